@@ -1,0 +1,308 @@
+// Package storage is the contract between Kelson and whatever keeps its bytes.
+//
+// A Backend is an ordered map from keys to values under one revision counter,
+// after etcd's model. It knows nothing of objects, encodings or HTTP. Two
+// implementations live below this package: engine (embedded, on disk or in
+// memory) and etcd. One suite, storagetest, judges both.
+//
+// # Revisions
+//
+// The store has one counter. Every committed write takes a revision greater
+// than all before it; a new store stands at revision 1. Several keys may share
+// a revision only where a backend removes them together (an expired etcd
+// lease does). Revisions never go back, not across restarts either.
+//
+// # What a caller may rely on
+//
+//   - A write that returned no error is durable: it survives kill -9 and power
+//     loss (the engine's in-memory mode excepted, which has no disk).
+//   - Reads and writes are linearizable: a read that starts after a write was
+//     acknowledged sees it, and nothing is ever read that a crash could undo.
+//   - A write that returned an error wrapping a sentinel of this package other
+//     than ErrUncertain was not applied. After ErrUncertain, or after the
+//     context ended during the call, it may or may not have been.
+//   - History is kept from the compaction revision on: a list at that revision
+//     or later and a watch of events from that revision or later succeed;
+//     anything older fails with ErrCompacted, never with silence.
+//
+// # Ownership of bytes
+//
+// Values passed in are not changed and not kept after the call returns. Values
+// handed out are shared between readers: treat them as read-only.
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Root is the prefix under which Kubernetes objects are kept, the one that
+// kube-apiserver uses: /registry/pods/default/web-0.
+const Root = "/registry/"
+
+// Bounds that every backend enforces. A backend may be stricter: etcd refuses
+// requests above its --max-request-bytes, 1.5 MiB unless configured.
+const (
+	MaxKeyBytes   = 4 << 10
+	MaxValueBytes = 8 << 20
+)
+
+// Sentinel errors. Backends wrap them with what happened and, where a person
+// can do something about it, what to do; test with errors.Is.
+var (
+	// ErrNotFound: the key does not exist.
+	ErrNotFound = errors.New("key not found")
+	// ErrExists: Create found the key present.
+	ErrExists = errors.New("key already exists")
+	// ErrConflict: the key's mod-revision is not the one the caller expected.
+	ErrConflict = errors.New("key was changed since it was read")
+	// ErrCompacted: the revision asked for is older than the history kept.
+	ErrCompacted = errors.New("revision has been compacted")
+	// ErrFutureRevision: the revision asked for has not been reached.
+	ErrFutureRevision = errors.New("revision is in the future")
+	// ErrReadOnly: the store accepts no writes, since a write to its disk
+	// failed. Reads go on. The text says what to do.
+	ErrReadOnly = errors.New("storage is read-only")
+	// ErrNoSpace: the store is at its size limit or its disk is nearly full.
+	// Deletes and reads go on.
+	ErrNoSpace = errors.New("storage is out of space")
+	// ErrTooLarge: the key or the value is longer than the store accepts.
+	ErrTooLarge = errors.New("request is too large")
+	// ErrInvalidKey: the key is empty or contains a NUL byte.
+	ErrInvalidKey = errors.New("invalid key")
+	// ErrUncertain: the outcome of a write is unknown; it may be there after a
+	// restart or not. Read the key to find out.
+	ErrUncertain = errors.New("outcome of the write is unknown")
+	// ErrUnavailable: the store cannot be reached now; trying again may help.
+	ErrUnavailable = errors.New("storage is unavailable")
+	// ErrClosed: the backend or the watcher was closed.
+	ErrClosed = errors.New("storage is closed")
+)
+
+// KeyValue is a key as it stood at some revision.
+type KeyValue struct {
+	Key   string
+	Value []byte
+	// CreateRevision is the revision at which the key last came into being.
+	CreateRevision int64
+	// ModRevision is the revision of the last write to the key.
+	ModRevision int64
+	// Expires is when the key goes away by itself; zero means never. The engine
+	// always reports it; etcd only in lists that ask for it, since it costs a
+	// round trip for every lease.
+	Expires time.Time
+}
+
+// Op says what an Event did to its key.
+type Op uint8
+
+const (
+	Created Op = iota + 1
+	Updated
+	Deleted
+)
+
+// String returns the operation in upper case, as logs show it.
+func (o Op) String() string {
+	switch o {
+	case Created:
+		return "CREATED"
+	case Updated:
+		return "UPDATED"
+	case Deleted:
+		return "DELETED"
+	}
+	return fmt.Sprintf("Op(%d)", uint8(o))
+}
+
+// Event is one change of one key.
+type Event struct {
+	Op Op
+	// KV is the key after the change. For Deleted its Value is nil,
+	// CreateRevision that of the key deleted, and ModRevision the revision of
+	// the deletion.
+	KV KeyValue
+	// Prev is the key before the change; for Created it is zero.
+	Prev KeyValue
+}
+
+// Batch is what a watcher has to say at once: events in the order of their
+// revisions, then how far the watcher has come.
+type Batch struct {
+	// Events may be empty, if the batch only reports progress. All events of
+	// one revision are in one batch.
+	Events []Event
+	// Revision: every event of the watched prefix with this revision or a
+	// lower one has been delivered, in this batch or before.
+	Revision int64
+}
+
+// ListOptions says which part of a prefix a List returns.
+type ListOptions struct {
+	// Revision at which to read; zero is the current one.
+	Revision int64
+	// Start is the first key to return (inclusive); empty is the beginning of
+	// the prefix. A start key outside the prefix is an error.
+	Start string
+	// Limit is the largest number of keys to return; zero is no limit.
+	Limit int
+	// KeysOnly leaves the values out.
+	KeysOnly bool
+	// Count also counts the keys after the page, which may cost as much as
+	// reading them.
+	Count bool
+	// Expiry also reports when keys expire.
+	Expiry bool
+}
+
+// Page is the answer to a List.
+type Page struct {
+	// Items in the order of their keys.
+	Items []KeyValue
+	// Revision at which the page was read. To read the next page, list at this
+	// revision from NextKey of the last item.
+	Revision int64
+	// More is set when keys of the prefix come after the page.
+	More bool
+	// Remaining is their number, if ListOptions.Count was set.
+	Remaining int64
+}
+
+// Status describes a store to a person or a health check.
+type Status struct {
+	// Engine is the name of the implementation: engine, memory or etcd.
+	Engine string
+	// Revision is the current one, CompactRevision the oldest that can be read
+	// (where the backend knows it, else 0).
+	Revision, CompactRevision int64
+	// SizeBytes is what the store takes on disk; SizeLimitBytes the soft limit
+	// past which creates are refused, 0 for none or unknown.
+	SizeBytes, SizeLimitBytes int64
+	// ReadOnly is set to the cause when the store accepts no writes.
+	ReadOnly error
+}
+
+// Backend is a revisioned, ordered store of bytes. All methods may be called
+// at the same time; every method that can wait takes a context and returns
+// its error, wrapped or not, when it ends.
+type Backend interface {
+	// Create writes a key that must not exist. With a ttl above zero the key
+	// is deleted by itself after that time, within a few seconds. It returns
+	// the key as written, or with ErrExists the one that is in the way.
+	Create(ctx context.Context, key string, value []byte, ttl time.Duration) (KeyValue, error)
+
+	// Update replaces the value of a key whose ModRevision is guard. The ttl
+	// replaces the one that the key had; zero makes it permanent. It returns
+	// the key as written, or with ErrConflict the one that is there. A missing
+	// key is ErrNotFound.
+	Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (KeyValue, error)
+
+	// Delete removes a key whose ModRevision is guard. It returns the key as
+	// it was before and the revision of the deletion, or with ErrConflict the
+	// key that is there. A missing key is ErrNotFound.
+	Delete(ctx context.Context, key string, guard int64) (KeyValue, int64, error)
+
+	// Get returns the newest value of a key, or ErrNotFound.
+	Get(ctx context.Context, key string) (KeyValue, error)
+
+	// List returns the keys that begin with prefix, all as they stood at one
+	// revision. ErrCompacted and ErrFutureRevision say that this revision is
+	// not there any more or not there yet.
+	List(ctx context.Context, prefix string, opts ListOptions) (Page, error)
+
+	// Count returns the number of keys that begin with prefix now, and the
+	// revision at which it counted.
+	Count(ctx context.Context, prefix string) (int64, int64, error)
+
+	// Watch follows the keys that begin with prefix. The watcher delivers
+	// every event with a revision above after, in order, each once; zero
+	// stands for the current revision; a revision in the future is waited for.
+	// ErrCompacted, from Watch or from the first Next, says that events above
+	// after have been discarded. The context bounds the whole watch.
+	Watch(ctx context.Context, prefix string, after int64) (Watcher, error)
+
+	// Revision returns the current revision, linearizably: it is at least that
+	// of every write acknowledged before the call.
+	Revision(ctx context.Context) (int64, error)
+
+	// Progress asks that every open watcher, once it has delivered its events,
+	// report a Batch whose Revision is at least the current one. It is a hint
+	// and may get lost on the way: whoever waits asks again.
+	Progress(ctx context.Context) error
+
+	// Compact discards history: afterwards revision is the oldest that can be
+	// listed or whose events can be watched. Compacting what is compacted
+	// already is ErrCompacted, a future revision ErrFutureRevision.
+	Compact(ctx context.Context, revision int64) error
+
+	// Status describes the store, and fails if it cannot be reached.
+	Status(ctx context.Context) (Status, error)
+
+	// Close ends all watchers with ErrClosed, waits for writes under way, and
+	// frees what the backend holds.
+	Close() error
+}
+
+// Watcher is a position in the stream of events. A watcher that is not read
+// costs nothing but its position: it is never disconnected for being slow, but
+// what it has yet to read may be compacted away, and then it ends with
+// ErrCompacted.
+type Watcher interface {
+	// Next waits for events or for progress and returns them. The batch has
+	// at least one event, or a Revision above that of the batch before. After
+	// an error the watcher is over and returns the same error again; a context
+	// that ends here ends only this call.
+	Next(ctx context.Context) (Batch, error)
+	// Close ends the watch. It may be called more than once, and while Next
+	// waits, which then returns ErrClosed.
+	Close()
+}
+
+// CheckKey returns an error unless key may name a value.
+func CheckKey(key string) error {
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: empty", ErrInvalidKey)
+	case len(key) > MaxKeyBytes:
+		return fmt.Errorf("%w: key of %d bytes, at most %d are allowed", ErrTooLarge, len(key), MaxKeyBytes)
+	case strings.IndexByte(key, 0) >= 0:
+		return fmt.Errorf("%w: contains a NUL byte", ErrInvalidKey)
+	}
+	return nil
+}
+
+// CheckValue returns an error if value is longer than a store accepts.
+func CheckValue(value []byte) error {
+	if len(value) > MaxValueBytes {
+		return fmt.Errorf("%w: value of %d bytes, at most %d are allowed", ErrTooLarge, len(value), MaxValueBytes)
+	}
+	return nil
+}
+
+// CheckStart returns an error if a list of prefix cannot start at start.
+func CheckStart(prefix, start string) error {
+	if start != "" && !strings.HasPrefix(start, prefix) {
+		return fmt.Errorf("%w: list of %q cannot start at %q", ErrInvalidKey, prefix, start)
+	}
+	return nil
+}
+
+// NextKey returns the smallest key after key: where a list goes on that has
+// returned key. It is for ListOptions.Start only, not a key of its own.
+func NextKey(key string) string { return key + "\x00" }
+
+// PrefixEnd returns the smallest string greater than all strings that begin
+// with prefix, or "" if there is none.
+func PrefixEnd(prefix string) string {
+	end := []byte(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i] < 0xff {
+			end[i]++
+			return string(end[:i+1])
+		}
+	}
+	return ""
+}
