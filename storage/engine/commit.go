@@ -1,0 +1,296 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Bounds of the commit queue and of one commit.
+const (
+	maxQueued     = 4096
+	maxGroup      = 1024
+	maxGroupBytes = 4 << 20
+)
+
+// write is one change on its way through the committer.
+type write struct {
+	op      storage.Op
+	key     string
+	record  []byte // room for the version's header, then the value
+	guard   int64
+	expires int64 // Unix milliseconds, 0 for never
+
+	// taken is claimed by the committer when it begins with the write, or by
+	// the caller when it gives up waiting. Who comes second leaves it alone.
+	taken atomic.Bool
+	done  chan struct{} // closed when the result below is set
+
+	kv       storage.KeyValue
+	revision int64
+	err      error
+}
+
+// Create implements storage.Backend.
+func (e *Engine) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
+	kv, _, err := e.write(ctx, storage.Created, key, value, 0, ttl)
+	return kv, err
+}
+
+// Update implements storage.Backend.
+func (e *Engine) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
+	kv, _, err := e.write(ctx, storage.Updated, key, value, guard, ttl)
+	return kv, err
+}
+
+// Delete implements storage.Backend.
+func (e *Engine) Delete(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error) {
+	return e.write(ctx, storage.Deleted, key, nil, guard, 0)
+}
+
+// write queues a change and waits for its result.
+func (e *Engine) write(ctx context.Context, op storage.Op, key string, value []byte, guard int64, ttl time.Duration) (kv storage.KeyValue, revision int64, err error) {
+	if err := storage.CheckKey(key); err != nil {
+		return kv, 0, err
+	}
+	if err := storage.CheckValue(value); err != nil {
+		return kv, 0, err
+	}
+	if err := e.enter(ctx); err != nil {
+		return kv, 0, err
+	}
+	defer e.calls.leave()
+	w := &write{op: op, key: key, guard: guard, done: make(chan struct{})}
+	w.record = make([]byte, versionHeader+len(value))
+	copy(w.record[versionHeader:], value)
+	if ttl > 0 {
+		w.expires = e.opts.now().Add(ttl).UnixMilli()
+	}
+	select {
+	case e.queue <- w:
+	case <-ctx.Done():
+		return kv, 0, ctx.Err()
+	case <-e.ctx.Done():
+		return kv, 0, storage.ErrClosed
+	}
+	select {
+	case <-w.done:
+	case <-e.ctx.Done():
+		if w.taken.CompareAndSwap(false, true) {
+			return kv, 0, storage.ErrClosed
+		}
+		<-w.done // Close waits for the commit under way
+	case <-ctx.Done():
+		if w.taken.CompareAndSwap(false, true) {
+			return kv, 0, ctx.Err() // never looked at
+		}
+		select {
+		case <-w.done: // the result came at the same moment
+		default:
+			return kv, 0, fmt.Errorf("%w: %w", storage.ErrUncertain, ctx.Err())
+		}
+	}
+	return w.kv, w.revision, w.err
+}
+
+// commitLoop is the committer: the only one that gives out revisions.
+func (e *Engine) commitLoop() {
+	group := make([]*write, 0, maxGroup)
+	for {
+		select {
+		case w := <-e.queue:
+			group = e.gather(append(group[:0], w))
+			e.commit(group)
+			clear(group)
+		case <-e.ctx.Done():
+			return
+		}
+	}
+}
+
+// gather takes what else is waiting. Those who were answered by the commit
+// before are about to write again: yielding once lets them join this one.
+func (e *Engine) gather(group []*write) []*write {
+	bytes := len(group[0].record)
+	for yielded := false; len(group) < maxGroup && bytes < maxGroupBytes; {
+		select {
+		case w := <-e.queue:
+			group = append(group, w)
+			bytes += len(w.record)
+			continue
+		default:
+		}
+		if yielded {
+			break
+		}
+		yielded = true
+		runtime.Gosched()
+	}
+	return group
+}
+
+// commit decides, writes and answers a group of writes.
+func (e *Engine) commit(group []*write) {
+	var answered []*write
+	defer func() {
+		for _, w := range answered {
+			close(w.done)
+		}
+	}()
+	for _, w := range group {
+		if w.taken.CompareAndSwap(false, true) {
+			answered = append(answered, w)
+		}
+	}
+	fail := func(err error) {
+		for _, w := range answered {
+			if w.err == nil {
+				w.kv, w.revision, w.err = storage.KeyValue{}, 0, err
+			}
+		}
+	}
+	if err := e.fs.Err(); err != nil {
+		fail(e.readOnly(err))
+		return
+	}
+	d, err := e.newDraft()
+	if err != nil {
+		fail(err)
+		return
+	}
+	defer d.close()
+	for _, w := range answered {
+		if err := d.add(w); err != nil {
+			w.err = err
+		}
+	}
+	if len(d.events) == 0 {
+		return
+	}
+	if err := e.db.Apply(d.batch, e.sync); err != nil {
+		e.fs.freeze("commit", e.opts.Dir, err)
+	}
+	if err := e.fs.Err(); err != nil {
+		// The batch may be in the log or not; a restart will tell.
+		fail(fmt.Errorf("%w; %w", storage.ErrUncertain, e.readOnly(err)))
+		return
+	}
+	e.feed.publish(d.events)
+	if e.space.wrote(d.batch.Len()) || d.expiring || d.revision-e.compacted.Load() > e.opts.HistoryCount+e.opts.HistoryCount/8 {
+		e.wakeKeeper()
+	}
+}
+
+// draft is a batch in the making, and the view of the store that it is made
+// against: the newest versions in the database, overlaid with its own.
+type draft struct {
+	e        *Engine
+	batch    *pebble.Batch
+	it       *pebble.Iterator
+	written  map[string]version
+	events   []storage.Event
+	revision int64 // last one given out
+	now      int64
+	expiring bool
+	buf      []byte
+}
+
+func (e *Engine) newDraft() (*draft, error) {
+	it, err := e.versions()
+	if err != nil {
+		return nil, err
+	}
+	return &draft{
+		e: e, batch: e.db.NewBatch(), it: it, written: map[string]version{},
+		revision: e.feed.revision(), now: e.opts.now().UnixMilli(),
+	}, nil
+}
+
+func (d *draft) close() {
+	d.it.Close()
+	d.batch.Close()
+}
+
+// current returns the newest version of a key; ok is false if there is none or
+// it is a tombstone.
+func (d *draft) current(key string) (v version, ok bool, err error) {
+	if v, ok = d.written[key]; !ok {
+		if v, ok, err = readVersion(d.it, key, d.revision); err != nil {
+			return version{}, false, err
+		}
+	}
+	return v, ok && !v.deleted, nil
+}
+
+// add checks a write against its guard and adds it to the batch. An error
+// leaves the batch as it was.
+func (d *draft) add(w *write) error {
+	prev, exists, err := d.current(w.key)
+	if err != nil {
+		return err
+	}
+	switch {
+	case w.op == storage.Created && exists:
+		w.kv = prev.keyValue(w.key)
+		return fmt.Errorf("%w: %s", storage.ErrExists, w.key)
+	case w.op != storage.Created && !exists:
+		return fmt.Errorf("%w: %s", storage.ErrNotFound, w.key)
+	case w.op != storage.Created && prev.revision != w.guard:
+		w.kv = prev.keyValue(w.key)
+		return fmt.Errorf("%w: %s is at revision %d, not %d", storage.ErrConflict, w.key, prev.revision, w.guard)
+	}
+	if err := d.e.admit(w.op); err != nil {
+		return err
+	}
+
+	d.revision++
+	v := version{revision: d.revision, create: d.revision, deleted: w.op == storage.Deleted,
+		expires: w.expires, value: w.record[versionHeader:]}
+	ev := event{op: w.op, time: d.now, create: v.create, key: w.key}
+	out := storage.Event{Op: w.op}
+	if exists {
+		v.create, ev.create = prev.create, prev.create
+		ev.prev, ev.prevSize = prev.revision, uint32(versionHeader+len(prev.value))
+		out.Prev = prev.keyValue(w.key)
+		if prev.expires != 0 {
+			d.buf = expiryKey(d.buf[:0], prev.expires, w.key)
+			must(d.batch.Delete(d.buf, nil))
+		}
+	}
+	v.putHeader(w.record)
+	d.buf = versionKey(d.buf[:0], w.key, d.revision)
+	must(d.batch.Set(d.buf, w.record, nil))
+	d.buf = eventKey(d.buf[:0], d.revision)
+	n := len(d.buf)
+	d.buf = ev.append(d.buf)
+	must(d.batch.Set(d.buf[:n], d.buf[n:], nil))
+	if v.expires != 0 {
+		d.buf = expiryKey(d.buf[:0], v.expires, w.key)
+		must(d.batch.Set(d.buf, metaValue(d.revision), nil))
+		d.expiring = true
+	}
+
+	d.written[w.key] = v
+	out.KV = v.keyValue(w.key)
+	w.revision = d.revision
+	if v.deleted {
+		out.KV.Value = nil
+		w.kv = out.Prev
+	} else {
+		w.kv = out.KV
+	}
+	d.events = append(d.events, out)
+	return nil
+}
+
+// must is for errors that only a misuse of the database can cause.
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("storage: %v", err))
+	}
+}

@@ -1,0 +1,412 @@
+// Package engine is Kelson's embedded store: a storage.Backend in a folder on
+// disk, or in memory, on Pebble.
+//
+// # How a write travels
+//
+// A caller copies its value into a record and queues it. One committer takes
+// everything that waits, checks each guard against the newest version of its
+// key, gives each write that passes the next revision, and commits all of them
+// as one batch with one sync (commit.go). Only then does it move the committed
+// revision, publish the events to the watchers, and answer.
+//
+// # What is stored
+//
+// Every version of a key is a record of its own, written once (record.go,
+// FORMAT.md), newest first; beside it a small event under its revision. A read
+// is always a read at a revision: the committed one, or an older one that the
+// caller names. What a batch has written but not synced has a higher revision
+// and is therefore invisible. Compaction removes the versions that were
+// replaced, and the events, before a revision (history.go).
+//
+// # Invariants
+//
+//   - committed only grows, and every revision up to it is on disk.
+//   - For every revision above the compaction revision there is an event, and
+//     the versions that it made and replaced are there. An imported store
+//     begins without events at its base revision.
+//   - The newest version of a key that is not a tombstone is never removed.
+//   - A version with an expiry has exactly one entry in the expiry space as
+//     long as it is the newest.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Defaults of Options.
+const (
+	DefaultHistoryAge   = 5 * time.Minute
+	DefaultHistoryCount = 1_000_000
+	DefaultSizeLimit    = 8 << 30
+	DefaultMinFree      = 64 << 20
+)
+
+// Options configures a store. The zero value of every field but Dir is usable.
+type Options struct {
+	// Dir is the folder; it is made if it does not exist. Empty keeps
+	// everything in memory.
+	Dir string
+	// HistoryAge is how long the events of the past and the versions that they
+	// replaced are kept, so that watches can resume; 0 is DefaultHistoryAge.
+	HistoryAge time.Duration
+	// HistoryCount is how many revisions of history are kept at most; 0 is
+	// DefaultHistoryCount.
+	HistoryCount int64
+	// SizeLimit is the size of the store in bytes past which creates are
+	// refused; 0 is DefaultSizeLimit, a negative one no limit.
+	SizeLimit int64
+	// MinFree is the free space on disk below which creates and updates are
+	// refused; 0 is DefaultMinFree, a negative one no limit.
+	MinFree int64
+	// Logger gets the few things worth knowing; nil discards them.
+	Logger *slog.Logger
+
+	fs       vfs.FS           // instead of the disk, for tests
+	now      func() time.Time // instead of the clock, for tests
+	memtable uint64           // size of the database's write buffer, 0 for the usual one
+}
+
+func (o *Options) defaults() {
+	if o.HistoryAge == 0 {
+		o.HistoryAge = DefaultHistoryAge
+	}
+	if o.HistoryCount == 0 {
+		o.HistoryCount = DefaultHistoryCount
+	}
+	if o.SizeLimit == 0 {
+		o.SizeLimit = DefaultSizeLimit
+	}
+	if o.MinFree == 0 {
+		o.MinFree = DefaultMinFree
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	if o.memtable == 0 {
+		o.memtable = 8 << 20
+	}
+}
+
+func (o *Options) validate() error {
+	if o.HistoryAge < 0 {
+		return fmt.Errorf("storage: the age of history cannot be negative: %v", o.HistoryAge)
+	}
+	if o.HistoryCount < 0 {
+		return fmt.Errorf("storage: the length of history cannot be negative: %d", o.HistoryCount)
+	}
+	return nil
+}
+
+// memory tells a store without any disk, and so without a log.
+func (o *Options) memory() bool { return o.Dir == "" }
+
+// Engine is a storage.Backend in this process.
+type Engine struct {
+	opts Options
+	db   *pebble.DB
+	fs   *freezer
+	lock io.Closer
+	sync *pebble.WriteOptions
+
+	queue chan *write // to the committer; bounded, senders wait
+	feed  feed        // committed revision and recent events, for watchers
+	space space       // what the store takes and what the disk has left
+
+	// compacted is the oldest revision that can be read. It moves before
+	// anything is removed; who reads at a revision looks at it after taking
+	// his view of the database.
+	compacted atomic.Int64
+	compactMu sync.Mutex    // held by one compaction at a time
+	garbage   atomic.Int64  // bytes removed since the last rewrite of the tables
+	wake      chan struct{} // tells the keeper that there is something to keep
+
+	ctx   context.Context // ends when the store closes
+	stop  context.CancelFunc
+	tasks sync.WaitGroup // the committer and the keeper
+	calls callGate       // readers that use the database
+}
+
+var _ storage.Backend = (*Engine)(nil)
+
+// Open opens the store in opts.Dir, and makes it if it is not there.
+func Open(opts Options) (*Engine, error) {
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	opts.defaults()
+	e := &Engine{
+		opts:  opts,
+		queue: make(chan *write, maxQueued),
+		wake:  make(chan struct{}, 1),
+		sync:  pebble.Sync,
+	}
+	disk, dir, err := e.openFolder()
+	if err != nil {
+		return nil, err
+	}
+	e.fs = newFreezer(disk, func(err error) {
+		opts.Logger.Error("storage is read-only: its disk failed", "dir", opts.Dir, "error", err)
+	})
+	if e.db, err = pebble.Open(dir, pebbleOptions(opts, e.fs)); err == nil {
+		if err = e.load(); err != nil {
+			e.db.Close()
+		}
+	}
+	if err != nil {
+		e.unlock()
+		return nil, fmt.Errorf("storage: cannot open %s: %w", dir, err)
+	}
+	e.fs.armed.Store(true)
+	e.ctx, e.stop = context.WithCancel(context.Background())
+	e.tasks.Go(e.commitLoop)
+	e.tasks.Go(e.keep)
+	return e, nil
+}
+
+// openFolder prepares the folder, or memory, and returns where the database is.
+func (e *Engine) openFolder() (vfs.FS, string, error) {
+	if e.opts.memory() {
+		e.sync = pebble.NoSync
+		return vfs.NewMem(), "memory", nil
+	}
+	disk := e.opts.fs
+	if disk == nil {
+		disk = vfs.Default
+	}
+	lock, err := openFolder(disk, e.opts.Dir)
+	if err != nil {
+		return nil, "", err
+	}
+	e.lock = lock
+	return disk, filepath.Join(e.opts.Dir, databaseDir), nil
+}
+
+// pebbleOptions tunes the database for a control plane: tens of megabytes of
+// memory, a short log to replay, small objects.
+func pebbleOptions(opts Options, fs vfs.FS) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          fs,
+		Comparer:                    comparer(),
+		FormatMajorVersion:          pebble.FormatValueSeparation,
+		CacheSize:                   16 << 20,
+		MemTableSize:                opts.memtable,
+		MemTableStopWritesThreshold: 3,
+		L0CompactionThreshold:       2,
+		L0StopWritesThreshold:       1000,
+		MaxOpenFiles:                512,
+		DisableWAL:                  opts.memory(),
+		Logger:                      databaseLog{opts.Logger},
+		EventListener:               &pebble.EventListener{},
+	}
+	o.EventListener.BackgroundError = func(err error) {
+		opts.Logger.Warn("storage: background work failed", "error", err)
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	return o
+}
+
+// databaseLog passes on what the database says when it matters. Fatalf
+// returns: the freezer has already stopped all writes by then.
+type databaseLog struct{ *slog.Logger }
+
+func (l databaseLog) Infof(string, ...any) {}
+func (l databaseLog) Errorf(format string, args ...any) {
+	l.Warn("storage: database", "message", fmt.Sprintf(format, args...))
+}
+func (l databaseLog) Fatalf(format string, args ...any) {
+	l.Error("storage: database", "message", fmt.Sprintf(format, args...))
+}
+
+// load reads the numbers of the store, and finishes a compaction that a crash
+// cut short.
+func (e *Engine) load() error {
+	base, err := e.meta(metaBase)
+	if errors.Is(err, pebble.ErrNotFound) {
+		base = 1
+		err = e.db.Set(metaKey(metaBase), metaValue(base), e.sync)
+	}
+	if err != nil {
+		return err
+	}
+	compacted, err := e.meta(metaCompact)
+	if err != nil && !errors.Is(err, pebble.ErrNotFound) {
+		return err
+	}
+	first, last, err := e.eventRange()
+	if err != nil {
+		return err
+	}
+	e.compacted.Store(compacted)
+	e.feed.init(max(base, last))
+	e.lookAtDisk()
+	if first != 0 && first < compacted {
+		return e.removeHistory(context.Background(), compacted)
+	}
+	return nil
+}
+
+func (e *Engine) meta(name string) (int64, error) {
+	b, c, err := e.db.Get(metaKey(name))
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	return parseMeta(b)
+}
+
+// eventRange returns the first and the last revision that have an event, or
+// zeros.
+func (e *Engine) eventRange() (first, last int64, err error) {
+	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceEvent}, UpperBound: []byte{spaceEvent + 1}})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer it.Close()
+	if it.First() {
+		if first, err = parseEventKey(it.Key()); err != nil {
+			return 0, 0, err
+		}
+		it.Last()
+		if last, err = parseEventKey(it.Key()); err != nil {
+			return 0, 0, err
+		}
+	}
+	return first, last, it.Error()
+}
+
+// Revision implements storage.Backend.
+func (e *Engine) Revision(ctx context.Context) (int64, error) {
+	if err := e.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer e.calls.leave()
+	return e.feed.revision(), nil
+}
+
+// Progress implements storage.Backend.
+func (e *Engine) Progress(ctx context.Context) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.calls.leave()
+	e.feed.requestProgress()
+	return nil
+}
+
+// Status implements storage.Backend.
+func (e *Engine) Status(ctx context.Context) (storage.Status, error) {
+	if err := e.enter(ctx); err != nil {
+		return storage.Status{}, err
+	}
+	defer e.calls.leave()
+	s := storage.Status{
+		Engine:          "engine",
+		Revision:        e.feed.revision(),
+		CompactRevision: e.compacted.Load(),
+		SizeBytes:       e.space.size(),
+		SizeLimitBytes:  max(0, e.opts.SizeLimit),
+	}
+	if e.opts.memory() {
+		s.Engine = "memory"
+	}
+	if err := e.fs.Err(); err != nil {
+		s.ReadOnly = e.readOnly(err)
+	}
+	return s, nil
+}
+
+// readOnly is the error of writes after the disk failed.
+func (e *Engine) readOnly(cause error) error {
+	return fmt.Errorf("%w: a write to the data folder %s failed (%w); repair the disk or free space on it, then restart",
+		storage.ErrReadOnly, e.opts.Dir, cause)
+}
+
+// Close implements storage.Backend. It waits for the commit under way and for
+// reads under way.
+func (e *Engine) Close() error {
+	if !e.calls.close() {
+		return nil
+	}
+	e.stop()
+	e.feed.close()
+	e.tasks.Wait()
+	e.calls.wait()
+	e.fs.release()
+	return errors.Join(e.closeDatabase(), e.unlock())
+}
+
+func (e *Engine) unlock() error {
+	if e.lock == nil {
+		return nil
+	}
+	return e.lock.Close()
+}
+
+func (e *Engine) closeDatabase() (err error) {
+	if e.fs.Err() == nil {
+		return e.db.Close()
+	}
+	// After a failure of the disk the database may complain that it could not
+	// finish. The folder is safe, and the failure has been told.
+	_ = e.db.Close()
+	return nil
+}
+
+// enter begins a call that uses the database; leave ends it.
+func (e *Engine) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !e.calls.enter() {
+		return storage.ErrClosed
+	}
+	return nil
+}
+
+// callGate lets calls in until it is closed, and waits for those inside.
+type callGate struct {
+	mu     sync.RWMutex
+	closed bool
+	inside sync.WaitGroup
+}
+
+func (g *callGate) enter() bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.closed {
+		return false
+	}
+	g.inside.Add(1)
+	return true
+}
+
+func (g *callGate) leave() { g.inside.Done() }
+
+// close reports whether this call was the one that closed the gate.
+func (g *callGate) close() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was := g.closed
+	g.closed = true
+	return !was
+}
+
+func (g *callGate) wait() { g.inside.Wait() }

@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// errFrozen is what background work of the database gets after its disk
+// failed.
+var errFrozen = errors.New("storage: disk failed earlier")
+
+// freezer is a file system that stops changing the disk at the first failed
+// change, as if the process had been killed there.
+//
+// The database above it answers a failed write of its log with a panic, and a
+// failed write of its manifest with the end of the process: sound, but a
+// server that can still read should go on reading. So the first error freezes
+// the disk, and the database goes on in the belief that all is well:
+//
+//   - Changes of logs, manifests and folders are dropped and reported as done.
+//   - A table in the making fails, and the database begins it anew.
+//   - New tables of a flush are kept in memory, so that what was in the
+//     database's memory stays readable and no writer hangs in it. They are
+//     bounded by the size of the memtables, as nothing more is committed.
+//   - New tables of a compaction wait until the engine is closed, and fail.
+//   - Nothing is removed.
+//
+// The committer asks Err after each commit, before it acknowledges anything,
+// so nothing that was dropped is ever acknowledged. The disk is left as a crash
+// at that moment would leave it, and a restart recovers in the ordinary way.
+type freezer struct {
+	vfs.FS
+	// armed is set once the database is open. Before that, errors go to
+	// whoever opens it.
+	armed    atomic.Bool
+	cause    atomic.Pointer[error]
+	released chan struct{}
+	release  func()
+	// onFreeze is called once, with the error that froze the disk.
+	onFreeze func(error)
+
+	memory *vfs.MemFS // tables made after the freeze
+	mu     sync.Mutex
+	inMem  map[string]bool
+}
+
+func newFreezer(fs vfs.FS, onFreeze func(error)) *freezer {
+	f := &freezer{FS: fs, released: make(chan struct{}), onFreeze: onFreeze, memory: vfs.NewMem(), inMem: map[string]bool{}}
+	f.release = sync.OnceFunc(func() { close(f.released) })
+	return f
+}
+
+// Err returns the error that froze the disk, or nil.
+func (f *freezer) Err() error {
+	if p := f.cause.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// freeze records the first failure.
+func (f *freezer) freeze(op, name string, err error) {
+	err = fmt.Errorf("%s %s: %w", op, name, err)
+	if f.cause.CompareAndSwap(nil, &err) {
+		f.onFreeze(err)
+	}
+}
+
+// isTable tells the files that hold data from those that only lead to it.
+func isTable(name string) bool {
+	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
+}
+
+// change runs a change of the disk. If it or an earlier one failed, a table
+// gets an error; for everything else the change counts as done.
+func (f *freezer) change(op, name string, do func() error) error {
+	if f.Err() == nil {
+		err := do()
+		if err == nil || !f.armed.Load() || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) {
+			return err
+		}
+		f.freeze(op, name, err)
+	}
+	if isTable(name) {
+		return errFrozen
+	}
+	return nil
+}
+
+// file makes a file for writing.
+func (f *freezer) file(op, name string, c vfs.DiskWriteCategory, make func() (vfs.File, error)) (vfs.File, error) {
+	var file vfs.File
+	err := f.change(op, name, func() (err error) {
+		file, err = make()
+		return err
+	})
+	switch {
+	case err == nil && file != nil:
+		return &frozenFile{File: file, fs: f, name: name}, nil
+	case f.Err() == nil:
+		return nil, err
+	case isTable(name) && c == "pebble-compaction":
+		<-f.released
+		return nil, errFrozen
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.memory.MkdirAll(f.PathDir(name), 0o700); err != nil {
+		return nil, err
+	}
+	f.inMem[name] = true
+	return f.memory.Create(name, c)
+}
+
+// where returns the file system that has a file.
+func (f *freezer) where(name string) vfs.FS {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.inMem[name] {
+		return f.memory
+	}
+	return f.FS
+}
+
+func (f *freezer) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return f.file("create", name, c, func() (vfs.File, error) { return f.FS.Create(name, c) })
+}
+
+func (f *freezer) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return f.file("open", name, c, func() (vfs.File, error) { return f.FS.OpenReadWrite(name, c, opts...) })
+}
+
+func (f *freezer) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return f.file("reuse", newname, c, func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, c) })
+}
+
+func (f *freezer) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	return f.where(name).Open(name, opts...)
+}
+
+func (f *freezer) Stat(name string) (vfs.FileInfo, error) { return f.where(name).Stat(name) }
+
+func (f *freezer) OpenDir(name string) (vfs.File, error) {
+	file, err := f.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return &frozenFile{File: file, fs: f, name: name}, nil
+}
+
+func (f *freezer) Link(oldname, newname string) error {
+	return f.change("link", newname, func() error { return f.FS.Link(oldname, newname) })
+}
+
+func (f *freezer) Rename(oldname, newname string) error {
+	return f.change("rename", newname, func() error { return f.FS.Rename(oldname, newname) })
+}
+
+func (f *freezer) MkdirAll(dir string, perm os.FileMode) error {
+	return f.change("mkdir", dir, func() error { return f.FS.MkdirAll(dir, perm) })
+}
+
+// Remove never freezes: a file that cannot be removed does no harm. But a
+// frozen disk keeps its files, since some that look obsolete in memory are
+// still needed by the state on disk.
+func (f *freezer) Remove(name string) error {
+	if f.Err() != nil {
+		return nil
+	}
+	return f.FS.Remove(name)
+}
+
+func (f *freezer) RemoveAll(name string) error {
+	if f.Err() != nil {
+		return nil
+	}
+	return f.FS.RemoveAll(name)
+}
+
+func (f *freezer) Unwrap() vfs.FS { return f.FS }
+
+// frozenFile is a file of a freezer, opened for writing.
+type frozenFile struct {
+	vfs.File
+	fs   *freezer
+	name string
+}
+
+func (f *frozenFile) Write(p []byte) (int, error) {
+	if err := f.fs.change("write", f.name, func() error { _, err := f.File.Write(p); return err }); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (f *frozenFile) WriteAt(p []byte, off int64) (int, error) {
+	if err := f.fs.change("write", f.name, func() error { _, err := f.File.WriteAt(p, off); return err }); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (f *frozenFile) Sync() error { return f.fs.change("sync", f.name, f.File.Sync) }
+
+func (f *frozenFile) SyncData() error { return f.fs.change("sync", f.name, f.File.SyncData) }
+
+func (f *frozenFile) SyncTo(length int64) (full bool, err error) {
+	err = f.fs.change("sync", f.name, func() (err error) { full, err = f.File.SyncTo(length); return err })
+	return full, err
+}
+
+// Preallocate is advice; its failure is not a failed write.
+func (f *frozenFile) Preallocate(offset, length int64) error {
+	if f.fs.Err() == nil {
+		_ = f.File.Preallocate(offset, length)
+	}
+	return nil
+}
+
+func (f *frozenFile) Close() error {
+	return f.fs.change("close", f.name, f.File.Close)
+}
+
+var (
+	_ vfs.FS   = (*freezer)(nil)
+	_ vfs.File = (*frozenFile)(nil)
+)

@@ -1,0 +1,251 @@
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// versions returns an iterator over all versions, a view of the database as it
+// is now.
+func (e *Engine) versions() (*pebble.Iterator, error) {
+	return e.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceVersion}, UpperBound: []byte{spaceVersion + 1}})
+}
+
+// readVersion returns the version of a key that was the newest at a revision,
+// with a value of its own.
+func readVersion(it *pebble.Iterator, key string, revision int64) (version, bool, error) {
+	seek := versionKey(make([]byte, 0, len(key)+10), key, revision)
+	if !it.SeekPrefixGE(seek) {
+		return version{}, false, it.Error()
+	}
+	_, rev, err := parseVersionKey(it.Key())
+	if err != nil {
+		return version{}, false, err
+	}
+	b, err := it.ValueAndErr()
+	if err != nil {
+		return version{}, false, err
+	}
+	v, err := parseVersion(b, rev)
+	v.value = bytes.Clone(v.value)
+	return v, err == nil, err
+}
+
+// Get implements storage.Backend.
+func (e *Engine) Get(ctx context.Context, key string) (storage.KeyValue, error) {
+	if err := storage.CheckKey(key); err != nil {
+		return storage.KeyValue{}, err
+	}
+	if err := e.enter(ctx); err != nil {
+		return storage.KeyValue{}, err
+	}
+	defer e.calls.leave()
+	it, revision, err := e.view(&pebble.IterOptions{LowerBound: []byte{spaceVersion}, UpperBound: []byte{spaceVersion + 1}}, 0)
+	if err != nil {
+		return storage.KeyValue{}, err
+	}
+	defer it.Close()
+	v, ok, err := readVersion(it, key, revision)
+	if err != nil {
+		return storage.KeyValue{}, err
+	}
+	if !ok || v.deleted {
+		return storage.KeyValue{}, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
+	}
+	return v.keyValue(key), nil
+}
+
+// List implements storage.Backend.
+func (e *Engine) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
+	if err := storage.CheckStart(prefix, opts.Start); err != nil {
+		return storage.Page{}, err
+	}
+	if err := e.enter(ctx); err != nil {
+		return storage.Page{}, err
+	}
+	defer e.calls.leave()
+	s, err := e.scan(prefix, opts.Revision)
+	if err != nil {
+		return storage.Page{}, err
+	}
+	defer s.close()
+	page := storage.Page{Revision: s.revision}
+	ok := s.first(max(prefix, opts.Start))
+	for ; ok; ok = s.next() {
+		if len(page.Items)%256 == 0 && ctx.Err() != nil {
+			return storage.Page{}, ctx.Err()
+		}
+		if opts.Limit > 0 && len(page.Items) == opts.Limit {
+			page.More = true
+			break
+		}
+		page.Items = append(page.Items, s.keyValue(!opts.KeysOnly))
+	}
+	if page.More && opts.Count {
+		if page.Remaining, err = s.count(ctx, ok); err != nil {
+			return storage.Page{}, err
+		}
+	}
+	return page, s.err
+}
+
+// Count implements storage.Backend.
+func (e *Engine) Count(ctx context.Context, prefix string) (int64, int64, error) {
+	if err := e.enter(ctx); err != nil {
+		return 0, 0, err
+	}
+	defer e.calls.leave()
+	s, err := e.scan(prefix, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer s.close()
+	n, err := s.count(ctx, s.first(prefix))
+	return n, s.revision, err
+}
+
+// Dump calls yield for every key as it stands at one revision, which it
+// returns. Unlike a List in pages it is not disturbed by compaction, however
+// long it takes. The value is valid until yield returns.
+func (e *Engine) Dump(ctx context.Context, yield func(storage.KeyValue) error) (int64, error) {
+	if err := e.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer e.calls.leave()
+	s, err := e.scan("", 0)
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	n := 0
+	for ok := s.first(""); ok; ok = s.next() {
+		if n++; n%256 == 0 && (ctx.Err() != nil || e.ctx.Err() != nil) {
+			return 0, cmp.Or(ctx.Err(), error(storage.ErrClosed))
+		}
+		if err := yield(s.current.keyValue(string(s.key))); err != nil {
+			return 0, err
+		}
+	}
+	return s.revision, s.err
+}
+
+// scan walks over the keys that exist at a revision, in order.
+type scan struct {
+	it       *pebble.Iterator
+	revision int64
+	// key and current are those that the scan stands on, valid until it moves.
+	key     []byte
+	current version
+	seek    []byte
+	err     error
+}
+
+// scan begins a walk over a prefix at a revision, zero being the current one.
+func (e *Engine) scan(prefix string, revision int64) (*scan, error) {
+	lower, upper := prefixBounds(prefix)
+	it, revision, err := e.view(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}, revision)
+	if err != nil {
+		return nil, err
+	}
+	return &scan{it: it, revision: revision}, nil
+}
+
+// view returns an iterator in which everything of a revision is there, and
+// that revision: the one asked for, or the current one for zero.
+func (e *Engine) view(opts *pebble.IterOptions, revision int64) (*pebble.Iterator, int64, error) {
+	for {
+		now := e.feed.revision()
+		at := revision
+		if at == 0 {
+			at = now
+		}
+		if at < 0 || at > now {
+			return nil, 0, fmt.Errorf("%w: %d is asked for, the newest is %d", storage.ErrFutureRevision, at, now)
+		}
+		it, err := e.db.NewIter(opts)
+		if err != nil {
+			return nil, 0, err
+		}
+		// If nothing of this revision had been removed when the view was taken,
+		// nothing is missing in it, whatever is removed from now on.
+		oldest := e.compacted.Load()
+		if at >= oldest {
+			return it, at, nil
+		}
+		it.Close()
+		if revision != 0 {
+			return nil, 0, fmt.Errorf("%w: %d is asked for, the oldest is %d", storage.ErrCompacted, at, oldest)
+		}
+		// The present was overtaken by a compaction: look again.
+	}
+}
+
+func (s *scan) close() { s.it.Close() }
+
+// first moves to the first key that is not below start.
+func (s *scan) first(start string) bool {
+	s.seek = versionBound(s.seek[:0], start)
+	return s.find(s.it.SeekGE(s.seek))
+}
+
+// next moves to the next key. The iterator stands on the version that was the
+// newest at the revision; the others of the key follow it.
+func (s *scan) next() bool { return s.find(s.it.NextPrefix()) }
+
+// find moves on from the version that the iterator stands on, if ok, to the
+// first key that exists at the revision.
+func (s *scan) find(ok bool) bool {
+	for ok {
+		var rev int64
+		if s.key, rev, s.err = parseVersionKey(s.it.Key()); s.err != nil {
+			return false
+		}
+		if rev > s.revision {
+			// Too new. The seek leads to the version for us, or, if the key did
+			// not exist yet, to the next key: look at that one afresh.
+			s.seek = versionKey(s.seek[:0], string(s.key), s.revision)
+			ok = s.it.SeekGE(s.seek)
+			continue
+		}
+		var b []byte
+		if b, s.err = s.it.ValueAndErr(); s.err != nil {
+			return false
+		}
+		if s.current, s.err = parseVersion(b, rev); s.err != nil {
+			return false
+		}
+		if !s.current.deleted {
+			return true
+		}
+		ok = s.it.NextPrefix()
+	}
+	s.err = s.it.Error()
+	return false
+}
+
+// keyValue returns the key that the scan stands on, with a value of its own.
+func (s *scan) keyValue(value bool) storage.KeyValue {
+	kv := s.current.keyValue(string(s.key))
+	kv.Value = nil
+	if value {
+		kv.Value = slices.Clone(s.current.value)
+	}
+	return kv
+}
+
+// count counts the keys from where the scan stands, if ok, to its end.
+func (s *scan) count(ctx context.Context, ok bool) (int64, error) {
+	var n int64
+	for ; ok; ok = s.next() {
+		if n++; n%1024 == 0 && ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+	}
+	return n, s.err
+}

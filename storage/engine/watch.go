@@ -1,0 +1,332 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Bounds of what is kept in memory for watchers, and of one batch to them.
+const (
+	feedEvents  = 16 << 10
+	feedBytes   = 16 << 20
+	batchEvents = 1024
+	batchBytes  = 4 << 20
+)
+
+// feed holds the committed revision and the most recent events. Watchers are
+// positions in it. One that has fallen behind what is kept here reads the
+// database until it has caught up, so a slow watcher costs no memory.
+type feed struct {
+	mu      sync.Mutex
+	last    int64           // the committed revision
+	events  []storage.Event // consecutive revisions, ending with last
+	bytes   int             // of the values in events
+	asked   int64           // revision at the latest request for progress
+	changed chan struct{}   // closed when any of the above changes
+	closed  bool
+}
+
+func (f *feed) init(revision int64) {
+	f.last = revision
+	f.changed = make(chan struct{})
+}
+
+func (f *feed) revision() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
+}
+
+// publish appends committed events and moves the committed revision.
+func (f *feed) publish(events []storage.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, events...)
+	for _, ev := range events {
+		f.bytes += eventSize(ev)
+	}
+	drop := 0
+	for f.bytes > feedBytes || len(f.events)-drop > feedEvents {
+		f.bytes -= eventSize(f.events[drop])
+		f.events[drop] = storage.Event{}
+		drop++
+	}
+	// The array behind the slice grows by append and is left behind by it, so
+	// it is never more than twice what is kept.
+	f.events = f.events[drop:]
+	f.last = events[len(events)-1].KV.ModRevision
+	f.notify()
+}
+
+func (f *feed) requestProgress() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = f.last
+	f.notify()
+}
+
+func (f *feed) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.notify()
+}
+
+func (f *feed) notify() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// eventSize is what an event holds in memory, roughly. Prev is usually the
+// value of an event before it.
+func eventSize(ev storage.Event) int { return len(ev.KV.Value) + len(ev.KV.Key) + 256 }
+
+// Watch implements storage.Backend.
+func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer e.calls.leave()
+	now := e.feed.revision()
+	if after == 0 {
+		after = now
+	}
+	if oldest := e.compacted.Load(); after < 0 || after+1 < oldest {
+		return nil, compactedWatch(after, oldest)
+	}
+	return &watcher{e: e, ctx: ctx, prefix: prefix, position: after, done: make(chan struct{})}, nil
+}
+
+func compactedWatch(after, oldest int64) error {
+	return fmt.Errorf("%w: events after %d are asked for, the oldest kept is of %d", storage.ErrCompacted, after, oldest)
+}
+
+// watcher is a storage.Watcher. It has no goroutine and no buffer.
+type watcher struct {
+	e      *Engine
+	ctx    context.Context
+	prefix string
+
+	mu       sync.Mutex // held by Next
+	position int64      // everything up to it has been looked at
+	reported int64      // Revision of the last batch, 0 before the first
+	err      error
+
+	closing sync.Once
+	done    chan struct{}
+}
+
+// Close implements storage.Watcher.
+func (w *watcher) Close() { w.closing.Do(func() { close(w.done) }) }
+
+// Next implements storage.Watcher.
+func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.err == nil {
+		select { // these end the watch, whatever else there is to say
+		case <-w.ctx.Done():
+			w.err = w.ctx.Err()
+			return storage.Batch{}, w.err
+		case <-w.done:
+			w.err = storage.ErrClosed
+			return storage.Batch{}, w.err
+		default:
+		}
+		batch, wait, err := w.poll()
+		if err != nil {
+			w.err = err
+			break
+		}
+		if len(batch.Events) > 0 || batch.Revision > w.reported {
+			w.reported = batch.Revision
+			return batch, nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return storage.Batch{}, ctx.Err()
+		case <-w.ctx.Done():
+		case <-w.done:
+		}
+	}
+	return storage.Batch{}, w.err
+}
+
+// poll takes one step and returns what the watcher has to say now, if
+// anything, and a channel that is closed when to ask again.
+func (w *watcher) poll() (batch storage.Batch, again <-chan struct{}, err error) {
+	if !w.e.calls.enter() {
+		return batch, nil, storage.ErrClosed
+	}
+	defer w.e.calls.leave()
+	events, last, asked, changed := w.recent()
+	switch {
+	case events != nil:
+		w.position = events[len(events)-1].KV.ModRevision
+		batch.Events = w.filter(events)
+	case w.position < last:
+		if batch.Events, err = w.stored(last); err != nil {
+			return batch, nil, err
+		}
+	}
+	switch {
+	case len(batch.Events) > 0:
+		batch.Revision = w.position
+	case w.position < last:
+		return batch, closedChannel(), nil
+	case w.position == last && asked > w.reported:
+		batch.Revision = last
+	}
+	return batch, changed, nil
+}
+
+func closedChannel() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// recent returns the events in memory that follow the watcher's position, nil
+// if those are there no more, and the state of the feed.
+func (w *watcher) recent() (events []storage.Event, last, asked int64, changed <-chan struct{}) {
+	f := &w.e.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w.position >= f.last || len(f.events) == 0 || f.events[0].KV.ModRevision > w.position+1 {
+		return nil, f.last, f.asked, f.changed
+	}
+	// Revisions in memory are consecutive.
+	i := int(w.position + 1 - f.events[0].KV.ModRevision)
+	n := i
+	for size := 0; n < len(f.events) && n-i < batchEvents && size < batchBytes; n++ {
+		size += eventSize(f.events[n])
+	}
+	// The feed clears what it drops, so the events must be copied; they are
+	// small, and their values are shared.
+	return append([]storage.Event(nil), f.events[i:n]...), f.last, f.asked, f.changed
+}
+
+// filter keeps the events of the watched prefix, in place.
+func (w *watcher) filter(events []storage.Event) []storage.Event {
+	kept := events[:0]
+	for _, ev := range events {
+		if strings.HasPrefix(ev.KV.Key, w.prefix) {
+			kept = append(kept, ev)
+		}
+	}
+	return kept
+}
+
+// stored reads the events that follow the watcher's position from the
+// database, up to the committed revision, and moves the position.
+func (w *watcher) stored(last int64) ([]storage.Event, error) {
+	it, err := w.e.db.NewIter(&pebble.IterOptions{LowerBound: eventKey(nil, w.position+1), UpperBound: eventKey(nil, last+1)})
+	if err != nil {
+		return nil, err
+	}
+	defer it.Close()
+	versions, err := w.e.versions()
+	if err != nil {
+		return nil, err
+	}
+	defer versions.Close()
+	// Both views are taken: what had not been removed before is in them.
+	if oldest := w.e.compacted.Load(); w.position+1 < oldest {
+		return nil, compactedWatch(w.position, oldest)
+	}
+	var events []storage.Event
+	size, seen := 0, 0
+	ok := it.First()
+	for ; ok && len(events) < batchEvents && size < batchBytes && seen < 16*batchEvents; ok = it.Next() {
+		seen++
+		revision, err := parseEventKey(it.Key())
+		if err != nil {
+			return nil, err
+		}
+		b, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		stored, err := parseEvent(b)
+		if err != nil {
+			return nil, err
+		}
+		w.position = revision
+		if !strings.HasPrefix(stored.key, w.prefix) {
+			continue
+		}
+		ev, err := readEvent(versions, stored, revision)
+		if err != nil {
+			return nil, err
+		}
+		size += eventSize(ev)
+		events = append(events, ev)
+	}
+	if err := it.Error(); err != nil {
+		return nil, err
+	}
+	if !ok {
+		w.position = last
+	}
+	return events, nil
+}
+
+// readEvent completes an event with the versions that it made and replaced.
+func readEvent(versions *pebble.Iterator, stored event, revision int64) (storage.Event, error) {
+	ev := storage.Event{Op: stored.op}
+	read := func(rev int64) (version, error) {
+		v, ok, err := readVersion(versions, stored.key, rev)
+		if err == nil && (!ok || v.revision != rev) {
+			err = fmt.Errorf("%w: version %d of %s is missing", errCorrupt, rev, stored.key)
+		}
+		return v, err
+	}
+	if stored.prev != 0 {
+		prev, err := read(stored.prev)
+		if err != nil {
+			return ev, err
+		}
+		ev.Prev = prev.keyValue(stored.key)
+	}
+	v, err := read(revision)
+	if err != nil {
+		return ev, err
+	}
+	ev.KV = v.keyValue(stored.key)
+	if v.deleted {
+		ev.KV.Value = nil
+	}
+	return ev, nil
+}
+
+// firstAfter returns the first revision in [low, high) whose event satisfies
+// pred, which must be false and then true as revisions grow; high if none does.
+func (e *Engine) firstAfter(low, high int64, pred func(event) bool) (int64, error) {
+	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: eventKey(nil, low), UpperBound: eventKey(nil, high)})
+	if err != nil {
+		return 0, err
+	}
+	defer it.Close()
+	n := sort.Search(int(high-low), func(i int) bool {
+		if err != nil || !it.SeekGE(eventKey(nil, low+int64(i))) {
+			return true
+		}
+		var b []byte
+		var ev event
+		if b, err = it.ValueAndErr(); err == nil {
+			ev, err = parseEvent(b)
+		}
+		return err != nil || pred(ev)
+	})
+	if err == nil {
+		err = it.Error()
+	}
+	return low + int64(n), err
+}
