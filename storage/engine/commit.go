@@ -158,11 +158,7 @@ func (e *Engine) commit(group []*write) {
 		fail(e.readOnly(err))
 		return
 	}
-	d, err := e.newDraft()
-	if err != nil {
-		fail(err)
-		return
-	}
+	d := e.newDraft(len(answered))
 	defer d.close()
 	for _, w := range answered {
 		if err := d.add(w); err != nil {
@@ -187,12 +183,12 @@ func (e *Engine) commit(group []*write) {
 }
 
 // draft is a batch in the making, and the view of the store that it is made
-// against: the newest versions in the database, overlaid with its own.
+// against: the newest versions, overlaid with its own.
 type draft struct {
 	e        *Engine
 	batch    *pebble.Batch
-	it       *pebble.Iterator
-	written  map[string]version
+	it       *pebble.Iterator // made when first needed
+	written  map[string]int   // of a key, the newest of events
 	events   []storage.Event
 	revision int64 // last one given out
 	now      int64
@@ -200,31 +196,40 @@ type draft struct {
 	buf      []byte
 }
 
-func (e *Engine) newDraft() (*draft, error) {
-	it, err := e.versions()
-	if err != nil {
-		return nil, err
-	}
+func (e *Engine) newDraft(n int) *draft {
 	return &draft{
-		e: e, batch: e.db.NewBatch(), it: it, written: map[string]version{},
+		e: e, batch: e.db.NewBatch(), written: make(map[string]int, n), events: make([]storage.Event, 0, n),
 		revision: e.feed.revision(), now: e.opts.now().UnixMilli(),
-	}, nil
+	}
 }
 
 func (d *draft) close() {
-	d.it.Close()
+	if d.it != nil {
+		d.it.Close()
+	}
 	d.batch.Close()
 }
 
-// current returns the newest version of a key; ok is false if there is none or
-// it is a tombstone.
-func (d *draft) current(key string) (v version, ok bool, err error) {
-	if v, ok = d.written[key]; !ok {
-		if v, ok, err = readVersion(d.it, key, d.revision); err != nil {
-			return version{}, false, err
+// current returns a key as it is, if it exists. What was written recently is
+// in memory; only for the rest does the database have to be asked.
+func (d *draft) current(key string) (kv storage.KeyValue, exists bool, err error) {
+	ev := d.e.feed.lastEvent(key)
+	if i, ok := d.written[key]; ok {
+		ev = &d.events[i]
+	}
+	if ev != nil {
+		return ev.KV, ev.Op != storage.Deleted, nil
+	}
+	if d.it == nil {
+		if d.it, err = d.e.versions(); err != nil {
+			return kv, false, err
 		}
 	}
-	return v, ok && !v.deleted, nil
+	v, ok, err := readVersion(d.it, key, d.revision)
+	if err != nil || !ok || v.deleted {
+		return kv, false, err
+	}
+	return v.keyValue(key), true, nil
 }
 
 // add checks a write against its guard and adds it to the batch. An error
@@ -236,13 +241,13 @@ func (d *draft) add(w *write) error {
 	}
 	switch {
 	case w.op == storage.Created && exists:
-		w.kv = prev.keyValue(w.key)
+		w.kv = prev
 		return fmt.Errorf("%w: %s", storage.ErrExists, w.key)
 	case w.op != storage.Created && !exists:
 		return fmt.Errorf("%w: %s", storage.ErrNotFound, w.key)
-	case w.op != storage.Created && prev.revision != w.guard:
-		w.kv = prev.keyValue(w.key)
-		return fmt.Errorf("%w: %s is at revision %d, not %d", storage.ErrConflict, w.key, prev.revision, w.guard)
+	case w.op != storage.Created && prev.ModRevision != w.guard:
+		w.kv = prev
+		return fmt.Errorf("%w: %s is at revision %d, not %d", storage.ErrConflict, w.key, prev.ModRevision, w.guard)
 	}
 	if err := d.e.admit(w.op); err != nil {
 		return err
@@ -252,13 +257,11 @@ func (d *draft) add(w *write) error {
 	v := version{revision: d.revision, create: d.revision, deleted: w.op == storage.Deleted,
 		expires: w.expires, value: w.record[versionHeader:]}
 	ev := event{op: w.op, time: d.now, create: v.create, key: w.key}
-	out := storage.Event{Op: w.op}
 	if exists {
-		v.create, ev.create = prev.create, prev.create
-		ev.prev, ev.prevSize = prev.revision, uint32(versionHeader+len(prev.value))
-		out.Prev = prev.keyValue(w.key)
-		if prev.expires != 0 {
-			d.buf = expiryKey(d.buf[:0], prev.expires, w.key)
+		v.create, ev.create = prev.CreateRevision, prev.CreateRevision
+		ev.prev, ev.prevSize = prev.ModRevision, uint32(versionHeader+len(prev.Value))
+		if !prev.Expires.IsZero() {
+			d.buf = expiryKey(d.buf[:0], prev.Expires.UnixMilli(), w.key)
 			must(d.batch.Delete(d.buf, nil))
 		}
 	}
@@ -275,15 +278,13 @@ func (d *draft) add(w *write) error {
 		d.expiring = true
 	}
 
-	d.written[w.key] = v
-	out.KV = v.keyValue(w.key)
-	w.revision = d.revision
+	out := storage.Event{Op: w.op, KV: v.keyValue(w.key), Prev: prev}
+	w.revision, w.kv = d.revision, out.KV
 	if v.deleted {
 		out.KV.Value = nil
-		w.kv = out.Prev
-	} else {
-		w.kv = out.KV
+		w.kv = prev
 	}
+	d.written[w.key] = len(d.events)
 	d.events = append(d.events, out)
 	return nil
 }

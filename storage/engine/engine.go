@@ -43,6 +43,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -207,7 +208,7 @@ func pebbleOptions(opts Options, fs vfs.FS) *pebble.Options {
 		CacheSize:                   16 << 20,
 		MemTableSize:                opts.memtable,
 		MemTableStopWritesThreshold: 3,
-		L0CompactionThreshold:       2,
+		L0CompactionThreshold:       8,
 		L0StopWritesThreshold:       1000,
 		MaxOpenFiles:                512,
 		DisableWAL:                  opts.memory(),
@@ -217,8 +218,27 @@ func pebbleOptions(opts Options, fs vfs.FS) *pebble.Options {
 	o.EventListener.BackgroundError = func(err error) {
 		opts.Logger.Warn("storage: background work failed", "error", err)
 	}
+	// Values are written to files of their own once, and compactions move only
+	// the keys.
+	o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
+		return pebble.ValueSeparationPolicy{
+			Enabled:               true,
+			MinimumSize:           256,
+			MaxBlobReferenceDepth: 32,
+			RewriteMinimumAge:     time.Minute,
+			TargetGarbageRatio:    0.3,
+		}
+	}
+	// Versions of a key are not worth blocks apart from each other.
+	o.Experimental.SpanPolicyFunc = func([]byte) (pebble.SpanPolicy, []byte, error) {
+		return pebble.SpanPolicy{DisableValueSeparationBySuffix: true}, nil, nil
+	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		// What will be rewritten soon is not worth compressing.
+		if i < len(o.Levels)-1 {
+			o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
+		}
 	}
 	return o
 }

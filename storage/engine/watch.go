@@ -24,16 +24,18 @@ const (
 // database until it has caught up, so a slow watcher costs no memory.
 type feed struct {
 	mu      sync.Mutex
-	last    int64           // the committed revision
-	events  []storage.Event // consecutive revisions, ending with last
-	bytes   int             // of the values in events
-	asked   int64           // revision at the latest request for progress
-	changed chan struct{}   // closed when any of the above changes
+	last    int64            // the committed revision
+	events  []storage.Event  // consecutive revisions, ending with last
+	bytes   int              // of the values in events
+	newest  map[string]int64 // revision of the newest of the events of a key
+	asked   int64            // revision at the latest request for progress
+	changed chan struct{}    // closed when any of the above changes
 	closed  bool
 }
 
 func (f *feed) init(revision int64) {
 	f.last = revision
+	f.newest = map[string]int64{}
 	f.changed = make(chan struct{})
 }
 
@@ -48,13 +50,18 @@ func (f *feed) publish(events []storage.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.events = append(f.events, events...)
-	for _, ev := range events {
-		f.bytes += eventSize(ev)
+	for i := range events {
+		f.bytes += eventSize(&events[i])
+		f.newest[events[i].KV.Key] = events[i].KV.ModRevision
 	}
 	drop := 0
 	for f.bytes > feedBytes || len(f.events)-drop > feedEvents {
-		f.bytes -= eventSize(f.events[drop])
-		f.events[drop] = storage.Event{}
+		ev := &f.events[drop]
+		f.bytes -= eventSize(ev)
+		if f.newest[ev.KV.Key] == ev.KV.ModRevision {
+			delete(f.newest, ev.KV.Key)
+		}
+		*ev = storage.Event{}
 		drop++
 	}
 	// The array behind the slice grows by append and is left behind by it, so
@@ -62,6 +69,16 @@ func (f *feed) publish(events []storage.Event) {
 	f.events = f.events[drop:]
 	f.last = events[len(events)-1].KV.ModRevision
 	f.notify()
+}
+
+// lastEvent returns the newest event of a key if it is recent. Only the
+// committer may call it: it needs no lock, since nobody else publishes.
+func (f *feed) lastEvent(key string) *storage.Event {
+	revision, ok := f.newest[key]
+	if !ok {
+		return nil
+	}
+	return &f.events[revision-f.events[0].KV.ModRevision]
 }
 
 func (f *feed) requestProgress() {
@@ -85,7 +102,7 @@ func (f *feed) notify() {
 
 // eventSize is what an event holds in memory, roughly. Prev is usually the
 // value of an event before it.
-func eventSize(ev storage.Event) int { return len(ev.KV.Value) + len(ev.KV.Key) + 256 }
+func eventSize(ev *storage.Event) int { return len(ev.KV.Value) + len(ev.KV.Key) + 256 }
 
 // Watch implements storage.Backend.
 func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
@@ -206,7 +223,7 @@ func (w *watcher) recent() (events []storage.Event, last, asked int64, changed <
 	i := int(w.position + 1 - f.events[0].KV.ModRevision)
 	n := i
 	for size := 0; n < len(f.events) && n-i < batchEvents && size < batchBytes; n++ {
-		size += eventSize(f.events[n])
+		size += eventSize(&f.events[n])
 	}
 	// The feed clears what it drops, so the events must be copied; they are
 	// small, and their values are shared.
@@ -266,7 +283,7 @@ func (w *watcher) stored(last int64) ([]storage.Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		size += eventSize(ev)
+		size += eventSize(&ev)
 		events = append(events, ev)
 	}
 	if err := it.Error(); err != nil {
