@@ -1,0 +1,217 @@
+// Package deptest holds no code, only the test that keeps the imports of this
+// module as ARCHITECTURE.md describes them.
+package deptest
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/apikeel/kelson"
+
+// A rule forbids packages to know others. Patterns are paths below the module;
+// "..." stands for a package and everything below it.
+type rule struct {
+	who, whom []string
+	except    []string // of whom
+	reason    string
+}
+
+func rules() []rule {
+	r := []rule{
+		{who: p("storage/..."), whom: p("request/...", "resource/...", "rest/...", "store/...", "controlplane/..."),
+			reason: "storage keeps bytes under keys; it must stay replaceable, so it knows neither objects nor requests"},
+		{who: p("request/..."), whom: p("..."), except: p("request/..."),
+			reason: "request is a leaf: every stage speaks in its terms"},
+		{who: p("resource/..."), whom: p("store/...", "storage/...", "rest/..."),
+			reason: "a definition says what a kind is, not where it is kept or how it is served"},
+		{who: p("builtin/..."), whom: p("rest/...", "store/...", "storage/...", "controller/..."),
+			reason: "built-in kinds are definitions like those of any library user"},
+		{who: p("rest/..."), whom: p("crd/...", "aggregator/...", "builtin/..."),
+			reason: "the verbs treat every kind alike; one that needs a special case lacks something in its definition"},
+		{who: p("store/..."), whom: p("rest/...", "crd/...", "aggregator/...", "builtin/..."),
+			reason: "the cache serves whatever has a definition, below the HTTP verbs"},
+		{who: p("..."), whom: p("controlplane/..."),
+			reason: "controlplane assembles everything, so nothing it assembles may know it; commands and kelsontest start it"},
+		{who: p("..."), whom: p("storage/storagetest/...", "storage/etcd/etcdtest/..."),
+			reason: "what judges or starts a store in tests is not part of the product"},
+	}
+	// The stages of the request know request and resource, never each other.
+	stages := p("authn/...", "authz/...", "audit/...", "flow/...", "admission/...")
+	for i, stage := range stages {
+		others := append(append([]string{}, stages[:i]...), stages[i+1:]...)
+		r = append(r, rule{who: []string{stage}, whom: others, reason: "a stage can be understood, tested and left out alone"})
+	}
+	return r
+}
+
+// mayKnowEveryone are the packages to which the rules for all do not apply.
+func mayKnowEveryone() []string {
+	return p("cmd/...", "controlplane/...", "kelsontest/...", "storage/storagetest/...", "storage/etcd/etcdtest/...")
+}
+
+// A ban forbids the product to import a module, or parts of it.
+type ban struct {
+	prefix string
+	except []string
+	reason string
+}
+
+func bans() []ban {
+	return []ban{
+		{prefix: "k8s.io/kubernetes", reason: "it is the peer that we are measured against; nothing of it is ours"},
+		{prefix: "k8s.io/apiserver", except: []string{"k8s.io/apiserver/pkg/cel"},
+			reason: "serving the API is the product; only the CEL dialect is a field library"},
+		{prefix: "k8s.io/apiextensions-apiserver", except: []string{"k8s.io/apiextensions-apiserver/pkg/apis"},
+			reason: "API types only; custom resources are served by our own code"},
+		{prefix: "k8s.io/kube-aggregator", except: []string{"k8s.io/kube-aggregator/pkg/apis"},
+			reason: "API types only; aggregation is done by our own code"},
+		{prefix: "k8s.io/klog", reason: "logs go through log/slog, injected"},
+		{prefix: "go.etcd.io/etcd/server", reason: "etcd is a server that we talk to; only etcdtest starts one"},
+		{prefix: "github.com/anishathalye/porcupine", reason: "a checker for tests"},
+		{prefix: "go.uber.org/goleak", reason: "a checker for tests"},
+	}
+}
+
+// directBans are about direct imports only: what a library needs is its affair.
+func directBans() []rule {
+	return []rule{
+		{who: p("storage", "storage/engine"), whom: []string{"net/http", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+			reason: "storage knows neither HTTP nor objects"},
+	}
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func TestImports(t *testing.T) {
+	packages := list(t)
+	own := map[string]bool{}
+	for _, p := range packages {
+		own[p.ImportPath] = true
+	}
+	for _, p := range packages {
+		name := rel(p.ImportPath)
+		for _, r := range rules() {
+			if !matches(name, r.who) || r.who[0] == "..." && matches(name, mayKnowEveryone()) {
+				continue
+			}
+			for _, dep := range p.Deps {
+				d := rel(dep)
+				if own[dep] && dep != p.ImportPath && matches(d, r.whom) && !matches(d, r.except) {
+					t.Errorf("%s must not depend on %s: %s", name, d, r.reason)
+				}
+			}
+		}
+		for _, r := range directBans() {
+			for _, imp := range p.Imports {
+				for _, banned := range r.whom {
+					if matches(name, r.who) && below(imp, banned) {
+						t.Errorf("%s must not import %s: %s", name, imp, r.reason)
+					}
+				}
+			}
+		}
+		if matches(name, mayKnowEveryone()) && strings.HasSuffix(name, "test") {
+			continue
+		}
+		for _, b := range bans() {
+			for _, imp := range p.Imports {
+				if below(imp, b.prefix) && !belowAny(imp, b.except) {
+					t.Errorf("%s must not import %s: %s", name, imp, b.reason)
+				}
+			}
+		}
+	}
+}
+
+// TestRules checks that the table above can catch something.
+func TestRules(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		pattern string
+		want    bool
+	}{
+		{"storage", "storage/...", true},
+		{"storage/engine", "storage/...", true},
+		{"store", "storage/...", false},
+		{"storage/engine", "storage", false},
+		{"storage", "storage", true},
+		{"", "...", true},
+		{"cmd/kelson", "...", true},
+	} {
+		if got := matches(c.name, []string{c.pattern}); got != c.want {
+			t.Errorf("matches(%q, %q) = %v", c.name, c.pattern, got)
+		}
+	}
+	if !below("k8s.io/apiserver/pkg/server", "k8s.io/apiserver") || below("k8s.io/apiserverless", "k8s.io/apiserver") {
+		t.Error("below is wrong")
+	}
+}
+
+// list returns the packages of the module, without their tests.
+func list(t *testing.T) (packages []pkg) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", module+"/...")
+	cmd.Dir = path.Join("..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %s", exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	dec := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		if err := dec.Decode(&p); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+	if len(packages) < 3 {
+		t.Fatalf("go list found only %d packages", len(packages))
+	}
+	return packages
+}
+
+func p(patterns ...string) []string { return patterns }
+
+func rel(importPath string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(importPath, module), "/")
+}
+
+func matches(name string, patterns []string) bool {
+	for _, pattern := range patterns {
+		base, tree := strings.CutSuffix(pattern, "...")
+		base = strings.TrimSuffix(base, "/")
+		if name == base || tree && (base == "" || strings.HasPrefix(name, base+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+func below(importPath, prefix string) bool {
+	return importPath == prefix || strings.HasPrefix(importPath, prefix+"/")
+}
+
+func belowAny(importPath string, prefixes []string) bool {
+	for _, p := range prefixes {
+		if below(importPath, p) {
+			return true
+		}
+	}
+	return false
+}
