@@ -31,7 +31,7 @@ func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	acked := map[string]storage.KeyValue{} // newest acknowledged state a key
 	gone := map[string]int64{}             // acknowledged deletions
-	var newest int64
+	newest, checked := int64(1), int64(1)
 	for round := range rounds {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), crashEnv+"="+dir)
@@ -77,13 +77,15 @@ func TestKill(t *testing.T) {
 		if cmd.ProcessState.ExitCode() != -1 {
 			t.Fatalf("round %d: child ended by itself: %v", round, cmd.ProcessState)
 		}
-		newest = checkCrash(t, dir, acked, gone, newest)
+		newest = checkCrash(t, dir, acked, gone, newest, checked)
+		checked = newest
 	}
 	t.Logf("%d rounds, revision %d, %d keys", rounds, newest, len(acked))
 }
 
-// checkCrash opens the folder and compares it with what was acknowledged.
-func checkCrash(t *testing.T, dir string, acked map[string]storage.KeyValue, gone map[string]int64, newest int64) int64 {
+// checkCrash opens the folder and compares it with what was acknowledged, and
+// with its history since the revision that was checked last.
+func checkCrash(t *testing.T, dir string, acked map[string]storage.KeyValue, gone map[string]int64, newest, checked int64) int64 {
 	t.Helper()
 	ctx := context.Background()
 	e, err := Open(Options{Dir: dir, HistoryAge: time.Hour})
@@ -95,11 +97,17 @@ func checkCrash(t *testing.T, dir string, acked map[string]storage.KeyValue, gon
 	if rev < newest {
 		t.Fatalf("revision went back from %d to %d", newest, rev)
 	}
+	deleted := map[string]int64{}
+	for _, ev := range checkHistory(t, e, checked, rev) {
+		if ev.Op == storage.Deleted {
+			deleted[ev.KV.Key] = ev.KV.ModRevision
+		}
+	}
 	for key, want := range acked {
 		kv, err := e.Get(ctx, key)
 		// The child may have changed it again after what we read from it.
 		if errors.Is(err, storage.ErrNotFound) {
-			if !deletedAfter(t, e, key, want.ModRevision) {
+			if deleted[key] < want.ModRevision {
 				t.Errorf("%s of revision %d is lost", key, want.ModRevision)
 			}
 			continue
@@ -115,19 +123,7 @@ func checkCrash(t *testing.T, dir string, acked map[string]storage.KeyValue, gon
 			t.Errorf("%s, deleted at %d, is back", key, rev)
 		}
 	}
-	checkHistory(t, e, 1, rev)
 	return rev
-}
-
-// deletedAfter looks for a deletion in history.
-func deletedAfter(t *testing.T, e *Engine, key string, rev int64) bool {
-	t.Helper()
-	for _, ev := range history(t, e, rev) {
-		if ev.KV.Key == key && ev.Op == storage.Deleted {
-			return true
-		}
-	}
-	return false
 }
 
 // history reads all events after a revision.
@@ -155,12 +151,13 @@ func history(t testing.TB, e *Engine, after int64) (events []storage.Event) {
 }
 
 // checkHistory checks that there is an event for every revision above after,
-// and that playing them from nothing gives what the store holds.
-func checkHistory(t testing.TB, e *Engine, after, now int64) {
+// and that playing them gives what the store holds. It returns the events.
+func checkHistory(t testing.TB, e *Engine, after, now int64) []storage.Event {
 	t.Helper()
 	state := map[string]storage.KeyValue{}
 	next := after + 1
-	for _, ev := range history(t, e, after) {
+	events := history(t, e, after)
+	for _, ev := range events {
 		if ev.KV.ModRevision != next {
 			t.Fatalf("history goes from %d to %d", next-1, ev.KV.ModRevision)
 		}
@@ -189,6 +186,7 @@ func checkHistory(t testing.TB, e *Engine, after, now int64) {
 			t.Fatalf("%s is at %d, history makes %d", kv.Key, kv.ModRevision, want.ModRevision)
 		}
 	}
+	return events
 }
 
 // crashValue is what a value should look like: the key, a counter, padding.

@@ -56,7 +56,7 @@ func TestFaults(t *testing.T) {
 		moments = []int64{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144}
 	}
 	for kind, ops := range faultKinds {
-		for _, file := range []string{"", ".log", ".sst", "MANIFEST"} {
+		for _, file := range []string{"", ".log", ".sst", ".blob", "MANIFEST"} {
 			for _, cause := range []error{syscall.EIO, syscall.ENOSPC} {
 				for _, n := range moments {
 					t.Run(fmt.Sprintf("%s/%s/%v/%d", kind, file, cause, n), func(t *testing.T) {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -24,10 +25,10 @@ var errFrozen = errors.New("storage: disk failed earlier")
 // the disk, and the database goes on in the belief that all is well:
 //
 //   - Changes of logs, manifests and folders are dropped and reported as done.
-//   - A table in the making fails, and the database begins it anew.
-//   - New tables of a flush are kept in memory, so that what was in the
-//     database's memory stays readable and no writer hangs in it. They are
-//     bounded by the size of the memtables, as nothing more is committed.
+//   - A table in the making is moved to memory and finished there; so are new
+//     tables of a flush. What was in the database's memory stays readable, and
+//     no writer hangs in it. They are bounded by the size of the memtables, as
+//     nothing more is committed.
 //   - New tables of a compaction wait until the engine is closed, and fail.
 //   - Nothing is removed.
 //
@@ -77,8 +78,8 @@ func isTable(name string) bool {
 	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
 }
 
-// change runs a change of the disk. If it or an earlier one failed, a table
-// gets an error; for everything else the change counts as done.
+// change runs a change of the disk. If it or an earlier one failed, it returns
+// errFrozen for a table; for everything else the change counts as done.
 func (f *freezer) change(op, name string, do func() error) error {
 	if f.Err() == nil {
 		err := do()
@@ -105,17 +106,22 @@ func (f *freezer) file(op, name string, c vfs.DiskWriteCategory, make func() (vf
 		return &frozenFile{File: file, fs: f, name: name}, nil
 	case f.Err() == nil:
 		return nil, err
-	case isTable(name) && c == "pebble-compaction":
+	case isTable(name) && c != "pebble-memtable-flush":
 		<-f.released
 		return nil, errFrozen
 	}
+	return f.inMemory(name)
+}
+
+// inMemory makes a file that is on no disk.
+func (f *freezer) inMemory(name string) (vfs.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.memory.MkdirAll(f.PathDir(name), 0o700); err != nil {
 		return nil, err
 	}
 	f.inMem[name] = true
-	return f.memory.Create(name, c)
+	return f.memory.Create(name, vfs.WriteCategoryUnspecified)
 }
 
 // where returns the file system that has a file.
@@ -188,30 +194,70 @@ func (f *freezer) Unwrap() vfs.FS { return f.FS }
 // frozenFile is a file of a freezer, opened for writing.
 type frozenFile struct {
 	vfs.File
-	fs   *freezer
-	name string
+	fs      *freezer
+	name    string
+	written int64 // bytes on disk, for files that are only appended to
+	moved   bool  // File is in memory
+}
+
+// change runs a change of the file, and once more in memory if it is a table
+// and the disk has failed.
+func (f *frozenFile) change(op string, do func() error) error {
+	if f.moved {
+		return do()
+	}
+	err := f.fs.change(op, f.name, do)
+	if err != errFrozen {
+		return err
+	}
+	if err := f.move(); err != nil {
+		return err
+	}
+	return do()
+}
+
+// move goes on with the file in memory, with what is on disk of it so far.
+func (f *frozenFile) move() error {
+	r, err := f.fs.FS.Open(f.name)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	m, err := f.fs.inMemory(f.name)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(m, io.LimitReader(r, f.written)); err != nil {
+		return err
+	}
+	f.File.Close()
+	f.File, f.moved = m, true
+	return nil
 }
 
 func (f *frozenFile) Write(p []byte) (int, error) {
-	if err := f.fs.change("write", f.name, func() error { _, err := f.File.Write(p); return err }); err != nil {
+	if err := f.change("write", func() error { _, err := f.File.Write(p); return err }); err != nil {
 		return 0, err
 	}
+	f.written += int64(len(p))
 	return len(p), nil
 }
 
 func (f *frozenFile) WriteAt(p []byte, off int64) (int, error) {
-	if err := f.fs.change("write", f.name, func() error { _, err := f.File.WriteAt(p, off); return err }); err != nil {
+	if err := f.change("write", func() error { _, err := f.File.WriteAt(p, off); return err }); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-func (f *frozenFile) Sync() error { return f.fs.change("sync", f.name, f.File.Sync) }
+func (f *frozenFile) Sync() error { return f.change("sync", func() error { return f.File.Sync() }) }
 
-func (f *frozenFile) SyncData() error { return f.fs.change("sync", f.name, f.File.SyncData) }
+func (f *frozenFile) SyncData() error {
+	return f.change("sync", func() error { return f.File.SyncData() })
+}
 
 func (f *frozenFile) SyncTo(length int64) (full bool, err error) {
-	err = f.fs.change("sync", f.name, func() (err error) { full, err = f.File.SyncTo(length); return err })
+	err = f.change("sync", func() (err error) { full, err = f.File.SyncTo(length); return err })
 	return full, err
 }
 
@@ -223,8 +269,14 @@ func (f *frozenFile) Preallocate(offset, length int64) error {
 	return nil
 }
 
+// Close always closes: what has been written stays readable.
 func (f *frozenFile) Close() error {
-	return f.fs.change("close", f.name, f.File.Close)
+	err := f.File.Close()
+	if err != nil && f.fs.armed.Load() {
+		f.fs.freeze("close", f.name, err)
+		return nil
+	}
+	return err
 }
 
 var (

@@ -36,7 +36,3 @@ func memory() storagetest.Subject {
 		Open: func(t testing.TB) storage.Backend { return open(t, Options{}) },
 	}
 }
-
-func BenchmarkDisk(b *testing.B) { storagetest.Benchmark(b, disk()) }
-
-func BenchmarkMemory(b *testing.B) { storagetest.Benchmark(b, memory()) }

@@ -23,17 +23,7 @@ func Benchmark(b *testing.B, s Subject) {
 		n = 10_000
 	}
 	p := &bench{b: s.Open(b), ctx: context.Background(), value: []byte(fill("", benchmarkValue))}
-	err := together(64, func(i int) error {
-		for k := i; k < n; k += 64 {
-			if _, err := p.b.Create(p.ctx, p.key(k), p.value, 0); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	Fill(b, p.b, n, benchmarkValue)
 	for _, writers := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("put/writers=%d", writers), func(b *testing.B) { p.put(b, writers) })
 	}
@@ -64,6 +54,23 @@ func Benchmark(b *testing.B, s Subject) {
 	})
 	for _, watchers := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("watch/watchers=%d", watchers), func(b *testing.B) { p.watch(b, watchers) })
+	}
+}
+
+// Fill creates n keys with values of a size.
+func Fill(tb testing.TB, b storage.Backend, n, size int) {
+	tb.Helper()
+	p := &bench{b: b, ctx: context.Background(), value: []byte(fill("", size))}
+	err := together(64, func(i int) error {
+		for k := i; k < n; k += 64 {
+			if _, err := p.b.Create(p.ctx, p.key(k), p.value, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
 	}
 }
 

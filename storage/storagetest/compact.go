@@ -162,7 +162,7 @@ func checkCompactBusy(e *env) error {
 		return err
 	}
 	defer f.w.Close()
-	h := e.churn(3, e.times(200, 2000), func(i, round int, w *writer) error {
+	h := e.churn(3, e.times(150, 2000), func(i, round int, w *writer) error {
 		return w.any(e.rand(1000*i+round), e.key(fmt.Sprintf("%d-", i)), 5)
 	})
 	defer h.stop()
@@ -223,7 +223,7 @@ func checkCompactPresent(e *env) error {
 			return err
 		}
 	}
-	h := e.churn(keys, e.times(300, 5000), func(i, round int, mine *writer) error {
+	h := e.churn(keys, e.times(120, 5000), func(i, round int, mine *writer) error {
 		key := e.key(fmt.Sprint(i))
 		if round == 0 {
 			mine.keys[key] = w.keys[key]
@@ -232,6 +232,7 @@ func checkCompactPresent(e *env) error {
 	})
 	defer h.stop()
 	err := together(5, func(i int) error {
+		defer h.quit() // where one fails, the others need not go on
 		writes := 0
 		if i == 2 {
 			writes = 10 // the slowest sets the pace

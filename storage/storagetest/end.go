@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/apikeel/kelson/storage"
@@ -191,6 +192,7 @@ func checkEndBusyStore(e *env) error {
 			return e.b.Close()
 		}
 		for n := 0; ; n++ {
+			runtime.Gosched() // the readers do not wait for anything
 			var err error
 			switch i % 3 {
 			case 0:

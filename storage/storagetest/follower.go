@@ -24,8 +24,6 @@ type follower struct {
 	events   []storage.Event
 	// known is what the stream has said of each key; nil is a deleted one.
 	known map[string]*storage.KeyValue
-	// noPrev is the revision whose events may lack Prev, if any.
-	noPrev int64
 }
 
 // follow opens a watch.
@@ -106,7 +104,6 @@ func (f *follower) judge(ev storage.Event, before *storage.Event, upto int64) er
 	if ev.Op != storage.Updated && ev.Op != storage.Deleted {
 		return errors.New("unknown operation")
 	}
-	lacksPrev := f.noPrev == kv.ModRevision && sameKV(prev, storage.KeyValue{})
 	switch {
 	case told && !present:
 		return errors.New("the key was not there")
@@ -114,7 +111,6 @@ func (f *follower) judge(ev storage.Event, before *storage.Event, upto int64) er
 		return errors.New("deleted, but has a value")
 	case kv.CreateRevision >= kv.ModRevision:
 		return errors.New("has its create revision after its beginning")
-	case lacksPrev:
 	case present && !sameKV(prev, *was):
 		return fmt.Errorf("previous value is not the one delivered before, %s", show(*was))
 	case prev.Key != kv.Key || prev.CreateRevision != kv.CreateRevision || prev.ModRevision >= kv.ModRevision:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
@@ -182,6 +183,8 @@ func (e *env) churn(n, rounds int, write func(i, round int, w *writer) error) *c
 // allow lets the writers do n more writes, and says whether there are any
 // left to do.
 func (c *churn) allow(n int) bool {
+	// Who reads in a tight loop keeps writers off a busy processor.
+	runtime.Gosched()
 	for range n {
 		select {
 		case c.writes <- struct{}{}:

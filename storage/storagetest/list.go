@@ -240,7 +240,7 @@ func checkFuture(e *env) error {
 // checkPinned: pages at one revision make up the state of that revision, while
 // writers change everything.
 func checkPinned(e *env) error {
-	h := e.churn(3, e.times(200, 2000), func(i, round int, w *writer) error {
+	h := e.churn(3, e.times(150, 2000), func(i, round int, w *writer) error {
 		return w.any(e.rand(1000*i+round), e.key(fmt.Sprintf("%d-", i)), 10)
 	})
 	defer h.stop()
@@ -291,7 +291,7 @@ func checkPinned(e *env) error {
 // its second, so that no state ever had the second ahead.
 func checkSnapshot(e *env) error {
 	const writers = 4
-	h := e.churn(writers, e.times(200, 2000), func(i, round int, w *writer) error {
+	h := e.churn(writers, e.times(100, 2000), func(i, round int, w *writer) error {
 		// Far apart in the order of keys, with others in between.
 		key := e.key(fmt.Sprintf("%d-%d", round%2, i))
 		return w.put(key, fmt.Sprintf("%08d", round/2))

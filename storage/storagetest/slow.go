@@ -28,11 +28,12 @@ func checkStarved(e *env) error {
 	}
 	defer lively.w.Close()
 	h := &history{}
-	const writers = 16
+	// More than a store would hold in memory for watchers: 20 MiB.
+	const writers, size = 16, 16 << 10
 	err = together(writers, func(i int) error {
 		w := e.writer(h)
-		for n := range e.times(160, 2000) {
-			if err := w.put(e.key(fmt.Sprintf("%d-%d", i, n%20)), fill(fmt.Sprint(i, n), 4<<10)); err != nil {
+		for n := range e.times(80, 1000) {
+			if err := w.put(e.key(fmt.Sprintf("%d-%d", i, n%20)), fill(fmt.Sprint(i, n), size)); err != nil {
 				return err
 			}
 			if i == 0 {

@@ -210,6 +210,9 @@ func (t *twin) everything() error {
 		}
 	}
 	after := t.rev(t.m.compacted)
+	if t.m.compacted > 1 {
+		after-- // the events of the compaction revision are kept, too
+	}
 	f, err := t.e.follow(t.e.prefix, after)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ func watchChecks() []check {
 	return []check{
 		{name: "past", run: checkWatchPast},
 		{name: "now", run: checkWatchNow},
+		{name: "wakes", run: checkWatchWakes},
 		{name: "future", run: checkWatchFuture},
 		{name: "prefixes", run: checkWatchPrefixes},
 		{name: "joins", run: checkWatchJoins},
@@ -51,11 +52,11 @@ func checkWatchPast(e *env) error {
 		}
 	}
 	log := h.log()
-	for after := first; after <= w.last; after += 1 + rng.Int64N(8) {
-		for _, prefix := range []string{"", "0/", "1/01", "none/"} {
-			if err := e.followAll(e.key(prefix), after, log); err != nil {
-				return err
-			}
+	for after := first; after <= w.last; after += 1 + rng.Int64N(16) {
+		prefixes := []string{"", "0/", "1/01", "none/"}
+		err := together(len(prefixes), func(i int) error { return e.followAll(e.key(prefixes[i]), after, log) })
+		if err != nil {
+			return err
 		}
 	}
 	return e.followAll(e.prefix, w.last, log)
@@ -84,6 +85,41 @@ func checkWatchNow(e *env) error {
 		}
 	}
 	return nil
+}
+
+// checkWatchWakes: an event is delivered when it happens. Nothing else happens
+// here, and nobody asks for progress.
+func checkWatchWakes(e *env) error {
+	after, err := e.revision()
+	if err != nil {
+		return err
+	}
+	f, err := e.follow(e.prefix, 0)
+	if err != nil {
+		return err
+	}
+	defer f.w.Close()
+	patience, cancel := context.WithTimeout(e.ctx, 20*time.Second)
+	defer cancel()
+	h := &history{}
+	w := e.writer(h)
+	for i := range e.times(50, 1000) {
+		err := together(2, func(part int) error {
+			if part == 0 {
+				return w.put(e.key("a"), fmt.Sprint(i))
+			}
+			for len(f.events) == i {
+				if err := f.next(patience); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	return f.matches(h.log(), after)
 }
 
 // checkWatchFuture: a watch after a revision that has not been reached stays
@@ -253,20 +289,7 @@ func checkWatchBoundary(e *env) error {
 		}
 		log := h.log()
 		for after := at - 1; after <= at+1; after++ {
-			f, err := e.follow(e.prefix, after)
-			if err != nil {
-				return fmt.Errorf("compacted at %d: %w", at, err)
-			}
-			defer f.w.Close()
-			want := log
-			if e.subject.NoPrevAtCompaction {
-				f.noPrev = at
-				if err := f.until(w.last); err != nil {
-					return err
-				}
-				want = withoutPrev(log, f.events, at)
-			}
-			if err := f.matches(want, after); err != nil {
+			if err := e.followAll(e.prefix, after, log); err != nil {
 				return fmt.Errorf("compacted at %d: %w", at, err)
 			}
 		}
@@ -285,105 +308,6 @@ func checkWatchBoundary(e *env) error {
 		}
 	}
 	return nil
-}
-
-// withoutPrev returns log without the previous value in the event of revision
-// at, if that is how it was delivered.
-func withoutPrev(log, delivered []storage.Event, at int64) []storage.Event {
-	out := make([]storage.Event, 0, len(log))
-	for _, ev := range log {
-		for _, got := range delivered {
-			if ev.KV.ModRevision == at && got.KV.ModRevision == at && got.Prev.Key == "" {
-				ev.Prev = storage.KeyValue{}
-			}
-		}
-		out = append(out, ev)
-	}
-	return out
-}
-
-// checkProgressIdle: a watch of a prefix without traffic learns how far the
-// store has come when somebody asks, from its beginning on.
-func checkProgressIdle(e *env) error {
-	h := &history{}
-	w := e.writer(h)
-	if err := w.put(e.key("busy"), "0"); err != nil {
-		return err
-	}
-	f, err := e.follow(e.key("idle/"), 0)
-	if err != nil {
-		return err
-	}
-	defer f.w.Close()
-	patience, cancel := context.WithTimeout(e.ctx, 20*time.Second)
-	defer cancel()
-	for i := range e.times(20, 200) {
-		now, err := e.revision()
-		if err != nil {
-			return err
-		}
-		// Not until(), to which the beginning of the watch is good enough.
-		for f.reported < now {
-			if err := e.b.Progress(e.ctx); err != nil {
-				return fmt.Errorf("progress: %w", err)
-			}
-			ctx, cancel := context.WithTimeout(patience, 100*time.Millisecond)
-			err := f.next(ctx)
-			cancel()
-			if err != nil && (!errors.Is(err, context.DeadlineExceeded) || patience.Err() != nil) {
-				return fmt.Errorf("waiting for progress to %d: %w", now, err)
-			}
-		}
-		for range 1 + i%3 {
-			if err := w.put(e.key("busy"), fmt.Sprint(i)); err != nil {
-				return err
-			}
-		}
-	}
-	if len(f.events) > 0 {
-		return fmt.Errorf("events of a prefix without traffic: %s", showEvent(f.events[0]))
-	}
-	return nil
-}
-
-// checkProgressHonest: progress that is asked for all the time while several
-// write never runs ahead of the events. The follower sees to that.
-func checkProgressHonest(e *env) error {
-	const writers = 3
-	after, err := e.revision()
-	if err != nil {
-		return err
-	}
-	h := e.churn(writers, e.times(200, 2000), func(i, round int, w *writer) error {
-		return w.any(e.rand(i<<20+round), e.key(fmt.Sprintf("%d/", i)), 3)
-	})
-	defer h.stop()
-	prefixes := []string{e.prefix, e.key("0/"), e.key("1/01"), e.key("none/")}
-	err = together(len(prefixes)+1, func(i int) error {
-		if i == len(prefixes) {
-			for h.allow(1) {
-				if err := e.b.Progress(e.ctx); err != nil {
-					return fmt.Errorf("progress: %w", err)
-				}
-			}
-			return nil
-		}
-		f, err := e.follow(prefixes[i], after)
-		if err != nil {
-			return err
-		}
-		defer f.w.Close()
-		for h.allow(2) {
-			ctx, cancel := context.WithTimeout(e.ctx, time.Millisecond)
-			err := f.next(ctx)
-			cancel()
-			if err != nil && (!errors.Is(err, context.DeadlineExceeded) || e.ctx.Err() != nil) {
-				return err
-			}
-		}
-		return f.matches(h.log(), after)
-	})
-	return errors.Join(err, h.wait())
 }
 
 // checkNextExpires: a context that ends during Next ends that call only, and

@@ -1,0 +1,230 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apikeel/kelson/storage"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// compactKey is where servers that share an etcd agree on who compacts it. The
+// name, its place outside all prefixes and its content, the revision last
+// compacted to, are those of kube-apiserver.
+const compactKey = "compact_rev_key"
+
+// Compact discards history before revision.
+//
+// etcd is told to compact to the revision before. It keeps the state of keys
+// at the revision that it compacts to, and with the state before revision an
+// event at revision has its previous value; were etcd compacted to revision
+// itself, a watch of the events from there on could not be served. The one
+// revision that etcd has more than the contract wants is refused here.
+func (b *Backend) Compact(ctx context.Context, revision int64) error {
+	current, err := b.Revision(ctx)
+	switch {
+	case err != nil:
+		return err
+	case revision > current:
+		return fmt.Errorf("%w: cannot compact to %d, the current revision is %d", storage.ErrFutureRevision, revision, current)
+	}
+	if err := b.history.learn(ctx, b); err != nil {
+		return err
+	}
+	return b.compact(ctx, revision)
+}
+
+// compact does the work of Compact for a revision known to exist.
+func (b *Backend) compact(ctx context.Context, revision int64) error {
+	if oldest := b.history.oldest.Load(); revision <= oldest || revision <= 0 {
+		return fmt.Errorf("%w: already to %d", storage.ErrCompacted, oldest)
+	}
+	var err error
+	// Nothing is older than revision 1, and etcd has no revision 0 to compact to.
+	if revision > 1 {
+		if _, err = b.kv.Compact(ctx, revision-1); err != nil {
+			err = b.readError(ctx, err)
+		}
+	}
+	if err == nil || errors.Is(err, storage.ErrCompacted) {
+		b.history.raise(revision)
+	}
+	return err
+}
+
+// checkCompacted returns ErrCompacted for a revision that is older than the
+// history kept, as far as this backend knows. etcd knows the rest.
+func (b *Backend) checkCompacted(ctx context.Context, revision int64) error {
+	if err := b.history.learn(ctx, b); err != nil {
+		return err
+	}
+	if oldest := b.history.oldest.Load(); revision < 0 || revision < oldest {
+		return fmt.Errorf("%w: revision %d, the oldest kept is %d", storage.ErrCompacted, revision, oldest)
+	}
+	return nil
+}
+
+// history knows the oldest revision that this backend serves, the one after
+// that to which etcd is compacted: by this backend, or before it was opened.
+// What others compact later it learns only when etcd refuses something.
+type history struct {
+	oldest  atomic.Int64
+	learned atomic.Bool
+	turn    chan struct{} // held while learning
+}
+
+func newHistory() *history { return &history{turn: make(chan struct{}, 1)} }
+
+func (h *history) raise(revision int64) {
+	for {
+		old := h.oldest.Load()
+		if revision <= old || h.oldest.CompareAndSwap(old, revision) {
+			return
+		}
+	}
+}
+
+// learn finds out, once, to which revision etcd is compacted. etcd does not
+// tell, but whether a given revision can be read.
+func (h *history) learn(ctx context.Context, b *Backend) error {
+	if h.learned.Load() {
+		return nil
+	}
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if h.learned.Load() {
+		return nil
+	}
+	readable := func(revision int64) (bool, error) {
+		_, err := b.kv.Get(ctx, compactKey, clientv3.WithRev(revision), clientv3.WithCountOnly())
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return false, nil
+		}
+		if err != nil {
+			return false, b.readError(ctx, err)
+		}
+		return true, nil
+	}
+	current, err := b.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	ok, err := readable(1)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		gone, there := int64(1), current
+		for there-gone > 1 {
+			middle := gone + (there-gone)/2
+			if ok, err = readable(middle); err != nil {
+				return err
+			}
+			if ok {
+				there = middle
+			} else {
+				gone = middle
+			}
+		}
+		// Whoever compacts to the current revision, as people do by hand, does
+		// not want it to be unreadable.
+		h.raise(min(there+1, current))
+	}
+	h.learned.Store(true)
+	return nil
+}
+
+// compactor compacts etcd at intervals, together with any number of others,
+// also those inside kube-apiserver, of which one acts each time.
+//
+// The version of compactKey, which etcd counts up with every write to it, is
+// their clock. Each one remembers the version it has seen last. When its
+// interval is over it tries to write the key provided that the version is still
+// that one. Who succeeds is the first of this round and compacts, to the
+// revision that was current at the end of its last round. Who fails learns the
+// version and the revision of now, and starts from them next time. So a history
+// of at least one interval is kept, and of at most two after the one who always
+// was first is gone.
+type compactor struct {
+	b *Backend
+
+	mu       sync.Mutex // one step at a time
+	version  int64      // of compactKey; zero: it does not exist
+	revision int64      // to compact to next; zero: not known yet
+
+	// seen is the revision that another server said it has compacted to.
+	seen atomic.Int64
+}
+
+// run takes a step every interval until ctx ends.
+func (c *compactor) run(ctx context.Context, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		revision, err := c.step(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			c.b.log.Warn("compaction failed", "error", err)
+		case revision != 0:
+			c.b.log.Info("compacted", "revision", revision)
+		}
+	}
+}
+
+// step takes part in one round. It returns the revision to which it compacted,
+// zero if it did not.
+func (c *compactor) step(ctx context.Context) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	resp, err := c.b.kv.Txn(ctx).
+		If(clientv3.Compare(clientv3.Version(compactKey), "=", c.version)).
+		Then(clientv3.OpPut(compactKey, strconv.FormatInt(c.revision, 10))).
+		Else(clientv3.OpGet(compactKey)).
+		Commit()
+	if err != nil {
+		return 0, c.b.readError(ctx, err)
+	}
+	target := c.revision
+	c.revision = resp.Header.Revision
+	if !resp.Succeeded {
+		c.version = 0
+		// Without a key, somebody has deleted it: start over.
+		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+			c.version = kvs[0].Version
+			if seen, err := strconv.ParseInt(string(kvs[0].Value), 10, 64); err == nil {
+				c.seen.Store(seen)
+			}
+		}
+		return 0, nil
+	}
+	c.version++
+	if target == 0 {
+		return 0, nil
+	}
+	err = c.b.compact(ctx, target)
+	if errors.Is(err, storage.ErrCompacted) {
+		// By hand, and further.
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return target, nil
+}

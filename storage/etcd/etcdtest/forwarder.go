@@ -1,0 +1,121 @@
+package etcdtest
+
+import (
+	"io"
+	"net"
+	"sync"
+)
+
+// forwarder passes connections on to an address that may change or be absent
+// for a while, under a port that stays.
+type forwarder struct {
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex
+	target string // empty: connections are closed as they arrive
+	conns  map[net.Conn]struct{}
+}
+
+func newForwarder() (*forwarder, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarder{listener: l, conns: make(map[net.Conn]struct{})}
+	f.wg.Go(f.accept)
+	return f, nil
+}
+
+func (f *forwarder) addr() string { return f.listener.Addr().String() }
+
+// forward passes connections on to target from now on.
+func (f *forwarder) forward(target string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.target = target
+}
+
+// refuse breaks all connections and refuses new ones.
+func (f *forwarder) refuse() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.target = ""
+	for c := range f.conns {
+		_ = c.Close()
+	}
+}
+
+func (f *forwarder) close() error {
+	// A forwarder that could not be made is nil.
+	if f == nil {
+		return nil
+	}
+	err := f.listener.Close()
+	f.refuse()
+	f.wg.Wait()
+	return err
+}
+
+func (f *forwarder) accept() {
+	for {
+		conn, err := f.listener.Accept()
+		if err != nil {
+			return
+		}
+		f.wg.Go(func() { f.serve(conn) })
+	}
+}
+
+func (f *forwarder) serve(down net.Conn) {
+	defer down.Close()
+	f.mu.Lock()
+	target := f.target
+	f.mu.Unlock()
+	if target == "" {
+		return
+	}
+	up, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	if !f.register(target, down, up) {
+		return
+	}
+	defer f.unregister(down, up)
+	var wg sync.WaitGroup
+	wg.Go(func() { pass(up, down) })
+	wg.Go(func() { pass(down, up) })
+	wg.Wait()
+}
+
+// register makes both ends known to refuse, unless the target has changed
+// since it was dialled.
+func (f *forwarder) register(target string, conns ...net.Conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.target != target {
+		return false
+	}
+	for _, c := range conns {
+		f.conns[c] = struct{}{}
+	}
+	return true
+}
+
+func (f *forwarder) unregister(conns ...net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range conns {
+		delete(f.conns, c)
+	}
+}
+
+// pass copies until either side ends, then ends both: gRPC and etcd's peer
+// protocol have no use for half-open connections.
+func pass(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	_ = to.Close()
+	_ = from.Close()
+}

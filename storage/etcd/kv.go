@@ -1,0 +1,208 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apikeel/kelson/storage"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Create writes a key that must not exist.
+func (b *Backend) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
+	// A key that does not exist has, in etcd's comparisons, revision zero.
+	kv, err := b.put(ctx, key, value, 0, ttl)
+	if errors.Is(err, storage.ErrConflict) {
+		err = fmt.Errorf("%w: %q", storage.ErrExists, key)
+	}
+	return kv, err
+}
+
+// Update replaces the value of a key whose ModRevision is guard.
+func (b *Backend) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
+	if guard <= 0 {
+		if err := storage.CheckValue(value); err != nil {
+			return storage.KeyValue{}, err
+		}
+		return b.mismatch(ctx, key)
+	}
+	return b.put(ctx, key, value, guard, ttl)
+}
+
+// Delete removes a key whose ModRevision is guard.
+func (b *Backend) Delete(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error) {
+	if guard <= 0 {
+		kv, err := b.mismatch(ctx, key)
+		return kv, 0, err
+	}
+	if err := storage.CheckKey(key); err != nil {
+		return storage.KeyValue{}, 0, err
+	}
+	if err := b.beginWrite(ctx); err != nil {
+		return storage.KeyValue{}, 0, err
+	}
+	defer b.endWrite()
+	full := b.opts.Prefix + key
+	resp, err := b.guarded(ctx, full, guard, clientv3.OpDelete(full, clientv3.WithPrevKV()))
+	if err != nil {
+		return storage.KeyValue{}, 0, b.writeError(ctx, err)
+	}
+	if !resp.Succeeded {
+		kv, err := b.present(key, resp)
+		return kv, 0, err
+	}
+	return b.keyValue(resp.Responses[0].GetResponseDeleteRange().PrevKvs[0]), resp.Header.Revision, nil
+}
+
+// Get returns the newest value of a key.
+func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error) {
+	if err := storage.CheckKey(key); err != nil {
+		return storage.KeyValue{}, err
+	}
+	if err := b.usable(ctx); err != nil {
+		return storage.KeyValue{}, err
+	}
+	resp, err := b.kv.Get(ctx, b.opts.Prefix+key)
+	if err != nil {
+		return storage.KeyValue{}, b.readError(ctx, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return storage.KeyValue{}, fmt.Errorf("%w: %q", storage.ErrNotFound, key)
+	}
+	return b.keyValue(resp.Kvs[0]), nil
+}
+
+// mismatch answers a write whose guard no key can have.
+func (b *Backend) mismatch(ctx context.Context, key string) (storage.KeyValue, error) {
+	kv, err := b.Get(ctx, key)
+	if err == nil {
+		err = fmt.Errorf("%w: %q", storage.ErrConflict, key)
+	}
+	return kv, err
+}
+
+// put writes a key whose revision is guard, zero meaning that it does not
+// exist. With ErrConflict it returns the key that is there.
+func (b *Backend) put(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
+	if err := errors.Join(storage.CheckKey(key), storage.CheckValue(value)); err != nil {
+		return storage.KeyValue{}, err
+	}
+	if err := b.beginWrite(ctx); err != nil {
+		return storage.KeyValue{}, err
+	}
+	defer b.endWrite()
+
+	resp, err := b.putOnce(ctx, key, value, guard, ttl)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		// Revoked by somebody, or this process was suspended for so long that
+		// it expired. putOnce has dropped it, so the next one is new.
+		resp, err = b.putOnce(ctx, key, value, guard, ttl)
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return storage.KeyValue{}, b.afterNoSpace(ctx, key, guard, err)
+	case err != nil:
+		return storage.KeyValue{}, b.writeError(ctx, err)
+	case !resp.Succeeded:
+		return b.present(key, resp)
+	}
+	kv := storage.KeyValue{
+		Key:            key,
+		Value:          bytes.Clone(value),
+		CreateRevision: resp.Header.Revision,
+		ModRevision:    resp.Header.Revision,
+	}
+	if guard != 0 {
+		kv.CreateRevision = resp.Responses[1].GetResponseRange().Kvs[0].CreateRevision
+	}
+	return kv, nil
+}
+
+func (b *Backend) putOnce(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (*clientv3.TxnResponse, error) {
+	var opts []clientv3.OpOption
+	var lease clientv3.LeaseID
+	if ttl > 0 {
+		var err error
+		if lease, err = b.leases.get(ctx, ttl); err != nil {
+			// Whatever became of the lease, the key was not written.
+			return nil, notSentError{err}
+		}
+		opts = append(opts, clientv3.WithLease(lease))
+	}
+	full := b.opts.Prefix + key
+	then := []clientv3.Op{clientv3.OpPut(full, string(value), opts...)}
+	if guard != 0 {
+		// For the revision at which it was created; cheaper than having the
+		// value that is replaced sent back.
+		then = append(then, clientv3.OpGet(full, clientv3.WithKeysOnly()))
+	}
+	resp, err := b.guarded(ctx, full, guard, then...)
+	if lease != 0 && errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		b.leases.drop(lease)
+	}
+	return resp, err
+}
+
+// guarded does then if the revision of a key is guard, and reads it if not. It
+// waits a while for a connection if there is none.
+func (b *Backend) guarded(ctx context.Context, full string, guard int64, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	for began := time.Now(); ; {
+		resp, err := b.kv.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(full), "=", guard)).
+			Then(then...).
+			Else(clientv3.OpGet(full)).
+			Commit()
+		if !notSent(err) || time.Since(began) > b.grace {
+			return resp, err
+		}
+		select {
+		case <-b.ctx.Done():
+			return nil, notSentError{storage.ErrClosed}
+		case <-ctx.Done():
+			return nil, notSentError{ctx.Err()}
+		case <-time.After(reconnectPoll):
+		}
+	}
+}
+
+// present returns what a guarded transaction found instead of the revision
+// that it expected.
+func (b *Backend) present(key string, resp *clientv3.TxnResponse) (storage.KeyValue, error) {
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return storage.KeyValue{}, fmt.Errorf("%w: %q", storage.ErrNotFound, key)
+	}
+	return b.keyValue(kvs[0]), fmt.Errorf("%w: %q", storage.ErrConflict, key)
+}
+
+// afterNoSpace finds out what became of a write which etcd refused for lack of
+// space: the one that fills the quota is applied and yet answered like this,
+// if etcd notices only when applying it.
+func (b *Backend) afterNoSpace(ctx context.Context, key string, guard int64, cause error) error {
+	if errors.As(cause, new(notSentError)) {
+		return b.writeError(ctx, cause)
+	}
+	resp, err := b.kv.Get(ctx, b.opts.Prefix+key, clientv3.WithKeysOnly())
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: etcd: %w; reading the key again: %w", storage.ErrUncertain, cause, err)
+	case len(resp.Kvs) == 0 && guard == 0, len(resp.Kvs) != 0 && resp.Kvs[0].ModRevision == guard:
+		return b.writeError(ctx, cause)
+	}
+	return fmt.Errorf("%w: etcd: %w", storage.ErrUncertain, cause)
+}
+
+// keyValue returns a key of etcd's as this backend hands it out.
+func (b *Backend) keyValue(kv *mvccpb.KeyValue) storage.KeyValue {
+	return storage.KeyValue{
+		Key:            string(kv.Key[len(b.opts.Prefix):]),
+		Value:          kv.Value,
+		CreateRevision: kv.CreateRevision,
+		ModRevision:    kv.ModRevision,
+	}
+}
