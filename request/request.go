@@ -1,0 +1,100 @@
+// Package request says who asks for what. Every stage of the server speaks in
+// its terms, so it knows none of them.
+package request
+
+import (
+	"context"
+	"time"
+)
+
+// Verbs of requests for resources. A request for another path has the lower-
+// case HTTP method as its verb.
+const (
+	Get              = "get"
+	List             = "list"
+	Watch            = "watch"
+	Create           = "create"
+	Update           = "update"
+	Patch            = "patch"
+	Delete           = "delete"
+	DeleteCollection = "deletecollection"
+	Connect          = "connect"
+)
+
+// User is who asks.
+type User struct {
+	Name   string
+	UID    string
+	Groups []string
+	Extra  map[string][]string
+}
+
+// Info is what a request asks for, read from its path and method.
+type Info struct {
+	// IsResource tells requests below /api and /apis from others.
+	IsResource bool
+	Path       string
+	Verb       string
+
+	Group       string
+	Version     string
+	Namespace   string
+	Resource    string
+	Subresource string
+	Name        string
+	// Parts are the path segments after the namespace: resource, name,
+	// subresource and whatever follows it.
+	Parts []string
+}
+
+// Request is one request on its way through the server.
+type Request struct {
+	Info
+	// User is set by authentication.
+	User User
+	// AuditID identifies the request in the answer's headers and in the audit.
+	AuditID string
+	// Received is when the request came in. It is also the time that is
+	// stamped on what the request creates.
+	Received time.Time
+	// DryRun: everything happens but the write.
+	DryRun bool
+	// FieldManager is who owns the fields that the request sets.
+	FieldManager string
+
+	warnings []string
+}
+
+// maxWarnings bounds what a request can collect; clients get the first ones.
+const maxWarnings = 64
+
+// Warn adds a warning for the client, once.
+func (r *Request) Warn(text string) {
+	for _, w := range r.warnings {
+		if w == text {
+			return
+		}
+	}
+	if len(r.warnings) < maxWarnings {
+		r.warnings = append(r.warnings, text)
+	}
+}
+
+// Warnings returns the warnings added so far.
+func (r *Request) Warnings() []string { return r.warnings }
+
+type contextKey struct{}
+
+// With returns a context that carries the request.
+func With(ctx context.Context, r *Request) context.Context {
+	return context.WithValue(ctx, contextKey{}, r)
+}
+
+// From returns the request that a context carries. Work that no client asked
+// for, such as that of a hook at start, has an empty one.
+func From(ctx context.Context) *Request {
+	if r, ok := ctx.Value(contextKey{}).(*Request); ok {
+		return r
+	}
+	return &Request{Received: time.Now()}
+}

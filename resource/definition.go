@@ -1,0 +1,247 @@
+// Package resource says what a kind is: its names, versions, defaults, rules,
+// subresources, columns and selectable fields, in one value, the Definition.
+//
+// Built-in kinds, custom resources and the kinds of library users are all
+// Definitions, and everything else in the server treats them alike. A
+// Definition knows nothing of storage or HTTP: its functions take objects and
+// return objects or errors.
+//
+// # Versions and the hub
+//
+// A resource is served in one or more versions and stored in one of them, the
+// hub. Decoding a request converts to the hub; defaulting happens in the
+// version of the request, everything after that (admission, strategy,
+// validation) on the hub; the answer is converted to the version asked for.
+//
+// # The life of a write
+//
+//	decode → Version.Default → Version.ToHub
+//	create:  Strategy.PrepareCreate → Validate
+//	update:  Strategy.PrepareUpdate(new, old) → Validate, ValidateUpdate
+//	         → Begin → commit → end
+//
+// Metadata (names, uids, timestamps, generation, finalizers, owner references,
+// managed fields) is handled by the verbs in the same way for every kind, and is
+// not the business of a Strategy, except that PrepareUpdate tells whether the
+// generation moves by what it leaves changed.
+package resource
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Object is an API object: a Go struct or an unstructured map.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Definition is one resource in all its versions. The zero value of a field
+// that is not marked required is the usual case.
+type Definition struct {
+	// Group, "" for the core group.
+	Group string
+	// Resource is the plural, lower-case name in paths: pods. Required.
+	Resource string
+	// Singular defaults to the lower-case Kind.
+	Singular string
+	// Kind of the objects: Pod. Required.
+	Kind string
+	// ListKind defaults to Kind + "List".
+	ListKind   string
+	ShortNames []string
+	Categories []string
+	Namespaced bool
+
+	// Versions in which the resource is served, the preferred one first.
+	// Required.
+	Versions []Version
+	// Hub is the name of the version that objects are stored in; it defaults to
+	// the first.
+	Hub string
+
+	// StorageKey is where objects are kept below the root, without slashes at
+	// the ends: pods, services/specs, leases. It defaults to Resource in the
+	// core group and to Group/Resource elsewhere; the built-in kinds follow
+	// what kube-apiserver does.
+	StorageKey string
+	// TTL returns how long an object is kept, 0 for ever.
+	TTL func(obj Object) time.Duration
+
+	// Verbs that the resource has; nil stands for all of get, list, watch,
+	// create, update, patch, delete and deletecollection.
+	Verbs []string
+
+	Strategy     Strategy
+	Subresources []Subresource
+
+	// Columns of tables, and the cells of a row. Without them a table has the
+	// name and the age.
+	Columns []Column
+	Cells   func(obj Object) ([]any, error)
+
+	// Fields that a field selector can name, besides metadata.name and, if the
+	// resource is namespaced, metadata.namespace.
+	Fields []Field
+
+	// Answer makes the resource virtual: nothing is stored, the answer to a
+	// create is computed, as for the access reviews.
+	Answer func(ctx context.Context, obj Object) (Object, error)
+}
+
+// Version is one form of a resource.
+type Version struct {
+	// Name: v1, v1beta1.
+	Name string
+	// Group, if it is another than the definition's: events are served in two.
+	Group string
+	// New returns an empty object, NewList an empty list.
+	New     func() Object
+	NewList func() runtime.Object
+	// Default fills in what a client may leave out.
+	Default func(obj Object)
+	// ToHub and FromHub convert; nil for the hub itself. They may return an
+	// object that shares memory with the one passed in.
+	ToHub, FromHub func(obj Object) (Object, error)
+	// Deprecation, if set, is the warning that clients of this version get.
+	Deprecation string
+}
+
+// Strategy is how a kind, or a part of it, behaves when it is written. All
+// functions are about objects of the hub version; nil functions do nothing.
+type Strategy struct {
+	// ValidateName returns what is wrong with a name, or with the prefix of a
+	// generated one. The default wants a DNS subdomain.
+	ValidateName func(name string, prefix bool) []string
+
+	// PrepareCreate clears what a client may not set, such as the status.
+	PrepareCreate func(ctx context.Context, obj Object)
+	// PrepareUpdate keeps of the old object what this request may not change.
+	PrepareUpdate func(ctx context.Context, obj, old Object)
+	// Validate returns everything that is wrong with a new object.
+	Validate func(ctx context.Context, obj Object) field.ErrorList
+	// ValidateUpdate returns everything that is wrong with a change. If it is
+	// nil, Validate judges the new object; otherwise ValidateUpdate calls what
+	// it needs itself.
+	ValidateUpdate func(ctx context.Context, obj, old Object) field.ErrorList
+	// Warnings returns what a client should know; old is nil on create.
+	Warnings func(ctx context.Context, obj, old Object) []string
+
+	// Generation reports whether a change moves metadata.generation; nil means
+	// that the kind has none. It compares what PrepareUpdate has left.
+	Generation func(obj, old Object) bool
+
+	// Begin reserves what the object needs outside of itself (addresses, ports)
+	// and may complete the object; old is nil on create, obj on delete. It is
+	// called after validation of the request's own content, and end when it is
+	// known whether the object was committed.
+	Begin func(ctx context.Context, obj, old Object) (end func(committed bool), err error)
+
+	// CreateOnUpdate: a PUT to a name that does not exist creates it.
+	CreateOnUpdate bool
+	// RequireVersion: an update must name the resourceVersion that it changes.
+	RequireVersion bool
+
+	// GracePeriod makes deletion graceful: it returns how many seconds the
+	// object lives on, given what the client asks for (nil: nothing). Zero
+	// deletes at once.
+	GracePeriod func(obj Object, asked *int64) int64
+	// BeforeDelete changes an object whose deletion begins: a namespace becomes
+	// Terminating. It is called once.
+	BeforeDelete func(obj Object)
+	// Held reports that an object being deleted must stay for a reason other
+	// than its finalizers and its grace period.
+	Held func(obj Object) bool
+	// OrphanByDefault: dependents are orphaned when a client does not say what
+	// should become of them.
+	OrphanByDefault bool
+}
+
+// Subresource is a part or an aspect of a resource with a path of its own.
+// Exactly one of Part, Projection and Action is set.
+type Subresource struct {
+	// Name: status, scale, binding.
+	Name string
+	// Kind of the body if it is not the resource's own: autoscaling/v1 Scale.
+	Kind schema.GroupVersionKind
+	// New returns an empty body; required with Kind.
+	New func() Object
+	// Verbs; nil stands for get, update and patch, or create for an Action.
+	Verbs []string
+
+	// Part: requests carry the whole object and may change a part of it. The
+	// strategy replaces the resource's own.
+	Part *Strategy
+	// Projection: requests carry another kind that is made from the object.
+	Projection *Projection
+	// Action: a create runs it.
+	Action Action
+}
+
+// Projection shows an object as another kind.
+type Projection struct {
+	// Get makes the projection.
+	Get func(obj Object) (Object, error)
+	// Set writes a changed projection back. obj is a copy that it may change.
+	Set func(ctx context.Context, obj, projection Object) error
+	// Validate returns everything that is wrong with a projection.
+	Validate func(ctx context.Context, projection Object) field.ErrorList
+	// Managed maps paths of fields in the object to those in the projection,
+	// for the ownership of fields: spec.replicas is the same in both.
+	Managed map[string]string
+}
+
+// Action does something to the object that it is called on, with the body of
+// the request, and returns the answer.
+type Action func(ctx context.Context, target Target, body Object) (runtime.Object, error)
+
+// Target is the object on which an Action is called. Its methods respect dry
+// runs.
+type Target interface {
+	Namespace() string
+	Name() string
+	// Get reads the object.
+	Get(ctx context.Context) (Object, error)
+	// Update changes the object; change may run several times, each time on a
+	// fresh copy, and its error ends the update. No strategy runs.
+	Update(ctx context.Context, change func(obj Object) error) (Object, error)
+	// Delete deletes the object as a client would.
+	Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime.Object, error)
+	// Other gives access to objects of other resources: eviction reads
+	// disruption budgets.
+	Other(group, resource string) (Lister, error)
+}
+
+// Lister reads objects of a resource.
+type Lister interface {
+	Get(ctx context.Context, namespace, name string) (Object, error)
+	List(ctx context.Context, namespace string) ([]Object, error)
+}
+
+// Column is a column of a table.
+type Column struct {
+	Name        string
+	Type        string // string, integer, number, boolean, date
+	Format      string // name for the first one
+	Description string
+	// Priority 0 is always shown, higher ones in wide output.
+	Priority int32
+}
+
+// Field is a field that selectors can name.
+type Field struct {
+	Path string
+	Get  func(obj Object) string
+}
+
+// Group is an API group and its resources.
+type Group struct {
+	Name      string
+	Resources []Definition
+}
