@@ -1,0 +1,384 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/google/btree"
+)
+
+const (
+	// treeDegree makes nodes of about 64 pointers.
+	treeDegree = 32
+	// loadPage is how many keys are read at a time when a resource is loaded.
+	loadPage = 5000
+)
+
+// Resource is the objects of one resource.
+type Resource struct {
+	store  *Store
+	def    *resource.Definition
+	codec  Codec
+	prefix string
+
+	loading sync.Mutex  // held by who loads the cache
+	loaded  atomic.Bool // the cache is complete and current
+
+	// The cache, written by the feed.
+	mu       sync.Mutex
+	state    loadState
+	tree     *btree.BTreeG[*Record]
+	arrived  []storage.Event // while loading: what the feed brought meanwhile
+	snapshot *Snapshot       // of tree, until it changes
+	log      *eventLog
+	pending  pending
+	pins     []*Snapshot // of lists that are read in pages, the newest last
+}
+
+type loadState int
+
+const (
+	unloaded loadState = iota
+	isLoading
+	isLoaded
+)
+
+func newResource(s *Store, def *resource.Definition, codec Codec, prefix string) *Resource {
+	return &Resource{store: s, def: def, codec: codec, prefix: prefix, log: newEventLog()}
+}
+
+// Definition returns what the objects are.
+func (r *Resource) Definition() *resource.Definition { return r.def }
+
+// Decode returns the object of a record, which the caller may change.
+func (r *Resource) Decode(rec *Record) (resource.Object, error) { return r.codec.Decode(rec.Stored) }
+
+// Key returns the key of an object. With an empty name it is the prefix of all
+// objects in a namespace, with both empty of all.
+func (r *Resource) Key(namespace, name string) string {
+	if !r.def.Namespaced {
+		return r.prefix + name
+	}
+	if namespace == "" {
+		return r.prefix
+	}
+	return r.prefix + namespace + "/" + name
+}
+
+func byKey(a, b *Record) bool { return a.Key < b.Key }
+
+// load fills the cache if it is not filled.
+func (r *Resource) load(ctx context.Context) error {
+	if r.loaded.Load() {
+		return nil
+	}
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	if r.loaded.Load() {
+		return nil
+	}
+	r.mu.Lock()
+	r.state, r.arrived = isLoading, nil
+	r.mu.Unlock()
+	tree, revision, err := r.read(ctx, 0)
+	if err == nil {
+		// The feed may have to deliver the past of what was read.
+		err = r.store.WaitFor(ctx, revision)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil || r.state != isLoading { // or the feed was restarted
+		if r.state == isLoading {
+			r.state = unloaded
+		}
+		r.arrived = nil
+		if err == nil {
+			err = fmt.Errorf("%w: the cache was reset while it was being loaded", storage.ErrUnavailable)
+		}
+		return err
+	}
+	r.tree, r.state, r.snapshot = tree, isLoaded, nil
+	r.log.reset(revision)
+	for i := range r.arrived {
+		if r.arrived[i].KV.ModRevision > revision {
+			r.enter(&r.arrived[i])
+		}
+	}
+	r.arrived = nil
+	r.loaded.Store(true)
+	return nil
+}
+
+// read builds a tree from the backend, as of a revision, zero for the current.
+func (r *Resource) read(ctx context.Context, revision int64) (*btree.BTreeG[*Record], int64, error) {
+	tree := btree.NewG(treeDegree, byKey)
+	opts := storage.ListOptions{Limit: loadPage, Revision: revision}
+	for {
+		page, err := r.store.backend.List(ctx, r.prefix, opts)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, kv := range page.Items {
+			rec, err := r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
+			if err != nil {
+				// One object that cannot be read must not take the rest away.
+				r.store.log.Error("store: object cannot be decoded", "key", kv.Key, "error", err)
+				continue
+			}
+			tree.ReplaceOrInsert(rec)
+		}
+		if !page.More {
+			return tree, page.Revision, nil
+		}
+		opts.Revision, opts.Start = page.Revision, storage.NextKey(page.Items[len(page.Items)-1].Key)
+	}
+}
+
+// reset makes the resource load again when it is next used, and ends its
+// watches, as events may have been missed.
+func (r *Resource) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loaded.Store(false)
+	r.state, r.tree, r.snapshot, r.arrived, r.pins = unloaded, nil, nil, nil, nil
+	r.log.end(ErrExpired)
+	r.log = newEventLog()
+}
+
+// end ends all watches for good.
+func (r *Resource) end(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log.end(err)
+}
+
+// receive takes an event from the feed and reports whether watchers should be
+// woken.
+func (r *Resource) receive(ev *storage.Event) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch r.state {
+	case isLoading:
+		r.arrived = append(r.arrived, *ev)
+	case isLoaded:
+		r.enter(ev)
+		return true
+	}
+	return false
+}
+
+// enter brings an event into the tree and the log. The mutex is held.
+func (r *Resource) enter(ev *storage.Event) {
+	prev, existed := r.tree.Get(&Record{Key: ev.KV.Key})
+	if !existed {
+		prev = nil
+	}
+	entry := logEntry{revision: ev.KV.ModRevision}
+	if ev.Op == storage.Deleted {
+		r.tree.Delete(&Record{Key: ev.KV.Key})
+		if prev == nil {
+			return // one that could not be decoded
+		}
+		entry.old, entry.last = prev, prev.at(ev.KV.ModRevision)
+	} else {
+		rec, err := r.pending.take(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value)
+		if rec == nil {
+			rec, err = r.newRecord(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value, nil)
+		}
+		if err != nil {
+			r.store.log.Error("store: object cannot be decoded", "key", ev.KV.Key, "error", err)
+			return
+		}
+		r.tree.ReplaceOrInsert(rec)
+		entry.old, entry.now = prev, rec
+		if prev != nil {
+			entry.last = prev.at(ev.KV.ModRevision)
+		}
+	}
+	r.snapshot = nil
+	r.log.append(entry)
+}
+
+// announce wakes the watchers of the resource.
+func (r *Resource) announce() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log.wake()
+}
+
+// Snapshot is all objects of a resource at one revision.
+type Snapshot struct {
+	// Revision of the state.
+	Revision int64
+	tree     *btree.BTreeG[*Record]
+}
+
+// snap returns the newest state of the cache, nil if it is not loaded. It is
+// taken between two batches of the feed: in the midst of one, a part of a
+// revision could be missing.
+func (r *Resource) snap() *Snapshot {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tree == nil {
+		return nil
+	}
+	if r.snapshot == nil {
+		r.snapshot = &Snapshot{Revision: r.store.position, tree: r.tree.Clone()}
+	} else if r.snapshot.Revision < r.store.position {
+		r.snapshot = &Snapshot{Revision: r.store.position, tree: r.snapshot.tree}
+	}
+	return r.snapshot
+}
+
+// Snapshot returns the state of the resource: at exactly the revision given, if
+// it is not zero; else one that is not older than minRevision and, if that is
+// zero, shows everything acknowledged before the call.
+//
+// The errors are those of storage: ErrCompacted if the exact revision is not
+// kept any more, ErrFutureRevision if it has not been reached.
+func (r *Resource) Snapshot(ctx context.Context, exact, minRevision int64) (*Snapshot, error) {
+	if exact != 0 {
+		return r.exactly(ctx, exact)
+	}
+	if err := r.load(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if minRevision == 0 {
+		err = r.store.current(ctx)
+	} else {
+		err = r.store.WaitFor(ctx, minRevision)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s := r.snap(); s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+}
+
+// Cached returns the state of the cache as it is, however old.
+func (r *Resource) Cached(ctx context.Context) (*Snapshot, error) {
+	if err := r.load(ctx); err != nil {
+		return nil, err
+	}
+	if s := r.snap(); s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+}
+
+// exactly returns the state at one revision: that of the cache if nothing has
+// changed since, else from the history of the backend.
+func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, error) {
+	if err := r.load(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.store.current(ctx); err != nil {
+		return nil, err
+	}
+	if s := r.snap(); s != nil {
+		if s.Revision < revision {
+			return nil, fmt.Errorf("%w: %d is asked for, the newest is %d", storage.ErrFutureRevision, revision, s.Revision)
+		}
+		r.mu.Lock()
+		unchanged := r.log.last <= revision && r.log.since <= revision
+		r.mu.Unlock()
+		if unchanged {
+			return &Snapshot{Revision: revision, tree: s.tree}, nil
+		}
+	}
+	if s := r.pinned(revision); s != nil {
+		return s, nil
+	}
+	tree, _, err := r.read(ctx, revision)
+	if err != nil {
+		return nil, err
+	}
+	return &Snapshot{Revision: revision, tree: tree}, nil
+}
+
+// maxPins is how many states are kept for lists that are read in pages. One
+// that is not kept is read from the backend.
+const maxPins = 16
+
+// Pin keeps a state, so that the next page of a list finds it.
+func (r *Resource) Pin(s *Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.pins {
+		if p.Revision == s.Revision {
+			return
+		}
+	}
+	if len(r.pins) == maxPins {
+		r.pins = append(r.pins[:0:0], r.pins[1:]...)
+	}
+	r.pins = append(r.pins, s)
+}
+
+func (r *Resource) pinned(revision int64) *Snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.pins {
+		if p.Revision == revision {
+			return p
+		}
+	}
+	return nil
+}
+
+// Get returns the record of a key.
+func (s *Snapshot) Get(key string) (*Record, bool) { return s.tree.Get(&Record{Key: key}) }
+
+// Len returns the number of objects.
+func (s *Snapshot) Len() int { return s.tree.Len() }
+
+// Range calls yield for the records whose keys begin with prefix, from start
+// (or the first, if it is empty) on, in order, until yield returns false.
+func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
+	from := &Record{Key: max(prefix, start)}
+	end := storage.PrefixEnd(prefix)
+	if end == "" {
+		s.tree.AscendGreaterOrEqual(from, yield)
+		return
+	}
+	s.tree.AscendRange(from, &Record{Key: end}, yield)
+}
+
+// Get returns an object, as Snapshot would show it.
+func (r *Resource) Get(ctx context.Context, key string, minRevision int64) (*Record, error) {
+	if err := r.load(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if minRevision == 0 {
+		err = r.store.current(ctx)
+	} else {
+		err = r.store.WaitFor(ctx, minRevision)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tree == nil {
+		return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+	}
+	if rec, ok := r.tree.Get(&Record{Key: key}); ok {
+		return rec, nil
+	}
+	return nil, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
+}
+
+// ErrExpired: the place of a watcher in the history of its resource is lost.
+// It has to list again.
+var ErrExpired = errors.New("too old resource version")

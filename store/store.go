@@ -1,0 +1,299 @@
+// Package store keeps objects over the bytes of a storage.Backend.
+//
+// # The cache
+//
+// Of every resource that somebody uses, the store holds all objects in memory,
+// as Records: the bytes that are in storage, the labels and selectable fields,
+// and the encodings that were asked for, each made once. A resource is loaded
+// when it is first used. One watch on the whole backend, the feed, keeps all of
+// them current, in the order of revisions; the caches of a store all stand at
+// the same revision.
+//
+// Records sit in a copy-on-write B-tree a resource (cache.go): a reader takes a
+// snapshot, which costs nothing and blocks nobody, and reads on while writers
+// go on.
+//
+// # Reads
+//
+// A read that wants the newest state asks the backend for its revision, and
+// waits until the feed has come that far. With the embedded engine that is a
+// comparison; with etcd it is one request, which readers share. So a read sees
+// every write acknowledged before it began, on this server or another.
+//
+// # Writes
+//
+// A write goes to the backend with the revision of the record that it is based
+// on as its guard (write.go), and is answered from its own bytes. The feed
+// brings it to the cache, in its turn.
+//
+// # Watches
+//
+// A resource keeps a log of its recent events (watch.go). A watcher is a position
+// in that log. Who falls behind it has lost its place and is told so; it costs the
+// others nothing.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+)
+
+// Codec turns the objects of one resource into what is stored, and back.
+type Codec interface {
+	// Encode leaves resourceVersion out.
+	Encode(obj resource.Object) ([]byte, error)
+	// Decode returns an object that the caller may change, without a
+	// resourceVersion.
+	Decode(stored []byte) (resource.Object, error)
+}
+
+// Options configures a Store. The zero value is usable.
+type Options struct {
+	// Root is the prefix of all keys; storage.Root unless set.
+	Root string
+	// Logger gets what goes on behind the calls; nil discards it.
+	Logger *slog.Logger
+}
+
+// Store is all objects of a server.
+type Store struct {
+	backend storage.Backend
+	root    string
+	log     *slog.Logger
+
+	ctx  context.Context
+	stop context.CancelFunc
+	done chan struct{} // closed when the feed has ended
+
+	mu        sync.Mutex
+	resources map[string]*Resource // by key prefix below the root
+	position  int64                // how far the feed has come
+	moved     chan struct{}        // closed when position changes
+	failed    error                // set when the feed has ended
+}
+
+// Open starts a store on a backend, which stays the caller's to close, after
+// the store.
+func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, error) {
+	if opts.Root == "" {
+		opts.Root = storage.Root
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{
+		backend: backend, root: opts.Root, log: opts.Logger,
+		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
+	}
+	position, err := backend.Revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.position = position
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	w, err := backend.Watch(s.ctx, s.root, position)
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	go s.follow(w)
+	return s, nil
+}
+
+// Close ends all watches and waits for the feed to end.
+func (s *Store) Close() {
+	s.stop()
+	<-s.done
+}
+
+// Resource returns the objects of a definition. It is the same for every call
+// with the same storage key, and costs nothing until it is used.
+func (s *Store) Resource(def *resource.Definition, codec Codec) *Resource {
+	prefix := s.root + def.StorageKey + "/"
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.resources[prefix]
+	if r == nil {
+		r = newResource(s, def, codec, prefix)
+		s.resources[prefix] = r
+	}
+	return r
+}
+
+// Forget drops the cache of a definition that is served no more, and ends its
+// watches.
+func (s *Store) Forget(def *resource.Definition) {
+	prefix := s.root + def.StorageKey + "/"
+	s.mu.Lock()
+	r := s.resources[prefix]
+	delete(s.resources, prefix)
+	s.mu.Unlock()
+	if r != nil {
+		r.end(ErrGone)
+	}
+}
+
+// ErrGone ends the watches of a resource that is served no more.
+var ErrGone = errors.New("the resource is served no more")
+
+// follow is the feed. When the backend loses its place (compaction passed it,
+// which takes a server that was cut off for minutes) all caches are dropped and
+// loaded again; watchers are told to list anew.
+func (s *Store) follow(w storage.Watcher) {
+	defer close(s.done)
+	for {
+		batch, err := w.Next(s.ctx)
+		if err == nil {
+			s.apply(batch)
+			continue
+		}
+		w.Close()
+		if s.ctx.Err() != nil || errors.Is(err, storage.ErrClosed) {
+			s.fail(storage.ErrClosed)
+			return
+		}
+		s.log.Warn("store: the watch on storage ended, loading all caches anew", "error", err)
+		if w = s.restart(); w == nil {
+			s.fail(storage.ErrClosed)
+			return
+		}
+	}
+}
+
+// restart drops the caches and begins a new watch, as often as it takes.
+func (s *Store) restart() storage.Watcher {
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		revision, err := s.backend.Revision(s.ctx)
+		if err == nil {
+			var w storage.Watcher
+			if w, err = s.backend.Watch(s.ctx, s.root, revision); err == nil {
+				s.mu.Lock()
+				s.position = max(s.position, revision)
+				for _, r := range s.resources {
+					r.reset()
+				}
+				s.announce()
+				s.mu.Unlock()
+				return w
+			}
+		}
+		select {
+		case <-s.ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (s *Store) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = err
+	for _, r := range s.resources {
+		r.end(err)
+	}
+	s.announce()
+}
+
+// announce wakes those who wait for the feed. The mutex is held.
+func (s *Store) announce() {
+	close(s.moved)
+	s.moved = make(chan struct{})
+}
+
+// apply brings a batch to the caches and moves the position of the store.
+func (s *Store) apply(batch storage.Batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var touched []*Resource
+	for i := range batch.Events {
+		ev := &batch.Events[i]
+		r := s.find(ev.KV.Key)
+		if r != nil && r.receive(ev) && (len(touched) == 0 || touched[len(touched)-1] != r) {
+			touched = append(touched, r)
+		}
+	}
+	s.position = batch.Revision
+	// Watchers are woken once a batch, when all of it is there.
+	for _, r := range touched {
+		r.announce()
+	}
+	s.announce()
+}
+
+// find returns the resource that a key belongs to, if it is in use.
+func (s *Store) find(key string) *Resource {
+	for i := len(s.root); ; {
+		n := strings.IndexByte(key[i:], '/')
+		if n < 0 {
+			return nil
+		}
+		i += n + 1
+		if r := s.resources[key[:i]]; r != nil {
+			return r
+		}
+	}
+}
+
+// Revision returns how far the caches are.
+func (s *Store) Revision() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.position
+}
+
+// progressEvery is how often the backend is asked for progress while somebody
+// waits for it.
+const progressEvery = 50 * time.Millisecond
+
+// WaitFor waits until the caches have come to a revision.
+func (s *Store) WaitFor(ctx context.Context, revision int64) error {
+	var tick <-chan time.Time
+	for {
+		s.mu.Lock()
+		position, moved, failed := s.position, s.moved, s.failed
+		s.mu.Unlock()
+		switch {
+		case position >= revision:
+			return nil
+		case failed != nil:
+			return failed
+		}
+		if tick == nil {
+			// The event is most likely on its way: only when it takes time is
+			// the backend asked, as writes to other prefixes bring no event.
+			t := time.NewTicker(progressEvery)
+			defer t.Stop()
+			tick = t.C
+			if err := s.backend.Progress(ctx); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-moved:
+		case <-tick:
+			if err := s.backend.Progress(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for revision %d, the cache is at %d: %w", revision, position, ctx.Err())
+		}
+	}
+}
+
+// current waits until the caches show everything that is acknowledged by now.
+func (s *Store) current(ctx context.Context) error {
+	revision, err := s.backend.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	return s.WaitFor(ctx, revision)
+}

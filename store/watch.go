@@ -1,0 +1,303 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/apikeel/kelson/storage"
+)
+
+// Bounds of the log of a resource.
+const (
+	logEntries = 16 << 10
+	logBytes   = 64 << 20
+	// batchEntries is how many events a watcher takes at a time.
+	batchEntries = 512
+)
+
+// logEntry is one event in the log of a resource.
+type logEntry struct {
+	revision int64
+	old      *Record // as it was before, nil if it was created
+	last     *Record // old with the revision of this event, for who sees it go
+	now      *Record // as it is, nil if it was deleted
+}
+
+// eventLog is the recent events of a resource, in the order of revisions.
+// Positions in it count from the first event ever, so that dropping old ones
+// does not move the others.
+type eventLog struct {
+	entries []logEntry
+	first   int64 // position of entries[0]
+	bytes   int
+	// since: every event with a greater revision is in the log.
+	since int64
+	last  int64 // revision of the newest event, or since
+	// changed is closed when there is something new.
+	changed chan struct{}
+	err     error // set when the log has ended
+}
+
+func newEventLog() *eventLog { return &eventLog{changed: make(chan struct{})} }
+
+func (l *eventLog) reset(revision int64) {
+	l.entries, l.bytes = nil, 0
+	l.since, l.last = revision, revision
+}
+
+func (l *eventLog) append(e logEntry) {
+	l.entries = append(l.entries, e)
+	l.bytes += e.size()
+	l.last = e.revision
+	drop := 0
+	for len(l.entries)-drop > logEntries || l.bytes > logBytes && len(l.entries)-drop > 1 {
+		l.bytes -= l.entries[drop].size()
+		l.since = l.entries[drop].revision
+		l.entries[drop] = logEntry{}
+		drop++
+	}
+	l.entries = l.entries[drop:]
+	l.first += int64(drop)
+}
+
+func (e *logEntry) size() int {
+	if e.now != nil {
+		return e.now.size()
+	}
+	return e.old.size()
+}
+
+func (l *eventLog) wake() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *eventLog) end(err error) {
+	if l.err == nil {
+		l.err = err
+		l.wake()
+	}
+}
+
+// EventType says what an event means to a watcher.
+type EventType uint8
+
+const (
+	Added EventType = iota + 1
+	Modified
+	Deleted
+)
+
+// Event is a change as one watcher sees it: with a selector, an object that
+// begins to match is Added, and one that ceases to match is Deleted, with its
+// last state.
+type Event struct {
+	Type   EventType
+	Record *Record
+}
+
+// Match decides which records a watcher or a list is about.
+type Match func(*Record) bool
+
+// Watcher follows a resource. It is a position in its log: no goroutine, no
+// queue. Only one goroutine may use it.
+type Watcher struct {
+	r     *Resource
+	match Match
+
+	initial  []Event         // to deliver first
+	history  storage.Watcher // older events come from the backend, nil if none do
+	log      *eventLog
+	position int64 // in the log
+	revision int64 // how far the watcher has come
+}
+
+// Watch follows the events after a revision of the records that match. If the
+// log of the resource does not reach back that far, the history of the backend
+// is read first; ErrExpired says that it does not either.
+func (r *Resource) Watch(ctx context.Context, after int64, match Match) (*Watcher, error) {
+	if err := r.load(ctx); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != isLoaded {
+		return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+	}
+	w := &Watcher{r: r, match: match, log: r.log, revision: after}
+	if after < r.log.since {
+		history, err := r.store.backend.Watch(ctx, r.prefix, after)
+		if err != nil {
+			return nil, expired(err, after)
+		}
+		w.history = history
+	}
+	w.seek(after)
+	return w, nil
+}
+
+// WatchFrom follows a resource from a state of it on. With initial set, the
+// records of the state that match are delivered first, as Added.
+func (r *Resource) WatchFrom(ctx context.Context, s *Snapshot, prefix string, initial bool, match Match) (*Watcher, error) {
+	w, err := r.Watch(ctx, s.Revision, match)
+	if err != nil {
+		return nil, err
+	}
+	if initial {
+		s.Range(prefix, "", func(rec *Record) bool {
+			if match(rec) {
+				w.initial = append(w.initial, Event{Added, rec})
+			}
+			return true
+		})
+	}
+	return w, nil
+}
+
+// seek puts the watcher behind the entries up to a revision. The resource's
+// mutex is held.
+func (w *Watcher) seek(revision int64) {
+	lo, hi := 0, len(w.log.entries)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if w.log.entries[mid].revision <= revision {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	w.position = w.log.first + int64(lo)
+}
+
+// expired turns the backend's word for lost history into ours.
+func expired(err error, after int64) error {
+	if errors.Is(err, storage.ErrCompacted) {
+		return fmt.Errorf("%w: %d: %w", ErrExpired, after, err)
+	}
+	return err
+}
+
+// Revision returns how far the watcher has come: all events up to it have been
+// delivered.
+func (w *Watcher) Revision() int64 { return w.revision }
+
+// Close frees what the watcher holds.
+func (w *Watcher) Close() {
+	if w.history != nil {
+		w.history.Close()
+	}
+}
+
+// Poll returns the events that are there, at most a few hundred, and a channel
+// that is closed when there may be more. Without events it may still have
+// moved Revision.
+func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{}, err error) {
+	if len(w.initial) > 0 {
+		n := min(len(w.initial), batchEntries)
+		events, w.initial = w.initial[:n:n], w.initial[n:]
+		return events, closed(), nil
+	}
+	if w.history != nil {
+		events, err := w.past(ctx)
+		return events, closed(), err
+	}
+	position := w.r.store.Revision()
+	w.r.mu.Lock()
+	defer w.r.mu.Unlock()
+	l := w.log
+	if l.err != nil {
+		return nil, nil, l.err
+	}
+	if w.position < l.first {
+		return nil, nil, fmt.Errorf("%w: the watch was too slow, events after %d are gone", ErrExpired, w.revision)
+	}
+	// Entries above the position belong to a batch that is still being brought
+	// in, or came since: they are for the next time.
+	entries, n := l.entries[w.position-l.first:], 0
+	for n < len(entries) && n < batchEntries && entries[n].revision <= position {
+		if ev, ok := w.see(&entries[n]); ok {
+			events = append(events, ev)
+		}
+		n++
+	}
+	w.position += int64(n)
+	if n < len(entries) {
+		more = closed()
+		if n > 0 {
+			w.revision = max(w.revision, entries[n-1].revision)
+		}
+	} else {
+		more = l.changed
+		w.revision = max(w.revision, position)
+	}
+	return events, more, nil
+}
+
+// see returns what an entry of the log means to this watcher.
+func (w *Watcher) see(e *logEntry) (Event, bool) {
+	matched := e.old != nil && w.match(e.old)
+	matches := e.now != nil && w.match(e.now)
+	switch {
+	case matches && matched:
+		return Event{Modified, e.now}, true
+	case matches:
+		return Event{Added, e.now}, true
+	case matched:
+		return Event{Deleted, e.last}, true
+	}
+	return Event{}, false
+}
+
+// past reads events from the backend until the log of the resource goes on.
+func (w *Watcher) past(ctx context.Context) ([]Event, error) {
+	batch, err := w.history.Next(ctx)
+	if err != nil {
+		return nil, expired(err, w.revision)
+	}
+	var events []Event
+	for i := range batch.Events {
+		entry, err := w.r.entry(&batch.Events[i])
+		if err != nil {
+			w.r.store.log.Error("store: object cannot be decoded", "key", batch.Events[i].KV.Key, "error", err)
+			continue
+		}
+		if ev, ok := w.see(entry); ok {
+			events = append(events, ev)
+		}
+	}
+	w.revision = batch.Revision
+	w.r.mu.Lock()
+	defer w.r.mu.Unlock()
+	if w.revision >= w.log.since {
+		w.history.Close()
+		w.history = nil
+		w.seek(w.revision)
+	}
+	return events, nil
+}
+
+// entry makes an entry of a log from an event of the backend.
+func (r *Resource) entry(ev *storage.Event) (*logEntry, error) {
+	e := &logEntry{revision: ev.KV.ModRevision}
+	var err error
+	if ev.Op != storage.Created {
+		if e.old, err = r.newRecord(ev.Prev.Key, ev.Prev.ModRevision, ev.Prev.Value, nil); err != nil {
+			return nil, err
+		}
+		e.last = e.old.at(ev.KV.ModRevision)
+	}
+	if ev.Op != storage.Deleted {
+		if e.now, err = r.newRecord(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value, nil); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// closed returns a channel that is closed.
+func closed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}

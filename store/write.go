@@ -1,0 +1,199 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+)
+
+// maxConflicts is how often an update is tried against others before it gives
+// up.
+const maxConflicts = 100
+
+// pending are records that were made by writers of this process, on their way
+// through the backend to the cache. When the event arrives, the record is
+// there already, and nothing has to be decoded.
+//
+// It is bounded: what does not fit is decoded.
+type pending struct {
+	records map[string]*Record // by key, with revision 0
+}
+
+const maxPending = 1024
+
+func (p *pending) put(rec *Record) {
+	if p.records == nil {
+		p.records = map[string]*Record{}
+	}
+	if len(p.records) < maxPending {
+		p.records[rec.Key] = rec
+	}
+}
+
+// take returns the record for a write that was committed, if it is the one
+// that was put.
+func (p *pending) take(key string, revision int64, stored []byte) (*Record, error) {
+	rec := p.records[key]
+	if rec == nil {
+		return nil, nil
+	}
+	delete(p.records, key)
+	if !bytes.Equal(rec.Stored, stored) {
+		return nil, nil
+	}
+	made := rec.at(revision)
+	made.Stored = stored
+	return made, nil
+}
+
+func (r *Resource) expect(rec *Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == isLoaded {
+		r.pending.put(rec)
+	}
+}
+
+// Create stores a new object. The error is storage.ErrExists if there is one.
+func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, ttl time.Duration) (*Record, error) {
+	rec, err := r.prepare(key, obj)
+	if err != nil {
+		return nil, err
+	}
+	r.expect(rec)
+	kv, err := r.store.backend.Create(ctx, key, rec.Stored, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return rec.at(kv.ModRevision), nil
+}
+
+// prepare encodes an object into a record that has no revision yet.
+func (r *Resource) prepare(key string, obj resource.Object) (*Record, error) {
+	stored, err := r.codec.Encode(obj)
+	if err != nil {
+		return nil, err
+	}
+	return r.newRecord(key, 0, stored, obj)
+}
+
+// Change computes the next state of an object from the current one, which it
+// may modify. It can be called several times, each time with a newer state.
+type Change func(current *Record, obj resource.Object) (next resource.Object, ttl time.Duration, err error)
+
+// Update changes an object. An error of change ends it, unless the state that
+// it saw was not the newest: then it is asked again with the newest. A change
+// that leaves the stored bytes as they are writes nothing and returns the
+// current record.
+func (r *Resource) Update(ctx context.Context, key string, change Change) (*Record, error) {
+	current, fresh, err := r.start(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	for range maxConflicts {
+		obj, err := r.codec.Decode(current.Stored)
+		if err != nil {
+			return nil, err
+		}
+		next, ttl, err := change(current, obj)
+		var rec *Record
+		if err == nil {
+			rec, err = r.prepare(key, next)
+		}
+		unchanged := err == nil && bytes.Equal(rec.Stored, current.Stored)
+		if err != nil || unchanged {
+			if fresh {
+				return current, err
+			}
+			// Decided on what may be an old state: look at the newest.
+			newest, nerr := r.newest(ctx, key)
+			if nerr != nil {
+				return nil, nerr
+			}
+			if newest.Revision == current.Revision {
+				return current, err
+			}
+			current, fresh = newest, true
+			continue
+		}
+		r.expect(rec)
+		kv, err := r.store.backend.Update(ctx, key, rec.Stored, current.Revision, ttl)
+		if errors.Is(err, storage.ErrConflict) {
+			if current, err = r.newRecord(key, kv.ModRevision, kv.Value, nil); err != nil {
+				return nil, err
+			}
+			fresh = true
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return rec.at(kv.ModRevision), nil
+	}
+	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
+}
+
+// Delete removes an object if check, which sees its newest state, allows it. It
+// returns the last state, with the revision of the deletion.
+func (r *Resource) Delete(ctx context.Context, key string, check func(current *Record) error) (*Record, error) {
+	current, _, err := r.start(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	for range maxConflicts {
+		if err := check(current); err != nil {
+			newest, nerr := r.newest(ctx, key)
+			if nerr != nil {
+				return nil, nerr
+			}
+			if newest.Revision == current.Revision {
+				return nil, err
+			}
+			current = newest
+			continue
+		}
+		kv, revision, err := r.store.backend.Delete(ctx, key, current.Revision)
+		if errors.Is(err, storage.ErrConflict) {
+			if current, err = r.newRecord(key, kv.ModRevision, kv.Value, nil); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return current.at(revision), nil
+	}
+	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
+}
+
+// start returns a state of an object to base a write on: the cached one if
+// there is one, which is most likely the newest, else the newest.
+func (r *Resource) start(ctx context.Context, key string) (rec *Record, fresh bool, err error) {
+	if r.loaded.Load() {
+		r.mu.Lock()
+		if r.tree != nil {
+			rec, _ = r.tree.Get(&Record{Key: key})
+		}
+		r.mu.Unlock()
+		if rec != nil {
+			return rec, false, nil
+		}
+	}
+	rec, err = r.newest(ctx, key)
+	return rec, true, err
+}
+
+// newest reads an object from the backend.
+func (r *Resource) newest(ctx context.Context, key string) (*Record, error) {
+	kv, err := r.store.backend.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return r.newRecord(key, kv.ModRevision, kv.Value, nil)
+}
