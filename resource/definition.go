@@ -16,9 +16,8 @@
 // # The life of a write
 //
 //	decode → Version.Default → Version.ToHub
-//	create:  Strategy.PrepareCreate → Validate
-//	update:  Strategy.PrepareUpdate(new, old) → Validate, ValidateUpdate
-//	         → Begin → commit → end
+//	create:  Strategy.Begin → PrepareCreate → Validate → commit → end
+//	update:  Strategy.Begin → PrepareUpdate(new, old) → ValidateUpdate → commit → end
 //
 // Metadata (names, uids, timestamps, generation, finalizers, owner references,
 // managed fields) is handled by the verbs in the same way for every kind, and is
@@ -34,6 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // Object is an API object: a Go struct or an unstructured map.
@@ -81,6 +81,11 @@ type Definition struct {
 	Strategy     Strategy
 	Subresources []Subresource
 
+	// ReturnDeleted: a delete answers with the object that it has deleted
+	// instead of a Status. Deletions that take time always answer with the
+	// object.
+	ReturnDeleted bool
+
 	// Columns of tables, and the cells of a row. Without them a table has the
 	// name and the age.
 	Columns []Column
@@ -109,6 +114,16 @@ type Version struct {
 	// ToHub and FromHub convert; nil for the hub itself. They may return an
 	// object that shares memory with the one passed in.
 	ToHub, FromHub func(obj Object) (Object, error)
+	// FieldNames maps what field selectors of this version call the fields to
+	// the paths of Definition.Fields, if the names are not the same; what it
+	// does not list cannot be selected in this version. metadata.name and
+	// metadata.namespace are never listed.
+	FieldNames map[string]string
+	// Schema returns the OpenAPI v3 schema of the objects, for kinds without
+	// generated definitions: custom resources and the kinds of library users. It
+	// refers to others as "#/components/schemas/" and their name, and says
+	// nothing of the group, version and kind, which are added.
+	Schema func() *spec.Schema
 	// Deprecation, if set, is the warning that clients of this version get.
 	Deprecation string
 }
@@ -139,8 +154,10 @@ type Strategy struct {
 
 	// Begin reserves what the object needs outside of itself (addresses, ports)
 	// and may complete the object; old is nil on create, obj on delete. It is
-	// called after validation of the request's own content, and end when it is
-	// known whether the object was committed.
+	// called first, before PrepareCreate or PrepareUpdate, so that the rules
+	// judge the completed object, and its errors hide theirs. end is called when
+	// it is known whether the object was committed, and after any error that
+	// follows.
 	Begin func(ctx context.Context, obj, old Object) (end func(committed bool), err error)
 
 	// CreateOnUpdate: a PUT to a name that does not exist creates it.
@@ -161,6 +178,9 @@ type Strategy struct {
 	// OrphanByDefault: dependents are orphaned when a client does not say what
 	// should become of them.
 	OrphanByDefault bool
+	// ReturnDeleted: a deletion that takes effect at once is answered with the
+	// object instead of a Status.
+	ReturnDeleted bool
 }
 
 // Subresource is a part or an aspect of a resource with a path of its own.
@@ -195,6 +215,9 @@ type Projection struct {
 	// Managed maps paths of fields in the object to those in the projection,
 	// for the ownership of fields: spec.replicas is the same in both.
 	Managed map[string]string
+	// Columns of tables of projections, and the cells of a row.
+	Columns []Column
+	Cells   func(projection Object) ([]any, error)
 }
 
 // Action does something to the object that it is called on, with the body of

@@ -30,13 +30,14 @@ type Rules[T Object] struct {
 	CreateOnUpdate  bool
 	RequireVersion  bool
 	OrphanByDefault bool
+	ReturnDeleted   bool
 }
 
 // Strategy returns the rules as a Strategy.
 func (r Rules[T]) Strategy() Strategy {
 	s := Strategy{
 		ValidateName: r.ValidateName, CreateOnUpdate: r.CreateOnUpdate,
-		RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault,
+		RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault, ReturnDeleted: r.ReturnDeleted,
 	}
 	if f := r.PrepareCreate; f != nil {
 		s.PrepareCreate = func(ctx context.Context, obj Object) { f(ctx, obj.(T)) }

@@ -237,43 +237,49 @@ func (r *Resource) snap() *Snapshot {
 	return r.snapshot
 }
 
-// Snapshot returns the state of the resource: at exactly the revision given, if
-// it is not zero; else one that is not older than minRevision and, if that is
-// zero, shows everything acknowledged before the call.
-//
-// The errors are those of storage: ErrCompacted if the exact revision is not
-// kept any more, ErrFutureRevision if it has not been reached.
-func (r *Resource) Snapshot(ctx context.Context, exact, minRevision int64) (*Snapshot, error) {
-	if exact != 0 {
-		return r.exactly(ctx, exact)
-	}
-	if err := r.load(ctx); err != nil {
-		return nil, err
-	}
-	var err error
-	if minRevision == 0 {
-		err = r.store.current(ctx)
-	} else {
-		err = r.store.WaitFor(ctx, minRevision)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if s := r.snap(); s != nil {
-		return s, nil
-	}
-	return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+// Read says how current a read must be. The zero value asks for everything
+// that was acknowledged before the call.
+type Read struct {
+	// Exact is the revision of the state wanted.
+	Exact int64
+	// AtLeast is the oldest revision that will do.
+	AtLeast int64
+	// Any takes the cache as it is.
+	Any bool
 }
 
-// Cached returns the state of the cache as it is, however old.
-func (r *Resource) Cached(ctx context.Context) (*Snapshot, error) {
-	if err := r.load(ctx); err != nil {
+// Snapshot returns the state of the resource. The errors are those of storage:
+// ErrCompacted if an exact revision is not kept any more, ErrFutureRevision if
+// it has not been reached.
+func (r *Resource) Snapshot(ctx context.Context, read Read) (*Snapshot, error) {
+	if read.Exact != 0 {
+		return r.exactly(ctx, read.Exact)
+	}
+	if err := r.ready(ctx, read); err != nil {
 		return nil, err
 	}
 	if s := r.snap(); s != nil {
 		return s, nil
 	}
-	return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+	return nil, errReset()
+}
+
+// ready waits until the cache is as current as a read wants it.
+func (r *Resource) ready(ctx context.Context, read Read) error {
+	if err := r.load(ctx); err != nil {
+		return err
+	}
+	switch {
+	case read.Any:
+		return nil
+	case read.AtLeast != 0:
+		return r.store.WaitFor(ctx, read.AtLeast)
+	}
+	return r.store.current(ctx)
+}
+
+func errReset() error {
+	return fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
 }
 
 // exactly returns the state at one revision: that of the cache if nothing has
@@ -355,23 +361,14 @@ func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
 }
 
 // Get returns an object, as Snapshot would show it.
-func (r *Resource) Get(ctx context.Context, key string, minRevision int64) (*Record, error) {
-	if err := r.load(ctx); err != nil {
-		return nil, err
-	}
-	var err error
-	if minRevision == 0 {
-		err = r.store.current(ctx)
-	} else {
-		err = r.store.WaitFor(ctx, minRevision)
-	}
-	if err != nil {
+func (r *Resource) Get(ctx context.Context, key string, read Read) (*Record, error) {
+	if err := r.ready(ctx, read); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tree == nil {
-		return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+		return nil, errReset()
 	}
 	if rec, ok := r.tree.Get(&Record{Key: key}); ok {
 		return rec, nil

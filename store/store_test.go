@@ -95,11 +95,11 @@ func TestReadYourWrites(t *testing.T) {
 	for i := range 50 {
 		name := fmt.Sprint("p", i)
 		rec := mustCreate(t, r, newPod(name, "n1"))
-		got, err := r.Get(ctx, rec.Key, 0)
+		got, err := r.Get(ctx, rec.Key, Read{})
 		if err != nil || got.Revision != rec.Revision {
 			t.Fatalf("get after create: %v, %v", got, err)
 		}
-		snap, err := r.Snapshot(ctx, 0, 0)
+		snap, err := r.Snapshot(ctx, Read{})
 		if err != nil || snap.Len() != i+1 || snap.Revision < rec.Revision {
 			t.Fatalf("list after create %d: %d at %d, %v", i, snap.Len(), snap.Revision, err)
 		}
@@ -111,13 +111,13 @@ func TestSnapshots(t *testing.T) {
 	r := s.Resource(podDefinition(), podCodec{})
 	ctx := t.Context()
 	a := mustCreate(t, r, newPod("a", "n1"))
-	first, err := r.Snapshot(ctx, 0, 0)
+	first, err := r.Snapshot(ctx, Read{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	update(t, r, "a", func(p *corev1.Pod) { p.Spec.NodeName = "n2" })
 	mustCreate(t, r, newPod("b", "n1"))
-	second, err := r.Snapshot(ctx, 0, 0)
+	second, err := r.Snapshot(ctx, Read{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,14 +125,14 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("snapshots have %v and %v", names(first, r.prefix), names(second, r.prefix))
 	}
 	// Exactly, from the history of the backend.
-	exact, err := r.Snapshot(ctx, a.Revision, 0)
+	exact, err := r.Snapshot(ctx, Read{Exact: a.Revision})
 	if err != nil || exact.Len() != 1 || exact.Revision != a.Revision {
 		t.Fatalf("exact: %v, %v", exact, err)
 	}
 	if rec, ok := exact.Get(a.Key); !ok || rec.Revision != a.Revision || rec.fields[0] != "n1" {
 		t.Errorf("exact has %+v", rec)
 	}
-	if _, err := r.Snapshot(ctx, second.Revision+100, 0); !errors.Is(err, storage.ErrFutureRevision) {
+	if _, err := r.Snapshot(ctx, Read{Exact: second.Revision + 100}); !errors.Is(err, storage.ErrFutureRevision) {
 		t.Errorf("future: %v", err)
 	}
 	// Pinned, it outlives the history.
@@ -140,13 +140,13 @@ func TestSnapshots(t *testing.T) {
 	if err := b.Compact(ctx, second.Revision); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := r.Snapshot(ctx, first.Revision, 0); err != nil || s.Len() != 1 {
+	if s, err := r.Snapshot(ctx, Read{Exact: first.Revision}); err != nil || s.Len() != 1 {
 		t.Errorf("pinned: %v", err)
 	}
-	if _, err := r.Snapshot(ctx, second.Revision-1, 0); !errors.Is(err, storage.ErrCompacted) {
+	if _, err := r.Snapshot(ctx, Read{Exact: second.Revision - 1}); !errors.Is(err, storage.ErrCompacted) {
 		t.Errorf("compacted: %v", err)
 	}
-	if s, err := r.Snapshot(ctx, second.Revision, 0); err != nil || s.Len() != 2 {
+	if s, err := r.Snapshot(ctx, Read{Exact: second.Revision}); err != nil || s.Len() != 2 {
 		t.Errorf("current, exactly: %v", err)
 	}
 }
@@ -181,7 +181,7 @@ func TestWatchSelector(t *testing.T) {
 	sel := labels.SelectorFromSet(labels.Set{"app": "web"})
 	match := func(rec *Record) bool { return sel.Matches(rec.Labels()) }
 	web := mustCreate(t, r, newPod("web", "n1", "app", "web"))
-	snap, err := r.Snapshot(t.Context(), 0, 0)
+	snap, err := r.Snapshot(t.Context(), Read{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestConcurrentUpdates(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	rec, err := r.Get(t.Context(), r.Key("default", "counter"), 0)
+	rec, err := r.Get(t.Context(), r.Key("default", "counter"), Read{})
 	if err != nil || rec.fields[0] != "200" {
 		t.Errorf("counter is %v, %v", rec.fields, err)
 	}
@@ -274,7 +274,7 @@ func TestChangeOnOldState(t *testing.T) {
 	s, b := openStore(t)
 	r := s.Resource(podDefinition(), podCodec{})
 	rec := mustCreate(t, r, newPod("a", "n1"))
-	if _, err := r.Get(t.Context(), rec.Key, 0); err != nil { // loads the cache
+	if _, err := r.Get(t.Context(), rec.Key, Read{}); err != nil { // loads the cache
 		t.Fatal(err)
 	}
 	newer, err := newPod("a", "n2").Marshal()
@@ -324,7 +324,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 func TestSlowWatcher(t *testing.T) {
 	s, _ := openStore(t)
 	r := s.Resource(podDefinition(), podCodec{})
-	snap, err := r.Snapshot(t.Context(), 0, 0)
+	snap, err := r.Snapshot(t.Context(), Read{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func BenchmarkGet(b *testing.B) {
 	key := r.Key("default", "p77")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := r.Get(context.Background(), key, 0); err != nil {
+		if _, err := r.Get(context.Background(), key, Read{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -365,7 +365,7 @@ func BenchmarkUpdate(b *testing.B) {
 	s, _ := openStore(b)
 	r := s.Resource(podDefinition(), podCodec{})
 	mustCreate(b, r, newPod("p", "n1"))
-	if _, err := r.Snapshot(context.Background(), 0, 0); err != nil {
+	if _, err := r.Snapshot(context.Background(), Read{}); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

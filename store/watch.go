@@ -123,7 +123,7 @@ func (r *Resource) Watch(ctx context.Context, after int64, match Match) (*Watche
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != isLoaded {
-		return nil, fmt.Errorf("%w: the cache is being loaded anew", storage.ErrUnavailable)
+		return nil, errReset()
 	}
 	w := &Watcher{r: r, match: match, log: r.log, revision: after}
 	if after < r.log.since {
@@ -301,3 +301,6 @@ func closed() <-chan struct{} {
 	close(c)
 	return c
 }
+
+// Synced reports that the initial state and the past have been delivered.
+func (w *Watcher) Synced() bool { return len(w.initial) == 0 && w.history == nil }

@@ -1,0 +1,194 @@
+package request
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Parse reads what a request asks for from its path, method and query. These
+// are the forms of paths for resources; any other is a path like /healthz:
+//
+//	/api/{version}/…
+//	/apis/{group}/{version}/…
+//	   {resource}[/{name}[/{subresource}[/…]]]
+//	   namespaces/{namespace}/{resource}[/{name}[/{subresource}[/…]]]
+//	   namespaces[/{name}[/status|finalize]]
+//	   watch/… or proxy/… in front of any of them
+//
+// With an error, Info holds what was understood before it.
+func Parse(r *http.Request) (Info, error) {
+	info := Info{Path: r.URL.Path, Verb: lowerMethod(r.Method)}
+	rest, isAPI := strings.CutPrefix(strings.Trim(r.URL.Path, "/"), "api")
+	if !isAPI {
+		return info, nil
+	}
+	// What is left begins with the slash after api or apis.
+	wanted := 2 // segments: version and resource
+	if strings.HasPrefix(rest, "s/") {
+		rest, wanted = rest[1:], 3
+	}
+	if !strings.HasPrefix(rest, "/") {
+		return info, nil
+	}
+	parts := strings.Split(rest[1:], "/")
+	if len(parts) < wanted {
+		return info, nil
+	}
+	if wanted == 3 {
+		info.Group, parts = parts[0], parts[1:]
+	}
+	info.IsResource = true
+	info.Version, parts = parts[0], parts[1:]
+
+	if parts[0] == Watch || parts[0] == "proxy" {
+		if len(parts) < 2 {
+			return info, fmt.Errorf("unable to determine kind and namespace from url, %v", r.URL)
+		}
+		info.Verb, parts = parts[0], parts[1:]
+	} else {
+		info.Verb = verbOf(r.Method)
+	}
+
+	if parts[0] == "namespaces" && len(parts) > 1 {
+		info.Namespace = parts[1]
+		// Two words after the name of a namespace are its own subresources;
+		// everything else is a resource in it.
+		if len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
+			parts = parts[2:]
+		}
+	}
+	info.Parts = parts
+	info.Resource = parts[0]
+	if len(parts) > 1 {
+		info.Name = parts[1]
+	}
+	if len(parts) > 2 && info.Verb != "proxy" {
+		info.Subresource = parts[2]
+	}
+
+	if info.Name == "" {
+		switch info.Verb {
+		case Get:
+			info.Verb, info.Name = listOrWatch(r.URL.RawQuery)
+		case Delete:
+			info.Verb = DeleteCollection
+		}
+	}
+	return info, nil
+}
+
+// LongRunning reports whether a request may last as long as the client wants,
+// so that it has no deadline and the server does not wait for it to end.
+func (i *Info) LongRunning() bool {
+	if i.Verb == Watch || i.Verb == "proxy" {
+		return true
+	}
+	if !i.IsResource {
+		return strings.HasPrefix(i.Path, "/debug/pprof/")
+	}
+	switch i.Subresource {
+	case "attach", "exec", "proxy", "log", "portforward":
+		return true
+	}
+	return false
+}
+
+// verbOf returns the verb of a request for a resource, "" for a method that
+// stands for none.
+func verbOf(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return Get
+	case http.MethodPost:
+		return Create
+	case http.MethodPut:
+		return Update
+	case http.MethodPatch:
+		return Patch
+	case http.MethodDelete:
+		return Delete
+	}
+	return ""
+}
+
+func lowerMethod(method string) string {
+	if method == http.MethodGet {
+		return Get
+	}
+	return strings.ToLower(method)
+}
+
+// listOrWatch tells a list from a watch, and returns the name if a field
+// selector wants exactly one: who may read one object may so list and watch it.
+func listOrWatch(query string) (verb, name string) {
+	verb = List
+	if value, ok := Param(query, "watch"); ok {
+		switch strings.ToLower(value) {
+		case "false", "0":
+		default:
+			verb = Watch
+		}
+	}
+	selector, ok := Param(query, "fieldSelector")
+	if !ok || !strings.Contains(selector, "metadata.name") {
+		return verb, ""
+	}
+	// A request with options that cannot be read is refused later; until then
+	// it counts as one for all objects.
+	parsed, err := fields.ParseSelector(selector)
+	if err != nil || !readableListOptions(query) {
+		return verb, ""
+	}
+	name, ok = parsed.RequiresExactMatch("metadata.name")
+	if !ok || len(content.IsPathSegmentName(name)) > 0 {
+		return verb, ""
+	}
+	return verb, name
+}
+
+// readableListOptions reports whether the values of options have their types.
+func readableListOptions(query string) bool {
+	for _, key := range []string{"limit", "timeoutSeconds"} {
+		if value, ok := Param(query, key); ok {
+			if _, err := strconv.ParseInt(value, 10, 64); err != nil {
+				return false
+			}
+		}
+	}
+	if value, ok := Param(query, "labelSelector"); ok {
+		if _, err := labels.Parse(value); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Param returns the first value of a parameter in a raw query, as the first of
+// url.ParseQuery's, without building a map of all of them.
+func Param(query, key string) (value string, ok bool) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		// Without this most pairs would be unescaped in vain.
+		if len(pair) < len(key) || pair[0] != key[0] && pair[0] != '%' || strings.Contains(pair, ";") {
+			continue
+		}
+		k, v, _ := strings.Cut(pair, "=")
+		if k != key {
+			if unescaped, err := url.QueryUnescape(k); err != nil || unescaped != key {
+				continue
+			}
+		}
+		if v, err := url.QueryUnescape(v); err == nil {
+			return v, true
+		}
+	}
+	return "", false
+}

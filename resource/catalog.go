@@ -1,0 +1,391 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+// Verbs are those of a Definition that names none.
+var allVerbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+
+// Catalog is the set of resources that a server serves, and answers which one a
+// request means. It never changes: With makes another one, so lookups need no
+// lock and an answer stays true for as long as it is held.
+type Catalog struct {
+	// sources are the groups as they were declared, in that order, with the
+	// defaults filled in. They are what With starts from.
+	sources []source
+	// groups are the groups as they are served. They differ from the sources
+	// where a version of a resource is served in another group.
+	groups []*ServedGroup
+	byName map[string]*ServedGroup
+}
+
+type source struct {
+	name        string
+	definitions []*Definition
+}
+
+// Served is a resource in one of its versions.
+type Served struct {
+	// Definition is complete: names, hub and storage key are filled in.
+	Definition *Definition
+	Version    *Version
+	// GroupVersion in which it is served. The group is the one of the version,
+	// which may be another than that of the definition.
+	GroupVersion schema.GroupVersion
+	// APIVersion is GroupVersion as objects spell it.
+	APIVersion string
+	// Unstructured tells that objects are maps, which carry their own kind and
+	// apiVersion everywhere.
+	Unstructured bool
+}
+
+// GroupVersionKind of the objects.
+func (s *Served) GroupVersionKind() schema.GroupVersionKind {
+	return s.GroupVersion.WithKind(s.Definition.Kind)
+}
+
+// GroupVersionResource under which it is served.
+func (s *Served) GroupVersionResource() schema.GroupVersionResource {
+	return s.GroupVersion.WithResource(s.Definition.Resource)
+}
+
+// IsHub reports whether this is the version that is stored.
+func (s *Served) IsHub() bool { return s.Version == s.Definition.HubVersion() }
+
+// ServedGroup is an API group as clients see it.
+type ServedGroup struct {
+	Name string
+	// Versions, the preferred one first.
+	Versions []ServedVersion
+
+	resources, kinds map[[2]string]*Served
+}
+
+// ServedVersion is a version of a group.
+type ServedVersion struct {
+	Name string
+	// Resources in the order in which they were declared.
+	Resources []*Served
+}
+
+// NewCatalog makes a catalog of groups, or says everything that is wrong with
+// them. A group without resources holds a place in the order of groups, for
+// resources of other groups that have a version in it.
+func NewCatalog(groups ...Group) (*Catalog, error) {
+	return new(Catalog).With(groups...)
+}
+
+// With returns a catalog in which the groups replace those of the same names,
+// or come after the others if there are none. A group without resources takes
+// the old ones away.
+func (c *Catalog) With(groups ...Group) (*Catalog, error) {
+	n := &Catalog{sources: slices.Clone(c.sources)}
+	changed := map[string]bool{}
+	var errs []error
+	for i := range groups {
+		s, err := declare(&groups[i])
+		errs = append(errs, err)
+		at := slices.IndexFunc(n.sources, func(old source) bool { return old.name == s.name })
+		if at < 0 {
+			n.sources = append(n.sources, s)
+		} else {
+			if len(groups[:i]) > 0 && slices.ContainsFunc(groups[:i], func(g Group) bool { return g.Name == s.name }) {
+				errs = append(errs, fmt.Errorf("group %q: declared twice", s.name))
+			}
+			n.sources[at].eachGroup(changed)
+			n.sources[at] = s
+		}
+		s.eachGroup(changed)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := n.index(c.byName, changed); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// eachGroup marks every group that the source has a version in.
+func (s source) eachGroup(mark map[string]bool) {
+	mark[s.name] = true
+	for _, d := range s.definitions {
+		for i := range d.Versions {
+			mark[d.group(&d.Versions[i])] = true
+		}
+	}
+}
+
+// index fills in the groups as they are served, taking over from an earlier
+// catalog those that have not changed.
+func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) error {
+	c.byName = make(map[string]*ServedGroup, len(old)+len(changed))
+	group := func(name string) *ServedGroup {
+		g := c.byName[name]
+		if g == nil {
+			if !changed[name] {
+				g = old[name]
+			}
+			if g == nil {
+				g = &ServedGroup{Name: name, resources: map[[2]string]*Served{}, kinds: map[[2]string]*Served{}}
+			}
+			c.byName[name] = g
+			c.groups = append(c.groups, g)
+		}
+		return g
+	}
+	var errs []error
+	for _, s := range c.sources {
+		group(s.name)
+		for _, d := range s.definitions {
+			for i := range d.Versions {
+				v := &d.Versions[i]
+				if g := group(d.group(v)); changed[g.Name] {
+					errs = append(errs, g.add(d, v))
+				}
+			}
+		}
+	}
+	c.groups = slices.DeleteFunc(c.groups, func(g *ServedGroup) bool { return len(g.resources) == 0 })
+	for name := range changed {
+		if g := c.byName[name]; g == nil || len(g.resources) == 0 {
+			delete(c.byName, name)
+		} else {
+			slices.SortStableFunc(g.Versions, func(a, b ServedVersion) int {
+				return version.CompareKubeAwareVersionStrings(b.Name, a.Name)
+			})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (g *ServedGroup) add(d *Definition, v *Version) error {
+	gv := schema.GroupVersion{Group: g.Name, Version: v.Name}
+	s := &Served{Definition: d, Version: v, GroupVersion: gv, APIVersion: gv.String()}
+	_, s.Unstructured = v.New().(runtime.Unstructured)
+	if g.resources[[2]string{v.Name, d.Resource}] != nil {
+		return fmt.Errorf("%s: declared twice in %s", d.Resource, s.APIVersion)
+	}
+	if g.kinds[[2]string{v.Name, d.Kind}] != nil {
+		return fmt.Errorf("%s: another resource of %s has the kind %s", d.Resource, s.APIVersion, d.Kind)
+	}
+	g.resources[[2]string{v.Name, d.Resource}] = s
+	g.kinds[[2]string{v.Name, d.Kind}] = s
+	at := slices.IndexFunc(g.Versions, func(x ServedVersion) bool { return x.Name == v.Name })
+	if at < 0 {
+		at = len(g.Versions)
+		g.Versions = append(g.Versions, ServedVersion{Name: v.Name})
+	}
+	g.Versions[at].Resources = append(g.Versions[at].Resources, s)
+	return nil
+}
+
+// Version returns a version of the group.
+func (g *ServedGroup) Version(name string) (*ServedVersion, bool) {
+	for i := range g.Versions {
+		if g.Versions[i].Name == name {
+			return &g.Versions[i], true
+		}
+	}
+	return nil, false
+}
+
+// Lookup finds a resource by where it is served.
+func (c *Catalog) Lookup(group, version, resource string) (*Served, bool) {
+	if g := c.byName[group]; g != nil {
+		s := g.resources[[2]string{version, resource}]
+		return s, s != nil
+	}
+	return nil, false
+}
+
+// LookupKind finds a resource by the kind of its objects.
+func (c *Catalog) LookupKind(kind schema.GroupVersionKind) (*Served, bool) {
+	if g := c.byName[kind.Group]; g != nil {
+		s := g.kinds[[2]string{kind.Version, kind.Kind}]
+		return s, s != nil
+	}
+	return nil, false
+}
+
+// Definition finds a resource in whatever version. The preferred version of
+// the group that has it wins.
+func (c *Catalog) Definition(group, resource string) (*Definition, bool) {
+	if g := c.byName[group]; g != nil {
+		for i := range g.Versions {
+			if s := g.resources[[2]string{g.Versions[i].Name, resource}]; s != nil {
+				return s.Definition, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// Group returns a group by its name.
+func (c *Catalog) Group(name string) (*ServedGroup, bool) {
+	g := c.byName[name]
+	return g, g != nil
+}
+
+// Groups returns the groups that have resources, in the order in which they
+// were declared. The caller must not change the slice.
+func (c *Catalog) Groups() []*ServedGroup { return c.groups }
+
+// Definitions returns every resource, once.
+func (c *Catalog) Definitions() []*Definition {
+	var all []*Definition
+	for _, s := range c.sources {
+		all = append(all, s.definitions...)
+	}
+	return all
+}
+
+// declare copies the definitions of a group, fills in what they leave out and
+// says what is wrong with them.
+func declare(g *Group) (source, error) {
+	s := source{name: g.Name, definitions: make([]*Definition, 0, len(g.Resources))}
+	var errs []error
+	for i := range g.Resources {
+		d := g.Resources[i]
+		if d.Group == "" {
+			d.Group = g.Name
+		}
+		d.complete()
+		if err := d.check(); err != nil {
+			errs = append(errs, fmt.Errorf("group %q: resource %q: %w", g.Name, d.Resource, err))
+		}
+		if d.Group != g.Name {
+			errs = append(errs, fmt.Errorf("group %q: resource %q: is of group %q", g.Name, d.Resource, d.Group))
+		}
+		s.definitions = append(s.definitions, &d)
+	}
+	return s, errors.Join(errs...)
+}
+
+// complete fills in the fields that default to something.
+func (d *Definition) complete() {
+	if d.Singular == "" {
+		d.Singular = strings.ToLower(d.Kind)
+	}
+	if d.ListKind == "" {
+		d.ListKind = d.Kind + "List"
+	}
+	if d.StorageKey == "" {
+		d.StorageKey = d.Resource
+		if d.Group != "" {
+			d.StorageKey = d.Group + "/" + d.Resource
+		}
+	}
+	if d.Hub == "" && len(d.Versions) > 0 {
+		d.Hub = d.Versions[0].Name
+	}
+	if d.Verbs == nil {
+		d.Verbs = allVerbs
+		if d.Answer != nil {
+			d.Verbs = []string{"create"}
+		}
+	}
+}
+
+// check says everything that is wrong with a complete definition.
+func (d *Definition) check() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if d.Resource == "" || d.Resource != strings.ToLower(d.Resource) || strings.Contains(d.Resource, "/") {
+		wrong("a resource needs a plural, lower-case name")
+	}
+	if d.Kind == "" {
+		wrong("no kind")
+	}
+	if strings.HasPrefix(d.StorageKey, "/") || strings.HasSuffix(d.StorageKey, "/") {
+		wrong("storage key %q begins or ends with a slash", d.StorageKey)
+	}
+	if len(d.Versions) == 0 {
+		wrong("no versions")
+	}
+	hub := d.HubVersion()
+	if hub == nil && len(d.Versions) > 0 {
+		wrong("the hub %q is not one of the versions", d.Hub)
+	}
+	for i := range d.Versions {
+		v := &d.Versions[i]
+		switch {
+		case v.Name == "":
+			wrong("version %d has no name", i)
+		case v.New == nil:
+			wrong("version %s: no New", v.Name)
+		case v.NewList == nil && slices.Contains(d.Verbs, "list"):
+			wrong("version %s: no NewList", v.Name)
+		case v != hub && hub != nil && d.Answer == nil && (v.ToHub == nil || v.FromHub == nil):
+			wrong("version %s: does not convert to the hub %s", v.Name, hub.Name)
+		}
+	}
+	for _, verb := range d.Verbs {
+		if !slices.Contains(allVerbs, verb) {
+			wrong("unknown verb %q", verb)
+		}
+	}
+	if d.Columns != nil && d.Cells == nil {
+		wrong("columns without cells")
+	}
+	for i, sub := range d.Subresources {
+		switch {
+		case sub.Name == "":
+			wrong("subresource %d has no name", i)
+		case slices.ContainsFunc(d.Subresources[:i], func(s Subresource) bool { return s.Name == sub.Name }):
+			wrong("subresource %s: declared twice", sub.Name)
+		case sub.Part != nil && sub.Projection != nil, sub.Part != nil && sub.Action != nil, sub.Projection != nil && sub.Action != nil:
+			wrong("subresource %s: is more than one of part, projection and action", sub.Name)
+		case sub.Kind.Kind != "" && sub.New == nil:
+			wrong("subresource %s: no New", sub.Name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// HubVersion returns the version that objects are stored in, nil if there is
+// none of the name.
+func (d *Definition) HubVersion() *Version {
+	for i := range d.Versions {
+		if v := &d.Versions[i]; v.Name == d.Hub || d.Hub == "" {
+			return v
+		}
+	}
+	return nil
+}
+
+// HubAPIVersion returns the apiVersion of stored objects.
+func (d *Definition) HubAPIVersion() string {
+	if hub := d.HubVersion(); hub != nil {
+		return schema.GroupVersion{Group: d.group(hub), Version: hub.Name}.String()
+	}
+	return ""
+}
+
+// group returns the group in which a version is served. A version of the core
+// group cannot be told from one that names no group, so the core group has to
+// be the definition's own.
+func (d *Definition) group(v *Version) string {
+	if v.Group != "" {
+		return v.Group
+	}
+	return d.Group
+}
+
+// Subresource finds a subresource by its name.
+func (d *Definition) Subresource(name string) (*Subresource, bool) {
+	for i := range d.Subresources {
+		if d.Subresources[i].Name == name {
+			return &d.Subresources[i], true
+		}
+	}
+	return nil, false
+}

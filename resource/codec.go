@@ -1,0 +1,398 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+)
+
+// Objects have three forms besides the one in memory:
+//
+//   - stored: what kube-apiserver keeps in etcd. A struct with protobuf methods
+//     is protobuf in an envelope that names its kind; others are JSON. There is
+//     no resourceVersion in it.
+//   - a body: one version's JSON or protobuf, without what depends on where it
+//     is sent. Objects, lists and events are put together from the same body.
+//   - on the wire: a body with its kind and apiVersion around it.
+
+// ErrNotEncodable: the kind has no protobuf form.
+var ErrNotEncodable = errors.New("object has no protobuf form")
+
+var protoPrefix = []byte("k8s\x00")
+
+// message is a struct with the protobuf methods that Kubernetes generates.
+type message interface {
+	runtime.ProtobufMarshaller
+	runtime.ProtobufReverseMarshaller
+	Reset()
+	Unmarshal(data []byte) error
+}
+
+// EncodeStored encodes an object of the hub version as it is stored. The object
+// is as before when it returns, but must not be read meanwhile.
+func EncodeStored(def *Definition, obj Object) ([]byte, error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return encodeJSON(storedMap(u.Object), true)
+	}
+	if rv := obj.GetResourceVersion(); rv != "" {
+		obj.SetResourceVersion("")
+		defer obj.SetResourceVersion(rv)
+	}
+	if link := obj.GetSelfLink(); link != "" {
+		obj.SetSelfLink("")
+		defer obj.SetSelfLink(link)
+	}
+	if m, ok := obj.(message); ok {
+		return encodeEnvelope(def.HubAPIVersion(), def.Kind, m)
+	}
+	kind := obj.GetObjectKind()
+	was := kind.GroupVersionKind()
+	kind.SetGroupVersionKind(schema.FromAPIVersionAndKind(def.HubAPIVersion(), def.Kind))
+	defer kind.SetGroupVersionKind(was)
+	return encodeJSON(obj, true)
+}
+
+// storedMap returns a map without what is not stored, sharing the rest.
+func storedMap(object map[string]any) map[string]any {
+	metadata, ok := object["metadata"].(map[string]any)
+	if !ok {
+		return object
+	}
+	_, version := metadata["resourceVersion"]
+	_, link := metadata["selfLink"]
+	if !version && !link {
+		return object
+	}
+	stored := make(map[string]any, len(object))
+	for k, v := range object {
+		stored[k] = v
+	}
+	kept := make(map[string]any, len(metadata))
+	for k, v := range metadata {
+		if k != "resourceVersion" && k != "selfLink" {
+			kept[k] = v
+		}
+	}
+	stored["metadata"] = kept
+	return stored
+}
+
+// DecodeStored decodes what EncodeStored, or kube-apiserver, has written, and
+// returns it in the hub version. What the version of the stored object has a
+// default for by now is filled in. Structs have no kind and apiVersion.
+func DecodeStored(def *Definition, data []byte) (Object, error) {
+	var version *Version
+	var obj Object
+	var err error
+	if bytes.HasPrefix(data, protoPrefix) {
+		version, obj, err = decodeEnvelope(def, data)
+	} else {
+		version, obj, err = decodeJSON(def, data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("decode stored %s: %w", def.Kind, err)
+	}
+	if version.Default != nil {
+		version.Default(obj)
+	}
+	if version != def.HubVersion() && version.ToHub != nil {
+		if obj, err = version.ToHub(obj); err != nil {
+			return nil, fmt.Errorf("convert stored %s of %s: %w", def.Kind, version.Name, err)
+		}
+	}
+	return obj, nil
+}
+
+func decodeEnvelope(def *Definition, data []byte) (*Version, Object, error) {
+	env, ok := openEnvelope(data)
+	if !ok {
+		return nil, nil, errors.New("malformed protobuf envelope")
+	}
+	version, err := def.storedVersion(env.apiVersion, env.kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	obj := version.New()
+	m, ok := obj.(message)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T: %w", obj, ErrNotEncodable)
+	}
+	if err := m.Unmarshal(env.raw); err != nil {
+		return nil, nil, err
+	}
+	return version, obj, nil
+}
+
+func decodeJSON(def *Definition, data []byte) (*Version, Object, error) {
+	// Nearly always the hub is what is stored, so it is tried first.
+	hub := def.HubVersion()
+	for version := hub; ; {
+		obj := version.New()
+		if u, ok := obj.(*unstructured.Unstructured); ok {
+			u.Object = nil
+			if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &u.Object); err != nil {
+				return nil, nil, err
+			}
+			if u.Object == nil {
+				return nil, nil, errors.New("not an object")
+			}
+		} else if err := kjson.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
+			return nil, nil, err
+		}
+		kind := obj.GetObjectKind().GroupVersionKind()
+		stored, err := def.storedVersion([]byte(kind.GroupVersion().String()), []byte(kind.Kind))
+		if err != nil {
+			return nil, nil, err
+		}
+		_, isMap := obj.(runtime.Unstructured)
+		if !isMap {
+			obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		}
+		if stored == version || isMap {
+			return stored, obj, nil
+		}
+		if version != hub {
+			return nil, nil, fmt.Errorf("is of version %s, then of version %s", version.Name, stored.Name)
+		}
+		version = stored
+	}
+}
+
+// storedVersion returns the version that stored bytes are in. Bytes that do not
+// say are in the hub version.
+func (d *Definition) storedVersion(apiVersion, kind []byte) (*Version, error) {
+	if len(kind) > 0 && string(kind) != d.Kind {
+		return nil, fmt.Errorf("is of kind %q", kind)
+	}
+	if len(apiVersion) == 0 {
+		return d.HubVersion(), nil
+	}
+	for i := range d.Versions {
+		v := &d.Versions[i]
+		group := d.group(v)
+		name, ok := bytes.CutPrefix(apiVersion, []byte(group))
+		if ok && group != "" {
+			name, ok = bytes.CutPrefix(name, []byte("/"))
+		}
+		if ok && string(name) == v.Name {
+			return v, nil
+		}
+	}
+	return nil, fmt.Errorf("is of unknown version %q", apiVersion)
+}
+
+// JSONBody encodes an object of the hub version in the version given. The JSON
+// of a struct has neither kind nor apiVersion, like the items of lists; that of
+// a map has both. A struct is as before when it returns, but must not be read
+// meanwhile.
+func JSONBody(def *Definition, version *Version, obj Object) ([]byte, error) {
+	obj, err := fromHub(def, version, obj)
+	if err != nil {
+		return nil, err
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return encodeJSON(u.Object, false)
+	}
+	kind := obj.GetObjectKind()
+	if was := kind.GroupVersionKind(); !was.Empty() {
+		kind.SetGroupVersionKind(schema.GroupVersionKind{})
+		defer kind.SetGroupVersionKind(was)
+	}
+	return encodeJSON(obj, false)
+}
+
+// ProtoBody encodes an object of the hub version in the version given, without
+// an envelope.
+func ProtoBody(def *Definition, version *Version, obj Object) ([]byte, error) {
+	obj, err := fromHub(def, version, obj)
+	if err != nil {
+		return nil, err
+	}
+	m, ok := obj.(message)
+	if !ok {
+		return nil, fmt.Errorf("%T: %w", obj, ErrNotEncodable)
+	}
+	data := make([]byte, m.Size())
+	n, err := m.MarshalToSizedBuffer(data)
+	if err != nil {
+		return nil, err
+	}
+	return data[len(data)-n:], nil
+}
+
+// StoredProtoBody returns the protobuf body inside stored bytes, without
+// copying, if they are one of the version given.
+func StoredProtoBody(def *Definition, version *Version, stored []byte) ([]byte, bool) {
+	env, ok := openEnvelope(stored)
+	if !ok {
+		return nil, false
+	}
+	if v, err := def.storedVersion(env.apiVersion, env.kind); err != nil || v != version {
+		return nil, false
+	}
+	return env.raw, true
+}
+
+func fromHub(def *Definition, version *Version, obj Object) (Object, error) {
+	if version.FromHub == nil || version == def.HubVersion() {
+		return obj, nil
+	}
+	out, err := version.FromHub(obj)
+	if err != nil {
+		return nil, fmt.Errorf("convert %s to %s: %w", def.Kind, version.Name, err)
+	}
+	return out, nil
+}
+
+// AppendJSON appends an object as it goes over the wire on its own, given its
+// body, without a newline.
+func (s *Served) AppendJSON(dst, body []byte) []byte {
+	if s.Unstructured || len(body) < 2 {
+		return append(dst, body...)
+	}
+	dst = append(dst, `{"kind":`...)
+	dst = appendStringJSON(dst, s.Definition.Kind)
+	dst = append(dst, `,"apiVersion":`...)
+	dst = appendStringJSON(dst, s.APIVersion)
+	if body[1] != '}' {
+		dst = append(dst, ',')
+	}
+	return append(dst, body[1:]...)
+}
+
+// AppendProto appends an object as it goes over the wire on its own, given its
+// body.
+func (s *Served) AppendProto(dst, body []byte) []byte {
+	return AppendEnvelope(dst, s.APIVersion, s.Definition.Kind, body)
+}
+
+// AppendEnvelope appends a protobuf message in the envelope that says what it
+// is.
+func AppendEnvelope(dst []byte, apiVersion, kind string, raw []byte) []byte {
+	dst = appendEnvelopeHead(dst, apiVersion, kind, len(raw))
+	dst = append(dst, raw...)
+	return append(dst, envelopeTail...)
+}
+
+// The fields of the envelope: what it is, the message, and two that are always
+// empty and always there: content encoding and content type.
+const (
+	envelopeTypeTag = 1<<3 | 2
+	envelopeRawTag  = 2<<3 | 2
+	envelopeTail    = "\x1a\x00\x22\x00"
+	apiVersionTag   = 1<<3 | 2
+	kindTag         = 2<<3 | 2
+)
+
+func appendEnvelopeHead(dst []byte, apiVersion, kind string, size int) []byte {
+	dst = append(dst, protoPrefix...)
+	dst = append(dst, envelopeTypeTag)
+	dst = binary.AppendUvarint(dst, uint64(typeSize(apiVersion, kind)))
+	dst = append(dst, apiVersionTag)
+	dst = binary.AppendUvarint(dst, uint64(len(apiVersion)))
+	dst = append(dst, apiVersion...)
+	dst = append(dst, kindTag)
+	dst = binary.AppendUvarint(dst, uint64(len(kind)))
+	dst = append(dst, kind...)
+	dst = append(dst, envelopeRawTag)
+	return binary.AppendUvarint(dst, uint64(size))
+}
+
+func typeSize(apiVersion, kind string) int {
+	return 2 + uvarintSize(len(apiVersion)) + len(apiVersion) + uvarintSize(len(kind)) + len(kind)
+}
+
+// EnvelopeSize returns how long a message of the size is with its envelope.
+func EnvelopeSize(apiVersion, kind string, size int) int {
+	n := typeSize(apiVersion, kind)
+	return len(protoPrefix) + 1 + uvarintSize(n) + n + 1 + uvarintSize(size) + size + len(envelopeTail)
+}
+
+func encodeEnvelope(apiVersion, kind string, m message) ([]byte, error) {
+	size := m.Size()
+	data := make([]byte, 0, EnvelopeSize(apiVersion, kind, size))
+	data = appendEnvelopeHead(data, apiVersion, kind, size)
+	at := len(data)
+	data = data[:at+size]
+	n, err := m.MarshalToSizedBuffer(data[at:])
+	if err != nil {
+		return nil, err
+	}
+	if n != size {
+		return nil, fmt.Errorf("%T: encoded into %d bytes instead of %d", m, n, size)
+	}
+	return append(data, envelopeTail...), nil
+}
+
+type envelope struct {
+	apiVersion, kind, raw []byte
+}
+
+// OpenEnvelope returns what is in a protobuf envelope. The message shares
+// memory with the data.
+func OpenEnvelope(data []byte) (apiVersion, kind string, raw []byte, ok bool) {
+	env, ok := openEnvelope(data)
+	return string(env.apiVersion), string(env.kind), env.raw, ok
+}
+
+func openEnvelope(data []byte) (env envelope, ok bool) {
+	data, ok = bytes.CutPrefix(data, protoPrefix)
+	if !ok {
+		return env, false
+	}
+	var types []byte
+	if !eachField(data, func(field uint64, value []byte) {
+		switch field {
+		case 1:
+			types = value
+		case 2:
+			env.raw = value
+		}
+	}) {
+		return env, false
+	}
+	return env, eachField(types, func(field uint64, value []byte) {
+		switch field {
+		case 1:
+			env.apiVersion = value
+		case 2:
+			env.kind = value
+		}
+	})
+}
+
+// eachField calls f with every field of a protobuf message that consists of
+// strings and messages only, and reports whether it is one.
+func eachField(data []byte, f func(field uint64, value []byte)) bool {
+	for len(data) > 0 {
+		tag, n := binary.Uvarint(data)
+		if n <= 0 || tag&7 != 2 {
+			return false
+		}
+		size, m := binary.Uvarint(data[n:])
+		if m <= 0 || size > uint64(len(data)-n-m) {
+			return false
+		}
+		end := n + m + int(size)
+		f(tag>>3, data[n+m:end:end])
+		data = data[end:]
+	}
+	return true
+}
+
+// encodeJSON encodes with the escapes that Kubernetes' encoders use. Stored
+// JSON ends in a newline, as kube-apiserver's does.
+func encodeJSON(v any, newline bool) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err == nil && newline {
+		data = append(data, '\n')
+	}
+	return data, err
+}

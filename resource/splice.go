@@ -1,0 +1,314 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"math/bits"
+)
+
+// The functions in this file change and cut encoded objects without decoding
+// them. They work on what the encoders of this package, or kube-apiserver's,
+// have written: JSON without white space, and protobuf with the fields in
+// order. On anything else they do no harm: they return the input as it is, or
+// nothing.
+
+// SpliceJSON returns an object's JSON with metadata.resourceVersion set, at the
+// place where the encoder would have put it: after uid in objects that come
+// from structs, in alphabetical order in others.
+func SpliceJSON(body []byte, rv string) []byte {
+	from, to, ok := findVersionJSON(body)
+	if !ok {
+		return body
+	}
+	return appendSpliceJSON(make([]byte, 0, len(body)+len(rv)+len(versionKeyJSON)+3), body, rv, from, to)
+}
+
+// AppendSpliceJSON is SpliceJSON that appends to a buffer.
+func AppendSpliceJSON(dst, body []byte, rv string) []byte {
+	from, to, ok := findVersionJSON(body)
+	if !ok {
+		return append(dst, body...)
+	}
+	return appendSpliceJSON(dst, body, rv, from, to)
+}
+
+const versionKeyJSON = `"resourceVersion":`
+
+// appendSpliceJSON puts the resourceVersion in the place of body[from:to].
+func appendSpliceJSON(dst, body []byte, rv string, from, to int) []byte {
+	dst = append(dst, body[:from]...)
+	if rv == "" {
+		// Whatever follows, there is one comma too many if there is a member
+		// on this side of the gap.
+		if from < to && body[from-1] == ',' && body[to] == '}' {
+			dst = dst[:len(dst)-1]
+		} else if from < to && body[to] == ',' {
+			to++
+		}
+		return append(dst, body[to:]...)
+	}
+	if body[from-1] != '{' && body[from-1] != ',' {
+		dst = append(dst, ',')
+	}
+	dst = append(dst, versionKeyJSON...)
+	dst = appendStringJSON(dst, rv)
+	if body[to] != '}' && body[to] != ',' {
+		dst = append(dst, ',')
+	}
+	return append(dst, body[to:]...)
+}
+
+// findVersionJSON finds where the resourceVersion of an object is: the member
+// with key and value is body[from:to], an empty range if there is none yet. It
+// is followed by at least the end of the metadata.
+func findVersionJSON(body []byte) (from, to int, ok bool) {
+	i, end := findMetadataJSON(body), len(body)
+	if i < 0 || i >= end || body[i] != '{' {
+		return 0, 0, false
+	}
+	sorted := !bytes.HasPrefix(body, []byte(`{"metadata":`)) && !bytes.HasPrefix(body, []byte(`{"kind":`))
+	for i++; i < end && body[i] == '"'; {
+		colon := skipString(body, i)
+		if colon < 0 || colon >= end || body[colon] != ':' {
+			return 0, 0, false
+		}
+		key := body[i+1 : colon-1]
+		var before bool
+		if sorted {
+			before = string(key) < "resourceVersion"
+		} else {
+			switch string(key) {
+			case "name", "generateName", "namespace", "selfLink", "uid":
+				before = true
+			}
+		}
+		if !before && string(key) != "resourceVersion" {
+			return i, i, true
+		}
+		next := skipValue(body, colon+1)
+		if next < 0 || next >= end {
+			return 0, 0, false
+		}
+		switch {
+		case !before:
+			return i, next, true
+		case body[next] == '}':
+			return next, next, true
+		case body[next] != ',':
+			return 0, 0, false
+		}
+		i = next + 1
+	}
+	if i >= end || body[i] != '}' {
+		return 0, 0, false
+	}
+	return i, i, true
+}
+
+// MetadataJSON returns the value of "metadata" in an object's JSON, as it
+// stands there: not in the order of ObjectMeta if the object is a map.
+func MetadataJSON(body []byte) ([]byte, bool) {
+	from := findMetadataJSON(body)
+	if from < 0 {
+		return nil, false
+	}
+	to := skipValue(body, from)
+	if to < 0 {
+		return nil, false
+	}
+	return body[from:to:to], true
+}
+
+// findMetadataJSON returns where the value of "metadata" begins, -1 if there is
+// none.
+func findMetadataJSON(body []byte) int {
+	if len(body) < 2 || body[0] != '{' {
+		return -1
+	}
+	for i := 1; i < len(body) && body[i] == '"'; {
+		colon := skipString(body, i)
+		if colon < 0 || colon >= len(body) || body[colon] != ':' {
+			return -1
+		}
+		if string(body[i:colon]) == `"metadata"` {
+			return colon + 1
+		}
+		next := skipValue(body, colon+1)
+		if next < 0 || next >= len(body) || body[next] != ',' {
+			return -1
+		}
+		i = next + 1
+	}
+	return -1
+}
+
+// skipString returns the index after the string that begins at i, -1 if it
+// has no end.
+func skipString(b []byte, i int) int {
+	if i >= len(b) || b[i] != '"' {
+		return -1
+	}
+	for i++; ; i++ {
+		n := bytes.IndexByte(b[i:], '"')
+		if n < 0 {
+			return -1
+		}
+		escapes := 0
+		for k := i + n - 1; k >= i && b[k] == '\\'; k-- {
+			escapes++
+		}
+		i += n
+		if escapes%2 == 0 {
+			return i + 1
+		}
+	}
+}
+
+// skipValue returns the index after the value that begins at i, -1 if it has
+// no end.
+func skipValue(b []byte, i int) int {
+	depth := 0
+	for i < len(b) {
+		switch b[i] {
+		case '"':
+			if i = skipString(b, i); i < 0 {
+				return -1
+			}
+			if depth == 0 {
+				return i
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth <= 0 {
+				if depth == 0 {
+					i++
+				}
+				return i
+			}
+		case ',':
+			if depth == 0 {
+				return i
+			}
+		}
+		i++
+	}
+	return -1
+}
+
+func appendStringJSON(dst []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			quoted, _ := json.Marshal(s) // a string always has a form
+			return append(dst, quoted...)
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
+
+// Tags of the protobuf fields that matter here: a message's first field, which
+// is the metadata of every API object, and the sixth of ObjectMeta.
+const (
+	metadataTag = 1<<3 | 2
+	versionTag  = 6<<3 | 2
+)
+
+// SpliceProto returns an object's protobuf, without envelope, with
+// metadata.resourceVersion set.
+func SpliceProto(raw []byte, rv string) []byte {
+	p, ok := planProto(raw, rv)
+	if !ok {
+		return raw
+	}
+	return p.append(make([]byte, 0, p.size), raw, rv)
+}
+
+// AppendSpliceProto is SpliceProto that appends to a buffer.
+func AppendSpliceProto(dst, raw []byte, rv string) []byte {
+	p, ok := planProto(raw, rv)
+	if !ok {
+		return append(dst, raw...)
+	}
+	return p.append(dst, raw, rv)
+}
+
+// protoPlan is how to splice: the resourceVersion takes the place of
+// raw[from:to] in the metadata, which is raw[start:end] and will have a new
+// length.
+type protoPlan struct {
+	start, from, to, end int
+	metadata             int
+	size                 int
+}
+
+func planProto(raw []byte, rv string) (p protoPlan, ok bool) {
+	p.start, p.end, ok = findMetadataProto(raw)
+	if !ok {
+		return p, false
+	}
+	p.from, p.to = p.end, p.end
+	for i := p.start; i < p.end; {
+		tag, n := binary.Uvarint(raw[i:p.end])
+		if n <= 0 {
+			return p, false
+		}
+		if tag>>3 > versionTag>>3 {
+			p.from, p.to = i, i
+			break
+		}
+		if tag&7 != 2 {
+			return p, false
+		}
+		length, m := binary.Uvarint(raw[i+n : p.end])
+		if m <= 0 || length > uint64(p.end-i-n-m) {
+			return p, false
+		}
+		next := i + n + m + int(length)
+		if tag == versionTag {
+			p.from, p.to = i, next
+			break
+		}
+		i = next
+	}
+	p.metadata = p.end - p.start - (p.to - p.from) + 1 + uvarintSize(len(rv)) + len(rv)
+	p.size = 1 + uvarintSize(p.metadata) + p.metadata + len(raw) - p.end
+	return p, true
+}
+
+func (p *protoPlan) append(dst, raw []byte, rv string) []byte {
+	dst = append(dst, metadataTag)
+	dst = binary.AppendUvarint(dst, uint64(p.metadata))
+	dst = append(dst, raw[p.start:p.from]...)
+	dst = append(dst, versionTag)
+	dst = binary.AppendUvarint(dst, uint64(len(rv)))
+	dst = append(dst, rv...)
+	return append(dst, raw[p.to:]...)
+}
+
+// MetadataProto returns the encoded ObjectMeta in an object's protobuf, without
+// envelope.
+func MetadataProto(raw []byte) ([]byte, bool) {
+	from, to, ok := findMetadataProto(raw)
+	if !ok {
+		return nil, false
+	}
+	return raw[from:to:to], true
+}
+
+func findMetadataProto(raw []byte) (from, to int, ok bool) {
+	if len(raw) == 0 || raw[0] != metadataTag {
+		return 0, 0, false
+	}
+	length, n := binary.Uvarint(raw[1:])
+	if n <= 0 || length > uint64(len(raw)-1-n) {
+		return 0, 0, false
+	}
+	return 1 + n, 1 + n + int(length), true
+}
+
+// uvarintSize returns how many bytes a length takes.
+func uvarintSize(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }

@@ -1,0 +1,279 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// maxBody is how long the body of a request may be.
+const maxBody = 3 << 20
+
+// readBody reads the body of the request, up to the limit.
+func (s *scope) readBody() ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(s.w, s.r.Body, maxBody))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("failed to read the request body: %v", err))
+	}
+	return body, nil
+}
+
+// bodyMedia returns the format of the request's body.
+func (s *scope) bodyMedia() (media, error) {
+	header := s.r.Header.Get("Content-Type")
+	if header == "" {
+		return mediaJSON, nil
+	}
+	m, _, err := mime.ParseMediaType(header)
+	if err == nil {
+		switch m {
+		case typeJSON:
+			return mediaJSON, nil
+		case typeYAML:
+			return mediaYAML, nil
+		case typeProto:
+			if !s.served.Unstructured {
+				return mediaProto, nil
+			}
+		}
+	}
+	return 0, errUnsupportedMedia(acceptedTypes, header)
+}
+
+// fieldValidation is what becomes of fields that the server does not know.
+type fieldValidation string
+
+func (s *scope) fieldValidation(kind string) (fieldValidation, error) {
+	v := s.r.URL.Query().Get("fieldValidation")
+	switch v {
+	case "":
+		return metav1.FieldValidationWarn, nil
+	case metav1.FieldValidationIgnore, metav1.FieldValidationWarn, metav1.FieldValidationStrict:
+		return fieldValidation(v), nil
+	}
+	return "", apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", field.ErrorList{
+		field.NotSupported(field.NewPath("fieldValidation"), v, []string{"", metav1.FieldValidationIgnore, metav1.FieldValidationStrict, metav1.FieldValidationWarn})})
+}
+
+// decodeBody decodes the body of a create or update into the hub version, with
+// defaults.
+func (s *scope) decodeBody(optionsKind string) (resource.Object, error) {
+	validation, err := s.fieldValidation(optionsKind)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.bodyMedia()
+	if err != nil {
+		return nil, err
+	}
+	body, err := s.readBody()
+	if err != nil {
+		return nil, err
+	}
+	obj := s.served.Version.New()
+	if err := s.decodeInto(obj, s.served.GroupVersionKind(), body, m, validation); err != nil {
+		return nil, err
+	}
+	return s.toHub(obj)
+}
+
+// toHub completes an object of the request's version and converts it.
+func (s *scope) toHub(obj resource.Object) (resource.Object, error) {
+	v := s.served.Version
+	if v.Default != nil {
+		v.Default(obj)
+	}
+	if v.ToHub != nil && !s.served.IsHub() {
+		hub, err := v.ToHub(obj)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		obj = hub
+	}
+	if !s.served.Unstructured {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	return obj, nil
+}
+
+// decodeInto decodes a body that should be of a kind.
+func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, body []byte, m media, validation fieldValidation) error {
+	var got schema.GroupVersionKind
+	if m == mediaProto {
+		apiVersion, kind, raw, ok := resource.OpenEnvelope(body)
+		if !ok {
+			return s.decodeError(errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"), got, want, body)
+		}
+		got = schema.FromAPIVersionAndKind(apiVersion, kind)
+		if err := s.checkKind(got, want, body); err != nil {
+			return err
+		}
+		um, ok := obj.(interface{ Unmarshal([]byte) error })
+		if !ok {
+			return errUnsupportedMedia(typeJSON+", "+typeYAML, typeProto)
+		}
+		if err := um.Unmarshal(raw); err != nil {
+			return s.decodeError(err, got, want, body)
+		}
+		return nil
+	}
+	var strict []error
+	if m == mediaYAML {
+		if validation != metav1.FieldValidationIgnore {
+			if err := yaml.UnmarshalStrict(body, new(any)); err != nil {
+				strict = append(strict, yamlProblems(err)...)
+			}
+		}
+		j, err := yaml.YAMLToJSON(body)
+		if err != nil {
+			return s.decodeError(err, got, want, body)
+		}
+		body = j
+	}
+	var head metav1.TypeMeta
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &head); err != nil {
+		return s.decodeError(fmt.Errorf("couldn't get version/kind; json parse error: %w", err), got, want, body)
+	}
+	got = head.GroupVersionKind()
+	if err := s.checkKind(got, want, body); err != nil {
+		return err
+	}
+	if got.Kind == "" {
+		got = want
+	}
+	problems, err := unmarshal(body, obj, validation != metav1.FieldValidationIgnore)
+	if err != nil {
+		return s.decodeError(err, got, want, body)
+	}
+	strict = append(strict, problems...)
+	if len(strict) == 0 {
+		return nil
+	}
+	if validation == metav1.FieldValidationStrict {
+		texts := make([]string, len(strict))
+		for i, e := range strict {
+			texts[i] = e.Error()
+		}
+		return s.decodeError(fmt.Errorf("strict decoding error: %s", strings.Join(texts, ", ")), got, want, body)
+	}
+	for _, e := range strict {
+		s.req.Warn(e.Error())
+	}
+	return nil
+}
+
+// unmarshal decodes JSON; the problems are what a strict decoder refuses.
+func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error, err error) {
+	var into any = obj
+	u, isMap := obj.(*unstructured.Unstructured)
+	if isMap {
+		into = &u.Object
+	}
+	if !strict {
+		return nil, kjson.UnmarshalCaseSensitivePreserveInts(body, into)
+	}
+	return kjson.UnmarshalStrict(body, into)
+}
+
+func yamlProblems(err error) []error {
+	var out []error
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		line = strings.TrimSpace(line)
+		if strings.Contains(line, "already set in map") {
+			out = append(out, errors.New(line))
+		}
+	}
+	return out
+}
+
+// checkKind refuses bodies of another kind or version than the path is about.
+func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error {
+	if got.Kind == "" && got.Version == "" {
+		return nil
+	}
+	if got.Kind == "" {
+		return s.decodeError(missing("Kind", body), schema.GroupVersionKind{}, want, body)
+	}
+	if got.Version == "" {
+		return s.decodeError(missing("apiVersion", body), schema.GroupVersionKind{}, want, body)
+	}
+	if got == want {
+		return nil
+	}
+	if _, known := s.h.Catalog().LookupKind(got); !known {
+		return s.decodeError(fmt.Errorf("no kind %q is registered for version %q in scheme %q", got.Kind, got.GroupVersion(), "pkg/api/legacyscheme/scheme.go:30"), got, want, body)
+	}
+	if got.Kind != want.Kind {
+		return s.decodeError(fmt.Errorf("no kind %q is registered for version %q", got.Kind, got.GroupVersion()), got, want, body)
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), want.GroupVersion()))
+}
+
+func missing(what string, body []byte) error {
+	//lint:ignore ST1005 the words that clients know
+	return fmt.Errorf("Object '%s' is missing in '%s'", what, body)
+}
+
+func (s *scope) decodeError(err error, got, want schema.GroupVersionKind, body []byte) error {
+	if got.Kind != "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, want.Kind, err))
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", want.Kind, err, summarize(body)))
+}
+
+// summarize shows the beginning of a body that could not be understood.
+func summarize(body []byte) string {
+	const show = 30
+	if len(body) == 0 {
+		return "<empty>"
+	}
+	text := isText(body)
+	if len(body) > show {
+		if text {
+			return string(body[:show]) + " ..."
+		}
+		return fmt.Sprintf("%x ...", body[:show])
+	}
+	if text {
+		return string(body)
+	}
+	return fmt.Sprintf("%x", body)
+}
+
+func isText(b []byte) bool {
+	for _, c := range b {
+		if c < ' ' && c != '\n' && c != '\r' && c != '\t' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// decode returns the object of a record, with its resourceVersion.
+func (s *scope) decode(rec *store.Record) (resource.Object, error) {
+	obj, err := s.objects.Decode(rec)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Revision != 0 {
+		obj.SetResourceVersion(revisionString(rec.Revision))
+	}
+	return obj, nil
+}

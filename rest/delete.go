@@ -1,0 +1,377 @@
+package rest
+
+//lint:file-ignore SA1019 clients may still send orphanDependents
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// delete begins, and unless something holds the object finishes, its deletion.
+func (s *scope) delete() error {
+	if err := s.checkName(); err != nil {
+		return err
+	}
+	opts, err := s.deleteOptions()
+	if err != nil {
+		return err
+	}
+	obj, gone, err := s.remove(s.key(), opts)
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	if !gone && opts.OrphanDependents != nil && !*opts.OrphanDependents {
+		code = http.StatusAccepted
+	}
+	if gone && !s.def.Strategy.ReturnDeleted {
+		s.respondStatus(code, &metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
+			Name: obj.GetName(), Group: s.served.GroupVersion.Group, Kind: s.def.Resource, UID: obj.GetUID(),
+		}})
+		return nil
+	}
+	return s.respondObject(code, obj)
+}
+
+// deleteOptions reads the options of a delete from its body or its parameters.
+func (s *scope) deleteOptions() (*metav1.DeleteOptions, error) {
+	opts := &metav1.DeleteOptions{}
+	body, err := s.readBody()
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > 0 {
+		m, err := s.deleteMedia()
+		if err != nil {
+			return nil, err
+		}
+		if err := decodeDeleteOptions(body, m, opts); err != nil {
+			return nil, err
+		}
+	} else if err := s.deleteParameters(opts); err != nil {
+		return nil, err
+	}
+	if errs := validateDelete(opts); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+	}
+	s.req.DryRun = len(opts.DryRun) > 0
+	return opts, nil
+}
+
+func (s *scope) deleteMedia() (media, error) {
+	if s.r.Header.Get("Content-Type") == "" {
+		return mediaJSON, nil
+	}
+	return s.bodyMedia()
+}
+
+func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error {
+	if m == mediaProto {
+		_, kind, raw, ok := resource.OpenEnvelope(body)
+		if !ok || kind != "DeleteOptions" {
+			return apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
+		}
+		if err := opts.Unmarshal(raw); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		return nil
+	}
+	if m == mediaYAML {
+		j, err := yaml.YAMLToJSON(body)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		body = j
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, opts); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if opts.Kind != "" && opts.Kind != "DeleteOptions" {
+		return apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
+	}
+	return nil
+}
+
+func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
+	q := s.r.URL.Query()
+	if text := q.Get("gracePeriodSeconds"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		opts.GracePeriodSeconds = &n
+	}
+	if q.Has("orphanDependents") {
+		b := parseBool(q, "orphanDependents")
+		opts.OrphanDependents = &b
+	}
+	if p := metav1.DeletionPropagation(q.Get("propagationPolicy")); p != "" {
+		opts.PropagationPolicy = &p
+	}
+	opts.DryRun = q["dryRun"]
+	return nil
+}
+
+func validateDelete(opts *metav1.DeleteOptions) (errs field.ErrorList) {
+	policy := field.NewPath("propagationPolicy")
+	if opts.PropagationPolicy != nil {
+		if opts.OrphanDependents != nil {
+			errs = append(errs, field.Invalid(policy, opts.PropagationPolicy, "orphanDependents and deletionPropagation cannot be both set"))
+		}
+		switch *opts.PropagationPolicy {
+		case metav1.DeletePropagationForeground, metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan:
+		default:
+			errs = append(errs, field.NotSupported(policy, *opts.PropagationPolicy, []string{
+				string(metav1.DeletePropagationForeground), string(metav1.DeletePropagationBackground), string(metav1.DeletePropagationOrphan), "nil"}))
+		}
+	}
+	for _, d := range opts.DryRun {
+		if d != metav1.DryRunAll {
+			errs = append(errs, field.NotSupported(field.NewPath("dryRun"), opts.DryRun, []string{metav1.DryRunAll}))
+			break
+		}
+	}
+	return errs
+}
+
+// remove deletes an object, or marks it if something holds it. gone tells
+// which.
+func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Object, gone bool, err error) {
+	for {
+		rec, err := s.objects.Get(s.ctx(), key, store.Read{})
+		if err != nil {
+			return nil, false, err
+		}
+		live, err := s.decode(rec)
+		if err != nil {
+			return nil, false, err
+		}
+		next, err := s.mark(live, opts)
+		if err != nil {
+			return nil, false, err
+		}
+		if s.req.DryRun {
+			return next, s.deletedBy(next), nil
+		}
+		if s.deletedBy(next) {
+			end, err := s.beginDelete(live)
+			if err != nil {
+				return nil, false, err
+			}
+			deleted, err := s.objects.Delete(s.ctx(), key, unchanged(rec))
+			end(err == nil)
+			if errors.Is(err, storage.ErrConflict) {
+				continue
+			}
+			if err != nil {
+				return nil, false, err
+			}
+			next.SetResourceVersion(revisionString(deleted.Revision))
+			return next, true, nil
+		}
+		changed, err := s.objects.Update(s.ctx(), key, func(current *store.Record, _ resource.Object) (resource.Object, time.Duration, error) {
+			if err := unchanged(rec)(current); err != nil {
+				return nil, 0, err
+			}
+			return next, s.ttl(next), nil
+		})
+		if errors.Is(err, storage.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		next.SetResourceVersion(revisionString(changed.Revision))
+		return next, false, nil
+	}
+}
+
+func (s *scope) beginDelete(live resource.Object) (func(bool), error) {
+	if begin := s.def.Strategy.Begin; begin != nil {
+		end, err := begin(s.ctx(), nil, live)
+		if err != nil {
+			return nil, err
+		}
+		if end != nil {
+			return end, nil
+		}
+	}
+	return func(bool) {}, nil
+}
+
+func unchanged(seen *store.Record) func(*store.Record) error {
+	return func(current *store.Record) error {
+		if current.Revision != seen.Revision {
+			return storage.ErrConflict
+		}
+		return nil
+	}
+}
+
+// mark returns an object as it is when its deletion has begun.
+func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource.Object, error) {
+	if p := opts.Preconditions; p != nil {
+		if err := s.deletePrecondition(live, p); err != nil {
+			return nil, err
+		}
+	}
+	obj := live.DeepCopyObject().(resource.Object)
+	st := &s.def.Strategy
+	first := obj.GetDeletionTimestamp() == nil
+	var grace int64
+	if st.GracePeriod != nil {
+		grace = st.GracePeriod(obj, opts.GracePeriodSeconds)
+	}
+	if grace < 0 {
+		grace = 1
+	}
+	if first {
+		s.setFinalizers(obj, opts)
+		now := metav1.NewTime(s.req.Received.Add(time.Duration(grace) * time.Second).UTC().Truncate(time.Second))
+		obj.SetDeletionTimestamp(&now)
+		obj.SetDeletionGracePeriodSeconds(&grace)
+		if st.Generation != nil && obj.GetGeneration() > 0 {
+			obj.SetGeneration(obj.GetGeneration() + 1)
+		}
+		if st.BeforeDelete != nil {
+			st.BeforeDelete(obj)
+		}
+		return obj, nil
+	}
+	// It is under way: it can only be made quicker.
+	if old := obj.GetDeletionGracePeriodSeconds(); st.GracePeriod != nil && old != nil && opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds < *old {
+		at := obj.GetDeletionTimestamp().Add(-time.Duration(*old-*opts.GracePeriodSeconds) * time.Second)
+		if at.Before(s.req.Received) {
+			at = s.req.Received
+		}
+		t := metav1.NewTime(at.UTC().Truncate(time.Second))
+		shorter := *opts.GracePeriodSeconds
+		obj.SetDeletionTimestamp(&t)
+		obj.SetDeletionGracePeriodSeconds(&shorter)
+	}
+	s.setFinalizers(obj, opts)
+	return obj, nil
+}
+
+func (s *scope) deletePrecondition(live resource.Object, p *metav1.Preconditions) error {
+	gr := s.groupResource()
+	if p.UID != nil && *p.UID != live.GetUID() {
+		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, s.nameOf(live),
+			fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, live.GetUID()))
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != live.GetResourceVersion() {
+		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, s.nameOf(live),
+			fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
+	}
+	return nil
+}
+
+func (s *scope) nameOf(obj resource.Object) string { return obj.GetName() }
+
+// setFinalizers sets the finalizers of garbage collection as the propagation
+// policy wants them.
+func (s *scope) setFinalizers(obj resource.Object, opts *metav1.DeleteOptions) {
+	orphan, foreground := false, false
+	switch {
+	case opts.OrphanDependents != nil:
+		orphan = *opts.OrphanDependents
+	case opts.PropagationPolicy != nil:
+		orphan = *opts.PropagationPolicy == metav1.DeletePropagationOrphan
+		foreground = *opts.PropagationPolicy == metav1.DeletePropagationForeground
+	default:
+		// What the object says already stays.
+		orphan = slices.Contains(obj.GetFinalizers(), metav1.FinalizerOrphanDependents) || s.def.Strategy.OrphanByDefault
+		foreground = slices.Contains(obj.GetFinalizers(), metav1.FinalizerDeleteDependents)
+	}
+	var kept []string
+	for _, f := range obj.GetFinalizers() {
+		if f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+			kept = append(kept, f)
+		}
+	}
+	if orphan {
+		kept = append(kept, metav1.FinalizerOrphanDependents)
+	}
+	if foreground {
+		kept = append(kept, metav1.FinalizerDeleteDependents)
+	}
+	obj.SetFinalizers(kept)
+}
+
+// deleteWorkers is how many objects of a collection are deleted at a time.
+const deleteWorkers = 16
+
+// deleteCollection deletes all objects that match, and answers with the list of
+// them.
+func (s *scope) deleteCollection() error {
+	opts, err := s.deleteOptions()
+	if err != nil {
+		return err
+	}
+	o, err := s.listOptions(false)
+	if err != nil {
+		return err
+	}
+	p, err := s.page(&o)
+	if err != nil {
+		return err
+	}
+	items := make([]resource.Object, len(p.records))
+	work := make(chan int)
+	var mu sync.Mutex
+	var first error
+	var wg sync.WaitGroup
+	for range min(deleteWorkers, len(p.records)) {
+		wg.Go(func() {
+			for i := range work {
+				obj, _, err := s.remove(p.records[i].Key, opts)
+				mu.Lock()
+				if err != nil && !errors.Is(err, storage.ErrNotFound) && first == nil {
+					first = err
+				}
+				items[i] = obj
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range p.records {
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+	if first != nil {
+		return first
+	}
+	result := &page{revision: p.revision, next: p.next, remaining: p.remaining}
+	for _, obj := range items {
+		if obj == nil {
+			continue
+		}
+		stored, err := resource.EncodeStored(s.def, obj)
+		if err != nil {
+			return err
+		}
+		rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName(), Stored: stored}
+		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
+		result.records = append(result.records, rec)
+	}
+	if s.out.media == mediaProto {
+		return s.writeProtoList(result)
+	}
+	return s.writeJSONList(result)
+}

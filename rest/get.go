@@ -1,0 +1,84 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// freshFor is how long a read waits for a revision that the cache has not
+// reached.
+const freshFor = 3 * time.Second
+
+// get answers with one object, or a projection of it.
+func (s *scope) get() error {
+	text := s.r.URL.Query().Get("resourceVersion")
+	revision, err := parseRevision(text)
+	if err != nil {
+		return err
+	}
+	read := store.Read{AtLeast: revision, Any: text == "0"}
+	rec, err := fresh(s, read, func(ctx context.Context) (*store.Record, error) {
+		return s.objects.Get(ctx, s.key(), read)
+	})
+	if err != nil {
+		return err
+	}
+	if s.sub != nil && s.sub.Projection != nil {
+		obj, err := s.decode(rec)
+		if err != nil {
+			return err
+		}
+		return s.respondProjection(http.StatusOK, obj)
+	}
+	return s.respond(http.StatusOK, rec)
+}
+
+// fresh runs a read that may have to wait for a revision; one that does not
+// come is answered as such.
+func fresh[T any](s *scope, read store.Read, run func(context.Context) (T, error)) (T, error) {
+	if read.AtLeast == 0 {
+		return run(s.ctx())
+	}
+	ctx, cancel := context.WithTimeout(s.ctx(), freshFor)
+	defer cancel()
+	v, err := run(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && s.ctx().Err() == nil {
+		err = errTooLargeRevision(read.AtLeast, s.h.Store.Revision())
+	}
+	return v, err
+}
+
+// parseRevision reads a resourceVersion; the empty one is 0.
+func parseRevision(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err == nil && n > 1<<62 {
+		n = 1 << 62
+	}
+	if err != nil {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", errRevision(text, err)))
+	}
+	return int64(n), nil
+}
+
+func errRevision(text string, err error) error {
+	return field.Invalid(field.NewPath("resourceVersion"), text, err.Error())
+}
+
+// errTooLargeRevision is the answer to who asks for what has not happened yet.
+func errTooLargeRevision(asked, current int64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", asked, current), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return err
+}

@@ -1,0 +1,205 @@
+// Package rest is the HTTP verbs on resources.
+//
+// A verb is a file: get.go, list.go, watch.go, create.go, update.go, patch.go,
+// delete.go. Handlers return errors; status.go is the one place that turns them
+// into answers. What kind a request is about comes from a resource.Definition,
+// and no verb knows any kind by name.
+//
+// # A create
+//
+//	Handler.Route → scope (what is asked for, in which form the answer is wanted)
+//	→ readBody, decode → Version.Default, ToHub → Strategy.PrepareCreate, metadata
+//	→ field ownership → validation → store.Resource.Create → answer from the record
+//
+// # A list
+//
+//	Route → scope → list options (resourceVersion, limit, continue, selectors)
+//	→ store.Resource.Snapshot → records that match, written as they are
+//
+// # A watch
+//
+//	Route → scope → store.Resource.Watch → events that are there, one flush
+package rest
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+)
+
+// Handler serves the resources of a catalog from a store.
+type Handler struct {
+	// Catalog returns what is served now.
+	Catalog func() *resource.Catalog
+	Store   *store.Store
+	// Owners keeps track of who owns which fields; nil keeps none.
+	Owners Owners
+	// Logger gets what no client can be told; nil discards it.
+	Logger *slog.Logger
+}
+
+// Owners keeps metadata.managedFields, and merges server-side applies.
+type Owners interface {
+	// Update returns obj, the result of a write other than apply, with the
+	// ownership that follows from live, nil on create.
+	Update(s *resource.Served, subresource string, live, obj resource.Object, manager string, now time.Time) (resource.Object, error)
+	// Apply merges an applied configuration into live, an empty object on
+	// create.
+	Apply(s *resource.Served, subresource string, live resource.Object, patch []byte, manager string, force bool, now time.Time) (resource.Object, error)
+}
+
+// scope is one request: what it is about, and how the answer is wanted.
+type scope struct {
+	h       *Handler
+	w       http.ResponseWriter
+	r       *http.Request
+	req     *request.Request
+	served  *resource.Served
+	def     *resource.Definition
+	sub     *resource.Subresource // nil for the resource itself
+	objects *store.Resource
+	out     output
+	applied bool // by server-side apply, which has settled who owns what
+}
+
+// Route serves a request for a resource, and reports whether the resource is
+// known here.
+func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
+	req := request.From(r.Context())
+	if !req.IsResource || req.Resource == "" {
+		return false
+	}
+	served, ok := h.Catalog().Lookup(req.Group, req.Version, req.Resource)
+	if !ok {
+		return false
+	}
+	s := &scope{h: h, w: w, r: r, req: req, served: served, def: served.Definition}
+	if !s.pathFits() {
+		return false
+	}
+	if err := s.serve(); err != nil {
+		s.fail(err)
+	}
+	return true
+}
+
+// pathFits checks the scope of the path against that of the resource, and
+// finds the subresource.
+func (s *scope) pathFits() bool {
+	if !s.def.Namespaced && s.req.Namespace != "" && s.def.Resource != "namespaces" {
+		return false
+	}
+	if s.def.Namespaced && s.req.Namespace == "" && s.req.Name != "" {
+		return false
+	}
+	if s.req.Subresource == "" {
+		return len(s.req.Parts) <= 2
+	}
+	for i := range s.def.Subresources {
+		if s.def.Subresources[i].Name == s.req.Subresource {
+			s.sub = &s.def.Subresources[i]
+			return len(s.req.Parts) <= 3
+		}
+	}
+	return false
+}
+
+// serve runs the verb.
+func (s *scope) serve() error {
+	if s.served.Version.Deprecation != "" {
+		s.req.Warn(s.served.Version.Deprecation)
+	}
+	verb := s.req.Verb
+	if !slices.Contains(s.verbs(), verb) {
+		return errMethodNotAllowed(s, verb)
+	}
+	var err error
+	if s.out, err = s.negotiate(); err != nil {
+		return err
+	}
+	if s.def.Answer == nil {
+		s.objects = s.h.objects(s.def)
+	}
+	switch verb {
+	case request.Get:
+		return s.get()
+	case request.List:
+		return s.list()
+	case request.Watch:
+		return s.watch()
+	case request.Create:
+		return s.create()
+	case request.Update:
+		return s.update()
+	case request.Patch:
+		return s.patch()
+	case request.Delete:
+		return s.delete()
+	case request.DeleteCollection:
+		return s.deleteCollection()
+	}
+	return errMethodNotAllowed(s, verb)
+}
+
+// allVerbs are those of a resource that does not say.
+func allVerbs() []string {
+	return []string{request.Get, request.List, request.Watch, request.Create, request.Update, request.Patch, request.Delete, request.DeleteCollection}
+}
+
+// verbs returns what can be done with what the path names.
+func (s *scope) verbs() []string {
+	switch {
+	case s.sub == nil && s.def.Verbs != nil:
+		return s.def.Verbs
+	case s.sub == nil && s.def.Answer != nil:
+		return []string{request.Create}
+	case s.sub == nil:
+		return allVerbs()
+	case s.sub.Verbs != nil:
+		return s.sub.Verbs
+	case s.sub.Action != nil:
+		return []string{request.Create}
+	}
+	return []string{request.Get, request.Update, request.Patch}
+}
+
+// objects returns the objects of a definition.
+func (h *Handler) objects(def *resource.Definition) *store.Resource {
+	return h.Store.Resource(def, codec{def})
+}
+
+// codec is how the store reads and writes the objects of a definition.
+type codec struct{ def *resource.Definition }
+
+func (c codec) Encode(obj resource.Object) ([]byte, error) { return resource.EncodeStored(c.def, obj) }
+
+func (c codec) Decode(stored []byte) (resource.Object, error) {
+	return resource.DecodeStored(c.def, stored)
+}
+
+// ctx is the context of the request.
+func (s *scope) ctx() context.Context { return s.r.Context() }
+
+// key is where the object that the path names is kept.
+func (s *scope) key() string { return s.objects.Key(s.req.Namespace, s.req.Name) }
+
+// strategy returns the rules for writing what the path names.
+func (s *scope) strategy() *resource.Strategy {
+	if s.sub != nil && s.sub.Part != nil {
+		return s.sub.Part
+	}
+	return &s.def.Strategy
+}
+
+func (h *Handler) log() *slog.Logger {
+	if h.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return h.Logger
+}

@@ -1,0 +1,315 @@
+package rest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// page is what a list answers with.
+type page struct {
+	records   []*store.Record
+	revision  int64
+	next      string // continue token, "" at the end
+	remaining *int64
+}
+
+// list answers with the objects of a resource.
+func (s *scope) list() error {
+	o, err := s.listOptions(false)
+	if err != nil {
+		return err
+	}
+	p, err := s.page(&o)
+	if err != nil {
+		return err
+	}
+	if s.out.view == viewTable {
+		return s.writeTable(p)
+	}
+	if s.out.media == mediaProto {
+		return s.writeProtoList(p)
+	}
+	return s.writeJSONList(p)
+}
+
+// page reads what a list should show.
+func (s *scope) page(o *listOptions) (*page, error) {
+	prefix := s.listPrefix()
+	read, start := o.read(), ""
+	inconsistent := false
+	if o.continueToken != "" {
+		if o.revisionText != "" && o.revisionText != "0" {
+			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+		}
+		var revision int64
+		var err error
+		if start, revision, err = decodeContinue(o.continueToken, prefix); err != nil {
+			return nil, err
+		}
+		read = store.Read{Exact: revision}
+		if revision < 0 {
+			read, inconsistent = store.Read{}, true
+		}
+	}
+	snap, err := fresh(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
+	switch {
+	case errors.Is(err, storage.ErrFutureRevision):
+		return nil, errTooLargeRevision(read.Exact, s.h.Store.Revision())
+	case errors.Is(err, storage.ErrCompacted) && o.continueToken != "":
+		return nil, errContinueExpired(start, prefix)
+	case err != nil:
+		return nil, err
+	}
+	p := &page{revision: snap.Revision}
+	match := s.match(o, prefix)
+	limited := o.limit > 0 && !read.Any
+	more := false
+	snap.Range(prefix, start, func(rec *store.Record) bool {
+		if !match(rec) {
+			return true
+		}
+		if limited && int64(len(p.records)) == o.limit {
+			more = true
+			return false
+		}
+		p.records = append(p.records, rec)
+		return true
+	})
+	if more {
+		last := p.records[len(p.records)-1].Key
+		at := snap.Revision
+		if inconsistent {
+			at = -1
+		} else {
+			s.objects.Pin(snap)
+		}
+		p.next = encodeContinue(last, prefix, at)
+		if o.labels.Empty() && o.fields.Empty() {
+			var n int64
+			snap.Range(prefix, storage.NextKey(last), func(*store.Record) bool { n++; return true })
+			p.remaining = &n
+		}
+	}
+	return p, nil
+}
+
+// listPrefix is the prefix of the keys that a list or watch is about.
+func (s *scope) listPrefix() string { return s.objects.Key(s.req.Namespace, "") }
+
+// errContinueExpired tells that the pages of a list cannot be consistent any
+// more, with a token to go on all the same.
+func errContinueExpired(start, prefix string) error {
+	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
+		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. " +
+		"Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.")
+	key := start
+	if n := len(key); n > 0 && key[n-1] == 0 {
+		key = key[:n-1]
+	}
+	err.ErrStatus.ListMeta.Continue = encodeContinue(key, prefix, -1)
+	return err
+}
+
+// listKind returns the kind and apiVersion of the list.
+func (s *scope) listKind() (kind, apiVersion string) {
+	if s.out.view == viewMetadata {
+		return "PartialObjectMetadataList", s.out.metaVersion()
+	}
+	return s.def.ListKind, s.served.APIVersion
+}
+
+// writeJSONList streams a list in JSON: the bytes of each record as they are.
+func (s *scope) writeJSONList(p *page) error {
+	if s.out.media == mediaYAML || s.out.pretty {
+		var all buffer
+		if err := s.jsonList(&chunked{w: &all}, p); err != nil {
+			return err
+		}
+		s.write(http.StatusOK, all.b)
+		return nil
+	}
+	// What cannot be encoded must be found before the first byte is sent.
+	if err := s.encodeAll(p); err != nil {
+		return err
+	}
+	w, finish := s.stream(p)
+	c := &chunked{w: w}
+	if err := s.jsonList(c, p); err != nil {
+		return err
+	}
+	c.write([]byte{'\n'})
+	c.flush()
+	return finish()
+}
+
+func (s *scope) encodeAll(p *page) error {
+	for _, rec := range p.records {
+		var err error
+		if s.out.media == mediaProto {
+			_, err = s.protoBody(rec)
+		} else {
+			_, err = s.jsonBody(rec)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stream begins an answer of unknown length, compressed if it will be long
+// and the client accepts it.
+func (s *scope) stream(p *page) (io.Writer, func() error) {
+	s.w.Header().Set("Content-Type", s.out.contentType())
+	size := 0
+	for _, rec := range p.records {
+		if size += len(rec.Stored); size >= gzipFrom {
+			break
+		}
+	}
+	if size >= gzipFrom && acceptsGzip(s.r) {
+		z := beginGzip(s.w, http.StatusOK)
+		return z, z.Close
+	}
+	s.w.WriteHeader(http.StatusOK)
+	return s.w, func() error { return nil }
+}
+
+func (s *scope) jsonList(c *chunked, p *page) error {
+	kind, apiVersion := s.listKind()
+	head := append([]byte(nil), `{"kind":`...)
+	head = strconv.AppendQuote(head, kind)
+	head = append(head, `,"apiVersion":`...)
+	head = strconv.AppendQuote(head, apiVersion)
+	if s.served.Unstructured && s.out.view == viewObject {
+		// Maps have their keys sorted.
+		head = append([]byte(nil), `{"apiVersion":`...)
+		head = strconv.AppendQuote(head, apiVersion)
+		c.write(head, []byte(`,"items":[`))
+		if err := s.jsonItems(c, p); err != nil {
+			return err
+		}
+		tail := append([]byte(nil), `],"kind":`...)
+		tail = strconv.AppendQuote(tail, kind)
+		tail = append(tail, `,"metadata":`...)
+		tail = p.appendMeta(tail)
+		c.write(append(tail, '}'))
+		return nil
+	}
+	head = append(head, `,"metadata":`...)
+	head = p.appendMeta(head)
+	c.write(append(head, `,"items":[`...))
+	if err := s.jsonItems(c, p); err != nil {
+		return err
+	}
+	c.write([]byte("]}"))
+	return nil
+}
+
+func (s *scope) jsonItems(c *chunked, p *page) error {
+	comma := []byte{','}
+	for i, rec := range p.records {
+		if i > 0 {
+			c.write(comma)
+		}
+		if s.out.view == viewMetadata {
+			b, err := s.metadataJSON(nil, rec, false)
+			if err != nil {
+				return err
+			}
+			c.write(b)
+			continue
+		}
+		body, err := s.jsonBody(rec)
+		if err != nil {
+			return err
+		}
+		c.write(body)
+	}
+	return nil
+}
+
+// appendMeta appends the metadata of the list.
+func (p *page) appendMeta(dst []byte) []byte {
+	dst = append(dst, `{"resourceVersion":"`...)
+	dst = strconv.AppendInt(dst, p.revision, 10)
+	dst = append(dst, '"')
+	if p.next != "" {
+		dst = append(dst, `,"continue":"`...)
+		dst = append(dst, p.next...)
+		dst = append(dst, '"')
+	}
+	if p.remaining != nil {
+		dst = append(dst, `,"remainingItemCount":`...)
+		dst = strconv.AppendInt(dst, *p.remaining, 10)
+	}
+	return append(dst, '}')
+}
+
+func (p *page) meta() metav1.ListMeta {
+	return metav1.ListMeta{ResourceVersion: revisionString(p.revision), Continue: p.next, RemainingItemCount: p.remaining}
+}
+
+// writeProtoList streams a list in protobuf: its length is known before it is
+// written.
+func (s *scope) writeProtoList(p *page) error {
+	meta := p.meta()
+	rawMeta, err := meta.Marshal()
+	if err != nil {
+		return err
+	}
+	items := make([][]byte, len(p.records))
+	size := len(appendField(nil, 1, rawMeta))
+	for i, rec := range p.records {
+		if s.out.view == viewMetadata {
+			items[i], err = s.metadataProto(rec)
+		} else {
+			items[i], err = s.protoBody(rec)
+		}
+		if err != nil {
+			return err
+		}
+		size += 1 + uvarintSize(len(items[i])) + len(items[i])
+	}
+	kind, apiVersion := s.listKind()
+	w, finish := s.stream(p)
+	c := &chunked{w: w}
+	head, tail := resource.EnvelopeParts(apiVersion, kind, size)
+	c.write(head, appendField(nil, 1, rawMeta))
+	var prefix [binary.MaxVarintLen64 + 1]byte
+	for _, item := range items {
+		prefix[0] = 2<<3 | 2
+		n := binary.PutUvarint(prefix[1:], uint64(len(item)))
+		c.write(prefix[:n+1], item)
+	}
+	c.write(tail)
+	c.flush()
+	return finish()
+}
+
+func uvarintSize(n int) int {
+	size := 1
+	for n >= 0x80 {
+		n >>= 7
+		size++
+	}
+	return size
+}
+
+// buffer is an io.Writer into memory.
+type buffer struct{ b []byte }
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.b = append(b.b, p...)
+	return len(p), nil
+}

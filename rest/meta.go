@@ -1,0 +1,209 @@
+package rest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"unicode"
+
+	"github.com/apikeel/kelson/resource"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// checkName refuses names in paths that could not name anything.
+func (s *scope) checkName() error {
+	if msgs := path.IsValidPathSegmentName(s.req.Name); s.req.Name != "" && len(msgs) > 0 {
+		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", s.req.Name, strings.Join(msgs, ";")))
+	}
+	return nil
+}
+
+// writeOptions reads the parameters that all writes share.
+func (s *scope) writeOptions(kind string) error {
+	q := s.r.URL.Query()
+	var errs field.ErrorList
+	if dry := q["dryRun"]; len(dry) > 0 {
+		for _, d := range dry {
+			if d != metav1.DryRunAll {
+				errs = append(errs, field.NotSupported(field.NewPath("dryRun"), dry, []string{metav1.DryRunAll}))
+				break
+			}
+		}
+		s.req.DryRun = true
+	}
+	manager := q.Get("fieldManager")
+	errs = append(errs, validateManager(manager)...)
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+	}
+	s.req.FieldManager = managerOrAgent(manager, s.r.UserAgent())
+	return nil
+}
+
+// maxManager is how long the name of a field manager may be.
+const maxManager = 128
+
+func validateManager(name string) (errs field.ErrorList) {
+	p := field.NewPath("fieldManager")
+	if len(name) > maxManager {
+		errs = append(errs, field.TooLong(p, name, maxManager))
+	}
+	for i, r := range name {
+		if !unicode.IsPrint(r) {
+			errs = append(errs, field.Invalid(p, name, fmt.Sprintf("invalid character %#U (at position %d)", r, i)))
+		}
+	}
+	return errs
+}
+
+// managerOrAgent names the field manager of a request that does not: the
+// program in its User-Agent.
+func managerOrAgent(manager, agent string) string {
+	if manager != "" {
+		return manager
+	}
+	name, _, _ := strings.Cut(agent, "/")
+	var b strings.Builder
+	for _, r := range name {
+		if unicode.IsPrint(r) {
+			if b.Len()+len(string(r)) > maxManager {
+				break
+			}
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// namespaceFits puts an object into the namespace of the path.
+func (s *scope) namespaceFits(obj resource.Object) error {
+	if !s.def.Namespaced {
+		if obj.GetNamespace() != "" {
+			return apierrors.NewBadRequest("namespace should not be set on a cluster-scoped resource")
+		}
+		return nil
+	}
+	if obj.GetNamespace() == "" {
+		obj.SetNamespace(s.req.Namespace)
+	}
+	if obj.GetNamespace() != s.req.Namespace {
+		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	return nil
+}
+
+// newMeta sets the metadata that a new object gets from the server.
+func (s *scope) newMeta(obj resource.Object) {
+	obj.SetDeletionTimestamp(nil)
+	obj.SetDeletionGracePeriodSeconds(nil)
+	obj.SetSelfLink("")
+	obj.SetUID(uuid.NewUUID())
+	obj.SetCreationTimestamp(metav1.NewTime(s.req.Received.UTC().Truncate(1e9)))
+	if s.strategy().Generation != nil {
+		obj.SetGeneration(1)
+	}
+	if obj.GetName() == "" && obj.GetGenerateName() != "" {
+		obj.SetName(generateName(obj.GetGenerateName()))
+	}
+}
+
+// generateName appends a random part to a prefix.
+func generateName(prefix string) string {
+	const (
+		letters = "bcdfghjklmnpqrstvwxz2456789"
+		random  = 5
+		maxName = 63
+	)
+	if len(prefix) > maxName-random {
+		prefix = prefix[:maxName-random]
+	}
+	b := []byte(prefix)
+	for range random {
+		b = append(b, letters[rand.IntN(len(letters))])
+	}
+	return string(b)
+}
+
+// validateName is the rule for names of the kind.
+func (s *scope) validateName() apivalidation.ValidateNameFunc {
+	if f := s.def.Strategy.ValidateName; f != nil {
+		return f
+	}
+	return apivalidation.NameIsDNSSubdomain
+}
+
+// validateNew checks a new object.
+func (s *scope) validateNew(obj resource.Object) error {
+	errs := apivalidation.ValidateObjectMetaAccessor(obj, s.def.Namespaced, s.validateName(), field.NewPath("metadata"))
+	if f := s.strategy().Validate; f != nil {
+		errs = append(errs, f(s.ctx(), obj)...)
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(s.groupKind(), obj.GetName(), errs)
+	}
+	s.warn(obj, nil)
+	return nil
+}
+
+// validateChange checks a change of an object.
+func (s *scope) validateChange(obj, old resource.Object) error {
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, field.NewPath("metadata"))
+	st := s.strategy()
+	switch {
+	case st.ValidateUpdate != nil:
+		errs = append(errs, st.ValidateUpdate(s.ctx(), obj, old)...)
+	case st.Validate != nil:
+		errs = append(errs, st.Validate(s.ctx(), obj)...)
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(s.groupKind(), obj.GetName(), errs)
+	}
+	s.warn(obj, old)
+	return nil
+}
+
+func (s *scope) warn(obj, old resource.Object) {
+	if f := s.strategy().Warnings; f != nil {
+		for _, text := range f(s.ctx(), obj, old) {
+			s.req.Warn(text)
+		}
+	}
+}
+
+func (s *scope) groupKind() schema.GroupKind {
+	return schema.GroupKind{Group: s.served.GroupVersion.Group, Kind: s.def.Kind}
+}
+
+func (s *scope) groupResource() schema.GroupResource {
+	return schema.GroupResource{Group: s.served.GroupVersion.Group, Resource: s.def.Resource}
+}
+
+// own records in the metadata which fields the request has set.
+func (s *scope) own(live, obj resource.Object) (resource.Object, error) {
+	if s.applied {
+		return obj, nil
+	}
+	if s.h.Owners == nil {
+		obj.SetManagedFields(nil)
+		return obj, nil
+	}
+	return s.h.Owners.Update(s.served, s.req.Subresource, live, obj, s.req.FieldManager, s.req.Received)
+}
+
+// precondition checks the uid and the resourceVersion that a writer expects.
+func precondition(gr schema.GroupResource, obj resource.Object, uid *types.UID, revision *string) error {
+	if uid != nil && *uid != obj.GetUID() {
+		return apierrors.NewConflict(gr, obj.GetName(), fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *uid, obj.GetUID()))
+	}
+	if revision != nil && *revision != obj.GetResourceVersion() {
+		return apierrors.NewConflict(gr, obj.GetName(), fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *revision, obj.GetResourceVersion()))
+	}
+	return nil
+}

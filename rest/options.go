@@ -1,0 +1,231 @@
+package rest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// listOptions are the parameters of lists, watches and deletes of collections.
+type listOptions struct {
+	labels        labels.Selector
+	fields        fields.Selector
+	revision      int64
+	revisionText  string
+	match         metav1.ResourceVersionMatch
+	limit         int64
+	continueToken string
+	timeout       time.Duration
+	bookmarks     bool
+	initialEvents *bool
+}
+
+// listOptions reads the parameters of the request.
+func (s *scope) listOptions(watch bool) (o listOptions, err error) {
+	q := s.r.URL.Query()
+	bad := func(e error) {
+		if err == nil && e != nil {
+			err = apierrors.NewBadRequest(e.Error())
+		}
+	}
+	if o.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
+		return o, apierrors.NewBadRequest(err.Error())
+	}
+	if o.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
+		return o, apierrors.NewBadRequest(err.Error())
+	}
+	number := func(name string) int64 {
+		n, e := parseInt(q, name)
+		bad(e)
+		return n
+	}
+	o.limit = number("limit")
+	o.timeout = time.Duration(number("timeoutSeconds")) * time.Second
+	o.continueToken = q.Get("continue")
+	o.revisionText = q.Get("resourceVersion")
+	o.match = metav1.ResourceVersionMatch(q.Get("resourceVersionMatch"))
+	o.bookmarks = parseBool(q, "allowWatchBookmarks")
+	if q.Has("sendInitialEvents") {
+		b := parseBool(q, "sendInitialEvents")
+		o.initialEvents = &b
+	}
+	if err != nil {
+		return o, err
+	}
+	for _, r := range o.fields.Requirements() {
+		if !selectable(s.def, r.Field) {
+			return o, errFieldSelector(s.def, r.Field)
+		}
+	}
+	if errs := o.validate(watch); len(errs) > 0 {
+		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	if o.revision, err = parseRevision(o.revisionText); err != nil {
+		return o, err
+	}
+	return o, nil
+}
+
+func parseInt(q url.Values, name string) (int64, error) {
+	text := q.Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+// parseBool reads a parameter as Kubernetes does: there, and not false or 0.
+func parseBool(q url.Values, name string) bool {
+	v, ok := q[name]
+	if !ok || len(v) == 0 {
+		return false
+	}
+	return v[0] != "false" && v[0] != "0"
+}
+
+// validate checks which parameters go together.
+func (o *listOptions) validate(watch bool) field.ErrorList {
+	var errs field.ErrorList
+	match := field.NewPath("resourceVersionMatch")
+	initial := field.NewPath("sendInitialEvents")
+	if !watch {
+		if o.initialEvents != nil {
+			errs = append(errs, field.Forbidden(initial, "sendInitialEvents is forbidden for list"))
+		}
+		if o.match == "" {
+			return errs
+		}
+		if o.revisionText == "" {
+			errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+		}
+		if o.continueToken != "" {
+			errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden when continue is provided"))
+		}
+		if o.match != metav1.ResourceVersionMatchExact && o.match != metav1.ResourceVersionMatchNotOlderThan {
+			errs = append(errs, field.NotSupported(match, o.match, []string{string(metav1.ResourceVersionMatchExact), string(metav1.ResourceVersionMatchNotOlderThan), ""}))
+		}
+		if o.match == metav1.ResourceVersionMatchExact && o.revisionText == "0" {
+			errs = append(errs, field.Forbidden(match, `resourceVersionMatch "exact" is forbidden for resourceVersion "0"`))
+		}
+		return errs
+	}
+	if o.match != "" {
+		if o.initialEvents == nil {
+			errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"))
+		}
+		if o.match != metav1.ResourceVersionMatchNotOlderThan {
+			errs = append(errs, field.NotSupported(match, o.match, []string{string(metav1.ResourceVersionMatchNotOlderThan)}))
+		}
+	} else if o.initialEvents != nil {
+		errs = append(errs, field.Forbidden(match, fmt.Sprintf("sendInitialEvents requires setting resourceVersionMatch to %s", metav1.ResourceVersionMatchNotOlderThan)))
+	}
+	if o.continueToken != "" {
+		errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden when continue is provided"))
+	}
+	return errs
+}
+
+// selectable reports whether selectors can name a field.
+func selectable(def *resource.Definition, path string) bool {
+	if path == "metadata.name" || path == "metadata.namespace" {
+		return true
+	}
+	for i := range def.Fields {
+		if def.Fields[i].Path == path {
+			return true
+		}
+	}
+	return false
+}
+
+func errFieldSelector(def *resource.Definition, path string) error {
+	if len(def.Fields) > 0 {
+		return apierrors.NewBadRequest("field label not supported: " + path)
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("%q is not a known field selector: only %q, %q", path, "metadata.name", "metadata.namespace"))
+}
+
+// match returns which records the request is about.
+func (s *scope) match(o *listOptions, prefix string) store.Match {
+	all := o.labels.Empty() && o.fields.Empty()
+	return func(rec *store.Record) bool {
+		if !strings.HasPrefix(rec.Key, prefix) {
+			return false
+		}
+		return all || o.labels.Matches(rec.Labels()) && o.fields.Matches(s.objects.Fields(rec))
+	}
+}
+
+// read returns how current the state must be that a list shows.
+func (o *listOptions) read() store.Read {
+	switch {
+	case o.revisionText == "":
+		return store.Read{}
+	case o.revision == 0:
+		return store.Read{Any: true}
+	case o.match == metav1.ResourceVersionMatchExact, o.match == "" && o.limit > 0:
+		return store.Read{Exact: o.revision}
+	}
+	return store.Read{AtLeast: o.revision}
+}
+
+// continueToken is where a list in pages goes on. Clients must not look into
+// it, but kube-apiserver's tokens work here and ours there.
+type continueToken struct {
+	Version  string `json:"v"`
+	Revision int64  `json:"rv"`
+	Start    string `json:"start"`
+}
+
+const continueVersion = "meta.k8s.io/v1"
+
+// encode makes a token that goes on after a key below prefix.
+func encodeContinue(key, prefix string, revision int64) string {
+	b, _ := json.Marshal(continueToken{Version: continueVersion, Revision: revision, Start: strings.TrimPrefix(key, prefix) + "\x00"})
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// decodeContinue returns the key at which a list goes on, and at which revision.
+func decodeContinue(text, prefix string) (start string, revision int64, err error) {
+	bad := func(format string, args ...any) (string, int64, error) {
+		return "", 0, apierrors.NewBadRequest("invalid continue token: continue key is not valid: " + fmt.Sprintf(format, args...))
+	}
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return bad("%v", err)
+	}
+	var t continueToken
+	if err := json.Unmarshal(b, &t); err != nil {
+		return bad("%v", err)
+	}
+	switch {
+	case t.Version != continueVersion:
+		return bad("server does not recognize this encoded version %v", t.Version)
+	case t.Revision == 0:
+		return bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
+	case t.Start == "":
+		return bad("encoded start key empty (version meta.k8s.io/v1)")
+	}
+	key := t.Start
+	if !strings.HasPrefix(key, "/") {
+		key = "/" + key
+	}
+	if cleaned := path.Clean(key); cleaned != key {
+		return bad("%s", t.Start)
+	}
+	return prefix + key[1:], t.Revision, nil
+}

@@ -1,0 +1,138 @@
+// Package patch applies the patches of RFC 6902 (JSON patch), RFC 7386 (merge
+// patch) and Kubernetes' own strategic merge patch. Its functions know neither
+// HTTP nor storage; their errors are the statuses that clients get.
+//
+// Each takes check, which is set for the field validations Strict and Warn: then
+// what is wrong with a patch without keeping it from being applied, such as a
+// field that is given twice, is returned beside the result. Under Warn it
+// becomes warnings, under Strict the caller refuses with Invalid.
+package patch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+)
+
+const (
+	// maxOperations is how many operations a JSON patch may have.
+	maxOperations = 10000
+	// maxCopied is how many bytes the copy operations of a JSON patch may add
+	// up to. Without it a few dozen of them double a document into gigabytes.
+	maxCopied = 3 << 20
+)
+
+// limitCopies sets the library's limit, which is a variable of its package, the
+// first time that a patch is applied.
+var limitCopies = sync.OnceFunc(func() { jsonpatch.AccumulatedCopySizeLimit = maxCopied })
+
+// Valid refuses a patch that is not JSON. Servers call it before anything else,
+// even before they know whether the object exists.
+func Valid(patch []byte) error {
+	if !json.Valid(patch) {
+		return apierrors.NewBadRequest("invalid JSON patch")
+	}
+	return nil
+}
+
+// jsonPatchOp is what a JSON patch is decoded into to find fields that an
+// operation does not have. Errors of the decoder name the type, so its name is
+// part of the API.
+type jsonPatchOp struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	From  string `json:"from"`
+	Value any    `json:"value"`
+}
+
+// JSON applies a JSON patch to a document.
+func JSON(original, patch []byte, check bool) (patched []byte, strict []error, err error) {
+	if err := Valid(patch); err != nil {
+		return nil, nil, err
+	}
+	limitCopies()
+	if check {
+		var ops []jsonPatchOp
+		if strict, err = kjson.UnmarshalStrict(patch, &ops); err != nil {
+			text := strings.ReplaceAll(err.Error(), "patch.jsonPatchOp", "handlers.jsonPatchOp")
+			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
+		}
+		for i, e := range strict {
+			strict[i] = fmt.Errorf("json patch %w", e)
+		}
+	}
+	ops, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return nil, nil, apierrors.NewBadRequest(err.Error())
+	}
+	if len(ops) > maxOperations {
+		return nil, nil, apierrors.NewRequestEntityTooLargeError(
+			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(ops)))
+	}
+	if patched, err = apply(ops, original); err != nil {
+		return nil, nil, unprocessable(err)
+	}
+	return patched, strict, nil
+}
+
+// apply guards against the library, which panics on some operations on
+// documents that are not objects.
+func apply(ops jsonpatch.Patch, original []byte) (patched []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			patched, err = nil, fmt.Errorf("cannot apply patch: %v", p)
+		}
+	}()
+	return ops.Apply(original)
+}
+
+// Merge applies a merge patch to a document.
+func Merge(original, patch []byte, check bool) (patched []byte, strict []error, err error) {
+	if err := Valid(patch); err != nil {
+		return nil, nil, err
+	}
+	if check {
+		fields := map[string]any{}
+		if strict, err = kjson.UnmarshalStrict(patch, &fields); err != nil {
+			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
+		}
+	}
+	patched, err = jsonpatch.MergePatch(original, patch)
+	switch {
+	case errors.Is(err, jsonpatch.ErrBadJSONPatch):
+		return nil, nil, apierrors.NewBadRequest(err.Error())
+	case err != nil:
+		return nil, nil, internal(err)
+	}
+	return patched, strict, nil
+}
+
+// Invalid is the answer if the outcome of a patch cannot be decoded, or if it
+// may not be under strict field validation. The value is what was decoded: the
+// patched document, or the strategic merge patch.
+func Invalid(value string, err error) *apierrors.StatusError {
+	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{
+		field.Invalid(field.NewPath("patch"), value, err.Error()),
+	})
+}
+
+func unprocessable(err error) error {
+	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+}
+
+// internal is an error that kube-apiserver has no better code for.
+func internal(err error) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error(),
+	}}
+}

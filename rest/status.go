@@ -1,0 +1,128 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// fail answers a request with an error.
+func (s *scope) fail(err error) {
+	WriteError(s.w, s.r, s.translate(err), s.h)
+}
+
+// translate gives errors of the store the words that clients know.
+func (s *scope) translate(err error) error {
+	var known apierrors.APIStatus
+	if errors.As(err, &known) {
+		return err
+	}
+	gr := schema.GroupResource{Group: s.served.GroupVersion.Group, Resource: s.def.Resource}
+	name := s.req.Name
+	switch {
+	case errors.Is(err, storage.ErrNotFound):
+		return apierrors.NewNotFound(gr, name)
+	case errors.Is(err, storage.ErrExists):
+		return apierrors.NewAlreadyExists(gr, name)
+	case errors.Is(err, storage.ErrConflict):
+		return apierrors.NewConflict(gr, name, errModified)
+	case errors.Is(err, storage.ErrCompacted), errors.Is(err, store.ErrExpired):
+		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
+	case errors.Is(err, storage.ErrTooLarge):
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	case errors.Is(err, storage.ErrUnavailable), errors.Is(err, storage.ErrClosed):
+		return apierrors.NewServiceUnavailable(err.Error())
+	case errors.Is(err, storage.ErrNoSpace), errors.Is(err, storage.ErrReadOnly):
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error()}}
+	}
+	return apierrors.NewInternalError(err)
+}
+
+var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+
+// WriteError answers a request with the Status of an error, in the form that
+// the client asks for if that is possible, else in JSON.
+func WriteError(w http.ResponseWriter, r *http.Request, err error, h *Handler) {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		known = apierrors.NewInternalError(err)
+	}
+	status := known.Status()
+	if status.Code == 0 {
+		status.Code = http.StatusInternalServerError
+	}
+	if status.Code >= 500 && h != nil && !errors.Is(r.Context().Err(), context.Canceled) {
+		h.log().Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	status.Status = metav1.StatusFailure
+	out, err := negotiateStatus(r)
+	if err != nil {
+		out = output{media: mediaJSON}
+	}
+	if status.Code == http.StatusTooManyRequests || status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+		seconds := int32(1)
+		if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+			seconds = status.Details.RetryAfterSeconds
+		}
+		w.Header().Set("Retry-After", fmt.Sprint(seconds))
+	}
+	writeStatus(w, out, int(status.Code), &status)
+}
+
+// writeStatus writes a Status.
+func writeStatus(w http.ResponseWriter, out output, code int, status *metav1.Status) {
+	var body []byte
+	var err error
+	if out.media == mediaProto {
+		raw, merr := status.Marshal()
+		body, err = resource.AppendEnvelope(nil, "v1", "Status", raw), merr
+	} else {
+		body, err = json.Marshal(status)
+		body = append(body, '\n')
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if out.media == mediaYAML {
+		body = toYAML(body)
+	}
+	w.Header().Set("Content-Type", out.contentType())
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+func errMethodNotAllowed(s *scope, verb string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+		Message: "the server does not allow this method on the requested resource",
+		Details: &metav1.StatusDetails{},
+	}}
+}
+
+func errUnsupportedMedia(accepted string, got string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Message: fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s", accepted),
+	}}
+}
+
+func errNotAcceptable(accepted string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+		Message: fmt.Sprintf("only the following media types are accepted: %s", accepted),
+	}}
+}

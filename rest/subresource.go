@@ -1,0 +1,235 @@
+package rest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// respondProjection answers with the projection of an object.
+func (s *scope) respondProjection(code int, obj resource.Object) error {
+	projection, err := s.sub.Projection.Get(obj)
+	if err != nil {
+		return err
+	}
+	return s.respondRuntime(code, projection)
+}
+
+// respondRuntime answers with an object that knows its own kind, or is of that
+// of the subresource.
+func (s *scope) respondRuntime(code int, obj runtime.Object) error {
+	gvk := obj.GetObjectKind().GroupVersionKind()
+	if gvk.Empty() && s.sub != nil {
+		gvk = s.sub.Kind
+		obj.GetObjectKind().SetGroupVersionKind(gvk)
+	}
+	return s.respondOther(code, gvk.GroupVersion().String(), gvk.Kind, obj)
+}
+
+// updateProjection writes a projection back into its object.
+func (s *scope) updateProjection() error {
+	validation, err := s.fieldValidation("UpdateOptions")
+	if err != nil {
+		return err
+	}
+	m, err := s.bodyMedia()
+	if err != nil {
+		return err
+	}
+	body, err := s.readBody()
+	if err != nil {
+		return err
+	}
+	projection := s.sub.New()
+	if err := s.decodeInto(projection, s.sub.Kind, body, m, validation); err != nil {
+		return err
+	}
+	return s.changeProjection(func(resource.Object) (resource.Object, error) { return projection, nil })
+}
+
+// changeProjection changes an object through its projection.
+func (s *scope) changeProjection(next func(current resource.Object) (resource.Object, error)) error {
+	p := s.sub.Projection
+	var result resource.Object
+	_, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
+		live.SetResourceVersion(revisionString(rec.Revision))
+		current, err := p.Get(live)
+		if err != nil {
+			return nil, 0, err
+		}
+		projection, err := next(current)
+		if err != nil {
+			return nil, 0, err
+		}
+		if projection.GetName() != "" && projection.GetName() != s.req.Name {
+			return nil, 0, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", projection.GetName(), s.req.Name))
+		}
+		if v := projection.GetResourceVersion(); v != "" && v != live.GetResourceVersion() {
+			return nil, 0, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
+		}
+		if uid := projection.GetUID(); uid != "" {
+			if err := precondition(s.groupResource(), live, &uid, nil); err != nil {
+				return nil, 0, err
+			}
+		}
+		if p.Validate != nil {
+			if errs := p.Validate(s.ctx(), projection); len(errs) > 0 {
+				return nil, 0, apierrors.NewInvalid(s.sub.Kind.GroupKind(), projection.GetName(), errs)
+			}
+		}
+		obj := live.DeepCopyObject().(resource.Object)
+		if err := p.Set(s.ctx(), obj, projection); err != nil {
+			return nil, 0, err
+		}
+		if obj, err = s.prepareChange(obj, live); err != nil {
+			return nil, 0, err
+		}
+		result = obj
+		if s.req.DryRun {
+			return nil, 0, errDryRun
+		}
+		return obj, s.ttl(obj), nil
+	})
+	if err != nil && err != errDryRun {
+		return err
+	}
+	return s.respondProjection(http.StatusOK, result)
+}
+
+// act runs an action.
+func (s *scope) act() error {
+	if s.sub.Action == nil {
+		return errMethodNotAllowed(s, s.req.Verb)
+	}
+	validation, err := s.fieldValidation("CreateOptions")
+	if err != nil {
+		return err
+	}
+	m, err := s.bodyMedia()
+	if err != nil {
+		return err
+	}
+	raw, err := s.readBody()
+	if err != nil {
+		return err
+	}
+	body := s.sub.New()
+	if err := s.decodeInto(body, s.sub.Kind, raw, m, validation); err != nil {
+		return err
+	}
+	result, err := s.sub.Action(s.ctx(), target{s}, body)
+	if err != nil {
+		return err
+	}
+	if status, ok := result.(*metav1.Status); ok {
+		code := http.StatusCreated
+		if status.Code != 0 {
+			code = int(status.Code)
+		}
+		s.respondStatus(code, status)
+		return nil
+	}
+	return s.respondRuntime(http.StatusCreated, result)
+}
+
+// target is the object of an action.
+type target struct{ s *scope }
+
+func (t target) Namespace() string { return t.s.req.Namespace }
+
+func (t target) Name() string { return t.s.req.Name }
+
+func (t target) Get(ctx context.Context) (resource.Object, error) {
+	rec, err := t.s.objects.Get(ctx, t.s.key(), store.Read{})
+	if err != nil {
+		return nil, t.s.translate(err)
+	}
+	return t.s.decode(rec)
+}
+
+func (t target) Update(ctx context.Context, change func(resource.Object) error) (resource.Object, error) {
+	var result resource.Object
+	rec, err := t.s.objects.Update(ctx, t.s.key(), func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
+		obj.SetResourceVersion(revisionString(current.Revision))
+		if err := change(obj); err != nil {
+			return nil, 0, err
+		}
+		result = obj
+		if t.s.req.DryRun {
+			return nil, 0, errDryRun
+		}
+		return obj, t.s.ttl(obj), nil
+	})
+	if err == errDryRun {
+		return result, nil
+	}
+	if err != nil {
+		return nil, t.s.translate(err)
+	}
+	return t.s.decode(rec)
+}
+
+func (t target) Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime.Object, error) {
+	if opts == nil {
+		opts = &metav1.DeleteOptions{}
+	}
+	if len(opts.DryRun) > 0 {
+		t.s.req.DryRun = true
+	}
+	obj, _, err := t.s.remove(t.s.key(), opts)
+	if err != nil {
+		return nil, t.s.translate(err)
+	}
+	return obj, nil
+}
+
+func (t target) Other(group, name string) (resource.Lister, error) {
+	def, ok := t.s.h.Catalog().Definition(group, name)
+	if !ok {
+		return nil, fmt.Errorf("%w: resource %s.%s", storage.ErrNotFound, name, group)
+	}
+	return lister{t.s.h.objects(def)}, nil
+}
+
+// lister reads objects for actions.
+type lister struct{ objects *store.Resource }
+
+func (l lister) Get(ctx context.Context, namespace, name string) (resource.Object, error) {
+	rec, err := l.objects.Get(ctx, l.objects.Key(namespace, name), store.Read{})
+	if err != nil {
+		return nil, err
+	}
+	return l.decode(rec)
+}
+
+func (l lister) List(ctx context.Context, namespace string) ([]resource.Object, error) {
+	snap, err := l.objects.Snapshot(ctx, store.Read{})
+	if err != nil {
+		return nil, err
+	}
+	var out []resource.Object
+	snap.Range(l.objects.Key(namespace, ""), "", func(rec *store.Record) bool {
+		var obj resource.Object
+		if obj, err = l.decode(rec); err == nil {
+			out = append(out, obj)
+		}
+		return err == nil
+	})
+	return out, err
+}
+
+func (l lister) decode(rec *store.Record) (resource.Object, error) {
+	obj, err := l.objects.Decode(rec)
+	if err == nil {
+		obj.SetResourceVersion(revisionString(rec.Revision))
+	}
+	return obj, err
+}

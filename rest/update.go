@@ -1,0 +1,196 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// update replaces an object, or the part of it that the path names.
+func (s *scope) update() error {
+	if err := s.checkName(); err != nil {
+		return err
+	}
+	if err := s.writeOptions("UpdateOptions"); err != nil {
+		return err
+	}
+	if s.sub != nil && s.sub.Projection != nil {
+		return s.updateProjection()
+	}
+	obj, err := s.decodeBody("UpdateOptions")
+	if err != nil {
+		return err
+	}
+	if err := s.namespaceFits(obj); err != nil {
+		return err
+	}
+	if obj.GetName() == "" {
+		obj.SetName(s.req.Name)
+	}
+	if obj.GetName() != s.req.Name {
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(), s.req.Name))
+	}
+	return s.change(func(live resource.Object) (resource.Object, error) {
+		return obj.DeepCopyObject().(resource.Object), nil
+	}, func() (resource.Object, error) { return obj, nil })
+}
+
+// errDeleteNow ends an update after which nothing holds the object any more.
+var errDeleteNow = errors.New("the last finalizer is gone")
+
+// change replaces an object by what next makes of it. create makes a new one
+// if there is none and the kind allows that.
+func (s *scope) change(next func(live resource.Object) (resource.Object, error), create func() (resource.Object, error)) error {
+	var result, seen resource.Object
+	var end func(bool)
+	finish := func(committed bool) {
+		if end != nil {
+			end(committed)
+			end = nil
+		}
+	}
+	defer func() { finish(false) }()
+	rec, err := s.objects.Update(s.ctx(), s.key(), func(current *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
+		finish(false) // of an attempt that lost
+		live.SetResourceVersion(revisionString(current.Revision))
+		obj, err := next(live.DeepCopyObject().(resource.Object))
+		if err != nil {
+			return nil, 0, err
+		}
+		if obj, err = s.prepareChange(obj, live); err != nil {
+			return nil, 0, err
+		}
+		if begin := s.strategy().Begin; begin != nil {
+			if end, err = begin(s.ctx(), obj, live); err != nil {
+				return nil, 0, err
+			}
+		}
+		result, seen = obj, live
+		if s.deletedBy(obj) {
+			return nil, 0, errDeleteNow
+		}
+		if s.req.DryRun {
+			return nil, 0, errDryRun
+		}
+		return obj, s.ttl(obj), nil
+	})
+	switch {
+	case err == nil:
+		finish(true)
+		return s.respond(http.StatusOK, rec)
+	case errors.Is(err, errDryRun):
+		result.SetResourceVersion(seen.GetResourceVersion())
+		return s.respondObject(http.StatusOK, result)
+	case errors.Is(err, errDeleteNow):
+		if !s.req.DryRun {
+			revision := seen.GetResourceVersion()
+			_, err := s.objects.Delete(s.ctx(), s.key(), func(current *store.Record) error {
+				if revisionString(current.Revision) != revision {
+					return storage.ErrConflict
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			finish(true)
+		}
+		result.SetResourceVersion(seen.GetResourceVersion())
+		return s.respondObject(http.StatusOK, result)
+	case errors.Is(err, storage.ErrNotFound) && create != nil && s.strategy().CreateOnUpdate && s.sub == nil:
+		obj, err := create()
+		if err != nil {
+			return err
+		}
+		return s.createInstead(obj)
+	}
+	return err
+}
+
+var errDryRun = errors.New("dry run")
+
+// createInstead creates an object that an update did not find.
+func (s *scope) createInstead(obj resource.Object) error {
+	if uid := obj.GetUID(); uid != "" {
+		return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: ", uid))
+	}
+	obj.SetResourceVersion("")
+	rec, obj, err := s.insert(obj)
+	if err != nil {
+		return err
+	}
+	if rec == nil {
+		return s.respondObject(http.StatusCreated, obj)
+	}
+	return s.respond(http.StatusCreated, rec)
+}
+
+// prepareChange turns a requested state into the next one: what the request may
+// not change stays, and what is wrong is refused.
+func (s *scope) prepareChange(obj, live resource.Object) (resource.Object, error) {
+	st := s.strategy()
+	version := obj.GetResourceVersion()
+	if version == "" || version == "0" {
+		if st.RequireVersion && s.req.Verb == "update" {
+			return nil, apierrors.NewInvalid(s.groupKind(), obj.GetName(), field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
+		}
+	} else if version != live.GetResourceVersion() {
+		return nil, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
+	}
+	if uid := obj.GetUID(); uid != "" {
+		if err := precondition(s.groupResource(), live, (*types.UID)(&uid), nil); err != nil {
+			return nil, err
+		}
+	}
+	obj.SetGeneration(live.GetGeneration())
+	obj.SetSelfLink("")
+	if obj.GetUID() == "" {
+		obj.SetUID(live.GetUID())
+	}
+	if created := obj.GetCreationTimestamp(); created.IsZero() {
+		obj.SetCreationTimestamp(live.GetCreationTimestamp())
+	}
+	if obj.GetDeletionTimestamp() == nil {
+		obj.SetDeletionTimestamp(live.GetDeletionTimestamp())
+	}
+	if obj.GetDeletionGracePeriodSeconds() == nil {
+		obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	}
+	if st.PrepareUpdate != nil {
+		st.PrepareUpdate(s.ctx(), obj, live)
+	}
+	if g := s.def.Strategy.Generation; g != nil && g(obj, live) {
+		obj.SetGeneration(live.GetGeneration() + 1)
+	}
+	obj, err := s.own(live, obj)
+	if err != nil {
+		return nil, err
+	}
+	obj.SetResourceVersion(live.GetResourceVersion())
+	if err := s.validateChange(obj, live); err != nil {
+		return nil, err
+	}
+	return obj, nil
+}
+
+// deletedBy reports whether nothing holds an object any more whose deletion
+// has begun.
+func (s *scope) deletedBy(obj resource.Object) bool {
+	if obj.GetDeletionTimestamp() == nil || len(obj.GetFinalizers()) > 0 {
+		return false
+	}
+	if held := s.def.Strategy.Held; held != nil && held(obj) {
+		return false
+	}
+	grace := obj.GetDeletionGracePeriodSeconds()
+	return grace == nil || *grace == 0
+}
