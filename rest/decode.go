@@ -205,11 +205,11 @@ func yamlProblems(err error) []error {
 
 // checkKind refuses bodies of another kind or version than the path is about.
 func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error {
-	if got.Kind == "" && got.Version == "" {
-		return nil
-	}
 	if got.Kind == "" {
-		return s.decodeError(missing("Kind", body), schema.GroupVersionKind{}, want, body)
+		got.Kind = want.Kind
+		if got.Version == "" {
+			return nil
+		}
 	}
 	if got.Version == "" {
 		return s.decodeError(missing("apiVersion", body), schema.GroupVersionKind{}, want, body)

@@ -124,6 +124,10 @@ func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 		opts.PropagationPolicy = &p
 	}
 	opts.DryRun = q["dryRun"]
+	if q.Has("ignoreStoreReadErrorWithClusterBreakingPotential") {
+		b := parseBool(q, "ignoreStoreReadErrorWithClusterBreakingPotential")
+		opts.IgnoreStoreReadErrorWithClusterBreakingPotential = &b
+	}
 	return nil
 }
 
@@ -225,6 +229,11 @@ func unchanged(seen *store.Record) func(*store.Record) error {
 
 // mark returns an object as it is when its deletion has begun.
 func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource.Object, error) {
+	if unsafe := opts.IgnoreStoreReadErrorWithClusterBreakingPotential; unsafe != nil && *unsafe {
+		return nil, apierrors.NewConflict(s.groupResource(), live.GetName(), fmt.Errorf(
+			"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage",
+			s.objects.Key(live.GetNamespace(), live.GetName())))
+	}
 	if p := opts.Preconditions; p != nil {
 		if err := s.deletePrecondition(live, p); err != nil {
 			return nil, err
@@ -271,17 +280,15 @@ func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource
 func (s *scope) deletePrecondition(live resource.Object, p *metav1.Preconditions) error {
 	gr := s.groupResource()
 	if p.UID != nil && *p.UID != live.GetUID() {
-		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, s.nameOf(live),
+		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, live.GetName(),
 			fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, live.GetUID()))
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != live.GetResourceVersion() {
-		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, s.nameOf(live),
+		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, live.GetName(),
 			fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
 	}
 	return nil
 }
-
-func (s *scope) nameOf(obj resource.Object) string { return obj.GetName() }
 
 // setFinalizers sets the finalizers of garbage collection as the propagation
 // policy wants them.
@@ -370,8 +377,5 @@ func (s *scope) deleteCollection() error {
 		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
 		result.records = append(result.records, rec)
 	}
-	if s.out.media == mediaProto {
-		return s.writeProtoList(result)
-	}
-	return s.writeJSONList(result)
+	return s.writeList(result)
 }

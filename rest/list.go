@@ -33,10 +33,15 @@ func (s *scope) list() error {
 	if err != nil {
 		return err
 	}
-	if s.out.view == viewTable {
+	return s.writeList(p)
+}
+
+// writeList answers with a list, in the form that is wanted.
+func (s *scope) writeList(p *page) error {
+	switch {
+	case s.out.view == viewTable:
 		return s.writeTable(p)
-	}
-	if s.out.media == mediaProto {
+	case s.out.media == mediaProto:
 		return s.writeProtoList(p)
 	}
 	return s.writeJSONList(p)

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"fmt"
 	"mime"
 	"net/http"
 	"slices"
@@ -54,6 +55,7 @@ const (
 type output struct {
 	media  media
 	view   view
+	list   bool // the view of a list was asked for
 	beta   bool // of meta.k8s.io/v1beta1 instead of v1
 	stream bool
 	pretty bool
@@ -113,10 +115,11 @@ func parseAccept(header string) []clause {
 // negotiate decides how the answer is written.
 func (s *scope) negotiate() (output, error) {
 	watch := s.req.Verb == request.Watch
-	transforms := s.sub == nil && s.def.Answer == nil &&
-		(s.req.Verb == request.Get || s.req.Verb == request.List || watch || s.req.Verb == request.Create ||
-			s.req.Verb == request.Update || s.req.Verb == request.Patch)
+	transforms := s.def.Answer == nil && (s.sub == nil || s.sub.Part != nil)
 	out, err := negotiateHeader(s.r.Header.Get("Accept"), transforms, watch, s.served.Unstructured)
+	if isList := s.req.Verb == request.List || s.req.Verb == request.DeleteCollection; err == nil && !watch && out.view == viewMetadata && out.list != isList {
+		err = errWrongList(s, isList)
+	}
 	out.stream = watch
 	out.pretty = isPretty(s.r)
 	return out, err
@@ -157,7 +160,7 @@ func negotiateHeader(header string, transforms, watch, noProto bool) (output, er
 		case as == "Table" && out.media != mediaProto:
 			out.view = viewTable
 		case as == "PartialObjectMetadata", as == "PartialObjectMetadataList":
-			out.view = viewMetadata
+			out.view, out.list = viewMetadata, as == "PartialObjectMetadataList"
 		default:
 			continue
 		}
@@ -179,6 +182,22 @@ func negotiateHeader(header string, transforms, watch, noProto bool) (output, er
 		return output{}, errNoRepresentation()
 	}
 	return output{}, errNotAcceptable(acceptedTypes)
+}
+
+// errWrongList is the answer to who wants one object's metadata of a list, or
+// the reverse.
+func errWrongList(s *scope, isList bool) error {
+	pkg, _, _ := strings.Cut(s.def.Group, ".")
+	if pkg == "" {
+		pkg = "core"
+	}
+	text := fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (*%s.%s)", pkg, s.def.Kind)
+	if isList {
+		text = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (*%s.%s)", pkg, s.def.ListKind)
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: text,
+	}}
 }
 
 // errNoRepresentation is the answer to an Accept header without any format

@@ -48,6 +48,10 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	if o.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
 		return o, apierrors.NewBadRequest(err.Error())
 	}
+	if s.req.Name != "" {
+		// A watch of one object, by the old path.
+		o.fields = fields.AndSelectors(o.fields, fields.OneTermEqualSelector("metadata.name", s.req.Name))
+	}
 	number := func(name string) int64 {
 		n, e := parseInt(q, name)
 		bad(e)

@@ -18,6 +18,8 @@ import (
 const (
 	// bookmarkEvery is how often a watcher that wants bookmarks gets one.
 	bookmarkEvery = time.Minute
+	// lastBookmark is how long before its end a watch sends one more.
+	lastBookmark = 2 * time.Second
 	// watchFor is how long a watch lasts whose client does not say, at least;
 	// at most it is twice as long, so that not all end at the same time.
 	watchFor = 30 * time.Minute
@@ -50,7 +52,9 @@ func (s *scope) watch() error {
 		return nil
 	}
 	sync := o.initialEvents != nil && *o.initialEvents
-	bookmark := time.NewTimer(bookmarkEvery)
+	// The last bookmark comes shortly before the end, so that the client goes on
+	// from there.
+	bookmark := time.NewTimer(min(bookmarkEvery, max(timeout-lastBookmark, 0)))
 	defer bookmark.Stop()
 	for ctx.Err() == nil {
 		events, more, err := w.Poll(ctx)
@@ -86,7 +90,13 @@ func (s *scope) watch() error {
 					return nil
 				}
 			}
-			bookmark.Reset(bookmarkEvery)
+			next := bookmarkEvery
+			if deadline, ok := ctx.Deadline(); ok {
+				if left := time.Until(deadline) - lastBookmark; left > 0 {
+					next = min(next, left)
+				}
+			}
+			bookmark.Reset(next)
 		case <-ctx.Done():
 		}
 	}
