@@ -1,12 +1,14 @@
 package rest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"strings"
+	"unicode"
 
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -54,7 +56,7 @@ func (s *scope) bodyMedia() (media, error) {
 			}
 		}
 	}
-	return 0, errUnsupportedMedia(acceptedTypes, header)
+	return 0, errUnsupportedMedia(acceptedTypes)
 }
 
 // fieldValidation is what becomes of fields that the server does not know.
@@ -116,10 +118,11 @@ func (s *scope) toHub(obj resource.Object) (resource.Object, error) {
 // decodeInto decodes a body that should be of a kind.
 func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, body []byte, m media, validation fieldValidation) error {
 	var got schema.GroupVersionKind
+	sent := body
 	if m == mediaProto {
-		apiVersion, kind, raw, ok := resource.OpenEnvelope(body)
-		if !ok {
-			return s.decodeError(errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"), got, want, body)
+		apiVersion, kind, raw, err := openEnvelope(body)
+		if err != nil {
+			return s.decodeError(err, got, want, body)
 		}
 		got = schema.FromAPIVersionAndKind(apiVersion, kind)
 		if err := s.checkKind(got, want, body); err != nil {
@@ -127,7 +130,7 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		}
 		um, ok := obj.(interface{ Unmarshal([]byte) error })
 		if !ok {
-			return errUnsupportedMedia(typeJSON+", "+typeYAML, typeProto)
+			return errUnsupportedMedia(typeJSON + ", " + typeYAML)
 		}
 		if err := um.Unmarshal(raw); err != nil {
 			return s.decodeError(err, got, want, body)
@@ -143,15 +146,19 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		}
 		j, err := yaml.YAMLToJSON(body)
 		if err != nil {
-			return s.decodeError(err, got, want, body)
+			return s.decodeError(err, got, want, sent)
 		}
 		body = j
 	}
-	var head metav1.TypeMeta
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &head); err != nil {
-		return s.decodeError(fmt.Errorf("couldn't get version/kind; json parse error: %w", err), got, want, body)
+	// Errors name the type, so its form is part of the API.
+	var head struct {
+		APIVersion string `json:"apiVersion,omitempty"`
+		Kind       string `json:"kind,omitempty"`
 	}
-	got = head.GroupVersionKind()
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &head); err != nil {
+		return s.decodeError(fmt.Errorf("couldn't get version/kind; json parse error: %w", err), got, want, sent)
+	}
+	got = schema.FromAPIVersionAndKind(head.APIVersion, head.Kind)
 	if err := s.checkKind(got, want, body); err != nil {
 		return err
 	}
@@ -177,6 +184,21 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		s.req.Warn(e.Error())
 	}
 	return nil
+}
+
+// openEnvelope returns what is in a protobuf envelope.
+func openEnvelope(body []byte) (apiVersion, kind string, raw []byte, err error) {
+	if len(body) == 0 {
+		return "", "", nil, errors.New("empty data")
+	}
+	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
+		return "", "", nil, errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
+	}
+	apiVersion, kind, raw, ok := resource.OpenEnvelope(body)
+	if !ok {
+		return "", "", nil, io.ErrUnexpectedEOF
+	}
+	return apiVersion, kind, raw, nil
 }
 
 // unmarshal decodes JSON; the problems are what a strict decoder refuses.
@@ -218,12 +240,27 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 		return nil
 	}
 	if _, known := s.h.Catalog().LookupKind(got); !known {
-		return s.decodeError(fmt.Errorf("no kind %q is registered for version %q in scheme %q", got.Kind, got.GroupVersion(), "pkg/api/legacyscheme/scheme.go:30"), got, want, body)
+		return s.decodeError(errUnregistered(got), got, want, body)
 	}
 	if got.Kind != want.Kind {
-		return s.decodeError(fmt.Errorf("no kind %q is registered for version %q", got.Kind, got.GroupVersion()), got, want, body)
+		return s.decodeError(fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, internalPackage(want.Group), want.Kind), got, want, body)
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), want.GroupVersion()))
+}
+
+// errUnregistered is about a kind that nobody knows. The words name a place in
+// the source of kube-apiserver, and clients see them.
+func errUnregistered(got schema.GroupVersionKind) error {
+	return fmt.Errorf("no kind %q is registered for version %q in scheme %q", got.Kind, got.GroupVersion(), "pkg/runtime/scheme.go:111")
+}
+
+// internalPackage is what messages call a group where they name types.
+func internalPackage(group string) string {
+	name, _, _ := strings.Cut(group, ".")
+	if name == "" {
+		return "core"
+	}
+	return name
 }
 
 func missing(what string, body []byte) error {
@@ -238,32 +275,21 @@ func (s *scope) decodeError(err error, got, want schema.GroupVersionKind, body [
 	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", want.Kind, err, summarize(body)))
 }
 
-// summarize shows the beginning of a body that could not be understood.
+// summarize shows the beginning of a body that could not be understood: as it
+// is if it looks like JSON.
 func summarize(body []byte) string {
 	const show = 30
-	if len(body) == 0 {
+	format := "%x"
+	if trimmed := bytes.TrimLeftFunc(body, unicode.IsSpace); len(trimmed) > 0 && trimmed[0] == '{' {
+		format = "%s"
+	}
+	switch {
+	case len(body) == 0:
 		return "<empty>"
+	case len(body) > show:
+		return fmt.Sprintf(format+" ...", body[:show])
 	}
-	text := isText(body)
-	if len(body) > show {
-		if text {
-			return string(body[:show]) + " ..."
-		}
-		return fmt.Sprintf("%x ...", body[:show])
-	}
-	if text {
-		return string(body)
-	}
-	return fmt.Sprintf("%x", body)
-}
-
-func isText(b []byte) bool {
-	for _, c := range b {
-		if c < ' ' && c != '\n' && c != '\r' && c != '\t' || c >= 0x7f {
-			return false
-		}
-	}
-	return true
+	return fmt.Sprintf(format, body)
 }
 
 // decode returns the object of a record, with its resourceVersion.

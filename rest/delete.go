@@ -82,9 +82,12 @@ func (s *scope) deleteMedia() (media, error) {
 
 func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error {
 	if m == mediaProto {
-		_, kind, raw, ok := resource.OpenEnvelope(body)
-		if !ok || kind != "DeleteOptions" {
-			return apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
+		apiVersion, kind, raw, err := openEnvelope(body)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if kind != "DeleteOptions" {
+			return apierrors.NewBadRequest(errUnregistered(schema.FromAPIVersionAndKind(apiVersion, kind)).Error())
 		}
 		if err := opts.Unmarshal(raw); err != nil {
 			return apierrors.NewBadRequest(err.Error())
@@ -102,7 +105,7 @@ func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error
 		return apierrors.NewBadRequest(err.Error())
 	}
 	if opts.Kind != "" && opts.Kind != "DeleteOptions" {
-		return apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
+		return apierrors.NewBadRequest(errUnregistered(opts.GroupVersionKind()).Error())
 	}
 	return nil
 }

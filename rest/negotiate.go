@@ -179,7 +179,7 @@ func negotiateHeader(header string, transforms, watch, noProto bool) (output, er
 		return out, nil
 	}
 	if !known {
-		return output{}, errNoRepresentation()
+		return output{}, errNoRepresentation(watch)
 	}
 	return output{}, errNotAcceptable(acceptedTypes)
 }
@@ -187,10 +187,7 @@ func negotiateHeader(header string, transforms, watch, noProto bool) (output, er
 // errWrongList is the answer to who wants one object's metadata of a list, or
 // the reverse.
 func errWrongList(s *scope, isList bool) error {
-	pkg, _, _ := strings.Cut(s.def.Group, ".")
-	if pkg == "" {
-		pkg = "core"
-	}
+	pkg := internalPackage(s.def.Group)
 	text := fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (*%s.%s)", pkg, s.def.Kind)
 	if isList {
 		text = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (*%s.%s)", pkg, s.def.ListKind)
@@ -202,10 +199,14 @@ func errWrongList(s *scope, isList bool) error {
 
 // errNoRepresentation is the answer to an Accept header without any format
 // that is known.
-func errNoRepresentation() error {
+func errNoRepresentation(watch bool) error {
+	types := acceptedTypes
+	if watch {
+		types += ", " + typeJSON + ";stream=watch, " + typeProto + ";stream=watch"
+	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-		Message: "406: Not Acceptable\n\nAvailable representations: " + acceptedTypes,
+		Message: "406: Not Acceptable\n\nAvailable representations: " + types,
 		Details: &metav1.StatusDetails{},
 	}}
 }

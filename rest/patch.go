@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"mime"
+	"net/http"
 	"strings"
 
 	"github.com/apikeel/kelson/resource"
@@ -82,7 +83,10 @@ func (s *scope) patchType() (types.PatchType, error) {
 			}
 		}
 	}
-	return "", errUnsupportedMedia(strings.Join(accepted, ", "), m)
+	return "", &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Message: "415: Unsupported Media Type", Details: &metav1.StatusDetails{},
+	}}
 }
 
 // patchOptions reads the parameters of a patch.
@@ -169,7 +173,7 @@ func (s *scope) kindChanged(got, want schema.GroupVersionKind) error {
 // apply merges an applied configuration: server-side apply.
 func (s *scope) apply(body []byte) error {
 	if s.h.Owners == nil {
-		return errUnsupportedMedia("application/json-patch+json, application/merge-patch+json", string(types.ApplyYAMLPatchType))
+		return errUnsupportedMedia("application/json-patch+json, application/merge-patch+json")
 	}
 	force := parseBool(s.r.URL.Query(), "force")
 	merge := func(live resource.Object) (resource.Object, error) {

@@ -113,7 +113,7 @@ func errMethodNotAllowed(s *scope, verb string) error {
 	}}
 }
 
-func errUnsupportedMedia(accepted string, got string) error {
+func errUnsupportedMedia(accepted string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
 		Message: fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s", accepted),

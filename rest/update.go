@@ -33,7 +33,7 @@ func (s *scope) update() error {
 		return err
 	}
 	if obj.GetName() == "" {
-		obj.SetName(s.req.Name)
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", s.req.Name))
 	}
 	if obj.GetName() != s.req.Name {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(), s.req.Name))

@@ -1,0 +1,127 @@
+package kelson
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// HealthCheck is one thing that must be well.
+type HealthCheck struct {
+	Name  string
+	Check func(ctx context.Context) error
+	// ReadyOnly: it tells whether the server should get requests, not whether
+	// it would help to start it again.
+	ReadyOnly bool
+}
+
+// installHealth adds /healthz, /livez and /readyz, and a path for every check
+// below each of them.
+func (s *Server) installHealth() error {
+	fine := func(context.Context) error { return nil }
+	checks := []HealthCheck{
+		{Name: "ping", Check: fine},
+		// Records are written when they are made, so there is no queue that
+		// could be stuck. It is here for those who ask for it by name.
+		{Name: "log", Check: fine},
+	}
+	for _, link := range slices.Backward(s.chain) {
+		checks = append(checks, link.HealthChecks...)
+	}
+	for _, hook := range s.hooks {
+		checks = append(checks, HealthCheck{Name: "poststarthook/" + hook.Name, Check: func(context.Context) error {
+			if !hook.done.Load() {
+				return errors.New("not finished")
+			}
+			return nil
+		}})
+	}
+	checks = append(checks, HealthCheck{Name: "shutdown", ReadyOnly: true, Check: func(context.Context) error {
+		if s.stopping.Load() {
+			return errors.New("process is shutting down")
+		}
+		return nil
+	}})
+
+	seen := map[string]bool{}
+	for _, check := range checks {
+		switch {
+		case check.Name == "" || check.Check == nil:
+			return errors.New("a health check has no name or function")
+		case seen[check.Name]:
+			return fmt.Errorf("there are two health checks %q", check.Name)
+		}
+		seen[check.Name] = true
+	}
+	for _, name := range []string{"healthz", "livez", "readyz"} {
+		var own []HealthCheck
+		for _, check := range checks {
+			if !check.ReadyOnly || name == "readyz" {
+				own = append(own, check)
+				s.paths["/"+name+"/"+check.Name] = http.HandlerFunc(check.serve)
+			}
+		}
+		s.paths["/"+name] = s.health(name, own)
+	}
+	return nil
+}
+
+// serve answers for one check.
+func (c HealthCheck) serve(w http.ResponseWriter, r *http.Request) {
+	if err := c.Check(r.Context()); err != nil {
+		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
+		return
+	}
+	_, _ = w.Write([]byte("ok"))
+}
+
+// health answers for all checks together.
+func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		excluded := map[string]bool{}
+		for _, check := range query["exclude"] {
+			excluded[check] = true
+		}
+		var text bytes.Buffer
+		failed := false
+		for _, check := range checks {
+			if excluded[check.Name] {
+				delete(excluded, check.Name)
+				fmt.Fprintf(&text, "[+]%s excluded: ok\n", check.Name)
+			} else if err := check.Check(r.Context()); err != nil {
+				// Everybody can ask, so why it failed is for the log.
+				fmt.Fprintf(&text, "[-]%s failed: reason withheld\n", check.Name)
+				s.Logger.Info("health check failed", "endpoint", name, "check", check.Name, "error", err)
+				failed = true
+			} else {
+				fmt.Fprintf(&text, "[+]%s ok\n", check.Name)
+			}
+		}
+		if len(excluded) > 0 {
+			var unknown []string
+			for check := range excluded {
+				unknown = append(unknown, strconv.Quote(check))
+			}
+			slices.Sort(unknown)
+			fmt.Fprintf(&text, "warn: some health checks cannot be excluded: no matches for %s\n", strings.Join(unknown, ","))
+		}
+		if failed {
+			http.Error(w, text.String()+name+" check failed", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if !query.Has("verbose") {
+			_, _ = w.Write([]byte("ok"))
+			return
+		}
+		fmt.Fprintf(&text, "%s check passed\n", name)
+		_, _ = w.Write(text.Bytes())
+	}
+}

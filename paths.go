@@ -1,0 +1,116 @@
+package kelson
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+// The version of Kubernetes whose API is served.
+const (
+	kubeMajor, kubeMinor, kubePatch = "1", "37", "1"
+	kubeOldestMinor                 = "36"
+)
+
+// Version says which API is served, and from which source the program was
+// built as far as that is known.
+func Version() version.Info {
+	info := version.Info{
+		Major: kubeMajor, Minor: kubeMinor,
+		EmulationMajor: kubeMajor, EmulationMinor: kubeMinor,
+		MinCompatibilityMajor: kubeMajor, MinCompatibilityMinor: kubeOldestMinor,
+		GitVersion: "v" + kubeMajor + "." + kubeMinor + "." + kubePatch + "+kelson",
+		BuildDate:  "1970-01-01T00:00:00Z",
+		GoVersion:  runtime.Version(),
+		Compiler:   runtime.Compiler,
+		Platform:   runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	build, _ := debug.ReadBuildInfo()
+	if build == nil {
+		return info
+	}
+	for _, setting := range build.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			info.GitCommit = setting.Value
+		case "vcs.time":
+			info.BuildDate = setting.Value
+		case "vcs.modified":
+			info.GitTreeState = "clean"
+			if setting.Value == "true" {
+				info.GitTreeState = "dirty"
+			}
+		}
+	}
+	return info
+}
+
+func serveVersion(w http.ResponseWriter, r *http.Request) {
+	code, message := 0, ""
+	switch {
+	case strings.TrimSuffix(r.URL.Path, "/") != "/version":
+		code = http.StatusNotFound
+	case r.Method != http.MethodGet:
+		code = http.StatusMethodNotAllowed
+	case !acceptsExactly(r, mediaJSON):
+		code = http.StatusNotAcceptable
+		message = "406: Not Acceptable\n\nAvailable representations: " + mediaJSON
+	default:
+		writeJSON(w, Version())
+		return
+	}
+	writeError(w, r, apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false))
+}
+
+// acceptsExactly reports whether a media type is among those accepted, or
+// anything is.
+func acceptsExactly(r *http.Request, media string) bool {
+	for _, clause := range strings.Split(cmp.Or(r.Header.Get("Accept"), "*/*"), ",") {
+		kind, _, _ := strings.Cut(clause, ";")
+		if kind = strings.TrimSpace(kind); kind == media || kind == "*/*" {
+			return true
+		}
+	}
+	return false
+}
+
+// serveIndex lists the paths of the whole chain.
+func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
+	paths := map[string]bool{}
+	for path := range s.paths {
+		paths[path] = true
+	}
+	for _, hidden := range []string{"/", "/index.html", "/version/"} {
+		delete(paths, hidden)
+	}
+	for _, link := range s.chain {
+		if link.API == nil {
+			continue
+		}
+		for _, path := range link.API.Paths() {
+			paths[path] = true
+		}
+	}
+	writeJSON(w, metav1.RootPaths{Paths: slices.Sorted(maps.Keys(paths))})
+}
+
+// writeJSON writes a document for people and programs.
+func writeJSON(w http.ResponseWriter, document any) {
+	body, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", mediaJSON)
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,167 @@
+package kelson
+
+import (
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// pipeline is the way of a request through the server, top to bottom.
+func (s *Server) pipeline() handler {
+	return through(
+		s.recoverPanic, // a broken handler costs one request, not the server
+		s.auditID,      // every answer can be traced
+		s.requestInfo,  // what is asked for, as far as path and method tell
+		s.cacheControl, // nobody on the way keeps answers
+		s.deadline,     // no request lasts for ever
+		s.authenticate, // who asks
+	)(s.route)
+}
+
+// A handler answers a request. A stage makes one from the next: it passes
+// requests on, or answers them itself.
+type (
+	handler func(x *exchange)
+	stage   func(next handler) handler
+)
+
+// through joins stages, the first of which sees a request first.
+func through(stages ...stage) stage {
+	return func(h handler) handler {
+		for i := len(stages) - 1; i >= 0; i-- {
+			h = stages[i](h)
+		}
+		return h
+	}
+}
+
+func (s *Server) recoverPanic(next handler) handler {
+	return func(x *exchange) {
+		defer func() {
+			cause := recover()
+			if cause == nil {
+				return
+			}
+			if cause != http.ErrAbortHandler {
+				s.Logger.Error("request caused a panic", "method", x.r.Method, "uri", x.r.RequestURI,
+					"audit", x.AuditID, "panic", cause, "stack", string(debug.Stack()))
+				if x.status == 0 {
+					http.Error(x.w, "This request caused apiserver to panic. Look in the logs for details.", http.StatusInternalServerError)
+					return
+				}
+			}
+			// Half an answer must not look like a whole one: net/http breaks
+			// the stream or connection off.
+			panic(http.ErrAbortHandler)
+		}()
+		next(x)
+	}
+}
+
+func (s *Server) auditID(next handler) handler {
+	return func(x *exchange) {
+		if ids := x.r.Header["Audit-Id"]; len(ids) > 0 {
+			x.AuditID = ids[0]
+		}
+		if x.AuditID == "" {
+			x.AuditID = uuid.NewString()
+		}
+		x.setHeader("Audit-Id", x.AuditID)
+		next(x)
+	}
+}
+
+func (s *Server) requestInfo(next handler) handler {
+	// Errors must not look like HTML to browsers that guess.
+	sanitizer := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+	return func(x *exchange) {
+		info, err := request.Parse(x.r)
+		if err != nil {
+			text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: %v", x.r.RequestURI, err)
+			http.Error(x.w, sanitizer.Replace(text), http.StatusInternalServerError)
+			return
+		}
+		x.Info = info
+		next(x)
+	}
+}
+
+func (s *Server) cacheControl(next handler) handler {
+	return func(x *exchange) {
+		x.setHeader("Cache-Control", "no-cache, private")
+		next(x)
+	}
+}
+
+// deadline bounds a request by the server's time-out and the one that it asks
+// for. Handlers see the end of their context; nothing is taken away from one
+// that does not look, except that it can no longer read or write.
+func (s *Server) deadline(next handler) handler {
+	return func(x *exchange) {
+		if x.LongRunning() {
+			x.endWith(s.ending)
+			next(x)
+			return
+		}
+		timeout := s.RequestTimeout
+		if text, _ := request.Param(x.r.URL.RawQuery, "timeout"); text != "" {
+			asked, err := time.ParseDuration(text)
+			if err != nil {
+				writeError(x.w, x.r, apierrors.NewBadRequest("invalid timeout specified in the request URL - "+err.Error()))
+				return
+			}
+			if asked > 0 && asked < timeout {
+				timeout = asked
+			}
+		}
+		x.setDeadline(x.Received.Add(timeout))
+		if timeout == s.RequestTimeout || !x.late() {
+			next(x)
+		}
+		if x.status == 0 && x.late() {
+			x.writeTimeout()
+		}
+	}
+}
+
+func (s *Server) authenticate(next handler) handler {
+	return func(x *exchange) {
+		user, ok, err := s.Authenticate(x.r)
+		if !ok || err != nil {
+			if err != nil {
+				s.Logger.Warn("request not authenticated", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
+			}
+			// Who is not known gets no connection that is worth flooding.
+			if x.r.ProtoMajor == 2 {
+				x.w.Header().Set("Connection", "close")
+			}
+			writeError(x.w, x.r, apierrors.NewUnauthorized("Unauthorized"))
+			return
+		}
+		x.User = user
+		dropCredentials(x.r.Header)
+		next(x)
+	}
+}
+
+// dropCredentials removes what proved who asks, and what only a trusted proxy
+// may say: nobody further on should see either.
+func dropCredentials(h http.Header) {
+	for name := range h {
+		switch name {
+		case "Authorization", "X-Remote-User", "X-Remote-Uid", "X-Remote-Group":
+			delete(h, name)
+		default:
+			if len(name) > 15 && name[0] == 'X' && strings.HasPrefix(name, "X-Remote-Extra-") {
+				delete(h, name)
+			}
+		}
+	}
+}

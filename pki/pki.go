@@ -1,0 +1,353 @@
+// Package pki keeps the certificates of a server: an authority of its own,
+// what the server shows to clients, and the client certificate of the
+// administrator.
+//
+// # The folder
+//
+//	ca.crt, ca.key   the authority; made once, never changed
+//	server.pem       certificate and key of the server
+//	admin.pem        certificate and key of the administrator
+//
+// The authority may also be brought along: the two files of kubeadm do. The
+// others are made anew when they are missing, run out soon, lack a name or come
+// from another authority; each is one file, so that a certificate and its key
+// are always replaced together. Files appear whole or not at all, and two
+// processes that begin in the same empty folder agree on one authority.
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	caLifetime   = 10 * 365 * 24 * time.Hour
+	leafLifetime = 365 * 24 * time.Hour
+	// renewBefore is how long a certificate must still be good for.
+	renewBefore = 90 * 24 * time.Hour
+	// skew is how far the clocks of clients may be behind.
+	skew = time.Hour
+
+	// AdminUser and AdminGroup are who the administrator's certificate names.
+	AdminUser  = "kubernetes-admin"
+	AdminGroup = "system:masters"
+)
+
+// Authority issues certificates and holds those of the server.
+type Authority struct {
+	cert  *x509.Certificate
+	key   crypto.Signer
+	pem   []byte
+	dir   string // "" if nothing is kept
+	names names
+
+	mu            sync.Mutex // guards the two below
+	server, admin *tls.Certificate
+}
+
+// names are those that a server certificate is for.
+type names struct {
+	dns []string
+	ips []net.IP
+}
+
+// New makes an authority that is forgotten when the process ends. Hosts are
+// names and addresses of the server beyond the usual ones.
+func New(hosts ...string) (*Authority, error) {
+	a := &Authority{names: serverNames(hosts)}
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	certPEM, err := newCA(key)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.setCA(certPEM, keyPEM); err != nil {
+		return nil, err
+	}
+	return a, a.loadLeaves()
+}
+
+// Open reads the certificates in a folder, and makes what is missing.
+func Open(dir string, hosts ...string) (*Authority, error) {
+	a := &Authority{dir: dir, names: serverNames(hosts)}
+	if err := makeFolder(dir); err != nil {
+		return nil, err
+	}
+	if err := a.loadCA(); err != nil {
+		return nil, err
+	}
+	return a, a.loadLeaves()
+}
+
+// serverNames are those under which a server is reached from itself, from
+// outside and from within a cluster.
+func serverNames(hosts []string) names {
+	all := []string{
+		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		"127.0.0.1", "::1", "10.0.0.1",
+	}
+	if hostname, err := os.Hostname(); err == nil {
+		all = append(all, hostname)
+	}
+	var n names
+	for _, host := range append(all, hosts...) {
+		switch ip := net.ParseIP(host); {
+		case host == "" || ip != nil && ip.IsUnspecified():
+		case ip == nil:
+			if !slices.Contains(n.dns, host) {
+				n.dns = append(n.dns, host)
+			}
+		case !slices.ContainsFunc(n.ips, ip.Equal):
+			n.ips = append(n.ips, ip)
+		}
+	}
+	return n
+}
+
+// loadCA reads the authority. The key is the first file made and the one that
+// decides: whoever finds one uses it, and certificates made from the same key
+// by two processes vouch for each other.
+func (a *Authority) loadCA() error {
+	certFile, keyFile := filepath.Join(a.dir, "ca.crt"), filepath.Join(a.dir, "ca.key")
+	certPEM, err := os.ReadFile(certFile)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	keyPEM, err := os.ReadFile(keyFile)
+	if errors.Is(err, os.ErrNotExist) {
+		if certPEM != nil {
+			return fmt.Errorf("%s is there, but its key %s is not: restore it, or remove the folder to begin with a new authority", certFile, keyFile)
+		}
+		var fresh []byte
+		if _, fresh, err = newKey(); err == nil {
+			keyPEM, err = createOnce(keyFile, fresh, 0o600)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if certPEM == nil {
+		key, err := parseKey(keyPEM)
+		if err != nil {
+			return fmt.Errorf("%s: %w", keyFile, err)
+		}
+		fresh, err := newCA(key)
+		if err != nil {
+			return err
+		}
+		if certPEM, err = createOnce(certFile, fresh, 0o644); err != nil {
+			return err
+		}
+	}
+	if err := a.setCA(certPEM, keyPEM); err != nil {
+		return fmt.Errorf("authority in %s: %w", a.dir, err)
+	}
+	return nil
+}
+
+func (a *Authority) setCA(certPEM, keyPEM []byte) error {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return err
+	}
+	signer, ok := pair.PrivateKey.(crypto.Signer)
+	switch {
+	case !ok || !pair.Leaf.IsCA:
+		return errors.New("the certificate is not one of an authority")
+	case time.Now().After(pair.Leaf.NotAfter):
+		return fmt.Errorf("it ended on %s: remove the folder to make a new one, and give every client a new kubeconfig",
+			pair.Leaf.NotAfter.Format(time.DateOnly))
+	}
+	a.cert, a.key, a.pem = pair.Leaf, signer, certPEM
+	return nil
+}
+
+func (a *Authority) loadLeaves() (err error) {
+	if a.server, err = a.leaf("server.pem", a.goodForServer, a.issueServer); err != nil {
+		return err
+	}
+	a.admin, err = a.leaf("admin.pem", func(*x509.Certificate) bool { return true }, func() ([]byte, error) {
+		return a.IssueClient(AdminUser, AdminGroup)
+	})
+	return err
+}
+
+// leaf reads a certificate from its file, or issues it if there is none that
+// will do.
+func (a *Authority) leaf(file string, good func(*x509.Certificate) bool, issue func() ([]byte, error)) (*tls.Certificate, error) {
+	if a.dir != "" {
+		content, err := os.ReadFile(filepath.Join(a.dir, file))
+		if err == nil {
+			// What cannot be read is replaced, like what is missing.
+			if pair, err := tls.X509KeyPair(content, content); err == nil && a.fresh(pair.Leaf) && good(pair.Leaf) {
+				return &pair, nil
+			}
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	content, err := issue()
+	if err != nil {
+		return nil, err
+	}
+	if a.dir != "" {
+		if err := writeFile(filepath.Join(a.dir, file), content, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	pair, err := tls.X509KeyPair(content, content)
+	return &pair, err
+}
+
+// fresh reports whether a certificate is ours and will be good for a while.
+func (a *Authority) fresh(cert *x509.Certificate) bool {
+	return !a.endsSoon(cert) && cert.CheckSignatureFrom(a.cert) == nil
+}
+
+func (a *Authority) endsSoon(cert *x509.Certificate) bool {
+	// One that ends with the authority cannot be made to last longer.
+	return time.Now().Add(renewBefore).After(cert.NotAfter) && cert.NotAfter.Before(a.cert.NotAfter)
+}
+
+func (a *Authority) goodForServer(cert *x509.Certificate) bool {
+	for _, name := range a.names.dns {
+		if !slices.Contains(cert.DNSNames, name) {
+			return false
+		}
+	}
+	for _, ip := range a.names.ips {
+		if !slices.ContainsFunc(cert.IPAddresses, ip.Equal) {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *Authority) issueServer() ([]byte, error) {
+	return a.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		DNSNames:    a.names.dns,
+		IPAddresses: a.names.ips,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+}
+
+// IssueClient makes a client certificate for a user and returns it and its key
+// in one PEM text.
+func (a *Authority) IssueClient(user string, groups ...string) ([]byte, error) {
+	return a.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+func (a *Authority) issue(cert *x509.Certificate) ([]byte, error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	cert.NotBefore, cert.NotAfter = now.Add(-skew), now.Add(leafLifetime)
+	if cert.NotAfter.After(a.cert.NotAfter) {
+		cert.NotAfter = a.cert.NotAfter
+	}
+	cert.KeyUsage = x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, key.Public(), a.key)
+	if err != nil {
+		return nil, err
+	}
+	return append(encodeCert(der), keyPEM...), nil
+}
+
+// ServerCertificate is a GetCertificate for a tls.Config. It renews the
+// certificate of a server that runs for very long.
+func (a *Authority) ServerCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.endsSoon(a.server.Leaf) {
+		if fresh, err := a.leaf("server.pem", a.goodForServer, a.issueServer); err == nil {
+			a.server = fresh
+		}
+	}
+	return a.server, nil
+}
+
+// AdminCertificate returns the client certificate of the administrator.
+func (a *Authority) AdminCertificate() *tls.Certificate { return a.admin }
+
+// CertificatePEM returns the certificate of the authority.
+func (a *Authority) CertificatePEM() []byte { return a.pem }
+
+// Pool returns the authority as the one to trust.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+func newCA(key crypto.Signer) ([]byte, error) {
+	now := time.Now()
+	cert := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: "kelson-ca"},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(caLifetime),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	return encodeCert(der), nil
+}
+
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func newKey() (crypto.Signer, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// parseKey reads a key of the form that newKey writes. It is only asked about
+// keys that have no certificate yet, and those are our own.
+func parseKey(keyPEM []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return nil, errors.New("no private key in it")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("its key cannot sign")
+	}
+	return signer, nil
+}

@@ -1,0 +1,157 @@
+package kelson
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// errStopping is the cause of the end of long-running requests.
+var errStopping = errors.New("the server is shutting down")
+
+// lastBytes is how long the end waits, once no request is left, for what is
+// still in buffers to reach clients.
+const lastBytes = 250 * time.Millisecond
+
+// Run listens, unless Listen was called, and serves until ctx ends or a
+// post-start hook fails; only the latter is an error. This is how it ends:
+//
+//	ctx ends → not ready → pre-shutdown hooks, which may still use the API
+//	→ no new connections → watches end → other requests finish
+//	→ what hooks started ends → Close
+//
+// Each step is bounded; with nothing to wait for all of them take milliseconds.
+// Close is called in any case. A server runs once.
+func (s *Server) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.Listen(); err != nil {
+		return err
+	}
+	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
+	defer endBase()
+	server := s.httpServer(base)
+
+	failed := make(chan error, len(s.hooks)+1)
+	go func() {
+		if err := server.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
+		}
+	}()
+	s.Logger.Info("serving", "server", s.Name, "address", s.listener.Addr().String())
+
+	hooks, endHooks := context.WithCancel(base)
+	defer endHooks()
+	var running sync.WaitGroup
+	for _, hook := range s.hooks {
+		running.Go(func() {
+			if err := protect(hooks, hook.Hook); err != nil && hooks.Err() == nil {
+				failed <- fmt.Errorf("post-start hook %q failed: %w", hook.Name, err)
+				return
+			}
+			hook.done.Store(true)
+		})
+	}
+
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+
+	s.Logger.Info("stopping", "server", s.Name)
+	s.stopping.Store(true)
+	err = errors.Join(err, s.bounded(base, s.runStopHooks))
+	err = errors.Join(err, s.bounded(base, func(ctx context.Context) error { return s.drain(ctx, server) }))
+	endHooks()
+	err = errors.Join(err, s.bounded(base, func(ctx context.Context) error { return wait(ctx, &running) }))
+	endBase() // requests that nobody waits for any longer
+	s.Logger.Info("stopped", "server", s.Name)
+	return err
+}
+
+// bounded runs a step of the end.
+func (s *Server) bounded(ctx context.Context, step func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.ShutdownTimeout)
+	defer cancel()
+	return step(ctx)
+}
+
+func (s *Server) runStopHooks(ctx context.Context) (err error) {
+	for _, hook := range s.stopHooks {
+		if hookErr := protect(ctx, hook); hookErr != nil {
+			err = errors.Join(err, fmt.Errorf("pre-shutdown hook %q failed: %w", hook.Name, hookErr))
+		}
+	}
+	return err
+}
+
+func (s *Server) close() (err error) {
+	for link := s; link != nil; link = link.Delegate {
+		for _, close := range link.Close {
+			err = errors.Join(err, close())
+		}
+	}
+	return err
+}
+
+// drain takes no more connections, ends long-running requests, and waits for
+// the others until ctx ends.
+func (s *Server) drain(ctx context.Context, server *http.Server) error {
+	s.end(errStopping)
+	shut := make(chan error, 1)
+	go func() { shut <- server.Shutdown(ctx) }()
+
+	// Shutdown waits for connections: also for new ones without a request, and
+	// for clients that take their time to hang up. Requests matter, those do
+	// not.
+	var enough <-chan time.Time
+	if s.inFlight.Load() == 0 {
+		enough = time.After(lastBytes)
+	}
+	for {
+		select {
+		case err := <-shut:
+			if err == nil {
+				return nil
+			}
+			left := s.inFlight.Load()
+			s.Logger.Warn("requests are cut off: they did not finish in time", "count", left)
+			return server.Close()
+		case <-s.drained:
+			enough = time.After(lastBytes)
+		case <-enough:
+			if s.inFlight.Load() == 0 {
+				return server.Close()
+			}
+			enough = nil
+		}
+	}
+}
+
+// protect runs a hook, and makes an error of its panic.
+func protect(ctx context.Context, hook Hook) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return hook.Run(ctx)
+}
+
+// wait waits for the goroutines of post-start hooks.
+func wait(ctx context.Context, hooks *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		hooks.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return errors.New("post-start hooks did not end with the server")
+	}
+}

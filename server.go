@@ -1,0 +1,252 @@
+package kelson
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apikeel/kelson/pki"
+	"github.com/apikeel/kelson/request"
+)
+
+// What a Server does unless it is told otherwise.
+const (
+	DefaultAddr            = "127.0.0.1:6443"
+	DefaultRequestTimeout  = 60 * time.Second
+	DefaultShutdownTimeout = 60 * time.Second
+)
+
+// Router is the API of one server of a chain.
+type Router interface {
+	// Route answers a request, or returns false without having touched
+	// anything if the path is not one of its own.
+	Route(w http.ResponseWriter, r *http.Request) bool
+	// Paths lists what the index of the server shows: /api/v1, /apis/apps.
+	Paths() []string
+}
+
+// Hook is something to be done when the server starts or stops.
+type Hook struct {
+	Name string
+	// Run gets a context that ends when the server does. What it starts must
+	// end then too.
+	Run func(ctx context.Context) error
+}
+
+// Server serves an API, alone or as a link of a chain. The zero value is one
+// that knows no API: it can be run, and tells its version and health. Fields
+// must not be changed once it is prepared.
+type Server struct {
+	// Name is for logs.
+	Name string
+	// API is asked first, Delegate if it does not know the path.
+	API      Router
+	Delegate *Server
+	// Paths are handlers beside the API, such as /metrics. A path that ends in
+	// a slash stands for all below it. They go before the API.
+	Paths map[string]http.Handler
+
+	// PostStartHooks run at once when the server listens, each on its own. The
+	// server is not ready before all have returned, and stops if one fails.
+	PostStartHooks []Hook
+	// PreShutdownHooks run one after the other when the server is to stop, as
+	// long as it still answers.
+	PreShutdownHooks []Hook
+	HealthChecks     []HealthCheck
+	// Close are called at the very end, when no request is left: storage is
+	// closed here.
+	Close []func() error
+
+	// The fields below matter for the outermost server only.
+
+	// Addr is where to listen; it defaults to DefaultAddr. Port 0 takes a free
+	// one.
+	Addr string
+	// PKI has the certificates. The default is a new one that is not kept.
+	PKI *pki.Authority
+	// Authenticate says who asks. The default wants a client certificate that
+	// PKI has issued.
+	Authenticate func(r *http.Request) (user request.User, ok bool, err error)
+	// RequestTimeout bounds requests that are not long-running.
+	RequestTimeout time.Duration
+	// ShutdownTimeout bounds how long the end waits for requests and for hooks.
+	ShutdownTimeout time.Duration
+	// Logger gets what operators want to know; nil discards it.
+	Logger *slog.Logger
+
+	prepare    sync.Once
+	prepareErr error
+	chain      []*Server // from the outermost, this one, to the last
+	hooks      []*startHook
+	stopHooks  []Hook
+	paths      map[string]http.Handler
+	handler    handler
+	listener   net.Listener
+
+	stopping atomic.Bool
+	// ending ends when long-running requests have to.
+	ending context.Context
+	end    context.CancelCauseFunc
+	// inFlight counts requests, long-running ones too. When it falls to zero
+	// in a server that stops, drained is told.
+	inFlight atomic.Int64
+	drained  chan struct{}
+}
+
+// startHook is a PostStartHook and whether it is done.
+type startHook struct {
+	Hook
+	done atomic.Bool
+}
+
+// PrepareRun collects what the servers behind this one bring, refuses what does
+// not fit together, and installs the health endpoints. Run does it if nobody
+// has before; from then on the server can be used as an http.Handler.
+func (s *Server) PrepareRun() error {
+	s.prepare.Do(func() { s.prepareErr = s.prepareRun() })
+	return s.prepareErr
+}
+
+func (s *Server) prepareRun() error {
+	s.defaults()
+	for link := s; link != nil; link = link.Delegate {
+		if slices.Contains(s.chain, link) {
+			return fmt.Errorf("server %q is twice in the chain", link.Name)
+		}
+		s.chain = append(s.chain, link)
+	}
+	if s.PKI == nil {
+		host, _, _ := net.SplitHostPort(s.Addr)
+		var err error
+		if s.PKI, err = pki.New(host); err != nil {
+			return err
+		}
+	}
+	if s.Authenticate == nil {
+		s.Authenticate = newCertificates(s.PKI.Pool()).authenticate
+	}
+	s.ending, s.end = context.WithCancelCause(context.Background())
+	s.drained = make(chan struct{}, 1)
+
+	if err := s.collectHooks(); err != nil {
+		return err
+	}
+	if err := s.installPaths(); err != nil {
+		return err
+	}
+	s.handler = s.pipeline()
+	return nil
+}
+
+func (s *Server) defaults() {
+	if s.Addr == "" {
+		s.Addr = DefaultAddr
+	}
+	if s.RequestTimeout == 0 {
+		s.RequestTimeout = DefaultRequestTimeout
+	}
+	if s.ShutdownTimeout == 0 {
+		s.ShutdownTimeout = DefaultShutdownTimeout
+	}
+	if s.Logger == nil {
+		s.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// collectHooks takes over the hooks of the chain. The last server's come
+// first: the others may count on what it sets up.
+func (s *Server) collectHooks() error {
+	var err error
+	seen := map[string]string{}
+	add := func(kind, server string, hook Hook) {
+		key := kind + " " + hook.Name
+		switch other, twice := seen[key]; {
+		case hook.Name == "" || hook.Run == nil:
+			err = errors.Join(err, fmt.Errorf("server %q has a %s hook without a name or function", server, kind))
+		case twice:
+			err = errors.Join(err, fmt.Errorf("%s hook %q of server %q: server %q has one of that name", kind, hook.Name, server, other))
+		}
+		seen[key] = server
+	}
+	for _, link := range slices.Backward(s.chain) {
+		for _, hook := range link.PostStartHooks {
+			add("post-start", link.Name, hook)
+			s.hooks = append(s.hooks, &startHook{Hook: hook})
+		}
+		for _, hook := range link.PreShutdownHooks {
+			add("pre-shutdown", link.Name, hook)
+			s.stopHooks = append(s.stopHooks, hook)
+		}
+	}
+	return err
+}
+
+// installPaths collects the paths of the chain, of which the outermost server
+// wins, and adds those that every server has.
+func (s *Server) installPaths() error {
+	s.paths = map[string]http.Handler{}
+	for _, link := range slices.Backward(s.chain) {
+		maps.Copy(s.paths, link.Paths)
+	}
+	index := http.HandlerFunc(s.serveIndex)
+	s.paths["/"], s.paths["/index.html"] = index, index
+	version := http.HandlerFunc(serveVersion)
+	s.paths["/version"], s.paths["/version/"] = version, version
+	return s.installHealth()
+}
+
+// ServeHTTP sends a request through the pipeline. The server must be prepared.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.inFlight.Add(1)
+	defer func() {
+		if s.inFlight.Add(-1) == 0 && s.stopping.Load() {
+			select {
+			case s.drained <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	x := newExchange(w, r)
+	defer x.finish()
+	s.handler(x)
+}
+
+// route sends a request down the chain until somebody knows its path.
+func (s *Server) route(x *exchange) {
+	// Requests for resources, which are most, need not look at other paths.
+	if !x.IsResource {
+		if handler := s.pathHandler(x.r.URL.Path); handler != nil {
+			handler.ServeHTTP(x.w, x.r)
+			return
+		}
+	}
+	for _, link := range s.chain {
+		if link.API != nil && link.API.Route(x.w, x.r) {
+			return
+		}
+	}
+	http.NotFound(x.w, x.r)
+}
+
+// pathHandler returns the handler of a path, or else of the longest one that
+// ends in a slash and that it is below.
+func (s *Server) pathHandler(path string) http.Handler {
+	if handler := s.paths[path]; handler != nil {
+		return handler
+	}
+	for end := strings.LastIndexByte(path, '/'); end > 0; end = strings.LastIndexByte(path[:end], '/') {
+		if handler := s.paths[path[:end+1]]; handler != nil {
+			return handler
+		}
+	}
+	return nil
+}
