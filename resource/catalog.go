@@ -3,6 +3,7 @@ package resource
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Verbs are those of a Definition that names none.
-var allVerbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+// allVerbs are those of a Definition that names none.
+func allVerbs() []string {
+	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+}
 
 // Catalog is the set of resources that a server serves, and answers which one a
 // request means. It never changes: With makes another one, so lookups need no
@@ -97,7 +100,7 @@ func (c *Catalog) With(groups ...Group) (*Catalog, error) {
 		if at < 0 {
 			n.sources = append(n.sources, s)
 		} else {
-			if len(groups[:i]) > 0 && slices.ContainsFunc(groups[:i], func(g Group) bool { return g.Name == s.name }) {
+			if slices.ContainsFunc(groups[:i], func(g Group) bool { return g.Name == s.name }) {
 				errs = append(errs, fmt.Errorf("group %q: declared twice", s.name))
 			}
 			n.sources[at].eachGroup(changed)
@@ -143,8 +146,23 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 		return g
 	}
 	var errs []error
+	// A group that is declared has its place there, not where a resource of
+	// another one is first met that has a version in it.
+	declared := map[string]bool{}
+	for _, s := range c.sources {
+		declared[s.name] = true
+	}
 	for _, s := range c.sources {
 		group(s.name)
+		met := map[string]bool{}
+		s.eachGroup(met)
+		for _, name := range slices.Sorted(maps.Keys(met)) {
+			if !declared[name] {
+				group(name)
+			}
+		}
+	}
+	for _, s := range c.sources {
 		for _, d := range s.definitions {
 			for i := range d.Versions {
 				v := &d.Versions[i]
@@ -288,7 +306,7 @@ func (d *Definition) complete() {
 		d.Hub = d.Versions[0].Name
 	}
 	if d.Verbs == nil {
-		d.Verbs = allVerbs
+		d.Verbs = allVerbs()
 		if d.Answer != nil {
 			d.Verbs = []string{"create"}
 		}
@@ -328,8 +346,9 @@ func (d *Definition) check() error {
 			wrong("version %s: does not convert to the hub %s", v.Name, hub.Name)
 		}
 	}
+	known := allVerbs()
 	for _, verb := range d.Verbs {
-		if !slices.Contains(allVerbs, verb) {
+		if !slices.Contains(known, verb) {
 			wrong("unknown verb %q", verb)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,7 +26,8 @@ import (
 // ErrNotEncodable: the kind has no protobuf form.
 var ErrNotEncodable = errors.New("object has no protobuf form")
 
-var protoPrefix = []byte("k8s\x00")
+// protoPrefix begins every envelope.
+const protoPrefix = "k8s\x00"
 
 // message is a struct with the protobuf methods that Kubernetes generates.
 type message interface {
@@ -49,7 +51,7 @@ func EncodeStored(def *Definition, obj Object) ([]byte, error) {
 		obj.SetSelfLink("")
 		defer obj.SetSelfLink(link)
 	}
-	if m, ok := obj.(message); ok {
+	if m, ok := obj.(message); ok && !def.StoreJSON {
 		return encodeEnvelope(def.HubAPIVersion(), def.Kind, m)
 	}
 	kind := obj.GetObjectKind()
@@ -91,7 +93,7 @@ func DecodeStored(def *Definition, data []byte) (Object, error) {
 	var version *Version
 	var obj Object
 	var err error
-	if bytes.HasPrefix(data, protoPrefix) {
+	if bytes.HasPrefix(data, []byte(protoPrefix)) {
 		version, obj, err = decodeEnvelope(def, data)
 	} else {
 		version, obj, err = decodeJSON(def, data)
@@ -131,38 +133,36 @@ func decodeEnvelope(def *Definition, data []byte) (*Version, Object, error) {
 }
 
 func decodeJSON(def *Definition, data []byte) (*Version, Object, error) {
-	// Nearly always the hub is what is stored, so it is tried first.
-	hub := def.HubVersion()
-	for version := hub; ; {
-		obj := version.New()
-		if u, ok := obj.(*unstructured.Unstructured); ok {
-			u.Object = nil
-			if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &u.Object); err != nil {
-				return nil, nil, err
-			}
-			if u.Object == nil {
-				return nil, nil, errors.New("not an object")
-			}
-		} else if err := kjson.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
+	version := def.HubVersion()
+	obj := version.New()
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		u.Object = nil
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &u.Object); err != nil {
 			return nil, nil, err
 		}
-		kind := obj.GetObjectKind().GroupVersionKind()
-		stored, err := def.storedVersion([]byte(kind.GroupVersion().String()), []byte(kind.Kind))
-		if err != nil {
-			return nil, nil, err
+		if u.Object == nil {
+			return nil, nil, errors.New("not an object")
 		}
-		_, isMap := obj.(runtime.Unstructured)
-		if !isMap {
-			obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
-		}
-		if stored == version || isMap {
-			return stored, obj, nil
-		}
-		if version != hub {
-			return nil, nil, fmt.Errorf("is of version %s, then of version %s", version.Name, stored.Name)
-		}
-		version = stored
+		version, err := def.storedVersion([]byte(u.GetAPIVersion()), []byte(u.GetKind()))
+		return version, obj, err
 	}
+	// Structs of different versions cannot take each other's JSON.
+	var kind metav1.TypeMeta
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
+		return nil, nil, err
+	}
+	stored, err := def.storedVersion([]byte(kind.APIVersion), []byte(kind.Kind))
+	if err != nil {
+		return nil, nil, err
+	}
+	if stored != version {
+		version, obj = stored, stored.New()
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
+		return nil, nil, err
+	}
+	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return version, obj, nil
 }
 
 // storedVersion returns the version that stored bytes are in. Bytes that do not
@@ -343,7 +343,7 @@ func OpenEnvelope(data []byte) (apiVersion, kind string, raw []byte, ok bool) {
 }
 
 func openEnvelope(data []byte) (env envelope, ok bool) {
-	data, ok = bytes.CutPrefix(data, protoPrefix)
+	data, ok = bytes.CutPrefix(data, []byte(protoPrefix))
 	if !ok {
 		return env, false
 	}

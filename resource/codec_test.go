@@ -129,12 +129,30 @@ func TestStoredAsJSON(t *testing.T) {
 	if err != nil || older.(*plain).Size != 30 {
 		t.Errorf("decoded an older version as %+v, %v", older, err)
 	}
+	if obj, err := DecodeStored(def, []byte(`{"apiVersion":"example.com/v0","kind":"Plain","size":"3"}`)); err == nil {
+		t.Errorf("decoded a wrong type as %+v", obj)
+	}
 	body, err := JSONBody(def, &def.Versions[1], &plain{Size: 50, TypeMeta: metav1.TypeMeta{Kind: "Plain"}})
 	if want := `{"metadata":{},"size":5}`; err != nil || string(body) != want {
 		t.Errorf("body %s, %v", body, err)
 	}
 	if _, err := ProtoBody(def, &def.Versions[0], obj); !errors.Is(err, ErrNotEncodable) {
 		t.Errorf("protobuf of a plain struct: %v", err)
+	}
+}
+
+func TestStoreJSON(t *testing.T) {
+	def := podDefinition()
+	def.StoreJSON = true
+	pod := testPod(t)
+	pod.TypeMeta = metav1.TypeMeta{}
+	stored, err := EncodeStored(&def, pod)
+	if err != nil || !bytes.HasPrefix(stored, []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{`)) {
+		t.Fatalf("stored %.60s, %v", stored, err)
+	}
+	back, err := DecodeStored(&def, stored)
+	if err != nil || !apiequality.Semantic.DeepEqual(pod, back) {
+		t.Errorf("came back different, %v", err)
 	}
 }
 

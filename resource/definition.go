@@ -16,8 +16,8 @@
 // # The life of a write
 //
 //	decode → Version.Default → Version.ToHub
-//	create:  Strategy.Begin → PrepareCreate → Validate → commit → end
-//	update:  Strategy.Begin → PrepareUpdate(new, old) → ValidateUpdate → commit → end
+//	create:  Strategy.PrepareCreate → Begin → Validate → commit → end
+//	update:  Strategy.PrepareUpdate(new, old) → Begin → ValidateUpdate → commit → end
 //
 // Metadata (names, uids, timestamps, generation, finalizers, owner references,
 // managed fields) is handled by the verbs in the same way for every kind, and is
@@ -71,6 +71,9 @@ type Definition struct {
 	// core group and to Group/Resource elsewhere; the built-in kinds follow
 	// what kube-apiserver does.
 	StorageKey string
+	// StoreJSON keeps objects as JSON although the type has a protobuf form, as
+	// kube-apiserver does with the kinds that extend it.
+	StoreJSON bool
 	// TTL returns how long an object is kept, 0 for ever.
 	TTL func(obj Object) time.Duration
 
@@ -90,6 +93,9 @@ type Definition struct {
 	// name and the age.
 	Columns []Column
 	Cells   func(obj Object) ([]any, error)
+	// RowConditions are the conditions of a row: that the work which the object
+	// stands for is done.
+	RowConditions func(obj Object) []metav1.TableRowCondition
 
 	// Fields that a field selector can name, besides metadata.name and, if the
 	// resource is namespaced, metadata.namespace.
@@ -98,6 +104,11 @@ type Definition struct {
 	// Answer makes the resource virtual: nothing is stored, the answer to a
 	// create is computed, as for the access reviews.
 	Answer func(ctx context.Context, obj Object) (Object, error)
+
+	// CreateOn makes a create one of a subresource of another resource in the
+	// group, on the object that has the name of the body: bindings are
+	// "pods/binding". It comes before Answer.
+	CreateOn string
 }
 
 // Version is one form of a resource.
@@ -154,10 +165,10 @@ type Strategy struct {
 
 	// Begin reserves what the object needs outside of itself (addresses, ports)
 	// and may complete the object; old is nil on create, obj on delete. It is
-	// called first, before PrepareCreate or PrepareUpdate, so that the rules
-	// judge the completed object, and its errors hide theirs. end is called when
-	// it is known whether the object was committed, and after any error that
-	// follows.
+	// called between PrepareCreate or PrepareUpdate and the validation, so that
+	// the rules judge the completed object, and its errors hide theirs. end is
+	// called when it is known whether the object was committed, and after any
+	// error that follows.
 	Begin func(ctx context.Context, obj, old Object) (end func(committed bool), err error)
 
 	// CreateOnUpdate: a PUT to a name that does not exist creates it.
@@ -190,6 +201,9 @@ type Subresource struct {
 	Name string
 	// Kind of the body if it is not the resource's own: autoscaling/v1 Scale.
 	Kind schema.GroupVersionKind
+	// Also lists other versions of Kind that a body can be in; they have the
+	// same form.
+	Also []string
 	// New returns an empty body; required with Kind.
 	New func() Object
 	// Verbs; nil stands for get, update and patch, or create for an Action.

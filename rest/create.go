@@ -8,7 +8,6 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // create makes a new object, or runs an action.
@@ -47,7 +46,7 @@ func (s *scope) create() error {
 // record.
 func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Object, err error) {
 	if obj.GetResourceVersion() != "" && obj.GetResourceVersion() != "0" {
-		return nil, nil, apierrors.NewInternalError(errors.New("resourceVersion should not be set on objects to be created"))
+		return nil, nil, errBare(errors.New("resourceVersion should not be set on objects to be created"))
 	}
 	st := s.strategy()
 	if st.PrepareCreate != nil {

@@ -139,6 +139,9 @@ func (s *scope) object(dst []byte, rec *store.Record) ([]byte, error) {
 
 // respond answers with a record.
 func (s *scope) respond(code int, rec *store.Record) error {
+	if s.out.list {
+		return errWrongList(s, false)
+	}
 	body, err := s.object(nil, rec)
 	if err != nil {
 		return err

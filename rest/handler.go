@@ -66,6 +66,7 @@ type scope struct {
 	objects *store.Resource
 	out     output
 	applied bool // by server-side apply, which has settled who owns what
+	context context.Context
 }
 
 // Route serves a request for a resource, and reports whether the resource is
@@ -79,7 +80,7 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	if !ok {
 		return false
 	}
-	s := &scope{h: h, w: w, r: r, req: req, served: served, def: served.Definition}
+	s := &scope{h: h, w: w, r: r, req: req, served: served, def: served.Definition, context: r.Context()}
 	if !s.pathFits() {
 		return false
 	}
@@ -116,8 +117,8 @@ func (s *scope) serve() error {
 		s.req.Warn(s.served.Version.Deprecation)
 	}
 	verb := s.req.Verb
-	if !slices.Contains(s.verbs(), verb) {
-		return errMethodNotAllowed(s, verb)
+	if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) {
+		return errMethodNotAllowed()
 	}
 	var err error
 	if s.out, err = s.negotiate(); err != nil {
@@ -144,7 +145,19 @@ func (s *scope) serve() error {
 	case request.DeleteCollection:
 		return s.deleteCollection()
 	}
-	return errMethodNotAllowed(s, verb)
+	return errMethodNotAllowed()
+}
+
+// methodFits checks that a verb on one object names it, and that one on many
+// does not.
+func (s *scope) methodFits(verb string) bool {
+	switch verb {
+	case request.Get, request.Update, request.Patch, request.Delete:
+		return s.req.Name != ""
+	case request.Create:
+		return (s.req.Name != "") == (s.sub != nil) && (!s.def.Namespaced || s.req.Namespace != "" || s.def.Answer != nil)
+	}
+	return true
 }
 
 // allVerbs are those of a resource that does not say.
@@ -184,7 +197,7 @@ func (c codec) Decode(stored []byte) (resource.Object, error) {
 }
 
 // ctx is the context of the request.
-func (s *scope) ctx() context.Context { return s.r.Context() }
+func (s *scope) ctx() context.Context { return s.context }
 
 // key is where the object that the path names is kept.
 func (s *scope) key() string { return s.objects.Key(s.req.Namespace, s.req.Name) }

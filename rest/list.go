@@ -39,6 +39,8 @@ func (s *scope) list() error {
 // writeList answers with a list, in the form that is wanted.
 func (s *scope) writeList(p *page) error {
 	switch {
+	case s.out.view == viewMetadata && !s.out.list:
+		return errWrongList(s, true)
 	case s.out.view == viewTable:
 		return s.writeTable(p)
 	case s.out.media == mediaProto:

@@ -85,9 +85,7 @@ func managerOrAgent(manager, agent string) string {
 // namespaceFits puts an object into the namespace of the path.
 func (s *scope) namespaceFits(obj resource.Object) error {
 	if !s.def.Namespaced {
-		if obj.GetNamespace() != "" {
-			return apierrors.NewBadRequest("namespace should not be set on a cluster-scoped resource")
-		}
+		obj.SetNamespace("")
 		return nil
 	}
 	if obj.GetNamespace() == "" {

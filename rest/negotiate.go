@@ -117,9 +117,6 @@ func (s *scope) negotiate() (output, error) {
 	watch := s.req.Verb == request.Watch
 	transforms := s.def.Answer == nil && (s.sub == nil || s.sub.Part != nil)
 	out, err := negotiateHeader(s.r.Header.Get("Accept"), transforms, watch, s.served.Unstructured)
-	if isList := s.req.Verb == request.List || s.req.Verb == request.DeleteCollection; err == nil && !watch && out.view == viewMetadata && out.list != isList {
-		err = errWrongList(s, isList)
-	}
 	out.stream = watch
 	out.pretty = isPretty(s.r)
 	return out, err

@@ -105,11 +105,18 @@ func writeStatus(w http.ResponseWriter, out output, code int, status *metav1.Sta
 	_, _ = w.Write(body)
 }
 
-func errMethodNotAllowed(s *scope, verb string) error {
+func errMethodNotAllowed() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
 		Message: "the server does not allow this method on the requested resource",
 		Details: &metav1.StatusDetails{},
+	}}
+}
+
+// errBare is an error for which kube-apiserver has no reason.
+func errBare(err error) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error(),
 	}}
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/resource"
-	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,7 +106,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 // act runs an action.
 func (s *scope) act() error {
 	if s.sub.Action == nil {
-		return errMethodNotAllowed(s, s.req.Verb)
+		return errMethodNotAllowed()
 	}
 	validation, err := s.fieldValidation("CreateOptions")
 	if err != nil {
@@ -192,11 +191,7 @@ func (t target) Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime
 }
 
 func (t target) Other(group, name string) (resource.Lister, error) {
-	def, ok := t.s.h.Catalog().Definition(group, name)
-	if !ok {
-		return nil, fmt.Errorf("%w: resource %s.%s", storage.ErrNotFound, name, group)
-	}
-	return lister{t.s.h.objects(def)}, nil
+	return t.s.h.Lister(group, name)
 }
 
 // lister reads objects for actions.

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
@@ -105,7 +107,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 		}
 		result.SetResourceVersion(seen.GetResourceVersion())
 		return s.respondObject(http.StatusOK, result)
-	case errors.Is(err, storage.ErrNotFound) && create != nil && s.strategy().CreateOnUpdate && s.sub == nil:
+	case errors.Is(err, storage.ErrNotFound) && create != nil && s.strategy().CreateOnUpdate:
 		obj, err := create()
 		if err != nil {
 			return err
@@ -137,34 +139,31 @@ func (s *scope) createInstead(obj resource.Object) error {
 // not change stays, and what is wrong is refused.
 func (s *scope) prepareChange(obj, live resource.Object) (resource.Object, error) {
 	st := s.strategy()
-	version := obj.GetResourceVersion()
-	if version == "" || version == "0" {
-		if st.RequireVersion && s.req.Verb == "update" {
-			return nil, apierrors.NewInvalid(s.groupKind(), obj.GetName(), field.ErrorList{
-				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
-		}
-	} else if version != live.GetResourceVersion() {
-		return nil, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
-	}
-	if uid := obj.GetUID(); uid != "" {
+	replaces := s.req.Verb == request.Update
+	if uid := obj.GetUID(); uid != "" && replaces {
 		if err := precondition(s.groupResource(), live, (*types.UID)(&uid), nil); err != nil {
 			return nil, err
 		}
+	}
+	version := obj.GetResourceVersion()
+	if version == "" || version == "0" {
+		if st.RequireVersion && replaces {
+			return nil, apierrors.NewInvalid(s.groupKind(), obj.GetName(), field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
+		}
+	} else if _, err := strconv.ParseUint(version, 10, 64); err != nil {
+		return nil, errBare(errRevision(version, err))
+	} else if version != live.GetResourceVersion() {
+		return nil, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
 	}
 	obj.SetGeneration(live.GetGeneration())
 	obj.SetSelfLink("")
 	if obj.GetUID() == "" {
 		obj.SetUID(live.GetUID())
 	}
-	if created := obj.GetCreationTimestamp(); created.IsZero() {
-		obj.SetCreationTimestamp(live.GetCreationTimestamp())
-	}
-	if obj.GetDeletionTimestamp() == nil {
-		obj.SetDeletionTimestamp(live.GetDeletionTimestamp())
-	}
-	if obj.GetDeletionGracePeriodSeconds() == nil {
-		obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
-	}
+	obj.SetCreationTimestamp(live.GetCreationTimestamp())
+	obj.SetDeletionTimestamp(live.GetDeletionTimestamp())
+	obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
 	if st.PrepareUpdate != nil {
 		st.PrepareUpdate(s.ctx(), obj, live)
 	}

@@ -1,0 +1,251 @@
+package apps
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Deployments roll out versions of a pod template, with a replica set each.
+func Deployments() resource.Definition {
+	status := resource.Rules[*appsv1.Deployment]{
+		PrepareUpdate: func(_ context.Context, d, old *appsv1.Deployment) {
+			d.Spec, d.Labels = old.Spec, old.Labels
+		},
+		ValidateUpdate: func(_ context.Context, d, old *appsv1.Deployment) field.ErrorList {
+			return validateDeploymentStatus(&d.Status, &old.Status, field.NewPath("status"))
+		},
+	}.Strategy()
+	return resource.Definition{
+		Group:      appsv1.GroupName,
+		Resource:   "deployments",
+		Kind:       "Deployment",
+		ShortNames: []string{"deploy"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		StorageKey: "deployments",
+		Versions: []resource.Version{{
+			Name:    "v1",
+			New:     func() resource.Object { return &appsv1.Deployment{} },
+			NewList: func() runtime.Object { return &appsv1.DeploymentList{} },
+			Default: resource.DefaultFunc(defaultDeployment),
+		}},
+		Strategy: resource.Rules[*appsv1.Deployment]{
+			PrepareCreate: func(_ context.Context, d *appsv1.Deployment) {
+				d.Status = appsv1.DeploymentStatus{}
+				core.DropDisabledTemplateFields(&d.Spec.Template, nil)
+			},
+			PrepareUpdate: func(_ context.Context, d, old *appsv1.Deployment) {
+				d.Status = old.Status
+				core.DropDisabledTemplateFields(&d.Spec.Template, &old.Spec.Template)
+			},
+			Validate: func(_ context.Context, d *appsv1.Deployment) field.ErrorList {
+				return validateDeployment(d, nil)
+			},
+			ValidateUpdate: func(_ context.Context, d, old *appsv1.Deployment) field.ErrorList {
+				errs := validateDeployment(d, old)
+				return append(errs, validation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
+			},
+			Generation: deploymentChanged,
+			Warnings: func(_ context.Context, d, old *appsv1.Deployment) []string {
+				path := field.NewPath("spec", "template")
+				switch {
+				case old == nil:
+					return append(nameWarnings(d.Name), core.PodTemplateWarnings(&d.Spec.Template, nil, path)...)
+				case deploymentChanged(d, old):
+					return core.PodTemplateWarnings(&d.Spec.Template, &old.Spec.Template, path)
+				}
+				return nil
+			},
+		}.Strategy(),
+		Subresources: []resource.Subresource{
+			{Name: "status", Part: &status},
+			scale(func(d *appsv1.Deployment) scalable {
+				return scalable{wanted: &d.Spec.Replicas, seen: d.Status.Replicas, selector: d.Spec.Selector}
+			}),
+		},
+		Columns: append([]resource.Column{
+			core.NameColumn(),
+			{Name: "Ready", Type: "string", Description: "Number of the pod with ready state"},
+			{Name: "Up-to-date", Type: "string", Description: appsv1.DeploymentStatus{}.SwaggerDoc()["updatedReplicas"]},
+			{Name: "Available", Type: "string", Description: appsv1.DeploymentStatus{}.SwaggerDoc()["availableReplicas"]},
+			core.AgeColumn(),
+		}, templateColumns(appsv1.DeploymentSpec{}.SwaggerDoc()["selector"])...),
+		Cells: resource.CellsFunc(func(d *appsv1.Deployment) []any {
+			names, images := containerCells(d.Spec.Template.Spec.Containers)
+			pods := "<invalid>"
+			if selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector); err == nil {
+				pods = selector.String()
+			}
+			return []any{
+				d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, deref(d.Spec.Replicas)),
+				int64(d.Status.UpdatedReplicas), int64(d.Status.AvailableReplicas),
+				core.Since(d.CreationTimestamp.Time), names, images, pods,
+			}
+		}),
+	}
+}
+
+// deploymentChanged: annotations count, since they are copied to the replica
+// sets.
+func deploymentChanged(d, old *appsv1.Deployment) bool {
+	return !equality.Semantic.DeepEqual(d.Spec, old.Spec) || !equality.Semantic.DeepEqual(d.Annotations, old.Annotations)
+}
+
+func defaultDeployment(d *appsv1.Deployment) {
+	spec := &d.Spec
+	setDefault(&spec.Replicas, 1)
+	if spec.Strategy.Type == "" {
+		spec.Strategy.Type = appsv1.RollingUpdateDeploymentStrategyType
+	}
+	if spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType {
+		setDefault(&spec.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
+		setDefault(&spec.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
+		setDefault(&spec.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
+	}
+	setDefault(&spec.RevisionHistoryLimit, 10)
+	setDefault(&spec.ProgressDeadlineSeconds, 600)
+	core.DefaultPodTemplate(&spec.Template)
+	tidyRollback(d)
+}
+
+// tidyRollback brings the annotation that asks for a rollback, once a field
+// with a number, into the form of a number, or takes it away if it is empty.
+func tidyRollback(d *appsv1.Deployment) {
+	text, ok := d.Annotations[appsv1.DeprecatedRollbackTo]
+	if !ok {
+		return
+	}
+	if text == "" {
+		delete(d.Annotations, appsv1.DeprecatedRollbackTo)
+	} else if revision, err := strconv.ParseInt(text, 10, 64); err == nil {
+		d.Annotations[appsv1.DeprecatedRollbackTo] = strconv.FormatInt(revision, 10)
+	}
+}
+
+// validateDeployment judges the specification; old is nil on create.
+func validateDeployment(d, old *appsv1.Deployment) field.ErrorList {
+	spec, path := &d.Spec, field.NewPath("spec")
+	errs := nonnegative(deref(spec.Replicas), path.Child("replicas"))
+	if old == nil {
+		errs = append(errs, validateSelected(spec.Selector, &spec.Template, nil, path)...)
+	} else {
+		errs = append(errs, validateSelected(spec.Selector, &spec.Template, &old.Spec.Template, path)...)
+	}
+	errs = append(errs, validateStrategy(&spec.Strategy, path.Child("strategy"))...)
+	errs = append(errs, nonnegative(spec.MinReadySeconds, path.Child("minReadySeconds"))...)
+	errs = append(errs, nonnegativeIfSet(spec.RevisionHistoryLimit, path.Child("revisionHistoryLimit"))...)
+	if text := d.Annotations[appsv1.DeprecatedRollbackTo]; text != "" {
+		revision, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(appsv1.DeprecatedRollbackTo), text, "must be an integer"))
+		}
+		errs = append(errs, nonnegative(revision, path.Child("rollback", "version"))...)
+	}
+	if limit := spec.ProgressDeadlineSeconds; limit != nil {
+		at := path.Child("progressDeadlineSeconds")
+		errs = append(errs, nonnegative(*limit, at)...)
+		if *limit <= spec.MinReadySeconds {
+			errs = append(errs, field.Invalid(at, *limit, "must be greater than minReadySeconds"))
+		}
+	}
+	return errs
+}
+
+func validateStrategy(s *appsv1.DeploymentStrategy, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	at := path.Child("rollingUpdate")
+	switch s.Type {
+	case appsv1.RecreateDeploymentStrategyType:
+		if s.RollingUpdate != nil {
+			errs = append(errs, field.Forbidden(at, "may not be specified when strategy `type` is 'Recreate'"))
+		}
+	case appsv1.RollingUpdateDeploymentStrategyType:
+		if s.RollingUpdate == nil {
+			return append(errs, field.Required(at, "this should be defaulted and never be nil"))
+		}
+		unavailable, surge := deref(s.RollingUpdate.MaxUnavailable), deref(s.RollingUpdate.MaxSurge)
+		at := at.Child("maxUnavailable")
+		errs = append(errs, validateIntOrPercent(unavailable, at)...)
+		errs = append(errs, validateIntOrPercent(surge, path.Child("rollingUpdate", "maxSurge"))...)
+		share, isPercent := percent(unavailable)
+		surgeShare, _ := percent(surge)
+		if share == 0 && surgeShare == 0 {
+			errs = append(errs, field.Invalid(at, unavailable, "may not be 0 when `maxSurge` is 0"))
+		}
+		if isPercent && share > 100 {
+			errs = append(errs, field.Invalid(at, unavailable, "must not be greater than 100%"))
+		}
+	default:
+		errs = append(errs, field.NotSupported(path, shownStrategy(s),
+			[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType}))
+	}
+	return errs
+}
+
+// shownStrategy is a strategy as errors show it: under the names of Go, and
+// with zeros for what is left out.
+func shownStrategy(s *appsv1.DeploymentStrategy) any {
+	type rollingUpdate struct{ MaxUnavailable, MaxSurge intstr.IntOrString }
+	shown := struct {
+		Type          appsv1.DeploymentStrategyType
+		RollingUpdate *rollingUpdate
+	}{Type: s.Type}
+	if r := s.RollingUpdate; r != nil {
+		shown.RollingUpdate = &rollingUpdate{deref(r.MaxUnavailable), deref(r.MaxSurge)}
+	}
+	return shown
+}
+
+// validateIntOrPercent wants a number that is not negative, or a percentage.
+func validateIntOrPercent(v intstr.IntOrString, path *field.Path) field.ErrorList {
+	if v.Type == intstr.Int {
+		return nonnegative(v.IntVal, path)
+	}
+	var errs field.ErrorList
+	for _, m := range utilvalidation.IsValidPercent(v.StrVal) {
+		errs = append(errs, field.Invalid(path, v, m))
+	}
+	return errs
+}
+
+// percent returns a percentage, or a number that is none.
+func percent(v intstr.IntOrString) (value int, isPercent bool) {
+	if v.Type == intstr.String && len(utilvalidation.IsValidPercent(v.StrVal)) == 0 {
+		value, _ = strconv.Atoi(strings.TrimSuffix(v.StrVal, "%"))
+		return value, true
+	}
+	return v.IntValue(), false
+}
+
+func validateDeploymentStatus(s, old *appsv1.DeploymentStatus, path *field.Path) field.ErrorList {
+	errs := nonnegative(s.ObservedGeneration, path.Child("observedGeneration"))
+	errs = append(errs, nonnegative(s.Replicas, path.Child("replicas"))...)
+	errs = append(errs, nonnegative(s.UpdatedReplicas, path.Child("updatedReplicas"))...)
+	errs = append(errs, nonnegative(s.ReadyReplicas, path.Child("readyReplicas"))...)
+	errs = append(errs, nonnegative(s.AvailableReplicas, path.Child("availableReplicas"))...)
+	errs = append(errs, nonnegative(s.UnavailableReplicas, path.Child("unavailableReplicas"))...)
+	errs = append(errs, nonnegativeIfSet(s.TerminatingReplicas, path.Child("terminatingReplicas"))...)
+	errs = append(errs, nonnegativeIfSet(s.CollisionCount, path.Child("collisionCount"))...)
+	errs = append(errs, atMost(s.UpdatedReplicas, s.Replicas, "status.replicas", path.Child("updatedReplicas"))...)
+	errs = append(errs, atMost(s.ReadyReplicas, s.Replicas, "status.replicas", path.Child("readyReplicas"))...)
+	errs = append(errs, atMost(s.AvailableReplicas, s.Replicas, "status.replicas", path.Child("availableReplicas"))...)
+	errs = append(errs, atMost(s.AvailableReplicas, s.ReadyReplicas, "readyReplicas", path.Child("availableReplicas"))...)
+	if old.CollisionCount != nil && (s.CollisionCount == nil || *s.CollisionCount < *old.CollisionCount) {
+		errs = append(errs, field.Invalid(path.Child("collisionCount"), deref(s.CollisionCount), "cannot be decremented"))
+	}
+	return errs
+}

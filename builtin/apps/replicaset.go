@@ -1,0 +1,121 @@
+package apps
+
+import (
+	"context"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// ReplicaSets keep a number of equal pods running.
+func ReplicaSets() resource.Definition {
+	status := resource.Rules[*appsv1.ReplicaSet]{
+		PrepareUpdate: func(_ context.Context, r, old *appsv1.ReplicaSet) { r.Spec = old.Spec },
+		ValidateUpdate: func(_ context.Context, r, _ *appsv1.ReplicaSet) field.ErrorList {
+			return validateReplicaSetStatus(&r.Status, field.NewPath("status"))
+		},
+	}.Strategy()
+	spec, observed := appsv1.ReplicaSetSpec{}.SwaggerDoc(), appsv1.ReplicaSetStatus{}.SwaggerDoc()
+	return resource.Definition{
+		Group:      appsv1.GroupName,
+		Resource:   "replicasets",
+		Kind:       "ReplicaSet",
+		ShortNames: []string{"rs"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		StorageKey: "replicasets",
+		Versions: []resource.Version{{
+			Name:    "v1",
+			New:     func() resource.Object { return &appsv1.ReplicaSet{} },
+			NewList: func() runtime.Object { return &appsv1.ReplicaSetList{} },
+			Default: resource.DefaultFunc(func(r *appsv1.ReplicaSet) {
+				setDefault(&r.Spec.Replicas, 1)
+				core.DefaultPodTemplate(&r.Spec.Template)
+			}),
+		}},
+		Strategy: resource.Rules[*appsv1.ReplicaSet]{
+			PrepareCreate: func(_ context.Context, r *appsv1.ReplicaSet) {
+				r.Status = appsv1.ReplicaSetStatus{}
+				core.DropDisabledTemplateFields(&r.Spec.Template, nil)
+			},
+			PrepareUpdate: func(_ context.Context, r, old *appsv1.ReplicaSet) {
+				r.Status = old.Status
+				core.DropDisabledTemplateFields(&r.Spec.Template, &old.Spec.Template)
+			},
+			Validate: func(_ context.Context, r *appsv1.ReplicaSet) field.ErrorList {
+				return validateReplicaSet(r, nil)
+			},
+			ValidateUpdate: func(_ context.Context, r, old *appsv1.ReplicaSet) field.ErrorList {
+				errs := validateReplicaSet(r, old)
+				return append(errs, validation.ValidateImmutableField(r.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
+			},
+			Generation: replicaSetChanged,
+			Warnings: func(_ context.Context, r, old *appsv1.ReplicaSet) []string {
+				path := field.NewPath("spec", "template")
+				switch {
+				case old == nil:
+					return append(nameWarnings(r.Name), core.PodTemplateWarnings(&r.Spec.Template, nil, path)...)
+				case replicaSetChanged(r, old):
+					return core.PodTemplateWarnings(&r.Spec.Template, &old.Spec.Template, path)
+				}
+				return nil
+			},
+		}.Strategy(),
+		Subresources: []resource.Subresource{
+			{Name: "status", Part: &status},
+			scale(func(r *appsv1.ReplicaSet) scalable {
+				return scalable{wanted: &r.Spec.Replicas, seen: r.Status.Replicas, selector: r.Spec.Selector}
+			}),
+		},
+		Columns: append([]resource.Column{
+			core.NameColumn(),
+			{Name: "Desired", Type: "integer", Description: spec["replicas"]},
+			{Name: "Current", Type: "integer", Description: observed["replicas"]},
+			{Name: "Ready", Type: "integer", Description: observed["readyReplicas"]},
+			core.AgeColumn(),
+		}, templateColumns(spec["selector"])...),
+		Cells: resource.CellsFunc(func(r *appsv1.ReplicaSet) []any {
+			names, images := containerCells(r.Spec.Template.Spec.Containers)
+			return []any{
+				r.Name, int64(deref(r.Spec.Replicas)), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
+				core.Since(r.CreationTimestamp.Time), names, images, metav1.FormatLabelSelector(r.Spec.Selector),
+			}
+		}),
+	}
+}
+
+func replicaSetChanged(r, old *appsv1.ReplicaSet) bool {
+	return !equality.Semantic.DeepEqual(r.Spec, old.Spec)
+}
+
+// validateReplicaSet judges the specification; old is nil on create.
+func validateReplicaSet(r, old *appsv1.ReplicaSet) field.ErrorList {
+	spec, path := &r.Spec, field.NewPath("spec")
+	errs := nonnegative(deref(spec.Replicas), path.Child("replicas"))
+	errs = append(errs, nonnegative(spec.MinReadySeconds, path.Child("minReadySeconds"))...)
+	if old == nil {
+		return append(errs, validateSelected(spec.Selector, &spec.Template, nil, path)...)
+	}
+	return append(errs, validateSelected(spec.Selector, &spec.Template, &old.Spec.Template, path)...)
+}
+
+func validateReplicaSetStatus(s *appsv1.ReplicaSetStatus, path *field.Path) field.ErrorList {
+	errs := nonnegative(s.Replicas, path.Child("replicas"))
+	errs = append(errs, nonnegative(s.FullyLabeledReplicas, path.Child("fullyLabeledReplicas"))...)
+	errs = append(errs, nonnegative(s.ReadyReplicas, path.Child("readyReplicas"))...)
+	errs = append(errs, nonnegative(s.AvailableReplicas, path.Child("availableReplicas"))...)
+	errs = append(errs, nonnegative(s.ObservedGeneration, path.Child("observedGeneration"))...)
+	errs = append(errs, nonnegativeIfSet(s.TerminatingReplicas, path.Child("terminatingReplicas"))...)
+	errs = append(errs, atMost(s.FullyLabeledReplicas, s.Replicas, "status.replicas", path.Child("fullyLabeledReplicas"))...)
+	errs = append(errs, atMost(s.ReadyReplicas, s.Replicas, "status.replicas", path.Child("readyReplicas"))...)
+	errs = append(errs, atMost(s.AvailableReplicas, s.Replicas, "status.replicas", path.Child("availableReplicas"))...)
+	errs = append(errs, atMost(s.AvailableReplicas, s.ReadyReplicas, "readyReplicas", path.Child("availableReplicas"))...)
+	return errs
+}

@@ -1,0 +1,117 @@
+package apps
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// setDefault fills in a field that was left out.
+func setDefault[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}
+
+// deref returns what p points to, the zero value if it is nil.
+func deref[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+// nonnegative judges a number that cannot be below zero.
+func nonnegative[T ~int32 | ~int64](value T, path *field.Path) field.ErrorList {
+	return validation.ValidateNonnegativeField(int64(value), path)
+}
+
+// nonnegativeIfSet is nonnegative for a number that may be left out.
+func nonnegativeIfSet(value *int32, path *field.Path) field.ErrorList {
+	if value == nil {
+		return nil
+	}
+	return nonnegative(*value, path)
+}
+
+// atMost wants a number of replicas not to exceed another one, which goes by
+// the name.
+func atMost(value, limit int32, name string, path *field.Path) field.ErrorList {
+	if value <= limit {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, value, "cannot be greater than "+name)}
+}
+
+// validateSelected judges the selector of a kind whose pods run for ever, and
+// the template that makes them; path is that of the specification. old is the
+// template before an update, nil on create.
+func validateSelected(selector *metav1.LabelSelector, template, old *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	at := path.Child("selector")
+	if selector == nil {
+		errs = append(errs, field.Required(at, ""))
+	} else {
+		errs = append(errs, metavalidation.ValidateLabelSelector(selector, metavalidation.LabelSelectorValidationOptions{}, at)...)
+		if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
+			// The text is the same for every kind.
+			errs = append(errs, field.Invalid(at, selector, "empty selector is invalid for deployment"))
+		}
+	}
+	matcher, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		// Without a selector there is nothing to hold the template against.
+		return append(errs, field.Invalid(at, selector, "invalid label selector"))
+	}
+	at = path.Child("template")
+	if !matcher.Empty() && !matcher.Matches(labels.Set(template.Labels)) {
+		errs = append(errs, field.Invalid(at.Child("metadata", "labels"), template.Labels, "`selector` does not match template `labels`"))
+	}
+	errs = append(errs, core.ValidatePodTemplateSpec(template, at, old)...)
+	if p := template.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
+		errs = append(errs, field.NotSupported(at.Child("spec", "restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+	}
+	if template.Spec.ActiveDeadlineSeconds != nil {
+		errs = append(errs, field.Forbidden(at.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in ReplicaSet is not Supported"))
+	}
+	return errs
+}
+
+// nameWarnings warns of a name that the names of pods cannot begin with and
+// still be host names.
+func nameWarnings(name string) []string {
+	if msgs := utilvalidation.IsDNS1123Label(name); len(msgs) > 0 {
+		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
+	}
+	return nil
+}
+
+// templateColumns are those that tell, in wide tables, what a template makes;
+// selector describes the last one.
+func templateColumns(selector string) []resource.Column {
+	return []resource.Column{
+		{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},
+		{Name: "Images", Type: "string", Priority: 1, Description: "Images referenced by each container in the template."},
+		{Name: "Selector", Type: "string", Priority: 1, Description: selector},
+	}
+}
+
+// containerCells are the cells for the first two of templateColumns.
+func containerCells(containers []corev1.Container) (names, images string) {
+	var n, i []string
+	for _, c := range containers {
+		n, i = append(n, c.Name), append(i, c.Image)
+	}
+	return strings.Join(n, ","), strings.Join(i, ",")
+}

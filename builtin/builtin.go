@@ -1,0 +1,90 @@
+// Package builtin lists the API groups that every server has.
+package builtin
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/apps"
+	"github.com/apikeel/kelson/builtin/coordination"
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Config is what the groups need from outside.
+type Config struct {
+	Core core.Config
+}
+
+// Groups returns the groups.
+func Groups(cfg Config) []resource.Group {
+	groups := []resource.Group{
+		withFinalizerRule(core.Group(cfg.Core)),
+		withFinalizerRule(apps.Group()),
+		coordination.Group(),
+	}
+	for _, g := range groups {
+		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) { wrap(s, once) })
+	}
+	return groups
+}
+
+// withFinalizerRule adds the rule that all kinds of a group have about the
+// names of finalizers. Events have it where they are judged strictly, and see to
+// that themselves.
+func withFinalizerRule(g resource.Group) resource.Group {
+	path := field.NewPath("metadata", "finalizers")
+	eachStrategy(g, func(d *resource.Definition, s *resource.Strategy) {
+		if d.Resource == "events" {
+			return
+		}
+		wrap(s, func(obj resource.Object, errs field.ErrorList) field.ErrorList {
+			return append(core.ValidateFinalizers(obj.GetFinalizers(), path), errs...)
+		})
+	})
+	return g
+}
+
+// once leaves out what is reported twice.
+func once(_ resource.Object, errs field.ErrorList) field.ErrorList {
+	var out field.ErrorList
+	seen := map[string]bool{}
+	for _, err := range errs {
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
+			out = append(out, err)
+		}
+	}
+	return out
+}
+
+// eachStrategy calls f for the strategies of all kinds and of their parts.
+func eachStrategy(g resource.Group, f func(d *resource.Definition, s *resource.Strategy)) {
+	for i := range g.Resources {
+		d := &g.Resources[i]
+		f(d, &d.Strategy)
+		for _, sub := range d.Subresources {
+			if sub.Part != nil {
+				f(d, sub.Part)
+			}
+		}
+	}
+}
+
+// wrap lets f change what the validation of a strategy says.
+func wrap(s *resource.Strategy, f func(obj resource.Object, errs field.ErrorList) field.ErrorList) {
+	validate, update := s.Validate, s.ValidateUpdate
+	s.Validate = func(ctx context.Context, obj resource.Object) field.ErrorList {
+		var errs field.ErrorList
+		if validate != nil {
+			errs = validate(ctx, obj)
+		}
+		return f(obj, errs)
+	}
+	if update != nil {
+		s.ValidateUpdate = func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+			return f(obj, update(ctx, obj, old))
+		}
+	}
+}

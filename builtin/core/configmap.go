@@ -1,0 +1,76 @@
+package core
+
+import (
+	"context"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// maxDataSize bounds the values of a config map, and those of a secret.
+const maxDataSize = 1 << 20
+
+// ConfigMaps hold text and bytes under keys that can be file names.
+func ConfigMaps() resource.Definition {
+	return resource.Definition{
+		Resource:   "configmaps",
+		Kind:       "ConfigMap",
+		ShortNames: []string{"cm"},
+		Namespaced: true,
+		Versions:   []resource.Version{v1[corev1.ConfigMap, corev1.ConfigMapList](func(cm *corev1.ConfigMap) { emptyNotNull(cm.BinaryData) })},
+		Strategy: resource.Rules[*corev1.ConfigMap]{
+			Validate: func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
+			ValidateUpdate: func(_ context.Context, cm, old *corev1.ConfigMap) field.ErrorList {
+				errs := frozen(cm.Immutable, old.Immutable, map[string]bool{
+					"data":       !maps.Equal(cm.Data, old.Data),
+					"binaryData": !equality.Semantic.DeepEqual(cm.BinaryData, old.BinaryData),
+				})
+				return append(errs, validateConfigMap(cm)...)
+			},
+		}.Strategy(),
+		Columns: []resource.Column{
+			NameColumn(),
+			{Name: "Data", Type: "string", Description: corev1.ConfigMap{}.SwaggerDoc()["data"]},
+			AgeColumn(),
+		},
+		Cells: resource.CellsFunc(func(cm *corev1.ConfigMap) []any {
+			return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), Since(cm.CreationTimestamp.Time)}
+		}),
+	}
+}
+
+// emptyNotNull makes values that are null empty: storage does not know the
+// difference, and an answer should not depend on where it comes from.
+func emptyNotNull(data map[string][]byte) {
+	for key, value := range data {
+		if value == nil {
+			data[key] = []byte{}
+		}
+	}
+}
+
+func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
+	var errs field.ErrorList
+	size := 0
+	for key, value := range cm.Data {
+		path := field.NewPath("data").Key(key)
+		errs = append(errs, invalid(path, key, validation.IsConfigMapKey(key))...)
+		if _, both := cm.BinaryData[key]; both {
+			errs = append(errs, field.Invalid(path, key, "duplicate of key present in binaryData"))
+		}
+		size += len(value)
+	}
+	for key, value := range cm.BinaryData {
+		errs = append(errs, invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
+		size += len(value)
+	}
+	if size > maxDataSize {
+		errs = append(errs, field.TooLong(field.NewPath(""), "", maxDataSize))
+	}
+	return errs
+}

@@ -1,0 +1,416 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const rulesWithoutPolicy = "must specify restartPolicy when restart rules are used"
+
+// podContext is what the containers of a pod are judged by.
+type podContext struct {
+	spec    *corev1.PodSpec
+	volumes map[string]*corev1.VolumeSource
+	// claims are the names of the pod's resource claims.
+	claims sets.Set[string]
+	allow  *allowances
+}
+
+// hostUsers: the pod has no user namespace of its own.
+func (c *podContext) hostUsers() bool { return c.spec.HostUsers == nil || *c.spec.HostUsers }
+
+// eachContainer calls f for every container of a pod, in the order in which
+// they start.
+func eachContainer(spec *corev1.PodSpec, p *field.Path, f func(c *corev1.Container, p *field.Path)) {
+	for i := range spec.InitContainers {
+		f(&spec.InitContainers[i], p.Child("initContainers").Index(i))
+	}
+	for i := range spec.Containers {
+		f(&spec.Containers[i], p.Child("containers").Index(i))
+	}
+	for i := range spec.EphemeralContainers {
+		f((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon), p.Child("ephemeralContainers").Index(i))
+	}
+}
+
+// anyContainer reports whether f holds for a container of a pod.
+func anyContainer(spec *corev1.PodSpec, f func(c *corev1.Container) bool) bool {
+	return slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return f(&c) }) ||
+		slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool { return f(&c) }) ||
+		slices.ContainsFunc(spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
+			return f((*corev1.Container)(&c.EphemeralContainerCommon))
+		})
+}
+
+// isSidecar reports whether an init container goes on running beside the others.
+func isSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+func checkContainers(e *problems, ctx *podContext, p *field.Path) {
+	if len(ctx.spec.Containers) == 0 {
+		e.required(p, "")
+		return
+	}
+	names, ports := sets.New[string](), sets.New[string]()
+	for i := range ctx.spec.Containers {
+		c, cp := &ctx.spec.Containers[i], p.Index(i)
+		checkContainer(e, ctx, c, cp)
+		if names.Has(c.Name) {
+			e.duplicate(cp.Child("name"), c.Name)
+		}
+		names.Insert(c.Name)
+		checkRunning(e, ctx, c, cp)
+		checkRestartPolicy(e, c, cp)
+	}
+	for i := range ctx.spec.Containers {
+		checkHostPorts(e, &ctx.spec.Containers[i], ports, p.Index(i))
+	}
+}
+
+func checkInitContainers(e *problems, ctx *podContext, p *field.Path) {
+	names := sets.New[string]()
+	for i := range ctx.spec.Containers {
+		names.Insert(ctx.spec.Containers[i].Name)
+	}
+	for i := range ctx.spec.InitContainers {
+		c, cp := &ctx.spec.InitContainers[i], p.Index(i)
+		checkContainer(e, ctx, c, cp)
+		if c.RestartPolicy != nil {
+			checkRestartPolicy(e, c, cp)
+		} else if len(c.RestartPolicyRules) > 0 {
+			e.required(cp.Child("restartPolicy"), rulesWithoutPolicy)
+		}
+		if names.Has(c.Name) {
+			e.duplicate(cp.Child("name"), c.Name)
+		} else if c.Name != "" {
+			names.Insert(c.Name)
+		}
+		// Init containers run one after the other, so each has the ports to
+		// itself; the index is that of a list of one.
+		checkHostPorts(e, c, sets.New[string](), p.Index(0))
+
+		if isSidecar(c) {
+			checkRunning(e, ctx, c, cp)
+			continue
+		}
+		const sidecarsOnly = "may not be set for init containers without restartPolicy=Always"
+		if c.Lifecycle != nil {
+			e.forbidden(cp.Child("lifecycle"), sidecarsOnly)
+		}
+		if c.LivenessProbe != nil {
+			e.forbidden(cp.Child("livenessProbe"), sidecarsOnly)
+		}
+		if c.ReadinessProbe != nil {
+			e.forbidden(cp.Child("readinessProbe"), sidecarsOnly)
+		}
+		if c.StartupProbe != nil {
+			e.forbidden(cp.Child("startupProbe"), sidecarsOnly)
+		}
+		for j, r := range c.ResizePolicy {
+			if r.RestartPolicy == corev1.RestartContainer && !ctx.allow.initRestartOnResize {
+				e.invalid(cp.Child("resizePolicy").Index(j).Child("restartPolicy"), r.RestartPolicy,
+					"must not be set to 'RestartContainer' for non-sidecar initContainers")
+			}
+		}
+	}
+}
+
+func checkEphemeralContainers(e *problems, ctx *podContext, p *field.Path) {
+	const forbidden = "cannot be set for an Ephemeral Container"
+	others := sets.New[string]()
+	for i := range ctx.spec.Containers {
+		others.Insert(ctx.spec.Containers[i].Name)
+	}
+	for i := range ctx.spec.InitContainers {
+		others.Insert(ctx.spec.InitContainers[i].Name)
+	}
+	all := others.Clone()
+	for i := range ctx.spec.EphemeralContainers {
+		ec, cp := &ctx.spec.EphemeralContainers[i], p.Index(i)
+		c := (*corev1.Container)(&ec.EphemeralContainerCommon)
+		checkContainer(e, ctx, c, cp)
+		checkImageSpaces(e, c, cp)
+		if all.Has(c.Name) {
+			e.duplicate(cp.Child("name"), c.Name)
+		}
+		all.Insert(c.Name)
+		if ec.TargetContainerName != "" && !others.Has(ec.TargetContainerName) {
+			e.add(field.NotFound(cp.Child("targetContainerName"), ec.TargetContainerName))
+		}
+		forbidOthers(e, ec.EphemeralContainerCommon, forbidden, cp, "Name", "Image", "Command", "Args", "WorkingDir",
+			"EnvFrom", "Env", "VolumeMounts", "VolumeDevices", "TerminationMessagePath", "TerminationMessagePolicy",
+			"ImagePullPolicy", "SecurityContext", "Stdin", "StdinOnce", "TTY")
+		for j, m := range c.VolumeMounts {
+			if m.SubPath != "" {
+				e.forbidden(cp.Child("volumeMounts").Index(j).Child("subPath"), forbidden)
+			}
+			if m.SubPathExpr != "" {
+				e.forbidden(cp.Child("volumeMounts").Index(j).Child("subPathExpr"), forbidden)
+			}
+		}
+	}
+}
+
+// checkContainer judges what all kinds of containers have.
+func checkContainer(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
+	if e.need(p.Child("name"), c.Name) {
+		e.label(p.Child("name"), c.Name)
+	}
+	e.need(p.Child("image"), c.Image)
+	oneOfOrRequired(e, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy,
+		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)
+	checkPorts(e, c.Ports, p.Child("ports"))
+	checkEnv(e, c.Env, p.Child("env"))
+	checkEnvFrom(e, c.EnvFrom, p.Child("envFrom"))
+	checkMounts(e, ctx, c, p.Child("volumeMounts"))
+	checkDevices(e, ctx, c, p.Child("volumeDevices"))
+	checkPullPolicy(e, c.ImagePullPolicy, p.Child("imagePullPolicy"))
+	checkResources(e, &c.Resources, checkContainerResourceName, ctx.claims, p.Child("resources"), ctx.allow)
+	checkResizePolicy(e, c.ResizePolicy, ctx.spec.RestartPolicy, p.Child("resizePolicy"))
+	checkSecurityContext(e, c.SecurityContext, ctx, p.Child("securityContext"))
+}
+
+// checkRunning judges the hooks and probes of a container that keeps running.
+func checkRunning(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
+	grace := ctx.spec.TerminationGracePeriodSeconds
+	if l := c.Lifecycle; l != nil {
+		lp := p.Child("lifecycle")
+		if h := l.PostStart; h != nil {
+			checkHandler(e, handler{h.Exec, h.HTTPGet, h.TCPSocket, nil, h.Sleep}, grace, lp.Child("postStart"))
+		}
+		if h := l.PreStop; h != nil {
+			checkHandler(e, handler{h.Exec, h.HTTPGet, h.TCPSocket, nil, h.Sleep}, grace, lp.Child("preStop"))
+		}
+		if l.StopSignal != nil {
+			checkStopSignal(e, *l.StopSignal, ctx.spec.OS, lp.Child("stopSignal"))
+		}
+	}
+	checkProbe(e, c.LivenessProbe, livenessProbe, p)
+	checkProbe(e, c.ReadinessProbe, readinessProbe, p)
+	checkProbe(e, c.StartupProbe, startupProbe, p)
+}
+
+func checkImageSpaces(e *problems, c *corev1.Container, p *field.Path) {
+	if c.Image != strings.TrimSpace(c.Image) {
+		e.invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace")
+	}
+}
+
+func checkPullPolicy(e *problems, policy corev1.PullPolicy, p *field.Path) {
+	oneOfOrRequired(e, p, policy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+}
+
+func checkPorts(e *problems, ports []corev1.ContainerPort, p *field.Path) {
+	names := sets.New[string]()
+	for i := range ports {
+		port, pp := &ports[i], p.Index(i)
+		if port.Name != "" {
+			if messages := validation.IsValidPortName(port.Name); len(messages) > 0 {
+				e.each(pp.Child("name"), port.Name, messages)
+			} else if names.Has(port.Name) {
+				e.duplicate(pp.Child("name"), port.Name)
+			} else {
+				names.Insert(port.Name)
+			}
+		}
+		if port.ContainerPort == 0 {
+			e.required(pp.Child("containerPort"), "")
+		} else {
+			e.each(pp.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))
+		}
+		if port.HostPort != 0 {
+			e.each(pp.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))
+		}
+		oneOfOrRequired(e, pp.Child("protocol"), port.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
+	}
+}
+
+// checkHostPorts reports a port of the host that is taken already.
+func checkHostPorts(e *problems, c *corev1.Container, taken sets.Set[string], p *field.Path) {
+	for i, port := range c.Ports {
+		if port.HostPort == 0 {
+			continue
+		}
+		key := fmt.Sprintf("%s/%s/%d", port.Protocol, port.HostIP, port.HostPort)
+		if taken.Has(key) {
+			e.duplicate(p.Child("ports").Index(i).Child("hostPort"), key)
+		}
+		taken.Insert(key)
+	}
+}
+
+func checkMounts(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
+	paths := sets.New[string]()
+	for i := range c.VolumeMounts {
+		m, mp := &c.VolumeMounts[i], p.Index(i)
+		e.need(mp.Child("name"), m.Name)
+		volume := ctx.volumes[m.Name]
+		if volume == nil {
+			e.add(field.NotFound(mp.Child("name"), m.Name))
+		}
+		e.need(mp.Child("mountPath"), m.MountPath)
+		if paths.Has(m.MountPath) {
+			e.invalid(mp.Child("mountPath"), m.MountPath, "must be unique")
+		}
+		paths.Insert(m.MountPath)
+		if hasDevice(c, func(d corev1.VolumeDevice) bool { return d.Name == m.Name }) {
+			e.invalid(mp.Child("name"), m.Name, "must not already exist in volumeDevices")
+		}
+		if hasDevice(c, func(d corev1.VolumeDevice) bool { return d.DevicePath == m.MountPath }) {
+			e.invalid(mp.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices")
+		}
+		checkDescendingPath(e, m.SubPath, p.Child("subPath"))
+		if m.SubPathExpr != "" && m.SubPath != "" {
+			e.invalid(mp.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
+		}
+		checkDescendingPath(e, m.SubPathExpr, p.Child("subPathExpr"))
+		checkPropagation(e, m, c, p)
+		checkBindOptions(e, m, volume, mp.Child("bindMountOptions"))
+	}
+}
+
+// checkPropagation reports under the path of the list of mounts.
+func checkPropagation(e *problems, m *corev1.VolumeMount, c *corev1.Container, p *field.Path) {
+	pp := p.Child("mountPropagation")
+	oneOfPointer(e, pp, m.MountPropagation,
+		corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer, corev1.MountPropagationNone)
+	if m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional && !isPrivileged(c.SecurityContext) {
+		e.forbidden(pp, "Bidirectional mount propagation is available only to privileged containers")
+	}
+
+	rp := p.Child("recursiveReadOnly")
+	oneOfPointer(e, rp, m.RecursiveReadOnly,
+		corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled, corev1.RecursiveReadOnlyIfPossible)
+	if m.RecursiveReadOnly == nil ||
+		*m.RecursiveReadOnly != corev1.RecursiveReadOnlyEnabled && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyIfPossible {
+		return
+	}
+	if !m.ReadOnly {
+		e.forbidden(rp, "may only be specified when readOnly is true")
+	}
+	if m.MountPropagation != nil && *m.MountPropagation != corev1.MountPropagationNone {
+		e.forbidden(rp, "may only be specified when mountPropagation is None or not specified")
+	}
+}
+
+func isPrivileged(sc *corev1.SecurityContext) bool {
+	return sc != nil && sc.Privileged != nil && *sc.Privileged
+}
+
+func checkBindOptions(e *problems, m *corev1.VolumeMount, volume *corev1.VolumeSource, p *field.Path) {
+	for i, option := range m.BindMountOptions {
+		oneOf(e, p.Index(i), option,
+			string(corev1.BindMountOptionNoDev), string(corev1.BindMountOptionNoExec), string(corev1.BindMountOptionNoSUID))
+		if slices.Contains(m.BindMountOptions[:i], option) {
+			e.duplicate(p.Index(i), option)
+		}
+	}
+	if len(m.BindMountOptions) > 0 && volume != nil && volume.Image != nil {
+		e.invalid(p, m.BindMountOptions, "bindMountOptions may not be used with image volumes")
+	}
+}
+
+// hasDevice and hasMount look at the last entry of each name only: an earlier
+// one is reported as a duplicate.
+func hasDevice(c *corev1.Container, f func(corev1.VolumeDevice) bool) bool {
+	for i, d := range c.VolumeDevices {
+		if f(d) && !slices.ContainsFunc(c.VolumeDevices[i+1:], func(o corev1.VolumeDevice) bool { return o.Name == d.Name }) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasMount(c *corev1.Container, f func(corev1.VolumeMount) bool) bool {
+	for i, m := range c.VolumeMounts {
+		if f(m) && !slices.ContainsFunc(c.VolumeMounts[i+1:], func(o corev1.VolumeMount) bool { return o.Name == m.Name }) {
+			return true
+		}
+	}
+	return false
+}
+
+func checkDevices(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
+	names, paths := sets.New[string](), sets.New[string]()
+	for i := range c.VolumeDevices {
+		d, dp := &c.VolumeDevices[i], p.Index(i)
+		np, pp := dp.Child("name"), dp.Child("devicePath")
+		e.need(np, d.Name)
+		if names.Has(d.Name) {
+			e.invalid(np, d.Name, "must be unique")
+		}
+		if volume := ctx.volumes[d.Name]; volume == nil {
+			e.add(field.NotFound(np, d.Name))
+		} else if volume.PersistentVolumeClaim == nil && volume.Ephemeral == nil {
+			e.invalid(np, d.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
+		}
+		e.need(pp, d.DevicePath)
+		if paths.Has(d.DevicePath) {
+			e.invalid(pp, d.DevicePath, "must be unique")
+		}
+		if hasBackstep(d.DevicePath) {
+			e.invalid(pp, d.DevicePath, "can not contain backsteps ('..')")
+		} else {
+			paths.Insert(d.DevicePath)
+		}
+		if hasMount(c, func(m corev1.VolumeMount) bool { return m.Name == d.Name }) {
+			e.invalid(np, d.Name, "must not already exist in volumeMounts")
+		}
+		if hasMount(c, func(m corev1.VolumeMount) bool { return m.MountPath == d.DevicePath }) {
+			e.invalid(pp, d.DevicePath, "must not already exist as a path in volumeMounts")
+		}
+		if d.Name != "" {
+			names.Insert(d.Name)
+		}
+	}
+}
+
+func checkResizePolicy(e *problems, policies []corev1.ContainerResizePolicy, podPolicy corev1.RestartPolicy, p *field.Path) {
+	for i, r := range policies {
+		if slices.ContainsFunc(policies[:i], func(o corev1.ContainerResizePolicy) bool { return o.ResourceName == r.ResourceName }) {
+			e.duplicate(p.Index(i), r.ResourceName)
+		}
+		oneOfOrRequired(e, p, r.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
+		oneOfOrRequired(e, p, r.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
+		if podPolicy == corev1.RestartPolicyNever && r.RestartPolicy != corev1.NotRequired {
+			e.invalid(p, r.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
+		}
+	}
+}
+
+// checkRestartPolicy judges a container's own policy and its rules.
+func checkRestartPolicy(e *problems, c *corev1.Container, p *field.Path) {
+	if c.RestartPolicy == nil {
+		if len(c.RestartPolicyRules) > 0 {
+			e.required(p.Child("restartPolicy"), rulesWithoutPolicy)
+		}
+	} else {
+		oneOf(e, p.Child("restartPolicy"), *c.RestartPolicy,
+			corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure)
+	}
+	rp := p.Child("restartPolicyRules")
+	if n := len(c.RestartPolicyRules); n > 20 {
+		e.add(field.TooMany(rp, n, 20))
+	}
+	for i, rule := range c.RestartPolicyRules {
+		oneOf(e, rp.Index(i).Child("action"), rule.Action,
+			corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers)
+		cp := rp.Index(i).Child("exitCodes")
+		if rule.ExitCodes == nil {
+			e.required(cp, "must be specified")
+			continue
+		}
+		oneOf(e, cp.Child("operator"), rule.ExitCodes.Operator,
+			corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn)
+		if n := len(rule.ExitCodes.Values); n > 255 {
+			e.add(field.TooMany(cp.Child("values"), n, 255))
+		}
+	}
+}

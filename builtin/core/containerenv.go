@@ -1,0 +1,218 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func checkEnv(e *problems, env []corev1.EnvVar, p *field.Path) {
+	for i := range env {
+		v, vp := &env[i], p.Index(i)
+		if e.need(vp.Child("name"), v.Name) {
+			e.each(vp.Child("name"), v.Name, validation.IsRelaxedEnvVarName(v.Name))
+		}
+		if v.ValueFrom != nil {
+			checkEnvSource(e, v, vp.Child("valueFrom"))
+		}
+	}
+}
+
+func checkEnvSource(e *problems, v *corev1.EnvVar, p *field.Path) {
+	s, found := v.ValueFrom, 0
+	if s.FieldRef != nil {
+		found++
+		checkFieldRef(e, s.FieldRef, p.Child("fieldRef"), "metadata.name", "metadata.namespace", "metadata.uid",
+			"spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs")
+	}
+	if s.ResourceFieldRef != nil {
+		found++
+		checkResourceFieldRef(e, s.ResourceFieldRef, false, p.Child("resourceFieldRef"))
+	}
+	if r := s.ConfigMapKeyRef; r != nil {
+		found++
+		checkKeyRef(e, r.Name, r.Key, p.Child("configMapKeyRef"))
+	}
+	if r := s.SecretKeyRef; r != nil {
+		found++
+		checkKeyRef(e, r.Name, r.Key, p.Child("secretKeyRef"))
+	}
+	if s.FileKeyRef != nil {
+		found++
+		checkFileKeyRef(e, s.FileKeyRef, p.Child("fileKeyRef"))
+	}
+	switch {
+	case found == 0:
+		e.invalid(p, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`")
+	case v.Value != "":
+		e.invalid(p, "", "may not be specified when `value` is not empty")
+	case found > 1:
+		e.invalid(p, "", "may not have more than one field specified at a time")
+	}
+}
+
+func checkKeyRef(e *problems, name, key string, p *field.Path) {
+	e.subdomain(p.Child("name"), name)
+	if e.need(p.Child("key"), key) {
+		e.each(p.Child("key"), key, validation.IsConfigMapKey(key))
+	}
+}
+
+func checkFileKeyRef(e *problems, r *corev1.FileKeySelector, p *field.Path) {
+	if e.need(p.Child("key"), r.Key) {
+		e.each(p.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))
+	}
+	if e.need(p.Child("volumeName"), r.VolumeName) {
+		e.label(p.Child("volumeName"), r.VolumeName)
+	}
+	if e.need(p.Child("path"), r.Path) {
+		checkNoBacksteps(e, r.Path, p.Child("path"))
+	}
+}
+
+func checkEnvFrom(e *problems, sources []corev1.EnvFromSource, p *field.Path) {
+	for i := range sources {
+		s, sp := &sources[i], p.Index(i)
+		if s.Prefix != "" {
+			e.each(sp.Child("prefix"), s.Prefix, validation.IsRelaxedEnvVarName(s.Prefix))
+		}
+		// Names may be those of generated objects, which end with a dash while
+		// they are not complete.
+		name := func(name string, p *field.Path) {
+			if e.need(p, name) {
+				e.each(p, name, apivalidation.NameIsDNSSubdomain(name, true))
+			}
+		}
+		if s.ConfigMapRef != nil {
+			name(s.ConfigMapRef.Name, sp.Child("configMapRef", "name"))
+		}
+		if s.SecretRef != nil {
+			name(s.SecretRef.Name, sp.Child("secretRef", "name"))
+		}
+		switch {
+		case s.ConfigMapRef == nil && s.SecretRef == nil:
+			e.invalid(p, "", "must specify one of: `configMapRef` or `secretRef`")
+		case s.ConfigMapRef != nil && s.SecretRef != nil:
+			e.invalid(p, "", "may not have more than one field specified at a time")
+		}
+	}
+}
+
+// checkFieldRef judges a reference to a field of the pod. supported is what the
+// place of the reference can show, besides a single label or annotation.
+func checkFieldRef(e *problems, r *corev1.ObjectFieldSelector, p *field.Path, supported ...string) {
+	if !e.need(p.Child("apiVersion"), r.APIVersion) || !e.need(p.Child("fieldPath"), r.FieldPath) {
+		return
+	}
+	path, subscript, subscripted := cutSubscript(r.FieldPath)
+	fail := func(format, arg string) {
+		e.invalid(p.Child("fieldPath"), r.FieldPath, "error converting fieldPath: "+fmt.Sprintf(format, arg))
+	}
+	switch {
+	case r.APIVersion != "v1":
+		fail("unsupported pod version: %s", r.APIVersion)
+	case subscripted && path == "metadata.annotations":
+		e.each(p, strings.ToLower(subscript), validation.IsQualifiedName(strings.ToLower(subscript)))
+	case subscripted && path == "metadata.labels":
+		e.each(p, subscript, validation.IsQualifiedName(subscript))
+	case subscripted:
+		fail("field label does not support subscript: %s", r.FieldPath)
+	case !isPodField(path):
+		fail("field label not supported: %s", path)
+	default:
+		if path == "spec.host" {
+			path = "spec.nodeName"
+		}
+		oneOf(e, p.Child("fieldPath"), path, supported...)
+	}
+}
+
+// isPodField knows the fields of a pod that can be referred to somewhere;
+// spec.host is an old name of spec.nodeName.
+func isPodField(path string) bool {
+	switch path {
+	case "metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid",
+		"spec.nodeName", "spec.host", "spec.restartPolicy", "spec.serviceAccountName", "spec.schedulerName",
+		"status.phase", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs":
+		return true
+	}
+	return false
+}
+
+// cutSubscript splits metadata.labels['key'].
+func cutSubscript(path string) (before, subscript string, ok bool) {
+	inner, ok := strings.CutSuffix(path, "']")
+	if !ok {
+		return path, "", false
+	}
+	before, subscript, ok = strings.Cut(inner, "['")
+	if !ok || before == "" {
+		return path, "", false
+	}
+	return before, subscript, true
+}
+
+// checkResourceFieldRef judges a reference to a request or limit of a
+// container, which a volume has to name.
+func checkResourceFieldRef(e *problems, r *corev1.ResourceFieldSelector, volume bool, p *field.Path) {
+	fields := []string{"limits.cpu", "limits.ephemeral-storage", "limits.memory",
+		"requests.cpu", "requests.ephemeral-storage", "requests.memory"}
+	_, resource, _ := strings.Cut(r.Resource, ".")
+	hugePages := strings.HasPrefix(r.Resource, "requests.hugepages-") || strings.HasPrefix(r.Resource, "limits.hugepages-")
+	switch {
+	case volume && r.ContainerName == "":
+		e.required(p.Child("containerName"), "")
+	case r.Resource == "":
+		e.required(p.Child("resource"), "")
+	case !hugePages:
+		oneOf(e, p.Child("resource"), r.Resource, fields...)
+	}
+
+	if r.Divisor.IsZero() || !hugePages && !slices.Contains(fields, r.Resource) {
+		return
+	}
+	divisors, kind := "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei", resource
+	switch {
+	case hugePages:
+		kind = "hugepages"
+	case resource == "cpu":
+		divisors = "1m and 1"
+	case resource == "ephemeral-storage":
+		kind = "local ephemeral storage"
+	}
+	known := strings.FieldsFunc(strings.ReplaceAll(divisors, " and ", ", "), func(r rune) bool { return r == ',' || r == ' ' })
+	if !slices.Contains(known, r.Divisor.String()) {
+		e.invalid(p.Child("divisor"), r.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", divisors, kind))
+	}
+}
+
+// checkFileKeyVolumes: a file of environment variables has to lie in a volume
+// that the pod's own containers can have written it to.
+func checkFileKeyVolumes(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+		for i := range c.Env {
+			if c.Env[i].ValueFrom == nil || c.Env[i].ValueFrom.FileKeyRef == nil {
+				continue
+			}
+			name := c.Env[i].ValueFrom.FileKeyRef.VolumeName
+			np := cp.Child("env").Index(i).Child("valueFrom", "fileKeyRef", "volumeName")
+			// The last volume of a name counts; duplicates are reported anyway.
+			var volume *corev1.Volume
+			for j := range spec.Volumes {
+				if spec.Volumes[j].Name == name {
+					volume = &spec.Volumes[j]
+				}
+			}
+			if volume == nil {
+				e.add(field.NotFound(np, name))
+			} else if volume.EmptyDir == nil {
+				e.invalid(np, name, "referenced volume must be of type emptyDir")
+			}
+		}
+	})
+}

@@ -1,0 +1,187 @@
+// Package core is the core API group, the one without a name: a file a kind.
+//
+// Group lists the kinds. Services need addresses and ports that are unique in
+// the cluster; they get them from the Allocator of the Config.
+package core
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Config is what the kinds of the group need from outside.
+type Config struct {
+	// Allocator hands out cluster IPs and node ports. The default keeps them in
+	// memory and knows of no existing services, which only an empty server can
+	// afford.
+	Allocator Allocator
+	// Log, slog.Default if it is nil, gets what goes wrong after an answer is
+	// settled: an address that could not be given back.
+	Log *slog.Logger
+	// EventTTL is how long events are kept, one hour if it is zero.
+	EventTTL time.Duration
+}
+
+func (c Config) defaults() Config {
+	if c.Allocator == nil {
+		c.Allocator = NewMemoryAllocator(MemoryAllocatorConfig{})
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.EventTTL == 0 {
+		c.EventTTL = time.Hour
+	}
+	return c
+}
+
+// Group returns the core group.
+func Group(cfg Config) resource.Group {
+	cfg = cfg.defaults()
+	return resource.Group{Resources: []resource.Definition{
+		Bindings(),
+		ConfigMaps(),
+		Events(cfg.EventTTL),
+		Namespaces(),
+		Nodes(),
+		Pods(),
+		Secrets(),
+		ServiceAccounts(),
+		Services(cfg.Allocator, cfg.Log),
+	}}
+}
+
+// v1 returns a version v1 with its functions, for a kind and its list.
+func v1[T any, L any, P interface {
+	*T
+	resource.Object
+}, PL interface {
+	*L
+	runtime.Object
+}](defaults func(P)) resource.Version {
+	v := resource.Version{
+		Name:    "v1",
+		New:     func() resource.Object { return P(new(T)) },
+		NewList: func() runtime.Object { return PL(new(L)) },
+	}
+	if defaults != nil {
+		v.Default = resource.DefaultFunc(defaults)
+	}
+	return v
+}
+
+// NameColumn is the first column of most tables.
+func NameColumn() resource.Column {
+	return resource.Column{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}
+}
+
+// AgeColumn is the column for which Since makes the cells.
+func AgeColumn() resource.Column {
+	return resource.Column{Name: "Age", Type: "string", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}
+}
+
+// Since says how long ago a moment was, as tables do.
+func Since(t time.Time) string {
+	if t.IsZero() {
+		return "<unknown>"
+	}
+	return duration.HumanDuration(time.Since(t))
+}
+
+// invalid makes an error of each message.
+func invalid(path *field.Path, value any, messages []string) field.ErrorList {
+	var errs field.ErrorList
+	for _, m := range messages {
+		errs = append(errs, field.Invalid(path, value, m))
+	}
+	return errs
+}
+
+// unchanged wants a field to stay as it is. shown is the new value in the
+// error, if it is not the value itself.
+func unchanged[V any](value, old V, path *field.Path, shown ...any) field.ErrorList {
+	errs := apivalidation.ValidateImmutableField(value, old, path)
+	if len(errs) > 0 && len(shown) > 0 {
+		errs[0].BadValue = shown[0]
+	}
+	return errs
+}
+
+// frozen wants the fields of an immutable object to stay as they are; changed
+// tells by name which did not.
+func frozen(immutable, old *bool, changed map[string]bool) field.ErrorList {
+	if old == nil || !*old {
+		return nil
+	}
+	changed["immutable"] = immutable == nil || !*immutable
+	var errs field.ErrorList
+	for _, name := range []string{"immutable", "data", "binaryData"} {
+		if changed[name] {
+			errs = append(errs, field.Forbidden(field.NewPath(name), "field is immutable when `immutable` is set"))
+		}
+	}
+	return errs
+}
+
+// ValidateFinalizers wants finalizers to have a domain, unless Kubernetes
+// itself has given them their names. Some groups have this rule on top of those
+// for all metadata.
+func ValidateFinalizers(finalizers []string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, f := range finalizers {
+		errs = append(errs, validateFinalizerDomain(f, path.Index(i))...)
+	}
+	return errs
+}
+
+func validateFinalizerDomain(name string, path *field.Path) field.ErrorList {
+	switch {
+	case strings.Contains(name, "/"):
+	case name == string(corev1.FinalizerKubernetes), name == metav1.FinalizerOrphanDependents, name == metav1.FinalizerDeleteDependents:
+	default:
+		return field.ErrorList{field.Invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")}
+	}
+	return nil
+}
+
+// validateNodeQuantity judges the amount of a resource that a node has.
+func validateNodeQuantity(name corev1.ResourceName, path *field.Path, list corev1.ResourceList) field.ErrorList {
+	var errs field.ErrorList
+	q := list[name]
+	if q.Sign() < 0 {
+		errs = append(errs, field.Invalid(path, q.String(), apivalidation.IsNegativeErrorMsg))
+	}
+	if countedResource(name) && q.MilliValue()%1000 != 0 {
+		errs = append(errs, field.Invalid(path, q, "must be an integer"))
+	}
+	return errs
+}
+
+// countedResource tells resources that come in whole numbers: objects, and
+// everything outside of the domains of Kubernetes.
+func countedResource(name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers,
+		corev1.ResourceSecrets, corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims,
+		corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
+		return true
+	}
+	s := string(name)
+	if !strings.Contains(s, "/") || strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) ||
+		strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix) {
+		return false
+	}
+	return len(validation.IsQualifiedName(fmt.Sprint(corev1.DefaultResourceRequestsPrefix, s))) == 0
+}

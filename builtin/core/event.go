@@ -1,0 +1,327 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Limits of what an event says, where it is judged.
+const (
+	maxEventWord = 128
+	maxEventNote = 1024
+)
+
+// Events are one resource with two faces: the old one in the core group, and
+// the one of events.k8s.io, with other names for the same fields and stricter
+// rules. They are kept for ttl.
+func Events(ttl time.Duration) resource.Definition {
+	return resource.Definition{
+		Resource:   "events",
+		Kind:       "Event",
+		ShortNames: []string{"ev"},
+		Namespaced: true,
+		TTL:        func(resource.Object) time.Duration { return ttl },
+		Versions: []resource.Version{
+			v1[corev1.Event, corev1.EventList, *corev1.Event](nil),
+			{
+				Name:       "v1",
+				Group:      eventsv1.GroupName,
+				New:        func() resource.Object { return &eventsv1.Event{} },
+				NewList:    func() runtime.Object { return &eventsv1.EventList{} },
+				ToHub:      func(obj resource.Object) (resource.Object, error) { return toCoreEvent(obj.(*eventsv1.Event)), nil },
+				FromHub:    func(obj resource.Object) (resource.Object, error) { return fromCoreEvent(obj.(*corev1.Event)), nil },
+				FieldNames: newEventFields(),
+			},
+		},
+		Strategy: resource.Rules[*corev1.Event]{
+			// What a name has to look like depends on the face.
+			ValidateName:   func(string, bool) []string { return nil },
+			CreateOnUpdate: true,
+			Validate: func(ctx context.Context, e *corev1.Event) field.ErrorList {
+				errs := append(validateEventName(ctx, e), validateEvent(ctx, e)...)
+				if strictEvents(ctx) {
+					errs = append(errs, validateNewEvent(e)...)
+				}
+				return errs
+			},
+			ValidateUpdate: func(ctx context.Context, e, old *corev1.Event) field.ErrorList {
+				errs := validateEvent(ctx, e)
+				if strictEvents(ctx) {
+					errs = append(errs, validateNewEventUpdate(e, old)...)
+				}
+				return errs
+			},
+		}.Strategy(),
+		Columns: eventColumns(),
+		Cells:   resource.CellsFunc(eventCells),
+		Fields:  eventFields(),
+	}
+}
+
+// strictEvents tells the new face from the old one.
+func strictEvents(ctx context.Context) bool { return request.From(ctx).Group == eventsv1.GroupName }
+
+func toCoreEvent(e *eventsv1.Event) *corev1.Event {
+	out := &corev1.Event{
+		ObjectMeta:          e.ObjectMeta,
+		InvolvedObject:      e.Regarding,
+		Reason:              e.Reason,
+		Message:             e.Note,
+		Source:              e.DeprecatedSource,
+		FirstTimestamp:      e.DeprecatedFirstTimestamp,
+		LastTimestamp:       e.DeprecatedLastTimestamp,
+		Count:               e.DeprecatedCount,
+		Type:                e.Type,
+		EventTime:           e.EventTime,
+		Action:              e.Action,
+		Related:             e.Related,
+		ReportingController: e.ReportingController,
+		ReportingInstance:   e.ReportingInstance,
+	}
+	if s := e.Series; s != nil {
+		out.Series = &corev1.EventSeries{Count: s.Count, LastObservedTime: s.LastObservedTime}
+	}
+	return out
+}
+
+func fromCoreEvent(e *corev1.Event) *eventsv1.Event {
+	out := &eventsv1.Event{
+		ObjectMeta:               e.ObjectMeta,
+		Regarding:                e.InvolvedObject,
+		Reason:                   e.Reason,
+		Note:                     e.Message,
+		DeprecatedSource:         e.Source,
+		DeprecatedFirstTimestamp: e.FirstTimestamp,
+		DeprecatedLastTimestamp:  e.LastTimestamp,
+		DeprecatedCount:          e.Count,
+		Type:                     e.Type,
+		EventTime:                e.EventTime,
+		Action:                   e.Action,
+		Related:                  e.Related,
+		ReportingController:      e.ReportingController,
+		ReportingInstance:        e.ReportingInstance,
+	}
+	if s := e.Series; s != nil {
+		out.Series = &eventsv1.EventSeries{Count: s.Count, LastObservedTime: s.LastObservedTime}
+	}
+	return out
+}
+
+func validateEventName(ctx context.Context, e *corev1.Event) field.ErrorList {
+	rule := apivalidation.NameIsDNSSubdomain
+	if !strictEvents(ctx) {
+		rule = func(name string, prefix bool) []string {
+			if prefix {
+				return content.IsPathSegmentPrefix(name)
+			}
+			return content.IsPathSegmentName(name)
+		}
+	}
+	meta := field.NewPath("metadata")
+	var errs field.ErrorList
+	if e.GenerateName != "" {
+		errs = append(errs, invalid(meta.Child("generateName"), e.GenerateName, rule(e.GenerateName, true))...)
+	}
+	if e.Name != "" {
+		errs = append(errs, invalid(meta.Child("name"), e.Name, rule(e.Name, false))...)
+	}
+	return errs
+}
+
+// validateEvent holds for both faces. An event without eventTime comes from an
+// old reporter, of which little is wanted.
+func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
+	var errs field.ErrorList
+	ns := e.InvolvedObject.Namespace
+	elsewhere := field.Invalid(field.NewPath("involvedObject", "namespace"), ns, "does not match event.namespace")
+	if e.EventTime.IsZero() {
+		if ns == "" && e.Namespace != metav1.NamespaceNone && e.Namespace != metav1.NamespaceDefault || ns != "" && ns != e.Namespace {
+			errs = append(errs, elsewhere)
+		}
+		return errs
+	}
+	if ns == "" && e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem {
+		errs = append(errs, elsewhere)
+	}
+
+	controller := field.NewPath("reportingController")
+	if !strictEvents(ctx) {
+		controller = field.NewPath("reportingComponent")
+	}
+	if e.ReportingController == "" {
+		errs = append(errs, field.Required(controller, ""))
+	}
+	errs = append(errs, invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
+	for _, f := range []struct {
+		name, value string
+		max         int
+		optional    bool
+	}{
+		{name: "reportingInstance", value: e.ReportingInstance, max: maxEventWord},
+		{name: "action", value: e.Action, max: maxEventWord},
+		{name: "reason", value: e.Reason, max: maxEventWord},
+		{name: "message", value: e.Message, max: maxEventNote, optional: true},
+	} {
+		if f.value == "" && !f.optional {
+			errs = append(errs, field.Required(field.NewPath(f.name), ""))
+		}
+		if len(f.value) > f.max {
+			errs = append(errs, field.Invalid(field.NewPath(f.name), "", fmt.Sprintf("can have at most %v characters", f.max)))
+		}
+	}
+	return errs
+}
+
+// validateNewEvent is the strict part for events that the new face creates.
+func validateNewEvent(e *corev1.Event) field.ErrorList {
+	errs := ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
+	errs = append(errs, validateSeries(e.Series)...)
+	if e.EventTime.IsZero() {
+		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
+	}
+	if e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning {
+		errs = append(errs, field.Invalid(field.NewPath("type"), "", fmt.Sprintf("has invalid value: %v", e.Type)))
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"firstTimestamp", !e.FirstTimestamp.IsZero()},
+		{"lastTimestamp", !e.LastTimestamp.IsZero()},
+		{"count", e.Count != 0},
+		{"source", e.Source != corev1.EventSource{}},
+	} {
+		if f.set {
+			errs = append(errs, field.Invalid(field.NewPath(f.name), "", "needs to be unset"))
+		}
+	}
+	return errs
+}
+
+// validateNewEventUpdate is the strict part for events that the new face
+// changes: only the series moves.
+func validateNewEventUpdate(e, old *corev1.Event) field.ErrorList {
+	errs := ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
+	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
+		errs = append(errs, validateSeries(e.Series)...)
+	}
+	at := func(name string) *field.Path { return field.NewPath(name) }
+	errs = append(errs, unchanged(e.InvolvedObject, old.InvolvedObject, at("involvedObject"), goForm{e.InvolvedObject})...)
+	errs = append(errs, unchanged(e.Reason, old.Reason, at("reason"))...)
+	errs = append(errs, unchanged(e.Message, old.Message, at("message"))...)
+	errs = append(errs, unchanged(e.Source, old.Source, at("source"), goForm{e.Source})...)
+	errs = append(errs, unchanged(e.FirstTimestamp, old.FirstTimestamp, at("firstTimestamp"))...)
+	errs = append(errs, unchanged(e.LastTimestamp, old.LastTimestamp, at("lastTimestamp"))...)
+	errs = append(errs, unchanged(e.Count, old.Count, at("count"))...)
+	errs = append(errs, unchanged(e.Type, old.Type, at("type"))...)
+	// Clients differ in how much of a microsecond they keep.
+	if !e.EventTime.Truncate(time.Microsecond).Equal(old.EventTime.Truncate(time.Microsecond)) {
+		errs = append(errs, unchanged(e.EventTime, old.EventTime, at("eventTime"))...)
+	}
+	errs = append(errs, unchanged(e.Action, old.Action, at("action"))...)
+	errs = append(errs, unchanged(e.Related, old.Related, at("related"), goForm{e.Related})...)
+	errs = append(errs, unchanged(e.ReportingController, old.ReportingController, at("reportingController"))...)
+	return append(errs, unchanged(e.ReportingInstance, old.ReportingInstance, at("reportingInstance"))...)
+}
+
+func validateSeries(s *corev1.EventSeries) field.ErrorList {
+	if s == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if s.Count < 2 {
+		errs = append(errs, field.Invalid(field.NewPath("series.count"), "", "should be at least 2"))
+	}
+	if s.LastObservedTime.IsZero() {
+		errs = append(errs, field.Required(field.NewPath("series.lastObservedTime"), ""))
+	}
+	return errs
+}
+
+func eventColumns() []resource.Column {
+	doc, object := corev1.Event{}.SwaggerDoc(), corev1.ObjectReference{}.SwaggerDoc()
+	name := NameColumn()
+	name.Priority = 1
+	return []resource.Column{
+		{Name: "Last Seen", Type: "string", Description: doc["lastTimestamp"]},
+		{Name: "Type", Type: "string", Description: doc["type"]},
+		{Name: "Reason", Type: "string", Description: doc["reason"]},
+		{Name: "Object", Type: "string", Description: doc["involvedObject"]},
+		{Name: "Subobject", Type: "string", Priority: 1, Description: object["fieldPath"]},
+		{Name: "Source", Type: "string", Priority: 1, Description: doc["source"]},
+		{Name: "Message", Type: "string", Description: doc["message"]},
+		{Name: "First Seen", Type: "string", Priority: 1, Description: doc["firstTimestamp"]},
+		{Name: "Count", Type: "string", Priority: 1, Description: doc["count"]},
+		name,
+	}
+}
+
+func eventCells(e *corev1.Event) []any {
+	first := e.FirstTimestamp.Time
+	if first.IsZero() {
+		first = e.EventTime.Time
+	}
+	last, count := e.LastTimestamp.Time, e.Count
+	if last.IsZero() {
+		last = first
+	}
+	if e.Series != nil {
+		last, count = e.Series.LastObservedTime.Time, e.Series.Count
+	} else if count == 0 {
+		count = 1
+	}
+	target := strings.ToLower(e.InvolvedObject.Kind)
+	if e.InvolvedObject.Name != "" {
+		target += "/" + e.InvolvedObject.Name
+	}
+	source := orElse(e.Source.Component, e.ReportingController)
+	if instance := orElse(e.Source.Host, e.ReportingInstance); instance != "" {
+		source += ", " + instance
+	}
+	return []any{
+		Since(last), e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source,
+		strings.TrimSpace(e.Message), Since(first), int64(count), e.Name,
+	}
+}
+
+func eventFields() []resource.Field {
+	f := resource.FieldFunc[*corev1.Event]
+	return []resource.Field{
+		f("involvedObject.kind", func(e *corev1.Event) string { return e.InvolvedObject.Kind }),
+		f("involvedObject.namespace", func(e *corev1.Event) string { return e.InvolvedObject.Namespace }),
+		f("involvedObject.name", func(e *corev1.Event) string { return e.InvolvedObject.Name }),
+		f("involvedObject.uid", func(e *corev1.Event) string { return string(e.InvolvedObject.UID) }),
+		f("involvedObject.apiVersion", func(e *corev1.Event) string { return e.InvolvedObject.APIVersion }),
+		f("involvedObject.resourceVersion", func(e *corev1.Event) string { return e.InvolvedObject.ResourceVersion }),
+		f("involvedObject.fieldPath", func(e *corev1.Event) string { return e.InvolvedObject.FieldPath }),
+		f("reason", func(e *corev1.Event) string { return e.Reason }),
+		f("reportingComponent", func(e *corev1.Event) string { return e.ReportingController }),
+		f("source", func(e *corev1.Event) string { return orElse(e.Source.Component, e.ReportingController) }),
+		f("type", func(e *corev1.Event) string { return e.Type }),
+	}
+}
+
+// newEventFields maps what the new face calls the selectable fields. It has no
+// source.
+func newEventFields() map[string]string {
+	names := map[string]string{"reason": "reason", "type": "type", "reportingController": "reportingComponent"}
+	for _, f := range []string{"kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"} {
+		names["regarding."+f] = "involvedObject." + f
+	}
+	return names
+}

@@ -1,0 +1,147 @@
+package core
+
+import (
+	"context"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Pods are groups of containers that run on one node. Once created, most of a
+// pod stays as it is: what can change has a subresource each.
+func Pods() resource.Definition {
+	version := v1[corev1.Pod, corev1.PodList](defaultPod)
+	version.FieldNames = map[string]string{"spec.host": "spec.nodeName"} // as old clients call it
+	for _, f := range podFields() {
+		version.FieldNames[f.Path] = f.Path
+	}
+	return resource.Definition{
+		Resource:      "pods",
+		Kind:          "Pod",
+		ShortNames:    []string{"po"},
+		Categories:    []string{"all"},
+		Namespaced:    true,
+		Versions:      []resource.Version{version},
+		ReturnDeleted: true,
+		Strategy: resource.Rules[*corev1.Pod]{
+			PrepareCreate:  preparePod,
+			PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodUpdate(pod, old) },
+			Validate:       func(_ context.Context, pod *corev1.Pod) field.ErrorList { return validatePod(pod) },
+			ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList { return validatePodUpdate(pod, old) },
+			Warnings: func(_ context.Context, pod, old *corev1.Pod) []string {
+				if old != nil {
+					return nil // updates of pods are the business of machines
+				}
+				return podCreateWarnings(pod)
+			},
+			Generation:    podGeneration,
+			GracePeriod:   podGracePeriod,
+			ReturnDeleted: true,
+		}.Strategy(),
+		Subresources: []resource.Subresource{
+			{
+				Name: "status",
+				Part: part(resource.Rules[*corev1.Pod]{
+					PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodStatus(pod, old) },
+					ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList { return validatePodStatus(pod, old) },
+					Warnings:       func(_ context.Context, pod, _ *corev1.Pod) []string { return podStatusWarnings(pod) },
+				}.Strategy()),
+			},
+			{
+				Name: "ephemeralcontainers",
+				Part: part(resource.Rules[*corev1.Pod]{
+					PrepareUpdate: func(_ context.Context, pod, old *corev1.Pod) { prepareEphemeralContainers(pod, old) },
+					ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList {
+						return validateEphemeralUpdate(pod, old)
+					},
+					Generation: podGeneration,
+				}.Strategy()),
+			},
+			{
+				Name: "resize",
+				Part: part(resource.Rules[*corev1.Pod]{
+					PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodResize(pod, old) },
+					ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList { return validatePodResize(pod, old) },
+					Generation:     podGeneration,
+				}.Strategy()),
+			},
+			{
+				Name:   "binding",
+				Kind:   corev1.SchemeGroupVersion.WithKind("Binding"),
+				New:    func() resource.Object { return &corev1.Binding{} },
+				Action: bindPod,
+			},
+			{
+				Name:   "eviction",
+				Kind:   policyv1.SchemeGroupVersion.WithKind("Eviction"),
+				Also:   []string{"v1beta1"},
+				New:    func() resource.Object { return &policyv1.Eviction{} },
+				Action: evictPod,
+			},
+		},
+		Columns: podColumns(),
+		Cells:   resource.CellsFunc(podCells),
+		RowConditions: func(obj resource.Object) []metav1.TableRowCondition {
+			return podRowConditions(obj.(*corev1.Pod))
+		},
+		Fields: podFields(),
+	}
+}
+
+func podFields() []resource.Field {
+	return []resource.Field{
+		resource.FieldFunc("spec.nodeName", func(p *corev1.Pod) string { return p.Spec.NodeName }),
+		resource.FieldFunc("spec.restartPolicy", func(p *corev1.Pod) string { return string(p.Spec.RestartPolicy) }),
+		resource.FieldFunc("spec.schedulerName", func(p *corev1.Pod) string { return p.Spec.SchedulerName }),
+		resource.FieldFunc("spec.serviceAccountName", func(p *corev1.Pod) string { return p.Spec.ServiceAccountName }),
+		resource.FieldFunc("spec.hostNetwork", func(p *corev1.Pod) string { return strconv.FormatBool(p.Spec.HostNetwork) }),
+		resource.FieldFunc("status.phase", func(p *corev1.Pod) string { return string(p.Status.Phase) }),
+		resource.FieldFunc("status.podIP", func(p *corev1.Pod) string {
+			if len(p.Status.PodIPs) == 0 {
+				return ""
+			}
+			return p.Status.PodIPs[0].IP
+		}),
+		// Selectors may name the list, but it has no value to compare with.
+		resource.FieldFunc("status.podIPs", func(*corev1.Pod) string { return "" }),
+		resource.FieldFunc("status.nominatedNodeName", func(p *corev1.Pod) string { return p.Status.NominatedNodeName }),
+	}
+}
+
+func podGeneration(pod, old *corev1.Pod) bool {
+	return !equality.Semantic.DeepEqual(pod.Spec, old.Spec)
+}
+
+// podGracePeriod gives the kubelet time to stop the containers, if there are a
+// kubelet and containers to stop.
+func podGracePeriod(pod *corev1.Pod, asked *int64) int64 {
+	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return 0
+	}
+	if asked == nil {
+		asked = pod.Spec.TerminationGracePeriodSeconds
+	}
+	switch {
+	case asked == nil:
+		return 0
+	case *asked < 0:
+		return 1
+	}
+	return *asked
+}
+
+// prepareEphemeralContainers takes over the ephemeral containers and nothing
+// else.
+func prepareEphemeralContainers(pod, old *corev1.Pod) {
+	containers := pod.Spec.EphemeralContainers
+	pod.Spec, pod.Status = old.Spec, old.Status
+	pod.Spec.EphemeralContainers = containers
+	metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
+	dropPodFields(pod, old)
+}

@@ -1,0 +1,158 @@
+package core
+
+import (
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// allowances is what a pod may contain against today's rules because its old
+// version does: an object that was once accepted can always be updated.
+type allowances struct {
+	// pod tells a pod from a template.
+	pod bool
+
+	deletionCost               bool // a deletion cost that is no number
+	partialHugePages           bool // huge pages that are no whole number of pages
+	selectorValues             bool // bad label values in selectors of pod affinity
+	nodeAffinityValues         bool // bad label values in required node affinity
+	spreadSelectors            bool // bad selectors in topology spread constraints
+	unmergedLabelKeys          bool // keys of spread constraints that are not merged into selectors
+	tokenPaths                 bool // paths of tokens that leave the volume
+	hostSysctls                bool // sysctls of namespaces that the host owns
+	initRestartOnResize        bool // init containers that restart when resized
+	devicesInUserNamespace     bool // block devices in a user namespace
+	hostNetworkInUserNamespace bool // the host's network in a user namespace
+	numericTolerations         bool // tolerations that compare numbers
+	emptyImageReference        bool // image volumes without an image
+	sysAdminWithoutEscalation  bool // CAP_SYS_ADMIN without privilege escalation
+}
+
+// allowancesFor returns what the old version of a pod or template, nil on
+// create, makes acceptable.
+func allowancesFor(old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *allowances {
+	a := &allowances{}
+	if old == nil {
+		return a
+	}
+	a.deletionCost = !validDeletionCost(oldMeta.Annotations)
+	a.partialHugePages = partialPages(old.Overhead) || anyContainer(old, func(c *corev1.Container) bool {
+		return partialPages(c.Resources.Limits) || partialPages(c.Resources.Requests)
+	})
+	a.selectorValues = badAffinitySelectors(old.Affinity)
+	a.nodeAffinityValues = badNodeAffinity(old.Affinity)
+	for i := range old.TopologySpreadConstraints {
+		c := &old.TopologySpreadConstraints[i]
+		if len(metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
+			a.spreadSelectors = true
+		}
+		var e problems
+		if checkLabelKeys(&e, c.MatchLabelKeys, nil, c.LabelSelector, nil); len(e) > 0 {
+			a.unmergedLabelKeys = true
+		}
+	}
+	for i := range old.Volumes {
+		if image := old.Volumes[i].Image; image != nil && image.Reference == "" {
+			a.emptyImageReference = true
+		}
+		if old.Volumes[i].Projected == nil {
+			continue
+		}
+		for _, s := range old.Volumes[i].Projected.Sources {
+			var e problems
+			if s.ServiceAccountToken != nil {
+				checkFilePath(&e, s.ServiceAccountToken.Path, nil)
+			}
+			a.tokenPaths = a.tokenPaths || len(e) > 0
+		}
+	}
+	if old.SecurityContext != nil {
+		a.hostSysctls = slices.ContainsFunc(old.SecurityContext.Sysctls, func(s corev1.Sysctl) bool { return hostSysctl(s.Name, old) != "" })
+	}
+	a.initRestartOnResize = slices.ContainsFunc(old.InitContainers, func(c corev1.Container) bool {
+		return !isSidecar(&c) && slices.ContainsFunc(c.ResizePolicy, func(r corev1.ContainerResizePolicy) bool {
+			return r.RestartPolicy == corev1.RestartContainer
+		})
+	})
+	if old.HostUsers != nil && !*old.HostUsers {
+		a.hostNetworkInUserNamespace = old.HostNetwork
+		a.devicesInUserNamespace = anyContainer(old, func(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 })
+	}
+	a.numericTolerations = slices.ContainsFunc(old.Tolerations, func(t corev1.Toleration) bool {
+		return t.Operator == corev1.TolerationOpLt || t.Operator == corev1.TolerationOpGt
+	})
+	a.sysAdminWithoutEscalation = anyContainer(old, func(c *corev1.Container) bool {
+		sc := c.SecurityContext
+		return sc != nil && (sc.AllowPrivilegeEscalation == nil || !*sc.AllowPrivilegeEscalation) &&
+			sc.Capabilities != nil && slices.Contains(sc.Capabilities.Add, sysAdmin)
+	})
+	return a
+}
+
+// validDeletionCost wants a 32-bit integer in its plain form, if there is one.
+func validDeletionCost(annotations map[string]string) bool {
+	value, ok := annotations[corev1.PodDeletionCost]
+	if !ok {
+		return true
+	}
+	if value == "" || value[0] == '+' || value[0] == '0' && value != "0" {
+		return false
+	}
+	_, err := strconv.ParseInt(value, 10, 32)
+	return err == nil
+}
+
+func partialPages(list corev1.ResourceList) bool {
+	for name, quantity := range list {
+		if isHugePages(name) && !wholePages(name, quantity) {
+			return true
+		}
+	}
+	return false
+}
+
+func badAffinitySelectors(a *corev1.Affinity) bool {
+	bad := false
+	eachAffinityTerm(a, func(t *corev1.PodAffinityTerm) {
+		var e problems
+		checkAffinitySelectors(&e, t, nil, false)
+		bad = bad || len(e) > 0
+	})
+	return bad
+}
+
+// eachAffinityTerm calls f for every term about other pods.
+func eachAffinityTerm(a *corev1.Affinity, f func(t *corev1.PodAffinityTerm)) {
+	each := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range preferred {
+			f(&preferred[i].PodAffinityTerm)
+		}
+		for i := range required {
+			f(&required[i])
+		}
+	}
+	if a != nil && a.PodAffinity != nil {
+		each(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a != nil && a.PodAntiAffinity != nil {
+		each(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+}
+
+func badNodeAffinity(a *corev1.Affinity) bool {
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	for _, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, x := range t.MatchExpressions {
+			if slices.ContainsFunc(x.Values, func(v string) bool { return len(validation.IsValidLabelValue(v)) > 0 }) {
+				return true
+			}
+		}
+	}
+	return false
+}

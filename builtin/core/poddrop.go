@@ -1,0 +1,195 @@
+package core
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// walk shows the places where a pod can use one feature: whether a place is in
+// use, and how to clear it.
+type walk[T any] func(at *T, visit func(used bool, clear func()))
+
+// offSpec and offStatus are the features that are off, by the fields in which
+// they show.
+func offSpec() []walk[corev1.PodSpec] {
+	return []walk[corev1.PodSpec]{
+		func(s *corev1.PodSpec, visit func(bool, func())) {
+			visit(s.SchedulingGroup != nil, func() { s.SchedulingGroup = nil })
+		},
+		func(s *corev1.PodSpec, visit func(bool, func())) {
+			visit(len(s.EvictionResponders) > 0, func() { s.EvictionResponders = nil })
+		},
+		func(s *corev1.PodSpec, visit func(bool, func())) {
+			for i := range s.Volumes {
+				if d := s.Volumes[i].EmptyDir; d != nil {
+					visit(d.Mode != nil, func() { d.Mode = nil })
+				}
+			}
+		},
+		volumeUsers,
+		func(s *corev1.PodSpec, visit func(bool, func())) {
+			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				for i := range c.VolumeMounts {
+					m := &c.VolumeMounts[i]
+					visit(len(m.BindMountOptions) > 0, func() { m.BindMountOptions = nil })
+				}
+			})
+		},
+		func(s *corev1.PodSpec, visit func(bool, func())) {
+			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+					if p != nil && p.GRPC != nil {
+						visit(p.GRPC.Mode != nil, func() { p.GRPC.Mode = nil })
+					}
+				}
+			})
+		},
+		func(s *corev1.PodSpec, visit func(bool, func())) {
+			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				if c.Lifecycle == nil {
+					return
+				}
+				visit(c.Lifecycle.StopSignal != nil, func() {
+					c.Lifecycle.StopSignal = nil
+					if *c.Lifecycle == (corev1.Lifecycle{}) {
+						c.Lifecycle = nil
+					}
+				})
+			})
+		},
+		func(s *corev1.PodSpec, visit func(bool, func())) {
+			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				for _, a := range httpGets(c) {
+					visit(a.Protocol != nil, func() { a.Protocol = nil })
+				}
+			})
+		},
+	}
+}
+
+func offStatus() []walk[corev1.PodStatus] {
+	return []walk[corev1.PodStatus]{
+		func(s *corev1.PodStatus, visit func(bool, func())) {
+			visit(len(s.NodeAllocatableResourceClaimStatuses) > 0, func() { s.NodeAllocatableResourceClaimStatuses = nil })
+		},
+		func(s *corev1.PodStatus, visit func(bool, func())) {
+			visit(len(s.VolumeHealth) > 0, func() { s.VolumeHealth = nil })
+		},
+		func(s *corev1.PodStatus, visit func(bool, func())) {
+			for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+				for i := range list {
+					for j := range list[i].VolumeMounts {
+						m := &list[i].VolumeMounts[j]
+						visit(m.VolumeStatus != nil, func() { m.VolumeStatus = nil })
+					}
+				}
+			}
+		},
+	}
+}
+
+// httpGets returns the requests that the probes and hooks of a container make.
+func httpGets(c *corev1.Container) []*corev1.HTTPGetAction {
+	var all []*corev1.HTTPGetAction
+	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+		if p != nil && p.HTTPGet != nil {
+			all = append(all, p.HTTPGet)
+		}
+	}
+	if c.Lifecycle != nil {
+		for _, h := range []*corev1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
+			if h != nil && h.HTTPGet != nil {
+				all = append(all, h.HTTPGet)
+			}
+		}
+	}
+	return all
+}
+
+// volumeUsers are the owners of the files of volumes.
+func volumeUsers(s *corev1.PodSpec, visit func(bool, func())) {
+	user := func(u **int64) { visit(*u != nil, func() { *u = nil }) }
+	keys := func(items []corev1.KeyToPath) {
+		for i := range items {
+			user(&items[i].User)
+		}
+	}
+	files := func(items []corev1.DownwardAPIVolumeFile) {
+		for i := range items {
+			user(&items[i].User)
+		}
+	}
+	for i := range s.Volumes {
+		v := &s.Volumes[i]
+		switch {
+		case v.Secret != nil:
+			user(&v.Secret.DefaultUser)
+			keys(v.Secret.Items)
+		case v.ConfigMap != nil:
+			user(&v.ConfigMap.DefaultUser)
+			keys(v.ConfigMap.Items)
+		case v.DownwardAPI != nil:
+			user(&v.DownwardAPI.DefaultUser)
+			files(v.DownwardAPI.Items)
+		case v.Projected != nil:
+			user(&v.Projected.DefaultUser)
+			for j := range v.Projected.Sources {
+				switch p := &v.Projected.Sources[j]; {
+				case p.Secret != nil:
+					keys(p.Secret.Items)
+				case p.DownwardAPI != nil:
+					files(p.DownwardAPI.Items)
+				case p.ConfigMap != nil:
+					keys(p.ConfigMap.Items)
+				case p.ServiceAccountToken != nil:
+					user(&p.ServiceAccountToken.User)
+				case p.ClusterTrustBundle != nil:
+					user(&p.ClusterTrustBundle.User)
+				case p.PodCertificate != nil:
+					user(&p.PodCertificate.User)
+				}
+			}
+		}
+	}
+}
+
+// dropOff clears the features that are off, except those that the old version,
+// nil if there is none, uses.
+func dropOff[T any](now, old *T, off []walk[T]) {
+	for _, w := range off {
+		keep := false
+		if old != nil {
+			w(old, func(used bool, _ func()) { keep = keep || used })
+		}
+		if keep {
+			continue
+		}
+		w(now, func(used bool, clear func()) {
+			if used {
+				clear()
+			}
+		})
+	}
+}
+
+func dropSpecFields(spec, old *corev1.PodSpec) { dropOff(spec, old, offSpec()) }
+
+func dropPodFields(pod, old *corev1.Pod) {
+	var oldSpec *corev1.PodSpec
+	var oldStatus *corev1.PodStatus
+	if old != nil {
+		oldSpec, oldStatus = &old.Spec, &old.Status
+	}
+	dropSpecFields(&pod.Spec, oldSpec)
+	dropOff(&pod.Status, oldStatus, offStatus())
+	dropInitAnnotations(pod.Annotations)
+}
+
+// dropInitAnnotations removes annotations that once held init containers; a
+// kubelet of that time must not run what they say.
+func dropInitAnnotations(annotations map[string]string) {
+	for _, stage := range []string{"alpha", "beta"} {
+		delete(annotations, "pod."+stage+".kubernetes.io/init-containers")
+		delete(annotations, "pod."+stage+".kubernetes.io/init-container-statuses")
+	}
+}

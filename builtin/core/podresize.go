@@ -1,0 +1,191 @@
+package core
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// preparePodResize takes over the resources of the containers and of the pod,
+// and nothing else. If the containers are not the same ones, that is left for
+// validation to see.
+func preparePodResize(pod, old *corev1.Pod) {
+	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
+		resources := pod.Spec.Resources
+		containers := takeResources(pod.Spec.Containers, old.Spec.Containers)
+		initContainers := takeResources(pod.Spec.InitContainers, old.Spec.InitContainers)
+		pod.Spec, pod.Status = old.Spec, old.Status
+		metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
+		pod.Spec.Resources, pod.Spec.Containers, pod.Spec.InitContainers = resources, containers, initContainers
+	}
+	keepPodResources(pod, old)
+	// The old object must not change with the new one.
+	pod.Spec.Resources = pod.Spec.Resources.DeepCopy()
+	defaultPodResources(&pod.Spec)
+	dropPodFields(pod, old)
+}
+
+func takeResources(containers, old []corev1.Container) []corev1.Container {
+	if len(containers) == 0 {
+		return containers
+	}
+	merged := make([]corev1.Container, len(old))
+	copy(merged, old)
+	for i := range merged {
+		if merged[i].Name != containers[i].Name {
+			return containers
+		}
+		merged[i].Resources = containers[i].Resources
+		merged[i].ResizePolicy = containers[i].ResizePolicy
+	}
+	return merged
+}
+
+func validatePodResize(pod, old *corev1.Pod) field.ErrorList {
+	var e problems
+	p := field.NewPath("spec")
+	switch {
+	case isMirror(&old.ObjectMeta):
+		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
+	case isWindows(&old.Spec):
+		return field.ErrorList{field.Forbidden(field.NewPath(""), "windows pods cannot be resized")}
+	}
+	checkPod(&e, pod, podAllowances(old))
+	was := old.Status.QOSClass
+	if was == "" {
+		was = qosClass(old)
+	}
+	if was != qosClass(pod) {
+		e.invalid(p, pod.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
+	}
+	if !nodeCanResize(old) {
+		e.forbidden(p, "Pod running on node without support for resize")
+	}
+	rest := pod.Spec.DeepCopy()
+	checkPodLevelResize(&e, pod, old, rest, p)
+	if !checkSameContainers(&e, pod.Spec.Containers, old.Spec.Containers, "containers", p) ||
+		!checkSameContainers(&e, pod.Spec.InitContainers, old.Spec.InitContainers, "initContainers", p) {
+		return field.ErrorList(e)
+	}
+	for i := range old.Spec.InitContainers {
+		checkNothingRemoved(&e, &pod.Spec.InitContainers[i].Resources, &old.Spec.InitContainers[i].Resources, "resource",
+			p.Child("initContainers").Index(i).Child("resources"))
+	}
+	for i := range old.Spec.Containers {
+		checkNothingRemoved(&e, &pod.Spec.Containers[i].Resources, &old.Spec.Containers[i].Resources, "resource",
+			p.Child("containers").Index(i).Child("resources"))
+	}
+
+	// What may change is set back; the rest has to be the same then.
+	for i := range rest.Containers {
+		resetCompute(&rest.Containers[i].Resources, &old.Spec.Containers[i].Resources)
+		if !equality.Semantic.DeepEqual(rest.Containers[i], old.Spec.Containers[i]) {
+			e.forbidden(p, "only cpu and memory resources are mutable")
+		}
+	}
+	for i := range rest.InitContainers {
+		c, was, cp := &rest.InitContainers[i], &old.Spec.InitContainers[i], p.Child("initContainers").Index(i)
+		changed := !equality.Semantic.DeepEqual(c, was)
+		resetCompute(&c.Resources, &was.Resources)
+		if !equality.Semantic.DeepEqual(c, was) {
+			e.forbidden(cp, "only cpu and memory resources for init or sidecar containers are mutable")
+		}
+		for _, r := range c.ResizePolicy {
+			if changed && !isSidecar(c) && r.RestartPolicy == corev1.RestartContainer {
+				e.forbidden(cp, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized")
+			}
+		}
+	}
+	if !equality.Semantic.DeepEqual(pod.Spec.Volumes, old.Spec.Volumes) {
+		e.forbidden(p.Child("volumes"), "volumes are immutable on resize when InPlacePodVerticalScalingMemoryBackedVolumes feature gate is disabled")
+	}
+	if len(e) == 0 && !equality.Semantic.DeepEqual(*rest, old.Spec) {
+		e.forbidden(p, "only cpu and memory resources are mutable")
+	}
+	return field.ErrorList(e)
+}
+
+// nodeCanResize: a node that can tells what resources its containers have.
+func nodeCanResize(pod *corev1.Pod) bool {
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].State.Running != nil {
+			return pod.Status.ContainerStatuses[i].Resources != nil
+		}
+	}
+	return true
+}
+
+func checkPodLevelResize(e *problems, pod, old *corev1.Pod, rest *corev1.PodSpec, p *field.Path) {
+	is, was := pod.Spec.Resources, old.Spec.Resources
+	set := func(r *corev1.ResourceRequirements) bool { return r != nil && len(r.Requests)+len(r.Limits) > 0 }
+	if !set(is) && !set(was) {
+		return
+	}
+	if was != nil && is == nil {
+		e.forbidden(p.Child("resources"), "pod-level resources cannot be removed")
+		return
+	}
+	if was != nil {
+		checkNothingRemoved(e, is, was, "pod-level resource", p.Child("resources"))
+		resetCompute(rest.Resources, was)
+	} else {
+		resetCompute(rest.Resources, &corev1.ResourceRequirements{})
+		if len(rest.Resources.Requests)+len(rest.Resources.Limits)+len(rest.Resources.Claims) == 0 {
+			rest.Resources = nil
+		}
+	}
+	if !equality.Semantic.DeepEqual(rest.Resources, was) {
+		e.forbidden(p, "only cpu and memory resources are mutable at pod-level")
+	}
+}
+
+// checkSameContainers reports whether the containers are the old ones.
+func checkSameContainers(e *problems, containers, old []corev1.Container, name string, p *field.Path) bool {
+	if len(containers) != len(old) {
+		e.forbidden(p.Child(name), name+" may not be added or removed on resize")
+		return false
+	}
+	same := true
+	for i := range old {
+		if containers[i].Name != old[i].Name {
+			e.forbidden(p.Child(name).Index(i).Child("name"), name+" may not be renamed or reordered on resize")
+			same = false
+		}
+	}
+	return same
+}
+
+func checkNothingRemoved(e *problems, is, was *corev1.ResourceRequirements, what string, p *field.Path) {
+	removed := func(list, old corev1.ResourceList) bool {
+		for name := range old {
+			if _, ok := list[name]; !ok {
+				return true
+			}
+		}
+		return false
+	}
+	if removed(is.Requests, was.Requests) {
+		e.forbidden(p.Child("requests"), what+" requests cannot be removed")
+	}
+	if removed(is.Limits, was.Limits) {
+		e.forbidden(p.Child("limits"), what+" limits cannot be removed")
+	}
+}
+
+// resetCompute sets cpu and memory back.
+func resetCompute(r, old *corev1.ResourceRequirements) {
+	reset := func(list *corev1.ResourceList, old corev1.ResourceList) {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			delete(*list, name)
+			if quantity, ok := old[name]; ok {
+				if *list == nil {
+					*list = corev1.ResourceList{}
+				}
+				(*list)[name] = quantity
+			}
+		}
+	}
+	reset(&r.Requests, old.Requests)
+	reset(&r.Limits, old.Limits)
+}

@@ -1,0 +1,430 @@
+package core
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const sysAdmin corev1.Capability = "CAP_SYS_ADMIN"
+
+func checkPodSecurityContext(e *problems, ctx *podContext, p *field.Path) {
+	sc := ctx.spec.SecurityContext
+	if sc == nil {
+		return
+	}
+	e.group(p.Child("fsGroup"), sc.FSGroup)
+	e.user(p.Child("runAsUser"), sc.RunAsUser)
+	e.group(p.Child("runAsGroup"), sc.RunAsGroup)
+	for i := range sc.SupplementalGroups {
+		e.group(p.Child("supplementalGroups").Index(i), &sc.SupplementalGroups[i])
+	}
+	checkSysctls(e, sc.Sysctls, ctx, p.Child("sysctls"))
+	oneOfPointer(e, p.Child("fsGroupChangePolicy"), sc.FSGroupChangePolicy, corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch)
+	checkSeccompProfile(e, sc.SeccompProfile, p.Child("seccompProfile"))
+	checkWindowsOptions(e, sc.WindowsOptions, p.Child("windowsOptions"))
+	checkAppArmorProfile(e, sc.AppArmorProfile, p.Child("appArmorProfile"))
+	oneOfPointer(e, p.Child("supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy,
+		corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)
+	oneOfPointer(e, p.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy,
+		corev1.SELinuxChangePolicyMountOption, corev1.SELinuxChangePolicyRecursive)
+}
+
+func checkSecurityContext(e *problems, sc *corev1.SecurityContext, ctx *podContext, p *field.Path) {
+	if sc == nil {
+		return
+	}
+	e.user(p.Child("runAsUser"), sc.RunAsUser)
+	e.group(p.Child("runAsGroup"), sc.RunAsGroup)
+	oneOfPointer(e, p.Child("procMount"), sc.ProcMount, corev1.DefaultProcMount, corev1.UnmaskedProcMount)
+	if sc.ProcMount != nil && *sc.ProcMount == corev1.UnmaskedProcMount && ctx.hostUsers() {
+		e.invalid(p.Child("procMount"), sc.ProcMount, "`hostUsers` must be false to use `Unmasked`")
+	}
+	checkSeccompProfile(e, sc.SeccompProfile, p.Child("seccompProfile"))
+	if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
+		if isPrivileged(sc) {
+			e.invalid(p, goForm{sc}, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
+		}
+		if !ctx.allow.sysAdminWithoutEscalation && sc.Capabilities != nil {
+			for _, c := range sc.Capabilities.Add {
+				if c == sysAdmin {
+					e.invalid(p, goForm{sc}, "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
+				}
+			}
+		}
+	}
+	checkWindowsOptions(e, sc.WindowsOptions, p.Child("windowsOptions"))
+	checkAppArmorProfile(e, sc.AppArmorProfile, p.Child("appArmorProfile"))
+}
+
+const sysctlMaxLength = 253
+
+func checkSysctls(e *problems, sysctls []corev1.Sysctl, ctx *podContext, p *field.Path) {
+	if len(sysctls) == 0 {
+		return
+	}
+	const segment = `[a-z0-9]([-_a-z0-9]*[a-z0-9])?`
+	form := regexp.MustCompile(`^(` + segment + `[\./])*` + segment + `$`)
+	for i, s := range sysctls {
+		np := p.Index(i).Child("name")
+		switch {
+		case s.Name == "":
+			e.required(np, "")
+		case len(s.Name) > sysctlMaxLength || !form.MatchString(s.Name):
+			e.invalid(np, s.Name, fmt.Sprintf("must have at most %d characters and match regex %s", sysctlMaxLength, form))
+		case slices.ContainsFunc(sysctls[:i], func(o corev1.Sysctl) bool { return o.Name == s.Name }):
+			e.duplicate(np, s.Name)
+		}
+		if detail := hostSysctl(s.Name, ctx.spec); detail != "" && !ctx.allow.hostSysctls {
+			e.invalid(np, s.Name, detail)
+		}
+	}
+}
+
+// hostSysctl says why a sysctl would change the host, if it would.
+func hostSysctl(name string, spec *corev1.PodSpec) string {
+	// A name may use slashes where others have dots, and the other way round.
+	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '/' {
+		name = strings.NewReplacer("/", ".", ".", "/").Replace(name)
+	}
+	name, _, _ = strings.Cut(name, "*")
+	ipc := strings.HasPrefix(name, "fs.mqueue.")
+	switch name {
+	case "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced", "kernel.shm",
+		"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.msg":
+		ipc = true
+	}
+	switch {
+	case spec.HostNetwork && strings.HasPrefix(name, "net."):
+		return "may not be specified when 'hostNetwork' is true"
+	case spec.HostIPC && ipc:
+		return "may not be specified when 'hostIPC' is true"
+	}
+	return ""
+}
+
+func checkSeccompProfile(e *problems, s *corev1.SeccompProfile, p *field.Path) {
+	if s == nil {
+		return
+	}
+	if s.Type == "" {
+		e.required(p.Child("type"), "type is required when seccompProfile is set")
+	} else {
+		oneOf(e, p.Child("type"), s.Type, corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
+	}
+	lp := p.Child("localhostProfile")
+	switch {
+	case s.Type == corev1.SeccompProfileTypeLocalhost && s.LocalhostProfile == nil:
+		e.required(lp, "must be set when seccomp type is Localhost")
+	case s.Type == corev1.SeccompProfileTypeLocalhost:
+		checkDescendingPath(e, *s.LocalhostProfile, lp)
+	case s.LocalhostProfile != nil:
+		e.invalid(lp, goForm{s}, "can only be set when seccomp type is Localhost")
+	}
+}
+
+func checkAppArmorProfile(e *problems, a *corev1.AppArmorProfile, p *field.Path) {
+	if a == nil {
+		return
+	}
+	const (
+		needed    = "must be set when AppArmor type is Localhost"
+		maxLength = 4095 // the longest path of Linux
+	)
+	lp := p.Child("localhostProfile")
+	switch a.Type {
+	case corev1.AppArmorProfileTypeLocalhost:
+		if a.LocalhostProfile == nil {
+			e.required(lp, needed)
+			return
+		}
+		if strings.TrimSpace(*a.LocalhostProfile) != *a.LocalhostProfile {
+			e.invalid(lp, *a.LocalhostProfile, "must not be padded with whitespace")
+		} else if *a.LocalhostProfile == "" {
+			e.required(lp, needed)
+		}
+		if len(*a.LocalhostProfile) > maxLength {
+			e.add(field.TooLong(lp, "", maxLength))
+		}
+	case corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined:
+		if a.LocalhostProfile != nil {
+			e.invalid(lp, a.LocalhostProfile, "can only be set when AppArmor type is Localhost")
+		}
+	case "":
+		e.required(p.Child("type"), "type is required when appArmorProfile is set")
+	default:
+		oneOf(e, p.Child("type"), a.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
+	}
+}
+
+func checkWindowsOptions(e *problems, w *corev1.WindowsSecurityContextOptions, p *field.Path) {
+	if w == nil {
+		return
+	}
+	if w.GMSACredentialSpecName != nil {
+		e.each(p.Child("gmsaCredentialSpecName"), w.GMSACredentialSpecName, validation.IsDNS1123Subdomain(*w.GMSACredentialSpecName))
+	}
+	if w.GMSACredentialSpec != nil {
+		const maxKiB = 64
+		switch n := len(*w.GMSACredentialSpec); {
+		case n == 0:
+			e.invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, "gmsaCredentialSpec cannot be an empty string")
+		case n > maxKiB*1024:
+			e.invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, fmt.Sprintf("gmsaCredentialSpec size must be under %d KiB", maxKiB))
+		}
+	}
+	if w.RunAsUserName != nil {
+		for _, m := range windowsUserProblems(*w.RunAsUserName) {
+			e.invalid(p.Child("runAsUserName"), w.RunAsUserName, "runAsUserName"+m)
+		}
+	}
+}
+
+// windowsUserProblems judges DOMAIN\user, with or without the domain.
+func windowsUserProblems(name string) []string {
+	const (
+		maxDomain = 256
+		maxUser   = 104
+		dnsLabel  = `[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?`
+		netBIOS   = `^[^\\/:\*\?"<>|\.][^\\/:\*\?"<>|]{0,14}$`
+		dns       = `^` + dnsLabel + `(?:\.` + dnsLabel + `)*$`
+	)
+	match := func(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }
+	switch {
+	case name == "":
+		return []string{" cannot be an empty string"}
+	case match(`[[:cntrl:]]+`, name):
+		return []string{" cannot contain control characters"}
+	case strings.Count(name, `\`) > 1:
+		return []string{" cannot contain more than one backslash"}
+	}
+	domain, user, hasDomain := strings.Cut(name, `\`)
+	if !hasDomain {
+		domain, user = "", name
+	}
+	var m []string
+	if len(domain) >= maxDomain {
+		m = append(m, fmt.Sprintf("'s Domain length must be under %d characters", maxDomain))
+	}
+	if hasDomain && !match(netBIOS, domain) && !match(dns, domain) {
+		m = append(m, "'s Domain doesn't match the NetBios nor the DNS format")
+	}
+	if user == "" {
+		m = append(m, "'s User cannot be empty")
+	} else if len(user) > maxUser {
+		m = append(m, fmt.Sprintf("'s User length must not be longer than %d characters", maxUser))
+	}
+	if user != "" && strings.Trim(user, ". ") == "" {
+		m = append(m, "'s User cannot contain only periods or spaces")
+	}
+	if strings.ContainsAny(user, `"/\:;|=,+*?<>@[]`) {
+		m = append(m, `'s User cannot contain the following characters: "/\:;|=,+*?<>@[]`)
+	}
+	return m
+}
+
+// checkHostProcess: either all containers are processes of the host, or none.
+func checkHostProcess(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	var ofPod *bool
+	if spec.SecurityContext != nil && spec.SecurityContext.WindowsOptions != nil {
+		ofPod = spec.SecurityContext.WindowsOptions.HostProcess
+	}
+	all, host := 0, 0
+	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+		all++
+		own := ofPod
+		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil && c.SecurityContext.WindowsOptions.HostProcess != nil {
+			own = c.SecurityContext.WindowsOptions.HostProcess
+		}
+		if ofPod != nil && own != nil && *ofPod != *own {
+			e.invalid(cp.Child("securityContext", "windowsOptions", "hostProcess"), *own,
+				fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))
+		}
+		if own != nil && *own {
+			host++
+		}
+	})
+	if host == 0 {
+		return
+	}
+	if host != all {
+		e.invalid(p, "", "If pod contains any hostProcess containers then all containers must be HostProcess containers")
+	}
+	if !spec.HostNetwork {
+		e.invalid(p.Child("hostNetwork"), spec.HostNetwork, "hostNetwork must be true if pod contains any hostProcess containers")
+	}
+}
+
+func isWindows(spec *corev1.PodSpec) bool { return spec.OS != nil && spec.OS.Name == corev1.Windows }
+
+// checkOS wants an operating system that exists, and nothing in the pod that
+// belongs to the other one.
+func checkOS(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	if spec.OS == nil || !e.need(p.Child("os", "name"), string(spec.OS.Name)) {
+		return
+	}
+	oneOf(e, p.Child("os"), spec.OS.Name, corev1.Linux, corev1.Windows)
+	switch spec.OS.Name {
+	case corev1.Linux:
+		checkLinux(e, spec, p)
+	case corev1.Windows:
+		checkWindows(e, spec, p)
+	}
+}
+
+func checkLinux(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	const detail = "windows options cannot be set for a linux pod"
+	if sc := spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
+		e.forbidden(p.Child("securityContext", "windowsOptions"), detail)
+	}
+	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
+			e.forbidden(cp.Child("securityContext", "windowsOptions"), detail)
+		}
+	})
+}
+
+func checkWindows(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	no := func(set bool, p *field.Path, name string) {
+		if set {
+			e.forbidden(p.Child(name), "cannot be set for a windows pod")
+		}
+	}
+	if sc, sp := spec.SecurityContext, p.Child("securityContext"); sc != nil {
+		no(sc.AppArmorProfile != nil, sp, "appArmorProfile")
+		no(sc.SELinuxOptions != nil, sp, "seLinuxOptions")
+		no(sc.SeccompProfile != nil, sp, "seccompProfile")
+		no(sc.FSGroup != nil, sp, "fsGroup")
+		no(sc.FSGroupChangePolicy != nil, sp, "fsGroupChangePolicy")
+		no(len(sc.Sysctls) > 0, sp, "sysctls")
+		no(sc.RunAsUser != nil, sp, "runAsUser")
+		no(sc.RunAsGroup != nil, sp, "runAsGroup")
+		no(sc.SupplementalGroups != nil, sp, "supplementalGroups")
+		no(sc.SupplementalGroupsPolicy != nil, sp, "supplementalGroupsPolicy")
+		no(sc.SELinuxChangePolicy != nil, sp, "seLinuxChangePolicy")
+	}
+	no(spec.HostUsers != nil, p, "hostUsers")
+	no(spec.HostPID, p, "hostPID")
+	no(spec.HostIPC, p, "hostIPC")
+	no(spec.ShareProcessNamespace != nil, p, "shareProcessNamespace")
+	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+		sc, sp := c.SecurityContext, cp.Child("securityContext")
+		if sc == nil {
+			return
+		}
+		no(sc.AppArmorProfile != nil, sp, "appArmorProfile")
+		no(sc.SELinuxOptions != nil, sp, "seLinuxOptions")
+		no(sc.SeccompProfile != nil, sp, "seccompProfile")
+		no(sc.Capabilities != nil, sp, "capabilities")
+		no(sc.ReadOnlyRootFilesystem != nil, sp, "readOnlyRootFilesystem")
+		no(sc.Privileged != nil, sp, "privileged")
+		no(sc.AllowPrivilegeEscalation != nil, sp, "allowPrivilegeEscalation")
+		no(sc.ProcMount != nil, sp, "procMount")
+		no(sc.RunAsUser != nil, sp, "runAsUser")
+		no(sc.RunAsGroup != nil, sp, "runAsGroup")
+	})
+}
+
+// checkHostUsers: a user namespace of its own excludes some of the host's.
+func checkHostUsers(e *problems, ctx *podContext, p *field.Path) {
+	if ctx.hostUsers() {
+		return
+	}
+	const detail = "when `hostUsers` is false"
+	if ctx.spec.HostNetwork && !ctx.allow.hostNetworkInUserNamespace {
+		e.forbidden(p.Child("hostNetwork"), detail)
+	}
+	if ctx.spec.HostPID {
+		e.forbidden(p.Child("HostPID"), detail)
+	}
+	if ctx.spec.HostIPC {
+		e.forbidden(p.Child("HostIPC"), detail)
+	}
+	if !ctx.allow.devicesInUserNamespace {
+		eachContainer(ctx.spec, p, func(c *corev1.Container, cp *field.Path) {
+			if len(c.VolumeDevices) > 0 {
+				e.forbidden(cp.Child("volumeDevices"), detail)
+			}
+		})
+	}
+}
+
+// checkProfileAnnotations: where an old annotation and the field that replaced
+// it are both there, they have to agree.
+func checkProfileAnnotations(e *problems, meta *metav1.ObjectMeta, spec *corev1.PodSpec, p *field.Path) {
+	if len(meta.Annotations) == 0 {
+		return
+	}
+	seccomp := func(key string, s *corev1.SeccompProfile, p *field.Path) {
+		if value, ok := meta.Annotations[key]; ok && s != nil {
+			matchSeccomp(e, value, s, p.Child("securityContext", "seccompProfile"))
+		}
+	}
+	if spec.SecurityContext != nil {
+		seccomp(corev1.SeccompPodAnnotationKey, spec.SecurityContext.SeccompProfile, p)
+	}
+	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+		if c.SecurityContext != nil {
+			seccomp(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, c.SecurityContext.SeccompProfile, cp)
+		}
+	})
+	if isWindows(spec) {
+		return
+	}
+	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+		var profile *corev1.AppArmorProfile
+		if spec.SecurityContext != nil {
+			profile = spec.SecurityContext.AppArmorProfile
+		}
+		if c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
+			profile = c.SecurityContext.AppArmorProfile
+		}
+		if value, ok := meta.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]; ok && profile != nil {
+			matchAppArmor(e, value, profile, cp.Child("securityContext", "appArmorProfile"))
+		}
+	})
+}
+
+func matchSeccomp(e *problems, value string, s *corev1.SeccompProfile, p *field.Path) {
+	match := true
+	switch s.Type {
+	case corev1.SeccompProfileTypeUnconfined:
+		match = value == corev1.SeccompProfileNameUnconfined
+	case corev1.SeccompProfileTypeRuntimeDefault:
+		match = value == corev1.SeccompProfileRuntimeDefault || value == corev1.DeprecatedSeccompProfileDockerDefault
+	case corev1.SeccompProfileTypeLocalhost:
+		var name string
+		name, match = strings.CutPrefix(value, corev1.SeccompLocalhostProfileNamePrefix)
+		if match && (s.LocalhostProfile == nil || name != *s.LocalhostProfile) {
+			e.forbidden(p.Child("localhostProfile"), "seccomp profile in annotation and field must match")
+		}
+	}
+	if !match {
+		e.forbidden(p.Child("type"), "seccomp type in annotation and field must match")
+	}
+}
+
+func matchAppArmor(e *problems, value string, a *corev1.AppArmorProfile, p *field.Path) {
+	match := true
+	switch a.Type {
+	case corev1.AppArmorProfileTypeUnconfined:
+		match = value == corev1.DeprecatedAppArmorBetaProfileNameUnconfined
+	case corev1.AppArmorProfileTypeRuntimeDefault:
+		match = value == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault
+	case corev1.AppArmorProfileTypeLocalhost:
+		var name string
+		name, match = strings.CutPrefix(value, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
+		if match && (a.LocalhostProfile == nil || name != *a.LocalhostProfile) {
+			e.forbidden(p.Child("localhostProfile"), "apparmor profile in annotation and field must match")
+		}
+	}
+	if !match {
+		e.forbidden(p.Child("type"), "apparmor type in annotation and field must match")
+	}
+}

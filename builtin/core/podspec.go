@@ -1,0 +1,303 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Limits of what a resolver can be told.
+const (
+	maxNameservers = 3
+	maxSearches    = 32
+	maxSearchChars = 2048
+	maxHostname    = 64
+)
+
+// checkPodSpec judges a pod's specification; meta is nil for a template.
+func checkPodSpec(e *problems, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path, allow *allowances) {
+	if spec.TerminationGracePeriodSeconds == nil {
+		e.required(p.Child("terminationGracePeriodSeconds"), "")
+	}
+	ctx := &podContext{spec: spec, allow: allow}
+	ctx.volumes = checkVolumes(e, spec.Volumes, meta, p.Child("volumes"), allow)
+	ctx.claims = checkPodClaims(e, spec.ResourceClaims, meta, p.Child("resourceClaims"))
+	checkContainers(e, ctx, p.Child("containers"))
+	checkInitContainers(e, ctx, p.Child("initContainers"))
+	checkEphemeralContainers(e, ctx, p.Child("ephemeralContainers"))
+	checkPodResources(e, ctx, p.Child("resources"))
+	checkHostNetworkPorts(e, ctx, p.Child("containers"))
+	oneOfOrRequired(e, p.Child("restartPolicy"), spec.RestartPolicy,
+		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
+	oneOfOrRequired(e, p.Child("dnsPolicy"), spec.DNSPolicy,
+		corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)
+	e.add(metavalidation.ValidateLabels(spec.NodeSelector, p.Child("nodeSelector"))...)
+	checkPodSecurityContext(e, ctx, p.Child("securityContext"))
+	if spec.HostPID && spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace {
+		e.invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
+	}
+	checkAffinity(e, spec.Affinity, p.Child("affinity"), allow)
+	checkDNSConfig(e, spec, p.Child("dnsConfig"))
+	for i, g := range spec.ReadinessGates {
+		e.each(p.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))
+	}
+	checkSchedulingGates(e, spec.SchedulingGates, p.Child("schedulingGates"))
+	checkTopologySpread(e, spec.TopologySpreadConstraints, p.Child("topologySpreadConstraints"), allow)
+	checkHostProcess(e, spec, p)
+	checkHostUsers(e, ctx, p)
+	checkHostnameOverride(e, spec, p.Child("hostnameOverride"))
+	checkNames(e, spec, p)
+	checkTolerations(e, spec.Tolerations, p.Child("tolerations"), allow)
+	for i, a := range spec.HostAliases {
+		ap := p.Child("hostAliases").Index(i)
+		e.add(validation.IsValidIPForLegacyField(ap.Child("ip"), a.IP, true, nil)...)
+		for j, name := range a.Hostnames {
+			e.subdomain(ap.Child("hostnames").Index(j), name)
+		}
+	}
+	if spec.PriorityClassName != "" {
+		e.subdomain(p.Child("priorityClassName"), spec.PriorityClassName)
+	}
+	if spec.RuntimeClassName != nil {
+		e.subdomain(p.Child("runtimeClassName"), *spec.RuntimeClassName)
+	}
+	if spec.PreemptionPolicy != nil {
+		oneOfOrRequired(e, p.Child("preemptionPolicy"), *spec.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
+	}
+	if spec.Overhead != nil {
+		checkResources(e, &corev1.ResourceRequirements{Limits: spec.Overhead}, checkContainerResourceName, nil, p.Child("overhead"), allow)
+	}
+	checkOS(e, spec, p)
+	checkSchedulingGroup(e, spec, p.Child("schedulingGroup"))
+	checkFileKeyVolumes(e, spec, p)
+}
+
+// checkNames judges the names of other objects, and those of the pod in the
+// network.
+func checkNames(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	if spec.ServiceAccountName != "" {
+		e.subdomain(p.Child("serviceAccountName"), spec.ServiceAccountName)
+	}
+	if spec.DeprecatedServiceAccount != spec.ServiceAccountName {
+		e.invalid(p.Child("deprecatedServiceAccount"), spec.DeprecatedServiceAccount,
+			fmt.Sprintf("must be the same as serviceAccountName: %q", spec.ServiceAccountName))
+	}
+	if spec.NodeName != "" {
+		e.subdomain(p.Child("nodeName"), spec.NodeName)
+	}
+	if s := spec.ActiveDeadlineSeconds; s != nil && (*s < 1 || *s > math.MaxInt32) {
+		e.invalid(p.Child("activeDeadlineSeconds"), *s, validation.InclusiveRangeError(1, math.MaxInt32))
+	}
+	if spec.Hostname != "" {
+		e.label(p.Child("hostname"), spec.Hostname)
+	}
+	if spec.Subdomain != "" {
+		e.label(p.Child("subdomain"), spec.Subdomain)
+	}
+}
+
+// checkPodClaims judges the resource claims of a pod and returns their names.
+func checkPodClaims(e *problems, claims []corev1.PodResourceClaim, meta *metav1.ObjectMeta, p *field.Path) sets.Set[string] {
+	names, seen := sets.New[string](), sets.New[string]()
+	for i := range claims {
+		c, cp := &claims[i], p.Index(i)
+		if c.Name != "" {
+			names.Insert(c.Name)
+		}
+		if meta != nil && isMirror(meta) {
+			e.forbidden(field.NewPath(""), "static pods do not support resource claims")
+			continue
+		}
+		if !e.need(cp.Child("name"), c.Name) {
+		} else if seen.Has(c.Name) {
+			e.duplicate(cp.Child("name"), c.Name)
+		} else {
+			e.label(cp.Child("name"), c.Name)
+			seen.Insert(c.Name)
+		}
+		switch {
+		case c.ResourceClaimName != nil && c.ResourceClaimTemplateName != nil:
+			e.invalid(cp, goForm{c}, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
+		case c.ResourceClaimName == nil && c.ResourceClaimTemplateName == nil:
+			e.invalid(cp, goForm{c}, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
+		}
+		if c.ResourceClaimName != nil {
+			e.subdomain(cp.Child("resourceClaimName"), *c.ResourceClaimName)
+		}
+		if c.ResourceClaimTemplateName != nil {
+			e.subdomain(cp.Child("resourceClaimTemplateName"), *c.ResourceClaimTemplateName)
+		}
+	}
+	return names
+}
+
+// checkHostNetworkPorts: on the host's network a port is what it is. Templates
+// may leave the port of the host to be defaulted in the pod.
+func checkHostNetworkPorts(e *problems, ctx *podContext, p *field.Path) {
+	if !ctx.spec.HostNetwork {
+		return
+	}
+	for i := range ctx.spec.Containers {
+		for j, port := range ctx.spec.Containers[i].Ports {
+			if (ctx.allow.pod || port.HostPort != 0) && port.HostPort != port.ContainerPort {
+				e.invalid(p.Index(i).Child("ports").Index(j).Child("hostPort"), port.HostPort, "must match `containerPort` when `hostNetwork` is true")
+			}
+		}
+	}
+}
+
+func checkDNSConfig(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	c := spec.DNSConfig
+	if spec.DNSPolicy == corev1.DNSNone {
+		if c == nil {
+			e.required(p, fmt.Sprintf("must provide `dnsConfig` when `dnsPolicy` is %s", corev1.DNSNone))
+			return
+		}
+		if len(c.Nameservers) == 0 {
+			e.required(p.Child("nameservers"), fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))
+			return
+		}
+	}
+	if c == nil {
+		return
+	}
+	if len(c.Nameservers) > maxNameservers {
+		e.invalid(p.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers))
+	}
+	for i, ip := range c.Nameservers {
+		e.add(validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, true, nil)...)
+	}
+	sp := p.Child("searches")
+	if len(c.Searches) > maxSearches {
+		e.invalid(sp, c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearches))
+	}
+	if len(strings.Join(c.Searches, " ")) > maxSearchChars {
+		e.invalid(sp, c.Searches, fmt.Sprintf("must not have more than %v characters (including spaces) in the search list", maxSearchChars))
+	}
+	for i, search := range c.Searches {
+		if search != "." {
+			search = strings.TrimSuffix(search, ".")
+			e.each(sp.Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(search))
+		}
+	}
+	for i, option := range c.Options {
+		if option.Name == "" {
+			e.required(p.Child("options").Index(i), "must not be empty")
+		}
+	}
+}
+
+func checkSchedulingGates(e *problems, gates []corev1.PodSchedulingGate, p *field.Path) {
+	for i, g := range gates {
+		e.each(p.Index(i), g.Name, validation.IsQualifiedName(g.Name))
+		if slices.Contains(gates[:i], g) {
+			e.duplicate(p.Index(i), g.Name)
+		}
+	}
+}
+
+func checkHostnameOverride(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	if spec.HostnameOverride == nil {
+		return
+	}
+	if spec.SetHostnameAsFQDN != nil && *spec.SetHostnameAsFQDN {
+		e.forbidden(p, "may not be specified when setHostnameAsFQDN is true")
+	}
+	if spec.HostNetwork {
+		e.forbidden(p, "may not be specified when hostNetwork is true")
+	}
+	if len(*spec.HostnameOverride) > maxHostname {
+		e.add(field.TooLong(p, "", maxHostname))
+	}
+	e.subdomain(p, *spec.HostnameOverride)
+}
+
+func checkSchedulingGroup(e *problems, spec *corev1.PodSpec, p *field.Path) {
+	g := spec.SchedulingGroup
+	if g == nil {
+		return
+	}
+	if g.PodGroupName == nil {
+		e.invalid(p.Child("podGroupName"), g.PodGroupName, "must specify one of: `podGroupName`")
+	} else {
+		e.subdomain(p.Child("podGroupName"), *g.PodGroupName)
+	}
+	if len(spec.EvictionResponders) > 0 {
+		e.forbidden(p, "may not be set when evictionResponders is set")
+	}
+}
+
+// isMirror: the pod stands for one that a kubelet runs from a file.
+func isMirror(meta *metav1.ObjectMeta) bool {
+	_, ok := meta.Annotations[corev1.MirrorPodAnnotationKey]
+	return ok
+}
+
+// checkPodAnnotations judges the annotations that mean something for a pod.
+func checkPodAnnotations(e *problems, annotations map[string]string, spec *corev1.PodSpec, p *field.Path, allow *allowances) {
+	if len(annotations) == 0 {
+		return
+	}
+	if value, ok := annotations[corev1.MirrorPodAnnotationKey]; ok && spec.NodeName == "" {
+		e.invalid(p.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set")
+	}
+	if value := annotations[corev1.TolerationsAnnotationKey]; value != "" {
+		var tolerations []corev1.Toleration
+		if err := json.Unmarshal([]byte(value), &tolerations); err != nil {
+			e.invalid(p, corev1.TolerationsAnnotationKey, err.Error())
+		} else {
+			checkTolerations(e, tolerations, p.Child(corev1.TolerationsAnnotationKey), allow)
+		}
+	}
+	if !allow.deletionCost && !validDeletionCost(annotations) {
+		e.invalid(p.Key(corev1.PodDeletionCost), annotations[corev1.PodDeletionCost], "must be a 32bit integer")
+	}
+	keys := sets.List(sets.KeySet(annotations))
+	if value, ok := annotations[corev1.SeccompPodAnnotationKey]; ok {
+		checkSeccompName(e, value, p.Child(corev1.SeccompPodAnnotationKey))
+	}
+	for _, key := range keys {
+		if strings.HasPrefix(key, corev1.SeccompContainerAnnotationKeyPrefix) {
+			checkSeccompName(e, annotations[key], p.Child(key))
+		}
+	}
+	for _, key := range keys {
+		if name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix); ok {
+			if !anyContainer(spec, func(c *corev1.Container) bool { return c.Name == name }) {
+				e.invalid(p.Key(key), name, "container not found")
+			}
+			checkAppArmorName(e, annotations[key], p.Key(key))
+		}
+	}
+}
+
+func checkSeccompName(e *problems, name string, p *field.Path) {
+	switch name {
+	case corev1.SeccompProfileRuntimeDefault, corev1.DeprecatedSeccompProfileDockerDefault, corev1.SeccompProfileNameUnconfined:
+		return
+	}
+	if path, ok := strings.CutPrefix(name, corev1.SeccompLocalhostProfileNamePrefix); ok {
+		checkDescendingPath(e, path, p)
+	} else {
+		e.invalid(p, name, "must be a valid seccomp profile")
+	}
+}
+
+func checkAppArmorName(e *problems, name string, p *field.Path) {
+	switch name {
+	case "", corev1.DeprecatedAppArmorBetaProfileRuntimeDefault, corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return
+	}
+	if !strings.HasPrefix(name, corev1.DeprecatedAppArmorBetaProfileNamePrefix) {
+		e.invalid(p, name, fmt.Sprintf("invalid AppArmor profile name: %q", name))
+	}
+}

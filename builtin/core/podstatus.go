@@ -1,0 +1,366 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
+)
+
+// preparePodStatus keeps everything but the status, and of that what a client
+// drops without meaning to.
+func preparePodStatus(pod, old *corev1.Pod) {
+	pod.Spec = old.Spec
+	pod.DeletionTimestamp = old.DeletionTimestamp
+	// Old kubelets corrupt owner references.
+	pod.OwnerReferences = old.OwnerReferences
+	is, was := &pod.Status, &old.Status
+	if is.QOSClass == "" {
+		is.QOSClass = was.QOSClass
+	}
+	if is.ResourceClaimStatuses == nil {
+		is.ResourceClaimStatuses = was.ResourceClaimStatuses
+	}
+	if is.ExtendedResourceClaimStatus == nil {
+		is.ExtendedResourceClaimStatus = was.ExtendedResourceClaimStatus
+	}
+	if is.NodeAllocatableResourceClaimStatuses == nil {
+		is.NodeAllocatableResourceClaimStatuses = was.NodeAllocatableResourceClaimStatuses
+	}
+	if is.ObservedGeneration == 0 {
+		is.ObservedGeneration = was.ObservedGeneration
+	}
+	// Types of conditions may repeat; the first of one type follows the first.
+	generations := map[corev1.PodConditionType][]int64{}
+	for _, c := range was.Conditions {
+		generations[c.Type] = append(generations[c.Type], c.ObservedGeneration)
+	}
+	for i := range is.Conditions {
+		c := &is.Conditions[i]
+		if g := generations[c.Type]; len(g) > 0 {
+			if c.ObservedGeneration == 0 {
+				c.ObservedGeneration = g[0]
+			}
+			generations[c.Type] = g[1:]
+		}
+	}
+	dropPodFields(pod, old)
+}
+
+func validatePodStatus(pod, old *corev1.Pod) field.ErrorList {
+	var e problems
+	p, s := field.NewPath("status"), &pod.Status
+	checkAnnotationUpdates(&e, pod, old, podAllowances(old))
+	for i, c := range s.Conditions {
+		cp := p.Child("conditions").Index(i)
+		if c.ObservedGeneration < 0 {
+			e.invalid(cp.Child("observedGeneration"), c.ObservedGeneration, "must be a non-negative integer")
+		}
+		switch c.Type {
+		case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized:
+		default:
+			e.each(cp.Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))
+		}
+	}
+	if pod.Spec.NodeName != old.Spec.NodeName {
+		e.forbidden(p.Child("nodeName"), "may not be changed directly")
+	}
+	if name := s.NominatedNodeName; name != "" && name != old.Status.NominatedNodeName {
+		e.subdomain(p.Child("nominatedNodeName"), name)
+		if old.Spec.NodeName != "" {
+			e.forbidden(p.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node")
+		}
+	}
+	if s.ObservedGeneration < 0 {
+		e.invalid(p.Child("observedGeneration"), s.ObservedGeneration, "must be a non-negative integer")
+	}
+	e.add(unchanged(s.QOSClass, old.Status.QOSClass, p.Child("qosClass"))...)
+
+	if !mayRestartAll(&old.Spec) {
+		checkTransitions(&e, s.ContainerStatuses, old.Status.ContainerStatuses, &old.Spec, old.Spec.Containers, p.Child("containerStatuses"))
+		checkTransitions(&e, s.InitContainerStatuses, old.Status.InitContainerStatuses, &old.Spec, old.Spec.InitContainers, p.Child("initContainerStatuses"))
+	}
+	checkTransitions(&e, s.EphemeralContainerStatuses, old.Status.EphemeralContainerStatuses, &old.Spec, nil, p.Child("ephemeralContainerStatuses"))
+	checkClaimStatuses(&e, pod, p.Child("resourceClaimStatuses"))
+	checkExtendedClaim(&e, s.ExtendedResourceClaimStatus, &pod.Spec, p.Child("extendedResourceClaimStatus"))
+	checkAllocatable(&e, pod, p.Child("nodeAllocatableResourceClaimStatuses"))
+
+	addresses := func(list []corev1.PodIP) []string {
+		var ips []string
+		for _, ip := range list {
+			ips = append(ips, ip.IP)
+		}
+		return ips
+	}
+	hosts := func(list []corev1.HostIP) []string {
+		var ips []string
+		for _, ip := range list {
+			ips = append(ips, ip.IP)
+		}
+		return ips
+	}
+	checkAddresses(&e, addresses(s.PodIPs), addresses(old.Status.PodIPs), goForm{s.PodIPs}, p.Child("podIPs"))
+	if (s.PodIP == "") != (len(s.PodIPs) == 0) {
+		e.invalid(p.Child("podIPs"), goForm{s.PodIPs}, "podIP and podIPs must either both be set or both be unset")
+	} else if len(s.PodIPs) > 0 && s.PodIP != s.PodIPs[0].IP {
+		e.invalid(p.Child("podIPs").Index(0).Child("ip"), s.PodIPs[0].IP, "must be equal to `podIP`")
+	}
+	if len(s.HostIPs) > 0 && s.HostIP != s.HostIPs[0].IP {
+		e.invalid(p.Child("hostIPs").Index(0).Child("ip"), s.HostIPs[0].IP, "must be equal to `hostIP`")
+	}
+	checkAddresses(&e, hosts(s.HostIPs), hosts(old.Status.HostIPs), goForm{s.HostIPs}, p.Child("hostIPs"))
+
+	lists := []struct {
+		name     string
+		statuses []corev1.ContainerStatus
+	}{
+		{"containerStatuses", s.ContainerStatuses},
+		{"initContainerStatuses", s.InitContainerStatuses},
+		{"ephemeralContainerStatuses", s.EphemeralContainerStatuses},
+	}
+	for _, l := range lists {
+		checkStatusUsers(&e, l.statuses, &pod.Spec, p.Child(l.name))
+	}
+	checkAllocated(&e, s.ContainerStatuses, pod.Spec.Containers, s, p.Child("containerStatuses"))
+	checkAllocated(&e, s.InitContainerStatuses, pod.Spec.InitContainers, s, p.Child("initContainerStatuses"))
+	for i := range s.EphemeralContainerStatuses {
+		if len(s.EphemeralContainerStatuses[i].AllocatedResourcesStatus) > 0 {
+			e.forbidden(p.Child("ephemeralContainerStatuses").Index(i).Child("allocatedResourcesStatus"), "must not be specified in container status")
+		}
+	}
+	return field.ErrorList(e)
+}
+
+// podStatusWarnings tells of addresses in forms that are going away.
+func podStatusWarnings(pod *corev1.Pod) []string {
+	var w []string
+	for i, ip := range pod.Status.PodIPs {
+		w = append(w, validation.GetWarningsForIP(field.NewPath("status", "podIPs").Index(i).Child("ip"), ip.IP)...)
+	}
+	for i, ip := range pod.Status.HostIPs {
+		w = append(w, validation.GetWarningsForIP(field.NewPath("status", "hostIPs").Index(i).Child("ip"), ip.IP)...)
+	}
+	return w
+}
+
+// checkAddresses wants at most one address of each family.
+func checkAddresses(e *problems, ips, old []string, shown any, p *field.Path) {
+	for i, ip := range ips {
+		e.add(validation.IsValidIPForLegacyField(p.Index(i), ip, true, old)...)
+	}
+	if len(ips) < 2 {
+		return
+	}
+	dual, err := netutils.IsDualStackIPStrings(ips)
+	if err != nil {
+		e.add(field.InternalError(p, fmt.Errorf("failed to check for dual stack with error:%v", err)))
+	}
+	if !dual || len(ips) > 2 {
+		e.invalid(p, shown, "may specify no more than one IP for each IP family")
+	}
+}
+
+// mayRestartAll: some exit of some container starts all of them again.
+func mayRestartAll(spec *corev1.PodSpec) bool {
+	restarts := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		})
+	}
+	return slices.ContainsFunc(spec.InitContainers, restarts) || slices.ContainsFunc(spec.Containers, restarts)
+}
+
+// checkTransitions: a container that has ended and is not to be restarted
+// stays ended.
+func checkTransitions(e *problems, statuses, old []corev1.ContainerStatus, spec *corev1.PodSpec, containers []corev1.Container, p *field.Path) {
+	for i := range old {
+		end := old[i].State.Terminated
+		if end == nil {
+			continue
+		}
+		named := func(s corev1.ContainerStatus) bool { return s.Name == old[i].Name && s.State.Terminated == nil }
+		if !slices.ContainsFunc(statuses, named) {
+			continue
+		}
+		j := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == old[i].Name })
+		if j < 0 || !restartsAfter(&containers[j], spec.RestartPolicy, end.ExitCode) {
+			e.forbidden(p.Index(i).Child("state"), "may not be transitioned to non-terminated state")
+		}
+	}
+}
+
+// restartsAfter decides by the container's rules, then by its own policy, then
+// by that of the pod.
+func restartsAfter(c *corev1.Container, podPolicy corev1.RestartPolicy, exitCode int32) bool {
+	if c.RestartPolicy != nil {
+		for _, r := range c.RestartPolicyRules {
+			if r.ExitCodes == nil {
+				continue
+			}
+			in := slices.Contains(r.ExitCodes.Values, exitCode)
+			if r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn && in ||
+				r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpNotIn && !in {
+				if r.Action == corev1.ContainerRestartRuleActionRestart || r.Action == corev1.ContainerRestartRuleActionRestartAllContainers {
+					return true
+				}
+				break
+			}
+		}
+		podPolicy = corev1.RestartPolicy(*c.RestartPolicy)
+	}
+	switch podPolicy {
+	case corev1.RestartPolicyOnFailure:
+		return exitCode != 0
+	case corev1.RestartPolicyNever:
+		return false
+	}
+	return true
+}
+
+func checkClaimStatuses(e *problems, pod *corev1.Pod, p *field.Path) {
+	seen := sets.New[string]()
+	for i, s := range pod.Status.ResourceClaimStatuses {
+		np := p.Index(i).Child("name")
+		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.Name == s.Name }) {
+			e.invalid(np, s.Name, "must match the name of an entry in `spec.resourceClaims`")
+		}
+		if seen.Has(s.Name) {
+			e.duplicate(np, s.Name)
+		}
+		seen.Insert(s.Name)
+		if s.ResourceClaimName != nil {
+			e.each(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, validation.IsDNS1123Subdomain(*s.ResourceClaimName))
+		}
+	}
+}
+
+// checkExtendedClaim judges the claim that stands behind extended resources.
+func checkExtendedClaim(e *problems, s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec, p *field.Path) {
+	if s == nil {
+		return
+	}
+	if len(s.RequestMappings) == 0 {
+		e.required(p.Child("requestMappings"), "at least one request mapping is required")
+	}
+	for i, m := range s.RequestMappings {
+		mp := p.Child("requestMappings").Index(i)
+		// Of two containers of one name the regular, later one counts.
+		var container *corev1.Container
+		for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+			for j := range list {
+				if list[j].Name == m.ContainerName {
+					container = &list[j]
+				}
+			}
+		}
+		if container == nil {
+			e.invalid(mp.Child("containerName"), m.ContainerName, "must match the name of an entry in spec.initContainers.name or spec.containers.name")
+		} else if _, ok := container.Resources.Requests[corev1.ResourceName(m.ResourceName)]; !ok {
+			e.invalid(mp.Child("resourceName"), m.ResourceName,
+				"must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests")
+		}
+		e.label(p.Child("requestName"), m.RequestName)
+		if slices.Contains(s.RequestMappings[:i], m) {
+			e.duplicate(mp.Child("containerName"), m.ContainerName)
+			e.duplicate(mp.Child("resourceName"), m.ResourceName)
+			e.duplicate(mp.Child("requestName"), m.RequestName)
+		}
+	}
+	if e.need(p.Child("resourceClaimName"), s.ResourceClaimName) {
+		e.subdomain(p.Child("resourceClaimName"), s.ResourceClaimName)
+	}
+}
+
+func checkAllocatable(e *problems, pod *corev1.Pod, p *field.Path) {
+	named := func(name *string, want string) bool { return name != nil && *name == want }
+	for i, s := range pod.Status.NodeAllocatableResourceClaimStatuses {
+		if s.ResourceClaimName == "" {
+			continue
+		}
+		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) &&
+			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(c corev1.PodResourceClaimStatus) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) {
+			e.invalid(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, "no mapping found in pod reference")
+		}
+	}
+}
+
+func checkStatusUsers(e *problems, statuses []corev1.ContainerStatus, spec *corev1.PodSpec, p *field.Path) {
+	for i := range statuses {
+		if statuses[i].User == nil || statuses[i].User.Linux == nil {
+			continue
+		}
+		u, up := statuses[i].User.Linux, p.Index(i).Child("user", "linux")
+		if isWindows(spec) {
+			e.forbidden(up, "cannot be set for a windows pod")
+			continue
+		}
+		if u.UID < 0 || u.UID > math.MaxUint32 {
+			e.invalid(up.Child("uid"), u.UID, fmt.Sprintf("must be between 0 and %d, inclusive", int64(math.MaxUint32)))
+		}
+		e.group(up.Child("gid"), &u.GID)
+		for j := range u.SupplementalGroups {
+			e.group(up.Child("supplementalGroups").Index(j), &u.SupplementalGroups[j])
+		}
+	}
+}
+
+// checkAllocated judges the health of the devices that containers have been
+// given.
+func checkAllocated(e *problems, statuses []corev1.ContainerStatus, containers []corev1.Container, status *corev1.PodStatus, p *field.Path) {
+	for i := range statuses {
+		c := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == statuses[i].Name })
+		for j, a := range statuses[i].AllocatedResourcesStatus {
+			ap := p.Index(i).Child("allocatedResourcesStatus").Index(j)
+			if c >= 0 && !isAllocated(a.Name, &containers[c], status) {
+				detail := "must match one of the container's resource requests"
+				if strings.HasPrefix(string(a.Name), "claim:") {
+					detail = "must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty"
+				}
+				e.invalid(ap.Child("name"), a.Name, detail)
+			}
+			seen := sets.New[corev1.ResourceID]()
+			for k, r := range a.Resources {
+				rp := ap.Child("resources").Index(k)
+				oneOf(e, rp.Child("health"), r.Health,
+					corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy, corev1.ResourceHealthStatusUnknown)
+				if r.Message != nil && *r.Message == "" {
+					e.required(rp.Child("message"), "must be non-empty if specified")
+				} else if r.Message != nil && len(*r.Message) > corev1.ResourceHealthMessageMaxLength {
+					e.add(field.TooLong(rp.Child("message"), *r.Message, corev1.ResourceHealthMessageMaxLength))
+				}
+				if seen.Has(r.ResourceID) {
+					e.duplicate(rp.Child("resourceID"), r.ResourceID)
+				}
+				seen.Insert(r.ResourceID)
+			}
+		}
+	}
+}
+
+// isAllocated reports whether a container asks for a resource by its name, or
+// for a request of a claim, directly or through an extended resource.
+func isAllocated(name corev1.ResourceName, c *corev1.Container, status *corev1.PodStatus) bool {
+	ref, isClaim := strings.CutPrefix(string(name), "claim:")
+	if !isClaim {
+		_, ok := c.Resources.Requests[name]
+		return ok
+	}
+	for _, claim := range c.Resources.Claims {
+		if ref == claim.Name && claim.Request == "" || claim.Request != "" && ref == claim.Name+"/"+claim.Request {
+			return true
+		}
+	}
+	claim, request, _ := strings.Cut(ref, "/")
+	extended := status.ExtendedResourceClaimStatus
+	return extended != nil && request != "" && claim != "" && claim == extended.ResourceClaimName &&
+		slices.ContainsFunc(extended.RequestMappings, func(m corev1.ContainerExtendedResourceRequest) bool {
+			quantity := c.Resources.Requests[corev1.ResourceName(m.ResourceName)]
+			return m.ContainerName == c.Name && m.RequestName == request && !quantity.IsZero()
+		})
+}

@@ -1,0 +1,283 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/diff"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// podAllowances is allowancesFor a pod.
+func podAllowances(old *corev1.Pod) *allowances {
+	var a *allowances
+	if old == nil {
+		a = allowancesFor(nil, nil)
+	} else {
+		a = allowancesFor(&old.Spec, &old.ObjectMeta)
+	}
+	a.pod = true
+	return a
+}
+
+func validatePod(pod *corev1.Pod) field.ErrorList {
+	var e problems
+	p := field.NewPath("spec")
+	checkPod(&e, pod, podAllowances(nil))
+	if len(pod.Spec.EphemeralContainers) > 0 {
+		e.forbidden(p.Child("ephemeralContainers"), "cannot be set on create")
+	}
+	if pod.Spec.NodeName != "" && len(pod.Spec.SchedulingGates) > 0 {
+		e.forbidden(p.Child("nodeName"), "cannot be set until all schedulingGates have been cleared")
+	}
+	checkProfileAnnotations(&e, &pod.ObjectMeta, &pod.Spec, p)
+	return field.ErrorList(e)
+}
+
+// checkPod judges a pod by itself.
+func checkPod(e *problems, pod *corev1.Pod, allow *allowances) {
+	p := field.NewPath("spec")
+	checkPodAnnotations(e, pod.Annotations, &pod.Spec, field.NewPath("metadata", "annotations"), allow)
+	checkPodSpec(e, &pod.Spec, &pod.ObjectMeta, p, allow)
+	for i := range pod.Spec.Volumes {
+		v := pod.Spec.Volumes[i].Projected
+		if v == nil || pod.Spec.ServiceAccountName != "" {
+			continue
+		}
+		for j := range v.Sources {
+			if v.Sources[j].ServiceAccountToken != nil {
+				e.forbidden(p.Child("volumes").Index(i).Child("projected", "sources").Index(j).Child("serviceAccountToken"),
+					"must not be specified when serviceAccountName is not set")
+			}
+		}
+	}
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		e.nonNegative(p.Child("terminationGracePeriodSeconds"), *s)
+	}
+	for i := range pod.Spec.Containers {
+		checkImageSpaces(e, &pod.Spec.Containers[i], p.Child("containers").Index(i))
+	}
+	for i := range pod.Spec.InitContainers {
+		checkImageSpaces(e, &pod.Spec.InitContainers[i], p.Child("initContainers").Index(i))
+	}
+}
+
+// checkAnnotationUpdates: what a kubelet has acted upon stays.
+func checkAnnotationUpdates(e *problems, pod, old *corev1.Pod, allow *allowances) {
+	p := field.NewPath("metadata", "annotations")
+	const appArmor = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
+	for _, key := range sets.List(sets.KeySet(old.Annotations)) {
+		if value, ok := pod.Annotations[key]; ok && value == old.Annotations[key] {
+			continue
+		}
+		if strings.HasPrefix(key, appArmor) {
+			e.forbidden(p.Key(key), "may not remove or update AppArmor annotations")
+		}
+		if key == corev1.MirrorPodAnnotationKey {
+			e.forbidden(p.Key(key), "may not remove or update mirror pod annotation")
+		}
+	}
+	for _, key := range sets.List(sets.KeySet(pod.Annotations)) {
+		if _, ok := old.Annotations[key]; ok {
+			continue
+		}
+		if strings.HasPrefix(key, appArmor) {
+			e.forbidden(p.Key(key), "may not add AppArmor annotations")
+		}
+		if key == corev1.MirrorPodAnnotationKey {
+			e.forbidden(p.Key(key), "may not add mirror pod annotation")
+		}
+	}
+	checkPodAnnotations(e, pod.Annotations, &pod.Spec, p, allow)
+}
+
+// validatePodUpdate lets through the few changes that a running pod can take.
+func validatePodUpdate(pod, old *corev1.Pod) field.ErrorList {
+	var e problems
+	p, allow := field.NewPath("spec"), podAllowances(old)
+	checkPod(&e, pod, allow)
+	checkAnnotationUpdates(&e, pod, old, allow)
+	if !checkImageUpdates(&e, pod.Spec.Containers, old.Spec.Containers, p.Child("containers")) ||
+		!checkImageUpdates(&e, pod.Spec.InitContainers, old.Spec.InitContainers, p.Child("initContainers")) ||
+		!checkDeadlineUpdate(&e, pod.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, p.Child("activeDeadlineSeconds")) {
+		return field.ErrorList(e)
+	}
+	checkTolerationUpdates(&e, pod.Spec.Tolerations, old.Spec.Tolerations, p.Child("tolerations"), allow)
+	for i, g := range pod.Spec.SchedulingGates {
+		if !slices.Contains(old.Spec.SchedulingGates, g) && !slices.Contains(pod.Spec.SchedulingGates[i+1:], g) {
+			e.forbidden(p.Child("schedulingGates").Index(i).Child("name"),
+				fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name))
+		}
+	}
+	if equality.Semantic.DeepEqual(pod.Spec, old.Spec) {
+		return field.ErrorList(e)
+	}
+
+	// What may change is set back; the rest has to be the same then.
+	rest := pod.Spec.DeepCopy()
+	for i := range rest.Containers {
+		rest.Containers[i].Image = old.Spec.Containers[i].Image
+	}
+	for i := range rest.InitContainers {
+		rest.InitContainers[i].Image = old.Spec.InitContainers[i].Image
+	}
+	// Empty lists of containers are the same as none, here and in the message.
+	if len(rest.InitContainers) == 0 {
+		rest.InitContainers = nil
+	}
+	rest.ActiveDeadlineSeconds = old.Spec.ActiveDeadlineSeconds
+	rest.SchedulingGates = old.Spec.SchedulingGates
+	rest.Tolerations = old.Spec.Tolerations
+	if was, is := old.Spec.TerminationGracePeriodSeconds, rest.TerminationGracePeriodSeconds; was != nil && *was < 0 && is != nil && *is == 1 {
+		rest.TerminationGracePeriodSeconds = was
+	}
+	if len(old.Spec.SchedulingGates) > 0 {
+		takeGatedUpdates(&e, rest, &old.Spec, p)
+	}
+	if !equality.Semantic.DeepEqual(*rest, old.Spec) {
+		e.forbidden(p, "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"+
+			"`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"+
+			"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n"+
+			diff.Diff(goForm{old.Spec}, goForm{*rest}))
+	}
+	return field.ErrorList(e)
+}
+
+// checkImageUpdates reports whether the containers are the same ones.
+func checkImageUpdates(e *problems, containers, old []corev1.Container, p *field.Path) bool {
+	if len(containers) != len(old) {
+		e.forbidden(p, "pod updates may not add or remove containers")
+		return false
+	}
+	for i := range containers {
+		e.need(p.Index(i).Child("image"), containers[i].Image)
+		checkImageSpaces(e, &containers[i], p.Index(i))
+	}
+	return true
+}
+
+// checkDeadlineUpdate reports whether the rest of the update is worth a look:
+// a deadline can be set and come closer, not go away.
+func checkDeadlineUpdate(e *problems, seconds, old *int64, p *field.Path) bool {
+	switch {
+	case seconds == nil && old != nil:
+		e.invalid(p, seconds, "must not update from a positive integer to nil value")
+	case seconds == nil:
+	case *seconds < 0 || *seconds > math.MaxInt32:
+		e.invalid(p, *seconds, validation.InclusiveRangeError(0, math.MaxInt32))
+		return false
+	case old != nil && *old < *seconds:
+		e.invalid(p, *seconds, "must be less than or equal to previous value")
+		return false
+	}
+	return true
+}
+
+func checkTolerationUpdates(e *problems, tolerations, old []corev1.Toleration, p *field.Path, allow *allowances) {
+	for _, was := range old {
+		if !slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool {
+			return t.Key == was.Key && t.Operator == was.Operator && t.Value == was.Value && t.Effect == was.Effect
+		}) {
+			e.forbidden(p, "existing toleration can not be modified except its tolerationSeconds")
+			return
+		}
+	}
+	checkTolerations(e, tolerations, p, allow)
+}
+
+// takeGatedUpdates judges the changes that a pod can take before it may be
+// scheduled, those that leave it fewer nodes, and sets them back.
+func takeGatedUpdates(e *problems, spec, old *corev1.PodSpec, p *field.Path) {
+	for key, value := range old.NodeSelector {
+		if v, ok := spec.NodeSelector[key]; !ok || v != value {
+			e.invalid(p.Child("nodeSelector"), spec.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")
+			break
+		}
+	}
+	spec.NodeSelector = old.NodeSelector
+
+	nodeAffinity := func(a *corev1.Affinity) *corev1.NodeAffinity {
+		if a == nil {
+			return nil
+		}
+		return a.NodeAffinity
+	}
+	is, was := nodeAffinity(spec.Affinity), nodeAffinity(old.Affinity)
+	if equality.Semantic.DeepEqual(is, was) {
+		return
+	}
+	checkNodeAffinityUpdate(e, is, was, p.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"))
+	switch {
+	case spec.Affinity == nil:
+		spec.Affinity = &corev1.Affinity{NodeAffinity: was}
+	case old.Affinity == nil && spec.Affinity.PodAffinity == nil && spec.Affinity.PodAntiAffinity == nil:
+		spec.Affinity = nil
+	default:
+		spec.Affinity.NodeAffinity = was
+	}
+}
+
+func checkNodeAffinityUpdate(e *problems, is, was *corev1.NodeAffinity, p *field.Path) {
+	if was == nil || was.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return
+	}
+	var terms []corev1.NodeSelectorTerm
+	if is != nil && is.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		terms = is.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	}
+	old := was.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(old) > 0 && len(old) != len(terms) {
+		e.invalid(p, goForm{terms}, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+		return
+	}
+	for i := range old {
+		if !onlyAdds(terms[i], old[i]) {
+			e.invalid(p.Index(i), goForm{terms[i]}, "only additions are allowed (no mutations or deletions)")
+		}
+	}
+}
+
+// onlyAdds: requirements are added behind the old ones. A term without any
+// matches nothing, so that adding to it would give it nodes.
+func onlyAdds(term, old corev1.NodeSelectorTerm) bool {
+	if len(old.MatchExpressions)+len(old.MatchFields) == 0 {
+		return len(term.MatchExpressions)+len(term.MatchFields) == 0
+	}
+	begins := func(list, old []corev1.NodeSelectorRequirement) bool {
+		return len(list) >= len(old) && equality.Semantic.DeepEqual(list[:len(old)], old)
+	}
+	return begins(term.MatchExpressions, old.MatchExpressions) && begins(term.MatchFields, old.MatchFields)
+}
+
+// validateEphemeralUpdate: ephemeral containers can be added, nothing else.
+func validateEphemeralUpdate(pod, old *corev1.Pod) field.ErrorList {
+	var e problems
+	if isMirror(&old.ObjectMeta) {
+		e.forbidden(field.NewPath(""), "static pods do not support ephemeral containers")
+		return field.ErrorList(e)
+	}
+	allow, p := podAllowances(old), field.NewPath("spec", "ephemeralContainers")
+	checkPod(&e, pod, allow)
+	checkAnnotationUpdates(&e, pod, old, allow)
+	for i := range old.Spec.EphemeralContainers {
+		was := &old.Spec.EphemeralContainers[i]
+		var is *corev1.EphemeralContainer
+		for j := range pod.Spec.EphemeralContainers {
+			if pod.Spec.EphemeralContainers[j].Name == was.Name {
+				is = &pod.Spec.EphemeralContainers[j]
+			}
+		}
+		if is == nil {
+			e.forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", was.Name))
+		} else if !equality.Semantic.DeepEqual(was, is) {
+			e.forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", was.Name, diff.Diff(goForm{*was}, goForm{*is})))
+		}
+	}
+	return field.ErrorList(e)
+}

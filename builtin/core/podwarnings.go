@@ -1,0 +1,268 @@
+package core
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// podCreateWarnings returns what the author of a new pod should know.
+func podCreateWarnings(pod *corev1.Pod) []string {
+	var w []string
+	if messages := validation.IsDNS1123Label(pod.Name); len(messages) > 0 {
+		w = append(w, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", messages))
+	}
+	return append(w, podWarnings(&pod.Spec, &pod.ObjectMeta, nil)...)
+}
+
+// podWarnings returns what the author of a pod, or of a template at a path,
+// should know.
+func podWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Path) []string {
+	sp, ap := path.Child("spec"), path.Child("metadata", "annotations")
+	w := schedulingWarnings(spec, sp)
+
+	for _, old := range [][2]string{
+		{"scheduler.alpha.kubernetes.io/critical-pod", `non-functional in v1.16+; use the "priorityClassName" field instead`},
+		{"security.alpha.kubernetes.io/sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
+		{"security.alpha.kubernetes.io/unsafe-sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
+	} {
+		if _, ok := meta.Annotations[old[0]]; ok {
+			w = append(w, fmt.Sprintf("%s: %s", ap.Key(old[0]), old[1]))
+		}
+	}
+	for i := range spec.Volumes {
+		w = append(w, volumeWarnings(&spec.Volumes[i], sp.Child("volumes").Index(i))...)
+	}
+	for i := range spec.Volumes {
+		w = append(w, overlapWarnings(&spec.Volumes[i])...)
+	}
+	for i, a := range spec.HostAliases {
+		if slices.ContainsFunc(spec.HostAliases[:i], func(o corev1.HostAlias) bool { return o.IP == a.IP }) {
+			w = append(w, fmt.Sprintf("%s: duplicate ip %q", sp.Child("hostAliases").Index(i).Child("ip"), a.IP))
+		}
+	}
+	for i, s := range spec.ImagePullSecrets {
+		if slices.Contains(spec.ImagePullSecrets[:i], s) {
+			w = append(w, fmt.Sprintf("%s: duplicate name %q", sp.Child("imagePullSecrets").Index(i).Child("name"), s.Name))
+		}
+	}
+	for i, s := range spec.ImagePullSecrets {
+		if s.Name == "" {
+			w = append(w, fmt.Sprintf("%s: invalid empty name %q", sp.Child("imagePullSecrets").Index(i).Child("name"), s.Name))
+		}
+	}
+	w = appendFraction(w, spec.Overhead, corev1.ResourceMemory, sp.Child("overhead"))
+	w = appendFraction(w, spec.Overhead, corev1.ResourceEphemeralStorage, sp.Child("overhead"))
+
+	seccomp := func(key string, field *corev1.SeccompProfile) {
+		if _, ok := meta.Annotations[key]; ok && field == nil {
+			w = append(w, fmt.Sprintf(`%s: non-functional in v1.27+; use the "seccompProfile" field instead`, ap.Key(key)))
+		}
+	}
+	ofPod := spec.SecurityContext
+	if ofPod == nil {
+		ofPod = &corev1.PodSecurityContext{}
+	}
+	seccomp(corev1.SeccompPodAnnotationKey, ofPod.SeccompProfile)
+	eachContainer(spec, sp, func(c *corev1.Container, cp *field.Path) {
+		own := c.SecurityContext
+		if own == nil {
+			own = &corev1.SecurityContext{}
+		}
+		seccomp(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, own.SeccompProfile)
+		// A pod's AppArmor annotations become fields when it is created, which
+		// is when its author hears of them.
+		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
+		if value, ok := meta.Annotations[key]; ok && path != nil && own.AppArmorProfile == nil &&
+			(ofPod.AppArmorProfile == nil || !equality.Semantic.DeepEqual(ofPod.AppArmorProfile, appArmorFromAnnotation(value))) {
+			w = append(w, appArmorWarning(ap.Key(key)))
+		}
+		for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+			w = appendFraction(w, c.Resources.Limits, name, cp.Child("resources", "limits"))
+			w = appendFraction(w, c.Resources.Requests, name, cp.Child("resources", "requests"))
+		}
+		w = append(w, envWarnings(c.Env, cp.Child("env"))...)
+	})
+	w = append(w, portWarnings(spec, sp)...)
+	if s := spec.TerminationGracePeriodSeconds; s != nil && *s < 0 {
+		w = append(w, fmt.Sprintf("%s: must be >= 0; negative values are invalid and will be treated as 1", sp.Child("terminationGracePeriodSeconds")))
+	}
+	w = append(w, affinityWarnings(spec.Affinity, sp.Child("affinity"))...)
+	if spec.DNSConfig != nil {
+		for i, ip := range spec.DNSConfig.Nameservers {
+			w = append(w, validation.GetWarningsForIP(sp.Child("dnsConfig", "nameservers").Index(i), ip)...)
+		}
+	}
+	for i, a := range spec.HostAliases {
+		w = append(w, validation.GetWarningsForIP(sp.Child("hostAliases").Index(i).Child("ip"), a.IP)...)
+	}
+	return w
+}
+
+// appendFraction adds a warning if an amount is no whole number of bytes.
+func appendFraction(w []string, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) []string {
+	if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {
+		return append(w, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", p.Key(string(name)), q.String()))
+	}
+	return w
+}
+
+// oldNodeLabel says what to do about a label of nodes that is going away, "" if
+// it is not.
+func oldNodeLabel(key string) string {
+	switch key {
+	case "beta.kubernetes.io/arch":
+		return `deprecated since v1.14; use "kubernetes.io/arch" instead`
+	case "beta.kubernetes.io/os":
+		return `deprecated since v1.14; use "kubernetes.io/os" instead`
+	case "failure-domain.beta.kubernetes.io/region":
+		return `deprecated since v1.17; use "topology.kubernetes.io/region" instead`
+	case "failure-domain.beta.kubernetes.io/zone":
+		return `deprecated since v1.17; use "topology.kubernetes.io/zone" instead`
+	case "beta.kubernetes.io/instance-type":
+		return `deprecated since v1.17; use "node.kubernetes.io/instance-type" instead`
+	case "app.kubernetes.io/created-by":
+		return `deprecated since v1.9`
+	case "scheduler.alpha.kubernetes.io/preferAvoidPods":
+		return `deprecated since v1.22; use Taints and Tolerations instead`
+	case "node-role.kubernetes.io/master":
+		return `use "node-role.kubernetes.io/control-plane" instead`
+	}
+	return ""
+}
+
+func schedulingWarnings(spec *corev1.PodSpec, p *field.Path) []string {
+	var w []string
+	for _, key := range slices.Sorted(maps.Keys(spec.NodeSelector)) {
+		if m := oldNodeLabel(key); m != "" {
+			w = append(w, fmt.Sprintf("%s: %s", p.Child("nodeSelector").Key(key), m))
+		}
+	}
+	// Values of preferred terms are not validated, so here is where one hears
+	// of them.
+	term := func(t *corev1.NodeSelectorTerm, values bool, p *field.Path) {
+		for i, x := range t.MatchExpressions {
+			xp := p.Child("matchExpressions").Index(i)
+			if m := oldNodeLabel(x.Key); m != "" {
+				w = append(w, fmt.Sprintf("%s: %s is %s", xp.Child("key"), x.Key, m))
+			}
+			for j, value := range x.Values {
+				if !values {
+					break
+				}
+				for _, m := range validation.IsValidLabelValue(value) {
+					w = append(w, fmt.Sprintf("%s: %s is invalid, %s", xp.Child("values").Index(j), value, m))
+				}
+			}
+		}
+	}
+	if a := spec.Affinity; a != nil && a.NodeAffinity != nil {
+		np := p.Child("affinity", "nodeAffinity")
+		if r := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+			for i := range r.NodeSelectorTerms {
+				term(&r.NodeSelectorTerms[i], false, np.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms").Index(i))
+			}
+		}
+		preferred := a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		for i := range preferred {
+			term(&preferred[i].Preference, true, np.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("preference"))
+		}
+	}
+	for i, c := range spec.TopologySpreadConstraints {
+		cp := p.Child("topologySpreadConstraints").Index(i)
+		if m := oldNodeLabel(c.TopologyKey); m != "" {
+			w = append(w, fmt.Sprintf("%s: %s is %s", cp.Child("topologyKey"), c.TopologyKey, m))
+		}
+		w = appendNullSelector(w, c.LabelSelector, cp)
+	}
+	return w
+}
+
+// appendNullSelector adds a warning for a selector that is not there, which
+// many take for one that matches everything.
+func appendNullSelector(w []string, s *metav1.LabelSelector, p *field.Path) []string {
+	if s != nil {
+		return w
+	}
+	return append(w, fmt.Sprintf("%s: a null labelSelector results in matching no pod", p.Child("labelSelector")))
+}
+
+func affinityWarnings(a *corev1.Affinity, p *field.Path) []string {
+	var w []string
+	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path) {
+		for i := range required {
+			w = appendNullSelector(w, required[i].LabelSelector, p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i))
+		}
+		for i := range preferred {
+			w = appendNullSelector(w, preferred[i].PodAffinityTerm.LabelSelector,
+				p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("podAffinityTerm"))
+		}
+	}
+	if a != nil && a.PodAffinity != nil {
+		terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAffinity"))
+	}
+	if a != nil && a.PodAntiAffinity != nil {
+		terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAntiAffinity"))
+	}
+	return w
+}
+
+// envWarnings: a variable may be defined again to add to it; otherwise the
+// first definition is lost, and clients that merge by name may lose either.
+func envWarnings(env []corev1.EnvVar, p *field.Path) []string {
+	var w []string
+	for i, v := range env {
+		ref := "$(" + v.Name + ")"
+		if slices.ContainsFunc(env[:i], func(o corev1.EnvVar) bool { return o.Name == v.Name }) &&
+			(v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref)) {
+			w = append(w, fmt.Sprintf("%s: hides previous definition of %q, which may be dropped when using apply", p.Index(i), v.Name))
+		}
+	}
+	return w
+}
+
+func portWarnings(spec *corev1.PodSpec, p *field.Path) []string {
+	type block struct {
+		path *field.Path
+		port corev1.ContainerPort
+	}
+	var w []string
+	var all []block
+	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+		for i, port := range c.Ports {
+			pp := cp.Child("ports").Index(i)
+			if port.HostIP != "" && port.HostPort == 0 {
+				w = append(w, fmt.Sprintf("%s: hostIP set without hostPort: %+v", pp, port))
+			}
+			for _, o := range all {
+				if o.port.ContainerPort != port.ContainerPort || o.port.Protocol != port.Protocol {
+					continue
+				}
+				switch {
+				case port.HostIP == o.port.HostIP && port.HostPort == o.port.HostPort:
+					w = append(w, fmt.Sprintf("%s: duplicate port definition with %s", pp, o.path))
+				case port.HostPort == 0 || o.port.HostPort == 0:
+					w = append(w, fmt.Sprintf("%s: overlapping port definition with %s", pp, o.path))
+				case port.HostPort == o.port.HostPort && (port.HostIP == "") != (o.port.HostIP == ""):
+					w = append(w, fmt.Sprintf("%s: dangerously ambiguous port definition with %s", pp, o.path))
+				}
+			}
+			all = append(all, block{pp, port})
+		}
+	})
+	for i, b := range all {
+		first := slices.IndexFunc(all, func(o block) bool { return o.port.Name == b.port.Name })
+		if b.port.Name != "" && first < i {
+			w = append(w, fmt.Sprintf("%s: duplicate port name %q with %s, services and probes that select ports by name will use %s",
+				b.path, b.port.Name, all[first].path, all[first].path))
+		}
+	}
+	return w
+}

@@ -1,0 +1,324 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Errors of a Pool. Their texts are part of what clients read.
+var (
+	ErrFull      = errors.New("range is full")
+	ErrAllocated = errors.New("already allocated")
+)
+
+// Allocator hands out what every service needs for itself alone. Servers that
+// share their storage need one that shares what it has handed out, too.
+type Allocator interface {
+	// Families are the IP families that there are addresses of, the one that
+	// services get by default first.
+	Families() []corev1.IPFamily
+	// Addresses is the pool of cluster IPs of one of those families.
+	Addresses(family corev1.IPFamily) Pool[netip.Addr]
+	// NodePorts is the pool of node ports.
+	NodePorts() Pool[int32]
+}
+
+// Pool is a set of values of which each is reserved by one service at most. It
+// is safe for concurrent use.
+type Pool[V any] interface {
+	// Reserve takes one value, ErrAllocated if somebody else has it.
+	Reserve(ctx context.Context, owner types.NamespacedName, v V) error
+	// ReserveAny takes a free value, ErrFull if there is none.
+	ReserveAny(ctx context.Context, owner types.NamespacedName) (V, error)
+	// Release gives a value back. It is no error if nobody had it.
+	Release(ctx context.Context, v V) error
+	// Check is Reserve for a dry run: it tells clients what kube-apiserver
+	// would, and reserves nothing.
+	Check(ctx context.Context, v V) error
+	// Example is a value to answer a dry run with that would get any.
+	Example() V
+}
+
+// MemoryAllocatorConfig says what a MemoryAllocator has to give.
+type MemoryAllocatorConfig struct {
+	// ServiceCIDRs has one range, or one of each family, that of the default
+	// family first; 10.0.0.0/24 if it is empty. A range of IPv6 addresses has at
+	// least 64 bits of prefix.
+	ServiceCIDRs []netip.Prefix
+	// FirstNodePort and LastNodePort default to 30000 and 32767.
+	FirstNodePort, LastNodePort int32
+	// Existing lists the services that there are already. It is called once,
+	// before the first reservation; after an error it is called again.
+	Existing func(ctx context.Context) ([]*corev1.Service, error)
+}
+
+// MemoryAllocator is the Allocator of a server that is alone on its storage.
+// What is reserved takes a map entry each; the ranges themselves take nothing.
+type MemoryAllocator struct {
+	existing func(ctx context.Context) ([]*corev1.Service, error)
+
+	mu        sync.Mutex
+	loaded    bool
+	families  []corev1.IPFamily
+	addresses map[corev1.IPFamily]*memoryPool[netip.Addr]
+	nodePorts *memoryPool[int32]
+}
+
+// NewMemoryAllocator returns an allocator. It panics if the ranges are not what
+// the configuration asks for.
+func NewMemoryAllocator(cfg MemoryAllocatorConfig) *MemoryAllocator {
+	if len(cfg.ServiceCIDRs) == 0 {
+		cfg.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
+	}
+	if cfg.FirstNodePort == 0 && cfg.LastNodePort == 0 {
+		cfg.FirstNodePort, cfg.LastNodePort = 30000, 32767
+	}
+	a := &MemoryAllocator{existing: cfg.Existing, addresses: map[corev1.IPFamily]*memoryPool[netip.Addr]{}}
+	for _, cidr := range cfg.ServiceCIDRs {
+		family := corev1.IPv4Protocol
+		if cidr.Addr().Is6() {
+			family = corev1.IPv6Protocol
+		}
+		if a.addresses[family] != nil {
+			panic(fmt.Sprintf("core: two service ranges of family %s", family))
+		}
+		a.families = append(a.families, family)
+		a.addresses[family] = addressPool(a, cidr.Masked())
+	}
+	a.nodePorts = portPool(a, cfg.FirstNodePort, cfg.LastNodePort)
+	return a
+}
+
+// Families implements Allocator.
+func (a *MemoryAllocator) Families() []corev1.IPFamily { return a.families }
+
+// Addresses implements Allocator.
+func (a *MemoryAllocator) Addresses(family corev1.IPFamily) Pool[netip.Addr] {
+	return a.addresses[family]
+}
+
+// NodePorts implements Allocator.
+func (a *MemoryAllocator) NodePorts() Pool[int32] { return a.nodePorts }
+
+// lock locks the allocator with all existing reservations in it.
+func (a *MemoryAllocator) lock(ctx context.Context) error {
+	a.mu.Lock()
+	if a.loaded || a.existing == nil {
+		return nil
+	}
+	services, err := a.existing(ctx)
+	if err != nil {
+		a.mu.Unlock()
+		return fmt.Errorf("reading the existing services: %w", err)
+	}
+	for _, s := range services {
+		for _, ip := range clusterAddresses(s) {
+			if p := a.addresses[addressFamily(ip)]; p != nil {
+				p.take(ip)
+			}
+		}
+		for _, port := range reservedPorts(s) {
+			a.nodePorts.take(port)
+		}
+	}
+	a.loaded = true
+	return nil
+}
+
+// memoryPool reserves the values 0 to size-1 under other names. A random value
+// is taken from the part above static as long as there is one, which keeps the
+// part below it for those who choose.
+type memoryPool[V any] struct {
+	of           *MemoryAllocator
+	size, static uint64
+	used         map[uint64]struct{}
+	example      V
+
+	index func(v V) (uint64, bool)
+	value func(i uint64) V
+	// outside and taken make the errors of Reserve, check that of Check.
+	outside, taken func(v V) error
+	// unowned makes the error for an owner without a name, if it needs one.
+	unowned func(v V) error
+	check   func(v V, inRange, used bool) error
+}
+
+func (p *memoryPool[V]) take(v V) error {
+	i, ok := p.index(v)
+	if !ok {
+		return p.outside(v)
+	}
+	if _, used := p.used[i]; used {
+		return p.taken(v)
+	}
+	p.used[i] = struct{}{}
+	return nil
+}
+
+func (p *memoryPool[V]) Reserve(ctx context.Context, owner types.NamespacedName, v V) error {
+	if err := p.of.lock(ctx); err != nil {
+		return err
+	}
+	defer p.of.mu.Unlock()
+	if _, ok := p.index(v); ok && owner.Name == "" && p.unowned != nil {
+		return p.unowned(v)
+	}
+	return p.take(v)
+}
+
+func (p *memoryPool[V]) ReserveAny(ctx context.Context, owner types.NamespacedName) (V, error) {
+	if err := p.of.lock(ctx); err != nil {
+		var none V
+		return none, err
+	}
+	defer p.of.mu.Unlock()
+	for _, part := range [][2]uint64{{p.static, p.size}, {0, p.static}} {
+		first, n := part[0], part[1]-part[0]
+		if n == 0 {
+			continue
+		}
+		// At most len(used) steps find a value that is in use.
+		for i, start := uint64(0), rand.Uint64N(n); i < n; i++ {
+			at := first + (start+i)%n
+			if _, used := p.used[at]; used {
+				continue
+			}
+			if owner.Name == "" && p.unowned != nil {
+				var none V
+				return none, p.unowned(p.value(at))
+			}
+			p.used[at] = struct{}{}
+			return p.value(at), nil
+		}
+	}
+	var none V
+	return none, ErrFull
+}
+
+func (p *memoryPool[V]) Release(ctx context.Context, v V) error {
+	if err := p.of.lock(ctx); err != nil {
+		return err
+	}
+	defer p.of.mu.Unlock()
+	if i, ok := p.index(v); ok {
+		delete(p.used, i)
+	}
+	return nil
+}
+
+func (p *memoryPool[V]) Check(ctx context.Context, v V) error {
+	if err := p.of.lock(ctx); err != nil {
+		return err
+	}
+	defer p.of.mu.Unlock()
+	i, ok := p.index(v)
+	_, used := p.used[i]
+	return p.check(v, ok, ok && used)
+}
+
+func (p *memoryPool[V]) Example() V { return p.example }
+
+// addressPool leaves out the address of the network, and that for broadcasts if
+// there is one.
+func addressPool(a *MemoryAllocator, cidr netip.Prefix) *memoryPool[netip.Addr] {
+	bits := cidr.Addr().BitLen() - cidr.Bits()
+	if bits > 64 {
+		panic(fmt.Sprintf("core: service range %s is too large, the shortest prefix is /64", cidr))
+	}
+	all := ^uint64(0) // for 64 bits one less than there are, which nobody will miss
+	if bits < 64 {
+		all = 1 << bits
+	}
+	size := all - min(all, 1)
+	if cidr.Addr().Is4() {
+		size -= min(size, 1)
+	}
+	base := lowBits(cidr.Addr())
+	p := &memoryPool[netip.Addr]{
+		of: a, size: size, used: map[uint64]struct{}{}, example: cidr.Addr(),
+		static:  min(staticPart(all, 16, 16, 256), size),
+		value:   func(i uint64) netip.Addr { return withLowBits(cidr.Addr(), base+1+i) },
+		outside: func(netip.Addr) error { return errors.New("the provided network does not match the current range") },
+		taken:   func(netip.Addr) error { return fmt.Errorf("provided IP is %w", ErrAllocated) },
+		// Kubernetes keeps a reservation as an object that refers to the owner.
+		unowned: func(ip netip.Addr) error {
+			return fmt.Errorf("IPAddress.networking.k8s.io %q is invalid: spec.parentRef.name: Required value", ip)
+		},
+		// A dry run does not look who has an address.
+		check: func(ip netip.Addr, inRange, _ bool) error {
+			if inRange {
+				return nil
+			}
+			return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, cidr)
+		},
+	}
+	p.index = func(ip netip.Addr) (uint64, bool) {
+		if !cidr.Contains(ip) {
+			return 0, false
+		}
+		i := lowBits(ip) - base - 1
+		return i, i < size
+	}
+	return p
+}
+
+func portPool(a *MemoryAllocator, first, last int32) *memoryPool[int32] {
+	if first < 1 || last < first || last > 65535 {
+		panic(fmt.Sprintf("core: no node ports from %d to %d", first, last))
+	}
+	size := uint64(last-first) + 1
+	return &memoryPool[int32]{
+		of: a, size: size, used: map[uint64]struct{}{},
+		static: staticPart(size, 32, 16, 128),
+		// One above all, so that nobody takes it for a reservation.
+		example: last + 2,
+		index:   func(p int32) (uint64, bool) { return uint64(p - first), p >= first && p <= last },
+		value:   func(i uint64) int32 { return first + int32(i) },
+		outside: func(int32) error {
+			return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", first, last)
+		},
+		taken: func(int32) error { return fmt.Errorf("provided port is %w", ErrAllocated) },
+		// A dry run does not look whether a port is in the range.
+		check: func(_ int32, _, used bool) error {
+			if used {
+				return fmt.Errorf("provided port is %w", ErrAllocated)
+			}
+			return nil
+		},
+	}
+}
+
+// staticPart is how many values of a range are given at random only when there
+// are no others: a fraction, within limits, and none of a small range.
+func staticPart(size, fraction, least, most uint64) uint64 {
+	if size <= least {
+		return 0
+	}
+	return min(max(size/fraction, least), most)
+}
+
+// lowBits are the last 64 bits of an address.
+func lowBits(ip netip.Addr) uint64 {
+	var n uint64
+	for _, b := range ip.AsSlice()[max(0, ip.BitLen()/8-8):] {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+func withLowBits(ip netip.Addr, n uint64) netip.Addr {
+	b := ip.AsSlice()
+	for i := len(b) - 1; i >= max(0, len(b)-8); i-- {
+		b[i] = byte(n)
+		n >>= 8
+	}
+	ip, _ = netip.AddrFromSlice(b)
+	return ip
+}

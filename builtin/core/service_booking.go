@@ -1,0 +1,463 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilnet "k8s.io/utils/net"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// booking gives services their addresses and ports.
+type booking struct {
+	alloc Allocator
+	log   *slog.Logger
+}
+
+// hold is what one write takes and gives back. What it takes, it takes at once,
+// so that nobody else can get it; what it gives back, others can have when the
+// write is committed. So an address can be lost in a crash, but never belong to
+// two.
+type hold struct {
+	booking
+	ctx    context.Context
+	owner  types.NamespacedName
+	dryRun bool
+
+	onCommit, onRevert []func(ctx context.Context) error
+	// pretended are the ports of a dry run.
+	pretended []int32
+}
+
+// begin is the Begin of services.
+func (b booking) begin(ctx context.Context, s, old *corev1.Service) (func(committed bool), error) {
+	of := s
+	if s == nil {
+		of = old
+	}
+	h := &hold{
+		booking: b, ctx: ctx, dryRun: request.From(ctx).DryRun,
+		owner: types.NamespacedName{Namespace: of.Namespace, Name: of.Name},
+	}
+	if old != nil {
+		old = b.complete(old)
+	}
+	var err error
+	switch {
+	case s == nil:
+		h.releaseAll(old)
+	case old == nil:
+		err = h.create(s)
+	default:
+		err = h.update(s, old)
+	}
+	if err != nil {
+		h.end(false)
+		return nil, err
+	}
+	return h.end, nil
+}
+
+func (h *hold) end(committed bool) {
+	steps := h.onRevert
+	if committed {
+		steps = h.onCommit
+	}
+	if h.dryRun {
+		return
+	}
+	// A client that is gone does not take the address with it.
+	ctx := context.WithoutCancel(h.ctx)
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			h.log.Warn("releasing what a service no longer has", "service", h.owner.String(), "error", err)
+		}
+	}
+}
+
+func (h *hold) create(s *corev1.Service) error {
+	if s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0 {
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+	}
+	if err := h.setFamilies(s, nil); err != nil {
+		return err
+	}
+	if err := h.takeIPs(s); err != nil {
+		return err
+	}
+	if wantsNodePorts(s) {
+		if err := h.takeNodePorts(s); err != nil {
+			return err
+		}
+	}
+	if wantsHealthPort(s) {
+		return h.takeHealthPort(s)
+	}
+	return nil
+}
+
+func (h *hold) update(s, old *corev1.Service) error {
+	adoptAllocated(s, old)
+	followClusterIP(s, old)
+	if err := h.setFamilies(s, old); err != nil {
+		return err
+	}
+	if err := h.updateIPs(s, old); err != nil {
+		return err
+	}
+	if wantsNodePorts(s) {
+		if err := h.updateNodePorts(s, old); err != nil {
+			return err
+		}
+	} else if wantsNodePorts(old) {
+		for _, port := range nodePorts(old) {
+			giveBack(h, h.alloc.NodePorts(), port)
+		}
+	}
+	switch had, wants := wantsHealthPort(old), wantsHealthPort(s); {
+	case wants && !had:
+		return h.takeHealthPort(s)
+	case had && !wants:
+		giveBack(h, h.alloc.NodePorts(), old.Spec.HealthCheckNodePort)
+	}
+	return nil
+}
+
+func (h *hold) releaseAll(old *corev1.Service) {
+	for _, ip := range clusterAddresses(old) {
+		h.giveBackIP(ip)
+	}
+	for _, port := range reservedPorts(old) {
+		giveBack(h, h.alloc.NodePorts(), port)
+	}
+}
+
+// adoptAllocated lets a client write again what it has written once, without
+// the values that the server has added since.
+func adoptAllocated(s, old *corev1.Service) {
+	if !isExternalName(s) && !isExternalName(old) {
+		if s.Spec.ClusterIP == "" {
+			s.Spec.ClusterIP = old.Spec.ClusterIP
+		}
+		if len(s.Spec.ClusterIPs) == 0 {
+			s.Spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
+		}
+	}
+	if getsNodePorts(s) && getsNodePorts(old) {
+		// A node port goes to the port of the same name, unless the client has
+		// given it to another.
+		kept := nodePorts(s)
+		byName := map[string]int32{}
+		for _, p := range old.Spec.Ports {
+			byName[p.Name] = p.NodePort
+		}
+		for i := range s.Spec.Ports {
+			if p := &s.Spec.Ports[i]; p.NodePort == 0 && !slices.Contains(kept, byName[p.Name]) {
+				p.NodePort = byName[p.Name]
+			}
+		}
+	}
+	if wantsHealthPort(s) && wantsHealthPort(old) && s.Spec.HealthCheckNodePort == 0 {
+		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
+	}
+}
+
+// followClusterIP brings clusterIPs after clusterIP for clients that know only
+// the latter.
+func followClusterIP(s, old *corev1.Service) {
+	switch same := slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs); {
+	case s.Spec.ClusterIP == old.Spec.ClusterIP:
+		if len(s.Spec.ClusterIPs) == 0 {
+			s.Spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
+		}
+	case !same:
+	case s.Spec.ClusterIP == "":
+		s.Spec.ClusterIPs = nil
+	default:
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+	}
+}
+
+// takeIPs reserves an address for each family, those that the client has chosen
+// or any.
+func (h *hold) takeIPs(s *corev1.Service) error {
+	if isExternalName(s) || len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == corev1.ClusterIPNone {
+		return nil
+	}
+	for i, family := range s.Spec.IPFamilies {
+		if i == len(s.Spec.ClusterIPs) {
+			s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "")
+		}
+		ip, err := h.takeIP(s, family, s.Spec.ClusterIPs[i])
+		if err != nil {
+			return err
+		}
+		if s.Spec.ClusterIPs[i] = ip; i == 0 {
+			s.Spec.ClusterIP = ip
+		}
+	}
+	return nil
+}
+
+func (h *hold) updateIPs(s, old *corev1.Service) error {
+	if samePreferredStack(s, old) {
+		return nil
+	}
+	switch {
+	case isExternalName(old) && !isExternalName(s):
+		return h.takeIPs(s)
+	case len(old.Spec.ClusterIPs) > 0 && old.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
+	case isExternalName(s) && !isExternalName(old):
+		for _, ip := range clusterAddresses(old) {
+			h.giveBackIP(ip)
+		}
+	case len(old.Spec.IPFamilies) == 1 && len(s.Spec.IPFamilies) == 2:
+		if len(s.Spec.ClusterIPs) < 2 {
+			s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "")
+		}
+		ip, err := h.takeIP(s, s.Spec.IPFamilies[1], s.Spec.ClusterIPs[1])
+		if err != nil {
+			return err
+		}
+		s.Spec.ClusterIPs[1] = ip
+	case len(old.Spec.IPFamilies) == 2 && len(s.Spec.IPFamilies) == 1:
+		if ips := clusterAddresses(old); len(ips) == 2 {
+			h.giveBackIP(ips[1])
+		}
+	}
+	return nil
+}
+
+// takeIP reserves an address, any if want is empty.
+func (h *hold) takeIP(s *corev1.Service, family corev1.IPFamily, want string) (string, error) {
+	pool := h.alloc.Addresses(family)
+	if want != "" {
+		ip, ok := parseAddress(want)
+		if !ok {
+			return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", want))
+		}
+		if err := take(h, pool, ip); err != nil {
+			return "", invalidService(s, field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs,
+				fmt.Sprintf("failed to allocate IP %v: %v", want, err)))
+		}
+		return want, nil
+	}
+	if h.dryRun {
+		return pool.Example().String(), nil
+	}
+	ip, err := takeAny(h, pool)
+	if errors.Is(err, ErrFull) {
+		return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", s.Name, err))
+	} else if err != nil {
+		return "", invalidService(s, field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP: %v", err)))
+	}
+	return ip.String(), nil
+}
+
+func (h *hold) giveBackIP(ip netip.Addr) {
+	// A family can be gone: a cluster that had two, and has one.
+	if family := addressFamily(ip); slices.Contains(h.alloc.Families(), family) {
+		giveBack(h, h.alloc.Addresses(family), ip)
+	}
+}
+
+// takeNodePorts reserves the node ports of a new service. The same port number
+// gets the same node port under all protocols.
+func (h *hold) takeNodePorts(s *corev1.Service) error {
+	byPort := map[int32]int32{}
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		if p.NodePort == 0 && !getsNodePorts(s) {
+			continue
+		}
+		switch given := byPort[p.Port]; {
+		case given == 0:
+			want := p.NodePort
+			for _, other := range s.Spec.Ports {
+				if other.Port == p.Port && other.NodePort != 0 {
+					want = other.NodePort
+					break
+				}
+			}
+			port, err := h.takeNodePort(s, i, want)
+			if err != nil {
+				return err
+			}
+			p.NodePort, byPort[p.Port] = port, port
+		case p.NodePort == 0:
+			p.NodePort = given
+		case p.NodePort != given:
+			if _, err := h.takeNodePort(s, i, p.NodePort); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (h *hold) updateNodePorts(s, old *corev1.Service) error {
+	had, taken := nodePorts(old), map[int32]bool{}
+	type number struct {
+		protocol corev1.Protocol
+		port     int32
+	}
+	seen := map[number]bool{}
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		switch {
+		case p.NodePort == 0 && !getsNodePorts(s):
+			continue
+		case p.NodePort == 0, !slices.Contains(had, p.NodePort) && !taken[p.NodePort]:
+			taken[p.NodePort] = true
+			port, err := h.takeNodePort(s, i, p.NodePort)
+			if err != nil {
+				return err
+			}
+			p.NodePort = port
+		}
+		n := number{p.Protocol, p.NodePort}
+		if seen[n] {
+			return fmt.Errorf("duplicate nodePort: %v", struct {
+				Protocol corev1.Protocol
+				NodePort int32
+			}{n.protocol, n.port})
+		}
+		seen[n] = true
+	}
+	for _, port := range had {
+		if !slices.Contains(nodePorts(s), port) {
+			giveBack(h, h.alloc.NodePorts(), port)
+		}
+	}
+	return nil
+}
+
+// takeNodePort reserves the node port of the i-th port, any if want is zero.
+func (h *hold) takeNodePort(s *corev1.Service, i int, want int32) (int32, error) {
+	if want == 0 {
+		port, err := h.takeAnyPort()
+		if err != nil {
+			return 0, apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
+		}
+		return port, nil
+	}
+	if err := h.takePort(want); err != nil {
+		return 0, invalidService(s, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), want, err.Error()))
+	}
+	return want, nil
+}
+
+func (h *hold) takeHealthPort(s *corev1.Service) error {
+	if want := s.Spec.HealthCheckNodePort; want != 0 {
+		if err := h.takePort(want); err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %v", want, err))
+		}
+		return nil
+	}
+	port, err := h.takeAnyPort()
+	if err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort %v: %v", port, err))
+	}
+	s.Spec.HealthCheckNodePort = port
+	return nil
+}
+
+func (h *hold) takePort(port int32) error {
+	if slices.Contains(h.pretended, port) {
+		return fmt.Errorf("provided port is %w", ErrAllocated)
+	}
+	if err := take(h, h.alloc.NodePorts(), port); err != nil {
+		return err
+	}
+	if h.dryRun {
+		h.pretended = append(h.pretended, port)
+	}
+	return nil
+}
+
+func (h *hold) takeAnyPort() (int32, error) {
+	if !h.dryRun {
+		return takeAny(h, h.alloc.NodePorts())
+	}
+	port := h.alloc.NodePorts().Example()
+	if len(h.pretended) > 0 {
+		port = slices.Max(h.pretended) + 1
+	}
+	h.pretended = append(h.pretended, port)
+	return port, nil
+}
+
+func take[V any](h *hold, pool Pool[V], v V) error {
+	if h.dryRun {
+		return pool.Check(h.ctx, v)
+	}
+	if err := pool.Reserve(h.ctx, h.owner, v); err != nil {
+		return err
+	}
+	h.onRevert = append(h.onRevert, func(ctx context.Context) error { return pool.Release(ctx, v) })
+	return nil
+}
+
+func takeAny[V any](h *hold, pool Pool[V]) (V, error) {
+	v, err := pool.ReserveAny(h.ctx, h.owner)
+	if err == nil {
+		h.onRevert = append(h.onRevert, func(ctx context.Context) error { return pool.Release(ctx, v) })
+	}
+	return v, err
+}
+
+func giveBack[V any](h *hold, pool Pool[V], v V) {
+	h.onCommit = append(h.onCommit, func(ctx context.Context) error { return pool.Release(ctx, v) })
+}
+
+// clusterAddresses are the cluster IPs that a service has reserved.
+func clusterAddresses(s *corev1.Service) []netip.Addr {
+	if isExternalName(s) {
+		return nil
+	}
+	ips := s.Spec.ClusterIPs
+	if len(ips) == 0 {
+		ips = []string{s.Spec.ClusterIP}
+	}
+	var addresses []netip.Addr
+	for _, text := range ips {
+		if ip, ok := parseAddress(text); ok {
+			addresses = append(addresses, ip)
+		}
+	}
+	return addresses
+}
+
+// reservedPorts are the node ports that a service has reserved.
+func reservedPorts(s *corev1.Service) []int32 {
+	ports := nodePorts(s)
+	if wantsHealthPort(s) && s.Spec.HealthCheckNodePort > 0 {
+		ports = append(ports, s.Spec.HealthCheckNodePort)
+	}
+	return ports
+}
+
+func parseAddress(text string) (netip.Addr, bool) {
+	ip, ok := netip.AddrFromSlice(utilnet.ParseIPSloppy(text))
+	return ip.Unmap(), ok
+}
+
+func addressFamily(ip netip.Addr) corev1.IPFamily {
+	if ip.Is4() {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
+}
+
+func invalidService(s *corev1.Service, errs ...*field.Error) error {
+	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
+}

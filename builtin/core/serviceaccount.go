@@ -1,0 +1,54 @@
+package core
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// mountableSecretsAnnotation restricted which secrets pods of an account could
+// mount.
+const mountableSecretsAnnotation = "kubernetes.io/enforce-mountable-secrets"
+
+// ServiceAccounts are the identities of what runs in the cluster.
+func ServiceAccounts() resource.Definition {
+	// References to secrets are by name alone.
+	namesOnly := func(sa *corev1.ServiceAccount) {
+		for i, s := range sa.Secrets {
+			sa.Secrets[i] = corev1.ObjectReference{Name: s.Name}
+		}
+	}
+	return resource.Definition{
+		Resource:   "serviceaccounts",
+		Kind:       "ServiceAccount",
+		ShortNames: []string{"sa"},
+		Namespaced: true,
+		Versions:   []resource.Version{v1[corev1.ServiceAccount, corev1.ServiceAccountList, *corev1.ServiceAccount](nil)},
+		Strategy: resource.Rules[*corev1.ServiceAccount]{
+			ReturnDeleted: true,
+			PrepareCreate: func(_ context.Context, sa *corev1.ServiceAccount) { namesOnly(sa) },
+			PrepareUpdate: func(_ context.Context, sa, _ *corev1.ServiceAccount) { namesOnly(sa) },
+			Validate:      func(context.Context, *corev1.ServiceAccount) field.ErrorList { return nil },
+			Warnings: func(_ context.Context, sa, old *corev1.ServiceAccount) []string {
+				_, has := sa.Annotations[mountableSecretsAnnotation]
+				if old != nil {
+					if _, had := old.Annotations[mountableSecretsAnnotation]; had {
+						return nil
+					}
+				}
+				if !has {
+					return nil
+				}
+				return []string{fmt.Sprintf("metadata.annotations[%s]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets", mountableSecretsAnnotation)}
+			},
+		}.Strategy(),
+		Columns: []resource.Column{NameColumn(), AgeColumn()},
+		Cells: resource.CellsFunc(func(sa *corev1.ServiceAccount) []any {
+			return []any{sa.Name, Since(sa.CreationTimestamp.Time)}
+		}),
+	}
+}

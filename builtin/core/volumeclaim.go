@@ -1,0 +1,124 @@
+package core
+
+import (
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+)
+
+// ClaimAllowances is what the specification of a volume claim may contain
+// because an older one has it.
+type ClaimAllowances struct {
+	// SelectorValues: values in the selector that are no label values.
+	SelectorValues bool
+	// SourceGroups: API groups of data sources that are no DNS names.
+	SourceGroups bool
+}
+
+// ValidateClaimTemplate returns everything that is wrong with the template of a
+// volume claim.
+func ValidateClaimTemplate(t *corev1.PersistentVolumeClaimTemplate, p *field.Path) field.ErrorList {
+	var e problems
+	mp := p.Child("metadata")
+	e.add(apivalidation.ValidateAnnotations(t.Annotations, mp.Child("annotations"))...)
+	e.add(metavalidation.ValidateLabels(t.Labels, mp.Child("labels"))...)
+	forbidOthers(&e, t.ObjectMeta, "cannot be set", mp, "Annotations", "Labels")
+	e.add(ValidateClaimSpec(&t.Spec, p.Child("spec"), ClaimAllowances{})...)
+	return field.ErrorList(e)
+}
+
+// ValidateClaimSpec returns everything that is wrong with the specification of
+// a volume claim.
+func ValidateClaimSpec(spec *corev1.PersistentVolumeClaimSpec, p *field.Path, allow ClaimAllowances) field.ErrorList {
+	var e problems
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod}
+	mp := p.Child("accessModes")
+	if len(spec.AccessModes) == 0 {
+		e.required(mp, "at least 1 access mode is required")
+	}
+	if spec.Selector != nil {
+		opts := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: allow.SelectorValues}
+		e.add(metavalidation.ValidateLabelSelector(spec.Selector, opts, p.Child("selector"))...)
+	}
+	others := false
+	for _, mode := range spec.AccessModes {
+		oneOf(&e, mp, mode, modes...)
+		others = others || mode != corev1.ReadWriteOncePod && slices.Contains(modes, mode)
+	}
+	if others && slices.Contains(spec.AccessModes, corev1.ReadWriteOncePod) {
+		e.forbidden(mp, "may not use ReadWriteOncePod with other access modes")
+	}
+
+	rp := p.Child("resources").Key(string(corev1.ResourceStorage))
+	if size, ok := spec.Resources.Requests[corev1.ResourceStorage]; !ok {
+		e.required(rp, "")
+	} else if size.Sign() <= 0 {
+		e.invalid(rp, size.String(), "must be greater than zero")
+	}
+	className := func(name *string, p *field.Path) {
+		if name != nil && *name != "" {
+			e.subdomain(p, *name)
+		}
+	}
+	className(spec.StorageClassName, p.Child("storageClassName"))
+	oneOfPointer(&e, p.Child("volumeMode"), spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
+
+	source, ref := spec.DataSource, spec.DataSourceRef
+	if source != nil {
+		checkDataSource(&e, source.APIGroup, source.Kind, source.Name, p.Child("dataSource"), allow)
+	}
+	if ref != nil {
+		checkDataSource(&e, ref.APIGroup, ref.Kind, ref.Name, p.Child("dataSourceRef"), allow)
+		if ns := ptr.Deref(ref.Namespace, ""); ns != "" {
+			e.each(p.Child("dataSourceRef", "namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
+		}
+	}
+	if source != nil && ref != nil {
+		switch {
+		case ptr.Deref(ref.Namespace, "") != "":
+			e.invalid(p, p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified")
+		case !ptr.Equal(source.APIGroup, ref.APIGroup) || source.Kind != ref.Kind || source.Name != ref.Name:
+			e.invalid(p, p.Child("dataSource"), "must match dataSourceRef")
+		}
+	}
+	className(spec.VolumeAttributesClassName, p.Child("volumeAttributesClassName"))
+	return field.ErrorList(e)
+}
+
+func checkDataSource(e *problems, apiGroup *string, kind, name string, p *field.Path, allow ClaimAllowances) {
+	e.need(p.Child("name"), name)
+	e.need(p.Child("kind"), kind)
+	group := ptr.Deref(apiGroup, "")
+	if group == "" && kind != "PersistentVolumeClaim" {
+		e.invalid(p, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
+	}
+	if group != "" && !allow.SourceGroups {
+		e.subdomain(p.Child("apiGroup"), group)
+	}
+}
+
+// claimWarnings tells of sizes that are no whole number of bytes.
+func claimWarnings(spec *corev1.PersistentVolumeClaimSpec, p *field.Path) []string {
+	var w []string
+	w = appendFraction(w, spec.Resources.Requests, corev1.ResourceStorage, p.Child("resources", "requests"))
+	return appendFraction(w, spec.Resources.Limits, corev1.ResourceStorage, p.Child("resources", "limits"))
+}
+
+// forbidOthers reports every field of a struct that is set and not among the
+// allowed ones.
+func forbidOthers(e *problems, value any, detail string, p *field.Path, allowed ...string) {
+	v := reflect.ValueOf(value)
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		if !v.Field(i).IsZero() && !slices.Contains(allowed, name) {
+			e.forbidden(p.Child(lowerFirst(name)), detail)
+		}
+	}
+}
+
+func lowerFirst(name string) string { return string(name[0]|0x20) + name[1:] }

@@ -1,0 +1,592 @@
+package builtin_test
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+)
+
+// TestExchanges replays writes that kube-apiserver has answered, on definitions
+// alone: what the verbs do to every kind is done here in its simplest form. It
+// leaves out answers that do not come from a definition, such as those to
+// bodies that cannot be decoded.
+func TestExchanges(t *testing.T) {
+	for file, cidrs := range map[string][]string{
+		"exchanges":  {"10.0.0.0/16"},
+		"dual-stack": {"10.0.0.0/16", "fd00:1::/108"},
+	} {
+		var cfg core.MemoryAllocatorConfig
+		for _, cidr := range cidrs {
+			cfg.ServiceCIDRs = append(cfg.ServiceCIDRs, netip.MustParsePrefix(cidr))
+		}
+		w := newWorld()
+		for _, line := range readLines(t, "testdata/"+file+".jsonl.gz") {
+			var c exchange
+			if err := json.Unmarshal([]byte(expand(line)), &c); err != nil {
+				t.Fatal(err)
+			}
+			t.Run(c.ID, func(t *testing.T) {
+				clear(w.objects)
+				w.Allocator = core.NewMemoryAllocator(cfg)
+				for i := range c.Steps {
+					if !w.step(t, c.Steps, i) {
+						break
+					}
+				}
+			})
+		}
+	}
+}
+
+type exchange struct {
+	ID    string `json:"id"`
+	Steps []*step
+}
+
+type step struct {
+	Method, Path string
+	Headers      map[string]string
+	Body         json.RawMessage
+	BodyFrom     *int
+	Brief        bool
+	Status       int
+	ResponseBody any
+	Warnings     []string
+
+	answer any
+}
+
+// world is a server with no more than a map. Each case gets another allocator.
+type world struct {
+	core.Allocator
+	definitions map[schema.GroupResource]resource.Definition
+	objects     map[string]resource.Object
+	revision    int
+}
+
+func newWorld() *world {
+	w := &world{definitions: map[schema.GroupResource]resource.Definition{}, objects: map[string]resource.Object{}}
+	for _, g := range builtin.Groups(builtin.Config{Core: core.Config{Allocator: w}}) {
+		for _, d := range g.Resources {
+			for _, v := range d.Versions {
+				w.definitions[schema.GroupResource{Group: cmp.Or(v.Group, d.Group), Resource: d.Resource}] = d
+			}
+		}
+	}
+	return w
+}
+
+// step makes a request, and reports whether the case can go on.
+func (w *world) step(t *testing.T, steps []*step, i int) bool {
+	s := steps[i]
+	if !ofDefinition(s) {
+		return s.Method == "GET"
+	}
+	u, err := url.Parse(fill(t, s.Path, steps))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := parse(u.Path)
+	d, ok := w.definitions[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
+	if !ok || d.Kind == "" {
+		return false
+	}
+	v := d.Versions[slices.IndexFunc(d.Versions, func(v resource.Version) bool { return cmp.Or(v.Group, d.Group) == info.Group })]
+	req := &request.Request{Info: info, DryRun: u.Query().Has("dryRun")}
+	ctx := request.With(context.Background(), req)
+
+	if s.Method == "GET" {
+		w.table(t, d, info, s)
+		return true
+	}
+	old := w.objects[info.Namespace+"/"+info.Name]
+	var base []byte
+	if old != nil {
+		base = encode(t, v, old, info)
+	}
+	body := w.body(t, s, steps, base, v)
+	obj := v.New()
+	if err := json.Unmarshal(body, obj); err != nil {
+		t.Fatalf("step %d: %v", i, err)
+	}
+	if v.Default != nil {
+		v.Default(obj)
+	}
+	if v.ToHub != nil {
+		if obj, err = v.ToHub(obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = w.write(ctx, d, info, obj, old)
+	var status apierrors.APIStatus
+	switch {
+	case errors.As(err, &status):
+		st := status.Status()
+		st.Kind, st.APIVersion = "Status", "v1"
+		s.answer = generic(t, st)
+		if int(st.Code) != s.Status {
+			t.Errorf("step %d: %d %s, want %d", i, st.Code, st.Message, s.Status)
+			return false
+		}
+	case err != nil:
+		if s.Status != 500 {
+			t.Errorf("step %d: %v, want %d", i, err, s.Status)
+		}
+		return false
+	default:
+		var warnings []string
+		for _, text := range req.Warnings() {
+			warnings = append(warnings, fmt.Sprintf("299 - %q", text))
+		}
+		if !slices.Equal(warnings, s.Warnings) && !s.Brief {
+			t.Errorf("step %d: warnings %q, want %q", i, warnings, s.Warnings)
+		}
+		var out any
+		if err := json.Unmarshal(encode(t, v, obj, info), &out); err != nil {
+			t.Fatal(err)
+		}
+		s.answer = out
+		if s.Status >= 300 {
+			t.Errorf("step %d: done, want %d %v", i, s.Status, s.ResponseBody)
+			return false
+		}
+	}
+	if s.Brief || s.ResponseBody == nil {
+		return true
+	}
+	for _, diff := range compare("", prune(s.ResponseBody), prune(s.answer)) {
+		t.Errorf("step %d: %s", i, diff)
+	}
+	return true
+}
+
+// ofDefinition tells whether an answer comes from a definition.
+func ofDefinition(s *step) bool {
+	answer, _ := s.ResponseBody.(map[string]any)
+	details, _ := answer["details"].(map[string]any)
+	switch {
+	case s.Method == "GET":
+		return answer["kind"] == "Table"
+	case s.Method == "DELETE", s.Method == "PATCH" && !strings.Contains(s.Headers["Content-Type"], "merge-patch"):
+		return false
+	case s.Status < 300:
+		return true
+	case s.Status == 500:
+		return strings.Contains(fmt.Sprint(answer["message"]), "duplicate nodePort")
+	case s.Status != 422, details["group"] == metav1.GroupName, details["kind"] == nil:
+		return false
+	}
+	// Admission judges the labels of pod security.
+	return !strings.Contains(fmt.Sprint(answer["message"]), "pod-security.kubernetes.io")
+}
+
+// table compares the cells of the objects that there are.
+func (w *world) table(t *testing.T, d resource.Definition, info request.Info, s *step) {
+	var rows []any
+	for _, key := range slices.Sorted(maps.Keys(w.objects)) {
+		if info.Name != "" && key != info.Namespace+"/"+info.Name {
+			continue
+		}
+		cells, err := d.Cells(w.objects[key])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(cells) != len(d.Columns) {
+			t.Errorf("%d cells in %d columns", len(cells), len(d.Columns))
+		}
+		rows = append(rows, generic(t, cells))
+	}
+	var want []any
+	recorded, _ := s.ResponseBody.(map[string]any)["rows"].([]any)
+	for _, row := range recorded {
+		want = append(want, row.(map[string]any)["cells"])
+	}
+	for _, diff := range compare("cells", want, rows) {
+		t.Error(diff)
+	}
+}
+
+// write is a create or an update.
+func (w *world) write(ctx context.Context, d resource.Definition, info request.Info, obj, old resource.Object) error {
+	strategy := d.Strategy
+	for _, sub := range d.Subresources {
+		if sub.Name == info.Subresource {
+			strategy = *sub.Part
+		}
+	}
+	obj.SetNamespace(info.Namespace)
+	if obj.GetName() == "" && obj.GetGenerateName() != "" {
+		obj.SetName(obj.GetGenerateName() + "xxxxx")
+	}
+	meta, namer := field.NewPath("metadata"), strategy.ValidateName
+	if namer == nil {
+		namer = apivalidation.NameIsDNSSubdomain
+	}
+	if old != nil {
+		obj.SetUID(old.GetUID())
+		obj.SetCreationTimestamp(old.GetCreationTimestamp())
+		old = old.DeepCopyObject().(resource.Object)
+	} else {
+		obj.SetDeletionTimestamp(nil)
+		obj.SetDeletionGracePeriodSeconds(nil)
+		obj.SetUID("u")
+		obj.SetCreationTimestamp(metav1.Now())
+	}
+	obj.SetManagedFields(nil)
+	if old == nil && strategy.PrepareCreate != nil {
+		strategy.PrepareCreate(ctx, obj)
+	} else if old != nil {
+		obj.SetResourceVersion(old.GetResourceVersion())
+		if strategy.PrepareUpdate != nil {
+			strategy.PrepareUpdate(ctx, obj, old)
+		}
+	}
+	end := func(bool) {}
+	if strategy.Begin != nil {
+		var err error
+		if end, err = strategy.Begin(ctx, obj, old); err != nil {
+			return err
+		}
+	}
+	var errs field.ErrorList
+	switch {
+	case old == nil:
+		errs = append(apivalidation.ValidateObjectMetaAccessor(obj, d.Namespaced, namer, meta), strategy.Validate(ctx, obj)...)
+	case strategy.ValidateUpdate != nil:
+		errs = append(apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, meta), strategy.ValidateUpdate(ctx, obj, old)...)
+	default:
+		errs = append(apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, meta), strategy.Validate(ctx, obj)...)
+	}
+	if len(errs) > 0 {
+		end(false)
+		return apierrors.NewInvalid(schema.GroupKind{Group: d.Group, Kind: d.Kind}, obj.GetName(), errs)
+	}
+	if strategy.Warnings != nil {
+		for _, text := range strategy.Warnings(ctx, obj, old) {
+			request.From(ctx).Warn(text)
+		}
+	}
+	dry := request.From(ctx).DryRun
+	end(!dry)
+	if !dry {
+		w.revision++
+		obj.SetResourceVersion(strconv.Itoa(w.revision))
+		w.objects[info.Namespace+"/"+obj.GetName()] = obj
+	}
+	return nil
+}
+
+// body makes the body of a request: its own, that of another with changes, or a
+// patched object.
+func (w *world) body(t *testing.T, s *step, steps []*step, base []byte, v resource.Version) []byte {
+	text := string(s.Body)
+	if strings.HasPrefix(text, `"`) {
+		if err := json.Unmarshal(s.Body, &text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text = fill(t, text, steps)
+	if s.Method == "PATCH" {
+		if strings.HasPrefix(s.Headers["Content-Type"], "application/merge-patch") {
+			var object, patch any
+			if json.Unmarshal(base, &object) != nil || json.Unmarshal([]byte(text), &patch) != nil {
+				t.Fatal("bad patch")
+			}
+			out, _ := json.Marshal(merge(object, patch))
+			return out
+		}
+		out, err := strategicpatch.StrategicMergePatch(base, []byte(text), v.New())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if s.BodyFrom == nil {
+		return []byte(text)
+	}
+	var changes map[string]any
+	if err := json.Unmarshal([]byte(text), &changes); err != nil {
+		t.Fatal(err)
+	}
+	object := generic(t, steps[*s.BodyFrom].answer)
+	for pointer, value := range changes {
+		object = set(object, strings.Split(pointer, "/")[1:], value)
+	}
+	out, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func merge(object, patch any) any {
+	changes, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	out, ok := object.(map[string]any)
+	if !ok {
+		out = map[string]any{}
+	}
+	for k, p := range changes {
+		if p == nil {
+			delete(out, k)
+		} else {
+			out[k] = merge(out[k], p)
+		}
+	}
+	return out
+}
+
+// set changes a value behind a JSON pointer; nil removes it.
+func set(in any, path []string, value any) any {
+	if len(path) == 0 {
+		return value
+	}
+	key := strings.NewReplacer("~1", "/", "~0", "~").Replace(path[0])
+	if list, ok := in.([]any); ok {
+		i, err := strconv.Atoi(key)
+		if err != nil || i >= len(list) {
+			return append(list, set(nil, path[1:], value))
+		}
+		list[i] = set(list[i], path[1:], value)
+		return list
+	}
+	m, ok := in.(map[string]any)
+	if !ok {
+		m = map[string]any{}
+	}
+	if m[key] = set(m[key], path[1:], value); m[key] == nil {
+		delete(m, key)
+	}
+	return m
+}
+
+var (
+	reference   = regexp.MustCompile(`\{\{(\d+):([^}]+)\}\}`)
+	repetition  = regexp.MustCompile(`\{\{repeat (\d+) ([^}]*)\}\}`)
+	placeholder = regexp.MustCompile(`<[a-zA-Z]+>`)
+)
+
+// expand replaces what is known before a case runs.
+func expand(line string) string {
+	line = strings.ReplaceAll(line, "{{ns}}", "abcdefghij")
+	return repetition.ReplaceAllStringFunc(line, func(s string) string {
+		m := repetition.FindStringSubmatch(s)
+		n, _ := strconv.Atoi(m[1])
+		return strings.Repeat(m[2], n)
+	})
+}
+
+// fill replaces references to earlier answers.
+func fill(t *testing.T, text string, steps []*step) string {
+	return reference.ReplaceAllStringFunc(text, func(s string) string {
+		m := reference.FindStringSubmatch(s)
+		n, _ := strconv.Atoi(m[1])
+		v := generic(t, steps[n].answer)
+		for key := range strings.SplitSeq(m[2], ".") {
+			switch x := v.(type) {
+			case map[string]any:
+				v = x[key]
+			case []any:
+				i, _ := strconv.Atoi(key)
+				v = x[i]
+			}
+		}
+		return fmt.Sprint(v)
+	})
+}
+
+func parse(path string) request.Info {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	info := request.Info{IsResource: true, Version: parts[1]}
+	if parts = parts[2:]; strings.HasPrefix(path, "/apis/") {
+		info.Group, info.Version, parts = info.Version, parts[0], parts[1:]
+	}
+	if parts[0] == "namespaces" && len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
+		info.Namespace, parts = parts[1], parts[2:]
+	}
+	for i, to := range []*string{&info.Resource, &info.Name, &info.Subresource} {
+		if i < len(parts) {
+			*to = parts[i]
+		}
+	}
+	return info
+}
+
+func encode(t *testing.T, v resource.Version, obj resource.Object, info request.Info) []byte {
+	t.Helper()
+	obj = obj.DeepCopyObject().(resource.Object)
+	if v.FromHub != nil {
+		var err error
+		if obj, err = v.FromHub(obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := json.Marshal(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func generic(t *testing.T, v any) any {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out any
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// prune removes what definitions do not make, and sorts causes.
+func prune(v any) any {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return v
+	}
+	if m["kind"] == "Status" {
+		details, _ := m["details"].(map[string]any)
+		causes, _ := details["causes"].([]any)
+		var list []string
+		for _, c := range causes {
+			m, _ := c.(map[string]any)
+			list = append(list, fmt.Sprint(m["field"], ": ", m["message"], " (", m["reason"], ")"))
+		}
+		slices.Sort(list)
+		return list
+	}
+	delete(m, "apiVersion")
+	delete(m, "kind")
+	if meta, ok := m["metadata"].(map[string]any); ok {
+		for _, k := range []string{"uid", "creationTimestamp", "managedFields", "resourceVersion", "generation", "selfLink"} {
+			delete(meta, k)
+		}
+	}
+	// Admission taints new nodes.
+	if spec, ok := m["spec"].(map[string]any); ok {
+		if taints, ok := spec["taints"].([]any); ok {
+			spec["taints"] = slices.DeleteFunc(taints, func(t any) bool {
+				return t.(map[string]any)["key"] == "node.kubernetes.io/not-ready"
+			})
+			if len(spec["taints"].([]any)) == 0 {
+				delete(spec, "taints")
+			}
+		}
+	}
+	return m
+}
+
+// compare lists the differences; a placeholder stands for anything.
+func compare(path string, want, got any) []string {
+	if s, ok := want.(string); ok && len(s) < 1000 && placeholder.MatchString(s) {
+		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(placeholder.ReplaceAllString(s, "\x00")), "\x00", ".*") + "$"
+		if regexp.MustCompile(pattern).MatchString(fmt.Sprint(got)) {
+			return nil
+		}
+	}
+	switch w := want.(type) {
+	case map[string]any:
+		g, _ := got.(map[string]any)
+		var out []string
+		for k := range w {
+			out = append(out, compare(path+"."+k, w[k], g[k])...)
+		}
+		for k := range g {
+			if _, ok := w[k]; !ok {
+				out = append(out, fmt.Sprintf("%s.%s: got %v, want none", path, k, g[k]))
+			}
+		}
+		return out
+	case []string:
+		g, _ := got.([]string)
+		var out []string
+		for i := range max(len(w), len(g)) {
+			switch {
+			case i >= len(w):
+				out = append(out, "got "+g[i])
+			case i >= len(g):
+				out = append(out, "want "+w[i])
+			default:
+				out = append(out, compare("cause", w[i], g[i])...)
+			}
+		}
+		return out
+	case []any:
+		g, _ := got.([]any)
+		if len(w) != len(g) {
+			break
+		}
+		var out []string
+		for i := range w {
+			out = append(out, compare(fmt.Sprintf("%s[%d]", path, i), w[i], g[i])...)
+		}
+		return out
+	}
+	if !reflect.DeepEqual(want, got) {
+		return []string{fmt.Sprintf("%s: got %v, want %v", path, got, want)}
+	}
+	return nil
+}
+
+func readFile(t *testing.T, name string) *bytes.Buffer {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(z); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+func readLines(t *testing.T, name string) []string {
+	var lines []string
+	s := bufio.NewScanner(readFile(t, name))
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		lines = append(lines, s.Text())
+	}
+	if err := s.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}

@@ -1,0 +1,116 @@
+// Package controlplane assembles the server from its parts. It is the only
+// package that knows all of them.
+//
+// # The data folder
+//
+//	store/            the embedded engine's; whoever has it open holds its lock
+//	control/socket    where the process that holds the lock answers others
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/etcd"
+)
+
+// DefaultDataDir is the data folder unless another is given.
+const DefaultDataDir = "./kelson-data"
+
+// Where a server can keep its data.
+const (
+	StorageEngine = "engine" // in the data folder
+	StorageMemory = "memory" // nowhere: it is lost at the end
+	StorageEtcd   = "etcd"
+)
+
+// Config describes a server. The zero value is one that keeps its data in
+// DefaultDataDir.
+type Config struct {
+	// DataDir is the data folder; empty is DefaultDataDir.
+	DataDir string
+	// Storage is one of the constants above; empty is StorageEtcd if Etcd has
+	// endpoints, else StorageEngine.
+	Storage string
+	// Etcd says how to reach etcd. Its logger is the one of this Config.
+	Etcd etcd.Options
+
+	// Logger gets what operators want to know; nil discards it.
+	Logger *slog.Logger
+	// Out gets a few lines for the person who started the server; nil discards
+	// them.
+	Out io.Writer
+}
+
+func (c *Config) defaults() {
+	if c.DataDir == "" {
+		c.DataDir = DefaultDataDir
+	}
+	if c.Storage == "" {
+		c.Storage = StorageEngine
+		if len(c.Etcd.Endpoints) > 0 {
+			c.Storage = StorageEtcd
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Out == nil {
+		c.Out = io.Discard
+	}
+	c.Etcd.Logger = c.Logger
+}
+
+func (c *Config) validate() error {
+	switch c.Storage {
+	case StorageEngine, StorageMemory:
+		if len(c.Etcd.Endpoints) > 0 {
+			return fmt.Errorf("etcd servers are given, but the storage is %q and not %q", c.Storage, StorageEtcd)
+		}
+	case StorageEtcd:
+		if len(c.Etcd.Endpoints) == 0 {
+			return errors.New("the storage is etcd, but no etcd servers are given")
+		}
+	default:
+		return fmt.Errorf("unknown storage %q: it is %s, %s or %s", c.Storage, StorageEngine, StorageMemory, StorageEtcd)
+	}
+	return nil
+}
+
+// complete fills in what was left open and checks the rest.
+func (c *Config) complete() error {
+	c.defaults()
+	return c.validate()
+}
+
+// StoreDir returns the folder of the embedded engine in a data folder.
+func StoreDir(dataDir string) string { return filepath.Join(dataDir, "store") }
+
+// open opens the store, and makes it if need be.
+func (c *Config) open(ctx context.Context) (storage.Backend, error) {
+	switch c.Storage {
+	case StorageEtcd:
+		return etcd.Open(ctx, c.Etcd)
+	case StorageMemory:
+		return engine.Open(engine.Options{Logger: c.Logger})
+	}
+	return engine.Open(engine.Options{Dir: StoreDir(c.DataDir), Logger: c.Logger})
+}
+
+// describe says where the data is.
+func (c *Config) describe() string {
+	switch c.Storage {
+	case StorageEtcd:
+		return fmt.Sprintf("in etcd at %s", strings.Join(c.Etcd.Endpoints, ", "))
+	case StorageMemory:
+		return "in memory, until it stops"
+	}
+	return "in " + StoreDir(c.DataDir)
+}

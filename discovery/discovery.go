@@ -1,0 +1,330 @@
+// Package discovery tells clients what a server serves: /api and /apis with the
+// groups below them, a page each, and in the aggregated form, in which /api and
+// /apis have everything at once.
+//
+// Answers are computed from a catalog when somebody first asks, and kept until
+// the catalog changes.
+package discovery
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Handler serves discovery. It is safe for concurrent use.
+type Handler struct {
+	catalog func() *resource.Catalog
+	address func(r *http.Request) string
+
+	mu      sync.Mutex
+	current *state
+}
+
+// state is the answers for one catalog.
+type state struct {
+	catalog *resource.Catalog
+	mu      sync.Mutex
+	pages   map[page][]byte
+	etags   map[string]string
+}
+
+// page is an answer in one of its formats.
+type page struct {
+	path       string // and for /api the address of the server
+	media      string
+	pretty     bool
+	aggregated bool
+}
+
+// New returns a handler for what catalog returns at the time of a request.
+// address returns where a client reaches the server, host and port; /api tells.
+func New(catalog func() *resource.Catalog, address func(r *http.Request) string) *Handler {
+	return &Handler{catalog: catalog, address: address}
+}
+
+// Serve answers a request for discovery. It reports false, and does nothing, if
+// the path is not one of discovery, or of a group or version that does not
+// exist. An error is a Status for the client that the caller writes; nothing
+// has been written then.
+func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
+	parts := strings.Split(strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/"), "/"), "/")
+	catalog := h.catalog()
+	switch {
+	case parts[0] == "api" && len(parts) == 1, parts[0] == "apis" && len(parts) == 1:
+		if parts[0] == "api" && r.Method != http.MethodGet {
+			return true, methodNotAllowed()
+		}
+		return true, h.serveRoot(w, r, catalog, parts[0])
+	case parts[0] == "apis" && len(parts) == 2:
+		g, ok := catalog.Group(parts[1])
+		if !ok || g.Name == "" {
+			return false, nil
+		}
+		return true, h.serve(w, r, catalog, "apis/"+g.Name, func() runtime.Object {
+			group := apiGroup(g)
+			group.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+			return &group
+		})
+	case parts[0] == "apis" && len(parts) == 3 && parts[1] != "", parts[0] == "api" && len(parts) == 2:
+		name := ""
+		if parts[0] == "apis" {
+			name = parts[1]
+		}
+		g, ok := catalog.Group(name)
+		if !ok {
+			return false, nil
+		}
+		v, ok := g.Version(parts[len(parts)-1])
+		if !ok {
+			return false, nil
+		}
+		if r.Method != http.MethodGet {
+			return true, methodNotAllowed()
+		}
+		return true, h.serve(w, r, catalog, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, v) })
+	}
+	return false, nil
+}
+
+// serveRoot serves /api or /apis in the form that the client wants. The
+// aggregated one is preferred to any other that it accepts too.
+func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, catalog *resource.Catalog, root string) error {
+	if media, ok := negotiate(r.Header.Get("Accept"), true); ok {
+		return h.serveAggregated(w, r, catalog, root, media)
+	}
+	if root == "apis" {
+		return h.serve(w, r, catalog, root, func() runtime.Object { return groupList(catalog) })
+	}
+	address := h.address(r)
+	return h.serve(w, r, catalog, root+" "+address, func() runtime.Object {
+		// These answers are older than API versions, and clients of that time
+		// get what they know.
+		return &metav1.APIVersions{
+			TypeMeta:                   metav1.TypeMeta{Kind: "APIVersions"},
+			Versions:                   versionNames(catalog),
+			ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: address}},
+		}
+	})
+}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, catalog *resource.Catalog, path string, object func() runtime.Object) error {
+	media, ok := negotiate(r.Header.Get("Accept"), false)
+	if !ok {
+		return notAcceptable()
+	}
+	body, err := h.state(catalog).page(page{path: path, media: media.name, pretty: media.pretty || isPretty(r)}, object)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", media.name)
+	return send(w, r, body)
+}
+
+func (h *Handler) serveAggregated(w http.ResponseWriter, r *http.Request, catalog *resource.Catalog, root string, media media) error {
+	s := h.state(catalog)
+	list := func() runtime.Object { return aggregated(catalog, root) }
+	etag, err := s.etag(root, list)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", etag)
+	w.Header().Set("Vary", "Accept")
+	w.Header().Set("Cache-Control", "public")
+	if r.Header.Get("If-None-Match") == etag {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	body, err := s.page(page{path: root, media: media.name, pretty: media.pretty || isPretty(r), aggregated: true}, list)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", media.name+";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+	return send(w, r, body)
+}
+
+// state returns the answers for a catalog, and forgets those for others.
+func (h *Handler) state(catalog *resource.Catalog) *state {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.current == nil || h.current.catalog != catalog {
+		h.current = &state{catalog: catalog, pages: map[page][]byte{}, etags: map[string]string{}}
+	}
+	return h.current
+}
+
+// maxPages bounds the pages that are kept: addresses are the clients' choice.
+const maxPages = 1024
+
+func (s *state) page(p page, object func() runtime.Object) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if body := s.pages[p]; body != nil {
+		return body, nil
+	}
+	body, err := encode(object(), p.media, p.pretty)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.pages) < maxPages {
+		s.pages[p] = body
+	}
+	return body, nil
+}
+
+func (s *state) etag(root string, object func() runtime.Object) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if etag := s.etags[root]; etag != "" {
+		return etag, nil
+	}
+	etag, err := hash(object())
+	if err == nil {
+		s.etags[root] = etag
+	}
+	return etag, err
+}
+
+func versionNames(catalog *resource.Catalog) []string {
+	names := []string{}
+	if g, ok := catalog.Group(""); ok {
+		for _, v := range g.Versions {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+func groupList(catalog *resource.Catalog) *metav1.APIGroupList {
+	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
+	for _, g := range catalog.Groups() {
+		if g.Name != "" {
+			list.Groups = append(list.Groups, apiGroup(g))
+		}
+	}
+	return list
+}
+
+func apiGroup(g *resource.ServedGroup) metav1.APIGroup {
+	group := metav1.APIGroup{Name: g.Name}
+	for _, v := range g.Versions {
+		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
+			GroupVersion: schema.GroupVersion{Group: g.Name, Version: v.Name}.String(), Version: v.Name,
+		})
+	}
+	group.PreferredVersion = group.Versions[0]
+	return group
+}
+
+func resourceList(g *resource.ServedGroup, v *resource.ServedVersion) *metav1.APIResourceList {
+	list := &metav1.APIResourceList{
+		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+		GroupVersion: schema.GroupVersion{Group: g.Name, Version: v.Name}.String(),
+		APIResources: resources(v),
+	}
+	if g.Name == "" {
+		list.APIVersion = "" // as in /api
+	}
+	return list
+}
+
+// resources returns the resources and subresources of a version, sorted by
+// name.
+func resources(v *resource.ServedVersion) []metav1.APIResource {
+	list := []metav1.APIResource{}
+	for _, s := range v.Resources {
+		d := s.Definition
+		r := metav1.APIResource{
+			Name: d.Resource, SingularName: d.Singular, Namespaced: d.Namespaced, Kind: d.Kind,
+			Verbs: slices.Sorted(slices.Values(d.Verbs)), ShortNames: d.ShortNames, Categories: d.Categories,
+		}
+		if d.Answer == nil {
+			r.StorageVersionHash = storageVersionHash(d)
+		}
+		list = append(list, r)
+		for i := range d.Subresources {
+			list = append(list, subresource(s, &d.Subresources[i]))
+		}
+	}
+	slices.SortFunc(list, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+func subresource(s *resource.Served, sub *resource.Subresource) metav1.APIResource {
+	d := s.Definition
+	r := metav1.APIResource{Name: d.Resource + "/" + sub.Name, Namespaced: d.Namespaced, Kind: d.Kind, Verbs: sub.ServedVerbs()}
+	if sub.Kind.Kind != "" {
+		r.Kind = sub.Kind.Kind
+		if sub.Kind.GroupVersion() != s.GroupVersion {
+			r.Group, r.Version = sub.Kind.Group, sub.Kind.Version
+		}
+	}
+	return r
+}
+
+// storageVersionHash tells whether objects are stored as before, and nothing
+// else.
+func storageVersionHash(d *resource.Definition) string {
+	gv, err := schema.ParseGroupVersion(d.HubAPIVersion())
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(gv.Group + "/" + gv.Version + "/" + d.Kind))
+	return base64.StdEncoding.EncodeToString(sum[:8])
+}
+
+// aggregated returns everything below /api or /apis.
+func aggregated(catalog *resource.Catalog, root string) *apidiscovery.APIGroupDiscoveryList {
+	list := &apidiscovery.APIGroupDiscoveryList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
+		Items:    []apidiscovery.APIGroupDiscovery{},
+	}
+	for _, g := range catalog.Groups() {
+		if (root == "api") != (g.Name == "") {
+			continue
+		}
+		group := apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: g.Name}}
+		for i := range g.Versions {
+			v := &g.Versions[i]
+			group.Versions = append(group.Versions, apidiscovery.APIVersionDiscovery{
+				Version: v.Name, Resources: nested(resources(v)), Freshness: apidiscovery.DiscoveryFreshnessCurrent,
+			})
+		}
+		list.Items = append(list.Items, group)
+	}
+	return list
+}
+
+// nested puts subresources into their resources.
+func nested(flat []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
+	var list []apidiscovery.APIResourceDiscovery
+	for _, r := range flat {
+		kind := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}
+		if _, sub, ok := strings.Cut(r.Name, "/"); ok {
+			parent := &list[len(list)-1]
+			parent.Subresources = append(parent.Subresources, apidiscovery.APISubresourceDiscovery{
+				Subresource: sub, ResponseKind: kind, Verbs: r.Verbs,
+			})
+			continue
+		}
+		scope := apidiscovery.ScopeCluster
+		if r.Namespaced {
+			scope = apidiscovery.ScopeNamespace
+		}
+		list = append(list, apidiscovery.APIResourceDiscovery{
+			Resource: r.Name, ResponseKind: kind, Scope: scope, SingularResource: r.SingularName,
+			Verbs: r.Verbs, ShortNames: r.ShortNames, Categories: r.Categories,
+		})
+	}
+	return list
+}

@@ -1,0 +1,140 @@
+package discovery
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/munnerz/goautoneg"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	mediaJSON     = "application/json"
+	mediaYAML     = "application/yaml"
+	mediaProtobuf = "application/vnd.kubernetes.protobuf"
+)
+
+// media is what a client accepts.
+type media struct {
+	name   string
+	pretty bool
+}
+
+// negotiate returns the first media type of the client's wishes that the
+// server has, in the aggregated form or in the plain one.
+func negotiate(accept string, aggregated bool) (media, bool) {
+	if accept == "" {
+		return media{name: mediaJSON}, !aggregated
+	}
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		for _, name := range []string{mediaJSON, mediaYAML, mediaProtobuf} {
+			kind, sub, _ := strings.Cut(name, "/")
+			if (clause.Type != kind && clause.Type != "*") || (clause.SubType != sub && clause.SubType != "*") {
+				continue
+			}
+			if fits(clause.Params, name, aggregated) {
+				return media{name: name, pretty: clause.Params["pretty"] == "1"}, true
+			}
+		}
+	}
+	return media{}, false
+}
+
+// fits reports whether the parameters of a media type ask for the form.
+func fits(params map[string]string, name string, aggregated bool) bool {
+	if s := params["stream"]; s != "" && (s != "watch" || name == mediaYAML) {
+		return false
+	}
+	if params["sv"] != "" {
+		return false
+	}
+	_, as := params["as"]
+	_, g := params["g"]
+	_, v := params["v"]
+	if !aggregated {
+		return !as && !g && !v
+	}
+	return params["as"] == "APIGroupDiscoveryList" && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2"
+}
+
+// isPretty reports whether JSON is indented, which people like to see.
+func isPretty(r *http.Request) bool {
+	if pretty := r.URL.Query().Get("pretty"); pretty != "" {
+		yes, _ := strconv.ParseBool(pretty)
+		return yes
+	}
+	agent := r.UserAgent()
+	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+}
+
+func encode(obj runtime.Object, media string, pretty bool) ([]byte, error) {
+	switch {
+	case media == mediaYAML:
+		return yaml.Marshal(obj)
+	case media == mediaProtobuf:
+		var buf bytes.Buffer
+		err := protobuf.NewSerializer(nil, nil).Encode(obj, &buf)
+		return buf.Bytes(), err
+	case pretty:
+		return json.MarshalIndent(obj, "", "  ")
+	default:
+		b, err := json.Marshal(obj)
+		return append(b, '\n'), err
+	}
+}
+
+// hash returns the ETag of an answer. It is the same for all media types, which
+// the Vary header tells apart.
+func hash(obj runtime.Object) (string, error) {
+	b, err := json.Marshal(obj)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf(`"%X"`, sha512.Sum512(b)), nil
+}
+
+// gzipFrom is the size from which answers are compressed.
+const gzipFrom = 128 << 10
+
+func send(w http.ResponseWriter, r *http.Request, body []byte) error {
+	if len(body) <= gzipFrom || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		_, err := w.Write(body)
+		return ignoreClient(err)
+	}
+	w.Header().Set("Content-Encoding", "gzip")
+	w.Header().Add("Vary", "Accept-Encoding")
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	if _, err := z.Write(body); err != nil {
+		return ignoreClient(err)
+	}
+	return ignoreClient(z.Close())
+}
+
+// ignoreClient drops the error of writing to a client: it is gone, and nobody
+// else can be told.
+func ignoreClient(error) error { return nil }
+
+func methodNotAllowed() error {
+	return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, true)
+}
+
+func notAcceptable() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+		Message: "only the following media types are accepted: " + strings.Join([]string{mediaJSON, mediaYAML, mediaProtobuf}, ", "),
+	}}
+}

@@ -1,0 +1,137 @@
+package managedfields
+
+import (
+	"container/list"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+)
+
+const (
+	// maxSets is how many decoded sets a Cache keeps. Objects made from one
+	// template have the same sets, so that a few serve many objects.
+	maxSets = 1024
+	// maxSetSize is the size of the largest encoded set that is kept.
+	maxSetSize = 16 << 10
+)
+
+// Cache is what managers share: decoded sets of fields, and how the types of
+// kinds are walked. The zero value is ready to use; it must not be copied.
+type Cache struct {
+	mu    sync.Mutex
+	sets  map[string]*list.Element
+	order list.List // of *cachedSet, the last used first
+
+	kinds sync.Map // kindKey → *kindType
+}
+
+// cachedSet is a decoded set. It does not change, but for what is filled in
+// when it is first asked for.
+type cachedSet struct {
+	raw  string
+	tree *node
+	// canonical is how the set is written, which is raw if we wrote it.
+	canonical string
+
+	// fits is the type that the set needs no reconciling with.
+	fits atomic.Pointer[typ]
+	once sync.Once
+	set  *fieldpath.Set
+}
+
+// fields returns the set as the library has it. It must not be changed.
+func (c *cachedSet) fields() *fieldpath.Set {
+	c.once.Do(func() { c.set = c.tree.set() })
+	return c.set
+}
+
+// decoded returns the set that is encoded in raw.
+func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
+	c.mu.Lock()
+	if e, ok := c.sets[string(raw)]; ok {
+		c.order.MoveToFront(e)
+		c.mu.Unlock()
+		return e.Value.(*cachedSet), nil
+	}
+	c.mu.Unlock()
+	tree, err := decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	s := &cachedSet{raw: string(raw), tree: tree, canonical: string(tree.encode(nil))}
+	c.keep(s)
+	return s, nil
+}
+
+// encoded returns a set that was computed, with its encoding.
+func (c *Cache) encoded(tree *node) *cachedSet {
+	raw := string(tree.encode(make([]byte, 0, 1024)))
+	s := &cachedSet{raw: raw, tree: tree, canonical: raw}
+	c.keep(s)
+	return s
+}
+
+func (c *Cache) keep(s *cachedSet) {
+	if len(s.raw) > maxSetSize {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sets == nil {
+		c.sets = map[string]*list.Element{}
+	}
+	if e, ok := c.sets[s.raw]; ok {
+		c.order.MoveToFront(e)
+		return
+	}
+	c.sets[s.raw] = c.order.PushFront(s)
+	if c.order.Len() > maxSets {
+		last := c.order.Remove(c.order.Back()).(*cachedSet)
+		delete(c.sets, last.raw)
+	}
+}
+
+// kindType is a kind's type, and the plans for walking its Go type.
+type kindType struct {
+	parseable typed.ParseableType
+	typ       *typ
+	plans     plans
+}
+
+type kindKey struct {
+	types Types
+	kind  schema.GroupVersionKind
+}
+
+// kind returns the type of a kind; one that Types does not know has none.
+func (c *Cache) kind(types Types, kind schema.GroupVersionKind) (*kindType, bool) {
+	key := kindKey{types, kind}
+	if types == nil {
+		key.kind = schema.GroupVersionKind{}
+	}
+	if k, ok := c.kinds.Load(key); ok {
+		return k.(*kindType), true
+	}
+	parseable, ok := typed.DeducedParseableType, true
+	if types != nil {
+		parseable, ok = types.Type(kind)
+	}
+	if !ok {
+		return nil, false
+	}
+	root, err := resolve(parseable)
+	if err != nil {
+		return nil, false
+	}
+	k, _ := c.kinds.LoadOrStore(key, &kindType{parseable: parseable, typ: root})
+	return k.(*kindType), true
+}
+
+// plan returns the plan for an object's Go type.
+func (k *kindType) plan(obj any) *plan {
+	return k.plans.get(reflect.TypeOf(obj).Elem(), k.typ)
+}

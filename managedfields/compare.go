@@ -1,0 +1,599 @@
+package managedfields
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var errNoKeys = errors.New("an item of a list has none of the keys that tell items apart")
+
+// walk compares two objects in one pass over both. What it finds is a tree in
+// which a field that was added or changed has the flag member, one that is gone
+// the flag removed, as the library's Compare has them in three sets.
+type walk struct {
+	slab []node
+	err  error
+}
+
+// operand is a value of one side: set, null, or neither if it is absent.
+type operand struct {
+	v    reflect.Value
+	null bool
+}
+
+func (o operand) absent() bool { return !o.null && !o.v.IsValid() }
+func (o operand) set() bool    { return !o.null && o.v.IsValid() }
+
+// frame is where the walk is. Nodes are made when there is something to tell.
+type frame struct {
+	up   *frame
+	step *step
+	node *node
+	// ignore is the tree of fields below that do not count.
+	ignore *node
+}
+
+func (w *walk) alloc() *node {
+	if len(w.slab) == 0 {
+		w.slab = make([]node, 32)
+	}
+	n := &w.slab[0]
+	w.slab = w.slab[1:]
+	return n
+}
+
+func (f *frame) get(w *walk) *node {
+	if f.node == nil {
+		up := f.up.get(w)
+		if i := len(up.kids); i == 0 || up.kids[i-1].step.compare(f.step) < 0 {
+			f.node = w.alloc()
+			f.node.step = *f.step
+			up.kids = append(up.kids, f.node)
+		} else {
+			f.node = up.childIn(*f.step, w.alloc)
+		}
+	}
+	return f.node
+}
+
+// mark sets flags on the field, which the root is not.
+func (f *frame) mark(w *walk, which flags) {
+	if f.up != nil {
+		f.get(w).flags |= which
+	}
+}
+
+// below returns the frame of a child, or false if it does not count.
+func (f *frame) below(s *step) (frame, bool) {
+	child := frame{up: f, step: s}
+	if f.ignore != nil {
+		if ignore := f.ignore.get(s); ignore != nil {
+			if ignore.flags&member != 0 {
+				return child, false
+			}
+			child.ignore = ignore
+		}
+	}
+	return child, true
+}
+
+func (w *walk) fail(f *frame, err error) {
+	if w.err == nil {
+		w.err = fmt.Errorf("%s: %w", f.path(), err)
+	}
+}
+
+func (f *frame) path() string {
+	if f.up == nil {
+		return ""
+	}
+	return f.up.path() + f.step.element().String()
+}
+
+// presence marks a field with content below that one side has not.
+func (w *walk) presence(l, r operand, f *frame) {
+	switch {
+	case l.absent():
+		f.mark(w, member)
+	case r.absent():
+		f.mark(w, removed)
+	}
+}
+
+// diff compares two values of a Go type.
+func (w *walk) diff(p *plan, l, r operand, f *frame) {
+	if p == nil || p.t == nil {
+		w.fail(f, errors.New("field not declared in schema"))
+		return
+	}
+	for p.kind == planPointer {
+		l, r = deref(l), deref(r)
+		p = p.element()
+	}
+	if p.kind == planGeneric {
+		w.diffGeneric(p, l, r, f)
+		return
+	}
+	l, r = nulled(p, l), nulled(p, r)
+	switch p.kind {
+	case planStruct:
+		if p.t.fields.atomic || !w.diffFields(p, l, r, f) {
+			w.leaf(p, l, r, f)
+			return
+		}
+	case planStringMap:
+		if p.t.fields.atomic || !w.diffStringMap(p, l, r, f) {
+			w.leaf(p, l, r, f)
+			return
+		}
+	case planMap:
+		if p.t.fields.atomic || !w.diffMap(p, l, r, f) {
+			w.leaf(p, l, r, f)
+			return
+		}
+	case planList:
+		if p.t.list.atomic || !w.diffList(p, l, r, f) {
+			w.leaf(p, l, r, f)
+			return
+		}
+	default:
+		w.leaf(p, l, r, f)
+		return
+	}
+	w.presence(l, r, f)
+}
+
+func deref(o operand) operand {
+	if !o.set() {
+		return o
+	}
+	if o.v.IsNil() {
+		return operand{null: true}
+	}
+	return operand{v: o.v.Elem()}
+}
+
+// nulled makes nil maps and lists null.
+func nulled(p *plan, o operand) operand {
+	switch p.kind {
+	case planMap, planStringMap, planList, planBytes:
+		if o.set() && o.v.IsNil() {
+			return operand{null: true}
+		}
+	}
+	return o
+}
+
+// leaf compares two values that are one field.
+func (w *walk) leaf(p *plan, l, r operand, f *frame) {
+	switch {
+	case l.absent():
+		f.mark(w, member)
+	case r.absent():
+		f.mark(w, removed)
+	case l.null || r.null:
+		if l.null != r.null {
+			f.mark(w, member)
+		}
+	case !equal(p.untyped(), l.v, r.v):
+		f.mark(w, member)
+	}
+}
+
+// diffFields compares structs. It is false if neither has a field.
+func (w *walk) diffFields(p *plan, l, r operand, f *frame) (found bool) {
+	for _, field := range p.fields {
+		var lo, ro operand
+		if l.set() {
+			lo.v = field.get(l.v)
+		}
+		if r.set() {
+			ro.v = field.get(r.v)
+		}
+		if lo.absent() && ro.absent() {
+			continue
+		}
+		found = true
+		if child, ok := f.below(&field.step); ok {
+			w.diff(field.of(p), lo, ro, &child)
+		}
+	}
+	return found
+}
+
+// diffStringMap compares the most common maps: labels, annotations, data.
+func (w *walk) diffStringMap(p *plan, l, r operand, f *frame) bool {
+	var lm, rm map[string]string
+	if l.set() {
+		lm = l.v.Interface().(map[string]string)
+	}
+	if r.set() {
+		rm = r.v.Interface().(map[string]string)
+	}
+	if len(lm) == 0 && len(rm) == 0 {
+		return false
+	}
+	var changed []string
+	for k, v := range rm {
+		if old, ok := lm[k]; !ok || old != v {
+			changed = append(changed, k)
+		}
+	}
+	for k := range lm {
+		if _, ok := rm[k]; !ok {
+			changed = append(changed, k)
+		}
+	}
+	slices.Sort(changed)
+	for _, k := range changed {
+		s := fieldStep(k)
+		child, ok := f.below(&s)
+		if !ok {
+			continue
+		}
+		if p.t.field(k) == nil {
+			w.fail(&child, errors.New("field not declared in schema"))
+		}
+		if _, ok := rm[k]; ok {
+			child.mark(w, member)
+		} else {
+			child.mark(w, removed)
+		}
+	}
+	return true
+}
+
+// diffMap compares maps. It is false if neither has an entry.
+func (w *walk) diffMap(p *plan, l, r operand, f *frame) bool {
+	seen := map[string]reflect.Value{}
+	var names []string
+	for _, o := range []operand{l, r} {
+		if !o.set() {
+			continue
+		}
+		for it := o.v.MapRange(); it.Next(); {
+			key := it.Key()
+			if name := key.String(); !seen[name].IsValid() {
+				seen[name] = key
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		var lo, ro operand
+		if l.set() {
+			lo.v = l.v.MapIndex(seen[name])
+		}
+		if r.set() {
+			ro.v = r.v.MapIndex(seen[name])
+		}
+		s := fieldStep(name)
+		child, ok := f.below(&s)
+		if !ok {
+			continue
+		}
+		e := p.element()
+		if p.t.named(name) {
+			e = p.owner.get(p.rt.Elem(), p.t.field(name))
+		} else if p.t.elem() == nil {
+			e = nil
+		}
+		w.diff(e, lo, ro, &child)
+	}
+	return len(names) > 0
+}
+
+// listItem is an item of a list with what tells it from others.
+type listItem struct {
+	keys  []keyVal
+	index int
+}
+
+// diffList compares lists whose items have identities. It is false if neither
+// has an item.
+func (w *walk) diffList(p *plan, l, r operand, f *frame) bool {
+	ln, rn := 0, 0
+	if l.set() {
+		ln = l.v.Len()
+	}
+	if r.set() {
+		rn = r.v.Len()
+	}
+	if ln == 0 && rn == 0 {
+		return false
+	}
+	ls, err := p.items(l.v, ln)
+	if err == nil {
+		var rs []listItem
+		if rs, err = p.items(r.v, rn); err == nil {
+			elem := p.element()
+			w.diffItems(p.t, ls, rs, f, listOps{
+				diff: func(i, j int, child *frame) {
+					var lo, ro operand
+					if i >= 0 {
+						lo.v = l.v.Index(i)
+					}
+					if j >= 0 {
+						ro.v = r.v.Index(j)
+					}
+					w.diff(elem, lo, ro, child)
+				},
+				equal: func(i, j int) bool { return equal(elem.untyped(), l.v.Index(i), r.v.Index(j)) },
+			})
+		}
+	}
+	if err != nil {
+		w.fail(f, err)
+	}
+	return true
+}
+
+// listOps are how two lists are compared: item by item, with -1 for none.
+type listOps struct {
+	diff  func(i, j int, child *frame)
+	equal func(i, j int) bool
+}
+
+// diffItems compares the items of two lists, sorted by what they are known by.
+// Items with the same keys on one side are one field.
+func (w *walk) diffItems(t *typ, ls, rs []listItem, f *frame, ops listOps) {
+	kind := byKeys
+	if len(t.list.keys) == 0 {
+		kind = byValue
+	}
+	for len(ls) > 0 || len(rs) > 0 {
+		c := 0
+		switch {
+		case len(rs) == 0:
+			c = -1
+		case len(ls) == 0:
+			c = 1
+		default:
+			c = compareKeys(ls[0].keys, rs[0].keys)
+		}
+		var lg, rg []listItem
+		if c <= 0 {
+			lg, ls = group(ls)
+		}
+		if c >= 0 {
+			rg, rs = group(rs)
+		}
+		s := step{kind: kind}
+		if len(lg) > 0 {
+			s.keys = lg[0].keys
+		} else {
+			s.keys = rg[0].keys
+		}
+		child, ok := f.below(&s)
+		if !ok {
+			continue
+		}
+		switch {
+		case len(lg) <= 1 && len(rg) <= 1:
+			i, j := -1, -1
+			if len(lg) > 0 {
+				i = lg[0].index
+			}
+			if len(rg) > 0 {
+				j = rg[0].index
+			}
+			ops.diff(i, j, &child)
+		case len(lg) > 1 && len(rg) > 1:
+			same := func(a, b listItem) bool { return ops.equal(a.index, b.index) }
+			if !slices.EqualFunc(lg, rg, same) {
+				child.mark(w, member)
+			}
+		case len(lg) > 1:
+			if len(rg) > 0 {
+				ops.diff(-1, rg[0].index, &child)
+			}
+			child.mark(w, removed)
+		default:
+			if len(lg) > 0 {
+				ops.diff(lg[0].index, -1, &child)
+			}
+			child.mark(w, member)
+		}
+	}
+}
+
+// group splits off the items that have the same keys as the first.
+func group(items []listItem) (same, rest []listItem) {
+	n := 1
+	for n < len(items) && compareKeys(items[0].keys, items[n].keys) == 0 {
+		n++
+	}
+	return items[:n], items[n:]
+}
+
+func sortItems(items []listItem) []listItem {
+	slices.SortStableFunc(items, func(a, b listItem) int { return compareKeys(a.keys, b.keys) })
+	return items
+}
+
+// items returns the items of a list, sorted by their keys.
+func (p *plan) items(list reflect.Value, n int) ([]listItem, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	items := make([]listItem, n)
+	all := make([]keyVal, 0, n*max(1, len(p.keys)))
+	for i := range n {
+		item, start := list.Index(i), len(all)
+		if p.keys == nil {
+			all = append(all, keyVal{val: scalar{kind: isString, s: item.String()}})
+		}
+		for _, key := range p.keys {
+			switch v := key.field.get(item); {
+			case v.IsValid():
+				s, err := goScalar(p, v)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, keyVal{key.name, s})
+			case key.def != nil:
+				all = append(all, keyVal{key.name, scalarOf(key.def)})
+			}
+		}
+		if len(all) == start {
+			return nil, errNoKeys
+		}
+		items[i] = listItem{all[start:len(all):len(all)], i}
+	}
+	return sortItems(items), nil
+}
+
+// goScalar returns a key of an item.
+func goScalar(p *plan, v reflect.Value) (scalar, error) {
+	for v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return scalar{kind: isString, s: v.String()}, nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return scalar{kind: isInt, n: v.Int()}, nil
+	}
+	u, err := p.owner.get(v.Type(), nil).unstructured(v)
+	return scalarOf(u), err
+}
+
+// equal compares two values that are there and not null, by an untyped plan.
+func equal(p *plan, l, r reflect.Value) bool {
+	switch p.kind {
+	case planString:
+		return l.String() == r.String()
+	case planInt:
+		return l.Int() == r.Int()
+	case planUint:
+		return l.Uint() == r.Uint()
+	case planFloat:
+		return l.Float() == r.Float()
+	case planBool:
+		return l.Bool() == r.Bool()
+	case planBytes:
+		return string(l.Bytes()) == string(r.Bytes())
+	case planStringMap:
+		lm, rm := l.Interface().(map[string]string), r.Interface().(map[string]string)
+		if len(lm) != len(rm) {
+			return false
+		}
+		for k, v := range lm {
+			if other, ok := rm[k]; !ok || other != v {
+				return false
+			}
+		}
+		return true
+	case planStruct:
+		for _, field := range p.fields {
+			if !equalOperands(field.of(p), operand{v: field.get(l)}, operand{v: field.get(r)}) {
+				return false
+			}
+		}
+		return true
+	case planList:
+		if l.Len() != r.Len() {
+			return false
+		}
+		elem := p.element()
+		for i := range l.Len() {
+			if !equalOperands(elem, operand{v: l.Index(i)}, operand{v: r.Index(i)}) {
+				return false
+			}
+		}
+		return true
+	case planMap:
+		if l.Len() != r.Len() {
+			return false
+		}
+		elem := p.element()
+		for it := l.MapRange(); it.Next(); {
+			other := r.MapIndex(it.Key())
+			if !other.IsValid() || !equalOperands(elem, operand{v: it.Value()}, operand{v: other}) {
+				return false
+			}
+		}
+		return true
+	default:
+		if same(l, r) {
+			return true
+		}
+		lu, err := p.unstructured(l)
+		if err != nil {
+			return false
+		}
+		ru, err := p.unstructured(r)
+		return err == nil && equalAny(lu, ru)
+	}
+}
+
+func equalOperands(p *plan, l, r operand) bool {
+	for p.kind == planPointer {
+		l, r = deref(l), deref(r)
+		p = p.element()
+	}
+	l, r = nulled(p, l), nulled(p, r)
+	if l.set() && r.set() {
+		return equal(p, l.v, r.v)
+	}
+	return l.null == r.null && l.absent() == r.absent()
+}
+
+// same is a quick way to see that two values of the common types that write
+// their own JSON are equal. It may not see it.
+func same(l, r reflect.Value) bool {
+	if l.Kind() != reflect.Pointer {
+		if !l.CanAddr() || !r.CanAddr() {
+			return false
+		}
+		l, r = l.Addr(), r.Addr()
+	}
+	if l.IsNil() || r.IsNil() {
+		return l.IsNil() && r.IsNil()
+	}
+	switch a := l.Interface().(type) {
+	case *metav1.Time:
+		return a.Equal(r.Interface().(*metav1.Time))
+	case *metav1.MicroTime:
+		return a.Equal(r.Interface().(*metav1.MicroTime))
+	case *resource.Quantity:
+		return *a == *r.Interface().(*resource.Quantity)
+	case *intstr.IntOrString:
+		return *a == *r.Interface().(*intstr.IntOrString)
+	}
+	return false
+}
+
+// diffGeneric compares two Go values as JSON would have them.
+func (w *walk) diffGeneric(p *plan, l, r operand, f *frame) {
+	if l.set() && r.set() && p.convert != nil && same(l.v, r.v) {
+		return
+	}
+	lo, err := p.loose(l)
+	if err == nil {
+		var ro loose
+		if ro, err = p.loose(r); err == nil {
+			w.diffLoose(p.t, lo, ro, f)
+			return
+		}
+	}
+	w.fail(f, err)
+}
+
+func (p *plan) loose(o operand) (loose, error) {
+	if !o.set() {
+		return loose{there: o.null}, nil
+	}
+	u, err := p.unstructured(o.v)
+	return loose{u, true}, err
+}
+
+// goOperand returns an object as an operand.
+func goOperand(obj any) operand { return operand{v: reflect.ValueOf(obj).Elem()} }

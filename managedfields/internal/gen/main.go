@@ -1,0 +1,176 @@
+// Command gen writes the types of the built-in kinds, as client-go's apply
+// configurations have them, in the compact form that package managedfields
+// reads: a line a type, sorted by name.
+//
+//	type  = name TAB atom LF
+//	atom  = [scalar] [list] [map]
+//	scalar = "s" | "n" | "b" | "u"                 string, numeric, boolean, untyped
+//	list  = "[" rel {key ","} ":" ref "]"
+//	map   = "{" rel {name ":" ref ["=" JSON] ";"} ["*" ref] "}"
+//	rel   = "a" | "m" | "p" | "-"                   atomic, associative, separable, unset
+//	ref   = ("@" name "," | "(" atom ")") ["!" rel]
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/structured-merge-diff/v6/schema"
+	"sigs.k8s.io/yaml"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		log.Fatal("usage: gen FILE")
+	}
+	source, err := applySchema()
+	if err != nil {
+		log.Fatal(err)
+	}
+	data, err := encode(source)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile(os.Args[1], data, 0o644); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// applySchema returns the YAML text in the one string literal of client-go's
+// internal package, which cannot be imported.
+func applySchema() (string, error) {
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "k8s.io/client-go/applyconfigurations/internal").Output()
+	if err != nil {
+		return "", fmt.Errorf("finding client-go: %w", err)
+	}
+	file := filepath.Join(strings.TrimSpace(string(dir)), "internal.go")
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		return "", err
+	}
+	longest := ""
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && len(lit.Value) > len(longest) {
+			longest = lit.Value
+		}
+		return true
+	})
+	return strconv.Unquote(longest)
+}
+
+func encode(source string) ([]byte, error) {
+	// The library's struct tags are for another YAML package; its field names
+	// are what the tags say, in lower case.
+	document, err := yaml.YAMLToJSON([]byte(source))
+	if err != nil {
+		return nil, err
+	}
+	var in struct{ Types []node }
+	if err := json.Unmarshal(document, &in); err != nil {
+		return nil, err
+	}
+	sort.Slice(in.Types, func(i, j int) bool { return in.Types[i].Name < in.Types[j].Name })
+	var out bytes.Buffer
+	for _, t := range in.Types {
+		out.WriteString(t.Name + "\t")
+		t.atom(&out)
+		out.WriteByte('\n')
+	}
+	return out.Bytes(), nil
+}
+
+// node is a type, a reference to one or a field in the YAML form.
+type node struct {
+	Name                string
+	NamedType           string
+	ElementRelationship string
+	Scalar              string
+	List                *struct {
+		ElementType         node
+		ElementRelationship string
+		Keys                []string
+	}
+	Map *struct {
+		Fields []struct {
+			Name    string
+			Type    node
+			Default json.RawMessage
+		}
+		ElementType         *node
+		ElementRelationship string
+	}
+}
+
+func (n node) atom(out *bytes.Buffer) {
+	if n.Scalar != "" {
+		out.WriteByte(n.Scalar[0])
+	}
+	if l := n.List; l != nil {
+		out.WriteByte('[')
+		out.WriteByte(relationship(l.ElementRelationship))
+		for _, key := range l.Keys {
+			out.WriteString(key + ",")
+		}
+		out.WriteByte(':')
+		l.ElementType.ref(out)
+		out.WriteByte(']')
+	}
+	if m := n.Map; m != nil {
+		out.WriteByte('{')
+		out.WriteByte(relationship(m.ElementRelationship))
+		for _, f := range m.Fields {
+			out.WriteString(f.Name + ":")
+			f.Type.ref(out)
+			if len(f.Default) > 0 && string(f.Default) != "null" {
+				var compact bytes.Buffer
+				if err := json.Compact(&compact, f.Default); err != nil {
+					log.Fatal(err)
+				}
+				out.WriteString("=" + compact.String())
+			}
+			out.WriteByte(';')
+		}
+		if m.ElementType != nil {
+			out.WriteByte('*')
+			m.ElementType.ref(out)
+		}
+		out.WriteByte('}')
+	}
+}
+
+func (n node) ref(out *bytes.Buffer) {
+	if n.NamedType != "" {
+		out.WriteString("@" + n.NamedType + ",")
+	} else {
+		out.WriteByte('(')
+		n.atom(out)
+		out.WriteByte(')')
+	}
+	if n.ElementRelationship != "" {
+		out.WriteByte('!')
+		out.WriteByte(relationship(n.ElementRelationship))
+	}
+}
+
+func relationship(r string) byte {
+	switch schema.ElementRelationship(r) {
+	case schema.Atomic:
+		return 'a'
+	case schema.Associative:
+		return 'm'
+	case schema.Separable:
+		return 'p'
+	}
+	return '-'
+}

@@ -1,0 +1,331 @@
+package managedfields
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+)
+
+// loose is a value of an unstructured object, which may be absent.
+type loose struct {
+	v     any
+	there bool
+}
+
+func (o loose) operand() operand { return operand{null: o.there} }
+
+// forms are those of a schema's type that apply to a value.
+type forms uint8
+
+const (
+	mapForm forms = 1 << iota
+	scalarForm
+	listForm
+)
+
+func (t *typ) forms() (f forms) {
+	if t.fields != nil {
+		f |= mapForm
+	}
+	if t.scalar != nil {
+		f |= scalarForm
+	}
+	if t.list != nil {
+		f |= listForm
+	}
+	return f
+}
+
+func formOf(v any) forms {
+	switch v.(type) {
+	case nil:
+		return 0
+	case map[string]any:
+		return mapForm
+	case []any:
+		return listForm
+	}
+	return scalarForm
+}
+
+// deduce returns the forms that a value can have: its own, or all of the type
+// if it is absent or null.
+func (t *typ) deduce(o loose) forms {
+	if f := formOf(o.v) & t.forms(); o.there && f != 0 {
+		return f
+	}
+	return t.forms()
+}
+
+// check returns what is wrong with a value for a type, not looking below it.
+func (t *typ) check(v any) error {
+	f := formOf(v)
+	if f == 0 {
+		return nil
+	}
+	if f&t.forms() == 0 {
+		return fmt.Errorf("unexpected %T", v)
+	}
+	if f != scalarForm {
+		return nil
+	}
+	ok := true
+	switch s := scalarOf(v); *t.scalar {
+	case smd.String:
+		ok = s.kind == isString
+	case smd.Numeric:
+		ok = s.kind == isInt || s.kind == isFloat
+	case smd.Boolean:
+		ok = s.kind == isBool
+	}
+	if !ok {
+		return fmt.Errorf("expected %s, got %T", *t.scalar, v)
+	}
+	return nil
+}
+
+// diffLoose compares two values of unstructured objects. If they have different
+// forms, what the one had is gone and what the other has is new.
+func (w *walk) diffLoose(t *typ, l, r loose, f *frame) {
+	if t == nil {
+		w.fail(f, errors.New("field not declared in schema"))
+		return
+	}
+	for _, o := range []loose{l, r} {
+		if err := t.check(o.v); err != nil {
+			w.fail(f, err)
+			return
+		}
+	}
+	lf, rf := t.deduce(l), t.deduce(r)
+	var atomic bool
+	switch {
+	case !r.there:
+		atomic = w.diffForm(t, lf, l, r, f)
+	case !l.there || lf == rf:
+		atomic = w.diffForm(t, rf, l, r, f)
+	default:
+		w.diffForm(t, lf, l, r, f)
+		atomic = w.diffForm(t, rf, l, r, f)
+	}
+	if !atomic {
+		w.presence(l.operand(), r.operand(), f)
+	}
+}
+
+// diffForm compares two values as maps, scalars or lists. It is true if they
+// are one field.
+func (w *walk) diffForm(t *typ, form forms, l, r loose, f *frame) bool {
+	switch {
+	case form&mapForm != 0:
+		lm, _ := l.v.(map[string]any)
+		rm, _ := r.v.(map[string]any)
+		if !t.fields.atomic && len(lm)+len(rm) > 0 {
+			w.diffLooseMap(t, lm, rm, f)
+			return false
+		}
+	case form&scalarForm != 0:
+	default:
+		ll, _ := l.v.([]any)
+		rl, _ := r.v.([]any)
+		if !t.list.atomic && len(ll)+len(rl) > 0 {
+			w.diffLooseList(t, ll, rl, f)
+			return false
+		}
+	}
+	switch {
+	case !l.there:
+		f.mark(w, member)
+	case !r.there:
+		f.mark(w, removed)
+	case !equalAny(l.v, r.v):
+		f.mark(w, member)
+	}
+	return true
+}
+
+func (w *walk) diffLooseMap(t *typ, l, r map[string]any, f *frame) {
+	names := slices.AppendSeq(make([]string, 0, len(l)+len(r)), maps.Keys(r))
+	for name := range l {
+		if _, ok := r[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for i := range names {
+		s := fieldStep(names[i])
+		child, ok := f.below(&s)
+		if !ok {
+			continue
+		}
+		var lo, ro loose
+		lo.v, lo.there = l[names[i]]
+		ro.v, ro.there = r[names[i]]
+		w.diffLoose(t.field(names[i]), lo, ro, &child)
+	}
+}
+
+func (w *walk) diffLooseList(t *typ, l, r []any, f *frame) {
+	ls, err := t.items(l)
+	if err != nil {
+		w.fail(f, err)
+		return
+	}
+	rs, err := t.items(r)
+	if err != nil {
+		w.fail(f, err)
+		return
+	}
+	elem := t.item()
+	w.diffItems(t, ls, rs, f, listOps{
+		diff: func(i, j int, child *frame) {
+			var lo, ro loose
+			if i >= 0 {
+				lo = loose{l[i], true}
+			}
+			if j >= 0 {
+				ro = loose{r[j], true}
+			}
+			w.diffLoose(elem, lo, ro, child)
+		},
+		equal: func(i, j int) bool { return equalAny(l[i], r[j]) },
+	})
+}
+
+// items returns the items of a list, sorted by what tells them apart.
+func (t *typ) items(list []any) ([]listItem, error) {
+	items := make([]listItem, len(list))
+	for i, v := range list {
+		keys, err := t.itemKeys(v)
+		if err != nil {
+			return nil, err
+		}
+		items[i] = listItem{keys, i}
+	}
+	return sortItems(items), nil
+}
+
+func (t *typ) itemKeys(v any) ([]keyVal, error) {
+	if len(t.list.keys) == 0 {
+		if formOf(v) != scalarForm {
+			return nil, fmt.Errorf("unexpected %T in a set", v)
+		}
+		return []keyVal{{val: scalarOf(v)}}, nil
+	}
+	fields, ok := v.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("unexpected %T in a list of objects", v)
+	}
+	keys := make([]keyVal, 0, len(t.list.keys))
+	for _, key := range t.list.keys {
+		if v, ok := fields[key.name]; ok {
+			keys = append(keys, keyVal{key.name, scalarOf(v)})
+		} else if key.def != nil {
+			keys = append(keys, keyVal{key.name, scalarOf(key.def)})
+		}
+	}
+	if len(keys) == 0 {
+		return nil, errNoKeys
+	}
+	return keys, nil
+}
+
+// equalAny compares two unstructured values. Numbers are equal if they have the
+// same value.
+func equalAny(l, r any) bool {
+	switch l := l.(type) {
+	case nil:
+		return r == nil
+	case string:
+		r, ok := r.(string)
+		return ok && l == r
+	case map[string]any:
+		r, ok := r.(map[string]any)
+		if !ok || len(l) != len(r) {
+			return false
+		}
+		for k, v := range l {
+			if other, ok := r[k]; !ok || !equalAny(v, other) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		r, ok := r.([]any)
+		return ok && slices.EqualFunc(l, r, equalAny)
+	}
+	if formOf(r) != scalarForm {
+		return false
+	}
+	a, b := scalarOf(l), scalarOf(r)
+	return a.compare(&b) == 0
+}
+
+// own adds the fields of an applied value to the tree that an applier gets to
+// own: leaves, items of lists, and entries of maps that the schema does not
+// name.
+func (w *walk) own(t *typ, v any, f *frame) {
+	if t == nil {
+		w.fail(f, errors.New("field not declared in schema"))
+		return
+	}
+	if err := t.check(v); err != nil {
+		w.fail(f, err)
+		return
+	}
+	form := t.deduce(loose{v, true})
+	switch {
+	case form&mapForm != 0:
+		fields, _ := v.(map[string]any)
+		if t.fields.atomic {
+			f.mark(w, member)
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			s := fieldStep(name)
+			child, ok := f.below(&s)
+			if !ok {
+				continue
+			}
+			w.own(t.field(name), fields[name], &child)
+			below, isMap := fields[name].(map[string]any)
+			if fields[name] == nil || isMap && len(below) == 0 || !t.named(name) {
+				child.mark(w, member)
+			}
+		}
+	case form&scalarForm != 0:
+		f.mark(w, member)
+	default:
+		list, _ := v.([]any)
+		if t.list.atomic {
+			f.mark(w, member)
+			return
+		}
+		items, err := t.items(list)
+		if err != nil {
+			w.fail(f, err)
+			return
+		}
+		kind := byKeys
+		if len(t.list.keys) == 0 {
+			kind = byValue
+		}
+		for len(items) > 0 {
+			var same []listItem
+			same, items = group(items)
+			s := step{kind: kind, keys: same[0].keys}
+			child, ok := f.below(&s)
+			if !ok {
+				continue
+			}
+			if len(same) > 1 {
+				w.fail(&child, errors.New("given twice"))
+			}
+			w.own(t.item(), list[same[0].index], &child)
+			child.mark(w, member)
+		}
+	}
+}

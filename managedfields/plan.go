@@ -1,0 +1,287 @@
+package managedfields
+
+import (
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+)
+
+// plan is how values of a Go type are walked as values of a type of a schema.
+// Plans are made when the first value needs them.
+type plan struct {
+	owner *plans
+	kind  planKind
+	rt    reflect.Type
+	// t is nil within atomic values, of which only equality matters.
+	t *typ
+	// fields of a struct, sorted by name.
+	fields []*planField
+	// keys of the items of a list, nil for a set.
+	keys []planListKey
+	// convert is set for types that write their own JSON.
+	convert *value.TypeReflectCacheEntry
+
+	elem atomic.Pointer[plan] // of a pointer, list or map
+	bare atomic.Pointer[plan] // the same without a type
+}
+
+type planKind uint8
+
+const (
+	planGeneric planKind = iota // walk as an unstructured value
+	planStruct
+	planMap
+	planStringMap // map[string]string
+	planList
+	planString
+	planInt
+	planUint
+	planFloat
+	planBool
+	planBytes
+	planPointer
+)
+
+type planField struct {
+	*value.FieldCacheEntry
+	step  step
+	index []int // if the field is not in an embedded pointer
+	rt    reflect.Type
+	plan  atomic.Pointer[plan]
+}
+
+// planListKey is how a key is found in an item.
+type planListKey struct {
+	listKey
+	field *planField
+}
+
+// plans are those of one kind.
+type plans struct {
+	mu   sync.Mutex
+	made map[planID]*plan
+}
+
+type planID struct {
+	rt reflect.Type
+	t  *typ
+}
+
+// get returns the plan for a Go type and a type of a schema.
+func (ps *plans) get(rt reflect.Type, t *typ) *plan {
+	id := planID{rt, t}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p, ok := ps.made[id]
+	if !ok {
+		p = ps.make(rt, t)
+		if ps.made == nil {
+			ps.made = map[planID]*plan{}
+		}
+		ps.made[id] = p
+	}
+	return p
+}
+
+func (ps *plans) make(rt reflect.Type, t *typ) *plan {
+	p := &plan{owner: ps, rt: rt, t: t}
+	entry := value.TypeReflectEntryOf(rt)
+	if entry.CanConvertToUnstructured() {
+		p.convert = entry
+		return p
+	}
+	switch rt.Kind() {
+	case reflect.Pointer:
+		p.kind = planPointer
+		return p
+	case reflect.Struct:
+		p.kind = planStruct
+		for _, f := range entry.OrderedFields() {
+			pf := &planField{FieldCacheEntry: f, step: fieldStep(f.JsonName)}
+			pf.find(rt)
+			p.fields = append(p.fields, pf)
+		}
+	case reflect.Map:
+		if rt.Key().Kind() == reflect.String {
+			p.kind = planMap
+			if rt == reflect.TypeFor[map[string]string]() {
+				p.kind = planStringMap
+			}
+		}
+	case reflect.Slice:
+		p.kind = planList
+		if rt.Elem().Kind() == reflect.Uint8 {
+			p.kind = planBytes
+		}
+	case reflect.String:
+		p.kind = planString
+	case reflect.Bool:
+		p.kind = planBool
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		p.kind = planInt
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		p.kind = planUint
+	case reflect.Float32, reflect.Float64:
+		p.kind = planFloat
+	}
+	if t != nil && !p.fits() {
+		p.kind = planGeneric
+	}
+	return p
+}
+
+// find looks for the field's type and its place in the struct.
+func (f *planField) find(rt reflect.Type) {
+	v := f.GetFrom(reflect.New(rt).Elem())
+	f.rt = v.Type()
+	for _, sf := range reflect.VisibleFields(rt) {
+		if sf.Type != f.rt || !sf.IsExported() {
+			continue
+		}
+		probe := reflect.New(rt).Elem()
+		at, err := probe.FieldByIndexErr(sf.Index)
+		got := f.GetFrom(probe)
+		if err == nil && at.CanAddr() && got.CanAddr() && at.Addr().Pointer() == got.Addr().Pointer() {
+			f.index = sf.Index
+			return
+		}
+	}
+}
+
+// fits reports whether the schema has one form for the type, and it is the one
+// that the Go type has.
+func (p *plan) fits() bool {
+	t := p.t
+	switch p.kind {
+	case planStruct, planMap, planStringMap:
+		return t.fields != nil && t.scalar == nil && t.list == nil
+	case planList:
+		if t.list == nil || t.scalar != nil || t.fields != nil {
+			return false
+		}
+		return t.list.atomic || p.planItems()
+	default:
+		return t.scalar != nil && t.list == nil && t.fields == nil
+	}
+}
+
+// planItems finds the keys of the items of a list.
+func (p *plan) planItems() bool {
+	rt := p.rt.Elem()
+	if len(p.t.list.keys) == 0 {
+		return rt.Kind() == reflect.String && !value.TypeReflectEntryOf(rt).CanConvertToUnstructured()
+	}
+	if rt.Kind() != reflect.Struct || value.TypeReflectEntryOf(rt).CanConvertToUnstructured() {
+		return false
+	}
+	fields := value.TypeReflectEntryOf(rt).Fields()
+	for _, key := range p.t.list.keys {
+		entry := fields[key.name]
+		if entry == nil {
+			return false
+		}
+		f := &planField{FieldCacheEntry: entry, step: fieldStep(key.name)}
+		f.find(rt)
+		p.keys = append(p.keys, planListKey{key, f})
+	}
+	return true
+}
+
+// of returns the plan of a field of p.
+func (f *planField) of(p *plan) *plan {
+	if child := f.plan.Load(); child != nil {
+		return child
+	}
+	var t *typ
+	if p.t != nil && p.t.fields != nil {
+		t = p.t.field(f.JsonName)
+	}
+	child := p.owner.get(f.rt, t)
+	if p.t != nil && t == nil {
+		child = nil
+	}
+	if child != nil {
+		f.plan.Store(child)
+	}
+	return child
+}
+
+// get returns the field's value in a struct, invalid if JSON would omit it.
+func (f *planField) get(v reflect.Value) reflect.Value {
+	if f.index == nil {
+		v = f.GetFrom(v)
+	} else if len(f.index) == 1 {
+		v = v.Field(f.index[0])
+	} else {
+		v = v.FieldByIndex(f.index)
+	}
+	if f.CanOmit(v) {
+		return reflect.Value{}
+	}
+	return v
+}
+
+// element returns the plan of what a pointer points to, or of the items of a
+// list or map; nil if the schema has no type for them.
+func (p *plan) element() *plan {
+	if e := p.elem.Load(); e != nil {
+		return e
+	}
+	t := p.t
+	if t != nil {
+		switch p.kind {
+		case planList:
+			t = nil
+			if !p.t.list.atomic {
+				t = p.t.item()
+			}
+		case planMap, planStringMap:
+			t = nil
+			if !p.t.fields.atomic {
+				t = p.t.elem()
+			}
+		}
+	}
+	e := p.owner.get(p.rt.Elem(), t)
+	p.elem.CompareAndSwap(nil, e)
+	return e
+}
+
+// untyped returns the plan for the same Go type with which only equality can be
+// told.
+func (p *plan) untyped() *plan {
+	if p.t == nil {
+		return p
+	}
+	if bare := p.bare.Load(); bare != nil {
+		return bare
+	}
+	bare := p.owner.get(p.rt, nil)
+	p.bare.Store(bare)
+	return bare
+}
+
+// unstructured returns a value as JSON would have it.
+func (p *plan) unstructured(v reflect.Value) (any, error) {
+	if p.convert != nil {
+		return p.convert.ToUnstructured(v)
+	}
+	if v.Kind() == reflect.Interface {
+		if v.IsNil() {
+			return nil, nil
+		}
+		v = v.Elem()
+	}
+	if v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, nil
+	}
+	box := reflect.New(v.Type())
+	box.Elem().Set(v)
+	whole, err := value.NewValueReflect(box.Interface())
+	if err != nil {
+		return nil, err
+	}
+	return whole.Unstructured(), nil
+}

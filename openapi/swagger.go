@@ -1,0 +1,50 @@
+package openapi
+
+import (
+	"slices"
+
+	"k8s.io/kube-openapi/pkg/schemamutation"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+const preserveUnknown = "x-kubernetes-preserve-unknown-fields"
+
+// swagger returns a schema of version 3 in the terms of version 2, which knows
+// neither junctors nor null. Where a value can be more than version 2 can say,
+// it says nothing: clients would refuse what the server accepts.
+func swagger(s *spec.Schema) *spec.Schema {
+	w := schemamutation.Walker{
+		SchemaCallback: func(s *spec.Schema) *spec.Schema {
+			c := *s
+			if len(c.AllOf) == 1 && c.AllOf[0].Ref.String() != "" {
+				c.Ref = c.AllOf[0].Ref // version 2 describes references in place
+			}
+			c.AllOf, c.OneOf, c.AnyOf, c.Not, c.Default = nil, nil, nil, nil, nil
+			open := c.Extensions[preserveUnknown] == true
+			if c.Nullable || open {
+				c.Items, c.Properties = nil, nil
+				if c.Nullable || c.Type.Contains("object") {
+					c.Type = nil
+				}
+				c.Nullable = false
+			}
+			if c.Items == nil && c.Type.Contains("array") {
+				c.Type = nil
+			}
+			c.Required = slices.DeleteFunc(slices.Clone(c.Required), func(name string) bool { return c.Properties[name].Nullable })
+			if a := c.AdditionalProperties; a != nil && a.Schema != nil && a.Schema.Nullable {
+				c.Required = nil
+			}
+			return &c
+		},
+		RefCallback: func(ref *spec.Ref) *spec.Ref {
+			const v3 = "#/components/schemas/"
+			if name := ref.String(); len(name) > len(v3) && name[:len(v3)] == v3 {
+				r := spec.MustCreateRef("#/definitions/" + name[len(v3):])
+				return &r
+			}
+			return ref
+		},
+	}
+	return w.WalkSchema(s)
+}
