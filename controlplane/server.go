@@ -23,7 +23,7 @@ func (c Config) Server(ctx context.Context, backend storage.Backend) (*kelson.Se
 	if err != nil {
 		return nil, err
 	}
-	resources := &rest.Handler{Store: objects, Logger: c.Logger}
+	resources := &rest.Handler{Store: objects, Owners: &owners{}, Logger: c.Logger}
 	catalog, err := resource.NewCatalog(builtin.Groups(builtin.Config{Core: core.Config{
 		Log:       c.Logger,
 		Allocator: core.NewMemoryAllocator(core.MemoryAllocatorConfig{Existing: services(resources)}),

@@ -98,10 +98,9 @@ func (ps *plans) make(rt reflect.Type, t *typ) *plan {
 		return p
 	case reflect.Struct:
 		p.kind = planStruct
+		fields := planFields(rt)
 		for _, f := range entry.OrderedFields() {
-			pf := &planField{FieldCacheEntry: f, step: fieldStep(f.JsonName)}
-			pf.find(rt)
-			p.fields = append(p.fields, pf)
+			p.fields = append(p.fields, fields[f.JsonName])
 		}
 	case reflect.Map:
 		if rt.Key().Kind() == reflect.String {
@@ -132,22 +131,30 @@ func (ps *plans) make(rt reflect.Type, t *typ) *plan {
 	return p
 }
 
-// find looks for the field's type and its place in the struct.
-func (f *planField) find(rt reflect.Type) {
-	v := f.GetFrom(reflect.New(rt).Elem())
-	f.rt = v.Type()
+// planFields returns a struct's fields by name, with their places.
+func planFields(rt reflect.Type) map[string]*planField {
+	entries := value.TypeReflectEntryOf(rt).Fields()
+	probe := reflect.New(rt).Elem()
+	type place struct {
+		offset uintptr
+		rt     reflect.Type
+	}
+	places := map[place][]int{}
 	for _, sf := range reflect.VisibleFields(rt) {
-		if sf.Type != f.rt || !sf.IsExported() {
-			continue
-		}
-		probe := reflect.New(rt).Elem()
-		at, err := probe.FieldByIndexErr(sf.Index)
-		got := f.GetFrom(probe)
-		if err == nil && at.CanAddr() && got.CanAddr() && at.Addr().Pointer() == got.Addr().Pointer() {
-			f.index = sf.Index
-			return
+		if at, err := probe.FieldByIndexErr(sf.Index); err == nil && sf.IsExported() {
+			places[place{at.Addr().Pointer(), sf.Type}] = sf.Index
 		}
 	}
+	out := make(map[string]*planField, len(entries))
+	for name, entry := range entries {
+		at := entry.GetFrom(probe)
+		f := &planField{FieldCacheEntry: entry, step: fieldStep(name), rt: at.Type()}
+		if at.CanAddr() {
+			f.index = places[place{at.Addr().Pointer(), at.Type()}]
+		}
+		out[name] = f
+	}
+	return out
 }
 
 // fits reports whether the schema has one form for the type, and it is the one
@@ -176,14 +183,12 @@ func (p *plan) planItems() bool {
 	if rt.Kind() != reflect.Struct || value.TypeReflectEntryOf(rt).CanConvertToUnstructured() {
 		return false
 	}
-	fields := value.TypeReflectEntryOf(rt).Fields()
+	fields := planFields(rt)
 	for _, key := range p.t.list.keys {
-		entry := fields[key.name]
-		if entry == nil {
+		f := fields[key.name]
+		if f == nil {
 			return false
 		}
-		f := &planField{FieldCacheEntry: entry, step: fieldStep(key.name)}
-		f.find(rt)
 		p.keys = append(p.keys, planListKey{key, f})
 	}
 	return true

@@ -199,11 +199,7 @@ func (p *typeParser) atom() (a smd.Atom) {
 			}
 			f := smd.StructField{Name: p.until(':'), Type: p.ref()}
 			if p.accept('=') {
-				dec := json.NewDecoder(strings.NewReader(p.text))
-				if err := dec.Decode(&f.Default); err != nil {
-					panic("managedfields: default in generated types: " + err.Error())
-				}
-				p.text = p.text[dec.InputOffset():]
+				f.Default = p.json()
 			}
 			p.accept(';')
 			m.Fields = append(m.Fields, f)
@@ -211,6 +207,25 @@ func (p *typeParser) atom() (a smd.Atom) {
 		a.Map = m
 	}
 	return a
+}
+
+// json reads a value. Most are empty, and need no decoder.
+func (p *typeParser) json() any {
+	switch {
+	case strings.HasPrefix(p.text, `"";`):
+		p.text = p.text[2:]
+		return ""
+	case strings.HasPrefix(p.text, "{};"):
+		p.text = p.text[2:]
+		return map[string]any{}
+	}
+	var v any
+	dec := json.NewDecoder(strings.NewReader(p.text))
+	if err := dec.Decode(&v); err != nil {
+		panic("managedfields: default in generated types: " + err.Error())
+	}
+	p.text = p.text[dec.InputOffset():]
+	return v
 }
 
 func (p *typeParser) ref() (r smd.TypeRef) {

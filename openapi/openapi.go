@@ -105,13 +105,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // Paths are those of Serve, for the list of paths that a server gives.
-func (h *Handler) Paths() []string {
-	paths := []string{"/openapi/v2", "/openapi/v3"}
-	for _, name := range h.state().order {
-		paths = append(paths, "/openapi/v3/"+name)
-	}
-	return paths
-}
+func (h *Handler) Paths() []string { return []string{"/openapi/v2", "/openapi/v3", "/openapi/v3/"} }
 
 // state returns the documents of the catalog of now. Those that describe the
 // same as before are kept.
@@ -321,11 +315,11 @@ type lazy struct {
 	answer
 }
 
-func (l *lazy) get(make func() (answer, error)) (answer, error) {
+func (l *lazy) get(build func() (answer, error)) (answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.done {
-		a, err := make()
+		a, err := build()
 		if err != nil {
 			return answer{}, err
 		}

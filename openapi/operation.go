@@ -121,7 +121,9 @@ func (o *parameters) paths(s *resource.Served) []path {
 		group: gv.Group, version: gv.Version, at: root(gv), namespaced: d.Namespaced,
 		resource: d.Resource, parent: d.Kind, kind: s.GroupVersionKind(),
 		object: objectName(s), list: listName(s), verbs: d.Verbs,
-		answersDeleted: d.Strategy.ReturnDeleted, options: o,
+		// Where a deletion begins with a change, and the object may well stay,
+		// documents have only ever promised a Status.
+		answersDeleted: d.Strategy.ReturnDeleted && d.Strategy.BeforeDelete == nil, options: o,
 	}
 	paths := e.paths()
 	for i := range d.Subresources {

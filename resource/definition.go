@@ -171,6 +171,11 @@ type Strategy struct {
 	// error that follows.
 	Begin func(ctx context.Context, obj, old Object) (end func(committed bool), err error)
 
+	// Resets are the fields, as dotted paths, that a write leaves as they are
+	// whatever a client sends, so that nobody comes to own them by it. Nil is the
+	// usual: status for the object, spec for its status.
+	Resets []string
+
 	// CreateOnUpdate: a PUT to a name that does not exist creates it.
 	CreateOnUpdate bool
 	// RequireVersion: an update must name the resourceVersion that it changes.

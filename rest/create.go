@@ -49,14 +49,14 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 		return nil, nil, errBare(errors.New("resourceVersion should not be set on objects to be created"))
 	}
 	st := s.strategy()
+	if obj, err = s.own(nil, obj); err != nil {
+		return nil, nil, err
+	}
 	if st.PrepareCreate != nil {
 		st.PrepareCreate(s.ctx(), obj)
 	}
 	s.newMeta(obj)
 	s.req.Name = obj.GetName()
-	if obj, err = s.own(nil, obj); err != nil {
-		return nil, nil, err
-	}
 	if err := s.validateNew(obj); err != nil {
 		return nil, nil, err
 	}

@@ -49,8 +49,7 @@ type Owners interface {
 	// Update returns obj, the result of a write other than apply, with the
 	// ownership that follows from live, nil on create.
 	Update(s *resource.Served, subresource string, live, obj resource.Object, manager string, now time.Time) (resource.Object, error)
-	// Apply merges an applied configuration into live, an empty object on
-	// create.
+	// Apply merges an applied configuration into live, nil on create.
 	Apply(s *resource.Served, subresource string, live resource.Object, patch []byte, manager string, force bool, now time.Time) (resource.Object, error)
 }
 

@@ -188,12 +188,12 @@ func (s *scope) apply(body []byte) error {
 	if !apierrors.IsNotFound(s.translate(err)) || err == nil || s.sub != nil {
 		return err
 	}
-	empty := s.def.HubVersion().New()
-	empty.SetName(s.req.Name)
-	empty.SetNamespace(s.req.Namespace)
-	obj, err := merge(empty)
+	obj, err := merge(nil)
 	if err != nil {
 		return err
+	}
+	if obj.GetName() == "" {
+		obj.SetName(s.req.Name)
 	}
 	if err := s.namespaceFits(obj); err != nil {
 		return err

@@ -164,15 +164,16 @@ func (s *scope) prepareChange(obj, live resource.Object) (resource.Object, error
 	obj.SetCreationTimestamp(live.GetCreationTimestamp())
 	obj.SetDeletionTimestamp(live.GetDeletionTimestamp())
 	obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	// Before the strategy: what the server fills in belongs to nobody.
+	obj, err := s.own(live, obj)
+	if err != nil {
+		return nil, err
+	}
 	if st.PrepareUpdate != nil {
 		st.PrepareUpdate(s.ctx(), obj, live)
 	}
 	if g := s.def.Strategy.Generation; g != nil && g(obj, live) {
 		obj.SetGeneration(live.GetGeneration() + 1)
-	}
-	obj, err := s.own(live, obj)
-	if err != nil {
-		return nil, err
 	}
 	obj.SetResourceVersion(live.GetResourceVersion())
 	if err := s.validateChange(obj, live); err != nil {

@@ -151,5 +151,5 @@ func (f *follower) matches(log []storage.Event, after int64) error {
 	if err := f.until(upto); err != nil {
 		return err
 	}
-	return diffEvents(fmt.Sprintf("events of %q after %d", f.prefix, after), f.events, eventsOf(log, f.prefix, after))
+	return diffEvents(fmt.Sprintf("events of %q after %d", f.prefix, after), f.events, eventsOf(log, f.prefix, after, 0))
 }

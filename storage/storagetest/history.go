@@ -235,13 +235,16 @@ func stateAt(log []storage.Event, prefix string, revision int64) []storage.KeyVa
 }
 
 // eventsOf returns the events of log, which is ordered, above after whose keys
-// begin with prefix.
-func eventsOf(log []storage.Event, prefix string, after int64) []storage.Event {
+// begin with prefix; the first limit of them, if that is not zero.
+func eventsOf(log []storage.Event, prefix string, after int64, limit int) []storage.Event {
 	first := sort.Search(len(log), func(i int) bool { return log[i].KV.ModRevision > after })
 	var events []storage.Event
 	for _, ev := range log[first:] {
 		if strings.HasPrefix(ev.KV.Key, prefix) {
 			events = append(events, ev)
+		}
+		if len(events) == limit && limit > 0 {
+			break
 		}
 	}
 	return events

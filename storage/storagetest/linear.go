@@ -50,7 +50,7 @@ func (a answer) String() string {
 func checkLinear(e *env) error {
 	for round := range e.times(6, 60) {
 		if err := e.below(fmt.Sprint(round)).linear(round); err != nil {
-			return fmt.Errorf("replay with KELSON_SEED=%d: history %d: %w", e.seed, round, err)
+			return fmt.Errorf("history %d: %w", round, err)
 		}
 	}
 	return nil

@@ -339,15 +339,15 @@ func (w *modelWatcher) poll() (storage.Batch, error) {
 	if w.err != nil {
 		return storage.Batch{}, w.err
 	}
-	events := eventsOf(w.m.log, w.prefix, w.pos)
+	events := eventsOf(w.m.log, w.prefix, w.pos, modelBatch)
 	if len(events) > 0 && events[0].KV.ModRevision < w.m.compacted {
 		w.err = fmt.Errorf("watch of %q: %w", w.prefix, storage.ErrCompacted)
 		return storage.Batch{}, w.err
 	}
-	w.pos = max(w.pos, w.m.revision)
-	if len(events) > modelBatch {
-		events = events[:modelBatch]
+	if len(events) == modelBatch {
 		w.pos = events[modelBatch-1].KV.ModRevision
+	} else {
+		w.pos = max(w.pos, w.m.revision)
 	}
 	if len(events) == 0 && (w.reported >= w.m.asked || w.pos > w.m.revision) {
 		return storage.Batch{}, nil

@@ -14,14 +14,14 @@ import (
 // the model gives.
 func checkRandom(e *env) error {
 	first := e.seed
-	for i := range int64(e.times(3, 40)) {
+	for i := range int64(e.times(3, 20)) {
 		e.seed = first + i
 		sub := e.below(fmt.Sprint(i))
-		err := sub.walk(e.times(350, 4000))
+		err := sub.walk(e.times(350, 3000))
 		// The walk may have restarted the store.
 		e.b = sub.b
 		if err != nil {
-			return fmt.Errorf("replay with KELSON_SEED=%d: %w", e.seed, err)
+			return err
 		}
 	}
 	return nil

@@ -133,7 +133,10 @@ func (s Subject) try(t testing.TB, b storage.Backend, c check, long bool) error 
 		b:      b,
 		prefix: storage.Root + c.name + "/",
 	}
-	return c.run(e)
+	if err := c.run(e); err != nil {
+		return fmt.Errorf("with KELSON_SEED=%d: %w", e.seed, err)
+	}
+	return nil
 }
 
 // env is what a check works with.

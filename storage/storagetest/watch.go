@@ -199,7 +199,7 @@ func checkWatchJoins(e *env) error {
 	if err != nil {
 		return err
 	}
-	h := e.churn(writers, e.times(150, 4000), func(i, round int, w *writer) error {
+	h := e.churn(writers, e.times(150, 1500), func(i, round int, w *writer) error {
 		return w.any(e.rand(i<<20+round), e.key(fmt.Sprintf("%d/", i)), 6)
 	})
 	defer h.stop()
@@ -211,7 +211,7 @@ func checkWatchJoins(e *env) error {
 	joins := make([][]join, 6)
 	err = together(len(joins), func(i int) error {
 		rng := e.rand(-1 - i)
-		for len(joins[i]) < e.times(5, 60) && h.allow(25) {
+		for len(joins[i]) < e.times(5, 20) && h.allow(25) {
 			j := join{after: first + rng.Int64N(max(1, h.last()-first))}
 			if rng.IntN(3) == 0 {
 				j.after = 0

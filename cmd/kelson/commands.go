@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// newCommand returns kelson with all its commands.
+func newCommand(s streams) *cobra.Command {
+	var flags storageFlags
+	root := &cobra.Command{
+		Use:   "kelson",
+		Short: "A Kubernetes API server in one process",
+		Long: `Kelson is a Kubernetes API server in one process. It keeps its data in a folder
+of its own, or in etcd.
+
+Without a command it serves, as 'kelson serve' does.`,
+		Example: `  kelson                                          # data in ./kelson-data
+  kelson serve --data-dir /var/lib/kelson
+  kelson serve --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key
+  kelson snapshot save backup.snap                # also while it serves`,
+		Args:          noArgs,
+		RunE:          serveWith(&flags, s),
+		SilenceErrors: true, // run shows them
+		SilenceUsage:  true,
+	}
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
+	flags.bind(root.Flags())
+	root.AddCommand(newServe(s), newSnapshot(s), newMigrate(s), newVersion(s))
+	return root
+}
+
+// noArgs refuses arguments, which at the root are commands that do not exist.
+func noArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case !cmd.HasSubCommands():
+		return usage(cmd, "%q is one argument too many", args[0])
+	}
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		return usage(cmd, "there is no command %q; did you mean %q?", args[0], similar[0])
+	}
+	return usage(cmd, "there is no command %q", args[0])
+}
+
+// oneFile wants one argument, a file.
+func oneFile(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usage(cmd, "give one FILE, not %d", len(args))
+	}
+	return nil
+}
+
+func newServe(s streams) *cobra.Command {
+	var flags storageFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve until it is told to stop",
+		Long: `Serve until a SIGINT (Ctrl-C) or a SIGTERM comes.
+
+The data folder belongs to one process at a time. It is made if it is not there.`,
+		Example: `  kelson serve                                    # data in ./kelson-data
+  kelson serve --data-dir /var/lib/kelson
+  kelson serve --storage memory                   # for a try; nothing is kept
+  kelson serve --etcd-servers http://10.0.0.1:2379,http://10.0.0.2:2379`,
+		Args: noArgs,
+		RunE: serveWith(&flags, s),
+	}
+	flags.bind(cmd.Flags())
+	return cmd
+}
+
+func serveWith(flags *storageFlags, s streams) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		config, err := flags.config(cmd)
+		if err != nil {
+			return err
+		}
+		config.Logger = slog.New(slog.NewTextHandler(s.err, nil))
+		config.Out = s.out
+		return config.Run(cmd.Context())
+	}
+}
+
+func newVersion(s streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Show the version",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(s.out, version())
+			return err
+		},
+	}
+}
+
+// version says what this binary was built from.
+func version() string {
+	name, commit := "unknown", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		name = info.Main.Version
+		for _, set := range info.Settings {
+			switch {
+			case set.Key == "vcs.revision":
+				commit = ", commit " + set.Value + commit
+			case set.Key == "vcs.modified" && set.Value == "true":
+				commit += " with changes"
+			}
+		}
+	}
+	return fmt.Sprintf("kelson %s (%s %s/%s%s)", name, runtime.Version(), runtime.GOOS, runtime.GOARCH, commit)
+}

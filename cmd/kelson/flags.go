@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// storageFlags say where a server has its data.
+type storageFlags struct {
+	dataDir string
+	storage string
+	servers []string
+	etcd    etcdFlags
+}
+
+func (f *storageFlags) bind(fs *pflag.FlagSet) {
+	bindDataDir(fs, &f.dataDir)
+	fs.StringVar(&f.storage, "storage", "", "`where` the data is: engine (in the data folder), memory or etcd (default engine, or etcd with --etcd-servers)")
+	fs.StringSliceVar(&f.servers, "etcd-servers", nil, "`URLs` of etcd, separated by commas: http://host:2379")
+	f.etcd.bind(fs)
+}
+
+func bindDataDir(fs *pflag.FlagSet, dir *string) {
+	fs.StringVar(dir, "data-dir", controlplane.DefaultDataDir, "data `folder`")
+}
+
+func (f *storageFlags) config(cmd *cobra.Command) (controlplane.Config, error) {
+	options, err := f.etcd.options(cmd, f.servers)
+	if err != nil {
+		return controlplane.Config{}, err
+	}
+	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: options}, nil
+}
+
+// etcdFlags say how to talk to etcd, with the names that kube-apiserver has
+// for them.
+type etcdFlags struct {
+	ca, cert, key string
+	prefix        string
+	timeout       time.Duration
+}
+
+func (f *etcdFlags) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&f.ca, "etcd-cafile", "", "`file` with the authority that signed etcd's certificates")
+	fs.StringVar(&f.cert, "etcd-certfile", "", "`file` with the certificate to show to etcd")
+	fs.StringVar(&f.key, "etcd-keyfile", "", "`file` with the key of that certificate")
+	fs.StringVar(&f.prefix, "etcd-prefix", strings.TrimSuffix(storage.Root, "/"), "`path` in etcd below which the objects are; it must end with /registry")
+	fs.DurationVar(&f.timeout, "etcd-dial-timeout", 10*time.Second, "how long to wait for etcd to answer")
+}
+
+func (f *etcdFlags) options(cmd *cobra.Command, servers []string) (etcd.Options, error) {
+	prefix, err := etcdPrefix(f.prefix)
+	if err != nil {
+		return etcd.Options{}, usage(cmd, "%w", err)
+	}
+	return etcd.Options{
+		Endpoints:   servers,
+		CAFile:      f.ca,
+		CertFile:    f.cert,
+		KeyFile:     f.key,
+		Prefix:      prefix,
+		DialTimeout: f.timeout,
+	}, nil
+}
+
+// etcdPrefix returns what comes before storage.Root in etcd for a prefix as
+// kube-apiserver takes it, which is storage.Root unless changed.
+func etcdPrefix(flag string) (string, error) {
+	full := path.Join("/", flag) + "/"
+	prefix, ok := strings.CutSuffix(full, storage.Root)
+	if !ok {
+		return "", fmt.Errorf("--etcd-prefix %q does not end with %s, where Kelson keeps objects", flag, strings.TrimSuffix(storage.Root, "/"))
+	}
+	return prefix, nil
+}

@@ -1,0 +1,48 @@
+// Command kelson is a Kubernetes API server in one process.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2 // the command line makes no sense
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Whoever sends a second signal does not want to wait any longer.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+}
+
+// streams are what a command talks to.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// run is main with everything that it depends on. It is the only place where
+// errors are shown.
+func run(ctx context.Context, args []string, s streams) int {
+	cmd := newCommand(s)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(s.err, "kelson: %s\n", explain(err))
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	return exitError
+}
