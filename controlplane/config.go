@@ -5,6 +5,8 @@
 //
 //	store/            the embedded engine's; whoever has it open holds its lock
 //	control/socket    where the process that holds the lock answers others
+//	pki/              the authority, and the certificates that it issued
+//	kubeconfig        for the administrator
 package controlplane
 
 import (
@@ -13,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 
@@ -21,8 +24,12 @@ import (
 	"github.com/apikeel/kelson/storage/etcd"
 )
 
-// DefaultDataDir is the data folder unless another is given.
-const DefaultDataDir = "./kelson-data"
+// What a server does unless it is told otherwise.
+const (
+	DefaultDataDir     = "./kelson-data"
+	DefaultBindAddress = "127.0.0.1"
+	DefaultSecurePort  = 6443
+)
 
 // Where a server can keep its data.
 const (
@@ -42,6 +49,14 @@ type Config struct {
 	// Etcd says how to reach etcd. Its logger is the one of this Config.
 	Etcd etcd.Options
 
+	// BindAddress and SecurePort are where to listen; the defaults are 127.0.0.1
+	// and, with nil, 6443. Port 0 takes a free one.
+	BindAddress string
+	SecurePort  *int
+	// Kubeconfig is where the administrator's kubeconfig is written when the
+	// server listens; empty is the file kubeconfig in the data folder.
+	Kubeconfig string
+
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
 	// Out gets a few lines for the person who started the server; nil discards
@@ -59,6 +74,16 @@ func (c *Config) defaults() {
 			c.Storage = StorageEtcd
 		}
 	}
+	if c.BindAddress == "" {
+		c.BindAddress = DefaultBindAddress
+	}
+	if c.SecurePort == nil {
+		port := DefaultSecurePort
+		c.SecurePort = &port
+	}
+	if c.Kubeconfig == "" {
+		c.Kubeconfig = KubeconfigFile(c.DataDir)
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -69,6 +94,12 @@ func (c *Config) defaults() {
 }
 
 func (c *Config) validate() error {
+	if net.ParseIP(c.BindAddress) == nil {
+		return fmt.Errorf("%q is not an IP address to listen on", c.BindAddress)
+	}
+	if *c.SecurePort < 0 || *c.SecurePort > 65535 {
+		return fmt.Errorf("%d is not a port: it is between 0 and 65535", *c.SecurePort)
+	}
 	switch c.Storage {
 	case StorageEngine, StorageMemory:
 		if len(c.Etcd.Endpoints) > 0 {
@@ -89,6 +120,9 @@ func (c *Config) complete() error {
 	c.defaults()
 	return c.validate()
 }
+
+// KubeconfigFile returns where a data folder has its kubeconfig.
+func KubeconfigFile(dataDir string) string { return filepath.Join(dataDir, "kubeconfig") }
 
 // StoreDir returns the folder of the embedded engine in a data folder.
 func StoreDir(dataDir string) string { return filepath.Join(dataDir, "store") }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
 
+	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
 )
 
@@ -28,26 +32,56 @@ func (c Config) Run(ctx context.Context) error {
 			c.Logger.Warn("no control socket: snapshots can only be taken when this process has ended", "error", err)
 		}
 	}
-	err = c.greet(ctx, store)
-	if err == nil {
-		<-ctx.Done()
-		c.Logger.Info("stopping")
-	} else if ctx.Err() != nil {
+	err = c.serve(ctx, store)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 	}
 	// The socket goes first: as long as the store is locked it is ours.
 	return errors.Join(err, door.close(), store.Close())
 }
 
-// greet tells the person who started the server what there is.
-func (c *Config) greet(ctx context.Context, store storage.Backend) error {
-	keys, revision, err := store.Count(ctx, storage.Root)
+// serve answers requests until ctx ends.
+func (c *Config) serve(ctx context.Context, store storage.Backend) error {
+	authority, err := c.authority()
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.Out, "Kelson keeps its data %s: revision %d, %d keys.\n", c.describe(), revision, keys)
-	if err == nil {
-		_, err = fmt.Fprintf(c.Out, "The API is not served yet by this version.\nPress Ctrl-C to stop.\n")
+	server, err := c.Server(ctx, store)
+	if err != nil {
+		return err
 	}
+	server.PKI = authority
+	server.Addr = net.JoinHostPort(c.BindAddress, strconv.Itoa(*c.SecurePort))
+	if server.Listen() == nil {
+		err = authority.WriteKubeconfig(c.Kubeconfig, server.URL())
+		if err == nil {
+			err = c.greet(server.URL())
+		}
+		if err != nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithCancel(ctx)
+			cancel() // Run closes what there is
+		}
+	}
+	return errors.Join(err, server.Run(ctx))
+}
+
+// authority returns the certificates, those of the data folder unless nothing
+// is kept.
+func (c *Config) authority() (*pki.Authority, error) {
+	if c.Storage == StorageMemory {
+		return pki.New(c.BindAddress)
+	}
+	return pki.Open(filepath.Join(c.DataDir, "pki"), c.BindAddress)
+}
+
+// greet tells the person who started the server what to do next.
+func (c *Config) greet(url string) error {
+	_, err := fmt.Fprintf(c.Out, `Kelson serves the Kubernetes API at %s
+It keeps its data %s. Press Ctrl-C to stop.
+
+In another terminal:
+  kubectl --kubeconfig %s get namespaces
+`, url, c.describe(), c.Kubeconfig)
 	return err
 }

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"runtime/debug"
 
+	"github.com/apikeel/kelson/controlplane"
 	"github.com/spf13/cobra"
 )
 
 // newCommand returns kelson with all its commands.
 func newCommand(s streams) *cobra.Command {
-	var flags storageFlags
+	var flags serveFlags
 	root := &cobra.Command{
 		Use:   "kelson",
 		Short: "A Kubernetes API server in one process",
@@ -34,7 +37,7 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	flags.bind(root.Flags())
-	root.AddCommand(newServe(s), newSnapshot(s), newMigrate(s), newVersion(s))
+	root.AddCommand(newServe(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s))
 	return root
 }
 
@@ -61,7 +64,7 @@ func oneFile(cmd *cobra.Command, args []string) error {
 }
 
 func newServe(s streams) *cobra.Command {
-	var flags storageFlags
+	var flags serveFlags
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve until it is told to stop",
@@ -79,16 +82,39 @@ The data folder belongs to one process at a time. It is made if it is not there.
 	return cmd
 }
 
-func serveWith(flags *storageFlags, s streams) func(*cobra.Command, []string) error {
+func serveWith(flags *serveFlags, s streams) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		config, err := flags.config(cmd)
 		if err != nil {
 			return err
 		}
-		config.Logger = slog.New(slog.NewTextHandler(s.err, nil))
+		config.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		config.Out = s.out
 		return config.Run(cmd.Context())
 	}
+}
+
+func newKubeconfig(s streams) *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:     "kubeconfig",
+		Short:   "Show the administrator's kubeconfig",
+		Long:    "Show the kubeconfig that the server of a data folder has written when it last listened.",
+		Example: `  kelson kubeconfig > ~/.kube/kelson && kubectl --kubeconfig ~/.kube/kelson get nodes`,
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			b, err := os.ReadFile(controlplane.KubeconfigFile(dir))
+			if errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("%s has no kubeconfig yet: it is written when the server listens; start it with 'kelson serve --data-dir %s'", dir, dir)
+			}
+			if err == nil {
+				_, err = s.out.Write(b)
+			}
+			return err
+		},
+	}
+	bindDataDir(cmd.Flags(), &dir)
+	return cmd
 }
 
 func newVersion(s streams) *cobra.Command {

@@ -40,6 +40,27 @@ func (f *storageFlags) config(cmd *cobra.Command) (controlplane.Config, error) {
 	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: options}, nil
 }
 
+// serveFlags say where a server has its data and where it listens.
+type serveFlags struct {
+	storageFlags
+	address    string
+	port       int
+	kubeconfig string
+}
+
+func (f *serveFlags) bind(fs *pflag.FlagSet) {
+	f.storageFlags.bind(fs)
+	fs.StringVar(&f.address, "bind-address", controlplane.DefaultBindAddress, "IP `address` to listen on")
+	fs.IntVar(&f.port, "secure-port", controlplane.DefaultSecurePort, "`port` to listen on; 0 takes a free one")
+	fs.StringVar(&f.kubeconfig, "write-kubeconfig", "", "`file` for the administrator's kubeconfig, written when the server listens (default kubeconfig in the data folder)")
+}
+
+func (f *serveFlags) config(cmd *cobra.Command) (controlplane.Config, error) {
+	config, err := f.storageFlags.config(cmd)
+	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address, &f.port, f.kubeconfig
+	return config, err
+}
+
 // etcdFlags say how to talk to etcd, with the names that kube-apiserver has
 // for them.
 type etcdFlags struct {

@@ -241,6 +241,15 @@ func TestSizeLimit(t *testing.T) {
 	if len(kvs) < 8 {
 		t.Errorf("only %d MB fit", len(kvs))
 	}
+	// The limit holds after a restart too.
+	dir := e.opts.Dir
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, Options{Dir: dir, SizeLimit: 16 << 20})
+	if _, err := e.Create(ctx, "/more", value, 0); !errors.Is(err, storage.ErrNoSpace) {
+		t.Errorf("create at the limit, after a restart: %v", err)
+	}
 	if _, err := e.Get(ctx, kvs[0].Key); err != nil {
 		t.Errorf("get at the limit: %v", err)
 	}

@@ -24,9 +24,8 @@ func Import(ctx context.Context, dir string, revision int64, next func() (storag
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("storage: cannot read %s: %w", dir, err)
 	}
-	// What an interrupted import has left is of no use.
-	if err := os.RemoveAll(partial); err != nil {
-		return fmt.Errorf("storage: cannot remove an earlier attempt: %w", err)
+	if err := clearPartial(partial); err != nil {
+		return err
 	}
 	err := importInto(ctx, partial, revision, next)
 	if err == nil {
@@ -42,6 +41,25 @@ func Import(ctx context.Context, dir string, revision int64, next func() (storag
 	}
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(partial))
+	}
+	return nil
+}
+
+// clearPartial removes what an interrupted import has left, unless one is going
+// on there.
+func clearPartial(partial string) error {
+	if _, err := os.Stat(partial); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	lock, err := openFolder(vfs.Default, partial)
+	if err != nil && !errors.Is(err, ErrNotStore) {
+		return err
+	}
+	if lock != nil {
+		defer lock.Close()
+	}
+	if err := os.RemoveAll(partial); err != nil {
+		return fmt.Errorf("storage: cannot remove an earlier attempt: %w", err)
 	}
 	return nil
 }

@@ -22,7 +22,11 @@ type space struct {
 // lookAtDisk brings what is known of space up to date.
 func (e *Engine) lookAtDisk() {
 	e.space.written.Store(0)
-	e.space.used.Store(int64(e.db.Metrics().DiskSpaceUsage()))
+	m := e.db.Metrics()
+	// After a reopen the database leaves the files of separated values out of
+	// its sum until it has touched them.
+	used := m.DiskSpaceUsage() + m.BlobFiles.LiveSize - min(m.BlobFiles.LiveSize, m.BlobFiles.Local.LiveSize)
+	e.space.used.Store(int64(used))
 	e.space.free.Store(-1)
 	if !e.opts.memory() {
 		if u, err := e.fs.GetDiskUsage(e.opts.Dir); err == nil {
