@@ -3,10 +3,10 @@ package controlplane
 import (
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/apikeel/kelson/discovery"
 	"github.com/apikeel/kelson/openapi"
-	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,23 +42,7 @@ func (a *api) Route(w http.ResponseWriter, r *http.Request) bool {
 		}
 		return true
 	}
-	// Below a version that is served here, what is not known does not exist.
-	req := request.From(r.Context())
-	if !req.IsResource {
-		return false
-	}
-	group, ok := a.catalog().Group(req.Group)
-	if !ok {
-		return false
-	}
-	if _, ok := group.Version(req.Version); !ok {
-		return false
-	}
-	rest.WriteError(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-		Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{},
-	}}, a.rest)
-	return true
+	return false
 }
 
 // Paths implements kelson.Router.
@@ -78,3 +62,21 @@ func (a *api) Paths() []string {
 	slices.Sort(paths)
 	return slices.Compact(paths)
 }
+
+// notFound ends the chain: below /api and /apis the answer is a Status.
+type notFound struct{ rest *rest.Handler }
+
+// Route implements kelson.Router.
+func (n notFound) Route(w http.ResponseWriter, r *http.Request) bool {
+	if !strings.HasPrefix(r.URL.Path, "/api/") && !strings.HasPrefix(r.URL.Path, "/apis/") {
+		return false
+	}
+	rest.WriteError(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{},
+	}}, n.rest)
+	return true
+}
+
+// Paths implements kelson.Router.
+func (notFound) Paths() []string { return nil }

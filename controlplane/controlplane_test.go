@@ -33,6 +33,7 @@ func start(t *testing.T, c Config) *server {
 	t.Helper()
 	r, w := io.Pipe()
 	c.Out = w
+	c.SecurePort = new(int)
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &server{stop: cancel, err: make(chan error, 1)}
 	go func() {
@@ -41,7 +42,7 @@ func start(t *testing.T, c Config) *server {
 		s.err <- err
 	}()
 	buf := make([]byte, 1024)
-	for !strings.Contains(s.out, "Ctrl-C to stop.\n") {
+	for !strings.Contains(s.out, "get namespaces\n") {
 		n, err := r.Read(buf)
 		s.out += string(buf[:n])
 		if err != nil {

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"reflect"
 	"sync"
 	"time"
 
@@ -107,20 +108,34 @@ func groupVersion(def *resource.Definition, v *resource.Version) schema.GroupVer
 	return schema.GroupVersion{Group: group, Version: v.Name}
 }
 
-// convert returns a function from the hub version to others of a definition,
-// and back.
+// convert returns a function between the versions of a definition.
 func convert(def *resource.Definition) func(resource.Object, schema.GroupVersion) (resource.Object, error) {
 	return func(obj resource.Object, to schema.GroupVersion) (resource.Object, error) {
+		var from, into *resource.Version
 		for i := range def.Versions {
 			v := &def.Versions[i]
-			if groupVersion(def, v) != to {
-				continue
+			if reflect.TypeOf(v.New()) == reflect.TypeOf(obj) {
+				from = v
 			}
-			if v.FromHub == nil || v == def.HubVersion() {
-				return obj, nil
+			if groupVersion(def, v) == to {
+				into = v
 			}
-			return v.FromHub(obj)
 		}
-		return nil, managedfields.ErrNoVersion
+		if into == nil {
+			return nil, managedfields.ErrNoVersion
+		}
+		if from == into {
+			return obj, nil
+		}
+		var err error
+		if from != nil && from.ToHub != nil && from != def.HubVersion() {
+			if obj, err = from.ToHub(obj); err != nil {
+				return nil, err
+			}
+		}
+		if into.FromHub == nil || into == def.HubVersion() {
+			return obj, nil
+		}
+		return into.FromHub(obj)
 	}
 }

@@ -35,7 +35,7 @@ func (c Config) Server(ctx context.Context, backend storage.Backend) (*kelson.Se
 	current := func() *resource.Catalog { return catalog }
 	resources.Catalog = current
 
-	extensions := &kelson.Server{Name: "extensions"}
+	extensions := &kelson.Server{Name: "extensions", API: notFound{resources}}
 	main := &kelson.Server{
 		Name: "core", API: newAPI(current, resources), Delegate: extensions,
 		PostStartHooks: []kelson.Hook{{Name: "start-system-namespaces-controller", Run: func(ctx context.Context) error {

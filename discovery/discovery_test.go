@@ -258,6 +258,12 @@ func TestMethodsAndPaths(t *testing.T) {
 			t.Errorf("%s %s: error %v", c.method, c.path, err)
 		}
 	}
+
+	_, _, err := do(t, h, http.MethodPost, "/api/v1")
+	status, err := json.Marshal(err.(apierrors.APIStatus).Status())
+	if want := `{"metadata":{},"status":"Failure","message":"the server does not allow this method on the requested resource","reason":"MethodNotAllowed","details":{},"code":405}`; err != nil || string(status) != want {
+		t.Errorf("got %s, %v, want %s", status, err, want)
+	}
 }
 
 // TestChange: answers follow the catalog.

@@ -129,7 +129,7 @@ func send(w http.ResponseWriter, r *http.Request, body []byte) error {
 func ignoreClient(error) error { return nil }
 
 func methodNotAllowed() error {
-	return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, true)
+	return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false)
 }
 
 func notAcceptable() error {

@@ -88,8 +88,14 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 		m: m, live: live, patch: patch, entries: entries, now: now,
 		who: owner{manager: manager, operation: metav1.ManagedFieldsOperationApply, subresource: m.opts.Subresource},
 	}
-	if !created && a.confirm() {
-		return a.unchanged(), nil
+	a.types, _ = m.opts.Cache.kind(m.opts.Types, m.opts.Kind)
+	if a.prepare() {
+		if !created && a.confirm() {
+			return a.unchanged(), nil
+		}
+		if obj, ok := a.change(force); ok {
+			return obj, nil
+		}
 	}
 	return a.run(force)
 }
@@ -104,44 +110,46 @@ type application struct {
 	now     time.Time
 
 	types *kindType
+	// fields that the applier will own, and what it owned before, if anything.
+	fields *node
+	last   *entry
 	// before is the live object in the version of the request, by fields.
 	before *typed.TypedValue
 }
 
-// confirm handles the most frequent apply of controllers, the one that changes
-// nothing: all that it says is so already, and it says no less than last time.
-// Nothing is removed then, nobody is in conflict, and only the applier's own
-// entry can change. It is false if that is not certain.
-func (a *application) confirm() bool {
+// prepare computes what the applier will own, for the two ways to do without
+// the library. It is false if they cannot be taken: if owners know the object
+// in other versions, or if the configuration has less in it than last time, so
+// that something may have to be removed.
+func (a *application) prepare() bool {
 	m := a.m
-	if a.who.manager == kubectl && lastApplied(a.live) != "" {
+	if a.types == nil || m.only != nil || a.who.manager == kubectl && lastApplied(a.live) != "" {
 		return false
 	}
-	var last *entry
 	for i := range a.entries {
 		e := &a.entries[i]
 		if e.version != m.version || m.reconciled(*e) != e.set.tree {
 			return false
 		}
 		if e.owner == a.who {
-			last = e
+			a.last = e
 		}
 	}
-	types, ok := m.opts.Cache.kind(m.opts.Types, m.opts.Kind)
-	if !ok {
-		return false
-	}
 	w := &walk{}
-	root := frame{node: &node{}, ignore: m.ignore}
-	w.own(types.typ, a.patch.Object, &root)
-	if w.err != nil || m.only != nil {
+	root := w.start(nil)
+	w.own(a.types.typ, a.patch.Object, root)
+	if w.err != nil {
 		return false
 	}
-	fields := root.node.members().minus(m.strip, member)
-	if last != nil && !last.set.tree.within(fields) {
-		return false
-	}
-	live, err := m.convert(a.live, m.opts.Kind.GroupVersion())
+	a.fields = root.node.without(m.ignore).minus(m.strip, member)
+	return a.last == nil || a.last.set.tree.within(a.fields)
+}
+
+// confirm handles the most frequent apply of controllers, the one that changes
+// nothing since all that it says is so already. Nobody is in conflict, and only
+// the applier's own entry can change. It is false if that is not certain.
+func (a *application) confirm() bool {
+	live, err := a.m.convert(a.live, a.m.opts.Kind.GroupVersion())
 	if err != nil {
 		return false
 	}
@@ -152,19 +160,88 @@ func (a *application) confirm() bool {
 		}
 	}
 	if u, ok := live.(*unstructured.Unstructured); ok {
-		if !holdsLoose(types.typ, u.Object, config) {
+		if !holdsLoose(a.types.typ, u.Object, config) {
 			return false
 		}
-	} else if !holds(types.plan(live), goOperand(live), config) {
+	} else if !holds(a.types.plan(live), goOperand(live), config) {
 		return false
 	}
-	switch {
-	case last == nil && !fields.empty():
-		a.entries = append(a.entries, entry{owner: a.who, version: m.version, set: m.opts.Cache.encoded(fields)})
-	case last != nil && !fields.within(last.set.tree):
-		last.set = m.opts.Cache.encoded(fields)
-	}
+	a.own(nil)
 	return true
+}
+
+// own gives the fields of the configuration to the applier.
+func (a *application) own(when *metav1.Time) {
+	cache := a.m.opts.Cache
+	switch {
+	case a.last == nil && !a.fields.empty():
+		a.entries = append(a.entries, entry{owner: a.who, version: a.m.version, set: cache.encoded(a.fields), time: when})
+		return
+	case a.last == nil:
+		return
+	case !a.fields.within(a.last.set.tree):
+		a.last.set = cache.encoded(a.fields)
+	}
+	if when != nil {
+		a.last.time = when
+	}
+}
+
+// change merges a configuration that takes nothing back, so that the outcome
+// does not depend on the owners. It is false if there is more to it.
+func (a *application) change(force bool) (resource.Object, bool) {
+	m := a.m
+	before, err := m.fieldsOf(a.live)
+	if err != nil {
+		return nil, false
+	}
+	var mg merger
+	after, _ := mg.merge(a.types.typ, loose{before, true}, loose{a.patch.Object, true}).(map[string]any)
+	if mg.err != nil {
+		return nil, false
+	}
+	w := &walk{}
+	root := w.start(m.ignore)
+	w.diffLoose(a.types.typ, loose{before, true}, loose{after, true}, root)
+	if w.err != nil {
+		return nil, false
+	}
+	left := make([]*node, len(a.entries))
+	for i := range a.entries {
+		e := &a.entries[i]
+		if e.owner == a.who {
+			continue
+		}
+		if left[i] = e.set.tree.minus(root.node, touched); left[i] != e.set.tree && !force {
+			return nil, false
+		}
+	}
+	if equalAny(before, after) {
+		a.own(nil)
+		return a.unchanged(), true
+	}
+	obj, err := a.objectOf(after)
+	if err != nil {
+		return nil, false
+	}
+	kept := make([]entry, 0, len(a.entries)+1)
+	for i, e := range a.entries {
+		switch {
+		case e.owner == a.who:
+			kept = append(kept, e)
+			a.last = &kept[len(kept)-1]
+		case left[i].empty():
+		case left[i] != e.set.tree:
+			e.set = m.opts.Cache.encoded(left[i])
+			kept = append(kept, e)
+		default:
+			kept = append(kept, e)
+		}
+	}
+	a.entries = kept
+	a.own(stamp(a.now))
+	obj.SetManagedFields(encodeEntries(a.entries))
+	return obj, true
 }
 
 func (a *application) unchanged() resource.Object {
@@ -176,8 +253,7 @@ func (a *application) unchanged() resource.Object {
 // run merges with the library.
 func (a *application) run(force bool) (resource.Object, error) {
 	m := a.m
-	var ok bool
-	if a.types, ok = m.opts.Cache.kind(m.opts.Types, m.opts.Kind); !ok {
+	if a.types == nil {
 		return nil, internal("failed to create typed patch object (%s): no corresponding type for %v", describeObject(a.patch), m.opts.Kind)
 	}
 	config, err := a.types.parseable.FromUnstructured(a.patch.Object)
@@ -267,7 +343,6 @@ func (a *application) merge(config *typed.TypedValue, force bool) (*typed.TypedV
 
 // object makes an object of the hub from the result of a merge.
 func (a *application) object(result *typed.TypedValue) (resource.Object, error) {
-	m := a.m
 	if result == nil {
 		return a.live.DeepCopyObject().(resource.Object), nil
 	}
@@ -275,6 +350,11 @@ func (a *application) object(result *typed.TypedValue) (resource.Object, error) 
 	if !ok {
 		return nil, internal("failed to convert new typed object (%s) to object: not an object", describeObject(a.patch))
 	}
+	return a.objectOf(fields)
+}
+
+func (a *application) objectOf(fields map[string]any) (resource.Object, error) {
+	m := a.m
 	obj, err := objectOf(m.opts.New(), fields)
 	if err != nil {
 		return nil, internal("failed to convert new object (%s) to proper version: %v", describeObject(a.patch), err)

@@ -51,13 +51,9 @@ func (c *cachedSet) fields() *fieldpath.Set {
 
 // decoded returns the set that is encoded in raw.
 func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
-	c.mu.Lock()
-	if e, ok := c.sets[string(raw)]; ok {
-		c.order.MoveToFront(e)
-		c.mu.Unlock()
-		return e.Value.(*cachedSet), nil
+	if s := c.find(raw); s != nil {
+		return s, nil
 	}
-	c.mu.Unlock()
 	tree, err := decode(raw)
 	if err != nil {
 		return nil, err
@@ -69,10 +65,25 @@ func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
 
 // encoded returns a set that was computed, with its encoding.
 func (c *Cache) encoded(tree *node) *cachedSet {
-	raw := string(tree.encode(make([]byte, 0, 1024)))
+	buf := tree.encode(make([]byte, 0, 4096))
+	if s := c.find(buf); s != nil {
+		return s
+	}
+	raw := string(buf)
 	s := &cachedSet{raw: raw, tree: tree, canonical: raw}
 	c.keep(s)
 	return s
+}
+
+func (c *Cache) find(raw []byte) *cachedSet {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.sets[string(raw)]
+	if !ok {
+		return nil
+	}
+	c.order.MoveToFront(e)
+	return e.Value.(*cachedSet)
 }
 
 func (c *Cache) keep(s *cachedSet) {

@@ -5,20 +5,27 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-var errNoKeys = errors.New("an item of a list has none of the keys that tell items apart")
+var (
+	errNoKeys     = errors.New("an item of a list has none of the keys that tell items apart")
+	errTwice      = errors.New("an item of a list is given twice")
+	errUndeclared = errors.New("field not declared in schema")
+)
 
 // walk compares two objects in one pass over both. What it finds is a tree in
 // which a field that was added or changed has the flag member, one that is gone
 // the flag removed, as the library's Compare has them in three sets.
 type walk struct {
-	slab []node
-	err  error
+	frames []*frame // one a depth, used again and again
+	slab   []node
+	kids   []*node
+	err    error
 }
 
 // operand is a value of one side: set, null, or neither if it is absent.
@@ -32,11 +39,19 @@ func (o operand) set() bool    { return !o.null && o.v.IsValid() }
 
 // frame is where the walk is. Nodes are made when there is something to tell.
 type frame struct {
-	up   *frame
-	step *step
-	node *node
+	up    *frame
+	depth int
+	step  step
+	node  *node
 	// ignore is the tree of fields below that do not count.
 	ignore *node
+}
+
+// start returns the frame of the root.
+func (w *walk) start(ignore *node) *frame {
+	w.frames = make([]*frame, 1, 16)
+	w.frames[0] = &frame{node: &node{}, ignore: ignore}
+	return w.frames[0]
 }
 
 func (w *walk) alloc() *node {
@@ -48,39 +63,53 @@ func (w *walk) alloc() *node {
 	return n
 }
 
-func (f *frame) get(w *walk) *node {
-	if f.node == nil {
-		up := f.up.get(w)
-		if i := len(up.kids); i == 0 || up.kids[i-1].step.compare(f.step) < 0 {
-			f.node = w.alloc()
-			f.node.step = *f.step
-			up.kids = append(up.kids, f.node)
-		} else {
-			f.node = up.childIn(*f.step, w.alloc)
-		}
+// node returns the frame's node, and makes it and those above if need be.
+func (w *walk) node(f *frame) *node {
+	if f.node != nil {
+		return f.node
 	}
+	up := w.node(f.up)
+	i := len(up.kids)
+	if i > 0 && up.kids[i-1].step.compare(&f.step) >= 0 {
+		f.node = up.childIn(f.step, w.alloc)
+		return f.node
+	}
+	if up.kids == nil {
+		const few = 4
+		if len(w.kids) < few {
+			w.kids = make([]*node, 16*few)
+		}
+		up.kids, w.kids = w.kids[:0:few], w.kids[few:]
+	}
+	f.node = w.alloc()
+	f.node.step = f.step
+	up.kids = append(up.kids, f.node)
 	return f.node
 }
 
 // mark sets flags on the field, which the root is not.
-func (f *frame) mark(w *walk, which flags) {
+func (w *walk) mark(f *frame, which flags) {
 	if f.up != nil {
-		f.get(w).flags |= which
+		w.node(f).flags |= which
 	}
 }
 
-// below returns the frame of a child, or false if it does not count.
-func (f *frame) below(s *step) (frame, bool) {
-	child := frame{up: f, step: s}
+// below returns the frame of a child, until the next one is asked for. It is
+// nil if the child does not count.
+func (w *walk) below(f *frame, s step) *frame {
+	var ignore *node
 	if f.ignore != nil {
-		if ignore := f.ignore.get(s); ignore != nil {
-			if ignore.flags&member != 0 {
-				return child, false
-			}
-			child.ignore = ignore
+		if ignore = f.ignore.get(&s); ignore != nil && ignore.flags&member != 0 {
+			return nil
 		}
 	}
-	return child, true
+	depth := f.depth + 1
+	if depth == len(w.frames) {
+		w.frames = append(w.frames, &frame{})
+	}
+	child := w.frames[depth]
+	*child = frame{up: f, depth: depth, step: s, ignore: ignore}
+	return child
 }
 
 func (w *walk) fail(f *frame, err error) {
@@ -100,16 +129,16 @@ func (f *frame) path() string {
 func (w *walk) presence(l, r operand, f *frame) {
 	switch {
 	case l.absent():
-		f.mark(w, member)
+		w.mark(f, member)
 	case r.absent():
-		f.mark(w, removed)
+		w.mark(f, removed)
 	}
 }
 
 // diff compares two values of a Go type.
 func (w *walk) diff(p *plan, l, r operand, f *frame) {
 	if p == nil || p.t == nil {
-		w.fail(f, errors.New("field not declared in schema"))
+		w.fail(f, errUndeclared)
 		return
 	}
 	for p.kind == planPointer {
@@ -174,15 +203,15 @@ func nulled(p *plan, o operand) operand {
 func (w *walk) leaf(p *plan, l, r operand, f *frame) {
 	switch {
 	case l.absent():
-		f.mark(w, member)
+		w.mark(f, member)
 	case r.absent():
-		f.mark(w, removed)
+		w.mark(f, removed)
 	case l.null || r.null:
 		if l.null != r.null {
-			f.mark(w, member)
+			w.mark(f, member)
 		}
 	case !equal(p.untyped(), l.v, r.v):
-		f.mark(w, member)
+		w.mark(f, member)
 	}
 }
 
@@ -200,8 +229,8 @@ func (w *walk) diffFields(p *plan, l, r operand, f *frame) (found bool) {
 			continue
 		}
 		found = true
-		if child, ok := f.below(&field.step); ok {
-			w.diff(field.of(p), lo, ro, &child)
+		if child := w.below(f, field.step); child != nil {
+			w.diff(field.of(p), lo, ro, child)
 		}
 	}
 	return found
@@ -232,51 +261,60 @@ func (w *walk) diffStringMap(p *plan, l, r operand, f *frame) bool {
 	}
 	slices.Sort(changed)
 	for _, k := range changed {
-		s := fieldStep(k)
-		child, ok := f.below(&s)
-		if !ok {
+		child := w.below(f, fieldStep(k))
+		if child == nil {
 			continue
 		}
 		if p.t.field(k) == nil {
-			w.fail(&child, errors.New("field not declared in schema"))
+			w.fail(child, errUndeclared)
 		}
 		if _, ok := rm[k]; ok {
-			child.mark(w, member)
+			w.mark(child, member)
 		} else {
-			child.mark(w, removed)
+			w.mark(child, removed)
 		}
 	}
 	return true
 }
 
+// mapEntry is an entry of a map.
+type mapEntry struct {
+	name string
+	v    reflect.Value
+}
+
+func mapEntries(o operand) []mapEntry {
+	if !o.set() || o.v.Len() == 0 {
+		return nil
+	}
+	entries := make([]mapEntry, 0, o.v.Len())
+	for it := o.v.MapRange(); it.Next(); {
+		entries = append(entries, mapEntry{it.Key().String(), it.Value()})
+	}
+	slices.SortFunc(entries, func(a, b mapEntry) int { return strings.Compare(a.name, b.name) })
+	return entries
+}
+
 // diffMap compares maps. It is false if neither has an entry.
 func (w *walk) diffMap(p *plan, l, r operand, f *frame) bool {
-	seen := map[string]reflect.Value{}
-	var names []string
-	for _, o := range []operand{l, r} {
-		if !o.set() {
-			continue
-		}
-		for it := o.v.MapRange(); it.Next(); {
-			key := it.Key()
-			if name := key.String(); !seen[name].IsValid() {
-				seen[name] = key
-				names = append(names, name)
-			}
-		}
+	ls, rs := mapEntries(l), mapEntries(r)
+	if len(ls) == 0 && len(rs) == 0 {
+		return false
 	}
-	slices.Sort(names)
-	for _, name := range names {
+	for len(ls) > 0 || len(rs) > 0 {
+		var name string
 		var lo, ro operand
-		if l.set() {
-			lo.v = l.v.MapIndex(seen[name])
+		if len(rs) == 0 || len(ls) > 0 && ls[0].name <= rs[0].name {
+			name, lo.v = ls[0].name, ls[0].v
+			ls = ls[1:]
+		} else {
+			name = rs[0].name
 		}
-		if r.set() {
-			ro.v = r.v.MapIndex(seen[name])
+		if len(rs) > 0 && rs[0].name == name {
+			ro.v, rs = rs[0].v, rs[1:]
 		}
-		s := fieldStep(name)
-		child, ok := f.below(&s)
-		if !ok {
+		child := w.below(f, fieldStep(name))
+		if child == nil {
 			continue
 		}
 		e := p.element()
@@ -285,9 +323,9 @@ func (w *walk) diffMap(p *plan, l, r operand, f *frame) bool {
 		} else if p.t.elem() == nil {
 			e = nil
 		}
-		w.diff(e, lo, ro, &child)
+		w.diff(e, lo, ro, child)
 	}
-	return len(names) > 0
+	return true
 }
 
 // listItem is an item of a list with what tells it from others.
@@ -371,8 +409,8 @@ func (w *walk) diffItems(t *typ, ls, rs []listItem, f *frame, ops listOps) {
 		} else {
 			s.keys = rg[0].keys
 		}
-		child, ok := f.below(&s)
-		if !ok {
+		child := w.below(f, s)
+		if child == nil {
 			continue
 		}
 		switch {
@@ -384,22 +422,22 @@ func (w *walk) diffItems(t *typ, ls, rs []listItem, f *frame, ops listOps) {
 			if len(rg) > 0 {
 				j = rg[0].index
 			}
-			ops.diff(i, j, &child)
+			ops.diff(i, j, child)
 		case len(lg) > 1 && len(rg) > 1:
 			same := func(a, b listItem) bool { return ops.equal(a.index, b.index) }
 			if !slices.EqualFunc(lg, rg, same) {
-				child.mark(w, member)
+				w.mark(child, member)
 			}
 		case len(lg) > 1:
 			if len(rg) > 0 {
-				ops.diff(-1, rg[0].index, &child)
+				ops.diff(-1, rg[0].index, child)
 			}
-			child.mark(w, removed)
+			w.mark(child, removed)
 		default:
 			if len(lg) > 0 {
-				ops.diff(lg[0].index, -1, &child)
+				ops.diff(lg[0].index, -1, child)
 			}
-			child.mark(w, member)
+			w.mark(child, member)
 		}
 	}
 }
@@ -573,7 +611,11 @@ func same(l, r reflect.Value) bool {
 
 // diffGeneric compares two Go values as JSON would have them.
 func (w *walk) diffGeneric(p *plan, l, r operand, f *frame) {
-	if l.set() && r.set() && p.convert != nil && same(l.v, r.v) {
+	if p.convert != nil && l.set() && r.set() && same(l.v, r.v) {
+		return
+	}
+	if p.t.forms() == scalarForm && l.absent() != r.absent() {
+		w.presence(l, r, f)
 		return
 	}
 	lo, err := p.loose(l)

@@ -1,7 +1,6 @@
 package managedfields
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -91,7 +90,7 @@ func (t *typ) check(v any) error {
 // forms, what the one had is gone and what the other has is new.
 func (w *walk) diffLoose(t *typ, l, r loose, f *frame) {
 	if t == nil {
-		w.fail(f, errors.New("field not declared in schema"))
+		w.fail(f, errUndeclared)
 		return
 	}
 	for _, o := range []loose{l, r} {
@@ -138,11 +137,11 @@ func (w *walk) diffForm(t *typ, form forms, l, r loose, f *frame) bool {
 	}
 	switch {
 	case !l.there:
-		f.mark(w, member)
+		w.mark(f, member)
 	case !r.there:
-		f.mark(w, removed)
+		w.mark(f, removed)
 	case !equalAny(l.v, r.v):
-		f.mark(w, member)
+		w.mark(f, member)
 	}
 	return true
 }
@@ -156,15 +155,14 @@ func (w *walk) diffLooseMap(t *typ, l, r map[string]any, f *frame) {
 	}
 	slices.Sort(names)
 	for i := range names {
-		s := fieldStep(names[i])
-		child, ok := f.below(&s)
-		if !ok {
+		child := w.below(f, fieldStep(names[i]))
+		if child == nil {
 			continue
 		}
 		var lo, ro loose
 		lo.v, lo.there = l[names[i]]
 		ro.v, ro.there = r[names[i]]
-		w.diffLoose(t.field(names[i]), lo, ro, &child)
+		w.diffLoose(t.field(names[i]), lo, ro, child)
 	}
 }
 
@@ -269,7 +267,7 @@ func equalAny(l, r any) bool {
 // name.
 func (w *walk) own(t *typ, v any, f *frame) {
 	if t == nil {
-		w.fail(f, errors.New("field not declared in schema"))
+		w.fail(f, errUndeclared)
 		return
 	}
 	if err := t.check(v); err != nil {
@@ -281,27 +279,26 @@ func (w *walk) own(t *typ, v any, f *frame) {
 	case form&mapForm != 0:
 		fields, _ := v.(map[string]any)
 		if t.fields.atomic {
-			f.mark(w, member)
+			w.ownAtomic(t, v, f)
 			return
 		}
 		for _, name := range slices.Sorted(maps.Keys(fields)) {
-			s := fieldStep(name)
-			child, ok := f.below(&s)
-			if !ok {
+			child := w.below(f, fieldStep(name))
+			if child == nil {
 				continue
 			}
-			w.own(t.field(name), fields[name], &child)
+			w.own(t.field(name), fields[name], child)
 			below, isMap := fields[name].(map[string]any)
 			if fields[name] == nil || isMap && len(below) == 0 || !t.named(name) {
-				child.mark(w, member)
+				w.mark(child, member)
 			}
 		}
 	case form&scalarForm != 0:
-		f.mark(w, member)
+		w.mark(f, member)
 	default:
 		list, _ := v.([]any)
 		if t.list.atomic {
-			f.mark(w, member)
+			w.ownAtomic(t, v, f)
 			return
 		}
 		items, err := t.items(list)
@@ -316,16 +313,22 @@ func (w *walk) own(t *typ, v any, f *frame) {
 		for len(items) > 0 {
 			var same []listItem
 			same, items = group(items)
-			s := step{kind: kind, keys: same[0].keys}
-			child, ok := f.below(&s)
-			if !ok {
+			child := w.below(f, step{kind: kind, keys: same[0].keys})
+			if child == nil {
 				continue
 			}
 			if len(same) > 1 {
-				w.fail(&child, errors.New("given twice"))
+				w.fail(child, errTwice)
 			}
-			w.own(t.item(), list[same[0].index], &child)
-			child.mark(w, member)
+			w.own(t.item(), list[same[0].index], child)
+			w.mark(child, member)
 		}
 	}
+}
+
+func (w *walk) ownAtomic(t *typ, v any, f *frame) {
+	if err := t.checkBelow(v); err != nil {
+		w.fail(f, err)
+	}
+	w.mark(f, member)
 }

@@ -310,14 +310,14 @@ func (m *Manager) reconciled(e entry) *node {
 // compare returns the tree of what changed and counts.
 func (m *Manager) compare(types *kindType, live, new resource.Object) (*node, error) {
 	w := &walk{}
-	root := frame{node: &node{}, ignore: m.ignore}
+	root := w.start(m.ignore)
 	lu, lok := live.(*unstructured.Unstructured)
 	nu, nok := new.(*unstructured.Unstructured)
 	switch {
 	case lok && nok:
-		w.diffLoose(types.typ, loose{lu.Object, true}, loose{nu.Object, true}, &root)
+		w.diffLoose(types.typ, loose{lu.Object, true}, loose{nu.Object, true}, root)
 	case !lok && !nok:
-		w.diff(types.plan(new), goOperand(live), goOperand(new), &root)
+		w.diff(types.plan(new), goOperand(live), goOperand(new), root)
 	default:
 		return nil, fmt.Errorf("managedfields: cannot compare %T with %T", live, new)
 	}

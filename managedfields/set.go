@@ -336,6 +336,24 @@ func (n *node) minus(m *node, which flags) *node {
 	return out
 }
 
+// without returns the members of n that are neither in m nor below a member of
+// it.
+func (n *node) without(m *node) *node {
+	out := &node{step: n.step, flags: n.flags}
+	for _, k := range n.kids {
+		if o := m.get(&k.step); o != nil {
+			if o.flags&member != 0 {
+				continue
+			}
+			if k = k.without(o); k.flags&member == 0 && len(k.kids) == 0 {
+				continue
+			}
+		}
+		out.kids = append(out.kids, k)
+	}
+	return out
+}
+
 // plus returns the members of either. It returns n itself if m adds nothing.
 func (n *node) plus(m *node) *node {
 	var out *node

@@ -57,16 +57,18 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	}
 	s.newMeta(obj)
 	s.req.Name = obj.GetName()
-	if err := s.validateNew(obj); err != nil {
-		return nil, nil, err
-	}
 	committed := false
 	if st.Begin != nil {
 		end, err := st.Begin(s.ctx(), obj, nil)
 		if err != nil {
 			return nil, nil, err
 		}
-		defer func() { end(committed) }()
+		if end != nil {
+			defer func() { end(committed) }()
+		}
+	}
+	if err := s.validateNew(obj); err != nil {
+		return nil, nil, err
 	}
 	if s.req.DryRun {
 		if _, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {

@@ -116,7 +116,7 @@ func (s *scope) serve() error {
 		s.req.Warn(s.served.Version.Deprecation)
 	}
 	verb := s.req.Verb
-	if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) {
+	if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
 		return errMethodNotAllowed()
 	}
 	var err error

@@ -97,6 +97,18 @@ func (s *scope) namespaceFits(obj resource.Object) error {
 	return nil
 }
 
+// nameFits checks that an object is the one that the path names.
+func (s *scope) nameFits(obj resource.Object) error {
+	switch name := obj.GetName(); name {
+	case s.req.Name:
+		return s.namespaceFits(obj)
+	case "":
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", s.req.Name))
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, s.req.Name))
+	}
+}
+
 // newMeta sets the metadata that a new object gets from the server.
 func (s *scope) newMeta(obj resource.Object) {
 	obj.SetDeletionTimestamp(nil)

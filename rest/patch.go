@@ -3,13 +3,13 @@ package rest
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"mime"
 	"net/http"
 	"strings"
 
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest/patch"
+	"github.com/apikeel/kelson/storage"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -57,15 +57,11 @@ func (s *scope) patch() error {
 		if err != nil {
 			return nil, err
 		}
-		if out.GetName() != s.req.Name {
-			return nil, errImmutableName(s, out.GetName())
+		if err := s.nameFits(out); err != nil {
+			return nil, err
 		}
 		return s.toHub(out)
 	}, nil)
-}
-
-func errImmutableName(s *scope, name string) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, s.req.Name))
 }
 
 // patchType returns which kind of patch the body is.
@@ -159,15 +155,11 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 			s.req.Warn(e.Error())
 		}
 	}
-	if got := out.GetObjectKind().GroupVersionKind(); got != gvk {
-		return nil, s.kindChanged(got, gvk)
+	// A strategic merge patch cannot make another kind of an object.
+	if got := out.GetObjectKind().GroupVersionKind(); got != gvk && kind != types.StrategicMergePatchType {
+		return nil, patch.Invalid(value, errUnregistered(got))
 	}
 	return out, nil
-}
-
-// kindChanged is the answer to a patch that makes something else of an object.
-func (s *scope) kindChanged(got, want schema.GroupVersionKind) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s", got.Kind, got.Version, want.Kind))
 }
 
 // apply merges an applied configuration: server-side apply.
@@ -181,21 +173,15 @@ func (s *scope) apply(body []byte) error {
 		if err != nil {
 			return nil, err
 		}
-		return obj, nil
+		return obj, s.nameFits(obj)
 	}
 	s.applied = true
 	err := s.change(merge, nil)
-	if !apierrors.IsNotFound(s.translate(err)) || err == nil || s.sub != nil {
+	if !errors.Is(err, storage.ErrNotFound) || s.sub != nil {
 		return err
 	}
 	obj, err := merge(nil)
 	if err != nil {
-		return err
-	}
-	if obj.GetName() == "" {
-		obj.SetName(s.req.Name)
-	}
-	if err := s.namespaceFits(obj); err != nil {
 		return err
 	}
 	return s.createInstead(obj)

@@ -58,7 +58,16 @@ func (s *scope) updateProjection() error {
 func (s *scope) changeProjection(next func(current resource.Object) (resource.Object, error)) error {
 	p := s.sub.Projection
 	var result resource.Object
-	_, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
+	var end func(bool)
+	finish := func(committed bool) {
+		if end != nil {
+			end(committed)
+			end = nil
+		}
+	}
+	defer func() { finish(false) }()
+	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
+		finish(false) // of an attempt that lost
 		live.SetResourceVersion(revisionString(rec.Revision))
 		current, err := p.Get(live)
 		if err != nil {
@@ -88,7 +97,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 		if err := p.Set(s.ctx(), obj, projection); err != nil {
 			return nil, 0, err
 		}
-		if obj, err = s.prepareChange(obj, live); err != nil {
+		if obj, err = s.prepareChange(obj, live, &end); err != nil {
 			return nil, 0, err
 		}
 		result = obj
@@ -99,6 +108,10 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 	})
 	if err != nil && err != errDryRun {
 		return err
+	}
+	if err == nil {
+		finish(true)
+		result.SetResourceVersion(revisionString(changed.Revision))
 	}
 	return s.respondProjection(http.StatusOK, result)
 }

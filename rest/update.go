@@ -31,14 +31,8 @@ func (s *scope) update() error {
 	if err != nil {
 		return err
 	}
-	if err := s.namespaceFits(obj); err != nil {
+	if err := s.nameFits(obj); err != nil {
 		return err
-	}
-	if obj.GetName() == "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", s.req.Name))
-	}
-	if obj.GetName() != s.req.Name {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", obj.GetName(), s.req.Name))
 	}
 	return s.change(func(live resource.Object) (resource.Object, error) {
 		return obj.DeepCopyObject().(resource.Object), nil
@@ -67,13 +61,8 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 		if err != nil {
 			return nil, 0, err
 		}
-		if obj, err = s.prepareChange(obj, live); err != nil {
+		if obj, err = s.prepareChange(obj, live, &end); err != nil {
 			return nil, 0, err
-		}
-		if begin := s.strategy().Begin; begin != nil {
-			if end, err = begin(s.ctx(), obj, live); err != nil {
-				return nil, 0, err
-			}
 		}
 		result, seen = obj, live
 		if s.deletedBy(obj) {
@@ -136,8 +125,9 @@ func (s *scope) createInstead(obj resource.Object) error {
 }
 
 // prepareChange turns a requested state into the next one: what the request may
-// not change stays, and what is wrong is refused.
-func (s *scope) prepareChange(obj, live resource.Object) (resource.Object, error) {
+// not change stays, and what is wrong is refused. What the strategy has begun
+// is to be ended.
+func (s *scope) prepareChange(obj, live resource.Object, end *func(bool)) (resource.Object, error) {
 	st := s.strategy()
 	replaces := s.req.Verb == request.Update
 	if uid := obj.GetUID(); uid != "" && replaces {
@@ -176,6 +166,11 @@ func (s *scope) prepareChange(obj, live resource.Object) (resource.Object, error
 		obj.SetGeneration(live.GetGeneration() + 1)
 	}
 	obj.SetResourceVersion(live.GetResourceVersion())
+	if st.Begin != nil {
+		if *end, err = st.Begin(s.ctx(), obj, live); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.validateChange(obj, live); err != nil {
 		return nil, err
 	}

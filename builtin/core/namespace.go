@@ -78,7 +78,12 @@ func Namespaces() resource.Definition {
 func namespaceRules(r resource.Rules[*corev1.Namespace]) resource.Strategy {
 	r.ValidateName = apivalidation.NameIsDNSLabel
 	r.ReturnDeleted = true
-	r.BeforeDelete = func(ns *corev1.Namespace) { ns.Status.Phase = corev1.NamespaceTerminating }
+	// The end of a namespace takes what it takes: it has no grace period, not
+	// even one of zero.
+	r.BeforeDelete = func(ns *corev1.Namespace) {
+		ns.Status.Phase = corev1.NamespaceTerminating
+		ns.DeletionGracePeriodSeconds = nil
+	}
 	r.Held = func(ns *corev1.Namespace) bool { return len(ns.Spec.Finalizers) > 0 }
 	return r.Strategy()
 }

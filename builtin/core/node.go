@@ -34,6 +34,7 @@ func Nodes() resource.Definition {
 				n.Spec.ConfigSource = nil
 				n.Spec.PodPreemptionPolicy = nil
 				n.Status.Config = nil
+				taintUnready(n)
 			},
 			PrepareUpdate: func(_ context.Context, n, old *corev1.Node) {
 				n.Status = old.Status
@@ -98,6 +99,15 @@ func defaultNode(n *corev1.Node) {
 	}
 	roundUp(status.Capacity)
 	roundUp(status.Allocatable)
+}
+
+// taintUnready keeps pods away from a new node until somebody knows that it is
+// ready.
+func taintUnready(n *corev1.Node) {
+	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+	if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+		n.Spec.Taints = append(n.Spec.Taints, taint)
+	}
 }
 
 func nodeWarnings(n *corev1.Node) []string {

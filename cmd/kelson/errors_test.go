@@ -38,7 +38,10 @@ func TestErrors(t *testing.T) {
 	write("x", "other", "store", "photo.jpg")
 	text := write("not a snapshot", "text")
 	cut := write(string(snapshot[:len(snapshot)-40]), "cut.snap")
-	changed := write(strings.Replace(string(snapshot), "c-0003", "c-0x03", 1), "changed.snap")
+	if !strings.Contains(string(snapshot), "c-0004") {
+		t.Fatal("there is no key to change in the snapshot")
+	}
+	changed := write(strings.Replace(string(snapshot), "c-0004", "c-0x04", 1), "changed.snap")
 	noEtcd := []string{"--etcd-servers", "http://127.0.0.1:1", "--etcd-dial-timeout", "300ms"}
 
 	for _, c := range []struct {
@@ -61,6 +64,13 @@ func TestErrors(t *testing.T) {
 		{[]string{"serve", "--data-dir", in("newer")}, exitError, "has format 99"},
 		{[]string{"serve", "--data-dir", in("other")}, exitError, "not a data folder of Kelson: " + in("other", "store") + " contains photo.jpg"},
 		{[]string{"serve", "--data-dir", text}, exitError, "cannot make the data folder " + text},
+		{[]string{"serve", "--data-dir", in("new"), "--bind-address", "localhost"}, exitError, `"localhost" is not an IP address to listen on`},
+		{[]string{"serve", "--data-dir", in("data"), "--bind-address", "192.0.2.1", "--secure-port", "0"}, exitError, "this machine has no address 192.0.2.1"},
+		{[]string{"serve", "--data-dir", in("new"), "--secure-port", "65536"}, exitError, "65536 is not a port"},
+		{[]string{"serve", "--data-dir", in("new"), "--secure-port", "https"}, exitUsage, `invalid argument "https" for "--secure-port"`},
+		{[]string{"serve", "--data-dir", in("data"), "--secure-port", "0", "--write-kubeconfig", in("text", "file")}, exitError, "folder for the kubeconfig: "},
+		{[]string{"kubeconfig", "--data-dir", in("nothing")}, exitError, in("nothing") + " has no kubeconfig yet: it is written when the server listens; start it with 'kelson serve --data-dir " + in("nothing") + "'"},
+		{[]string{"kubeconfig", "x"}, exitUsage, `"x" is one argument too many; see 'kelson kubeconfig --help'`},
 
 		{[]string{"snapshot", "save", "--data-dir", in("data"), good}, exitError, good + " exists; choose another name, or replace it with --force"},
 		{[]string{"snapshot", "save", "--data-dir", in("data"), "--force", os.DevNull}, exitError, "not a file"},

@@ -89,7 +89,7 @@ type server struct {
 
 func serve(t *testing.T, args ...string) *server {
 	t.Helper()
-	s := &server{cmd: command(t, args...)}
+	s := &server{cmd: command(t, append(args, "--secure-port", "0")...)}
 	s.cmd.Stderr = &s.log
 	pipe, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -100,7 +100,7 @@ func serve(t *testing.T, args ...string) *server {
 	}
 	t.Cleanup(func() { s.end(syscall.SIGKILL) })
 	lines := bufio.NewReader(pipe)
-	for !strings.Contains(s.out, "Ctrl-C") {
+	for !strings.Contains(s.out, "kubectl") {
 		line, err := lines.ReadString('\n')
 		s.out += line
 		if err != nil {
@@ -118,7 +118,8 @@ func (s *server) end(signal syscall.Signal) int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// fillFolder makes a data folder with a store of n keys.
+// fillFolder makes a data folder with a store of n keys. The first of them are
+// what every server makes at its first start, so that it makes nothing there.
 func fillFolder(t *testing.T, dir string, n int) {
 	t.Helper()
 	e, err := engine.Open(engine.Options{Dir: controlplane.StoreDir(dir)})
@@ -134,7 +135,13 @@ func fillFolder(t *testing.T, dir string, n int) {
 			if i%10 == 3 {
 				ttl = time.Hour
 			}
-			if _, err := e.Create(t.Context(), fmt.Sprintf("%sconfigmaps/default/c-%04d", storage.Root, i), bytes.Repeat([]byte{byte(i)}, i), ttl); err != nil {
+			key, value := fmt.Sprintf("%sconfigmaps/default/c-%04d", storage.Root, i), bytes.Repeat([]byte{byte(i)}, i)
+			if i < len(systemNamespaces) {
+				name := systemNamespaces[i]
+				key, ttl = storage.Root+"namespaces/"+name, 0
+				value = fmt.Appendf(nil, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":%q}}`, name)
+			}
+			if _, err := e.Create(t.Context(), key, value, ttl); err != nil {
 				t.Error(err)
 			}
 		})
@@ -172,12 +179,14 @@ func TestLife(t *testing.T) {
 	fillFolder(t, dir, 100)
 
 	s := serve(t, "serve", "--data-dir", dir)
-	if !strings.Contains(s.out, dir) || !strings.Contains(s.out, "revision 101, 100 keys") || !strings.Contains(s.out, "not served yet") {
+	if !strings.Contains(s.out, dir) || !strings.Contains(s.out, "serves the Kubernetes API at https://127.0.0.1:") || !strings.Contains(s.out, "kubectl --kubeconfig") {
 		t.Errorf("server says %q", s.out)
 	}
 	if r := kelson(t, "--data-dir", dir); r.code != exitError || !strings.Contains(r.err, "kelson: data folder is in use: "+dir) || strings.Count(r.err, "\n") != 1 {
 		t.Errorf("second server: %+v", r)
 	}
+	// What is there already at a start is not written again.
+	newClient(t, controlplane.KubeconfigFile(dir)).ready()
 	must(t, "revision 101 with 100 keys", "snapshot", "save", "--data-dir", dir, during)
 	if fi, err := os.Stat(during); err != nil || fi.Mode() != 0o600 {
 		t.Errorf("snapshot: %v, %v", fi.Mode(), err)
@@ -222,9 +231,11 @@ func TestLife(t *testing.T) {
 		t.Error("what was restored is not what was saved")
 	}
 	s = serve(t, "serve", "--data-dir", restored)
-	if !strings.Contains(s.out, "revision 1000000101, 100 keys") {
+	if !strings.Contains(s.out, "keeps its data in "+controlplane.StoreDir(restored)) {
 		t.Errorf("server says %q", s.out)
 	}
+	newClient(t, controlplane.KubeconfigFile(restored)).ready()
+	must(t, "revision 1000000101 with 100 keys", "snapshot", "save", "--data-dir", restored, filepath.Join(temp, "restored.snap"))
 	if code := s.end(syscall.SIGINT); code != exitOK {
 		t.Errorf("after SIGINT it ended with %d", code)
 	}

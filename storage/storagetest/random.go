@@ -14,7 +14,7 @@ import (
 // the model gives.
 func checkRandom(e *env) error {
 	first := e.seed
-	for i := range int64(e.times(3, 20)) {
+	for i := range int64(e.times(3, 10)) {
 		e.seed = first + i
 		sub := e.below(fmt.Sprint(i))
 		err := sub.walk(e.times(350, 3000))

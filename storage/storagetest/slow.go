@@ -32,7 +32,7 @@ func checkStarved(e *env) error {
 	const writers, size = 16, 16 << 10
 	err = together(writers, func(i int) error {
 		w := e.writer(h)
-		for n := range e.times(80, 300) {
+		for n := range e.times(80, 200) {
 			if err := w.put(e.key(fmt.Sprintf("%d-%d", i, n%20)), fill(fmt.Sprint(i, n), size)); err != nil {
 				return err
 			}

@@ -45,7 +45,8 @@ type Subject struct {
 func Run(t *testing.T, s Subject) { s.judge(t, false) }
 
 // RunLong is Run with larger numbers everywhere, and with another seed every
-// time. It takes minutes.
+// time. It takes minutes, on a busy machine more than the ten that go test
+// allows by itself.
 func RunLong(t *testing.T, s Subject) { s.judge(t, true) }
 
 // A check proves one sentence of the contract, or finds it broken.

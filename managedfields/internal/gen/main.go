@@ -30,6 +30,40 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// more are types of built-in kinds that client-go has no apply configuration for
+// and that are applied nevertheless.
+const more = `
+- name: io.k8s.api.autoscaling.v1.Scale
+  map:
+    fields:
+    - name: apiVersion
+      type: {scalar: string}
+    - name: kind
+      type: {scalar: string}
+    - name: metadata
+      type: {namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta}
+      default: {}
+    - name: spec
+      type: {namedType: io.k8s.api.autoscaling.v1.ScaleSpec}
+      default: {}
+    - name: status
+      type: {namedType: io.k8s.api.autoscaling.v1.ScaleStatus}
+      default: {}
+- name: io.k8s.api.autoscaling.v1.ScaleSpec
+  map:
+    fields:
+    - name: replicas
+      type: {scalar: numeric}
+- name: io.k8s.api.autoscaling.v1.ScaleStatus
+  map:
+    fields:
+    - name: replicas
+      type: {scalar: numeric}
+      default: 0
+    - name: selector
+      type: {scalar: string}
+`
+
 func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: gen FILE")
@@ -38,7 +72,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	data, err := encode(source)
+	data, err := encode(source + more)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,0 +1,159 @@
+package managedfields
+
+import (
+	"errors"
+	"slices"
+)
+
+// errUnsure is when a merge is left to the library.
+var errUnsure = errors.New("the outcome depends on who owns what")
+
+// merger merges a configuration into an object, as the library does. The result
+// shares memory with both.
+//
+// It gives up on null, and on what is empty in the configuration and not in the
+// object: whether that stays depends on the owners of what is below.
+type merger struct{ err error }
+
+func (m *merger) merge(t *typ, live, config loose) any {
+	switch {
+	case t == nil:
+		m.err = errUnsure
+		return nil
+	case !config.there:
+		return live.v
+	case config.v == nil:
+		m.err = errUnsure
+		return nil
+	case !live.there:
+		return config.v
+	case isEmpty(config.v) && !isEmpty(live.v):
+		m.err = errUnsure
+		return nil
+	}
+	switch want := config.v.(type) {
+	case map[string]any:
+		have, _ := live.v.(map[string]any)
+		if t.fields == nil {
+			m.err = errUnsure
+			return nil
+		}
+		if t.fields.atomic || len(have) == 0 {
+			return want
+		}
+		out := make(map[string]any, len(have)+len(want))
+		for name, v := range have {
+			out[name] = v
+		}
+		for name, v := range want {
+			old, there := have[name]
+			out[name] = m.merge(t.field(name), loose{old, there}, loose{v, true})
+		}
+		return out
+	case []any:
+		have, _ := live.v.([]any)
+		if t.list == nil {
+			m.err = errUnsure
+			return nil
+		}
+		if t.list.atomic || len(have) == 0 {
+			return want
+		}
+		return m.list(t, have, want)
+	}
+	return config.v
+}
+
+// list merges two lists of items with identities. Items of both have the order
+// of the configuration, and those of the object only stay where they are
+// between them.
+func (m *merger) list(t *typ, have, want []any) []any {
+	hs, err := t.inOrder(have)
+	if err != nil {
+		m.err = errUnsure
+		return nil
+	}
+	ws, err := t.inOrder(want)
+	if err != nil {
+		m.err = errUnsure
+		return nil
+	}
+	find := func(in []listItem, item listItem) int {
+		return slices.IndexFunc(in, func(o listItem) bool { return compareKeys(o.keys, item.keys) == 0 })
+	}
+	last := -1
+	for _, w := range ws {
+		at := find(hs, w)
+		if at >= 0 && (at <= last || find(hs[at+1:], w) >= 0) {
+			// Another order than the object's, or an item that it has twice.
+			m.err = errUnsure
+			return nil
+		}
+		last = max(last, at)
+	}
+	elem := t.item()
+	out := make([]any, 0, len(have)+len(want))
+	for len(hs) > 0 || len(ws) > 0 {
+		switch {
+		case len(ws) > 0 && len(hs) > 0 && compareKeys(hs[0].keys, ws[0].keys) == 0:
+			out = append(out, m.merge(elem, loose{have[hs[0].index], true}, loose{want[ws[0].index], true}))
+			hs, ws = hs[1:], ws[1:]
+		case len(hs) > 0 && find(ws, hs[0]) < 0:
+			out = append(out, have[hs[0].index])
+			hs = hs[1:]
+		default:
+			out = append(out, want[ws[0].index])
+			ws = ws[1:]
+		}
+	}
+	return out
+}
+
+// inOrder returns the items of a list as they come.
+func (t *typ) inOrder(list []any) ([]listItem, error) {
+	items := make([]listItem, len(list))
+	for i, v := range list {
+		keys, err := t.itemKeys(v)
+		if err != nil {
+			return nil, err
+		}
+		items[i] = listItem{keys, i}
+	}
+	return items, nil
+}
+
+// checkBelow returns what is wrong within an atomic value.
+func (t *typ) checkBelow(v any) error {
+	if t == nil {
+		return errUndeclared
+	}
+	if err := t.check(v); err != nil {
+		return err
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		for name, e := range v {
+			if err := t.field(name).checkBelow(e); err != nil {
+				return err
+			}
+		}
+	case []any:
+		if !t.list.atomic {
+			items, err := t.items(v)
+			if err != nil {
+				return err
+			}
+			for i := 1; i < len(items); i++ {
+				if compareKeys(items[i-1].keys, items[i].keys) == 0 {
+					return errTwice
+				}
+			}
+		}
+		for _, e := range v {
+			if err := t.item().checkBelow(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
