@@ -84,11 +84,6 @@ type Definition struct {
 	Strategy     Strategy
 	Subresources []Subresource
 
-	// ReturnDeleted: a delete answers with the object that it has deleted
-	// instead of a Status. Deletions that take time always answer with the
-	// object.
-	ReturnDeleted bool
-
 	// Columns of tables, and the cells of a row. Without them a table has the
 	// name and the age.
 	Columns []Column
@@ -194,6 +189,8 @@ type Strategy struct {
 	// OrphanByDefault: dependents are orphaned when a client does not say what
 	// should become of them.
 	OrphanByDefault bool
+	// NoPropagation: what a client wants to become of dependents is ignored.
+	NoPropagation bool
 	// ReturnDeleted: a deletion that takes effect at once is answered with the
 	// object instead of a Status.
 	ReturnDeleted bool

@@ -31,13 +31,14 @@ type Rules[T Object] struct {
 	RequireVersion  bool
 	OrphanByDefault bool
 	ReturnDeleted   bool
+	NoPropagation   bool
 }
 
 // Strategy returns the rules as a Strategy.
 func (r Rules[T]) Strategy() Strategy {
 	s := Strategy{
 		ValidateName: r.ValidateName, CreateOnUpdate: r.CreateOnUpdate,
-		RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault, ReturnDeleted: r.ReturnDeleted,
+		RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault, ReturnDeleted: r.ReturnDeleted, NoPropagation: r.NoPropagation,
 	}
 	if f := r.PrepareCreate; f != nil {
 		s.PrepareCreate = func(ctx context.Context, obj Object) { f(ctx, obj.(T)) }

@@ -52,16 +52,16 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if obj, err = s.own(nil, obj); err != nil {
 		return nil, nil, err
 	}
+	s.newMeta(obj)
+	s.req.Name = obj.GetName()
 	if st.PrepareCreate != nil {
 		st.PrepareCreate(s.ctx(), obj)
 	}
-	s.newMeta(obj)
-	s.req.Name = obj.GetName()
 	committed := false
 	if st.Begin != nil {
 		end, err := st.Begin(s.ctx(), obj, nil)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, begun(err)
 		}
 		if end != nil {
 			defer func() { end(committed) }()

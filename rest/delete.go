@@ -39,7 +39,7 @@ func (s *scope) delete() error {
 	if !gone && opts.OrphanDependents != nil && !*opts.OrphanDependents {
 		code = http.StatusAccepted
 	}
-	if gone && !s.def.ReturnDeleted && !s.def.Strategy.ReturnDeleted {
+	if gone && !s.def.Strategy.ReturnDeleted {
 		s.respondStatus(code, &metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
 			Name: obj.GetName(), Group: s.served.GroupVersion.Group, Kind: s.def.Resource, UID: obj.GetUID(),
 		}})
@@ -173,7 +173,7 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 			return nil, false, err
 		}
 		if s.req.DryRun {
-			return next, s.deletedBy(next), nil
+			return withoutMark(next, s.deletedBy(next)), s.deletedBy(next), nil
 		}
 		if s.deletedBy(next) {
 			end, err := s.beginDelete(live)
@@ -189,7 +189,7 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 				return nil, false, err
 			}
 			next.SetResourceVersion(revisionString(deleted.Revision))
-			return next, true, nil
+			return withoutMark(next, true), true, nil
 		}
 		changed, err := s.objects.Update(s.ctx(), key, func(current *store.Record, _ resource.Object) (resource.Object, time.Duration, error) {
 			if err := unchanged(rec)(current); err != nil {
@@ -206,6 +206,16 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 		next.SetResourceVersion(revisionString(changed.Revision))
 		return next, false, nil
 	}
+}
+
+// withoutMark is how an object is shown that went at once, and never was
+// terminating.
+func withoutMark(obj resource.Object, gone bool) resource.Object {
+	if gone && obj.GetDeletionGracePeriodSeconds() != nil && *obj.GetDeletionGracePeriodSeconds() == 0 {
+		obj.SetDeletionTimestamp(nil)
+		obj.SetDeletionGracePeriodSeconds(nil)
+	}
+	return obj
 }
 
 func (s *scope) beginDelete(live resource.Object) (func(bool), error) {
@@ -296,6 +306,9 @@ func (s *scope) deletePrecondition(live resource.Object, p *metav1.Preconditions
 // setFinalizers sets the finalizers of garbage collection as the propagation
 // policy wants them.
 func (s *scope) setFinalizers(obj resource.Object, opts *metav1.DeleteOptions) {
+	if s.def.Strategy.NoPropagation {
+		return
+	}
 	orphan, foreground := false, false
 	switch {
 	case opts.OrphanDependents != nil:

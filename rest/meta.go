@@ -188,7 +188,7 @@ func (s *scope) warn(obj, old resource.Object) {
 }
 
 func (s *scope) groupKind() schema.GroupKind {
-	return schema.GroupKind{Group: s.served.GroupVersion.Group, Kind: s.def.Kind}
+	return schema.GroupKind{Group: s.def.Group, Kind: s.def.Kind}
 }
 
 func (s *scope) groupResource() schema.GroupResource {

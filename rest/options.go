@@ -70,6 +70,14 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	if err != nil {
 		return o, err
 	}
+	if names := s.served.Version.FieldNames; names != nil {
+		o.fields, _ = o.fields.Transform(func(path, value string) (string, string, error) {
+			if name, ok := names[path]; ok {
+				path = name
+			}
+			return path, value, nil
+		})
+	}
 	for _, r := range o.fields.Requirements() {
 		if !selectable(s.def, r.Field) {
 			return o, errFieldSelector(s.def, r.Field)

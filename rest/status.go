@@ -120,6 +120,14 @@ func errBare(err error) error {
 	}}
 }
 
+// begun is the error of a reservation: a Status, or one without a reason.
+func begun(err error) error {
+	if errors.As(err, new(apierrors.APIStatus)) {
+		return err
+	}
+	return errBare(err)
+}
+
 func errUnsupportedMedia(accepted string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,

@@ -83,16 +83,20 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 	case errors.Is(err, errDeleteNow):
 		if !s.req.DryRun {
 			revision := seen.GetResourceVersion()
-			_, err := s.objects.Delete(s.ctx(), s.key(), func(current *store.Record) error {
+			freed, err := s.beginDelete(seen)
+			if err != nil {
+				return err
+			}
+			_, err = s.objects.Delete(s.ctx(), s.key(), func(current *store.Record) error {
 				if revisionString(current.Revision) != revision {
 					return storage.ErrConflict
 				}
 				return nil
 			})
+			freed(err == nil)
 			if err != nil {
 				return err
 			}
-			finish(true)
 		}
 		result.SetResourceVersion(seen.GetResourceVersion())
 		return s.respondObject(http.StatusOK, result)
@@ -168,7 +172,7 @@ func (s *scope) prepareChange(obj, live resource.Object, end *func(bool)) (resou
 	obj.SetResourceVersion(live.GetResourceVersion())
 	if st.Begin != nil {
 		if *end, err = st.Begin(s.ctx(), obj, live); err != nil {
-			return nil, err
+			return nil, begun(err)
 		}
 	}
 	if err := s.validateChange(obj, live); err != nil {

@@ -52,6 +52,7 @@ func Events(ttl time.Duration) resource.Definition {
 			// What a name has to look like depends on the face.
 			ValidateName:   func(string, bool) []string { return nil },
 			CreateOnUpdate: true,
+			NoPropagation:  true,
 			Validate: func(ctx context.Context, e *corev1.Event) field.ErrorList {
 				errs := append(validateEventName(ctx, e), validateEvent(ctx, e)...)
 				if strictEvents(ctx) {

@@ -22,13 +22,12 @@ func Pods() resource.Definition {
 		version.FieldNames[f.Path] = f.Path
 	}
 	return resource.Definition{
-		Resource:      "pods",
-		Kind:          "Pod",
-		ShortNames:    []string{"po"},
-		Categories:    []string{"all"},
-		Namespaced:    true,
-		Versions:      []resource.Version{version},
-		ReturnDeleted: true,
+		Resource:   "pods",
+		Kind:       "Pod",
+		ShortNames: []string{"po"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		Versions:   []resource.Version{version},
 		Strategy: resource.Rules[*corev1.Pod]{
 			PrepareCreate:  preparePod,
 			PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodUpdate(pod, old) },

@@ -218,7 +218,10 @@ func (d *draft) current(key string) (kv storage.KeyValue, exists bool, err error
 		ev = &d.events[i]
 	}
 	if ev != nil {
-		return ev.KV, ev.Op != storage.Deleted, nil
+		if ev.Op == storage.Deleted {
+			return kv, false, nil
+		}
+		return ev.KV, true, nil
 	}
 	if d.it == nil {
 		if d.it, err = d.e.versions(); err != nil {
