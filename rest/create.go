@@ -18,6 +18,9 @@ func (s *scope) create() error {
 	if s.sub != nil {
 		return s.act()
 	}
+	if s.def.CreateOn != "" {
+		return s.createOn()
+	}
 	obj, err := s.decodeBody("CreateOptions")
 	if err != nil {
 		return err
@@ -49,6 +52,8 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 		return nil, nil, errBare(errors.New("resourceVersion should not be set on objects to be created"))
 	}
 	st := s.strategy()
+	obj.SetDeletionTimestamp(nil)
+	obj.SetDeletionGracePeriodSeconds(nil)
 	if obj, err = s.own(nil, obj); err != nil {
 		return nil, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -236,7 +237,7 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 	if got.Version == "" {
 		return s.decodeError(missing("apiVersion", body), schema.GroupVersionKind{}, want, body)
 	}
-	if got == want {
+	if got == want || s.sub != nil && got.GroupKind() == want.GroupKind() && slices.Contains(s.sub.Also, got.Version) {
 		return nil
 	}
 	if _, known := s.h.Catalog().LookupKind(got); !known {

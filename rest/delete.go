@@ -173,7 +173,8 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 			return nil, false, err
 		}
 		if s.req.DryRun {
-			return withoutMark(next, s.deletedBy(next)), s.deletedBy(next), nil
+			gone := s.deletedBy(next)
+			return withoutMark(next, live, gone), gone, nil
 		}
 		if s.deletedBy(next) {
 			end, err := s.beginDelete(live)
@@ -189,7 +190,7 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 				return nil, false, err
 			}
 			next.SetResourceVersion(revisionString(deleted.Revision))
-			return withoutMark(next, true), true, nil
+			return withoutMark(next, live, true), true, nil
 		}
 		changed, err := s.objects.Update(s.ctx(), key, func(current *store.Record, _ resource.Object) (resource.Object, time.Duration, error) {
 			if err := unchanged(rec)(current); err != nil {
@@ -209,11 +210,12 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 }
 
 // withoutMark is how an object is shown that went at once, and never was
-// terminating.
-func withoutMark(obj resource.Object, gone bool) resource.Object {
-	if gone && obj.GetDeletionGracePeriodSeconds() != nil && *obj.GetDeletionGracePeriodSeconds() == 0 {
+// terminating: as it was.
+func withoutMark(obj, live resource.Object, gone bool) resource.Object {
+	if gone && live.GetDeletionTimestamp() == nil {
 		obj.SetDeletionTimestamp(nil)
 		obj.SetDeletionGracePeriodSeconds(nil)
+		obj.SetGeneration(live.GetGeneration())
 	}
 	return obj
 }
@@ -340,7 +342,7 @@ func (s *scope) setFinalizers(obj resource.Object, opts *metav1.DeleteOptions) {
 const deleteWorkers = 16
 
 // deleteCollection deletes all objects that match, and answers with the list of
-// them.
+// them as they were.
 func (s *scope) deleteCollection() error {
 	opts, err := s.deleteOptions()
 	if err != nil {
@@ -354,7 +356,6 @@ func (s *scope) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	items := make([]resource.Object, len(p.records))
 	work := make(chan int)
 	var mu sync.Mutex
 	var first error
@@ -362,12 +363,11 @@ func (s *scope) deleteCollection() error {
 	for range min(deleteWorkers, len(p.records)) {
 		wg.Go(func() {
 			for i := range work {
-				obj, _, err := s.remove(p.records[i].Key, opts)
+				_, _, err := s.remove(p.records[i].Key, opts)
 				mu.Lock()
 				if err != nil && !errors.Is(err, storage.ErrNotFound) && first == nil {
 					first = err
 				}
-				items[i] = obj
 				mu.Unlock()
 			}
 		})
@@ -380,18 +380,5 @@ func (s *scope) deleteCollection() error {
 	if first != nil {
 		return first
 	}
-	result := &page{revision: p.revision, next: p.next, remaining: p.remaining}
-	for _, obj := range items {
-		if obj == nil {
-			continue
-		}
-		stored, err := resource.EncodeStored(s.def, obj)
-		if err != nil {
-			return err
-		}
-		rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName(), Stored: stored}
-		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
-		result.records = append(result.records, rec)
-	}
-	return s.writeList(result)
+	return s.writeList(p)
 }

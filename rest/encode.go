@@ -69,7 +69,7 @@ func (s *scope) protoBody(rec *store.Record) ([]byte, error) {
 }
 
 // metadataJSON appends the metadata of a record as PartialObjectMetadata.
-func (s *scope) metadataJSON(dst []byte, rec *store.Record, typed bool) ([]byte, error) {
+func (s *scope) metadataJSON(dst []byte, rec *store.Record) ([]byte, error) {
 	body, err := s.jsonBody(rec)
 	if err != nil {
 		return nil, err
@@ -78,13 +78,9 @@ func (s *scope) metadataJSON(dst []byte, rec *store.Record, typed bool) ([]byte,
 	if !ok {
 		return nil, fmt.Errorf("%s has no metadata", rec.Key)
 	}
-	dst = append(dst, '{')
-	if typed {
-		dst = append(dst, `"kind":"PartialObjectMetadata","apiVersion":"`...)
-		dst = append(dst, s.out.metaVersion()...)
-		dst = append(dst, `",`...)
-	}
-	dst = append(dst, `"metadata":`...)
+	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
+	dst = append(dst, s.out.metaVersion()...)
+	dst = append(dst, `","metadata":`...)
 	dst = append(dst, meta...)
 	return append(dst, '}'), nil
 }
@@ -122,7 +118,7 @@ func (s *scope) object(dst []byte, rec *store.Record) ([]byte, error) {
 		}
 		return resource.AppendEnvelope(dst, s.out.metaVersion(), "PartialObjectMetadata", raw), nil
 	case s.out.view == viewMetadata:
-		return s.metadataJSON(dst, rec, true)
+		return s.metadataJSON(dst, rec)
 	case s.out.media == mediaProto:
 		raw, err := s.protoBody(rec)
 		if err != nil {

@@ -82,14 +82,14 @@ func (s *scope) page(o *listOptions) (*page, error) {
 	limited := o.limit > 0 && !read.Any
 	more := false
 	snap.Range(prefix, start, func(rec *store.Record) bool {
-		if !match(rec) {
-			return true
-		}
+		// A full page goes on if anything follows, whether it matches or not.
 		if limited && int64(len(p.records)) == o.limit {
 			more = true
 			return false
 		}
-		p.records = append(p.records, rec)
+		if match(rec) {
+			p.records = append(p.records, rec)
+		}
 		return true
 	})
 	if more {
@@ -230,7 +230,7 @@ func (s *scope) jsonItems(c *chunked, p *page) error {
 			c.write(comma)
 		}
 		if s.out.view == viewMetadata {
-			b, err := s.metadataJSON(nil, rec, false)
+			b, err := s.metadataJSON(nil, rec)
 			if err != nil {
 				return err
 			}

@@ -207,13 +207,12 @@ func (s *scope) own(live, obj resource.Object) (resource.Object, error) {
 	return s.h.Owners.Update(s.served, s.req.Subresource, live, obj, s.req.FieldManager, s.req.Received)
 }
 
-// precondition checks the uid and the resourceVersion that a writer expects.
-func precondition(gr schema.GroupResource, obj resource.Object, uid *types.UID, revision *string) error {
-	if uid != nil && *uid != obj.GetUID() {
-		return apierrors.NewConflict(gr, obj.GetName(), fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *uid, obj.GetUID()))
+// sameUID checks that an object is the one that a writer means.
+func (s *scope) sameUID(live resource.Object, uid types.UID) error {
+	if uid == live.GetUID() {
+		return nil
 	}
-	if revision != nil && *revision != obj.GetResourceVersion() {
-		return apierrors.NewConflict(gr, obj.GetName(), fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *revision, obj.GetResourceVersion()))
-	}
-	return nil
+	return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf(
+		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
+		s.key(), uid, live.GetUID()))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/resource"
@@ -84,7 +85,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 			return nil, 0, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
 		}
 		if uid := projection.GetUID(); uid != "" {
-			if err := precondition(s.groupResource(), live, &uid, nil); err != nil {
+			if err := s.sameUID(live, uid); err != nil {
 				return nil, 0, err
 			}
 		}
@@ -137,6 +138,36 @@ func (s *scope) act() error {
 	if err := s.decodeInto(body, s.sub.Kind, raw, m, validation); err != nil {
 		return err
 	}
+	return s.runAction(body)
+}
+
+// createOn runs the action of another resource, on the object that the body
+// names: the old form of bindings.
+func (s *scope) createOn() error {
+	body, err := s.decodeBody("CreateOptions")
+	if err != nil {
+		return err
+	}
+	if err := s.namespaceFits(body); err != nil {
+		return err
+	}
+	name, sub, _ := strings.Cut(s.def.CreateOn, "/")
+	def, ok := s.h.Catalog().Definition(s.def.Group, name)
+	if !ok {
+		return errMethodNotAllowed()
+	}
+	for i := range def.Subresources {
+		if def.Subresources[i].Name == sub {
+			on := *s
+			on.def, on.sub, on.objects = def, &def.Subresources[i], s.h.objects(def)
+			on.req.Name = body.GetName()
+			return on.runAction(body)
+		}
+	}
+	return errMethodNotAllowed()
+}
+
+func (s *scope) runAction(body resource.Object) error {
 	result, err := s.sub.Action(s.ctx(), target{s}, body)
 	if err != nil {
 		return err

@@ -43,8 +43,9 @@ type table struct {
 }
 
 type row struct {
-	Cells  []any           `json:"cells"`
-	Object json.RawMessage `json:"object,omitempty"`
+	Cells      []any                      `json:"cells"`
+	Conditions []metav1.TableRowCondition `json:"conditions,omitempty"`
+	Object     json.RawMessage            `json:"object"`
 }
 
 func (s *scope) newTable() (*table, error) {
@@ -70,6 +71,9 @@ func (s *scope) addRow(t *table, rec *store.Record) error {
 	} else {
 		r.Cells = []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}
 	}
+	if s.def.RowConditions != nil {
+		r.Conditions = s.def.RowConditions(obj)
+	}
 	switch s.r.URL.Query().Get("includeObject") {
 	case "None":
 	case "Object":
@@ -79,7 +83,7 @@ func (s *scope) addRow(t *table, rec *store.Record) error {
 		}
 		r.Object = s.served.AppendJSON(nil, body)
 	default:
-		if r.Object, err = s.metadataJSON(nil, rec, true); err != nil {
+		if r.Object, err = s.metadataJSON(nil, rec); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -135,18 +135,18 @@ func (s *scope) prepareChange(obj, live resource.Object, end *func(bool)) (resou
 	st := s.strategy()
 	replaces := s.req.Verb == request.Update
 	if uid := obj.GetUID(); uid != "" && replaces {
-		if err := precondition(s.groupResource(), live, (*types.UID)(&uid), nil); err != nil {
+		if err := s.sameUID(live, uid); err != nil {
 			return nil, err
 		}
 	}
 	version := obj.GetResourceVersion()
 	if version == "" || version == "0" {
 		if st.RequireVersion && replaces {
-			return nil, apierrors.NewInvalid(s.groupKind(), obj.GetName(), field.ErrorList{
+			return nil, apierrors.NewInvalid(schema.GroupKind{Group: s.def.Group, Kind: s.def.Resource}, obj.GetName(), field.ErrorList{
 				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 		}
 	} else if _, err := strconv.ParseUint(version, 10, 64); err != nil {
-		return nil, errBare(errRevision(version, err))
+		return nil, errBare(err)
 	} else if version != live.GetResourceVersion() {
 		return nil, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
 	}
@@ -155,9 +155,17 @@ func (s *scope) prepareChange(obj, live resource.Object, end *func(bool)) (resou
 	if obj.GetUID() == "" {
 		obj.SetUID(live.GetUID())
 	}
-	obj.SetCreationTimestamp(live.GetCreationTimestamp())
-	obj.SetDeletionTimestamp(live.GetDeletionTimestamp())
-	obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	// Who replaces an object may have an old idea of these; who patches them
+	// means it.
+	if created := obj.GetCreationTimestamp(); replaces || created.IsZero() {
+		obj.SetCreationTimestamp(live.GetCreationTimestamp())
+	}
+	if replaces || obj.GetDeletionTimestamp() == nil {
+		obj.SetDeletionTimestamp(live.GetDeletionTimestamp())
+	}
+	if replaces || obj.GetDeletionGracePeriodSeconds() == nil {
+		obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	}
 	// Before the strategy: what the server fills in belongs to nobody.
 	obj, err := s.own(live, obj)
 	if err != nil {
