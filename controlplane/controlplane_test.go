@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -63,18 +65,33 @@ func (s *server) end(t *testing.T) {
 	s.err <- nil
 }
 
-// fillFolder makes a store of n keys in a data folder.
+// namespaceKeys are the keys of what every server makes at its first start.
+// Where they are there already, it makes nothing.
+func namespaceKeys() []string {
+	keys := []string{"default", "kube-node-lease", "kube-public", "kube-system"}
+	for i, name := range keys {
+		keys[i] = storage.Root + "namespaces/" + name
+	}
+	return keys
+}
+
+// fillFolder makes a store of n keys in a data folder, among them those of the
+// namespaces.
 func fillFolder(t *testing.T, dataDir string, n int) {
 	t.Helper()
 	e, err := engine.Open(engine.Options{Dir: StoreDir(dataDir)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	keys := namespaceKeys()
+	for i := len(keys); i < n; i++ {
+		keys = append(keys, fmt.Sprintf("%skey-%04d", storage.Root, i))
+	}
 	// At once, since they then share a few commits.
 	var writers sync.WaitGroup
-	for i := range n {
+	for _, key := range keys {
 		writers.Go(func() {
-			if _, err := e.Create(t.Context(), fmt.Sprintf("%skey-%04d", storage.Root, i), bytes.Repeat([]byte{'v'}, 2000), 0); err != nil {
+			if _, err := e.Create(t.Context(), key, bytes.Repeat([]byte{'v'}, 2000), 0); err != nil {
 				t.Error(err)
 			}
 		})
@@ -97,9 +114,10 @@ func TestSnapshotWhileServingAndAfter(t *testing.T) {
 			fillFolder(t, dir, 200)
 			c := Config{DataDir: dir}
 			s := start(t, c)
-			if !strings.Contains(s.out, StoreDir(dir)) || !strings.Contains(s.out, "revision 201, 200 keys") {
+			if !strings.Contains(s.out, "keeps its data in "+StoreDir(dir)+".") || !strings.Contains(s.out, "--kubeconfig "+KubeconfigFile(dir)+" ") {
 				t.Errorf("server says %q", s.out)
 			}
+			newClient(t, KubeconfigFile(dir)).ready()
 			var during bytes.Buffer
 			var keys, size int64
 			got, err := c.Snapshot(t.Context(), &during, func(k, b int64) { keys, size = k, b })
@@ -109,7 +127,7 @@ func TestSnapshotWhileServingAndAfter(t *testing.T) {
 			if got.Keys != 200 || got.Revision != 201 || got.Bytes != int64(during.Len()) || keys != 200 || size != got.Bytes {
 				t.Errorf("%+v of %d bytes, progress %d keys and %d bytes", got, during.Len(), keys, size)
 			}
-			checkSocket(t, dir)
+			checkModes(t, dir)
 			s.end(t)
 			if _, err := os.Stat(controlSocket(dir)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the socket is left behind: %v", err)
@@ -122,14 +140,16 @@ func TestSnapshotWhileServingAndAfter(t *testing.T) {
 	}
 }
 
-// checkSocket checks that only we can ask the server.
-func checkSocket(t *testing.T, dir string) {
+// checkModes checks that only we can ask the server, or read what it keeps.
+func checkModes(t *testing.T, dir string) {
 	t.Helper()
 	for path, want := range map[string]os.FileMode{
 		controlSocket(dir):               0o600 | os.ModeSocket,
 		filepath.Dir(controlSocket(dir)): 0o700 | os.ModeDir,
 		dir:                              0o700 | os.ModeDir,
 		StoreDir(dir):                    0o700 | os.ModeDir,
+		filepath.Join(dir, "pki"):        0o700 | os.ModeDir,
+		KubeconfigFile(dir):              0o600,
 	} {
 		if fi, err := os.Stat(path); err != nil || fi.Mode() != want {
 			t.Errorf("%s: %v, want %v (%v)", path, fi.Mode(), want, err)
@@ -139,7 +159,7 @@ func checkSocket(t *testing.T, dir string) {
 
 func TestStatus(t *testing.T) {
 	dir := t.TempDir()
-	fillFolder(t, dir, 3)
+	fillFolder(t, dir, 7)
 	start(t, Config{DataDir: dir})
 	resp, err := ask(t.Context(), dir, "/status")
 	if err != nil {
@@ -150,7 +170,7 @@ func TestStatus(t *testing.T) {
 	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
 		t.Fatal(err)
 	}
-	if s.PID != os.Getpid() || s.Storage != "engine" || s.Revision != 4 || s.Keys != 3 || s.SizeBytes == 0 {
+	if s.PID != os.Getpid() || s.Storage != "engine" || s.Revision != 8 || s.Keys != 7 || s.SizeBytes == 0 {
 		t.Errorf("%+v", s)
 	}
 	if _, err := ask(t.Context(), dir, "/other"); err == nil || !strings.Contains(err.Error(), "404") {
@@ -219,7 +239,7 @@ func TestStoreFails(t *testing.T) {
 // odd is.
 func TestWhatIsLeftBehind(t *testing.T) {
 	dir := t.TempDir()
-	fillFolder(t, dir, 3)
+	fillFolder(t, dir, 7)
 	if err := os.Mkdir(filepath.Dir(controlSocket(dir)), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -276,32 +296,49 @@ func TestBrokenDestination(t *testing.T) {
 }
 
 func TestOtherStores(t *testing.T) {
-	s := start(t, Config{Storage: StorageMemory, DataDir: filepath.Join(t.TempDir(), "none")})
-	if !strings.Contains(s.out, "memory") || !strings.Contains(s.out, "revision 1, 0 keys") {
-		t.Errorf("server says %q", s.out)
+	c := Config{Storage: StorageMemory, DataDir: filepath.Join(t.TempDir(), "none")}
+	for range 2 { // what the first has made is gone with it
+		s := start(t, c)
+		if !strings.Contains(s.out, "in memory, until it stops") {
+			t.Errorf("server says %q", s.out)
+		}
+		client := newClient(t, KubeconfigFile(c.DataDir))
+		client.ready()
+		list := client.namespaces()
+		if keys := keysOf(list); !slices.Equal(keys, namespaceKeys()) || list.ResourceVersion != "5" {
+			t.Errorf("namespaces %v at %s", keys, list.ResourceVersion)
+		}
+		if code, text := client.do(http.MethodPost, "/api/v1/namespaces", `{"metadata":{"name":"mine"}}`); code != http.StatusCreated {
+			t.Errorf("create: %d, %s", code, text)
+		}
+		if names := namesIn(t, c.DataDir); !slices.Equal(names, []string{"kubeconfig"}) {
+			t.Errorf("a server that keeps nothing made %v", names)
+		}
+		s.end(t)
 	}
 
 	cluster := etcdtest.Start(t)
-	c := Config{Etcd: etcd.Options{Endpoints: cluster.Endpoints()}, DataDir: filepath.Join(t.TempDir(), "none")}
-	for key, value := range map[string]string{"/registry/a": "1", "other": "2"} {
-		if _, err := cluster.Client(t).Put(t.Context(), key, value); err != nil {
+	c = Config{Etcd: etcd.Options{Endpoints: cluster.Endpoints()}, DataDir: filepath.Join(t.TempDir(), "none")}
+	for _, key := range append(namespaceKeys(), "/registry/a", "other") {
+		if _, err := cluster.Client(t).Put(t.Context(), key, "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s = start(t, c)
-	if !strings.Contains(s.out, "etcd at "+cluster.Endpoints()[0]) || !strings.Contains(s.out, "revision 3, 1 keys") {
+	s := start(t, c)
+	if !strings.Contains(s.out, "in etcd at "+cluster.Endpoints()[0]) {
 		t.Errorf("server says %q", s.out)
 	}
+	newClient(t, KubeconfigFile(c.DataDir)).ready()
 	var buf bytes.Buffer
-	if got, err := c.Snapshot(t.Context(), &buf, nil); err != nil || got.Keys != 1 {
+	if got, err := c.Snapshot(t.Context(), &buf, nil); err != nil || got.Keys != 5 {
 		t.Errorf("snapshot: %+v, %v", got, err)
 	}
-	if got, err := transfer.Verify(&buf); err != nil || got.Revision != 3 {
+	if got, err := transfer.Verify(&buf); err != nil || got.Revision != 7 {
 		t.Errorf("snapshot: %+v, %v", got, err)
 	}
 	s.end(t)
-	if _, err := os.Stat(c.DataDir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a data folder was made: %v", err)
+	if names := namesIn(t, c.DataDir); !slices.Equal(names, []string{"kubeconfig", "pki"}) {
+		t.Errorf("a server on etcd made %v", names)
 	}
 }
 
@@ -328,13 +365,31 @@ func TestConfigErrors(t *testing.T) {
 	if names, _ := os.ReadDir(empty); len(names) > 0 {
 		t.Errorf("a snapshot made %v", names)
 	}
-	if err := (Config{Storage: "mysql"}).Run(t.Context()); err == nil {
-		t.Error("an unknown storage was run")
+	port := func(n int) *int { return &n }
+	for name, c := range map[string]struct {
+		config Config
+		want   string
+	}{
+		"unknown":       {Config{Storage: "mysql"}, `unknown storage "mysql"`},
+		"host name":     {Config{BindAddress: "localhost"}, `"localhost" is not an IP address`},
+		"negative port": {Config{SecurePort: port(-1)}, "-1 is not a port"},
+		"large port":    {Config{SecurePort: port(65536)}, "65536 is not a port"},
+	} {
+		c.config.DataDir = filepath.Join(empty, "x")
+		if err := c.config.Run(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("run with %s: %v", name, err)
+		}
+	}
+	if names, _ := os.ReadDir(empty); len(names) > 0 {
+		t.Errorf("a server that did not run made %v", names)
 	}
 	// A server that is stopped before it has begun has done as it was told.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := (Config{Etcd: servers}).Run(ctx); err != nil {
+	if err := (Config{Etcd: servers, DataDir: empty}).Run(ctx); err != nil {
 		t.Error(err)
+	}
+	if names := namesIn(t, empty); len(names) > 0 {
+		t.Errorf("a server that was stopped at once made %v", names)
 	}
 }

@@ -323,3 +323,26 @@ func TestStopWithWatch(t *testing.T) {
 		t.Errorf("the watch ended with %q, %v", rest, err)
 	}
 }
+
+// TestBindAddress listens elsewhere; the kubeconfig is for this machine, and
+// the certificate is for what the kubeconfig says.
+func TestBindAddress(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{"0.0.0.0": "https://127.0.0.1:", "127.0.0.2": "https://127.0.0.2:", "::1": "https://[::1]:"} {
+		t.Run(address, func(t *testing.T) {
+			l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+			if err != nil {
+				t.Skip("this machine has no such address")
+			}
+			l.Close()
+			dir := filepath.Join(t.TempDir(), "data")
+			s := serve(t, "serve", "--data-dir", dir, "--bind-address", address)
+			c := newClient(t, controlplane.KubeconfigFile(dir))
+			c.ready()
+			if !strings.HasPrefix(c.config.Host, want) {
+				t.Errorf("the kubeconfig says %s", c.config.Host)
+			}
+			s.stop(t)
+		})
+	}
+}
