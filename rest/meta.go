@@ -8,8 +8,8 @@ import (
 
 	"github.com/apikeel/kelson/resource"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,7 +19,7 @@ import (
 
 // checkName refuses names in paths that could not name anything.
 func (s *scope) checkName() error {
-	if msgs := path.IsValidPathSegmentName(s.req.Name); s.req.Name != "" && len(msgs) > 0 {
+	if msgs := content.IsPathSegmentName(s.req.Name); s.req.Name != "" && len(msgs) > 0 {
 		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", s.req.Name, strings.Join(msgs, ";")))
 	}
 	return nil

@@ -115,6 +115,7 @@ var errDryRun = errors.New("dry run")
 // createInstead creates an object that an update did not find.
 func (s *scope) createInstead(obj resource.Object) error {
 	if uid := obj.GetUID(); uid != "" {
+		//lint:ignore ST1005 the words that clients know
 		return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: ", uid))
 	}
 	obj.SetResourceVersion("")
