@@ -34,6 +34,9 @@ func (o *owners) Update(s *resource.Served, subresource string, live, obj resour
 	return m.Update(live, obj, manager, now)
 }
 
+// KeepTimes implements rest.Owners.
+func (o *owners) KeepTimes(obj, live resource.Object) { managedfields.KeepTimes(obj, live) }
+
 // Apply implements rest.Owners.
 func (o *owners) Apply(s *resource.Served, subresource string, live resource.Object, patch []byte, manager string, force bool, now time.Time) (resource.Object, error) {
 	m, err := o.manager(s, subresource)

@@ -80,7 +80,7 @@ func errorText(err error) string {
 // scale is how many random lives a test plays; many more if they are asked for.
 func scale(n int) int {
 	if os.Getenv("KELSON_LONG") != "" {
-		return n * 50
+		return n * 10
 	}
 	return n
 }
@@ -126,7 +126,7 @@ func TestApplyLikeStock(t *testing.T) {
 	applied, conflicts, refused, same := 0, 0, 0, 0
 	for _, kind := range []schema.GroupVersionKind{podKind, deploymentKind, configMapKind, {Version: "v1", Kind: "Service"}} {
 		t.Run(kind.Kind, func(t *testing.T) {
-			for seed := range uint64(scale(40)) {
+			for seed := range uint64(scale(12)) {
 				opts := goOptions(kind)
 				switch seed % 4 {
 				case 1:
@@ -162,7 +162,7 @@ func TestApplyLikeStock(t *testing.T) {
 					if live != nil && i == 5 {
 						live.SetManagedFields(nil)
 					}
-					fields := map[string]any{}
+					var fields map[string]any
 					if live != nil && r.IntN(2) == 0 {
 						fields = r.partial(fieldsFor(t, live)).(map[string]any)
 					} else {
@@ -206,7 +206,7 @@ func TestApplyLikeStock(t *testing.T) {
 
 func TestLooseApplyLikeStock(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"}
-	for seed := range uint64(scale(300)) {
+	for seed := range uint64(scale(100)) {
 		r := filler{rand.New(rand.NewPCG(seed, 10))}
 		opts := Options{Kind: kind, New: func() resource.Object { return newLoose(kind) }}
 		ours, err := New(opts)

@@ -113,8 +113,11 @@ func scenes(t testing.TB) []scene {
 	scaled.Spec.Replicas = new(int32)
 	podPatch, deploymentPatch := patchOf(pod, podKind), patchOf(deployment, deploymentKind)
 	appliedPod, appliedDeployment := apply(main, nil, podPatch), apply(deployments, nil, deploymentPatch)
-	podChange, deploymentChange := podPatch.DeepCopy(), deploymentPatch.DeepCopy()
-	podChange.SetLabels(map[string]string{"app.kubernetes.io/name": "web", "new": "label"})
+	podChange, podRemove, deploymentChange := podPatch.DeepCopy(), podPatch.DeepCopy(), deploymentPatch.DeepCopy()
+	podRemove.SetLabels(map[string]string{"app.kubernetes.io/name": "web"})
+	labels := podChange.GetLabels()
+	labels["tier"] = "front"
+	podChange.SetLabels(labels)
 	if err := unstructured.SetNestedField(deploymentChange.Object, int64(5), "spec", "replicas"); err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +131,7 @@ func scenes(t testing.TB) []scene {
 		{name: "deployment-scale", opts: deployments, live: liveDeployment, new: scaled, manager: "kubectl"},
 		{name: "pod-apply-no-op", opts: main, live: appliedPod, patch: podPatch, manager: "gitops"},
 		{name: "pod-apply-change", opts: main, live: appliedPod, patch: podChange, manager: "gitops"},
+		{name: "pod-apply-remove", opts: main, live: appliedPod, patch: podRemove, manager: "gitops"},
 		{name: "deployment-apply-no-op", opts: deployments, live: appliedDeployment, patch: deploymentPatch, manager: "gitops"},
 		{name: "deployment-apply-change", opts: deployments, live: appliedDeployment, patch: deploymentChange, manager: "gitops"},
 	}

@@ -6,10 +6,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 var (
@@ -41,7 +37,8 @@ func (o operand) set() bool    { return !o.null && o.v.IsValid() }
 type frame struct {
 	up    *frame
 	depth int
-	step  step
+	step  *step
+	own   step // what step points to, if it is nobody else's
 	node  *node
 	// ignore is the tree of fields below that do not count.
 	ignore *node
@@ -70,8 +67,8 @@ func (w *walk) node(f *frame) *node {
 	}
 	up := w.node(f.up)
 	i := len(up.kids)
-	if i > 0 && up.kids[i-1].step.compare(&f.step) >= 0 {
-		f.node = up.childIn(f.step, w.alloc)
+	if i > 0 && up.kids[i-1].step.compare(f.step) >= 0 {
+		f.node = up.childIn(*f.step, w.alloc)
 		return f.node
 	}
 	if up.kids == nil {
@@ -82,7 +79,7 @@ func (w *walk) node(f *frame) *node {
 		up.kids, w.kids = w.kids[:0:few], w.kids[few:]
 	}
 	f.node = w.alloc()
-	f.node.step = f.step
+	f.node.step = *f.step
 	up.kids = append(up.kids, f.node)
 	return f.node
 }
@@ -97,18 +94,43 @@ func (w *walk) mark(f *frame, which flags) {
 // below returns the frame of a child, until the next one is asked for. It is
 // nil if the child does not count.
 func (w *walk) below(f *frame, s step) *frame {
-	var ignore *node
-	if f.ignore != nil {
-		if ignore = f.ignore.get(&s); ignore != nil && ignore.flags&member != 0 {
-			return nil
-		}
+	ignore, ignored := f.ignores(&s)
+	if ignored {
+		return nil
 	}
+	child := w.enter(f, ignore)
+	child.own = s
+	child.step = &child.own
+	return child
+}
+
+// belowField is below for a step that stays where it is.
+func (w *walk) belowField(f *frame, field *planField) *frame {
+	ignore, ignored := f.ignores(&field.step)
+	if ignored {
+		return nil
+	}
+	child := w.enter(f, ignore)
+	child.step = &field.step
+	return child
+}
+
+func (f *frame) ignores(s *step) (below *node, all bool) {
+	if f.ignore == nil {
+		return nil, false
+	}
+	below = f.ignore.get(s)
+	return below, below != nil && below.flags&member != 0
+}
+
+// enter returns the frame of a depth, which always has the same one above.
+func (w *walk) enter(f *frame, ignore *node) *frame {
 	depth := f.depth + 1
 	if depth == len(w.frames) {
-		w.frames = append(w.frames, &frame{})
+		w.frames = append(w.frames, &frame{up: f, depth: depth})
 	}
 	child := w.frames[depth]
-	*child = frame{up: f, depth: depth, step: s, ignore: ignore}
+	child.node, child.ignore = nil, ignore
 	return child
 }
 
@@ -229,7 +251,7 @@ func (w *walk) diffFields(p *plan, l, r operand, f *frame) (found bool) {
 			continue
 		}
 		found = true
-		if child := w.below(f, field.step); child != nil {
+		if child := w.belowField(f, field); child != nil {
 			w.diff(field.of(p), lo, ro, child)
 		}
 	}
@@ -501,112 +523,6 @@ func goScalar(p *plan, v reflect.Value) (scalar, error) {
 	}
 	u, err := p.owner.get(v.Type(), nil).unstructured(v)
 	return scalarOf(u), err
-}
-
-// equal compares two values that are there and not null, by an untyped plan.
-func equal(p *plan, l, r reflect.Value) bool {
-	switch p.kind {
-	case planString:
-		return l.String() == r.String()
-	case planInt:
-		return l.Int() == r.Int()
-	case planUint:
-		return l.Uint() == r.Uint()
-	case planFloat:
-		return l.Float() == r.Float()
-	case planBool:
-		return l.Bool() == r.Bool()
-	case planBytes:
-		return string(l.Bytes()) == string(r.Bytes())
-	case planStringMap:
-		lm, rm := l.Interface().(map[string]string), r.Interface().(map[string]string)
-		if len(lm) != len(rm) {
-			return false
-		}
-		for k, v := range lm {
-			if other, ok := rm[k]; !ok || other != v {
-				return false
-			}
-		}
-		return true
-	case planStruct:
-		for _, field := range p.fields {
-			if !equalOperands(field.of(p), operand{v: field.get(l)}, operand{v: field.get(r)}) {
-				return false
-			}
-		}
-		return true
-	case planList:
-		if l.Len() != r.Len() {
-			return false
-		}
-		elem := p.element()
-		for i := range l.Len() {
-			if !equalOperands(elem, operand{v: l.Index(i)}, operand{v: r.Index(i)}) {
-				return false
-			}
-		}
-		return true
-	case planMap:
-		if l.Len() != r.Len() {
-			return false
-		}
-		elem := p.element()
-		for it := l.MapRange(); it.Next(); {
-			other := r.MapIndex(it.Key())
-			if !other.IsValid() || !equalOperands(elem, operand{v: it.Value()}, operand{v: other}) {
-				return false
-			}
-		}
-		return true
-	default:
-		if same(l, r) {
-			return true
-		}
-		lu, err := p.unstructured(l)
-		if err != nil {
-			return false
-		}
-		ru, err := p.unstructured(r)
-		return err == nil && equalAny(lu, ru)
-	}
-}
-
-func equalOperands(p *plan, l, r operand) bool {
-	for p.kind == planPointer {
-		l, r = deref(l), deref(r)
-		p = p.element()
-	}
-	l, r = nulled(p, l), nulled(p, r)
-	if l.set() && r.set() {
-		return equal(p, l.v, r.v)
-	}
-	return l.null == r.null && l.absent() == r.absent()
-}
-
-// same is a quick way to see that two values of the common types that write
-// their own JSON are equal. It may not see it.
-func same(l, r reflect.Value) bool {
-	if l.Kind() != reflect.Pointer {
-		if !l.CanAddr() || !r.CanAddr() {
-			return false
-		}
-		l, r = l.Addr(), r.Addr()
-	}
-	if l.IsNil() || r.IsNil() {
-		return l.IsNil() && r.IsNil()
-	}
-	switch a := l.Interface().(type) {
-	case *metav1.Time:
-		return a.Equal(r.Interface().(*metav1.Time))
-	case *metav1.MicroTime:
-		return a.Equal(r.Interface().(*metav1.MicroTime))
-	case *resource.Quantity:
-		return *a == *r.Interface().(*resource.Quantity)
-	case *intstr.IntOrString:
-		return *a == *r.Interface().(*intstr.IntOrString)
-	}
-	return false
 }
 
 // diffGeneric compares two Go values as JSON would have them.

@@ -49,7 +49,58 @@ type planField struct {
 	step  step
 	index []int // if the field is not in an embedded pointer
 	rt    reflect.Type
+	omit  omission
 	plan  atomic.Pointer[plan]
+}
+
+// omission is when JSON leaves a field out.
+type omission uint8
+
+const (
+	omitAsk   omission = iota // ask the library
+	omitNever                 // never
+	omitNil                   // if it is nil
+	omitEmpty                 // if it has no length
+	omitZero                  // if it is zero
+)
+
+// omissionOf finds out by asking the library about a zero and an empty value.
+func omissionOf(f *value.FieldCacheEntry, rt reflect.Type) omission {
+	zero := f.CanOmit(reflect.Zero(rt))
+	switch rt.Kind() {
+	case reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64:
+		if zero {
+			return omitZero
+		}
+		return omitNever
+	case reflect.String:
+		if zero {
+			return omitEmpty
+		}
+		return omitNever
+	case reflect.Slice, reflect.Map:
+		empty := reflect.New(rt).Elem()
+		if rt.Kind() == reflect.Slice {
+			empty.Set(reflect.MakeSlice(rt, 0, 0))
+		} else {
+			empty.Set(reflect.MakeMap(rt))
+		}
+		switch {
+		case zero && f.CanOmit(empty):
+			return omitEmpty
+		case !zero && !f.CanOmit(empty):
+			return omitNever
+		}
+	case reflect.Pointer:
+		if !zero {
+			return omitNever
+		}
+		// A type of its own may be zero without being nil.
+		if !f.CanOmit(reflect.New(rt.Elem())) {
+			return omitNil
+		}
+	}
+	return omitAsk
 }
 
 // planListKey is how a key is found in an item.
@@ -148,7 +199,7 @@ func planFields(rt reflect.Type) map[string]*planField {
 	out := make(map[string]*planField, len(entries))
 	for name, entry := range entries {
 		at := entry.GetFrom(probe)
-		f := &planField{FieldCacheEntry: entry, step: fieldStep(name), rt: at.Type()}
+		f := &planField{FieldCacheEntry: entry, step: fieldStep(name), rt: at.Type(), omit: omissionOf(entry, at.Type())}
 		if at.CanAddr() {
 			f.index = places[place{at.Addr().Pointer(), at.Type()}]
 		}
@@ -222,7 +273,19 @@ func (f *planField) get(v reflect.Value) reflect.Value {
 	} else {
 		v = v.FieldByIndex(f.index)
 	}
-	if f.CanOmit(v) {
+	var omit bool
+	switch f.omit {
+	case omitNever:
+	case omitNil:
+		omit = v.IsNil()
+	case omitEmpty:
+		omit = v.Len() == 0
+	case omitZero:
+		omit = v.IsZero()
+	default:
+		omit = f.CanOmit(v)
+	}
+	if omit {
 		return reflect.Value{}
 	}
 	return v

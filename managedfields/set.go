@@ -401,27 +401,6 @@ func (n *node) plus(m *node) *node {
 	return out
 }
 
-// common returns the members of n that are in m too.
-func (n *node) common(m *node) *node {
-	out := &node{step: n.step, flags: n.flags & m.flags & member}
-	i, j := 0, 0
-	for i < len(n.kids) && j < len(m.kids) {
-		switch c := n.kids[i].step.compare(&m.kids[j].step); {
-		case c < 0:
-			i++
-		case c > 0:
-			j++
-		default:
-			if k := n.kids[i].common(m.kids[j]); k.flags&member != 0 || len(k.kids) > 0 {
-				out.kids = append(out.kids, k)
-			}
-			i++
-			j++
-		}
-	}
-	return out
-}
-
 // overlaps reports whether the sets have a member in common.
 func (n *node) overlaps(m *node) bool {
 	for _, k := range m.kids {

@@ -49,6 +49,9 @@ type Owners interface {
 	// Update returns obj, the result of a write other than apply, with the
 	// ownership that follows from live, nil on create.
 	Update(s *resource.Served, subresource string, live, obj resource.Object, manager string, now time.Time) (resource.Object, error)
+	// KeepTimes undoes new times in the ownership of obj if nothing else
+	// differs from live, so that it is no write.
+	KeepTimes(obj, live resource.Object)
 	// Apply merges an applied configuration into live, nil on create.
 	Apply(s *resource.Served, subresource string, live resource.Object, patch []byte, manager string, force bool, now time.Time) (resource.Object, error)
 }

@@ -204,7 +204,13 @@ func (s *scope) own(live, obj resource.Object) (resource.Object, error) {
 		obj.SetManagedFields(nil)
 		return obj, nil
 	}
-	return s.h.Owners.Update(s.served, s.req.Subresource, live, obj, s.req.FieldManager, s.req.Received)
+	owned, err := s.h.Owners.Update(s.served, s.req.Subresource, live, obj, s.req.FieldManager, s.req.Received)
+	if err != nil && owned != nil {
+		// Who owns what is worth less than the write: it stays as it was.
+		s.h.log().Warn("owners of fields could not be updated", "resource", s.def.Resource, "name", obj.GetName(), "error", err)
+		return owned, nil
+	}
+	return owned, err
 }
 
 // sameUID checks that an object is the one that a writer means.

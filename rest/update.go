@@ -187,6 +187,9 @@ func (s *scope) prepareChange(obj, live resource.Object, end *func(bool)) (resou
 	if err := s.validateChange(obj, live); err != nil {
 		return nil, err
 	}
+	if s.h.Owners != nil {
+		s.h.Owners.KeepTimes(obj, live)
+	}
 	return obj, nil
 }
 
