@@ -110,6 +110,9 @@ func checkCrash(t *testing.T, dir string, acked map[string]storage.KeyValue, gon
 			if deleted[key] < want.ModRevision {
 				t.Errorf("%s of revision %d is lost", key, want.ModRevision)
 			}
+			// Later rounds look only at the history since this one.
+			delete(acked, key)
+			gone[key] = deleted[key]
 			continue
 		}
 		if err != nil || kv.ModRevision < want.ModRevision {
