@@ -20,6 +20,9 @@ const freshFor = 3 * time.Second
 
 // get answers with one object, or a projection of it.
 func (s *scope) get() error {
+	if err := s.checkName(); err != nil {
+		return err
+	}
 	text := s.r.URL.Query().Get("resourceVersion")
 	revision, err := parseRevision(text)
 	if err != nil {

@@ -139,9 +139,11 @@ func (s *scope) listKind() (kind, apiVersion string) {
 func (s *scope) writeJSONList(p *page) error {
 	if s.out.media == mediaYAML || s.out.pretty {
 		var all buffer
-		if err := s.jsonList(&chunked{w: &all}, p); err != nil {
+		c := &chunked{w: &all}
+		if err := s.jsonList(c, p); err != nil {
 			return err
 		}
+		c.flush()
 		s.write(http.StatusOK, all.b)
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -34,6 +35,10 @@ func (s *scope) watch() error {
 		return err
 	}
 	w, err := s.openWatch(&o)
+	if errors.Is(err, store.ErrExpired) {
+		// Told in the stream, so that clients treat it like a watch that ended.
+		return s.watchExpired(o.revision)
+	}
 	if err != nil {
 		return err
 	}
@@ -100,6 +105,16 @@ func (s *scope) watch() error {
 		case <-ctx.Done():
 		}
 	}
+	return nil
+}
+
+// watchExpired answers a watch from a revision that is not kept any more.
+func (s *scope) watchExpired(revision int64) error {
+	st := &stream{s: s, flush: http.NewResponseController(s.w)}
+	s.w.Header().Set("Content-Type", s.out.contentType())
+	s.w.WriteHeader(http.StatusOK)
+	st.error(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, s.h.Store.Revision())))
+	st.send()
 	return nil
 }
 

@@ -1,0 +1,164 @@
+package replay
+
+import (
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/apikeel/kelson/kelsontest"
+	"github.com/apikeel/kelson/storage/engine"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+)
+
+// atOnce is how many recordings are played at a time: many of them wait for a
+// watch to end.
+const atOnce = 32
+
+// shares of the recordings, in percent, that must match at least. They are only
+// ever raised.
+var shares = []struct {
+	file         string
+	status, full float64
+}{
+	{"machinery", 93, 88},
+	{"lifecycle", 98, 93},
+	{"status", 100, 91},
+	{"update", 99, 88},
+	{"validation", 99, 89},
+}
+
+// TestReplay plays all recordings that apply. With -v it shows where answers
+// differ.
+func TestReplay(t *testing.T) {
+	p := start(t)
+	for _, share := range shares {
+		t.Run(share.file, func(t *testing.T) {
+			recordings := load(t, filepath.Join("testdata", share.file+".jsonl.gz"))
+			all := len(recordings)
+			recordings = slices.DeleteFunc(recordings, func(r *recording) bool { return !r.applies(p.served) })
+			status, full := 0, 0
+			for i, res := range p.playAll(t, recordings) {
+				if res.status {
+					status++
+				}
+				if res.full {
+					full++
+				}
+				for _, d := range res.differences {
+					if testing.Verbose() {
+						t.Logf("%s: %s", recordings[i].ID, d)
+					}
+				}
+			}
+			t.Logf("of %d recordings %d apply; status matches in %d, everything in %d", all, len(recordings), status, full)
+			check(t, "status", status, len(recordings), share.status)
+			check(t, "everything", full, len(recordings), share.full)
+		})
+	}
+}
+
+func check(t *testing.T, what string, passed, of int, share float64) {
+	t.Helper()
+	if got := 100 * float64(passed) / float64(of); got < share {
+		t.Errorf("%s matches in %.2f%% of the recordings; it must in %.2f%%: see -v", what, got, share)
+	}
+}
+
+// start starts a server whose first revisions are gone, as recordings of expired
+// revisions need it.
+func start(t *testing.T) *player {
+	t.Helper()
+	backend, err := engine.Open(engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = backend.Close() })
+	s := kelsontest.Start(t, kelsontest.Backend(backend))
+	revision, err := backend.Revision(t.Context())
+	if err == nil {
+		err = backend.Compact(t.Context(), revision)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &player{
+		server: s.URL(), shared: newName(), served: served(t, s.Config()),
+		admin: transport(t, s.Config()), nobody: transport(t, rest.AnonymousClientConfig(s.Config())),
+	}
+	if err := p.makeNamespace(t.Context(), p.shared); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// served returns what the server says it has, as apiOf names it.
+func served(t *testing.T, config *rest.Config) map[string]bool {
+	t.Helper()
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, lists, err := client.ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, g := range groups {
+		out[g.Name] = true
+	}
+	for _, list := range lists {
+		out[list.GroupVersion] = true
+		for i := range list.APIResources {
+			out[list.GroupVersion+"/"+list.APIResources[i].Name] = true
+		}
+	}
+	return out
+}
+
+func transport(t *testing.T, config *rest.Config) http.RoundTripper {
+	t.Helper()
+	rt, err := rest.TransportFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rt
+}
+
+// playAll returns the results of recordings, in their order. Serial ones get a
+// server of their own.
+func (p *player) playAll(t *testing.T, recordings []*recording) []result {
+	results := make([]result, len(recordings))
+	play := func(p *player, i int) {
+		res, err := p.play(t.Context(), recordings[i])
+		if err != nil {
+			res.status, res.full = false, false
+			res.differences = append(res.differences, err.Error())
+		}
+		results[i] = res
+	}
+	var players sync.WaitGroup
+	next := make(chan int)
+	for range atOnce {
+		players.Go(func() {
+			for i := range next {
+				play(p, i)
+			}
+		})
+	}
+	for i, r := range recordings {
+		if !r.Serial {
+			next <- i
+		}
+	}
+	close(next)
+	players.Wait()
+	for i, r := range recordings {
+		if r.Serial {
+			play(start(t), i)
+		}
+	}
+	return results
+}
