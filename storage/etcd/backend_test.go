@@ -162,7 +162,12 @@ func TestTLS(t *testing.T) {
 			opts.DialTimeout = time.Second
 			_, err := Open(t.Context(), opts)
 			wantErr(t, "Open", err, storage.ErrUnavailable)
-			if err != nil && !strings.Contains(err.Error(), "tls: ") {
+			// A server that refuses our certificate says so and hangs up; on a
+			// busy machine the end of the connection can overtake the reason.
+			named := err != nil && strings.Contains(err.Error(), "tls: ")
+			refused := err != nil && strings.HasSuffix(name, "certificate") &&
+				(strings.Contains(err.Error(), "reset by peer") || strings.Contains(err.Error(), "broken pipe") || strings.Contains(err.Error(), "EOF"))
+			if !named && !refused {
 				t.Errorf("error %v does not name the cause", err)
 			}
 		})
