@@ -16,8 +16,6 @@ import (
 const (
 	formJSON = iota
 	formProto
-	formMetadataProto
-	formRow
 	formKinds
 )
 

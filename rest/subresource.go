@@ -59,16 +59,10 @@ func (s *scope) updateProjection() error {
 func (s *scope) changeProjection(next func(current resource.Object) (resource.Object, error)) error {
 	p := s.sub.Projection
 	var result resource.Object
-	var end func(bool)
-	finish := func(committed bool) {
-		if end != nil {
-			end(committed)
-			end = nil
-		}
-	}
-	defer func() { finish(false) }()
+	var reserved reservation
+	defer reserved.finish(false)
 	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
-		finish(false) // of an attempt that lost
+		reserved.finish(false) // of an attempt that lost
 		live.SetResourceVersion(revisionString(rec.Revision))
 		current, err := p.Get(live)
 		if err != nil {
@@ -98,7 +92,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 		if err := p.Set(s.ctx(), obj, projection); err != nil {
 			return nil, 0, err
 		}
-		if obj, err = s.prepareChange(obj, live, &end); err != nil {
+		if obj, err = s.prepareChange(obj, live, &reserved); err != nil {
 			return nil, 0, err
 		}
 		result = obj
@@ -111,7 +105,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 		return err
 	}
 	if err == nil {
-		finish(true)
+		reserved.finish(true)
 		result.SetResourceVersion(revisionString(changed.Revision))
 	}
 	return s.respondProjection(http.StatusOK, result)

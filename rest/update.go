@@ -42,26 +42,31 @@ func (s *scope) update() error {
 // errDeleteNow ends an update after which nothing holds the object any more.
 var errDeleteNow = errors.New("the last finalizer is gone")
 
+// reservation is what a strategy has begun for one attempt to write.
+type reservation struct{ end func(committed bool) }
+
+// finish ends the reservation, once.
+func (r *reservation) finish(committed bool) {
+	if r.end != nil {
+		r.end(committed)
+		r.end = nil
+	}
+}
+
 // change replaces an object by what next makes of it. create makes a new one
 // if there is none and the kind allows that.
 func (s *scope) change(next func(live resource.Object) (resource.Object, error), create func() (resource.Object, error)) error {
 	var result, seen resource.Object
-	var end func(bool)
-	finish := func(committed bool) {
-		if end != nil {
-			end(committed)
-			end = nil
-		}
-	}
-	defer func() { finish(false) }()
+	var reserved reservation
+	defer reserved.finish(false)
 	rec, err := s.objects.Update(s.ctx(), s.key(), func(current *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
-		finish(false) // of an attempt that lost
+		reserved.finish(false) // of an attempt that lost
 		live.SetResourceVersion(revisionString(current.Revision))
 		obj, err := next(live.DeepCopyObject().(resource.Object))
 		if err != nil {
 			return nil, 0, err
 		}
-		if obj, err = s.prepareChange(obj, live, &end); err != nil {
+		if obj, err = s.prepareChange(obj, live, &reserved); err != nil {
 			return nil, 0, err
 		}
 		result, seen = obj, live
@@ -75,7 +80,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 	})
 	switch {
 	case err == nil:
-		finish(true)
+		reserved.finish(true)
 		return s.respond(http.StatusOK, rec)
 	case errors.Is(err, errDryRun):
 		result.SetResourceVersion(seen.GetResourceVersion())
@@ -132,7 +137,7 @@ func (s *scope) createInstead(obj resource.Object) error {
 // prepareChange turns a requested state into the next one: what the request may
 // not change stays, and what is wrong is refused. What the strategy has begun
 // is to be ended.
-func (s *scope) prepareChange(obj, live resource.Object, end *func(bool)) (resource.Object, error) {
+func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) (resource.Object, error) {
 	st := s.strategy()
 	replaces := s.req.Verb == request.Update
 	if uid := obj.GetUID(); uid != "" && replaces {
@@ -180,7 +185,7 @@ func (s *scope) prepareChange(obj, live resource.Object, end *func(bool)) (resou
 	}
 	obj.SetResourceVersion(live.GetResourceVersion())
 	if st.Begin != nil {
-		if *end, err = st.Begin(s.ctx(), obj, live); err != nil {
+		if reserved.end, err = st.Begin(s.ctx(), obj, live); err != nil {
 			return nil, begun(err)
 		}
 	}
