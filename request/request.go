@@ -50,8 +50,10 @@ type Info struct {
 // Request is one request on its way through the server.
 type Request struct {
 	Info
-	// User is set by authentication.
+	// User is who asks: set by authentication, replaced by impersonation.
 	User User
+	// Impersonator is who asked in the name of User, if somebody did.
+	Impersonator *User
 	// AuditID identifies the request in the answer's headers and in the audit.
 	AuditID string
 	// Received is when the request came in. It is also the time that is
