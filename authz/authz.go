@@ -63,7 +63,9 @@ type Authorizer interface {
 type Func func(ctx context.Context, a *Attributes) (Decision, string, error)
 
 // Authorize implements Authorizer.
-func (f Func) Authorize(ctx context.Context, a *Attributes) (Decision, string, error) { return f(ctx, a) }
+func (f Func) Authorize(ctx context.Context, a *Attributes) (Decision, string, error) {
+	return f(ctx, a)
+}
 
 // Rules tells what a user may do in a namespace, as far as an authorizer can
 // enumerate it.
