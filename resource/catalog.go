@@ -48,6 +48,8 @@ type Served struct {
 	// Unstructured tells that objects are maps, which carry their own kind and
 	// apiVersion everywhere.
 	Unstructured bool
+	// Index of Version among those of the definition.
+	Index int
 }
 
 // GroupVersionKind of the objects.
@@ -189,6 +191,11 @@ func (g *ServedGroup) add(d *Definition, v *Version) error {
 	gv := schema.GroupVersion{Group: g.Name, Version: v.Name}
 	s := &Served{Definition: d, Version: v, GroupVersion: gv, APIVersion: gv.String()}
 	_, s.Unstructured = v.New().(runtime.Unstructured)
+	for s.Index = range d.Versions {
+		if &d.Versions[s.Index] == v {
+			break
+		}
+	}
 	if g.resources[[2]string{v.Name, d.Resource}] != nil {
 		return fmt.Errorf("%s: declared twice in %s", d.Resource, s.APIVersion)
 	}

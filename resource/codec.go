@@ -276,9 +276,9 @@ func (s *Served) AppendProto(dst, body []byte) []byte {
 // AppendEnvelope appends a protobuf message in the envelope that says what it
 // is.
 func AppendEnvelope(dst []byte, apiVersion, kind string, raw []byte) []byte {
-	dst = appendEnvelopeHead(dst, apiVersion, kind, len(raw))
+	dst = AppendEnvelopeHead(dst, apiVersion, kind, len(raw))
 	dst = append(dst, raw...)
-	return append(dst, envelopeTail...)
+	return append(dst, EnvelopeTail...)
 }
 
 // The fields of the envelope: what it is, the message, and two that are always
@@ -286,12 +286,13 @@ func AppendEnvelope(dst []byte, apiVersion, kind string, raw []byte) []byte {
 const (
 	envelopeTypeTag = 1<<3 | 2
 	envelopeRawTag  = 2<<3 | 2
-	envelopeTail    = "\x1a\x00\x22\x00"
 	apiVersionTag   = 1<<3 | 2
 	kindTag         = 2<<3 | 2
 )
 
-func appendEnvelopeHead(dst []byte, apiVersion, kind string, size int) []byte {
+// AppendEnvelopeHead appends what comes before a message of a size, for who
+// writes it in pieces. EnvelopeTail comes after it.
+func AppendEnvelopeHead(dst []byte, apiVersion, kind string, size int) []byte {
 	dst = append(dst, protoPrefix...)
 	dst = append(dst, envelopeTypeTag)
 	dst = binary.AppendUvarint(dst, uint64(typeSize(apiVersion, kind)))
@@ -305,6 +306,10 @@ func appendEnvelopeHead(dst []byte, apiVersion, kind string, size int) []byte {
 	return binary.AppendUvarint(dst, uint64(size))
 }
 
+// EnvelopeTail is what comes after the message in an envelope: the two empty
+// fields.
+const EnvelopeTail = "\x1a\x00\x22\x00"
+
 func typeSize(apiVersion, kind string) int {
 	return 2 + uvarintSize(len(apiVersion)) + len(apiVersion) + uvarintSize(len(kind)) + len(kind)
 }
@@ -312,13 +317,13 @@ func typeSize(apiVersion, kind string) int {
 // EnvelopeSize returns how long a message of the size is with its envelope.
 func EnvelopeSize(apiVersion, kind string, size int) int {
 	n := typeSize(apiVersion, kind)
-	return len(protoPrefix) + 1 + uvarintSize(n) + n + 1 + uvarintSize(size) + size + len(envelopeTail)
+	return len(protoPrefix) + 1 + uvarintSize(n) + n + 1 + uvarintSize(size) + size + len(EnvelopeTail)
 }
 
 func encodeEnvelope(apiVersion, kind string, m message) ([]byte, error) {
 	size := m.Size()
 	data := make([]byte, 0, EnvelopeSize(apiVersion, kind, size))
-	data = appendEnvelopeHead(data, apiVersion, kind, size)
+	data = AppendEnvelopeHead(data, apiVersion, kind, size)
 	at := len(data)
 	data = data[:at+size]
 	n, err := m.MarshalToSizedBuffer(data[at:])
@@ -328,7 +333,7 @@ func encodeEnvelope(apiVersion, kind string, m message) ([]byte, error) {
 	if n != size {
 		return nil, fmt.Errorf("%T: encoded into %d bytes instead of %d", m, n, size)
 	}
-	return append(data, envelopeTail...), nil
+	return append(data, EnvelopeTail...), nil
 }
 
 type envelope struct {

@@ -220,32 +220,58 @@ const (
 // SpliceProto returns an object's protobuf, without envelope, with
 // metadata.resourceVersion set.
 func SpliceProto(raw []byte, rv string) []byte {
-	p, ok := planProto(raw, rv)
-	if !ok {
-		return raw
-	}
-	return p.append(make([]byte, 0, p.size), raw, rv)
+	p := PlanProto(raw, len(rv))
+	return p.Append(make([]byte, 0, p.Size), raw, []byte(rv))
 }
 
-// AppendSpliceProto is SpliceProto that appends to a buffer.
-func AppendSpliceProto(dst, raw []byte, rv string) []byte {
+// ProtoPlan is how to set the resourceVersion in an object's protobuf: it takes
+// the place of raw[from:to] in the metadata, which is raw[start:end] and gets a
+// new length.
+type ProtoPlan struct {
+	// Size of the result.
+	Size int
+	// Metadata is the size of the metadata in it, 0 if there is none.
+	Metadata int
+
+	start, from, to, end int
+}
+
+// PlanProto plans how to set a resourceVersion of a length; with none the object
+// stays as it is.
+func PlanProto(raw []byte, rv int) ProtoPlan {
 	p, ok := planProto(raw, rv)
 	if !ok {
+		return ProtoPlan{Size: len(raw)}
+	}
+	if rv == 0 {
+		return ProtoPlan{Size: len(raw), Metadata: p.end - p.start, start: p.start, from: p.end, to: p.end, end: p.end}
+	}
+	return p
+}
+
+// Append appends the object with the resourceVersion.
+func (p *ProtoPlan) Append(dst, raw, rv []byte) []byte {
+	if p.Metadata == 0 {
 		return append(dst, raw...)
 	}
-	return p.append(dst, raw, rv)
+	dst = append(dst, metadataTag)
+	dst = binary.AppendUvarint(dst, uint64(p.Metadata))
+	dst = p.AppendMetadata(dst, raw, rv)
+	return append(dst, raw[p.end:]...)
 }
 
-// protoPlan is how to splice: the resourceVersion takes the place of
-// raw[from:to] in the metadata, which is raw[start:end] and will have a new
-// length.
-type protoPlan struct {
-	start, from, to, end int
-	metadata             int
-	size                 int
+// AppendMetadata appends the encoded ObjectMeta alone.
+func (p *ProtoPlan) AppendMetadata(dst, raw, rv []byte) []byte {
+	dst = append(dst, raw[p.start:p.from]...)
+	if len(rv) > 0 {
+		dst = append(dst, versionTag)
+		dst = binary.AppendUvarint(dst, uint64(len(rv)))
+		dst = append(dst, rv...)
+	}
+	return append(dst, raw[p.to:p.end]...)
 }
 
-func planProto(raw []byte, rv string) (p protoPlan, ok bool) {
+func planProto(raw []byte, rv int) (p ProtoPlan, ok bool) {
 	p.start, p.end, ok = findMetadataProto(raw)
 	if !ok {
 		return p, false
@@ -274,19 +300,9 @@ func planProto(raw []byte, rv string) (p protoPlan, ok bool) {
 		}
 		i = next
 	}
-	p.metadata = p.end - p.start - (p.to - p.from) + 1 + uvarintSize(len(rv)) + len(rv)
-	p.size = 1 + uvarintSize(p.metadata) + p.metadata + len(raw) - p.end
+	p.Metadata = p.end - p.start - (p.to - p.from) + 1 + uvarintSize(rv) + rv
+	p.Size = 1 + uvarintSize(p.Metadata) + p.Metadata + len(raw) - p.end
 	return p, true
-}
-
-func (p *protoPlan) append(dst, raw []byte, rv string) []byte {
-	dst = append(dst, metadataTag)
-	dst = binary.AppendUvarint(dst, uint64(p.metadata))
-	dst = append(dst, raw[p.start:p.from]...)
-	dst = append(dst, versionTag)
-	dst = binary.AppendUvarint(dst, uint64(len(rv)))
-	dst = append(dst, rv...)
-	return append(dst, raw[p.to:]...)
 }
 
 // MetadataProto returns the encoded ObjectMeta in an object's protobuf, without

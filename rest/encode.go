@@ -14,21 +14,16 @@ import (
 
 // The forms of a record that are kept, for each version of a resource.
 const (
-	formJSON = iota
-	formProto
+	formJSON     = iota
+	formMetadata // the metadata in formJSON
+	formProto    // without a resourceVersion; not if it is what is stored
+	formRow      // of a table
 	formKinds
 )
 
 // formID returns the number of a form in the version that the request is
 // about.
-func (s *scope) formID(kind int) store.FormID {
-	for i := range s.def.Versions {
-		if &s.def.Versions[i] == s.served.Version {
-			return store.FormID(i*formKinds + kind)
-		}
-	}
-	return store.FormID(kind)
-}
+func (s *scope) formID(kind int) store.FormID { return store.FormID(s.served.Index*formKinds + kind) }
 
 func revisionString(revision int64) string { return strconv.FormatInt(revision, 10) }
 
@@ -41,40 +36,29 @@ func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
 			return nil, err
 		}
 		b, err := resource.JSONBody(s.def, s.served.Version, obj)
-		if err != nil {
-			return nil, err
+		if err != nil || rec.Revision == 0 {
+			return b, err
 		}
 		return resource.SpliceJSON(b, revisionString(rec.Revision)), nil
 	})
 }
 
-// protoBody returns the protobuf of a record, with its resourceVersion, without
-// an envelope.
-func (s *scope) protoBody(rec *store.Record) ([]byte, error) {
-	return rec.Form(s.formID(formProto), func(rec *store.Record) ([]byte, error) {
-		raw, ok := resource.StoredProtoBody(s.def, s.served.Version, rec.Stored)
-		if !ok {
-			obj, err := resource.DecodeStored(s.def, rec.Stored)
-			if err != nil {
-				return nil, err
-			}
-			if raw, err = resource.ProtoBody(s.def, s.served.Version, obj); err != nil {
-				return nil, err
-			}
+// appendMetadata appends the metadata of a record as PartialObjectMetadata, in
+// JSON.
+func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
+	meta, err := rec.Part(s.formID(formMetadata), func(rec *store.Record) ([]byte, error) {
+		body, err := s.jsonBody(rec)
+		if err != nil {
+			return nil, err
 		}
-		return resource.SpliceProto(raw, revisionString(rec.Revision)), nil
+		meta, ok := resource.MetadataJSON(body)
+		if !ok {
+			return nil, fmt.Errorf("%s has no metadata", rec.Key)
+		}
+		return meta, nil
 	})
-}
-
-// metadataJSON appends the metadata of a record as PartialObjectMetadata.
-func (s *scope) metadataJSON(dst []byte, rec *store.Record) ([]byte, error) {
-	body, err := s.jsonBody(rec)
 	if err != nil {
 		return nil, err
-	}
-	meta, ok := resource.MetadataJSON(body)
-	if !ok {
-		return nil, fmt.Errorf("%s has no metadata", rec.Key)
 	}
 	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
 	dst = append(dst, s.out.metaVersion()...)
@@ -83,17 +67,87 @@ func (s *scope) metadataJSON(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// metadataProto returns the message PartialObjectMetadata of a record.
-func (s *scope) metadataProto(rec *store.Record) ([]byte, error) {
-	body, err := s.protoBody(rec)
-	if err != nil {
-		return nil, err
+// protoItem is a record in protobuf, or its metadata, about to be written.
+type protoItem struct {
+	raw      []byte
+	plan     resource.ProtoPlan
+	revision int64
+	size     int // of the message
+	metadata bool
+}
+
+// protoItem returns what is to be written of a record. It is made from the
+// stored bytes as they are, if these have the version that is wanted.
+func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
+	var ok bool
+	if it.raw, ok = resource.StoredProtoBody(s.def, s.served.Version, rec.Stored); !ok {
+		it.raw, err = rec.Form(s.formID(formProto), func(rec *store.Record) ([]byte, error) {
+			obj, err := resource.DecodeStored(s.def, rec.Stored)
+			if err != nil {
+				return nil, err
+			}
+			return resource.ProtoBody(s.def, s.served.Version, obj)
+		})
+		if err != nil {
+			return it, err
+		}
 	}
-	meta, ok := resource.MetadataProto(body)
-	if !ok {
-		return nil, fmt.Errorf("%s has no metadata", rec.Key)
+	it.revision, it.metadata = rec.Revision, s.out.view == viewMetadata
+	it.plan = resource.PlanProto(it.raw, revisionDigits(it.revision))
+	it.size = it.plan.Size
+	if it.metadata {
+		if it.plan.Metadata == 0 {
+			return it, fmt.Errorf("%s has no metadata", rec.Key)
+		}
+		it.size = 1 + uvarintSize(it.plan.Metadata) + it.plan.Metadata
 	}
-	return appendField(nil, 1, meta), nil
+	return it, nil
+}
+
+// append appends the message.
+func (it *protoItem) append(dst []byte) []byte {
+	var digits [20]byte
+	rv := strconv.AppendInt(digits[:0], it.revision, 10)
+	if it.revision == 0 {
+		rv = nil
+	}
+	if it.metadata {
+		dst = append(dst, 1<<3|2)
+		dst = binary.AppendUvarint(dst, uint64(it.plan.Metadata))
+		return it.plan.AppendMetadata(dst, it.raw, rv)
+	}
+	return it.plan.Append(dst, it.raw, rv)
+}
+
+// protoKind is what an item on its own is.
+func (s *scope) protoKind() (apiVersion, kind string) {
+	if s.out.view == viewMetadata {
+		return s.out.metaVersion(), "PartialObjectMetadata"
+	}
+	return s.served.APIVersion, s.def.Kind
+}
+
+// appendProtoItem appends an item in its envelope.
+func (s *scope) appendProtoItem(dst []byte, it *protoItem) []byte {
+	apiVersion, kind := s.protoKind()
+	dst = resource.AppendEnvelopeHead(dst, apiVersion, kind, it.size)
+	return append(it.append(dst), resource.EnvelopeTail...)
+}
+
+// protoItemSize is the size of an item in its envelope.
+func (s *scope) protoItemSize(it *protoItem) int {
+	apiVersion, kind := s.protoKind()
+	return resource.EnvelopeSize(apiVersion, kind, it.size)
+}
+
+// revisionDigits is the length of a resourceVersion; what was never stored has
+// none.
+func revisionDigits(revision int64) int {
+	if revision == 0 {
+		return 0
+	}
+	var digits [20]byte
+	return len(strconv.AppendInt(digits[:0], revision, 10))
 }
 
 // appendField appends a length-delimited protobuf field.
@@ -108,21 +162,15 @@ func appendField(dst []byte, field int, value []byte) []byte {
 func (s *scope) object(dst []byte, rec *store.Record) ([]byte, error) {
 	switch {
 	case s.out.view == viewTable:
-		return s.tableObject(dst, rec)
-	case s.out.view == viewMetadata && s.out.media == mediaProto:
-		raw, err := s.metadataProto(rec)
-		if err != nil {
-			return nil, err
-		}
-		return resource.AppendEnvelope(dst, s.out.metaVersion(), "PartialObjectMetadata", raw), nil
-	case s.out.view == viewMetadata:
-		return s.metadataJSON(dst, rec)
+		return s.tableObject(dst, rec, true)
 	case s.out.media == mediaProto:
-		raw, err := s.protoBody(rec)
+		it, err := s.protoItem(rec)
 		if err != nil {
 			return nil, err
 		}
-		return s.served.AppendProto(dst, raw), nil
+		return s.appendProtoItem(dst, &it), nil
+	case s.out.view == viewMetadata:
+		return s.appendMetadata(dst, rec)
 	}
 	body, err := s.jsonBody(rec)
 	if err != nil {
@@ -147,21 +195,8 @@ func (s *scope) respond(code int, rec *store.Record) error {
 // respondObject answers with an object of the hub version that is not in the
 // store: a dry run.
 func (s *scope) respondObject(code int, obj resource.Object) error {
-	stored, err := resource.EncodeStored(s.def, obj)
+	rec, err := s.unstored(obj)
 	if err != nil {
-		return err
-	}
-	rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName(), Stored: stored}
-	rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
-	if rec.Revision != 0 {
-		return s.respond(code, rec)
-	}
-	// What was never stored has no resourceVersion.
-	body, err := resource.JSONBody(s.def, s.served.Version, obj)
-	if err != nil {
-		return err
-	}
-	if _, err := rec.Form(s.formID(formJSON), func(*store.Record) ([]byte, error) { return body, nil }); err != nil {
 		return err
 	}
 	return s.respond(code, rec)
@@ -220,24 +255,15 @@ func (s *scope) write(code int, body []byte) {
 	_, _ = s.w.Write(body)
 }
 
-// bookmarkRecord makes a record of an object that was never stored.
-func (s *scope) bookmarkRecord(obj resource.Object) (*store.Record, error) {
-	body, err := resource.JSONBody(s.def, s.served.Version, obj)
+// unstored makes a record of an object of the hub version that is not in the
+// store. It has no resourceVersion if the object has none.
+func (s *scope) unstored(obj resource.Object) (*store.Record, error) {
+	stored, err := resource.EncodeStored(s.def, obj)
 	if err != nil {
 		return nil, err
 	}
-	rec := &store.Record{}
-	if _, err := rec.Form(s.formID(formJSON), func(*store.Record) ([]byte, error) { return body, nil }); err != nil {
-		return nil, err
-	}
-	if s.out.media == mediaProto {
-		raw, err := resource.ProtoBody(s.def, s.served.Version, obj)
-		if err != nil {
-			return nil, err
-		}
-		_, err = rec.Form(s.formID(formProto), func(*store.Record) ([]byte, error) { return raw, nil })
-		return rec, err
-	}
+	rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName(), Stored: stored}
+	rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
 	return rec, nil
 }
 

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"compress/gzip"
-	"io"
 	"net/http"
 	"strings"
 )
@@ -31,36 +30,4 @@ func writeGzip(w http.ResponseWriter, code int, body []byte) {
 	z := beginGzip(w, code)
 	_, _ = z.Write(body)
 	_ = z.Close()
-}
-
-// chunked gathers small writes into pieces: over HTTP/2 and TLS many small ones
-// cost several times as much.
-type chunked struct {
-	w   io.Writer
-	buf []byte
-	err error
-}
-
-const chunkSize = 256 << 10
-
-func (c *chunked) write(parts ...[]byte) {
-	for _, p := range parts {
-		if len(c.buf)+len(p) > chunkSize && len(c.buf) > 0 {
-			c.flush()
-		}
-		if len(p) >= chunkSize {
-			if c.err == nil {
-				_, c.err = c.w.Write(p)
-			}
-			continue
-		}
-		c.buf = append(c.buf, p...)
-	}
-}
-
-func (c *chunked) flush() {
-	if c.err == nil && len(c.buf) > 0 {
-		_, c.err = c.w.Write(c.buf)
-	}
-	c.buf = c.buf[:0]
 }

@@ -137,43 +137,53 @@ func (s *scope) listKind() (kind, apiVersion string) {
 
 // writeJSONList streams a list in JSON: the bytes of each record as they are.
 func (s *scope) writeJSONList(p *page) error {
-	if s.out.media == mediaYAML || s.out.pretty {
+	if err := s.convertible(p); err != nil {
+		return err
+	}
+	return s.streamed(p, func(c *pieces) error { return s.jsonList(c, p) })
+}
+
+// convertible finds what cannot be shown in the version that is wanted, before
+// the first byte is sent. What is in the cache can be shown as it was stored.
+func (s *scope) convertible(p *page) error {
+	if s.served.IsHub() {
+		return nil
+	}
+	for _, rec := range p.records {
+		if _, err := s.jsonBody(rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// streamed answers with what write writes, piece by piece. An error after the
+// first byte breaks the answer off: half of one must not look like a whole.
+func (s *scope) streamed(p *page, write func(c *pieces) error) error {
+	if s.out.media == mediaYAML || s.out.media == mediaJSON && s.out.pretty {
+		// These need the whole.
 		var all buffer
-		c := &chunked{w: &all}
-		if err := s.jsonList(c, p); err != nil {
+		c := newPieces(&all)
+		defer c.free()
+		if err := write(c); err != nil {
 			return err
 		}
 		c.flush()
 		s.write(http.StatusOK, all.b)
 		return nil
 	}
-	// What cannot be encoded must be found before the first byte is sent.
-	if err := s.encodeAll(p); err != nil {
-		return err
-	}
 	w, finish := s.stream(p)
-	c := &chunked{w: w}
-	if err := s.jsonList(c, p); err != nil {
-		return err
+	c := newPieces(w)
+	defer c.free()
+	if err := write(c); err != nil {
+		s.h.log().Error("list broken off", "resource", s.def.Resource, "error", err)
+		panic(http.ErrAbortHandler)
 	}
-	c.write([]byte{'\n'})
+	if s.out.media == mediaJSON {
+		c.buf = append(c.buf, '\n')
+	}
 	c.flush()
 	return finish()
-}
-
-func (s *scope) encodeAll(p *page) error {
-	for _, rec := range p.records {
-		var err error
-		if s.out.media == mediaProto {
-			_, err = s.protoBody(rec)
-		} else {
-			_, err = s.jsonBody(rec)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // stream begins an answer of unknown length, compressed if it will be long
@@ -194,56 +204,54 @@ func (s *scope) stream(p *page) (io.Writer, func() error) {
 	return s.w, func() error { return nil }
 }
 
-func (s *scope) jsonList(c *chunked, p *page) error {
+func (s *scope) jsonList(c *pieces, p *page) error {
 	kind, apiVersion := s.listKind()
-	head := append([]byte(nil), `{"kind":`...)
-	head = strconv.AppendQuote(head, kind)
-	head = append(head, `,"apiVersion":`...)
-	head = strconv.AppendQuote(head, apiVersion)
 	if s.served.Unstructured && s.out.view == viewObject {
 		// Maps have their keys sorted.
-		head = append([]byte(nil), `{"apiVersion":`...)
-		head = strconv.AppendQuote(head, apiVersion)
-		c.write(head, []byte(`,"items":[`))
+		c.buf = append(c.buf, `{"apiVersion":`...)
+		c.buf = strconv.AppendQuote(c.buf, apiVersion)
+		c.buf = append(c.buf, `,"items":[`...)
 		if err := s.jsonItems(c, p); err != nil {
 			return err
 		}
-		tail := append([]byte(nil), `],"kind":`...)
-		tail = strconv.AppendQuote(tail, kind)
-		tail = append(tail, `,"metadata":`...)
-		tail = p.appendMeta(tail)
-		c.write(append(tail, '}'))
+		c.buf = append(c.buf, `],"kind":`...)
+		c.buf = strconv.AppendQuote(c.buf, kind)
+		c.buf = append(c.buf, `,"metadata":`...)
+		c.buf = append(p.appendMeta(c.buf), '}')
 		return nil
 	}
-	head = append(head, `,"metadata":`...)
-	head = p.appendMeta(head)
-	c.write(append(head, `,"items":[`...))
+	c.buf = append(c.buf, `{"kind":`...)
+	c.buf = strconv.AppendQuote(c.buf, kind)
+	c.buf = append(c.buf, `,"apiVersion":`...)
+	c.buf = strconv.AppendQuote(c.buf, apiVersion)
+	c.buf = append(c.buf, `,"metadata":`...)
+	c.buf = p.appendMeta(c.buf)
+	c.buf = append(c.buf, `,"items":[`...)
 	if err := s.jsonItems(c, p); err != nil {
 		return err
 	}
-	c.write([]byte("]}"))
+	c.buf = append(c.buf, "]}"...)
 	return nil
 }
 
-func (s *scope) jsonItems(c *chunked, p *page) error {
-	comma := []byte{','}
+func (s *scope) jsonItems(c *pieces, p *page) error {
 	for i, rec := range p.records {
 		if i > 0 {
-			c.write(comma)
+			c.buf = append(c.buf, ',')
 		}
 		if s.out.view == viewMetadata {
-			b, err := s.metadataJSON(nil, rec)
+			var err error
+			if c.buf, err = s.appendMetadata(c.buf, rec); err != nil {
+				return err
+			}
+		} else {
+			body, err := s.jsonBody(rec)
 			if err != nil {
 				return err
 			}
-			c.write(b)
-			continue
+			c.buf = append(c.buf, body...)
 		}
-		body, err := s.jsonBody(rec)
-		if err != nil {
-			return err
-		}
-		c.write(body)
+		c.spill()
 	}
 	return nil
 }
@@ -277,33 +285,26 @@ func (s *scope) writeProtoList(p *page) error {
 	if err != nil {
 		return err
 	}
-	items := make([][]byte, len(p.records))
+	items := make([]protoItem, len(p.records))
 	size := len(appendField(nil, 1, rawMeta))
 	for i, rec := range p.records {
-		if s.out.view == viewMetadata {
-			items[i], err = s.metadataProto(rec)
-		} else {
-			items[i], err = s.protoBody(rec)
-		}
-		if err != nil {
+		if items[i], err = s.protoItem(rec); err != nil {
 			return err
 		}
-		size += 1 + uvarintSize(len(items[i])) + len(items[i])
+		size += 1 + uvarintSize(items[i].size) + items[i].size
 	}
 	kind, apiVersion := s.listKind()
-	w, finish := s.stream(p)
-	c := &chunked{w: w}
-	head, tail := resource.EnvelopeParts(apiVersion, kind, size)
-	c.write(head, appendField(nil, 1, rawMeta))
-	var prefix [binary.MaxVarintLen64 + 1]byte
-	for _, item := range items {
-		prefix[0] = 2<<3 | 2
-		n := binary.PutUvarint(prefix[1:], uint64(len(item)))
-		c.write(prefix[:n+1], item)
-	}
-	c.write(tail)
-	c.flush()
-	return finish()
+	return s.streamed(p, func(c *pieces) error {
+		c.buf = appendField(resource.AppendEnvelopeHead(c.buf, apiVersion, kind, size), 1, rawMeta)
+		for i := range items {
+			c.buf = append(c.buf, 2<<3|2)
+			c.buf = binary.AppendUvarint(c.buf, uint64(items[i].size))
+			c.buf = items[i].append(c.buf)
+			c.spill()
+		}
+		c.buf = append(c.buf, resource.EnvelopeTail...)
+		return nil
+	})
 }
 
 func uvarintSize(n int) int {

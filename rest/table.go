@@ -1,18 +1,21 @@
 package rest
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
-	"net/http"
+	"fmt"
 	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Tables are made of rows that are computed from the object each time: cells
-// such as ages change without the object.
+// A row of a table is made once and kept with the record, except for the times
+// that go on: these are put in when it is written.
 
 // nameDescription is what Kubernetes says of metadata.name.
 const nameDescription = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names"
@@ -34,99 +37,191 @@ func columns(def *resource.Definition) []metav1.TableColumnDefinition {
 	return out
 }
 
-// table is metav1.Table with rows that are encoded already.
-type table struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-	Columns         []metav1.TableColumnDefinition `json:"columnDefinitions"`
-	Rows            []row                          `json:"rows"`
-}
+// include is what of the objects is in the rows of a table.
+type include uint8
 
-type row struct {
-	Cells      []any                      `json:"cells"`
-	Conditions []metav1.TableRowCondition `json:"conditions,omitempty"`
-	Object     json.RawMessage            `json:"object"`
-}
+const (
+	includeMetadata include = iota
+	includeNone
+	includeObject
+)
 
-func (s *scope) newTable() (*table, error) {
-	switch v := s.r.URL.Query().Get("includeObject"); v {
-	case "", "None", "Metadata", "Object":
-	default:
-		return nil, apierrors.NewBadRequest("unrecognized includeObject value: " + v)
-	}
-	return &table{TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: s.out.metaVersion()}, Columns: columns(s.def), Rows: []row{}}, nil
-}
-
-// addRow adds the row of a record.
-func (s *scope) addRow(t *table, rec *store.Record) error {
-	obj, err := s.decode(rec)
-	if err != nil {
-		return err
-	}
-	var r row
-	if s.def.Cells != nil {
-		if r.Cells, err = s.def.Cells(obj); err != nil {
-			return err
-		}
-	} else {
-		r.Cells = []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}
-	}
-	if s.def.RowConditions != nil {
-		r.Conditions = s.def.RowConditions(obj)
-	}
-	switch s.r.URL.Query().Get("includeObject") {
+// included reads what a client wants in the rows.
+func (s *scope) included() (include, error) {
+	switch v, _ := request.Param(s.r.URL.RawQuery, "includeObject"); v {
+	case "", "Metadata":
+		return includeMetadata, nil
 	case "None":
+		return includeNone, nil
 	case "Object":
+		return includeObject, nil
+	default:
+		return 0, apierrors.NewBadRequest("unrecognized includeObject value: " + v)
+	}
+}
+
+// appendTable appends a table up to its first row.
+func (s *scope) appendTable(dst []byte, meta metav1.ListMeta, columns []metav1.TableColumnDefinition) []byte {
+	dst = append(dst, `{"kind":"Table","apiVersion":"`...)
+	dst = append(dst, s.out.metaVersion()...)
+	dst = append(dst, `","metadata":`...)
+	dst = appendJSON(dst, meta)
+	dst = append(dst, `,"columnDefinitions":`...)
+	dst = appendJSON(dst, columns)
+	return append(dst, `,"rows":[`...)
+}
+
+const tableEnd = "]}"
+
+// appendJSON appends a value that can always be encoded.
+func appendJSON(dst []byte, v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return append(dst, b...)
+}
+
+// appendRow appends the row of a record.
+func (s *scope) appendRow(dst []byte, rec *store.Record, incl include) ([]byte, error) {
+	row, err := rec.Form(s.formID(formRow), s.makeRow)
+	if err != nil {
+		return nil, err
+	}
+	dst = appendTimes(dst, row, s.req.Received)
+	dst = append(dst, `,"object":`...)
+	switch incl {
+	case includeNone:
+		dst = append(dst, "null"...)
+	case includeObject:
 		body, err := s.jsonBody(rec)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		r.Object = s.served.AppendJSON(nil, body)
+		dst = s.served.AppendJSON(dst, body)
 	default:
-		if r.Object, err = s.metadataJSON(nil, rec); err != nil {
-			return err
+		if dst, err = s.appendMetadata(dst, rec); err != nil {
+			return nil, err
 		}
 	}
-	t.Rows = append(t.Rows, r)
-	return nil
+	return append(dst, '}'), nil
+}
+
+// makeRow makes a row without its object: {"cells":[…],"conditions":[…]
+// Times that go on are marked.
+func (s *scope) makeRow(rec *store.Record) ([]byte, error) {
+	obj, err := s.decode(rec)
+	if err != nil {
+		return nil, err
+	}
+	var cells []any
+	if s.def.Cells != nil {
+		if cells, err = s.def.Cells(obj); err != nil {
+			return nil, err
+		}
+	} else {
+		cells = []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}
+	}
+	row := []byte(`{"cells":[`)
+	for i, cell := range cells {
+		if i > 0 {
+			row = append(row, ',')
+		}
+		if row, err = appendCell(row, cell); err != nil {
+			return nil, err
+		}
+	}
+	row = append(row, ']')
+	if s.def.RowConditions != nil {
+		if conditions := s.def.RowConditions(obj); len(conditions) > 0 {
+			row = appendJSON(append(row, `,"conditions":`...), conditions)
+		}
+	}
+	return row, nil
+}
+
+// appendCell appends a cell. A time that goes on is a mark, which JSON has
+// nowhere, and the seconds since 1970.
+func appendCell(dst []byte, cell any) ([]byte, error) {
+	switch cell := cell.(type) {
+	case resource.Since:
+		return appendCell(dst, resource.Text{cell})
+	case resource.Text:
+		dst = append(dst, '"')
+		for _, part := range cell {
+			since, ok := part.(resource.Since)
+			if !ok || time.Time(since).IsZero() {
+				quoted := appendJSON(nil, fmt.Sprint(part))
+				dst = append(dst, quoted[1:len(quoted)-1]...)
+				continue
+			}
+			dst = append(dst, timeMark)
+			dst = binary.BigEndian.AppendUint64(dst, uint64(time.Time(since).Unix()))
+		}
+		return append(dst, '"'), nil
+	}
+	b, err := json.Marshal(cell)
+	return append(dst, b...), err
+}
+
+const timeMark = 0
+
+// appendTimes appends a row with what its times say at a moment.
+func appendTimes(dst, row []byte, now time.Time) []byte {
+	for {
+		i := bytes.IndexByte(row, timeMark)
+		if i < 0 {
+			return append(dst, row...)
+		}
+		dst = append(dst, row[:i]...)
+		since := resource.Since(time.Unix(int64(binary.BigEndian.Uint64(row[i+1:])), 0))
+		dst = append(dst, since.At(now)...)
+		row = row[i+9:]
+	}
 }
 
 // writeTable answers with a table of a list.
 func (s *scope) writeTable(p *page) error {
-	t, err := s.newTable()
+	incl, err := s.included()
 	if err != nil {
 		return err
 	}
-	t.ListMeta = p.meta()
-	for _, rec := range p.records {
-		if err := s.addRow(t, rec); err != nil {
-			return err
+	if err := s.convertible(p); err != nil {
+		return err
+	}
+	return s.streamed(p, func(c *pieces) (err error) {
+		c.buf = s.appendTable(c.buf, p.meta(), columns(s.def))
+		for i, rec := range p.records {
+			if i > 0 {
+				c.buf = append(c.buf, ',')
+			}
+			if c.buf, err = s.appendRow(c.buf, rec, incl); err != nil {
+				return err
+			}
+			c.spill()
 		}
-	}
-	body, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
-	s.write(http.StatusOK, body)
-	return nil
+		c.buf = append(c.buf, tableEnd...)
+		return nil
+	})
 }
 
-// tableObject appends a table with one row.
-func (s *scope) tableObject(dst []byte, rec *store.Record) ([]byte, error) {
-	t, err := s.newTable()
+// tableObject appends a table with one row. In a watch, only the first has
+// columns.
+func (s *scope) tableObject(dst []byte, rec *store.Record, first bool) ([]byte, error) {
+	incl, err := s.included()
 	if err != nil {
 		return nil, err
 	}
-	t.ResourceVersion = revisionString(rec.Revision)
-	if rec.Revision == 0 {
-		t.ResourceVersion = ""
+	meta, cols := metav1.ListMeta{}, []metav1.TableColumnDefinition(nil)
+	if rec.Revision != 0 {
+		meta.ResourceVersion = revisionString(rec.Revision)
 	}
-	if err := s.addRow(t, rec); err != nil {
+	if first {
+		cols = columns(s.def)
+	}
+	dst = s.appendTable(dst, meta, cols)
+	if dst, err = s.appendRow(dst, rec, incl); err != nil {
 		return nil, err
 	}
-	body, err := json.Marshal(t)
-	if err != nil {
-		return nil, err
-	}
-	return append(dst, body...), nil
+	return append(dst, tableEnd...), nil
 }

@@ -3,7 +3,6 @@ package rest
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -50,9 +49,8 @@ func (s *scope) watch() error {
 	ctx, cancel := context.WithTimeout(s.ctx(), timeout)
 	defer cancel()
 
-	st := &stream{s: s, flush: http.NewResponseController(s.w)}
-	s.w.Header().Set("Content-Type", s.out.contentType())
-	s.w.WriteHeader(http.StatusOK)
+	st := s.beginStream()
+	defer st.free()
 	if err := st.flush.Flush(); err != nil {
 		return nil
 	}
@@ -71,7 +69,7 @@ func (s *scope) watch() error {
 			return nil
 		}
 		for _, ev := range events {
-			if err := st.event(ev); err != nil {
+			if err := st.event(eventName(ev.Type), ev.Record); err != nil {
 				st.error(s.translate(err))
 				st.send()
 				return nil
@@ -110,9 +108,8 @@ func (s *scope) watch() error {
 
 // watchExpired answers a watch from a revision that is not kept any more.
 func (s *scope) watchExpired(revision int64) error {
-	st := &stream{s: s, flush: http.NewResponseController(s.w)}
-	s.w.Header().Set("Content-Type", s.out.contentType())
-	s.w.WriteHeader(http.StatusOK)
+	st := s.beginStream()
+	defer st.free()
 	st.error(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, s.h.Store.Revision())))
 	st.send()
 	return nil
@@ -149,18 +146,49 @@ func (s *scope) watchError(err error) error {
 
 // stream writes events. They are gathered and sent together.
 type stream struct {
+	*pieces
 	s     *scope
 	flush *http.ResponseController
-	buf   []byte
-	obj   []byte
+	// tables is how many events were written as tables: the first has columns.
+	tables int
 }
 
-func (st *stream) event(ev store.Event) error {
-	var err error
-	if st.obj, err = st.s.object(st.obj[:0], ev.Record); err != nil {
+// beginStream answers with a stream.
+func (s *scope) beginStream() *stream {
+	st := &stream{pieces: newPieces(s.w), s: s, flush: http.NewResponseController(s.w)}
+	s.w.Header().Set("Content-Type", s.out.contentType())
+	s.w.WriteHeader(http.StatusOK)
+	return st
+}
+
+// event appends an event about a record.
+func (st *stream) event(name string, rec *store.Record) (err error) {
+	s := st.s
+	start := len(st.buf)
+	if s.out.media == mediaProto {
+		it, err := s.protoItem(rec)
+		if err != nil {
+			return err
+		}
+		st.buf = s.appendProtoItem(appendProtoFrame(st.buf, name, s.protoItemSize(&it)), &it)
+		st.spill()
+		return nil
+	}
+	st.buf = append(st.buf, `{"type":"`...)
+	st.buf = append(st.buf, name...)
+	st.buf = append(st.buf, `","object":`...)
+	if s.out.view == viewTable {
+		st.buf, err = s.tableObject(st.buf, rec, st.tables == 0)
+		st.tables++
+	} else {
+		st.buf, err = s.object(st.buf, rec)
+	}
+	if err != nil {
+		st.buf = st.buf[:start]
 		return err
 	}
-	st.frame(eventName(ev.Type), st.obj)
+	st.buf = append(st.buf, "}\n"...)
+	st.spill()
 	return nil
 }
 
@@ -174,39 +202,32 @@ func eventName(t store.EventType) string {
 	return "DELETED"
 }
 
-// frame appends an event of any kind.
-func (st *stream) frame(name string, object []byte) {
-	if st.s.out.media != mediaProto {
-		st.buf = append(st.buf, `{"type":"`...)
-		st.buf = append(st.buf, name...)
-		st.buf = append(st.buf, `","object":`...)
-		st.buf = append(st.buf, object...)
-		st.buf = append(st.buf, "}\n"...)
-		return
-	}
-	// A WatchEvent: the type, and a RawExtension that holds the object.
-	raw := 1 + uvarintSize(len(object)) + len(object)
+// appendProtoFrame appends a WatchEvent up to the object, whose size is given:
+// the type, and a RawExtension that holds the object.
+func appendProtoFrame(dst []byte, name string, object int) []byte {
+	raw := 1 + uvarintSize(object) + object
 	size := 1 + uvarintSize(len(name)) + len(name) + 1 + uvarintSize(raw) + raw
-	st.buf = binary.BigEndian.AppendUint32(st.buf, uint32(size))
-	st.buf = appendField(st.buf, 1, []byte(name))
-	st.buf = append(st.buf, 2<<3|2)
-	st.buf = binary.AppendUvarint(st.buf, uint64(raw))
-	st.buf = appendField(st.buf, 1, object)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
+	dst = appendField(dst, 1, []byte(name))
+	dst = append(dst, 2<<3|2)
+	dst = binary.AppendUvarint(dst, uint64(raw))
+	dst = append(dst, 1<<3|2)
+	return binary.AppendUvarint(dst, uint64(object))
 }
 
 // bookmark appends an object that says only how far the watch is.
 func (st *stream) bookmark(revision int64, end bool) {
-	obj := st.s.served.Version.New()
+	obj := st.s.def.HubVersion().New()
 	obj.SetResourceVersion(revisionString(revision))
 	if end {
 		obj.SetAnnotations(map[string]string{initialEventsEnd: "true"})
 	}
-	rec, err := st.s.bookmarkRecord(obj)
-	if err != nil {
-		return
+	rec, err := st.s.unstored(obj)
+	if err == nil {
+		err = st.event("BOOKMARK", rec)
 	}
-	if st.obj, err = st.s.object(st.obj[:0], rec); err == nil {
-		st.frame("BOOKMARK", st.obj)
+	if err != nil {
+		st.s.h.log().Warn("bookmark left out", "resource", st.s.def.Resource, "error", err)
 	}
 }
 
@@ -219,26 +240,21 @@ func (st *stream) error(err error) {
 	status := known.Status()
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	if st.s.out.media == mediaProto {
-		raw, err := status.Marshal()
-		if err == nil {
-			st.frame("ERROR", appendStatusEnvelope(raw))
+		if raw, err := status.Marshal(); err == nil {
+			body := appendStatusEnvelope(raw)
+			st.buf = append(appendProtoFrame(st.buf, "ERROR", len(body)), body...)
 		}
 		return
 	}
-	if b, err := json.Marshal(status); err == nil {
-		st.frame("ERROR", b)
-	}
+	st.buf = append(st.buf, `{"type":"ERROR","object":`...)
+	st.buf = append(appendJSON(st.buf, status), "}\n"...)
 }
 
 // send writes what has been gathered and reports whether the client is there.
 func (st *stream) send() bool {
 	if len(st.buf) == 0 {
-		return true
+		return st.err == nil
 	}
-	_, err := st.s.w.Write(st.buf)
-	if cap(st.buf) > 1<<20 {
-		st.buf, st.obj = nil, nil
-	}
-	st.buf = st.buf[:0]
-	return err == nil && st.flush.Flush() == nil
+	st.pieces.flush()
+	return st.err == nil && st.flush.Flush() == nil
 }

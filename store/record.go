@@ -2,7 +2,6 @@ package store
 
 import (
 	"strings"
-	"sync/atomic"
 
 	"github.com/apikeel/kelson/resource"
 )
@@ -22,52 +21,23 @@ type Record struct {
 
 	labels []string // key, value, key, value…, as in the object
 	fields []string // values in the order of the definition's Fields
-	forms  atomic.Pointer[form]
-}
-
-// form is one encoding of a record, in a list of those that it has.
-type form struct {
-	id    FormID
-	bytes []byte
-	next  *form
-}
-
-// FormID names a way to encode records of a resource. Those who encode give
-// out the numbers.
-type FormID int
-
-// Form returns the encoding of the record that make makes, which is called
-// at most a few times however many ask. The bytes are shared: do not change them.
-func (r *Record) Form(id FormID, make func(*Record) ([]byte, error)) ([]byte, error) {
-	first := r.forms.Load()
-	for f := first; f != nil; f = f.next {
-		if f.id == id {
-			return f.bytes, nil
-		}
-	}
-	b, err := make(r)
-	if err != nil {
-		return nil, err
-	}
-	added := &form{id: id, bytes: b}
-	for {
-		added.next = first
-		if r.forms.CompareAndSwap(first, added) {
-			return b, nil
-		}
-		first = r.forms.Load()
-		for f := first; f != nil; f = f.next {
-			if f.id == id {
-				return f.bytes, nil // somebody was faster
-			}
-		}
-	}
+	forms  *forms   // nil in records that no store has made
 }
 
 // at returns the record as if it had been written at another revision: the
 // last state of an object that is gone carries the revision of its deletion.
 func (r *Record) at(revision int64) *Record {
-	return &Record{Key: r.Key, Namespace: r.Namespace, Name: r.Name, Revision: revision, Stored: r.Stored, labels: r.labels, fields: r.fields}
+	rec := *r
+	rec.Revision, rec.forms = revision, &forms{budget: r.forms.budget}
+	return &rec
+}
+
+// committed returns a record that was made before its write, with the revision
+// of it. All who call it for that write share the forms.
+func (r *Record) committed(revision int64) *Record {
+	rec := *r
+	rec.Revision = revision
+	return &rec
 }
 
 // size is what the record holds in memory, roughly.
@@ -138,7 +108,7 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 			return nil, err
 		}
 	}
-	rec := &Record{Key: key, Revision: revision, Stored: stored}
+	rec := &Record{Key: key, Revision: revision, Stored: stored, forms: &forms{budget: &r.store.forms}}
 	rec.Namespace, rec.Name = r.split(key)
 	if labels := obj.GetLabels(); len(labels) > 0 {
 		rec.labels = make([]string, 0, 2*len(labels))

@@ -59,6 +59,9 @@ type Codec interface {
 type Options struct {
 	// Root is the prefix of all keys; storage.Root unless set.
 	Root string
+	// FormBytes is how many bytes of encodings are kept; DefaultFormBytes
+	// unless set.
+	FormBytes int64
 	// Logger gets what goes on behind the calls; nil discards it.
 	Logger *slog.Logger
 }
@@ -68,6 +71,7 @@ type Store struct {
 	backend storage.Backend
 	root    string
 	log     *slog.Logger
+	forms   formBudget
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -86,6 +90,9 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	if opts.Root == "" {
 		opts.Root = storage.Root
 	}
+	if opts.FormBytes == 0 {
+		opts.FormBytes = DefaultFormBytes
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -93,6 +100,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 		backend: backend, root: opts.Root, log: opts.Logger,
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
 	}
+	s.forms.limit, s.forms.each = opts.FormBytes, s.eachForms
 	position, err := backend.Revision(ctx)
 	if err != nil {
 		return nil, err

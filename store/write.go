@@ -46,7 +46,7 @@ func (p *pending) take(key string, revision int64, stored []byte) (*Record, erro
 	if !bytes.Equal(rec.Stored, stored) {
 		return nil, nil
 	}
-	made := rec.at(revision)
+	made := rec.committed(revision)
 	made.Stored = stored
 	return made, nil
 }
@@ -70,7 +70,7 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	if err != nil {
 		return nil, err
 	}
-	return rec.at(kv.ModRevision), nil
+	return rec.committed(kv.ModRevision), nil
 }
 
 // prepare encodes an object into a record that has no revision yet.
@@ -133,7 +133,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		if err != nil {
 			return nil, err
 		}
-		return rec.at(kv.ModRevision), nil
+		return rec.committed(kv.ModRevision), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
 }

@@ -310,7 +310,7 @@ func TestScale(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: scale %+v, want %+v", name, got, want)
 		}
-		if cells, err := p.Cells(got); err != nil || !reflect.DeepEqual(cells, []any{"x", int64(1), int64(2), "<unknown>"}) {
+		if cells, err := p.Cells(got); err != nil || !reflect.DeepEqual(cells, []any{"x", int64(1), int64(2), resource.Since{}}) {
 			t.Errorf("%s: cells %v, %v", name, cells, err)
 		}
 		s := sub.New().(*autoscalingv1.Scale)

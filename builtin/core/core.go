@@ -14,7 +14,6 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -92,13 +91,8 @@ func AgeColumn() resource.Column {
 	return resource.Column{Name: "Age", Type: "string", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}
 }
 
-// Since says how long ago a moment was, as tables do.
-func Since(t time.Time) string {
-	if t.IsZero() {
-		return "<unknown>"
-	}
-	return duration.HumanDuration(time.Since(t))
-}
+// Since is a cell that says how long ago a moment was.
+func Since(t time.Time) resource.Since { return resource.Since(t) }
 
 // invalid makes an error of each message.
 func invalid(path *field.Path, value any, messages []string) field.ErrorList {

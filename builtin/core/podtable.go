@@ -31,9 +31,9 @@ func podColumns() []resource.Column {
 
 func podCells(pod *corev1.Pod) []any {
 	s := summarize(pod)
-	restarts := strconv.Itoa(s.restarts)
+	var restarts any = strconv.Itoa(s.restarts)
 	if s.restarts != 0 && !s.lastRestart.IsZero() {
-		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, Since(s.lastRestart))
+		restarts = resource.Text{fmt.Sprintf("%d (", s.restarts), Since(s.lastRestart), " ago)"}
 	}
 	ip := ""
 	if len(pod.Status.PodIPs) > 0 {

@@ -1,0 +1,50 @@
+package rest
+
+import (
+	"io"
+	"sync"
+)
+
+// pieceSize is how much is written at a time: over HTTP/2 and TLS many small
+// writes cost several times as much.
+const pieceSize = 256 << 10
+
+// pieces gathers what is written into large pieces. Who writes appends to buf,
+// and calls spill now and then.
+type pieces struct {
+	w   io.Writer
+	buf []byte
+	err error // of the first write that failed
+}
+
+// piecePool keeps buffers between answers. A list of any size needs one.
+var piecePool = sync.Pool{New: func() any { return &pieces{buf: make([]byte, 0, pieceSize+pieceSize/8)} }}
+
+func newPieces(w io.Writer) *pieces {
+	c := piecePool.Get().(*pieces)
+	c.w = w
+	return c
+}
+
+// free gives the buffer back, unless an object made it large.
+func (c *pieces) free() {
+	if cap(c.buf) <= 2*pieceSize {
+		c.w, c.buf, c.err = nil, c.buf[:0], nil
+		piecePool.Put(c)
+	}
+}
+
+// spill writes what there is if it is enough for a piece.
+func (c *pieces) spill() {
+	if len(c.buf) >= pieceSize {
+		c.flush()
+	}
+}
+
+// flush writes what there is.
+func (c *pieces) flush() {
+	if c.err == nil && len(c.buf) > 0 {
+		_, c.err = c.w.Write(c.buf)
+	}
+	c.buf = c.buf[:0]
+}
