@@ -1,0 +1,145 @@
+package rest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/store"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+)
+
+// sink is a client that throws the answer away and looks at the memory.
+type sink struct {
+	*httptest.ResponseRecorder
+	bytes, pieces int
+	peak          uint64
+}
+
+func (s *sink) Write(b []byte) (int, error) {
+	s.bytes += len(b)
+	if s.pieces++; s.pieces%16 == 0 {
+		s.peak = max(s.peak, liveBytes())
+	}
+	return len(b), nil
+}
+
+func liveBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// serveConfigMaps returns a handler with config maps, each with so many bytes.
+func serveConfigMaps(t testing.TB, objects, size int, formBytes int64) *Handler {
+	t.Helper()
+	backend, err := engine.Open(engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { backend.Close() })
+	s, err := store.Open(context.Background(), backend, store.Options{FormBytes: formBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	catalog, err := resource.NewCatalog(resource.Group{Resources: []resource.Definition{{
+		Resource: "configmaps", Kind: "ConfigMap", Namespaced: true,
+		Versions: []resource.Version{{
+			Name: "v1", New: func() resource.Object { return new(corev1.ConfigMap) },
+			NewList: func() apiruntime.Object { return new(corev1.ConfigMapList) },
+		}},
+		Columns: []resource.Column{{Name: "Name", Type: "string"}, {Name: "Age", Type: "string"}, {Name: "Changed", Type: "string"}},
+		Cells: resource.CellsFunc(func(c *corev1.ConfigMap) []any {
+			since := resource.Since(c.CreationTimestamp.Time)
+			return []any{c.Name, since, resource.Text{"<", since, " ago>"}}
+		}),
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Handler{Catalog: func() *resource.Catalog { return catalog }, Store: s}
+	ctx := request.With(context.Background(), &request.Request{Received: time.Unix(1000, 0)})
+	for i := range objects {
+		obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("c%04d", i)}}
+		if size > 0 {
+			obj.Data = map[string]string{"data": strings.Repeat("x", size)}
+		}
+		if err := h.Ensure(ctx, "", "configmaps", obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+// list sends a request for all config maps.
+func list(h *Handler, w http.ResponseWriter, accept string, now time.Time) bool {
+	r := httptest.NewRequest(http.MethodGet, "/api/v1/configmaps", nil)
+	r.Header.Set("Accept", accept)
+	info, err := request.Parse(r)
+	if err != nil {
+		panic(err)
+	}
+	return h.Route(w, r.WithContext(request.With(r.Context(), &request.Request{Info: info, Received: now})))
+}
+
+// TestLargeList reads a list that is larger than the memory it may take.
+func TestLargeList(t *testing.T) {
+	const objects, size, room = 120, 100 << 10, 5 << 20
+	h := serveConfigMaps(t, objects, size, room/4)
+	list(h, httptest.NewRecorder(), typeJSON+";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", time.Now()) // fills the cache
+	for _, accept := range []string{typeJSON, typeProto, typeJSON + ";as=Table;v=v1;g=meta.k8s.io"} {
+		before := liveBytes()
+		w := &sink{ResponseRecorder: httptest.NewRecorder()}
+		if !list(h, w, accept, time.Now()) || w.Code != http.StatusOK {
+			t.Fatalf("%s: status %d", accept, w.Code)
+		}
+		if !strings.Contains(accept, "Table") && w.bytes < objects*size {
+			t.Errorf("%s: %d bytes for %d", accept, w.bytes, objects*size)
+		}
+		if w.peak > before+room {
+			t.Errorf("%s: the memory grew by %d bytes while %d were written", accept, w.peak-before, w.bytes)
+		}
+	}
+}
+
+// TestTableTimes keeps rows, but not what goes on with time in them.
+func TestTableTimes(t *testing.T) {
+	h := serveConfigMaps(t, 1, 0, 0)
+	for _, test := range []struct {
+		after time.Duration
+		cells string
+	}{
+		{0, `{"cells":["c0000","0s","\u003c0s ago\u003e"],"object":{`},
+		{90 * time.Second, `{"cells":["c0000","90s","\u003c90s ago\u003e"],"object":{`},
+		{50 * time.Hour, `{"cells":["c0000","2d2h","\u003c2d2h ago\u003e"],"object":{`},
+	} {
+		w := httptest.NewRecorder()
+		list(h, w, typeJSON+";as=Table;v=v1;g=meta.k8s.io", time.Unix(1000, 0).Add(test.after))
+		if body := w.Body.String(); !strings.Contains(body, test.cells) {
+			t.Errorf("after %v: %s", test.after, body)
+		}
+	}
+}
+
+// BenchmarkTable is a table of many rows without a network.
+func BenchmarkTable(b *testing.B) {
+	h := serveConfigMaps(b, 1000, 100, 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		w := &sink{ResponseRecorder: httptest.NewRecorder()}
+		list(h, w, typeJSON+";as=Table;v=v1;g=meta.k8s.io", time.Now())
+		b.SetBytes(int64(w.bytes))
+	}
+}
