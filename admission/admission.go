@@ -1,0 +1,193 @@
+// Package admission is what stands between a request that may be made and the
+// object that is stored: plugins that change writes, and plugins that refuse
+// them.
+//
+// A Plugin is a small value. It says once which writes it cares about; nothing
+// runs for a write that no plugin does. The built-in ones are files and folders
+// beside this one; a server of one's own adds its own to the Chain.
+//
+// # The place in a write
+//
+//	decode → defaults → owners of fields → Admit → strategy → rules → Validate → commit
+//
+// Admit sees the object as the client wants it, and may change it. Validate sees
+// what will be stored, and must not. An update that has to be repeated, since
+// somebody else was faster, goes through both again. Objects are of the hub
+// version.
+package admission
+
+import (
+	"context"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Operation is a kind of write.
+type Operation string
+
+// The operations, as webhooks and policies call them.
+const (
+	Create  Operation = "CREATE"
+	Update  Operation = "UPDATE"
+	Delete  Operation = "DELETE"
+	Connect Operation = "CONNECT"
+)
+
+// Attributes is one write on its way to the store.
+type Attributes struct {
+	Operation Operation
+	// Served is the resource in the version of the request.
+	Served      *resource.Served
+	Subresource string
+	Namespace   string
+	// Name is empty if the server is to make one up.
+	Name string
+
+	// Object as it will be, nil on delete. With a subresource that has a kind of
+	// its own it is of that kind, as is Old. On connect it is the options.
+	Object runtime.Object
+	// Old is the object as it is, nil on create and connect.
+	Old runtime.Object
+	// Kind of Object and Old in the version of the request.
+	Kind schema.GroupVersionKind
+	// Options of the request: metav1.CreateOptions and so on.
+	Options runtime.Object
+	DryRun  bool
+
+	// Request is who asks, and collects warnings and annotations.
+	Request *request.Request
+}
+
+// GroupResource returns what is written.
+func (a *Attributes) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: a.Served.Definition.Group, Resource: a.Served.Definition.Resource}
+}
+
+// Forbidden is the error of a plugin that refuses a write.
+func (a *Attributes) Forbidden(err error) error {
+	name := a.Name
+	if name == "" {
+		name = "Unknown"
+		if obj, ok := a.Object.(resource.Object); ok && obj.GetGenerateName() != "" {
+			name = obj.GetGenerateName()
+		}
+	}
+	return apierrors.NewForbidden(a.GroupResource(), name, err)
+}
+
+// Target is a kind of write: an operation on a resource, or on a subresource
+// of one.
+type Target struct {
+	Operation   Operation
+	Group       string
+	Resource    string
+	Subresource string
+}
+
+// Plugin has a say in the writes that it handles. It is a Mutator, a Validator,
+// or both. Plugins are used by many goroutines at once.
+type Plugin interface {
+	// Name as the flags spell it: NamespaceLifecycle.
+	Name() string
+	// Handles reports whether the plugin wants to see such writes. It is asked
+	// once for each kind.
+	Handles(t Target) bool
+}
+
+// Mutator is a Plugin that may change objects.
+type Mutator interface {
+	Plugin
+	Admit(ctx context.Context, a *Attributes) error
+}
+
+// Validator is a Plugin that only looks.
+type Validator interface {
+	Plugin
+	Validate(ctx context.Context, a *Attributes) error
+}
+
+// Objects is how plugins look at what is stored. Reads are from memory, and
+// may be a moment old unless a plugin asks for the newest.
+type Objects interface {
+	// Get returns an object that must not be changed; the error for one that is
+	// not there is a NotFound.
+	Get(ctx context.Context, group, resource, namespace, name string) (resource.Object, error)
+	// GetNewest is Get after everything that has been acknowledged.
+	GetNewest(ctx context.Context, group, resource, namespace, name string) (resource.Object, error)
+	// List returns the objects of a namespace, or of all with an empty one.
+	List(ctx context.Context, group, resource, namespace string) ([]resource.Object, error)
+}
+
+// Chain is plugins in the order in which they are asked. The zero value, and
+// nil, admit everything.
+type Chain struct {
+	plugins []Plugin
+	plans   sync.Map // Target → *plan
+}
+
+// plan is who is asked about a kind of write.
+type plan struct {
+	mutators   []Mutator
+	validators []Validator
+}
+
+// NewChain returns a chain of plugins.
+func NewChain(plugins ...Plugin) *Chain { return &Chain{plugins: plugins} }
+
+func (c *Chain) plan(a *Attributes) *plan {
+	t := Target{a.Operation, a.Served.Definition.Group, a.Served.Definition.Resource, a.Subresource}
+	if p, ok := c.plans.Load(t); ok {
+		return p.(*plan)
+	}
+	p := &plan{}
+	for _, plugin := range c.plugins {
+		if !plugin.Handles(t) {
+			continue
+		}
+		if m, ok := plugin.(Mutator); ok {
+			p.mutators = append(p.mutators, m)
+		}
+		if v, ok := plugin.(Validator); ok {
+			p.validators = append(p.validators, v)
+		}
+	}
+	c.plans.Store(t, p)
+	return p
+}
+
+// Admit lets the plugins change a write. The first error refuses it.
+func (c *Chain) Admit(ctx context.Context, a *Attributes) error {
+	if c == nil {
+		return nil
+	}
+	for _, m := range c.plan(a).mutators {
+		if err := m.Admit(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validate asks the plugins about a write as it will be stored. The first
+// error refuses it.
+func (c *Chain) Validate(ctx context.Context, a *Attributes) error {
+	if c == nil {
+		return nil
+	}
+	for _, v := range c.plan(a).validators {
+		if err := v.Validate(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validates reports whether anybody looks at such a write, so that who builds
+// what they need can leave it.
+func (c *Chain) Validates(a *Attributes) bool { return c != nil && len(c.plan(a).validators) > 0 }

@@ -1,0 +1,272 @@
+// Package schema is what the schema of a custom resource does to objects: it
+// takes out what it does not know, fills in defaults, and says what is wrong.
+//
+// A Schema is made from the JSONSchemaProps of a definition when somebody first
+// needs it, and is shared by all who have an equal one. It assumes that the
+// schema is structural: the rules of a definition see to that.
+//
+// # Validation in two steps
+//
+// Nearly every object is valid, so a quick walk over the object (Schema.holds)
+// decides that first; it is sure or it is not. Only when it is not, the schema
+// validation of kube-openapi is asked, whose verdict and words are those that
+// Kubernetes users know.
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// maxDepth bounds how deeply schemas nest.
+const maxDepth = 128
+
+// Schema is a schema, compiled. It is never changed.
+type Schema struct {
+	root  *node
+	props *apiextensions.JSONSchemaProps
+	slow  slow
+}
+
+// node is the schema of one value.
+type node struct {
+	kind       kind
+	nullable   bool
+	preserve   bool // x-kubernetes-preserve-unknown-fields
+	embedded   bool // x-kubernetes-embedded-resource
+	properties map[string]*node
+	// additional is the schema of properties that are not listed; open tells
+	// that there may be such, whatever they are.
+	additional *node
+	open       bool
+	items      *node
+
+	fallback any // the default
+	// defaults tells that there is a default here or below.
+	defaults bool
+	// metadata tells that there is an embedded resource here or below.
+	metadata bool
+	// keyed tells that there is a list that is a set or map here or below.
+	keyed bool
+
+	listType string
+	listKeys []string
+
+	// What a value must fulfil. The zero value of unsure means that holds
+	// knows all of it.
+	required     []string
+	enum         []any
+	minimum      *float64
+	maximum      *float64
+	above, below bool // the bounds are exclusive
+	multipleOf   *float64
+	minLength    *int64
+	maxLength    *int64
+	minItems     *int64
+	maxItems     *int64
+	minProps     *int64
+	maxProps     *int64
+	pattern      *regexp.Regexp
+	format       string
+	allOf, anyOf []*node
+	unsure       bool
+}
+
+// kind is a type of values; any stands for a schema that names none.
+type kind uint8
+
+const (
+	kindAny kind = iota
+	kindObject
+	kindArray
+	kindString
+	kindInteger
+	kindNumber
+	kindBoolean
+	kindIntOrString
+)
+
+// Compile makes a schema. An error means that it is not one that a definition
+// may have.
+func Compile(props *apiextensions.JSONSchemaProps) (*Schema, error) {
+	root, err := compile(props, 0)
+	if err != nil {
+		return nil, err
+	}
+	if root == nil {
+		root = &node{kind: kindObject, preserve: true}
+	}
+	s := &Schema{root: root, props: props}
+	// Defaults must themselves be free of what the schema does not know.
+	pruneDefaults(root)
+	return s, nil
+}
+
+func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
+	if p == nil {
+		return nil, nil
+	}
+	if depth > maxDepth {
+		return nil, fmt.Errorf("the schema is nested more than %d levels deep", maxDepth)
+	}
+	n := &node{
+		nullable: p.Nullable, embedded: p.XEmbeddedResource, required: p.Required,
+		minimum: p.Minimum, maximum: p.Maximum, above: p.ExclusiveMinimum, below: p.ExclusiveMaximum, multipleOf: p.MultipleOf,
+		minLength: p.MinLength, maxLength: p.MaxLength, minItems: p.MinItems, maxItems: p.MaxItems,
+		minProps: p.MinProperties, maxProps: p.MaxProperties,
+		listKeys: p.XListMapKeys, metadata: p.XEmbeddedResource,
+	}
+	switch {
+	case p.XIntOrString:
+		n.kind = kindIntOrString
+	case p.Type == "object":
+		n.kind = kindObject
+	case p.Type == "array":
+		n.kind = kindArray
+	case p.Type == "string":
+		n.kind = kindString
+	case p.Type == "integer":
+		n.kind = kindInteger
+	case p.Type == "number":
+		n.kind = kindNumber
+	case p.Type == "boolean":
+		n.kind = kindBoolean
+	case p.Type != "":
+		n.unsure = true
+	}
+	if p.XPreserveUnknownFields != nil {
+		n.preserve = *p.XPreserveUnknownFields
+	}
+	if p.XListType != nil {
+		n.listType = *p.XListType
+		n.keyed = n.listType == "set" || n.listType == "map"
+	}
+	switch n.kind {
+	case kindAny, kindString, kindIntOrString:
+		if checkedFormat("", p.Format) {
+			n.format = p.Format
+		}
+	}
+	if p.Pattern != "" {
+		re, err := regexp.Compile(p.Pattern)
+		if err != nil {
+			n.unsure = true
+		}
+		n.pattern = re
+	}
+	n.unsure = n.unsure || p.UniqueItems || len(p.OneOf) > 0 || p.Not != nil || len(p.PatternProperties) > 0 ||
+		len(p.Dependencies) > 0 || p.Ref != nil || p.AdditionalItems != nil
+	if p.Default != nil {
+		if err := utiljson.Unmarshal(p.Default.Raw, &n.fallback); err != nil {
+			return nil, fmt.Errorf("default: %w", err)
+		}
+		n.defaults = n.fallback != nil
+	}
+	for _, raw := range p.Enum {
+		var v any
+		if err := utiljson.Unmarshal(raw.Raw, &v); err != nil {
+			return nil, fmt.Errorf("enum: %w", err)
+		}
+		n.enum = append(n.enum, v)
+	}
+	if err := n.compileChildren(p, depth+1); err != nil {
+		return nil, err
+	}
+	var err error
+	if n.allOf, err = compileAll(p.AllOf, depth+1); err != nil {
+		return nil, err
+	}
+	n.anyOf, err = compileAll(p.AnyOf, depth+1)
+	return n, err
+}
+
+func compileAll(list []apiextensions.JSONSchemaProps, depth int) ([]*node, error) {
+	var nodes []*node
+	for i := range list {
+		n, err := compile(&list[i], depth)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, nil
+}
+
+func (n *node) compileChildren(p *apiextensions.JSONSchemaProps, depth int) (err error) {
+	for name := range p.Properties {
+		sub := p.Properties[name]
+		child, err := compile(&sub, depth)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if n.properties == nil {
+			n.properties = make(map[string]*node, len(p.Properties))
+		}
+		n.properties[name] = child
+		n.adopt(child)
+	}
+	if a := p.AdditionalProperties; a != nil {
+		n.open = a.Allows || a.Schema != nil
+		if n.additional, err = compile(a.Schema, depth); err != nil {
+			return err
+		}
+		n.adopt(n.additional)
+		n.unsure = n.unsure || !n.open
+	}
+	if p.Items != nil {
+		if n.items, err = compile(p.Items.Schema, depth); err != nil {
+			return err
+		}
+		n.adopt(n.items)
+		n.unsure = n.unsure || len(p.Items.JSONSchemas) > 0
+	}
+	return nil
+}
+
+// adopt notes what a child needs.
+func (n *node) adopt(child *node) {
+	if child != nil {
+		n.defaults = n.defaults || child.defaults
+		n.metadata = n.metadata || child.metadata
+		n.keyed = n.keyed || child.keyed
+	}
+}
+
+// child returns the schema of a property, nil if there is none.
+func (n *node) child(name string) (c *node, known bool) {
+	if c, ok := n.properties[name]; ok {
+		return c, true
+	}
+	return n.additional, n.open
+}
+
+// Key returns the text by which equal schemas are known.
+func Key(props *apiextensions.JSONSchemaProps) (string, error) {
+	b, err := json.Marshal(props)
+	return string(b), err
+}
+
+// checkedFormat reports whether values of a type are checked for a format. Others
+// are documentation. An empty type is that of strings and of schemas that name
+// none, or several.
+func checkedFormat(kind, format string) bool {
+	switch kind {
+	case "", "string":
+		switch strings.ReplaceAll(format, "-", "") {
+		case "bsonobjectid", "uri", "email", "hostname", "ipv4", "ipv6", "cidr", "mac", "uuid", "uuid3", "uuid4", "uuid5",
+			"isbn", "isbn10", "isbn13", "creditcard", "ssn", "hexcolor", "rgbcolor", "byte", "password", "date", "duration",
+			"datetime", "k8sshortname", "k8slongname":
+			return true
+		}
+	case "integer":
+		return format == "int32" || format == "int64"
+	case "number":
+		return format == "float" || format == "double"
+	}
+	return false
+}

@@ -1,0 +1,360 @@
+package schema
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/cel/common"
+	celopenapi "k8s.io/apiserver/pkg/cel/openapi"
+	openapierrors "k8s.io/kube-openapi/pkg/validation/errors"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kube-openapi/pkg/validation/strfmt"
+	"k8s.io/kube-openapi/pkg/validation/validate"
+)
+
+// Validate returns everything that is wrong with an object.
+func (s *Schema) Validate(obj map[string]any) field.ErrorList {
+	errs := s.values(obj, nil)
+	errs = append(errs, validateResources(nil, obj, s.root)...)
+	return append(errs, validateLists(nil, obj, s.root)...)
+}
+
+// ValidateUpdate returns what is wrong with a changed object. Values that
+// break the schema are left alone where they are as they were.
+func (s *Schema) ValidateUpdate(obj, old map[string]any) field.ErrorList {
+	errs := s.values(obj, old)
+	errs = append(errs, validateResources(nil, obj, s.root)...)
+	lists := validateLists(nil, obj, s.root)
+	if len(lists) > 0 {
+		// Duplicates that were there before may stay.
+		had := map[string]bool{}
+		for _, err := range validateLists(nil, old, s.root) {
+			had[err.Error()] = true
+		}
+		for _, err := range lists {
+			if !had[err.Error()] {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errs
+}
+
+// values checks the values of an object; old is nil on create.
+func (s *Schema) values(obj, old map[string]any) field.ErrorList {
+	if s.root.holds(obj) {
+		return nil
+	}
+	schema, err := s.slow.schema(s.props)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	if schema == nil {
+		return nil
+	}
+	v := validator{schema: schema}
+	if old != nil {
+		v.correlation = common.NewCorrelatedObject(obj, old, &celopenapi.Schema{Schema: schema})
+	}
+	return fieldErrors(v.Validate(obj))
+}
+
+// holds reports whether a value surely fulfils a schema.
+func (n *node) holds(v any) bool {
+	if v == nil {
+		return n.nullable && !n.unsure && n.enum == nil && n.allOf == nil && n.anyOf == nil
+	}
+	if n.unsure || !n.holdsKind(v) {
+		return false
+	}
+	if n.enum != nil && !n.among(v) {
+		return false
+	}
+	for _, all := range n.allOf {
+		if !all.holds(v) {
+			return false
+		}
+	}
+	for i, any := range n.anyOf {
+		if any.holds(v) {
+			break
+		}
+		if i == len(n.anyOf)-1 {
+			return false
+		}
+	}
+	return true
+}
+
+// among reports whether a value is one of a few; only of scalars it can be
+// sure.
+func (n *node) among(v any) bool {
+	switch v.(type) {
+	case string, bool, int64:
+		for _, e := range n.enum {
+			if e == v {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (n *node) holdsKind(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		return (n.kind == kindObject || n.kind == kindAny) && n.holdsObject(v)
+	case []any:
+		return (n.kind == kindArray || n.kind == kindAny) && n.holdsArray(v)
+	case string:
+		return (n.kind == kindString || n.kind == kindIntOrString || n.kind == kindAny) && n.holdsString(v)
+	case int64:
+		switch n.kind {
+		case kindInteger, kindNumber, kindIntOrString, kindAny:
+			return n.holdsNumber(float64(v)) && v == int64(float64(v))
+		}
+	case float64:
+		return (n.kind == kindNumber || n.kind == kindAny) && n.holdsNumber(v)
+	case bool:
+		return n.kind == kindBoolean || n.kind == kindAny
+	}
+	return false
+}
+
+func (n *node) holdsObject(obj map[string]any) bool {
+	for _, name := range n.required {
+		if _, ok := obj[name]; !ok {
+			return false
+		}
+	}
+	if n.minProps != nil && int64(len(obj)) < *n.minProps || n.maxProps != nil && int64(len(obj)) > *n.maxProps {
+		return false
+	}
+	for name, v := range obj {
+		child := n.properties[name]
+		if child == nil {
+			child = n.additional
+		}
+		if child != nil && !child.holds(v) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *node) holdsArray(list []any) bool {
+	if n.minItems != nil && int64(len(list)) < *n.minItems || n.maxItems != nil && int64(len(list)) > *n.maxItems {
+		return false
+	}
+	if n.items == nil {
+		return true
+	}
+	for _, item := range list {
+		if !n.items.holds(item) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *node) holdsString(s string) bool {
+	if n.minLength != nil || n.maxLength != nil {
+		length := int64(utf8.RuneCountInString(s))
+		if n.minLength != nil && length < *n.minLength || n.maxLength != nil && length > *n.maxLength {
+			return false
+		}
+	}
+	if n.pattern != nil && !n.pattern.MatchString(s) {
+		return false
+	}
+	return n.format == "" || strfmt.Default.Validates(n.format, s)
+}
+
+func (n *node) holdsNumber(f float64) bool {
+	// The ranges of formats such as int32 are for the other validator.
+	if math.Abs(f) > math.MaxInt32 || n.multipleOf != nil {
+		return false
+	}
+	if n.minimum != nil && (f < *n.minimum || n.above && f == *n.minimum) {
+		return false
+	}
+	return n.maximum == nil || f < *n.maximum || !n.below && f == *n.maximum
+}
+
+// slow is the schema for the validation of kube-openapi, made when it is first
+// needed.
+type slow struct {
+	once sync.Once
+	made *spec.Schema
+	err  error
+}
+
+func (s *slow) schema(props *apiextensions.JSONSchemaProps) (*spec.Schema, error) {
+	s.once.Do(func() {
+		if props != nil {
+			s.made, s.err = OpenAPI(props)
+		}
+	})
+	return s.made, s.err
+}
+
+// OpenAPI returns a schema as kube-openapi has it, for validation.
+func OpenAPI(props *apiextensions.JSONSchemaProps) (*spec.Schema, error) {
+	raw, err := json.Marshal(props)
+	if err != nil {
+		return nil, err
+	}
+	out := &spec.Schema{}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, err
+	}
+	prepare(out)
+	return out, nil
+}
+
+// prepare adds what the extensions mean for validation, and takes away formats
+// that are not checked.
+func prepare(s *spec.Schema) {
+	if both, _ := s.Extensions.GetBool("x-kubernetes-int-or-string"); both {
+		s.Type = spec.StringOrArray{"integer", "string"}
+	}
+	kind := ""
+	if len(s.Type) == 1 {
+		kind = s.Type[0]
+	}
+	if !checkedFormat(kind, s.Format) {
+		s.Format = ""
+	}
+	each := func(list []spec.Schema) {
+		for i := range list {
+			prepare(&list[i])
+		}
+	}
+	each(s.AllOf)
+	each(s.AnyOf)
+	each(s.OneOf)
+	if s.Not != nil {
+		prepare(s.Not)
+	}
+	for name, p := range s.Properties {
+		prepare(&p)
+		s.Properties[name] = p
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		prepare(s.AdditionalProperties.Schema)
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		prepare(s.Items.Schema)
+	}
+}
+
+// validator validates a value, leaving alone what is as it was before. It
+// passes itself on to the members and items of the value.
+type validator struct {
+	schema      *spec.Schema
+	root        any
+	path        string
+	options     []validate.Option
+	correlation *common.CorrelatedObject // nil if there is nothing to compare with
+}
+
+// Validate implements validate.ValueValidator.
+func (v validator) Validate(value any) *validate.Result {
+	options := v.options
+	if v.correlation != nil {
+		options = append([]validate.Option{func(o *validate.SchemaValidatorOptions) {
+			o.NewValidatorForField, o.NewValidatorForIndex = v.member, v.item
+		}}, options...)
+		value = v.correlation.Value
+	}
+	result := validate.NewSchemaValidator(v.schema, v.root, v.path, strfmt.Default, options...).Validate(value)
+	if !result.IsValid() && v.correlation != nil && v.correlation.CachedDeepEqual() {
+		tolerated := &validate.Result{}
+		tolerated.MergeAsWarnings(result)
+		return tolerated
+	}
+	return result
+}
+
+// SetPath implements validate.ValueValidator.
+func (v validator) SetPath(string) {}
+
+// Applies implements validate.ValueValidator.
+func (v validator) Applies(any, reflect.Kind) bool { return true }
+
+func (v validator) member(name string, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
+	// What kind an object is cannot be compared: both have been converted.
+	if v.path == "" && (name == "kind" || name == "apiVersion") {
+		return validate.NewSchemaValidator(schema, root, path, formats, options...)
+	}
+	return v.below(v.correlation.Key(name), schema, root, path, formats, options)
+}
+
+func (v validator) item(index int, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
+	return v.below(v.correlation.Index(index), schema, root, path, formats, options)
+}
+
+func (v validator) below(c *common.CorrelatedObject, schema *spec.Schema, root any, path string, formats strfmt.Registry, options []validate.Option) validate.ValueValidator {
+	if c == nil {
+		return validate.NewSchemaValidator(schema, root, path, formats, options...)
+	}
+	return validator{schema: schema, root: root, path: path, options: options, correlation: c}
+}
+
+// fieldErrors says what kube-openapi found in the words of the API.
+func fieldErrors(result *validate.Result) (errs field.ErrorList) {
+	for _, err := range result.Errors {
+		problem, ok := err.(*openapierrors.Validation)
+		if !ok {
+			errs = append(errs, field.Invalid(nil, "", err.Error()))
+			continue
+		}
+		var path *field.Path
+		if problem.Name != "" && problem.Name != "." {
+			path = path.Child(strings.TrimPrefix(problem.Name, "."))
+		}
+		errs = append(errs, fieldError(path, problem))
+	}
+	return errs
+}
+
+func fieldError(path *field.Path, problem *openapierrors.Validation) *field.Error {
+	number := func(v any) int {
+		if n, ok := v.(int64); ok {
+			return int(n)
+		}
+		return -1
+	}
+	var value any = ""
+	if problem.Value != nil {
+		value = problem.Value
+	}
+	switch problem.Code() {
+	case openapierrors.RequiredFailCode:
+		return field.Required(path, "")
+	case openapierrors.EnumFailCode:
+		allowed := make([]string, 0, len(problem.Values))
+		for _, v := range problem.Values {
+			text, ok := v.(string)
+			if !ok {
+				b, _ := json.Marshal(v)
+				text = string(b)
+			}
+			allowed = append(allowed, text)
+		}
+		return field.NotSupported(path, problem.Value, allowed)
+	case openapierrors.TooLongFailCode:
+		return field.TooLong(path, "", number(problem.Valid))
+	case openapierrors.MaxItemsFailCode, openapierrors.TooManyPropertiesCode:
+		return field.TooMany(path, number(problem.Value), number(problem.Valid))
+	case openapierrors.InvalidTypeCode:
+		return field.TypeInvalid(path, value, problem.Error())
+	}
+	return field.Invalid(path, value, problem.Error())
+}
