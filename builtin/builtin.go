@@ -6,15 +6,35 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/apps"
+	"github.com/apikeel/kelson/builtin/authentication"
+	"github.com/apikeel/kelson/builtin/autoscaling"
+	"github.com/apikeel/kelson/builtin/batch"
+	"github.com/apikeel/kelson/builtin/certificates"
 	"github.com/apikeel/kelson/builtin/coordination"
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/discovery"
+	"github.com/apikeel/kelson/builtin/dra"
+	"github.com/apikeel/kelson/builtin/flowcontrol"
+	"github.com/apikeel/kelson/builtin/networking"
+	"github.com/apikeel/kelson/builtin/node"
+	"github.com/apikeel/kelson/builtin/policy"
+	"github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/builtin/scheduling"
+	"github.com/apikeel/kelson/builtin/storage"
+	"github.com/apikeel/kelson/builtin/storagemigration"
 	"github.com/apikeel/kelson/resource"
 )
 
 // Config is what the groups need from outside.
 type Config struct {
-	Core core.Config
+	Authentication authentication.Config
+	Core           core.Config
+	Certificates   certificates.Config
+	Admission      admissionregistration.Config
+	Devices        dra.Config
+	RBAC           rbac.Config
 }
 
 // Groups returns the groups.
@@ -22,7 +42,22 @@ func Groups(cfg Config) []resource.Group {
 	groups := []resource.Group{
 		withFinalizerRule(core.Group(cfg.Core)),
 		withFinalizerRule(apps.Group()),
+		authentication.Group(cfg.Authentication),
+		withFinalizerRule(autoscaling.Group()),
+		withFinalizerRule(batch.Group()),
+		withFinalizerRule(certificates.Group(cfg.Certificates)),
+		withFinalizerRule(networking.Group()),
+		policy.Group(),
+		withFinalizerRule(rbac.Group(cfg.RBAC)),
+		withFinalizerRule(storage.Group()),
+		admissionregistration.Group(cfg.Admission),
+		withFinalizerRule(scheduling.Group()),
 		coordination.Group(),
+		node.Group(),
+		withFinalizerRule(discovery.Group()),
+		withFinalizerRule(dra.Group(cfg.Devices)),
+		withFinalizerRule(flowcontrol.Group()),
+		withFinalizerRule(storagemigration.Group()),
 	}
 	for _, g := range groups {
 		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) { wrap(s, once) })

@@ -68,13 +68,13 @@ func TestDefinitions(t *testing.T) {
 			keys[d.StorageKey] = d.Resource
 			for _, s := range d.Subresources {
 				n := 0
-				for _, set := range []bool{s.Part != nil, s.Projection != nil, s.Action != nil} {
+				for _, set := range []bool{s.Part != nil, s.Projection != nil, s.Action != nil, s.Connect != nil} {
 					if set {
 						n++
 					}
 				}
 				if n != 1 {
-					t.Errorf("%s/%s: %d of Part, Projection and Action are set", d.Resource, s.Name, n)
+					t.Errorf("%s/%s: %d of Part, Projection, Action and Connect are set", d.Resource, s.Name, n)
 				}
 			}
 		}

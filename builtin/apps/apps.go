@@ -12,7 +12,10 @@ import (
 // Group returns the group.
 func Group() resource.Group {
 	return resource.Group{Name: appsv1.GroupName, Resources: []resource.Definition{
+		ControllerRevisions(),
+		DaemonSets(),
 		Deployments(),
 		ReplicaSets(),
+		StatefulSets(),
 	}}
 }

@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
@@ -28,6 +25,7 @@ func Deployments() resource.Definition {
 		ValidateUpdate: func(_ context.Context, d, old *appsv1.Deployment) field.ErrorList {
 			return validateDeploymentStatus(&d.Status, &old.Status, field.NewPath("status"))
 		},
+		Resets: []string{"spec", "metadata.labels"},
 	}.Strategy()
 	return resource.Definition{
 		Group:      appsv1.GroupName,
@@ -37,12 +35,7 @@ func Deployments() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "deployments",
-		Versions: []resource.Version{{
-			Name:    "v1",
-			New:     func() resource.Object { return &appsv1.Deployment{} },
-			NewList: func() runtime.Object { return &appsv1.DeploymentList{} },
-			Default: resource.DefaultFunc(defaultDeployment),
-		}},
+		Versions:   deploymentVersions(),
 		Strategy: resource.Rules[*appsv1.Deployment]{
 			PrepareCreate: func(_ context.Context, d *appsv1.Deployment) {
 				d.Status = appsv1.DeploymentStatus{}
@@ -97,6 +90,21 @@ func Deployments() resource.Definition {
 			}
 		}),
 	}
+}
+
+func deploymentVersions() []resource.Version {
+	v1 := resource.VersionOf[appsv1.Deployment, appsv1.DeploymentList]("v1", defaultDeployment)
+	v1.Check = func(obj resource.Object) error {
+		text := obj.GetAnnotations()[appsv1.DeprecatedRollbackTo]
+		if text == "" {
+			return nil
+		}
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			return fmt.Errorf("failed to parse annotation[%s]=%s as int64: %w", appsv1.DeprecatedRollbackTo, text, err)
+		}
+		return nil
+	}
+	return append([]resource.Version{v1}, oldDeployments()...)
 }
 
 // deploymentChanged: annotations count, since they are copied to the replica
@@ -179,16 +187,14 @@ func validateStrategy(s *appsv1.DeploymentStrategy, path *field.Path) field.Erro
 		}
 		unavailable, surge := deref(s.RollingUpdate.MaxUnavailable), deref(s.RollingUpdate.MaxSurge)
 		at := at.Child("maxUnavailable")
-		errs = append(errs, validateIntOrPercent(unavailable, at)...)
-		errs = append(errs, validateIntOrPercent(surge, path.Child("rollingUpdate", "maxSurge"))...)
-		share, isPercent := percent(unavailable)
+		errs = append(errs, ValidateIntOrPercent(unavailable, at)...)
+		errs = append(errs, ValidateIntOrPercent(surge, path.Child("rollingUpdate", "maxSurge"))...)
+		share, _ := percent(unavailable)
 		surgeShare, _ := percent(surge)
 		if share == 0 && surgeShare == 0 {
 			errs = append(errs, field.Invalid(at, unavailable, "may not be 0 when `maxSurge` is 0"))
 		}
-		if isPercent && share > 100 {
-			errs = append(errs, field.Invalid(at, unavailable, "must not be greater than 100%"))
-		}
+		errs = append(errs, ValidateAtMostAll(unavailable, at)...)
 	default:
 		errs = append(errs, field.NotSupported(path, shownStrategy(s),
 			[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType}))
@@ -210,27 +216,6 @@ func shownStrategy(s *appsv1.DeploymentStrategy) any {
 	return shown
 }
 
-// validateIntOrPercent wants a number that is not negative, or a percentage.
-func validateIntOrPercent(v intstr.IntOrString, path *field.Path) field.ErrorList {
-	if v.Type == intstr.Int {
-		return nonnegative(v.IntVal, path)
-	}
-	var errs field.ErrorList
-	for _, m := range utilvalidation.IsValidPercent(v.StrVal) {
-		errs = append(errs, field.Invalid(path, v, m))
-	}
-	return errs
-}
-
-// percent returns a percentage, or a number that is none.
-func percent(v intstr.IntOrString) (value int, isPercent bool) {
-	if v.Type == intstr.String && len(utilvalidation.IsValidPercent(v.StrVal)) == 0 {
-		value, _ = strconv.Atoi(strings.TrimSuffix(v.StrVal, "%"))
-		return value, true
-	}
-	return v.IntValue(), false
-}
-
 func validateDeploymentStatus(s, old *appsv1.DeploymentStatus, path *field.Path) field.ErrorList {
 	errs := nonnegative(s.ObservedGeneration, path.Child("observedGeneration"))
 	errs = append(errs, nonnegative(s.Replicas, path.Child("replicas"))...)
@@ -239,13 +224,9 @@ func validateDeploymentStatus(s, old *appsv1.DeploymentStatus, path *field.Path)
 	errs = append(errs, nonnegative(s.AvailableReplicas, path.Child("availableReplicas"))...)
 	errs = append(errs, nonnegative(s.UnavailableReplicas, path.Child("unavailableReplicas"))...)
 	errs = append(errs, nonnegativeIfSet(s.TerminatingReplicas, path.Child("terminatingReplicas"))...)
-	errs = append(errs, nonnegativeIfSet(s.CollisionCount, path.Child("collisionCount"))...)
+	errs = append(errs, validateCollisions(s.CollisionCount, old.CollisionCount, path.Child("collisionCount"))...)
 	errs = append(errs, atMost(s.UpdatedReplicas, s.Replicas, "status.replicas", path.Child("updatedReplicas"))...)
 	errs = append(errs, atMost(s.ReadyReplicas, s.Replicas, "status.replicas", path.Child("readyReplicas"))...)
 	errs = append(errs, atMost(s.AvailableReplicas, s.Replicas, "status.replicas", path.Child("availableReplicas"))...)
-	errs = append(errs, atMost(s.AvailableReplicas, s.ReadyReplicas, "readyReplicas", path.Child("availableReplicas"))...)
-	if old.CollisionCount != nil && (s.CollisionCount == nil || *s.CollisionCount < *old.CollisionCount) {
-		errs = append(errs, field.Invalid(path.Child("collisionCount"), deref(s.CollisionCount), "cannot be decremented"))
-	}
-	return errs
+	return append(errs, atMost(s.AvailableReplicas, s.ReadyReplicas, "readyReplicas", path.Child("availableReplicas"))...)
 }

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
@@ -31,15 +30,7 @@ func ReplicaSets() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "replicasets",
-		Versions: []resource.Version{{
-			Name:    "v1",
-			New:     func() resource.Object { return &appsv1.ReplicaSet{} },
-			NewList: func() runtime.Object { return &appsv1.ReplicaSetList{} },
-			Default: resource.DefaultFunc(func(r *appsv1.ReplicaSet) {
-				setDefault(&r.Spec.Replicas, 1)
-				core.DefaultPodTemplate(&r.Spec.Template)
-			}),
-		}},
+		Versions:   append([]resource.Version{resource.VersionOf[appsv1.ReplicaSet, appsv1.ReplicaSetList]("v1", defaultReplicaSet)}, oldReplicaSets()...),
 		Strategy: resource.Rules[*appsv1.ReplicaSet]{
 			PrepareCreate: func(_ context.Context, r *appsv1.ReplicaSet) {
 				r.Status = appsv1.ReplicaSetStatus{}
@@ -89,6 +80,11 @@ func ReplicaSets() resource.Definition {
 			}
 		}),
 	}
+}
+
+func defaultReplicaSet(r *appsv1.ReplicaSet) {
+	setDefault(&r.Spec.Replicas, 1)
+	core.DefaultPodTemplate(&r.Spec.Template)
 }
 
 func replicaSetChanged(r, old *appsv1.ReplicaSet) bool {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
@@ -28,7 +29,10 @@ func scale[T resource.Object](part func(T) scalable) resource.Subresource {
 	return resource.Subresource{
 		Name: "scale",
 		Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
-		New:  func() resource.Object { return &autoscalingv1.Scale{} },
+		Former: []schema.GroupVersion{
+			{Group: "extensions", Version: "v1beta1"}, {Group: "apps", Version: "v1beta1"}, {Group: "apps", Version: "v1beta2"},
+		},
+		New: func() resource.Object { return &autoscalingv1.Scale{} },
 		Projection: &resource.Projection{
 			Get: func(obj resource.Object) (resource.Object, error) {
 				p := part(obj.(T))

@@ -2,6 +2,7 @@ package apps
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -20,6 +22,14 @@ import (
 func setDefault[T any](field **T, value T) {
 	if *field == nil {
 		*field = &value
+	}
+}
+
+// orDefault is setDefault for a field that is no pointer.
+func orDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
 	}
 }
 
@@ -79,13 +89,58 @@ func validateSelected(selector *metav1.LabelSelector, template, old *corev1.PodT
 		errs = append(errs, field.Invalid(at.Child("metadata", "labels"), template.Labels, "`selector` does not match template `labels`"))
 	}
 	errs = append(errs, core.ValidatePodTemplateSpec(template, at, old)...)
-	if p := template.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
-		errs = append(errs, field.NotSupported(at.Child("spec", "restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+	return append(errs, validateEndless(&template.Spec, "ReplicaSet", at.Child("spec"))...)
+}
+
+// validateEndless wants the pods of a kind to run for ever.
+func validateEndless(spec *corev1.PodSpec, kind string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if p := spec.RestartPolicy; p != corev1.RestartPolicyAlways {
+		errs = append(errs, field.NotSupported(path.Child("restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
-	if template.Spec.ActiveDeadlineSeconds != nil {
-		errs = append(errs, field.Forbidden(at.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in ReplicaSet is not Supported"))
+	if spec.ActiveDeadlineSeconds != nil {
+		errs = append(errs, field.Forbidden(path.Child("activeDeadlineSeconds"), "activeDeadlineSeconds in "+kind+" is not Supported"))
 	}
 	return errs
+}
+
+// validateCollisions judges how often a controller has met a name that was
+// taken, which never becomes less.
+func validateCollisions(count, old *int32, path *field.Path) field.ErrorList {
+	errs := nonnegativeIfSet(count, path)
+	if old != nil && (count == nil || *count < *old) {
+		errs = append(errs, field.Invalid(path, deref(count), "cannot be decremented"))
+	}
+	return errs
+}
+
+// ValidateIntOrPercent wants a number that is not negative, or a percentage.
+func ValidateIntOrPercent(v intstr.IntOrString, path *field.Path) field.ErrorList {
+	if v.Type == intstr.Int {
+		return nonnegative(v.IntVal, path)
+	}
+	var errs field.ErrorList
+	for _, m := range utilvalidation.IsValidPercent(v.StrVal) {
+		errs = append(errs, field.Invalid(path, v, m))
+	}
+	return errs
+}
+
+// percent returns a percentage, or a number that is none.
+func percent(v intstr.IntOrString) (value int, isPercent bool) {
+	if v.Type == intstr.String && len(utilvalidation.IsValidPercent(v.StrVal)) == 0 {
+		value, _ = strconv.Atoi(strings.TrimSuffix(v.StrVal, "%"))
+		return value, true
+	}
+	return v.IntValue(), false
+}
+
+// ValidateAtMostAll wants a percentage not to be more than all.
+func ValidateAtMostAll(v intstr.IntOrString, path *field.Path) field.ErrorList {
+	if share, isPercent := percent(v); isPercent && share > 100 {
+		return field.ErrorList{field.Invalid(path, v, "must not be greater than 100%")}
+	}
+	return nil
 }
 
 // nameWarnings warns of a name that the names of pods cannot begin with and

@@ -29,8 +29,16 @@ type Config struct {
 	// Log, slog.Default if it is nil, gets what goes wrong after an answer is
 	// settled: an address that could not be given back.
 	Log *slog.Logger
+	// KubeletAddresses are the types of addresses at which kubelets are reached,
+	// the preferred one first. The default is the names before the addresses, and
+	// what is inside before what is outside.
+	KubeletAddresses []corev1.NodeAddressType
+	// Components are what the component statuses tell of.
+	Components []Component
 	// EventTTL is how long events are kept, one hour if it is zero.
 	EventTTL time.Duration
+	// Tokens is how service accounts get tokens.
+	Tokens Tokens
 }
 
 func (c Config) defaults() Config {
@@ -39,6 +47,11 @@ func (c Config) defaults() Config {
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	if c.KubeletAddresses == nil {
+		c.KubeletAddresses = []corev1.NodeAddressType{
+			corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeInternalIP, corev1.NodeExternalDNS, corev1.NodeExternalIP,
+		}
 	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour
@@ -49,17 +62,32 @@ func (c Config) defaults() Config {
 // Group returns the core group.
 func Group(cfg Config) resource.Group {
 	cfg = cfg.defaults()
+	kubelets := kubelets(cfg.KubeletAddresses)
 	return resource.Group{Resources: []resource.Definition{
 		Bindings(),
+		ComponentStatuses(cfg.Components),
 		ConfigMaps(),
+		Endpoints(),
 		Events(cfg.EventTTL),
+		LimitRanges(),
 		Namespaces(),
-		Nodes(),
-		Pods(),
+		with(Nodes(), nodeProxy(kubelets)),
+		PersistentVolumeClaims(),
+		PersistentVolumes(),
+		with(Pods(), podConnections(kubelets)...),
+		PodTemplates(),
+		ReplicationControllers(),
+		ResourceQuotas(),
 		Secrets(),
-		ServiceAccounts(),
-		Services(cfg.Allocator, cfg.Log),
+		ServiceAccounts(cfg.Tokens),
+		with(Services(cfg.Allocator, cfg.Log), serviceProxy(cfg.Allocator)),
 	}}
+}
+
+// with adds subresources to a definition.
+func with(d resource.Definition, subresources ...resource.Subresource) resource.Definition {
+	d.Subresources = append(d.Subresources, subresources...)
+	return d
 }
 
 // v1 returns a version v1 with its functions, for a kind and its list.

@@ -49,6 +49,7 @@ func Namespaces() resource.Definition {
 				ValidateUpdate: func(_ context.Context, ns, _ *corev1.Namespace) field.ErrorList {
 					return validateNamespaceFinalizers(ns, field.NewPath("spec", "finalizers").Index)
 				},
+				Resets: []string{"status"},
 			})),
 		}, {
 			Name: "status",

@@ -50,6 +50,7 @@ func Pods() resource.Definition {
 					PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodStatus(pod, old) },
 					ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList { return validatePodStatus(pod, old) },
 					Warnings:       func(_ context.Context, pod, _ *corev1.Pod) []string { return podStatusWarnings(pod) },
+					Resets:         []string{"spec", "metadata.deletionTimestamp", "metadata.ownerReferences"},
 				}.Strategy()),
 			},
 			{

@@ -51,7 +51,7 @@ func (t *podTarget) Delete(_ context.Context, opts *metav1.DeleteOptions) (runti
 	return t.pod, nil
 }
 
-func (t *podTarget) Other(group, name string) (resource.Lister, error) {
+func (t *podTarget) Other(group, name string) (resource.Others, error) {
 	if t.budgets == nil || group != "policy" || name != "poddisruptionbudgets" {
 		return nil, errors.New("no such resource")
 	}

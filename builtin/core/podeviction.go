@@ -31,11 +31,6 @@ const (
 	wouldViolate = "Cannot evict pod as it would violate the pod's disruption budget."
 )
 
-// updater changes objects of another resource, if its lister can.
-type updater interface {
-	Update(ctx context.Context, namespace, name string, change func(obj resource.Object) error) (resource.Object, error)
-}
-
 // evictPod deletes a pod, if the disruption budget that covers it allows.
 func evictPod(ctx context.Context, target resource.Target, body resource.Object) (runtime.Object, error) {
 	eviction := body.(*policyv1.Eviction)
@@ -128,7 +123,7 @@ func evictWithBudget(ctx context.Context, target resource.Target, pod *corev1.Po
 
 // budgetsOf returns the disruption budgets that cover a pod, and where they
 // come from. A server without them has none.
-func budgetsOf(ctx context.Context, target resource.Target, pod *corev1.Pod) ([]*policyv1.PodDisruptionBudget, resource.Lister, error) {
+func budgetsOf(ctx context.Context, target resource.Target, pod *corev1.Pod) ([]*policyv1.PodDisruptionBudget, resource.Others, error) {
 	store, err := target.Other(policyv1.GroupName, "poddisruptionbudgets")
 	if err != nil {
 		return nil, nil, nil
@@ -164,12 +159,11 @@ func sparesUnready(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 
 // spend takes one disruption from a budget and notes the pod in it, for the
 // budget's controller not to count on it.
-func spend(ctx context.Context, store resource.Lister, b *policyv1.PodDisruptionBudget, podName string, dryRun bool) error {
-	u, ok := store.(updater)
-	if dryRun || !ok {
+func spend(ctx context.Context, store resource.Others, b *policyv1.PodDisruptionBudget, podName string, dryRun bool) error {
+	if dryRun {
 		return checkBudget(b)
 	}
-	_, err := u.Update(ctx, b.Namespace, b.Name, func(obj resource.Object) error {
+	_, err := store.Update(ctx, b.Namespace, b.Name, func(obj resource.Object) error {
 		b := obj.(*policyv1.PodDisruptionBudget)
 		if err := checkBudget(b); err != nil {
 			return err

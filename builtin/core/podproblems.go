@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -103,7 +103,10 @@ func oneOfPointer[T ~string](e *problems, p *field.Path, value *T, supported ...
 	}
 }
 
-// goForm shows a value of the core API in messages under the names that its
+// GoForm shows a value of the API in messages as goForm does.
+func GoForm(value any) any { return goForm{value} }
+
+// goForm shows a value of the API in messages under the names that its
 // fields have in Go, with nothing left out: that is what clients are used to.
 // The types of other packages keep their JSON form.
 type goForm struct{ value any }
@@ -124,7 +127,7 @@ func writeGoForm(b *bytes.Buffer, v reflect.Value) error {
 		}
 		return writeGoForm(b, v.Elem())
 	case reflect.Struct:
-		if v.Type().PkgPath() != reflect.TypeFor[corev1.Pod]().PkgPath() {
+		if !strings.HasPrefix(v.Type().PkgPath(), "k8s.io/api/") {
 			break
 		}
 		b.WriteByte('{')

@@ -334,3 +334,11 @@ func mergeQoS(a, b corev1.PodQOSClass) corev1.PodQOSClass {
 	}
 	return corev1.PodQOSBurstable
 }
+
+// ValidateContainerResourceName returns what is wrong with the name of a
+// resource that containers can ask for.
+func ValidateContainerResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
+	var e problems
+	checkContainerResourceName(&e, name, p)
+	return field.ErrorList(e)
+}

@@ -1,12 +1,66 @@
 package core
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
 )
+
+// PodTemplates are templates that something other than the built-in kinds may
+// make pods of.
+func PodTemplates() resource.Definition {
+	path := field.NewPath("template")
+	changed := func(t, old *corev1.PodTemplate) bool { return !equality.Semantic.DeepEqual(t.Template, old.Template) }
+	return resource.Definition{
+		Resource:   "podtemplates",
+		Kind:       "PodTemplate",
+		Namespaced: true,
+		Versions: []resource.Version{v1[corev1.PodTemplate, corev1.PodTemplateList](func(t *corev1.PodTemplate) {
+			DefaultPodTemplate(&t.Template)
+		})},
+		Strategy: resource.Rules[*corev1.PodTemplate]{
+			ReturnDeleted: true,
+			PrepareCreate: func(_ context.Context, t *corev1.PodTemplate) { DropDisabledTemplateFields(&t.Template, nil) },
+			PrepareUpdate: func(_ context.Context, t, old *corev1.PodTemplate) {
+				DropDisabledTemplateFields(&t.Template, &old.Template)
+			},
+			Validate: func(_ context.Context, t *corev1.PodTemplate) field.ErrorList {
+				return ValidatePodTemplateSpec(&t.Template, path, nil)
+			},
+			ValidateUpdate: func(_ context.Context, t, old *corev1.PodTemplate) field.ErrorList {
+				return ValidatePodTemplateSpec(&t.Template, path, &old.Template)
+			},
+			Generation: changed,
+			Warnings: func(_ context.Context, t, old *corev1.PodTemplate) []string {
+				switch {
+				case old == nil:
+					return PodTemplateWarnings(&t.Template, nil, path)
+				case changed(t, old):
+					return PodTemplateWarnings(&t.Template, &old.Template, path)
+				}
+				return nil
+			},
+		}.Strategy(),
+		Columns: []resource.Column{
+			NameColumn(),
+			{Name: "Containers", Type: "string", Description: "Names of each container in the template."},
+			{Name: "Images", Type: "string", Description: "Images referenced by each container in the template."},
+			{Name: "Pod Labels", Type: "string", Description: "The labels for the pod template."},
+		},
+		Cells: resource.CellsFunc(func(t *corev1.PodTemplate) []any {
+			names, images := containerCells(&t.Template)
+			return []any{t.Name, names, images, labels.FormatLabels(t.Template.Labels)}
+		}),
+	}
+}
 
 // ValidatePodTemplateSpec returns everything that is wrong with a pod template.
 // What the old template, nil on create, already has may stay.

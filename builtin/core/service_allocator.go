@@ -18,6 +18,13 @@ var (
 	ErrAllocated = errors.New("already allocated")
 )
 
+// What services get from a server that is not told otherwise.
+const defaultFirstPort, defaultLastPort = 30000, 32767
+
+func defaultServiceRanges() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
+}
+
 // Allocator hands out what every service needs for itself alone. Servers that
 // share their storage need one that shares what it has handed out, too.
 type Allocator interface {
@@ -37,8 +44,8 @@ type Pool[V any] interface {
 	Reserve(ctx context.Context, owner types.NamespacedName, v V) error
 	// ReserveAny takes a free value, ErrFull if there is none.
 	ReserveAny(ctx context.Context, owner types.NamespacedName) (V, error)
-	// Release gives a value back. It is no error if nobody had it.
-	Release(ctx context.Context, v V) error
+	// Release gives a value back. It is no error if the owner does not have it.
+	Release(ctx context.Context, owner types.NamespacedName, v V) error
 	// Check is Reserve for a dry run: it tells clients what kube-apiserver
 	// would, and reserves nothing.
 	Check(ctx context.Context, v V) error
@@ -75,17 +82,14 @@ type MemoryAllocator struct {
 // the configuration asks for.
 func NewMemoryAllocator(cfg MemoryAllocatorConfig) *MemoryAllocator {
 	if len(cfg.ServiceCIDRs) == 0 {
-		cfg.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
+		cfg.ServiceCIDRs = defaultServiceRanges()
 	}
 	if cfg.FirstNodePort == 0 && cfg.LastNodePort == 0 {
-		cfg.FirstNodePort, cfg.LastNodePort = 30000, 32767
+		cfg.FirstNodePort, cfg.LastNodePort = defaultFirstPort, defaultLastPort
 	}
 	a := &MemoryAllocator{existing: cfg.Existing, addresses: map[corev1.IPFamily]*memoryPool[netip.Addr]{}}
 	for _, cidr := range cfg.ServiceCIDRs {
-		family := corev1.IPv4Protocol
-		if cidr.Addr().Is6() {
-			family = corev1.IPv6Protocol
-		}
+		family := addressFamily(cidr.Addr())
 		if a.addresses[family] != nil {
 			panic(fmt.Sprintf("core: two service ranges of family %s", family))
 		}
@@ -132,22 +136,44 @@ func (a *MemoryAllocator) lock(ctx context.Context) error {
 	return nil
 }
 
-// memoryPool reserves the values 0 to size-1 under other names. A random value
-// is taken from the part above static as long as there is one, which keeps the
-// part below it for those who choose.
-type memoryPool[V any] struct {
-	of           *MemoryAllocator
+// span is a range of values, numbered from 0 to size-1. A random value is taken
+// from the part above static as long as there is one, which keeps the part below
+// it for those who choose.
+type span[V any] struct {
 	size, static uint64
-	used         map[uint64]struct{}
 	example      V
 
 	index func(v V) (uint64, bool)
 	value func(i uint64) V
 	// outside and taken make the errors of Reserve, check that of Check.
 	outside, taken func(v V) error
+	check          func(v V, inRange, used bool) error
+}
+
+// pick calls try with the numbers of the span in turn, from a random one on,
+// until it takes one or fails. ErrFull says that it has taken none.
+func (s *span[V]) pick(try func(i uint64) (bool, error)) error {
+	for _, part := range [][2]uint64{{s.static, s.size}, {0, s.static}} {
+		first, n := part[0], part[1]-part[0]
+		if n == 0 {
+			continue
+		}
+		for i, start := uint64(0), rand.Uint64N(n); i < n; i++ {
+			if taken, err := try(first + (start+i)%n); taken || err != nil {
+				return err
+			}
+		}
+	}
+	return ErrFull
+}
+
+// memoryPool reserves the values of a span.
+type memoryPool[V any] struct {
+	span[V]
+	of   *MemoryAllocator
+	used map[uint64]struct{}
 	// unowned makes the error for an owner without a name, if it needs one.
 	unowned func(v V) error
-	check   func(v V, inRange, used bool) error
 }
 
 func (p *memoryPool[V]) take(v V) error {
@@ -173,36 +199,25 @@ func (p *memoryPool[V]) Reserve(ctx context.Context, owner types.NamespacedName,
 	return p.take(v)
 }
 
-func (p *memoryPool[V]) ReserveAny(ctx context.Context, owner types.NamespacedName) (V, error) {
+func (p *memoryPool[V]) ReserveAny(ctx context.Context, owner types.NamespacedName) (v V, err error) {
 	if err := p.of.lock(ctx); err != nil {
-		var none V
-		return none, err
+		return v, err
 	}
 	defer p.of.mu.Unlock()
-	for _, part := range [][2]uint64{{p.static, p.size}, {0, p.static}} {
-		first, n := part[0], part[1]-part[0]
-		if n == 0 {
-			continue
+	err = p.pick(func(i uint64) (bool, error) {
+		if _, used := p.used[i]; used {
+			return false, nil
 		}
-		// At most len(used) steps find a value that is in use.
-		for i, start := uint64(0), rand.Uint64N(n); i < n; i++ {
-			at := first + (start+i)%n
-			if _, used := p.used[at]; used {
-				continue
-			}
-			if owner.Name == "" && p.unowned != nil {
-				var none V
-				return none, p.unowned(p.value(at))
-			}
-			p.used[at] = struct{}{}
-			return p.value(at), nil
+		if owner.Name == "" && p.unowned != nil {
+			return false, p.unowned(p.value(i))
 		}
-	}
-	var none V
-	return none, ErrFull
+		p.used[i], v = struct{}{}, p.value(i)
+		return true, nil
+	})
+	return v, err
 }
 
-func (p *memoryPool[V]) Release(ctx context.Context, v V) error {
+func (p *memoryPool[V]) Release(ctx context.Context, _ types.NamespacedName, v V) error {
 	if err := p.of.lock(ctx); err != nil {
 		return err
 	}
@@ -225,12 +240,27 @@ func (p *memoryPool[V]) Check(ctx context.Context, v V) error {
 
 func (p *memoryPool[V]) Example() V { return p.example }
 
-// addressPool leaves out the address of the network, and that for broadcasts if
-// there is one.
+// addressPool is the pool of a range.
 func addressPool(a *MemoryAllocator, cidr netip.Prefix) *memoryPool[netip.Addr] {
+	s, err := addressSpan(cidr)
+	if err != nil {
+		panic(err.Error())
+	}
+	return &memoryPool[netip.Addr]{
+		span: *s, of: a, used: map[uint64]struct{}{},
+		// Kubernetes keeps a reservation as an object that refers to the owner.
+		unowned: func(ip netip.Addr) error {
+			return fmt.Errorf("IPAddress.networking.k8s.io %q is invalid: spec.parentRef.name: Required value", ip)
+		},
+	}
+}
+
+// addressSpan leaves out the address of the network, and that for broadcasts if
+// there is one.
+func addressSpan(cidr netip.Prefix) (*span[netip.Addr], error) {
 	bits := cidr.Addr().BitLen() - cidr.Bits()
 	if bits > 64 {
-		panic(fmt.Sprintf("core: service range %s is too large, the shortest prefix is /64", cidr))
+		return nil, fmt.Errorf("core: service range %s is too large, the shortest prefix is /64", cidr)
 	}
 	all := ^uint64(0) // for 64 bits one less than there are, which nobody will miss
 	if bits < 64 {
@@ -241,16 +271,12 @@ func addressPool(a *MemoryAllocator, cidr netip.Prefix) *memoryPool[netip.Addr] 
 		size -= min(size, 1)
 	}
 	base := lowBits(cidr.Addr())
-	p := &memoryPool[netip.Addr]{
-		of: a, size: size, used: map[uint64]struct{}{}, example: cidr.Addr(),
+	s := &span[netip.Addr]{
+		size: size, example: cidr.Addr(),
 		static:  min(staticPart(all, 16, 16, 256), size),
 		value:   func(i uint64) netip.Addr { return withLowBits(cidr.Addr(), base+1+i) },
 		outside: func(netip.Addr) error { return errors.New("the provided network does not match the current range") },
 		taken:   func(netip.Addr) error { return fmt.Errorf("provided IP is %w", ErrAllocated) },
-		// Kubernetes keeps a reservation as an object that refers to the owner.
-		unowned: func(ip netip.Addr) error {
-			return fmt.Errorf("IPAddress.networking.k8s.io %q is invalid: spec.parentRef.name: Required value", ip)
-		},
 		// A dry run does not look who has an address.
 		check: func(ip netip.Addr, inRange, _ bool) error {
 			if inRange {
@@ -259,24 +285,31 @@ func addressPool(a *MemoryAllocator, cidr netip.Prefix) *memoryPool[netip.Addr] 
 			return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, cidr)
 		},
 	}
-	p.index = func(ip netip.Addr) (uint64, bool) {
+	s.index = func(ip netip.Addr) (uint64, bool) {
 		if !cidr.Contains(ip) {
 			return 0, false
 		}
 		i := lowBits(ip) - base - 1
 		return i, i < size
 	}
-	return p
+	return s, nil
 }
 
 func portPool(a *MemoryAllocator, first, last int32) *memoryPool[int32] {
+	s, err := portSpan(first, last)
+	if err != nil {
+		panic(err.Error())
+	}
+	return &memoryPool[int32]{span: *s, of: a, used: map[uint64]struct{}{}}
+}
+
+func portSpan(first, last int32) (*span[int32], error) {
 	if first < 1 || last < first || last > 65535 {
-		panic(fmt.Sprintf("core: no node ports from %d to %d", first, last))
+		return nil, fmt.Errorf("core: no node ports from %d to %d", first, last)
 	}
 	size := uint64(last-first) + 1
-	return &memoryPool[int32]{
-		of: a, size: size, used: map[uint64]struct{}{},
-		static: staticPart(size, 32, 16, 128),
+	return &span[int32]{
+		size: size, static: staticPart(size, 32, 16, 128),
 		// One above all, so that nobody takes it for a reservation.
 		example: last + 2,
 		index:   func(p int32) (uint64, bool) { return uint64(p - first), p >= first && p <= last },
@@ -292,7 +325,7 @@ func portPool(a *MemoryAllocator, first, last int32) *memoryPool[int32] {
 			}
 			return nil
 		},
-	}
+	}, nil
 }
 
 // staticPart is how many values of a range are given at random only when there

@@ -56,7 +56,7 @@ func TestMemoryAllocatorAddresses(t *testing.T) {
 				if err := pool.Reserve(ctx, somebody, ip); !errors.Is(err, ErrAllocated) || err.Error() != "provided IP is already allocated" {
 					t.Errorf("reserving %s again: %v", ip, err)
 				}
-				if err := pool.Release(ctx, ip); err != nil {
+				if err := pool.Release(ctx, somebody, ip); err != nil {
 					t.Errorf("releasing %s: %v", ip, err)
 				}
 			}

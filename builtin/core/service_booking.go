@@ -403,20 +403,20 @@ func take[V any](h *hold, pool Pool[V], v V) error {
 	if err := pool.Reserve(h.ctx, h.owner, v); err != nil {
 		return err
 	}
-	h.onRevert = append(h.onRevert, func(ctx context.Context) error { return pool.Release(ctx, v) })
+	h.onRevert = append(h.onRevert, func(ctx context.Context) error { return pool.Release(ctx, h.owner, v) })
 	return nil
 }
 
 func takeAny[V any](h *hold, pool Pool[V]) (V, error) {
 	v, err := pool.ReserveAny(h.ctx, h.owner)
 	if err == nil {
-		h.onRevert = append(h.onRevert, func(ctx context.Context) error { return pool.Release(ctx, v) })
+		h.onRevert = append(h.onRevert, func(ctx context.Context) error { return pool.Release(ctx, h.owner, v) })
 	}
 	return v, err
 }
 
 func giveBack[V any](h *hold, pool Pool[V], v V) {
-	h.onCommit = append(h.onCommit, func(ctx context.Context) error { return pool.Release(ctx, v) })
+	h.onCommit = append(h.onCommit, func(ctx context.Context) error { return pool.Release(ctx, h.owner, v) })
 }
 
 // clusterAddresses are the cluster IPs that a service has reserved.

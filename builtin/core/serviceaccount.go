@@ -15,7 +15,7 @@ import (
 const mountableSecretsAnnotation = "kubernetes.io/enforce-mountable-secrets"
 
 // ServiceAccounts are the identities of what runs in the cluster.
-func ServiceAccounts() resource.Definition {
+func ServiceAccounts(tokens Tokens) resource.Definition {
 	// References to secrets are by name alone.
 	namesOnly := func(sa *corev1.ServiceAccount) {
 		for i, s := range sa.Secrets {
@@ -46,7 +46,8 @@ func ServiceAccounts() resource.Definition {
 				return []string{fmt.Sprintf("metadata.annotations[%s]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets", mountableSecretsAnnotation)}
 			},
 		}.Strategy(),
-		Columns: []resource.Column{NameColumn(), AgeColumn()},
+		Subresources: tokens.subresource(),
+		Columns:      []resource.Column{NameColumn(), AgeColumn()},
 		Cells: resource.CellsFunc(func(sa *corev1.ServiceAccount) []any {
 			return []any{sa.Name, Since(sa.CreationTimestamp.Time)}
 		}),

@@ -102,8 +102,8 @@ func checkDataSource(e *problems, apiGroup *string, kind, name string, p *field.
 	}
 }
 
-// claimWarnings tells of sizes that are no whole number of bytes.
-func claimWarnings(spec *corev1.PersistentVolumeClaimSpec, p *field.Path) []string {
+// ClaimWarnings tells of sizes that are no whole number of bytes.
+func ClaimWarnings(spec *corev1.PersistentVolumeClaimSpec, p *field.Path) []string {
 	var w []string
 	w = appendFraction(w, spec.Resources.Requests, corev1.ResourceStorage, p.Child("resources", "requests"))
 	return appendFraction(w, spec.Resources.Limits, corev1.ResourceStorage, p.Child("resources", "limits"))

@@ -24,7 +24,7 @@ func volumeWarnings(v *corev1.Volume, p *field.Path) []string {
 	old(v.Quobyte != nil, "quobyte", "v1.22, non-functional in v1.25+")
 	old(v.Glusterfs != nil, "glusterfs", "v1.25, non-functional in v1.26+")
 	if v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
-		w = append(w, claimWarnings(&v.Ephemeral.VolumeClaimTemplate.Spec, p.Child("ephemeral", "volumeClaimTemplate", "spec"))...)
+		w = append(w, ClaimWarnings(&v.Ephemeral.VolumeClaimTemplate.Spec, p.Child("ephemeral", "volumeClaimTemplate", "spec"))...)
 	}
 	old(v.CephFS != nil, "cephfs", "v1.28, non-functional in v1.31+")
 	old(v.RBD != nil, "rbd", "v1.28, non-functional in v1.31+")

@@ -1,0 +1,111 @@
+// Package admissionregistration is the API group admissionregistration.k8s.io:
+// the webhooks and policies that requests have to pass. Applying them is the
+// business of admission; policycel compiles their expressions for both.
+package admissionregistration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Config is what the group needs from outside.
+type Config struct {
+	// Params judges whether who writes a policy with a kind of parameters, or a
+	// binding with a reference to some, may read them. The error is shown.
+	// Nil allows everyone.
+	Params func(ctx context.Context, obj resource.Object) error
+	// Expressions compiles expressions; the default is an Environment of the
+	// group's own.
+	Expressions *policycel.Environment
+}
+
+// Group returns the group.
+func Group(cfg Config) resource.Group {
+	if cfg.Params == nil {
+		cfg.Params = func(context.Context, resource.Object) error { return nil }
+	}
+	if cfg.Expressions == nil {
+		cfg.Expressions = new(policycel.Environment)
+	}
+	return resource.Group{Name: admissionv1.GroupName, Resources: []resource.Definition{
+		MutatingPolicies(cfg),
+		MutatingPolicyBindings(cfg),
+		MutatingWebhooks(cfg),
+		ValidatingPolicies(cfg),
+		ValidatingPolicyBindings(cfg),
+		ValidatingWebhooks(cfg),
+	}}
+}
+
+// define fills in what the kinds have in common: among other things that names
+// of one form are left to files of the administrator.
+func define[T, L any, P interface {
+	*T
+	resource.Object
+}, PL interface {
+	*L
+	runtime.Object
+}](name, kind string, defaults func(P), rules resource.Rules[P]) resource.Definition {
+	const reserved = ".static.k8s.io"
+	text := fmt.Sprintf("names ending with %q are reserved for static manifest-based configurations and cannot be managed via the API", reserved)
+	rules.RequireVersion = true
+	validate, warnings := rules.Validate, rules.Warnings
+	rules.Validate = func(ctx context.Context, obj P) field.ErrorList {
+		errs := validate(ctx, obj)
+		if strings.HasSuffix(obj.GetName(), reserved) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), obj.GetName(), text))
+		}
+		return errs
+	}
+	rules.Warnings = func(ctx context.Context, obj, old P) []string {
+		var out []string
+		if old != nil && strings.HasSuffix(obj.GetName(), reserved) {
+			out = append(out, "metadata.name: "+text)
+		}
+		if warnings != nil {
+			out = append(out, warnings(ctx, obj, old)...)
+		}
+		return out
+	}
+	return resource.Definition{
+		Group:      admissionv1.GroupName,
+		Resource:   name,
+		Kind:       kind,
+		Categories: []string{"api-extensions"},
+		StorageKey: name,
+		Versions:   []resource.Version{resource.VersionOf[T, L, P, PL]("v1", defaults)},
+		Strategy:   rules.Strategy(),
+	}
+}
+
+// supported wants a value to be one of those known.
+func supported[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(path, value, known)}
+}
+
+// supportedIfSet is supported for a value that may be left out.
+func supportedIfSet[T ~string](value *T, path *field.Path, known ...T) field.ErrorList {
+	if value == nil {
+		return nil
+	}
+	return supported(*value, path, known...)
+}
+
+// setDefault fills in a field that was left out.
+func setDefault[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}

@@ -1,0 +1,340 @@
+package admissionregistration
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// hook is a webhook of either kind: those that validate have all the fields but
+// one of those that change objects.
+type hook = admissionv1.MutatingWebhook
+
+// MutatingWebhooks are called to change requests.
+func MutatingWebhooks(cfg Config) resource.Definition {
+	type config = admissionv1.MutatingWebhookConfiguration
+	d := define[config, admissionv1.MutatingWebhookConfigurationList]("mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
+		func(c *config) {
+			for i := range c.Webhooks {
+				w := &c.Webhooks[i]
+				defaultWebhook(w)
+				setDefault(&w.ReinvocationPolicy, admissionv1.NeverReinvocationPolicy)
+			}
+		},
+		resource.Rules[*config]{
+			Validate: func(_ context.Context, c *config) field.ErrorList {
+				return validateWebhooks(c.Webhooks, nil, cfg.Expressions)
+			},
+			ValidateUpdate: func(_ context.Context, c, old *config) field.ErrorList {
+				return validateWebhooks(c.Webhooks, &old.Webhooks, cfg.Expressions)
+			},
+			Generation: func(c, old *config) bool { return !reflect.DeepEqual(c.Webhooks, old.Webhooks) },
+			Warnings:   func(_ context.Context, c, _ *config) []string { return excludedWarnings(c.Webhooks) },
+		})
+	d.Columns = webhookColumns()
+	d.Cells = resource.CellsFunc(func(c *config) []any {
+		return []any{c.Name, int64(len(c.Webhooks)), core.Since(c.CreationTimestamp.Time)}
+	})
+	return d
+}
+
+// ValidatingWebhooks are called to judge requests.
+func ValidatingWebhooks(cfg Config) resource.Definition {
+	type config = admissionv1.ValidatingWebhookConfiguration
+	d := define[config, admissionv1.ValidatingWebhookConfigurationList]("validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
+		func(c *config) {
+			for i := range c.Webhooks {
+				w := toHook(c.Webhooks[i])
+				defaultWebhook(&w)
+				c.Webhooks[i] = fromHook(w)
+			}
+		},
+		resource.Rules[*config]{
+			Validate: func(_ context.Context, c *config) field.ErrorList {
+				return validateWebhooks(toHooks(c.Webhooks), nil, cfg.Expressions)
+			},
+			ValidateUpdate: func(_ context.Context, c, old *config) field.ErrorList {
+				before := toHooks(old.Webhooks)
+				return validateWebhooks(toHooks(c.Webhooks), &before, cfg.Expressions)
+			},
+			Generation: func(c, old *config) bool { return !reflect.DeepEqual(c.Webhooks, old.Webhooks) },
+			Warnings:   func(_ context.Context, c, _ *config) []string { return excludedWarnings(toHooks(c.Webhooks)) },
+		})
+	d.Columns = webhookColumns()
+	d.Cells = resource.CellsFunc(func(c *config) []any {
+		return []any{c.Name, int64(len(c.Webhooks)), core.Since(c.CreationTimestamp.Time)}
+	})
+	return d
+}
+
+func webhookColumns() []resource.Column {
+	return []resource.Column{
+		core.NameColumn(),
+		{Name: "Webhooks", Type: "integer", Description: "Webhooks indicates the number of webhooks registered in this configuration"},
+		core.AgeColumn(),
+	}
+}
+
+func toHook(w admissionv1.ValidatingWebhook) hook {
+	return hook{
+		Name: w.Name, ClientConfig: w.ClientConfig, Rules: w.Rules, FailurePolicy: w.FailurePolicy, MatchPolicy: w.MatchPolicy,
+		NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, SideEffects: w.SideEffects,
+		TimeoutSeconds: w.TimeoutSeconds, AdmissionReviewVersions: w.AdmissionReviewVersions, MatchConditions: w.MatchConditions,
+	}
+}
+
+func toHooks(webhooks []admissionv1.ValidatingWebhook) []hook {
+	hooks := make([]hook, len(webhooks))
+	for i, w := range webhooks {
+		hooks[i] = toHook(w)
+	}
+	return hooks
+}
+
+func fromHook(w hook) admissionv1.ValidatingWebhook {
+	return admissionv1.ValidatingWebhook{
+		Name: w.Name, ClientConfig: w.ClientConfig, Rules: w.Rules, FailurePolicy: w.FailurePolicy, MatchPolicy: w.MatchPolicy,
+		NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, SideEffects: w.SideEffects,
+		TimeoutSeconds: w.TimeoutSeconds, AdmissionReviewVersions: w.AdmissionReviewVersions, MatchConditions: w.MatchConditions,
+	}
+}
+
+func defaultWebhook(w *hook) {
+	setDefault(&w.FailurePolicy, admissionv1.Fail)
+	setDefault(&w.MatchPolicy, admissionv1.Equivalent)
+	setDefault(&w.NamespaceSelector, metav1.LabelSelector{})
+	setDefault(&w.ObjectSelector, metav1.LabelSelector{})
+	setDefault(&w.TimeoutSeconds, 10)
+	if s := w.ClientConfig.Service; s != nil {
+		setDefault(&s.Port, 443)
+	}
+	for i := range w.Rules {
+		defaultRule(&w.Rules[i].Rule)
+	}
+}
+
+// excludedWarnings tells of rules about resources that no webhook gets to see,
+// as judging those could lock everyone out.
+func excludedWarnings(hooks []hook) []string {
+	excluded := map[schema.GroupResource]bool{
+		{Group: "authentication.k8s.io", Resource: "selfsubjectreviews"}:       true,
+		{Group: "authentication.k8s.io", Resource: "tokenreviews"}:             true,
+		{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}: true,
+		{Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"}:  true,
+		{Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"}:   true,
+		{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}:      true,
+	}
+	var warnings []string
+	for i, w := range hooks {
+		for j, rule := range w.Rules {
+			if slices.Contains(rule.APIGroups, "*") || slices.Contains(rule.Resources, "*") {
+				continue
+			}
+			seen := map[schema.GroupResource]bool{}
+			for _, group := range rule.APIGroups {
+				for _, name := range rule.Resources {
+					r := schema.GroupResource{Group: group, Resource: name}
+					if excluded[r] && !seen[r] {
+						path := field.NewPath("webhooks").Index(i).Child("rules").Index(j)
+						warnings = append(warnings, fmt.Sprintf("%s: %s is excluded from admission webhooks; this rule will have no effect", path, r))
+					}
+					seen[r] = true
+				}
+			}
+		}
+	}
+	return warnings
+}
+
+// leniency is what an update may leave as it was.
+type leniency struct {
+	sideEffects, reviewVersions, names, selectors, conditions bool
+	expressions                                               expressions
+}
+
+func lenientFor(hooks, old []hook) leniency {
+	l := leniency{expressions: expressions{}, conditions: len(hooks) == len(old)}
+	names := map[string]bool{}
+	for i, w := range old {
+		l.sideEffects = l.sideEffects || w.SideEffects == nil || !slices.Contains(harmless(), *w.SideEffects)
+		l.reviewVersions = l.reviewVersions || len(w.AdmissionReviewVersions) > 0 && !reviewable(w.AdmissionReviewVersions)
+		l.names = l.names || names[w.Name]
+		names[w.Name] = true
+		for _, s := range []*metav1.LabelSelector{w.NamespaceSelector, w.ObjectSelector} {
+			l.selectors = l.selectors || s != nil && len(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0
+		}
+		l.conditions = l.conditions && reflect.DeepEqual(hooks[i].MatchConditions, w.MatchConditions)
+		l.expressions.addConditions(w.MatchConditions)
+	}
+	return l
+}
+
+func harmless() []admissionv1.SideEffectClass {
+	return []admissionv1.SideEffectClass{admissionv1.SideEffectClassNone, admissionv1.SideEffectClassNoneOnDryRun}
+}
+
+// reviewable reports whether one of the versions of reviews is known.
+func reviewable(versions []string) bool {
+	return slices.Contains(versions, "v1") || slices.Contains(versions, "v1beta1")
+}
+
+// validateWebhooks judges the webhooks of a configuration; old is nil on create.
+func validateWebhooks(hooks []hook, old *[]hook, env *policycel.Environment) field.ErrorList {
+	var errs field.ErrorList
+	var allowed leniency
+	if old != nil {
+		allowed = lenientFor(hooks, *old)
+	}
+	seen := map[string]bool{}
+	for i := range hooks {
+		w, path := &hooks[i], field.NewPath("webhooks").Index(i)
+		errs = append(errs, validateWebhook(w, allowed, path)...)
+		errs = append(errs, validateReviewVersions(w.AdmissionReviewVersions, allowed.reviewVersions, path.Child("admissionReviewVersions"))...)
+		if !allowed.conditions {
+			c := compiler{plain: env.Compiler(), known: allowed.expressions}
+			errs = append(errs, c.matchConditions(w.MatchConditions, path.Child("matchConditions"))...)
+		}
+		if w.Name != "" && seen[w.Name] && !allowed.names {
+			errs = append(errs, field.Duplicate(path.Child("name"), w.Name))
+		}
+		seen[w.Name] = true
+	}
+	return errs
+}
+
+func validateWebhook(w *hook, allowed leniency, path *field.Path) field.ErrorList {
+	errs := validation.IsFullyQualifiedName(path.Child("name"), w.Name)
+	for i := range w.Rules {
+		errs = append(errs, validateRule(&w.Rules[i], path.Child("rules").Index(i))...)
+	}
+	errs = append(errs, supportedIfSet(w.FailurePolicy, path.Child("failurePolicy"), admissionv1.Fail, admissionv1.Ignore)...)
+	errs = append(errs, supportedIfSet(w.MatchPolicy, path.Child("matchPolicy"), admissionv1.Equivalent, admissionv1.Exact)...)
+	classes := harmless()
+	if allowed.sideEffects {
+		classes = append(classes, admissionv1.SideEffectClassSome, admissionv1.SideEffectClassUnknown)
+	}
+	if w.SideEffects == nil {
+		names := make([]string, len(classes))
+		for i, c := range classes {
+			names[i] = string(c)
+		}
+		errs = append(errs, field.Required(path.Child("sideEffects"), "must specify one of "+strings.Join(names, ", ")))
+	}
+	errs = append(errs, supportedIfSet(w.SideEffects, path.Child("sideEffects"), classes...)...)
+	if t := w.TimeoutSeconds; t != nil && (*t < 1 || *t > 30) {
+		errs = append(errs, field.Invalid(path.Child("timeoutSeconds"), *t, "the timeout value must be between 1 and 30 seconds"))
+	}
+	options := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: allowed.selectors}
+	if w.NamespaceSelector != nil {
+		errs = append(errs, metavalidation.ValidateLabelSelector(w.NamespaceSelector, options, path.Child("namespaceSelector"))...)
+	}
+	if w.ObjectSelector != nil {
+		errs = append(errs, metavalidation.ValidateLabelSelector(w.ObjectSelector, options, path.Child("objectSelector"))...)
+	}
+	errs = append(errs, supportedIfSet(w.ReinvocationPolicy, path.Child("reinvocationPolicy"), admissionv1.IfNeededReinvocationPolicy, admissionv1.NeverReinvocationPolicy)...)
+	path = path.Child("clientConfig")
+	switch c := w.ClientConfig; {
+	case (c.URL == nil) == (c.Service == nil):
+		errs = append(errs, field.Required(path, "exactly one of url or service is required"))
+	case c.URL != nil:
+		errs = append(errs, validateURL(*c.URL, path.Child("url"))...)
+	default:
+		errs = append(errs, validateService(c.Service, path.Child("service"))...)
+	}
+	return errs
+}
+
+func validateReviewVersions(versions []string, allowUnknown bool, path *field.Path) field.ErrorList {
+	if len(versions) == 0 {
+		return field.ErrorList{field.Required(path, "must specify one of v1, v1beta1")}
+	}
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, v := range versions {
+		if seen[v] {
+			errs = append(errs, field.Invalid(path.Index(i), v, "duplicate version"))
+			continue
+		}
+		seen[v] = true
+		errs = append(errs, core.Invalid(path.Index(i), v, validation.IsDNS1035Label(v))...)
+	}
+	if !allowUnknown && !reviewable(versions) {
+		errs = append(errs, field.Invalid(path, versions, "must include at least one of v1, v1beta1"))
+	}
+	return errs
+}
+
+func validateURL(text string, path *field.Path) field.ErrorList {
+	const form = "; desired format: https://host[/path]"
+	u, err := url.Parse(text)
+	if err != nil {
+		return field.ErrorList{field.Required(path, "url must be a valid URL: "+err.Error()+form)}
+	}
+	var errs field.ErrorList
+	if u.Scheme != "https" {
+		errs = append(errs, field.Invalid(path, u.Scheme, "'https' is the only allowed URL scheme"+form))
+	}
+	if u.Host == "" {
+		errs = append(errs, field.Invalid(path, u.Host, "host must be specified"+form))
+	}
+	if u.User != nil {
+		errs = append(errs, field.Invalid(path, u.User.String(), "user information is not permitted in the URL"))
+	}
+	if u.Fragment != "" {
+		errs = append(errs, field.Invalid(path, u.Fragment, "fragments are not permitted in the URL"))
+	}
+	if u.RawQuery != "" {
+		errs = append(errs, field.Invalid(path, u.RawQuery, "query parameters are not permitted in the URL"))
+	}
+	return errs
+}
+
+func validateService(s *admissionv1.ServiceReference, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	// Kubernetes has always mixed up these two, and clients see it.
+	if s.Namespace == "" {
+		errs = append(errs, field.Required(path.Child("name"), ""))
+	}
+	if s.Name == "" {
+		errs = append(errs, field.Required(path.Child("namespace"), ""))
+	}
+	if s.Port != nil {
+		if messages := validation.IsValidPortNum(int(*s.Port)); messages != nil {
+			errs = append(errs, field.Invalid(path.Child("port"), *s.Port, "port is not valid: "+strings.Join(messages, ", ")))
+		}
+	}
+	if s.Path == nil || *s.Path == "" || *s.Path == "/" {
+		return errs
+	}
+	path = path.Child("path")
+	if *s.Path == "//" {
+		return append(errs, field.Invalid(path, *s.Path, "segment[0] may not be empty"))
+	}
+	if !strings.HasPrefix(*s.Path, "/") {
+		errs = append(errs, field.Invalid(path, *s.Path, "must start with a '/'"))
+	}
+	for i, step := range strings.Split(strings.TrimSuffix((*s.Path)[1:], "/"), "/") {
+		if step == "" {
+			errs = append(errs, field.Invalid(path, *s.Path, fmt.Sprintf("segment[%d] may not be empty", i)))
+			continue
+		}
+		for _, m := range validation.IsDNS1123Subdomain(step) {
+			errs = append(errs, field.Invalid(path, *s.Path, fmt.Sprintf("segment[%d]: %v", i, m)))
+		}
+	}
+	return errs
+}

@@ -1,0 +1,153 @@
+package certificates
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+const maxBundle = 1 << 20
+
+type trustBundle = certificatesv1beta1.ClusterTrustBundle
+
+// TrustBundles are the certificates by which those of a signer are known.
+func TrustBundles() resource.Definition {
+	return resource.Definition{
+		Group:      certificatesv1.GroupName,
+		Resource:   "clustertrustbundles",
+		Kind:       "ClusterTrustBundle",
+		StorageKey: "clustertrustbundles",
+		Hub:        "v1beta1",
+		Versions:   trustBundleVersions(),
+		Strategy: resource.Rules[*trustBundle]{
+			RequireVersion: true,
+			// The rule depends on the signer, so validateBundle has it.
+			ValidateName: func(string, bool) []string { return nil },
+			Validate: func(_ context.Context, b *trustBundle) field.ErrorList {
+				return append(validateBundle(b), validateAnchors(b.Spec.TrustBundle)...)
+			},
+			ValidateUpdate: func(_ context.Context, b, old *trustBundle) field.ErrorList {
+				errs := validateBundle(b)
+				// What was once accepted stays so, whatever Go makes of it now.
+				if b.Spec.TrustBundle != old.Spec.TrustBundle {
+					errs = append(errs, validateAnchors(b.Spec.TrustBundle)...)
+				}
+				return append(errs, apivalidation.ValidateImmutableField(b.Spec.SignerName, old.Spec.SignerName, field.NewPath("spec", "signerName"))...)
+			},
+		}.Strategy(),
+		Fields: []resource.Field{
+			resource.FieldFunc("spec.signerName", func(b *trustBundle) string { return b.Spec.SignerName }),
+		},
+		Columns: []resource.Column{
+			core.NameColumn(),
+			{Name: "SignerName", Type: "string", Description: certificatesv1.ClusterTrustBundleSpec{}.SwaggerDoc()["signerName"]},
+		},
+		Cells: resource.CellsFunc(func(b *trustBundle) []any { return []any{b.Name, orNone(b.Spec.SignerName)} }),
+	}
+}
+
+// trustBundleVersions returns the version that is served, and the one before it,
+// in which objects are kept. They are the same but for the name.
+func trustBundleVersions() []resource.Version {
+	v1 := resource.VersionOf[certificatesv1.ClusterTrustBundle, certificatesv1.ClusterTrustBundleList]("v1", nil)
+	v1.ToHub = func(obj resource.Object) (resource.Object, error) {
+		b := obj.(*certificatesv1.ClusterTrustBundle)
+		return &trustBundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Spec: certificatesv1beta1.ClusterTrustBundleSpec(b.Spec)}, nil
+	}
+	v1.FromHub = func(obj resource.Object) (resource.Object, error) {
+		b := obj.(*trustBundle)
+		return &certificatesv1.ClusterTrustBundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Spec: certificatesv1.ClusterTrustBundleSpec(b.Spec)}, nil
+	}
+	v1beta1 := resource.VersionOf[trustBundle, certificatesv1beta1.ClusterTrustBundleList]("v1beta1", nil)
+	v1beta1.Off = true
+	return []resource.Version{v1, v1beta1}
+}
+
+func validateBundle(b *trustBundle) field.ErrorList {
+	var errs field.ErrorList
+	if b.GenerateName != "" {
+		errs = append(errs, core.Invalid(field.NewPath("metadata", "generateName"), b.GenerateName, bundleNameProblems(b.GenerateName, b.Spec.SignerName, true))...)
+	}
+	if b.Name != "" {
+		errs = append(errs, core.Invalid(field.NewPath("metadata", "name"), b.Name, bundleNameProblems(b.Name, b.Spec.SignerName, false))...)
+	}
+	if b.Spec.SignerName != "" {
+		errs = append(errs, core.ValidateSignerName(b.Spec.SignerName, field.NewPath("spec", "signerName"))...)
+	}
+	return errs
+}
+
+// bundleNameProblems wants the name to begin with that of the signer, if there
+// is one.
+func bundleNameProblems(name, signer string, prefix bool) []string {
+	if signer == "" {
+		if strings.Contains(name, ":") {
+			return []string{`ClusterTrustBundle without signer name must not have ":" in its name`}
+		}
+		return apivalidation.NameIsDNSSubdomain(name, prefix)
+	}
+	first := strings.ReplaceAll(signer, "/", ":") + ":"
+	rest, ok := strings.CutPrefix(name, first)
+	if !ok {
+		return []string{fmt.Sprintf("ClusterTrustBundle for signerName %s must be named with prefix %s", signer, first)}
+	}
+	return apivalidation.NameIsDNSSubdomain(rest, prefix)
+}
+
+// validateAnchors wants certificates of authorities, each of them once.
+func validateAnchors(text string) field.ErrorList {
+	path := field.NewPath("spec", "trustBundle")
+	if len(text) > maxBundle {
+		return field.ErrorList{field.TooLong(path, "", maxBundle)}
+	}
+	var errs field.ErrorList
+	bad := func(format string, args ...any) {
+		errs = append(errs, field.Invalid(path, "<value omitted>", fmt.Sprintf(format, args...)))
+	}
+	var anchors []string
+	places := map[string][]int{}
+	block, rest := pem.Decode([]byte(text))
+	for i := 0; block != nil; i++ {
+		if block.Type != "CERTIFICATE" {
+			bad("entry %d has bad block type: %v", i, block.Type)
+		} else if len(block.Headers) > 0 {
+			bad("entry %d has PEM block headers", i)
+		} else if cert, err := x509.ParseCertificate(block.Bytes); err != nil {
+			bad("entry %d does not parse as X.509", i)
+		} else if !cert.IsCA {
+			bad("entry %d does not have the CA bit set", i)
+		} else if !cert.BasicConstraintsValid {
+			bad("entry %d has invalid basic constraints", i)
+		} else {
+			anchor := string(block.Bytes)
+			places[anchor] = append(places[anchor], i)
+			if !slices.Contains(anchors, anchor) {
+				anchors = append(anchors, anchor)
+			}
+		}
+		block, rest = pem.Decode(rest)
+	}
+	if len(errs) > 0 {
+		return errs
+	}
+	if len(anchors) == 0 {
+		bad("at least one trust anchor must be provided")
+	}
+	for _, a := range anchors {
+		if len(places[a]) > 1 {
+			bad("duplicate trust anchor (indices %v)", places[a])
+		}
+	}
+	return errs
+}

@@ -1,0 +1,82 @@
+package core
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// What the kinds of other groups have in common with those of this one.
+
+// Part returns a strategy as a Subresource wants it.
+func Part(s resource.Strategy) *resource.Strategy { return &s }
+
+// Invalid makes an error of each message.
+func Invalid(path *field.Path, value any, messages []string) field.ErrorList {
+	return invalid(path, value, messages)
+}
+
+// OldNodeLabel says what to do about a label of nodes that is going away, "" if
+// it is not.
+func OldNodeLabel(key string) string { return oldNodeLabel(key) }
+
+// ValidateEndpointIP wants an address that can be reached from another machine.
+func ValidateEndpointIP(address string, path *field.Path) field.ErrorList {
+	return validateReachable(address, path)
+}
+
+// ValidateLimits judges amounts of resources as the limits of a container.
+func ValidateLimits(limits corev1.ResourceList, path *field.Path) field.ErrorList {
+	var e problems
+	checkResources(&e, &corev1.ResourceRequirements{Limits: limits}, checkContainerResourceName, nil, path, &allowances{})
+	return field.ErrorList(e)
+}
+
+// DefaultInlineVolume fills in what the source of a volume in another object
+// may leave out.
+func DefaultInlineVolume(spec *corev1.PersistentVolumeSpec) {
+	pv := corev1.PersistentVolume{Spec: *spec}
+	defaultPersistentVolume(&pv)
+	pv.Spec.PersistentVolumeReclaimPolicy, pv.Spec.VolumeMode = spec.PersistentVolumeReclaimPolicy, spec.VolumeMode
+	*spec = pv.Spec
+}
+
+// ValidateInlineVolume judges a volume that is part of another object: one of a
+// driver, which nobody can claim.
+func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) field.ErrorList {
+	var e problems
+	const inline = " in the context of inline volumes"
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"claimRef", spec.ClaimRef != nil},
+		{"capacity", len(spec.Capacity) > 0},
+		{"nodeAffinity", spec.NodeAffinity != nil},
+		{"storageClassName", spec.StorageClassName != ""},
+	} {
+		if f.set {
+			e.forbidden(p.Child(f.name), "may not be specified"+inline)
+		}
+	}
+	if spec.CSI == nil {
+		e.required(p.Child("csi"), "has to be specified"+inline)
+	}
+	checkAccessModes(&e, spec.AccessModes, "", p.Child("accessModes"))
+	if policy := spec.PersistentVolumeReclaimPolicy; policy != "" && policy != corev1.PersistentVolumeReclaimRetain {
+		e.forbidden(p.Child("persistentVolumeReclaimPolicy"), "may only be "+string(corev1.PersistentVolumeReclaimRetain)+inline)
+	}
+	checkPersistentSource(&e, &corev1.PersistentVolume{Spec: *spec}, p)
+	if mode := spec.VolumeMode; mode != nil && *mode != corev1.PersistentVolumeFilesystem {
+		e.forbidden(p.Child("volumeMode"), "may not specify volumeMode other than "+string(corev1.PersistentVolumeFilesystem)+inline)
+	}
+	return field.ErrorList(e)
+}
+
+// ValidateSignerName wants the name of a signer: example.com/name.
+func ValidateSignerName(name string, path *field.Path) field.ErrorList {
+	var e problems
+	checkSignerName(&e, name, path)
+	return field.ErrorList(e)
+}

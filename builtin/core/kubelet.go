@@ -1,0 +1,76 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+const (
+	// kubeletPort is where a kubelet listens that does not say.
+	kubeletPort = 10250
+	// kubeletWebSockets is the feature of nodes whose kubelets speak the same
+	// WebSocket as clients.
+	kubeletWebSockets = "ExtendWebSocketsToKubelet"
+)
+
+// kubelets knows how kubelets are reached: by which types of addresses, the
+// preferred one first.
+type kubelets []corev1.NodeAddressType
+
+// locate returns the place of a node's kubelet, without a path, and whether it
+// wants WebSockets translated. A node that does not exist is missed in the name
+// of the resource that is asked for.
+func (k kubelets) locate(ctx context.Context, target resource.Target, asked, name string) (to *resource.Location, translate bool, err error) {
+	nodes, err := target.Other("", "nodes")
+	if err != nil {
+		return nil, false, err
+	}
+	obj, err := nodes.Get(ctx, "", name)
+	if errors.IsNotFound(err) {
+		return nil, false, errors.NewNotFound(corev1.Resource(asked), name)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	node := obj.(*corev1.Node)
+	port := int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	if port <= 0 {
+		port = kubeletPort
+	}
+	for _, t := range k {
+		for _, a := range node.Status.Addresses {
+			if a.Type == t {
+				at := &url.URL{Scheme: "https", Host: net.JoinHostPort(a.Address, strconv.Itoa(port))}
+				return &resource.Location{URL: at, Kubelet: true}, !slices.Contains(node.Status.DeclaredFeatures, kubeletWebSockets), nil
+			}
+		}
+	}
+	return nil, false, fmt.Errorf("no preferred addresses found; known addresses: %v", node.Status.Addresses)
+}
+
+// checkProxyable keeps proxies away from the server's own machine, and from
+// what only that can reach.
+func checkProxyable(ctx context.Context, host string) error {
+	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	switch {
+	case err != nil:
+		return errors.NewBadRequest(err.Error())
+	case len(addresses) == 0:
+		return errors.NewBadRequest("no addresses for hostname")
+	}
+	for _, a := range addresses {
+		if !a.IP.IsGlobalUnicast() {
+			return errors.NewBadRequest("address not allowed")
+		}
+	}
+	return nil
+}

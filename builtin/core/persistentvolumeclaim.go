@@ -1,0 +1,256 @@
+package core
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/diff"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// PersistentVolumeClaims ask for a volume, and then stand for it.
+func PersistentVolumeClaims() resource.Definition {
+	return resource.Definition{
+		Resource:   "persistentvolumeclaims",
+		Kind:       "PersistentVolumeClaim",
+		ShortNames: []string{"pvc"},
+		Namespaced: true,
+		Versions: []resource.Version{v1[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](func(c *corev1.PersistentVolumeClaim) {
+			DefaultClaimSpec(&c.Spec)
+			orDefault(&c.Status.Phase, corev1.ClaimPending)
+			roundUp(c.Status.Capacity)
+			roundUp(c.Status.AllocatedResources)
+		})},
+		Strategy: resource.Rules[*corev1.PersistentVolumeClaim]{
+			ReturnDeleted: true,
+			PrepareCreate: func(_ context.Context, c *corev1.PersistentVolumeClaim) {
+				c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+				dropClaimFields(&c.Spec, nil)
+				matchDataSources(&c.Spec)
+			},
+			PrepareUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) {
+				c.Status = old.Status
+				dropClaimFields(&c.Spec, &old.Spec)
+				matchDataSources(&c.Spec)
+				// A claim of the time before dataSourceRef has not changed by
+				// getting one.
+				matchDataSources(&old.Spec)
+			},
+			Validate: func(_ context.Context, c *corev1.PersistentVolumeClaim) field.ErrorList {
+				return ValidateClaimSpec(&c.Spec, field.NewPath("spec"), ClaimAllowances{})
+			},
+			ValidateUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) field.ErrorList {
+				return append(ValidateClaimSpec(&c.Spec, field.NewPath("spec"), claimAllowances(&old.Spec)), validateClaimUpdate(c, old)...)
+			},
+			Warnings: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) []string {
+				w := appendOldAnnotation(nil, c.Annotations, corev1.BetaStorageClassAnnotation, `deprecated since v1.8; use "storageClassName" attribute instead`)
+				return append(w, ClaimWarnings(&c.Spec, field.NewPath("spec"))...)
+			},
+		}.Strategy(),
+		Subresources: []resource.Subresource{{
+			Name: "status",
+			Part: part(resource.Rules[*corev1.PersistentVolumeClaim]{
+				PrepareUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) {
+					c.Spec = old.Spec
+					if old.Status.HealthStatus == nil {
+						c.Status.HealthStatus = nil
+					}
+				},
+				ValidateUpdate: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) field.ErrorList {
+					return validateClaimStatus(c)
+				},
+			}.Strategy()),
+		}},
+		Columns: claimColumns(),
+		Cells:   resource.CellsFunc(claimCells),
+	}
+}
+
+// dropClaimFields clears data sources in other namespaces, and those that no
+// volume can be made from, unless the old claim has one already.
+func dropClaimFields(spec, old *corev1.PersistentVolumeClaimSpec) {
+	ref := spec.DataSourceRef
+	if ref != nil && ptr.Deref(ref.Namespace, "") != "" && (old == nil || old.DataSourceRef == nil) {
+		spec.DataSourceRef = nil
+	}
+	if spec.DataSource == nil || spec.DataSourceRef != nil || old != nil && (old.DataSource != nil || old.DataSourceRef != nil) {
+		return
+	}
+	switch group := ptr.Deref(spec.DataSource.APIGroup, ""); {
+	case spec.DataSource.Kind == "PersistentVolumeClaim" && group == "":
+	case spec.DataSource.Kind == "VolumeSnapshot" && group == "snapshot.storage.k8s.io":
+	default:
+		spec.DataSource = nil
+	}
+}
+
+// matchDataSources gives the two fields for the same thing the same content.
+func matchDataSources(spec *corev1.PersistentVolumeClaimSpec) {
+	clone := func(group *string) *string {
+		if group == nil {
+			return nil
+		}
+		return ptr.To(*group)
+	}
+	switch source, ref := spec.DataSource, spec.DataSourceRef; {
+	case source != nil && ref == nil:
+		spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: clone(source.APIGroup), Kind: source.Kind, Name: source.Name}
+	case source == nil && ref != nil && ptr.Deref(ref.Namespace, "") == "":
+		spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: clone(ref.APIGroup), Kind: ref.Kind, Name: ref.Name}
+	}
+}
+
+// claimAllowances returns what an old claim makes acceptable.
+func claimAllowances(old *corev1.PersistentVolumeClaimSpec) ClaimAllowances {
+	return ClaimAllowances{
+		SelectorValues: len(metavalidation.ValidateLabelSelector(old.Selector, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0,
+		SourceGroups:   old.DataSource != nil && old.DataSource.APIGroup != nil || old.DataSourceRef != nil && old.DataSourceRef.APIGroup != nil,
+	}
+}
+
+// validateClaimUpdate lets through the few changes that a claim can take: it is
+// bound once, and a bound one can grow and get other attributes.
+func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
+	var e problems
+	p := field.NewPath("spec")
+	is, was := c.Spec.DeepCopy(), old.Spec.DeepCopy()
+	if was.VolumeName == "" {
+		was.VolumeName = is.VolumeName
+	}
+	// The annotation that named the class before there was a field can become
+	// the field, and a claim without a class can get one.
+	before, hadClass := old.Annotations[corev1.BetaStorageClassAnnotation]
+	after, hasClass := c.Annotations[corev1.BetaStorageClassAnnotation]
+	named := was.StorageClassName == nil && is.StorageClassName != nil && (!hadClass || *is.StorageClassName == before)
+	if named {
+		is.StorageClassName = nil
+	}
+	if (!named || !hadClass || hasClass) && after != before {
+		e.invalid(field.NewPath("metadata", "annotations", corev1.BetaStorageClassAnnotation), after, apivalidation.FieldImmutableErrorMsg)
+	}
+	if c.Status.Phase == corev1.ClaimBound {
+		if is.Resources.Requests != nil {
+			is.Resources.Requests[corev1.ResourceStorage] = was.Resources.Requests[corev1.ResourceStorage]
+		}
+		is.VolumeAttributesClassName = was.VolumeAttributesClassName
+	}
+	if !equality.Semantic.DeepEqual(is, was) {
+		e.forbidden(p, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+
+			diff.Diff(goForm{was}, goForm{is}))
+	}
+	size, oldSize, have := c.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage], old.Status.Capacity[corev1.ResourceStorage]
+	if size.Cmp(oldSize) < 0 && size.Cmp(have) <= 0 {
+		e.forbidden(p.Child("resources", "requests", "storage"), "field can not be less than status.capacity")
+	}
+	e.add(unchanged(c.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
+
+	class := c.Spec.VolumeAttributesClassName
+	if old.Status.CurrentVolumeAttributesClassName != nil && !ptr.Equal(class, old.Spec.VolumeAttributesClassName) {
+		if class == nil {
+			e.forbidden(p.Child("volumeAttributesClassName"), "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil")
+		} else if *class == "" {
+			e.forbidden(p.Child("volumeAttributesClassName"), "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil")
+		}
+	}
+	return field.ErrorList(e)
+}
+
+func validateClaimStatus(c *corev1.PersistentVolumeClaim) field.ErrorList {
+	var e problems
+	status, p := &c.Status, field.NewPath("status")
+	if len(c.Spec.AccessModes) == 0 {
+		e.required(field.NewPath("Spec", "accessModes"), "")
+	}
+	for _, name := range resourceNames(status.Capacity) {
+		checkBasicQuantity(&e, status.Capacity, name, p.Child("capacity"))
+	}
+	if status.HealthStatus != nil {
+		for i, condition := range status.HealthStatus.HealthConditions {
+			if condition.Reason != "" {
+				e.each(p.Child("healthStatus", "healthConditions").Index(i).Child("reason"), condition.Reason,
+					metavalidation.IsValidConditionReason(condition.Reason))
+			}
+		}
+	}
+	rp := p.Child("allocatedResourceStatuses")
+	for name, resize := range status.AllocatedResourceStatuses {
+		checkClaimResource(&e, name, rp)
+		switch resize {
+		case corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible,
+			corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		default:
+			// The message names the resource, not its status.
+			e.add(field.NotSupported(rp, name, []corev1.ClaimResourceStatus{
+				corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible,
+				corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible, corev1.PersistentVolumeClaimNodeResizePending,
+			}))
+		}
+	}
+	ap := p.Child("allocatedResources")
+	for _, name := range resourceNames(status.AllocatedResources) {
+		if checkClaimResource(&e, name, ap) && checkBasicQuantity(&e, status.AllocatedResources, name, ap) {
+			checkQuantity(&e, corev1.ResourceStorage, status.AllocatedResources[name], ap.Key(string(name)))
+		}
+	}
+	return field.ErrorList(e)
+}
+
+// checkClaimResource wants the name of something that a claim can have: storage,
+// or what somebody else has defined. It reports whether it is one.
+func checkClaimResource(e *problems, name corev1.ResourceName, p *field.Path) bool {
+	if messages := validation.IsQualifiedName(string(name)); len(messages) > 0 {
+		e.each(p, string(name), messages)
+		return false
+	}
+	if isNative(name) && name != corev1.ResourceStorage {
+		e.add(field.NotSupported(p, string(name), []corev1.ResourceName{corev1.ResourceStorage}))
+		return false
+	}
+	return true
+}
+
+// checkBasicQuantity wants an amount that is not negative.
+func checkBasicQuantity(e *problems, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) bool {
+	q := list[name]
+	if q.Value() < 0 {
+		e.invalid(p.Key(string(name)), q.Value(), "must be a valid resource quantity")
+	}
+	return q.Value() >= 0
+}
+
+func claimColumns() []resource.Column {
+	spec, status := corev1.PersistentVolumeClaimSpec{}.SwaggerDoc(), corev1.PersistentVolumeClaimStatus{}.SwaggerDoc()
+	return []resource.Column{
+		NameColumn(),
+		{Name: "Status", Type: "string", Description: status["phase"]},
+		{Name: "Volume", Type: "string", Description: spec["volumeName"]},
+		{Name: "Capacity", Type: "string", Description: status["capacity"]},
+		{Name: "Access Modes", Type: "string", Description: status["accessModes"]},
+		{Name: "StorageClass", Type: "string", Description: "StorageClass of the pvc"},
+		{Name: "VolumeAttributesClass", Type: "string", Description: "VolumeAttributesClass of the pvc"},
+		AgeColumn(),
+		{Name: "VolumeMode", Type: "string", Priority: 1, Description: spec["volumeMode"]},
+	}
+}
+
+func claimCells(c *corev1.PersistentVolumeClaim) []any {
+	phase, capacity, modes := string(c.Status.Phase), "", ""
+	if c.DeletionTimestamp != nil {
+		phase = "Terminating"
+	}
+	if c.Spec.VolumeName != "" {
+		size := c.Status.Capacity[corev1.ResourceStorage]
+		capacity, modes = size.String(), accessModesCell(c.Status.AccessModes)
+	}
+	return []any{
+		c.Name, phase, c.Spec.VolumeName, capacity, modes, storageClass(c.Annotations, ptr.Deref(c.Spec.StorageClassName, "")),
+		ptr.Deref(c.Spec.VolumeAttributesClassName, "<unset>"), Since(c.CreationTimestamp.Time), string(ptr.Deref(c.Spec.VolumeMode, "<unset>")),
+	}
+}

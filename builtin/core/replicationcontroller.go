@@ -1,0 +1,215 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// unconvertible begins the keys of annotations that hold what an object of
+// another kind could not be shown with.
+const unconvertible = "non-convertible.kubernetes.io/"
+
+// ReplicationControllers keep a number of equal pods running. Replica sets have
+// taken their place.
+func ReplicationControllers() resource.Definition {
+	spec, observed := corev1.ReplicationControllerSpec{}.SwaggerDoc(), corev1.ReplicationControllerStatus{}.SwaggerDoc()
+	return resource.Definition{
+		Resource:   "replicationcontrollers",
+		Kind:       "ReplicationController",
+		ShortNames: []string{"rc"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		StorageKey: "controllers",
+		Versions:   []resource.Version{v1[corev1.ReplicationController, corev1.ReplicationControllerList](defaultController)},
+		Strategy: resource.Rules[*corev1.ReplicationController]{
+			ValidateName:    longName,
+			OrphanByDefault: true,
+			PrepareCreate: func(_ context.Context, rc *corev1.ReplicationController) {
+				rc.Status = corev1.ReplicationControllerStatus{}
+				DropDisabledTemplateFields(rc.Spec.Template, nil)
+			},
+			PrepareUpdate: func(_ context.Context, rc, old *corev1.ReplicationController) {
+				rc.Status = old.Status
+				DropDisabledTemplateFields(rc.Spec.Template, old.Spec.Template)
+			},
+			Validate: func(_ context.Context, rc *corev1.ReplicationController) field.ErrorList {
+				return validateController(rc, nil)
+			},
+			ValidateUpdate: func(_ context.Context, rc, old *corev1.ReplicationController) field.ErrorList {
+				return append(validateController(rc, old.Spec.Template), validateUnconverted(rc, old)...)
+			},
+			Generation: controllerChanged,
+			Warnings: func(_ context.Context, rc, old *corev1.ReplicationController) []string {
+				path := field.NewPath("spec", "template")
+				switch {
+				case old == nil:
+					return append(podNameWarnings(rc.Name), PodTemplateWarnings(rc.Spec.Template, nil, path)...)
+				case controllerChanged(rc, old):
+					// As in kube-apiserver, it is the old template that is
+					// looked at.
+					return PodTemplateWarnings(old.Spec.Template, rc.Spec.Template, path)
+				}
+				return nil
+			},
+		}.Strategy(),
+		Subresources: []resource.Subresource{
+			{
+				Name: "status",
+				Part: part(resource.Rules[*corev1.ReplicationController]{
+					PrepareUpdate: func(_ context.Context, rc, old *corev1.ReplicationController) { rc.Spec = old.Spec },
+					ValidateUpdate: func(_ context.Context, rc, _ *corev1.ReplicationController) field.ErrorList {
+						return validateControllerStatus(&rc.Status)
+					},
+				}.Strategy()),
+			},
+			Scale(func(rc *corev1.ReplicationController) (Scalable, error) {
+				return Scalable{Wanted: &rc.Spec.Replicas, Seen: rc.Status.Replicas, Selector: labels.Set(rc.Spec.Selector).String()}, nil
+			}),
+		},
+		Columns: []resource.Column{
+			NameColumn(),
+			{Name: "Desired", Type: "integer", Description: spec["replicas"]},
+			{Name: "Current", Type: "integer", Description: observed["replicas"]},
+			{Name: "Ready", Type: "integer", Description: observed["readyReplicas"]},
+			AgeColumn(),
+			{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},
+			{Name: "Images", Type: "string", Priority: 1, Description: "Images referenced by each container in the template."},
+			{Name: "Selector", Type: "string", Priority: 1, Description: spec["selector"]},
+		},
+		Cells: resource.CellsFunc(func(rc *corev1.ReplicationController) []any {
+			names, images := containerCells(rc.Spec.Template)
+			return []any{
+				rc.Name, int64(ptr.Deref(rc.Spec.Replicas, 0)), int64(rc.Status.Replicas), int64(rc.Status.ReadyReplicas),
+				Since(rc.CreationTimestamp.Time), names, images, labels.FormatLabels(rc.Spec.Selector),
+			}
+		}),
+		Fields: []resource.Field{
+			resource.FieldFunc("status.replicas", func(rc *corev1.ReplicationController) string { return fmt.Sprint(rc.Status.Replicas) }),
+		},
+	}
+}
+
+// defaultController takes labels and selector from the template if there are
+// none.
+func defaultController(rc *corev1.ReplicationController) {
+	orPointer(&rc.Spec.Replicas, 1)
+	t := rc.Spec.Template
+	if t == nil {
+		return
+	}
+	if t.Labels != nil && len(rc.Spec.Selector) == 0 {
+		rc.Spec.Selector = maps.Clone(t.Labels)
+	}
+	if t.Labels != nil && len(rc.Labels) == 0 {
+		rc.Labels = maps.Clone(t.Labels)
+	}
+	DefaultPodTemplate(t)
+}
+
+// longName wants a DNS name, in the words of the newer rules; for prefixes
+// there are none.
+func longName(name string, prefix bool) []string {
+	if prefix {
+		return apivalidation.NameIsDNSSubdomain(name, prefix)
+	}
+	return content.IsDNS1123Subdomain(name)
+}
+
+func controllerChanged(rc, old *corev1.ReplicationController) bool {
+	return !equality.Semantic.DeepEqual(rc.Spec, old.Spec)
+}
+
+func validateController(rc *corev1.ReplicationController, old *corev1.PodTemplateSpec) field.ErrorList {
+	var e problems
+	spec, p := &rc.Spec, field.NewPath("spec")
+	e.nonNegative(p.Child("minReadySeconds"), int64(spec.MinReadySeconds))
+	if len(spec.Selector) == 0 {
+		e.required(p.Child("selector"), "")
+	}
+	e.nonNegative(p.Child("replicas"), int64(ptr.Deref(spec.Replicas, 0)))
+	t, tp := spec.Template, p.Child("template")
+	if t == nil {
+		e.required(tp, "")
+		return field.ErrorList(e)
+	}
+	if !labels.SelectorFromSet(spec.Selector).Matches(labels.Set(t.Labels)) {
+		e.invalid(tp.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
+	}
+	e.add(ValidatePodTemplateSpec(t, tp, old)...)
+	oneOf(&e, tp.Child("spec", "restartPolicy"), t.Spec.RestartPolicy, corev1.RestartPolicyAlways)
+	if t.Spec.ActiveDeadlineSeconds != nil {
+		e.forbidden(tp.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in ReplicationController is not Supported")
+	}
+	return field.ErrorList(e)
+}
+
+// validateUnconverted keeps as they are fields whose true values are in
+// annotations.
+func validateUnconverted(rc, old *corev1.ReplicationController) field.ErrorList {
+	var e problems
+	for key, value := range old.Annotations {
+		name, ok := strings.CutPrefix(key, unconvertible)
+		switch {
+		case !ok || strings.Contains(name, "/"):
+		case !strings.Contains(name, "selector"):
+			e.add(&field.Error{Type: field.ErrorTypeNotFound, BadValue: value, Field: name, Detail: "unknown non-convertible field"})
+		case !maps.Equal(rc.Spec.Selector, old.Spec.Selector):
+			e.invalid(field.NewPath("spec", "selector"), rc.Spec.Selector, "cannot update non-convertible selector")
+		}
+	}
+	return field.ErrorList(e)
+}
+
+func validateControllerStatus(s *corev1.ReplicationControllerStatus) field.ErrorList {
+	var e problems
+	p := field.NewPath("status")
+	e.nonNegative(p.Child("replicas"), int64(s.Replicas))
+	e.nonNegative(p.Child("fullyLabeledReplicas"), int64(s.FullyLabeledReplicas))
+	e.nonNegative(p.Child("readyReplicas"), int64(s.ReadyReplicas))
+	e.nonNegative(p.Child("availableReplicas"), int64(s.AvailableReplicas))
+	e.nonNegative(p.Child("observedGeneration"), s.ObservedGeneration)
+	atMost := func(name string, value, limit int32, than string) {
+		if value > limit {
+			e.invalid(p.Child(name), value, "cannot be greater than "+than)
+		}
+	}
+	atMost("fullyLabeledReplicas", s.FullyLabeledReplicas, s.Replicas, "status.replicas")
+	atMost("readyReplicas", s.ReadyReplicas, s.Replicas, "status.replicas")
+	atMost("availableReplicas", s.AvailableReplicas, s.Replicas, "status.replicas")
+	atMost("availableReplicas", s.AvailableReplicas, s.ReadyReplicas, "readyReplicas")
+	return field.ErrorList(e)
+}
+
+// podNameWarnings warns of a name that the names of pods cannot begin with and
+// still be host names.
+func podNameWarnings(name string) []string {
+	if messages := validation.IsDNS1123Label(name); len(messages) > 0 {
+		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", messages)}
+	}
+	return nil
+}
+
+// containerCells are the names and images of the containers that a template
+// makes.
+func containerCells(t *corev1.PodTemplateSpec) (names, images string) {
+	var n, i []string
+	if t != nil {
+		for _, c := range t.Spec.Containers {
+			n, i = append(n, c.Name), append(i, c.Image)
+		}
+	}
+	return strings.Join(n, ","), strings.Join(i, ",")
+}

@@ -1,0 +1,217 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// ResourceQuotas bound what all objects of a namespace may use together.
+func ResourceQuotas() resource.Definition {
+	return resource.Definition{
+		Resource:   "resourcequotas",
+		Kind:       "ResourceQuota",
+		ShortNames: []string{"quota"},
+		Namespaced: true,
+		Versions: []resource.Version{v1[corev1.ResourceQuota, corev1.ResourceQuotaList](func(q *corev1.ResourceQuota) {
+			roundUp(q.Spec.Hard)
+			roundUp(q.Status.Hard)
+			roundUp(q.Status.Used)
+		})},
+		Strategy: resource.Rules[*corev1.ResourceQuota]{
+			ReturnDeleted: true,
+			PrepareCreate: func(_ context.Context, q *corev1.ResourceQuota) { q.Status = corev1.ResourceQuotaStatus{} },
+			PrepareUpdate: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Status = old.Status },
+			Validate:      func(_ context.Context, q *corev1.ResourceQuota) field.ErrorList { return validateQuota(q) },
+			ValidateUpdate: func(_ context.Context, q, old *corev1.ResourceQuota) field.ErrorList {
+				errs := validateQuota(q)
+				if !sets.New(q.Spec.Scopes...).Equal(sets.New(old.Spec.Scopes...)) {
+					errs = append(errs, field.Invalid(field.NewPath("spec", "scopes"), q.Spec.Scopes, apivalidation.FieldImmutableErrorMsg))
+				}
+				return errs
+			},
+			Warnings: func(_ context.Context, q, old *corev1.ResourceQuota) []string {
+				if old != nil {
+					return nil
+				}
+				return quotaWarnings(q.Spec.Hard)
+			},
+		}.Strategy(),
+		Subresources: []resource.Subresource{{
+			Name: "status",
+			Part: part(resource.Rules[*corev1.ResourceQuota]{
+				PrepareUpdate: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Spec = old.Spec },
+				ValidateUpdate: func(_ context.Context, q, _ *corev1.ResourceQuota) field.ErrorList {
+					var e problems
+					checkQuotaAmounts(&e, q.Status.Hard, field.NewPath("status", "hard"))
+					checkQuotaAmounts(&e, q.Status.Used, field.NewPath("status", "used"))
+					return field.ErrorList(e)
+				},
+			}.Strategy()),
+		}},
+		Columns: []resource.Column{
+			NameColumn(),
+			{Name: "Request", Type: "string", Description: "Request represents a minimum amount of cpu/memory that a container may consume."},
+			{Name: "Limit", Type: "string", Description: "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node."},
+			AgeColumn(),
+		},
+		Cells: resource.CellsFunc(func(q *corev1.ResourceQuota) []any {
+			var requests, limits []string
+			for _, name := range resourceNames(q.Status.Hard) {
+				used, hard := q.Status.Used[name], q.Status.Hard[name]
+				text := fmt.Sprintf("%s: %s/%s", name, used.String(), hard.String())
+				if strings.HasPrefix(string(name), "limits.") {
+					limits = append(limits, text)
+				} else {
+					requests = append(requests, text)
+				}
+			}
+			return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), Since(q.CreationTimestamp.Time)}
+		}),
+	}
+}
+
+func validateQuota(q *corev1.ResourceQuota) field.ErrorList {
+	var e problems
+	spec, p := &q.Spec, field.NewPath("spec")
+	checkQuotaAmounts(&e, spec.Hard, p.Child("hard"))
+
+	sp := p.Child("scopes")
+	for _, scope := range spec.Scopes {
+		if !knownScope(scope) {
+			e.invalid(sp, spec.Scopes, "unsupported scope")
+		}
+		for range unscopable(scope, spec.Hard) {
+			e.invalid(sp, spec.Scopes, "unsupported scope applied to resource")
+		}
+	}
+	checkScopePairs(&e, spec.Scopes, spec.Scopes, sp)
+
+	if spec.ScopeSelector == nil {
+		return field.ErrorList(e)
+	}
+	sp = p.Child("scopeSelector", "matchExpressions")
+	var scopes []corev1.ResourceQuotaScope
+	for i := range spec.ScopeSelector.MatchExpressions {
+		r := &spec.ScopeSelector.MatchExpressions[i]
+		scopes = append(scopes, r.ScopeName)
+		if !knownScope(r.ScopeName) {
+			e.invalid(sp.Child("scopeName"), r.ScopeName, "unsupported scope")
+		}
+		for range unscopable(r.ScopeName, spec.Hard) {
+			e.invalid(sp, goForm{spec.ScopeSelector}, "unsupported scope applied to resource")
+		}
+		checkScopeOperator(&e, r, sp)
+	}
+	checkScopePairs(&e, scopes, spec.Scopes, sp)
+	return field.ErrorList(e)
+}
+
+// checkQuotaAmounts judges names and amounts of what is limited or used.
+func checkQuotaAmounts(e *problems, list corev1.ResourceList, p *field.Path) {
+	for _, name := range resourceNames(list) {
+		np := p.Key(string(name))
+		checkResourceName(e, name, np)
+		if !strings.Contains(string(name), "/") && !isQuotaName(name) {
+			e.invalid(np, name, "must be a standard resource for quota")
+		}
+		checkQuantity(e, name, list[name], np)
+	}
+}
+
+// isQuotaName: of the names without a domain, quotas have all but storage as
+// such.
+func isQuotaName(name corev1.ResourceName) bool {
+	return isStandard(name) && name != corev1.ResourceStorage
+}
+
+func knownScope(s corev1.ResourceQuotaScope) bool {
+	switch s {
+	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
+		corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort,
+		corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeVolumeAttributesClass,
+		corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		return true
+	}
+	return false
+}
+
+// unscopable returns the resources that a scope has nothing to do with.
+func unscopable(s corev1.ResourceQuotaScope, hard corev1.ResourceList) []corev1.ResourceName {
+	if !knownScope(s) {
+		return nil
+	}
+	fits := []corev1.ResourceName{corev1.ResourcePods}
+	switch s {
+	case corev1.ResourceQuotaScopeBestEffort:
+	case corev1.ResourceQuotaScopeVolumeAttributesClass:
+		fits = []corev1.ResourceName{corev1.ResourcePersistentVolumeClaims, corev1.ResourceRequestsStorage}
+	default:
+		fits = append(fits, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
+			corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory)
+	}
+	return slices.DeleteFunc(resourceNames(hard), func(name corev1.ResourceName) bool {
+		return !isQuotaName(name) || slices.Contains(fits, name)
+	})
+}
+
+// checkScopePairs wants no scope together with its opposite.
+func checkScopePairs(e *problems, scopes, shown []corev1.ResourceQuotaScope, p *field.Path) {
+	for _, pair := range [][2]corev1.ResourceQuotaScope{
+		{corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort},
+		{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating},
+	} {
+		if slices.Contains(scopes, pair[0]) && slices.Contains(scopes, pair[1]) {
+			e.invalid(p, shown, "conflicting scopes")
+		}
+	}
+}
+
+func checkScopeOperator(e *problems, r *corev1.ScopedResourceSelectorRequirement, p *field.Path) {
+	switch r.ScopeName {
+	case corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating,
+		corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		if r.Operator != corev1.ScopeSelectorOpExists {
+			e.invalid(p.Child("operator"), r.Operator, "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "+
+				"ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity")
+		}
+	}
+	switch r.Operator {
+	case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
+		if len(r.Values) == 0 {
+			e.required(p.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
+		}
+	case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
+		if len(r.Values) > 0 {
+			e.invalid(p.Child("values"), r.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector")
+		}
+	default:
+		e.invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
+	}
+}
+
+// quotaWarnings tells of requests that can never reach their bound because the
+// limits have a lower one.
+func quotaWarnings(hard corev1.ResourceList) []string {
+	var w []string
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage, corev1.ResourceEphemeralStorage} {
+		requests, limits := "requests."+name, "limits."+name
+		request, ok := hard[requests]
+		if !ok && (name == corev1.ResourceCPU || name == corev1.ResourceMemory) {
+			requests = name
+			request, ok = hard[requests]
+		}
+		if limit, both := hard[limits]; ok && both && request.Cmp(limit) > 0 {
+			w = append(w, fmt.Sprintf("ResourceQuota %s (%s) should be less than %s (%s)", requests, request.String(), limits, limit.String()))
+		}
+	}
+	return w
+}

@@ -1,0 +1,268 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+const (
+	// DefaultServiceCIDR is the name of the ServiceCIDR that has the ranges of
+	// the server's configuration.
+	DefaultServiceCIDR = "kubernetes"
+	// addressManager is who makes the IPAddresses of services.
+	addressManager = "ipallocator.k8s.io"
+)
+
+// ClusterAllocatorConfig says what a ClusterAllocator has to give, and where it
+// keeps what it has given.
+type ClusterAllocatorConfig struct {
+	// ServiceCIDRs, FirstNodePort and LastNodePort are as in
+	// MemoryAllocatorConfig. The ranges become the default ServiceCIDR; others
+	// can be added to it while the server runs.
+	ServiceCIDRs                []netip.Prefix
+	FirstNodePort, LastNodePort int32
+	// Objects returns those of a resource. Needed are services, and ipaddresses
+	// and servicecidrs of networking.k8s.io. Nothing is read before the first
+	// reservation.
+	Objects func(group, name string) resource.Objects
+	// Ranges are the objects of RangeAllocations.
+	Ranges resource.Objects
+	// Log gets what a repair has found; nil discards it.
+	Log *slog.Logger
+}
+
+// ClusterAllocator is an Allocator for any number of servers on one storage.
+// What is reserved is in storage too, in the form in which kube-apiserver keeps
+// it: an address is an IPAddress that has its name, so there cannot be two, and
+// refers to its owner; node ports are a bitmap in one object that is changed
+// under a guard.
+//
+// A reservation is written before its service is and deleted after it, so a
+// crash in between leaves one that nobody has. Repair finds those.
+type ClusterAllocator struct {
+	log       *slog.Logger
+	cidrs     []netip.Prefix
+	families  []corev1.IPFamily
+	services  resource.Objects
+	ips       resource.Objects
+	ranges    resource.Objects // ServiceCIDRs
+	addresses map[corev1.IPFamily]*clusterPool
+	ports     *clusterPorts
+}
+
+// NewClusterAllocator returns an allocator, unless the ranges are not what the
+// configuration asks for.
+func NewClusterAllocator(cfg ClusterAllocatorConfig) (*ClusterAllocator, error) {
+	if len(cfg.ServiceCIDRs) == 0 {
+		cfg.ServiceCIDRs = defaultServiceRanges()
+	}
+	if cfg.FirstNodePort == 0 && cfg.LastNodePort == 0 {
+		cfg.FirstNodePort, cfg.LastNodePort = defaultFirstPort, defaultLastPort
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &ClusterAllocator{
+		log:       cfg.Log,
+		services:  cfg.Objects("", "services"),
+		ips:       cfg.Objects(networkingv1.GroupName, "ipaddresses"),
+		ranges:    cfg.Objects(networkingv1.GroupName, "servicecidrs"),
+		addresses: map[corev1.IPFamily]*clusterPool{},
+	}
+	for _, cidr := range cfg.ServiceCIDRs {
+		cidr = cidr.Masked()
+		s, err := addressSpan(cidr)
+		if err != nil {
+			return nil, err
+		}
+		family := addressFamily(cidr.Addr())
+		if a.addresses[family] != nil {
+			return nil, fmt.Errorf("core: two service ranges of family %s", family)
+		}
+		a.cidrs = append(a.cidrs, cidr)
+		a.families = append(a.families, family)
+		a.addresses[family] = &clusterPool{of: a, family: family, configured: s}
+	}
+	ports, err := portSpan(cfg.FirstNodePort, cfg.LastNodePort)
+	if err != nil {
+		return nil, err
+	}
+	a.ports = &clusterPorts{
+		span: *ports, of: a, ranges: cfg.Ranges, unused: map[int32]suspicion{},
+		text: fmt.Sprintf("%d-%d", cfg.FirstNodePort, cfg.LastNodePort),
+	}
+	return a, nil
+}
+
+// Families implements Allocator.
+func (a *ClusterAllocator) Families() []corev1.IPFamily { return a.families }
+
+// Addresses implements Allocator.
+func (a *ClusterAllocator) Addresses(family corev1.IPFamily) Pool[netip.Addr] {
+	return a.addresses[family]
+}
+
+// NodePorts implements Allocator.
+func (a *ClusterAllocator) NodePorts() Pool[int32] { return a.ports }
+
+// clusterPool is the addresses of one family.
+type clusterPool struct {
+	of         *ClusterAllocator
+	family     corev1.IPFamily
+	configured *span[netip.Addr]
+}
+
+// spans returns the ranges that addresses can be taken from: those of all
+// ServiceCIDRs that are ready, the default first. As long as there is no default,
+// the configured range is as good.
+func (p *clusterPool) spans(ctx context.Context) ([]*span[netip.Addr], error) {
+	objs, err := p.of.ranges.Cached().List(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	var first, rest []*span[netip.Addr]
+	found := false
+	for _, obj := range objs {
+		c := obj.(*networkingv1.ServiceCIDR)
+		isDefault := c.Name == DefaultServiceCIDR
+		found = found || isDefault
+		if !meta.IsStatusConditionTrue(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady) || c.DeletionTimestamp != nil {
+			continue
+		}
+		for _, text := range c.Spec.CIDRs {
+			cidr, err := netip.ParsePrefix(text)
+			if err != nil || addressFamily(cidr.Addr()) != p.family {
+				continue
+			}
+			s, err := addressSpan(cidr.Masked())
+			if err != nil {
+				p.of.log.Warn("service range cannot be used", "servicecidr", c.Name, "error", err)
+				continue
+			}
+			if isDefault {
+				first = append(first, s)
+			} else {
+				rest = append(rest, s)
+			}
+		}
+	}
+	if !found {
+		first = append(first, p.configured)
+	}
+	return append(first, rest...), nil
+}
+
+// Reserve implements Pool.
+func (p *clusterPool) Reserve(ctx context.Context, owner types.NamespacedName, ip netip.Addr) error {
+	spans, err := p.spans(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(spans, func(s *span[netip.Addr]) bool { _, ok := s.index(ip); return ok }) {
+		return p.configured.outside(ip)
+	}
+	err = p.create(ctx, owner, ip)
+	if apierrors.IsAlreadyExists(err) {
+		return p.configured.taken(ip)
+	}
+	return err
+}
+
+// ReserveAny implements Pool. Addresses that are known to be in use are passed
+// over; what tells for certain is the attempt to make the object.
+func (p *clusterPool) ReserveAny(ctx context.Context, owner types.NamespacedName) (ip netip.Addr, err error) {
+	spans, err := p.spans(ctx)
+	if err != nil {
+		return ip, err
+	}
+	for _, s := range spans {
+		err := s.pick(func(i uint64) (bool, error) {
+			ip = s.value(i)
+			if p.of.ips.Has(ctx, "", ip.String()) {
+				return false, nil
+			}
+			err := p.create(ctx, owner, ip)
+			if apierrors.IsAlreadyExists(err) {
+				return false, nil
+			}
+			return err == nil, err
+		})
+		if !errors.Is(err, ErrFull) {
+			return ip, err
+		}
+	}
+	return netip.Addr{}, ErrFull
+}
+
+func (p *clusterPool) create(ctx context.Context, owner types.NamespacedName, ip netip.Addr) error {
+	return p.of.ips.Create(ctx, newIPAddress(owner, ip))
+}
+
+// Release implements Pool. Only the owner's object is deleted: one that is slow
+// to give an address back must not take it from who has it by then.
+func (p *clusterPool) Release(ctx context.Context, owner types.NamespacedName, ip netip.Addr) error {
+	obj, err := p.of.ips.Get(ctx, "", ip.String())
+	if err == nil && ownerOf(obj.(*networkingv1.IPAddress)) == owner {
+		err = p.of.deleteIP(ctx, obj)
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// deleteIP deletes the object as it was seen.
+func (a *ClusterAllocator) deleteIP(ctx context.Context, obj resource.Object) error {
+	version := obj.GetResourceVersion()
+	return a.ips.Delete(ctx, "", obj.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+}
+
+// Check implements Pool.
+func (p *clusterPool) Check(ctx context.Context, ip netip.Addr) error {
+	spans, err := p.spans(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range spans {
+		if _, ok := s.index(ip); ok {
+			return nil
+		}
+	}
+	return p.configured.check(ip, false, false)
+}
+
+// Example implements Pool.
+func (p *clusterPool) Example() netip.Addr { return p.configured.example }
+
+func newIPAddress(owner types.NamespacedName, ip netip.Addr) *networkingv1.IPAddress {
+	return &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{
+			networkingv1.LabelIPAddressFamily: string(addressFamily(ip)),
+			networkingv1.LabelManagedBy:       addressManager,
+		}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
+			Resource: "services", Namespace: owner.Namespace, Name: owner.Name,
+		}},
+	}
+}
+
+// ownerOf is the service that has an address, zero if something else has it.
+func ownerOf(ip *networkingv1.IPAddress) types.NamespacedName {
+	if ref := ip.Spec.ParentRef; ref != nil && ref.Group == "" && ref.Resource == "services" {
+		return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	}
+	return types.NamespacedName{}
+}

@@ -1,0 +1,261 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+const (
+	// RepairEvery is how often a server should repair.
+	RepairEvery = 3 * time.Minute
+	// repairAfter is how old a reservation without a service must be: a write
+	// that is under way takes no longer.
+	repairAfter = time.Minute
+	// suspicions is how often a port must be found without a service.
+	suspicions = 3
+)
+
+// suspicion is what is known of a port that is in use and that no service has.
+// Ports have no age, so they are watched.
+type suspicion struct {
+	since time.Time
+	times int
+}
+
+// EnsureRanges makes the default ServiceCIDR, which has the configured ranges,
+// and says that it is ready.
+func (a *ClusterAllocator) EnsureRanges(ctx context.Context) error {
+	var texts []string
+	for _, cidr := range a.cidrs {
+		texts = append(texts, cidr.String())
+	}
+	_, err := a.ranges.Get(ctx, "", DefaultServiceCIDR)
+	if apierrors.IsNotFound(err) {
+		err = tolerate(a.ranges.Create(ctx, &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: DefaultServiceCIDR},
+			Spec:       networkingv1.ServiceCIDRSpec{CIDRs: texts},
+		}))
+	}
+	if err != nil {
+		return err
+	}
+	return a.ranges.Update(ctx, "", DefaultServiceCIDR, func(obj resource.Object) error {
+		c := obj.(*networkingv1.ServiceCIDR)
+		if len(texts) == 2 && len(c.Spec.CIDRs) == 1 && texts[0] == c.Spec.CIDRs[0] {
+			c.Spec.CIDRs = texts
+		}
+		if !slices.Equal(c.Spec.CIDRs, texts) {
+			a.log.Warn("the default ServiceCIDR is not what is configured", "servicecidr", c.Spec.CIDRs, "configured", texts)
+			return nil
+		}
+		// A condition that somebody has set stays.
+		if c.DeletionTimestamp == nil && meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady) == nil {
+			meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{
+				Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+				Message: "Kubernetes default Service CIDR is ready",
+			})
+		}
+		return nil
+	})
+}
+
+// Repair frees what no service has, if it has been so for a minute, and reserves
+// what services have. It can run on several servers at once.
+func (a *ClusterAllocator) Repair(ctx context.Context) error {
+	return errors.Join(a.repairAddresses(ctx), a.ports.repair(ctx))
+}
+
+// repairAddresses looks at the addresses first and then at the services: what
+// was reserved before the services were read, and is not among theirs, either
+// belongs to a write that is under way or to nobody.
+func (a *ClusterAllocator) repairAddresses(ctx context.Context) error {
+	ips, err := a.ips.List(ctx, "")
+	if err != nil {
+		return fmt.Errorf("reading the addresses: %w", err)
+	}
+	services, err := a.listServices(ctx)
+	if err != nil {
+		return err
+	}
+	byOwner := make(map[types.NamespacedName]*corev1.Service, len(services))
+	for _, s := range services {
+		byOwner[nameOf(s)] = s
+	}
+	has := func(owner types.NamespacedName, name string) bool {
+		s := byOwner[owner]
+		return s != nil && slices.ContainsFunc(clusterAddresses(s), func(ip netip.Addr) bool { return ip.String() == name })
+	}
+	objects := make(map[string]*networkingv1.IPAddress, len(ips))
+	var errs []error
+	for _, obj := range ips {
+		ip := obj.(*networkingv1.IPAddress)
+		objects[ip.Name] = ip
+		if ip.Labels[networkingv1.LabelManagedBy] != addressManager || has(ownerOf(ip), ip.Name) || time.Since(ip.CreationTimestamp.Time) < repairAfter {
+			continue
+		}
+		a.log.Warn("freeing an address that no service has", "address", ip.Name, "service", ownerOf(ip).String())
+		errs = append(errs, tolerate(a.deleteIP(ctx, ip)))
+		delete(objects, ip.Name)
+	}
+	for _, s := range services {
+		for _, ip := range clusterAddresses(s) {
+			obj := objects[ip.String()]
+			if obj != nil && has(ownerOf(obj), obj.Name) && obj.Labels[networkingv1.LabelManagedBy] == addressManager {
+				if ownerOf(obj) != nameOf(s) {
+					a.log.Error("two services have the same address, one of them must be made anew",
+						"address", obj.Name, "service", nameOf(s).String(), "other", ownerOf(obj).String())
+				}
+				continue
+			}
+			errs = append(errs, a.restoreAddress(ctx, nameOf(s), ip, obj))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// restoreAddress reserves an address for a service that has it. obj is the
+// object of somebody who does not, if there is one.
+func (a *ClusterAllocator) restoreAddress(ctx context.Context, owner types.NamespacedName, ip netip.Addr, obj *networkingv1.IPAddress) error {
+	if inRange, err := a.inRange(ctx, ip); err != nil || !inRange {
+		return err
+	}
+	// The service may be gone, and its address somebody else's by now.
+	now, err := a.services.Get(ctx, owner.Namespace, owner.Name)
+	if err != nil {
+		return tolerate(err)
+	}
+	if !slices.Contains(clusterAddresses(now.(*corev1.Service)), ip) {
+		return nil
+	}
+	a.log.Warn("reserving an address that a service has", "address", ip.String(), "service", owner.String())
+	if obj != nil {
+		if err := a.deleteIP(ctx, obj); err != nil {
+			return tolerate(err)
+		}
+	}
+	return tolerate(a.ips.Create(ctx, newIPAddress(owner, ip)))
+}
+
+func (a *ClusterAllocator) inRange(ctx context.Context, ip netip.Addr) (bool, error) {
+	p := a.addresses[addressFamily(ip)]
+	if p == nil {
+		return false, nil
+	}
+	spans, err := p.spans(ctx)
+	return slices.ContainsFunc(spans, func(s *span[netip.Addr]) bool { _, ok := s.index(ip); return ok }), err
+}
+
+// repair makes the bitmap, or brings it in line with the services. They are read
+// after the bitmap, which must not have changed when the new one is written: so
+// a port that is not set by then is in the services only if it is missing.
+func (p *clusterPorts) repair(ctx context.Context) error {
+	var suspects map[int32]suspicion
+	err := p.ranges.Update(ctx, "", portRange, func(obj resource.Object) (err error) {
+		suspects, err = p.rebuild(ctx, obj.(*corev1.RangeAllocation))
+		return err
+	})
+	if apierrors.IsNotFound(err) {
+		r := &corev1.RangeAllocation{ObjectMeta: metav1.ObjectMeta{Name: portRange}}
+		if _, err := p.rebuild(ctx, r); err != nil {
+			return err
+		}
+		return tolerate(p.ranges.Create(ctx, r))
+	}
+	if err == nil {
+		p.mu.Lock()
+		p.unused = suspects
+		p.mu.Unlock()
+	}
+	return err
+}
+
+// rebuild makes a bitmap of what services have and, for now, of what may belong
+// to writes that are under way.
+func (p *clusterPorts) rebuild(ctx context.Context, r *corev1.RangeAllocation) (map[int32]suspicion, error) {
+	services, err := p.of.listServices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	had, used := new(big.Int), new(big.Int)
+	first := int32(0) // of the range that the bitmap is of
+	if r.Range != "" {
+		had.SetBytes(r.Data)
+		if _, err := fmt.Sscanf(r.Range, "%d-", &first); err != nil {
+			return nil, fmt.Errorf("the node ports have the range %q: %w", r.Range, err)
+		}
+	}
+	for _, s := range services {
+		for _, port := range reservedPorts(s) {
+			i, ok := p.index(port)
+			if !ok {
+				p.of.log.Warn("a node port is outside of the range", "port", port, "service", nameOf(s).String(), "range", p.text)
+				continue
+			}
+			if at := int(port - first); r.Range != "" && (at < 0 || had.Bit(at) == 0) {
+				p.of.log.Warn("reserving a node port that a service has", "port", port, "service", nameOf(s).String())
+			}
+			used.SetBit(used, int(i), 1)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	suspects := map[int32]suspicion{}
+	for at := range had.BitLen() {
+		port := first + int32(at)
+		i, ok := p.index(port)
+		if !ok || had.Bit(at) == 0 || used.Bit(int(i)) == 1 {
+			continue
+		}
+		s := p.unused[port]
+		if s.times == 0 {
+			s.since = time.Now()
+		}
+		s.times++
+		if s.times >= suspicions && time.Since(s.since) >= repairAfter {
+			p.of.log.Warn("freeing a node port that no service has", "port", port)
+			continue
+		}
+		suspects[port] = s
+		used.SetBit(used, int(i), 1)
+	}
+	r.Range, r.Data = p.text, used.Bytes()
+	return suspects, nil
+}
+
+func (a *ClusterAllocator) listServices(ctx context.Context) ([]*corev1.Service, error) {
+	objs, err := a.services.List(ctx, "")
+	if err != nil {
+		return nil, fmt.Errorf("reading the services: %w", err)
+	}
+	services := make([]*corev1.Service, len(objs))
+	for i, obj := range objs {
+		services[i] = obj.(*corev1.Service)
+	}
+	return services, nil
+}
+
+func nameOf(s *corev1.Service) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+}
+
+// tolerate drops errors that say that somebody else was faster.
+func tolerate(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,270 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+)
+
+const (
+	defaultTokenSeconds = 60 * 60
+	minTokenSeconds     = 10 * 60
+	// projectedTokenSeconds is what the admission of service accounts asks for
+	// when it gives a pod its token: nobody else chooses this number. Programs
+	// that do not read the token again must go on working, so it lasts for
+	// extendedTokenLifetime, and tells when it should have been replaced.
+	projectedTokenSeconds = 60*60 + 7
+	extendedTokenLifetime = 365 * 24 * time.Hour
+
+	admissionReviewGroups = "admissionReviewAPIGroups"
+)
+
+// TokenIssuer signs the tokens of service accounts.
+type TokenIssuer interface {
+	// Issue returns a token and its ID. It is bound to the account and to each of
+	// the objects. A warnAfter that is not zero says when it should be replaced.
+	Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error)
+}
+
+// Tokens is how tokens of service accounts are issued.
+type Tokens struct {
+	// Issuer signs them. Without one, service accounts have no tokens.
+	Issuer TokenIssuer
+	// Audiences are those of the server: tokens that name none are for them.
+	Audiences []string
+	// MaxExpiration bounds the lifetime of tokens, if it is not zero.
+	MaxExpiration time.Duration
+	// NoExtension ends the tokens that pods get when they say they end.
+	NoExtension bool
+}
+
+// subresource is where tokens are asked for.
+func (t Tokens) subresource() []resource.Subresource {
+	if t.Issuer == nil {
+		return nil
+	}
+	return []resource.Subresource{{
+		Name: "token",
+		Kind: tokenRequestKind(),
+		New: func() resource.Object {
+			seconds := int64(defaultTokenSeconds)
+			return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+		},
+		Action: t.create,
+	}}
+}
+
+func tokenRequestKind() schema.GroupVersionKind {
+	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
+}
+
+// create answers a request for a token.
+func (t Tokens) create(ctx context.Context, target resource.Target, body resource.Object) (runtime.Object, error) {
+	req := body.(*authenticationv1.TokenRequest)
+	account, err := t.account(ctx, target, req)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.Spec.Audiences) == 0 {
+		req.Spec.Audiences = t.Audiences
+	}
+	if req.Spec.ExpirationSeconds == nil {
+		seconds := int64(defaultTokenSeconds)
+		req.Spec.ExpirationSeconds = &seconds
+	}
+	req.Name, req.Namespace, req.UID = account.Name, account.Namespace, account.UID
+	// Before the token is made, so that the answer never promises more than it
+	// keeps.
+	now := time.Now()
+	req.CreationTimestamp = metav1.NewTime(now)
+	req.Status = authenticationv1.TokenRequestStatus{}
+	if errs := validateTokenRequest(req); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(tokenRequestKind().GroupKind(), "", errs)
+	}
+	bound, err := boundObjects(ctx, target, req.Spec.BoundObjectRef)
+	if err != nil {
+		return nil, err
+	}
+
+	seconds := *req.Spec.ExpirationSeconds
+	if limit := int64(t.MaxExpiration / time.Second); limit > 0 && seconds > limit {
+		request.From(ctx).Warn(fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", seconds, limit))
+		seconds = limit
+		req.Spec.ExpirationSeconds = &seconds
+	}
+	lifetime, warnAfter := time.Duration(seconds)*time.Second, time.Duration(0)
+	if !t.NoExtension && seconds == projectedTokenSeconds && boundToPod(bound) && t.forServer(req.Spec.Audiences) {
+		lifetime, warnAfter = extendedTokenLifetime, lifetime
+	}
+	token, id, err := t.Issuer.Issue(account, bound, req.Spec.Audiences, lifetime, warnAfter)
+	if err != nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
+	}
+	request.From(ctx).Annotate("authentication.kubernetes.io/issued-credential-id", "JTI="+id)
+	req.Status.Token = token
+	req.Status.ExpirationTimestamp = metav1.NewTime(now.Add(time.Duration(seconds) * time.Second))
+	return req, nil
+}
+
+// account returns the one that the token is for, if the request does not mean
+// another.
+func (t Tokens) account(ctx context.Context, target resource.Target, req *authenticationv1.TokenRequest) (*corev1.ServiceAccount, error) {
+	if req.Namespace != "" && req.Namespace != target.Namespace() {
+		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	if req.Name != "" && req.Name != target.Name() {
+		return nil, apierrors.NewInvalid(tokenRequestKind().GroupKind(), target.Name(), field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "name"), req.Name, "must match the service account name if specified"),
+		})
+	}
+	obj, err := target.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if uid := obj.GetUID(); req.UID != "" && req.UID != uid {
+		gr := schema.GroupResource{Group: authenticationv1.GroupName, Resource: "TokenRequest"}
+		return nil, apierrors.NewConflict(gr, target.Name(), fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, uid))
+	}
+	return obj.(*corev1.ServiceAccount), nil
+}
+
+// forServer reports that a token is for nobody but the server.
+func (t Tokens) forServer(audiences []string) bool {
+	return !slices.ContainsFunc(audiences, func(a string) bool { return !slices.Contains(t.Audiences, a) })
+}
+
+func boundToPod(bound []metav1.Object) bool {
+	if len(bound) == 0 {
+		return false
+	}
+	_, ok := bound[0].(*corev1.Pod)
+	return ok
+}
+
+// boundObjects returns what the token is to be bound to: the object that is
+// asked for and, with a pod, its node.
+func boundObjects(ctx context.Context, target resource.Target, ref *authenticationv1.BoundObjectReference) ([]metav1.Object, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	name := map[string]string{"Pod": "pods", "Secret": "secrets", "Node": "nodes"}[gvk.Kind]
+	if gvk.Group != "" || name == "" {
+		if isWebhookReference(ref) {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s (feature gate %s is disabled)", gvk, "APIServerWebhookAuthenticationToken"))
+		}
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", gvk))
+	}
+	namespace := target.Namespace()
+	if name == "nodes" {
+		namespace = ""
+	}
+	obj, err := otherObject(ctx, target, name, namespace, ref.Name)
+	if err != nil {
+		return nil, err
+	}
+	bound := []metav1.Object{obj}
+	if pod, ok := obj.(*corev1.Pod); ok {
+		if pod.Spec.ServiceAccountName != target.Name() {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", target.Name()))
+		}
+		if pod.Spec.NodeName != "" {
+			node, err := nodeOf(ctx, target, pod.Spec.NodeName)
+			if err != nil {
+				return nil, err
+			}
+			bound = append(bound, node)
+		}
+	}
+	if uid := types.UID(ref.UID); uid != "" && uid != obj.GetUID() {
+		return nil, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, ref.Name,
+			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+	}
+	return bound, nil
+}
+
+// nodeOf returns a node, with nothing but its name if it does not exist.
+func nodeOf(ctx context.Context, target resource.Target, name string) (metav1.Object, error) {
+	node, err := otherObject(ctx, target, "nodes", "", name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+	case err != nil:
+		return nil, apierrors.NewInternalError(err)
+	}
+	return node, nil
+}
+
+func otherObject(ctx context.Context, target resource.Target, resource, namespace, name string) (metav1.Object, error) {
+	others, err := target.Other(corev1.GroupName, resource)
+	if err != nil {
+		return nil, err
+	}
+	return others.Get(ctx, namespace, name)
+}
+
+func isWebhookReference(ref *authenticationv1.BoundObjectReference) bool {
+	return ref != nil && ref.APIVersion == "admissionregistration.k8s.io/v1" &&
+		(ref.Kind == "ValidatingWebhookConfiguration" || ref.Kind == "MutatingWebhookConfiguration")
+}
+
+func validateTokenRequest(req *authenticationv1.TokenRequest) field.ErrorList {
+	var errs field.ErrorList
+	spec := field.NewPath("spec")
+	attestations := spec.Child("attestations")
+	seconds := *req.Spec.ExpirationSeconds
+	if seconds < minTokenSeconds {
+		errs = append(errs, field.Invalid(spec.Child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes"))
+	}
+	if seconds > 1<<32 {
+		errs = append(errs, field.Invalid(spec.Child("expirationSeconds"), seconds, "may not specify a duration larger than 2^32 seconds"))
+	}
+	if !isWebhookReference(req.Spec.BoundObjectRef) {
+		if len(req.Spec.Attestations) > 0 {
+			return field.ErrorList{field.Invalid(attestations, req.Spec.Attestations, "attestations may only be specified with a webhook bound object reference")}
+		}
+		return errs
+	}
+	if len(req.Spec.Audiences) != 1 {
+		errs = append(errs, field.Invalid(spec.Child("audiences"), req.Spec.Audiences, "must be length 1 when bound to a webhook config"))
+	}
+	if len(req.Spec.Attestations) != 1 {
+		return append(errs, field.Invalid(attestations, req.Spec.Attestations, "webhook bound requests require exactly one admissionReviewAPIGroups attestation"))
+	}
+	for key, values := range req.Spec.Attestations {
+		errs = append(errs, validateAttestation(key, values, attestations.Key(key))...)
+	}
+	return errs
+}
+
+func validateAttestation(key string, values []string, path *field.Path) field.ErrorList {
+	switch {
+	case key != admissionReviewGroups:
+		return field.ErrorList{field.NotSupported(path, key, []string{admissionReviewGroups})}
+	case len(values) != 1:
+		return field.ErrorList{field.Invalid(path, values, "must specify a single value")}
+	case values[0] == "":
+		return field.ErrorList{field.Invalid(path.Index(0), values[0], "may not be an empty string")}
+	case values[0] == "*":
+		return nil
+	}
+	var errs field.ErrorList
+	for _, reason := range validation.IsDNS1123Subdomain(values[0]) {
+		errs = append(errs, field.Invalid(path.Index(0), values[0], "must specify a valid API Group: "+reason))
+	}
+	return errs
+}

@@ -1,0 +1,344 @@
+package dra
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+type claim = resourcev1.ResourceClaim
+type claimTemplate = resourcev1.ResourceClaimTemplate
+
+// Claims ask for devices. What was asked for does not change; the status says
+// what was allocated, and for whom it is reserved.
+func Claims(cfg Config, s *Selectors) resource.Definition {
+	status := resource.Rules[*claim]{
+		PrepareUpdate: func(_ context.Context, c, old *claim) { prepareClaimStatus(c, old) },
+		ValidateUpdate: func(ctx context.Context, c, old *claim) field.ErrorList {
+			return append(mayChangeStatus(ctx, cfg, c, old), validateClaimStatus(c, old)...)
+		},
+	}.Strategy()
+	status.Resets = []string{"metadata", "spec"}
+	return resource.Definition{
+		Group:      resourcev1.GroupName,
+		Resource:   "resourceclaims",
+		Kind:       "ResourceClaim",
+		Namespaced: true,
+		StorageKey: "resourceclaims",
+		Versions: []resource.Version{resource.VersionOf[claim, resourcev1.ResourceClaimList]("v1", func(c *claim) {
+			defaultClaim(&c.Spec)
+			if c.Status.Allocation != nil {
+				for _, r := range c.Status.Allocation.Devices.Results {
+					defaultTolerations(r.Tolerations)
+				}
+			}
+		})},
+		Strategy: resource.Rules[*claim]{
+			ReturnDeleted: true,
+			PrepareCreate: func(_ context.Context, c *claim) {
+				c.Status = resourcev1.ResourceClaimStatus{}
+				dropClaimFields(&c.Spec, nil)
+			},
+			PrepareUpdate: func(_ context.Context, c, old *claim) {
+				c.Status = old.Status
+				dropClaimFields(&c.Spec, &old.Spec)
+			},
+			Validate: func(ctx context.Context, c *claim) field.ErrorList {
+				return append(mayAdminister(ctx, cfg, c.Namespace, &c.Spec), s.validateClaim(&c.Spec, field.NewPath("spec"))...)
+			},
+			ValidateUpdate: func(_ context.Context, c, old *claim) field.ErrorList {
+				if equality.Semantic.DeepEqual(c.Spec, old.Spec) {
+					return nil
+				}
+				return field.ErrorList{field.Invalid(field.NewPath("spec"), nil, apivalidation.FieldImmutableErrorMsg)}
+			},
+		}.Strategy(),
+		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Columns: []resource.Column{
+			core.NameColumn(),
+			{Name: "State", Type: "string", Description: "A summary of the current state (allocated, pending, reserved, etc.)."},
+			core.AgeColumn(),
+		},
+		Cells: resource.CellsFunc(func(c *claim) []any { return []any{c.Name, claimState(c), core.Since(c.CreationTimestamp.Time)} }),
+	}
+}
+
+// ClaimTemplates are what the claims of pods are made from.
+func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
+	judge := func(t *claimTemplate) field.ErrorList {
+		path := field.NewPath("spec")
+		errs := apivalidation.ValidateAnnotations(t.Spec.Annotations, path.Child("metadata", "annotations"))
+		errs = append(errs, metavalidation.ValidateLabels(t.Spec.Labels, path.Child("metadata", "labels"))...)
+		return append(errs, s.validateClaim(&t.Spec.Spec, path.Child("spec"))...)
+	}
+	return resource.Definition{
+		Group:      resourcev1.GroupName,
+		Resource:   "resourceclaimtemplates",
+		Kind:       "ResourceClaimTemplate",
+		Namespaced: true,
+		StorageKey: "resourceclaimtemplates",
+		Versions: []resource.Version{resource.VersionOf[claimTemplate, resourcev1.ResourceClaimTemplateList]("v1", func(t *claimTemplate) {
+			defaultClaim(&t.Spec.Spec)
+		})},
+		Strategy: resource.Rules[*claimTemplate]{
+			ReturnDeleted: true,
+			PrepareCreate: func(_ context.Context, t *claimTemplate) { dropClaimFields(&t.Spec.Spec, nil) },
+			PrepareUpdate: func(_ context.Context, t, old *claimTemplate) { dropClaimFields(&t.Spec.Spec, &old.Spec.Spec) },
+			Validate: func(ctx context.Context, t *claimTemplate) field.ErrorList {
+				return append(mayAdminister(ctx, cfg, t.Namespace, &t.Spec.Spec), judge(t)...)
+			},
+			ValidateUpdate: func(_ context.Context, t, old *claimTemplate) field.ErrorList {
+				errs := judge(t)
+				if !equality.Semantic.DeepEqual(t.Spec, old.Spec) {
+					errs = append(errs, field.Invalid(field.NewPath("spec"), core.GoForm(t.Spec), apivalidation.FieldImmutableErrorMsg))
+				}
+				return errs
+			},
+		}.Strategy(),
+		Columns: []resource.Column{core.NameColumn(), core.AgeColumn()},
+		Cells:   nameAndAge,
+	}
+}
+
+func claimState(c *claim) string {
+	var states []string
+	if c.DeletionTimestamp != nil {
+		states = append(states, "deleted")
+	} else if c.Status.Allocation == nil {
+		states = append(states, "pending")
+	}
+	if c.Status.Allocation != nil {
+		states = append(states, "allocated")
+		if len(c.Status.ReservedFor) > 0 {
+			states = append(states, "reserved")
+		}
+	}
+	return strings.Join(states, ",")
+}
+
+func defaultClaim(spec *resourcev1.ResourceClaimSpec) {
+	count := func(mode *resourcev1.DeviceAllocationMode, count *int64) {
+		if *mode == "" {
+			*mode = resourcev1.DeviceAllocationModeExactCount
+		}
+		if *mode == resourcev1.DeviceAllocationModeExactCount && *count == 0 {
+			*count = 1
+		}
+	}
+	for i := range spec.Devices.Requests {
+		r := &spec.Devices.Requests[i]
+		if r.Exactly != nil {
+			count(&r.Exactly.AllocationMode, &r.Exactly.Count)
+			defaultTolerations(r.Exactly.Tolerations)
+		}
+		for j := range r.FirstAvailable {
+			count(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
+			defaultTolerations(r.FirstAvailable[j].Tolerations)
+		}
+	}
+}
+
+func defaultTolerations(tolerations []resourcev1.DeviceToleration) {
+	for i := range tolerations {
+		if t := &tolerations[i]; t.Operator == "" {
+			t.Operator = resourcev1.DeviceTolerationOpEqual
+		}
+	}
+}
+
+// dropClaimFields clears attributes that are derived, a feature that is off,
+// unless the claim had some.
+func dropClaimFields(spec, old *resourcev1.ResourceClaimSpec) {
+	each := func(spec *resourcev1.ResourceClaimSpec, f func(*[]resourcev1.DeviceDerivedAttribute)) {
+		for i := range spec.Devices.Requests {
+			r := &spec.Devices.Requests[i]
+			if r.Exactly != nil {
+				f(&r.Exactly.DerivedAttributes)
+			}
+			for j := range r.FirstAvailable {
+				f(&r.FirstAvailable[j].DerivedAttributes)
+			}
+		}
+	}
+	used := false
+	if old != nil {
+		each(old, func(a *[]resourcev1.DeviceDerivedAttribute) { used = used || len(*a) > 0 })
+	}
+	if !used {
+		each(spec, func(a *[]resourcev1.DeviceDerivedAttribute) { *a = nil })
+	}
+}
+
+// mayAdminister refuses access to devices in use to those outside of the
+// namespaces that have it.
+func mayAdminister(ctx context.Context, cfg Config, namespace string, spec *resourcev1.ResourceClaimSpec) field.ErrorList {
+	for i, r := range spec.Devices.Requests {
+		if r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess {
+			return administers(ctx, cfg, namespace, field.NewPath("spec", "devices", "requests").Index(i).Child("adminAccess"))
+		}
+	}
+	return nil
+}
+
+func administers(ctx context.Context, cfg Config, namespace string, path *field.Path) field.ErrorList {
+	switch ok, err := cfg.AdminNamespace(ctx, namespace); {
+	case err != nil:
+		return field.ErrorList{field.InternalError(path, fmt.Errorf("could not retrieve namespace to verify admin access: %w", err))}
+	case !ok:
+		return field.ErrorList{field.Forbidden(path, fmt.Sprintf("admin access to devices requires the `%s: true` label on the containing namespace", AdminLabel))}
+	}
+	return nil
+}
+
+// requestNames are the requests of a claim, and the alternatives that they have.
+type requestNames map[string]map[string]bool
+
+func namesOf(d *resourcev1.DeviceClaim) requestNames {
+	names := requestNames{}
+	for _, r := range d.Requests {
+		names[r.Name] = map[string]bool{}
+		for _, alternative := range r.FirstAvailable {
+			names[r.Name][alternative.Name] = true
+		}
+	}
+	return names
+}
+
+// validateRef judges the name of a request, or of one of its alternatives.
+func (n requestNames) validateRef(ref string, path *field.Path) field.ErrorList {
+	const unknown = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
+	parts := strings.Split(ref, "/")
+	if len(parts) > 2 {
+		return field.ErrorList{field.Invalid(path, ref, unknown)}
+	}
+	var errs field.ErrorList
+	for _, p := range parts {
+		errs = append(errs, core.Invalid(path, p, validation.IsDNS1123Label(p))...)
+	}
+	if alternatives, ok := n[parts[0]]; !ok || len(parts) == 2 && !alternatives[parts[1]] {
+		errs = append(errs, field.Invalid(path, ref, unknown))
+	}
+	return errs
+}
+
+func (n requestNames) validateRefs(refs []string, path *field.Path) field.ErrorList {
+	errs := each(refs, resourcev1.DeviceRequestsMaxSize, path, func(ref *string, path *field.Path) field.ErrorList {
+		return n.validateRef(*ref, path)
+	})
+	return append(errs, unique(refs, resourcev1.DeviceRequestsMaxSize, path, itself, nil)...)
+}
+
+func (s *Selectors) validateClaim(spec *resourcev1.ResourceClaimSpec, path *field.Path) field.ErrorList {
+	d, path := &spec.Devices, path.Child("devices")
+	names := namesOf(d)
+	errs := each(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), s.validateRequest)
+	errs = append(errs, unique(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"),
+		func(r *resourcev1.DeviceRequest) string { return r.Name }, nil)...)
+	errs = append(errs, each(d.Constraints, resourcev1.DeviceConstraintsMaxSize, path.Child("constraints"), func(c *resourcev1.DeviceConstraint, path *field.Path) field.ErrorList {
+		errs := names.validateRefs(c.Requests, path.Child("requests"))
+		if c.MatchAttribute != nil {
+			errs = append(errs, conforms(validate.ResourceFullyQualifiedName, *c.MatchAttribute, path.Child("matchAttribute"))...)
+		}
+		if c.DistinctAttribute != nil {
+			errs = append(errs, conforms(validate.ResourceFullyQualifiedName, *c.DistinctAttribute, path.Child("distinctAttribute"))...)
+		}
+		if c.MatchAttribute == nil && c.DistinctAttribute == nil {
+			errs = append(errs, field.Required(path, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
+		}
+		return errs
+	})...)
+	return append(errs, each(d.Config, resourcev1.DeviceConfigMaxSize, path.Child("config"), func(c *resourcev1.DeviceClaimConfiguration, path *field.Path) field.ErrorList {
+		errs := names.validateRefs(c.Requests, path.Child("requests"))
+		return append(errs, validateConfiguration(&c.DeviceConfiguration, false, path)...)
+	})...)
+}
+
+// validateRequest wants a request for certain devices, or a list of
+// alternatives.
+func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Path) field.ErrorList {
+	errs := validateLabelName(r.Name, path.Child("name"))
+	alternatives := len(r.FirstAvailable) > 0
+	switch {
+	case r.Exactly == nil && !alternatives:
+		return append(errs, field.Required(path, "exactly one of `exactly` or `firstAvailable` is required"))
+	case r.Exactly != nil && alternatives:
+		return append(errs, field.Invalid(path, nil, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
+	case r.Exactly != nil:
+		e, path := r.Exactly, path.Child("exactly")
+		if class := path.Child("deviceClassName"); e.DeviceClassName == "" {
+			errs = append(errs, field.Required(class, ""))
+		} else {
+			errs = append(errs, core.Invalid(class, e.DeviceClassName, validation.IsDNS1123Subdomain(e.DeviceClassName))...)
+		}
+		return append(errs, s.validateDevices(e.Selectors, e.AllocationMode, e.Count, e.Tolerations, path)...)
+	}
+	path = path.Child("firstAvailable")
+	const limit = resourcev1.FirstAvailableDeviceRequestMaxSize
+	errs = append(errs, each(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest, path *field.Path) field.ErrorList {
+		errs := validateLabelName(a.Name, path.Child("name"))
+		errs = append(errs, needed(validate.LongName, a.DeviceClassName, path.Child("deviceClassName"))...)
+		return append(errs, s.validateDevices(a.Selectors, a.AllocationMode, a.Count, a.Tolerations, path)...)
+	})...)
+	return append(errs, unique(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest) string { return a.Name }, nil)...)
+}
+
+func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resourcev1.DeviceAllocationMode, count int64,
+	tolerations []resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
+	errs := s.validate(list, false, path.Child("selectors"))
+	switch {
+	case mode == resourcev1.DeviceAllocationModeAll && count != 0:
+		errs = append(errs, field.Invalid(path.Child("count"), count, fmt.Sprintf("must not be specified when allocationMode is '%s'", mode)))
+	case mode == resourcev1.DeviceAllocationModeExactCount && count <= 0:
+		errs = append(errs, field.Invalid(path.Child("count"), count, "must be greater than zero"))
+	}
+	errs = append(errs, oneOf(mode, path.Child("allocationMode"), resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount)...)
+	return append(errs, each(tolerations, -1, path.Child("tolerations"), validateToleration)...)
+}
+
+// prepareClaimStatus keeps all but the status, in which only devices that are
+// allocated can have one.
+func prepareClaimStatus(c, old *claim) {
+	c.Spec = old.Spec
+	metav1.ResetObjectMetaForStatus(&c.ObjectMeta, &old.ObjectMeta)
+	dropStatusFields(c, old)
+	gone := allocatedDevices(old.Status.Allocation)
+	for id := range allocatedDevices(c.Status.Allocation) {
+		delete(gone, id)
+	}
+	var kept []resourcev1.AllocatedDeviceStatus
+	for _, d := range c.Status.Devices {
+		if !gone[statusID(&d)] {
+			kept = append(kept, d)
+		}
+	}
+	c.Status.Devices = kept
+}
+
+// dropStatusFields clears what a feature that is off would let nodes skip,
+// unless the claim had it.
+func dropStatusFields(c, old *claim) {
+	if old.Status.Allocation != nil {
+		for _, r := range old.Status.Allocation.Devices.Results {
+			if len(r.SkipNodeOperations) > 0 {
+				return
+			}
+		}
+	}
+	if c.Status.Allocation != nil {
+		for i := range c.Status.Allocation.Devices.Results {
+			c.Status.Allocation.Devices.Results[i].SkipNodeOperations = nil
+		}
+	}
+}

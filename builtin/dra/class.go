@@ -1,0 +1,63 @@
+package dra
+
+import (
+	"context"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// DeviceClasses name kinds of devices that claims can ask for.
+func DeviceClasses(s *Selectors) resource.Definition {
+	return resource.Definition{
+		Group:      resourcev1.GroupName,
+		Resource:   "deviceclasses",
+		Kind:       "DeviceClass",
+		StorageKey: "deviceclasses",
+		Versions:   []resource.Version{resource.VersionOf[resourcev1.DeviceClass, resourcev1.DeviceClassList]("v1", nil)},
+		Strategy: resource.Rules[*resourcev1.DeviceClass]{
+			ReturnDeleted: true,
+			ValidateName: func(name string, prefix bool) []string {
+				if prefix {
+					return apivalidation.NameIsDNSSubdomain(name, prefix)
+				}
+				return content.IsDNS1123Subdomain(name)
+			},
+			Validate: func(_ context.Context, c *resourcev1.DeviceClass) field.ErrorList {
+				return s.validateClass(&c.Spec, nil)
+			},
+			ValidateUpdate: func(_ context.Context, c, old *resourcev1.DeviceClass) field.ErrorList {
+				return s.validateClass(&c.Spec, &old.Spec)
+			},
+			Generation: func(c, old *resourcev1.DeviceClass) bool { return !equality.Semantic.DeepEqual(c.Spec, old.Spec) },
+		}.Strategy(),
+		Columns: []resource.Column{core.NameColumn(), core.AgeColumn()},
+		Cells:   nameAndAge,
+	}
+}
+
+func nameAndAge(obj resource.Object) ([]any, error) {
+	return []any{obj.GetName(), core.Since(obj.GetCreationTimestamp().Time)}, nil
+}
+
+// validateClass judges a class; old is nil on create.
+func (s *Selectors) validateClass(spec, old *resourcev1.DeviceClassSpec) field.ErrorList {
+	path := field.NewPath("spec")
+	sameSelectors := old != nil && equality.Semantic.DeepEqual(spec.Selectors, old.Selectors)
+	errs := s.validate(spec.Selectors, sameSelectors, path.Child("selectors"))
+	sameConfig := old != nil && equality.Semantic.DeepEqual(spec.Config, old.Config)
+	errs = append(errs, each(spec.Config, resourcev1.DeviceConfigMaxSize, path.Child("config"), func(c *resourcev1.DeviceClassConfiguration, path *field.Path) field.ErrorList {
+		return validateConfiguration(&c.DeviceConfiguration, sameConfig, path)
+	})...)
+	if name := spec.ExtendedResourceName; name != nil {
+		errs = append(errs, conforms(validate.ExtendedResourceName, *name, path.Child("extendedResourceName"))...)
+	}
+	return errs
+}

@@ -1,0 +1,345 @@
+package dra
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+type slice = resourcev1.ResourceSlice
+
+// Slices are the devices that a driver has to offer, or a part of them.
+func Slices() resource.Definition {
+	spec, pool := resourcev1.ResourceSliceSpec{}.SwaggerDoc(), resourcev1.ResourcePool{}.SwaggerDoc()
+	return resource.Definition{
+		Group:      resourcev1.GroupName,
+		Resource:   "resourceslices",
+		Kind:       "ResourceSlice",
+		StorageKey: "resourceslices",
+		Versions: []resource.Version{resource.VersionOf[slice, resourcev1.ResourceSliceList]("v1", func(s *slice) {
+			for i := range s.Spec.Devices {
+				for j := range s.Spec.Devices[i].Taints {
+					if t := &s.Spec.Devices[i].Taints[j]; t.TimeAdded == nil {
+						t.TimeAdded = now()
+					}
+				}
+			}
+		})},
+		Strategy: resource.Rules[*slice]{
+			ReturnDeleted: true,
+			PrepareCreate: func(_ context.Context, s *slice) { dropSliceFields(&s.Spec, &resourcev1.ResourceSliceSpec{}) },
+			PrepareUpdate: func(_ context.Context, s, old *slice) { dropSliceFields(&s.Spec, &old.Spec) },
+			Validate:      func(_ context.Context, s *slice) field.ErrorList { return validateSlice(&s.Spec, nil) },
+			ValidateUpdate: func(_ context.Context, s, old *slice) field.ErrorList {
+				return validateSlice(&s.Spec, &old.Spec)
+			},
+			Generation: func(s, old *slice) bool { return !equality.Semantic.DeepEqual(s.Spec, old.Spec) },
+			Warnings: func(_ context.Context, s, _ *slice) []string {
+				if d := s.Spec.Driver; d != strings.ToLower(d) {
+					return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters", d)}
+				}
+				return nil
+			},
+		}.Strategy(),
+		Fields: []resource.Field{
+			resource.FieldFunc(resourcev1.ResourceSliceSelectorNodeName, func(s *slice) string { return deref(s.Spec.NodeName) }),
+			resource.FieldFunc(resourcev1.ResourceSliceSelectorDriver, func(s *slice) string { return s.Spec.Driver }),
+			resource.FieldFunc(resourcev1.ResourceSliceSelectorPoolName, func(s *slice) string { return s.Spec.Pool.Name }),
+		},
+		UnknownField: func(path string) string {
+			return "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: " + path
+		},
+		Columns: []resource.Column{
+			core.NameColumn(),
+			{Name: "Node", Type: "string", Description: spec["nodeName"]},
+			{Name: "Driver", Type: "string", Description: spec["driver"]},
+			{Name: "Pool", Type: "string", Description: pool["name"]},
+			core.AgeColumn(),
+		},
+		Cells: resource.CellsFunc(func(s *slice) []any {
+			return []any{s.Name, deref(s.Spec.NodeName), s.Spec.Driver, s.Spec.Pool.Name, core.Since(s.CreationTimestamp.Time)}
+		}),
+	}
+}
+
+func deref[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+// dropSliceFields clears the fields of features that are off, each unless the
+// slice made use of it before.
+func dropSliceFields(spec, old *resourcev1.ResourceSliceSpec) {
+	if old.PartitionTypeAttribute == nil {
+		spec.PartitionTypeAttribute = nil
+	}
+	if len(old.SkipNodeOperations) == 0 {
+		spec.SkipNodeOperations = nil
+	}
+	uses := func(f func(*resourcev1.Device) bool) bool {
+		return slices.ContainsFunc(old.Devices, func(d resourcev1.Device) bool { return f(&d) })
+	}
+	groups := uses(func(d *resourcev1.Device) bool {
+		return slices.ContainsFunc(d.ConsumesCounters, func(c resourcev1.DeviceCounterConsumption) bool { return len(c.CompatibilityGroups) > 0 })
+	})
+	allocatable := uses(func(d *resourcev1.Device) bool { return len(d.NodeAllocatableResources) > 0 })
+	lists := uses(hasListAttributes)
+	for i := range spec.Devices {
+		d := &spec.Devices[i]
+		for j := range d.ConsumesCounters {
+			if !groups {
+				d.ConsumesCounters[j].CompatibilityGroups = nil
+			}
+		}
+		if !allocatable {
+			d.NodeAllocatableResources = nil
+		}
+		if !lists {
+			for name, a := range d.Attributes {
+				a.IntValues, a.BoolValues, a.StringValues, a.VersionValues = nil, nil, nil, nil
+				d.Attributes[name] = a
+			}
+		}
+	}
+}
+
+func hasListAttributes(d *resourcev1.Device) bool {
+	for _, a := range d.Attributes {
+		if a.IntValues != nil || a.BoolValues != nil || a.StringValues != nil || a.VersionValues != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// validateSlice judges a slice; old is nil on create.
+func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
+	path := field.NewPath("spec")
+	errs := validateDriver(spec.Driver, path.Child("driver"))
+	errs = append(errs, validatePool(spec.Pool.Name, path.Child("pool", "name"))...)
+	if n := spec.Pool.ResourceSliceCount; n <= 0 {
+		errs = append(errs, field.Invalid(path.Child("pool", "resourceSliceCount"), n, "must be greater than zero"))
+	}
+	if n := spec.Pool.Generation; n < 0 {
+		errs = append(errs, field.Invalid(path.Child("pool", "generation"), n, "must be greater than or equal to zero"))
+	}
+	if old != nil {
+		errs = append(errs, apivalidation.ValidateImmutableField(spec.Pool.Name, old.Pool.Name, path.Child("pool", "name"))...)
+		errs = append(errs, apivalidation.ValidateImmutableField(spec.Driver, old.Driver, path.Child("driver"))...)
+		errs = append(errs, apivalidation.ValidateImmutableField(spec.NodeName, old.NodeName, path.Child("nodeName"))...)
+	}
+	errs = append(errs, validateNodes(spec, path)...)
+	if spec.SharedCounters != nil && spec.Devices != nil {
+		errs = append(errs, field.Invalid(path, "", "only one of `sharedCounters` or `devices` is allowed"))
+	}
+	limit := resourcev1.ResourceSliceMaxDevices
+	if slices.ContainsFunc(spec.Devices, func(d resourcev1.Device) bool {
+		return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 || hasListAttributes(&d)
+	}) {
+		limit = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
+	}
+	errs = append(errs, each(spec.Devices, limit, path.Child("devices"), func(d *resourcev1.Device, path *field.Path) field.ErrorList {
+		var was *resourcev1.Device
+		if old != nil {
+			if i := slices.IndexFunc(old.Devices, func(o resourcev1.Device) bool { return o.Name == d.Name }); i >= 0 {
+				was = &old.Devices[i]
+			}
+		}
+		return validateDevice(d, was, deref(spec.PerDeviceNodeSelection), path)
+	})...)
+	name := func(d *resourcev1.Device) string { return d.Name }
+	errs = append(errs, unique(spec.Devices, limit, path.Child("devices"), name, func(d *resourcev1.Device) any { return d.Name })...)
+	errs = append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
+		return append(needed(validate.ShortName, c.Name, path.Child("name")), validateCounters(c.Counters, path.Child("counters"))...)
+	})...)
+	return append(errs, unique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"),
+		func(c *resourcev1.CounterSet) string { return c.Name }, nil)...)
+}
+
+// validateNodes wants to know in one way from which nodes the devices can be
+// reached.
+func validateNodes(spec *resourcev1.ResourceSliceSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	var set []string
+	if n := spec.NodeName; n != nil && *n == "" {
+		errs = append(errs, field.Invalid(path.Child("nodeName"), *n, "must be either unset or set to a non-empty string"))
+	} else if n != nil {
+		set = append(set, "`nodeName`")
+		errs = append(errs, core.Invalid(path.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+	}
+	if s := spec.NodeSelector; s != nil {
+		set = append(set, "`nodeSelector`")
+		errs = append(errs, core.ValidateNodeSelector(s, path.Child("nodeSelector"), false)...)
+		if len(s.NodeSelectorTerms) != 1 {
+			errs = append(errs, field.Invalid(path.Child("nodeSelector", "nodeSelectorTerms"), core.GoForm(s.NodeSelectorTerms), "must have exactly one node selector term"))
+		}
+	}
+	only := func(value *bool, name string) {
+		if value != nil && !*value {
+			errs = append(errs, field.Invalid(path.Child(name), *value, "must be either unset or set to true"))
+		} else if value != nil {
+			set = append(set, "`"+name+"`")
+		}
+	}
+	only(spec.AllNodes, "allNodes")
+	only(spec.PerDeviceNodeSelection, "perDeviceNodeSelection")
+	const exactly = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
+	switch {
+	case len(set) == 0:
+		errs = append(errs, field.Required(path, exactly))
+	case len(set) > 1:
+		errs = append(errs, field.Invalid(path, "{"+strings.Join(set, ", ")+"}", exactly+", but multiple fields are set"))
+	}
+	return errs
+}
+
+func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) field.ErrorList {
+	if len(counters) == 0 {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	if n := len(counters); n > resourcev1.ResourceSliceMaxCountersPerCounterSet {
+		return field.ErrorList{field.TooMany(path, n, resourcev1.ResourceSliceMaxCountersPerCounterSet)}
+	}
+	var errs field.ErrorList
+	for name := range counters {
+		errs = append(errs, conforms(validate.ShortName, name, path)...)
+	}
+	return errs
+}
+
+// validateDevice judges a device, of which old is what was there under the name,
+// if anything.
+func validateDevice(d, old *resourcev1.Device, selectsNodes bool, path *field.Path) field.ErrorList {
+	errs := validateLabelName(d.Name, path.Child("name"))
+	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+		errs = append(errs, field.Invalid(path, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)))
+	}
+	values := 0
+	for _, a := range d.Attributes {
+		values += max(1, len(a.IntValues)+len(a.BoolValues)+len(a.StringValues)+len(a.VersionValues))
+	}
+	if values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice {
+		errs = append(errs, field.Invalid(path, values, fmt.Sprintf("the total number of attribute values must not exceed %d", resourcev1.ResourceSliceMaxAttributeValuesPerDevice)))
+	}
+	for name, a := range d.Attributes {
+		errs = append(errs, validateQualifiedName(name, path.Child("attributes"))...)
+		errs = append(errs, validateAttribute(&a, keyed(path.Child("attributes"), string(name), maxNameLength))...)
+	}
+	if old == nil || !equality.Semantic.DeepEqual(d.Capacity, old.Capacity) {
+		for name, c := range d.Capacity {
+			errs = append(errs, validateQualifiedName(name, path.Child("capacity"))...)
+			errs = append(errs, validateCapacity(&c, deref(d.AllowMultipleAllocations), keyed(path.Child("capacity"), string(name), maxNameLength))...)
+		}
+	}
+	if old == nil || !equality.Semantic.DeepEqual(d.Taints, old.Taints) {
+		errs = append(errs, each(d.Taints, resourcev1.DeviceTaintsMaxLength, path.Child("taints"), func(t *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
+			return validateTaint(t, nil, path)
+		})...)
+	}
+	const limit = resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice
+	errs = append(errs, each(d.ConsumesCounters, limit, path.Child("consumesCounters"), func(c *resourcev1.DeviceCounterConsumption, path *field.Path) field.ErrorList {
+		return append(needed(validate.ShortName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
+	})...)
+	errs = append(errs, unique(d.ConsumesCounters, limit, path.Child("consumesCounters"),
+		func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet }, nil)...)
+	errs = append(errs, validateDeviceNodes(d, selectsNodes, path)...)
+	return append(errs, validateBindingConditions(d.BindingConditions, d.BindingFailureConditions, path)...)
+}
+
+// validateDeviceNodes wants a device to say from which nodes it can be reached,
+// if devices of the slice do.
+func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) field.ErrorList {
+	if !selects {
+		if d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil {
+			return field.ErrorList{field.Invalid(path, nil, "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec")}
+		}
+		return nil
+	}
+	var errs field.ErrorList
+	var set []string
+	if n := d.NodeName; n != nil && *n == "" {
+		errs = append(errs, field.Invalid(path.Child("nodeName"), *n, "must not be empty"))
+	} else if n != nil {
+		set = append(set, "`nodeName`")
+		errs = append(errs, core.Invalid(path.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+	}
+	if d.NodeSelector != nil {
+		set = append(set, "`nodeSelector`")
+		errs = append(errs, core.ValidateNodeSelector(d.NodeSelector, path.Child("nodeSelector"), false)...)
+	}
+	if a := d.AllNodes; a != nil && !*a {
+		errs = append(errs, field.Invalid(path.Child("allNodes"), *a, "must be either unset or set to true"))
+	} else if a != nil {
+		set = append(set, "`allNodes`")
+	}
+	const exactly = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+	switch {
+	case len(set) == 0:
+		errs = append(errs, field.Required(path, exactly))
+	case len(set) > 1:
+		errs = append(errs, field.Invalid(path, "{"+strings.Join(set, ", ")+"}", exactly))
+	}
+	return errs
+}
+
+// semver returns a version as semver.org has it, in three numbers with an
+// optional pre-release and build.
+func semver() *regexp.Regexp {
+	const number, pre, build = `(0|[1-9]\d*)`, `(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)`, `[0-9a-zA-Z-]+`
+	return regexp.MustCompile(`^` + number + `\.` + number + `\.` + number + `(-` + pre + `(\.` + pre + `)*)?(\+` + build + `(\.` + build + `)*)?$`)
+}
+
+// validateAttribute wants exactly one value. Lists of values, a feature that is
+// off, only count.
+func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	text := func(value, name string) {
+		if len(value) > resourcev1.DeviceAttributeMaxValueLength {
+			errs = append(errs, field.TooLong(path.Child(name), "", resourcev1.DeviceAttributeMaxValueLength))
+		}
+	}
+	if v := a.StringValue; v != nil {
+		text(*v, "string")
+	}
+	if v := a.VersionValue; v != nil {
+		if !semver().MatchString(*v) {
+			errs = append(errs, field.Invalid(path.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
+		}
+		text(*v, "version")
+	}
+	members := []struct {
+		name string
+		set  bool
+	}{
+		{"int", a.IntValue != nil}, {"bool", a.BoolValue != nil}, {"string", a.StringValue != nil}, {"version", a.VersionValue != nil},
+		{"ints", a.IntValues != nil}, {"bools", a.BoolValues != nil}, {"strings", a.StringValues != nil}, {"versions", a.VersionValues != nil},
+	}
+	var names, set []string
+	for _, m := range members {
+		names = append(names, "`"+m.name+"`")
+		if m.set {
+			set = append(set, m.name)
+		}
+	}
+	switch {
+	case len(set) == 0:
+		errs = append(errs, field.Invalid(path, "", "must specify one of: "+strings.Join(names, ", ")))
+	case len(set) > 1:
+		errs = append(errs, field.Invalid(path, "{"+strings.Join(set, ", ")+"}", "must specify exactly one of: "+strings.Join(names, ", ")))
+	}
+	return errs
+}

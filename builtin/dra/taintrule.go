@@ -1,0 +1,150 @@
+package dra
+
+import (
+	"context"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// taintRule is the form in which objects are kept.
+type taintRule = resourcev1beta2.DeviceTaintRule
+
+// TaintRules put a taint on the devices that they select.
+func TaintRules() resource.Definition {
+	status := resource.Rules[*taintRule]{
+		RequireVersion: true,
+		PrepareUpdate: func(_ context.Context, r, old *taintRule) {
+			r.Spec = old.Spec
+			metav1.ResetObjectMetaForStatus(&r.ObjectMeta, &old.ObjectMeta)
+		},
+		ValidateUpdate: func(_ context.Context, r, _ *taintRule) field.ErrorList {
+			path := field.NewPath("status", "conditions")
+			errs := metavalidation.ValidateConditions(r.Status.Conditions, path)
+			if n := len(r.Status.Conditions); n > resourcev1.DeviceTaintRuleStatusMaxConditions {
+				errs = append(errs, field.TooMany(path, n, resourcev1.DeviceTaintRuleStatusMaxConditions))
+			}
+			return errs
+		},
+	}.Strategy()
+	status.Resets = []string{"metadata", "spec"}
+	taint := resourcev1.DeviceTaint{}.SwaggerDoc()
+	return resource.Definition{
+		Group:      resourcev1.GroupName,
+		Resource:   "devicetaintrules",
+		Kind:       "DeviceTaintRule",
+		StorageKey: "devicetaintrules",
+		Hub:        "v1beta2",
+		Versions:   taintRuleVersions(),
+		Strategy: resource.Rules[*taintRule]{
+			RequireVersion: true,
+			PrepareCreate:  func(_ context.Context, r *taintRule) { r.Status = resourcev1beta2.DeviceTaintRuleStatus{} },
+			PrepareUpdate: func(_ context.Context, r, old *taintRule) {
+				r.Status = old.Status
+				// The time is that of the effect, unless a client knows better.
+				if t, was := &r.Spec.Taint, &old.Spec.Taint; t.Effect != was.Effect && t.TimeAdded.Equal(was.TimeAdded) {
+					t.TimeAdded = now()
+				}
+			},
+			Validate: func(_ context.Context, r *taintRule) field.ErrorList { return validateTaintRule(&r.Spec, nil) },
+			ValidateUpdate: func(_ context.Context, r, old *taintRule) field.ErrorList {
+				return validateTaintRule(&r.Spec, &old.Spec)
+			},
+			Generation: func(r, old *taintRule) bool { return !equality.Semantic.DeepEqual(r.Spec, old.Spec) },
+		}.Strategy(),
+		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Columns: []resource.Column{
+			core.NameColumn(),
+			{Name: "Key", Type: "string", Description: taint["key"]},
+			{Name: "Value", Type: "string", Description: taint["value"]},
+			{Name: "Effect", Type: "string", Description: taint["effect"]},
+			{Name: "TimeAdded", Type: "string", Description: taint["timeAdded"]},
+			core.AgeColumn(),
+		},
+		Cells: resource.CellsFunc(func(r *taintRule) []any {
+			added := any("")
+			if t := r.Spec.Taint.TimeAdded; t != nil {
+				added = core.Since(t.Time)
+			}
+			return []any{r.Name, r.Spec.Taint.Key, r.Spec.Taint.Value, string(r.Spec.Taint.Effect), added, core.Since(r.CreationTimestamp.Time)}
+		}),
+	}
+}
+
+// now is the time as it survives being stored.
+func now() *metav1.Time { return new(metav1.NewTime(time.Now().Truncate(time.Second))) }
+
+// taintRuleVersions returns the version that is served, and the one before it,
+// in which objects are kept. They are the same but for the name.
+func taintRuleVersions() []resource.Version {
+	added := func(t **metav1.Time) {
+		if *t == nil {
+			*t = now()
+		}
+	}
+	v1 := resource.VersionOf[resourcev1.DeviceTaintRule, resourcev1.DeviceTaintRuleList]("v1",
+		func(r *resourcev1.DeviceTaintRule) { added(&r.Spec.Taint.TimeAdded) })
+	v1.ToHub = func(obj resource.Object) (resource.Object, error) {
+		r := obj.(*resourcev1.DeviceTaintRule)
+		t := r.Spec.Taint
+		return &taintRule{
+			TypeMeta: r.TypeMeta, ObjectMeta: r.ObjectMeta,
+			Spec: resourcev1beta2.DeviceTaintRuleSpec{
+				DeviceSelector: (*resourcev1beta2.DeviceTaintSelector)(r.Spec.DeviceSelector),
+				Taint:          resourcev1beta2.DeviceTaint{Key: t.Key, Value: t.Value, Effect: resourcev1beta2.DeviceTaintEffect(t.Effect), TimeAdded: t.TimeAdded},
+			},
+			Status: resourcev1beta2.DeviceTaintRuleStatus(r.Status),
+		}, nil
+	}
+	v1.FromHub = func(obj resource.Object) (resource.Object, error) {
+		r := obj.(*taintRule)
+		return &resourcev1.DeviceTaintRule{
+			TypeMeta: r.TypeMeta, ObjectMeta: r.ObjectMeta,
+			Spec: resourcev1.DeviceTaintRuleSpec{
+				DeviceSelector: (*resourcev1.DeviceTaintSelector)(r.Spec.DeviceSelector),
+				Taint:          *taintOf(&r.Spec),
+			},
+			Status: resourcev1.DeviceTaintRuleStatus(r.Status),
+		}, nil
+	}
+	v1beta2 := resource.VersionOf[taintRule, resourcev1beta2.DeviceTaintRuleList]("v1beta2",
+		func(r *taintRule) { added(&r.Spec.Taint.TimeAdded) })
+	v1beta2.Off = true
+	return []resource.Version{v1, v1beta2}
+}
+
+func taintOf(spec *resourcev1beta2.DeviceTaintRuleSpec) *resourcev1.DeviceTaint {
+	t := &spec.Taint
+	return &resourcev1.DeviceTaint{Key: t.Key, Value: t.Value, Effect: resourcev1.DeviceTaintEffect(t.Effect), TimeAdded: t.TimeAdded}
+}
+
+// validateTaintRule judges a rule; old is nil on create.
+func validateTaintRule(spec, old *resourcev1beta2.DeviceTaintRuleSpec) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("spec")
+	if s := spec.DeviceSelector; s != nil {
+		path := path.Child("deviceSelector")
+		if s.Driver != nil {
+			errs = append(errs, validateDriver(*s.Driver, path.Child("driver"))...)
+		}
+		if s.Pool != nil {
+			errs = append(errs, validatePool(*s.Pool, path.Child("pool"))...)
+		}
+		if s.Device != nil {
+			errs = append(errs, validateLabelName(*s.Device, path.Child("device"))...)
+		}
+	}
+	var was *resourcev1.DeviceTaint
+	if old != nil {
+		was = taintOf(old)
+	}
+	return append(errs, validateTaint(taintOf(spec), was, path.Child("taint"))...)
+}

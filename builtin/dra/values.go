@@ -1,0 +1,260 @@
+package dra
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/operation"
+	"k8s.io/apimachinery/pkg/api/validate"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+)
+
+// conforms judges a value by one of the formats that Kubernetes declares.
+func conforms[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
+	return format(context.Background(), operation.Operation{}, path, &value, nil)
+}
+
+// needed is conforms for a value that has to be there.
+func needed[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return conforms(format, value, path)
+}
+
+// oneOf wants a value that is one of those known, which are sorted.
+func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
+	switch {
+	case value == "":
+		return field.ErrorList{field.Required(path, "")}
+	case !slices.Contains(known, value):
+		return field.ErrorList{field.NotSupported(path, value, known)}
+	}
+	return nil
+}
+
+// each judges the items of a list that has a limit, unless it is negative. A
+// list that is too long is not looked at.
+func each[T any](list []T, limit int, path *field.Path, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
+	if limit >= 0 && len(list) > limit {
+		return field.ErrorList{field.TooMany(path, len(list), limit)}
+	}
+	var errs field.ErrorList
+	for i := range list {
+		errs = append(errs, judge(&list[i], path.Index(i))...)
+	}
+	return errs
+}
+
+// unique wants the items of a list to have keys of their own. shown is what an
+// error shows of an item, which is the item itself if it is nil. As in each, a
+// list that is too long is not looked at.
+func unique[T any, K comparable](list []T, limit int, path *field.Path, key func(*T) K, shown func(*T) any) field.ErrorList {
+	if limit >= 0 && len(list) > limit {
+		return nil
+	}
+	var errs field.ErrorList
+	seen := map[K]bool{}
+	for i := range list {
+		k := key(&list[i])
+		if seen[k] {
+			var value any = list[i]
+			if shown != nil {
+				value = shown(&list[i])
+			}
+			errs = append(errs, field.Duplicate(path.Index(i), value))
+		}
+		seen[k] = true
+	}
+	return errs
+}
+
+func itself(s *string) string { return *s }
+
+func validateLabelName(name string, path *field.Path) field.ErrorList {
+	return core.Invalid(path, name, validation.IsDNS1123Label(name))
+}
+
+// validateDriver judges the name of a driver as that of a CSI driver.
+func validateDriver(name string, path *field.Path) field.ErrorList {
+	if name == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	var errs field.ErrorList
+	if len(name) > resourcev1.DriverNameMaxLength {
+		errs = append(errs, field.TooLong(path, "", resourcev1.DriverNameMaxLength))
+	}
+	return append(errs, core.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
+}
+
+// validateDriverFormat is validateDriver where the rule is declared in the API;
+// it says the same in other words.
+func validateDriverFormat(name string, path *field.Path) field.ErrorList {
+	//lint:ignore SA1019 the names of drivers have always been free to have capitals
+	errs := needed(validate.LongNameCaseless, name, path)
+	return append(errs, validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength)...)
+}
+
+func validatePool(name string, path *field.Path) field.ErrorList {
+	if name == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	var errs field.ErrorList
+	if len(name) > resourcev1.PoolNameMaxLength {
+		errs = append(errs, field.TooLong(path, "", resourcev1.PoolNameMaxLength))
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		errs = append(errs, core.Invalid(path, part, validation.IsDNS1123Subdomain(part))...)
+	}
+	return errs
+}
+
+// validateQualifiedName judges the name of an attribute or a capacity, which may
+// have a domain.
+func validateQualifiedName(name resourcev1.QualifiedName, path *field.Path) field.ErrorList {
+	identifier := func(id string) field.ErrorList {
+		var errs field.ErrorList
+		if len(id) > resourcev1.DeviceMaxIDLength {
+			errs = append(errs, field.TooLong(path, "", resourcev1.DeviceMaxIDLength))
+		}
+		return append(errs, core.Invalid(path, id, content.IsCIdentifier(id))...)
+	}
+	var errs field.ErrorList
+	switch parts := strings.Split(string(name), "/"); len(parts) {
+	case 1:
+		errs = identifier(parts[0])
+	case 2:
+		if parts[0] == "" {
+			errs = append(errs, field.Invalid(path, "", "the domain must not be empty"))
+		} else {
+			errs = append(errs, validateDriver(parts[0], path)...)
+		}
+		if parts[1] == "" {
+			errs = append(errs, field.Invalid(path, "", "the name must not be empty"))
+		} else {
+			errs = append(errs, identifier(parts[1])...)
+		}
+	}
+	return errs
+}
+
+// keyed returns the path of what a map has under a key, shortened in the middle
+// if it is far longer than it may be.
+func keyed(path *field.Path, key string, limit int) *field.Path {
+	if len(key) > limit {
+		rest := limit - len("...")
+		key = key[:(rest+1)/2] + "..." + key[len(key)-rest/2:]
+	}
+	return path.Key(key)
+}
+
+// maxNameLength is that of a qualified name.
+const maxNameLength = resourcev1.DeviceMaxDomainLength + 1 + resourcev1.DeviceMaxIDLength
+
+// validateRaw wants a JSON object, not longer than the limit if that is not 0.
+func validateRaw(raw runtime.RawExtension, limit int, path *field.Path) field.ErrorList {
+	var v any
+	switch {
+	case len(raw.Raw) == 0:
+		return field.ErrorList{field.Required(path, "")}
+	case limit > 0 && len(raw.Raw) > limit:
+		return field.ErrorList{field.TooLong(path, "", limit)}
+	}
+	if err := json.Unmarshal(raw.Raw, &v); err != nil {
+		return field.ErrorList{field.Invalid(path, "<value omitted>", fmt.Sprintf("error parsing data as JSON: %v", err))}
+	}
+	if v == nil {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	if _, ok := v.(map[string]any); !ok {
+		return field.ErrorList{field.Invalid(path, "<value omitted>", "must be a valid JSON object")}
+	}
+	return nil
+}
+
+// validateConfiguration judges what is handed to a driver; stored allows what
+// was there before its length had a limit.
+func validateConfiguration(c *resourcev1.DeviceConfiguration, stored bool, path *field.Path) field.ErrorList {
+	path = path.Child("opaque")
+	if c.Opaque == nil {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	limit := resourcev1.OpaqueParametersMaxLength
+	if stored {
+		limit = 0
+	}
+	errs := validateDriverFormat(c.Opaque.Driver, path.Child("driver"))
+	return append(errs, validateRaw(c.Opaque.Parameters, limit, path.Child("parameters"))...)
+}
+
+func validateEffect(effect resourcev1.DeviceTaintEffect, path *field.Path) field.ErrorList {
+	return oneOf(effect, path, resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone)
+}
+
+// validateTaint judges a taint. An effect that a newer server has let in may
+// stay.
+func validateTaint(t *resourcev1.DeviceTaint, old *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
+	errs := metavalidation.ValidateLabelName(t.Key, path.Child("key"))
+	if t.Value != "" {
+		errs = append(errs, core.Invalid(path.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+	}
+	if old == nil || old.Effect != t.Effect {
+		errs = append(errs, validateEffect(t.Effect, path.Child("effect"))...)
+	}
+	return errs
+}
+
+func validateToleration(t *resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if t.Key != "" {
+		errs = append(errs, conforms(validate.LabelKey, t.Key, path.Child("key"))...)
+	}
+	errs = append(errs, oneOf(t.Operator, path.Child("operator"), resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists)...)
+	switch value := path.Child("value"); t.Operator {
+	case resourcev1.DeviceTolerationOpExists:
+		if t.Value != "" {
+			errs = append(errs, field.Invalid(value, t.Value, "must be empty for operator `Exists`"))
+		}
+	case resourcev1.DeviceTolerationOpEqual:
+		errs = append(errs, core.Invalid(value, t.Value, validation.IsValidLabelValue(t.Value))...)
+	}
+	if t.Effect != "" {
+		errs = append(errs, validateEffect(t.Effect, path.Child("effect"))...)
+	}
+	return errs
+}
+
+// validateBindingConditions judges the conditions that decide whether a pod can
+// be bound to its node.
+func validateBindingConditions(conditions, failures []string, path *field.Path) field.ErrorList {
+	good, bad := path.Child("bindingConditions"), path.Child("bindingFailureConditions")
+	label := func(name *string, path *field.Path) field.ErrorList {
+		return metavalidation.ValidateLabelName(*name, path)
+	}
+	errs := each(conditions, resourcev1.BindingConditionsMaxSize, good, label)
+	errs = append(errs, each(failures, resourcev1.BindingFailureConditionsMaxSize, bad, label)...)
+	errs = append(errs, unique(conditions, -1, good, itself, nil)...)
+	errs = append(errs, unique(failures, -1, bad, itself, nil)...)
+	for i, f := range failures {
+		if slices.Contains(conditions, f) {
+			errs = append(errs, field.Invalid(bad.Index(i), f, "bindingFailureConditions must not overlap with bindingConditions"))
+		}
+	}
+	if len(conditions) == 0 && len(failures) > 0 {
+		errs = append(errs, field.Invalid(good, conditions, "bindingConditions are required to use bindingFailureConditions"))
+	}
+	if len(failures) == 0 && len(conditions) > 0 {
+		errs = append(errs, field.Invalid(bad, failures, "bindingFailureConditions are required to use bindingConditions"))
+	}
+	return errs
+}

@@ -1,0 +1,89 @@
+package networking
+
+import (
+	"context"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// IPAddresses are addresses in use, each named by itself, so that no two can be
+// the same.
+func IPAddresses() resource.Definition {
+	return resource.Definition{
+		Group:      networkingv1.GroupName,
+		Resource:   "ipaddresses",
+		Singular:   "ipaddress",
+		Kind:       "IPAddress",
+		ShortNames: []string{"ip"},
+		StorageKey: "ipaddresses",
+		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.IPAddress, networkingv1.IPAddressList]("v1", nil)}, oldIPAddresses()...),
+		Strategy: resource.Rules[*networkingv1.IPAddress]{
+			ValidateName: validateAddressName,
+			Validate: func(_ context.Context, ip *networkingv1.IPAddress) field.ErrorList {
+				return validateParent(ip.Spec.ParentRef)
+			},
+			ValidateUpdate: func(_ context.Context, ip, old *networkingv1.IPAddress) field.ErrorList {
+				ref, before := ip.Spec.ParentRef, old.Spec.ParentRef
+				changed := (ref == nil) != (before == nil) || ref != nil && *ref != *before
+				errs := validateParent(ref)
+				if ip.GenerateName != "" {
+					errs = append(errs, core.Invalid(field.NewPath("metadata", "generateName"), ip.GenerateName, validateAddressName(ip.GenerateName, true))...)
+				}
+				if changed {
+					errs = append(errs, field.Invalid(field.NewPath("spec", "parentRef"), nil, apivalidation.FieldImmutableErrorMsg))
+				}
+				return errs
+			},
+		}.Strategy(),
+		// The age has a cell and no column; clients show what columns there are.
+		Columns: []resource.Column{
+			core.NameColumn(),
+			{Name: "ParentRef", Type: "string", Description: networkingv1.IPAddressSpec{}.SwaggerDoc()["parentRef"]},
+		},
+		Cells: resource.CellsFunc(func(ip *networkingv1.IPAddress) []any {
+			parent := "<none>"
+			if ref := ip.Spec.ParentRef; ref != nil {
+				parent = strings.ToLower(schema.GroupResource{Group: ref.Group, Resource: ref.Resource}.String())
+				if ref.Namespace != "" {
+					parent += "/" + ref.Namespace
+				}
+				parent += "/" + ref.Name
+			}
+			return []any{ip.Name, parent, core.Since(ip.CreationTimestamp.Time)}
+		}),
+	}
+}
+
+func validateAddressName(name string, _ bool) []string {
+	var messages []string
+	for _, err := range validation.IsValidIP(nil, name) {
+		messages = append(messages, err.Detail)
+	}
+	return messages
+}
+
+// validateParent judges whom an address belongs to.
+func validateParent(ref *networkingv1.ParentReference) field.ErrorList {
+	path := field.NewPath("spec", "parentRef")
+	if ref == nil {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	var errs field.ErrorList
+	if ref.Group != "" {
+		errs = append(errs, core.Invalid(path.Child("group"), ref.Group, validation.IsDNS1123Subdomain(ref.Group))...)
+	}
+	errs = append(errs, validateSegment(ref.Resource, path.Child("resource"))...)
+	errs = append(errs, validateSegment(ref.Name, path.Child("name"))...)
+	if ref.Namespace != "" {
+		errs = append(errs, validateSegment(ref.Namespace, path.Child("namespace"))...)
+	}
+	return errs
+}

@@ -1,0 +1,84 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// RuntimeClasses name ways to run containers that nodes know.
+func RuntimeClasses() resource.Definition {
+	return resource.Definition{
+		Group:      nodev1.GroupName,
+		Resource:   "runtimeclasses",
+		Singular:   "runtimeclass",
+		Kind:       "RuntimeClass",
+		StorageKey: "runtimeclasses",
+		Versions:   append([]resource.Version{resource.VersionOf[nodev1.RuntimeClass, nodev1.RuntimeClassList]("v1", nil)}, oldRuntimeClasses()...),
+		Strategy: resource.Rules[*nodev1.RuntimeClass]{
+			CreateOnUpdate: true,
+			RequireVersion: true,
+			Validate:       func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList { return validateClass(c) },
+			ValidateUpdate: func(_ context.Context, c, old *nodev1.RuntimeClass) field.ErrorList {
+				errs := validateClass(c)
+				if c.Handler != old.Handler {
+					errs = append(errs, field.Invalid(field.NewPath("handler"), nil, apivalidation.FieldImmutableErrorMsg))
+				}
+				return errs
+			},
+			Warnings: func(_ context.Context, c, _ *nodev1.RuntimeClass) []string {
+				var warnings []string
+				if c.Scheduling == nil {
+					return nil
+				}
+				for _, key := range slices.Sorted(maps.Keys(c.Scheduling.NodeSelector)) {
+					if text := core.OldNodeLabel(key); text != "" {
+						warnings = append(warnings, fmt.Sprintf("scheduling.nodeSelector: %s", text))
+					}
+				}
+				return warnings
+			},
+		}.Strategy(),
+		Columns: []resource.Column{core.NameColumn(), {Name: "Handler", Type: "string"}, core.AgeColumn()},
+		Cells: resource.CellsFunc(func(c *nodev1.RuntimeClass) []any {
+			return []any{c.Name, c.Handler, core.Since(c.CreationTimestamp.Time)}
+		}),
+	}
+}
+
+func validateClass(c *nodev1.RuntimeClass) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("handler")
+	if c.Handler == "" {
+		errs = append(errs, field.Required(path, ""))
+	} else {
+		errs = append(errs, core.Invalid(path, c.Handler, apivalidation.NameIsDNSLabel(c.Handler, false))...)
+	}
+	if c.Overhead != nil {
+		errs = append(errs, core.ValidateLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)
+	}
+	if s := c.Scheduling; s != nil {
+		path := field.NewPath("scheduling")
+		errs = append(errs, metavalidation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector"))...)
+		errs = append(errs, core.ValidateTolerations(s.Tolerations, path.Child("tolerations"))...)
+		seen := map[corev1.Toleration]bool{}
+		for i, t := range s.Tolerations {
+			key := corev1.Toleration{Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect}
+			if seen[key] {
+				errs = append(errs, field.Duplicate(path.Child("tolerations").Index(i), core.GoForm(t)))
+			}
+			seen[key] = true
+		}
+	}
+	return errs
+}

@@ -1,0 +1,149 @@
+package rbac
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// RoleBindings say who has a role in a namespace.
+func RoleBindings() resource.Definition {
+	kinds := []string{"Role", "ClusterRole"}
+	d := define[rbacv1.RoleBinding, rbacv1.RoleBindingList]("rolebindings", "RoleBinding",
+		func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		resource.Rules[*rbacv1.RoleBinding]{
+			Validate: func(_ context.Context, b *rbacv1.RoleBinding) field.ErrorList {
+				return validateBinding(b.RoleRef, b.Subjects, kinds, true)
+			},
+			ValidateUpdate: func(_ context.Context, b, old *rbacv1.RoleBinding) field.ErrorList {
+				return append(validateBinding(b.RoleRef, b.Subjects, kinds, true), sameRole(b.RoleRef, old.RoleRef)...)
+			},
+		})
+	d.Namespaced = true
+	d.Columns = bindingColumns(rbacv1.RoleBinding{}.SwaggerDoc()["roleRef"], "roleBinding")
+	d.Cells = resource.CellsFunc(func(b *rbacv1.RoleBinding) []any { return bindingCells(b, b.RoleRef, b.Subjects) })
+	return d
+}
+
+// ClusterRoleBindings say who has a cluster role everywhere.
+func ClusterRoleBindings() resource.Definition {
+	kinds := []string{"ClusterRole"}
+	d := define[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList]("clusterrolebindings", "ClusterRoleBinding",
+		func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		resource.Rules[*rbacv1.ClusterRoleBinding]{
+			Validate: func(_ context.Context, b *rbacv1.ClusterRoleBinding) field.ErrorList {
+				return validateBinding(b.RoleRef, b.Subjects, kinds, false)
+			},
+			ValidateUpdate: func(_ context.Context, b, old *rbacv1.ClusterRoleBinding) field.ErrorList {
+				return append(validateBinding(b.RoleRef, b.Subjects, kinds, false), sameRole(b.RoleRef, old.RoleRef)...)
+			},
+		})
+	d.Columns = bindingColumns(rbacv1.ClusterRoleBinding{}.SwaggerDoc()["roleRef"], "clusterRoleBinding")
+	d.Cells = resource.CellsFunc(func(b *rbacv1.ClusterRoleBinding) []any { return bindingCells(b, b.RoleRef, b.Subjects) })
+	return d
+}
+
+func defaultBinding(role *rbacv1.RoleRef, subjects []rbacv1.Subject) {
+	if role.APIGroup == "" {
+		role.APIGroup = rbacv1.GroupName
+	}
+	for i := range subjects {
+		s := &subjects[i]
+		if s.APIGroup == "" && (s.Kind == rbacv1.UserKind || s.Kind == rbacv1.GroupKind) {
+			s.APIGroup = rbacv1.GroupName
+		}
+	}
+}
+
+// validateBinding judges a binding that can refer to roles of some kinds. In a
+// namespace a service account without one is of the same.
+func validateBinding(role rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string, namespaced bool) field.ErrorList {
+	path := field.NewPath("roleRef")
+	errs := ofGroup(role.APIGroup, rbacv1.GroupName, path)
+	if !slices.Contains(kinds, role.Kind) {
+		errs = append(errs, field.NotSupported(path.Child("kind"), role.Kind, kinds))
+	}
+	errs = append(errs, named(role.Name, content.IsPathSegmentName, path)...)
+	for i := range subjects {
+		s, path := &subjects[i], field.NewPath("subjects").Index(i)
+		switch s.Kind {
+		case rbacv1.ServiceAccountKind:
+			errs = append(errs, named(s.Name, content.IsDNS1123Subdomain, path)...)
+			errs = append(errs, ofGroup(s.APIGroup, "", path)...)
+			if !namespaced && s.Namespace == "" {
+				errs = append(errs, field.Required(path.Child("namespace"), ""))
+			}
+		case rbacv1.UserKind, rbacv1.GroupKind:
+			errs = append(errs, named(s.Name, nil, path)...)
+			errs = append(errs, ofGroup(s.APIGroup, rbacv1.GroupName, path)...)
+		default:
+			errs = append(errs, named(s.Name, nil, path)...)
+			errs = append(errs, field.NotSupported(path.Child("kind"), s.Kind, []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
+		}
+	}
+	return errs
+}
+
+func ofGroup(group, want string, path *field.Path) field.ErrorList {
+	if group == want {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(path.Child("apiGroup"), group, []string{want})}
+}
+
+// named wants a name, and one about which problems has nothing to say.
+func named(name string, problems func(string) []string, path *field.Path) field.ErrorList {
+	path = path.Child("name")
+	if name == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	var errs field.ErrorList
+	if problems != nil {
+		for _, m := range problems(name) {
+			errs = append(errs, field.Invalid(path, name, m))
+		}
+	}
+	return errs
+}
+
+func sameRole(role, old rbacv1.RoleRef) field.ErrorList {
+	if role == old {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("roleRef"), core.GoForm(role), apivalidation.FieldImmutableErrorMsg)}
+}
+
+func bindingColumns(role, name string) []resource.Column {
+	return []resource.Column{
+		core.NameColumn(),
+		{Name: "Role", Type: "string", Description: strings.TrimSuffix(role, " This field is immutable.")},
+		core.AgeColumn(),
+		{Name: "Users", Type: "string", Description: "Users in the " + name, Priority: 1},
+		{Name: "Groups", Type: "string", Description: "Groups in the " + name, Priority: 1},
+		{Name: "ServiceAccounts", Type: "string", Description: "ServiceAccounts in the " + name, Priority: 1},
+	}
+}
+
+func bindingCells(obj resource.Object, role rbacv1.RoleRef, subjects []rbacv1.Subject) []any {
+	var users, groups, accounts []string
+	for _, s := range subjects {
+		switch s.Kind {
+		case rbacv1.UserKind:
+			users = append(users, s.Name)
+		case rbacv1.GroupKind:
+			groups = append(groups, s.Name)
+		case rbacv1.ServiceAccountKind:
+			accounts = append(accounts, s.Namespace+"/"+s.Name)
+		}
+	}
+	join := func(names []string) string { return strings.Join(names, ", ") }
+	return []any{obj.GetName(), role.Kind + "/" + role.Name, core.Since(obj.GetCreationTimestamp().Time), join(users), join(groups), join(accounts)}
+}

@@ -1,0 +1,92 @@
+// Package rbac is the API group rbac.authorization.k8s.io: roles say what may
+// be done, bindings who may do it. What follows from them is decided by an
+// authorizer; it also tells, through the Config, whether somebody would get more
+// by a write than they have.
+package rbac
+
+import (
+	"context"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Config is what the group needs from outside.
+type Config struct {
+	// Escalation judges a write before the rules of the kind do: it returns an
+	// error, to be answered as it is, if the object gives rights that its writer
+	// neither has nor may give. obj is one of the four kinds; old is nil on
+	// create. It is not asked about changes that only garbage collection needs.
+	// Nil allows everything.
+	Escalation func(ctx context.Context, obj, old resource.Object) error
+}
+
+// Group returns the group.
+func Group(cfg Config) resource.Group {
+	g := resource.Group{Name: rbacv1.GroupName, Resources: []resource.Definition{
+		ClusterRoleBindings(),
+		ClusterRoles(),
+		RoleBindings(),
+		Roles(),
+	}}
+	if cfg.Escalation != nil {
+		for i := range g.Resources {
+			g.Resources[i].Strategy.Begin = begin(cfg.Escalation)
+		}
+	}
+	return g
+}
+
+// begin asks about creates and updates; nothing is reserved.
+func begin(escalation func(ctx context.Context, obj, old resource.Object) error) func(context.Context, resource.Object, resource.Object) (func(bool), error) {
+	return func(ctx context.Context, obj, old resource.Object) (func(bool), error) {
+		if obj == nil || old != nil && onlyCollected(obj, old) {
+			return nil, nil
+		}
+		return nil, escalation(ctx, obj, old)
+	}
+}
+
+// onlyCollected reports whether nothing changes but what garbage collection
+// changes.
+func onlyCollected(obj, old resource.Object) bool {
+	same := obj.DeepCopyObject().(resource.Object)
+	same.SetOwnerReferences(old.GetOwnerReferences())
+	same.SetFinalizers(old.GetFinalizers())
+	same.SetManagedFields(old.GetManagedFields())
+	same.SetSelfLink(old.GetSelfLink())
+	same.SetResourceVersion(old.GetResourceVersion())
+	return equality.Semantic.DeepEqual(same, old)
+}
+
+// define fills in what the four kinds have in common.
+func define[T, L any, P interface {
+	*T
+	resource.Object
+}, PL interface {
+	*L
+	runtime.Object
+}](name, kind string, defaults func(P), rules resource.Rules[P]) resource.Definition {
+	rules.ValidateName = func(name string, _ bool) []string { return content.IsPathSegmentName(name) }
+	rules.CreateOnUpdate = true
+	d := resource.Definition{
+		Group:      rbacv1.GroupName,
+		Resource:   name,
+		Kind:       kind,
+		StorageKey: name,
+		Versions: []resource.Version{{
+			Name:    "v1",
+			New:     func() resource.Object { return P(new(T)) },
+			NewList: func() runtime.Object { return PL(new(L)) },
+		}},
+		Strategy: rules.Strategy(),
+	}
+	if defaults != nil {
+		d.Versions[0].Default = resource.DefaultFunc(defaults)
+	}
+	return d
+}

@@ -1,0 +1,107 @@
+package rbac
+
+import (
+	"context"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Roles say what may be done in a namespace.
+func Roles() resource.Definition {
+	d := define[rbacv1.Role, rbacv1.RoleList]("roles", "Role", nil, resource.Rules[*rbacv1.Role]{
+		Validate: func(_ context.Context, r *rbacv1.Role) field.ErrorList { return validateRules(r.Rules, true) },
+	})
+	d.Namespaced = true
+	d.Columns, d.Cells = roleTable()
+	return d
+}
+
+// ClusterRoles say what may be done everywhere, or in the namespaces of the
+// bindings that refer to them.
+func ClusterRoles() resource.Definition {
+	d := define[rbacv1.ClusterRole, rbacv1.ClusterRoleList]("clusterroles", "ClusterRole", nil, resource.Rules[*rbacv1.ClusterRole]{
+		Validate: func(_ context.Context, r *rbacv1.ClusterRole) field.ErrorList {
+			return append(validateRules(r.Rules, false), validateAggregation(r.AggregationRule, false)...)
+		},
+		ValidateUpdate: func(_ context.Context, r, old *rbacv1.ClusterRole) field.ErrorList {
+			return append(validateRules(r.Rules, false), validateAggregation(r.AggregationRule, hasBadSelector(old.AggregationRule))...)
+		},
+	})
+	d.Columns, d.Cells = roleTable()
+	return d
+}
+
+func roleTable() ([]resource.Column, func(resource.Object) ([]any, error)) {
+	created := core.AgeColumn()
+	created.Name, created.Type = "Created At", "date"
+	return []resource.Column{core.NameColumn(), created}, func(obj resource.Object) ([]any, error) {
+		return []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}, nil
+	}
+}
+
+func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
+	var errs field.ErrorList
+	for i := range rules {
+		rule, path := &rules[i], field.NewPath("rules").Index(i)
+		if len(rule.Verbs) == 0 {
+			errs = append(errs, field.Required(path.Child("verbs"), ""))
+		}
+		if len(rule.NonResourceURLs) > 0 {
+			if namespaced {
+				errs = append(errs, field.Invalid(path.Child("nonResourceURLs"), rule.NonResourceURLs, "namespaced rules cannot apply to non-resource URLs"))
+			}
+			if len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0 {
+				errs = append(errs, field.Invalid(path.Child("nonResourceURLs"), rule.NonResourceURLs, "rules cannot apply to both regular resources and non-resource URLs"))
+			}
+			continue
+		}
+		if len(rule.APIGroups) == 0 {
+			errs = append(errs, field.Required(path.Child("apiGroups"), "resource rules must supply at least one api group"))
+		}
+		if len(rule.Resources) == 0 {
+			errs = append(errs, field.Required(path.Child("resources"), "resource rules must supply at least one resource"))
+		}
+	}
+	return errs
+}
+
+// validateAggregation judges what a cluster role gathers rules from. Values that
+// are no labels stay allowed where they were.
+func validateAggregation(rule *rbacv1.AggregationRule, anyValue bool) field.ErrorList {
+	if rule == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	path := field.NewPath("aggregationRule", "clusterRoleSelectors")
+	if len(rule.ClusterRoleSelectors) == 0 {
+		errs = append(errs, field.Required(path, "at least one clusterRoleSelector required if aggregationRule is non-nil"))
+	}
+	options := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: anyValue}
+	for i := range rule.ClusterRoleSelectors {
+		s := &rule.ClusterRoleSelectors[i]
+		errs = append(errs, metavalidation.ValidateLabelSelector(s, options, path.Index(i))...)
+		if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
+			errs = append(errs, field.Invalid(path.Index(i), nil, "invalid label selector."))
+		}
+	}
+	return errs
+}
+
+func hasBadSelector(rule *rbacv1.AggregationRule) bool {
+	if rule == nil {
+		return false
+	}
+	for i := range rule.ClusterRoleSelectors {
+		if len(metavalidation.ValidateLabelSelector(&rule.ClusterRoleSelectors[i], metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,152 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// StorageClasses say how volumes are provisioned.
+func StorageClasses() resource.Definition {
+	doc := storagev1.StorageClass{}.SwaggerDoc()
+	return resource.Definition{
+		Group:      storagev1.GroupName,
+		Resource:   "storageclasses",
+		Singular:   "storageclass",
+		Kind:       "StorageClass",
+		ShortNames: []string{"sc"},
+		StorageKey: "storageclasses",
+		Versions:   append([]resource.Version{resource.VersionOf[storagev1.StorageClass, storagev1.StorageClassList]("v1", defaultStorageClass)}, oldStorageClasses()...),
+		Strategy: resource.Rules[*storagev1.StorageClass]{
+			ReturnDeleted: true,
+			Validate:      func(_ context.Context, c *storagev1.StorageClass) field.ErrorList { return validateStorageClass(c) },
+			ValidateUpdate: func(_ context.Context, c, old *storagev1.StorageClass) field.ErrorList {
+				errs := validateStorageClass(c)
+				for _, f := range []struct {
+					name    string
+					changed bool
+				}{
+					{"parameters", !equality.Semantic.DeepEqual(c.Parameters, old.Parameters)},
+					{"provisioner", c.Provisioner != old.Provisioner},
+					{"reclaimPolicy", or(c.ReclaimPolicy, "") != or(old.ReclaimPolicy, "")},
+					{"volumeBindingMode", or(c.VolumeBindingMode, "") != or(old.VolumeBindingMode, "")},
+				} {
+					if f.changed {
+						errs = append(errs, field.Invalid(field.NewPath(f.name), nil, apivalidation.FieldImmutableErrorMsg))
+					}
+				}
+				return errs
+			},
+			Warnings: func(_ context.Context, c, _ *storagev1.StorageClass) []string {
+				var warnings []string
+				for i, term := range c.AllowedTopologies {
+					for j, e := range term.MatchLabelExpressions {
+						if text := core.OldNodeLabel(e.Key); text != "" {
+							path := field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key")
+							warnings = append(warnings, fmt.Sprintf("%s: %s", path, text))
+						}
+					}
+				}
+				return warnings
+			},
+		}.Strategy(),
+		Columns: []resource.Column{
+			core.NameColumn(),
+			{Name: "Provisioner", Type: "string", Description: doc["provisioner"]},
+			{Name: "ReclaimPolicy", Type: "string", Description: doc["reclaimPolicy"]},
+			{Name: "VolumeBindingMode", Type: "string", Description: doc["volumeBindingMode"]},
+			{Name: "AllowVolumeExpansion", Type: "string", Description: doc["allowVolumeExpansion"]},
+			core.AgeColumn(),
+		},
+		Cells: resource.CellsFunc(func(c *storagev1.StorageClass) []any {
+			name := c.Name
+			if isDefault(c) {
+				name += " (default)"
+			}
+			return []any{
+				name, c.Provisioner, string(or(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
+				string(or(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), or(c.AllowVolumeExpansion, false), core.Since(c.CreationTimestamp.Time),
+			}
+		}),
+	}
+}
+
+func defaultStorageClass(c *storagev1.StorageClass) {
+	setDefault(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+	setDefault(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+}
+
+// isDefault reports whether claims that name no class get this one.
+func isDefault(c *storagev1.StorageClass) bool {
+	return c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" ||
+		c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
+}
+
+func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
+	var errs field.ErrorList
+	if c.Provisioner == "" {
+		errs = append(errs, field.Required(field.NewPath("provisioner"), ""))
+	}
+	errs = append(errs, validateProvisioner(c.Provisioner, field.NewPath("provisioner"))...)
+	errs = append(errs, validateParameters(c.Parameters, field.NewPath("parameters"))...)
+	policies := []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain}
+	if p := c.ReclaimPolicy; p != nil && *p != "" && !slices.Contains(policies, *p) {
+		errs = append(errs, field.NotSupported(field.NewPath("reclaimPolicy"), *p, policies))
+	}
+	modes := []storagev1.VolumeBindingMode{storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer}
+	if m := c.VolumeBindingMode; m == nil {
+		errs = append(errs, field.Required(field.NewPath("volumeBindingMode"), ""))
+	} else if !slices.Contains(modes, *m) {
+		errs = append(errs, field.NotSupported(field.NewPath("volumeBindingMode"), *m, modes))
+	}
+	return append(errs, validateTopologies(c.AllowedTopologies, field.NewPath("allowedTopologies"))...)
+}
+
+// validateTopologies wants terms that differ in what they select.
+func validateTopologies(terms []corev1.TopologySelectorTerm, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	var seen []map[string]sets.Set[string]
+	for i, term := range terms {
+		expressions := path.Index(i).Child("matchLabelExpressions")
+		selected := map[string]sets.Set[string]{}
+		for j, e := range term.MatchLabelExpressions {
+			at := expressions.Index(j)
+			values := sets.Set[string]{}
+			if len(e.Values) == 0 {
+				errs = append(errs, field.Required(at.Child("values"), ""))
+			}
+			for k, value := range e.Values {
+				if values.Has(value) {
+					errs = append(errs, field.Duplicate(at.Child("values").Index(k), value))
+				}
+				values.Insert(value)
+			}
+			errs = append(errs, metavalidation.ValidateLabelName(e.Key, at.Child("key"))...)
+			if _, ok := selected[e.Key]; ok {
+				errs = append(errs, field.Duplicate(at.Child("key"), e.Key))
+			}
+			selected[e.Key] = values
+		}
+		same := func(other map[string]sets.Set[string]) bool {
+			return maps.EqualFunc(selected, other, func(a, b sets.Set[string]) bool { return a.Equal(b) })
+		}
+		// A term that selects nothing is never the first of its kind.
+		if len(selected) == 0 || slices.ContainsFunc(seen, same) {
+			errs = append(errs, field.Duplicate(expressions, ""))
+		}
+		seen = append(seen, selected)
+	}
+	return errs
+}

@@ -1,0 +1,192 @@
+package builtin
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// minorVersion is the one of Kubernetes 1 that the groups are those of.
+const minorVersion = 37
+
+// isOther tells API groups that a configuration can name although they are not
+// among the built-in ones.
+func isOther(group string) bool {
+	return group == "apiextensions.k8s.io" || group == "apiregistration.k8s.io"
+}
+
+// Select returns the groups with versions switched on and off as a runtime
+// configuration wants it. Its keys are api/all, api/ga, api/beta and api/alpha,
+// a group and version or a group, version and resource, the more specific of
+// which win; its values are true and false. What the configuration does not
+// name stays as it is.
+//
+// Versions that Kubernetes has removed are only switched on by their names. A
+// resource without a version that is on is left out.
+func Select(groups []resource.Group, runtimeConfig map[string]string) ([]resource.Group, error) {
+	config, err := parseConfig(groups, runtimeConfig)
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clone(groups)
+	for i := range out {
+		out[i].Resources = nil
+		for _, d := range groups[i].Resources {
+			d.Versions = slices.Clone(d.Versions)
+			for j := range d.Versions {
+				v := &d.Versions[j]
+				v.Off = !config.enabled(groupVersion(&groups[i], &d, v).WithResource(d.Resource), v)
+			}
+			if slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return !v.Off }) {
+				out[i].Resources = append(out[i].Resources, d)
+			}
+		}
+	}
+	return out, nil
+}
+
+// groupVersion returns where a version of a resource is served.
+func groupVersion(g *resource.Group, d *resource.Definition, v *resource.Version) schema.GroupVersion {
+	for _, group := range []string{v.Group, d.Group} {
+		if group != "" {
+			return schema.GroupVersion{Group: group, Version: v.Name}
+		}
+	}
+	return schema.GroupVersion{Group: g.Name, Version: v.Name}
+}
+
+// level is a key that stands for all versions of a maturity.
+type level struct {
+	name  string
+	match func(version string) bool
+}
+
+// levels are in the order in which they apply.
+func levels() []level {
+	pattern := func(p string) func(string) bool { return regexp.MustCompile(p).MatchString }
+	return []level{
+		{"api/all", func(string) bool { return true }},
+		{"api/ga", pattern(`^v\d+$`)},
+		{"api/beta", pattern(`^v\d+beta\d+$`)},
+		{"api/alpha", pattern(`^v\d+alpha\d+$`)},
+	}
+}
+
+// versionConfig is a runtime configuration, taken apart.
+type versionConfig struct {
+	levels    []level
+	byLevel   map[string]bool
+	versions  map[schema.GroupVersion]bool
+	resources map[schema.GroupVersionResource]bool
+}
+
+func (c *versionConfig) enabled(r schema.GroupVersionResource, v *resource.Version) bool {
+	if on, ok := c.resources[r]; ok {
+		return on
+	}
+	if on, ok := c.versions[r.GroupVersion()]; ok {
+		return on
+	}
+	on := !v.Off
+	for _, l := range c.levels {
+		if value, ok := c.byLevel[l.name]; ok && l.match(v.Name) && !(value && removed(v)) {
+			on = value
+		}
+	}
+	return on
+}
+
+// removed tells versions that Kubernetes no longer has.
+func removed(v *resource.Version) bool {
+	r, ok := v.New().(interface{ APILifecycleRemoved() (major, minor int) })
+	if !ok {
+		return false
+	}
+	major, minor := r.APILifecycleRemoved()
+	return major == 1 && minor <= minorVersion
+}
+
+func parseConfig(groups []resource.Group, config map[string]string) (*versionConfig, error) {
+	if config["api/all"] == "false" && len(config) == 1 {
+		return nil, errors.New("invalid runtime-config with only api/all=false")
+	}
+	c := &versionConfig{
+		levels: levels(), byLevel: map[string]bool{},
+		versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupVersionResource]bool{},
+	}
+	known, knownGroups := map[schema.GroupVersion]bool{}, map[string]bool{}
+	for i := range groups {
+		for _, d := range groups[i].Resources {
+			for j := range d.Versions {
+				gv := groupVersion(&groups[i], &d, &d.Versions[j])
+				known[gv], knownGroups[gv.Group] = true, true
+			}
+		}
+	}
+
+	// Everything that is wrong with the keys comes before what is wrong with a
+	// value.
+	keys := map[string][]string{}
+	var unknown []string
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		if slices.ContainsFunc(c.levels, func(l level) bool { return l.name == key }) {
+			continue
+		}
+		parts := strings.Split(key, "/")
+		if len(parts) != 2 && len(parts) != 3 {
+			return nil, fmt.Errorf("runtime-config invalid key %s", key)
+		}
+		keys[key] = parts
+		if gv := (schema.GroupVersion{Group: parts[0], Version: parts[1]}); !knownGroups[gv.Group] {
+			delete(keys, key)
+			if !isOther(gv.Group) {
+				unknown = append(unknown, gv.String())
+			}
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return nil, fmt.Errorf("unknown api groups %s", strings.Join(slices.Compact(unknown), ","))
+	}
+
+	for _, l := range c.levels {
+		switch value, ok := config[l.name]; {
+		case !ok:
+		case value != "true" && value != "false":
+			return nil, fmt.Errorf("invalid value %s=%s", l.name, value)
+		default:
+			c.byLevel[l.name] = value == "true"
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		parts := keys[key]
+		gv := schema.GroupVersion{Group: parts[0], Version: parts[1]}
+		if !known[gv] {
+			return nil, fmt.Errorf("group version %s that has not been registered", gv)
+		}
+		on := true
+		if value := config[key]; value != "" {
+			var err error
+			if on, err = strconv.ParseBool(value); err != nil {
+				return nil, fmt.Errorf("invalid value of %s: %s, err: %w", key, value, err)
+			}
+		}
+		if len(parts) == 2 {
+			c.versions[gv] = on
+			continue
+		}
+		if parts[2] != strings.ToLower(parts[2]) {
+			return nil, fmt.Errorf("invalid key %v: group/version/resource and resource is always lowercase plural, not %q", key, parts[2])
+		}
+		c.resources[gv.WithResource(parts[2])] = on
+	}
+	return c, nil
+}
