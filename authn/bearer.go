@@ -1,0 +1,117 @@
+package authn
+
+import (
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// webSocketPrefix begins the subprotocol in which browsers send a token: they
+// cannot set the header.
+const webSocketPrefix = "base64url.bearer.authorization.k8s.io."
+
+const spaceWarning = "the provided Authorization header contains extra space before the bearer token, and is ignored"
+
+// bearer authenticates by the token in the Authorization header.
+type bearer struct{ tokens Tokens }
+
+// Authenticate implements Authenticator.
+func (b bearer) Authenticate(r *http.Request) (*Identity, error) {
+	token := bearerToken(r)
+	if token == "" {
+		return nil, nil
+	}
+	return known(b.tokens.AuthenticateToken(r.Context(), token, nil))
+}
+
+func bearerToken(r *http.Request) string {
+	values := r.Header["Authorization"]
+	if len(values) == 0 {
+		return ""
+	}
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(values[0]), " ")
+	if len(scheme) != len("bearer") || !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	token, _, more := strings.Cut(rest, " ")
+	if token == "" && more {
+		request.From(r.Context()).Warn(spaceWarning)
+	}
+	return token
+}
+
+// known makes an error of a token that nobody knows.
+func known(id *Identity, err error) (*Identity, error) {
+	if id == nil && err == nil {
+		err = errInvalidToken
+	}
+	return id, err
+}
+
+// webSocket authenticates by a token among the subprotocols of a WebSocket, and
+// takes it away from them.
+type webSocket struct{ tokens Tokens }
+
+// Authenticate implements Authenticator.
+func (w webSocket) Authenticate(r *http.Request) (*Identity, error) {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || !hasToken(r.Header["Connection"], "upgrade") {
+		return nil, nil
+	}
+	token, others, err := protocolToken(r.Header["Sec-Websocket-Protocol"])
+	if token == "" || err != nil {
+		return nil, err
+	}
+	id, err := known(w.tokens.AuthenticateToken(r.Context(), token, nil))
+	if err == nil {
+		r.Header.Set("Sec-Websocket-Protocol", strings.Join(others, ","))
+	}
+	return id, err
+}
+
+// hasToken reports whether one of the lists in a header has an element.
+func hasToken(values []string, token string) bool {
+	for _, v := range values {
+		for e := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(e), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// protocolToken returns the token among subprotocols, and the others.
+func protocolToken(values []string) (token string, others []string, err error) {
+	seen := false
+	for _, v := range values {
+		for protocol := range strings.SplitSeq(v, ",") {
+			protocol = strings.TrimSpace(protocol)
+			encoded, ok := strings.CutPrefix(protocol, webSocketPrefix)
+			if !ok {
+				others = append(others, protocol)
+				continue
+			}
+			if seen {
+				return "", nil, errors.New("multiple base64.bearer.authorization tokens specified")
+			}
+			seen = true
+			decoded, err := base64.RawURLEncoding.DecodeString(encoded)
+			if err != nil {
+				return "", nil, errors.New("invalid base64.bearer.authorization token encoding")
+			}
+			if !utf8.Valid(decoded) {
+				return "", nil, errors.New("invalid base64.bearer.authorization token")
+			}
+			token = string(decoded)
+		}
+	}
+	// One must be left that the server can choose.
+	if token != "" && len(others) == 0 {
+		return "", nil, errors.New("missing additional subprotocol")
+	}
+	return token, others, nil
+}

@@ -1,0 +1,233 @@
+package authn
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+const (
+	cacheShards = 32
+	// cacheShardSize bounds what a shard remembers: all together, as many tokens
+	// as a large cluster has clients.
+	cacheShardSize = 1024
+	// lookupTimeout bounds a lookup, which no single caller owns.
+	lookupTimeout = 30 * time.Second
+)
+
+// CacheConfig says what a cache remembers. Zero durations remember nothing.
+type CacheConfig struct {
+	// Success is how long to remember whose a token is, but never for longer
+	// than the token lasts.
+	Success time.Duration
+	// Failure is how long to remember that a token is not good.
+	Failure time.Duration
+	// Errors remembers errors like failures. Where they may come from an
+	// outage, they are better forgotten.
+	Errors bool
+	// Log gets lookups that panic.
+	Log *slog.Logger
+	// Now tells the time; nil stands for time.Now.
+	Now func() time.Time
+}
+
+// Cache remembers what is known of tokens. Of the tokens themselves it keeps a
+// keyed hash only: they are neither in its memory, nor can anybody who chooses
+// them make two of them collide. Callers that ask at once for the same token
+// share one lookup.
+type Cache struct {
+	CacheConfig
+	next   Tokens
+	hashes sync.Pool
+	shards [cacheShards]cacheShard
+}
+
+type cacheKey = [sha256.Size]byte
+
+type cacheShard struct {
+	mu      sync.Mutex
+	entries map[cacheKey]cacheEntry
+	calls   map[cacheKey]*cacheCall
+	// purged counts, so that a lookup that began before a purge is not
+	// remembered after it.
+	purged uint64
+}
+
+type cacheEntry struct {
+	id    *Identity
+	err   error
+	until time.Time
+}
+
+type cacheCall struct {
+	done   chan struct{} // closed when the result is there
+	result cacheEntry
+}
+
+// NewCache returns a cache of what next knows.
+func NewCache(next Tokens, cfg CacheConfig) *Cache {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Cache{CacheConfig: cfg, next: next}
+	var secret [sha256.BlockSize]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	seeded := sha256.New()
+	seeded.Write(secret[:])
+	state, err := seeded.(encoding.BinaryMarshaler).MarshalBinary()
+	if err != nil {
+		panic(fmt.Sprintf("sha256 cannot save its state: %v", err))
+	}
+	c.hashes.New = func() any { return &keyHash{Hash: sha256.New(), seeded: state} }
+	for i := range c.shards {
+		c.shards[i].entries = map[cacheKey]cacheEntry{}
+		c.shards[i].calls = map[cacheKey]*cacheCall{}
+	}
+	return c
+}
+
+// keyHash makes keys. It begins with a secret that it has hashed already.
+type keyHash struct {
+	hash.Hash
+	seeded []byte
+	buf    []byte
+	sum    cacheKey
+}
+
+// AuthenticateToken implements Tokens.
+func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences []string) (*Identity, error) {
+	key := c.key(token, audiences)
+	shard := &c.shards[key[0]%cacheShards]
+	shard.mu.Lock()
+	if e, ok := shard.entries[key]; ok {
+		shard.mu.Unlock()
+		if c.Now().Before(e.until) && (e.id == nil || e.id.Valid == nil || e.id.Valid(ctx)) {
+			return e.id, e.err
+		}
+		shard.mu.Lock()
+		delete(shard.entries, key)
+	}
+	call := shard.calls[key]
+	if call == nil {
+		call = &cacheCall{done: make(chan struct{})}
+		shard.calls[key] = call
+		// It ends by itself, in lookupTimeout at the latest.
+		go c.look(context.WithoutCancel(ctx), shard, key, call, token, audiences, shard.purged)
+	}
+	shard.mu.Unlock()
+	select {
+	case <-call.done:
+		return call.result.id, call.result.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Purge forgets everything.
+func (c *Cache) Purge() {
+	for i := range c.shards {
+		shard := &c.shards[i]
+		shard.mu.Lock()
+		clear(shard.entries)
+		// Who asks from now on must not join a lookup that has begun.
+		clear(shard.calls)
+		shard.purged++
+		shard.mu.Unlock()
+	}
+}
+
+// look finds out about a token for all who wait for it.
+func (c *Cache) look(ctx context.Context, shard *cacheShard, key cacheKey, call *cacheCall, token string, audiences []string, purged uint64) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	defer func() {
+		if cause := recover(); cause != nil {
+			c.Log.Error("authentication of a token caused a panic", "panic", cause, "stack", string(debug.Stack()))
+			call.result = cacheEntry{err: errors.New("authentication failed unexpectedly")}
+		}
+		shard.mu.Lock()
+		if shard.calls[key] == call {
+			delete(shard.calls, key)
+		}
+		if shard.purged == purged {
+			c.remember(shard, key, call.result)
+		}
+		shard.mu.Unlock()
+		close(call.done)
+	}()
+	call.result.id, call.result.err = c.next.AuthenticateToken(ctx, token, audiences)
+}
+
+// remember keeps a result for as long as it may be kept. The shard is locked.
+func (c *Cache) remember(shard *cacheShard, key cacheKey, e cacheEntry) {
+	ttl := c.Failure
+	switch {
+	case e.err != nil && !c.Errors:
+		return
+	case e.err == nil && e.id != nil:
+		ttl = c.Success
+	}
+	if ttl <= 0 {
+		return
+	}
+	now := c.Now()
+	e.until = now.Add(ttl)
+	if e.id != nil && !e.id.Expires.IsZero() && e.id.Expires.Before(e.until) {
+		e.until = e.id.Expires
+	}
+	if len(shard.entries) >= cacheShardSize {
+		shard.shrink(now)
+	}
+	shard.entries[key] = e
+}
+
+// shrink makes room: for what has ended if there is any, else for some.
+func (s *cacheShard) shrink(now time.Time) {
+	for key, e := range s.entries {
+		if !now.Before(e.until) {
+			delete(s.entries, key)
+		}
+	}
+	for key := range s.entries {
+		if len(s.entries) <= cacheShardSize*3/4 {
+			return
+		}
+		delete(s.entries, key)
+	}
+}
+
+// key hashes a token and audiences. Lengths are part of it, so that no two
+// lists are the same bytes.
+func (c *Cache) key(token string, audiences []string) cacheKey {
+	h := c.hashes.Get().(*keyHash)
+	defer c.hashes.Put(h)
+	if err := h.Hash.(encoding.BinaryUnmarshaler).UnmarshalBinary(h.seeded); err != nil {
+		panic(fmt.Sprintf("sha256 cannot restore its state: %v", err))
+	}
+	h.buf = binary.AppendUvarint(h.buf[:0], uint64(len(token)))
+	h.buf = append(h.buf, token...)
+	for _, a := range audiences {
+		h.buf = binary.AppendUvarint(h.buf, uint64(len(a)))
+		h.buf = append(h.buf, a...)
+	}
+	if audiences != nil {
+		// No audiences at all are the server's, none are nobody's.
+		h.buf = append(h.buf, 0)
+	}
+	h.Write(h.buf)
+	h.Sum(h.sum[:0])
+	clear(h.buf) // tokens do not stay in memory for longer than they must
+	return h.sum
+}

@@ -1,0 +1,311 @@
+package authn
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/apikeel/kelson/authn/oidc"
+	"github.com/apikeel/kelson/authn/serviceaccount"
+)
+
+// DefaultIssuer is who issues the tokens of service accounts unless a Config
+// says otherwise.
+const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
+
+// Config says how callers are authenticated. Fields stand for the flags of a
+// kube-apiserver that are named with them. The zero value knows anonymous
+// callers only.
+type Config struct {
+	// DisableAnonymous refuses callers without a credential:
+	// --anonymous-auth=false.
+	DisableAnonymous bool
+	// AnonymousSet reports that --anonymous-auth was given, which the structured
+	// configuration may then not contradict.
+	AnonymousSet bool
+	// APIAudiences are what the server is for tokens, --api-audiences. The
+	// default is the issuers of service account tokens.
+	APIAudiences []string
+
+	X509            X509
+	RequestHeader   RequestHeader
+	TokenFile       string // --token-auth-file
+	BasicFile       string // --basic-auth-file
+	BootstrapTokens bool   // --enable-bootstrap-token-auth
+	ServiceAccounts ServiceAccounts
+	OIDC            OIDC
+	// StructuredFile is an AuthenticationConfiguration,
+	// --authentication-config.
+	StructuredFile string
+	Webhook        Webhook
+
+	// TokenSuccessTTL and TokenFailureTTL are how long it is remembered whose a
+	// token is, and that it is not good. A negative one is never. The defaults
+	// are ten seconds and never.
+	TokenSuccessTTL, TokenFailureTTL time.Duration
+
+	// Objects reads what tokens are about. Bootstrap tokens and service accounts
+	// need it.
+	Objects serviceaccount.Objects
+	// Log gets what operators want to know; nil discards it.
+	Log *slog.Logger
+	// Now tells the time; nil stands for time.Now.
+	Now func() time.Time
+}
+
+// X509 is about client certificates.
+type X509 struct {
+	// CAFile has the authorities that vouch for users, --client-ca-file.
+	CAFile string
+	// CAs vouch for users too: PEM, such as the server's own authority.
+	CAs []byte
+}
+
+// RequestHeader is about proxies that authenticate callers for the server.
+type RequestHeader struct {
+	CAFile              string   // --requestheader-client-ca-file
+	AllowedNames        []string // --requestheader-allowed-names
+	UsernameHeaders     []string // --requestheader-username-headers
+	UIDHeaders          []string // --requestheader-uid-headers
+	GroupHeaders        []string // --requestheader-group-headers
+	ExtraHeaderPrefixes []string // --requestheader-extra-headers-prefix
+}
+
+// ServiceAccounts is about the tokens of service accounts.
+type ServiceAccounts struct {
+	// Issuers, --service-account-issuer: the first issues tokens, all are
+	// accepted. The default is DefaultIssuer.
+	Issuers []string
+	// KeyFiles have the public keys, --service-account-key-file. The default is
+	// the signing key.
+	KeyFiles []string
+	// SigningKeyFile has the private key, --service-account-signing-key-file.
+	SigningKeyFile string
+	// SigningKey is the private key if it is not in a file. Without either, the
+	// server neither issues nor, without KeyFiles, accepts tokens.
+	SigningKey crypto.Signer
+	// SkipLookup is --service-account-lookup=false.
+	SkipLookup bool
+	// JWKSURI is where others find the public keys, --service-account-jwks-uri.
+	// The default is below the address of the server.
+	JWKSURI string
+	// MaxExpiration bounds the lifetime of tokens,
+	// --service-account-max-token-expiration. Zero does not.
+	MaxExpiration time.Duration
+	// NoExtension is --service-account-extend-token-expiration=false: tokens
+	// that pods get by default end when they say, instead of after a year.
+	NoExtension bool
+}
+
+// OIDC is one OpenID Connect provider by flags.
+type OIDC struct {
+	IssuerURL      string            // --oidc-issuer-url
+	ClientID       string            // --oidc-client-id
+	CAFile         string            // --oidc-ca-file
+	UsernameClaim  string            // --oidc-username-claim, sub by default
+	UsernamePrefix string            // --oidc-username-prefix
+	GroupsClaim    string            // --oidc-groups-claim
+	GroupsPrefix   string            // --oidc-groups-prefix
+	SigningAlgs    []string          // --oidc-signing-algs, RS256 by default
+	RequiredClaims map[string]string // --oidc-required-claim
+}
+
+// Webhook is a service that reviews tokens.
+type Webhook struct {
+	KubeconfigFile string // --authentication-token-webhook-config-file
+	// Version of the reviews, --authentication-token-webhook-version; v1beta1
+	// by default.
+	Version string
+	// CacheTTL is how long answers are remembered,
+	// --authentication-token-webhook-cache-ttl; two minutes by default, never if
+	// it is negative.
+	CacheTTL time.Duration
+	// Backoff says how often and when to ask again; by default five times in all,
+	// the second half a second after the first.
+	Backoff wait.Backoff
+}
+
+func (c Config) defaults() Config {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.TokenSuccessTTL == 0 {
+		c.TokenSuccessTTL = 10 * time.Second
+	}
+	if c.OIDC.UsernameClaim == "" {
+		c.OIDC.UsernameClaim = "sub"
+	}
+	if len(c.OIDC.SigningAlgs) == 0 {
+		c.OIDC.SigningAlgs = []string{"RS256"}
+	}
+	if c.Webhook.Version == "" {
+		c.Webhook.Version = "v1beta1"
+	}
+	if c.Webhook.CacheTTL == 0 {
+		c.Webhook.CacheTTL = 2 * time.Minute
+	}
+	if c.Webhook.Backoff == (wait.Backoff{}) {
+		c.Webhook.Backoff = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+	}
+	if len(c.ServiceAccounts.Issuers) == 0 {
+		c.ServiceAccounts.Issuers = []string{DefaultIssuer}
+	}
+	if len(c.APIAudiences) == 0 {
+		c.APIAudiences = c.ServiceAccounts.Issuers
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	errs := append(c.ServiceAccounts.validate(), c.RequestHeader.validate(c.X509.CAFile)...)
+	refuse := func(when bool, text string) {
+		if when {
+			errs = append(errs, errors.New(text))
+		}
+	}
+	flags := c.OIDC.IssuerURL != "" || c.OIDC.ClientID != "" || c.OIDC.CAFile != "" || c.OIDC.UsernamePrefix != "" ||
+		c.OIDC.GroupsClaim != "" || c.OIDC.GroupsPrefix != "" || len(c.OIDC.RequiredClaims) > 0
+	if c.StructuredFile != "" {
+		refuse(flags, "authentication-config file and oidc-* flags are mutually exclusive")
+	} else {
+		refuse(flags && (c.OIDC.IssuerURL == "" || c.OIDC.ClientID == ""), "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")
+	}
+	refuse(c.Webhook.Backoff.Steps <= 0, fmt.Sprintf("number of webhook retry attempts must be greater than 0, but is: %d", c.Webhook.Backoff.Steps))
+	refuse(c.Objects == nil && (c.BootstrapTokens || c.ServiceAccounts.enabled()), "tokens of service accounts and bootstrap tokens need access to objects")
+	return errors.Join(errs...)
+}
+
+// enabled reports whether tokens of service accounts can be verified.
+func (s *ServiceAccounts) enabled() bool {
+	return s.SigningKey != nil || s.SigningKeyFile != "" || len(s.KeyFiles) > 0
+}
+
+func (s *ServiceAccounts) validate() []error {
+	var errs []error
+	for i, issuer := range s.Issuers {
+		_, err := url.Parse(issuer)
+		switch {
+		case strings.Contains(issuer, ":") && err != nil:
+			errs = append(errs, fmt.Errorf("service-account-issuer %q contained a ':' but was not a valid URL: %w", issuer, err))
+		case issuer == "":
+			errs = append(errs, errors.New("service-account-issuer should not be an empty string"))
+		case slices.Contains(s.Issuers[:i], issuer):
+			errs = append(errs, fmt.Errorf("service-account-issuer %q is already specified", issuer))
+		}
+	}
+	if s.JWKSURI != "" {
+		if u, err := url.Parse(s.JWKSURI); err != nil {
+			errs = append(errs, fmt.Errorf("service-account-jwks-uri must be a valid URL: %w", err))
+		} else if u.Scheme != "https" {
+			errs = append(errs, fmt.Errorf("service-account-jwks-uri requires https scheme, parsed as: %v", u))
+		}
+	}
+	if s.MaxExpiration != 0 && (s.MaxExpiration < time.Hour || s.MaxExpiration > (1<<32)*time.Second) {
+		errs = append(errs, errors.New("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"))
+	}
+	if s.SigningKey != nil && s.SigningKeyFile != "" {
+		errs = append(errs, errors.New("a signing key and service-account-signing-key-file are mutually exclusive"))
+	}
+	return errs
+}
+
+func (h *RequestHeader) validate(clientCAFile string) []error {
+	var errs []error
+	for _, list := range []struct {
+		flag   string
+		values []string
+	}{
+		{"requestheader-username-headers", h.UsernameHeaders}, {"requestheader-group-headers", h.GroupHeaders},
+		{"requestheader-extra-headers-prefix", h.ExtraHeaderPrefixes}, {"requestheader-allowed-names", h.AllowedNames},
+		{"requestheader-uid-headers", h.UIDHeaders},
+	} {
+		if slices.ContainsFunc(list.values, func(v string) bool { return strings.TrimSpace(v) == "" }) {
+			errs = append(errs, fmt.Errorf("empty value in %q", list.flag))
+		}
+	}
+	if len(h.UIDHeaders) > 0 && !slices.ContainsFunc(h.UIDHeaders, func(v string) bool { return strings.EqualFold(v, "X-Remote-Uid") }) {
+		errs = append(errs, errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work"))
+	}
+	// Where one authority vouches for users and for proxies, every user would be
+	// a proxy.
+	if clientCAFile != "" && h.CAFile != "" && len(h.AllowedNames) == 0 && overlap(clientCAFile, h.CAFile) {
+		errs = append(errs, errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; --requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users"))
+	}
+	return errs
+}
+
+// warn tells of headers that only some clients will understand: servers behind
+// this one expect the usual ones.
+func (h *RequestHeader) warn(log *slog.Logger) {
+	for _, list := range []struct {
+		flag, usual string
+		values      []string
+	}{
+		{"requestheader-username-headers", "X-Remote-User", h.UsernameHeaders},
+		{"requestheader-group-headers", "X-Remote-Group", h.GroupHeaders},
+		{"requestheader-extra-headers-prefix", "X-Remote-Extra-", h.ExtraHeaderPrefixes},
+	} {
+		if len(list.values) > 0 && !slices.ContainsFunc(list.values, func(v string) bool { return strings.EqualFold(v, list.usual) }) {
+			log.Warn("the usual header is missing: API aggregation will not work", "flag", list.flag, "header", list.usual)
+		}
+	}
+}
+
+func overlap(fileA, fileB string) bool {
+	a, errA := cert.CertsFromFile(fileA)
+	b, errB := cert.CertsFromFile(fileB)
+	if errA != nil || errB != nil {
+		return false // reading them later tells
+	}
+	return slices.ContainsFunc(a, func(one *x509.Certificate) bool {
+		return slices.ContainsFunc(b, func(other *x509.Certificate) bool { return bytes.Equal(one.Raw, other.Raw) })
+	})
+}
+
+// structured returns the provider of the flags as a structured configuration.
+func (o *OIDC) structured() (*oidc.Configuration, error) {
+	c := &oidc.Configuration{}
+	if o.IssuerURL == "" {
+		return c, nil
+	}
+	prefix := o.UsernamePrefix
+	switch {
+	case prefix == "-":
+		prefix = ""
+	case prefix == "" && o.UsernameClaim != "email":
+		prefix = o.IssuerURL + "#"
+	}
+	a := oidc.Authenticator{
+		Issuer:        oidc.Issuer{URL: o.IssuerURL, Audiences: []string{o.ClientID}},
+		ClaimMappings: oidc.ClaimMappings{Username: oidc.PrefixedClaim{Prefix: &prefix, Claim: o.UsernameClaim}},
+	}
+	if o.GroupsClaim != "" {
+		a.ClaimMappings.Groups = oidc.PrefixedClaim{Prefix: &o.GroupsPrefix, Claim: o.GroupsClaim}
+	}
+	if o.CAFile != "" {
+		ca, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		a.Issuer.CertificateAuthority = string(ca)
+	}
+	for claim, value := range o.RequiredClaims {
+		a.ClaimValidationRules = append(a.ClaimValidationRules, oidc.ClaimValidationRule{Claim: claim, RequiredValue: value})
+	}
+	c.JWT = []oidc.Authenticator{a}
+	return c, nil
+}

@@ -1,0 +1,79 @@
+package authn
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Live reads the objects that tokens are about from the resources of the server.
+type Live func(group, resource string) resource.Objects
+
+var _ serviceaccount.Objects = Live(nil)
+
+// ServiceAccount implements serviceaccount.Objects.
+func (l Live) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	return live[*corev1.ServiceAccount](ctx, l, "serviceaccounts", namespace, name)
+}
+
+// Secret implements serviceaccount.Objects.
+func (l Live) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	return live[*corev1.Secret](ctx, l, "secrets", namespace, name)
+}
+
+// Pod implements serviceaccount.Objects.
+func (l Live) Pod(ctx context.Context, namespace, name string) (metav1.Object, error) {
+	return live[metav1.Object](ctx, l, "pods", namespace, name)
+}
+
+// Node implements serviceaccount.Objects.
+func (l Live) Node(ctx context.Context, name string) (metav1.Object, error) {
+	return live[metav1.Object](ctx, l, "nodes", "", name)
+}
+
+// Exists implements serviceaccount.Objects.
+func (l Live) Exists(ctx context.Context, ref serviceaccount.Reference) bool {
+	return l("", ref.Resource).Has(ctx, ref.Namespace, ref.Name)
+}
+
+// LabelSecret implements serviceaccount.Objects.
+func (l Live) LabelSecret(ctx context.Context, namespace, name string, uid types.UID, key, value string) error {
+	return l("", "secrets").Update(ctx, namespace, name, func(obj resource.Object) error {
+		if obj.GetUID() != uid {
+			return apierrors.NewConflict(corev1.Resource("secrets"), name, fmt.Errorf("it is another one"))
+		}
+		labels := obj.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[key] = value
+		obj.SetLabels(labels)
+		return nil
+	})
+}
+
+// live reads an object from what the server knows by now. A token is often used
+// right after what it is about was made, perhaps by another server: what seems
+// not to exist is looked for again, among everything that was acknowledged.
+func live[T metav1.Object](ctx context.Context, l Live, resource, namespace, name string) (obj T, err error) {
+	objects := l("", resource)
+	found, err := objects.Cached().Get(ctx, namespace, name)
+	if apierrors.IsNotFound(err) {
+		found, err = objects.Get(ctx, namespace, name)
+	}
+	if err != nil {
+		return obj, err
+	}
+	obj, ok := found.(T)
+	if !ok {
+		return obj, fmt.Errorf("%s %s/%s is a %T", resource, namespace, name, found)
+	}
+	return obj, nil
+}

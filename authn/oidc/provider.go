@@ -1,0 +1,263 @@
+package oidc
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+
+	"github.com/apikeel/kelson/request"
+)
+
+const (
+	requestTimeout = 30 * time.Second
+	// retryAfter is how long a provider that could not be reached is left
+	// alone.
+	retryAfter = 10 * time.Second
+	// keysLast is how long keys are used without asking again, so that one that
+	// the provider has withdrawn ends.
+	keysLast = 10 * time.Minute
+	// maxDocument bounds what is read from a provider.
+	maxDocument = 1 << 20
+)
+
+// AllAlgorithms are those that a provider may sign tokens with.
+func AllAlgorithms() []string {
+	return []string{
+		oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.RS256, oidc.RS384, oidc.RS512,
+	}
+}
+
+// Options are what verifying needs besides a configuration.
+type Options struct {
+	// Algorithms that tokens may be signed with, RS256 if there are none.
+	Algorithms []string
+	// DisallowedIssuers are those of the server itself.
+	DisallowedIssuers []string
+	// Now tells the time; nil stands for time.Now.
+	Now func() time.Time
+}
+
+// Verifier verifies the tokens of the providers of a configuration.
+type Verifier struct {
+	providers map[string]*provider // by issuer
+}
+
+// New validates a configuration and returns what verifies its tokens. It asks
+// no provider anything.
+func New(c *Configuration, o Options) (*Verifier, error) {
+	for _, alg := range o.Algorithms {
+		if !slices.Contains(AllAlgorithms(), alg) {
+			return nil, fmt.Errorf("oidc: unsupported signing alg: %q", alg)
+		}
+	}
+	if len(o.Algorithms) == 0 {
+		o.Algorithms = []string{oidc.RS256}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	all, errs := c.validate(&environment{}, o.DisallowedIssuers)
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("invalid authentication configuration: %w", errs.ToAggregate())
+	}
+	v := &Verifier{providers: map[string]*provider{}}
+	for i, a := range c.JWT {
+		p, err := newProvider(a, all[i], o)
+		if err != nil {
+			return nil, err
+		}
+		v.providers[a.Issuer.URL] = p
+	}
+	return v, nil
+}
+
+// Verify returns whose a token is and until when it is good, or nil without an
+// error if it is not from one of the providers.
+func (v *Verifier) Verify(ctx context.Context, token, issuer string) (*request.User, time.Time, error) {
+	p := v.providers[canonical(issuer)]
+	if p == nil {
+		return nil, time.Time{}, nil
+	}
+	return p.verify(ctx, token)
+}
+
+// Close ends the connections to the providers.
+func (v *Verifier) Close() {
+	for _, p := range v.providers {
+		p.client.CloseIdleConnections()
+	}
+}
+
+// canonical is the one issuer that has two names.
+func canonical(issuer string) string {
+	if issuer == "accounts.google.com" {
+		return "https://accounts.google.com"
+	}
+	return issuer
+}
+
+// provider verifies the tokens of one provider.
+type provider struct {
+	issuer Issuer
+	mapper mapper
+	client *http.Client
+	config *oidc.Config
+	now    func() time.Time
+
+	trust       trust
+	mu          sync.Mutex        // guards others
+	others      map[string]*trust // issuers of distributed claims
+	distributed string            // the claim that may be distributed
+}
+
+func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
+	roots, err := a.Issuer.roots()
+	if err != nil {
+		return nil, err
+	}
+	if a.Issuer.EgressSelectorType != "" {
+		return nil, fmt.Errorf("oidc: egress lookup required with egress selector type %q", a.Issuer.EgressSelectorType)
+	}
+	p := &provider{
+		issuer: a.Issuer, mapper: mapper{a.ClaimMappings, r}, now: o.Now, others: map[string]*trust{},
+		client: &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
+			TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxIdleConns: 4,
+		}},
+		// Audiences are checked here: the library knows only one.
+		config:      &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: o.Algorithms, Now: o.Now},
+		distributed: a.ClaimMappings.Groups.Claim,
+	}
+	p.trust = trust{provider: p, issuer: a.Issuer.URL, discovery: a.Issuer.DiscoveryURL}
+	return p, nil
+}
+
+func (p *provider) verify(ctx context.Context, token string) (*request.User, time.Time, error) {
+	id, err := p.trust.verify(ctx, token)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	var c claims
+	if err := id.Claims(&c); err != nil {
+		return nil, time.Time{}, fmt.Errorf("oidc: parse claims: %w", err)
+	}
+	if err := p.expand(ctx, c); err != nil {
+		return nil, time.Time{}, fmt.Errorf("oidc: could not expand distributed claims: %w", err)
+	}
+	u, err := p.mapper.user(ctx, c)
+	return u, id.Expiry, err
+}
+
+// trust is what is known of an issuer: where its keys are, and those.
+type trust struct {
+	*provider
+	issuer, discovery string
+
+	mu     sync.Mutex // held while the issuer is asked, so that one caller asks for all
+	keys   *keySet    // nil until the issuer has told where they are
+	next   time.Time  // when to ask an issuer again that could not be reached
+	failed error
+}
+
+func (t *trust) verify(ctx context.Context, token string) (*oidc.IDToken, error) {
+	keys, err := t.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id, err := oidc.NewVerifier(t.issuer, keys, t.config).Verify(ctx, token)
+	if err != nil {
+		return nil, fmt.Errorf("oidc: verify token: %w", err)
+	}
+	if !slices.ContainsFunc(id.Audience, func(a string) bool { return slices.Contains(t.provider.issuer.Audiences, a) }) {
+		want := t.provider.issuer.Audiences
+		if len(want) == 1 {
+			return nil, fmt.Errorf("oidc: verify token: oidc: expected audience %q got %q", want[0], id.Audience)
+		}
+		return nil, fmt.Errorf("oidc: verify token: oidc: expected audience in %q got %q", slices.Sorted(slices.Values(want)), id.Audience)
+	}
+	return id, nil
+}
+
+// known returns the keys of the issuer. It finds out where they are the first
+// time.
+func (t *trust) known(ctx context.Context) (*keySet, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.keys != nil {
+		return t.keys, nil
+	}
+	now := t.now()
+	if now.Before(t.next) {
+		return nil, fmt.Errorf("oidc: authenticator not initialized: %w", t.failed)
+	}
+	// The answer is for all callers: it must not depend on one of them.
+	if err := t.discover(context.WithoutCancel(ctx)); err != nil {
+		t.failed, t.next = err, now.Add(retryAfter)
+		return nil, fmt.Errorf("oidc: authenticator not initialized: %w", err)
+	}
+	return t.keys, nil
+}
+
+// discover reads where the keys of the issuer are.
+func (t *trust) discover(ctx context.Context) error {
+	url := t.discovery
+	if url == "" {
+		url = strings.TrimSuffix(t.issuer, "/") + "/.well-known/openid-configuration"
+	}
+	body, err := t.get(ctx, url, "")
+	if err != nil {
+		return err
+	}
+	var doc struct {
+		Issuer  string `json:"issuer"`
+		JWKSURI string `json:"jwks_uri"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return fmt.Errorf("oidc: failed to decode provider discovery object: %w", err)
+	}
+	if doc.Issuer != t.issuer {
+		return fmt.Errorf("oidc: issuer did not match the issuer returned by provider, expected %q got %q", t.issuer, doc.Issuer)
+	}
+	if doc.JWKSURI == "" {
+		return errors.New("provider did not return JWKS URL")
+	}
+	t.keys = &keySet{url: doc.JWKSURI, now: t.now, get: func(ctx context.Context, url string) ([]byte, error) { return t.get(ctx, url, "") }}
+	return nil
+}
+
+// get reads a document of a provider. An error never says what it was: it may
+// be secret.
+func (p *provider) get(ctx context.Context, url, bearer string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if bearer != "" {
+		r.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	resp, err := p.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return nil, fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return body, nil
+}

@@ -1,0 +1,114 @@
+package serviceaccount
+
+import (
+	"crypto"
+	"fmt"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// boundClaims are what a bound token says beyond the claims that all tokens
+// have.
+type boundClaims struct {
+	Kubernetes kubernetesClaims `json:"kubernetes.io"`
+}
+
+type kubernetesClaims struct {
+	Namespace      string           `json:"namespace,omitempty"`
+	ServiceAccount reference        `json:"serviceaccount"`
+	Pod            *reference       `json:"pod,omitempty"`
+	Secret         *reference       `json:"secret,omitempty"`
+	Node           *reference       `json:"node,omitempty"`
+	WarnAfter      *jwt.NumericDate `json:"warnafter,omitempty"`
+	// Tokens for webhooks are bound to these. Nobody here issues them, and one
+	// that somebody else has issued with the same key must not pass as unbound.
+	Validating *reference `json:"validatingwebhookconfiguration,omitempty"`
+	Mutating   *reference `json:"mutatingwebhookconfiguration,omitempty"`
+}
+
+// reference names an object so that a new one of the same name is another.
+type reference struct {
+	Name string `json:"name,omitempty"`
+	UID  string `json:"uid,omitempty"`
+}
+
+func refer(obj metav1.Object) *reference {
+	return &reference{Name: obj.GetName(), UID: string(obj.GetUID())}
+}
+
+// Issuer signs tokens. Its zero value is not usable.
+type Issuer struct {
+	name   string
+	signer jose.Signer
+	now    func() time.Time
+}
+
+// NewIssuer returns an issuer of that name that signs with a private key.
+func NewIssuer(name string, key crypto.Signer) (*Issuer, error) {
+	public, err := publicKey(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	alg := jose.SignatureAlgorithm(public.Algorithm)
+	private := public
+	private.Key = key
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: private}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Issuer{name: name, signer: signer, now: time.Now}, nil
+}
+
+// Issue signs a bound token and returns it with its ID. Bound are the objects
+// that it ends with: a pod and, if it is known, its node; or a secret; or a
+// node. A warnAfter that is not zero is when the client should have fetched a
+// new one.
+func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
+	now := i.now()
+	id = uuid.NewString()
+	public := jwt.Claims{
+		Issuer:    i.name,
+		Subject:   userPrefix + account.Namespace + ":" + account.Name,
+		Audience:  audiences,
+		IssuedAt:  jwt.NewNumericDate(now),
+		NotBefore: jwt.NewNumericDate(now),
+		Expiry:    jwt.NewNumericDate(now.Add(lifetime)),
+		ID:        id,
+	}
+	private := boundClaims{kubernetesClaims{Namespace: account.Namespace, ServiceAccount: *refer(account)}}
+	for _, obj := range bound {
+		switch obj.(type) {
+		case *corev1.Pod:
+			private.Kubernetes.Pod = refer(obj)
+		case *corev1.Node:
+			private.Kubernetes.Node = refer(obj)
+		case *corev1.Secret:
+			private.Kubernetes.Secret = refer(obj)
+		default:
+			return "", "", fmt.Errorf("a token cannot be bound to a %T", obj)
+		}
+	}
+	if warnAfter != 0 {
+		private.Kubernetes.WarnAfter = jwt.NewNumericDate(now.Add(warnAfter))
+	}
+	token, err = jwt.Signed(i.signer).Claims(private).Claims(public).Serialize()
+	return token, id, err
+}
+
+// IssueLegacy signs the token that a secret of an account is to hold.
+func IssueLegacy(key crypto.Signer, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+	i, err := NewIssuer(legacyIssuer, key)
+	if err != nil {
+		return "", err
+	}
+	return jwt.Signed(i.signer).Claims(legacyClaims{
+		Account: account.Name, UID: string(account.UID), Secret: secret.Name, Namespace: account.Namespace,
+	}).Claims(jwt.Claims{
+		Issuer: legacyIssuer, Subject: userPrefix + account.Namespace + ":" + account.Name,
+	}).Serialize()
+}

@@ -1,0 +1,469 @@
+package authn
+
+import (
+	"context"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/apikeel/kelson/authn/oidc"
+	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/request"
+)
+
+// Stage authenticates the requests of a server. Watch keeps it up to date with
+// its files; Close ends its connections.
+type Stage struct {
+	cfg Config
+	// known finds out who a caller is, nobody who a caller without a credential
+	// is. Nobody may be nil.
+	known  Union
+	nobody *anonymous
+	cache  *Cache // of tokens
+	files  files
+
+	clientCAs, proxyCAs pool
+	advertised          pool // both, for the handshake
+	proxy               *proxy
+	accounts            *serviceaccount.Verifier
+	issuer              atomic.Pointer[serviceaccount.Issuer]
+	keys                atomic.Pointer[serviceaccount.Keys]
+	providers           atomic.Pointer[oidc.Verifier]
+	webhook             *webhook
+}
+
+// New reads the files of the configuration and makes the stage. Strategies are
+// asked in the order of kube-apiserver: proxies, certificates, tokens that can be
+// judged here, tokens that others judge.
+func (c Config) New() (*Stage, error) {
+	c = c.defaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	c.RequestHeader.warn(c.Log)
+	s := &Stage{cfg: c, files: files{log: c.Log}}
+	if !c.DisableAnonymous {
+		s.nobody = newAnonymous(nil)
+	}
+	for _, add := range []func() error{s.addCertificates, s.addTokens, s.addBasic} {
+		if err := add(); err != nil {
+			return nil, err
+		}
+	}
+	s.files.changed = s.cache.Purge
+	return s, nil
+}
+
+func (s *Stage) addCertificates() error {
+	var client, proxies []byte
+	advertise := func() {
+		all := x509.NewCertPool()
+		all.AppendCertsFromPEM(client)
+		all.AppendCertsFromPEM(s.cfg.X509.CAs)
+		all.AppendCertsFromPEM(proxies)
+		s.advertised.Store(all)
+	}
+	// A pool is replaced as a whole: what was proved to the one before is void.
+	set := func(p *pool, pems ...[]byte) error {
+		roots := x509.NewCertPool()
+		for _, pem := range pems {
+			if len(pem) > 0 && !roots.AppendCertsFromPEM(pem) {
+				return errors.New("no certificates found")
+			}
+		}
+		p.Store(roots)
+		return nil
+	}
+	if h := s.cfg.RequestHeader; h.CAFile != "" {
+		err := s.files.addOne(h.CAFile, func(data []byte) error {
+			if err := set(&s.proxyCAs, data); err != nil {
+				return fmt.Errorf("error loading certs from %s: %w", h.CAFile, err)
+			}
+			proxies = data
+			advertise()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		s.proxy = newProxy(&s.proxyCAs, s.cfg.Now, h)
+		s.known = append(s.known, s.proxy)
+	}
+	if x := s.cfg.X509; x.CAFile != "" {
+		err := s.files.addOne(x.CAFile, func(data []byte) error {
+			if err := set(&s.clientCAs, data, x.CAs); err != nil {
+				return fmt.Errorf("error loading certs from %s: %w", x.CAFile, err)
+			}
+			client = data
+			advertise()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	} else if len(x.CAs) > 0 {
+		if err := set(&s.clientCAs, x.CAs); err != nil {
+			return err
+		}
+		advertise()
+	}
+	if s.clientCAs.Load() != nil {
+		s.known = append(s.known, &certificates{roots: &s.clientCAs, now: s.cfg.Now})
+	}
+	return nil
+}
+
+func (s *Stage) addBasic() error {
+	if s.cfg.BasicFile == "" {
+		return nil
+	}
+	s.cfg.Log.Warn("passwords in a file are not safe: use another way to authenticate", "file", s.cfg.BasicFile)
+	b := &basic{}
+	s.known = append(s.known, b)
+	return s.files.addOne(s.cfg.BasicFile, b.load(s.cfg.BasicFile))
+}
+
+func (s *Stage) addTokens() error {
+	var all TokensUnion
+	if path := s.cfg.TokenFile; path != "" {
+		t := &tokenFile{}
+		if err := s.files.addOne(path, t.load(path, s.cfg.Log)); err != nil {
+			return err
+		}
+		all = append(all, forServer{t, s.cfg.APIAudiences})
+	}
+	if s.cfg.ServiceAccounts.enabled() {
+		if err := s.addServiceAccounts(); err != nil {
+			return err
+		}
+		all = append(all, TokensFunc(s.serviceAccountToken))
+	}
+	if s.cfg.BootstrapTokens {
+		all = append(all, forServer{&bootstrap{s.cfg.Objects, s.cfg.Log, s.cfg.Now}, s.cfg.APIAudiences})
+	}
+	// After those that can be judged here: others may have to be asked.
+	if err := s.addProviders(); err != nil {
+		return err
+	}
+	if s.providers.Load() != nil {
+		all = append(all, forServer{TokensFunc(s.providerToken), s.cfg.APIAudiences})
+	}
+	if w := s.cfg.Webhook; w.KubeconfigFile != "" {
+		var err error
+		if s.webhook, err = newWebhook(w.KubeconfigFile, w.Version, s.cfg.APIAudiences, w.Backoff, s.cfg.Log); err != nil {
+			return err
+		}
+		all = append(all, NewCache(s.webhook, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now}))
+	}
+	// There is always somebody who looks at tokens: one that nobody knows is an
+	// error, and never an anonymous caller.
+	s.cache = NewCache(all, CacheConfig{
+		Success: s.cfg.TokenSuccessTTL, Failure: s.cfg.TokenFailureTTL, Errors: true, Log: s.cfg.Log, Now: s.cfg.Now,
+	})
+	s.known = append(s.known, bearer{s.cache}, webSocket{s.cache})
+	return nil
+}
+
+func (s *Stage) addServiceAccounts() error {
+	sa := s.cfg.ServiceAccounts
+	s.accounts = &serviceaccount.Verifier{
+		Issuers: sa.Issuers, Audiences: s.cfg.APIAudiences, Objects: s.cfg.Objects,
+		SkipLookup: sa.SkipLookup, Log: s.cfg.Log, Now: s.cfg.Now,
+	}
+	paths := slices.Clone(sa.KeyFiles)
+	if sa.SigningKeyFile != "" {
+		paths = append(paths, sa.SigningKeyFile)
+	}
+	return s.files.add(func(data [][]byte) error {
+		key := sa.SigningKey
+		if sa.SigningKeyFile != "" {
+			var err error
+			last := len(data) - 1
+			if key, err = serviceaccount.ParsePrivateKey(data[last]); err != nil {
+				return fmt.Errorf("failed to parse service-account-issuer-key-file: %w", err)
+			}
+			data = data[:last]
+		}
+		return s.setKeys(key, data)
+	}, paths...)
+}
+
+// setKeys puts keys into use: the one that signs, and files with public ones.
+func (s *Stage) setKeys(signing crypto.Signer, public [][]byte) error {
+	var all []any
+	for i, data := range public {
+		keys, err := serviceaccount.ParsePublicKeys(data)
+		if err != nil {
+			return fmt.Errorf("error reading public key file %s: %w", s.cfg.ServiceAccounts.KeyFiles[i], err)
+		}
+		all = append(all, keys...)
+	}
+	if len(all) == 0 {
+		all = append(all, signing)
+	}
+	keys, err := serviceaccount.NewKeys(all...)
+	if err != nil {
+		return fmt.Errorf("failed to set up public service account keys: %w", err)
+	}
+	var issuer *serviceaccount.Issuer
+	if signing != nil {
+		if issuer, err = serviceaccount.NewIssuer(s.cfg.ServiceAccounts.Issuers[0], signing); err != nil {
+			return fmt.Errorf("failed to build token generator: %w", err)
+		}
+	}
+	s.accounts.SetKeys(keys)
+	s.keys.Store(keys)
+	s.issuer.Store(issuer)
+	return nil
+}
+
+func (s *Stage) serviceAccountToken(ctx context.Context, token string, audiences []string) (*Identity, error) {
+	v, err := s.accounts.Verify(ctx, token, audiences)
+	if v == nil || err != nil {
+		return nil, err
+	}
+	return authenticated(&Identity{
+		User: v.User, Audiences: v.Audiences, Expires: v.Expires, Annotations: v.Annotations, Warnings: v.Warnings,
+		Valid: existing(s.cfg.Objects, v.Needs...),
+	}), nil
+}
+
+// existing tells whether all of the objects exist. A token is refused as soon as
+// one is deleted, and not when somebody next looks closely.
+func existing(objects serviceaccount.Objects, refs ...serviceaccount.Reference) func(ctx context.Context) bool {
+	return func(ctx context.Context) bool {
+		for _, ref := range refs {
+			if !objects.Exists(ctx, ref) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// addProviders sets up the providers of the structured configuration or of the
+// flags.
+func (s *Stage) addProviders() error {
+	opts := oidc.Options{Algorithms: oidc.AllAlgorithms(), DisallowedIssuers: s.cfg.ServiceAccounts.Issuers, Now: s.cfg.Now}
+	if s.cfg.StructuredFile == "" {
+		c, err := s.cfg.OIDC.structured()
+		if err != nil || len(c.JWT) == 0 {
+			return err
+		}
+		opts.Algorithms = s.cfg.OIDC.SigningAlgs
+		v, err := oidc.New(c, opts)
+		s.providers.Store(v)
+		return err
+	}
+	var first *oidc.Configuration
+	return s.files.addOne(s.cfg.StructuredFile, func(data []byte) error {
+		c, err := oidc.Parse(data)
+		if err != nil {
+			return fmt.Errorf("failed to load authentication configuration from file %q: %w", s.cfg.StructuredFile, err)
+		}
+		if first != nil && !reflect.DeepEqual(first.Anonymous, c.Anonymous) {
+			return errors.New("anonymous: Forbidden: changed from initial configuration file")
+		}
+		if c.Anonymous != nil && s.cfg.AnonymousSet {
+			return errors.New("anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file")
+		}
+		v, err := oidc.New(c, opts)
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = c
+			s.setAnonymous(c.Anonymous)
+		}
+		if old := s.providers.Swap(v); old != nil {
+			old.Close()
+		}
+		return nil
+	})
+}
+
+func (s *Stage) setAnonymous(a *oidc.Anonymous) {
+	if a == nil {
+		return
+	}
+	s.nobody = nil
+	if a.Enabled {
+		var paths []string
+		for _, condition := range a.Conditions {
+			paths = append(paths, condition.Path)
+		}
+		s.nobody = newAnonymous(paths)
+	}
+}
+
+func (s *Stage) providerToken(ctx context.Context, token string, _ []string) (*Identity, error) {
+	issuer := serviceaccount.UnverifiedIssuer(token)
+	if issuer == "" {
+		return nil, nil
+	}
+	user, expires, err := s.providers.Load().Verify(ctx, token, issuer)
+	if user == nil || err != nil {
+		return nil, err
+	}
+	return authenticated(&Identity{User: *user, Expires: expires}), nil
+}
+
+// Authenticate implements Authenticator.
+func (s *Stage) Authenticate(r *http.Request) (*Identity, error) {
+	id, err := s.known.Authenticate(r)
+	if id == nil && err == nil && s.nobody != nil {
+		return s.nobody.Authenticate(r)
+	}
+	return id, err
+}
+
+// User returns who sends a request, and false if that is not known. Warnings
+// and annotations are added to those of the request.
+func (s *Stage) User(r *http.Request) (request.User, bool, error) {
+	id, err := s.Authenticate(r)
+	if id == nil || err != nil {
+		return request.User{}, false, err
+	}
+	if len(id.Warnings) > 0 || len(id.Annotations) > 0 {
+		req := request.From(r.Context())
+		for _, w := range id.Warnings {
+			req.Warn(w)
+		}
+		for key, value := range id.Annotations {
+			req.Annotate(key, value)
+		}
+	}
+	return id.User, true, nil
+}
+
+// Strip removes from the headers of a request what proved who sends it, and
+// what only a proxy may say: nobody further on should see either.
+func (s *Stage) Strip(h http.Header) {
+	delete(h, "Authorization")
+	if s.proxy != nil {
+		s.proxy.strip(h)
+	}
+	for name := range h {
+		switch name {
+		case "X-Remote-User", "X-Remote-Uid", "X-Remote-Group":
+			delete(h, name)
+		default:
+			if hasFoldedPrefix(name, "X-Remote-Extra-") {
+				delete(h, name)
+			}
+		}
+	}
+}
+
+// ClientCAs returns the authorities whose certificates clients may show, for
+// the handshake. They may change.
+func (s *Stage) ClientCAs() *x509.CertPool { return s.advertised.Load() }
+
+// ReviewToken answers a token review: it never fails because of the token.
+func (s *Stage) ReviewToken(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus, error) {
+	var status authenticationv1.TokenReviewStatus
+	if len(audiences) == 0 {
+		audiences = s.cfg.APIAudiences
+	}
+	id, err := s.cache.AuthenticateToken(ctx, token, audiences)
+	if id == nil || err != nil {
+		// The text is that of servers who ask their own token first.
+		status.Error = utilerrors.NewAggregate([]error{errInvalidToken, err}).Error()
+		return status, nil
+	}
+	if len(audiences) > 0 && len(intersect(audiences, id.Audiences)) == 0 {
+		return status, apierrors.NewInternalError(errors.New("error validating audiences"))
+	}
+	status.Authenticated = true
+	status.Audiences = id.Audiences
+	status.User = UserInfo(&id.User)
+	return status, nil
+}
+
+// UserInfo returns a user as reviews show it.
+func UserInfo(u *request.User) authenticationv1.UserInfo {
+	info := authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups}
+	for key, values := range u.Extra {
+		if info.Extra == nil {
+			info.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		info.Extra[key] = values
+	}
+	return info
+}
+
+// CanIssue reports whether there is a key to sign tokens of service accounts
+// with.
+func (s *Stage) CanIssue() bool { return s.issuer.Load() != nil }
+
+// Audiences of the server.
+func (s *Stage) Audiences() []string { return s.cfg.APIAudiences }
+
+// Issue signs a token of a service account; serviceaccount.Issuer says what the
+// parameters are.
+func (s *Stage) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
+	issuer := s.issuer.Load()
+	if issuer == nil {
+		return "", "", errors.New("there is no key to sign tokens with")
+	}
+	return issuer.Issue(account, bound, audiences, lifetime, warnAfter)
+}
+
+// Paths returns the handlers of the documents from which others learn to verify
+// the tokens of service accounts. Address is where the server is reached.
+func (s *Stage) Paths(address func() string) map[string]http.Handler {
+	if s.keys.Load() == nil {
+		return nil
+	}
+	sa := s.cfg.ServiceAccounts
+	documents := func(address string) (*serviceaccount.Documents, error) {
+		return serviceaccount.NewDocuments(sa.Issuers[0], sa.JWKSURI, address, s.keys.Load())
+	}
+	if _, err := documents("localhost"); err != nil {
+		s.cfg.Log.Info("no OpenID documents are served for the issuer of service account tokens", "reason", err)
+		return nil
+	}
+	serve := func(write func(d *serviceaccount.Documents, w http.ResponseWriter, r *http.Request)) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			d, err := documents(address())
+			if err != nil {
+				s.cfg.Log.Error("OpenID documents cannot be made", "error", err)
+				http.NotFound(w, r)
+				return
+			}
+			write(d, w, r)
+		})
+	}
+	return map[string]http.Handler{
+		serviceaccount.ConfigurationPath: serve((*serviceaccount.Documents).ServeConfiguration),
+		serviceaccount.KeysPath:          serve((*serviceaccount.Documents).ServeKeys),
+	}
+}
+
+// Reload reads the files that have changed.
+func (s *Stage) Reload() { s.files.reload() }
+
+// Watch reloads files when they change, until the context ends.
+func (s *Stage) Watch(ctx context.Context) { s.files.watch(ctx) }
+
+// Close ends the connections to providers and webhooks.
+func (s *Stage) Close() {
+	if v := s.providers.Load(); v != nil {
+		v.Close()
+	}
+	if s.webhook != nil {
+		s.webhook.Close()
+	}
+}

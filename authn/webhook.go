@@ -1,0 +1,180 @@
+package authn
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/apikeel/kelson/request"
+)
+
+const (
+	webhookTimeout = 30 * time.Second
+	// maxReview bounds what is read of an answer.
+	maxReview = 3 << 20
+)
+
+// webhook authenticates by asking a service, which is described by a kubeconfig
+// file: the cluster is the service, the user is who asks. Versions of the review
+// have the same form.
+type webhook struct {
+	url        string
+	client     *http.Client
+	apiVersion string
+	audiences  []string // of the server
+	backoff    wait.Backoff
+	log        *slog.Logger
+}
+
+// newWebhook reads the kubeconfig file.
+func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Backoff, log *slog.Logger) (*webhook, error) {
+	switch version {
+	case "v1", "v1beta1":
+	default:
+		return nil, fmt.Errorf("unsupported authentication webhook version %q, supported versions are %q, %q", version, "v1", "v1beta1")
+	}
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("authentication webhook: %w", err)
+	}
+	cfg.Timeout = webhookTimeout
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("authentication webhook: %w", err)
+	}
+	return &webhook{
+		url: cfg.Host, client: client, apiVersion: authenticationv1.GroupName + "/" + version,
+		audiences: audiences, backoff: backoff, log: log,
+	}, nil
+}
+
+// AuthenticateToken implements Tokens.
+func (w *webhook) AuthenticateToken(ctx context.Context, token string, audiences []string) (*Identity, error) {
+	// For the service there is no difference between none and the server's.
+	if audiences == nil {
+		audiences = w.audiences
+	}
+	status, err := w.review(ctx, authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences})
+	if err != nil {
+		w.log.Error("authentication webhook failed", "url", w.url, "error", err)
+		return nil, err
+	}
+	id := &Identity{}
+	if len(audiences) > 0 {
+		// A service that does not know of audiences speaks for the server's.
+		own := w.audiences
+		if len(status.Audiences) > 0 {
+			own = status.Audiences
+		}
+		if id.Audiences = intersect(audiences, own); len(id.Audiences) == 0 {
+			return nil, nil
+		}
+	}
+	if !status.Authenticated {
+		if status.Error != "" {
+			return nil, errors.New(status.Error)
+		}
+		return nil, nil
+	}
+	id.User = request.User{Name: status.User.Username, UID: status.User.UID, Groups: status.User.Groups}
+	for key, value := range status.User.Extra {
+		if id.User.Extra == nil {
+			id.User.Extra = map[string][]string{}
+		}
+		id.User.Extra[key] = value
+	}
+	return authenticated(id), nil
+}
+
+// review asks, again if it is worth trying.
+func (w *webhook) review(ctx context.Context, spec authenticationv1.TokenReviewSpec) (*authenticationv1.TokenReviewStatus, error) {
+	body, err := json.Marshal(&authenticationv1.TokenReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: w.apiVersion, Kind: "TokenReview"}, Spec: spec,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var status *authenticationv1.TokenReviewStatus
+	var last error
+	err = wait.ExponentialBackoffWithContext(ctx, w.backoff, func(ctx context.Context) (bool, error) {
+		status, last = w.post(ctx, body)
+		if last == nil {
+			return true, nil
+		}
+		if worthRetry(last) {
+			return false, nil
+		}
+		return false, last
+	})
+	if last != nil {
+		return nil, last
+	}
+	if err != nil {
+		return nil, fmt.Errorf("webhook call failed: %w", err)
+	}
+	return status, nil
+}
+
+func worthRetry(err error) bool {
+	if utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) {
+		return true
+	}
+	_, asked := apierrors.SuggestsClientDelay(err)
+	return asked
+}
+
+func (w *webhook) post(ctx context.Context, body []byte) (*authenticationv1.TokenReviewStatus, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json")
+	resp, err := w.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxReview))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		delay, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+		message := strings.TrimSpace(string(answer))
+		if message == "" {
+			message = resp.Status
+		}
+		return nil, apierrors.NewGenericServerResponse(resp.StatusCode, http.MethodPost, schema.GroupResource{}, "", message, delay, true)
+	}
+	var review authenticationv1.TokenReview
+	if err := json.Unmarshal(answer, &review); err != nil {
+		return nil, fmt.Errorf("the authentication webhook's answer is not a TokenReview: %w", err)
+	}
+	if review.APIVersion != w.apiVersion || review.Kind != "TokenReview" {
+		return nil, fmt.Errorf("the authentication webhook's answer is a %q of %q instead of a TokenReview of %q", review.Kind, review.APIVersion, w.apiVersion)
+	}
+	return &review.Status, nil
+}
+
+// Close ends the connections to the service.
+func (w *webhook) Close() { w.client.CloseIdleConnections() }
