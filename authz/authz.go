@@ -8,6 +8,7 @@ package authz
 import (
 	"context"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -23,6 +24,20 @@ const (
 	NoOpinion Decision = iota
 	Deny
 	Allow
+)
+
+// Groups and users that the server itself knows.
+const (
+	Masters         = "system:masters"
+	Nodes           = "system:nodes"
+	Authenticated   = "system:authenticated"
+	Unauthenticated = "system:unauthenticated"
+	Anonymous       = "system:anonymous"
+
+	// NodePrefix is how the names of nodes begin, ServiceAccountPrefix those of
+	// service accounts, of which the namespace and the name follow.
+	NodePrefix           = "system:node:"
+	ServiceAccountPrefix = "system:serviceaccount:"
 )
 
 // Attributes is what is to be decided on.
@@ -59,6 +74,11 @@ type Authorizer interface {
 	Authorize(ctx context.Context, a *Attributes) (decision Decision, reason string, err error)
 }
 
+// ReadOnly reports whether what is asked for changes nothing.
+func (a *Attributes) ReadOnly() bool {
+	return a.Verb == request.Get || a.Verb == request.List || a.Verb == request.Watch
+}
+
 // Func is an Authorizer that is a function.
 type Func func(ctx context.Context, a *Attributes) (Decision, string, error)
 
@@ -68,7 +88,7 @@ func (f Func) Authorize(ctx context.Context, a *Attributes) (Decision, string, e
 }
 
 // Rules tells what a user may do in a namespace, as far as an authorizer can
-// enumerate it.
+// enumerate it. With an error, what is returned still holds.
 type Rules interface {
 	RulesFor(ctx context.Context, user *request.User, namespace string) (resources []ResourceRule, paths []PathRule, incomplete bool, err error)
 }
@@ -78,3 +98,24 @@ type ResourceRule struct{ Verbs, Groups, Resources, Names []string }
 
 // PathRule allows verbs on paths that are not resources.
 type PathRule struct{ Verbs, Paths []string }
+
+// Source is where an authorizer has objects from: roles, or what nodes have to
+// do with. It tells of changes when it is asked, so that a decision rests on
+// all that was acknowledged before it, and asking is nearly free when there is
+// nothing to tell.
+type Source interface {
+	// Current reports whether everything that is known by now has been told. It
+	// is called for every decision: a few atomic loads, no locks.
+	Current() bool
+	// Pull tells what changed since the last time, at first everything. When
+	// apply returns, the changes count as told; others who pull meanwhile wait for
+	// that. With reset, what was told before is void. After an error nothing was
+	// told.
+	Pull(ctx context.Context, apply func(reset bool, changes []Change)) error
+}
+
+// Change is an object that is new or has changed, or one that is gone.
+type Change struct {
+	Object  metav1.Object
+	Deleted bool
+}

@@ -1,0 +1,157 @@
+package authz
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// ABAC allows what a file of policies says, a line a policy.
+type ABAC []policy
+
+// policy allows a subject something. Empty strings match nothing but empty
+// ones.
+type policy struct {
+	User            string `json:"user"`
+	Group           string `json:"group"`
+	Readonly        bool   `json:"readonly"`
+	APIGroup        string `json:"apiGroup"`
+	Resource        string `json:"resource"`
+	Namespace       string `json:"namespace"`
+	NonResourcePath string `json:"nonResourcePath"`
+}
+
+// The version of policies that say theirs.
+const (
+	abacGroup   = "abac.authorization.kubernetes.io"
+	abacVersion = abacGroup + "/v1beta1"
+	abacOldest  = abacGroup + "/v0"
+)
+
+// NewABAC reads a policy file.
+func NewABAC(file string, log *slog.Logger) (ABAC, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	policies, unversioned := ABAC{}, 0
+	scanner := bufio.NewScanner(f)
+	for line := 1; scanner.Scan(); line++ {
+		text := strings.TrimSpace(scanner.Text())
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		p, versioned, err := parsePolicy(scanner.Bytes())
+		if err != nil {
+			return nil, fmt.Errorf("error reading policy file %s, line %d: %s: %w", file, line, scanner.Text(), err)
+		}
+		if !versioned {
+			unversioned++
+		}
+		policies = append(policies, p)
+	}
+	if err := scanner.Err(); err != nil {
+		return nil, fmt.Errorf("error reading policy file %s: %w", file, err)
+	}
+	if unversioned > 0 && log != nil {
+		log.Warn("policy file has lines without apiVersion and kind", "file", file, "lines", unversioned)
+	}
+	return policies, nil
+}
+
+// parsePolicy reads a line in the form of v1beta1, or else in that of v0, which
+// need not say what it is.
+func parsePolicy(line []byte) (p policy, versioned bool, err error) {
+	var read struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Spec       policy `json:"spec"`
+	}
+	if err := json.Unmarshal(line, &read); err != nil {
+		return p, false, err
+	}
+	if read.APIVersion == abacVersion && read.Kind == "Policy" {
+		if read.Spec.User == "*" || read.Spec.Group == "*" {
+			read.Spec.User, read.Spec.Group = "", Authenticated
+		}
+		return read.Spec, true, nil
+	}
+	if read.APIVersion != "" && read.APIVersion != abacOldest || read.Kind != "" && read.Kind != "Policy" {
+		return p, false, fmt.Errorf("no kind %q is registered for version %q", read.Kind, read.APIVersion)
+	}
+	if err := json.Unmarshal(line, &p); err != nil {
+		return p, false, err
+	}
+	p.APIGroup, p.NonResourcePath = "*", ""
+	if p.User == "" && p.Group == "" || p.User == "*" || p.Group == "*" {
+		p.User, p.Group = "", Authenticated
+	}
+	if p.Namespace == "" && p.Resource == "" {
+		p.NonResourcePath = "*"
+	}
+	if p.Namespace == "" {
+		p.Namespace = "*"
+	}
+	if p.Resource == "" {
+		p.Resource = "*"
+	}
+	return p, read.APIVersion != "" && read.Kind != "", nil
+}
+
+// Authorize implements Authorizer.
+func (policies ABAC) Authorize(_ context.Context, a *Attributes) (Decision, string, error) {
+	for i := range policies {
+		if p := &policies[i]; p.isFor(a.User) && (a.ReadOnly() || !p.Readonly) && p.covers(a) {
+			return Allow, "", nil
+		}
+	}
+	return NoOpinion, "No policy matched.", nil
+}
+
+// RulesFor implements Rules.
+func (policies ABAC) RulesFor(_ context.Context, user *request.User, namespace string) (resources []ResourceRule, paths []PathRule, incomplete bool, err error) {
+	for i := range policies {
+		p := &policies[i]
+		if !p.isFor(user) || p.Namespace != "*" && p.Namespace != namespace {
+			continue
+		}
+		verbs := []string{"*"}
+		if p.Readonly {
+			verbs = []string{request.Get, request.List, request.Watch}
+		}
+		if p.Resource != "" {
+			resources = append(resources, ResourceRule{Verbs: verbs, Groups: []string{p.APIGroup}, Resources: []string{p.Resource}})
+		}
+		if p.NonResourcePath != "" {
+			paths = append(paths, PathRule{Verbs: verbs, Paths: []string{p.NonResourcePath}})
+		}
+	}
+	return resources, paths, false, nil
+}
+
+// isFor reports whether the policy is about a user: both, if it names a user
+// and a group, must fit.
+func (p *policy) isFor(user *request.User) bool {
+	if user == nil || p.User == "" && p.Group == "" {
+		return false
+	}
+	return (p.User == "" || p.User == user.Name) && (p.Group == "" || slices.Contains(user.Groups, p.Group))
+}
+
+func (p *policy) covers(a *Attributes) bool {
+	if a.IsResource {
+		return (p.Namespace == "*" || p.Namespace == a.Namespace) &&
+			(p.Resource == "*" || p.Resource == a.Resource) &&
+			(p.APIGroup == "*" || p.APIGroup == a.Group)
+	}
+	return p.NonResourcePath == a.Path ||
+		strings.HasSuffix(p.NonResourcePath, "*") && strings.HasPrefix(a.Path, strings.TrimRight(p.NonResourcePath, "*"))
+}

@@ -1,0 +1,354 @@
+package node
+
+import (
+	"sync"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/apikeel/kelson/authz"
+)
+
+// kind is what a vertex of the graph stands for.
+type kind uint8
+
+const (
+	secret kind = iota
+	configMap
+	claim
+	volume
+	resourceClaim
+	serviceAccount
+	pod
+	attachment
+	slice
+	certificateRequest
+)
+
+// vertex is an object of the API.
+type vertex struct {
+	kind            kind
+	namespace, name string
+}
+
+// graph knows which objects a node has to do with.
+//
+// Every pod, attachment, slice and certificate request is on one node, and
+// what it refers to is counted for that node. So the usual question is one
+// lookup however many pods share an object. Persistent volumes are not on a node;
+// they lead from themselves and from their secrets to the claim that they are
+// bound to, and that is counted.
+type graph struct {
+	mu sync.RWMutex
+	// anchors are the objects that are on a node.
+	anchors map[vertex]anchor
+	// counts says how many anchors on a node refer to an object, or are it.
+	counts map[vertex]map[string]int
+	// volumes by their names, and by the secrets that they need.
+	volumes map[string]boundVolume
+	secrets map[vertex]map[string]bool
+}
+
+// anchor is an object that is on a node, and all that it refers to, with
+// itself.
+type anchor struct {
+	node string
+	refs []vertex
+}
+
+// boundVolume is a volume that belongs to a claim.
+type boundVolume struct {
+	claim   vertex
+	secrets []vertex
+}
+
+func (g *graph) clear() {
+	g.anchors, g.counts = map[vertex]anchor{}, map[vertex]map[string]int{}
+	g.volumes, g.secrets = map[string]boundVolume{}, map[vertex]map[string]bool{}
+}
+
+// reaches reports whether an object has to do with a node.
+func (g *graph) reaches(object vertex, node string) bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.counts[object][node] > 0 {
+		return true
+	}
+	switch object.kind {
+	case volume:
+		v, ok := g.volumes[object.name]
+		return ok && object.namespace == "" && g.counts[v.claim][node] > 0
+	case secret:
+		for name := range g.secrets[object] {
+			if g.counts[g.volumes[name].claim][node] > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// apply takes in changes.
+func (g *graph) apply(reset bool, changes []authz.Change) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if reset {
+		g.clear()
+	}
+	for i := range changes {
+		g.change(changes[i].Object, changes[i].Deleted)
+	}
+}
+
+func (g *graph) change(object any, deleted bool) {
+	switch obj := object.(type) {
+	case *corev1.Pod:
+		g.anchor(vertex{pod, obj.Namespace, obj.Name}, obj.Spec.NodeName, deleted, func() []vertex { return podRefs(obj) })
+	case *corev1.PersistentVolume:
+		g.setVolume(obj, deleted)
+	case *storagev1.VolumeAttachment:
+		g.anchor(vertex{attachment, "", obj.Name}, obj.Spec.NodeName, deleted, nil)
+	case *resourcev1.ResourceSlice:
+		node := ""
+		if obj.Spec.NodeName != nil {
+			node = *obj.Spec.NodeName
+		}
+		g.anchor(vertex{slice, "", obj.Name}, node, deleted, nil)
+	case *certificatesv1.PodCertificateRequest:
+		g.anchor(vertex{certificateRequest, obj.Namespace, obj.Name}, string(obj.Spec.NodeName), deleted, nil)
+	}
+}
+
+// anchor replaces what is known of an object that may be on a node.
+func (g *graph) anchor(v vertex, node string, deleted bool, refs func() []vertex) {
+	if old, ok := g.anchors[v]; ok {
+		for _, ref := range old.refs {
+			if g.counts[ref][old.node]--; g.counts[ref][old.node] == 0 {
+				delete(g.counts[ref], old.node)
+			}
+			if len(g.counts[ref]) == 0 {
+				delete(g.counts, ref)
+			}
+		}
+		delete(g.anchors, v)
+	}
+	if deleted || node == "" {
+		return
+	}
+	a := anchor{node: node, refs: []vertex{v}}
+	if refs != nil {
+		a.refs = append(a.refs, refs()...)
+	}
+	g.anchors[v] = a
+	for _, ref := range a.refs {
+		if g.counts[ref] == nil {
+			g.counts[ref] = map[string]int{}
+		}
+		g.counts[ref][node]++
+	}
+}
+
+func (g *graph) setVolume(pv *corev1.PersistentVolume, deleted bool) {
+	for _, s := range g.volumes[pv.Name].secrets {
+		if delete(g.secrets[s], pv.Name); len(g.secrets[s]) == 0 {
+			delete(g.secrets, s)
+		}
+	}
+	delete(g.volumes, pv.Name)
+	ref := pv.Spec.ClaimRef
+	if deleted || ref == nil {
+		return
+	}
+	v := boundVolume{claim: vertex{claim, ref.Namespace, ref.Name}, secrets: volumeSecrets(pv)}
+	g.volumes[pv.Name] = v
+	for _, s := range v.secrets {
+		if g.secrets[s] == nil {
+			g.secrets[s] = map[string]bool{}
+		}
+		g.secrets[s][pv.Name] = true
+	}
+}
+
+// podRefs are the objects that the kubelet needs for a pod.
+func podRefs(p *corev1.Pod) (refs []vertex) {
+	// A mirror pod is the node's own doing: it must not get it anything.
+	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return nil
+	}
+	add := func(k kind, name string) {
+		if name != "" {
+			refs = append(refs, vertex{k, p.Namespace, name})
+		}
+	}
+	add(serviceAccount, p.Spec.ServiceAccountName)
+	for _, s := range p.Spec.ImagePullSecrets {
+		add(secret, s.Name)
+	}
+	eachContainer(&p.Spec, func(c *corev1.Container) {
+		for _, from := range c.EnvFrom {
+			if from.SecretRef != nil {
+				add(secret, from.SecretRef.Name)
+			}
+			if from.ConfigMapRef != nil {
+				add(configMap, from.ConfigMapRef.Name)
+			}
+		}
+		for _, env := range c.Env {
+			if env.ValueFrom == nil {
+				continue
+			}
+			if ref := env.ValueFrom.SecretKeyRef; ref != nil {
+				add(secret, ref.Name)
+			}
+			if ref := env.ValueFrom.ConfigMapKeyRef; ref != nil {
+				add(configMap, ref.Name)
+			}
+		}
+	})
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		add(secret, volumeSecret(&v.VolumeSource))
+		switch {
+		case v.ConfigMap != nil:
+			add(configMap, v.ConfigMap.Name)
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				if s.Secret != nil {
+					add(secret, s.Secret.Name)
+				}
+				if s.ConfigMap != nil {
+					add(configMap, s.ConfigMap.Name)
+				}
+			}
+		case v.PersistentVolumeClaim != nil:
+			add(claim, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			add(claim, p.Name+"-"+v.Name)
+		}
+	}
+	for i := range p.Spec.ResourceClaims {
+		add(resourceClaim, claimName(p, &p.Spec.ResourceClaims[i]))
+	}
+	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
+		add(resourceClaim, s.ResourceClaimName)
+	}
+	return refs
+}
+
+// claimName returns the name of a resource claim of a pod, or nothing if the
+// claim that is made from a template is not there yet, or not needed.
+func claimName(p *corev1.Pod, c *corev1.PodResourceClaim) string {
+	if c.ResourceClaimName != nil {
+		return *c.ResourceClaimName
+	}
+	if c.ResourceClaimTemplateName != nil {
+		for _, s := range p.Status.ResourceClaimStatuses {
+			if s.Name == c.Name && s.ResourceClaimName != nil {
+				return *s.ResourceClaimName
+			}
+		}
+	}
+	return ""
+}
+
+func eachContainer(spec *corev1.PodSpec, f func(*corev1.Container)) {
+	for i := range spec.InitContainers {
+		f(&spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		f(&spec.Containers[i])
+	}
+	for i := range spec.EphemeralContainers {
+		f((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+}
+
+// volumeSecret returns the secret that a volume of a pod needs, if it is one.
+func volumeSecret(v *corev1.VolumeSource) string {
+	var ref *corev1.LocalObjectReference
+	switch {
+	case v.Secret != nil:
+		return v.Secret.SecretName
+	case v.AzureFile != nil:
+		return v.AzureFile.SecretName
+	case v.CephFS != nil:
+		ref = v.CephFS.SecretRef
+	case v.Cinder != nil:
+		ref = v.Cinder.SecretRef
+	case v.FlexVolume != nil:
+		ref = v.FlexVolume.SecretRef
+	case v.RBD != nil:
+		ref = v.RBD.SecretRef
+	case v.ScaleIO != nil:
+		ref = v.ScaleIO.SecretRef
+	case v.ISCSI != nil:
+		ref = v.ISCSI.SecretRef
+	case v.StorageOS != nil:
+		ref = v.StorageOS.SecretRef
+	case v.CSI != nil:
+		ref = v.CSI.NodePublishSecretRef
+	}
+	if ref == nil {
+		return ""
+	}
+	return ref.Name
+}
+
+// volumeSecrets are those secrets of a persistent volume that the kubelet needs.
+// Those of the controllers are none of its business.
+func volumeSecrets(pv *corev1.PersistentVolume) (secrets []vertex) {
+	home := pv.Spec.ClaimRef.Namespace
+	add := func(namespace, name string) {
+		if name != "" {
+			secrets = append(secrets, vertex{secret, namespace, name})
+		}
+	}
+	// ref adds a secret that is in the namespace of the claim unless it says
+	// another; exact one that says its namespace.
+	ref := func(r *corev1.SecretReference) {
+		if r == nil {
+			return
+		}
+		if r.Namespace != "" {
+			add(r.Namespace, r.Name)
+		} else {
+			add(home, r.Name)
+		}
+	}
+	exact := func(r *corev1.SecretReference) {
+		if r != nil {
+			add(r.Namespace, r.Name)
+		}
+	}
+	switch source := &pv.Spec.PersistentVolumeSource; {
+	case source.AzureFile != nil:
+		namespace := home
+		if n := source.AzureFile.SecretNamespace; n != nil && *n != "" {
+			namespace = *n
+		}
+		add(namespace, source.AzureFile.SecretName)
+	case source.CephFS != nil:
+		ref(source.CephFS.SecretRef)
+	case source.Cinder != nil:
+		exact(source.Cinder.SecretRef)
+	case source.FlexVolume != nil:
+		ref(source.FlexVolume.SecretRef)
+	case source.RBD != nil:
+		ref(source.RBD.SecretRef)
+	case source.ScaleIO != nil:
+		ref(source.ScaleIO.SecretRef)
+	case source.ISCSI != nil:
+		ref(source.ISCSI.SecretRef)
+	case source.StorageOS != nil:
+		if r := source.StorageOS.SecretRef; r != nil {
+			add(r.Namespace, r.Name)
+		}
+	case source.CSI != nil:
+		exact(source.CSI.NodePublishSecretRef)
+		exact(source.CSI.NodeStageSecretRef)
+		exact(source.CSI.NodeExpandSecretRef)
+	}
+	return secrets
+}

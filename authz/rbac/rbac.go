@@ -1,0 +1,391 @@
+// Package rbac decides by roles and by who is bound to them.
+//
+// # The index
+//
+// A decision looks up the user and each of their groups, once for the whole
+// cluster and once for the namespace. What it finds is a table (table.go) of all
+// that this subject is allowed there, by resource, name and verb. So the cost
+// depends on how many groups the user has, and not on how many roles and bindings
+// there are. A table is made when it is first needed, and again when a role or
+// binding that it was made from has changed.
+//
+// # Currency
+//
+// Roles and bindings come from an authz.Source. Every decision asks it, which
+// costs a few atomic loads, whether there is something that it has not seen, and
+// takes that in first. So a change holds for every request that begins after
+// the change was acknowledged.
+package rbac
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/request"
+)
+
+// Authorizer decides by roles and bindings.
+type Authorizer struct {
+	source authz.Source
+
+	mu sync.RWMutex
+	// roles by namespace and name; cluster roles have no namespace.
+	roles    map[key]*role
+	bindings map[key]*binding
+	subjects map[subject]*grants
+}
+
+// key names a role or a binding.
+type key struct{ namespace, name string }
+
+// role is a role that exists or that a binding names.
+type role struct {
+	rules    []rbacv1.PolicyRule
+	exists   bool
+	bindings map[*binding]bool
+}
+
+// binding is a RoleBinding, or without a namespace a ClusterRoleBinding.
+type binding struct {
+	key
+	ref      rbacv1.RoleRef
+	subjects []rbacv1.Subject
+	// reasons say, for each subject, that it is allowed something; made when
+	// they are first given.
+	reasons []atomic.Pointer[string]
+}
+
+// subject is somebody in a namespace, or in the whole cluster. A service
+// account is the user that it authenticates as.
+type subject struct {
+	group     bool
+	name      string
+	namespace string
+}
+
+// grants are the bindings of a subject, by name.
+type grants struct {
+	bindings []*binding
+	table    atomic.Pointer[table] // of the bindings, nil until it is needed
+}
+
+// New makes an authorizer with what a source tells.
+func New(source authz.Source) *Authorizer {
+	a := &Authorizer{source: source}
+	a.clear()
+	return a
+}
+
+func (a *Authorizer) clear() {
+	a.roles, a.bindings, a.subjects = map[key]*role{}, map[key]*binding{}, map[subject]*grants{}
+}
+
+// Authorize implements authz.Authorizer.
+func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz.Decision, string, error) {
+	if at.User == nil {
+		return authz.NoOpinion, "", nil
+	}
+	if err := a.catchUp(ctx); err != nil {
+		return authz.NoOpinion, "", err
+	}
+	q := newQuery(at)
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	incomplete := false
+	// All of the cluster comes before the namespace.
+	for _, namespace := range []string{"", at.Namespace} {
+		for i := -1; i < len(at.User.Groups); i++ {
+			g := a.subjects[subjectOf(at.User, i, namespace)]
+			if g == nil {
+				continue
+			}
+			t := a.tableOf(g)
+			if b := t.allows(&q); b != nil {
+				return authz.Allow, b.reason(at.User), nil
+			}
+			incomplete = incomplete || t.incomplete
+		}
+		if at.Namespace == "" {
+			break
+		}
+	}
+	if incomplete {
+		_, err := a.rulesFor(at.User, at.Namespace)
+		return authz.NoOpinion, fmt.Sprintf("RBAC: %v", err), nil
+	}
+	return authz.NoOpinion, "", nil
+}
+
+// RulesFor implements authz.Rules.
+func (a *Authorizer) RulesFor(ctx context.Context, user *request.User, namespace string) (resources []authz.ResourceRule, paths []authz.PathRule, incomplete bool, err error) {
+	rules, err := a.PolicyRules(ctx, user, namespace)
+	for _, r := range rules {
+		if len(r.Resources) > 0 {
+			resources = append(resources, authz.ResourceRule{Verbs: r.Verbs, Groups: r.APIGroups, Resources: r.Resources, Names: r.ResourceNames})
+		}
+		if len(r.NonResourceURLs) > 0 {
+			paths = append(paths, authz.PathRule{Verbs: r.Verbs, Paths: r.NonResourceURLs})
+		}
+	}
+	return resources, paths, false, err
+}
+
+// PolicyRules returns the rules that hold for a user in a namespace: those of
+// the cluster first, by the names of the bindings. The error is about bindings to
+// roles that do not exist; the rules hold all the same.
+func (a *Authorizer) PolicyRules(ctx context.Context, user *request.User, namespace string) ([]rbacv1.PolicyRule, error) {
+	if err := a.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.rulesFor(user, namespace)
+}
+
+// rulesFor is PolicyRules with the mutex held.
+func (a *Authorizer) rulesFor(user *request.User, namespace string) (rules []rbacv1.PolicyRule, err error) {
+	var errs []error
+	scopes := []string{""}
+	if namespace != "" {
+		scopes = append(scopes, namespace)
+	}
+	for _, scope := range scopes {
+		var found []*binding
+		for i := -1; i < len(user.Groups); i++ {
+			if g := a.subjects[subjectOf(user, i, scope)]; g != nil {
+				found = append(found, g.bindings...)
+			}
+		}
+		slices.SortFunc(found, byName)
+		for _, b := range slices.Compact(found) {
+			r, err := a.rulesOf(b.ref, b.namespace)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			rules = append(rules, r...)
+		}
+	}
+	if len(errs) > 0 {
+		err = utilerrors.NewAggregate(errs)
+	}
+	return rules, err
+}
+
+// RoleRules returns the rules of the role that a binding in a namespace refers
+// to.
+func (a *Authorizer) RoleRules(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+	if err := a.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.rulesOf(ref, namespace)
+}
+
+func (a *Authorizer) rulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+	if k, ok := roleOf(ref, namespace); ok {
+		if r := a.roles[k]; r != nil && r.exists {
+			return r.rules, nil
+		}
+	} else if ref.Kind != "Role" {
+		return nil, fmt.Errorf("unsupported role reference kind: %q", ref.Kind)
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: strings.ToLower(ref.Kind)}, ref.Name)
+}
+
+// roleOf returns which role a binding in a namespace refers to.
+func roleOf(ref rbacv1.RoleRef, namespace string) (key, bool) {
+	switch ref.Kind {
+	case "ClusterRole":
+		return key{name: ref.Name}, true
+	case "Role":
+		// A ClusterRoleBinding has no roles to refer to: the key must not be
+		// that of a cluster role.
+		return key{namespace: namespace, name: ref.Name}, namespace != ""
+	}
+	return key{}, false
+}
+
+// subjectOf returns the user itself, or with an index one of its groups.
+func subjectOf(user *request.User, group int, namespace string) subject {
+	if group < 0 {
+		return subject{name: user.Name, namespace: namespace}
+	}
+	return subject{group: true, name: user.Groups[group], namespace: namespace}
+}
+
+func byName(a, b *binding) int { return strings.Compare(a.name, b.name) }
+
+// catchUp takes in what has changed.
+func (a *Authorizer) catchUp(ctx context.Context) error {
+	if a.source.Current() {
+		return nil
+	}
+	return a.source.Pull(ctx, func(reset bool, changes []authz.Change) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if reset {
+			a.clear()
+		}
+		for i := range changes {
+			a.apply(&changes[i])
+		}
+	})
+}
+
+// apply takes in one change. The mutex is held.
+func (a *Authorizer) apply(c *authz.Change) {
+	k := key{c.Object.GetNamespace(), c.Object.GetName()}
+	switch obj := c.Object.(type) {
+	case *rbacv1.Role:
+		a.setRole(k, obj.Rules, !c.Deleted)
+	case *rbacv1.ClusterRole:
+		a.setRole(k, obj.Rules, !c.Deleted)
+	case *rbacv1.RoleBinding:
+		a.setBinding(k, obj.RoleRef, obj.Subjects, !c.Deleted)
+	case *rbacv1.ClusterRoleBinding:
+		a.setBinding(k, obj.RoleRef, obj.Subjects, !c.Deleted)
+	}
+}
+
+func (a *Authorizer) setRole(k key, rules []rbacv1.PolicyRule, exists bool) {
+	r := a.role(k)
+	r.rules, r.exists = rules, exists
+	if !exists {
+		r.rules = nil
+		a.tidy(k, r)
+	}
+	for b := range r.bindings {
+		a.eachGrant(b, func(s subject, g *grants) { g.table.Store(nil) })
+	}
+}
+
+func (a *Authorizer) setBinding(k key, ref rbacv1.RoleRef, subjects []rbacv1.Subject, exists bool) {
+	if old := a.bindings[k]; old != nil {
+		delete(a.bindings, k)
+		if rk, ok := roleOf(old.ref, k.namespace); ok {
+			r := a.roles[rk]
+			delete(r.bindings, old)
+			a.tidy(rk, r)
+		}
+		a.eachGrant(old, func(s subject, g *grants) {
+			g.table.Store(nil)
+			if g.bindings = slices.DeleteFunc(g.bindings, func(b *binding) bool { return b == old }); len(g.bindings) == 0 {
+				delete(a.subjects, s)
+			}
+		})
+	}
+	if !exists {
+		return
+	}
+	b := &binding{key: k, ref: ref, subjects: subjects, reasons: make([]atomic.Pointer[string], len(subjects))}
+	a.bindings[k] = b
+	if rk, ok := roleOf(ref, k.namespace); ok {
+		a.role(rk).bindings[b] = true
+	}
+	for _, s := range subjects {
+		id, ok := identify(&s, k.namespace)
+		if !ok {
+			continue
+		}
+		g := a.subjects[id]
+		if g == nil {
+			g = &grants{}
+			a.subjects[id] = g
+		}
+		g.table.Store(nil)
+		if at, found := slices.BinarySearchFunc(g.bindings, b, byName); !found {
+			g.bindings = slices.Insert(g.bindings, at, b)
+		}
+	}
+}
+
+// role returns a role, which may not exist yet.
+func (a *Authorizer) role(k key) *role {
+	r := a.roles[k]
+	if r == nil {
+		r = &role{bindings: map[*binding]bool{}}
+		a.roles[k] = r
+	}
+	return r
+}
+
+// tidy forgets a role that neither exists nor is named by a binding.
+func (a *Authorizer) tidy(k key, r *role) {
+	if !r.exists && len(r.bindings) == 0 {
+		delete(a.roles, k)
+	}
+}
+
+// eachGrant calls f for what the subjects of a binding have.
+func (a *Authorizer) eachGrant(b *binding, f func(subject, *grants)) {
+	for i := range b.subjects {
+		if id, ok := identify(&b.subjects[i], b.namespace); ok {
+			if g := a.subjects[id]; g != nil {
+				f(id, g)
+			}
+		}
+	}
+}
+
+// identify returns who a subject of a binding in a namespace is.
+func identify(s *rbacv1.Subject, namespace string) (subject, bool) {
+	switch s.Kind {
+	case rbacv1.UserKind:
+		return subject{name: s.Name, namespace: namespace}, true
+	case rbacv1.GroupKind:
+		return subject{group: true, name: s.Name, namespace: namespace}, true
+	case rbacv1.ServiceAccountKind:
+		home := s.Namespace
+		if home == "" {
+			home = namespace
+		}
+		return subject{name: authz.ServiceAccountPrefix + home + ":" + s.Name, namespace: namespace}, home != ""
+	}
+	return subject{}, false
+}
+
+// reason says by what a user is allowed something: the first subject of the
+// binding that the user is.
+func (b *binding) reason(user *request.User) string {
+	for i := range b.subjects {
+		s := &b.subjects[i]
+		id, ok := identify(s, b.namespace)
+		if !ok || id.group && !slices.Contains(user.Groups, id.name) || !id.group && id.name != user.Name {
+			continue
+		}
+		if text := b.reasons[i].Load(); text != nil {
+			return *text
+		}
+		text := b.describe(s)
+		b.reasons[i].Store(&text)
+		return text
+	}
+	return ""
+}
+
+func (b *binding) describe(s *rbacv1.Subject) string {
+	kind, name, who := "ClusterRoleBinding", b.name, s.Name
+	if b.namespace != "" {
+		kind, name = "RoleBinding", b.name+"/"+b.namespace
+	}
+	if s.Kind == rbacv1.ServiceAccountKind {
+		home := s.Namespace
+		if home == "" {
+			home = b.namespace
+		}
+		who += "/" + home
+	}
+	return fmt.Sprintf("RBAC: allowed by %s %q of %s %q to %s %q", kind, name, b.ref.Kind, b.ref.Name, s.Kind, who)
+}

@@ -1,0 +1,86 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// Named is an Authorizer that has a name, which its reasons carry.
+type Named struct {
+	Name string
+	Authorizer
+}
+
+// Union asks several authorizers in their order until one allows or denies.
+type Union []Named
+
+// NewUnion makes a Union of authorizers that all have names of their own.
+func NewUnion(authorizers ...Named) (Union, error) {
+	seen := map[string]bool{}
+	for _, a := range authorizers {
+		switch {
+		case a.Name == "":
+			return nil, errors.New("an authorizer without a name cannot be part of a union")
+		case seen[a.Name]:
+			return nil, fmt.Errorf("two authorizers of a union have the name %q", a.Name)
+		}
+		seen[a.Name] = true
+	}
+	return authorizers, nil
+}
+
+// Authorize implements Authorizer. The reason of the one who decides stands
+// alone; if nobody does, all are given, each with its name.
+func (u Union) Authorize(ctx context.Context, a *Attributes) (Decision, string, error) {
+	var (
+		reasons []string
+		errs    []error
+	)
+	for i := range u {
+		decision, reason, err := u[i].Authorizer.Authorize(ctx, a)
+		if decision != NoOpinion {
+			return decision, reason, err
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if reason != "" {
+			reasons = append(reasons, u[i].Name+": "+reason)
+		}
+	}
+	return NoOpinion, strings.Join(reasons, "\n"), aggregate(errs)
+}
+
+// RulesFor implements Rules, with what those of the authorizers say that
+// implement it too.
+func (u Union) RulesFor(ctx context.Context, user *request.User, namespace string) (resources []ResourceRule, paths []PathRule, incomplete bool, err error) {
+	var errs []error
+	for i := range u {
+		rules, ok := u[i].Authorizer.(Rules)
+		if !ok {
+			continue
+		}
+		r, p, part, err := rules.RulesFor(ctx, user, namespace)
+		resources, paths = append(resources, r...), append(paths, p...)
+		incomplete = incomplete || part
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return resources, paths, incomplete, aggregate(errs)
+}
+
+// aggregate joins errors as Kubernetes words them, and is nil if there are
+// none.
+func aggregate(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return utilerrors.NewAggregate(errs)
+}

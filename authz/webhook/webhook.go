@@ -1,0 +1,281 @@
+// Package webhook lets a service decide, with SubjectAccessReviews.
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	authorizationv1beta1 "k8s.io/api/authorization/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/cache"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/request"
+)
+
+const (
+	// cacheEntries is how many answers are kept.
+	cacheEntries = 8192
+	// maxCachedBytes bounds what a client decides on in a request whose answer
+	// is kept: nobody should be able to fill the memory.
+	maxCachedBytes = 10000
+
+	// DefaultTimeout is how long an answer may take.
+	DefaultTimeout = 30 * time.Second
+)
+
+// DefaultBackoff is how requests that fail are tried again.
+func DefaultBackoff() wait.Backoff {
+	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+}
+
+// Config says how to ask a service.
+type Config struct {
+	// Kubeconfig is a file that says where the service is, and who asks. The
+	// path of the server is the one that reviews are sent to.
+	Kubeconfig string
+	// Version of the reviews: v1 or v1beta1.
+	Version string
+	// AuthorizedTTL and UnauthorizedTTL say how long answers are kept; zero
+	// keeps none.
+	AuthorizedTTL, UnauthorizedTTL time.Duration
+	// Timeout of a request; zero is DefaultTimeout.
+	Timeout time.Duration
+	// Backoff of tries; the zero value is DefaultBackoff.
+	Backoff wait.Backoff
+	// OnError is what is decided if the service fails.
+	OnError authz.Decision
+	// Conditions, if there are any, must all hold for the service to be asked.
+	Conditions *Conditions
+	// Logger gets failures; nil discards them.
+	Logger *slog.Logger
+}
+
+// Authorizer asks a service.
+type Authorizer struct {
+	cfg     Config
+	client  *rest.RESTClient
+	answers *cache.LRUExpireCache
+}
+
+// New makes an authorizer.
+func New(cfg Config) (*Authorizer, error) {
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.Backoff.Steps == 0 {
+		cfg.Backoff = DefaultBackoff()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Version != "v1" && cfg.Version != "v1beta1" {
+		return nil, fmt.Errorf("unsupported webhook authorizer version %q, supported versions are %q, %q", cfg.Version, "v1", "v1beta1")
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = cfg.Kubeconfig
+	client, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	client.Timeout = cfg.Timeout
+	client.QPS = -1 // how many requests there are is decided elsewhere
+	client.ContentType = runtime.ContentTypeJSON
+	client.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	a := &Authorizer{cfg: cfg, answers: cache.NewLRUExpireCache(cacheEntries)}
+	if a.client, err = rest.UnversionedRESTClientFor(client); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Authorize implements authz.Authorizer.
+func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz.Decision, string, error) {
+	spec := specOf(at)
+	matches, err := a.cfg.Conditions.match(ctx, spec)
+	switch {
+	case err != nil:
+		return a.cfg.OnError, "", err
+	case !matches:
+		return authz.NoOpinion, "", nil
+	}
+	key, err := json.Marshal(spec)
+	if err != nil {
+		return a.cfg.OnError, "", err
+	}
+	var status authorizationv1.SubjectAccessReviewStatus
+	if kept, ok := a.answers.Get(string(key)); ok {
+		status = kept.(authorizationv1.SubjectAccessReviewStatus)
+	} else {
+		if status, err = a.review(ctx, spec); err != nil {
+			a.cfg.Logger.Error("authorization webhook failed", "error", err)
+			return a.cfg.OnError, "", err
+		}
+		ttl := a.cfg.UnauthorizedTTL
+		if status.Allowed {
+			ttl = a.cfg.AuthorizedTTL
+		}
+		if ttl > 0 && controlled(at) < maxCachedBytes {
+			a.answers.Add(string(key), status, ttl)
+		}
+	}
+	switch {
+	case status.Denied && status.Allowed:
+		return authz.Deny, status.Reason, errors.New("webhook subject access review returned both allow and deny response")
+	case status.Denied:
+		return authz.Deny, status.Reason, nil
+	case status.Allowed:
+		return authz.Allow, status.Reason, nil
+	}
+	return authz.NoOpinion, status.Reason, nil
+}
+
+// RulesFor implements authz.Rules: only the service knows.
+func (a *Authorizer) RulesFor(context.Context, *request.User, string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
+	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution")
+}
+
+// controlled is how much of what is asked a client decides on.
+func controlled(at *authz.Attributes) int {
+	return len(at.Namespace) + len(at.Verb) + len(at.Group) + len(at.Version) + len(at.Resource) +
+		len(at.Subresource) + len(at.Name) + len(at.Path)
+}
+
+// review asks the service, several times if it has to.
+func (a *Authorizer) review(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (status authorizationv1.SubjectAccessReviewStatus, err error) {
+	body, err := a.encode(spec)
+	if err != nil {
+		return status, err
+	}
+	var failed error
+	err = wait.ExponentialBackoffWithContext(ctx, a.cfg.Backoff, func(ctx context.Context) (done bool, _ error) {
+		if status, failed = a.post(ctx, body); failed != nil && retry(failed) {
+			return false, nil
+		}
+		return failed == nil, failed
+	})
+	switch {
+	case failed != nil:
+		return status, failed
+	case err != nil:
+		return status, fmt.Errorf("webhook call failed: %w", err)
+	}
+	return status, nil
+}
+
+func (a *Authorizer) post(ctx context.Context, body []byte) (status authorizationv1.SubjectAccessReviewStatus, err error) {
+	answer, err := a.client.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Raw()
+	if err != nil {
+		return status, err
+	}
+	// The status is the same in both versions.
+	var review struct {
+		metav1.TypeMeta
+		Status authorizationv1.SubjectAccessReviewStatus `json:"status"`
+	}
+	if err := json.Unmarshal(answer, &review); err != nil {
+		return status, err
+	}
+	if v := review.APIVersion; v != "" && v != a.apiVersion() || review.Kind != "" && review.Kind != "SubjectAccessReview" {
+		return status, fmt.Errorf("webhook answered with %s of %s, and not with SubjectAccessReview of %s", review.Kind, review.APIVersion, a.apiVersion())
+	}
+	return review.Status, nil
+}
+
+func (a *Authorizer) apiVersion() string { return authorizationv1.GroupName + "/" + a.cfg.Version }
+
+// encode writes a review in the version that the service understands.
+func (a *Authorizer) encode(spec *authorizationv1.SubjectAccessReviewSpec) ([]byte, error) {
+	meta := metav1.TypeMeta{APIVersion: a.apiVersion(), Kind: "SubjectAccessReview"}
+	if a.cfg.Version == "v1" {
+		return json.Marshal(&authorizationv1.SubjectAccessReview{TypeMeta: meta, Spec: *spec})
+	}
+	old := &authorizationv1beta1.SubjectAccessReview{TypeMeta: meta, Spec: authorizationv1beta1.SubjectAccessReviewSpec{
+		ResourceAttributes:    (*authorizationv1beta1.ResourceAttributes)(spec.ResourceAttributes),
+		NonResourceAttributes: (*authorizationv1beta1.NonResourceAttributes)(spec.NonResourceAttributes),
+		User:                  spec.User, Groups: spec.Groups, UID: spec.UID,
+	}}
+	for k, v := range spec.Extra {
+		if old.Spec.Extra == nil {
+			old.Spec.Extra = map[string]authorizationv1beta1.ExtraValue{}
+		}
+		old.Spec.Extra[k] = authorizationv1beta1.ExtraValue(v)
+	}
+	return json.Marshal(old)
+}
+
+// retry reports whether an error may be gone at the next try.
+func retry(err error) bool {
+	if _, wait := apierrors.SuggestsClientDelay(err); wait {
+		return true
+	}
+	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
+}
+
+// specOf is what is asked, in the words of a review.
+func specOf(at *authz.Attributes) *authorizationv1.SubjectAccessReviewSpec {
+	spec := &authorizationv1.SubjectAccessReviewSpec{}
+	if u := at.User; u != nil {
+		spec.User, spec.UID, spec.Groups = u.Name, u.UID, u.Groups
+		for k, v := range u.Extra {
+			if spec.Extra == nil {
+				spec.Extra = map[string]authorizationv1.ExtraValue{}
+			}
+			spec.Extra[k] = v
+		}
+	}
+	if !at.IsResource {
+		spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: at.Path, Verb: at.Verb}
+		return spec
+	}
+	spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
+		Namespace: at.Namespace, Verb: at.Verb, Group: at.Group, Version: at.Version,
+		Resource: at.Resource, Subresource: at.Subresource, Name: at.Name,
+	}
+	// Selectors only narrow what is asked for, so what cannot be said in a
+	// review can be left out.
+	var fields []metav1.FieldSelectorRequirement
+	for _, r := range at.Fields {
+		switch r.Operator {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			fields = append(fields, metav1.FieldSelectorRequirement{Key: r.Field, Operator: metav1.FieldSelectorOpIn, Values: []string{r.Value}})
+		case selection.NotEquals, selection.NotIn:
+			fields = append(fields, metav1.FieldSelectorRequirement{Key: r.Field, Operator: metav1.FieldSelectorOpNotIn, Values: []string{r.Value}})
+		}
+	}
+	if len(fields) > 0 {
+		spec.ResourceAttributes.FieldSelector = &authorizationv1.FieldSelectorAttributes{Requirements: fields}
+	}
+	var labels []metav1.LabelSelectorRequirement
+	for _, r := range at.Labels {
+		if op, ok := labelOperators()[r.Operator()]; ok {
+			labels = append(labels, metav1.LabelSelectorRequirement{Key: r.Key(), Operator: op, Values: r.ValuesUnsorted()})
+		}
+	}
+	if len(labels) > 0 {
+		spec.ResourceAttributes.LabelSelector = &authorizationv1.LabelSelectorAttributes{Requirements: labels}
+	}
+	return spec
+}
+
+func labelOperators() map[selection.Operator]metav1.LabelSelectorOperator {
+	return map[selection.Operator]metav1.LabelSelectorOperator{
+		selection.Equals: metav1.LabelSelectorOpIn, selection.DoubleEquals: metav1.LabelSelectorOpIn, selection.In: metav1.LabelSelectorOpIn,
+		selection.NotEquals: metav1.LabelSelectorOpNotIn, selection.NotIn: metav1.LabelSelectorOpNotIn,
+		selection.Exists: metav1.LabelSelectorOpExists, selection.DoesNotExist: metav1.LabelSelectorOpDoesNotExist,
+	}
+}
