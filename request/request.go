@@ -5,6 +5,8 @@ package request
 import (
 	"context"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Verbs of requests for resources. A request for another path has the lower-
@@ -54,6 +56,9 @@ type Request struct {
 	User User
 	// Impersonator is who asked in the name of User, if somebody did.
 	Impersonator *User
+	// ImpersonationConstraint is the verb that allowed it, if it was allowed
+	// for some actions only.
+	ImpersonationConstraint string
 	// AuditID identifies the request in the answer's headers and in the audit.
 	AuditID string
 	// Received is when the request came in. It is also the time that is
@@ -63,8 +68,33 @@ type Request struct {
 	DryRun bool
 	// FieldManager is who owns the fields that the request sets.
 	FieldManager string
+	// Audit takes what is to be written down of the request; nil if nothing is.
+	Audit Recorder
 
 	warnings []string
+}
+
+// Recorder takes what the audit of a request may want. Objects are encoded, as
+// JSON, only if they are wanted. It is safe for concurrent use.
+type Recorder interface {
+	// Annotate adds a note. The first value of a key stays.
+	Annotate(key, value string)
+	// SentObject is what the client sent, with defaults, in the version that it
+	// was sent in. meta is its metadata as sent; nil if it has none.
+	SentObject(meta metav1.Object, encode func() ([]byte, error))
+	// SentPatch is a patch that the client sent, as JSON.
+	SentPatch(patch []byte)
+	// AnsweredObject is what the client gets.
+	AnsweredObject(encode func() ([]byte, error))
+	// AnsweredStatus is what the client gets if it is a Status.
+	AnsweredStatus(status *metav1.Status, encode func() ([]byte, error))
+}
+
+// Annotate adds a note to the audit of the request, if there is one.
+func (r *Request) Annotate(key, value string) {
+	if r.Audit != nil {
+		r.Audit.Annotate(key, value)
+	}
 }
 
 // maxWarnings bounds what a request can collect; clients get the first ones.

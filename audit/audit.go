@@ -1,0 +1,293 @@
+// Package audit writes down who did what: a policy says which requests, and how
+// much of them; backends keep the events or send them on.
+//
+// # The way of an event
+//
+//	Log.Record → Record.Begin (policy) → RequestReceived → the request is served
+//	→ ResponseStarted, if it is long-running → ResponseComplete or Panic
+//	each: Event → JSON, once → truncate → wait in a batch, or at once → log, webhook
+//
+// What waits has a bound; what does not fit is dropped, counted and logged. The
+// names and defaults in Config are those of kube-apiserver's flags.
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the only version of events that is written.
+const GroupVersion = "audit.k8s.io/v1"
+
+// How events get to a backend.
+const (
+	// ModeBatch lets events wait for others; requests do not wait for them.
+	ModeBatch = "batch"
+	// ModeBlocking lets requests wait until their events are written.
+	ModeBlocking = "blocking"
+	// ModeBlockingStrict also refuses a request whose first event cannot be.
+	ModeBlockingStrict = "blocking-strict"
+)
+
+// Formats of the log.
+const (
+	FormatJSON   = "json"
+	FormatLegacy = "legacy" // one line of text
+)
+
+// Config says what is audited, and where it goes. Start from DefaultConfig.
+type Config struct {
+	PolicyFile string // --audit-policy-file
+	Log        LogConfig
+	Webhook    WebhookConfig
+
+	// Out is where the log goes whose path is "-"; nil is the standard output.
+	Out io.Writer
+	// Logger gets what operators want to know; nil discards it.
+	Logger *slog.Logger
+}
+
+// LogConfig describes the log file. Its flags begin with --audit-log-.
+type LogConfig struct {
+	Path string // empty: no log; "-": the standard output
+	// The file is rotated when it has MaxSize megabytes, never if that is 0. Old
+	// files are removed when they are MaxAge days old and when there are more
+	// than MaxBackups; 0 is no limit.
+	MaxSize, MaxAge, MaxBackups int
+	Compress                    bool
+	Format                      string
+	Version                     string
+	Batch                       BatchConfig
+	Truncate                    TruncateConfig
+}
+
+// WebhookConfig describes the server to which events are sent. Its flags begin
+// with --audit-webhook-.
+type WebhookConfig struct {
+	ConfigFile     string // a kubeconfig; empty: no webhook
+	InitialBackoff time.Duration
+	Version        string
+	Batch          BatchConfig
+	Truncate       TruncateConfig
+}
+
+// BatchConfig says how events wait. All but Mode (…-mode) is for ModeBatch, with
+// flags that go on with batch-.
+type BatchConfig struct {
+	Mode           string
+	BufferSize     int // events that wait at most; more are dropped
+	MaxSize        int // events of one batch
+	MaxWait        time.Duration
+	ThrottleEnable bool
+	ThrottleQPS    float32 // batches a second
+	ThrottleBurst  int
+}
+
+// TruncateConfig bounds what a backend gets, in bytes. Its flags go on with
+// truncate-.
+type TruncateConfig struct {
+	Enabled      bool
+	MaxBatchSize int64
+	MaxEventSize int64
+}
+
+// DefaultConfig has the defaults of the flags.
+func DefaultConfig() Config {
+	truncate := TruncateConfig{MaxBatchSize: 10 << 20, MaxEventSize: 100 << 10}
+	return Config{
+		Log: LogConfig{
+			MaxSize: 100, MaxAge: 366, MaxBackups: 100, Format: FormatJSON, Version: GroupVersion, Truncate: truncate,
+			Batch: BatchConfig{Mode: ModeBlocking, BufferSize: 10000, MaxSize: 1},
+		},
+		Webhook: WebhookConfig{
+			InitialBackoff: 10 * time.Second, Version: GroupVersion, Truncate: truncate,
+			Batch: BatchConfig{
+				Mode: ModeBatch, BufferSize: 10000, MaxSize: 400, MaxWait: 30 * time.Second,
+				ThrottleEnable: true, ThrottleQPS: 10, ThrottleBurst: 15,
+			},
+		},
+	}
+}
+
+// Validate checks what is used of a Config.
+func (c *Config) Validate() error {
+	var errs []error
+	if l := &c.Log; l.Path != "" {
+		errs = append(errs, l.Batch.validate(logName), l.Truncate.validate(logName), validVersion(l.Version))
+		if l.Format != FormatJSON && l.Format != FormatLegacy {
+			errs = append(errs, fmt.Errorf("invalid audit log format %s, allowed formats are %q", l.Format, FormatLegacy+","+FormatJSON))
+		}
+		for _, n := range []struct {
+			flag  string
+			value int
+		}{{"maxage", l.MaxAge}, {"maxbackup", l.MaxBackups}, {"maxsize", l.MaxSize}} {
+			if n.value < 0 {
+				errs = append(errs, fmt.Errorf("--audit-log-%s %d can't be a negative number", n.flag, n.value))
+			}
+		}
+	}
+	if w := &c.Webhook; w.ConfigFile != "" {
+		errs = append(errs, w.Batch.validate(webhookName), w.Truncate.validate(webhookName), validVersion(w.Version))
+	}
+	return errors.Join(errs...)
+}
+
+func (b *BatchConfig) validate(name string) error {
+	modes := []string{ModeBatch, ModeBlocking, ModeBlockingStrict}
+	switch {
+	case b.Mode == ModeBlocking || b.Mode == ModeBlockingStrict:
+	case b.Mode != ModeBatch:
+		return fmt.Errorf("invalid audit %s mode %s, allowed modes are %q", name, b.Mode, strings.Join(modes, ","))
+	case b.BufferSize <= 0:
+		return fmt.Errorf("invalid audit batch %s buffer size %v, must be a positive number", name, b.BufferSize)
+	case b.MaxSize <= 0:
+		return fmt.Errorf("invalid audit batch %s max batch size %v, must be a positive number", name, b.MaxSize)
+	case b.ThrottleEnable && b.ThrottleQPS <= 0:
+		return fmt.Errorf("invalid audit batch %s throttle QPS %v, must be a positive number", name, b.ThrottleQPS)
+	case b.ThrottleEnable && b.ThrottleBurst <= 0:
+		return fmt.Errorf("invalid audit batch %s throttle burst %v, must be a positive number", name, b.ThrottleBurst)
+	}
+	return nil
+}
+
+func (t *TruncateConfig) validate(name string) error {
+	switch {
+	case t.MaxEventSize <= 0:
+		return fmt.Errorf("invalid audit truncate %s max event size %v, must be a positive number", name, t.MaxEventSize)
+	case t.MaxBatchSize < t.MaxEventSize:
+		return fmt.Errorf("invalid audit truncate %s max batch size %v, must be greater than max event size (%v)", name, t.MaxBatchSize, t.MaxEventSize)
+	}
+	return nil
+}
+
+func validVersion(version string) error {
+	gv, err := schema.ParseGroupVersion(version)
+	if err == nil && gv.String() != GroupVersion {
+		err = fmt.Errorf("invalid group version, allowed versions are [%q]", GroupVersion)
+	}
+	return err
+}
+
+// Log is the audit of a server.
+type Log struct {
+	policy   *Policy
+	backends []*backend
+	logger   *slog.Logger
+
+	events, rejected atomic.Int64
+	levels           map[Level]*atomic.Int64
+}
+
+// New opens the backends. Without a policy, or with nowhere to write to,
+// nothing is audited and Log is nil.
+func New(c Config) (*Log, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Log{logger: c.Logger, levels: map[Level]*atomic.Int64{}}
+	for _, level := range levels() {
+		l.levels[level] = new(atomic.Int64)
+	}
+	if l.logger == nil {
+		l.logger = slog.New(slog.DiscardHandler)
+	}
+	if c.PolicyFile == "" {
+		if c.Log.Path != "" || c.Webhook.ConfigFile != "" {
+			l.logger.Warn("no audit policy file is given: nothing will be audited")
+		}
+		return nil, nil
+	}
+	var err error
+	if l.policy, err = LoadPolicy(c.PolicyFile, l.logger); err != nil {
+		return nil, fmt.Errorf("loading audit policy file: %w", err)
+	}
+	if err := l.open(&c); err != nil {
+		return nil, errors.Join(err, l.Close(context.Background()))
+	}
+	if len(l.backends) == 0 {
+		return nil, nil
+	}
+	return l, nil
+}
+
+func (l *Log) open(c *Config) error {
+	if c.Log.Path != "" {
+		out := c.Out
+		if out == nil {
+			out = os.Stdout
+		}
+		send, finish, err := openLog(&c.Log, out, l.logger)
+		if err != nil {
+			return err
+		}
+		l.backends = append(l.backends, newBackend(logName, c.Log.Batch, c.Log.Truncate, 1, send, finish, l.logger))
+	}
+	if c.Webhook.ConfigFile != "" {
+		send, finish, err := openWebhook(&c.Webhook)
+		if err != nil {
+			return fmt.Errorf("initializing audit webhook: %w", err)
+		}
+		l.backends = append(l.backends, newBackend(webhookName, c.Webhook.Batch, c.Webhook.Truncate, maxSends, send, finish, l.logger))
+	}
+	return nil
+}
+
+// put hands an event, which must not change any more, to the backends. It
+// reports false if one of them failed that must not.
+func (l *Log) put(event *Event) bool {
+	l.events.Add(1)
+	body, err := event.encode()
+	if err != nil {
+		l.logger.Error("audit event cannot be encoded", "audit", event.AuditID, "error", err)
+		return true
+	}
+	ok := true
+	for _, b := range l.backends {
+		ok = b.put(entry{event, body}) && ok
+	}
+	return ok
+}
+
+// Close writes what still waits, until ctx ends, and closes the backends.
+// Events that come later are dropped.
+func (l *Log) Close(ctx context.Context) error {
+	var errs []error
+	for _, b := range l.backends {
+		errs = append(errs, b.close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Stats counts what has happened since the start.
+type Stats struct {
+	// Events were generated, for all backends together.
+	Events int64
+	// Levels counts requests by the level that the policy gives them.
+	Levels map[Level]int64
+	// Dropped counts, by backend, events that it has not got.
+	Dropped map[string]int64
+	// Rejected counts requests that were refused since they could not be
+	// audited.
+	Rejected int64
+}
+
+// Stats returns the counts so far.
+func (l *Log) Stats() Stats {
+	s := Stats{Events: l.events.Load(), Rejected: l.rejected.Load(), Levels: map[Level]int64{}, Dropped: map[string]int64{}}
+	for level, count := range l.levels {
+		s.Levels[level] = count.Load()
+	}
+	for _, b := range l.backends {
+		s.Dropped[b.name] = b.dropped.Load()
+	}
+	return s
+}

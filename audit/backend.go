@@ -1,0 +1,226 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// Names of the backends, in flags, logs and metrics.
+const (
+	logName     = "log"
+	webhookName = "webhook"
+)
+
+// logDropsEvery is how often lost events are logged at most. All are counted.
+const logDropsEvery = time.Second
+
+var (
+	errFull     = errors.New("audit buffer queue blocked")
+	errClosed   = errors.New("audit backend shut down")
+	errTooLarge = errors.New("event is too large even after truncating")
+)
+
+// sendFunc writes entries, or sends them.
+type sendFunc func(ctx context.Context, batch []entry) error
+
+// backend is where events go: truncation, batching, and what sends.
+type backend struct {
+	name     string
+	strict   bool
+	truncate TruncateConfig
+	send     sendFunc
+	finish   func() error
+	logger   *slog.Logger
+
+	ctx    context.Context // of sending; ends if closing takes too long
+	cancel context.CancelFunc
+	queue  *queue // nil unless in ModeBatch
+
+	dropped atomic.Int64
+	logged  atomic.Int64 // when drops were last logged, in Unix nanoseconds
+}
+
+func newBackend(name string, batch BatchConfig, truncate TruncateConfig, senders int, send sendFunc, finish func() error, logger *slog.Logger) *backend {
+	b := &backend{name: name, strict: batch.Mode == ModeBlockingStrict, truncate: truncate, send: send, finish: finish, logger: logger}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if batch.Mode == ModeBatch {
+		b.queue = newQueue(b, batch, senders)
+		go b.queue.run()
+	}
+	return b
+}
+
+// put takes an entry. It returns false if the request must be refused.
+func (b *backend) put(e entry) bool {
+	e, err := b.fit(e)
+	if err != nil {
+		b.lose(err, e)
+		return true
+	}
+	if b.queue != nil {
+		if err := b.queue.add(e); err != nil {
+			b.lose(err, e)
+		}
+		return true
+	}
+	if err := b.send(b.ctx, []entry{e}); err != nil {
+		b.lose(err, e)
+		return !b.strict
+	}
+	return true
+}
+
+// fit makes an event small enough, if it can be.
+func (b *backend) fit(e entry) (entry, error) {
+	if !b.truncate.Enabled || e.size() <= b.truncate.MaxEventSize {
+		return e, nil
+	}
+	if e.event.Level != LevelMetadata {
+		short := e.event.truncated()
+		body, err := short.encode()
+		if err != nil {
+			return e, err
+		}
+		e = entry{short, body}
+	}
+	if e.size() > b.truncate.MaxEventSize {
+		return e, errTooLarge
+	}
+	return e, nil
+}
+
+// lose counts entries that the backend has not got.
+func (b *backend) lose(err error, lost ...entry) {
+	total := b.dropped.Add(int64(len(lost)))
+	now, last := time.Now().UnixNano(), b.logged.Load()
+	if now-last >= int64(logDropsEvery) && b.logged.CompareAndSwap(last, now) {
+		b.logger.Error("audit events are lost", "backend", b.name, "error", err, "total", total, "event", lost[0].event.line())
+	}
+}
+
+// close sends what waits until ctx ends, then gives up.
+func (b *backend) close(ctx context.Context) error {
+	defer b.cancel()
+	if b.queue != nil {
+		b.queue.close()
+		select {
+		case <-b.queue.done:
+		case <-ctx.Done():
+			b.cancel()
+			<-b.queue.done
+		}
+	}
+	return b.finish()
+}
+
+// queue gathers entries into batches.
+type queue struct {
+	backend  *backend
+	config   BatchConfig
+	throttle flowcontrol.RateLimiter // nil: none
+	senders  chan struct{}           // bounds batches that are being sent
+
+	mu      sync.RWMutex // held for writing while entries is closed
+	closed  bool
+	entries chan entry
+	done    chan struct{} // closed when all is sent
+}
+
+func newQueue(b *backend, config BatchConfig, senders int) *queue {
+	q := &queue{
+		backend: b, config: config, senders: make(chan struct{}, senders),
+		entries: make(chan entry, config.BufferSize), done: make(chan struct{}),
+	}
+	if config.ThrottleEnable {
+		q.throttle = flowcontrol.NewTokenBucketRateLimiter(config.ThrottleQPS, config.ThrottleBurst)
+	}
+	return q
+}
+
+// add never waits.
+func (q *queue) add(e entry) error {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if q.closed {
+		return errClosed
+	}
+	select {
+	case q.entries <- e:
+		return nil
+	default:
+		return errFull
+	}
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.closed = true
+		close(q.entries)
+	}
+}
+
+// run sends batches until the queue is closed and empty.
+func (q *queue) run() {
+	defer close(q.done)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	var left *entry // what did not fit into the batch before
+	for {
+		var batch []entry
+		if batch, left = q.collect(left); len(batch) == 0 {
+			return
+		}
+		if q.throttle != nil {
+			_ = q.throttle.Wait(q.backend.ctx) // sending fails too when that ends
+		}
+		q.senders <- struct{}{}
+		sending.Go(func() {
+			defer func() { <-q.senders }()
+			if err := q.backend.send(q.backend.ctx, batch); err != nil {
+				q.backend.lose(err, batch...)
+			}
+		})
+	}
+}
+
+// collect returns the next batch, an empty one at the end, and the entry that
+// made it too large.
+func (q *queue) collect(first *entry) (batch []entry, left *entry) {
+	if first == nil {
+		e, ok := <-q.entries
+		if !ok {
+			return nil, nil
+		}
+		first = &e
+	}
+	batch = append(batch, *first)
+	size := first.size()
+	if q.config.MaxSize == 1 {
+		return batch, nil
+	}
+	wait := time.NewTimer(q.config.MaxWait)
+	defer wait.Stop()
+	for len(batch) < q.config.MaxSize {
+		select {
+		case e, ok := <-q.entries:
+			if !ok {
+				return batch, nil
+			}
+			if size += e.size(); q.backend.truncate.Enabled && size > q.backend.truncate.MaxBatchSize {
+				return batch, &e
+			}
+			batch = append(batch, e)
+		case <-wait.C:
+			return batch, nil
+		}
+	}
+	return batch, nil
+}

@@ -1,0 +1,274 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/apikeel/kelson/request"
+)
+
+const (
+	// maxAnnotations bounds what the stages can add to the events of a request.
+	maxAnnotations = 256
+	// maxUserAgent is how much is kept of what clients call themselves.
+	maxUserAgent = 1024
+)
+
+// Record collects what the events of one request say. It is the
+// request.Recorder of a request, and safe for concurrent use.
+type Record struct {
+	log  *Log
+	rule *Rule            // nil until Begin
+	req  *request.Request // what has become of it: who is impersonated
+	// early: an event is made when the answer begins, not only at its end.
+	early bool
+
+	mu    sync.Mutex // guards event
+	event Event
+}
+
+// Record begins the record of a request. It takes annotations at once; what
+// becomes of them is decided by Begin.
+func (l *Log) Record() *Record { return &Record{log: l} }
+
+// Begin asks the policy, once the user is known, and reports whether the
+// request is to be audited.
+func (r *Record) Begin(hr *http.Request, req *request.Request) bool {
+	rule := r.log.policy.rule(req)
+	level := LevelNone
+	if rule != nil {
+		level = rule.Level
+	}
+	r.log.levels[level].Add(1)
+	if level == LevelNone {
+		return false
+	}
+	r.rule, r.req, r.early = rule, req, req.LongRunning()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ev := &r.event
+	ev.Level, ev.AuditID = level, types.UID(req.AuditID)
+	ev.RequestURI, ev.Verb = hr.URL.RequestURI(), req.Verb
+	ev.User = userInfo(&req.User)
+	if ev.UserAgent = hr.UserAgent(); len(ev.UserAgent) > maxUserAgent {
+		ev.UserAgent = ev.UserAgent[:maxUserAgent] + "...TRUNCATED"
+	}
+	for _, ip := range utilnet.SourceIPs(hr) {
+		ev.SourceIPs = append(ev.SourceIPs, ip.String())
+	}
+	ev.RequestReceivedTimestamp = metav1.NewMicroTime(req.Received)
+	if req.IsResource {
+		ev.ObjectRef = &ObjectReference{
+			Namespace: req.Namespace, Name: req.Name, Resource: req.Resource, Subresource: req.Subresource,
+			APIGroup: req.Group, APIVersion: req.Version,
+		}
+	}
+	return true
+}
+
+func userInfo(user *request.User) authenticationv1.UserInfo {
+	info := authenticationv1.UserInfo{Username: user.Name, UID: user.UID, Groups: user.Groups}
+	if len(user.Extra) > 0 {
+		info.Extra = make(map[string]authenticationv1.ExtraValue, len(user.Extra))
+		for key, values := range user.Extra {
+			info.Extra[key] = values
+		}
+	}
+	return info
+}
+
+// Received makes the first event. If it returns false, the request must not be
+// served.
+func (r *Record) Received() bool {
+	if r.emit(StageRequestReceived) {
+		return true
+	}
+	r.log.rejected.Add(1)
+	return false
+}
+
+// Refuse is for a request that is answered before it gets to be audited: there
+// is one event, when the answer begins. The message is for an answer that does
+// not say more.
+func (r *Record) Refuse(message string) {
+	r.early = true
+	r.mu.Lock()
+	r.event.ResponseStatus = &metav1.Status{Message: message}
+	r.mu.Unlock()
+}
+
+// Answer is called when the header of the answer is written.
+func (r *Record) Answer(code int) {
+	r.mu.Lock()
+	if r.event.ResponseStatus == nil {
+		r.event.ResponseStatus = &metav1.Status{}
+	}
+	r.event.ResponseStatus.Code = int32(code)
+	r.mu.Unlock()
+	if r.early {
+		r.emit(StageResponseStarted)
+	}
+}
+
+// Complete makes the last event. The status is that of an answer that nobody
+// has begun.
+func (r *Record) Complete(unanswered *metav1.Status) {
+	r.mu.Lock()
+	silent := r.event.ResponseStatus == nil
+	if silent {
+		r.event.ResponseStatus = unanswered
+	}
+	r.mu.Unlock()
+	if silent && r.early {
+		r.emit(StageResponseStarted)
+	}
+	r.emit(StageResponseComplete)
+}
+
+// Panic makes the last event of a request whose handler broke.
+func (r *Record) Panic(cause any) {
+	r.mu.Lock()
+	r.event.ResponseStatus = &metav1.Status{
+		Code: http.StatusInternalServerError, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError,
+		Message: fmt.Sprintf("APIServer panic'd: %v", cause),
+	}
+	r.mu.Unlock()
+	r.emit(StagePanic)
+}
+
+// emit makes an event, and returns false if that failed and must not.
+func (r *Record) emit(stage Stage) bool {
+	if r.log.policy.omits(r.rule, stage) {
+		return true
+	}
+	r.mu.Lock()
+	event := r.event
+	event.Annotations = maps.Clone(event.Annotations)
+	if status := event.ResponseStatus; status != nil {
+		copied := *status
+		event.ResponseStatus = &copied
+	}
+	if ref := event.ObjectRef; ref != nil {
+		copied := *ref
+		event.ObjectRef = &copied
+	}
+	r.mu.Unlock()
+	if r.req.Impersonator != nil {
+		user := userInfo(&r.req.User)
+		event.ImpersonatedUser = &user
+		if verb := r.req.ImpersonationConstraint; verb != "" {
+			event.AuthenticationMetadata = &AuthenticationMetadata{ImpersonationConstraint: verb}
+		}
+	}
+	event.Stage = stage
+	event.StageTimestamp = event.RequestReceivedTimestamp
+	if stage != StageRequestReceived {
+		event.StageTimestamp = metav1.NewMicroTime(time.Now())
+	}
+	return r.log.put(&event)
+}
+
+// Annotate implements request.Recorder. What has a value keeps it.
+func (r *Record) Annotate(key, value string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.event.Annotations == nil {
+		r.event.Annotations = map[string]string{}
+	}
+	was, set := r.event.Annotations[key]
+	switch {
+	case set && was != value:
+		r.log.logger.Warn("audit annotation is set already", "audit", r.event.AuditID, "key", key, "value", was, "refused", value)
+	case !set && len(r.event.Annotations) < maxAnnotations:
+		r.event.Annotations[key] = value
+	}
+}
+
+// SentObject implements request.Recorder.
+func (r *Record) SentObject(meta metav1.Object, encode func() ([]byte, error)) {
+	if r.rule == nil {
+		return
+	}
+	var body []byte
+	if r.rule.Level != LevelMetadata {
+		body = r.encode(encode)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.event.RequestObject = body
+	if meta == nil {
+		return
+	}
+	if r.event.ObjectRef == nil {
+		r.event.ObjectRef = &ObjectReference{}
+	}
+	ref := r.event.ObjectRef
+	fill(&ref.Namespace, meta.GetNamespace())
+	fill(&ref.Name, meta.GetName())
+	fill(&ref.UID, meta.GetUID())
+	fill(&ref.ResourceVersion, meta.GetResourceVersion())
+}
+
+// fill sets what is not set.
+func fill[T ~string](field *T, value T) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+// SentPatch implements request.Recorder.
+func (r *Record) SentPatch(patch []byte) {
+	if r.rule == nil || r.rule.Level == LevelMetadata {
+		return
+	}
+	r.mu.Lock()
+	r.event.RequestObject = patch
+	r.mu.Unlock()
+}
+
+// AnsweredObject implements request.Recorder.
+func (r *Record) AnsweredObject(encode func() ([]byte, error)) {
+	if r.rule == nil || r.rule.Level != LevelRequestResponse {
+		return
+	}
+	body := r.encode(encode)
+	r.mu.Lock()
+	r.event.ResponseObject = body
+	r.mu.Unlock()
+}
+
+// AnsweredStatus implements request.Recorder.
+func (r *Record) AnsweredStatus(status *metav1.Status, encode func() ([]byte, error)) {
+	if r.rule == nil {
+		return
+	}
+	r.mu.Lock()
+	// What else a Status has is the affair of lists.
+	r.event.ResponseStatus = &metav1.Status{
+		Status: status.Status, Message: status.Message, Reason: status.Reason, Details: status.Details, Code: status.Code,
+	}
+	r.mu.Unlock()
+	r.AnsweredObject(encode)
+}
+
+// encode returns an object as it is written down.
+func (r *Record) encode(encode func() ([]byte, error)) []byte {
+	body, err := encode()
+	if err != nil {
+		r.log.logger.Error("object cannot be encoded for the audit", "audit", r.req.AuditID, "error", err)
+		return nil
+	}
+	if r.log.policy.omitsManagedFields(r.rule) {
+		return withoutManagedFields(body)
+	}
+	return body
+}
