@@ -48,7 +48,7 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 	}
 	if len(entries) == 0 && !created {
 		if entries, err = m.track(nil, live, nil, beforeFirstApply, now); err != nil {
-			return nil, internal("failed to create manager for existing fields: %v", err)
+			return nil, internal("failed to create manager for existing fields: %v", m.whyNot(live, err))
 		}
 	}
 	if patch.GetManagedFields() != nil {
@@ -71,6 +71,20 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 		}
 	}
 	return a.run(force)
+}
+
+// whyNot says in the words that clients know why nobody can own the fields of an
+// object.
+func (m *Manager) whyNot(obj resource.Object, err error) error {
+	types, ok := m.opts.Cache.kind(m.opts.Types, m.opts.Kind)
+	fields, ferr := m.fieldsOf(obj)
+	if !ok || ferr != nil {
+		return err
+	}
+	if _, terr := types.parseable.FromUnstructured(fields, typed.AllowDuplicates); terr != nil {
+		return fmt.Errorf("failed to convert new object (%v/%v; %v) to smd typed: %w", obj.GetNamespace(), obj.GetName(), m.opts.Kind, terr)
+	}
+	return err
 }
 
 // application is one run of Apply.

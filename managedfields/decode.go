@@ -27,18 +27,13 @@ func DecodePatch(data []byte) (*unstructured.Unstructured, error) {
 
 // CheckPatch returns what is wrong with an apply configuration under strict
 // field validation, such as a field that is given twice. Servers ask after a
-// successful Apply: with Strict the request is refused with StrictError, with
-// Warn it is a warning.
+// successful Apply: with Strict the request is refused, with Warn it is a
+// warning.
 func CheckPatch(data []byte) error {
 	if _, twice, ok := decodeJSON(data); ok && !twice {
 		return nil
 	}
 	return yaml.UnmarshalStrict(data, &map[string]any{})
-}
-
-// StrictError is the answer to an apply that CheckPatch finds fault with.
-func StrictError(err error) *apierrors.StatusError {
-	return apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))
 }
 
 // decodeJSON reads a configuration that is JSON of the kind that YAML has the

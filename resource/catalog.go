@@ -168,6 +168,9 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 		for _, d := range s.definitions {
 			for i := range d.Versions {
 				v := &d.Versions[i]
+				if v.Off {
+					continue
+				}
 				if g := group(d.group(v)); changed[g.Name] {
 					errs = append(errs, g.add(d, v))
 				}
@@ -317,6 +320,9 @@ func (d *Definition) complete() {
 		if d.Answer != nil {
 			d.Verbs = []string{"create"}
 		}
+		if d.Source != nil {
+			d.Verbs = []string{"get", "list"}
+		}
 	}
 }
 
@@ -349,7 +355,7 @@ func (d *Definition) check() error {
 			wrong("version %s: no New", v.Name)
 		case v.NewList == nil && slices.Contains(d.Verbs, "list"):
 			wrong("version %s: no NewList", v.Name)
-		case v != hub && hub != nil && d.Answer == nil && (v.ToHub == nil || v.FromHub == nil):
+		case v != hub && hub != nil && !d.Virtual() && (v.ToHub == nil || v.FromHub == nil):
 			wrong("version %s: does not convert to the hub %s", v.Name, hub.Name)
 		}
 	}
@@ -368,13 +374,26 @@ func (d *Definition) check() error {
 			wrong("subresource %d has no name", i)
 		case slices.ContainsFunc(d.Subresources[:i], func(s Subresource) bool { return s.Name == sub.Name }):
 			wrong("subresource %s: declared twice", sub.Name)
-		case sub.Part != nil && sub.Projection != nil, sub.Part != nil && sub.Action != nil, sub.Projection != nil && sub.Action != nil:
-			wrong("subresource %s: is more than one of part, projection and action", sub.Name)
-		case sub.Kind.Kind != "" && sub.New == nil:
+		case sub.isMany():
+			wrong("subresource %s: is more than one of part, projection, action and connection", sub.Name)
+		case sub.Kind.Kind != "" && sub.New == nil && sub.Connect == nil:
 			wrong("subresource %s: no New", sub.Name)
+		case sub.Connect != nil && (sub.Connect.Options == nil || sub.Connect.Locate == nil || len(sub.Connect.Methods) == 0):
+			wrong("subresource %s: a connection needs methods, options and a location", sub.Name)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isMany reports whether a subresource is more than one thing.
+func (s *Subresource) isMany() bool {
+	n := 0
+	for _, is := range []bool{s.Part != nil, s.Projection != nil, s.Action != nil, s.Connect != nil} {
+		if is {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // HubVersion returns the version that objects are stored in, nil if there is
@@ -405,6 +424,9 @@ func (d *Definition) group(v *Version) string {
 	}
 	return d.Group
 }
+
+// Virtual reports whether nothing of the resource is stored.
+func (d *Definition) Virtual() bool { return d.Answer != nil || d.Source != nil }
 
 // Subresource finds a subresource by its name.
 func (d *Definition) Subresource(name string) (*Subresource, bool) {

@@ -101,6 +101,11 @@ func DecodeStored(def *Definition, data []byte) (Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decode stored %s: %w", def.Kind, err)
 	}
+	if version.Prune != nil {
+		if _, err := version.Prune(obj, PruneStored); err != nil {
+			return nil, fmt.Errorf("decode stored %s: %w", def.Kind, err)
+		}
+	}
 	if version.Default != nil {
 		version.Default(obj)
 	}

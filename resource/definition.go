@@ -95,10 +95,24 @@ type Definition struct {
 	// Fields that a field selector can name, besides metadata.name and, if the
 	// resource is namespaced, metadata.namespace.
 	Fields []Field
+	// UnknownField returns what is said of a field that selectors cannot name;
+	// nil is the usual.
+	UnknownField func(path string) string
 
 	// Answer makes the resource virtual: nothing is stored, the answer to a
 	// create is computed, as for the access reviews.
 	Answer func(ctx context.Context, obj Object) (Object, error)
+
+	// Source makes the resource virtual too: nothing is stored, and objects are
+	// computed when they are read, as the component statuses are.
+	Source Lister
+
+	// Gate says no to verbs for the time being: a custom resource whose
+	// definition is going takes no more creates.
+	Gate func(verb string) error
+	// Epoch tells a definition that replaces another from the one it replaces:
+	// it is greater.
+	Epoch int64
 
 	// CreateOn makes a create one of a subresource of another resource in the
 	// group, on the object that has the name of the body: bindings are
@@ -115,11 +129,26 @@ type Version struct {
 	// New returns an empty object, NewList an empty list.
 	New     func() Object
 	NewList func() runtime.Object
+	// Check returns why an object cannot be read although its fields are well
+	// formed. It comes before Default.
+	Check func(obj Object) error
 	// Default fills in what a client may leave out.
 	Default func(obj Object)
 	// ToHub and FromHub convert; nil for the hub itself. They may return an
 	// object that shares memory with the one passed in.
 	ToHub, FromHub func(obj Object) (Object, error)
+	// FromHubAll is FromHub for many objects, for conversions that are dear one by
+	// one; nil converts each.
+	FromHubAll func(objs []Object) ([]Object, error)
+	// Prune takes out of an object what the version does not know, for objects
+	// that are maps, and returns the paths of that if they are wanted. It is
+	// called before Default, also on what was stored under an older schema.
+	// Objects of Go types lose what they do not know when they are decoded.
+	Prune func(obj Object, how Pruning) (unknown []string, err error)
+	// Columns and Cells are those of tables in this version, if they are not the
+	// definition's; Cells takes objects of the version.
+	Columns []Column
+	Cells   func(obj Object) ([]any, error)
 	// FieldNames maps what field selectors of this version call the fields to
 	// the paths of Definition.Fields, if the names are not the same; what it
 	// does not list cannot be selected in this version. metadata.name and
@@ -132,7 +161,24 @@ type Version struct {
 	Schema func() *spec.Schema
 	// Deprecation, if set, is the warning that clients of this version get.
 	Deprecation string
+	// OrphanByDefault is that of Strategy, for clients of this version only.
+	OrphanByDefault bool
+	// Off: the version is not served, unless somebody switches it on before a
+	// catalog is made. Stored objects may be of it nevertheless.
+	Off bool
 }
+
+// Pruning says what Version.Prune is called for.
+type Pruning uint8
+
+const (
+	// PruneSent is for what a client has sent: what cannot be read is an error.
+	PruneSent Pruning = iota
+	// PruneReporting is PruneSent for who wants to know what goes.
+	PruneReporting
+	// PruneStored is for what was stored: what cannot be read goes too.
+	PruneStored
+)
 
 // Strategy is how a kind, or a part of it, behaves when it is written. All
 // functions are about objects of the hub version; nil functions do nothing.
@@ -155,7 +201,8 @@ type Strategy struct {
 	Warnings func(ctx context.Context, obj, old Object) []string
 
 	// Generation reports whether a change moves metadata.generation; nil means
-	// that the kind has none. It compares what PrepareUpdate has left.
+	// that the kind has none, or that a write to the part never moves it. It
+	// compares what PrepareUpdate has left.
 	Generation func(obj, old Object) bool
 
 	// Begin reserves what the object needs outside of itself (addresses, ports)
@@ -189,6 +236,9 @@ type Strategy struct {
 	// OrphanByDefault: dependents are orphaned when a client does not say what
 	// should become of them.
 	OrphanByDefault bool
+	// OrphanWarning is what a client is told that deletes and does not say what
+	// should become of dependents.
+	OrphanWarning string
 	// NoPropagation: what a client wants to become of dependents is ignored.
 	NoPropagation bool
 	// ReturnDeleted: a deletion that takes effect at once is answered with the
@@ -197,7 +247,7 @@ type Strategy struct {
 }
 
 // Subresource is a part or an aspect of a resource with a path of its own.
-// Exactly one of Part, Projection and Action is set.
+// Exactly one of Part, Projection, Action and Connect is set.
 type Subresource struct {
 	// Name: status, scale, binding.
 	Name string
@@ -206,9 +256,13 @@ type Subresource struct {
 	// Also lists other versions of Kind that a body can be in; they have the
 	// same form.
 	Also []string
-	// New returns an empty body; required with Kind.
+	// Former are group versions that Kind once was in. A body in one of them is
+	// of a known kind, but in the wrong version.
+	Former []schema.GroupVersion
+	// New returns an empty body; required with Kind, unless there is none.
 	New func() Object
-	// Verbs; nil stands for get, update and patch, or create for an Action.
+	// Verbs; nil stands for get, update and patch, create for an Action, or those
+	// of the methods of a Connect.
 	Verbs []string
 
 	// Part: requests carry the whole object and may change a part of it. The
@@ -218,6 +272,8 @@ type Subresource struct {
 	Projection *Projection
 	// Action: a create runs it.
 	Action Action
+	// Connect: requests open a connection.
+	Connect *Connect
 }
 
 // Projection shows an object as another kind.
@@ -253,14 +309,22 @@ type Target interface {
 	// Delete deletes the object as a client would.
 	Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime.Object, error)
 	// Other gives access to objects of other resources: eviction reads
-	// disruption budgets.
-	Other(group, resource string) (Lister, error)
+	// disruption budgets, and counts them down.
+	Other(group, resource string) (Others, error)
 }
 
 // Lister reads objects of a resource.
 type Lister interface {
 	Get(ctx context.Context, namespace, name string) (Object, error)
 	List(ctx context.Context, namespace string) ([]Object, error)
+}
+
+// Others reads and changes objects of a resource on behalf of an Action. Like
+// its Target it respects dry runs, and what is not there is NotFound to it.
+type Others interface {
+	Lister
+	// Update changes an object as Target.Update does.
+	Update(ctx context.Context, namespace, name string, change func(obj Object) error) (Object, error)
 }
 
 // Column is a column of a table.

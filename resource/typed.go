@@ -3,6 +3,7 @@ package resource
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -32,6 +33,7 @@ type Rules[T Object] struct {
 	OrphanByDefault bool
 	ReturnDeleted   bool
 	NoPropagation   bool
+	Resets          []string
 }
 
 // Strategy returns the rules as a Strategy.
@@ -39,6 +41,7 @@ func (r Rules[T]) Strategy() Strategy {
 	s := Strategy{
 		ValidateName: r.ValidateName, CreateOnUpdate: r.CreateOnUpdate,
 		RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault, ReturnDeleted: r.ReturnDeleted, NoPropagation: r.NoPropagation,
+		Resets: r.Resets,
 	}
 	if f := r.PrepareCreate; f != nil {
 		s.PrepareCreate = func(ctx context.Context, obj Object) { f(ctx, obj.(T)) }
@@ -92,4 +95,24 @@ func CellsFunc[T Object](f func(T) []any) func(Object) ([]any, error) {
 // FieldFunc makes a Field from a function on a type of Go.
 func FieldFunc[T Object](path string, f func(T) string) Field {
 	return Field{Path: path, Get: func(obj Object) string { return f(obj.(T)) }}
+}
+
+// VersionOf makes a version from the types of an object and its list. defaults
+// may be nil.
+func VersionOf[T, L any, P interface {
+	*T
+	Object
+}, PL interface {
+	*L
+	runtime.Object
+}](name string, defaults func(P)) Version {
+	v := Version{
+		Name:    name,
+		New:     func() Object { return P(new(T)) },
+		NewList: func() runtime.Object { return PL(new(L)) },
+	}
+	if defaults != nil {
+		v.Default = DefaultFunc(defaults)
+	}
+	return v
 }

@@ -10,6 +10,8 @@ func (s *Subresource) ServedVerbs() []string {
 		return slices.Sorted(slices.Values(s.Verbs))
 	case s.Action != nil:
 		return []string{"create"}
+	case s.Connect != nil:
+		return s.Connect.verbs()
 	default:
 		return []string{"get", "patch", "update"}
 	}

@@ -129,6 +129,11 @@ func (s *Store) Resource(def *resource.Definition, codec Codec) *Resource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.resources[prefix]
+	if r != nil && r.def != def && r.def.Epoch < def.Epoch {
+		// The definition was replaced. What was made by the old one goes.
+		r.end(ErrExpired)
+		r = nil
+	}
 	if r == nil {
 		r = newResource(s, def, codec, prefix)
 		s.resources[prefix] = r

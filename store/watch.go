@@ -155,6 +155,13 @@ func (r *Resource) WatchFrom(ctx context.Context, s *Snapshot, prefix string, in
 	return w, nil
 }
 
+// ChangedSince reports whether there may have been an event after a revision.
+func (r *Resource) ChangedSince(revision int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state != isLoaded || r.log.last > revision || r.log.since > revision
+}
+
 // seek puts the watcher behind the entries up to a revision. The resource's
 // mutex is held.
 func (w *Watcher) seek(revision int64) {

@@ -1,0 +1,214 @@
+package cel
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	celgo "github.com/google/cel-go/cel"
+	"github.com/google/cel-go/checker"
+	"github.com/google/cel-go/common/types"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiservercel "k8s.io/apiserver/pkg/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/apiserver/pkg/cel/library"
+)
+
+// The limits of kube-apiserver.
+const (
+	// maxCallCost is what one evaluation of an expression may cost.
+	maxCallCost = 1_000_000
+	// Budget is what all rules may cost on one object.
+	Budget = 10_000_000
+	// interruptEvery is how many steps of a loop pass until it is looked whether
+	// the request has ended.
+	interruptEvery = 100
+	// maxRequest is the size of the largest object, from which follows how often
+	// a rule can be evaluated.
+	maxRequest = 3 << 20
+	// maxMessage bounds what an expression returns as a message.
+	maxMessage = 5 << 10
+)
+
+// The variables of rules.
+const (
+	selfName = "self"
+	oldName  = "oldSelf"
+)
+
+// ErrNoType says that values with rules are of a type that rules cannot name.
+var ErrNoType = errors.New("failed to convert to declType for CEL validation rules")
+
+// Program is a rule, compiled.
+type Program struct {
+	rule    apiextensions.ValidationRule
+	program celgo.Program
+	message celgo.Program
+	path    string // where what is wrong is reported, below the value
+
+	// Error and MessageError say why an expression is none.
+	Error, MessageError error
+	// HasMessage tells that there is an expression for the message.
+	HasMessage bool
+	// UsesOld tells that the rule is about a change.
+	UsesOld bool
+	// Cost and MessageCost estimate what an evaluation costs at most.
+	Cost, MessageCost uint64
+	// Count is how often values of the type can be in one object if nothing else
+	// limits it.
+	Count uint64
+}
+
+// Compile compiles the rules of a type, without those below. stored tells which
+// expressions have been accepted before: they may use what new ones may not.
+func Compile(t *Type, stored func(expression string) bool) ([]Program, error) {
+	return compile(t, t.declaration(), stored)
+}
+
+func compile(t *Type, decl *apiservercel.DeclType, stored func(string) bool) ([]Program, error) {
+	rules := t.props.XValidations
+	if len(rules) == 0 {
+		return nil, nil
+	}
+	if decl == nil {
+		return nil, ErrNoType
+	}
+	// The name is another every time, so that no rule can come to rely on it.
+	c := &compiler{decl: decl.MaybeAssignTypeName(fmt.Sprintf("selfType%d", time.Now().Nanosecond())), stored: stored}
+	c.costs = &library.CostEstimator{SizeEstimator: sizes{decl}}
+	programs := make([]Program, len(rules))
+	for i := range rules {
+		p := &programs[i]
+		p.rule = rules[i]
+		p.Count = uint64(maxRequest / (decl.MinSerializedSize + 1))
+		if strings.TrimSpace(rules[i].Rule) == "" {
+			continue
+		}
+		c.compile(p)
+		if p.Error == nil && rules[i].FieldPath != "" {
+			if path, _, err := FieldPath(rules[i].FieldPath, t.props, true); err == nil {
+				p.path = path.String()
+			}
+		}
+	}
+	return programs, nil
+}
+
+// compiler compiles the rules of one type.
+type compiler struct {
+	decl   *apiservercel.DeclType
+	stored func(string) bool
+	costs  *library.CostEstimator
+	envs   [4]*celgo.Env
+}
+
+// env returns the environment of an expression. Making one is dear, so that
+// those of a type are shared.
+func (c *compiler) env(expression string, optional bool) (*celgo.Env, error) {
+	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
+	from, at := base.NewExpressionsEnv(), 0
+	if c.stored(expression) {
+		from, at = base.StoredExpressionsEnv(), 1
+	}
+	old := c.decl.CelType()
+	if optional {
+		old, at = types.NewOptionalType(old), at+2
+	}
+	if c.envs[at] != nil {
+		return c.envs[at], nil
+	}
+	provider := apiservercel.NewDeclTypeProvider(c.decl)
+	provider.SetRecognizeKeywordAsFieldName(true)
+	options, err := provider.EnvOptions(from.CELTypeProvider())
+	if err != nil {
+		return nil, err
+	}
+	env, err := from.Extend(append(options, celgo.Variable(selfName, c.decl.CelType()), celgo.Variable(oldName, old))...)
+	c.envs[at] = env
+	return env, err
+}
+
+func (c *compiler) compile(p *Program) {
+	optional := p.rule.OptionalOldSelf != nil && *p.rule.OptionalOldSelf
+	var ast *celgo.Ast
+	p.program, ast, p.Cost, p.Error = c.expression(p.rule.Rule, optional, celgo.BoolType, words{
+		fails: "compilation failed: ", wrongType: "cel expression must evaluate to a bool",
+		program: "program instantiation failed: ", cost: "cost estimation failed: ",
+	})
+	if p.Error != nil {
+		return
+	}
+	for _, ref := range ast.NativeRep().ReferenceMap() {
+		p.UsesOld = p.UsesOld || ref.Name == oldName
+	}
+	if p.rule.MessageExpression == "" {
+		return
+	}
+	p.message, _, p.MessageCost, p.MessageError = c.expression(p.rule.MessageExpression, optional, celgo.StringType, words{
+		fails: "messageExpression compilation failed: ", wrongType: "messageExpression must evaluate to a string",
+		program: "messageExpression instantiation failed: ", cost: "cost estimation failed for messageExpression: ",
+	})
+	p.HasMessage = p.MessageError == nil
+}
+
+// words are what is said about an expression.
+type words struct{ fails, wrongType, program, cost string }
+
+func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say words) (celgo.Program, *celgo.Ast, uint64, error) {
+	env, err := c.env(text, optional)
+	if err != nil {
+		return nil, nil, 0, errors.New(say.fails + err.Error())
+	}
+	ast, issues := env.Compile(text)
+	if issues != nil {
+		return nil, nil, 0, errors.New(say.fails + issues.String())
+	}
+	if ast.OutputType() != kind {
+		return nil, nil, 0, errors.New(say.wrongType)
+	}
+	program, err := env.Program(ast, celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs), celgo.InterruptCheckFrequency(interruptEvery))
+	if err != nil {
+		return nil, nil, 0, errors.New(say.program + err.Error())
+	}
+	cost, err := env.EstimateCost(ast, c.costs)
+	if err != nil {
+		return nil, nil, 0, errors.New(say.cost + err.Error())
+	}
+	return program, ast, cost.Max, nil
+}
+
+// sizes estimates how large values are by what their types allow.
+type sizes struct{ root *apiservercel.DeclType }
+
+// EstimateSize implements checker.CostEstimator.
+func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
+	path := element.Path()
+	if len(path) == 0 {
+		return nil
+	}
+	t := s.root
+	for _, name := range path[1:] { // the first is the variable
+		switch name {
+		case "@items", "@values":
+			t = t.ElemType
+		case "@keys":
+			t = t.KeyType
+		default:
+			f, ok := t.Fields[name]
+			if !ok {
+				return nil
+			}
+			t = f.Type
+		}
+		if t == nil {
+			return nil
+		}
+	}
+	return &checker.SizeEstimate{Max: uint64(t.MaxElements)}
+}
+
+// EstimateCallCost implements checker.CostEstimator.
+func (sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+	return nil
+}

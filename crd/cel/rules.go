@@ -1,0 +1,390 @@
+package cel
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	celgo "github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/interpreter"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	apiservercel "k8s.io/apiserver/pkg/cel"
+	"k8s.io/apiserver/pkg/cel/common"
+)
+
+// Rules are the rules of a schema and of everything below it.
+type Rules struct {
+	t          *Type
+	decl       *apiservercel.DeclType
+	items      *Rules
+	other      *Rules
+	properties map[string]*Rules
+
+	once     sync.Once
+	programs []Program
+	err      error
+	usesOld  bool
+}
+
+// NewRules returns the rules of a type, nil if there are none.
+func NewRules(t *Type) *Rules {
+	if t == nil || !t.ruled {
+		return nil
+	}
+	return newRules(t, t.declaration())
+}
+
+func newRules(t *Type, decl *apiservercel.DeclType) *Rules {
+	r := &Rules{t: t, decl: decl}
+	var elem *apiservercel.DeclType
+	if decl != nil {
+		elem = decl.ElemType
+	}
+	if t.items != nil && t.items.ruled {
+		r.items = newRules(t.items, elem)
+	}
+	if t.other != nil && t.other.ruled {
+		r.other = newRules(t.other, elem)
+	}
+	for name, p := range t.properties {
+		p := p.(*Type)
+		if !p.ruled {
+			continue
+		}
+		// Members that rules above cannot name have rules of their own
+		// nevertheless, unless their type cannot be named.
+		var below *apiservercel.DeclType
+		if escaped, ok := apiservercel.Escape(name); !ok {
+			below = p.declaration()
+		} else if decl != nil && decl.Fields[escaped] != nil {
+			below = decl.Fields[escaped].Type
+		}
+		if below == nil {
+			continue
+		}
+		if r.properties == nil {
+			r.properties = map[string]*Rules{}
+		}
+		r.properties[name] = newRules(p, below)
+	}
+	return r
+}
+
+// Check is what rules are applied with.
+type Check struct {
+	// Budget is what is left of what rules may cost; below 0 nothing more is
+	// evaluated.
+	Budget int64
+	// Warn takes what is wrong with values that are as they were.
+	Warn func(err *field.Error)
+}
+
+// Validate returns which rules a value breaks. old is what the value was, nil if
+// it is new. What correlation says is as it was may go on breaking rules.
+func (r *Rules) Validate(ctx context.Context, path *field.Path, v, old any, correlation *common.CorrelatedObject, check *Check) field.ErrorList {
+	e := &evaluation{ctx: ctx, check: check}
+	e.value(r, path, v, old, unchanged{now: correlation})
+	return e.errs
+}
+
+// evaluation applies rules to one object.
+type evaluation struct {
+	ctx   context.Context
+	check *Check
+	errs  field.ErrorList
+}
+
+// unchanged says whether a value is as it was: by itself, or if it cannot be
+// told from others, because what it is in is.
+type unchanged struct{ now, above *common.CorrelatedObject }
+
+func (u unchanged) holds() bool {
+	if u.now != nil {
+		return u.now.CachedDeepEqual()
+	}
+	return u.above.CachedDeepEqual()
+}
+
+func (u unchanged) key(name string) unchanged {
+	switch {
+	case u.now == nil:
+		return u
+	case u.above == nil && (name == "apiVersion" || name == "kind"):
+		// Both objects have been converted: what they were cannot be seen.
+		return unchanged{}
+	}
+	return unchanged{now: u.now.Key(name), above: u.now}
+}
+
+func (u unchanged) index(i int) unchanged {
+	if u.now == nil {
+		return u
+	}
+	return unchanged{now: u.now.Index(i), above: u.now}
+}
+
+func (e *evaluation) value(r *Rules, path *field.Path, v, old any, u unchanged) {
+	if r == nil || v == nil || e.check.Budget < 0 {
+		return
+	}
+	e.rules(r, path, v, old, u)
+	switch v := v.(type) {
+	case []any:
+		if r.items == nil {
+			return
+		}
+		before, _ := old.([]any)
+		// Only items with keys can be told from others.
+		known := common.MakeMapList(r.t, before)
+		for i, item := range v {
+			if e.check.Budget < 0 {
+				return
+			}
+			e.value(r.items, path.Index(i), item, known.Get(item), u.index(i))
+		}
+	case map[string]any:
+		e.members(r, path, v, old, u)
+	}
+}
+
+func (e *evaluation) members(r *Rules, path *field.Path, v map[string]any, old any, u unchanged) {
+	before, _ := old.(map[string]any)
+	kind := r.t.XMapType()
+	if kind != "" && kind != "granular" && kind != "atomic" {
+		before = nil
+	}
+	if r.other == nil && len(r.properties) == 0 {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		if e.check.Budget < 0 {
+			return
+		}
+		if r.other != nil {
+			e.value(r.other, path.Key(name), v[name], before[name], u.key(name))
+		}
+		if p := r.properties[name]; p != nil {
+			e.value(p, path.Child(name), v[name], before[name], u.key(name))
+		}
+	}
+}
+
+// overBudget is said once, where the budget ends.
+const overBudget = "validation failed due to running out of cost budget, no further validation rules will be run"
+
+// rules applies those of a value itself.
+func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) {
+	if len(r.t.props.XValidations) == 0 {
+		return
+	}
+	r.once.Do(func() {
+		r.programs, r.err = compile(r.t, r.decl, func(string) bool { return true })
+		for i := range r.programs {
+			r.usesOld = r.usesOld || r.programs[i].UsesOld
+		}
+	})
+	kind := r.t.props.Type
+	add := func(text string) { e.errs = append(e.errs, field.Invalid(path, kind, text)) }
+	if r.err != nil {
+		add(fmt.Sprintf("rule compiler initialization error: %v", r.err))
+		return
+	}
+	if e.check.Budget <= 0 {
+		add(overBudget)
+		e.check.Budget = -1
+		return
+	}
+	switch was := old.(type) {
+	case map[string]any:
+		if was == nil {
+			old = nil
+		}
+	case []any:
+		if was == nil {
+			old = nil
+		}
+	}
+	t := r.t
+	if t.resource != nil {
+		t = t.resource
+	}
+	plain, optional := variables(t, v, old, r.usesOld)
+	for i := range r.programs {
+		p := &r.programs[i]
+		if p.Error != nil {
+			add(fmt.Sprintf("rule compile error: %v", p.Error))
+			continue
+		}
+		isOptional := p.rule.OptionalOldSelf != nil && *p.rule.OptionalOldSelf
+		if p.program == nil || p.UsesOld && old == nil && !isOptional {
+			continue
+		}
+		vars := plain
+		if isOptional {
+			vars = optional
+		}
+		if !e.rule(r, p, path, v, vars, plain, u) {
+			e.check.Budget = -1
+			return
+		}
+	}
+}
+
+// rule applies one rule, and reports whether others may follow.
+func (e *evaluation) rule(r *Rules, p *Program, path *field.Path, v any, vars, plain *activation, u unchanged) (goOn bool) {
+	kind := r.t.props.Type
+	add := func(text string) { e.errs = append(e.errs, field.Invalid(path, kind, text)) }
+	result, cost, err := e.run(p.program, vars)
+	switch {
+	case cost == nil:
+		add(fmt.Sprintf("runtime cost could not be calculated for validation rule: %v, no further validation rules will be run", name(&p.rule)))
+		return false
+	case *cost > math.MaxInt64 || int64(*cost) > e.check.Budget:
+		add(overBudget)
+		return false
+	}
+	e.check.Budget -= int64(*cost)
+	switch {
+	case err != nil && strings.HasPrefix(err.Error(), "no such overload"):
+		// Only values whose type is not known before come so far.
+		add(fmt.Sprintf("'%v': call arguments did not match a supported operator, function or macro signature for rule: %v", err, name(&p.rule)))
+		return true
+	case err != nil && strings.HasPrefix(err.Error(), "operation cancelled: actual cost limit exceeded"):
+		add(fmt.Sprintf("'%v': no further validation rules will be run due to call cost exceeds limit for rule: %v", err, name(&p.rule)))
+		return false
+	case err != nil:
+		add(fmt.Sprintf("%v evaluating rule: %v", err, name(&p.rule)))
+		return true
+	case result == types.True:
+		return true
+	}
+	at := path
+	if p.path != "" {
+		at = at.Child(p.path)
+	}
+	report := func(err *field.Error) {
+		if p.UsesOld || !u.holds() {
+			e.errs = append(e.errs, err)
+		} else if e.check.Warn != nil {
+			e.check.Warn(err)
+		}
+	}
+	text := strings.TrimSpace(p.rule.Message)
+	if p.rule.Message == "" {
+		text = "failed rule: " + name(&p.rule)
+	}
+	if p.message != nil {
+		said, problem := e.message(p, plain)
+		switch {
+		case problem != nil:
+			report(problem(at, kind))
+			return false
+		case said != "":
+			text = said
+		}
+	}
+	if kind == "object" || kind == "array" {
+		v = field.OmitValueType{}
+	}
+	report(reasoned(at, v, text, p.rule.Reason))
+	return true
+}
+
+// run evaluates an expression; a cost of nil means that it is not known.
+func (e *evaluation) run(p celgo.Program, vars *activation) (ref.Val, *uint64, error) {
+	result, details, err := p.ContextEval(e.ctx, vars)
+	if details == nil {
+		return nil, nil, err
+	}
+	return result, details.ActualCost(), err
+}
+
+// message evaluates the expression of a message. It returns "" if that fails,
+// and a problem if nothing may be evaluated any more.
+func (e *evaluation) message(p *Program, vars *activation) (string, func(*field.Path, string) *field.Error) {
+	text := p.rule.MessageExpression
+	problem := func(said string) func(*field.Path, string) *field.Error {
+		return func(path *field.Path, kind string) *field.Error { return field.Invalid(path, kind, said) }
+	}
+	result, cost, err := e.run(p.message, vars)
+	switch {
+	case cost == nil:
+		said := fmt.Errorf("runtime cost could not be calculated for messageExpression: %q", text)
+		return "", func(path *field.Path, _ string) *field.Error { return field.InternalError(path, said) }
+	case *cost > math.MaxInt64 || int64(*cost) > e.check.Budget:
+		return "", problem("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run")
+	case err != nil && strings.HasPrefix(err.Error(), "operation cancelled: actual cost limit exceeded"):
+		return "", problem(fmt.Sprintf("no further validation rules will be run due to call cost exceeds limit for messageExpression: %q", text))
+	}
+	e.check.Budget -= int64(*cost)
+	if err != nil {
+		return "", nil
+	}
+	said, _ := result.Value().(string)
+	said = strings.TrimSpace(said)
+	if len(said) > maxMessage || strings.Contains(said, "\n") {
+		return "", nil
+	}
+	return said, nil
+}
+
+// reasoned makes the error that a rule asks for.
+func reasoned(path *field.Path, v any, text string, reason *apiextensions.FieldValueErrorReason) *field.Error {
+	if reason != nil {
+		switch *reason {
+		case apiextensions.FieldValueForbidden:
+			return field.Forbidden(path, text)
+		case apiextensions.FieldValueRequired:
+			return field.Required(path, text)
+		case apiextensions.FieldValueDuplicate:
+			return field.Duplicate(path, v)
+		}
+	}
+	return field.Invalid(path, v, text)
+}
+
+// name is what a rule is called in errors.
+func name(r *apiextensions.ValidationRule) string {
+	if r.Message != "" {
+		return strings.TrimSpace(r.Message)
+	}
+	return strings.TrimSpace(r.Rule)
+}
+
+// activation is the variables of a rule.
+type activation struct{ self, old ref.Val }
+
+// variables returns those of rules with oldSelf as it is, and as an optional.
+func variables(t *Type, v, old any, usesOld bool) (plain, optional *activation) {
+	plain = &activation{self: common.UnstructuredToVal(v, t)}
+	if !usesOld {
+		return plain, plain
+	}
+	optional = &activation{self: plain.self, old: types.OptionalNone}
+	if old != nil {
+		plain.old = common.UnstructuredToVal(old, t)
+		optional.old = types.OptionalOf(plain.old)
+	}
+	return plain, optional
+}
+
+// ResolveName implements interpreter.Activation.
+func (a *activation) ResolveName(name string) (any, bool) {
+	switch name {
+	case selfName:
+		return a.self, true
+	case oldName:
+		return a.old, a.old != nil
+	}
+	return nil, false
+}
+
+// Parent implements interpreter.Activation.
+func (a *activation) Parent() interpreter.Activation { return nil }

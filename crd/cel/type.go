@@ -1,0 +1,259 @@
+// Package cel is the rules of schemas: x-kubernetes-validations, in the
+// Common Expression Language.
+//
+// A Type is a schema as rules see it. Compile checks the rules of one, and says
+// what they may cost, for who judges a definition; Rules applies those of a
+// schema, and of everything below it, to objects. Programs are made when a value
+// first reaches their rule.
+package cel
+
+import (
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation"
+	apiservercel "k8s.io/apiserver/pkg/cel"
+	"k8s.io/apiserver/pkg/cel/common"
+)
+
+// Type is a schema as rules see it: what it says of the form of values. It is
+// never changed.
+type Type struct {
+	props      *apiextensions.JSONSchemaProps
+	properties map[string]common.Schema
+	items      *Type
+	// other is the type of the values of a map.
+	other    *Type
+	fallback any
+	enum     []any
+	// resource is the type with the metadata that every resource has, if this is
+	// one.
+	resource *Type
+	// ruled tells that there are rules here or below.
+	ruled bool
+}
+
+var _ common.Schema = (*Type)(nil)
+
+// NewType makes the type of a schema; resource tells that values are objects of
+// their own, or as good as.
+func NewType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
+	if props == nil {
+		return nil
+	}
+	t := &Type{props: props, ruled: len(props.XValidations) > 0}
+	if props.Default != nil {
+		_ = utiljson.Unmarshal(props.Default.Raw, &t.fallback)
+	}
+	for i := range props.Enum {
+		var v any
+		_ = utiljson.Unmarshal(props.Enum[i].Raw, &v)
+		t.enum = append(t.enum, v)
+	}
+	if len(props.Properties) > 0 {
+		t.properties = make(map[string]common.Schema, len(props.Properties))
+		for name := range props.Properties {
+			p := props.Properties[name]
+			below := NewType(&p, p.XEmbeddedResource)
+			t.properties[name], t.ruled = below, t.ruled || below.ruled
+		}
+	}
+	if props.Items != nil && props.Items.Schema != nil {
+		t.items = NewType(props.Items.Schema, props.Items.Schema.XEmbeddedResource)
+		t.ruled = t.ruled || t.items.ruled
+	}
+	if a := props.AdditionalProperties; a != nil && a.Schema != nil {
+		t.other = NewType(a.Schema, a.Schema.XEmbeddedResource)
+		t.ruled = t.ruled || t.other.ruled
+	}
+	if resource {
+		t.resource = t.withMeta()
+	}
+	return t
+}
+
+// maxName bounds the names of objects, and so what rules on them cost.
+const maxName = int64(validation.DNS1123SubdomainMaxLength)
+
+// withMeta returns the type with what rules know of the metadata of a resource:
+// its kind, version and names.
+func (t *Type) withMeta() *Type {
+	out := *t
+	out.items = nil
+	out.properties = make(map[string]common.Schema, len(t.properties)+3)
+	for name, p := range t.properties {
+		out.properties[name] = p
+	}
+	text := func(max int64) *Type {
+		p := &apiextensions.JSONSchemaProps{Type: "string"}
+		if max > 0 {
+			p.MaxLength = &max
+		}
+		return &Type{props: p}
+	}
+	names := map[string]common.Schema{"name": text(maxName), "generateName": text(maxName - 1)}
+	complete := t.hasProperty("kind", "string") && t.hasProperty("apiVersion", "string") && t.hasProperty("metadata", "object")
+	if meta, ok := t.properties["metadata"].(*Type); ok {
+		complete = complete && meta.hasProperty("name", "string") && meta.hasProperty("generateName", "string")
+		for name, p := range names {
+			own, ok := meta.properties[name].(*Type)
+			if ok && own.props.MaxLength != nil && *own.props.MaxLength < *p.MaxLength() {
+				names[name] = text(*own.props.MaxLength)
+			}
+		}
+	}
+	if complete {
+		return t
+	}
+	out.properties["kind"], out.properties["apiVersion"] = text(0), text(0)
+	out.properties["metadata"] = &Type{props: &apiextensions.JSONSchemaProps{Type: "object"}, properties: names}
+	return &out
+}
+
+func (t *Type) hasProperty(name, kind string) bool {
+	p, ok := t.properties[name]
+	return ok && p.Type() == kind
+}
+
+// declaration returns what the language knows of the type, nil if values of it
+// cannot be named in rules.
+func (t *Type) declaration() *apiservercel.DeclType { return common.SchemaDeclType(t, t.resource != nil) }
+
+// Type implements common.Schema, as everything below.
+func (t *Type) Type() string { return t.props.Type }
+
+// Format returns the format of strings.
+func (t *Type) Format() string { return t.props.Format }
+
+// Items returns the type of the items of a list.
+func (t *Type) Items() common.Schema {
+	if t.items == nil {
+		return nil
+	}
+	return t.items
+}
+
+// Properties returns the types of the members that are named.
+func (t *Type) Properties() map[string]common.Schema { return t.properties }
+
+// AdditionalProperties returns the type of the values of a map.
+func (t *Type) AdditionalProperties() common.SchemaOrBool {
+	if t.props.AdditionalProperties == nil {
+		return nil
+	}
+	return other{t}
+}
+
+// other is what the members of an object are that are not named.
+type other struct{ t *Type }
+
+// Schema implements common.SchemaOrBool.
+func (o other) Schema() common.Schema {
+	if o.t.other == nil {
+		return nil
+	}
+	return o.t.other
+}
+
+// Allows implements common.SchemaOrBool.
+func (o other) Allows() bool { return o.t.other != nil || o.t.props.AdditionalProperties.Allows }
+
+// WithTypeAndObjectMeta returns the type of the resource that values are.
+func (t *Type) WithTypeAndObjectMeta() common.Schema {
+	if t.resource == nil {
+		return t.withMeta()
+	}
+	return t.resource
+}
+
+// Default returns the default value.
+func (t *Type) Default() any { return t.fallback }
+
+// Enum returns the values that are allowed.
+func (t *Type) Enum() []any { return t.enum }
+
+// Pattern returns that of strings.
+func (t *Type) Pattern() string { return t.props.Pattern }
+
+// Minimum returns the lower bound of numbers.
+func (t *Type) Minimum() *float64 { return t.props.Minimum }
+
+// IsExclusiveMinimum tells that the lower bound is none of the values.
+func (t *Type) IsExclusiveMinimum() bool { return t.props.ExclusiveMinimum }
+
+// Maximum returns the upper bound of numbers.
+func (t *Type) Maximum() *float64 { return t.props.Maximum }
+
+// IsExclusiveMaximum tells that the upper bound is none of the values.
+func (t *Type) IsExclusiveMaximum() bool { return t.props.ExclusiveMaximum }
+
+// MultipleOf returns what numbers are multiples of.
+func (t *Type) MultipleOf() *float64 { return t.props.MultipleOf }
+
+// MinItems bounds lists.
+func (t *Type) MinItems() *int64 { return t.props.MinItems }
+
+// MaxItems bounds lists.
+func (t *Type) MaxItems() *int64 { return t.props.MaxItems }
+
+// MinLength bounds strings.
+func (t *Type) MinLength() *int64 { return t.props.MinLength }
+
+// MaxLength bounds strings.
+func (t *Type) MaxLength() *int64 { return t.props.MaxLength }
+
+// MinProperties bounds objects.
+func (t *Type) MinProperties() *int64 { return t.props.MinProperties }
+
+// MaxProperties bounds objects.
+func (t *Type) MaxProperties() *int64 { return t.props.MaxProperties }
+
+// Required returns the members that must be there.
+func (t *Type) Required() []string { return t.props.Required }
+
+// Nullable tells that null is a value.
+func (t *Type) Nullable() bool { return t.props.Nullable }
+
+// UniqueItems is never set: definitions may not.
+func (t *Type) UniqueItems() bool { return false }
+
+// AllOf, AnyOf, OneOf and Not have no rules in them.
+func (t *Type) AllOf() []common.Schema { return nil }
+
+// AnyOf implements common.Schema.
+func (t *Type) AnyOf() []common.Schema { return nil }
+
+// OneOf implements common.Schema.
+func (t *Type) OneOf() []common.Schema { return nil }
+
+// Not implements common.Schema.
+func (t *Type) Not() common.Schema { return nil }
+
+// IsXIntOrString tells that values are numbers or strings.
+func (t *Type) IsXIntOrString() bool { return t.props.XIntOrString }
+
+// IsXEmbeddedResource tells that values are resources.
+func (t *Type) IsXEmbeddedResource() bool { return t.props.XEmbeddedResource }
+
+// IsXPreserveUnknownFields tells that members which are not named are kept.
+func (t *Type) IsXPreserveUnknownFields() bool {
+	return t.props.XPreserveUnknownFields != nil && *t.props.XPreserveUnknownFields
+}
+
+// XValidations has nothing: who wants the rules has the schema.
+func (t *Type) XValidations() []common.ValidationRule { return nil }
+
+// XListType returns what a list is: atomic, set or map.
+func (t *Type) XListType() string { return deref(t.props.XListType) }
+
+// XMapType returns what an object is: granular or atomic.
+func (t *Type) XMapType() string { return deref(t.props.XMapType) }
+
+// XListMapKeys returns the keys of a list that is a map.
+func (t *Type) XListMapKeys() []string { return t.props.XListMapKeys }
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,205 @@
+// Package crd serves custom resources: a CustomResourceDefinition becomes a
+// resource.Definition, and then takes the ordinary path.
+//
+// # What a definition costs
+//
+// A Definition holds names and functions, not schemas. The stored bytes of the
+// CustomResourceDefinition, which the cache has anyway, are decoded when
+// somebody first writes or reads an object; what is made of a schema is shared
+// by all definitions with an equal one, and given back when it has not been used
+// for long (schemas.go). There is no goroutine, timer or watch a definition.
+//
+// # The life of a definition
+//
+// Server follows the stored definitions in one goroutine: it decides on names,
+// changes the catalog, and only then says that a definition is established. A
+// request for a resource that the catalog does not have waits until everything
+// that has been acknowledged is in it, so that who creates a definition can use
+// it at once, on any server.
+package crd
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/apikeel/kelson/crd/rules"
+	"github.com/apikeel/kelson/resource"
+)
+
+// The group of definitions, and the finalizer that keeps one until its objects
+// are gone.
+const (
+	Group     = "apiextensions.k8s.io"
+	Resource  = "customresourcedefinitions"
+	finalizer = "customresourcecleanup.apiextensions.k8s.io"
+)
+
+// Definitions is the group of CustomResourceDefinitions.
+func Definitions() resource.Group {
+	v := resource.Version{
+		Name:    "v1",
+		New:     func() resource.Object { return &apiextensions.CustomResourceDefinition{} },
+		NewList: func() runtime.Object { return &apiextensions.CustomResourceDefinitionList{} },
+		Default: resource.DefaultFunc(setDefaults),
+	}
+	main := resource.Rules[*apiextensions.CustomResourceDefinition]{
+		PrepareCreate: prepareCreate,
+		PrepareUpdate: prepareUpdate,
+		Validate: func(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
+			return rules.Validate(ctx, crd)
+		},
+		ValidateUpdate: func(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+			return rules.ValidateUpdate(ctx, crd, old)
+		},
+		Warnings: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) []string {
+			return rules.Warnings(crd, old)
+		},
+		Generation: func(crd, old *apiextensions.CustomResourceDefinition) bool {
+			return !equalSpecs(&crd.Spec, &old.Spec)
+		},
+		BeforeDelete: beforeDelete,
+	}.Strategy()
+	status := resource.Rules[*apiextensions.CustomResourceDefinition]{
+		PrepareUpdate: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) {
+			status := crd.Status
+			meta := crd.ObjectMeta
+			*crd = *old.DeepCopy()
+			crd.Status = status
+			crd.ResourceVersion, crd.ManagedFields = meta.ResourceVersion, meta.ManagedFields
+		},
+		ValidateUpdate: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+			return rules.ValidateStatusUpdate(crd, old)
+		},
+	}.Strategy()
+	return resource.Group{Name: Group, Resources: []resource.Definition{{
+		Group: Group, Resource: Resource, Kind: "CustomResourceDefinition",
+		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
+		Versions: []resource.Version{v}, StoreJSON: true,
+		Strategy:     main,
+		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Columns:      columns(),
+		Cells:        resource.CellsFunc(cells),
+	}}}
+}
+
+// setDefaults fills in what a definition leaves out.
+func setDefaults(crd *apiextensions.CustomResourceDefinition) {
+	names := &crd.Spec.Names
+	if names.Singular == "" {
+		names.Singular = strings.ToLower(names.Kind)
+	}
+	if names.ListKind == "" && names.Kind != "" {
+		names.ListKind = names.Kind + "List"
+	}
+	if crd.Spec.Conversion == nil {
+		crd.Spec.Conversion = &apiextensions.CustomResourceConversion{}
+	}
+	if crd.Spec.Conversion.Strategy == "" {
+		crd.Spec.Conversion.Strategy = apiextensions.NoneConverter
+	}
+	if hook := crd.Spec.Conversion.Webhook; hook != nil && hook.ClientConfig != nil && hook.ClientConfig.Service != nil && hook.ClientConfig.Service.Port == nil {
+		hook.ClientConfig.Service.Port = ptr.To[int32](443)
+	}
+}
+
+func prepareCreate(_ context.Context, crd *apiextensions.CustomResourceDefinition) {
+	crd.Status = apiextensions.CustomResourceDefinitionStatus{}
+	rememberStored(crd)
+}
+
+func prepareUpdate(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) {
+	crd.Status = *old.Status.DeepCopy()
+	rememberStored(crd)
+}
+
+// rememberStored notes that objects may be stored in the storage version.
+func rememberStored(crd *apiextensions.CustomResourceDefinition) {
+	for i := range crd.Spec.Versions {
+		if v := &crd.Spec.Versions[i]; v.Storage && !slices.Contains(crd.Status.StoredVersions, v.Name) {
+			crd.Status.StoredVersions = append(crd.Status.StoredVersions, v.Name)
+		}
+	}
+}
+
+// beforeDelete keeps a definition until its objects are gone.
+func beforeDelete(crd *apiextensions.CustomResourceDefinition) {
+	if !slices.Contains(crd.Finalizers, finalizer) {
+		crd.Finalizers = append(crd.Finalizers, finalizer)
+	}
+	setCondition(&crd.Status, apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.Terminating, Status: apiextensions.ConditionTrue, Reason: "InstanceDeletionPending",
+		Message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+	}, metav1.Now())
+}
+
+func columns() []resource.Column {
+	meta := metav1.ObjectMeta{}.SwaggerDoc()
+	return []resource.Column{
+		{Name: "Name", Type: "string", Format: "name", Description: meta["name"]},
+		{Name: "Scope", Type: "string", Description: "Cluster/Namespaced"},
+		{Name: "Versions", Type: "string", Description: "Served versions"},
+		{Name: "Created At", Type: "date", Description: meta["creationTimestamp"]},
+		{Name: "Group", Type: "string", Priority: 1, Description: "API group"},
+		{Name: "Kind", Type: "string", Priority: 1, Description: "CustomResource kind"},
+		{Name: "ShortNames", Type: "string", Priority: 1, Description: "Short names"},
+		{Name: "Established", Type: "boolean", Priority: 1, Description: "Established status"},
+	}
+}
+
+func cells(crd *apiextensions.CustomResourceDefinition) []any {
+	var versions []string
+	for i := range crd.Spec.Versions {
+		if v := &crd.Spec.Versions[i]; v.Served {
+			name := v.Name
+			if v.Storage {
+				name += "(storage)"
+			}
+			versions = append(versions, name)
+		}
+	}
+	return []any{
+		crd.Name, string(crd.Spec.Scope), strings.Join(versions, ","), crd.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z07:00"),
+		crd.Spec.Group, crd.Spec.Names.Kind, strings.Join(crd.Spec.Names.ShortNames, ","), isTrue(&crd.Status, apiextensions.Established),
+	}
+}
+
+// condition returns a condition of a definition, nil if there is none.
+func condition(status *apiextensions.CustomResourceDefinitionStatus, t apiextensions.CustomResourceDefinitionConditionType) *apiextensions.CustomResourceDefinitionCondition {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == t {
+			return &status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func isTrue(status *apiextensions.CustomResourceDefinitionStatus, t apiextensions.CustomResourceDefinitionConditionType) bool {
+	c := condition(status, t)
+	return c != nil && c.Status == apiextensions.ConditionTrue
+}
+
+// setCondition sets a condition; the time is that of the last change of its
+// status.
+func setCondition(status *apiextensions.CustomResourceDefinitionStatus, c apiextensions.CustomResourceDefinitionCondition, now metav1.Time) {
+	c.LastTransitionTime = metav1.NewTime(now.UTC().Truncate(1e9))
+	old := condition(status, c.Type)
+	if old == nil {
+		status.Conditions = append(status.Conditions, c)
+		return
+	}
+	if old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	*old = c
+}
+
+func dropCondition(status *apiextensions.CustomResourceDefinitionStatus, t apiextensions.CustomResourceDefinitionConditionType) {
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c apiextensions.CustomResourceDefinitionCondition) bool { return c.Type == t })
+}

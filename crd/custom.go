@@ -1,0 +1,273 @@
+package crd
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+)
+
+// custom is a definition that is served: what its functions need.
+type custom struct {
+	server *Server
+	name   string // of the CustomResourceDefinition
+	group  string
+	kind   string
+	hub    string
+	// schemas of the versions, by name.
+	schemas map[string]*lazySchema
+	// status tells which versions have the subresource.
+	status map[string]bool
+	scale  map[string]*apiextensions.CustomResourceSubresourceScale
+	// renames tells that versions differ by their names and schemas only.
+	renames bool
+}
+
+// versionOf returns the version whose rules a write must fulfil: that of the
+// request, if objects of it look the same as stored ones.
+func (c *custom) versionOf(ctx context.Context) string {
+	if v := request.From(ctx).Version; c.renames && c.schemas[v] != nil {
+		return v
+	}
+	return c.hub
+}
+
+// define makes the definition of a custom resource. It keeps nothing of crd but
+// strings; stored is what it was decoded from.
+func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []byte) resource.Definition {
+	c := &custom{
+		server: s, name: crd.Name, group: crd.Spec.Group, kind: crd.Status.AcceptedNames.Kind,
+		schemas: map[string]*lazySchema{}, status: map[string]bool{}, scale: map[string]*apiextensions.CustomResourceSubresourceScale{},
+	}
+	names := &crd.Status.AcceptedNames
+	def := resource.Definition{
+		Group: crd.Spec.Group, Resource: names.Plural, Singular: names.Singular, Kind: names.Kind, ListKind: names.ListKind,
+		ShortNames: slices.Clone(names.ShortNames), Categories: slices.Clone(names.Categories),
+		Namespaced: crd.Spec.Scope == apiextensions.NamespaceScoped,
+		StorageKey: crd.Spec.Group + "/" + names.Plural, StoreJSON: true,
+	}
+	versions := slices.Clone(crd.Spec.Versions)
+	slices.SortStableFunc(versions, func(a, b apiextensions.CustomResourceDefinitionVersion) int {
+		return version.CompareKubeAwareVersionStrings(b.Name, a.Name)
+	})
+	convert := s.converter(crd)
+	for i := range versions {
+		v := &versions[i]
+		if v.Storage {
+			c.hub, def.Hub = v.Name, v.Name
+		}
+		c.schemas[v.Name] = &lazySchema{server: s, stored: stored, version: v.Name}
+		if v.Subresources != nil {
+			c.status[v.Name] = v.Subresources.Status != nil
+			c.scale[v.Name] = v.Subresources.Scale
+		}
+		def.Versions = append(def.Versions, c.version(v))
+	}
+	for i := range def.Versions {
+		conversions(&def.Versions[i], convert, c.group, c.hub)
+	}
+	c.renames = !convert.dear()
+	c.selectable(&def, versions)
+	def.Strategy = c.strategy()
+	c.subresources(&def)
+	c.table(&def, versions)
+	if !crd.DeletionTimestamp.IsZero() {
+		def.Gate = func(verb string) error { return errTerminating(&def, verb) }
+	}
+	return def
+}
+
+func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion) resource.Version {
+	apiVersion := c.group + "/" + v.Name
+	out := resource.Version{
+		Name: v.Name, Off: !v.Served,
+		New: func() resource.Object {
+			return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": c.kind}}
+		},
+		NewList: func() runtime.Object { return &unstructured.UnstructuredList{} },
+		Default: func(obj resource.Object) { c.complete(obj, v.Name) },
+		Prune:   func(obj resource.Object, how resource.Pruning) ([]string, error) { return c.prune(obj, v.Name, how) },
+		Schema:  func() *spec.Schema { return c.openAPI(v.Name) },
+	}
+	if v.Deprecated {
+		out.Deprecation = fmt.Sprintf("%s %s is deprecated", apiVersion, c.kind)
+		if v.DeprecationWarning != nil {
+			out.Deprecation = *v.DeprecationWarning
+		}
+	}
+	return out
+}
+
+// content returns the map that an object is.
+func content(obj runtime.Object) map[string]any { return obj.(*unstructured.Unstructured).Object }
+
+// complete fills in defaults.
+func (c *custom) complete(obj resource.Object, version string) {
+	if s, err := c.schemas[version].get(); err == nil {
+		s.Default(content(obj))
+	}
+}
+
+// prune takes out what the schema of a version does not know.
+func (c *custom) prune(obj resource.Object, version string, how resource.Pruning) ([]string, error) {
+	s, err := c.schemas[version].get()
+	if err != nil {
+		return nil, err
+	}
+	unknown := s.Prune(content(obj), how == resource.PruneReporting)
+	more, problem := s.Coerce(content(obj), how == resource.PruneStored)
+	if problem != nil {
+		return nil, problem
+	}
+	if how != resource.PruneReporting {
+		return nil, nil
+	}
+	unknown = append(unknown, more...)
+	slices.Sort(unknown)
+	return unknown, nil
+}
+
+// strategy is how objects are written.
+func (c *custom) strategy() resource.Strategy {
+	return resource.Strategy{
+		PrepareCreate: func(ctx context.Context, obj resource.Object) {
+			if c.status[c.versionOf(ctx)] {
+				delete(content(obj), "status")
+			}
+		},
+		PrepareUpdate: func(ctx context.Context, obj, old resource.Object) {
+			if !c.status[c.versionOf(ctx)] {
+				return
+			}
+			if was, ok := content(old)["status"]; ok {
+				content(obj)["status"] = was
+			} else {
+				delete(content(obj), "status")
+			}
+		},
+		Generation: func(obj, old resource.Object) bool {
+			leave := []string{"metadata", "apiVersion", "kind"}
+			if c.status[c.hub] {
+				leave = append(leave, "status")
+			}
+			return !equality.Semantic.DeepEqual(without(content(obj), leave), without(content(old), leave))
+		},
+		Validate: func(ctx context.Context, obj resource.Object) field.ErrorList {
+			return c.validate(ctx, obj, nil)
+		},
+		ValidateUpdate: func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+			return c.validate(ctx, obj, old)
+		},
+	}
+}
+
+func without(obj map[string]any, names []string) map[string]any {
+	out := maps.Clone(obj)
+	for _, name := range names {
+		delete(out, name)
+	}
+	return out
+}
+
+// validate checks an object against the schema.
+func (c *custom) validate(ctx context.Context, obj, old resource.Object) field.ErrorList {
+	s, err := c.schemas[c.versionOf(ctx)].get()
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	var errs field.ErrorList
+	if old == nil {
+		errs = s.Validate(content(obj))
+	} else {
+		errs = s.ValidateUpdate(content(obj), content(old))
+	}
+	var was map[string]any
+	if old != nil {
+		was = content(old)
+	}
+	// Rules are not asked about values that break the schema.
+	if len(errs) == 0 {
+		errs = s.ValidateRules(ctx, content(obj), was)
+	}
+	return errs
+}
+
+// subresources adds status and scale.
+func (c *custom) subresources(def *resource.Definition) {
+	if c.status[c.hub] {
+		def.Subresources = append(def.Subresources, resource.Subresource{Name: "status", Part: &resource.Strategy{
+			PrepareUpdate: func(_ context.Context, obj, old resource.Object) {
+				// Only the status may change, and what the server keeps.
+				now := content(obj)
+				next := maps.Clone(content(old))
+				if status, ok := now["status"]; ok {
+					next["status"] = status
+				} else {
+					delete(next, "status")
+				}
+				fields, rv := obj.GetManagedFields(), obj.GetResourceVersion()
+				clear(now)
+				maps.Copy(now, runtime.DeepCopyJSON(next))
+				obj.SetManagedFields(fields)
+				obj.SetResourceVersion(rv)
+			},
+			ValidateUpdate: func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+				return c.validate(ctx, obj, old)
+			},
+		}})
+	}
+	if scale := c.scale[c.hub]; scale != nil {
+		def.Subresources = append(def.Subresources, scaleSubresource(scale))
+	}
+}
+
+// selectable adds the fields that selectors can name.
+func (c *custom) selectable(def *resource.Definition, versions []apiextensions.CustomResourceDefinitionVersion) {
+	known := map[string]bool{}
+	for i := range versions {
+		names := map[string]string{}
+		for _, f := range versions[i].SelectableFields {
+			path := strings.TrimPrefix(f.JSONPath, ".")
+			names[path] = path
+			if known[path] {
+				continue
+			}
+			known[path] = true
+			steps := strings.Split(path, ".")
+			def.Fields = append(def.Fields, resource.Field{Path: path, Get: func(obj resource.Object) string {
+				v, ok, err := unstructured.NestedFieldNoCopy(content(obj), steps...)
+				if !ok || err != nil || v == nil {
+					return ""
+				}
+				return fmt.Sprint(v)
+			}})
+		}
+		def.Versions[i].FieldNames = names
+	}
+	if len(known) == 0 {
+		for i := range def.Versions {
+			def.Versions[i].FieldNames = nil
+		}
+	}
+}
+
+// openAPI returns the schema that clients see.
+func (c *custom) openAPI(version string) *spec.Schema {
+	props, err := c.schemas[version].props()
+	if err != nil || props == nil {
+		return preserved()
+	}
+	return published(props)
+}

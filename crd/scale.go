@@ -1,0 +1,75 @@
+package crd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// scaleSubresource shows the replicas of a custom resource as a Scale.
+func scaleSubresource(scale *apiextensions.CustomResourceSubresourceScale) resource.Subresource {
+	spec, status := steps(scale.SpecReplicasPath), steps(scale.StatusReplicasPath)
+	var selector []string
+	if scale.LabelSelectorPath != nil && *scale.LabelSelectorPath != "" {
+		selector = steps(*scale.LabelSelectorPath)
+	}
+	return resource.Subresource{
+		Name: "scale",
+		Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+		New:  func() resource.Object { return &autoscalingv1.Scale{} },
+		Projection: &resource.Projection{
+			Get: func(obj resource.Object) (resource.Object, error) { return getScale(obj, spec, status, selector) },
+			Set: func(_ context.Context, obj, projection resource.Object) error {
+				replicas := int64(projection.(*autoscalingv1.Scale).Spec.Replicas)
+				return unstructured.SetNestedField(content(obj), replicas, spec...)
+			},
+			Validate: func(_ context.Context, projection resource.Object) field.ErrorList {
+				if n := projection.(*autoscalingv1.Scale).Spec.Replicas; n < 0 {
+					return field.ErrorList{field.Invalid(field.NewPath("spec", "replicas"), n, "should be a non-negative integer")}
+				}
+				return nil
+			},
+			Managed: map[string]string{strings.Join(spec, "."): "spec.replicas"},
+		},
+	}
+}
+
+// steps takes a simple JSON path apart: .spec.replicas.
+func steps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
+
+func getScale(obj resource.Object, spec, status, selector []string) (resource.Object, error) {
+	object := content(obj)
+	replicas, ok, err := unstructured.NestedInt64(object, spec...)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("the spec replicas field %q does not exist", "."+strings.Join(spec, "."))
+	}
+	current, _, err := unstructured.NestedInt64(object, status...)
+	if err != nil {
+		return nil, err
+	}
+	text := ""
+	if selector != nil {
+		if text, _, err = unstructured.NestedString(object, selector...); err != nil {
+			return nil, err
+		}
+	}
+	return &autoscalingv1.Scale{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: obj.GetName(), Namespace: obj.GetNamespace(), UID: obj.GetUID(),
+			ResourceVersion: obj.GetResourceVersion(), CreationTimestamp: obj.GetCreationTimestamp(),
+		},
+		Spec:   autoscalingv1.ScaleSpec{Replicas: int32(replicas)},
+		Status: autoscalingv1.ScaleStatus{Replicas: int32(current), Selector: text},
+	}, nil
+}

@@ -1,0 +1,147 @@
+package resource
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Convert makes the ToHub or FromHub of a Version from a function on types of
+// Go.
+func Convert[From, To Object](f func(From) (To, error)) func(Object) (Object, error) {
+	return func(obj Object) (Object, error) {
+		to, err := f(obj.(From))
+		if err != nil {
+			return nil, err
+		}
+		return to, nil
+	}
+}
+
+// AlikeVersion makes a version from types whose fields have the names of those
+// of the hub, T for objects, L for lists and H for the hub: most versions that
+// another one has replaced are of this sort. defaults fills in, in the form of
+// the hub, what a client of this version may leave out. toHub and fromHub see to
+// what is not alike after all, when everything else has been copied; they must
+// not change what the objects share, maps in the metadata for example. Any of
+// the three may be nil. A version that is not stable is off.
+func AlikeVersion[T, L, H any, P interface {
+	*T
+	Object
+}, PL interface {
+	*L
+	runtime.Object
+}, PH interface {
+	*H
+	Object
+}](kind schema.GroupVersionKind, defaults func(PH), toHub func(P, PH), fromHub func(PH, P)) Version {
+	v := VersionOf[T, L, P, PL](kind.Version, nil)
+	v.Group = kind.Group
+	v.Off = strings.Contains(kind.Version, "alpha") || strings.Contains(kind.Version, "beta")
+	v.Deprecation = Deprecation(P(new(T)), kind)
+	to := func(obj P) PH {
+		hub := PH(new(H))
+		copyAlike(reflect.ValueOf(hub).Elem(), reflect.ValueOf(obj).Elem())
+		if toHub != nil {
+			toHub(obj, hub)
+		}
+		return hub
+	}
+	from := func(hub PH) P {
+		obj := P(new(T))
+		copyAlike(reflect.ValueOf(obj).Elem(), reflect.ValueOf(hub).Elem())
+		if fromHub != nil {
+			fromHub(hub, obj)
+		}
+		return obj
+	}
+	v.ToHub = func(obj Object) (Object, error) { return to(obj.(P)), nil }
+	v.FromHub = func(obj Object) (Object, error) { return from(obj.(PH)), nil }
+	if defaults != nil {
+		v.Default = func(obj Object) {
+			hub := to(obj.(P))
+			defaults(hub)
+			*obj.(P) = *from(hub)
+		}
+	}
+	return v
+}
+
+// copyAlike copies a value into one of another type that has the same form,
+// except that either may be a pointer. What the other type does not have is left
+// out.
+func copyAlike(to, from reflect.Value) {
+	switch {
+	case to.Type() == from.Type():
+		to.Set(from)
+	case from.Kind() == reflect.Pointer:
+		if from.IsNil() {
+			return
+		}
+		if to.Kind() == reflect.Pointer {
+			to.Set(reflect.New(to.Type().Elem()))
+			to = to.Elem()
+		}
+		copyAlike(to, from.Elem())
+	case to.Kind() == reflect.Pointer:
+		to.Set(reflect.New(to.Type().Elem()))
+		copyAlike(to.Elem(), from)
+	case from.Kind() == reflect.Slice:
+		if from.IsNil() {
+			return
+		}
+		to.Set(reflect.MakeSlice(to.Type(), from.Len(), from.Len()))
+		for i := range from.Len() {
+			copyAlike(to.Index(i), from.Index(i))
+		}
+	case from.Kind() == reflect.Map:
+		if from.IsNil() {
+			return
+		}
+		to.Set(reflect.MakeMapWithSize(to.Type(), from.Len()))
+		for entries := from.MapRange(); entries.Next(); {
+			key, value := reflect.New(to.Type().Key()).Elem(), reflect.New(to.Type().Elem()).Elem()
+			copyAlike(key, entries.Key())
+			copyAlike(value, entries.Value())
+			to.SetMapIndex(key, value)
+		}
+	case from.Kind() == reflect.Struct:
+		for i := range to.NumField() {
+			if f := from.FieldByName(to.Type().Field(i).Name); f.IsValid() {
+				copyAlike(to.Field(i), f)
+			}
+		}
+	default:
+		to.Set(from.Convert(to.Type()))
+	}
+}
+
+// Deprecation returns the warning for a kind that says of itself since when it
+// is deprecated, "" for others.
+func Deprecation(obj any, kind schema.GroupVersionKind) string {
+	since, ok := obj.(interface{ APILifecycleDeprecated() (major, minor int) })
+	if !ok {
+		return ""
+	}
+	major, minor := since.APILifecycleDeprecated()
+	if major == 0 && minor == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", kind.GroupVersion(), kind.Kind, major, minor)
+	if r, ok := obj.(interface{ APILifecycleRemoved() (major, minor int) }); ok {
+		if major, minor := r.APILifecycleRemoved(); major != 0 || minor != 0 {
+			text += fmt.Sprintf(", unavailable in v%d.%d+", major, minor)
+		}
+	}
+	if r, ok := obj.(interface {
+		APILifecycleReplacement() schema.GroupVersionKind
+	}); ok {
+		if by := r.APILifecycleReplacement(); !by.Empty() {
+			text += fmt.Sprintf("; use %s %s", by.GroupVersion(), by.Kind)
+		}
+	}
+	return text
+}
