@@ -62,8 +62,10 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 	catalog := h.catalog()
 	switch {
 	case parts[0] == "api" && len(parts) == 1, parts[0] == "apis" && len(parts) == 1:
-		if parts[0] == "api" && r.Method != http.MethodGet {
-			return true, methodNotAllowed()
+		if parts[0] == "api" {
+			if err := routable(r); err != nil {
+				return true, err
+			}
 		}
 		return true, h.serveRoot(w, r, catalog, parts[0])
 	case parts[0] == "apis" && len(parts) == 2:
@@ -89,8 +91,8 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 		if !ok {
 			return false, nil
 		}
-		if r.Method != http.MethodGet {
-			return true, methodNotAllowed()
+		if err := routable(r); err != nil {
+			return true, err
 		}
 		return true, h.serve(w, r, catalog, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, v) })
 	}
@@ -248,7 +250,7 @@ func resources(v *resource.ServedVersion) []metav1.APIResource {
 			Name: d.Resource, SingularName: d.Singular, Namespaced: d.Namespaced, Kind: d.Kind,
 			Verbs: slices.Sorted(slices.Values(d.Verbs)), ShortNames: d.ShortNames, Categories: d.Categories,
 		}
-		if d.Answer == nil {
+		if !d.Virtual() {
 			r.StorageVersionHash = storageVersionHash(d)
 		}
 		list = append(list, r)

@@ -128,8 +128,27 @@ func send(w http.ResponseWriter, r *http.Request, body []byte) error {
 // else can be told.
 func ignoreClient(error) error { return nil }
 
-func methodNotAllowed() error {
-	return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false)
+// routable refuses methods other than GET, and an Accept header that names no
+// format that is known, whatever else it wants of it.
+func routable(r *http.Request) error {
+	if r.Method != http.MethodGet {
+		return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false)
+	}
+	accept := r.Header.Get("Accept")
+	for clause := range strings.SplitSeq(accept, ",") {
+		name, _, _ := strings.Cut(clause, ";")
+		switch strings.TrimSpace(name) {
+		case "*/*", mediaJSON, mediaYAML, mediaProtobuf:
+			return nil
+		}
+	}
+	if accept == "" {
+		return nil
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Details: &metav1.StatusDetails{},
+		Message: "406: Not Acceptable\n\nAvailable representations: " + strings.Join([]string{mediaJSON, mediaYAML, mediaProtobuf}, ", "),
+	}}
 }
 
 func notAcceptable() error {

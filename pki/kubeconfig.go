@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
@@ -10,8 +11,10 @@ import (
 )
 
 // Kubeconfig returns the configuration with which kubectl and others reach the
-// server at an address such as https://127.0.0.1:6443, as its administrator.
-func (a *Authority) Kubeconfig(server string) ([]byte, error) {
+// server at an address such as https://127.0.0.1:6443, as its administrator. A
+// server that shows certificates of somebody else's wants them, or who issued
+// them, to be trusted too.
+func (a *Authority) Kubeconfig(server string, trusted ...[]byte) ([]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(a.admin.PrivateKey)
 	if err != nil {
 		return nil, err
@@ -35,15 +38,15 @@ contexts:
     cluster: kelson
     user: %[3]s
 current-context: kelson
-`, server, encode(a.pem), AdminUser,
+`, server, encode(bytes.Join(append([][]byte{a.pem}, trusted...), []byte("\n"))), AdminUser,
 		encode(encodeCert(a.admin.Certificate[0])),
 		encode(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))), nil
 }
 
 // WriteKubeconfig writes the Kubeconfig to a file that only its owner can read.
 // The file is replaced whole; its folder is made if need be.
-func (a *Authority) WriteKubeconfig(path, server string) error {
-	content, err := a.Kubeconfig(server)
+func (a *Authority) WriteKubeconfig(path, server string, trusted ...[]byte) error {
+	content, err := a.Kubeconfig(server, trusted...)
 	if err != nil {
 		return err
 	}

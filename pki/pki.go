@@ -16,6 +16,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -286,6 +287,43 @@ func (a *Authority) ServerCertificate(*tls.ClientHelloInfo) (*tls.Certificate, e
 		}
 	}
 	return a.server, nil
+}
+
+// ServerPair returns the files apiserver.crt and apiserver.key in a folder. They
+// are used as they are if somebody has put them there; else they are made, with
+// the authority behind the certificate so that who trusts the file trusts the
+// server.
+func (a *Authority) ServerPair(dir string) (Pair, error) {
+	pair := Pair{CertFile: filepath.Join(dir, "apiserver.crt"), KeyFile: filepath.Join(dir, "apiserver.key")}
+	cert, certErr := os.ReadFile(pair.CertFile)
+	key, keyErr := os.ReadFile(pair.KeyFile)
+	switch {
+	case certErr == nil && keyErr == nil:
+		old, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return pair, fmt.Errorf("%s: %w", pair.CertFile, err)
+		}
+		if old.Leaf.CheckSignatureFrom(a.cert) != nil || a.fresh(old.Leaf) && a.goodForServer(old.Leaf) {
+			return pair, nil
+		}
+	case errors.Is(certErr, os.ErrNotExist) && errors.Is(keyErr, os.ErrNotExist):
+	case certErr != nil:
+		return pair, fmt.Errorf("error reading %s, certificate and key must be supplied as a pair: %w", pair.CertFile, certErr)
+	default:
+		return pair, fmt.Errorf("error reading %s, certificate and key must be supplied as a pair: %w", pair.KeyFile, keyErr)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return pair, fmt.Errorf("folder for certificates: %w", err)
+	}
+	content, err := a.issueServer()
+	if err != nil {
+		return pair, err
+	}
+	split := bytes.Index(content, []byte("-----BEGIN PRIVATE KEY"))
+	if err := writeFile(pair.KeyFile, content[split:], 0o600); err != nil {
+		return pair, err
+	}
+	return pair, writeFile(pair.CertFile, append(slices.Clone(content[:split]), a.pem...), 0o644)
 }
 
 // AdminCertificate returns the client certificate of the administrator.

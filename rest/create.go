@@ -3,11 +3,13 @@ package rest
 import (
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // create makes a new object, or runs an action.
@@ -35,7 +37,8 @@ func (s *scope) create() error {
 		}
 		return s.respondObject(http.StatusCreated, answer)
 	}
-	rec, obj, err := s.insert(obj)
+	s.distinctOwners(obj, false)
+	rec, obj, err := s.insertNamed(obj)
 	if err != nil {
 		return err
 	}
@@ -45,12 +48,36 @@ func (s *scope) create() error {
 	return s.respond(http.StatusCreated, rec)
 }
 
+// nameAttempts is how often a name is generated anew that somebody has already.
+const nameAttempts = 8
+
+// insertNamed inserts an object, under another name if one was generated that
+// there is.
+func (s *scope) insertNamed(obj resource.Object) (*store.Record, resource.Object, error) {
+	if obj.GetGenerateName() == "" {
+		return s.insert(obj)
+	}
+	attempts := 1
+	if obj.GetName() == "" {
+		attempts = nameAttempts
+	}
+	for {
+		attempts--
+		rec, done, err := s.insert(obj.DeepCopyObject().(resource.Object))
+		if taken := errors.Is(err, storage.ErrExists) || apierrors.IsAlreadyExists(err); taken && attempts > 0 {
+			continue
+		} else if taken {
+			err = apierrors.NewGenerateNameConflict(s.groupResource(), s.req.Name, 1)
+		}
+		return rec, done, err
+	}
+}
+
 // insert completes, validates and stores a new object. In a dry run there is no
 // record.
 func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Object, err error) {
-	if obj.GetResourceVersion() != "" && obj.GetResourceVersion() != "0" {
-		return nil, nil, errBare(errors.New("resourceVersion should not be set on objects to be created"))
-	}
+	version := obj.GetResourceVersion()
+	obj.SetResourceVersion("")
 	st := s.strategy()
 	obj.SetDeletionTimestamp(nil)
 	obj.SetDeletionGracePeriodSeconds(nil)
@@ -77,13 +104,42 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	}
 	if s.req.DryRun {
 		if _, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {
-			return nil, nil, storage.ErrExists
+			return nil, nil, s.exists()
 		}
-		return nil, obj, nil
+		obj, err = s.asStored(obj)
+		return nil, obj, err
+	}
+	if n, err := strconv.ParseUint(version, 10, 64); err == nil && n != 0 {
+		return nil, nil, errBare(errors.New("resourceVersion should not be set on objects to be created"))
 	}
 	rec, err = s.objects.Create(s.ctx(), s.key(), obj, s.ttl(obj))
 	committed = err == nil || errors.Is(err, storage.ErrUncertain)
+	if errors.Is(err, storage.ErrExists) {
+		err = s.exists()
+	}
 	return rec, obj, err
+}
+
+// exists is the answer to who creates what there is; it tells if that is going.
+func (s *scope) exists() error {
+	if rec, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {
+		if old, err := s.decode(rec); err == nil && old.GetDeletionTimestamp() != nil {
+			going := apierrors.NewAlreadyExists(s.groupResource(), s.req.Name)
+			going.ErrStatus.Message = "object is being deleted: " + going.ErrStatus.Message
+			return going
+		}
+	}
+	return storage.ErrExists
+}
+
+// asStored returns an object as it would be read after a write: a dry run is
+// answered like a real one, and storage does not know empty from absent.
+func (s *scope) asStored(obj resource.Object) (resource.Object, error) {
+	stored, err := codec{s.def}.Encode(obj)
+	if err != nil {
+		return nil, err
+	}
+	return codec{s.def}.Decode(stored)
 }
 
 func (s *scope) ttl(obj resource.Object) time.Duration {

@@ -91,10 +91,16 @@ func (s *scope) decodeBody(optionsKind string) (resource.Object, error) {
 		return nil, err
 	}
 	obj := s.served.Version.New()
-	if err := s.decodeInto(obj, s.served.GroupVersionKind(), body, m, validation); err != nil {
+	kind := s.served.GroupVersionKind()
+	if err := s.decodeInto(obj, kind, body, m, validation); err != nil {
 		return nil, err
 	}
-	return s.toHub(obj)
+	if check := s.served.Version.Check; check != nil {
+		if err := check(obj); err != nil {
+			return nil, s.decodeError(err, kind, kind, body)
+		}
+	}
+	return s.sent(s.toHub(obj))
 }
 
 // toHub completes an object of the request's version and converts it.
@@ -140,34 +146,32 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 	}
 	var strict []error
 	if m == mediaYAML {
-		if validation != metav1.FieldValidationIgnore {
-			if err := yaml.UnmarshalStrict(body, new(any)); err != nil {
-				strict = append(strict, yamlProblems(err)...)
-			}
-		}
-		j, err := yaml.YAMLToJSON(body)
+		j, err := yaml.YAMLToJSONStrict(body)
 		if err != nil {
-			return s.decodeError(err, got, want, sent)
+			twice := err
+			if j, err = yaml.YAMLToJSON(body); err != nil {
+				return s.decodeError(err, got, want, sent)
+			}
+			if validation != metav1.FieldValidationIgnore {
+				strict = append(strict, twice)
+			}
 		}
 		body = j
 	}
-	// Errors name the type, so its form is part of the API.
-	var head struct {
-		APIVersion string `json:"apiVersion,omitempty"`
-		Kind       string `json:"kind,omitempty"`
+	got, err := kindOf(body)
+	if err != nil {
+		return s.decodeError(err, got, want, sent)
 	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &head); err != nil {
-		return s.decodeError(fmt.Errorf("couldn't get version/kind; json parse error: %w", err), got, want, sent)
-	}
-	got = schema.FromAPIVersionAndKind(head.APIVersion, head.Kind)
 	if err := s.checkKind(got, want, body); err != nil {
 		return err
 	}
-	if got.Kind == "" {
-		got = want
-	}
+	got = orWanted(got, want)
 	problems, err := unmarshal(body, obj, validation != metav1.FieldValidationIgnore)
 	if err != nil {
+		return s.decodeError(err, got, want, body)
+	}
+	strict = append(strict, problems...)
+	if problems, err = s.prune(obj, validation); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
 	strict = append(strict, problems...)
@@ -181,10 +185,42 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		}
 		return s.decodeError(fmt.Errorf("strict decoding error: %s", strings.Join(texts, ", ")), got, want, body)
 	}
-	for _, e := range strict {
-		s.req.Warn(e.Error())
-	}
+	s.warnStrict(strict...)
 	return nil
+}
+
+// warnStrict warns of what a strict decoder refuses; that for YAML puts several
+// problems into one error.
+func (s *scope) warnStrict(problems ...error) {
+	const head = "yaml: unmarshal errors:\n"
+	for _, problem := range problems {
+		text := strings.TrimPrefix(problem.Error(), "error converting YAML to JSON: "+head)
+		text = strings.TrimPrefix(text, head)
+		if text == problem.Error() {
+			s.req.Warn(text)
+			continue
+		}
+		for line := range strings.SplitSeq(text, "\n") {
+			s.req.Warn(strings.TrimSpace(line))
+		}
+	}
+}
+
+// kindOf reads of what kind a body in JSON is.
+func kindOf(body []byte) (schema.GroupVersionKind, error) {
+	// Errors name the type, so its form is part of the API.
+	var head struct {
+		APIVersion string `json:"apiVersion,omitempty"`
+		Kind       string `json:"kind,omitempty"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &head); err != nil {
+		return schema.GroupVersionKind{}, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
+	}
+	gv, err := schema.ParseGroupVersion(head.APIVersion)
+	if err != nil {
+		return schema.GroupVersionKind{}, err
+	}
+	return gv.WithKind(head.Kind), nil
 }
 
 // openEnvelope returns what is in a protobuf envelope.
@@ -215,38 +251,93 @@ func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error,
 	return kjson.UnmarshalStrict(body, into)
 }
 
-func yamlProblems(err error) []error {
-	var out []error
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		line = strings.TrimSpace(line)
-		if strings.Contains(line, "already set in map") {
-			out = append(out, errors.New(line))
-		}
+// prune takes out of an object that is a map what its version does not know; the
+// problems are that.
+func (s *scope) prune(obj resource.Object, validation fieldValidation) (problems []error, err error) {
+	if _, isMap := obj.(*unstructured.Unstructured); !isMap || s.served.Version.Prune == nil {
+		return nil, nil
 	}
-	return out
+	how := resource.PruneReporting
+	if validation == metav1.FieldValidationIgnore {
+		how = resource.PruneSent
+	}
+	unknown, err := s.served.Version.Prune(obj, how)
+	for _, path := range unknown {
+		problems = append(problems, fmt.Errorf("unknown field %q", path))
+	}
+	return problems, err
 }
 
 // checkKind refuses bodies of another kind or version than the path is about.
 func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error {
-	if got.Kind == "" {
-		got.Kind = want.Kind
-		if got.Version == "" {
-			return nil
+	if s.served.Unstructured {
+		// Without a type of Go nothing else tells what it is.
+		switch {
+		case got.Kind == "":
+			return s.decodeError(missing("Kind", body), schema.GroupVersionKind{}, want, body)
+		case got.Version == "":
+			return s.decodeError(missing("apiVersion", body), schema.GroupVersionKind{}, want, body)
 		}
 	}
-	if got.Version == "" {
-		return s.decodeError(missing("apiVersion", body), schema.GroupVersionKind{}, want, body)
-	}
+	got = orWanted(got, want)
 	if got == want || s.sub != nil && got.GroupKind() == want.GroupKind() && slices.Contains(s.sub.Also, got.Version) {
 		return nil
 	}
-	if _, known := s.h.Catalog().LookupKind(got); !known {
-		return s.decodeError(errUnregistered(got), got, want, body)
-	}
-	if got.Kind != want.Kind {
-		return s.decodeError(fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, internalPackage(want.Group), want.Kind), got, want, body)
+	if err := s.unlike(got, want); err != nil {
+		return s.decodeError(err, got, want, body)
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), want.GroupVersion()))
+}
+
+// orWanted fills in what a body does not say of its kind.
+func orWanted(got, want schema.GroupVersionKind) schema.GroupVersionKind {
+	if got.Kind == "" {
+		got.Kind = want.Kind
+	}
+	if got.Version == "" && got.Group == "" {
+		got.Group, got.Version = want.Group, want.Version
+	}
+	return got
+}
+
+// unlike tells what is wrong with a kind that is not the wanted one: nobody
+// knows it, or it is another one. It is nil if only the version differs.
+func (s *scope) unlike(got, want schema.GroupVersionKind) error {
+	switch {
+	case !s.known(got) && !s.formerly(got, want):
+		return errUnregistered(got)
+	case got.Kind != want.Kind:
+		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, internalPackage(want.Group), want.Kind)
+	}
+	return nil
+}
+
+// known reports whether anything is of a kind, or it is a list of such things,
+// or one of the kinds that every version of a group has.
+func (s *scope) known(kind schema.GroupVersionKind) bool {
+	catalog := s.h.Catalog()
+	if _, ok := catalog.LookupKind(kind); ok {
+		return true
+	}
+	core := kind.GroupVersion() == schema.GroupVersion{Version: "v1"}
+	switch kind.Kind {
+	case "List", "Status", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList":
+		return core
+	case "CreateOptions", "DeleteOptions", "GetOptions", "ListOptions", "PatchOptions", "UpdateOptions", "WatchEvent":
+		g, ok := catalog.Group(kind.Group)
+		if ok {
+			_, ok = g.Version(kind.Version)
+		}
+		return ok
+	}
+	item, isList := strings.CutSuffix(kind.Kind, "List")
+	_, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item))
+	return isList && ok
+}
+
+// formerly reports whether a kind is the wanted one in a version of the past.
+func (s *scope) formerly(got, want schema.GroupVersionKind) bool {
+	return s.sub != nil && got.Kind == want.Kind && slices.Contains(s.sub.Former, got.GroupVersion())
 }
 
 // errUnregistered is about a kind that nobody knows. The words name a place in
@@ -295,7 +386,7 @@ func summarize(body []byte) string {
 
 // decode returns the object of a record, with its resourceVersion.
 func (s *scope) decode(rec *store.Record) (resource.Object, error) {
-	obj, err := s.objects.Decode(rec)
+	obj, err := resource.DecodeStored(s.def, rec.Stored)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -63,6 +62,7 @@ func (s *scope) deleteOptions() (*metav1.DeleteOptions, error) {
 		if err := decodeDeleteOptions(body, m, opts); err != nil {
 			return nil, err
 		}
+		s.sentOptions(opts)
 	} else if err := s.deleteParameters(opts); err != nil {
 		return nil, err
 	}
@@ -70,6 +70,9 @@ func (s *scope) deleteOptions() (*metav1.DeleteOptions, error) {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	s.req.DryRun = len(opts.DryRun) > 0
+	if w := s.def.Strategy.OrphanWarning; w != "" && opts.PropagationPolicy == nil && opts.OrphanDependents == nil {
+		s.req.Warn(w)
+	}
 	return opts, nil
 }
 
@@ -101,19 +104,26 @@ func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error
 		}
 		body = j
 	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, opts); err != nil {
+	got, err := kindOf(body)
+	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if opts.Kind != "" && opts.Kind != "DeleteOptions" {
-		return apierrors.NewBadRequest(errUnregistered(opts.GroupVersionKind()).Error())
+	if got.Version == "" {
+		got.Group, got.Version = metav1.GroupName, "v1"
+	}
+	if got.Kind != "" && got.Kind != "DeleteOptions" {
+		return apierrors.NewBadRequest(errUnregistered(got).Error())
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, opts); err != nil {
+		return apierrors.NewBadRequest(err.Error())
 	}
 	return nil
 }
 
 func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 	q := s.r.URL.Query()
-	if text := q.Get("gracePeriodSeconds"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
+	if q.Has("gracePeriodSeconds") {
+		n, err := parseInt(q, "gracePeriodSeconds")
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
@@ -123,7 +133,8 @@ func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 		b := parseBool(q, "orphanDependents")
 		opts.OrphanDependents = &b
 	}
-	if p := metav1.DeletionPropagation(q.Get("propagationPolicy")); p != "" {
+	if q.Has("propagationPolicy") {
+		p := metav1.DeletionPropagation(q.Get("propagationPolicy"))
 		opts.PropagationPolicy = &p
 	}
 	opts.DryRun = q["dryRun"]
@@ -172,52 +183,49 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 		if err != nil {
 			return nil, false, err
 		}
-		if s.req.DryRun {
-			gone := s.deletedBy(next)
-			return withoutMark(next, live, gone), gone, nil
+		obj, gone, err := s.carryOut(rec, live, next)
+		if errors.Is(err, storage.ErrConflict) {
+			continue
 		}
-		if s.deletedBy(next) {
-			end, err := s.beginDelete(live)
-			if err != nil {
-				return nil, false, err
-			}
-			deleted, err := s.objects.Delete(s.ctx(), key, unchanged(rec))
-			end(err == nil)
-			if errors.Is(err, storage.ErrConflict) {
-				continue
-			}
-			if err != nil {
-				return nil, false, err
-			}
-			next.SetResourceVersion(revisionString(deleted.Revision))
-			return withoutMark(next, live, true), true, nil
-		}
-		changed, err := s.objects.Update(s.ctx(), key, func(current *store.Record, _ resource.Object) (resource.Object, time.Duration, error) {
+		return obj, gone, err
+	}
+}
+
+// carryOut does what a delete has decided on: it stores the marked object, if
+// there is one, and deletes it unless something holds it.
+func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj resource.Object, gone bool, err error) {
+	gone = next == nil || s.def.Strategy.GracePeriod != nil && s.deletedBy(next)
+	if next == nil {
+		next = live
+	} else if s.req.DryRun {
+		return next, gone, nil
+	} else {
+		changed, err := s.objects.Update(s.ctx(), rec.Key, func(current *store.Record, _ resource.Object) (resource.Object, time.Duration, error) {
 			if err := unchanged(rec)(current); err != nil {
 				return nil, 0, err
 			}
 			return next, s.ttl(next), nil
 		})
-		if errors.Is(err, storage.ErrConflict) {
-			continue
-		}
 		if err != nil {
 			return nil, false, err
 		}
-		next.SetResourceVersion(revisionString(changed.Revision))
-		return next, false, nil
+		rec = changed
+		next.SetResourceVersion(revisionString(rec.Revision))
 	}
-}
-
-// withoutMark is how an object is shown that went at once, and never was
-// terminating: as it was.
-func withoutMark(obj, live resource.Object, gone bool) resource.Object {
-	if gone && live.GetDeletionTimestamp() == nil {
-		obj.SetDeletionTimestamp(nil)
-		obj.SetDeletionGracePeriodSeconds(nil)
-		obj.SetGeneration(live.GetGeneration())
+	if !gone || s.req.DryRun {
+		return next, gone, nil
 	}
-	return obj
+	end, err := s.beginDelete(next)
+	if err != nil {
+		return nil, false, err
+	}
+	deleted, err := s.objects.Delete(s.ctx(), rec.Key, unchanged(rec))
+	end(err == nil)
+	if err != nil {
+		return nil, false, err
+	}
+	next.SetResourceVersion(revisionString(deleted.Revision))
+	return next, true, nil
 }
 
 func (s *scope) beginDelete(live resource.Object) (func(bool), error) {
@@ -242,7 +250,8 @@ func unchanged(seen *store.Record) func(*store.Record) error {
 	}
 }
 
-// mark returns an object as it is when its deletion has begun.
+// mark returns an object as it is stored when its deletion begins or is made
+// quicker, nil if nothing needs to be stored before it goes.
 func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource.Object, error) {
 	if unsafe := opts.IgnoreStoreReadErrorWithClusterBreakingPotential; unsafe != nil && *unsafe {
 		return nil, apierrors.NewConflict(s.groupResource(), live.GetName(), fmt.Errorf(
@@ -256,51 +265,68 @@ func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource
 	}
 	obj := live.DeepCopyObject().(resource.Object)
 	st := &s.def.Strategy
-	first := obj.GetDeletionTimestamp() == nil
-	var grace int64
-	if st.GracePeriod != nil {
-		grace = st.GracePeriod(obj, opts.GracePeriodSeconds)
+	first := live.GetDeletionTimestamp() == nil
+	grace, asked := live.GetDeletionGracePeriodSeconds(), opts.GracePeriodSeconds
+	if asked != nil && *asked < 0 {
+		one := int64(1)
+		asked = &one
 	}
-	if grace < 0 {
-		grace = 1
-	}
-	if first {
-		s.setFinalizers(obj, opts)
-		now := metav1.NewTime(s.req.Received.Add(time.Duration(grace) * time.Second).UTC().Truncate(time.Second))
-		obj.SetDeletionTimestamp(&now)
-		obj.SetDeletionGracePeriodSeconds(&grace)
-		if st.Generation != nil && obj.GetGeneration() > 0 {
-			obj.SetGeneration(obj.GetGeneration() + 1)
-		}
-		if st.BeforeDelete != nil {
-			st.BeforeDelete(obj)
-		}
-		return obj, nil
-	}
-	// It is under way: it can only be made quicker.
-	if old := obj.GetDeletionGracePeriodSeconds(); st.GracePeriod != nil && old != nil && opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds < *old {
-		at := obj.GetDeletionTimestamp().Add(-time.Duration(*old-*opts.GracePeriodSeconds) * time.Second)
-		if at.Before(s.req.Received) {
-			at = s.req.Received
-		}
-		t := metav1.NewTime(at.UTC().Truncate(time.Second))
-		shorter := *opts.GracePeriodSeconds
-		obj.SetDeletionTimestamp(&t)
-		obj.SetDeletionGracePeriodSeconds(&shorter)
+	graceful := st.GracePeriod != nil && (first || grace != nil && *grace > 0)
+	switch {
+	case graceful && first:
+		seconds := st.GracePeriod(obj, asked)
+		setDeletion(obj, s.req.Received.Add(time.Duration(seconds)*time.Second), seconds)
+	case graceful && (asked == nil || *asked >= *grace), !first && st.Held != nil && st.Held(obj):
+		return obj, nil // under way, and it can only be made quicker
+	case graceful:
+		setDeletion(obj, live.GetDeletionTimestamp().Add(time.Duration(*asked-*grace)*time.Second), *asked)
 	}
 	s.setFinalizers(obj, opts)
+	if !graceful {
+		if len(obj.GetFinalizers()) == 0 && (st.Held == nil || !first) {
+			return nil, nil
+		}
+		at := s.req.Received
+		if t := live.GetDeletionTimestamp(); t != nil && !t.After(at) {
+			at = t.Time
+		}
+		setDeletion(obj, at, 0)
+	}
+	if first && st.BeforeDelete != nil {
+		st.BeforeDelete(obj)
+	}
 	return obj, nil
 }
 
+// setDeletion sets when an object is deleted. The first time is a change of
+// what is wanted, so the generation moves.
+func setDeletion(obj resource.Object, at time.Time, grace int64) {
+	if obj.GetDeletionGracePeriodSeconds() == nil && obj.GetGeneration() > 0 {
+		obj.SetGeneration(obj.GetGeneration() + 1)
+	}
+	t := metav1.NewTime(at.UTC().Truncate(time.Second))
+	obj.SetDeletionTimestamp(&t)
+	obj.SetDeletionGracePeriodSeconds(&grace)
+}
+
 func (s *scope) deletePrecondition(live resource.Object, p *metav1.Preconditions) error {
-	gr := s.groupResource()
+	// A kind that can be held begins to go by an update, so it is refused as an
+	// update is.
+	held := s.def.Strategy.Held != nil
+	refuse := func(what string, want, is any, happened string) error {
+		if held {
+			//lint:ignore ST1005 the words that clients know
+			return apierrors.NewConflict(s.groupResource(), live.GetName(), fmt.Errorf(
+				"Precondition failed: %s in precondition: %v, %s in object meta: %v", what, want, what, is))
+		}
+		return apierrors.NewConflict(schema.GroupResource{Group: s.def.Group, Resource: s.def.Kind}, live.GetName(), fmt.Errorf(
+			"the %s in the precondition (%v) does not match the %s in record (%v). The object might have been %s", what, want, what, is, happened))
+	}
 	if p.UID != nil && *p.UID != live.GetUID() {
-		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, live.GetName(),
-			fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, live.GetUID()))
+		return refuse("UID", *p.UID, live.GetUID(), "deleted and then recreated")
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != live.GetResourceVersion() {
-		return apierrors.NewConflict(schema.GroupResource{Group: gr.Group, Resource: s.def.Kind}, live.GetName(),
-			fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
+		return refuse("ResourceVersion", *p.ResourceVersion, live.GetResourceVersion(), "modified")
 	}
 	return nil
 }
@@ -320,7 +346,8 @@ func (s *scope) setFinalizers(obj resource.Object, opts *metav1.DeleteOptions) {
 		foreground = *opts.PropagationPolicy == metav1.DeletePropagationForeground
 	default:
 		// What the object says already stays.
-		orphan = slices.Contains(obj.GetFinalizers(), metav1.FinalizerOrphanDependents) || s.def.Strategy.OrphanByDefault
+		orphan = slices.Contains(obj.GetFinalizers(), metav1.FinalizerOrphanDependents) ||
+			s.def.Strategy.OrphanByDefault || s.served.Version.OrphanByDefault
 		foreground = slices.Contains(obj.GetFinalizers(), metav1.FinalizerDeleteDependents)
 	}
 	var kept []string
@@ -347,6 +374,10 @@ func (s *scope) deleteCollection() error {
 	opts, err := s.deleteOptions()
 	if err != nil {
 		return err
+	}
+	if unsafe := opts.IgnoreStoreReadErrorWithClusterBreakingPotential; unsafe != nil && *unsafe {
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", field.ErrorList{
+			field.Invalid(field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true, "is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	o, err := s.listOptions(false)
 	if err != nil {

@@ -188,6 +188,7 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	if err != nil {
 		return err
 	}
+	s.answered(rec)
 	s.write(code, body)
 	return nil
 }
@@ -205,6 +206,7 @@ func (s *scope) respondObject(code int, obj resource.Object) error {
 // respondOther answers with an object of another kind: a projection, or the
 // result of an action.
 func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
+	s.answeredOther(obj)
 	if s.out.media == mediaProto {
 		m, ok := obj.(interface{ Marshal() ([]byte, error) })
 		if !ok {
@@ -228,6 +230,7 @@ func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
 // respondStatus answers with a Status of success.
 func (s *scope) respondStatus(code int, status *metav1.Status) {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	answeredStatus(s.req, status)
 	writeStatus(s.w, s.out, code, status)
 }
 

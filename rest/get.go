@@ -23,7 +23,11 @@ func (s *scope) get() error {
 	if err := s.checkName(); err != nil {
 		return err
 	}
-	text := s.r.URL.Query().Get("resourceVersion")
+	q := s.r.URL.Query()
+	if parseBool(q, "export") {
+		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
+	}
+	text := q.Get("resourceVersion")
 	revision, err := parseRevision(text)
 	if err != nil {
 		return err
@@ -70,13 +74,9 @@ func parseRevision(text string) (int64, error) {
 		n = 1 << 62
 	}
 	if err != nil {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", errRevision(text, err)))
+		return 0, errBare(field.Invalid(field.NewPath("resourceVersion"), text, err.Error()))
 	}
 	return int64(n), nil
-}
-
-func errRevision(text string, err error) error {
-	return field.Invalid(field.NewPath("resourceVersion"), text, err.Error())
 }
 
 // errTooLargeRevision is the answer to who asks for what has not happened yet.

@@ -26,11 +26,13 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Handler serves the resources of a catalog from a store.
@@ -40,6 +42,12 @@ type Handler struct {
 	Store   *store.Store
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
+	// Connector opens the connections of subresources; without one there are
+	// none.
+	Connector Connector
+	// Authorize returns an error if who asks may not do what the request is
+	// about with another verb. Nil allows everything.
+	Authorize func(ctx context.Context, verb string) error
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
 }
@@ -54,6 +62,14 @@ type Owners interface {
 	KeepTimes(obj, live resource.Object)
 	// Apply merges an applied configuration into live, nil on create.
 	Apply(s *resource.Served, subresource string, live resource.Object, patch []byte, manager string, force bool, now time.Time) (resource.Object, error)
+	// CheckPatch returns what a strict reader would not accept in an applied
+	// configuration.
+	CheckPatch(patch []byte) error
+	// Project gives a projection of obj the owners of its fields. Update and
+	// Apply for the subresource are about such projections.
+	Project(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error
+	// Restore gives obj the owners that its projection has after a write.
+	Restore(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error
 }
 
 // scope is one request: what it is about, and how the answer is wanted.
@@ -101,13 +117,19 @@ func (s *scope) pathFits() bool {
 	if s.def.Namespaced && s.req.Namespace == "" && s.req.Name != "" {
 		return false
 	}
+	// In front of the resource the path may say watch, if that can be watched,
+	// and long ago it could say proxy.
+	prefixed := strings.Contains(s.req.Path, "/"+s.req.Version+"/"+s.req.Verb+"/")
+	if s.req.Verb == "proxy" || prefixed && s.req.Verb == request.Watch && s.def.Source != nil {
+		return false
+	}
 	if s.req.Subresource == "" {
 		return len(s.req.Parts) <= 2
 	}
 	for i := range s.def.Subresources {
 		if s.def.Subresources[i].Name == s.req.Subresource {
 			s.sub = &s.def.Subresources[i]
-			return len(s.req.Parts) <= 3
+			return len(s.req.Parts) <= 3 || s.sub.Connect != nil && s.sub.Connect.Path
 		}
 	}
 	return false
@@ -115,16 +137,31 @@ func (s *scope) pathFits() bool {
 
 // serve runs the verb.
 func (s *scope) serve() error {
+	verb := s.req.Verb
+	if s.sub != nil && s.sub.Connect != nil {
+		return s.connect()
+	}
+	if verb == request.Watch && s.def.Source != nil {
+		s.req.Warn(s.served.Version.Deprecation)
+		return apierrors.NewMethodNotSupported(s.groupResource(), verb)
+	}
+	if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
+		return errMethodNotAllowed()
+	}
 	if s.served.Version.Deprecation != "" {
 		s.req.Warn(s.served.Version.Deprecation)
 	}
-	verb := s.req.Verb
-	if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
-		return errMethodNotAllowed()
+	if s.def.Gate != nil {
+		if err := s.def.Gate(verb); err != nil {
+			return err
+		}
 	}
 	var err error
 	if s.out, err = s.negotiate(); err != nil {
 		return err
+	}
+	if s.def.Source != nil {
+		return s.compute()
 	}
 	if s.def.Answer == nil {
 		s.objects = s.h.objects(s.def)
@@ -156,6 +193,8 @@ func (s *scope) methodFits(verb string) bool {
 	switch verb {
 	case request.Get, request.Update, request.Patch, request.Delete:
 		return s.req.Name != ""
+	case request.List, request.Watch:
+		return s.r.Method == http.MethodGet
 	case request.Create:
 		return (s.req.Name != "") == (s.sub != nil) && (!s.def.Namespaced || s.req.Namespace != "" || s.def.Answer != nil)
 	}

@@ -43,7 +43,9 @@ func (s *scope) writeList(p *page) error {
 		return errWrongList(s, true)
 	case s.out.view == viewTable:
 		return s.writeTable(p)
-	case s.out.media == mediaProto:
+	}
+	s.answeredList(func(s *scope, c *pieces) error { return s.jsonList(c, p) })
+	if s.out.media == mediaProto {
 		return s.writeProtoList(p)
 	}
 	return s.writeJSONList(p)
@@ -55,13 +57,13 @@ func (s *scope) page(o *listOptions) (*page, error) {
 	read, start := o.read(), ""
 	inconsistent := false
 	if o.continueToken != "" {
-		if o.revisionText != "" && o.revisionText != "0" {
-			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
-		}
 		var revision int64
 		var err error
 		if start, revision, err = decodeContinue(o.continueToken, prefix); err != nil {
 			return nil, err
+		}
+		if o.revisionText != "" && o.revisionText != "0" {
+			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 		}
 		read = store.Read{Exact: revision}
 		if revision < 0 {
@@ -79,6 +81,12 @@ func (s *scope) page(o *listOptions) (*page, error) {
 	}
 	p := &page{revision: snap.Revision}
 	match := s.match(o, prefix)
+	if name, ok := o.fields.RequiresExactMatch("metadata.name"); ok && start == "" && (s.req.Namespace != "" || !s.def.Namespaced) {
+		if rec, ok := snap.Get(s.objects.Key(s.req.Namespace, name)); ok && match(rec) {
+			p.records = append(p.records, rec)
+		}
+		return p, nil
+	}
 	limited := o.limit > 0 && !read.Any
 	more := false
 	snap.Range(prefix, start, func(rec *store.Record) bool {
@@ -226,6 +234,10 @@ func (s *scope) jsonList(c *pieces, p *page) error {
 	c.buf = strconv.AppendQuote(c.buf, apiVersion)
 	c.buf = append(c.buf, `,"metadata":`...)
 	c.buf = p.appendMeta(c.buf)
+	if s.out.view == viewMetadata && len(p.records) == 0 {
+		c.buf = append(c.buf, `,"items":null}`...)
+		return nil
+	}
 	c.buf = append(c.buf, `,"items":[`...)
 	if err := s.jsonItems(c, p); err != nil {
 		return err
@@ -258,6 +270,9 @@ func (s *scope) jsonItems(c *pieces, p *page) error {
 
 // appendMeta appends the metadata of the list.
 func (p *page) appendMeta(dst []byte) []byte {
+	if p.revision == 0 {
+		return append(dst, "{}"...) // of what is not stored
+	}
 	dst = append(dst, `{"resourceVersion":"`...)
 	dst = strconv.AppendInt(dst, p.revision, 10)
 	dst = append(dst, '"')
@@ -274,6 +289,9 @@ func (p *page) appendMeta(dst []byte) []byte {
 }
 
 func (p *page) meta() metav1.ListMeta {
+	if p.revision == 0 {
+		return metav1.ListMeta{}
+	}
 	return metav1.ListMeta{ResourceVersion: revisionString(p.revision), Continue: p.next, RemainingItemCount: p.remaining}
 }
 

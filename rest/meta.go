@@ -164,7 +164,7 @@ func (s *scope) validateNew(obj resource.Object) error {
 
 // validateChange checks a change of an object.
 func (s *scope) validateChange(obj, old resource.Object) error {
-	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, field.NewPath("metadata"))
+	errs := validateMetaChange(obj, old, s.def.Namespaced)
 	st := s.strategy()
 	switch {
 	case st.ValidateUpdate != nil:

@@ -2,15 +2,14 @@ package rest
 
 import (
 	"fmt"
-	"mime"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/munnerz/goautoneg"
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -30,6 +29,7 @@ const (
 	typeProto = "application/vnd.kubernetes.protobuf"
 
 	acceptedTypes = typeJSON + ", " + typeYAML + ", " + typeProto
+	streamTypes   = typeJSON + ";stream=watch, " + typeProto + ";stream=watch"
 )
 
 func (m media) String() string {
@@ -76,56 +76,17 @@ func (o output) metaVersion() string {
 	return "meta.k8s.io/v1"
 }
 
-// clause is one part of an Accept header.
-type clause struct {
-	media  string
-	params map[string]string
-	q      float64
-}
-
-// parseAccept reads an Accept header into its clauses, the most wanted first.
-// A clause that cannot be read is left out.
-func parseAccept(header string) []clause {
-	var clauses []clause
-	for part := range strings.SplitSeq(header, ",") {
-		m, params, err := mime.ParseMediaType(strings.TrimSpace(part))
-		if err != nil {
-			continue
-		}
-		c := clause{media: m, params: params, q: 1}
-		if q, ok := params["q"]; ok {
-			if f, err := strconv.ParseFloat(q, 64); err == nil {
-				c.q = f
-			}
-		}
-		clauses = append(clauses, c)
-	}
-	slices.SortStableFunc(clauses, func(a, b clause) int {
-		switch {
-		case a.q > b.q:
-			return -1
-		case a.q < b.q:
-			return 1
-		}
-		return 0
-	})
-	return clauses
-}
-
 // negotiate decides how the answer is written.
 func (s *scope) negotiate() (output, error) {
 	watch := s.req.Verb == request.Watch
-	transforms := s.def.Answer == nil && (s.sub == nil || s.sub.Part != nil)
-	out, err := negotiateHeader(s.r.Header.Get("Accept"), transforms, watch, s.served.Unstructured)
+	transforms := s.def.Answer == nil && (s.sub == nil || s.sub.Action == nil)
+	header := s.r.Header.Get("Accept")
+	if header != "" && !representable(header) {
+		return output{}, errNoRepresentation(watch || s.req.Verb == request.List)
+	}
+	out, err := negotiateHeader(header, transforms, watch, s.served.Unstructured)
 	out.stream = watch
-	out.pretty = isPretty(s.r)
-	return out, err
-}
-
-// negotiateStatus decides how a Status is written, which has no other views.
-func negotiateStatus(r *http.Request) (output, error) {
-	out, err := negotiateHeader(r.Header.Get("Accept"), true, false, false)
-	out.view = viewObject
+	out.pretty = out.pretty || status.Pretty(s.r)
 	return out, err
 }
 
@@ -133,59 +94,88 @@ func negotiateHeader(header string, transforms, watch, noProto bool) (output, er
 	if header == "" {
 		return output{}, nil
 	}
-	known := false
-	for _, c := range parseAccept(header) {
-		var out output
-		switch c.media {
-		case typeJSON, "*/*":
-			out.media = mediaJSON
-		case typeYAML:
-			out.media = mediaYAML
-		case typeProto:
-			out.media = mediaProto
-		default:
-			continue
-		}
-		known = true
-		if watch && out.media == mediaYAML {
-			continue // a stream of documents has no frames
-		}
-		switch as := c.params["as"]; {
-		case as == "":
-		case !transforms || c.params["g"] != metav1.GroupName:
-			continue
-		case as == "Table" && out.media != mediaProto:
-			out.view = viewTable
-		case as == "PartialObjectMetadata", as == "PartialObjectMetadataList":
-			out.view, out.list = viewMetadata, as == "PartialObjectMetadataList"
-		default:
-			continue
-		}
-		if out.view != viewObject {
-			switch c.params["v"] {
-			case "v1":
-			case "v1beta1":
-				out.beta = true
-			default:
+	framed := true
+	for _, clause := range goautoneg.ParseAccept(header) {
+		for _, m := range []media{mediaJSON, mediaYAML, mediaProto} {
+			_, subtype, _ := strings.Cut(m.String(), "/")
+			if clause.Type != "*" && clause.Type != "application" || clause.SubType != "*" && clause.SubType != subtype {
 				continue
 			}
+			out, ok := accept(m, clause.Params, transforms)
+			switch {
+			case !ok, m == mediaProto && noProto && out.view == viewObject:
+			case watch && m == mediaYAML:
+				framed = false // a stream of documents has no frames
+			default:
+				return out, nil
+			}
 		}
-		if out.media == mediaProto && noProto && out.view == viewObject {
-			continue
-		}
-		return out, nil
 	}
-	if !known {
-		return output{}, errNoRepresentation(watch)
+	if !framed {
+		return output{}, errNotAcceptable(streamTypes)
 	}
 	return output{}, errNotAcceptable(acceptedTypes)
+}
+
+// representable reports whether an Accept header names a format that is known,
+// whatever else it wants of it.
+func representable(header string) bool {
+	for clause := range strings.SplitSeq(header, ",") {
+		m, _, _ := strings.Cut(clause, ";")
+		switch strings.TrimSpace(m) {
+		case "*/*", typeJSON, typeYAML, typeProto:
+			return true
+		}
+	}
+	return false
+}
+
+// accept reads what a clause of an Accept header wants of a format, and reports
+// whether it can have it.
+func accept(m media, params map[string]string, transforms bool) (out output, ok bool) {
+	out.media = m
+	switch params["stream"] {
+	case "":
+	case "watch":
+		if m == mediaYAML {
+			return out, false
+		}
+	default:
+		return out, false
+	}
+	out.pretty = params["pretty"] == "1"
+	if params["sv"] != "" {
+		return out, false
+	}
+	as, kind := params["as"]
+	group, ofGroup := params["g"]
+	version, ofVersion := params["v"]
+	if !kind && !ofGroup && !ofVersion {
+		return out, true
+	}
+	if !transforms || group != metav1.GroupName || version != "v1" && version != "v1beta1" {
+		return out, false
+	}
+	out.beta = version == "v1beta1"
+	switch as {
+	case "Table":
+		out.view = viewTable
+		return out, m != mediaProto
+	case "PartialObjectMetadata", "PartialObjectMetadataList":
+		out.view, out.list = viewMetadata, as == "PartialObjectMetadataList"
+		return out, true
+	}
+	return out, false
 }
 
 // errWrongList is the answer to who wants one object's metadata of a list, or
 // the reverse.
 func errWrongList(s *scope, isList bool) error {
-	pkg := internalPackage(s.def.Group)
-	text := fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (*%s.%s)", pkg, s.def.Kind)
+	pkg, kind := internalPackage(s.def.Group), s.def.Kind
+	if s.sub != nil && s.sub.Projection != nil {
+		pkg, kind = internalPackage(s.sub.Kind.Group), s.sub.Kind.Kind
+	}
+	text := fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (*%s.%s)", pkg, kind)
 	if isList {
 		text = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (*%s.%s)", pkg, s.def.ListKind)
 	}
@@ -196,26 +186,16 @@ func errWrongList(s *scope, isList bool) error {
 
 // errNoRepresentation is the answer to an Accept header without any format
 // that is known.
-func errNoRepresentation(watch bool) error {
+func errNoRepresentation(streams bool) error {
 	types := acceptedTypes
-	if watch {
-		types += ", " + typeJSON + ";stream=watch, " + typeProto + ";stream=watch"
+	if streams {
+		types += ", " + streamTypes
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
 		Message: "406: Not Acceptable\n\nAvailable representations: " + types,
 		Details: &metav1.StatusDetails{},
 	}}
-}
-
-// isPretty reports whether JSON should be indented: asked for, or a person
-// is reading.
-func isPretty(r *http.Request) bool {
-	if v, ok := r.URL.Query()["pretty"]; ok {
-		return len(v) > 0 && (v[0] == "" || v[0] == "1" || v[0] == "true")
-	}
-	agent := r.UserAgent()
-	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
 }
 
 // toYAML converts JSON that this server made.

@@ -86,18 +86,17 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	if errs := o.validate(watch); len(errs) > 0 {
 		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
-	if o.revision, err = parseRevision(o.revisionText); err != nil {
-		return o, err
+	if o.revision, err = parseRevision(o.revisionText); err != nil && !watch {
+		err = apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
-	return o, nil
+	return o, err
 }
 
 func parseInt(q url.Values, name string) (int64, error) {
-	text := q.Get(name)
-	if text == "" {
+	if !q.Has(name) {
 		return 0, nil
 	}
-	return strconv.ParseInt(text, 10, 64)
+	return strconv.ParseInt(q.Get(name), 10, 64)
 }
 
 // parseBool reads a parameter as Kubernetes does: there, and not false or 0.
@@ -106,48 +105,40 @@ func parseBool(q url.Values, name string) bool {
 	if !ok || len(v) == 0 {
 		return false
 	}
-	return v[0] != "false" && v[0] != "0"
+	return v[0] != "0" && !strings.EqualFold(v[0], "false")
 }
 
 // validate checks which parameters go together.
-func (o *listOptions) validate(watch bool) field.ErrorList {
-	var errs field.ErrorList
-	match := field.NewPath("resourceVersionMatch")
-	initial := field.NewPath("sendInitialEvents")
-	if !watch {
-		if o.initialEvents != nil {
-			errs = append(errs, field.Forbidden(initial, "sendInitialEvents is forbidden for list"))
+func (o *listOptions) validate(watch bool) (errs field.ErrorList) {
+	const exact, notOlder = metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan
+	match, initial := o.match, o.initialEvents != nil
+	if watch && match == "" && !initial && (o.revisionText == "" || o.revisionText == "0") {
+		match, initial = notOlder, true // what it comes to
+	}
+	path := field.NewPath("resourceVersionMatch")
+	check := func(wrong bool, err *field.Error) {
+		if wrong {
+			errs = append(errs, err)
 		}
-		if o.match == "" {
-			return errs
-		}
-		if o.revisionText == "" {
-			errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
-		}
-		if o.continueToken != "" {
-			errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden when continue is provided"))
-		}
-		if o.match != metav1.ResourceVersionMatchExact && o.match != metav1.ResourceVersionMatchNotOlderThan {
-			errs = append(errs, field.NotSupported(match, o.match, []string{string(metav1.ResourceVersionMatchExact), string(metav1.ResourceVersionMatchNotOlderThan), ""}))
-		}
-		if o.match == metav1.ResourceVersionMatchExact && o.revisionText == "0" {
-			errs = append(errs, field.Forbidden(match, `resourceVersionMatch "exact" is forbidden for resourceVersion "0"`))
+	}
+	forbid := func(wrong bool, text string) { check(wrong, field.Forbidden(path, text)) }
+	pages := func() { forbid(o.continueToken != "", "resourceVersionMatch is forbidden when continue is provided") }
+	if watch {
+		forbid(initial && match != notOlder, fmt.Sprintf("sendInitialEvents requires setting resourceVersionMatch to %s", notOlder))
+		if match != "" {
+			forbid(!initial, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+			check(match != notOlder, field.NotSupported(path, match, []string{string(notOlder)}))
+			pages()
 		}
 		return errs
 	}
-	if o.match != "" {
-		if o.initialEvents == nil {
-			errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"))
-		}
-		if o.match != metav1.ResourceVersionMatchNotOlderThan {
-			errs = append(errs, field.NotSupported(match, o.match, []string{string(metav1.ResourceVersionMatchNotOlderThan)}))
-		}
-	} else if o.initialEvents != nil {
-		errs = append(errs, field.Forbidden(match, fmt.Sprintf("sendInitialEvents requires setting resourceVersionMatch to %s", metav1.ResourceVersionMatchNotOlderThan)))
+	if match != "" {
+		forbid(o.revisionText == "", "resourceVersionMatch is forbidden unless resourceVersion is provided")
+		pages()
+		check(match != exact && match != notOlder, field.NotSupported(path, match, []string{string(exact), string(notOlder), ""}))
+		forbid(match == exact && o.revisionText == "0", `resourceVersionMatch "exact" is forbidden for resourceVersion "0"`)
 	}
-	if o.continueToken != "" {
-		errs = append(errs, field.Forbidden(match, "resourceVersionMatch is forbidden when continue is provided"))
-	}
+	check(initial, field.Forbidden(field.NewPath("sendInitialEvents"), "sendInitialEvents is forbidden for list"))
 	return errs
 }
 
@@ -165,6 +156,9 @@ func selectable(def *resource.Definition, path string) bool {
 }
 
 func errFieldSelector(def *resource.Definition, path string) error {
+	if def.UnknownField != nil {
+		return apierrors.NewBadRequest(def.UnknownField(path))
+	}
 	if len(def.Fields) > 0 {
 		return apierrors.NewBadRequest("field label not supported: " + path)
 	}
@@ -222,7 +216,8 @@ func decodeContinue(text, prefix string) (start string, revision int64, err erro
 	}
 	var t continueToken
 	if err := json.Unmarshal(b, &t); err != nil {
-		return bad("%v", err)
+		// Errors name the type, so its name is part of the API.
+		return bad("%s", strings.Replace(err.Error(), "rest.continueToken", "storage.continueToken", 1))
 	}
 	switch {
 	case t.Version != continueVersion:

@@ -1,8 +1,10 @@
 package rest
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"mime"
 	"net/http"
 	"strings"
@@ -34,11 +36,13 @@ func (s *scope) patch() error {
 		return err
 	}
 	if kind == types.ApplyYAMLPatchType {
+		s.sentPatch(body, true)
 		return s.apply(body)
 	}
 	if err := patch.Valid(body); err != nil {
 		return err
 	}
+	s.sentPatch(body, false)
 	validation, err := s.fieldValidation("PatchOptions")
 	if err != nil {
 		return err
@@ -142,6 +146,10 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 			return nil, patch.Invalid(string(result), err)
 		}
 		strict, value = append(strict, problems...), string(result)
+		if problems, err = s.prune(out, validation); err != nil {
+			return nil, patch.Invalid(value, err)
+		}
+		strict = append(strict, problems...)
 	}
 	if len(strict) > 0 {
 		if validation == metav1.FieldValidationStrict {
@@ -157,7 +165,11 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 	}
 	// A strategic merge patch cannot make another kind of an object.
 	if got := out.GetObjectKind().GroupVersionKind(); got != gvk && kind != types.StrategicMergePatchType {
-		return nil, patch.Invalid(value, errUnregistered(got))
+		got, err := kindOf([]byte(value))
+		if err == nil {
+			err = cmp.Or(s.unlike(orWanted(got, gvk), gvk), errUnregistered(got))
+		}
+		return nil, patch.Invalid(value, err)
 	}
 	return out, nil
 }
@@ -167,16 +179,29 @@ func (s *scope) apply(body []byte) error {
 	if s.h.Owners == nil {
 		return errUnsupportedMedia("application/json-patch+json, application/merge-patch+json")
 	}
+	validation, err := s.fieldValidation("PatchOptions")
+	if err != nil {
+		return err
+	}
 	force := parseBool(s.r.URL.Query(), "force")
 	merge := func(live resource.Object) (resource.Object, error) {
 		obj, err := s.h.Owners.Apply(s.served, s.req.Subresource, live, body, s.req.FieldManager, force, s.req.Received)
 		if err != nil {
 			return nil, err
 		}
+		if err := s.checkApplied(body, validation); err != nil {
+			return nil, err
+		}
+		if live == nil {
+			return obj, nil
+		}
 		return obj, s.nameFits(obj)
 	}
 	s.applied = true
-	err := s.change(merge, nil)
+	if s.sub != nil && s.sub.Projection != nil {
+		return s.changeProjection(merge)
+	}
+	err = s.change(merge, nil)
 	if !errors.Is(err, storage.ErrNotFound) || s.sub != nil {
 		return err
 	}
@@ -184,5 +209,30 @@ func (s *scope) apply(body []byte) error {
 	if err != nil {
 		return err
 	}
+	if uid := obj.GetUID(); uid != "" {
+		return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", uid))
+	}
+	if err := s.namespaceFits(obj); err != nil {
+		return err
+	}
+	if err := s.nameFits(obj); err != nil {
+		return err
+	}
 	return s.createInstead(obj)
+}
+
+// checkApplied looks for what a configuration says twice.
+func (s *scope) checkApplied(body []byte, validation fieldValidation) error {
+	if validation == metav1.FieldValidationIgnore {
+		return nil
+	}
+	err := s.h.Owners.CheckPatch(body)
+	if err == nil {
+		return nil
+	}
+	if validation == metav1.FieldValidationStrict {
+		return apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))
+	}
+	s.warnStrict(err)
+	return nil
 }

@@ -2,12 +2,11 @@ package rest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 
-	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -59,48 +58,21 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error, h *Handler) {
 	if !errors.As(err, &known) {
 		known = apierrors.NewInternalError(err)
 	}
-	status := known.Status()
-	if status.Code == 0 {
-		status.Code = http.StatusInternalServerError
+	answer := known.Status()
+	if answer.Code == 0 {
+		answer.Code = http.StatusInternalServerError
 	}
-	if status.Code >= 500 && h != nil && !errors.Is(r.Context().Err(), context.Canceled) {
+	if answer.Code >= 500 && h != nil && !errors.Is(r.Context().Err(), context.Canceled) {
 		h.log().Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
-	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	status.Status = metav1.StatusFailure
-	out, err := negotiateStatus(r)
-	if err != nil {
-		out = output{media: mediaJSON}
-	}
-	if status.Code == http.StatusTooManyRequests || status.Details != nil && status.Details.RetryAfterSeconds > 0 {
-		seconds := int32(1)
-		if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
-			seconds = status.Details.RetryAfterSeconds
-		}
-		w.Header().Set("Retry-After", fmt.Sprint(seconds))
-	}
-	writeStatus(w, out, int(status.Code), &status)
+	answer.Status = metav1.StatusFailure
+	status.Write(w, r, answer)
 }
 
-// writeStatus writes a Status.
-func writeStatus(w http.ResponseWriter, out output, code int, status *metav1.Status) {
-	var body []byte
-	var err error
-	if out.media == mediaProto {
-		raw, merr := status.Marshal()
-		body, err = resource.AppendEnvelope(nil, "v1", "Status", raw), merr
-	} else {
-		body, err = json.Marshal(status)
-		body = append(body, '\n')
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	if out.media == mediaYAML {
-		body = toYAML(body)
-	}
-	w.Header().Set("Content-Type", out.contentType())
+// writeStatus writes a Status of success.
+func writeStatus(w http.ResponseWriter, out output, code int, answer *metav1.Status) {
+	body, media := status.Encode(answer, out.media.String(), out.pretty)
+	w.Header().Set("Content-Type", media)
 	w.WriteHeader(code)
 	_, _ = w.Write(body)
 }

@@ -2,26 +2,19 @@ package rest
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
-
-// respondProjection answers with the projection of an object.
-func (s *scope) respondProjection(code int, obj resource.Object) error {
-	projection, err := s.sub.Projection.Get(obj)
-	if err != nil {
-		return err
-	}
-	return s.respondRuntime(code, projection)
-}
 
 // respondRuntime answers with an object that knows its own kind, or is of that
 // of the subresource.
@@ -32,83 +25,6 @@ func (s *scope) respondRuntime(code int, obj runtime.Object) error {
 		obj.GetObjectKind().SetGroupVersionKind(gvk)
 	}
 	return s.respondOther(code, gvk.GroupVersion().String(), gvk.Kind, obj)
-}
-
-// updateProjection writes a projection back into its object.
-func (s *scope) updateProjection() error {
-	validation, err := s.fieldValidation("UpdateOptions")
-	if err != nil {
-		return err
-	}
-	m, err := s.bodyMedia()
-	if err != nil {
-		return err
-	}
-	body, err := s.readBody()
-	if err != nil {
-		return err
-	}
-	projection := s.sub.New()
-	if err := s.decodeInto(projection, s.sub.Kind, body, m, validation); err != nil {
-		return err
-	}
-	return s.changeProjection(func(resource.Object) (resource.Object, error) { return projection, nil })
-}
-
-// changeProjection changes an object through its projection.
-func (s *scope) changeProjection(next func(current resource.Object) (resource.Object, error)) error {
-	p := s.sub.Projection
-	var result resource.Object
-	var reserved reservation
-	defer reserved.finish(false)
-	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
-		reserved.finish(false) // of an attempt that lost
-		live.SetResourceVersion(revisionString(rec.Revision))
-		current, err := p.Get(live)
-		if err != nil {
-			return nil, 0, err
-		}
-		projection, err := next(current)
-		if err != nil {
-			return nil, 0, err
-		}
-		if projection.GetName() != "" && projection.GetName() != s.req.Name {
-			return nil, 0, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", projection.GetName(), s.req.Name))
-		}
-		if v := projection.GetResourceVersion(); v != "" && v != live.GetResourceVersion() {
-			return nil, 0, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
-		}
-		if uid := projection.GetUID(); uid != "" {
-			if err := s.sameUID(live, uid); err != nil {
-				return nil, 0, err
-			}
-		}
-		if p.Validate != nil {
-			if errs := p.Validate(s.ctx(), projection); len(errs) > 0 {
-				return nil, 0, apierrors.NewInvalid(s.sub.Kind.GroupKind(), projection.GetName(), errs)
-			}
-		}
-		obj := live.DeepCopyObject().(resource.Object)
-		if err := p.Set(s.ctx(), obj, projection); err != nil {
-			return nil, 0, err
-		}
-		if obj, err = s.prepareChange(obj, live, &reserved); err != nil {
-			return nil, 0, err
-		}
-		result = obj
-		if s.req.DryRun {
-			return nil, 0, errDryRun
-		}
-		return obj, s.ttl(obj), nil
-	})
-	if err != nil && err != errDryRun {
-		return err
-	}
-	if err == nil {
-		reserved.finish(true)
-		result.SetResourceVersion(revisionString(changed.Revision))
-	}
-	return s.respondProjection(http.StatusOK, result)
 }
 
 // act runs an action.
@@ -132,6 +48,7 @@ func (s *scope) act() error {
 	if err := s.decodeInto(body, s.sub.Kind, raw, m, validation); err != nil {
 		return err
 	}
+	s.sentOther(body)
 	return s.runAction(body)
 }
 
@@ -167,11 +84,10 @@ func (s *scope) runAction(body resource.Object) error {
 		return err
 	}
 	if status, ok := result.(*metav1.Status); ok {
-		code := http.StatusCreated
-		if status.Code != 0 {
-			code = int(status.Code)
+		if status.Code == 0 {
+			status.Code = http.StatusCreated
 		}
-		s.respondStatus(code, status)
+		s.respondStatus(int(status.Code), status)
 		return nil
 	}
 	return s.respondRuntime(http.StatusCreated, result)
@@ -228,15 +144,45 @@ func (t target) Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime
 	return obj, nil
 }
 
-func (t target) Other(group, name string) (resource.Lister, error) {
-	return t.s.h.Lister(group, name)
+func (t target) Other(group, name string) (resource.Others, error) {
+	objects, err := t.s.h.lister(group, name)
+	if err != nil {
+		return nil, err
+	}
+	return others{objects, t.s}, nil
+}
+
+// others reads and changes objects of other resources for actions.
+type others struct {
+	lister
+	s *scope // of the action
+}
+
+func (o others) Get(ctx context.Context, namespace, name string) (resource.Object, error) {
+	obj, err := o.lister.Get(ctx, namespace, name)
+	if errors.Is(err, storage.ErrNotFound) {
+		err = apierrors.NewNotFound(schema.GroupResource{Group: o.def.Group, Resource: o.def.Resource}, name)
+	}
+	return obj, err
+}
+
+func (o others) Update(ctx context.Context, namespace, name string, change func(resource.Object) error) (resource.Object, error) {
+	on := *o.s
+	req := *o.s.req
+	req.Namespace, req.Name = namespace, name
+	on.req, on.def, on.sub, on.objects = &req, o.def, nil, o.objects
+	return target{&on}.Update(ctx, change)
 }
 
 // lister reads objects for actions.
-type lister struct{ objects *store.Resource }
+type lister struct {
+	def     *resource.Definition
+	objects *store.Resource
+	read    store.Read
+}
 
 func (l lister) Get(ctx context.Context, namespace, name string) (resource.Object, error) {
-	rec, err := l.objects.Get(ctx, l.objects.Key(namespace, name), store.Read{})
+	rec, err := l.objects.Get(ctx, l.objects.Key(namespace, name), l.read)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +190,7 @@ func (l lister) Get(ctx context.Context, namespace, name string) (resource.Objec
 }
 
 func (l lister) List(ctx context.Context, namespace string) ([]resource.Object, error) {
-	snap, err := l.objects.Snapshot(ctx, store.Read{})
+	snap, err := l.objects.Snapshot(ctx, l.read)
 	if err != nil {
 		return nil, err
 	}

@@ -23,15 +23,15 @@ const nameDescription = "Name must be unique within a namespace. Is required whe
 const createdDescription = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"
 
 // columns returns the columns of the resource's tables.
-func columns(def *resource.Definition) []metav1.TableColumnDefinition {
-	if def.Columns == nil {
+func columns(of []resource.Column) []metav1.TableColumnDefinition {
+	if of == nil {
 		return []metav1.TableColumnDefinition{
 			{Name: "Name", Type: "string", Format: "name", Description: nameDescription},
 			{Name: "Created At", Type: "date", Description: createdDescription},
 		}
 	}
-	out := make([]metav1.TableColumnDefinition, len(def.Columns))
-	for i, c := range def.Columns {
+	out := make([]metav1.TableColumnDefinition, len(of))
+	for i, c := range of {
 		out[i] = metav1.TableColumnDefinition{Name: c.Name, Type: c.Type, Format: c.Format, Description: c.Description, Priority: c.Priority}
 	}
 	return out
@@ -56,7 +56,8 @@ func (s *scope) included() (include, error) {
 	case "Object":
 		return includeObject, nil
 	default:
-		return 0, apierrors.NewBadRequest("unrecognized includeObject value: " + v)
+		//lint:ignore ST1005 the words that clients know
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: includeObject: Invalid value: %q: must be 'Metadata', 'Object', 'None', or empty", v))
 	}
 }
 
@@ -114,13 +115,9 @@ func (s *scope) makeRow(rec *store.Record) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var cells []any
-	if s.def.Cells != nil {
-		if cells, err = s.def.Cells(obj); err != nil {
-			return nil, err
-		}
-	} else {
-		cells = []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}
+	cells, err := s.cells(obj)
+	if err != nil {
+		return nil, err
 	}
 	row := []byte(`{"cells":[`)
 	for i, cell := range cells {
@@ -138,6 +135,28 @@ func (s *scope) makeRow(rec *store.Record) ([]byte, error) {
 		}
 	}
 	return row, nil
+}
+
+// columns returns the columns of the version that the request is about.
+func (s *scope) columns() []metav1.TableColumnDefinition {
+	if own := s.served.Version.Columns; own != nil {
+		return columns(own)
+	}
+	return columns(s.def.Columns)
+}
+
+// cells returns the cells of an object of the hub version.
+func (s *scope) cells(obj resource.Object) (_ []any, err error) {
+	if v := s.served.Version; v.Cells != nil {
+		if obj, err = s.fromHub(obj); err != nil {
+			return nil, err
+		}
+		return v.Cells(obj)
+	}
+	if s.def.Cells != nil {
+		return s.def.Cells(obj)
+	}
+	return []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}, nil
 }
 
 // appendCell appends a cell. A time that goes on is a mark, which JSON has
@@ -189,20 +208,24 @@ func (s *scope) writeTable(p *page) error {
 	if err := s.convertible(p); err != nil {
 		return err
 	}
-	return s.streamed(p, func(c *pieces) (err error) {
-		c.buf = s.appendTable(c.buf, p.meta(), columns(s.def))
-		for i, rec := range p.records {
-			if i > 0 {
-				c.buf = append(c.buf, ',')
-			}
-			if c.buf, err = s.appendRow(c.buf, rec, incl); err != nil {
-				return err
-			}
-			c.spill()
+	s.answeredList(func(s *scope, c *pieces) error { return s.table(c, p, incl) })
+	return s.streamed(p, func(c *pieces) error { return s.table(c, p, incl) })
+}
+
+// table writes a table of a list.
+func (s *scope) table(c *pieces, p *page, incl include) (err error) {
+	c.buf = s.appendTable(c.buf, p.meta(), s.columns())
+	for i, rec := range p.records {
+		if i > 0 {
+			c.buf = append(c.buf, ',')
 		}
-		c.buf = append(c.buf, tableEnd...)
-		return nil
-	})
+		if c.buf, err = s.appendRow(c.buf, rec, incl); err != nil {
+			return err
+		}
+		c.spill()
+	}
+	c.buf = append(c.buf, tableEnd...)
+	return nil
 }
 
 // tableObject appends a table with one row. In a watch, only the first has
@@ -217,7 +240,7 @@ func (s *scope) tableObject(dst []byte, rec *store.Record, first bool) ([]byte, 
 		meta.ResourceVersion = revisionString(rec.Revision)
 	}
 	if first {
-		cols = columns(s.def)
+		cols = s.columns()
 	}
 	dst = s.appendTable(dst, meta, cols)
 	if dst, err = s.appendRow(dst, rec, incl); err != nil {

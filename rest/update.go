@@ -18,9 +18,6 @@ import (
 
 // update replaces an object, or the part of it that the path names.
 func (s *scope) update() error {
-	if err := s.checkName(); err != nil {
-		return err
-	}
 	if err := s.writeOptions("UpdateOptions"); err != nil {
 		return err
 	}
@@ -34,6 +31,7 @@ func (s *scope) update() error {
 	if err := s.nameFits(obj); err != nil {
 		return err
 	}
+	s.distinctOwners(obj, false)
 	return s.change(func(live resource.Object) (resource.Object, error) {
 		return obj.DeepCopyObject().(resource.Object), nil
 	}, func() (resource.Object, error) { return obj, nil })
@@ -83,6 +81,9 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 		reserved.finish(true)
 		return s.respond(http.StatusOK, rec)
 	case errors.Is(err, errDryRun):
+		if result, err = s.asStored(result); err != nil {
+			return err
+		}
 		result.SetResourceVersion(seen.GetResourceVersion())
 		return s.respondObject(http.StatusOK, result)
 	case errors.Is(err, errDeleteNow):
@@ -99,7 +100,11 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 				return nil
 			})
 			freed(err == nil)
-			if err != nil {
+			if errors.Is(err, storage.ErrConflict) {
+				reserved.finish(false)
+				return s.change(next, create) // on what it has become
+			}
+			if err != nil && !errors.Is(err, storage.ErrNotFound) {
 				return err
 			}
 		}
@@ -161,26 +166,27 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	if obj.GetUID() == "" {
 		obj.SetUID(live.GetUID())
 	}
-	// Who replaces an object may have an old idea of these; who patches them
-	// means it.
-	if created := obj.GetCreationTimestamp(); replaces || created.IsZero() {
-		obj.SetCreationTimestamp(live.GetCreationTimestamp())
+	// A write cannot undo these. It cannot begin a deletion either, but that is
+	// for the validation to say.
+	obj.SetCreationTimestamp(live.GetCreationTimestamp())
+	if deleted := live.GetDeletionTimestamp(); deleted != nil {
+		obj.SetDeletionTimestamp(deleted)
 	}
-	if replaces || obj.GetDeletionTimestamp() == nil {
-		obj.SetDeletionTimestamp(live.GetDeletionTimestamp())
-	}
-	if replaces || obj.GetDeletionGracePeriodSeconds() == nil {
+	if obj.GetDeletionGracePeriodSeconds() == nil {
 		obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
 	}
 	// Before the strategy: what the server fills in belongs to nobody.
-	obj, err := s.own(live, obj)
-	if err != nil {
-		return nil, err
+	var err error
+	if s.sub == nil || s.sub.Projection == nil {
+		if obj, err = s.own(live, obj); err != nil {
+			return nil, err
+		}
 	}
+	s.distinctOwners(obj, true)
 	if st.PrepareUpdate != nil {
 		st.PrepareUpdate(s.ctx(), obj, live)
 	}
-	if g := s.def.Strategy.Generation; g != nil && g(obj, live) {
+	if g := st.Generation; g != nil && g(obj, live) {
 		obj.SetGeneration(live.GetGeneration() + 1)
 	}
 	obj.SetResourceVersion(live.GetResourceVersion())

@@ -33,12 +33,18 @@ func (s *scope) watch() error {
 	if err != nil {
 		return err
 	}
-	w, err := s.openWatch(&o)
-	if errors.Is(err, store.ErrExpired) {
-		// Told in the stream, so that clients treat it like a watch that ended.
-		return s.watchExpired(o.revision)
+	if _, err := s.included(); err != nil && s.out.view == viewTable {
+		return err
 	}
-	if err != nil {
+	w, err := s.openWatch(&o)
+	// These are told in the stream, so that clients treat them like a watch that
+	// ended.
+	switch {
+	case errors.Is(err, store.ErrExpired):
+		return s.watchEnds(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.h.Store.Revision())))
+	case err != nil && o.initialEvents != nil && apierrors.IsTimeout(err):
+		return s.watchEnds(err)
+	case err != nil:
 		return err
 	}
 	defer w.Close()
@@ -57,7 +63,11 @@ func (s *scope) watch() error {
 	sync := o.initialEvents != nil && *o.initialEvents
 	// The last bookmark comes shortly before the end, so that the client goes on
 	// from there.
-	bookmark := time.NewTimer(min(bookmarkEvery, max(timeout-lastBookmark, 0)))
+	first := bookmarkEvery
+	if left := timeout - lastBookmark; left > 0 {
+		first = min(first, left)
+	}
+	bookmark := time.NewTimer(first)
 	defer bookmark.Stop()
 	for ctx.Err() == nil {
 		events, more, err := w.Poll(ctx)
@@ -106,11 +116,11 @@ func (s *scope) watch() error {
 	return nil
 }
 
-// watchExpired answers a watch from a revision that is not kept any more.
-func (s *scope) watchExpired(revision int64) error {
+// watchEnds answers with a stream of one error.
+func (s *scope) watchEnds(err error) error {
 	st := s.beginStream()
 	defer st.free()
-	st.error(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, s.h.Store.Revision())))
+	st.error(err)
 	st.send()
 	return nil
 }

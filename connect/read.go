@@ -1,0 +1,93 @@
+package connect
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+)
+
+// maxRefusal bounds what is read of an answer that is an error.
+const maxRefusal = 50_000
+
+// Read answers with the text at a location, for as long as there is more of it
+// and the client wants it.
+func (c *Connector) Read(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) {
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, to.URL.String(), nil)
+	if err != nil {
+		fail(fmt.Errorf("failed to construct request for %s, got %w", to.URL, err))
+		return
+	}
+	client := &http.Client{
+		Transport:     c.transport(to),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("redirects forbidden") },
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		fail(err)
+		return
+	}
+	defer resp.Body.Close()
+	if err := refusal(r, resp); err != nil {
+		fail(err)
+		return
+	}
+	if wsstream.IsWebSocketRequest(r) {
+		err := wsstream.NewReader(resp.Body, true, wsstream.NewDefaultReaderProtocols()).Copy(w, r)
+		if err != nil {
+			c.log.V(1).Info("a WebSocket ended", "path", r.URL.Path, "error", err.Error())
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	control := http.NewResponseController(w)
+	_ = control.Flush()
+	if !to.Flush {
+		_, _ = io.Copy(w, resp.Body)
+		return
+	}
+	_, _ = io.Copy(flushing{w, control}, resp.Body)
+}
+
+// flushing sends whatever is written at once.
+type flushing struct {
+	w       io.Writer
+	control *http.ResponseController
+}
+
+func (f flushing) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	if err == nil {
+		err = f.control.Flush()
+	}
+	return n, err
+}
+
+// refusal returns the error that an answer is, in the name of what the client
+// has asked for.
+func refusal(r *http.Request, resp *http.Response) error {
+	if resp.StatusCode >= http.StatusOK && resp.StatusCode <= http.StatusPartialContent {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	switch resp.StatusCode {
+	case http.StatusInternalServerError:
+		return apierrors.NewInternalError(errors.New(string(body)))
+	case http.StatusBadRequest:
+		return apierrors.NewBadRequest(string(body))
+	}
+	asked := request.From(r.Context())
+	what := schema.GroupResource{Group: asked.Group, Resource: asked.Resource + "/" + asked.Subresource}
+	return apierrors.NewGenericServerResponse(resp.StatusCode, "", what, asked.Name, string(body), 0, false)
+}

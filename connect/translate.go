@@ -1,0 +1,216 @@
+package connect
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorilla/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiforward "k8s.io/apimachinery/pkg/util/portforward"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	apiremote "k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	clientspdy "k8s.io/client-go/transport/spdy"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Kubelets of a few years speak only SPDY where their clients of today speak
+// WebSocket. For them the server translates: streams of a command are carried
+// over one by one, port forwarding goes through the WebSocket as it is.
+
+const (
+	idleTimeout   = 4 * time.Hour
+	statusTimeout = 10 * time.Second
+	pingPeriod    = 5 * time.Second
+)
+
+// translates reports whether a request is one to translate, and does it.
+func (c *Connector) translates(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) bool {
+	switch {
+	case to.Translate == resource.ToStreams && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
+		c.translate(w, r, to)
+	case to.Translate == resource.ToTunnel && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
+		c.tunnel(w, r, to, fail)
+	default:
+		return false
+	}
+	return true
+}
+
+// translate carries the streams of a command between a WebSocket and SPDY. From
+// when the WebSocket is open, errors go over its error channel.
+func (c *Connector) translate(w http.ResponseWriter, r *http.Request, to *resource.Location) {
+	on := func(name string) bool { return to.URL.Query().Get(name) == "1" }
+	channels := []wsstream.ChannelType{
+		apiremote.StreamStdIn:  channel(on("input"), wsstream.ReadChannel),
+		apiremote.StreamStdOut: channel(on("output"), wsstream.WriteChannel),
+		apiremote.StreamStdErr: channel(on("error"), wsstream.WriteChannel),
+		apiremote.StreamErr:    wsstream.WriteChannel,
+		apiremote.StreamResize: wsstream.ReadChannel,
+	}
+	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{apiremote.StreamProtocolV5Name: {Binary: true, Channels: channels}})
+	conn.SetIdleTimeout(idleTimeout)
+	_, streams, err := conn.Open(w, r)
+	if err != nil {
+		c.log.V(1).Info("a WebSocket could not be opened", "path", r.URL.Path, "error", err.Error())
+		return
+	}
+	defer conn.Close()
+	// The first message tells the client that the connection is there.
+	first := apiremote.StreamErr
+	options := remotecommand.StreamOptions{Tty: on("tty")}
+	if on("input") {
+		options.Stdin = streams[apiremote.StreamStdIn]
+	}
+	if on("error") {
+		first, options.Stderr = apiremote.StreamStdErr, streams[apiremote.StreamStdErr]
+	}
+	if on("output") {
+		first, options.Stdout = apiremote.StreamStdOut, streams[apiremote.StreamStdOut]
+	}
+	if _, err := streams[first].Write(nil); err != nil {
+		return
+	}
+	if options.Tty {
+		options.TerminalSizeQueue = terminalSizes{json.NewDecoder(streams[apiremote.StreamResize])}
+	}
+	status, err := json.Marshal(commandStatus(c.run(r.Context(), to, options)))
+	if err == nil {
+		conn.SetWriteDeadline(statusTimeout)
+		_, _ = streams[apiremote.StreamErr].Write(status)
+	}
+}
+
+func channel(on bool, t wsstream.ChannelType) wsstream.ChannelType {
+	if on {
+		return t
+	}
+	return wsstream.IgnoreChannel
+}
+
+// run runs a command by SPDY.
+func (c *Connector) run(ctx context.Context, to *resource.Location, options remotecommand.StreamOptions) error {
+	way, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{UpgradeTransport: c.transport(to), PingPeriod: pingPeriod})
+	if err != nil {
+		return err
+	}
+	command, err := remotecommand.NewSPDYExecutorRejectRedirects(way, clientspdy.NewUpgraderForStreaming(way), http.MethodPost, to.URL)
+	if err != nil {
+		return err
+	}
+	return command.StreamWithContext(ctx, options)
+}
+
+// terminalSizes reads the sizes that the client's terminal takes on.
+type terminalSizes struct{ *json.Decoder }
+
+// Next implements remotecommand.TerminalSizeQueue.
+func (s terminalSizes) Next() *remotecommand.TerminalSize {
+	var size remotecommand.TerminalSize
+	if err := s.Decode(&size); err != nil {
+		return nil
+	}
+	return &size
+}
+
+// commandStatus tells how a command has ended.
+func commandStatus(err error) metav1.Status {
+	var exit exec.CodeExitError
+	var known *apierrors.StatusError
+	switch {
+	case err == nil:
+		return metav1.Status{Status: metav1.StatusSuccess}
+	case errors.As(err, &known):
+		return known.ErrStatus
+	case errors.As(err, &exit) && exit.Exited():
+		return metav1.Status{
+			Status: metav1.StatusFailure, Reason: apiremote.NonZeroExitCodeReason,
+			Message: fmt.Sprintf("command terminated with non-zero exit code: %v", exit),
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{
+				Type: apiremote.ExitCodeCauseType, Message: strconv.Itoa(exit.ExitStatus()),
+			}}},
+		}
+	}
+	return apierrors.NewInternalError(err).ErrStatus
+}
+
+// tunnel opens SPDY for a client that sends it through a WebSocket.
+func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) {
+	conn, err := proxy.DialURL(r.Context(), to.URL, c.transport(to))
+	if err != nil {
+		fail(fmt.Errorf("error dialing backend: %w", err))
+		return
+	}
+	defer conn.Close()
+	if err := spdyRequest(r, to.URL).Write(conn); err != nil {
+		fail(fmt.Errorf("error sending request: %w", err))
+		return
+	}
+	buffered := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(buffered, nil)
+	if err != nil {
+		fail(err)
+		return
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode >= http.StatusBadRequest:
+		w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
+		w.WriteHeader(resp.StatusCode)
+		_, _ = io.Copy(w, io.LimitReader(resp.Body, maxRefusal))
+		return
+	case resp.StatusCode != http.StatusSwitchingProtocols:
+		fail(fmt.Errorf("invalid upgrade response: status code %d", resp.StatusCode))
+		return
+	case !strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31):
+		fail(errors.New("unable to upgrade: missing upgrade headers in response"))
+		return
+	}
+	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
+	if protocol := resp.Header.Get(httpstream.HeaderProtocolVersion); protocol != "" {
+		upgrader.Subprotocols = []string{apiforward.WebsocketsSPDYTunnelingPrefix + protocol}
+	}
+	socket, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		return // the client has been told
+	}
+	client := portforward.NewTunnelingConnectionWithLogger(c.log, socket)
+	defer client.Close()
+	done := make(chan struct{}, 2)
+	go func() { _, _ = io.Copy(conn, client); done <- struct{}{} }()
+	go func() { _, _ = io.Copy(client, buffered); done <- struct{}{} }()
+	<-done
+}
+
+// spdyRequest makes the request for SPDY of one for a WebSocket.
+func spdyRequest(r *http.Request, to *url.URL) *http.Request {
+	out := r.Clone(r.Context())
+	out.Method, out.URL, out.Body, out.ContentLength = http.MethodPost, to, nil, 0
+	for _, name := range []string{"Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions", wsstream.WebSocketProtocolHeader} {
+		out.Header.Del(name)
+	}
+	out.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
+	out.Header.Del(httpstream.HeaderProtocolVersion)
+	for _, protocol := range websocket.Subprotocols(r) {
+		if spdyProtocol, ok := strings.CutPrefix(protocol, apiforward.WebsocketsSPDYTunnelingPrefix); ok && strings.HasSuffix(protocol, apiforward.KubernetesSuffix) {
+			out.Header.Add(httpstream.HeaderProtocolVersion, spdyProtocol)
+		}
+	}
+	return out
+}

@@ -1,0 +1,109 @@
+package rest
+
+import (
+	"encoding/json"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// What the audit gets to see. Most requests are not audited with objects, so
+// all of these cost nothing unless there is somebody who takes them.
+
+// sent passes on an object of the hub version that the client has sent.
+func (s *scope) sent(obj resource.Object, err error) (resource.Object, error) {
+	if s.req.Audit != nil && err == nil {
+		s.req.Audit.SentObject(obj, func() ([]byte, error) {
+			body, err := resource.JSONBody(s.def, s.served.Version, obj)
+			if err != nil {
+				return nil, err
+			}
+			return s.served.AppendJSON(nil, body), nil
+		})
+	}
+	return obj, err
+}
+
+// sentOther is for the object of a subresource.
+func (s *scope) sentOther(obj resource.Object) {
+	if s.req.Audit == nil {
+		return
+	}
+	s.req.Audit.SentObject(obj, func() ([]byte, error) {
+		copied := obj.DeepCopyObject()
+		if copied.GetObjectKind().GroupVersionKind().Empty() {
+			copied.GetObjectKind().SetGroupVersionKind(s.sub.Kind)
+		}
+		return json.Marshal(copied)
+	})
+}
+
+// sentOptions is for a delete. That the apiVersion is one that nobody can send
+// is what readers of audit logs know.
+func (s *scope) sentOptions(opts *metav1.DeleteOptions) {
+	if s.req.Audit == nil {
+		return
+	}
+	s.req.Audit.SentObject(nil, func() ([]byte, error) {
+		copied := *opts
+		copied.TypeMeta = metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "meta.k8s.io/__internal"}
+		return json.Marshal(&copied)
+	})
+}
+
+// sentPatch is for a patch in JSON, or YAML that will be applied.
+func (s *scope) sentPatch(patch []byte, isYAML bool) {
+	if s.req.Audit == nil {
+		return
+	}
+	if isYAML {
+		var err error
+		if patch, err = yaml.YAMLToJSON(patch); err != nil {
+			return
+		}
+	}
+	s.req.Audit.SentPatch(patch)
+}
+
+// asJSON is the request as one that wants JSON.
+func (s *scope) asJSON() *scope {
+	as := *s
+	as.out.media = mediaJSON
+	return &as
+}
+
+func (s *scope) answered(rec *store.Record) {
+	if s.req.Audit != nil {
+		s.req.Audit.AnsweredObject(func() ([]byte, error) { return s.asJSON().object(nil, rec) })
+	}
+}
+
+func (s *scope) answeredOther(obj any) {
+	if s.req.Audit != nil {
+		s.req.Audit.AnsweredObject(func() ([]byte, error) { return json.Marshal(obj) })
+	}
+}
+
+// answeredList tells of a list that write writes.
+func (s *scope) answeredList(write func(s *scope, c *pieces) error) {
+	if s.req.Audit == nil {
+		return
+	}
+	s.req.Audit.AnsweredObject(func() ([]byte, error) {
+		var all buffer
+		c := newPieces(&all)
+		defer c.free()
+		err := write(s.asJSON(), c)
+		c.flush()
+		return all.b, err
+	})
+}
+
+func answeredStatus(req *request.Request, status *metav1.Status) {
+	if req.Audit != nil {
+		req.Audit.AnsweredStatus(status, func() ([]byte, error) { return json.Marshal(status) })
+	}
+}

@@ -1,0 +1,118 @@
+package rest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/apikeel/kelson/resource"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestGracefulDeletion: a kind with grace periods is marked before it goes, even
+// if it goes at once.
+func TestGracefulDeletion(t *testing.T) {
+	h, _ := serve(t, func(def *resource.Definition) {
+		def.Strategy = resource.Rules[*corev1.ConfigMap]{
+			Generation:    func(obj, old *corev1.ConfigMap) bool { return obj.Data["k"] != old.Data["k"] },
+			ReturnDeleted: true,
+			GracePeriod: func(_ *corev1.ConfigMap, asked *int64) int64 {
+				if asked == nil {
+					return 30
+				}
+				return *asked
+			},
+		}.Strategy()
+	})
+	create := func(name string) string {
+		a := do(t, h, "POST", configMaps, fmt.Sprintf(`{"metadata":{"name":%q}}`, name))
+		if a.code != 201 {
+			t.Fatal(a.body)
+		}
+		return a.meta("resourceVersion").(string)
+	}
+	events := func(name, since string) (out string) {
+		a := do(t, h, "GET", configMaps+"?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3D"+name+"&resourceVersion="+since, "")
+		for _, line := range strings.Split(strings.TrimSpace(a.body), "\n") {
+			kind, _, _ := strings.Cut(strings.TrimPrefix(line, `{"type":"`), `"`)
+			out += kind + " "
+		}
+		return out
+	}
+	at := create("now")
+	a := do(t, h, "DELETE", configMaps+"/now?gracePeriodSeconds=0", "")
+	if a.code != 200 || a.object["kind"] != "ConfigMap" || a.meta("deletionGracePeriodSeconds") != 0.0 || a.meta("generation") != 2.0 || a.meta("deletionTimestamp") == nil {
+		t.Errorf("at once: %s", a.body)
+	}
+	if got := events("now", at); got != "MODIFIED DELETED " {
+		t.Errorf("at once: %s", got)
+	}
+
+	create("later")
+	steps := []struct {
+		query string
+		grace float64
+	}{{"", 30}, {"?gracePeriodSeconds=40", 30}, {"?gracePeriodSeconds=10", 10}, {"", 10}, {"?gracePeriodSeconds=-5", 1}}
+	for _, s := range steps {
+		a := do(t, h, "DELETE", configMaps+"/later"+s.query, "")
+		if a.code != 200 || a.meta("deletionGracePeriodSeconds") != s.grace || a.meta("generation") != 2.0 {
+			t.Errorf("%q: %s", s.query, a.body)
+		}
+	}
+	if a := do(t, h, "POST", configMaps, `{"metadata":{"name":"later"}}`); a.code != 409 || a.message() != `object is being deleted: configmaps "later" already exists` {
+		t.Errorf("%d %s", a.code, a.message())
+	}
+	if a := do(t, h, "DELETE", configMaps+"/later?gracePeriodSeconds=0", ""); a.meta("deletionGracePeriodSeconds") != 0.0 {
+		t.Error(a.body)
+	}
+	if a := do(t, h, "GET", configMaps+"/later", ""); a.code != 404 {
+		t.Errorf("it is still there: %s", a.body)
+	}
+}
+
+func TestDeletion(t *testing.T) {
+	h, _ := serve(t, nil)
+	const merge = "application/merge-patch+json"
+	create := func(meta string) { do(t, h, "POST", configMaps, `{"metadata":{`+meta+`}}`) }
+
+	create(`"name":"a"`)
+	a := do(t, h, "DELETE", configMaps+"/a", `{"preconditions":{"uid":"x"}}`)
+	if a.code != 409 || !strings.HasPrefix(a.message(), `Operation cannot be fulfilled on ConfigMap "a": the UID in the precondition (x) does not match the UID in record (`) {
+		t.Error(a.body)
+	}
+	if a := do(t, h, "DELETE", configMaps+"/a?dryRun=All", ""); a.code != 200 || a.object["status"] != "Success" {
+		t.Error(a.body)
+	}
+	if a := do(t, h, "DELETE", configMaps+"/a", ""); a.code != 200 || a.object["status"] != "Success" || a.meta("deletionTimestamp") != nil {
+		t.Error(a.body)
+	}
+
+	// A finalizer holds it, and the last one that goes lets it go.
+	create(`"name":"b","finalizers":["x.y/z"]`)
+	if a := do(t, h, "DELETE", configMaps+"/b?propagationPolicy=Foreground", ""); a.meta("deletionGracePeriodSeconds") != 0.0 || fmt.Sprint(a.meta("finalizers")) != "[x.y/z foregroundDeletion]" {
+		t.Error(a.body)
+	}
+	if a := do(t, h, "PATCH", configMaps+"/b", `{"metadata":{"finalizers":["n.o/t"]}}`, "Content-Type", merge); a.code != 422 || !strings.Contains(a.message(), "no new finalizers can be added") {
+		t.Error(a.body)
+	}
+	if a := do(t, h, "PATCH", configMaps+"/b", `{"metadata":{"finalizers":null}}`, "Content-Type", merge); a.code != 200 {
+		t.Error(a.body)
+	}
+	if a := do(t, h, "GET", configMaps+"/b", ""); a.code != 404 {
+		t.Error(a.body)
+	}
+
+	create(`"name":"c"`)
+	for body, want := range map[string]string{
+		`{"kind":"X"}`:                   `400 no kind "X" is registered for version "meta.k8s.io/v1" in scheme "pkg/runtime/scheme.go:111"`,
+		`[]`:                             `400 couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }`,
+		`{"propagationPolicy":"X"}`:      `422 DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "X": supported values: "Foreground", "Background", "Orphan", "nil"`,
+		`{"gracePeriodSeconds":"soon"}`:  `400 json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64`,
+		`{"preconditions":{"uid":null}}`: `200 `,
+	} {
+		if a := do(t, h, "DELETE", configMaps+"/c", body); fmt.Sprint(a.code, " ", a.message()) != want {
+			t.Errorf("%s: %d %s", body, a.code, a.message())
+		}
+		create(`"name":"c"`)
+	}
+}

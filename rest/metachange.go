@@ -1,0 +1,70 @@
+package rest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/apikeel/kelson/resource"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// validateMetaChange returns everything that is wrong with the metadata of a
+// changed object, each problem once.
+func validateMetaChange(obj, old resource.Object, namespaced bool) field.ErrorList {
+	path := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, path)
+	if len(errs) == 0 && obj.GetGenerateName() == old.GetGenerateName() &&
+		len(apivalidation.ValidateFinalizers(obj.GetFinalizers(), path.Child("finalizers"))) == 0 {
+		return nil
+	}
+	var out field.ErrorList
+	seen := map[string]bool{}
+	for _, err := range append(apivalidation.ValidateObjectMetaAccessor(obj, namespaced, validateSegment, path), errs...) {
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
+			out = append(out, err)
+		}
+	}
+	return out
+}
+
+// validateSegment is the rule for names that holds for every kind.
+func validateSegment(name string, prefix bool) []string {
+	if prefix {
+		return content.IsPathSegmentPrefix(name)
+	}
+	return content.IsPathSegmentName(name)
+}
+
+// distinctOwners drops owner references that are there twice, and tells the
+// client. late is after the request's own part is done, when a patch is known
+// by its result.
+func (s *scope) distinctOwners(obj resource.Object, late bool) {
+	refs := obj.GetOwnerReferences()
+	if len(refs) < 2 {
+		return
+	}
+	var kept []metav1.OwnerReference
+	var twice []string
+	for _, ref := range refs {
+		if slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return equality.Semantic.DeepEqual(k, ref) }) {
+			twice = append(twice, string(ref.UID))
+		} else {
+			kept = append(kept, ref)
+		}
+	}
+	if len(twice) == 0 {
+		return
+	}
+	obj.SetOwnerReferences(kept)
+	when := ""
+	if late {
+		when = " after mutating admission happens"
+	}
+	s.req.Warn(fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v", when, strings.Join(twice, ", ")))
+}

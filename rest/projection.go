@@ -1,0 +1,194 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// respondProjection answers with the projection of an object.
+func (s *scope) respondProjection(code int, obj resource.Object) error {
+	projection, err := s.sub.Projection.Get(obj)
+	if err != nil {
+		return err
+	}
+	projection.GetObjectKind().SetGroupVersionKind(s.sub.Kind)
+	switch {
+	case s.out.view == viewObject:
+		return s.respondRuntime(code, projection)
+	case s.out.list:
+		return errWrongList(s, false)
+	case s.out.view == viewMetadata:
+		return s.respondOther(code, s.out.metaVersion(), "PartialObjectMetadata", s.metadataOf(projection))
+	}
+	t, err := s.projectionTable(projection)
+	if err != nil {
+		return err
+	}
+	return s.respondOther(code, t.APIVersion, t.Kind, t)
+}
+
+// metadataOf returns the metadata of an object alone.
+func (s *scope) metadataOf(obj resource.Object) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: s.out.metaVersion()}}
+	if o, ok := obj.(metav1.ObjectMetaAccessor); ok {
+		if meta, ok := o.GetObjectMeta().(*metav1.ObjectMeta); ok {
+			m.ObjectMeta = *meta
+		}
+	}
+	return m
+}
+
+// projectionTable returns the table of one projection.
+func (s *scope) projectionTable(projection resource.Object) (*metav1.Table, error) {
+	p := s.sub.Projection
+	if p.Cells == nil {
+		return nil, errNotAcceptable(acceptedTypes)
+	}
+	cells, err := p.Cells(projection)
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range cells {
+		if since, ok := c.(resource.Since); ok {
+			cells[i] = since.At(s.req.Received)
+		}
+	}
+	var shown runtime.Object
+	switch incl, err := s.included(); {
+	case err != nil:
+		return nil, err
+	case incl == includeObject:
+		shown = projection
+	case incl == includeMetadata:
+		shown = s.metadataOf(projection)
+	}
+	row := metav1.TableRow{Cells: cells}
+	if shown != nil {
+		if row.Object.Raw, err = json.Marshal(shown); err != nil {
+			return nil, err
+		}
+	}
+	return &metav1.Table{
+		TypeMeta:          metav1.TypeMeta{Kind: "Table", APIVersion: s.out.metaVersion()},
+		ListMeta:          metav1.ListMeta{ResourceVersion: projection.GetResourceVersion()},
+		ColumnDefinitions: columns(p.Columns),
+		Rows:              []metav1.TableRow{row},
+	}, nil
+}
+
+// updateProjection writes a projection back into its object.
+func (s *scope) updateProjection() error {
+	validation, err := s.fieldValidation("UpdateOptions")
+	if err != nil {
+		return err
+	}
+	m, err := s.bodyMedia()
+	if err != nil {
+		return err
+	}
+	body, err := s.readBody()
+	if err != nil {
+		return err
+	}
+	projection := s.sub.New()
+	if err := s.decodeInto(projection, s.sub.Kind, body, m, validation); err != nil {
+		return err
+	}
+	s.sentOther(projection)
+	return s.changeProjection(func(resource.Object) (resource.Object, error) {
+		return projection.DeepCopyObject().(resource.Object), nil
+	})
+}
+
+// changeProjection changes an object through its projection.
+func (s *scope) changeProjection(next func(current resource.Object) (resource.Object, error)) error {
+	var result resource.Object
+	var reserved reservation
+	defer reserved.finish(false)
+	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
+		reserved.finish(false) // of an attempt that lost
+		live.SetResourceVersion(revisionString(rec.Revision))
+		obj, err := s.throughProjection(live, next)
+		if err != nil {
+			return nil, 0, err
+		}
+		if obj, err = s.prepareChange(obj, live, &reserved); err != nil {
+			return nil, 0, err
+		}
+		result = obj
+		if s.req.DryRun {
+			return nil, 0, errDryRun
+		}
+		return obj, s.ttl(obj), nil
+	})
+	if err != nil && !errors.Is(err, errDryRun) {
+		return err
+	}
+	if err == nil {
+		reserved.finish(true)
+		result.SetResourceVersion(revisionString(changed.Revision))
+	}
+	return s.respondProjection(http.StatusOK, result)
+}
+
+// throughProjection returns the object that a change of its projection results
+// in. The owners of fields are found in the projection, and then settled.
+func (s *scope) throughProjection(live resource.Object, next func(resource.Object) (resource.Object, error)) (resource.Object, error) {
+	p, owners := s.sub.Projection, s.h.Owners
+	current, err := p.Get(live)
+	if err != nil {
+		return nil, err
+	}
+	if owners != nil {
+		if err := owners.Project(s.served, s.sub, live, current); err != nil {
+			return nil, err
+		}
+	}
+	projection, err := next(current.DeepCopyObject().(resource.Object))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.nameFits(projection); err != nil {
+		return nil, err
+	}
+	if !s.applied {
+		if projection, err = s.own(current, projection); err != nil {
+			return nil, err
+		}
+	}
+	if p.Validate != nil {
+		if errs := p.Validate(s.ctx(), projection); len(errs) > 0 {
+			return nil, apierrors.NewInvalid(s.sub.Kind.GroupKind(), live.GetName(), errs)
+		}
+	}
+	if uid := projection.GetUID(); uid != "" && uid != live.GetUID() {
+		if s.req.Verb == request.Update {
+			return nil, s.sameUID(live, uid)
+		}
+		of := s.groupResource()
+		of.Resource += "/" + s.sub.Name
+		//lint:ignore ST1005 the words that clients know
+		return nil, apierrors.NewConflict(of, s.req.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, live.GetUID()))
+	}
+	obj := live.DeepCopyObject().(resource.Object)
+	if err := p.Set(s.ctx(), obj, projection); err != nil {
+		return nil, err
+	}
+	obj.SetResourceVersion(projection.GetResourceVersion())
+	if owners != nil {
+		if err := owners.Restore(s.served, s.sub, obj, projection); err != nil {
+			return nil, err
+		}
+	}
+	return obj, nil
+}

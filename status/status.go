@@ -1,0 +1,114 @@
+// Package status writes a metav1.Status, which is how the server tells a client
+// that a request failed. Every stage of the server answers through it.
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/munnerz/goautoneg"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// The formats of a Status.
+const (
+	JSON     = "application/json"
+	YAML     = "application/yaml"
+	Protobuf = "application/vnd.kubernetes.protobuf"
+)
+
+// Write answers with a Status, in the format that the client prefers.
+func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
+	s.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	if s.Code == 0 {
+		s.Code = http.StatusInternalServerError
+	}
+	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
+	}
+	media, pretty, liked := Negotiate(r)
+	// What the client did not ask for is not written down as an answer either.
+	if record := request.From(r.Context()).Audit; record != nil && liked {
+		record.AnsweredStatus(&s, func() ([]byte, error) { return json.Marshal(&s) })
+	}
+	body, media := Encode(&s, media, pretty)
+	w.Header().Set("Content-Type", media)
+	w.WriteHeader(int(s.Code))
+	_, _ = w.Write(body)
+}
+
+// Encode returns a Status in a format; in JSON, if it is not possible in the
+// one that is wanted.
+func Encode(s *metav1.Status, media string, pretty bool) (body []byte, used string) {
+	switch media {
+	case YAML:
+		if body, err := yaml.Marshal(s); err == nil {
+			return body, YAML
+		}
+	case Protobuf:
+		raw, err := s.Marshal()
+		if err == nil {
+			envelope := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: s.APIVersion, Kind: s.Kind}, Raw: raw}
+			raw, err = envelope.Marshal()
+		}
+		if err == nil {
+			return append([]byte("k8s\x00"), raw...), Protobuf
+		}
+	}
+	if pretty {
+		body, _ = json.MarshalIndent(s, "", "  ")
+		return body, JSON
+	}
+	var buffer bytes.Buffer
+	_ = json.NewEncoder(&buffer).Encode(s)
+	return buffer.Bytes(), JSON
+}
+
+// Negotiate returns the format of a Status that the client likes best. One that
+// likes none gets JSON that a person can read.
+func Negotiate(r *http.Request) (media string, pretty, liked bool) {
+	pretty = Pretty(r)
+	accept := strings.Join(r.Header["Accept"], ",")
+	if accept == "" || accept == JSON {
+		return JSON, pretty, true
+	}
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		for _, media := range []string{JSON, YAML, Protobuf} {
+			kind, subtype, _ := strings.Cut(media, "/")
+			if (clause.Type == "*" || clause.Type == kind) && (clause.SubType == "*" || clause.SubType == subtype) && plain(clause.Params, media) {
+				return media, pretty || clause.Params["pretty"] == "1", true
+			}
+		}
+	}
+	return JSON, true, false
+}
+
+// plain reports whether a client wants a format as it is. A Status cannot be
+// turned into another kind, such as a table. Who watches may get one too.
+func plain(params map[string]string, media string) bool {
+	for _, kind := range []string{"as", "g", "v"} {
+		if _, wanted := params[kind]; wanted {
+			return false
+		}
+	}
+	stream := params["stream"]
+	return params["sv"] == "" && (stream == "" || stream == "watch" && media != YAML)
+}
+
+// Pretty reports whether JSON should be indented: people ask with the tools
+// that people use.
+func Pretty(r *http.Request) bool {
+	if value, _ := request.Param(r.URL.RawQuery, "pretty"); value != "" {
+		pretty, _ := strconv.ParseBool(value)
+		return pretty
+	}
+	agent := r.UserAgent()
+	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+}
