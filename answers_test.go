@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"runtime"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/status"
 )
 
 const (
@@ -70,7 +70,7 @@ func TestAnswers(t *testing.T) {
 		{"POST /version", "", 405, mediaJSON, notAllowed},
 		{"OPTIONS /version", "", 405, mediaJSON, notAllowed},
 		{"HEAD /version", "", 405, mediaJSON, ""},
-		{"GET /version", "application/yaml", 406, mediaYAML, "apiVersion: v1\ncode: 406\ndetails: {}\nkind: Status\nmessage: |-\n  406: Not Acceptable\n\n  Available representations: application/json\nmetadata: {}\nreason: NotAcceptable\nstatus: Failure\n"},
+		{"GET /version", "application/yaml", 406, status.YAML, "apiVersion: v1\ncode: 406\ndetails: {}\nkind: Status\nmessage: |-\n  406: Not Acceptable\n\n  Available representations: application/json\nmetadata: {}\nreason: NotAcceptable\nstatus: Failure\n"},
 		{"POST /version", "text/html", 405, mediaJSON, "{\n  \"kind\": \"Status\",\n  \"apiVersion\": \"v1\",\n  \"metadata\": {},\n  \"status\": \"Failure\",\n  \"message\": \"the server does not allow this method on the requested resource\",\n  \"reason\": \"MethodNotAllowed\",\n  \"details\": {},\n  \"code\": 405\n}"},
 
 		{"GET /nope", "", 404, text, "404 page not found\n"},
@@ -83,7 +83,7 @@ func TestAnswers(t *testing.T) {
 
 		{"GET /api/v1/pods?timeout=1x", "", 400, mediaJSON, badTimeout},
 		{"GET /version?timeout=1x", "", 400, mediaJSON, badTimeout},
-		{"GET /api/v1/pods?timeout=1x", "application/yaml", 400, mediaYAML, "apiVersion: v1\ncode: 400\nkind: Status\nmessage: 'invalid timeout specified in the request URL - time: unknown unit \"x\" in\n  duration \"1x\"'\nmetadata: {}\nreason: BadRequest\nstatus: Failure\n"},
+		{"GET /api/v1/pods?timeout=1x", "application/yaml", 400, status.YAML, "apiVersion: v1\ncode: 400\nkind: Status\nmessage: 'invalid timeout specified in the request URL - time: unknown unit \"x\" in\n  duration \"1x\"'\nmetadata: {}\nreason: BadRequest\nstatus: Failure\n"},
 		{"GET /api/v1/pods?timeout=-1s", "", 200, text, "pods"},
 		{"GET /api/v1/pods?timeout=0", "", 200, text, "pods"},
 		{"GET /api/v1/pods?timeout=1000h", "", 200, text, "pods"},
@@ -136,46 +136,16 @@ func TestProtobufError(t *testing.T) {
 	s := start(t, &Server{})
 	code, body, header := s.get(t, s.admin(t), "GET", "/version", "Accept", "application/vnd.kubernetes.protobuf")
 	content, found := strings.CutPrefix(body, "k8s\x00")
-	if code != 406 || !found || header.Get("Content-Type") != mediaProtobuf {
+	if code != 406 || !found || header.Get("Content-Type") != status.Protobuf {
 		t.Fatalf("%d %q", code, body)
 	}
 	var envelope kruntime.Unknown
-	var status metav1.Status
-	if err := errors.Join(envelope.Unmarshal([]byte(content)), status.Unmarshal(envelope.Raw)); err != nil {
+	var got metav1.Status
+	if err := errors.Join(envelope.Unmarshal([]byte(content)), got.Unmarshal(envelope.Raw)); err != nil {
 		t.Fatal(err)
 	}
-	if envelope.Kind != "Status" || envelope.APIVersion != "v1" || status.Reason != metav1.StatusReasonNotAcceptable {
-		t.Errorf("%+v %+v", envelope.TypeMeta, status)
-	}
-}
-
-func TestNegotiate(t *testing.T) {
-	tests := []struct {
-		accept, agent, query string
-		media                string
-		pretty               bool
-	}{
-		{"", "", "", mediaJSON, false},
-		{"*/*", "kubectl/v1.37", "", mediaJSON, false},
-		{"application/*", "", "", mediaJSON, false},
-		{"application/vnd.kubernetes.protobuf,application/json", "", "", mediaProtobuf, false},
-		{"application/json;q=0.5,application/yaml", "", "", mediaYAML, false},
-		{"application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "", "", mediaJSON, false},
-		{"application/json;as=Table;v=v1;g=meta.k8s.io", "", "", mediaJSON, true},
-		{"application/vnd.kubernetes.protobuf;stream=watch", "", "", mediaJSON, true},
-		{"text/html", "", "", mediaJSON, true},
-		{"application/json;pretty=1", "", "", mediaJSON, true},
-		{"", "curl/8", "", mediaJSON, true},
-		{"", "curl/8", "pretty=0", mediaJSON, false},
-		{"", "", "a=b&pretty=true", mediaJSON, true},
-	}
-	for _, tt := range tests {
-		r := httptest.NewRequest("GET", "/?"+tt.query, nil)
-		r.Header.Set("Accept", tt.accept)
-		r.Header.Set("User-Agent", tt.agent)
-		if media, pretty := negotiate(r); media != tt.media || pretty != tt.pretty {
-			t.Errorf("%+v: got %s %v", tt, media, pretty)
-		}
+	if envelope.Kind != "Status" || envelope.APIVersion != "v1" || got.Reason != metav1.StatusReasonNotAcceptable {
+		t.Errorf("%+v %+v", envelope.TypeMeta, got)
 	}
 }
 

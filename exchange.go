@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
+	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -63,6 +64,14 @@ func (x *exchange) setHeader(name, value string) {
 	x.headers++
 }
 
+// disconnect makes this the last request of an HTTP/2 connection. Who is not
+// known gets none that is worth flooding.
+func (x *exchange) disconnect() {
+	if x.r.ProtoMajor == 2 {
+		x.writer.Header().Set("Connection", "close")
+	}
+}
+
 // setDeadline ends the context of the request at a time. A client that sends
 // its body too slowly is cut off then, and so is one that does not read a large
 // answer; small ones are not worth a timer, they fit into buffers.
@@ -83,10 +92,12 @@ func (x *exchange) late() bool {
 	return !x.lifetime.deadline.IsZero() && !time.Now().Before(x.lifetime.deadline)
 }
 
+const timeoutMessage = "request did not complete within the allotted timeout"
+
 // writeTimeout answers for a handler that has not. The form of the answer,
 // which is not quite that of other errors, is what clients know.
 func (x *exchange) writeTimeout() {
-	status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus
+	status := apierrors.NewTimeoutError(timeoutMessage, 0).ErrStatus
 	x.w.WriteHeader(http.StatusGatewayTimeout)
 	_ = json.NewEncoder(x.w).Encode(&status)
 }
@@ -95,6 +106,8 @@ func (x *exchange) writeTimeout() {
 type writer struct {
 	http.ResponseWriter
 	request *request.Request
+	// record is told when the answer begins; nil if nothing is audited.
+	record *audit.Record
 
 	// status is what was answered, 0 as long as nothing was.
 	status int
@@ -111,6 +124,9 @@ const manyBytes = 64 << 10
 
 func (w *writer) begin(status int) {
 	w.status = status
+	if w.record != nil {
+		w.record.Answer(status)
+	}
 	if warnings := w.request.Warnings(); len(warnings) > 0 {
 		writeWarnings(w.Header(), warnings)
 	}
@@ -178,7 +194,7 @@ type hijackable struct{ *writer }
 func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffer, err := w.ResponseWriter.(http.Hijacker).Hijack()
 	if err == nil && w.status == 0 {
-		w.status = http.StatusSwitchingProtocols
+		w.begin(http.StatusSwitchingProtocols)
 	}
 	return conn, buffer, err
 }

@@ -3,16 +3,15 @@ package kelson
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"syscall"
 	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // Limits of connections.
@@ -22,7 +21,8 @@ const (
 	idleTimeout       = 90 * time.Second
 	// stalledTimeout closes a connection that takes no byte for so long.
 	stalledTimeout = 60 * time.Second
-	maxStreams     = 100
+	// maxStreams is what clients expect before they are told.
+	maxStreams = 100
 	// Nearly all objects are smaller, so that they arrive in one frame.
 	maxFrame = 256 << 10
 	// What the streams of a connection may send ahead together: the most that
@@ -39,7 +39,8 @@ func (s *Server) Listen() error {
 	if s.listener != nil {
 		return nil
 	}
-	listener, err := net.Listen("tcp", s.Addr)
+	config := net.ListenConfig{Control: s.Serving.control}
+	listener, err := config.Listen(context.Background(), "tcp", s.Addr)
 	if err != nil {
 		return explain(s.Addr, err)
 	}
@@ -76,32 +77,44 @@ func (s *Server) URL() string {
 	return "https://" + net.JoinHostPort(host, fmt.Sprint(addr.Port))
 }
 
-func (s *Server) httpServer(base context.Context) *http.Server {
-	return &http.Server{
-		Handler:           s,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       idleTimeout,
-		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return withConnection(ctx) },
-		ErrorLog:          log.New(errorLog{s.Logger}, "", 0),
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams:          maxStreams,
-			MaxReadFrameSize:              maxFrame,
-			MaxReceiveBufferPerStream:     maxFrame,
-			MaxReceiveBufferPerConnection: maxAhead,
-			WriteByteTimeout:              stalledTimeout,
-		},
-		TLSConfig: &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			NextProtos:     []string{"h2", "http/1.1"},
-			GetCertificate: s.PKI.ServerCertificate,
-			// Certificates are verified by authentication: there are other ways
-			// to say who one is, and an error should be an answer.
-			ClientAuth: tls.RequestClientCert,
-			ClientCAs:  s.PKI.Pool(),
-		},
+// AdvertiseAddress is where members of the cluster reach the server: the address
+// that is configured, or else the one that it listens on, unless only this
+// machine knows that; then it is the one of the network interface that leads
+// out.
+func (s *Server) AdvertiseAddress() (net.IP, error) {
+	if ip := s.Serving.AdvertiseAddress; ip != nil && !ip.IsUnspecified() {
+		return ip, nil
 	}
+	host, _, err := net.SplitHostPort(s.Addr)
+	if err != nil {
+		return nil, err
+	}
+	ip, err := utilnet.ResolveBindAddress(net.ParseIP(host))
+	if err != nil {
+		return nil, fmt.Errorf("no address to advertise is found; give one: %w", err)
+	}
+	return ip, nil
+}
+
+// ExternalAddress is host and port of the server in what it tells clients: the
+// external host name, or else the address that it advertises.
+func (s *Server) ExternalAddress() (string, error) {
+	host := s.Serving.ExternalHostname
+	if host == "" {
+		ip, err := s.AdvertiseAddress()
+		if err != nil {
+			return "", err
+		}
+		host = ip.String()
+	}
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host, nil
+	}
+	_, port, err := net.SplitHostPort(s.Addr)
+	if s.listener != nil {
+		port = fmt.Sprint(s.listener.Addr().(*net.TCPAddr).Port)
+	}
+	return net.JoinHostPort(host, port), err
 }
 
 // errorLog takes what net/http has to say. Failed handshakes are the affair of

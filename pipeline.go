@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,9 +20,15 @@ func (s *Server) pipeline() handler {
 		s.recoverPanic, // a broken handler costs one request, not the server
 		s.auditID,      // every answer can be traced
 		s.requestInfo,  // what is asked for, as far as path and method tell
+		s.hsts,         // browsers come back over TLS
 		s.cacheControl, // nobody on the way keeps answers
+		s.goaway,       // clients spread over servers
 		s.deadline,     // no request lasts for ever
+		s.cors,         // whose pages may ask
 		s.authenticate, // who asks
+		s.audit,        // what is written down of it
+		s.impersonate,  // in whose name
+		s.authorize,    // whether they may
 	)(s.route)
 }
 
@@ -74,18 +81,17 @@ func (s *Server) auditID(next handler) handler {
 			x.AuditID = uuid.NewString()
 		}
 		x.setHeader("Audit-Id", x.AuditID)
+		s.beginRecord(x)
 		next(x)
 	}
 }
 
 func (s *Server) requestInfo(next handler) handler {
-	// Errors must not look like HTML to browsers that guess.
-	sanitizer := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	return func(x *exchange) {
 		info, err := request.Parse(x.r)
 		if err != nil {
-			text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: %v", x.r.RequestURI, err)
-			http.Error(x.w, sanitizer.Replace(text), http.StatusInternalServerError)
+			x.forget()
+			internalError(x.w, x.r, fmt.Errorf("failed to create RequestInfo: %w", err))
 			return
 		}
 		x.Info = info
@@ -114,7 +120,9 @@ func (s *Server) deadline(next handler) handler {
 		if text, _ := request.Param(x.r.URL.RawQuery, "timeout"); text != "" {
 			asked, err := time.ParseDuration(text)
 			if err != nil {
-				writeError(x.w, x.r, apierrors.NewBadRequest("invalid timeout specified in the request URL - "+err.Error()))
+				refused := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
+				x.refuse(refused.Error())
+				writeError(x.w, x.r, refused)
 				return
 			}
 			if asked > 0 && asked < timeout {
@@ -133,19 +141,25 @@ func (s *Server) deadline(next handler) handler {
 
 func (s *Server) authenticate(next handler) handler {
 	return func(x *exchange) {
+		if user, ok := loopbackUser(x.r.Context()); ok {
+			x.User = *user
+			next(x)
+			return
+		}
 		user, ok, err := s.Authenticate(x.r)
 		if !ok || err != nil {
 			if err != nil {
 				s.Logger.Warn("request not authenticated", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
 			}
-			// Who is not known gets no connection that is worth flooding.
-			if x.r.ProtoMajor == 2 {
-				x.w.Header().Set("Connection", "close")
-			}
+			x.disconnect()
+			x.refuse(attempted(x.r))
 			writeError(x.w, x.r, apierrors.NewUnauthorized("Unauthorized"))
 			return
 		}
 		x.User = user
+		if user.Name == "system:anonymous" || slices.Contains(user.Groups, "system:unauthenticated") {
+			x.disconnect()
+		}
 		dropCredentials(x.r.Header)
 		next(x)
 	}

@@ -31,6 +31,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	if err := s.Listen(); err != nil {
 		return err
 	}
+	defer s.listener.Close() // for the case that it is never served from
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBase()
 	server := s.httpServer(base)
@@ -46,6 +47,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	hooks, endHooks := context.WithCancel(base)
 	defer endHooks()
 	var running sync.WaitGroup
+	running.Go(func() { s.shown.Watch(hooks, s.Logger) })
 	for _, hook := range s.hooks {
 		running.Go(func() {
 			if err := protect(hooks, hook.Hook); err != nil && hooks.Err() == nil {
@@ -89,6 +91,9 @@ func (s *Server) runStopHooks(ctx context.Context) (err error) {
 }
 
 func (s *Server) close() (err error) {
+	if s.Audit != nil {
+		err = s.bounded(context.Background(), s.Audit.Close)
+	}
 	for link := s; link != nil; link = link.Delegate {
 		for _, close := range link.Close {
 			err = errors.Join(err, close())

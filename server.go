@@ -2,6 +2,7 @@ package kelson
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/audit"
+	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
 )
@@ -71,11 +74,19 @@ type Server struct {
 	// Addr is where to listen; it defaults to DefaultAddr. Port 0 takes a free
 	// one.
 	Addr string
+	// Serving has the rest of how the server is reached.
+	Serving Serving
 	// PKI has the certificates. The default is a new one that is not kept.
 	PKI *pki.Authority
 	// Authenticate says who asks. The default wants a client certificate that
 	// PKI has issued.
 	Authenticate func(r *http.Request) (user request.User, ok bool, err error)
+	// Audit writes down what is asked and answered; nil does not. It is closed
+	// with the server.
+	Audit *audit.Log
+	// Authorizer decides what a user may do; nil allows everything to everyone
+	// who is authenticated.
+	Authorizer authz.Authorizer
 	// RequestTimeout bounds requests that are not long-running.
 	RequestTimeout time.Duration
 	// ShutdownTimeout bounds how long the end waits for requests and for hooks.
@@ -90,6 +101,8 @@ type Server struct {
 	stopHooks  []Hook
 	paths      map[string]http.Handler
 	handler    handler
+	shown      *pki.Shown
+	tls        *tls.Config
 	listener   net.Listener
 
 	stopping atomic.Bool
@@ -130,6 +143,9 @@ func (s *Server) prepareRun() error {
 		if s.PKI, err = pki.New(host); err != nil {
 			return err
 		}
+	}
+	if err := s.prepareServing(); err != nil {
+		return err
 	}
 	if s.Authenticate == nil {
 		s.Authenticate = newCertificates(s.PKI.Pool()).authenticate

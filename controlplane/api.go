@@ -63,12 +63,15 @@ func (a *api) Paths() []string {
 	return slices.Compact(paths)
 }
 
-// notFound ends the chain: below /api and /apis the answer is a Status.
+// notFound ends the chain: below /api and the groups that are served the answer
+// is a Status.
 type notFound struct{ rest *rest.Handler }
 
 // Route implements kelson.Router.
 func (n notFound) Route(w http.ResponseWriter, r *http.Request) bool {
-	if !strings.HasPrefix(r.URL.Path, "/api/") && !strings.HasPrefix(r.URL.Path, "/apis/") {
+	path, inGroup := strings.CutPrefix(r.URL.Path, "/apis/")
+	group, _, _ := strings.Cut(path, "/")
+	if _, served := n.rest.Catalog().Group(group); inGroup && (!served || group == "") || !inGroup && !strings.HasPrefix(path, "/api/") {
 		return false
 	}
 	rest.WriteError(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{

@@ -16,9 +16,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
@@ -57,6 +61,20 @@ type Config struct {
 	// server listens; empty is the file kubeconfig in the data folder.
 	Kubeconfig string
 
+	// Kubelets says how kubelets are spoken to. Its logger is the one of this
+	// Config.
+	Kubelets connect.Config
+	// KubeletAddresses are the types of addresses at which kubelets are reached,
+	// the preferred one first; nil is the usual order.
+	KubeletAddresses []corev1.NodeAddressType
+
+	// ServiceCIDRs has one range for the cluster IPs of services, or one of each
+	// family, that of the default family first; nil is 10.0.0.0/24.
+	ServiceCIDRs []netip.Prefix
+	// FirstNodePort and LastNodePort bound the node ports of services; the
+	// defaults are 30000 and 32767.
+	FirstNodePort, LastNodePort int32
+
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
 	// Out gets a few lines for the person who started the server; nil discards
@@ -90,7 +108,7 @@ func (c *Config) defaults() {
 	if c.Out == nil {
 		c.Out = io.Discard
 	}
-	c.Etcd.Logger = c.Logger
+	c.Etcd.Logger, c.Kubelets.Logger = c.Logger, c.Logger
 }
 
 func (c *Config) validate() error {

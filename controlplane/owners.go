@@ -50,6 +50,37 @@ func (o *owners) Apply(s *resource.Served, subresource string, live resource.Obj
 	return m.Apply(live, config, manager, force, now)
 }
 
+// CheckPatch implements rest.Owners.
+func (o *owners) CheckPatch(patch []byte) error { return managedfields.CheckPatch(patch) }
+
+// Project implements rest.Owners.
+func (o *owners) Project(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error {
+	entries, err := o.projection(s, sub).Project(obj.GetManagedFields())
+	if err == nil {
+		projection.SetManagedFields(entries)
+	}
+	return err
+}
+
+// Restore implements rest.Owners.
+func (o *owners) Restore(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error {
+	entries, err := o.projection(s, sub).Restore(obj.GetManagedFields(), projection.GetManagedFields())
+	if err == nil {
+		obj.SetManagedFields(entries)
+	}
+	return err
+}
+
+func (o *owners) projection(s *resource.Served, sub *resource.Subresource) *managedfields.Projection {
+	p := &managedfields.Projection{
+		Paths: sub.Projection.Managed, Kind: sub.Kind.GroupVersion().String(), Version: s.GroupVersion.String(), Cache: &o.cache,
+	}
+	for i := range s.Definition.Versions {
+		p.Versions = append(p.Versions, groupVersion(s.Definition, &s.Definition.Versions[i]).String())
+	}
+	return p
+}
+
 func (o *owners) manager(s *resource.Served, subresource string) (*managedfields.Manager, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -57,19 +88,7 @@ func (o *owners) manager(s *resource.Served, subresource string) (*managedfields
 	if m := o.managers[key]; m != nil {
 		return m, nil
 	}
-	def := s.Definition
-	hub := def.HubVersion()
-	m, err := managedfields.New(managedfields.Options{
-		Types:       &o.types,
-		Kind:        s.GroupVersionKind(),
-		Subresource: subresource,
-		Scope:       managedfields.Scope{Except: resets(def, subresource)},
-		New:         s.Version.New,
-		Default:     s.Version.Default,
-		Hub:         groupVersion(def, hub),
-		Convert:     convert(def),
-		Cache:       &o.cache,
-	})
+	m, err := managedfields.New(o.options(s, subresource))
 	if err != nil {
 		return nil, err
 	}
@@ -80,27 +99,60 @@ func (o *owners) manager(s *resource.Served, subresource string) (*managedfields
 	return m, nil
 }
 
-// resets returns the fields that writes to a path leave alone, so that nobody
-// comes to own them by it. Unless a strategy says, the object's own path leaves
-// the status alone, and that of the status the spec.
-func resets(def *resource.Definition, subresource string) []string {
-	strategy, usual := &def.Strategy, []string(nil)
+// forget drops the managers of a group whose definitions have changed.
+func (o *owners) forget(group string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key := range o.managers {
+		if key.served.GroupVersion.Group == group {
+			delete(o.managers, key)
+		}
+	}
+}
+
+// options say what the manager of a path is about: the object, or what a
+// subresource shows instead of it.
+func (o *owners) options(s *resource.Served, subresource string) managedfields.Options {
+	def := s.Definition
+	opts := managedfields.Options{Types: &o.types, Subresource: subresource, Cache: &o.cache}
+	if sub := find(def, subresource); sub != nil && sub.Projection != nil {
+		opts.Kind, opts.New = sub.Kind, sub.New
+		return opts
+	}
+	opts.Kind, opts.New, opts.Default = s.GroupVersionKind(), s.Version.New, s.Version.Default
+	opts.Hub, opts.Convert = groupVersion(def, def.HubVersion()), convert(def)
+	opts.Scope = scope(def, subresource)
+	return opts
+}
+
+// find returns a subresource, nil for the object itself.
+func find(def *resource.Definition, name string) *resource.Subresource {
 	for i := range def.Subresources {
-		sub := &def.Subresources[i]
-		if sub.Name == "status" && subresource == "" {
-			usual = []string{"status"}
+		if def.Subresources[i].Name == name {
+			return &def.Subresources[i]
 		}
-		if sub.Name == subresource && sub.Part != nil {
-			strategy = sub.Part
-			if sub.Name == "status" {
-				usual = []string{"spec"}
-			}
-		}
+	}
+	return nil
+}
+
+// scope returns which fields writes to a path can change, so that nobody comes
+// to own others by it. Unless a strategy says, the object's own path leaves the
+// status alone, and that of the status the spec.
+func scope(def *resource.Definition, subresource string) managedfields.Scope {
+	strategy, usual := &def.Strategy, []string(nil)
+	if sub := find(def, subresource); sub != nil && sub.Part != nil {
+		strategy = sub.Part
+	}
+	switch {
+	case subresource == "status":
+		usual = []string{"spec"}
+	case subresource == "" && find(def, "status") != nil:
+		usual = []string{"status"}
 	}
 	if strategy.Resets != nil {
-		return strategy.Resets
+		usual = strategy.Resets
 	}
-	return usual
+	return managedfields.Scope{Except: usual}
 }
 
 func groupVersion(def *resource.Definition, v *resource.Version) schema.GroupVersion {

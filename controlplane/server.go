@@ -3,10 +3,14 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"sync"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/connect"
+	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
@@ -19,54 +23,64 @@ import (
 // extensions. The first and the last have nothing of their own yet. The store
 // stays the caller's to close.
 func (c Config) Server(ctx context.Context, backend storage.Backend) (*kelson.Server, error) {
+	connector, err := connect.New(c.Kubelets)
+	if err != nil {
+		return nil, err
+	}
 	objects, err := store.Open(ctx, backend, store.Options{Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}
-	resources := &rest.Handler{Store: objects, Owners: &owners{}, Logger: c.Logger}
-	catalog, err := resource.NewCatalog(builtin.Groups(builtin.Config{Core: core.Config{
-		Log:       c.Logger,
-		Allocator: core.NewMemoryAllocator(core.MemoryAllocatorConfig{Existing: services(resources)}),
-	}})...)
+	owners := &owners{}
+	resources := &rest.Handler{Store: objects, Connector: connector, Owners: owners, Logger: c.Logger}
+	var running sync.WaitGroup // what hooks have started
+	allocator, err := allocator(resources, c)
+	if err != nil {
+		objects.Close()
+		return nil, err
+	}
+	catalog, err := resource.NewCatalog(append(builtin.Groups(builtin.Config{Core: core.Config{
+		Log:              c.Logger,
+		KubeletAddresses: c.KubeletAddresses, Components: components(backend),
+		Allocator: allocator,
+	}}), crd.Definitions())...)
 	if err != nil {
 		objects.Close()
 		return nil, fmt.Errorf("built-in kinds: %w", err)
 	}
-	current := func() *resource.Catalog { return catalog }
+	catalogs := &catalogs{objects: objects, owners: owners}
+	catalogs.current.Store(catalog)
+	current := catalogs.get
 	resources.Catalog = current
 
-	extensions := &kelson.Server{Name: "extensions", API: notFound{resources}}
+	outer := &kelson.Server{Name: "aggregator", Logger: c.Logger}
+	resources.Authorize = alsoAllowed(outer)
+	api := newAPI(current, resources)
+	custom := &crd.Server{
+		Store:   &definitions{objects, current, &http.Client{Transport: outer.Loopback(loopbackUser())}},
+		Publish: catalogs.publish, Logger: c.Logger,
+	}
+	extensions := &kelson.Server{
+		Name: "extensions", API: extensions{custom, api, notFound{resources}},
+		PostStartHooks: []kelson.Hook{{Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
+			running.Go(func() { custom.Run(ctx) })
+			return custom.Sync(ctx)
+		}}},
+	}
 	main := &kelson.Server{
-		Name: "core", API: newAPI(current, resources), Delegate: extensions,
+		Name: "core", API: api, Delegate: extensions,
 		PostStartHooks: []kelson.Hook{{Name: "start-system-namespaces-controller", Run: func(ctx context.Context) error {
 			return ensureNamespaces(ctx, resources)
-		}}},
+		}}, {Name: "start-kubernetes-service-cidr-controller", Run: allocator.EnsureRanges},
+			{Name: "start-service-ip-repair-controllers", Run: func(ctx context.Context) error { return repairing(ctx, allocator, &running, c.Logger) }}},
 		HealthChecks: []kelson.HealthCheck{{Name: "etcd", Check: func(ctx context.Context) error {
 			_, err := backend.Revision(ctx)
 			return err
 		}}},
-		Close: []func() error{func() error { objects.Close(); return nil }},
+		Close: []func() error{func() error { running.Wait(); objects.Close(); return nil }},
 	}
-	return &kelson.Server{Name: "aggregator", Delegate: main, Logger: c.Logger}, nil
-}
-
-// services lists the services that exist, for who hands out their addresses.
-func services(resources *rest.Handler) func(context.Context) ([]*corev1.Service, error) {
-	return func(ctx context.Context) ([]*corev1.Service, error) {
-		l, err := resources.Lister("", "services")
-		if err != nil {
-			return nil, err
-		}
-		objs, err := l.List(ctx, "")
-		if err != nil {
-			return nil, err
-		}
-		out := make([]*corev1.Service, len(objs))
-		for i, obj := range objs {
-			out[i] = obj.(*corev1.Service)
-		}
-		return out, nil
-	}
+	outer.Delegate = main
+	return outer, nil
 }
 
 // ensureNamespaces creates the namespaces that every cluster has.

@@ -131,6 +131,13 @@ func (o *parameters) paths(s *resource.Served) []path {
 		e := e
 		e.subresource = sub.Name
 		e.verbs = sub.ServedVerbs()
+		if sub.Connect != nil {
+			if sub.Kind.Kind != "" {
+				e.kind = sub.Kind
+			}
+			paths = append(paths, e.connections(sub.Connect)...)
+			continue
+		}
 		if sub.Kind.Kind != "" {
 			e.kind, e.object = sub.Kind, definitionName(sub.New(), sub.Kind)
 		}

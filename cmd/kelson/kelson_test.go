@@ -185,9 +185,14 @@ func TestLife(t *testing.T) {
 	if r := kelson(t, "--data-dir", dir); r.code != exitError || !strings.Contains(r.err, "kelson: data folder is in use: "+dir) || strings.Count(r.err, "\n") != 1 {
 		t.Errorf("second server: %+v", r)
 	}
-	// What is there already at a start is not written again.
 	newClient(t, controlplane.KubeconfigFile(dir)).ready()
-	must(t, "revision 101 with 100 keys", "snapshot", "save", "--data-dir", dir, during)
+	// The first start adds what every server has; what is there already at a
+	// start is not written again.
+	saved := must(t, "Saved revision ", "snapshot", "save", "--data-dir", dir, during)
+	var revision, keys int
+	if _, err := fmt.Sscanf(saved.out, "Saved revision %d with %d keys", &revision, &keys); err != nil || keys < 100 || revision <= keys {
+		t.Fatalf("save says %q: %v", saved.out, err)
+	}
 	if fi, err := os.Stat(during); err != nil || fi.Mode() != 0o600 {
 		t.Errorf("snapshot: %v, %v", fi.Mode(), err)
 	}
@@ -198,10 +203,10 @@ func TestLife(t *testing.T) {
 		t.Errorf("there is no stale socket to test with: %v", err)
 	}
 	after := filepath.Join(temp, "after.snap")
-	must(t, "100 keys", "snapshot", "save", "--data-dir", dir, after)
+	must(t, fmt.Sprintf("%d keys", keys), "snapshot", "save", "--data-dir", dir, after)
 	s = serve(t, "--data-dir", dir) // without a command
 	again := kelson(t, "snapshot", "save", "--data-dir", dir, "-")
-	if again.code != exitOK || !strings.Contains(again.err, "100 keys") {
+	if again.code != exitOK || !strings.Contains(again.err, fmt.Sprintf("%d keys", keys)) {
 		t.Errorf("to the standard output: %d, %q", again.code, again.err)
 	}
 	began := time.Now()
@@ -214,7 +219,7 @@ func TestLife(t *testing.T) {
 		}
 	}
 
-	r := must(t, "revision  101\nkeys      100\nbytes     ", "snapshot", "verify", during)
+	r := must(t, fmt.Sprintf("revision  %d\nkeys      %d\nbytes     ", revision, keys), "snapshot", "verify", during)
 	if !strings.Contains(r.out, fmt.Sprintf("sha256    %x\n", again.out[len(again.out)-32:])) {
 		t.Errorf("verify says %q", r.out)
 	}
@@ -224,7 +229,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("verify from a pipe: %+v", p)
 	}
 	restored := filepath.Join(temp, "restored")
-	must(t, "goes on at revision 1000000101", "snapshot", "restore", "--data-dir", restored, during)
+	must(t, fmt.Sprintf("goes on at revision %d", 1000000000+revision), "snapshot", "restore", "--data-dir", restored, during)
 	wantValues, wantRevisions, wantExpiring := contents(t, dir)
 	values, revisions, expiring := contents(t, restored)
 	if !maps.Equal(values, wantValues) || !maps.Equal(revisions, wantRevisions) || !maps.Equal(expiring, wantExpiring) {
@@ -235,7 +240,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("server says %q", s.out)
 	}
 	newClient(t, controlplane.KubeconfigFile(restored)).ready()
-	must(t, "revision 1000000101 with 100 keys", "snapshot", "save", "--data-dir", restored, filepath.Join(temp, "restored.snap"))
+	must(t, fmt.Sprintf("revision %d with %d keys", 1000000000+revision, keys), "snapshot", "save", "--data-dir", restored, filepath.Join(temp, "restored.snap"))
 	if code := s.end(syscall.SIGINT); code != exitOK {
 		t.Errorf("after SIGINT it ended with %d", code)
 	}

@@ -34,6 +34,8 @@ func rules() []rule {
 			reason: "built-in kinds are definitions like those of any library user"},
 		{who: p("rest/..."), whom: p("crd/...", "aggregator/...", "builtin/..."),
 			reason: "the verbs treat every kind alike; one that needs a special case lacks something in its definition"},
+		{who: p("connect/..."), whom: p("rest/...", "store/...", "storage/...", "builtin/..."),
+			reason: "a connection goes where a location says, whatever kind has said it"},
 		{who: p("store/..."), whom: p("rest/...", "crd/...", "aggregator/...", "builtin/..."),
 			reason: "the cache serves whatever has a definition, below the HTTP verbs"},
 		{who: p("..."), whom: p("controlplane/..."),

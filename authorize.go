@@ -1,0 +1,105 @@
+package kelson
+
+import (
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/request"
+)
+
+// Notes of the audit.
+const (
+	decisionNote = "authorization.k8s.io/decision"
+	reasonNote   = "authorization.k8s.io/reason"
+)
+
+// authorize passes on what the user may do.
+func (s *Server) authorize(next handler) handler {
+	if s.Authorizer == nil {
+		return next
+	}
+	return func(x *exchange) {
+		a := x.attributes()
+		decision, reason, err := s.Authorizer.Authorize(x.r.Context(), a)
+		switch {
+		case decision == authz.Allow: // in spite of an error, if there is one
+			x.Annotate(decisionNote, "allow")
+			x.Annotate(reasonNote, reason)
+			next(x)
+		case err != nil:
+			s.Logger.Error("request cannot be authorized", "error", err, "uri", x.r.RequestURI, "audit", x.AuditID)
+			x.Annotate(reasonNote, "internal error")
+			internalError(x.w, x.r, err)
+		default:
+			x.Annotate(decisionNote, "forbid")
+			x.Annotate(reasonNote, reason)
+			x.deny(authz.Forbidden(a, reason))
+		}
+	}
+}
+
+// attributes is what authorization decides on.
+func (x *exchange) attributes() *authz.Attributes {
+	a := &authz.Attributes{
+		User: &x.User, Verb: x.Verb, IsResource: x.IsResource, Path: x.Path,
+		Group: x.Group, Version: x.Version, Namespace: x.Namespace,
+		Resource: x.Resource, Subresource: x.Subresource, Name: x.Name,
+	}
+	switch x.Verb {
+	case request.List, request.Watch, request.DeleteCollection:
+		if query := x.r.URL.RawQuery; query != "" && x.IsResource && !verbInPath(&x.Info) {
+			a.Fields, a.FieldsErr = fieldRequirements(query)
+			a.Labels, a.LabelsErr = labelRequirements(query)
+		}
+	}
+	return a
+}
+
+// verbInPath reports whether a path has the verb in front of the resource, as
+// in /api/v1/watch/pods. Not all of these watches look at selectors.
+func verbInPath(i *request.Info) bool {
+	if i.Verb != request.Watch {
+		return false
+	}
+	root := "api/" + i.Version
+	if i.Group != "" {
+		root = "apis/" + i.Group + "/" + i.Version
+	}
+	rest, ok := strings.CutPrefix(strings.Trim(i.Path, "/"), root+"/")
+	return ok && strings.HasPrefix(rest, "watch/")
+}
+
+func fieldRequirements(query string) (fields.Requirements, error) {
+	text, _ := request.Param(query, "fieldSelector")
+	if text == "" {
+		return nil, nil
+	}
+	selector, err := fields.ParseSelector(text)
+	if err != nil {
+		return nil, err
+	}
+	return selector.Requirements(), nil
+}
+
+func labelRequirements(query string) (labels.Requirements, error) {
+	text, _ := request.Param(query, "labelSelector")
+	if text == "" {
+		return nil, nil
+	}
+	selector, err := labels.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	requirements, _ := selector.Requirements()
+	return requirements, nil
+}
+
+// deny answers a request that goes no further.
+func (x *exchange) deny(err *apierrors.StatusError) {
+	x.w.Header().Set("X-Content-Type-Options", "nosniff")
+	writeError(x.w, x.r, err)
+}

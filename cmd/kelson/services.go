@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/spf13/pflag"
+)
+
+// serviceFlags say which addresses and ports services get, with the names that
+// kube-apiserver has for them.
+type serviceFlags struct {
+	ranges []string
+	ports  string
+}
+
+func (f *serviceFlags) bind(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&f.ranges, "service-cluster-ip-range", []string{"10.0.0.0/24"},
+		"`range` of the cluster IPs of services, or two, one of each family")
+	fs.StringVar(&f.ports, "service-node-port-range", "30000-32767", "`range` of the node ports of services")
+}
+
+func (f *serviceFlags) apply(config *controlplane.Config) error {
+	for _, text := range f.ranges {
+		cidr, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("--service-cluster-ip-range: %w", err)
+		}
+		config.ServiceCIDRs = append(config.ServiceCIDRs, cidr)
+	}
+	first, last, err := parsePorts(f.ports)
+	if err != nil {
+		return fmt.Errorf("--service-node-port-range: %w", err)
+	}
+	config.FirstNodePort, config.LastNodePort = first, last
+	return nil
+}
+
+// parsePorts reads 30000-32767, 30000+2767 or 30000.
+func parsePorts(text string) (first, last int32, err error) {
+	from, to, two := strings.Cut(text, "-")
+	more := ""
+	if !two {
+		from, more, two = strings.Cut(text, "+")
+		to = more
+	}
+	a, err := strconv.ParseUint(strings.TrimSpace(from), 10, 16)
+	if err != nil || !two {
+		return int32(a), int32(a), err
+	}
+	b, err := strconv.ParseUint(strings.TrimSpace(to), 10, 16)
+	if more != "" {
+		b += a
+	}
+	return int32(a), int32(b), err
+}

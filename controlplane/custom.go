@@ -1,0 +1,273 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/crd"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+)
+
+// catalogs is the catalog as it is now: built-in kinds, and the custom ones
+// that come and go.
+type catalogs struct {
+	mu      sync.Mutex // held by who changes it
+	current atomic.Pointer[resource.Catalog]
+	objects *store.Store
+	owners  *owners
+}
+
+func (c *catalogs) get() *resource.Catalog { return c.current.Load() }
+
+// publish puts groups of custom resources into the catalog.
+func (c *catalogs) publish(groups []resource.Group) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.get()
+	next, err := old.With(groups...)
+	if err != nil {
+		return err
+	}
+	c.current.Store(next)
+	for _, g := range groups {
+		before, ok := old.Group(g.Name)
+		if !ok {
+			continue
+		}
+		for i := range before.Versions {
+			for _, served := range before.Versions[i].Resources {
+				if _, ok := next.Definition(g.Name, served.Definition.Resource); !ok {
+					c.objects.Forget(served.Definition)
+				}
+			}
+		}
+		c.owners.forget(g.Name)
+	}
+	return nil
+}
+
+// definitions is the crd.Store over the store of the server, which it writes to
+// like any client.
+type definitions struct {
+	objects *store.Store
+	catalog func() *resource.Catalog
+	client  *http.Client
+}
+
+func (d *definitions) resource() (*store.Resource, error) {
+	def, ok := d.catalog().Definition(crd.Group, crd.Resource)
+	if !ok {
+		return nil, errors.New("custom resource definitions are not served")
+	}
+	return d.objects.Resource(def, storedCodec{def}), nil
+}
+
+// Definitions implements crd.Store.
+func (d *definitions) Definitions(ctx context.Context, seen int64) ([]crd.Stored, int64, bool, error) {
+	r, err := d.resource()
+	if err != nil {
+		return nil, 0, false, err
+	}
+	s, err := r.Snapshot(ctx, store.Read{})
+	if err != nil {
+		return nil, 0, false, err
+	}
+	if seen != 0 && !r.ChangedSince(seen) {
+		return nil, s.Revision, false, nil
+	}
+	stored := make([]crd.Stored, 0, s.Len())
+	s.Range(r.Key("", ""), "", func(rec *store.Record) bool {
+		stored = append(stored, crd.Stored{Name: rec.Name, Revision: rec.Revision, JSON: rec.Stored})
+		return true
+	})
+	return stored, s.Revision, true, nil
+}
+
+// Wait implements crd.Store.
+func (d *definitions) Wait(ctx context.Context, revision int64) error {
+	r, err := d.resource()
+	if err != nil {
+		return err
+	}
+	w, err := r.Watch(ctx, revision, func(*store.Record) bool { return true })
+	if errors.Is(err, store.ErrExpired) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for {
+		events, more, err := w.Poll(ctx)
+		switch {
+		case errors.Is(err, store.ErrExpired), len(events) > 0:
+			return nil
+		case err != nil:
+			return err
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// UpdateStatus implements crd.Store.
+func (d *definitions) UpdateStatus(ctx context.Context, name string, change func(*apiextensions.CustomResourceDefinition) error) error {
+	return d.update(ctx, name, "/status", change)
+}
+
+// Finish implements crd.Store.
+func (d *definitions) Finish(ctx context.Context, name, finalizer string) error {
+	return d.update(ctx, name, "", func(c *apiextensions.CustomResourceDefinition) error {
+		c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == finalizer })
+		return nil
+	})
+}
+
+// maxConflicts is how often an update is tried against others.
+const maxConflicts = 10
+
+func (d *definitions) update(ctx context.Context, name, subresource string, change func(*apiextensions.CustomResourceDefinition) error) error {
+	path := "/apis/" + crd.Group + "/v1/" + crd.Resource + "/" + name
+	var err error
+	for range maxConflicts {
+		var c apiextensions.CustomResourceDefinition
+		if err = d.call(ctx, http.MethodGet, path, nil, &c); err != nil {
+			return err
+		}
+		before, _ := json.Marshal(&c)
+		if err = change(&c); err != nil {
+			return err
+		}
+		after, merr := json.Marshal(&c)
+		if merr != nil {
+			return merr
+		}
+		if bytes.Equal(before, after) {
+			return nil
+		}
+		if err = d.call(ctx, http.MethodPut, path+subresource, after, nil); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// DeleteObjects implements crd.Store.
+func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (int, error) {
+	def, ok := d.catalog().Definition(group, name)
+	if !ok {
+		return 0, nil
+	}
+	r := d.objects.Resource(def, storedCodec{def})
+	list := func() (*store.Snapshot, error) { return r.Snapshot(ctx, store.Read{}) }
+	s, err := list()
+	if err != nil || s.Len() == 0 {
+		return 0, err
+	}
+	version := ""
+	for i := range def.Versions {
+		if !def.Versions[i].Off {
+			version = def.Versions[i].Name
+			break
+		}
+	}
+	if version == "" {
+		return s.Len(), fmt.Errorf("no version of %s.%s is served", name, group)
+	}
+	namespaces := map[string]bool{}
+	s.Range(r.Key("", ""), "", func(rec *store.Record) bool {
+		namespaces[rec.Namespace] = true
+		return true
+	})
+	for ns := range namespaces {
+		path := "/apis/" + group + "/" + version
+		if ns != "" {
+			path += "/namespaces/" + ns
+		}
+		if err := d.call(ctx, http.MethodDelete, path+"/"+name, nil, nil); err != nil {
+			return s.Len(), err
+		}
+	}
+	if s, err = list(); err != nil {
+		return 0, err
+	}
+	return s.Len(), nil
+}
+
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 8 << 20
+
+// call sends a request and decodes the answer.
+func (d *definitions) call(ctx context.Context, method, path string, body []byte, into any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://kelson"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", "kube-apiserver")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= 300 {
+		status := metav1.Status{Code: int32(resp.StatusCode), Message: string(answer)}
+		_ = json.Unmarshal(answer, &status)
+		return &apierrors.StatusError{ErrStatus: status}
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(answer, into)
+}
+
+// loopbackUser is who the server is to itself.
+func loopbackUser() request.User {
+	return request.User{Name: "system:apiserver", Groups: []string{"system:authenticated", "system:masters"}}
+}
+
+// extensions ends the chain: it looks once more for custom resources whose
+// definitions have just come, and then says that there is nothing.
+type extensions struct {
+	custom *crd.Server
+	core   *api
+	notFound
+}
+
+// Route implements kelson.Router.
+func (e extensions) Route(w http.ResponseWriter, r *http.Request) bool {
+	req := request.From(r.Context())
+	if req.IsResource && req.Group != "" {
+		before := e.core.catalog()
+		if err := e.custom.Sync(r.Context()); err == nil && e.core.catalog() != before && e.core.Route(w, r) {
+			return true
+		}
+	}
+	return e.notFound.Route(w, r)
+}
+
+var _ kelson.Router = extensions{}

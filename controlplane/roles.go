@@ -1,0 +1,297 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/authz/chain"
+	"github.com/apikeel/kelson/authz/node"
+	"github.com/apikeel/kelson/authz/rbac"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
+)
+
+// roles are the resources that RBAC decides by, and related those that tell
+// what a node has to do with.
+func roles() []schema.GroupResource {
+	const group = "rbac.authorization.k8s.io"
+	return []schema.GroupResource{
+		{Group: group, Resource: "clusterroles"}, {Group: group, Resource: "clusterrolebindings"},
+		{Group: group, Resource: "roles"}, {Group: group, Resource: "rolebindings"},
+	}
+}
+
+func related() []schema.GroupResource {
+	return []schema.GroupResource{
+		{Resource: "pods"}, {Resource: "persistentvolumes"},
+		{Group: "storage.k8s.io", Resource: "volumeattachments"},
+		{Group: "resource.k8s.io", Resource: "resourceslices"},
+		{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
+	}
+}
+
+// A follower tells an authorizer of the objects of some resources: it is an
+// authz.Source. It is a position in the logs of the resources and has no
+// goroutine; who decides brings it up to date.
+//
+// Two things say that there is something to tell: the logs, and acks, which know
+// of writes that were acknowledged and that the logs do not have yet. So a
+// request sees every change that was acknowledged by this server before it, and
+// those of other servers when they arrive.
+type follower struct {
+	store   *store.Store
+	catalog func() *resource.Catalog
+	names   []schema.GroupResource
+	acks    *acks
+	log     *slog.Logger
+
+	mu        sync.Mutex
+	written   *written
+	resources []*store.Resource
+	watchers  []*store.Watcher // nil until the state has been told
+
+	told atomic.Pointer[told] // nil until the state has been told
+}
+
+// told is how far a follower has come.
+type told struct {
+	acked int64
+	more  []<-chan struct{} // each is closed when a log goes on
+}
+
+var _ authz.Source = (*follower)(nil)
+
+// follow makes a follower of those of the resources that the catalog has. The
+// catalog is first asked when there is something to decide.
+func follow(objects *store.Store, catalog func() *resource.Catalog, acks *acks, log *slog.Logger, names []schema.GroupResource) *follower {
+	return &follower{store: objects, catalog: catalog, names: names, acks: acks, log: log}
+}
+
+// Current implements authz.Source.
+func (f *follower) Current() bool {
+	t := f.told.Load()
+	if t == nil || f.written.newest.Load() > t.acked {
+		return false
+	}
+	for _, more := range t.more {
+		select {
+		case <-more:
+			return false
+		default:
+		}
+	}
+	return true
+}
+
+// Pull implements authz.Source.
+func (f *follower) Pull(ctx context.Context, apply func(reset bool, changes []authz.Change)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Current() {
+		return nil // somebody else has pulled meanwhile
+	}
+	if f.written == nil {
+		f.resolve()
+	}
+	t := &told{acked: f.written.newest.Load()}
+	if err := f.store.WaitFor(ctx, t.acked); err != nil {
+		return err
+	}
+	if f.watchers != nil {
+		changes, err := f.poll(ctx, t)
+		if err == nil {
+			apply(false, changes)
+			f.told.Store(t)
+			return nil
+		}
+		f.forget()
+		if !errors.Is(err, store.ErrExpired) {
+			return err
+		}
+		t.more = nil
+	}
+	changes, err := f.state(ctx, t)
+	if err != nil {
+		f.forget()
+		return err
+	}
+	apply(true, changes)
+	f.told.Store(t)
+	return nil
+}
+
+// resolve finds the resources.
+func (f *follower) resolve() {
+	written := &written{}
+	for _, name := range f.names {
+		if def, ok := f.catalog().Definition(name.Group, name.Resource); ok {
+			r := f.store.Resource(def, storedCodec{def})
+			f.resources = append(f.resources, r)
+			written.prefixes = append(written.prefixes, r.Key("", ""))
+		}
+	}
+	// From here on, writes are noted; those before are in the state that is
+	// told first.
+	f.acks.note(written)
+	f.written = written
+}
+
+func (f *follower) forget() {
+	for _, w := range f.watchers {
+		w.Close()
+	}
+	f.watchers = nil
+	f.told.Store(nil)
+}
+
+// state returns all objects, and sets the watchers up behind them.
+func (f *follower) state(ctx context.Context, t *told) (changes []authz.Change, err error) {
+	for _, r := range f.resources {
+		snapshot, err := r.Snapshot(ctx, store.Read{})
+		if err != nil {
+			return nil, err
+		}
+		snapshot.Range(r.Key("", ""), "", func(rec *store.Record) bool {
+			changes = f.add(changes, r, store.Event{Type: store.Added, Record: rec})
+			return true
+		})
+		w, err := r.WatchFrom(ctx, snapshot, "", false, func(*store.Record) bool { return true })
+		if err != nil {
+			return nil, err
+		}
+		f.watchers = append(f.watchers, w)
+	}
+	more, err := f.poll(ctx, t)
+	return append(changes, more...), err
+}
+
+// poll returns what the logs have got since the last time.
+func (f *follower) poll(ctx context.Context, t *told) (changes []authz.Change, err error) {
+	for i, w := range f.watchers {
+		for {
+			events, more, err := w.Poll(ctx)
+			if err != nil {
+				return nil, err
+			}
+			for _, event := range events {
+				changes = f.add(changes, f.resources[i], event)
+			}
+			// Without events there is nothing more, or a part of a batch that
+			// is on its way: it is for the next time.
+			if len(events) == 0 {
+				t.more = append(t.more, more)
+				break
+			}
+		}
+	}
+	return changes, nil
+}
+
+func (f *follower) add(changes []authz.Change, r *store.Resource, event store.Event) []authz.Change {
+	obj, err := r.Decode(event.Record)
+	if err != nil {
+		f.log.Error("object cannot be decoded, authorization goes on without it", "key", event.Record.Key, "error", err)
+		return changes
+	}
+	return append(changes, authz.Change{Object: obj, Deleted: event.Type == store.Deleted})
+}
+
+// storedCodec is how the store reads and writes the objects of a definition.
+type storedCodec struct{ def *resource.Definition }
+
+func (c storedCodec) Encode(obj resource.Object) ([]byte, error) {
+	return resource.EncodeStored(c.def, obj)
+}
+
+func (c storedCodec) Decode(stored []byte) (resource.Object, error) {
+	return resource.DecodeStored(c.def, stored)
+}
+
+// acks is a storage.Backend that notes which writes were acknowledged, for
+// those who must know before the event arrives.
+type acks struct {
+	storage.Backend
+	noted atomic.Pointer[[]*written]
+}
+
+// written is the newest write below some prefixes.
+type written struct {
+	prefixes []string
+	newest   atomic.Int64
+}
+
+// note notes writes from now on.
+func (a *acks) note(w *written) {
+	for {
+		before := a.noted.Load()
+		after := []*written{w}
+		if before != nil {
+			after = append(after, *before...)
+		}
+		if a.noted.CompareAndSwap(before, &after) {
+			return
+		}
+	}
+}
+
+func (a *acks) acknowledge(key string, revision int64) {
+	noted := a.noted.Load()
+	if noted == nil {
+		return
+	}
+	for _, w := range *noted {
+		for _, prefix := range w.prefixes {
+			if !strings.HasPrefix(key, prefix) {
+				continue
+			}
+			for was := w.newest.Load(); was < revision && !w.newest.CompareAndSwap(was, revision); was = w.newest.Load() {
+			}
+		}
+	}
+}
+
+// Create implements storage.Backend.
+func (a *acks) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
+	kv, err := a.Backend.Create(ctx, key, value, ttl)
+	if err == nil {
+		a.acknowledge(key, kv.ModRevision)
+	}
+	return kv, err
+}
+
+// Update implements storage.Backend.
+func (a *acks) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
+	kv, err := a.Backend.Update(ctx, key, value, guard, ttl)
+	if err == nil {
+		a.acknowledge(key, kv.ModRevision)
+	}
+	return kv, err
+}
+
+// Delete implements storage.Backend.
+func (a *acks) Delete(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error) {
+	kv, revision, err := a.Backend.Delete(ctx, key, guard)
+	if err == nil {
+		a.acknowledge(key, revision)
+	}
+	return kv, revision, err
+}
+
+// authorization makes the chain of authorizers, and what keeps users from
+// giving away rights that they do not have.
+func authorization(cfg chain.Config, objects *store.Store, catalog func() *resource.Catalog, acks *acks) (*chain.Chain, *rbac.Guard, error) {
+	byRole := rbac.New(follow(objects, catalog, acks, cfg.Logger, roles()))
+	cfg.RBAC = byRole
+	cfg.Node = node.New(follow(objects, catalog, acks, cfg.Logger, related()))
+	all, err := chain.New(cfg)
+	return all, &rbac.Guard{Authorizer: all, Roles: byRole}, err
+}

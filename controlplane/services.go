@@ -1,0 +1,47 @@
+package controlplane
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/rest"
+)
+
+// allocator hands out the addresses and node ports of services. What it has
+// handed out is in storage, so that other servers know.
+func allocator(resources *rest.Handler, c Config) (*core.ClusterAllocator, error) {
+	ranges, err := resources.Private(core.RangeAllocations())
+	if err != nil {
+		return nil, err
+	}
+	return core.NewClusterAllocator(core.ClusterAllocatorConfig{
+		ServiceCIDRs: c.ServiceCIDRs, FirstNodePort: c.FirstNodePort, LastNodePort: c.LastNodePort,
+		Objects: resources.Objects, Ranges: ranges, Log: c.Logger,
+	})
+}
+
+// repairing repairs what has been handed out, once at the start and then again
+// and again until ctx ends, which running waits for.
+func repairing(ctx context.Context, a *core.ClusterAllocator, running *sync.WaitGroup, log *slog.Logger) error {
+	if err := a.Repair(ctx); err != nil {
+		return err
+	}
+	running.Go(func() {
+		tick := time.NewTicker(core.RepairEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
+				log.Warn("repairing the addresses of services", "error", err)
+			}
+		}
+	})
+	return nil
+}

@@ -1,0 +1,16 @@
+//go:build !unix
+
+package kelson
+
+import (
+	"errors"
+	"syscall"
+)
+
+// control refuses what a system does not have.
+func (v *Serving) control(string, string, syscall.RawConn) error {
+	if v.PermitPortSharing || v.PermitAddressSharing {
+		return errors.New("ports and addresses cannot be shared on this system")
+	}
+	return nil
+}

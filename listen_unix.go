@@ -1,0 +1,23 @@
+//go:build unix
+
+package kelson
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// control sets what a socket may share with those of other processes. Addresses
+// are shared in any case: package net does it.
+func (v *Serving) control(_, _ string, conn syscall.RawConn) (err error) {
+	if !v.PermitPortSharing {
+		return nil
+	}
+	if controlErr := conn.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	}); controlErr != nil {
+		return controlErr
+	}
+	return err
+}

@@ -1,0 +1,269 @@
+package kelson
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log"
+	"math"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/apikeel/kelson/pki"
+)
+
+// Serving says how the outermost server is reached: what it shows to clients,
+// what connections may do, and what browsers are told. The zero value has the
+// certificate that the server's PKI issues, and the defaults of kube-apiserver,
+// whose flags are beside the fields.
+type Serving struct {
+	// Certificate is files with the certificate to show: --tls-cert-file,
+	// --tls-private-key-file. They are read again when they change, as are the
+	// others.
+	Certificate pki.Pair
+	// CertDir is a folder that has them, or gets them: --cert-dir.
+	CertDir string
+	// SNI are certificates for clients that ask for a name: --tls-sni-cert-key.
+	SNI []pki.Pair
+
+	MinVersion   string   // --tls-min-version: VersionTLS12, …
+	CipherSuites []string // --tls-cipher-suites
+	Curves       []int32  // --tls-curve-preferences
+
+	// ClientCAs returns the authorities of client certificates, which clients
+	// with several choose by: the same pool until they change. The default is
+	// the one of the server's PKI.
+	ClientCAs func() *x509.CertPool
+
+	DisableHTTP2         bool    // --disable-http2-serving
+	MaxStreams           int     // --http2-max-streams-per-connection
+	GoawayChance         float64 // --goaway-chance
+	PermitPortSharing    bool    // --permit-port-sharing
+	PermitAddressSharing bool    // --permit-address-sharing
+
+	// AdvertiseAddress is where members of the cluster reach the server, and
+	// ExternalHostname is how it is called, with or without a port, in what it
+	// tells clients: --advertise-address, --external-hostname. For what they are
+	// if they are empty see Server.AdvertiseAddress and ExternalAddress.
+	AdvertiseAddress net.IP
+	ExternalHostname string
+
+	// HSTS are directives for browsers: --strict-transport-security-directives.
+	HSTS []string
+	// CORS are expressions for origins whose pages may use the server:
+	// --cors-allowed-origins.
+	CORS []string
+}
+
+const corsHelp = "List of allowed origins for CORS, comma separated. " +
+	"An allowed origin can be a regular expression to support subdomain matching. " +
+	"If this list is empty CORS will not be enabled. " +
+	"Please ensure each expression matches the entire hostname by anchoring " +
+	"to the start with '^' or including the '//' prefix, and by anchoring to the " +
+	"end with '$' or including the ':' port separator suffix. " +
+	"Examples of valid expressions are '//example\\.com(:|$)' and '^https://example\\.com(:|$)'"
+
+// Validate checks what can be checked without reading files.
+func (v *Serving) Validate() error {
+	_, err := v.tlsConfig()
+	if v.GoawayChance < 0 || v.GoawayChance > 0.02 {
+		err = errors.Join(err, errors.New("--goaway-chance can not be less than 0 or greater than 0.02"))
+	}
+	if v.MaxStreams < 0 || v.MaxStreams > math.MaxInt32 {
+		err = errors.Join(err, fmt.Errorf("--http2-max-streams-per-connection %d is not a number of streams", v.MaxStreams))
+	}
+	for _, directive := range v.HSTS {
+		name, value, hasValue := strings.Cut(directive, "=")
+		switch {
+		case strings.TrimSpace(directive) == "":
+			err = errors.Join(err, errors.New("empty value in strict-transport-security-directives"))
+		case directive == "includeSubDomains" || directive == "preload":
+		case name != "max-age" || !hasValue || strings.Contains(value, "="):
+			err = errors.Join(err, errors.New("--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, preload. see https://tools.ietf.org/html/rfc6797#section-6.1 for more information"))
+		}
+	}
+	for _, origin := range v.CORS {
+		if origin == "" {
+			err = errors.Join(err, fmt.Errorf("empty value in --cors-allowed-origins, help: %s", corsHelp))
+		} else if problem := validOrigin(origin); problem != nil {
+			err = errors.Join(err, fmt.Errorf("--cors-allowed-origins has an invalid regular expression: %w, help: %s", problem, corsHelp))
+		}
+	}
+	return err
+}
+
+// validOrigin wants an expression that does not match hosts of which the one
+// that is meant is only a part.
+func validOrigin(expression string) error {
+	if _, err := regexp.Compile(expression); err != nil {
+		return err
+	}
+	begins := strings.Contains(expression, "^") || strings.Contains(expression, "//")
+	ends := strings.Contains(expression, "$") || strings.Contains(expression, ":")
+	if !begins || !ends {
+		return errors.New("regular expression does not pin to start/end of host in the origin header")
+	}
+	return nil
+}
+
+// tlsConfig returns what is the same for all clients.
+func (v *Serving) tlsConfig() (*tls.Config, error) {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		// Certificates are verified by authentication: there are other ways to
+		// say who one is, and an error should be an answer.
+		ClientAuth: tls.RequestClientCert,
+	}
+	if v.DisableHTTP2 {
+		config.NextProtos = config.NextProtos[1:]
+	}
+	switch v.MinVersion {
+	case "", "VersionTLS12":
+	case "VersionTLS10":
+		config.MinVersion = tls.VersionTLS10
+	case "VersionTLS11":
+		config.MinVersion = tls.VersionTLS11
+	case "VersionTLS13":
+		config.MinVersion = tls.VersionTLS13
+	default:
+		return nil, fmt.Errorf("unknown tls version %q", v.MinVersion)
+	}
+	for _, name := range v.CipherSuites {
+		suite, _, err := cipherSuite(name)
+		if err != nil {
+			return nil, err
+		}
+		config.CipherSuites = append(config.CipherSuites, suite)
+	}
+	if len(v.CipherSuites) > 0 && !v.DisableHTTP2 && config.MinVersion < tls.VersionTLS13 && !slices.ContainsFunc(config.CipherSuites, requiredByHTTP2) {
+		return nil, errors.New("error configuring http2: http2: TLSConfig.CipherSuites is missing an HTTP/2-required AES_128_GCM_SHA256 cipher (need at least one of TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 or TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)")
+	}
+	seen := map[int32]bool{}
+	for _, id := range v.Curves {
+		switch {
+		case id <= 0 || id > math.MaxUint16:
+			return nil, fmt.Errorf("curve preference %d is out of range (must be 1-%d)", id, math.MaxUint16)
+		case seen[id]:
+			return nil, fmt.Errorf("duplicate curve preference %d", id)
+		case strings.HasPrefix(tls.CurveID(id).String(), "CurveID("):
+			return nil, fmt.Errorf("curve preference %d is not supported by the current Go version", id)
+		}
+		seen[id] = true
+		config.CurvePreferences = append(config.CurvePreferences, tls.CurveID(id))
+	}
+	return config, nil
+}
+
+func requiredByHTTP2(suite uint16) bool {
+	return suite == tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 || suite == tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+}
+
+// cipherSuite returns the suite of a name, and whether it is a weak one. Two
+// have names that were theirs before they were standardized, too.
+func cipherSuite(name string) (id uint16, insecure bool, err error) {
+	switch name {
+	case "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305":
+		name += "_SHA256"
+	}
+	for _, suite := range tls.CipherSuites() {
+		if suite.Name == name {
+			return suite.ID, false, nil
+		}
+	}
+	for _, suite := range tls.InsecureCipherSuites() {
+		if suite.Name == name {
+			return suite.ID, true, nil
+		}
+	}
+	//lint:ignore ST1005 the words that operators know
+	return 0, false, fmt.Errorf("Cipher suite %s not supported or doesn't exist", name)
+}
+
+// prepareServing reads the certificates and makes the TLS configuration.
+func (s *Server) prepareServing() error {
+	v := &s.Serving
+	if err := v.Validate(); err != nil {
+		return err
+	}
+	for _, name := range v.CipherSuites {
+		if _, insecure, _ := cipherSuite(name); insecure {
+			s.Logger.Warn("a cipher suite that is not secure may be used", "suite", name)
+		}
+	}
+	if v.ClientCAs == nil {
+		pool := s.PKI.Pool()
+		v.ClientCAs = func() *x509.CertPool { return pool }
+	}
+	main := v.Certificate
+	if v.CertDir != "" && main.CertFile == "" && main.KeyFile == "" {
+		var err error
+		if main, err = s.PKI.ServerPair(v.CertDir); err != nil {
+			return err
+		}
+	}
+	base, err := v.tlsConfig()
+	if err != nil {
+		return err
+	}
+	if s.shown, err = pki.Show(s.PKI.ServerCertificate, main, v.SNI...); err != nil {
+		return err
+	}
+	base.GetCertificate = s.shown.Certificate
+	s.tls = withAuthorities(base, v.ClientCAs)
+	return nil
+}
+
+// withAuthorities adds the authorities of client certificates to a
+// configuration. There is a new one only when they change.
+func withAuthorities(base *tls.Config, authorities func() *x509.CertPool) *tls.Config {
+	var current atomic.Pointer[tls.Config]
+	config := base.Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool := authorities()
+		if now := current.Load(); now != nil && now.ClientCAs == pool {
+			return now, nil
+		}
+		next := base.Clone()
+		next.ClientCAs = pool
+		current.Store(next)
+		return next, nil
+	}
+	return config
+}
+
+func (s *Server) httpServer(base context.Context) *http.Server {
+	streams := maxStreams
+	if s.Serving.MaxStreams > 0 {
+		streams = s.Serving.MaxStreams
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(!s.Serving.DisableHTTP2)
+	return &http.Server{
+		Handler:           s,
+		Protocols:         protocols,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return withConnection(ctx) },
+		ErrorLog:          log.New(errorLog{s.Logger}, "", 0),
+		TLSConfig:         s.tls,
+		HTTP2: &http.HTTP2Config{
+			// A client that opens and resets streams faster than they can be
+			// served is cut off when four times as many wait.
+			MaxConcurrentStreams:          streams,
+			MaxReadFrameSize:              maxFrame,
+			MaxReceiveBufferPerStream:     maxFrame,
+			MaxReceiveBufferPerConnection: maxAhead,
+			WriteByteTimeout:              stalledTimeout,
+		},
+	}
+}
