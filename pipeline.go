@@ -160,7 +160,7 @@ func (s *Server) authenticate(next handler) handler {
 		if user.Name == "system:anonymous" || slices.Contains(user.Groups, "system:unauthenticated") {
 			x.disconnect()
 		}
-		dropCredentials(x.r.Header)
+		s.Strip(x.r.Header)
 		next(x)
 	}
 }

@@ -81,6 +81,12 @@ type Server struct {
 	// Authenticate says who asks. The default wants a client certificate that
 	// PKI has issued.
 	Authenticate func(r *http.Request) (user request.User, ok bool, err error)
+	// Strip removes from the headers of a request what proved who asks, and what
+	// only a trusted proxy may say. The default knows the usual ones.
+	Strip func(h http.Header)
+	// ConnContext adds to the context of a new connection what Authenticate
+	// remembers of it.
+	ConnContext func(ctx context.Context) context.Context
 	// Audit writes down what is asked and answered; nil does not. It is closed
 	// with the server.
 	Audit *audit.Log
@@ -148,7 +154,10 @@ func (s *Server) prepareRun() error {
 		return err
 	}
 	if s.Authenticate == nil {
-		s.Authenticate = newCertificates(s.PKI.Pool()).authenticate
+		s.Authenticate, s.ConnContext = newCertificates(s.PKI.Pool()).authenticate, withConnection
+	}
+	if s.Strip == nil {
+		s.Strip = dropCredentials
 	}
 	s.ending, s.end = context.WithCancelCause(context.Background())
 	s.drained = make(chan struct{}, 1)

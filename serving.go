@@ -253,7 +253,12 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return withConnection(ctx) },
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			if s.ConnContext == nil {
+				return ctx
+			}
+			return s.ConnContext(ctx)
+		},
 		ErrorLog:          log.New(errorLog{s.Logger}, "", 0),
 		TLSConfig:         s.tls,
 		HTTP2: &http.HTTP2Config{

@@ -17,6 +17,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -62,6 +63,31 @@ type Attributes struct {
 
 	// Request is who asks, and collects warnings and annotations.
 	Request *request.Request
+
+	ends []func(committed bool)
+}
+
+// OnEnd calls f when it is known what has become of the write: whether it was
+// committed. A plugin that has reserved something for it gives it back if not.
+// What cannot be known, since the store did not answer, counts as committed.
+func (a *Attributes) OnEnd(f func(committed bool)) { a.ends = append(a.ends, f) }
+
+// End tells those who asked for it with OnEnd, once, the last first. A write
+// that nobody cared about has nil Attributes.
+func (a *Attributes) End(committed bool) {
+	if a == nil {
+		return
+	}
+	ends := a.ends
+	a.ends = nil
+	for i := len(ends) - 1; i >= 0; i-- {
+		ends[i](committed)
+	}
+}
+
+// Target returns the kind of write.
+func (a *Attributes) Target() Target {
+	return Target{a.Operation, a.Served.Definition.Group, a.Served.Definition.Resource, a.Subresource}
 }
 
 // GroupResource returns what is written.
@@ -69,16 +95,17 @@ func (a *Attributes) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: a.Served.Definition.Group, Resource: a.Served.Definition.Resource}
 }
 
-// Forbidden is the error of a plugin that refuses a write.
+// Forbidden is the error of a plugin that refuses a write. What is such an error
+// already stays as it is.
 func (a *Attributes) Forbidden(err error) error {
-	name := a.Name
-	if name == "" {
-		name = "Unknown"
-		if obj, ok := a.Object.(resource.Object); ok && obj.GetGenerateName() != "" {
-			name = obj.GetGenerateName()
-		}
+	if apierrors.IsForbidden(err) {
+		return err
 	}
-	return apierrors.NewForbidden(a.GroupResource(), name, err)
+	name := a.Name
+	if obj, ok := a.Object.(resource.Object); ok && name == "" {
+		name = cmp.Or(obj.GetName(), obj.GetGenerateName())
+	}
+	return apierrors.NewForbidden(a.GroupResource(), cmp.Or(name, "Unknown"), err)
 }
 
 // Target is a kind of write: an operation on a resource, or on a subresource
@@ -140,8 +167,17 @@ type plan struct {
 // NewChain returns a chain of plugins.
 func NewChain(plugins ...Plugin) *Chain { return &Chain{plugins: plugins} }
 
-func (c *Chain) plan(a *Attributes) *plan {
-	t := Target{a.Operation, a.Served.Definition.Group, a.Served.Definition.Resource, a.Subresource}
+// Wants reports whether anybody looks at such writes; if not, nothing has to be
+// prepared for it.
+func (c *Chain) Wants(t Target) bool {
+	if c == nil {
+		return false
+	}
+	p := c.plan(t)
+	return len(p.mutators)+len(p.validators) > 0
+}
+
+func (c *Chain) plan(t Target) *plan {
 	if p, ok := c.plans.Load(t); ok {
 		return p.(*plan)
 	}
@@ -166,7 +202,7 @@ func (c *Chain) Admit(ctx context.Context, a *Attributes) error {
 	if c == nil {
 		return nil
 	}
-	for _, m := range c.plan(a).mutators {
+	for _, m := range c.plan(a.Target()).mutators {
 		if err := m.Admit(ctx, a); err != nil {
 			return err
 		}
@@ -180,14 +216,10 @@ func (c *Chain) Validate(ctx context.Context, a *Attributes) error {
 	if c == nil {
 		return nil
 	}
-	for _, v := range c.plan(a).validators {
+	for _, v := range c.plan(a.Target()).validators {
 		if err := v.Validate(ctx, a); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-// Validates reports whether anybody looks at such a write, so that who builds
-// what they need can leave it.
-func (c *Chain) Validates(a *Attributes) bool { return c != nil && len(c.plan(a).validators) > 0 }

@@ -9,6 +9,7 @@ import (
 	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/apps"
 	"github.com/apikeel/kelson/builtin/authentication"
+	"github.com/apikeel/kelson/builtin/authorization"
 	"github.com/apikeel/kelson/builtin/autoscaling"
 	"github.com/apikeel/kelson/builtin/batch"
 	"github.com/apikeel/kelson/builtin/certificates"
@@ -30,6 +31,7 @@ import (
 // Config is what the groups need from outside.
 type Config struct {
 	Authentication authentication.Config
+	Authorization  authorization.Config
 	Core           core.Config
 	Certificates   certificates.Config
 	Admission      admissionregistration.Config
@@ -43,6 +45,7 @@ func Groups(cfg Config) []resource.Group {
 		withFinalizerRule(core.Group(cfg.Core)),
 		withFinalizerRule(apps.Group()),
 		authentication.Group(cfg.Authentication),
+		authorization.Group(cfg.Authorization),
 		withFinalizerRule(autoscaling.Group()),
 		withFinalizerRule(batch.Group()),
 		withFinalizerRule(certificates.Group(cfg.Certificates)),

@@ -22,6 +22,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/audit"
+	"github.com/apikeel/kelson/authn"
+	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
@@ -60,6 +64,20 @@ type Config struct {
 	// Kubeconfig is where the administrator's kubeconfig is written when the
 	// server listens; empty is the file kubeconfig in the data folder.
 	Kubeconfig string
+
+	// Serving says how the server is reached otherwise.
+	Serving kelson.Serving
+	// Authentication says who may be known, beside the administrator and service
+	// accounts. Its logger and objects are those of the server.
+	Authentication authn.Config
+	// Authorization says who decides; the default is Node and RBAC.
+	Authorization chain.Config
+	// Audit says what is written down; nothing, unless it has a policy.
+	Audit audit.Config
+
+	// RuntimeConfig switches versions of the API on and off, as --runtime-config
+	// does: {"api/beta": "true"}.
+	RuntimeConfig map[string]string
 
 	// Kubelets says how kubelets are spoken to. Its logger is the one of this
 	// Config.

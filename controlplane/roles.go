@@ -286,9 +286,9 @@ func (a *acks) Delete(ctx context.Context, key string, guard int64) (storage.Key
 	return kv, revision, err
 }
 
-// authorization makes the chain of authorizers, and what keeps users from
+// authorizers makes the chain of authorizers, and what keeps users from
 // giving away rights that they do not have.
-func authorization(cfg chain.Config, objects *store.Store, catalog func() *resource.Catalog, acks *acks) (*chain.Chain, *rbac.Guard, error) {
+func authorizers(cfg chain.Config, objects *store.Store, catalog func() *resource.Catalog, acks *acks) (*chain.Chain, *rbac.Guard, error) {
 	byRole := rbac.New(follow(objects, catalog, acks, cfg.Logger, roles()))
 	cfg.RBAC = byRole
 	cfg.Node = node.New(follow(objects, catalog, acks, cfg.Logger, related()))

@@ -88,7 +88,7 @@ func newCluster(t testing.TB) *cluster {
 	}
 	t.Cleanup(func() { c.objects.Close(); e.Close() })
 	log := slog.New(slog.DiscardHandler)
-	if c.authorizer, _, err = authorization(chain.Config{Logger: log}, c.objects, func() *resource.Catalog { return c.catalog }, tracked); err != nil {
+	if c.authorizer, _, err = authorizers(chain.Config{Logger: log}, c.objects, func() *resource.Catalog { return c.catalog }, tracked); err != nil {
 		t.Fatal(err)
 	}
 	if c.catalog, err = resource.NewCatalog(builtin.Groups(builtin.Config{})...); err != nil {

@@ -46,11 +46,10 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	if err != nil {
 		return err
 	}
-	server, err := c.Server(ctx, store)
+	server, err := c.Server(ctx, store, authority)
 	if err != nil {
 		return err
 	}
-	server.PKI = authority
 	server.Addr = net.JoinHostPort(c.BindAddress, strconv.Itoa(*c.SecurePort))
 	if server.Listen() == nil {
 		err = authority.WriteKubeconfig(c.Kubeconfig, server.URL())

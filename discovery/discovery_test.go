@@ -192,7 +192,9 @@ func TestNegotiation(t *testing.T) {
 		{"/apis/apps", "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf"},
 		{"/apis/apps/v1", v2, ""},
 		{"/apis/apps/v1", "application/json;as=Nope", ""},
-		{"/apis/apps/v1", "application/*", "application/json"},
+		{"/apis/apps", "application/*", "application/json"},
+		{"/apis/apps/v1", "application/*", ""},
+		{"/api", "text/html", ""},
 	} {
 		w, served, err := do(t, h, http.MethodGet, c.path, "Accept", c.accept)
 		if !served {

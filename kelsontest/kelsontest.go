@@ -120,16 +120,15 @@ func (s *Server) start(set settings) error {
 		}
 		s.backend = backend
 	}
-	var err error
-	if s.server, err = (controlplane.Config{Logger: set.logger}).Server(ctx, backend); err != nil {
+	authority, err := pki.New("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	if s.server, err = (controlplane.Config{Logger: set.logger}).Server(ctx, backend, authority); err != nil {
 		return err
 	}
 	s.server.Addr, s.server.ShutdownTimeout = "127.0.0.1:0", stopTimeout
-	authority, err := pki.New("127.0.0.1")
-	if err == nil {
-		s.server.PKI = authority
-		err = s.server.Listen()
-	}
+	err = s.server.Listen()
 	// Run closes what the server has opened, also if it cannot listen.
 	go func() { s.ended <- s.server.Run(ctx) }()
 	if err != nil {

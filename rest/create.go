@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
@@ -31,6 +33,16 @@ func (s *scope) create() error {
 		return err
 	}
 	if s.def.Answer != nil {
+		if obj, err = s.own(nil, obj); err != nil {
+			return err
+		}
+		a, err := s.admit(admission.Create, obj, nil, s.createOptions())
+		if err == nil {
+			err = s.validated(a, obj)
+		}
+		if err != nil {
+			return err
+		}
 		answer, err := s.def.Answer(s.ctx(), obj)
 		if err != nil {
 			return err
@@ -84,6 +96,13 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if obj, err = s.own(nil, obj); err != nil {
 		return nil, nil, err
 	}
+	if s.req.Name == "" {
+		s.req.Name = obj.GetName()
+	}
+	admitted, err := s.admit(admission.Create, obj, nil, s.createOptions())
+	if err != nil {
+		return nil, nil, err
+	}
 	s.newMeta(obj)
 	s.req.Name = obj.GetName()
 	if st.PrepareCreate != nil {
@@ -100,6 +119,12 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 		}
 	}
 	if err := s.validateNew(obj); err != nil {
+		return nil, nil, err
+	}
+	if err := s.mayCreate(); err != nil {
+		return nil, nil, err
+	}
+	if err := s.validated(admitted, obj); err != nil {
 		return nil, nil, err
 	}
 	if s.req.DryRun {
@@ -147,4 +172,12 @@ func (s *scope) ttl(obj resource.Object) time.Duration {
 		return 0
 	}
 	return s.def.TTL(obj)
+}
+
+// mayCreate asks again if a request that was allowed as another verb creates.
+func (s *scope) mayCreate() error {
+	if s.h.Authorize == nil || s.r == nil || s.req.Verb == request.Create {
+		return nil
+	}
+	return s.h.Authorize(s.ctx(), request.Create)
 }

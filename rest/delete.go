@@ -179,6 +179,9 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 		if err != nil {
 			return nil, false, err
 		}
+		if err := s.admitDelete(live, opts); err != nil {
+			return nil, false, err
+		}
 		next, err := s.mark(live, opts)
 		if err != nil {
 			return nil, false, err

@@ -2,10 +2,12 @@ package rest
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -31,11 +33,25 @@ func TestGracefulDeletion(t *testing.T) {
 		}
 		return a.meta("resourceVersion").(string)
 	}
-	events := func(name, since string) (out string) {
-		a := do(t, h, "GET", configMaps+"?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3D"+name+"&resourceVersion="+since, "")
-		for _, line := range strings.Split(strings.TrimSpace(a.body), "\n") {
-			kind, _, _ := strings.Cut(strings.TrimPrefix(line, `{"type":"`), `"`)
-			out += kind + " "
+	def, _ := h.Catalog().Definition("", "configmaps")
+	events := func(name, since string, n int) (out string) {
+		revision, _ := strconv.ParseInt(since, 10, 64)
+		w, err := h.objects(def).Watch(t.Context(), revision, func(rec *store.Record) bool { return rec.Name == name })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		for got := 0; got < n; {
+			seen, more, err := w.Poll(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ev := range seen {
+				out += eventName(ev.Type) + " "
+			}
+			if got += len(seen); got < n {
+				<-more
+			}
 		}
 		return out
 	}
@@ -44,7 +60,7 @@ func TestGracefulDeletion(t *testing.T) {
 	if a.code != 200 || a.object["kind"] != "ConfigMap" || a.meta("deletionGracePeriodSeconds") != 0.0 || a.meta("generation") != 2.0 || a.meta("deletionTimestamp") == nil {
 		t.Errorf("at once: %s", a.body)
 	}
-	if got := events("now", at); got != "MODIFIED DELETED " {
+	if got := events("now", at, 2); got != "MODIFIED DELETED " {
 		t.Errorf("at once: %s", got)
 	}
 

@@ -29,6 +29,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -42,6 +43,8 @@ type Handler struct {
 	Store   *store.Store
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
+	// Admission is asked about every write of a client; nil admits all.
+	Admission *admission.Chain
 	// Connector opens the connections of subresources; without one there are
 	// none.
 	Connector Connector
@@ -91,7 +94,7 @@ type scope struct {
 // known here.
 func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	req := request.From(r.Context())
-	if !req.IsResource || req.Resource == "" {
+	if !req.IsResource || req.Resource == "" || req.Group == "" && strings.HasPrefix(req.Path, "/apis/") {
 		return false
 	}
 	served, ok := h.Catalog().Lookup(req.Group, req.Version, req.Resource)
@@ -111,8 +114,15 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 // pathFits checks the scope of the path against that of the resource, and
 // finds the subresource.
 func (s *scope) pathFits() bool {
-	if !s.def.Namespaced && s.req.Namespace != "" && s.def.Resource != "namespaces" {
-		return false
+	if s.def.Answer != nil && (s.req.Name != "" || s.def.Namespaced && s.req.Namespace == "") {
+		return false // there are no objects to name, and none of all namespaces
+	}
+	if !s.def.Namespaced && s.req.Namespace != "" {
+		// The path of a namespace is in that namespace, but a namespace is in no
+		// other: who has a right to namespaces in one must not get at the rest.
+		if s.def.Resource != "namespaces" || strings.Contains(s.req.Path, "/namespaces/"+s.req.Namespace+"/namespaces") {
+			return false
+		}
 	}
 	if s.def.Namespaced && s.req.Namespace == "" && s.req.Name != "" {
 		return false

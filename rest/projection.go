@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -166,10 +167,17 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 			return nil, err
 		}
 	}
+	admitted, err := s.admit(admission.Update, projection, current, s.updateOptions())
+	if err != nil {
+		return nil, err
+	}
 	if p.Validate != nil {
 		if errs := p.Validate(s.ctx(), projection); len(errs) > 0 {
 			return nil, apierrors.NewInvalid(s.sub.Kind.GroupKind(), live.GetName(), errs)
 		}
+	}
+	if err := s.validated(admitted, projection); err != nil {
+		return nil, err
 	}
 	if uid := projection.GetUID(); uid != "" && uid != live.GetUID() {
 		if s.req.Verb == request.Update {

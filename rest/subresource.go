@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
@@ -79,6 +80,13 @@ func (s *scope) createOn() error {
 }
 
 func (s *scope) runAction(body resource.Object) error {
+	a, err := s.admit(admission.Create, body, nil, s.createOptions())
+	if err == nil {
+		err = s.validated(a, body)
+	}
+	if err != nil {
+		return err
+	}
 	result, err := s.sub.Action(s.ctx(), target{s}, body)
 	if err != nil {
 		return err

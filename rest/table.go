@@ -56,7 +56,6 @@ func (s *scope) included() (include, error) {
 	case "Object":
 		return includeObject, nil
 	default:
-		//lint:ignore ST1005 the words that clients know
 		return 0, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: includeObject: Invalid value: %q: must be 'Metadata', 'Object', 'None', or empty", v))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -175,10 +176,15 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	if obj.GetDeletionGracePeriodSeconds() == nil {
 		obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
 	}
-	// Before the strategy: what the server fills in belongs to nobody.
+	// Before the strategy: what the server fills in belongs to nobody. A
+	// projection has been seen to already.
 	var err error
+	var admitted *admission.Attributes
 	if s.sub == nil || s.sub.Projection == nil {
 		if obj, err = s.own(live, obj); err != nil {
+			return nil, err
+		}
+		if admitted, err = s.admit(admission.Update, obj, live, s.updateOptions()); err != nil {
 			return nil, err
 		}
 	}
@@ -196,6 +202,9 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 		}
 	}
 	if err := s.validateChange(obj, live); err != nil {
+		return nil, err
+	}
+	if err := s.validated(admitted, obj); err != nil {
 		return nil, err
 	}
 	if s.h.Owners != nil {

@@ -110,6 +110,10 @@ func NewClusterAllocator(cfg ClusterAllocatorConfig) (*ClusterAllocator, error) 
 // Families implements Allocator.
 func (a *ClusterAllocator) Families() []corev1.IPFamily { return a.families }
 
+// First returns the first address that a service can have: that of the service
+// kubernetes.
+func (a *ClusterAllocator) First() netip.Addr { return a.cidrs[0].Addr().Next() }
+
 // Addresses implements Allocator.
 func (a *ClusterAllocator) Addresses(family corev1.IPFamily) Pool[netip.Addr] {
 	return a.addresses[family]

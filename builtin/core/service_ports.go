@@ -2,7 +2,7 @@ package core
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"math/big"
 	"sync"
 	"time"
@@ -132,33 +132,45 @@ func (p *clusterPorts) change(ctx context.Context, apply func(used *big.Int) err
 		return err
 	case <-c.lead:
 	}
+	defer p.next()
 	p.mu.Lock()
 	batch := p.queue
 	p.queue = nil
 	p.mu.Unlock()
-
 	// A client that goes away does not take the ports of others with it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portTimeout)
+	defer cancel()
 	p.write(ctx, batch)
-	cancel()
+	return <-c.done
+}
 
+// next passes the turn on.
+func (p *clusterPorts) next() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if len(p.queue) > 0 {
 		p.queue[0].lead <- struct{}{}
 	} else {
 		p.busy = false
 	}
-	p.mu.Unlock()
-	return <-c.done
 }
 
 // write makes the changes and tells those who wait how it went.
 func (p *clusterPorts) write(ctx context.Context, batch []*portChange) {
 	results := make([]error, len(batch))
+	err := errors.New("the write was broken off")
+	defer func() {
+		for i, c := range batch {
+			if err != nil {
+				results[i] = err
+			}
+			c.done <- results[i]
+		}
+	}()
 	apply := func(obj resource.Object) error {
 		r := obj.(*corev1.RangeAllocation)
 		if r.Range != p.text {
-			return fmt.Errorf("the provided range does not match the current range")
+			return errors.New("the provided range does not match the current range")
 		}
 		used := new(big.Int).SetBytes(r.Data)
 		for i, c := range batch {
@@ -167,17 +179,11 @@ func (p *clusterPorts) write(ctx context.Context, batch []*portChange) {
 		r.Data = used.Bytes()
 		return nil
 	}
-	err := p.ranges.Update(ctx, "", portRange, apply)
+	err = p.ranges.Update(ctx, "", portRange, apply)
 	if apierrors.IsNotFound(err) {
 		// The first server on a storage: what services have is in use.
 		if err = p.repair(ctx); err == nil {
 			err = p.ranges.Update(ctx, "", portRange, apply)
 		}
-	}
-	for i, c := range batch {
-		if err != nil {
-			results[i] = err
-		}
-		c.done <- results[i]
 	}
 }

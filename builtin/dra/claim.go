@@ -266,45 +266,58 @@ func (s *Selectors) validateClaim(spec *resourcev1.ResourceClaimSpec, path *fiel
 }
 
 // validateRequest wants a request for certain devices, or a list of
-// alternatives.
+// alternatives. If it is both, only the rules that the API declares are applied
+// to them.
 func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Path) field.ErrorList {
 	errs := validateLabelName(r.Name, path.Child("name"))
 	alternatives := len(r.FirstAvailable) > 0
+	both := r.Exactly != nil && alternatives
 	switch {
+	case both:
+		errs = append(errs, field.Invalid(path, nil, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
 	case r.Exactly == nil && !alternatives:
-		return append(errs, field.Required(path, "exactly one of `exactly` or `firstAvailable` is required"))
-	case r.Exactly != nil && alternatives:
-		return append(errs, field.Invalid(path, nil, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
-	case r.Exactly != nil:
-		e, path := r.Exactly, path.Child("exactly")
-		if class := path.Child("deviceClassName"); e.DeviceClassName == "" {
+		errs = append(errs, field.Required(path, "exactly one of `exactly` or `firstAvailable` is required"))
+	}
+	if e, path := r.Exactly, path.Child("exactly"); e != nil {
+		if class := path.Child("deviceClassName"); !both && e.DeviceClassName == "" {
 			errs = append(errs, field.Required(class, ""))
-		} else {
+		} else if !both {
 			errs = append(errs, core.Invalid(class, e.DeviceClassName, validation.IsDNS1123Subdomain(e.DeviceClassName))...)
 		}
-		return append(errs, s.validateDevices(e.Selectors, e.AllocationMode, e.Count, e.Tolerations, path)...)
+		errs = append(errs, s.validateDevices(e.Selectors, e.AllocationMode, e.Count, e.Tolerations, both, path)...)
 	}
 	path = path.Child("firstAvailable")
 	const limit = resourcev1.FirstAvailableDeviceRequestMaxSize
 	errs = append(errs, each(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest, path *field.Path) field.ErrorList {
-		errs := validateLabelName(a.Name, path.Child("name"))
-		errs = append(errs, needed(validate.LongName, a.DeviceClassName, path.Child("deviceClassName"))...)
-		return append(errs, s.validateDevices(a.Selectors, a.AllocationMode, a.Count, a.Tolerations, path)...)
+		errs := needed(validate.LongName, a.DeviceClassName, path.Child("deviceClassName"))
+		if !both {
+			errs = append(errs, validateLabelName(a.Name, path.Child("name"))...)
+		}
+		return append(errs, s.validateDevices(a.Selectors, a.AllocationMode, a.Count, a.Tolerations, both, path)...)
 	})...)
 	return append(errs, unique(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest) string { return a.Name }, nil)...)
 }
 
+// validateDevices judges what a request and an alternative have in common, by
+// the declared rules alone if that is asked for.
 func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resourcev1.DeviceAllocationMode, count int64,
-	tolerations []resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
-	errs := s.validate(list, false, path.Child("selectors"))
-	switch {
-	case mode == resourcev1.DeviceAllocationModeAll && count != 0:
-		errs = append(errs, field.Invalid(path.Child("count"), count, fmt.Sprintf("must not be specified when allocationMode is '%s'", mode)))
-	case mode == resourcev1.DeviceAllocationModeExactCount && count <= 0:
-		errs = append(errs, field.Invalid(path.Child("count"), count, "must be greater than zero"))
+	tolerations []resourcev1.DeviceToleration, declared bool, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	judge := validateToleration
+	if declared {
+		judge = validateTolerationFormat
+		errs = each(list, resourcev1.DeviceSelectorsMaxSize, path.Child("selectors"), func(*resourcev1.DeviceSelector, *field.Path) field.ErrorList { return nil })
+	} else {
+		errs = s.validate(list, false, path.Child("selectors"))
+		switch {
+		case mode == resourcev1.DeviceAllocationModeAll && count != 0:
+			errs = append(errs, field.Invalid(path.Child("count"), count, fmt.Sprintf("must not be specified when allocationMode is '%s'", mode)))
+		case mode == resourcev1.DeviceAllocationModeExactCount && count <= 0:
+			errs = append(errs, field.Invalid(path.Child("count"), count, "must be greater than zero"))
+		}
 	}
 	errs = append(errs, oneOf(mode, path.Child("allocationMode"), resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount)...)
-	return append(errs, each(tolerations, -1, path.Child("tolerations"), validateToleration)...)
+	return append(errs, each(tolerations, -1, path.Child("tolerations"), judge)...)
 }
 
 // prepareClaimStatus keeps all but the status, in which only devices that are

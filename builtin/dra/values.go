@@ -214,12 +214,22 @@ func validateTaint(t *resourcev1.DeviceTaint, old *resourcev1.DeviceTaint, path 
 	return errs
 }
 
-func validateToleration(t *resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
+// validateTolerationFormat is the part of validateToleration that is declared in
+// the API.
+func validateTolerationFormat(t *resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if t.Key != "" {
 		errs = append(errs, conforms(validate.LabelKey, t.Key, path.Child("key"))...)
 	}
 	errs = append(errs, oneOf(t.Operator, path.Child("operator"), resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists)...)
+	if t.Effect != "" {
+		errs = append(errs, validateEffect(t.Effect, path.Child("effect"))...)
+	}
+	return errs
+}
+
+func validateToleration(t *resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
+	errs := validateTolerationFormat(t, path)
 	switch value := path.Child("value"); t.Operator {
 	case resourcev1.DeviceTolerationOpExists:
 		if t.Value != "" {
@@ -227,9 +237,6 @@ func validateToleration(t *resourcev1.DeviceToleration, path *field.Path) field.
 		}
 	case resourcev1.DeviceTolerationOpEqual:
 		errs = append(errs, core.Invalid(value, t.Value, validation.IsValidLabelValue(t.Value))...)
-	}
-	if t.Effect != "" {
-		errs = append(errs, validateEffect(t.Effect, path.Child("effect"))...)
 	}
 	return errs
 }

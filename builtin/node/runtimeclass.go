@@ -8,8 +8,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
@@ -28,9 +30,12 @@ func RuntimeClasses() resource.Definition {
 		Strategy: resource.Rules[*nodev1.RuntimeClass]{
 			CreateOnUpdate: true,
 			RequireVersion: true,
-			Validate:       func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList { return validateClass(c) },
+			Validate: func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList {
+				return validateClass(c, content.IsDNS1123Label)
+			},
 			ValidateUpdate: func(_ context.Context, c, old *nodev1.RuntimeClass) field.ErrorList {
-				errs := validateClass(c)
+				// The older form of the rule counts in characters.
+				errs := validateClass(c, validation.IsDNS1123Label)
 				if c.Handler != old.Handler {
 					errs = append(errs, field.Invalid(field.NewPath("handler"), nil, apivalidation.FieldImmutableErrorMsg))
 				}
@@ -56,13 +61,13 @@ func RuntimeClasses() resource.Definition {
 	}
 }
 
-func validateClass(c *nodev1.RuntimeClass) field.ErrorList {
+func validateClass(c *nodev1.RuntimeClass, label func(string) []string) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("handler")
 	if c.Handler == "" {
 		errs = append(errs, field.Required(path, ""))
 	} else {
-		errs = append(errs, core.Invalid(path, c.Handler, apivalidation.NameIsDNSLabel(c.Handler, false))...)
+		errs = append(errs, core.Invalid(path, c.Handler, label(c.Handler))...)
 	}
 	if c.Overhead != nil {
 		errs = append(errs, core.ValidateLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)

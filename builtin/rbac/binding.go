@@ -76,7 +76,7 @@ func validateBinding(role rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []str
 		s, path := &subjects[i], field.NewPath("subjects").Index(i)
 		switch s.Kind {
 		case rbacv1.ServiceAccountKind:
-			errs = append(errs, named(s.Name, content.IsDNS1123Subdomain, path)...)
+			errs = append(errs, named(s.Name, func(name string) []string { return apivalidation.ValidateServiceAccountName(name, false) }, path)...)
 			errs = append(errs, ofGroup(s.APIGroup, "", path)...)
 			if !namespaced && s.Namespace == "" {
 				errs = append(errs, field.Required(path.Child("namespace"), ""))

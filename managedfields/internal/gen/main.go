@@ -33,6 +33,176 @@ import (
 // more are types of built-in kinds that client-go has no apply configuration for
 // and that are applied nevertheless.
 const more = `
+- name: io.k8s.api.authorization.v1.FieldSelectorAttributes
+  map:
+    fields:
+    - name: rawSelector
+      type: {scalar: string}
+    - name: requirements
+      type: {list: {elementType: {namedType: __untyped_atomic_}, elementRelationship: atomic}}
+- name: io.k8s.api.authorization.v1.LabelSelectorAttributes
+  map:
+    fields:
+    - name: rawSelector
+      type: {scalar: string}
+    - name: requirements
+      type: {list: {elementType: {namedType: __untyped_atomic_}, elementRelationship: atomic}}
+- name: io.k8s.api.authorization.v1.NonResourceAttributes
+  map:
+    fields:
+    - name: path
+      type: {scalar: string}
+    - name: verb
+      type: {scalar: string}
+- name: io.k8s.api.authorization.v1.ResourceAttributes
+  map:
+    fields:
+    - name: fieldSelector
+      type: {namedType: io.k8s.api.authorization.v1.FieldSelectorAttributes}
+    - name: group
+      type: {scalar: string}
+    - name: labelSelector
+      type: {namedType: io.k8s.api.authorization.v1.LabelSelectorAttributes}
+    - name: name
+      type: {scalar: string}
+    - name: namespace
+      type: {scalar: string}
+    - name: resource
+      type: {scalar: string}
+    - name: subresource
+      type: {scalar: string}
+    - name: verb
+      type: {scalar: string}
+    - name: version
+      type: {scalar: string}
+- name: io.k8s.api.authorization.v1.SelfSubjectAccessReviewSpec
+  map:
+    fields:
+    - name: nonResourceAttributes
+      type: {namedType: io.k8s.api.authorization.v1.NonResourceAttributes}
+    - name: resourceAttributes
+      type: {namedType: io.k8s.api.authorization.v1.ResourceAttributes}
+- name: io.k8s.api.authorization.v1.SubjectAccessReviewSpec
+  map:
+    fields:
+    - name: extra
+      type: {map: {elementType: {list: {elementType: {scalar: string}, elementRelationship: atomic}}}}
+    - name: groups
+      type: {list: {elementType: {scalar: string}, elementRelationship: atomic}}
+    - name: nonResourceAttributes
+      type: {namedType: io.k8s.api.authorization.v1.NonResourceAttributes}
+    - name: resourceAttributes
+      type: {namedType: io.k8s.api.authorization.v1.ResourceAttributes}
+    - name: uid
+      type: {scalar: string}
+    - name: user
+      type: {scalar: string}
+- name: io.k8s.api.authorization.v1.SubjectAccessReviewStatus
+  map:
+    fields:
+    - name: allowed
+      type: {scalar: boolean}
+      default: false
+    - name: denied
+      type: {scalar: boolean}
+    - name: evaluationError
+      type: {scalar: string}
+    - name: reason
+      type: {scalar: string}
+- name: io.k8s.api.authorization.v1.SubjectAccessReview
+  map:
+    fields:
+    - name: apiVersion
+      type: {scalar: string}
+    - name: kind
+      type: {scalar: string}
+    - name: metadata
+      type: {namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta}
+      default: {}
+    - name: spec
+      type: {namedType: io.k8s.api.authorization.v1.SubjectAccessReviewSpec}
+      default: {}
+    - name: status
+      type: {namedType: io.k8s.api.authorization.v1.SubjectAccessReviewStatus}
+      default: {}
+- name: io.k8s.api.authorization.v1.LocalSubjectAccessReview
+  map:
+    fields:
+    - name: apiVersion
+      type: {scalar: string}
+    - name: kind
+      type: {scalar: string}
+    - name: metadata
+      type: {namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta}
+      default: {}
+    - name: spec
+      type: {namedType: io.k8s.api.authorization.v1.SubjectAccessReviewSpec}
+      default: {}
+    - name: status
+      type: {namedType: io.k8s.api.authorization.v1.SubjectAccessReviewStatus}
+      default: {}
+- name: io.k8s.api.authorization.v1.SelfSubjectAccessReview
+  map:
+    fields:
+    - name: apiVersion
+      type: {scalar: string}
+    - name: kind
+      type: {scalar: string}
+    - name: metadata
+      type: {namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta}
+      default: {}
+    - name: spec
+      type: {namedType: io.k8s.api.authorization.v1.SelfSubjectAccessReviewSpec}
+      default: {}
+    - name: status
+      type: {namedType: io.k8s.api.authorization.v1.SubjectAccessReviewStatus}
+      default: {}
+- name: io.k8s.api.authentication.v1.TokenReview
+  map:
+    fields:
+    - name: apiVersion
+      type: {scalar: string}
+    - name: kind
+      type: {scalar: string}
+    - name: metadata
+      type: {namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta}
+      default: {}
+    - name: spec
+      type: {namedType: io.k8s.api.authentication.v1.TokenReviewSpec}
+      default: {}
+    - name: status
+      type: {namedType: io.k8s.api.authentication.v1.TokenReviewStatus}
+      default: {}
+- name: io.k8s.api.authentication.v1.TokenReviewSpec
+  map:
+    fields:
+    - name: audiences
+      type: {list: {elementType: {scalar: string}, elementRelationship: atomic}}
+    - name: token
+      type: {scalar: string}
+- name: io.k8s.api.authentication.v1.TokenReviewStatus
+  map:
+    fields:
+    - name: audiences
+      type: {list: {elementType: {scalar: string}, elementRelationship: atomic}}
+    - name: authenticated
+      type: {scalar: boolean}
+    - name: error
+      type: {scalar: string}
+    - name: user
+      type: {namedType: io.k8s.api.authentication.v1.UserInfo}
+      default: {}
+- name: io.k8s.api.authentication.v1.UserInfo
+  map:
+    fields:
+    - name: extra
+      type: {map: {elementType: {list: {elementType: {scalar: string}, elementRelationship: atomic}}}}
+    - name: groups
+      type: {list: {elementType: {scalar: string}, elementRelationship: atomic}}
+    - name: uid
+      type: {scalar: string}
+    - name: username
+      type: {scalar: string}
 - name: io.k8s.api.autoscaling.v1.Scale
   map:
     fields:

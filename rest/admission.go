@@ -1,0 +1,80 @@
+package rest
+
+import (
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// A write is shown to admission twice: admit lets plugins change it, validated
+// asks them about the result. What the server writes on its own account is not
+// shown.
+
+// admit returns the write as plugins have changed it, nil if nobody cares.
+func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options runtime.Object) (*admission.Attributes, error) {
+	chain := s.h.Admission
+	if s.r == nil || !chain.Wants(admission.Target{Operation: op, Group: s.def.Group, Resource: s.def.Resource, Subresource: s.req.Subresource}) {
+		return nil, nil
+	}
+	a := &admission.Attributes{
+		Operation: op, Served: s.served, Subresource: s.req.Subresource, Namespace: s.req.Namespace, Name: s.req.Name,
+		Object: obj, Old: old, Kind: s.served.GroupVersionKind(), Options: options, DryRun: s.req.DryRun, Request: s.req,
+	}
+	if s.sub != nil && !s.sub.Kind.Empty() {
+		a.Kind = s.sub.Kind
+	}
+	if s.def.Resource == "namespaces" && s.def.Group == "" {
+		// A namespace is in itself.
+		a.Namespace = a.Name
+	}
+	return a, chain.Admit(s.ctx(), a)
+}
+
+// validated asks plugins about a write as it will be stored.
+func (s *scope) validated(a *admission.Attributes, obj runtime.Object) error {
+	if a == nil {
+		return nil
+	}
+	a.Object = obj
+	if o, ok := obj.(resource.Object); ok && a.Name == "" {
+		a.Name = o.GetName()
+	}
+	return s.h.Admission.Validate(s.ctx(), a)
+}
+
+// admitDelete asks about the deletion of an object.
+func (s *scope) admitDelete(old resource.Object, options *metav1.DeleteOptions) error {
+	a, err := s.admit(admission.Delete, nil, old, options)
+	if err != nil || a == nil {
+		return err
+	}
+	if a.Name == "" {
+		a.Name = old.GetName()
+	}
+	return s.validated(a, nil)
+}
+
+// createOptions and updateOptions are those of the request, as webhooks see
+// them.
+func (s *scope) createOptions() runtime.Object {
+	return &metav1.CreateOptions{DryRun: s.dryRun(), FieldManager: s.param("fieldManager"), FieldValidation: s.param("fieldValidation")}
+}
+
+func (s *scope) updateOptions() runtime.Object {
+	return &metav1.UpdateOptions{DryRun: s.dryRun(), FieldManager: s.param("fieldManager"), FieldValidation: s.param("fieldValidation")}
+}
+
+func (s *scope) dryRun() []string {
+	if s.req.DryRun {
+		return []string{metav1.DryRunAll}
+	}
+	return nil
+}
+
+func (s *scope) param(name string) string {
+	if s.r == nil {
+		return ""
+	}
+	return s.r.URL.Query().Get(name)
+}
