@@ -64,7 +64,29 @@ type Attributes struct {
 	// Request is who asks, and collects warnings and annotations.
 	Request *request.Request
 
+	// Round is 0, and 1 while the mutators are asked once more because one of
+	// them said AskAgain.
+	Round int
+	again bool
+	notes map[string]any
+
 	ends []func(committed bool)
+}
+
+// AskAgain has all mutators asked once more: the object has changed in a way
+// that those who were asked before may have something to say about.
+func (a *Attributes) AskAgain() { a.again = true }
+
+// Note returns what a plugin has noted about the write in the round before; nil
+// at first.
+func (a *Attributes) Note(plugin string) any { return a.notes[plugin] }
+
+// SetNote keeps something for the next round.
+func (a *Attributes) SetNote(plugin string, note any) {
+	if a.notes == nil {
+		a.notes = map[string]any{}
+	}
+	a.notes[plugin] = note
 }
 
 // OnEnd calls f when it is known what has become of the write: whether it was
@@ -197,15 +219,22 @@ func (c *Chain) plan(t Target) *plan {
 	return p
 }
 
+// rounds is how often mutators are asked at most.
+const rounds = 2
+
 // Admit lets the plugins change a write. The first error refuses it.
 func (c *Chain) Admit(ctx context.Context, a *Attributes) error {
 	if c == nil {
 		return nil
 	}
-	for _, m := range c.plan(a.Target()).mutators {
-		if err := m.Admit(ctx, a); err != nil {
-			return err
+	for ask := true; ask && a.Round < rounds; a.Round++ {
+		a.again = false
+		for _, m := range c.plan(a.Target()).mutators {
+			if err := m.Admit(ctx, a); err != nil {
+				return err
+			}
 		}
+		ask = a.again
 	}
 	return nil
 }

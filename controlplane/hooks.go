@@ -151,7 +151,7 @@ func (a *assembly) ensureService(ctx context.Context) error {
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: a.allocator.First().String(), SessionAffinity: corev1.ServiceAffinityNone,
 			IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
-			Ports: []corev1.ServicePort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt(port)}},
+			Ports:          []corev1.ServicePort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt(port)}},
 		},
 	}
 	family := discoveryv1.AddressTypeIPv4

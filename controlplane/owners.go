@@ -7,7 +7,9 @@ import (
 
 	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // owners keeps track of who owns which fields, with a manager for every path
@@ -18,6 +20,8 @@ type owners struct {
 
 	mu       sync.Mutex
 	managers map[ownersKey]*managedfields.Manager
+	// schemas are the types of definitions that come with their schemas.
+	schemas map[*resource.Definition]*managedfields.Schemas
 }
 
 type ownersKey struct {
@@ -108,6 +112,36 @@ func (o *owners) forget(group string) {
 			delete(o.managers, key)
 		}
 	}
+	for def, types := range o.schemas {
+		if def.Group == group {
+			o.cache.Forget(types)
+			delete(o.schemas, def)
+		}
+	}
+}
+
+// typesOf returns the types of a definition. The lock is held.
+func (o *owners) typesOf(s *resource.Served) managedfields.Types {
+	def := s.Definition
+	if s.Version.Schema == nil {
+		return &o.types
+	}
+	if types := o.schemas[def]; types != nil {
+		return types
+	}
+	types := &managedfields.Schemas{Builtin: &o.types, Schema: func(kind schema.GroupVersionKind) *spec.Schema {
+		for i := range def.Versions {
+			if v := &def.Versions[i]; v.Schema != nil && groupVersion(def, v) == kind.GroupVersion() {
+				return v.Schema()
+			}
+		}
+		return nil
+	}}
+	if o.schemas == nil {
+		o.schemas = map[*resource.Definition]*managedfields.Schemas{}
+	}
+	o.schemas[def] = types
+	return types
 }
 
 // options say what the manager of a path is about: the object, or what a
@@ -119,6 +153,7 @@ func (o *owners) options(s *resource.Served, subresource string) managedfields.O
 		opts.Kind, opts.New = sub.Kind, sub.New
 		return opts
 	}
+	opts.Types = o.typesOf(s)
 	opts.Kind, opts.New, opts.Default = s.GroupVersionKind(), s.Version.New, s.Version.Default
 	opts.Hub, opts.Convert = groupVersion(def, def.HubVersion()), convert(def)
 	opts.Scope = scope(def, subresource)
@@ -163,13 +198,22 @@ func groupVersion(def *resource.Definition, v *resource.Version) schema.GroupVer
 	return schema.GroupVersion{Group: group, Version: v.Name}
 }
 
+// isOf reports whether an object is of a version: by its Go type, or if it has
+// none of its own, by what it says.
+func isOf(obj resource.Object, def *resource.Definition, v *resource.Version) bool {
+	if _, ok := obj.(runtime.Unstructured); ok {
+		return obj.GetObjectKind().GroupVersionKind().GroupVersion() == groupVersion(def, v)
+	}
+	return reflect.TypeOf(v.New()) == reflect.TypeOf(obj)
+}
+
 // convert returns a function between the versions of a definition.
 func convert(def *resource.Definition) func(resource.Object, schema.GroupVersion) (resource.Object, error) {
 	return func(obj resource.Object, to schema.GroupVersion) (resource.Object, error) {
 		var from, into *resource.Version
 		for i := range def.Versions {
 			v := &def.Versions[i]
-			if reflect.TypeOf(v.New()) == reflect.TypeOf(obj) {
+			if isOf(obj, def, v) {
 				from = v
 			}
 			if groupVersion(def, v) == to {

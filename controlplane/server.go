@@ -68,7 +68,7 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	a.catalogs.objects, a.catalogs.owners = a.objects, a.owners
 	a.resources = &rest.Handler{
 		Catalog: a.catalogs.get, Store: a.objects, Connector: connector, Owners: a.owners,
-		Authorize: alsoAllowed(a.outer), Logger: c.Logger,
+		Logger: c.Logger,
 	}
 	if err = a.stages(); err == nil {
 		err = a.catalog()
@@ -110,6 +110,7 @@ func (a *assembly) stages() (err error) {
 	s := a.outer
 	s.Authenticate, s.Strip, s.ConnContext = a.authn.User, a.authn.Strip, authn.WithConnection
 	s.Authorizer, s.Audit = a.authz, a.audit
+	a.resources.Authorizer = a.authz
 	s.Serving.ClientCAs = a.authn.ClientCAs
 	s.Paths = a.authn.Paths(func() string {
 		address, err := s.ExternalAddress()

@@ -106,6 +106,8 @@ func typeName(kind schema.GroupVersionKind) (string, bool) {
 		group = "core"
 	case kind.Group == "internal.apiserver.k8s.io":
 		group = "apiserverinternal"
+	case kind.Group == "apiextensions.k8s.io":
+		return "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions." + kind.Version + "." + kind.Kind, true
 	case domain != "" && domain != "k8s.io" && !strings.HasSuffix(domain, ".k8s.io"):
 		return "", false
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-//go:generate go run ./internal/generate -dir internal/generate -out data k8s.io/api/... k8s.io/apimachinery/pkg/api/resource k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/util/intstr k8s.io/apimachinery/pkg/version
+//go:generate go run ./internal/generate -dir internal/generate -out data k8s.io/api/... k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1 k8s.io/apimachinery/pkg/api/resource k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/util/intstr k8s.io/apimachinery/pkg/version
 
 // packs are the generated definitions, a file a Go package.
 //

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/resource"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,9 +52,20 @@ func (s *scope) connect() error {
 	if err := decodeOptions(query, options); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if c.Verb != "" && c.Verb != s.req.Verb && s.h.Authorize != nil {
-		if err := s.h.Authorize(s.ctx(), c.Verb); err != nil {
+	a, err := s.admit(admission.Connect, options, nil, nil)
+	if err == nil {
+		err = s.validated(a, options)
+	}
+	if err != nil {
+		return err
+	}
+	if c.Verb != "" && c.Verb != s.req.Verb && s.h.Authorizer != nil {
+		decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.as(c.Verb))
+		if err != nil {
 			return err
+		}
+		if decision != authz.Allow {
+			return apierrors.NewForbidden(s.groupResource(), s.req.Name, errors.New(reason))
 		}
 	}
 	s.objects = s.h.objects(s.def)

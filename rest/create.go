@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -176,8 +177,8 @@ func (s *scope) ttl(obj resource.Object) time.Duration {
 
 // mayCreate asks again if a request that was allowed as another verb creates.
 func (s *scope) mayCreate() error {
-	if s.h.Authorize == nil || s.r == nil || s.req.Verb == request.Create {
+	if s.h.Authorizer == nil || s.r == nil || s.req.Verb == request.Create {
 		return nil
 	}
-	return s.h.Authorize(s.ctx(), request.Create)
+	return authz.Check(s.ctx(), s.h.Authorizer, s.as(request.Create))
 }

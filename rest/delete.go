@@ -224,7 +224,10 @@ func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj res
 	}
 	deleted, err := s.objects.Delete(s.ctx(), rec.Key, unchanged(rec))
 	end(err == nil)
-	if err != nil {
+	switch {
+	case errors.Is(err, storage.ErrNotFound) && next != live:
+		return next, true, nil // somebody saw the mark, and was quicker
+	case err != nil:
 		return nil, false, err
 	}
 	next.SetResourceVersion(revisionString(deleted.Revision))

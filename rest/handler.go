@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -48,9 +49,9 @@ type Handler struct {
 	// Connector opens the connections of subresources; without one there are
 	// none.
 	Connector Connector
-	// Authorize returns an error if who asks may not do what the request is
-	// about with another verb. Nil allows everything.
-	Authorize func(ctx context.Context, verb string) error
+	// Authorizer is asked when a request does more than its verb says: an update
+	// that creates, a get that runs a command. Nil allows it.
+	Authorizer authz.Authorizer
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
 }
@@ -259,6 +260,15 @@ func (s *scope) strategy() *resource.Strategy {
 		return s.sub.Part
 	}
 	return &s.def.Strategy
+}
+
+// as is the request with another verb, for the authorizer.
+func (s *scope) as(verb string) *authz.Attributes {
+	return &authz.Attributes{
+		User: &s.req.User, Verb: verb, IsResource: true, Path: s.req.Path,
+		Group: s.req.Group, Version: s.req.Version, Namespace: s.req.Namespace,
+		Resource: s.req.Resource, Subresource: s.req.Subresource, Name: s.req.Name,
+	}
 }
 
 func (h *Handler) log() *slog.Logger {

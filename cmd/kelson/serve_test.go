@@ -164,14 +164,14 @@ func TestServe(t *testing.T) {
 	if code, text := c.do(http.MethodPost, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"mine"}}`); code != http.StatusCreated {
 		t.Errorf("create: %d, %s", code, text)
 	}
-	all := c.get("/api/v1/namespaces")
+	all := c.get("/api/v1/namespaces/mine")
 
 	// Who does not say who he is learns nothing, not even what there is not.
 	nobody := clientFor(t, rest.AnonymousClientConfig(c.config))
 	for _, path := range []string{"/api/v1/namespaces", "/api/v1/namespaces/none", "/readyz/none", "/none"} {
 		var status metav1.Status
 		code, text := nobody.do(http.MethodGet, path, "")
-		if err := json.Unmarshal([]byte(text), &status); err != nil || code != http.StatusUnauthorized || status.Reason != metav1.StatusReasonUnauthorized {
+		if err := json.Unmarshal([]byte(text), &status); err != nil || code != http.StatusForbidden || status.Reason != metav1.StatusReasonForbidden {
 			t.Errorf("without a certificate, %s: %d, %s", path, code, text)
 		}
 	}
@@ -187,7 +187,7 @@ func TestServe(t *testing.T) {
 	old.Host = again.config.Host
 	c = clientFor(t, old)
 	c.ready()
-	if got := c.get("/api/v1/namespaces"); got != all {
+	if got := c.get("/api/v1/namespaces/mine"); got != all {
 		t.Errorf("after a second start:\n%s\nbefore:\n%s", got, all)
 	}
 	s.stop(t)

@@ -70,7 +70,7 @@ func TestRecordedEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { backend.Close() })
-	server, err := controlplane.Config{}.Server(t.Context(), backend)
+	server, err := controlplane.Config{}.Server(t.Context(), backend, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

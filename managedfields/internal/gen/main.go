@@ -1,5 +1,5 @@
-// Command gen writes the types of the built-in kinds, as client-go's apply
-// configurations have them, in the compact form that package managedfields
+// Command gen writes the types of the built-in kinds, as the apply configurations
+// of their clients have them, in the compact form that package managedfields
 // reads: a line a type, sorted by name.
 //
 //	type  = name TAB atom LF
@@ -238,11 +238,15 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: gen FILE")
 	}
-	source, err := applySchema()
+	source, err := applySchema("k8s.io/client-go/applyconfigurations/internal")
 	if err != nil {
 		log.Fatal(err)
 	}
-	data, err := encode(source + more)
+	extensions, err := applySchema("k8s.io/apiextensions-apiserver/pkg/client/applyconfiguration/internal")
+	if err != nil {
+		log.Fatal(err)
+	}
+	data, err := encode(source + more + strings.TrimPrefix(extensions, "types:\n"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -251,12 +255,12 @@ func main() {
 	}
 }
 
-// applySchema returns the YAML text in the one string literal of client-go's
-// internal package, which cannot be imported.
-func applySchema() (string, error) {
-	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "k8s.io/client-go/applyconfigurations/internal").Output()
+// applySchema returns the YAML text in the longest string literal of an internal
+// package, which cannot be imported.
+func applySchema(pkg string) (string, error) {
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
 	if err != nil {
-		return "", fmt.Errorf("finding client-go: %w", err)
+		return "", fmt.Errorf("finding %s: %w", pkg, err)
 	}
 	file := filepath.Join(strings.TrimSpace(string(dir)), "internal.go")
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -284,9 +288,12 @@ func encode(source string) ([]byte, error) {
 	if err := json.Unmarshal(document, &in); err != nil {
 		return nil, err
 	}
-	sort.Slice(in.Types, func(i, j int) bool { return in.Types[i].Name < in.Types[j].Name })
+	sort.SliceStable(in.Types, func(i, j int) bool { return in.Types[i].Name < in.Types[j].Name })
 	var out bytes.Buffer
-	for _, t := range in.Types {
+	for i, t := range in.Types {
+		if i > 0 && in.Types[i-1].Name == t.Name {
+			continue // of the types that all refer to, the first is taken
+		}
 		out.WriteString(t.Name + "\t")
 		t.atom(&out)
 		out.WriteByte('\n')

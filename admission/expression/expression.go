@@ -1,0 +1,318 @@
+// Package expression evaluates the expressions of policies, and the match
+// conditions of webhooks, on writes.
+//
+// What they are evaluated on is the objects at hand: structs and maps are looked
+// at where expressions look, not converted.
+package expression
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/apiserver/pkg/cel/lazy"
+
+	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+)
+
+const (
+	// Budget is what the expressions of a policy may cost together for one write.
+	Budget = 10_000_000
+	// conditionBudget is the same for match conditions.
+	conditionBudget = 2_500_000
+)
+
+// ErrOutOfBudget is that expressions together cost more than they may.
+var ErrOutOfBudget = errors.New("validation failed due to running out of cost budget, no further validation rules will be run")
+
+// Program is an expression, compiled.
+type Program struct {
+	Text     string
+	compiled policycel.Compiled
+	err      *policycel.Error
+}
+
+// Compile compiles an expression that was accepted by this server or another.
+func Compile(c *policycel.Compiler, text string, vars policycel.Variables, results ...*cel.Type) *Program {
+	p := &Program{Text: text}
+	p.compiled, p.err = c.Compile(text, vars, true, results...)
+	return p
+}
+
+// Err returns why the expression cannot be evaluated.
+func (p *Program) Err() error {
+	if p.err == nil {
+		return nil
+	}
+	return p.err
+}
+
+// Variables are the expressions that the others of a policy can name. They are
+// evaluated when one of them is.
+type Variables struct {
+	kind     ref.Type
+	names    []string
+	programs []*Program
+}
+
+// Define compiles the variables of a policy, each of which the compiler, a
+// composed one, then knows.
+func Define(c *policycel.Compiler, variables []registrationv1.Variable, vars policycel.Variables) *Variables {
+	out := &Variables{kind: c.VariablesType()}
+	for _, v := range variables {
+		p := &Program{Text: v.Expression}
+		p.compiled, p.err = c.Define(v.Name, v.Expression, vars, true)
+		out.names, out.programs = append(out.names, v.Name), append(out.programs, p)
+	}
+	return out
+}
+
+// Input is what expressions are about.
+type Input struct {
+	Write *match.Write
+	Form  *match.Form
+	// Resource is the one that a rule is about; that of the request if it is not
+	// said.
+	Resource schema.GroupVersionResource
+	// Params, or nil.
+	Params runtime.Object
+	// Namespace that the write is in, or nil.
+	Namespace *corev1.Namespace
+	// Authorizer, nil for expressions that must not ask.
+	Authorizer Authorizer
+	Variables  *Variables
+}
+
+// Evaluation evaluates expressions on one input, up to a budget.
+type Evaluation struct {
+	Input
+	// Left of the budget.
+	Left int64
+
+	object, old, params, request, namespace ref.Val
+	authorizer, own, variables              ref.Val
+	ctx                                     context.Context
+	spent                                   int64 // for variables
+}
+
+// Begin returns an evaluation.
+func (in Input) Begin(budget int64) (*Evaluation, error) {
+	e := &Evaluation{Input: in, Left: budget}
+	var err error
+	if e.object, e.old, err = in.Form.Values(); err != nil {
+		return nil, fmt.Errorf("failed to prepare object variable for evaluation: %w", err)
+	}
+	return e, nil
+}
+
+// ResolveName implements cel.Activation. Values are made when they are asked
+// for.
+func (e *Evaluation) ResolveName(name string) (any, bool) {
+	switch name {
+	case "object":
+		return e.object, true
+	case "oldObject":
+		return e.old, true
+	case "params":
+		if e.params == nil {
+			e.params = match.Value(e.Params)
+		}
+		return e.params, true
+	case "request":
+		if e.request == nil {
+			e.request = common.SchemalessTypedToVal(e.requested())
+		}
+		return e.request, true
+	case "namespaceObject":
+		if e.namespace == nil {
+			e.namespace = namespaceValue(e.Namespace)
+		}
+		return e.namespace, true
+	case "authorizer", "authorizer.requestResource":
+		if e.Authorizer == nil {
+			return nil, false
+		}
+		if e.authorizer == nil {
+			e.authorizer, e.own = e.Authorizer.values(e.Write)
+		}
+		if name == "authorizer" {
+			return e.authorizer, true
+		}
+		return e.own, true
+	case "variables":
+		if e.variables == nil {
+			e.variables = e.lazily()
+		}
+		return e.variables, true
+	}
+	return nil, false
+}
+
+// Parent implements cel.Activation.
+func (e *Evaluation) Parent() cel.Activation { return nil }
+
+func (e *Evaluation) lazily() ref.Val {
+	if e.Variables == nil {
+		return types.NullValue
+	}
+	values := lazy.NewMapValue(e.Variables.kind)
+	for i, name := range e.Variables.names {
+		p := e.Variables.programs[i]
+		values.Append(name, func(*lazy.MapValue) ref.Val { return e.variable(name, p) })
+	}
+	return values
+}
+
+func (e *Evaluation) variable(name string, p *Program) ref.Val {
+	if p.err != nil {
+		return types.NewErr("composited variable %q fails to compile: %v", name, p.err)
+	}
+	v, details, err := p.compiled.Program.ContextEval(e.ctx, e)
+	if details == nil {
+		return types.NewErr("unable to get evaluation details of variable %q", name)
+	}
+	cost := details.ActualCost()
+	if cost == nil {
+		return types.NewErr("unable to calculate cost of variable %q", name)
+	}
+	e.spent += clamp(*cost)
+	if err != nil {
+		return types.NewErr("composited variable %q fails to evaluate: %v", name, err)
+	}
+	return v
+}
+
+func clamp(cost uint64) int64 {
+	if cost > math.MaxInt64/2 {
+		return math.MaxInt64 / 2
+	}
+	return int64(cost)
+}
+
+// Eval evaluates an expression. failed is about the expression; err ends the
+// evaluation.
+func (e *Evaluation) Eval(ctx context.Context, p *Program) (v ref.Val, failed, err error) {
+	if p.err != nil {
+		return nil, fmt.Errorf("compilation error: %w", p.err), nil
+	}
+	e.ctx = ctx
+	v, details, evalErr := p.compiled.Program.ContextEval(ctx, e)
+	e.Left -= e.spent
+	e.spent = 0
+	if e.Left < 0 {
+		return nil, nil, ErrOutOfBudget
+	}
+	if details == nil || details.ActualCost() == nil {
+		return nil, nil, fmt.Errorf("runtime cost could not be calculated for expression: %v, no further expression will be run", p.Text)
+	}
+	if e.Left -= clamp(*details.ActualCost()); e.Left < 0 {
+		return nil, nil, ErrOutOfBudget
+	}
+	if evalErr != nil {
+		return nil, fmt.Errorf("expression '%v' resulted in error: %w", p.Text, evalErr), nil
+	}
+	return v, nil, nil
+}
+
+// Conditions are match conditions: expressions that all have to be true.
+type Conditions []*Program
+
+// CompileConditions compiles match conditions.
+func CompileConditions(c *policycel.Compiler, conditions []registrationv1.MatchCondition, vars policycel.Variables) Conditions {
+	var out Conditions
+	for _, m := range conditions {
+		out = append(out, Compile(c, m.Expression, vars, cel.BoolType))
+	}
+	return out
+}
+
+// Match reports whether the conditions are met. One that is false counts more
+// than others that fail; otherwise failures are the error.
+func (c Conditions) Match(ctx context.Context, in Input) (bool, error) {
+	if len(c) == 0 {
+		return true, nil
+	}
+	in.Namespace, in.Resource = nil, schema.GroupVersionResource{}
+	e, err := in.Begin(conditionBudget)
+	if err != nil {
+		return false, err
+	}
+	met := true
+	var failures []error
+	for _, p := range c {
+		v, failed, err := e.Eval(ctx, p)
+		if err != nil {
+			return false, err
+		}
+		if failed != nil {
+			failures = append(failures, failed)
+		} else if v == types.False {
+			met = false
+		}
+	}
+	if !met || len(failures) == 0 {
+		return met, nil
+	}
+	return false, utilerrors.NewAggregate(failures)
+}
+
+// requested is what expressions see of the request.
+func (in *Input) requested() *admissionv1.AdmissionRequest {
+	gvr := in.Resource
+	if gvr.Empty() {
+		gvr = in.Write.Served.GroupVersionResource()
+	}
+	return Request(in.Write, gvr, in.Form.Kind)
+}
+
+// Request describes a write to those who are asked about it, without the
+// objects, in terms of a resource and a kind equivalent to those of the request.
+func Request(w *match.Write, gvr schema.GroupVersionResource, gvk schema.GroupVersionKind) *admissionv1.AdmissionRequest {
+	asked := w.Served.GroupVersionResource()
+	dryRun := w.DryRun
+	u := &w.Request.User
+	extra := make(map[string]authenticationv1.ExtraValue, len(u.Extra))
+	for k, v := range u.Extra {
+		extra[k] = v
+	}
+	r := &admissionv1.AdmissionRequest{
+		Kind: metav1.GroupVersionKind(gvk), Resource: metav1.GroupVersionResource(gvr), SubResource: w.Subresource,
+		RequestKind: (*metav1.GroupVersionKind)(&w.Kind), RequestResource: (*metav1.GroupVersionResource)(&asked), RequestSubResource: w.Subresource,
+		Name: w.Name, Namespace: w.Namespace, Operation: admissionv1.Operation(w.Operation),
+		UserInfo: authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: extra},
+		DryRun:   &dryRun,
+	}
+	if w.Options != nil && !reflect.ValueOf(w.Options).IsNil() {
+		kind := metav1.SchemeGroupVersion.WithKind(reflect.TypeOf(w.Options).Elem().Name())
+		r.Options.Object = match.WithKind(w.Options, schema.GroupVersionKind{Group: "meta.k8s.io", Version: kind.Version, Kind: kind.Kind})
+	}
+	return r
+}
+
+// namespaceValue shows what is declared of a namespace.
+func namespaceValue(ns *corev1.Namespace) ref.Val {
+	if ns == nil {
+		return types.NullValue
+	}
+	m := &ns.ObjectMeta
+	return common.SchemalessTypedToVal(&corev1.Namespace{Status: ns.Status, Spec: ns.Spec, ObjectMeta: metav1.ObjectMeta{
+		Name: m.Name, GenerateName: m.GenerateName, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp, DeletionGracePeriodSeconds: m.DeletionGracePeriodSeconds,
+		Labels: m.Labels, Annotations: m.Annotations, Finalizers: m.Finalizers,
+	}})
+}

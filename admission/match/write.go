@@ -1,0 +1,268 @@
+package match
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/cel/common"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Write is a write, with what is found out about it on the way. It belongs to
+// one goroutine.
+type Write struct {
+	*admission.Attributes
+	objects admission.Objects
+
+	known     []*Form
+	namespace *corev1.Namespace
+	missing   error // why there is no namespace
+}
+
+// Form is a resource in one of the versions it is served in, and what is written
+// in that version. Objects are made when they are asked for.
+type Form struct {
+	Resource schema.GroupVersionResource
+	Kind     schema.GroupVersionKind
+
+	w       *Write
+	version *resource.Version
+	made    bool
+	object  runtime.Object
+	old     runtime.Object
+	values  [2]ref.Val
+}
+
+// New returns a write of which nothing is known yet.
+func New(a *admission.Attributes, objects admission.Objects) *Write {
+	return &Write{Attributes: a, objects: objects}
+}
+
+// forms returns those of the resource; the first is the one of the request.
+func (w *Write) forms() []*Form {
+	if w.known != nil {
+		return w.known
+	}
+	served := w.Served
+	w.known = append(w.known, &Form{w: w, Resource: served.GroupVersionResource(), Kind: w.Kind, version: served.Version})
+	for i := range served.Definition.Versions {
+		v := &served.Definition.Versions[i]
+		if v.Off || v == served.Version {
+			continue
+		}
+		gv := schema.GroupVersion{Group: v.Group, Version: v.Name}
+		if gv.Group == "" {
+			gv.Group = served.Definition.Group
+		}
+		kind := w.Kind
+		if !w.ofOwnKind() {
+			kind = gv.WithKind(served.Definition.Kind)
+		}
+		w.known = append(w.known, &Form{w: w, Resource: gv.WithResource(served.Definition.Resource), Kind: kind, version: v})
+	}
+	return w.known
+}
+
+// ofOwnKind reports whether what is written is not the resource's kind: that of
+// a subresource, or options.
+func (w *Write) ofOwnKind() bool { return w.Kind != w.Served.GroupVersionKind() }
+
+// find returns the form that one of the rules is about: that of the request
+// before all others, earlier rules before later.
+func (w *Write) find(rules []rule, equivalent, names bool) *Form {
+	if len(rules) == 0 {
+		return nil
+	}
+	asked := w.Served.GroupVersionResource()
+	for i := range rules {
+		if rules[i].meets(w.Attributes, asked, names) {
+			return w.forms()[0]
+		}
+	}
+	if !equivalent || len(w.Served.Definition.Versions) == 1 {
+		return nil
+	}
+	for i := range rules {
+		for _, f := range w.forms()[1:] {
+			if rules[i].meets(w.Attributes, f.Resource, names) {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// Objects returns what is written, and what is there, with kind and apiVersion;
+// nil for what is not. They must not be changed.
+func (f *Form) Objects() (object, old runtime.Object, err error) {
+	if !f.made {
+		if f.object, err = f.convert(f.w.Object); err != nil {
+			return nil, nil, err
+		}
+		if f.old, err = f.convert(f.w.Old); err != nil {
+			return nil, nil, err
+		}
+		f.made = true
+	}
+	return f.object, f.old, nil
+}
+
+func (f *Form) convert(obj runtime.Object) (runtime.Object, error) {
+	if obj == nil || reflect.ValueOf(obj).IsNil() {
+		return nil, nil
+	}
+	hub, ok := obj.(resource.Object)
+	if ok && !f.w.ofOwnKind() && f.version.FromHub != nil && f.version != f.w.Served.Definition.HubVersion() {
+		converted, err := f.version.FromHub(hub)
+		if err != nil {
+			return nil, fmt.Errorf("convert to %s: %w", f.Kind, err)
+		}
+		obj = converted
+	}
+	return WithKind(obj, f.Kind), nil
+}
+
+// WithKind returns a copy of an object that says what it is, and shares
+// everything below with it.
+func WithKind(obj runtime.Object, kind schema.GroupVersionKind) runtime.Object {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if u.GroupVersionKind() == kind {
+			return &unstructured.Unstructured{Object: u.Object}
+		}
+		same := make(map[string]any, len(u.Object)+2)
+		for k, v := range u.Object {
+			same[k] = v
+		}
+		same["apiVersion"], same["kind"] = kind.GroupVersion().String(), kind.Kind
+		return &unstructured.Unstructured{Object: same}
+	}
+	same := reflect.New(reflect.TypeOf(obj).Elem())
+	same.Elem().Set(reflect.ValueOf(obj).Elem())
+	out := same.Interface().(runtime.Object)
+	out.GetObjectKind().SetGroupVersionKind(kind)
+	return out
+}
+
+// Values returns the objects as expressions see them.
+func (f *Form) Values() (object, old ref.Val, err error) {
+	if f.values[0] == nil {
+		object, old, err := f.Objects()
+		if err != nil {
+			return nil, nil, err
+		}
+		f.values = [2]ref.Val{Value(object), Value(old)}
+	}
+	return f.values[0], f.values[1], nil
+}
+
+// Value returns an object as expressions see it.
+func Value(obj runtime.Object) ref.Val {
+	switch o := obj.(type) {
+	case nil:
+		return types.NullValue
+	case *unstructured.Unstructured:
+		return types.DefaultTypeAdapter.NativeToValue(o.Object)
+	}
+	return common.SchemalessTypedToVal(obj)
+}
+
+// Replace puts an object of the form, which becomes the write's, in the place of
+// what is written. Whoever has the object of the write sees it changed.
+func (f *Form) Replace(obj runtime.Object) error {
+	w := f.w
+	if hub, ok := obj.(resource.Object); ok && !w.ofOwnKind() && f.version.ToHub != nil && f.version != w.Served.Definition.HubVersion() {
+		converted, err := f.version.ToHub(hub)
+		if err != nil {
+			return err
+		}
+		obj = converted
+	}
+	kind := w.Object.GetObjectKind().GroupVersionKind()
+	into, from := reflect.ValueOf(w.Object), reflect.ValueOf(obj)
+	if into.Type() != from.Type() {
+		return fmt.Errorf("%T is no %T", obj, w.Object)
+	}
+	into.Elem().Set(from.Elem())
+	if _, ok := w.Object.(*unstructured.Unstructured); !ok {
+		w.Object.GetObjectKind().SetGroupVersionKind(kind)
+	}
+	for _, f := range w.known {
+		f.made, f.object, f.old, f.values = false, nil, nil, [2]ref.Val{}
+	}
+	return nil
+}
+
+// Empty returns an empty object of the form, and what fills in the defaults.
+func (f *Form) Empty() (obj runtime.Object, defaults func(runtime.Object)) {
+	w := f.w
+	if w.ofOwnKind() {
+		return reflect.New(reflect.TypeOf(w.Object).Elem()).Interface().(runtime.Object), func(runtime.Object) {}
+	}
+	return f.version.New(), func(obj runtime.Object) {
+		if f.version.Default != nil {
+			f.version.Default(obj.(resource.Object))
+		}
+	}
+}
+
+// Prune takes out of an object of the form what it cannot have.
+func (f *Form) Prune(obj runtime.Object) error {
+	if o, ok := obj.(resource.Object); ok && f.version.Prune != nil && !f.w.ofOwnKind() {
+		_, err := f.version.Prune(o, resource.PruneSent)
+		return err
+	}
+	return nil
+}
+
+// NamespaceObject returns the namespace that the write is in; nil if it is in
+// none, or one itself.
+func (w *Write) NamespaceObject(ctx context.Context) (*corev1.Namespace, error) {
+	if w.Namespace == "" || w.Kind == corev1.SchemeGroupVersion.WithKind("Namespace") {
+		return nil, nil
+	}
+	return w.inNamespace(ctx)
+}
+
+func (w *Write) inNamespace(ctx context.Context) (*corev1.Namespace, error) {
+	if w.namespace == nil && w.missing == nil {
+		obj, err := w.objects.Get(ctx, "", "namespaces", "", w.Namespace)
+		if apierrors.IsNotFound(err) {
+			obj, err = w.objects.GetNewest(ctx, "", "namespaces", "", w.Namespace)
+		}
+		if err != nil {
+			w.missing = err
+		} else {
+			w.namespace = obj.(*corev1.Namespace)
+		}
+	}
+	return w.namespace, w.missing
+}
+
+func (w *Write) namespaceLabels(ctx context.Context) (labels.Set, error) {
+	if w.Served.Definition.Resource == "namespaces" && w.Subresource == "" && (w.Operation == admission.Create || w.Operation == admission.Update) {
+		// What is stored may be old, or not there yet.
+		if m, ok := w.Object.(metav1.Object); ok {
+			return m.GetLabels(), nil
+		}
+	}
+	ns, err := w.inNamespace(ctx)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, err
+	case err != nil:
+		return nil, apierrors.NewInternalError(err)
+	}
+	return ns.Labels, nil
+}

@@ -1,0 +1,86 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Source is where a plugin has its configuration from: webhooks, policies. It
+// tells of changes when it is asked, so that a write is judged by all that was
+// acknowledged before it, and asking is nearly free when there is nothing to
+// tell.
+type Source interface {
+	// Current reports whether everything that is known by now has been told. It
+	// is called for every write: a few atomic loads, no locks.
+	Current() bool
+	// Pull tells what changed since the last time, at first everything. When
+	// apply returns, the changes count as told; others who pull meanwhile wait for
+	// that. With reset, what was told before is void. After an error nothing was
+	// told.
+	Pull(ctx context.Context, apply func(reset bool, changes []Change)) error
+}
+
+// Change is an object that is new or has changed, or one that is gone.
+type Change struct {
+	Object  resource.Object
+	Deleted bool
+}
+
+// Followed is the state of a Source: something made of all its objects, anew
+// after each change.
+type Followed[T any] struct {
+	Source Source
+	// Make makes the state of the objects, in the order of their types and names.
+	// It is not called by two goroutines at once.
+	Make func(objects []resource.Object) T
+
+	mu      sync.RWMutex // guards state; objects belong to who pulls
+	state   T
+	objects map[string]resource.Object
+}
+
+// Get returns the state, after all changes that were acknowledged before.
+func (f *Followed[T]) Get(ctx context.Context) (T, error) {
+	if !f.Source.Current() {
+		if err := f.Source.Pull(ctx, f.apply); err != nil {
+			var none T
+			return none, err
+		}
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state, nil
+}
+
+func (f *Followed[T]) apply(reset bool, changes []Change) {
+	if reset || f.objects == nil {
+		f.objects = map[string]resource.Object{}
+	}
+	for _, c := range changes {
+		key := followedKey(c.Object)
+		if c.Deleted {
+			delete(f.objects, key)
+		} else {
+			f.objects[key] = c.Object
+		}
+	}
+	state := f.Make(inOrder(f.objects))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state = state
+}
+
+func followedKey(obj resource.Object) string { return fmt.Sprintf("%T/%s", obj, obj.GetName()) }
+
+func inOrder(objects map[string]resource.Object) []resource.Object {
+	list := make([]resource.Object, 0, len(objects))
+	for _, key := range slices.Sorted(maps.Keys(objects)) {
+		list = append(list, objects[key])
+	}
+	return list
+}
