@@ -166,12 +166,14 @@ func TestWriters(t *testing.T) {
 	}
 }
 
+type testKey struct{}
+
 func TestLifetime(t *testing.T) {
-	parent, cancel := context.WithCancel(context.WithValue(context.Background(), connectionKey{}, "v"))
+	parent, cancel := context.WithCancel(context.WithValue(context.Background(), testKey{}, "v"))
 	defer cancel()
 
 	l := &lifetime{parent: parent, deadline: time.Now().Add(time.Hour)}
-	if l.Err() != nil || l.inner != nil || l.Value(connectionKey{}) != "v" {
+	if l.Err() != nil || l.inner != nil || l.Value(testKey{}) != "v" {
 		t.Error("asking made a timer, or there is no value")
 	}
 	before := runtime.NumGoroutine()
@@ -180,7 +182,7 @@ func TestLifetime(t *testing.T) {
 	if after := runtime.NumGoroutine(); after > before {
 		t.Errorf("a child needs a goroutine: %d, then %d", before, after)
 	}
-	if child.Value(connectionKey{}) != "v" {
+	if child.Value(testKey{}) != "v" {
 		t.Error("the value is lost")
 	}
 	cancel()

@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/audit"
+	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
 )
@@ -90,13 +92,21 @@ type Server struct {
 	// Audit writes down what is asked and answered; nil does not. It is closed
 	// with the server.
 	Audit *audit.Log
+	// Flow decides which requests have to wait, or to come back later; nil lets
+	// all in.
+	Flow flow.Limiter
 	// Authorizer decides what a user may do; nil allows everything to everyone
 	// who is authenticated.
 	Authorizer authz.Authorizer
 	// RequestTimeout bounds requests that are not long-running.
 	RequestTimeout time.Duration
-	// ShutdownTimeout bounds how long the end waits for requests and for hooks.
-	ShutdownTimeout time.Duration
+	// Shutdown says how the server ends.
+	Shutdown Shutdown
+	// LivezGrace is how long /livez does not ask whether post-start hooks are done:
+	// --livez-grace-period.
+	LivezGrace time.Duration
+	// DisabledPostStartHooks are the names of hooks of the chain that do not run.
+	DisabledPostStartHooks []string
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
 
@@ -111,10 +121,16 @@ type Server struct {
 	tls        *tls.Config
 	listener   net.Listener
 
-	stopping atomic.Bool
-	// ending ends when long-running requests have to.
-	ending context.Context
-	end    context.CancelCauseFunc
+	signals  *Signals
+	began    time.Time
+	refusing atomic.Bool // new requests
+	// ending ends when long-running requests have to. Watches end one after the
+	// other, endEvery nanoseconds apart; ended counts them.
+	ending   context.Context
+	end      context.CancelCauseFunc
+	watching atomic.Int64
+	ended    atomic.Int64
+	endEvery atomic.Int64
 	// inFlight counts requests, long-running ones too. When it falls to zero
 	// in a server that stops, drained is told.
 	inFlight atomic.Int64
@@ -154,16 +170,20 @@ func (s *Server) prepareRun() error {
 		return err
 	}
 	if s.Authenticate == nil {
-		s.Authenticate, s.ConnContext = newCertificates(s.PKI.Pool()).authenticate, withConnection
+		s.Authenticate, s.ConnContext = byCertificate(s.PKI.Pool()), certificate.WithConnection
 	}
 	if s.Strip == nil {
 		s.Strip = dropCredentials
 	}
 	s.ending, s.end = context.WithCancelCause(context.Background())
 	s.drained = make(chan struct{}, 1)
+	s.signals, s.began = newSignals(), time.Now()
 
 	if err := s.collectHooks(); err != nil {
 		return err
+	}
+	if len(s.hooks) == 0 {
+		s.signal(&s.signals.MuxAndDiscoveryComplete)
 	}
 	if err := s.installPaths(); err != nil {
 		return err
@@ -179,8 +199,8 @@ func (s *Server) defaults() {
 	if s.RequestTimeout == 0 {
 		s.RequestTimeout = DefaultRequestTimeout
 	}
-	if s.ShutdownTimeout == 0 {
-		s.ShutdownTimeout = DefaultShutdownTimeout
+	if s.Shutdown.Timeout == 0 {
+		s.Shutdown.Timeout = DefaultShutdownTimeout
 	}
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)
@@ -205,6 +225,10 @@ func (s *Server) collectHooks() error {
 	for _, link := range slices.Backward(s.chain) {
 		for _, hook := range link.PostStartHooks {
 			add("post-start", link.Name, hook)
+			if slices.Contains(s.DisabledPostStartHooks, hook.Name) {
+				s.Logger.Info("post-start hook is disabled", "hook", hook.Name)
+				continue
+			}
 			s.hooks = append(s.hooks, &startHook{Hook: hook})
 		}
 		for _, hook := range link.PreShutdownHooks {
@@ -232,17 +256,26 @@ func (s *Server) installPaths() error {
 // ServeHTTP sends a request through the pipeline. The server must be prepared.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
-	defer func() {
-		if s.inFlight.Add(-1) == 0 && s.stopping.Load() {
-			select {
-			case s.drained <- struct{}{}:
-			default:
-			}
-		}
-	}()
 	x := newExchange(w, r)
+	x.counted = true
+	defer s.forgetRequest(x)
 	defer x.finish()
 	s.handler(x)
+}
+
+// forgetRequest counts a request as one that the end of the server need not wait
+// for.
+func (s *Server) forgetRequest(x *exchange) {
+	if !x.counted {
+		return
+	}
+	x.counted = false
+	if s.inFlight.Add(-1) == 0 && s.refusing.Load() {
+		select {
+		case s.drained <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // route sends a request down the chain until somebody knows its path.
@@ -259,7 +292,7 @@ func (s *Server) route(x *exchange) {
 			return
 		}
 	}
-	http.NotFound(x.w, x.r)
+	s.notFound(x)
 }
 
 // pathHandler returns the handler of a path, or else of the longest one that

@@ -6,8 +6,8 @@
 // but finds invalid is an error, never an anonymous caller.
 //
 // Config describes the strategies of a server, and its New makes a Stage of
-// them. The folders serviceaccount and oidc hold what is worth a package of its
-// own; they know nothing of this one.
+// them. The folders certificate, serviceaccount and oidc hold what is worth a
+// package of its own; they know nothing of this one.
 package authn
 
 import (
@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -27,7 +28,7 @@ const (
 	groupUnauthenticated = "system:unauthenticated"
 
 	// extraCredentialID is where users carry which credential they showed.
-	extraCredentialID = "authentication.kubernetes.io/credential-id"
+	extraCredentialID = certificate.CredentialID
 )
 
 // errInvalidToken is for a bearer token that nobody knows.

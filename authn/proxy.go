@@ -7,9 +7,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -44,11 +44,11 @@ func (p *proxy) Authenticate(r *http.Request) (*Identity, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
 	}
-	var slot *atomic.Pointer[proof]
-	if conn := connectionOf(r); conn != nil {
-		slot = &conn.proxy
+	var slot *certificate.Slot
+	if conn := certificate.Of(r); conn != nil {
+		slot = &conn.Proxy
 	}
-	if _, err := verified(slot, p.roots.Load(), p.now(), r.TLS.PeerCertificates, p.allowed); err != nil {
+	if _, err := certificate.Verify(slot, p.roots.Load(), p.now(), r.TLS.PeerCertificates, p.allowed); err != nil {
 		return nil, err
 	}
 	name := first(r.Header, p.user)
@@ -68,7 +68,7 @@ func (p *proxy) Authenticate(r *http.Request) (*Identity, error) {
 }
 
 // allowed judges the name of a certificate.
-func (p *proxy) allowed(cert *x509.Certificate) (*Identity, error) {
+func (p *proxy) allowed(cert *x509.Certificate, _ time.Time) (*Identity, error) {
 	if name := cert.Subject.CommonName; len(p.names) > 0 && !slices.Contains(p.names, name) {
 		return nil, fmt.Errorf("x509: subject with cn=%s is not in the allowed list", name)
 	}

@@ -85,10 +85,8 @@ func TestCertificateErrorText(t *testing.T) {
 		c.SubjectKeyId, c.AuthorityKeyId = []byte{1, 0xab}, []byte{2}
 	})
 	got := ask(t, client(t, server, cert), server.URL, nil)
-	akid := describeCertificate(cert.Leaf)
-	want := "verifying certificate " + akid + " failed: x509: certificate signed by unknown authority"
-	if got.Err != want || !strings.HasPrefix(akid, "SN=2, SKID=01:AB, AKID=") {
-		t.Errorf("got %q, want %q", got.Err, want)
+	if !strings.HasPrefix(got.Err, "verifying certificate SN=2, SKID=01:AB, AKID=") || !strings.HasSuffix(got.Err, " failed: x509: certificate signed by unknown authority") {
+		t.Errorf("got %q", got.Err)
 	}
 }
 

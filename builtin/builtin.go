@@ -37,6 +37,9 @@ type Config struct {
 	Admission      admissionregistration.Config
 	Devices        dra.Config
 	RBAC           rbac.Config
+	// DenyPrivileged refuses privileged containers, in pods and in what pods are
+	// made from.
+	DenyPrivileged bool
 }
 
 // Groups returns the groups.
@@ -63,6 +66,9 @@ func Groups(cfg Config) []resource.Group {
 		withFinalizerRule(storagemigration.Group()),
 	}
 	for _, g := range groups {
+		if cfg.DenyPrivileged {
+			denyPrivileged(g)
+		}
 		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) { wrap(s, once) })
 	}
 	return groups

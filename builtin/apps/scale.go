@@ -1,14 +1,8 @@
 package apps
 
 import (
-	"context"
-
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	"k8s.io/apimachinery/pkg/api/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/resource"
@@ -24,55 +18,14 @@ type scalable struct {
 }
 
 // scale is the subresource with which autoscalers change the number of replicas
-// without knowing the kind.
+// of a workload.
 func scale[T resource.Object](part func(T) scalable) resource.Subresource {
-	return resource.Subresource{
-		Name: "scale",
-		Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
-		Former: []schema.GroupVersion{
-			{Group: "extensions", Version: "v1beta1"}, {Group: "apps", Version: "v1beta1"}, {Group: "apps", Version: "v1beta2"},
-		},
-		New: func() resource.Object { return &autoscalingv1.Scale{} },
-		Projection: &resource.Projection{
-			Get: func(obj resource.Object) (resource.Object, error) {
-				p := part(obj.(T))
-				selector, err := metav1.LabelSelectorAsSelector(p.selector)
-				if err != nil {
-					return nil, errors.NewBadRequest(err.Error())
-				}
-				return &autoscalingv1.Scale{
-					ObjectMeta: metav1.ObjectMeta{
-						Name:              obj.GetName(),
-						Namespace:         obj.GetNamespace(),
-						UID:               obj.GetUID(),
-						ResourceVersion:   obj.GetResourceVersion(),
-						CreationTimestamp: obj.GetCreationTimestamp(),
-					},
-					Spec:   autoscalingv1.ScaleSpec{Replicas: deref(*p.wanted)},
-					Status: autoscalingv1.ScaleStatus{Replicas: p.seen, Selector: selector.String()},
-				}, nil
-			},
-			Set: func(_ context.Context, obj, projection resource.Object) error {
-				*part(obj.(T)).wanted = &projection.(*autoscalingv1.Scale).Spec.Replicas
-				return nil
-			},
-			// Of the metadata only the managed fields reach the object, so
-			// they alone are judged.
-			Validate: func(_ context.Context, projection resource.Object) field.ErrorList {
-				s := projection.(*autoscalingv1.Scale)
-				errs := metavalidation.ValidateManagedFields(s.ManagedFields, field.NewPath("metadata", "managedFields"))
-				return append(errs, nonnegative(s.Spec.Replicas, field.NewPath("spec", "replicas"))...)
-			},
-			Managed: map[string]string{"spec.replicas": "spec.replicas"},
-			Columns: []resource.Column{
-				{Name: "Name", Type: "string", Description: core.NameColumn().Description},
-				{Name: "Desired", Type: "integer", Description: autoscalingv1.ScaleSpec{}.SwaggerDoc()["replicas"]},
-				{Name: "Available", Type: "integer", Description: autoscalingv1.ScaleStatus{}.SwaggerDoc()["replicas"]},
-				core.AgeColumn(),
-			},
-			Cells: resource.CellsFunc(func(s *autoscalingv1.Scale) []any {
-				return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), core.Since(s.CreationTimestamp.Time)}
-			}),
-		},
-	}
+	return core.Scale(func(obj T) (core.Scalable, error) {
+		p := part(obj)
+		selector, err := metav1.LabelSelectorAsSelector(p.selector)
+		if err != nil {
+			return core.Scalable{}, apierrors.NewBadRequest(err.Error())
+		}
+		return core.Scalable{Wanted: p.wanted, Seen: p.seen, Selector: selector.String()}, nil
+	})
 }

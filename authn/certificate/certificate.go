@@ -1,0 +1,179 @@
+// Package certificate finds out what client certificates prove. It is a leaf:
+// a server that knows its callers by certificate alone needs nothing else of
+// authentication.
+package certificate
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// failedLasts is how long a certificate that was found not to be good is not
+// looked at again.
+const failedLasts = 10 * time.Second
+
+// CredentialID is the key in User.Extra of what was shown.
+const CredentialID = "authentication.kubernetes.io/credential-id"
+
+// Connection remembers what the client certificate of a connection has proved:
+// verifying one costs more than most requests. A certificate cannot change
+// while its connection lasts; the authorities that vouch for it can, and what
+// was remembered under others does not count.
+type Connection struct {
+	// Client is what was proved to the authorities of users, Proxy to those of
+	// proxies that speak for users.
+	Client, Proxy Slot
+}
+
+// Slot holds what a certificate has proved to one set of authorities.
+type Slot struct{ p atomic.Pointer[proof] }
+
+type proof struct {
+	roots *x509.CertPool
+	until time.Time
+	who   any
+	err   error
+}
+
+type connectionKey struct{}
+
+// WithConnection returns the context of a new connection. Servers set it as
+// http.Server.ConnContext; without it, every request is verified.
+func WithConnection(ctx context.Context) context.Context {
+	return context.WithValue(ctx, connectionKey{}, &Connection{})
+}
+
+// Of returns the connection of a request, nil if it is not known.
+func Of(r *http.Request) *Connection {
+	c, _ := r.Context().Value(connectionKey{}).(*Connection)
+	return c
+}
+
+// Verify returns what the certificates that a client has sent prove to the
+// authorities, from the slot if it is known already. Whose the first is, and
+// what is remembered of it, identify says; nil is nobody. It is told until when
+// the certificate is good.
+func Verify[T any](slot *Slot, roots *x509.CertPool, now time.Time, sent []*x509.Certificate,
+	identify func(cert *x509.Certificate, until time.Time) (*T, error)) (*T, error) {
+	if slot != nil {
+		if p := slot.p.Load(); p != nil && p.roots == roots && now.Before(p.until) {
+			who, _ := p.who.(*T)
+			return who, p.err
+		}
+	}
+	p := &proof{roots: roots}
+	until, err := verifyChain(roots, now, sent)
+	var who *T
+	if err == nil {
+		who, err = identify(sent[0], until)
+	}
+	p.until, p.who, p.err = until, who, err
+	if err != nil {
+		// A certificate does not become good, except by waiting for the day on
+		// which it begins. Clients that hold one in vain should not cost much.
+		p.until = now.Add(failedLasts)
+	}
+	if slot != nil {
+		slot.p.Store(p)
+	}
+	return who, err
+}
+
+// verifyChain returns until when a chain is good.
+func verifyChain(roots *x509.CertPool, now time.Time, sent []*x509.Certificate) (time.Time, error) {
+	opts := x509.VerifyOptions{
+		// Nil would stand for the authorities of the host.
+		Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if roots == nil {
+		opts.Roots = x509.NewCertPool()
+	}
+	if len(sent) > 1 {
+		opts.Intermediates = x509.NewCertPool()
+		for _, cert := range sent[1:] {
+			opts.Intermediates.AddCert(cert)
+		}
+	}
+	chains, err := sent[0].Verify(opts)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("verifying certificate %s failed: %w", describe(sent[0]), err)
+	}
+	// The chain that lasts longest counts.
+	var until time.Time
+	for _, chain := range chains {
+		end := chain[0].NotAfter
+		for _, cert := range chain {
+			if cert.NotAfter.Before(end) {
+				end = cert.NotAfter
+			}
+		}
+		if end.After(until) {
+			until = end
+		}
+	}
+	return until, nil
+}
+
+func describe(c *x509.Certificate) string {
+	colons := func(b []byte) string {
+		parts := make([]string, len(b))
+		for i := range b {
+			parts[i] = fmt.Sprintf("%02X", b[i])
+		}
+		return strings.Join(parts, ":")
+	}
+	return fmt.Sprintf("SN=%d, SKID=%s, AKID=%s", c.SerialNumber, colons(c.SubjectKeyId), colons(c.AuthorityKeyId))
+}
+
+// User returns whom a certificate names, nil if nobody: the common name is the
+// user, the organizations are the groups.
+func User(cert *x509.Certificate) (*request.User, error) {
+	if cert.Subject.CommonName == "" {
+		return nil, nil
+	}
+	uid, err := userID(cert)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(cert.Raw)
+	return &request.User{
+		Name: cert.Subject.CommonName, UID: uid, Groups: cert.Subject.Organization,
+		Extra: map[string][]string{CredentialID: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
+	}, nil
+}
+
+// userID reads the attribute in which Kubernetes puts the UID of a user.
+func userID(cert *x509.Certificate) (string, error) {
+	oid := asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
+	var uids []string
+	for _, name := range cert.Subject.Names {
+		if !name.Type.Equal(oid) {
+			continue
+		}
+		uid, ok := name.Value.(string)
+		if !ok {
+			return "", errors.New("unable to parse UID into a string")
+		}
+		uids = append(uids, uid)
+	}
+	switch {
+	case len(uids) == 0:
+		return "", nil
+	case len(uids) > 1:
+		return "", fmt.Errorf("expected 1 UID, but found multiple: %v", uids)
+	case uids[0] == "":
+		return "", errors.New("UID cannot be an empty string")
+	}
+	return uids[0], nil
+}
