@@ -52,6 +52,17 @@ type Served struct {
 	Index int
 }
 
+// complete fills in what follows from the rest.
+func (s *Served) complete() {
+	s.APIVersion = s.GroupVersion.String()
+	_, s.Unstructured = s.Version.New().(runtime.Unstructured)
+	for s.Index = range s.Definition.Versions {
+		if &s.Definition.Versions[s.Index] == s.Version {
+			break
+		}
+	}
+}
+
 // GroupVersionKind of the objects.
 func (s *Served) GroupVersionKind() schema.GroupVersionKind {
 	return s.GroupVersion.WithKind(s.Definition.Kind)
@@ -192,13 +203,8 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 
 func (g *ServedGroup) add(d *Definition, v *Version) error {
 	gv := schema.GroupVersion{Group: g.Name, Version: v.Name}
-	s := &Served{Definition: d, Version: v, GroupVersion: gv, APIVersion: gv.String()}
-	_, s.Unstructured = v.New().(runtime.Unstructured)
-	for s.Index = range d.Versions {
-		if &d.Versions[s.Index] == v {
-			break
-		}
-	}
+	s := &Served{Definition: d, Version: v, GroupVersion: gv}
+	s.complete()
 	if g.resources[[2]string{v.Name, d.Resource}] != nil {
 		return fmt.Errorf("%s: declared twice in %s", d.Resource, s.APIVersion)
 	}
@@ -292,6 +298,10 @@ func declare(g *Group) (source, error) {
 		}
 		if d.Group != g.Name {
 			errs = append(errs, fmt.Errorf("group %q: resource %q: is of group %q", g.Name, d.Resource, d.Group))
+		}
+		if hub := d.HubVersion(); hub != nil && hub.New != nil {
+			d.stored = &Served{Definition: &d, Version: hub, GroupVersion: schema.GroupVersion{Group: d.group(hub), Version: hub.Name}}
+			d.stored.complete()
 		}
 		s.definitions = append(s.definitions, &d)
 	}
@@ -395,6 +405,10 @@ func (s *Subresource) isMany() bool {
 	}
 	return n > 1
 }
+
+// Stored returns the resource in the version that objects are stored in, whether
+// that is served or not. The definition must be one of a catalog.
+func (d *Definition) Stored() *Served { return d.stored }
 
 // HubVersion returns the version that objects are stored in, nil if there is
 // none of the name.

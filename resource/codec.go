@@ -251,10 +251,19 @@ func fromHub(def *Definition, version *Version, obj Object) (Object, error) {
 	}
 	out, err := version.FromHub(obj)
 	if err != nil {
-		return nil, fmt.Errorf("convert %s to %s: %w", def.Kind, version.Name, err)
+		return nil, &ConversionError{err}
 	}
 	return out, nil
 }
+
+// ConversionError is that an object could not be shown in a version.
+type ConversionError struct{ Err error }
+
+// Error implements error.
+func (e *ConversionError) Error() string { return "convert: " + e.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *ConversionError) Unwrap() error { return e.Err }
 
 // AppendJSON appends an object as it goes over the wire on its own, given its
 // body, without a newline.

@@ -118,6 +118,8 @@ type Definition struct {
 	// group, on the object that has the name of the body: bindings are
 	// "pods/binding". It comes before Answer.
 	CreateOn string
+
+	stored *Served // set by the catalog
 }
 
 // Version is one form of a resource.
@@ -280,6 +282,9 @@ type Subresource struct {
 type Projection struct {
 	// Get makes the projection.
 	Get func(obj Object) (Object, error)
+	// Before makes the projection that a change begins with, if Get refuses what
+	// can be changed; nil is Get.
+	Before func(obj Object) (Object, error)
 	// Set writes a changed projection back. obj is a copy that it may change.
 	Set func(ctx context.Context, obj, projection Object) error
 	// Validate returns everything that is wrong with a projection.

@@ -43,14 +43,12 @@ func (s *scope) validated(a *admission.Attributes, obj runtime.Object) error {
 	return s.h.Admission.Validate(s.ctx(), a)
 }
 
-// admitDelete asks about the deletion of an object.
+// admitDelete asks about the deletion of an object. One that goes with a
+// collection has no name there, as clients know it.
 func (s *scope) admitDelete(old resource.Object, options *metav1.DeleteOptions) error {
 	a, err := s.admit(admission.Delete, nil, old, options)
 	if err != nil || a == nil {
 		return err
-	}
-	if a.Name == "" {
-		a.Name = old.GetName()
 	}
 	return s.validated(a, nil)
 }

@@ -104,12 +104,13 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if err != nil {
 		return nil, nil, err
 	}
+	committed := false
+	defer func() { admitted.End(committed) }()
 	s.newMeta(obj)
 	s.req.Name = obj.GetName()
 	if st.PrepareCreate != nil {
 		st.PrepareCreate(s.ctx(), obj)
 	}
-	committed := false
 	if st.Begin != nil {
 		end, err := st.Begin(s.ctx(), obj, nil)
 		if err != nil {
@@ -128,6 +129,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if err := s.validated(admitted, obj); err != nil {
 		return nil, nil, err
 	}
+	s.settle(obj)
 	if s.req.DryRun {
 		if _, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {
 			return nil, nil, s.exists()

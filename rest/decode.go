@@ -111,6 +111,9 @@ func (s *scope) toHub(obj resource.Object) (resource.Object, error) {
 	}
 	if v.ToHub != nil && !s.served.IsHub() {
 		hub, err := v.ToHub(obj)
+		if err != nil && v.FromHubAll != nil {
+			return nil, errBare(err) // somebody else has failed, not the client
+		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
@@ -283,9 +286,21 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 	if got == want || s.sub != nil && got.GroupKind() == want.GroupKind() && slices.Contains(s.sub.Also, got.Version) {
 		return nil
 	}
+	if s.served.Unstructured && s.sub == nil && got.GroupVersion() != want.GroupVersion() {
+		return errOtherVersion(got, want)
+	}
+	if s.served.Unstructured && s.sub == nil {
+		var named metav1.PartialObjectMetadata
+		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &named)
+		return apierrors.NewInvalid(got.GroupKind(), named.Name, field.ErrorList{field.Invalid(field.NewPath("kind"), got.Kind, "must be "+want.Kind)})
+	}
 	if err := s.unlike(got, want); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
+	return errOtherVersion(got, want)
+}
+
+func errOtherVersion(got, want schema.GroupVersionKind) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), want.GroupVersion()))
 }
 

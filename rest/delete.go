@@ -296,7 +296,13 @@ func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource
 		if t := live.GetDeletionTimestamp(); t != nil && !t.After(at) {
 			at = t.Time
 		}
-		setDeletion(obj, at, 0)
+		if st.Held != nil && first {
+			// What can be held begins to go by a plain update.
+			t := metav1.NewTime(at.UTC().Truncate(time.Second))
+			obj.SetDeletionTimestamp(&t)
+		} else {
+			setDeletion(obj, at, 0)
+		}
 	}
 	if first && st.BeforeDelete != nil {
 		st.BeforeDelete(obj)

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"path"
 	"strconv"
 
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -186,11 +189,23 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	}
 	body, err := s.object(nil, rec)
 	if err != nil {
-		return err
+		return s.unshown(rec, err)
 	}
 	s.answered(rec)
 	s.write(code, body)
 	return nil
+}
+
+// unshown says why a record cannot be shown in the version that is wanted, in
+// words that clients know.
+func (s *scope) unshown(rec *store.Record, err error) error {
+	var failed *resource.ConversionError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	//lint:ignore ST1005 the words that clients know
+	return apierrors.NewInternalError(fmt.Errorf("StorageError: corrupt object, Code: 7, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: object not decodable revision=%d: %v",
+		"/"+s.def.StorageKey+"/"+path.Join(rec.Namespace, rec.Name), rec.Revision, failed.Err))
 }
 
 // respondObject answers with an object of the hub version that is not in the

@@ -52,6 +52,10 @@ type Handler struct {
 	// Authorizer is asked when a request does more than its verb says: an update
 	// that creates, a get that runs a command. Nil allows it.
 	Authorizer authz.Authorizer
+	// MinWatch is how long a watch lasts at least whose client does not say; at
+	// most it is twice as long, so that not all end at the same time. The default
+	// is half an hour; below zero is for ever.
+	MinWatch time.Duration
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
 }
@@ -125,7 +129,7 @@ func (s *scope) pathFits() bool {
 			return false
 		}
 	}
-	if s.def.Namespaced && s.req.Namespace == "" && s.req.Name != "" {
+	if s.def.Namespaced && s.req.Namespace == "" && (s.req.Name != "" || s.served.Unstructured && !s.reads()) {
 		return false
 	}
 	// In front of the resource the path may say watch, if that can be watched,
@@ -143,7 +147,25 @@ func (s *scope) pathFits() bool {
 			return len(s.req.Parts) <= 3 || s.sub.Connect != nil && s.sub.Connect.Path
 		}
 	}
-	return false
+	return s.served.Unstructured // which serve says that it has not
+}
+
+// reads reports whether a request is for many objects.
+func (s *scope) reads() bool { return s.req.Verb == request.List || s.req.Verb == request.Watch }
+
+// mapFits checks what the path of objects that are maps names. Their paths come
+// and go, so they are not told apart by their form: a request is judged by its
+// verb.
+func (s *scope) mapFits(verb string) error {
+	switch {
+	case s.req.Subresource != "" && s.sub == nil:
+		return apierrors.NewNotFound(s.groupResource(), s.req.Name)
+	case !slices.Contains(s.verbs(), verb):
+		return apierrors.NewMethodNotSupported(s.groupResource(), verb)
+	case (verb == request.Update || verb == request.Patch) && s.req.Name == "":
+		return apierrors.NewBadRequest("name must be provided")
+	}
+	return nil
 }
 
 // serve runs the verb.
@@ -156,7 +178,11 @@ func (s *scope) serve() error {
 		s.req.Warn(s.served.Version.Deprecation)
 		return apierrors.NewMethodNotSupported(s.groupResource(), verb)
 	}
-	if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
+	if s.served.Unstructured {
+		if err := s.mapFits(verb); err != nil {
+			return err
+		}
+	} else if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
 		return errMethodNotAllowed()
 	}
 	if s.served.Version.Deprecation != "" {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/apikeel/kelson/resource"
@@ -157,9 +158,52 @@ func (s *scope) convertible(p *page) error {
 	if s.served.IsHub() {
 		return nil
 	}
+	if s.served.Version.FromHubAll != nil {
+		return s.convertAll(p)
+	}
 	for _, rec := range p.records {
 		if _, err := s.jsonBody(rec); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// convertAtOnce is how many objects are converted by one call.
+const convertAtOnce = 500
+
+// convertAll makes the JSON of records in the version that is wanted, many at a
+// time.
+func (s *scope) convertAll(p *page) error {
+	var todo []*store.Record
+	for _, rec := range p.records {
+		if !rec.Has(s.formID(formJSON)) {
+			todo = append(todo, rec)
+		}
+	}
+	for some := range slices.Chunk(todo, convertAtOnce) {
+		objs := make([]resource.Object, len(some))
+		for i, rec := range some {
+			var err error
+			if objs[i], err = resource.DecodeStored(s.def, rec.Stored); err != nil {
+				return err
+			}
+		}
+		converted, err := s.served.Version.FromHubAll(objs)
+		if err != nil {
+			return errBare(err)
+		}
+		for i, rec := range some {
+			if _, err := rec.Form(s.formID(formJSON), func(rec *store.Record) ([]byte, error) {
+				// It is encoded as it is, as if it were of the hub.
+				body, err := resource.JSONBody(s.def, s.def.HubVersion(), converted[i])
+				if err != nil {
+					return nil, err
+				}
+				return resource.SpliceJSON(body, revisionString(rec.Revision)), nil
+			}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -225,7 +269,7 @@ func (s *scope) jsonList(c *pieces, p *page) error {
 		c.buf = append(c.buf, `],"kind":`...)
 		c.buf = strconv.AppendQuote(c.buf, kind)
 		c.buf = append(c.buf, `,"metadata":`...)
-		c.buf = append(p.appendMeta(c.buf), '}')
+		c.buf = append(p.appendMap(c.buf), '}')
 		return nil
 	}
 	c.buf = append(c.buf, `{"kind":`...)
@@ -286,6 +330,21 @@ func (p *page) appendMeta(dst []byte) []byte {
 		dst = strconv.AppendInt(dst, *p.remaining, 10)
 	}
 	return append(dst, '}')
+}
+
+// appendMap appends the metadata of a list of maps: its keys are sorted, and
+// continue is always there.
+func (p *page) appendMap(dst []byte) []byte {
+	dst = append(dst, `{"continue":"`...)
+	dst = append(dst, p.next...)
+	dst = append(dst, '"')
+	if p.remaining != nil {
+		dst = append(dst, `,"remainingItemCount":`...)
+		dst = strconv.AppendInt(dst, *p.remaining, 10)
+	}
+	dst = append(dst, `,"resourceVersion":"`...)
+	dst = strconv.AppendInt(dst, p.revision, 10)
+	return append(dst, `"}`...)
 }
 
 func (p *page) meta() metav1.ListMeta {

@@ -19,12 +19,8 @@ const serverManager = "kelson"
 // a catalog, by what the definitions in it need.
 func (h *Handler) Objects(group, name string) resource.Objects {
 	return objects{h: h, find: func() (*resource.Served, error) {
-		def, ok := h.Catalog().Definition(group, name)
-		if ok {
-			var served *resource.Served
-			if served, ok = h.Catalog().Lookup(group, def.HubVersion().Name, name); ok {
-				return served, nil
-			}
+		if def, ok := h.Catalog().Definition(group, name); ok {
+			return def.Stored(), nil
 		}
 		return nil, fmt.Errorf("%w: resource %s of group %q", storage.ErrNotFound, name, group)
 	}}

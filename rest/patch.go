@@ -83,6 +83,9 @@ func (s *scope) patchType() (types.PatchType, error) {
 			}
 		}
 	}
+	if s.served.Unstructured && s.sub == nil {
+		return "", errUnsupportedMedia(strings.Join(accepted[:len(accepted)-1], ", "))
+	}
 	return "", &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
 		Message: "415: Unsupported Media Type", Details: &metav1.StatusDetails{},

@@ -146,7 +146,11 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 // in. The owners of fields are found in the projection, and then settled.
 func (s *scope) throughProjection(live resource.Object, next func(resource.Object) (resource.Object, error)) (resource.Object, error) {
 	p, owners := s.sub.Projection, s.h.Owners
-	current, err := p.Get(live)
+	before := p.Get
+	if p.Before != nil {
+		before = p.Before
+	}
+	current, err := before(live)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +196,9 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	if err := p.Set(s.ctx(), obj, projection); err != nil {
 		return nil, err
 	}
-	obj.SetResourceVersion(projection.GetResourceVersion())
+	if version := projection.GetResourceVersion(); version != "" {
+		obj.SetResourceVersion(version)
+	}
 	if owners != nil {
 		if err := owners.Restore(s.served, s.sub, obj, projection); err != nil {
 			return nil, err

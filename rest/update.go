@@ -41,8 +41,12 @@ func (s *scope) update() error {
 // errDeleteNow ends an update after which nothing holds the object any more.
 var errDeleteNow = errors.New("the last finalizer is gone")
 
-// reservation is what a strategy has begun for one attempt to write.
-type reservation struct{ end func(committed bool) }
+// reservation is what a strategy and plugins have begun for one attempt to
+// write.
+type reservation struct {
+	end      func(committed bool)
+	admitted *admission.Attributes
+}
 
 // finish ends the reservation, once.
 func (r *reservation) finish(committed bool) {
@@ -50,6 +54,8 @@ func (r *reservation) finish(committed bool) {
 		r.end(committed)
 		r.end = nil
 	}
+	r.admitted.End(committed)
+	r.admitted = nil
 }
 
 // change replaces an object by what next makes of it. create makes a new one
@@ -187,6 +193,7 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 		if admitted, err = s.admit(admission.Update, obj, live, s.updateOptions()); err != nil {
 			return nil, err
 		}
+		reserved.admitted = admitted
 	}
 	s.distinctOwners(obj, true)
 	if st.PrepareUpdate != nil {
@@ -210,7 +217,24 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	if s.h.Owners != nil {
 		s.h.Owners.KeepTimes(obj, live)
 	}
+	s.settle(obj)
 	return obj, nil
+}
+
+// settle brings an object that is a map, and was written in another version, into
+// the form in which the hub version will be read.
+func (s *scope) settle(obj resource.Object) {
+	hub := s.def.HubVersion()
+	if s.served.IsHub() || !s.served.Unstructured {
+		return
+	}
+	if hub.Prune != nil {
+		// What cannot be read goes, so there is no error.
+		_, _ = hub.Prune(obj, resource.PruneStored)
+	}
+	if hub.Default != nil {
+		hub.Default(obj)
+	}
 }
 
 // deletedBy reports whether nothing holds an object any more whose deletion

@@ -21,12 +21,25 @@ const (
 	bookmarkEvery = time.Minute
 	// lastBookmark is how long before its end a watch sends one more.
 	lastBookmark = 2 * time.Second
-	// watchFor is how long a watch lasts whose client does not say, at least;
-	// at most it is twice as long, so that not all end at the same time.
+	// watchFor is the default of Handler.MinWatch, and forEver what stands for no
+	// end.
 	watchFor = 30 * time.Minute
+	forEver  = 100 * 365 * 24 * time.Hour
 	// initialEventsEnd marks the bookmark after the initial events.
 	initialEventsEnd = "k8s.io/initial-events-end"
 )
+
+// watchTime is how long a watch lasts whose client does not say.
+func (h *Handler) watchTime() time.Duration {
+	switch least := h.MinWatch; {
+	case least < 0:
+		return forEver
+	case least == 0:
+		return watchFor + rand.N(watchFor)
+	default:
+		return least + rand.N(least)
+	}
+}
 
 // watch streams events until the client, the time or the server is done.
 func (s *scope) watch() error {
@@ -51,7 +64,7 @@ func (s *scope) watch() error {
 	defer w.Close()
 	timeout := o.timeout
 	if timeout <= 0 {
-		timeout = watchFor + rand.N(watchFor)
+		timeout = s.h.watchTime()
 	}
 	ctx, cancel := context.WithTimeout(s.ctx(), timeout)
 	defer cancel()
@@ -94,6 +107,9 @@ func (s *scope) watch() error {
 		}
 		if !st.send() {
 			return nil
+		}
+		if !sync {
+			s.req.Started()
 		}
 		select {
 		case <-more:

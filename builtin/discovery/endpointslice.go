@@ -141,7 +141,7 @@ func sliceWarnings(s *discoveryv1.EndpointSlice, created bool) []string {
 	if created && s.AddressType == discoveryv1.AddressTypeFQDN {
 		warnings = append(warnings, "spec.addressType: FQDN endpoints are deprecated")
 	}
-	if by := s.Labels[discoveryv1.LabelManagedBy]; by == sliceController || by == mirroringController {
+	if by := s.Labels[discoveryv1.LabelManagedBy]; by == sliceController || by == mirroringController || s.AddressType == discoveryv1.AddressTypeFQDN {
 		return warnings
 	}
 	for i, e := range s.Endpoints {

@@ -67,8 +67,11 @@ type ban struct {
 func bans() []ban {
 	return []ban{
 		{prefix: "k8s.io/kubernetes", reason: "it is the peer that we are measured against; nothing of it is ours"},
-		{prefix: "k8s.io/apiserver", except: []string{"k8s.io/apiserver/pkg/cel"},
-			reason: "serving the API is the product; only the CEL dialect is a field library"},
+		{prefix: "k8s.io/apiserver", except: []string{
+			"k8s.io/apiserver/pkg/cel",
+			// The types that the authorizer functions of the dialect take.
+			"k8s.io/apiserver/pkg/authentication/user", "k8s.io/apiserver/pkg/authorization/authorizer",
+		}, reason: "serving the API is the product; only the CEL dialect is a field library"},
 		{prefix: "k8s.io/apiextensions-apiserver", except: []string{"k8s.io/apiextensions-apiserver/pkg/apis"},
 			reason: "API types only; custom resources are served by our own code"},
 		{prefix: "k8s.io/kube-aggregator", except: []string{"k8s.io/kube-aggregator/pkg/apis"},
