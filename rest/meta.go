@@ -206,7 +206,11 @@ func (s *scope) own(live, obj resource.Object) (resource.Object, error) {
 	}
 	owned, err := s.h.Owners.Update(s.served, s.req.Subresource, live, obj, s.req.FieldManager, s.req.Received)
 	if err != nil && owned != nil {
-		// Who owns what is worth less than the write: it stays as it was.
+		// Who owns what is worth less than the write: it stays as it was. Of what
+		// is not stored nobody wants to know it.
+		if s.def.Answer != nil {
+			return owned, nil
+		}
 		s.h.log().Warn("owners of fields could not be updated", "resource", s.def.Resource, "name", obj.GetName(), "error", err)
 		return owned, nil
 	}

@@ -117,7 +117,7 @@ func TestGet(t *testing.T) {
 	s.run("get all", "pod/p", "deployment.apps/web")
 	s.run("get --raw /readyz", "ok")
 	s.run("describe deployment web", "Replicas:               2 desired", "StrategyType:           RollingUpdate")
-	s.run("describe pod p", "Status:       Pending", "Image:        nginx")
+	s.run("describe pod p", "Status:           Pending", "Image:        nginx")
 	s.run("describe namespace default", "Status:       Active")
 	s.run("explain deployment.spec.strategy", "FIELD: strategy <DeploymentStrategy>", "RollingUpdate")
 	s.run("explain pods --recursive", "containers")
@@ -210,17 +210,21 @@ func TestDelete(t *testing.T) {
 	s := start(t)
 	s.file("web.yaml", deployment)
 	s.file("p.yaml", pod)
-	s.run("create -f @web.yaml")
-	s.run("delete deployment web --cascade=foreground --wait=false", "deleted")
-	s.run("get deployment web -o jsonpath={.metadata.finalizers}", "foregroundDeletion")
-	s.run(`patch deployment web --type=merge -p {"metadata":{"finalizers":null}}`, "patched")
-	s.fails("get deployment web", "NotFound")
-	s.run("create -f @web.yaml")
-	s.run("delete deployment web --cascade=orphan --wait=false", "deleted")
-	s.run("get deployment web -o jsonpath={.metadata.finalizers}", "orphan")
-	s.run(`patch deployment web --type=merge -p {"metadata":{"finalizers":null}}`, "patched")
-	s.run("create -f @web.yaml")
-	s.run("delete -f @web.yaml --cascade=background", "deleted")
+	// A dependent goes with its owner, before or after it, or stays.
+	for _, cascade := range []string{"foreground", "background", "orphan"} {
+		s.run("create -f @web.yaml")
+		uid := s.run("get deployment web -o jsonpath={.metadata.uid}")
+		name := "of-" + cascade
+		s.run("create configmap " + name)
+		s.run(fmt.Sprintf(`patch configmap %s --type=merge -p {"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":"%s"}]}}`, name, uid), "patched")
+		s.run("delete deployment web --cascade="+cascade, "deleted")
+		s.fails("get deployment web", "NotFound")
+		if cascade == "orphan" {
+			s.run("get configmap "+name+" -o jsonpath={.metadata.name}{.metadata.ownerReferences}", name)
+		} else {
+			s.run("wait --for=delete configmap/" + name + " --timeout=20s")
+		}
+	}
 
 	s.run("create -f @p.yaml")
 	s.bind("p")
@@ -231,6 +235,31 @@ func TestDelete(t *testing.T) {
 	s.fails("get pod p", "NotFound")
 	s.run("create configmap a", "created")
 	s.run("delete configmaps --all", `configmap "a" deleted`)
+	s.run("create namespace away", "created")
+	s.run("create configmap a -n away", "created")
+	s.run("delete namespace away", "deleted")
+	s.fails("get namespace away", "NotFound")
+}
+
+// TestAuth asks who one is, and what one may do.
+func TestAuth(t *testing.T) {
+	s := start(t)
+	s.run("auth whoami", "kubernetes-admin", "system:masters")
+	s.run("auth can-i delete nodes", "yes")
+	s.fails("get pods --as jane", `User "jane" cannot list resource "pods"`)
+	s.run("create role reader --verb=get,list --resource=pods", "created")
+	s.run("create rolebinding readers --role=reader --user=jane --serviceaccount=default:robot", "created")
+	s.run("auth can-i get pods --as jane", "yes")
+	s.run("auth can-i --list --as jane", "pods", "get list")
+	s.run("get pods --as jane")
+	s.fails("get secrets --as jane", `User "jane" cannot list resource "secrets"`)
+	s.run("create serviceaccount robot", "created")
+	token := strings.TrimSpace(s.run("create token robot --duration=1h"))
+	robot := s.withToken(token)
+	robot.run("auth whoami", "system:serviceaccount:default:robot")
+	robot.run("get pods")
+	robot.fails("get nodes", `User "system:serviceaccount:default:robot" cannot list resource "nodes"`)
+	s.withToken("wrong").fails("get pods", "You must be logged in to the server")
 }
 
 // bind puts a pod on a node, from where it cannot be deleted at once.

@@ -19,6 +19,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/kubectl/pkg/cmd"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 )
@@ -47,6 +49,25 @@ func start(t *testing.T) *shell {
 	s := &shell{T: t, dir: t.TempDir(), client: client}
 	s.file("kubeconfig", string(server.Kubeconfig()))
 	return s
+}
+
+// withToken is another user of the same server.
+func (s *shell) withToken(token string) *shell {
+	s.Helper()
+	config, err := clientcmd.LoadFromFile(filepath.Join(s.dir, "kubeconfig"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for name := range config.AuthInfos {
+		config.AuthInfos[name] = &api.AuthInfo{Token: token}
+	}
+	content, err := clientcmd.Write(*config)
+	if err != nil {
+		s.Fatal(err)
+	}
+	other := &shell{T: s.T, dir: s.TempDir(), client: s.client}
+	other.file("kubeconfig", string(content))
+	return other
 }
 
 // file writes a file and returns its path.
