@@ -28,6 +28,7 @@ type Resource struct {
 
 	loading sync.Mutex  // held by who loads the cache
 	loaded  atomic.Bool // the cache is complete and current
+	counted atomic.Bool // it was looked whether there are objects
 
 	// The cache, written by the feed.
 	mu       sync.Mutex

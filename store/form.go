@@ -35,6 +35,9 @@ func (r *Record) Form(id FormID, make func(*Record) ([]byte, error)) ([]byte, er
 	return r.form(id, make, true)
 }
 
+// Has reports whether an encoding is there already.
+func (r *Record) Has(id FormID) bool { return r.forms != nil && r.forms.find(id) != nil }
+
 // Part is Form for bytes that are a part of another form.
 func (r *Record) Part(id FormID, make func(*Record) ([]byte, error)) ([]byte, error) {
 	return r.form(id, make, false)

@@ -65,12 +65,27 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	if err != nil {
 		return nil, err
 	}
+	r.loadEmpty(ctx)
 	r.expect(rec)
 	kv, err := r.store.backend.Create(ctx, key, rec.Stored, ttl)
 	if err != nil {
 		return nil, err
 	}
 	return rec.committed(kv.ModRevision), nil
+}
+
+// loadEmpty loads a resource that has no objects yet, which costs nothing: who
+// creates the first ones will most likely read them, and then finds what the
+// writes have made. A resource that nobody has read in spite of its objects is
+// left alone.
+func (r *Resource) loadEmpty(ctx context.Context) {
+	if r.loaded.Load() || r.counted.Swap(true) {
+		return
+	}
+	if n, _, err := r.store.backend.Count(ctx, r.prefix); err == nil && n == 0 {
+		// A failure shows when somebody reads.
+		_ = r.load(ctx)
+	}
 }
 
 // prepare encodes an object into a record that has no revision yet.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/apikeel/kelson/kelsontest"
@@ -53,13 +54,48 @@ func BenchmarkList(b *testing.B) {
 	})
 }
 
-// BenchmarkGet reads one object.
+// BenchmarkGet reads one object, and the same bytes from a handler that does
+// nothing else: the limit.
 func BenchmarkGet(b *testing.B) {
-	client, url := podsFor(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		fetch(b, client, url+"/pod-000001", "application/json", nil)
+	server := kelsontest.Start(b)
+	cfg := server.Config()
+	if _, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().Pods("default").Create(b.Context(), benchPod(1), metav1.CreateOptions{}); err != nil {
+		b.Fatal(err)
 	}
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	url := server.URL() + "/api/v1/namespaces/default/pods/pod-000001"
+	resp, err := client.Get(url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("pod", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			fetch(b, client, url, "application/json", nil)
+		}
+	})
+
+	bare := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(body)
+	}))
+	bare.EnableHTTP2 = true
+	bare.StartTLS()
+	b.Cleanup(bare.Close)
+	b.Run("bare", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			fetch(b, bare.Client(), bare.URL, "application/json", nil)
+		}
+	})
 }
 
 // fetch reads an answer to its end, or up to the piece that has the text. It
