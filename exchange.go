@@ -13,6 +13,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/apikeel/kelson/audit"
+	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -27,6 +28,10 @@ type exchange struct {
 	w http.ResponseWriter
 
 	lifetime lifetime
+	// entry is what the request holds of the server's capacity.
+	entry flow.Entry
+	// counted: the end of the server waits for it.
+	counted bool
 	writer
 }
 
@@ -84,8 +89,9 @@ func (x *exchange) setDeadline(t time.Time) {
 	}
 }
 
-// endWith ends the context of the request when ctx ends.
-func (x *exchange) endWith(ctx context.Context) { x.lifetime.endWith(ctx) }
+// endWith ends the context of the request when ctx ends, as soon as turn calls
+// what it is given; nil does so at once.
+func (x *exchange) endWith(ctx context.Context, turn func(end func())) { x.lifetime.endWith(ctx, turn) }
 
 // late reports whether the deadline is over.
 func (x *exchange) late() bool {
@@ -262,11 +268,18 @@ func (l *lifetime) Value(key any) any {
 	return ctx.Value(key)
 }
 
-// endWith ends the lifetime when ctx ends, for the same cause.
-func (l *lifetime) endWith(ctx context.Context) {
+// endWith ends the lifetime when ctx ends and it is its turn, for the same cause.
+func (l *lifetime) endWith(ctx context.Context, turn func(end func())) {
 	inner, cancel := context.WithCancelCause(l.parent)
 	l.inner, l.cancel = inner, cancel
-	l.released = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	l.released = context.AfterFunc(ctx, func() {
+		end := func() { cancel(context.Cause(ctx)) }
+		if turn == nil {
+			end()
+		} else {
+			turn(end)
+		}
+	})
 }
 
 // release ends what waits. The request is over.

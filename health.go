@@ -9,7 +9,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
+
+// hookCheck is how the names of the checks of post-start hooks begin.
+const hookCheck = "poststarthook/"
 
 // HealthCheck is one thing that must be well.
 type HealthCheck struct {
@@ -34,7 +38,7 @@ func (s *Server) installHealth() error {
 		checks = append(checks, link.HealthChecks...)
 	}
 	for _, hook := range s.hooks {
-		checks = append(checks, HealthCheck{Name: "poststarthook/" + hook.Name, Check: func(context.Context) error {
+		checks = append(checks, HealthCheck{Name: hookCheck + hook.Name, Check: func(context.Context) error {
 			if !hook.done.Load() {
 				return errors.New("not finished")
 			}
@@ -42,7 +46,7 @@ func (s *Server) installHealth() error {
 		}})
 	}
 	checks = append(checks, HealthCheck{Name: "shutdown", ReadyOnly: true, Check: func(context.Context) error {
-		if s.stopping.Load() {
+		if s.signals.ShutdownInitiated.HasHappened() {
 			return errors.New("process is shutting down")
 		}
 		return nil
@@ -62,6 +66,9 @@ func (s *Server) installHealth() error {
 		var own []HealthCheck
 		for _, check := range checks {
 			if !check.ReadyOnly || name == "readyz" {
+				if name == "livez" && strings.HasPrefix(check.Name, hookCheck) {
+					check.Check = s.graced(check.Check)
+				}
 				own = append(own, check)
 				s.paths["/"+name+"/"+check.Name] = http.HandlerFunc(check.serve)
 			}
@@ -69,6 +76,16 @@ func (s *Server) installHealth() error {
 		s.paths["/"+name] = s.health(name, own)
 	}
 	return nil
+}
+
+// graced is a check that does not fail as long as the server may take to start.
+func (s *Server) graced(check func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if time.Since(s.began) < s.LivezGrace {
+			return nil
+		}
+		return check(ctx)
+	}
 }
 
 // serve answers for one check.
@@ -114,6 +131,9 @@ func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 		if failed {
 			http.Error(w, text.String()+name+" check failed", http.StatusInternalServerError)
 			return
+		}
+		if name == "readyz" {
+			s.signal(&s.signals.HasBeenReady)
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -88,8 +88,9 @@ func acceptsExactly(r *http.Request, media string) bool {
 func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	paths := map[string]bool{}
 	for path := range s.paths {
-		paths[path] = true
+		paths[path] = !strings.HasPrefix(path, "/debug/")
 	}
+	maps.DeleteFunc(paths, func(_ string, shown bool) bool { return !shown })
 	for _, hidden := range []string{"/", "/index.html", "/version/"} {
 		delete(paths, hidden)
 	}

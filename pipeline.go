@@ -20,14 +20,17 @@ func (s *Server) pipeline() handler {
 		s.recoverPanic, // a broken handler costs one request, not the server
 		s.auditID,      // every answer can be traced
 		s.requestInfo,  // what is asked for, as far as path and method tell
+		s.measure,      // what it costs
 		s.hsts,         // browsers come back over TLS
 		s.cacheControl, // nobody on the way keeps answers
 		s.goaway,       // clients spread over servers
+		s.refuseNew,    // the end of the server is not the end of requests
 		s.deadline,     // no request lasts for ever
 		s.cors,         // whose pages may ask
 		s.authenticate, // who asks
 		s.audit,        // what is written down of it
 		s.impersonate,  // in whose name
+		s.flowControl,  // when it is their turn
 		s.authorize,    // whether they may
 	)(s.route)
 }
@@ -111,8 +114,15 @@ func (s *Server) cacheControl(next handler) handler {
 // that does not look, except that it can no longer read or write.
 func (s *Server) deadline(next handler) handler {
 	return func(x *exchange) {
+		if x.Verb == request.Watch {
+			s.watching.Add(1)
+			defer s.watching.Add(-1)
+			x.endWith(s.ending, s.endLater)
+			next(x)
+			return
+		}
 		if x.LongRunning() {
-			x.endWith(s.ending)
+			x.endWith(s.ending, nil)
 			next(x)
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,12 +21,12 @@ const lastBytes = 250 * time.Millisecond
 // Run listens, unless Listen was called, and serves until ctx ends or a
 // post-start hook fails; only the latter is an error. This is how it ends:
 //
-//	ctx ends → not ready → pre-shutdown hooks, which may still use the API
-//	→ no new connections → watches end → other requests finish
-//	→ what hooks started ends → Close
+//	ctx ends → not ready → pre-shutdown hooks, which may still use the API, and
+//	Shutdown.Delay → no new requests, no new connections → watches end → other
+//	requests finish → what hooks started ends → Close
 //
 // Each step is bounded; with nothing to wait for all of them take milliseconds.
-// Close is called in any case. A server runs once.
+// Close is called in any case. A server runs once. Signals tells how far it is.
 func (s *Server) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.Listen(); err != nil {
@@ -41,12 +42,15 @@ func (s *Server) Run(ctx context.Context) (err error) {
 		if err := server.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
 		}
+		s.signal(&s.signals.HTTPServerStoppedListening)
 	}()
 	s.Logger.Info("serving", "server", s.Name, "address", s.listener.Addr().String())
 
 	hooks, endHooks := context.WithCancel(base)
 	defer endHooks()
 	var running sync.WaitGroup
+	var starting atomic.Int64
+	starting.Store(int64(len(s.hooks)))
 	running.Go(func() { s.shown.Watch(hooks, s.Logger) })
 	for _, hook := range s.hooks {
 		running.Go(func() {
@@ -55,18 +59,23 @@ func (s *Server) Run(ctx context.Context) (err error) {
 				return
 			}
 			hook.done.Store(true)
+			if starting.Add(-1) == 0 {
+				s.signal(&s.signals.MuxAndDiscoveryComplete)
+			}
 		})
 	}
 
+	delay := s.Shutdown.Delay
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
+		delay = 0
 	}
 
-	s.Logger.Info("stopping", "server", s.Name)
-	s.stopping.Store(true)
-	err = errors.Join(err, s.bounded(base, s.runStopHooks))
-	err = errors.Join(err, s.bounded(base, func(ctx context.Context) error { return s.drain(ctx, server) }))
+	s.signal(&s.signals.ShutdownInitiated)
+	err = errors.Join(err, s.prepareEnd(base, delay))
+	err = errors.Join(err, s.drain(base, server))
+	s.signal(&s.signals.InFlightRequestsDrained)
 	endHooks()
 	err = errors.Join(err, s.bounded(base, func(ctx context.Context) error { return wait(ctx, &running) }))
 	endBase() // requests that nobody waits for any longer
@@ -76,9 +85,25 @@ func (s *Server) Run(ctx context.Context) (err error) {
 
 // bounded runs a step of the end.
 func (s *Server) bounded(ctx context.Context, step func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.ShutdownTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.Shutdown.Timeout)
 	defer cancel()
 	return step(ctx)
+}
+
+// prepareEnd runs the pre-shutdown hooks, and lets others notice that the server
+// is not ready.
+func (s *Server) prepareEnd(ctx context.Context, delay time.Duration) error {
+	var delaying sync.WaitGroup
+	delaying.Go(func() {
+		time.Sleep(delay)
+		s.signal(&s.signals.AfterShutdownDelayDuration)
+	})
+	err := s.bounded(ctx, s.runStopHooks)
+	s.signal(&s.signals.PreShutdownHooksStopped)
+	delaying.Wait()
+	s.refusing.Store(true)
+	s.signal(&s.signals.NotAcceptingNewRequest)
+	return err
 }
 
 func (s *Server) runStopHooks(ctx context.Context) (err error) {
@@ -102,10 +127,18 @@ func (s *Server) close() (err error) {
 	return err
 }
 
-// drain takes no more connections, ends long-running requests, and waits for
-// the others until ctx ends.
+// drain ends long-running requests, waits for the others, and closes the
+// connections.
 func (s *Server) drain(ctx context.Context, server *http.Server) error {
-	s.end(errStopping)
+	s.endWatches()
+	timeout := s.Shutdown.Timeout + s.Shutdown.WatchGrace
+	if s.Shutdown.SendRetryAfter {
+		s.awaitRequests(ctx, timeout)
+		s.signal(&s.signals.InFlightRequestsDrained)
+		timeout = afterDrain
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	shut := make(chan error, 1)
 	go func() { shut <- server.Shutdown(ctx) }()
 
@@ -132,6 +165,20 @@ func (s *Server) drain(ctx context.Context, server *http.Server) error {
 				return server.Close()
 			}
 			enough = nil
+		}
+	}
+}
+
+// awaitRequests waits until no request is left that was there when new ones
+// began to be refused.
+func (s *Server) awaitRequests(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for s.inFlight.Load() > 0 {
+		select {
+		case <-s.drained:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

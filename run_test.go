@@ -195,7 +195,7 @@ func TestIdleShutdown(t *testing.T) {
 func TestStuckShutdown(t *testing.T) {
 	stuck, release := make(chan struct{}), make(chan struct{})
 	s := start(t, &Server{
-		ShutdownTimeout: 100 * time.Millisecond,
+		Shutdown: Shutdown{Timeout: 100 * time.Millisecond},
 		API: routes{"/api/v1/pods": func(w http.ResponseWriter, r *http.Request) {
 			close(stuck)
 			<-release

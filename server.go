@@ -15,12 +15,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/rest"
+	"github.com/apikeel/kelson/storage"
 )
 
 // What a Server does unless it is told otherwise.
@@ -56,6 +61,16 @@ type Server struct {
 	// API is asked first, Delegate if it does not know the path.
 	API      Router
 	Delegate *Server
+	// Groups are kinds to serve from here: an API is made of them, with storage,
+	// discovery and OpenAPI. Objects gives access to what is stored.
+	Groups []resource.Group
+	// Admission has a say in writes to them.
+	Admission []admission.Plugin
+	// DataDir is the folder in which their objects are kept; empty keeps them in
+	// memory. Storage is used instead if it is set, and stays the caller's to
+	// close.
+	DataDir string
+	Storage storage.Backend
 	// Paths are handlers beside the API, such as /metrics. A path that ends in
 	// a slash stands for all below it. They go before the API.
 	Paths map[string]http.Handler
@@ -92,6 +107,8 @@ type Server struct {
 	// Audit writes down what is asked and answered; nil does not. It is closed
 	// with the server.
 	Audit *audit.Log
+	// Metrics counts requests; nil does not.
+	Metrics *metrics.Requests
 	// Flow decides which requests have to wait, or to come back later; nil lets
 	// all in.
 	Flow flow.Limiter
@@ -110,6 +127,7 @@ type Server struct {
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
 
+	objects    atomic.Pointer[rest.Handler] // of Groups
 	prepare    sync.Once
 	prepareErr error
 	chain      []*Server // from the outermost, this one, to the last
@@ -158,6 +176,15 @@ func (s *Server) prepareRun() error {
 			return fmt.Errorf("server %q is twice in the chain", link.Name)
 		}
 		s.chain = append(s.chain, link)
+		if link.Logger == nil {
+			link.Logger = s.Logger
+		}
+		if link.Authorizer == nil {
+			link.Authorizer = s.Authorizer
+		}
+		if err := link.prepareGroups(); err != nil {
+			return err
+		}
 	}
 	if s.PKI == nil {
 		host, _, _ := net.SplitHostPort(s.Addr)

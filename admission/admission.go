@@ -89,8 +89,8 @@ func (a *Attributes) SetNote(plugin string, note any) {
 	a.notes[plugin] = note
 }
 
-// OnEnd calls f when it is known what has become of the write: whether it was
-// committed. A plugin that has reserved something for it gives it back if not.
+// OnEnd calls f when it is known what has become of the create or update of an
+// object: whether it was committed. A plugin that has reserved something for it gives it back if not.
 // What cannot be known, since the store did not answer, counts as committed.
 func (a *Attributes) OnEnd(f func(committed bool)) { a.ends = append(a.ends, f) }
 

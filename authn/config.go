@@ -49,6 +49,9 @@ type Config struct {
 	// --authentication-config.
 	StructuredFile string
 	Webhook        Webhook
+	// Tokens are asked last about tokens that nobody above knows; what they say is
+	// remembered like the rest.
+	Tokens Tokens
 
 	// TokenSuccessTTL and TokenFailureTTL are how long it is remembered whose a
 	// token is, and that it is not good. A negative one is never. The defaults
@@ -75,6 +78,7 @@ type X509 struct {
 // RequestHeader is about proxies that authenticate callers for the server.
 type RequestHeader struct {
 	CAFile              string   // --requestheader-client-ca-file
+	CAs                 []byte   // the same as PEM, if there is no file
 	AllowedNames        []string // --requestheader-allowed-names
 	UsernameHeaders     []string // --requestheader-username-headers
 	UIDHeaders          []string // --requestheader-uid-headers

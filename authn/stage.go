@@ -98,7 +98,15 @@ func (s *Stage) addCertificates() error {
 		if err != nil {
 			return err
 		}
-		s.proxy = newProxy(&s.proxyCAs, s.cfg.Now, h)
+	} else if len(h.CAs) > 0 {
+		if err := set(&s.proxyCAs, h.CAs); err != nil {
+			return err
+		}
+		proxies = h.CAs
+		advertise()
+	}
+	if s.proxyCAs.Load() != nil {
+		s.proxy = newProxy(&s.proxyCAs, s.cfg.Now, s.cfg.RequestHeader)
 		s.known = append(s.known, s.proxy)
 	}
 	if x := s.cfg.X509; x.CAFile != "" {
@@ -166,6 +174,9 @@ func (s *Stage) addTokens() error {
 			return err
 		}
 		all = append(all, NewCache(s.webhook, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now}))
+	}
+	if s.cfg.Tokens != nil {
+		all = append(all, s.cfg.Tokens)
 	}
 	// There is always somebody who looks at tokens: one that nobody knows is an
 	// error, and never an anonymous caller.

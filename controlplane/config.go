@@ -7,6 +7,7 @@
 //	control/socket    where the process that holds the lock answers others
 //	pki/              the authority, and the certificates that it issued
 //	kubeconfig        for the administrator
+//	kubeconfig.path   instead of it: where else the kubeconfig was written
 package controlplane
 
 import (
@@ -17,16 +18,21 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/connect"
+	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
@@ -75,9 +81,45 @@ type Config struct {
 	// Audit says what is written down; nothing, unless it has a policy.
 	Audit audit.Config
 
+	// Flow says which requests have to wait. Its source and logger are those of
+	// the server.
+	Flow flow.Config
+
+	// Admission says which plugins look at writes, Plugins are those that are not
+	// built in.
+	Admission plugin.Config
+	Plugins   []admission.Plugin
+
+	// Aggregation says how API servers behind this one are reached.
+	Aggregation Aggregation
+
 	// RuntimeConfig switches versions of the API on and off, as --runtime-config
 	// does: {"api/beta": "true"}.
 	RuntimeConfig map[string]string
+
+	// DenyPrivileged refuses pods with privileged containers:
+	// --allow-privileged=false.
+	DenyPrivileged bool
+	// EventTTL is how long events are kept; the default is an hour.
+	EventTTL time.Duration
+	// RequestTimeout bounds requests that are not long-running; the default is a
+	// minute.
+	RequestTimeout time.Duration
+	// MinRequestTimeout is how long a watch lasts at least, and half of what it
+	// lasts at most, if its client does not say; the default is half an hour, and
+	// below zero is for ever.
+	MinRequestTimeout time.Duration
+
+	// Shutdown says how the server ends.
+	Shutdown kelson.Shutdown
+	// LivezGrace is how long /livez does not ask whether the server has started:
+	// --livez-grace-period.
+	LivezGrace time.Duration
+	// NoProfiling leaves the profiles out: --profiling=false.
+	NoProfiling bool
+	// NotifySocket is where a service manager wants to be told that the server is
+	// ready, and that it is about to end: what systemd has in NOTIFY_SOCKET.
+	NotifySocket string
 
 	// Kubelets says how kubelets are spoken to. Its logger is the one of this
 	// Config.
@@ -92,6 +134,13 @@ type Config struct {
 	// FirstNodePort and LastNodePort bound the node ports of services; the
 	// defaults are 30000 and 32767.
 	FirstNodePort, LastNodePort int32
+
+	// Controllers are those that run, as --controllers has them: names, "*" for
+	// all, and with a minus those that do not. Nil is all, "-*" none.
+	Controllers []string
+	// LeaderElect makes controllers run on one of several servers only; nil does
+	// so if the data is in etcd.
+	LeaderElect *bool
 
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
@@ -130,6 +179,9 @@ func (c *Config) defaults() {
 }
 
 func (c *Config) validate() error {
+	if err := c.Aggregation.validate(); err != nil {
+		return err
+	}
 	if net.ParseIP(c.BindAddress) == nil {
 		return fmt.Errorf("%q is not an IP address to listen on", c.BindAddress)
 	}
@@ -159,6 +211,18 @@ func (c *Config) complete() error {
 
 // KubeconfigFile returns where a data folder has its kubeconfig.
 func KubeconfigFile(dataDir string) string { return filepath.Join(dataDir, "kubeconfig") }
+
+// kubeconfigNote is the file that says where else the kubeconfig is.
+func kubeconfigNote(dataDir string) string { return filepath.Join(dataDir, "kubeconfig.path") }
+
+// FindKubeconfig returns where the server of a data folder has last written its
+// kubeconfig, and whether that is somewhere else than KubeconfigFile.
+func FindKubeconfig(dataDir string) (file string, elsewhere bool) {
+	if note, err := os.ReadFile(kubeconfigNote(dataDir)); err == nil {
+		return strings.TrimSuffix(string(note), "\n"), true
+	}
+	return KubeconfigFile(dataDir), false
+}
 
 // StoreDir returns the folder of the embedded engine in a data folder.
 func StoreDir(dataDir string) string { return filepath.Join(dataDir, "store") }

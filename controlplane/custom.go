@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/store"
 )
 
@@ -30,6 +32,8 @@ type catalogs struct {
 	current atomic.Pointer[resource.Catalog]
 	objects *store.Store
 	owners  *owners
+	// onChange is called when there is another catalog; nil if nobody cares.
+	onChange func()
 }
 
 func (c *catalogs) get() *resource.Catalog { return c.current.Load() }
@@ -44,6 +48,9 @@ func (c *catalogs) publish(groups []resource.Group) error {
 		return err
 	}
 	c.current.Store(next)
+	if c.onChange != nil {
+		defer c.onChange()
+	}
 	for _, g := range groups {
 		before, ok := old.Group(g.Name)
 		if !ok {
@@ -56,7 +63,7 @@ func (c *catalogs) publish(groups []resource.Group) error {
 				}
 			}
 		}
-		c.owners.forget(g.Name)
+		c.owners.Forget(g.Name)
 	}
 	return nil
 }
@@ -67,6 +74,10 @@ type definitions struct {
 	objects *store.Store
 	catalog func() *resource.Catalog
 	client  *http.Client
+	// handler and owners write a status without the detour over HTTP: it is
+	// written for every definition.
+	handler *rest.Handler
+	owners  *owners
 }
 
 func (d *definitions) resource() (*store.Resource, error) {
@@ -104,6 +115,11 @@ func (d *definitions) Wait(ctx context.Context, revision int64) error {
 	if err != nil {
 		return err
 	}
+	return changed(ctx, r, revision)
+}
+
+// changed returns when objects of a resource may have changed after a revision.
+func changed(ctx context.Context, r *store.Resource, revision int64) error {
 	w, err := r.Watch(ctx, revision, func(*store.Record) bool { return true })
 	if errors.Is(err, store.ErrExpired) {
 		return nil
@@ -128,17 +144,34 @@ func (d *definitions) Wait(ctx context.Context, revision int64) error {
 	}
 }
 
+// serverName owns the fields that the server sets in definitions.
+const serverName = "kube-apiserver"
+
 // UpdateStatus implements crd.Store.
 func (d *definitions) UpdateStatus(ctx context.Context, name string, change func(*apiextensions.CustomResourceDefinition) error) error {
-	return d.update(ctx, name, "/status", change)
-}
-
-// Finish implements crd.Store.
-func (d *definitions) Finish(ctx context.Context, name, finalizer string) error {
-	return d.update(ctx, name, "", func(c *apiextensions.CustomResourceDefinition) error {
-		c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == finalizer })
+	served, ok := d.catalog().Lookup(crd.Group, "v1", crd.Resource)
+	if !ok {
+		return errors.New("custom resource definitions are not served")
+	}
+	return d.handler.Objects(crd.Group, crd.Resource).Update(ctx, "", name, func(obj resource.Object) error {
+		c := obj.(*apiextensions.CustomResourceDefinition)
+		live := *c // but for the status, nothing is changed
+		live.Status = *c.Status.DeepCopy()
+		if err := change(c); err != nil {
+			return err
+		}
+		if equality.Semantic.DeepEqual(&live.Status, &c.Status) {
+			return nil
+		}
+		// Who owns what is worth less than the status itself.
+		_, _ = d.owners.Update(served, "status", &live, c, serverName, time.Now())
 		return nil
 	})
+}
+
+// Release implements crd.Store.
+func (d *definitions) Release(ctx context.Context, name string, change func(*apiextensions.CustomResourceDefinition) error) error {
+	return d.update(ctx, name, "/status", change)
 }
 
 // maxConflicts is how often an update is tried against others.
@@ -171,16 +204,16 @@ func (d *definitions) update(ctx context.Context, name, subresource string, chan
 }
 
 // DeleteObjects implements crd.Store.
-func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (int, error) {
+func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (int, int64, error) {
 	def, ok := d.catalog().Definition(group, name)
 	if !ok {
-		return 0, nil
+		return 0, 0, nil
 	}
 	r := d.objects.Resource(def, storedCodec{def})
 	list := func() (*store.Snapshot, error) { return r.Snapshot(ctx, store.Read{}) }
 	s, err := list()
 	if err != nil || s.Len() == 0 {
-		return 0, err
+		return 0, 0, err
 	}
 	version := ""
 	for i := range def.Versions {
@@ -190,7 +223,7 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 		}
 	}
 	if version == "" {
-		return s.Len(), fmt.Errorf("no version of %s.%s is served", name, group)
+		return s.Len(), 0, fmt.Errorf("no version of %s.%s is served", name, group)
 	}
 	namespaces := map[string]bool{}
 	s.Range(r.Key("", ""), "", func(rec *store.Record) bool {
@@ -203,29 +236,42 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 			path += "/namespaces/" + ns
 		}
 		if err := d.call(ctx, http.MethodDelete, path+"/"+name, nil, nil); err != nil {
-			return s.Len(), err
+			return s.Len(), 0, err
 		}
 	}
 	if s, err = list(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return s.Len(), nil
+	return s.Len(), s.Revision, nil
+}
+
+// WaitObjects implements crd.Store.
+func (d *definitions) WaitObjects(ctx context.Context, group, name string, revision int64) error {
+	def, ok := d.catalog().Definition(group, name)
+	if !ok {
+		return nil
+	}
+	return changed(ctx, d.objects.Resource(def, storedCodec{def}), revision)
 }
 
 // maxAnswer bounds what is read of an answer.
 const maxAnswer = 8 << 20
 
-// call sends a request and decodes the answer.
 func (d *definitions) call(ctx context.Context, method, path string, body []byte, into any) error {
+	return call(ctx, d.client, method, path, "application/json", body, into)
+}
+
+// call sends a request and decodes the answer.
+func call(ctx context.Context, client *http.Client, method, path, media string, body []byte, into any) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://kelson"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("User-Agent", "kube-apiserver")
+	req.Header.Set("User-Agent", serverName)
 	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", media)
 	}
-	resp, err := d.client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -267,7 +313,27 @@ func (e extensions) Route(w http.ResponseWriter, r *http.Request) bool {
 			return true
 		}
 	}
+	if e.isCustom(req.Group) {
+		return false
+	}
 	return e.notFound.Route(w, r)
+}
+
+// isCustom reports whether a group has nothing but custom resources: of such a
+// one, nobody knows which paths there might be.
+func (e extensions) isCustom(name string) bool {
+	group, ok := e.core.catalog().Group(name)
+	if !ok {
+		return false
+	}
+	for i := range group.Versions {
+		for _, s := range group.Versions[i].Resources {
+			if !s.Unstructured {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 var _ kelson.Router = extensions{}

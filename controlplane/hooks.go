@@ -39,14 +39,13 @@ func (a *assembly) hooks() []kelson.Hook {
 		{Name: "scheduling/bootstrap-system-priority-classes", Run: func(ctx context.Context) error {
 			return a.ensureAll(ctx, bootstrap.PriorityClasses(), nil)
 		}},
-		{Name: "priority-and-fairness-config-producer", Run: func(ctx context.Context) error {
-			return a.ensureAll(ctx, append(bootstrap.PriorityLevels(), bootstrap.FlowSchemas()...), bootstrap.ReconcileFlowControl)
-		}},
+		{Name: "priority-and-fairness-config-producer", Run: a.ensureFlow},
 		{Name: "start-kubernetes-service-cidr-controller", Run: a.allocator.EnsureRanges},
 		{Name: "start-service-ip-repair-controllers", Run: func(ctx context.Context) error {
 			return repairing(ctx, a.allocator, &a.running, a.Logger)
 		}},
 		{Name: "bootstrap-controller", Run: a.ensureService},
+		{Name: "start-controllers", Run: a.startControllers},
 	}
 }
 

@@ -5,8 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"unicode"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
@@ -52,8 +57,10 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	}
 	server.Addr = net.JoinHostPort(c.BindAddress, strconv.Itoa(*c.SecurePort))
 	if server.Listen() == nil {
-		err = authority.WriteKubeconfig(c.Kubeconfig, server.URL())
-		if err == nil {
+		if c.NotifySocket != "" {
+			go tellManager(c.NotifySocket, server.Signals(), c.Logger)
+		}
+		if err = c.writeKubeconfig(authority, server.URL()); err == nil {
 			err = c.greet(server.URL())
 		}
 		if err != nil {
@@ -65,13 +72,86 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	return errors.Join(err, server.Run(ctx))
 }
 
+// writeKubeconfig writes the administrator's kubeconfig, and notes in the data
+// folder where it is.
+func (c *Config) writeKubeconfig(authority *pki.Authority, url string) error {
+	var trusted [][]byte
+	for _, file := range c.shown() {
+		cert, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		trusted = append(trusted, cert)
+	}
+	if err := authority.WriteKubeconfig(c.Kubeconfig, url, trusted...); err != nil {
+		return err
+	}
+	if c.Storage == StorageMemory {
+		return nil // there is no folder
+	}
+	note := kubeconfigNote(c.DataDir)
+	here, err := filepath.Abs(KubeconfigFile(c.DataDir))
+	if err != nil {
+		return err
+	}
+	file, err := filepath.Abs(c.Kubeconfig)
+	switch {
+	case err != nil:
+		return err
+	case file != here:
+		return os.WriteFile(note, []byte(file+"\n"), 0o600)
+	}
+	if err := os.Remove(note); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// shown are the files with certificates that clients may see, that of those who
+// ask for no name first.
+func (c *Config) shown() (files []string) {
+	switch s := &c.Serving; {
+	case s.Certificate.CertFile != "":
+		files = append(files, s.Certificate.CertFile)
+	case s.CertDir != "":
+		files = append(files, filepath.Join(s.CertDir, "apiserver.crt"))
+	}
+	for _, pair := range c.Serving.SNI {
+		files = append(files, pair.CertFile)
+	}
+	return files
+}
+
 // authority returns the certificates, those of the data folder unless nothing
 // is kept.
 func (c *Config) authority() (*pki.Authority, error) {
 	if c.Storage == StorageMemory {
-		return pki.New(c.BindAddress)
+		return pki.New(c.hosts()...)
 	}
-	return pki.Open(filepath.Join(c.DataDir, "pki"), c.BindAddress)
+	return pki.Open(filepath.Join(c.DataDir, "pki"), c.hosts()...)
+}
+
+// hosts are the names and addresses under which this server is reached, beside
+// those that all servers have.
+func (c *Config) hosts() []string {
+	hosts := []string{c.BindAddress}
+	if host, _, err := net.SplitHostPort(c.Serving.ExternalHostname); err == nil {
+		hosts = append(hosts, host)
+	} else {
+		hosts = append(hosts, c.Serving.ExternalHostname)
+	}
+	if ip := c.Serving.AdvertiseAddress; ip != nil {
+		hosts = append(hosts, ip.String())
+	} else if bind := net.ParseIP(c.BindAddress); bind.IsUnspecified() {
+		// Without a network there is no other address.
+		if ip, err := utilnet.ResolveBindAddress(bind); err == nil {
+			hosts = append(hosts, ip.String())
+		}
+	}
+	for _, cidr := range c.ServiceCIDRs {
+		hosts = append(hosts, cidr.Masked().Addr().Next().String())
+	}
+	return hosts
 }
 
 // greet tells the person who started the server what to do next.
@@ -81,6 +161,17 @@ It keeps its data %s. Press Ctrl-C to stop.
 
 In another terminal:
   kubectl --kubeconfig %s get namespaces
-`, url, c.describe(), c.Kubeconfig)
+`, url, c.describe(), quote(c.Kubeconfig))
 	return err
+}
+
+// quote returns text as one word for a shell.
+func quote(text string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r) || r > unicode.MaxASCII
+	}
+	if text != "" && strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

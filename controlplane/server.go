@@ -5,11 +5,13 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"sync"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/authn/serviceaccount"
@@ -21,12 +23,16 @@ import (
 	"github.com/apikeel/kelson/builtin/core"
 	builtinrbac "github.com/apikeel/kelson/builtin/rbac"
 	"github.com/apikeel/kelson/connect"
+	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/crd"
+	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/webhook"
 )
 
 // assembly is a server while it is put together.
@@ -45,17 +51,33 @@ type assembly struct {
 	authz *chain.Chain
 	guard *rbac.Guard
 	audit *audit.Log
+	flow  *flow.Control // nil if priority and fairness is off
+
+	registry *metrics.Registry
+	// synced reports whether what the server decides by has been read; nil if
+	// there is nothing.
+	synced func() bool
 
 	outer   *kelson.Server
 	running sync.WaitGroup // what hooks have started
+
+	aggregator *aggregator.Server
+	settled    func(context.Context) error // returns when all custom resources are in the catalog
+	proxies    *pki.Authority              // of the certificate for servers behind this one; nil if that is in a file
+
+	// signer is what tokens of service accounts are signed with, nil if that is
+	// in a file.
+	signer  crypto.Signer
+	manager *controller.Manager
 }
 
 // Server builds the chain of servers on a store: aggregator, core, extensions.
-// The first has nothing of its own yet. The store stays the caller's to close.
+// The store stays the caller's to close.
 func (c Config) Server(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*kelson.Server, error) {
 	a := &assembly{Config: c, authority: authority, backend: &acks{Backend: backend}, catalogs: &catalogs{}, owners: &owners{}}
-	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving}
-	if err := errors.Join(c.Serving.Validate()); err != nil {
+	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
+	a.outer.Shutdown, a.outer.LivezGrace = c.Shutdown, c.LivezGrace
+	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {
 		return nil, err
 	}
 	connector, err := connect.New(c.Kubelets)
@@ -68,15 +90,24 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	a.catalogs.objects, a.catalogs.owners = a.objects, a.owners
 	a.resources = &rest.Handler{
 		Catalog: a.catalogs.get, Store: a.objects, Connector: connector, Owners: a.owners,
-		Logger: c.Logger,
+		MinWatch: c.MinRequestTimeout, Logger: c.Logger,
 	}
 	if err = a.stages(); err == nil {
 		err = a.catalog()
+	}
+	if err == nil {
+		a.manager, err = a.newManager()
+	}
+	if err == nil {
+		err = a.admission()
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
 	a.outer.Delegate = a.core(a.extensions())
+	if err := a.aggregation(); err != nil {
+		return nil, errors.Join(err, a.close())
+	}
 	return a.outer, nil
 }
 
@@ -92,6 +123,7 @@ func (a *assembly) stages() (err error) {
 			return err
 		}
 	}
+	a.signer = cfg.ServiceAccounts.SigningKey
 	if a.authn, err = cfg.New(); err != nil {
 		return err
 	}
@@ -111,6 +143,8 @@ func (a *assembly) stages() (err error) {
 	s.Authenticate, s.Strip, s.ConnContext = a.authn.User, a.authn.Strip, authn.WithConnection
 	s.Authorizer, s.Audit = a.authz, a.audit
 	a.resources.Authorizer = a.authz
+	a.measuring()
+	a.control()
 	s.Serving.ClientCAs = a.authn.ClientCAs
 	s.Paths = a.authn.Paths(func() string {
 		address, err := s.ExternalAddress()
@@ -119,6 +153,7 @@ func (a *assembly) stages() (err error) {
 		}
 		return address
 	})
+	maps.Copy(s.Paths, a.debugging())
 	return nil
 }
 
@@ -140,8 +175,9 @@ func (a *assembly) catalog() (err error) {
 		Authentication: authentication.Config{Reviewer: a.authn},
 		Authorization:  authorization.Config{Authorizer: a.authz},
 		RBAC:           builtinrbac.Config{Escalation: a.guard.Check},
+		DenyPrivileged: a.DenyPrivileged,
 		Core: core.Config{
-			Log:              a.Logger,
+			Log: a.Logger, EventTTL: a.EventTTL,
 			KubeletAddresses: a.KubeletAddresses, Components: components(a.backend),
 			Allocator: a.allocator,
 			Tokens: core.Tokens{
@@ -153,7 +189,7 @@ func (a *assembly) catalog() (err error) {
 	if err != nil {
 		return err
 	}
-	catalog, err := resource.NewCatalog(append(groups, crd.Definitions())...)
+	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(), aggregator.Definitions())...)
 	if err != nil {
 		return fmt.Errorf("built-in kinds: %w", err)
 	}
@@ -166,23 +202,22 @@ func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
 	return &kelson.Server{
 		Name: "core", API: newAPI(a.catalogs.get, a.resources), Delegate: delegate,
 		PostStartHooks: a.hooks(),
-		HealthChecks: []kelson.HealthCheck{{Name: "etcd", Check: func(ctx context.Context) error {
-			_, err := a.backend.Revision(ctx)
-			return err
-		}}},
-		Close: []func() error{a.close},
+		HealthChecks:   a.checks(),
+		Close:          []func() error{a.close},
 	}
 }
 
 // extensions is the server of custom resources.
 func (a *assembly) extensions() *kelson.Server {
 	custom := &crd.Server{
-		Store:   &definitions{a.objects, a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}},
+		Store:   &definitions{a.objects, a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}, a.resources, a.owners},
 		Publish: a.catalogs.publish, Logger: a.Logger,
+		Webhooks: &webhook.Client{Resolve: stored{a.resources}.address, UserAgent: "kube-apiserver", TellTimeout: true},
 	}
+	a.settled = custom.Sync
 	return &kelson.Server{
 		Name: "extensions", API: extensions{custom, newAPI(a.catalogs.get, a.resources), notFound{a.resources}},
-		PostStartHooks: []kelson.Hook{{Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
+		PostStartHooks: []kelson.Hook{{Name: "priority-and-fairness-config-consumer", Run: a.followFlow}, {Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
 			a.running.Go(func() { custom.Run(ctx) })
 			return custom.Sync(ctx)
 		}}},

@@ -1,14 +1,18 @@
 package crd
 
 import (
+	"maps"
+
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/apikeel/kelson/resource"
 )
 
 // converter changes objects from one version to another.
 type converter interface {
-	// convert converts objects, which it may change, to a version.
+	// convert returns objects in a version. They may share memory with those
+	// passed in.
 	convert(objs []resource.Object, apiVersion string) ([]resource.Object, error)
 	// dear tells that a call costs much, however many objects it is about.
 	dear() bool
@@ -16,8 +20,8 @@ type converter interface {
 
 // converter returns how objects of a definition change their version.
 func (s *Server) converter(crd *apiextensions.CustomResourceDefinition) converter {
-	if c := crd.Spec.Conversion; c != nil && c.Strategy == apiextensions.WebhookConverter && s.Webhooks != nil {
-		return s.Webhooks(crd)
+	if c := crd.Spec.Conversion; c != nil && c.Strategy == apiextensions.WebhookConverter && c.Webhook != nil && s.Webhooks != nil {
+		return newHook(s.Webhooks, c.Webhook)
 	}
 	return renaming{}
 }
@@ -26,10 +30,14 @@ func (s *Server) converter(crd *apiextensions.CustomResourceDefinition) converte
 type renaming struct{}
 
 func (renaming) convert(objs []resource.Object, apiVersion string) ([]resource.Object, error) {
-	for _, obj := range objs {
-		content(obj)["apiVersion"] = apiVersion
+	out := make([]resource.Object, len(objs))
+	for i, obj := range objs {
+		// Who had the object may need it as it was.
+		renamed := maps.Clone(content(obj))
+		renamed["apiVersion"] = apiVersion
+		out[i] = &unstructured.Unstructured{Object: renamed}
 	}
-	return objs, nil
+	return out, nil
 }
 
 func (renaming) dear() bool { return false }

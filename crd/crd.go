@@ -62,22 +62,22 @@ func Definitions() resource.Group {
 			return rules.Warnings(crd, old)
 		},
 		Generation: func(crd, old *apiextensions.CustomResourceDefinition) bool {
-			return !equalSpecs(&crd.Spec, &old.Spec)
+			return !rules.Equal(&crd.Spec, &old.Spec)
 		},
 		BeforeDelete: beforeDelete,
 	}.Strategy()
 	status := resource.Rules[*apiextensions.CustomResourceDefinition]{
 		PrepareUpdate: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) {
-			status := crd.Status
-			meta := crd.ObjectMeta
-			*crd = *old.DeepCopy()
-			crd.Status = status
-			crd.ResourceVersion, crd.ManagedFields = meta.ResourceVersion, meta.ManagedFields
+			crd.Spec = old.Spec // the metadata may change here, as it always could
 		},
 		ValidateUpdate: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
 			return rules.ValidateStatusUpdate(crd, old)
 		},
 	}.Strategy()
+	main.RequireVersion, status.RequireVersion = true, true
+	// A definition goes only when its objects are gone, whatever a client wants.
+	main.NoPropagation = true
+	main.Held = func(resource.Object) bool { return false }
 	return resource.Group{Name: Group, Resources: []resource.Definition{{
 		Group: Group, Resource: Resource, Kind: "CustomResourceDefinition",
 		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
@@ -99,10 +99,7 @@ func setDefaults(crd *apiextensions.CustomResourceDefinition) {
 		names.ListKind = names.Kind + "List"
 	}
 	if crd.Spec.Conversion == nil {
-		crd.Spec.Conversion = &apiextensions.CustomResourceConversion{}
-	}
-	if crd.Spec.Conversion.Strategy == "" {
-		crd.Spec.Conversion.Strategy = apiextensions.NoneConverter
+		crd.Spec.Conversion = &apiextensions.CustomResourceConversion{Strategy: apiextensions.NoneConverter}
 	}
 	if hook := crd.Spec.Conversion.Webhook; hook != nil && hook.ClientConfig != nil && hook.ClientConfig.Service != nil && hook.ClientConfig.Service.Port == nil {
 		hook.ClientConfig.Service.Port = ptr.To[int32](443)
@@ -122,9 +119,14 @@ func prepareUpdate(_ context.Context, crd, old *apiextensions.CustomResourceDefi
 // rememberStored notes that objects may be stored in the storage version.
 func rememberStored(crd *apiextensions.CustomResourceDefinition) {
 	for i := range crd.Spec.Versions {
-		if v := &crd.Spec.Versions[i]; v.Storage && !slices.Contains(crd.Status.StoredVersions, v.Name) {
+		v := &crd.Spec.Versions[i]
+		if !v.Storage {
+			continue
+		}
+		if !slices.Contains(crd.Status.StoredVersions, v.Name) {
 			crd.Status.StoredVersions = append(crd.Status.StoredVersions, v.Name)
 		}
+		return // that there are two is for the rules to say
 	}
 }
 

@@ -2,15 +2,19 @@ package crd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -31,6 +35,8 @@ type custom struct {
 	// status tells which versions have the subresource.
 	status map[string]bool
 	scale  map[string]*apiextensions.CustomResourceSubresourceScale
+	// selectors are the paths of the fields that selectors can name, by version.
+	selectors map[string][]string
 	// renames tells that versions differ by their names and schemas only.
 	renames bool
 }
@@ -50,6 +56,7 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []by
 	c := &custom{
 		server: s, name: crd.Name, group: crd.Spec.Group, kind: crd.Status.AcceptedNames.Kind,
 		schemas: map[string]*lazySchema{}, status: map[string]bool{}, scale: map[string]*apiextensions.CustomResourceSubresourceScale{},
+		selectors: map[string][]string{},
 	}
 	names := &crd.Status.AcceptedNames
 	def := resource.Definition{
@@ -57,6 +64,8 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []by
 		ShortNames: slices.Clone(names.ShortNames), Categories: slices.Clone(names.Categories),
 		Namespaced: crd.Spec.Scope == apiextensions.NamespaceScoped,
 		StorageKey: crd.Spec.Group + "/" + names.Plural, StoreJSON: true,
+		UnknownField: func(path string) string { return "field label not supported: " + path },
+		Verbs:        []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}, // as discovery shows them
 	}
 	versions := slices.Clone(crd.Spec.Versions)
 	slices.SortStableFunc(versions, func(a, b apiextensions.CustomResourceDefinitionVersion) int {
@@ -90,16 +99,17 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []by
 }
 
 func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion) resource.Version {
-	apiVersion := c.group + "/" + v.Name
+	// The functions must not keep v, and with it the schema.
+	name, apiVersion := v.Name, c.group+"/"+v.Name
 	out := resource.Version{
-		Name: v.Name, Off: !v.Served,
+		Name: name, Off: !v.Served,
 		New: func() resource.Object {
 			return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": c.kind}}
 		},
 		NewList: func() runtime.Object { return &unstructured.UnstructuredList{} },
-		Default: func(obj resource.Object) { c.complete(obj, v.Name) },
-		Prune:   func(obj resource.Object, how resource.Pruning) ([]string, error) { return c.prune(obj, v.Name, how) },
-		Schema:  func() *spec.Schema { return c.openAPI(v.Name) },
+		Default: func(obj resource.Object) { c.complete(obj, name) },
+		Prune:   func(obj resource.Object, how resource.Pruning) ([]string, error) { return c.prune(obj, name, how) },
+		Schema:  func() *spec.Schema { return c.openAPI(name) },
 	}
 	if v.Deprecated {
 		out.Deprecation = fmt.Sprintf("%s %s is deprecated", apiVersion, c.kind)
@@ -128,9 +138,13 @@ func (c *custom) prune(obj resource.Object, version string, how resource.Pruning
 	}
 	unknown := s.Prune(content(obj), how == resource.PruneReporting)
 	more, problem := s.Coerce(content(obj), how == resource.PruneStored)
+	if problem != nil && problem.Field == "metadata" {
+		return nil, errors.New(problem.Detail) // of the object itself, where it is needs no saying
+	}
 	if problem != nil {
 		return nil, problem
 	}
+	s.DropNulls(content(obj))
 	if how != resource.PruneReporting {
 		return nil, nil
 	}
@@ -165,11 +179,13 @@ func (c *custom) strategy() resource.Strategy {
 			return !equality.Semantic.DeepEqual(without(content(obj), leave), without(content(old), leave))
 		},
 		Validate: func(ctx context.Context, obj resource.Object) field.ErrorList {
-			return c.validate(ctx, obj, nil)
+			return c.validate(ctx, obj, nil, false)
 		},
 		ValidateUpdate: func(ctx context.Context, obj, old resource.Object) field.ErrorList {
-			return c.validate(ctx, obj, old)
+			return c.validate(ctx, obj, old, false)
 		},
+		Warnings:       finalizerWarnings,
+		RequireVersion: true,
 	}
 }
 
@@ -181,27 +197,30 @@ func without(obj map[string]any, names []string) map[string]any {
 	return out
 }
 
-// validate checks an object against the schema.
-func (c *custom) validate(ctx context.Context, obj, old resource.Object) field.ErrorList {
-	s, err := c.schemas[c.versionOf(ctx)].get()
+// validate checks an object against the schema; old is nil on create. Of a
+// change of the status, nothing but that is looked at.
+func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusOnly bool) field.ErrorList {
+	version := c.versionOf(ctx)
+	s, err := c.schemas[version].get()
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
-	}
-	var errs field.ErrorList
-	if old == nil {
-		errs = s.Validate(content(obj))
-	} else {
-		errs = s.ValidateUpdate(content(obj), content(old))
 	}
 	var was map[string]any
 	if old != nil {
 		was = content(old)
 	}
-	// Rules are not asked about values that break the schema.
-	if len(errs) == 0 {
-		errs = s.ValidateRules(ctx, content(obj), was)
+	var errs field.ErrorList
+	switch {
+	case old == nil:
+		errs = s.Validate(content(obj))
+	case statusOnly:
+		errs = s.ValidateStatus(content(obj), was)
+	default:
+		errs = s.ValidateUpdate(content(obj), was)
 	}
-	return errs
+	errs = append(errs, validateScale(c.scale[version], content(obj), statusOnly)...)
+	warn := func(err *field.Error) { request.From(ctx).Warn(err.Error()) }
+	return append(errs, s.ValidateRules(ctx, content(obj), was, errs, warn)...)
 }
 
 // subresources adds status and scale.
@@ -224,8 +243,10 @@ func (c *custom) subresources(def *resource.Definition) {
 				obj.SetResourceVersion(rv)
 			},
 			ValidateUpdate: func(ctx context.Context, obj, old resource.Object) field.ErrorList {
-				return c.validate(ctx, obj, old)
+				return c.validate(ctx, obj, old, true)
 			},
+			Resets:         []string{"metadata", "spec"},
+			RequireVersion: true,
 		}})
 	}
 	if scale := c.scale[c.hub]; scale != nil {
@@ -241,6 +262,7 @@ func (c *custom) selectable(def *resource.Definition, versions []apiextensions.C
 		for _, f := range versions[i].SelectableFields {
 			path := strings.TrimPrefix(f.JSONPath, ".")
 			names[path] = path
+			c.selectors[versions[i].Name] = append(c.selectors[versions[i].Name], path)
 			if known[path] {
 				continue
 			}
@@ -263,11 +285,44 @@ func (c *custom) selectable(def *resource.Definition, versions []apiextensions.C
 	}
 }
 
+// finalizerWarnings says which new finalizers could be those of somebody else.
+func finalizerWarnings(_ context.Context, obj, old resource.Object) (warnings []string) {
+	const path = "metadata.finalizers"
+	names := slices.Clone(obj.GetFinalizers())
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if old != nil && slices.Contains(old.GetFinalizers(), name) {
+			continue
+		}
+		for _, problem := range validation.IsQualifiedName(name) {
+			warnings = append(warnings, fmt.Sprintf("%s: %q: %s", path, name, problem))
+		}
+		standard := name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents || name == string(corev1.FinalizerKubernetes)
+		if standard || strings.Contains(name, "/") {
+			continue
+		}
+		including := ""
+		if strings.Contains(name, ".") {
+			including = " including a path (/)"
+		}
+		warnings = append(warnings, fmt.Sprintf("%s: %q: prefer a domain-qualified finalizer name%s to avoid accidental conflicts with other finalizer writers", path, name, including))
+	}
+	return warnings
+}
+
 // openAPI returns the schema that clients see.
 func (c *custom) openAPI(version string) *spec.Schema {
 	props, err := c.schemas[version].props()
 	if err != nil || props == nil {
 		return preserved()
 	}
-	return published(props)
+	out := published(props)
+	if paths := c.selectors[version]; len(paths) > 0 {
+		var fields []any
+		for _, path := range paths {
+			fields = append(fields, map[string]any{"fieldPath": path})
+		}
+		out.AddExtension("x-kubernetes-selectable-fields", fields)
+	}
+	return out
 }

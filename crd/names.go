@@ -6,8 +6,9 @@ import (
 	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/crd/rules"
 )
 
 // taken is the names that other definitions of a group have.
@@ -104,33 +105,22 @@ func (t *taken) settle(crd *apiextensions.CustomResourceDefinition, now metav1.T
 // settleApproval says whether a definition in a group of the Kubernetes
 // community has been approved there.
 func settleApproval(crd *apiextensions.CustomResourceDefinition, now metav1.Time) {
-	if !protected(crd.Spec.Group) {
+	if !rules.Protected(crd.Spec.Group) {
 		dropCondition(&crd.Status, apiextensions.KubernetesAPIApprovalPolicyConformant)
 		return
 	}
 	c := apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.KubernetesAPIApprovalPolicyConformant}
-	switch value := crd.Annotations[apiextensions.KubeAPIApprovedAnnotation]; {
-	case value == "":
-		c.Status, c.Reason = apiextensions.ConditionFalse, "MissingAnnotation"
-		c.Message = fmt.Sprintf("protected groups must have approval annotation %q, see https://github.com/kubernetes/enhancements/pull/1111", apiextensions.KubeAPIApprovedAnnotation)
-	case strings.HasPrefix(value, "unapproved"):
-		c.Status, c.Reason = apiextensions.ConditionFalse, "UnapprovedAPI"
-		c.Message = fmt.Sprintf("not approved: %q", value)
-	case strings.HasPrefix(value, "https://") || strings.HasPrefix(value, "http://"):
+	state, text := rules.ApprovalOf(crd.Annotations)
+	c.Message = text
+	switch state {
+	case rules.Approved:
 		c.Status, c.Reason = apiextensions.ConditionTrue, "ApprovedAnnotation"
-		c.Message = fmt.Sprintf("approved in %v", value)
+	case rules.Unapproved:
+		c.Status, c.Reason = apiextensions.ConditionFalse, "UnapprovedAnnotation"
+	case rules.ApprovalMissing:
+		c.Status, c.Reason = apiextensions.ConditionFalse, "MissingAnnotation"
 	default:
 		c.Status, c.Reason = apiextensions.ConditionFalse, "InvalidAnnotation"
-		c.Message = fmt.Sprintf("protected groups must have approval annotation %q with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111", apiextensions.KubeAPIApprovedAnnotation)
 	}
 	setCondition(&crd.Status, c, now)
-}
-
-// protected reports whether a group belongs to the Kubernetes community.
-func protected(group string) bool {
-	return group == "k8s.io" || strings.HasSuffix(group, ".k8s.io") || group == "kubernetes.io" || strings.HasSuffix(group, ".kubernetes.io")
-}
-
-func equalSpecs(a, b *apiextensions.CustomResourceDefinitionSpec) bool {
-	return equality.Semantic.DeepEqual(a, b)
 }

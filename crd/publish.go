@@ -2,6 +2,8 @@ package crd
 
 import (
 	"encoding/json"
+	"reflect"
+	"slices"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -27,10 +29,50 @@ func published(props *apiextensions.JSONSchemaProps) *spec.Schema {
 	if err := json.Unmarshal(raw, out); err != nil {
 		return preserved()
 	}
-	if props.XPreserveUnknownFields != nil && *props.XPreserveUnknownFields && len(props.Properties) == 0 {
-		out.AddExtension("x-kubernetes-preserve-unknown-fields", true)
-	}
+	unfold(out)
 	return withMeta(out)
+}
+
+// unfold says in terms of OpenAPI what the extensions mean.
+func unfold(s *spec.Schema) {
+	for name, below := range s.Properties {
+		unfold(&below)
+		s.Properties[name] = below
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		unfold(s.Items.Schema)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		unfold(s.AdditionalProperties.Schema)
+	}
+	if both, _ := s.Extensions.GetBool("x-kubernetes-int-or-string"); both {
+		unfoldIntOrString(s)
+	}
+	if embedded, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); embedded {
+		s.SetProperty("apiVersion", text("apiVersion defines the versioned schema of this representation of an object. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources"))
+		s.SetProperty("kind", text("kind is a string value representing the type of this object. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds"))
+		s.SetProperty("metadata", meta())
+		for _, name := range []string{"kind", "apiVersion"} {
+			if !slices.Contains(s.Required, name) {
+				s.Required = append(s.Required, name)
+			}
+		}
+	}
+}
+
+// unfoldIntOrString says that values are one or the other, unless that is said.
+func unfoldIntOrString(s *spec.Schema) {
+	of := func(kind string) spec.Schema {
+		return spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{kind}}}
+	}
+	either := []spec.Schema{of("integer"), of("string")}
+	switch {
+	case reflect.DeepEqual(s.AnyOf, either), len(s.AllOf) > 0 && reflect.DeepEqual(s.AllOf[0].AnyOf, either):
+	case s.AnyOf == nil:
+		s.AnyOf = either
+	default:
+		s.AllOf = append([]spec.Schema{{SchemaProps: spec.SchemaProps{AnyOf: either}}}, s.AllOf...)
+	}
 }
 
 // preserved is the schema of objects about which nothing is known.
@@ -40,16 +82,20 @@ func preserved() *spec.Schema {
 	return withMeta(out)
 }
 
+func text(description string) spec.Schema {
+	return spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"string"}, Description: description}}
+}
+
+func meta() spec.Schema {
+	return spec.Schema{SchemaProps: spec.SchemaProps{
+		Description: metadataDescription, AllOf: []spec.Schema{*spec.RefSchema(objectMeta)},
+	}}
+}
+
 func withMeta(out *spec.Schema) *spec.Schema {
-	text := func(description string) spec.Schema {
-		return spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"string"}, Description: description}}
-	}
 	if out.Properties == nil {
 		out.Properties = map[string]spec.Schema{}
 	}
-	out.Properties["apiVersion"], out.Properties["kind"] = text(apiVersionDescription), text(kindDescription)
-	out.Properties["metadata"] = spec.Schema{SchemaProps: spec.SchemaProps{
-		Description: metadataDescription, AllOf: []spec.Schema{*spec.RefSchema(objectMeta)},
-	}}
+	out.Properties["apiVersion"], out.Properties["kind"], out.Properties["metadata"] = text(apiVersionDescription), text(kindDescription), meta()
 	return out
 }

@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -26,16 +27,13 @@ func scaleSubresource(scale *apiextensions.CustomResourceSubresourceScale) resou
 		Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
 		New:  func() resource.Object { return &autoscalingv1.Scale{} },
 		Projection: &resource.Projection{
-			Get: func(obj resource.Object) (resource.Object, error) { return getScale(obj, spec, status, selector) },
+			Get: func(obj resource.Object) (resource.Object, error) { return getScale(obj, spec, status, selector, true) },
+			Before: func(obj resource.Object) (resource.Object, error) {
+				return getScale(obj, spec, status, selector, false)
+			},
 			Set: func(_ context.Context, obj, projection resource.Object) error {
 				replicas := int64(projection.(*autoscalingv1.Scale).Spec.Replicas)
 				return unstructured.SetNestedField(content(obj), replicas, spec...)
-			},
-			Validate: func(_ context.Context, projection resource.Object) field.ErrorList {
-				if n := projection.(*autoscalingv1.Scale).Spec.Replicas; n < 0 {
-					return field.ErrorList{field.Invalid(field.NewPath("spec", "replicas"), n, "should be a non-negative integer")}
-				}
-				return nil
 			},
 			Managed: map[string]string{strings.Join(spec, "."): "spec.replicas"},
 		},
@@ -45,13 +43,13 @@ func scaleSubresource(scale *apiextensions.CustomResourceSubresourceScale) resou
 // steps takes a simple JSON path apart: .spec.replicas.
 func steps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
 
-func getScale(obj resource.Object, spec, status, selector []string) (resource.Object, error) {
+func getScale(obj resource.Object, spec, status, selector []string, must bool) (resource.Object, error) {
 	object := content(obj)
 	replicas, ok, err := unstructured.NestedInt64(object, spec...)
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
+	if !ok && must {
 		return nil, fmt.Errorf("the spec replicas field %q does not exist", "."+strings.Join(spec, "."))
 	}
 	current, _, err := unstructured.NestedInt64(object, status...)
@@ -72,4 +70,34 @@ func getScale(obj resource.Object, spec, status, selector []string) (resource.Ob
 		Spec:   autoscalingv1.ScaleSpec{Replicas: int32(replicas)},
 		Status: autoscalingv1.ScaleStatus{Replicas: int32(current), Selector: text},
 	}, nil
+}
+
+// validateScale checks the values that a scale shows. What is wrong is said of
+// the paths as they were written.
+func validateScale(scale *apiextensions.CustomResourceSubresourceScale, obj map[string]any, statusOnly bool) (errs field.ErrorList) {
+	if scale == nil {
+		return nil
+	}
+	replicas := func(path string) {
+		n, _, err := unstructured.NestedInt64(obj, steps(path)...)
+		switch at := field.NewPath(path); {
+		case err != nil:
+			errs = append(errs, field.Invalid(at, n, err.Error()))
+		case n < 0:
+			errs = append(errs, field.Invalid(at, n, "should be a non-negative integer"))
+		case n > math.MaxInt32:
+			errs = append(errs, field.Invalid(at, n, fmt.Sprintf("should be less than or equal to %v", math.MaxInt32)))
+		}
+	}
+	if !statusOnly {
+		replicas(scale.SpecReplicasPath)
+	}
+	replicas(scale.StatusReplicasPath)
+	if scale.LabelSelectorPath != nil {
+		text, _, err := unstructured.NestedString(obj, steps(*scale.LabelSelectorPath)...)
+		if err != nil {
+			errs = append(errs, field.Invalid(field.NewPath(*scale.LabelSelectorPath), text, err.Error()))
+		}
+	}
+	return errs
 }

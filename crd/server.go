@@ -3,10 +3,8 @@ package crd
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -14,10 +12,10 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/webhook"
 )
 
 // Store is what a Server needs of the objects.
@@ -29,13 +27,17 @@ type Store interface {
 	Definitions(ctx context.Context, seen int64) (stored []Stored, revision int64, changed bool, err error)
 	// Wait returns when definitions may have changed after a revision.
 	Wait(ctx context.Context, revision int64) error
-	// UpdateStatus changes a definition as the server itself.
+	// UpdateStatus changes the status of a definition as the server itself.
 	UpdateStatus(ctx context.Context, name string, change func(crd *apiextensions.CustomResourceDefinition) error) error
-	// Finish removes the finalizer of a definition whose objects are gone.
-	Finish(ctx context.Context, name string, finalizer string) error
+	// Release is UpdateStatus that may remove finalizers too, and with the last
+	// one the definition.
+	Release(ctx context.Context, name string, change func(crd *apiextensions.CustomResourceDefinition) error) error
 	// DeleteObjects deletes all objects of a resource and returns how many are
-	// left.
-	DeleteObjects(ctx context.Context, group, resource string) (left int, err error)
+	// left, and when that was.
+	DeleteObjects(ctx context.Context, group, resource string) (left int, revision int64, err error)
+	// WaitObjects returns when objects of a resource may have changed after a
+	// revision.
+	WaitObjects(ctx context.Context, group, resource string, revision int64) error
 }
 
 // Stored is one stored definition.
@@ -53,8 +55,8 @@ type Server struct {
 	// Publish makes groups take the place of those with the same names in the
 	// catalog, and forgets the resources that are served no more.
 	Publish func(groups []resource.Group) error
-	// Webhooks makes the converter of a definition that has a webhook.
-	Webhooks func(crd *apiextensions.CustomResourceDefinition) converter
+	// Webhooks calls the webhooks that convert.
+	Webhooks *webhook.Client
 	Logger   *slog.Logger
 
 	schemas schemas
@@ -77,8 +79,9 @@ type entry struct {
 	definition *resource.Definition
 	// unsettled tells that the status has to be written.
 	unsettled bool
-	// going tells that the definition is being deleted.
-	going bool
+	// going tells that the definition is being deleted, cleanup that it waits for
+	// its objects to be.
+	going, cleanup bool
 }
 
 // made identifies what a definition is made of: as long as it is the same, the
@@ -94,8 +97,9 @@ type made struct {
 func (s *Server) Run(ctx context.Context) {
 	for wait := time.Duration(0); ctx.Err() == nil; {
 		err := s.Sync(ctx)
+		var left []leftover
 		if err == nil {
-			err = s.settle(ctx)
+			left, err = s.settle(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.Logger.Warn("custom resource definitions could not be brought up to date", "error", err)
@@ -110,11 +114,40 @@ func (s *Server) Run(ctx context.Context) {
 		s.mu.Lock()
 		revision := s.revision
 		s.mu.Unlock()
-		if s.Store.Wait(ctx, revision) != nil {
-			return
-		}
+		s.wait(ctx, revision, left)
 	}
 }
+
+// wait returns when definitions may have changed after a revision, or objects
+// that are left of one that goes.
+func (s *Server) wait(ctx context.Context, revision int64, left []leftover) {
+	ctx, cancel := context.WithCancel(ctx)
+	var waits sync.WaitGroup
+	for _, l := range left {
+		waits.Go(func() {
+			defer cancel()
+			if err := s.Store.WaitObjects(ctx, l.group, l.resource, l.revision); err != nil && ctx.Err() == nil {
+				s.Logger.Warn("objects of a definition that goes cannot be watched", "resource", l.resource, "group", l.group, "error", err)
+				select { // it may pass
+				case <-ctx.Done():
+				case <-time.After(retryAfter):
+				}
+			}
+		})
+	}
+	if err := s.Store.Wait(ctx, revision); err != nil && ctx.Err() == nil {
+		s.Logger.Warn("custom resource definitions cannot be watched", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryAfter):
+		}
+	}
+	cancel()
+	waits.Wait()
+}
+
+// retryAfter is how long a failed watch is left alone.
+const retryAfter = time.Second
 
 // Sync brings everything that is acknowledged by now into the catalog.
 func (s *Server) Sync(ctx context.Context) error {
@@ -129,6 +162,22 @@ func (s *Server) Sync(ctx context.Context) error {
 		return nil
 	}
 	touched := s.enter(stored)
+	// Who can use a resource finds that its definition says so: the status comes
+	// first. Requests wait for what is being done here.
+	for name, e := range s.entries {
+		if !e.unsettled {
+			continue
+		}
+		// Not for long: what a write waits for may itself wait for this.
+		bounded, cancel := context.WithTimeout(ctx, statusWithin)
+		err := s.settleStatus(bounded, name, s.takenFrom)
+		cancel()
+		if err != nil {
+			s.Logger.Warn("status of a custom resource definition could not be written", "name", name, "error", err)
+			continue
+		}
+		e.unsettled = false
+	}
 	if len(touched) > 0 {
 		if err := s.publish(touched); err != nil {
 			return err
@@ -160,12 +209,12 @@ func (s *Server) enter(stored []Stored) map[string]bool {
 		if old != nil && old.revision == rec.Revision {
 			continue
 		}
-		var crd apiextensions.CustomResourceDefinition
-		if err := json.Unmarshal(rec.JSON, &crd); err != nil {
+		crd, err := outline(rec.JSON)
+		if err != nil {
 			s.Logger.Error("custom resource definition cannot be decoded", "name", rec.Name, "error", err)
 			continue
 		}
-		e := s.entry(&crd, rec, old)
+		e := s.entry(crd, rec, old)
 		if old == nil || old.definition != e.definition {
 			touched[crd.Spec.Group] = true
 		}
@@ -177,14 +226,10 @@ func (s *Server) enter(stored []Stored) map[string]bool {
 // entry decides what becomes of a definition.
 func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored, old *entry) *entry {
 	e := &entry{revision: rec.Revision, group: crd.Spec.Group, going: !crd.DeletionTimestamp.IsZero()}
-	names := newTaken()
-	for name, other := range s.entries {
-		if name != crd.Name && other.group == crd.Spec.Group {
-			names.take(&other.names)
-		}
-	}
-	settled := crd.DeepCopy()
-	serve := names.settle(settled, metav1.Now())
+	e.cleanup = e.going && slices.Contains(crd.Finalizers, finalizer)
+	settled := *crd // without a copy of the schemas, which nobody changes
+	settled.Status = *crd.Status.DeepCopy()
+	serve := s.takenFrom(crd).settle(&settled, metav1.Now())
 	e.unsettled = !equalStatus(&settled.Status, &crd.Status)
 	e.names = settled.Status.AcceptedNames
 	if !serve {
@@ -195,7 +240,7 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 		e.definition = old.definition
 		return e
 	}
-	def := s.define(settled, rec.JSON)
+	def := s.define(&settled, rec.JSON)
 	def.Epoch = rec.Revision
 	e.definition = &def
 	return e
@@ -222,41 +267,13 @@ func (s *Server) publish(touched map[string]bool) error {
 	return s.Publish(groups)
 }
 
-// settle writes the status of definitions for which it has changed, and
-// removes the objects of those that go. What is served says so only now.
-func (s *Server) settle(ctx context.Context) error {
-	s.mu.Lock()
-	var unsettled, going []string
-	for name, e := range s.entries {
-		if e.unsettled {
-			unsettled = append(unsettled, name)
-		}
-		if e.going {
-			going = append(going, name)
-		}
-	}
-	s.mu.Unlock()
-	var errs []error
-	for _, name := range unsettled {
-		errs = append(errs, s.settleOne(ctx, name))
-	}
-	for _, name := range going {
-		errs = append(errs, s.finish(ctx, name))
-	}
-	return errors.Join(errs...)
-}
+// statusWithin is how long a status may take to be written while others wait.
+const statusWithin = time.Second
 
-func (s *Server) settleOne(ctx context.Context, name string) error {
+// settleStatus writes the status of a definition as it should be.
+func (s *Server) settleStatus(ctx context.Context, name string, names func(*apiextensions.CustomResourceDefinition) *taken) error {
 	err := s.Store.UpdateStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) error {
-		names := newTaken()
-		s.mu.Lock()
-		for other, e := range s.entries {
-			if other != name && e.group == crd.Spec.Group {
-				names.take(&e.names)
-			}
-		}
-		s.mu.Unlock()
-		names.settle(crd, metav1.Now())
+		names(crd).settle(crd, metav1.Now())
 		return nil
 	})
 	if apierrors.IsNotFound(err) {
@@ -265,45 +282,19 @@ func (s *Server) settleOne(ctx context.Context, name string) error {
 	return err
 }
 
-// finish removes the objects of a definition that goes, and then lets go of
-// it. Objects with finalizers may take long: it is tried again when anything
-// changes.
-func (s *Server) finish(ctx context.Context, name string) error {
-	s.mu.Lock()
-	e := s.entries[name]
-	s.mu.Unlock()
-	if e == nil {
-		return nil
-	}
-	if e.names.Plural != "" {
-		left, err := s.Store.DeleteObjects(ctx, e.group, e.names.Plural)
-		if err != nil {
-			return fmt.Errorf("objects of %s: %w", name, err)
-		}
-		if left > 0 {
-			return fmt.Errorf("%d objects of %s are left", left, name)
+// takenFrom returns the names that a definition cannot have. The lock is held.
+func (s *Server) takenFrom(crd *apiextensions.CustomResourceDefinition) *taken {
+	names := newTaken()
+	for name, other := range s.entries {
+		if name != crd.Name && other.group == crd.Spec.Group {
+			names.take(&other.names)
 		}
 	}
-	err := s.Store.Finish(ctx, name, finalizer)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return names
 }
 
 func equalStatus(a, b *apiextensions.CustomResourceDefinitionStatus) bool {
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
 	return errA == nil && errB == nil && string(x) == string(y)
-}
-
-// errTerminating refuses creates while the objects of a definition are removed.
-func errTerminating(def *resource.Definition, verb string) error {
-	if verb != "create" {
-		return nil
-	}
-	err := apierrors.NewMethodNotSupported(schema.GroupResource{Group: def.Group, Resource: def.Resource}, verb)
-	err.ErrStatus.Code = http.StatusMethodNotAllowed
-	err.ErrStatus.Message = verb + " not allowed while custom resource definition is terminating"
-	return err
 }

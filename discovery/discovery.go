@@ -26,6 +26,7 @@ import (
 type Handler struct {
 	catalog func() *resource.Catalog
 	address func(r *http.Request) string
+	merge   func(*resource.Catalog) *Merged
 
 	mu      sync.Mutex
 	current *state
@@ -34,6 +35,7 @@ type Handler struct {
 // state is the answers for one catalog.
 type state struct {
 	catalog *resource.Catalog
+	merged  *Merged
 	mu      sync.Mutex
 	pages   map[page][]byte
 	etags   map[string]string
@@ -59,7 +61,11 @@ func New(catalog func() *resource.Catalog, address func(r *http.Request) string)
 // has been written then.
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 	parts := strings.Split(strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/"), "/"), "/")
-	catalog := h.catalog()
+	if parts[0] != "api" && parts[0] != "apis" {
+		return false, nil
+	}
+	v := h.view()
+	catalog := v.catalog
 	switch {
 	case parts[0] == "api" && len(parts) == 1, parts[0] == "apis" && len(parts) == 1:
 		if parts[0] == "api" {
@@ -67,13 +73,13 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 				return true, err
 			}
 		}
-		return true, h.serveRoot(w, r, catalog, parts[0])
+		return true, h.serveRoot(w, r, v, parts[0])
 	case parts[0] == "apis" && len(parts) == 2:
-		g, ok := catalog.Group(parts[1])
+		g, ok := v.group(parts[1])
 		if !ok || g.Name == "" {
 			return false, nil
 		}
-		return true, h.serve(w, r, catalog, "apis/"+g.Name, func() runtime.Object {
+		return true, h.serve(w, r, v, "apis/"+g.Name, func() runtime.Object {
 			group := apiGroup(g)
 			group.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
 			return &group
@@ -87,45 +93,45 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 		if !ok {
 			return false, nil
 		}
-		v, ok := g.Version(parts[len(parts)-1])
+		version, ok := g.Version(parts[len(parts)-1])
 		if !ok {
 			return false, nil
 		}
 		if err := routable(r); err != nil {
 			return true, err
 		}
-		return true, h.serve(w, r, catalog, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, v) })
+		return true, h.serve(w, r, v, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, version) })
 	}
 	return false, nil
 }
 
 // serveRoot serves /api or /apis in the form that the client wants. The
 // aggregated one is preferred to any other that it accepts too.
-func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, catalog *resource.Catalog, root string) error {
+func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root string) error {
 	if media, ok := negotiate(r.Header.Get("Accept"), true); ok {
-		return h.serveAggregated(w, r, catalog, root, media)
+		return h.serveAggregated(w, r, v, root, media)
 	}
 	if root == "apis" {
-		return h.serve(w, r, catalog, root, func() runtime.Object { return groupList(catalog) })
+		return h.serve(w, r, v, root, func() runtime.Object { return groupList(v) })
 	}
 	address := h.address(r)
-	return h.serve(w, r, catalog, root+" "+address, func() runtime.Object {
+	return h.serve(w, r, v, root+" "+address, func() runtime.Object {
 		// These answers are older than API versions, and clients of that time
 		// get what they know.
 		return &metav1.APIVersions{
 			TypeMeta:                   metav1.TypeMeta{Kind: "APIVersions"},
-			Versions:                   versionNames(catalog),
+			Versions:                   versionNames(v.catalog),
 			ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: address}},
 		}
 	})
 }
 
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, catalog *resource.Catalog, path string, object func() runtime.Object) error {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v view, path string, object func() runtime.Object) error {
 	media, ok := negotiate(r.Header.Get("Accept"), false)
 	if !ok {
 		return notAcceptable()
 	}
-	body, err := h.state(catalog).page(page{path: path, media: media.name, pretty: media.pretty || isPretty(r)}, object)
+	body, err := h.state(v).page(page{path: path, media: media.name, pretty: media.pretty || isPretty(r)}, object)
 	if err != nil {
 		return err
 	}
@@ -133,9 +139,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, catalog *resourc
 	return send(w, r, body)
 }
 
-func (h *Handler) serveAggregated(w http.ResponseWriter, r *http.Request, catalog *resource.Catalog, root string, media media) error {
-	s := h.state(catalog)
-	list := func() runtime.Object { return aggregated(catalog, root) }
+func (h *Handler) serveAggregated(w http.ResponseWriter, r *http.Request, v view, root string, media media) error {
+	s := h.state(v)
+	list := func() runtime.Object { return aggregated(v, root) }
 	etag, err := s.etag(root, list)
 	if err != nil {
 		return err
@@ -155,12 +161,12 @@ func (h *Handler) serveAggregated(w http.ResponseWriter, r *http.Request, catalo
 	return send(w, r, body)
 }
 
-// state returns the answers for a catalog, and forgets those for others.
-func (h *Handler) state(catalog *resource.Catalog) *state {
+// state returns the answers for a view, and forgets those for others.
+func (h *Handler) state(v view) *state {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.current == nil || h.current.catalog != catalog {
-		h.current = &state{catalog: catalog, pages: map[page][]byte{}, etags: map[string]string{}}
+	if h.current == nil || h.current.catalog != v.catalog || h.current.merged != v.merged {
+		h.current = &state{catalog: v.catalog, merged: v.merged, pages: map[page][]byte{}, etags: map[string]string{}}
 	}
 	return h.current
 }
@@ -207,9 +213,9 @@ func versionNames(catalog *resource.Catalog) []string {
 	return names
 }
 
-func groupList(catalog *resource.Catalog) *metav1.APIGroupList {
+func groupList(v view) *metav1.APIGroupList {
 	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
-	for _, g := range catalog.Groups() {
+	for _, g := range v.groups() {
 		if g.Name != "" {
 			list.Groups = append(list.Groups, apiGroup(g))
 		}
@@ -217,7 +223,7 @@ func groupList(catalog *resource.Catalog) *metav1.APIGroupList {
 	return list
 }
 
-func apiGroup(g *resource.ServedGroup) metav1.APIGroup {
+func apiGroup(g MergedGroup) metav1.APIGroup {
 	group := metav1.APIGroup{Name: g.Name}
 	for _, v := range g.Versions {
 		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
@@ -240,6 +246,15 @@ func resourceList(g *resource.ServedGroup, v *resource.ServedVersion) *metav1.AP
 	return list
 }
 
+// verbsOf returns the verbs of a resource: sorted, unless objects are maps, whose
+// definitions have them in an order of their own.
+func verbsOf(s *resource.Served) []string {
+	if s.Unstructured {
+		return s.Definition.Verbs
+	}
+	return slices.Sorted(slices.Values(s.Definition.Verbs))
+}
+
 // resources returns the resources and subresources of a version, sorted by
 // name.
 func resources(v *resource.ServedVersion) []metav1.APIResource {
@@ -248,7 +263,7 @@ func resources(v *resource.ServedVersion) []metav1.APIResource {
 		d := s.Definition
 		r := metav1.APIResource{
 			Name: d.Resource, SingularName: d.Singular, Namespaced: d.Namespaced, Kind: d.Kind,
-			Verbs: slices.Sorted(slices.Values(d.Verbs)), ShortNames: d.ShortNames, Categories: d.Categories,
+			Verbs: verbsOf(s), ShortNames: d.ShortNames, Categories: d.Categories,
 		}
 		if !d.Virtual() {
 			r.StorageVersionHash = storageVersionHash(d)
@@ -258,7 +273,15 @@ func resources(v *resource.ServedVersion) []metav1.APIResource {
 			list = append(list, subresource(s, &d.Subresources[i]))
 		}
 	}
-	slices.SortFunc(list, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
+	custom := len(v.Resources) > 0 && v.Resources[0].Unstructured
+	slices.SortStableFunc(list, func(a, b metav1.APIResource) int {
+		if custom { // whose subresources have an order of their own
+			x, _, _ := strings.Cut(a.Name, "/")
+			y, _, _ := strings.Cut(b.Name, "/")
+			return strings.Compare(x, y)
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
 	return list
 }
 
@@ -286,23 +309,24 @@ func storageVersionHash(d *resource.Definition) string {
 }
 
 // aggregated returns everything below /api or /apis.
-func aggregated(catalog *resource.Catalog, root string) *apidiscovery.APIGroupDiscoveryList {
+func aggregated(v view, root string) *apidiscovery.APIGroupDiscoveryList {
 	list := &apidiscovery.APIGroupDiscoveryList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
 		Items:    []apidiscovery.APIGroupDiscovery{},
 	}
-	for _, g := range catalog.Groups() {
+	for _, g := range v.groups() {
 		if (root == "api") != (g.Name == "") {
 			continue
 		}
 		group := apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: g.Name}}
-		for i := range g.Versions {
-			v := &g.Versions[i]
-			group.Versions = append(group.Versions, apidiscovery.APIVersionDiscovery{
-				Version: v.Name, Resources: nested(resources(v)), Freshness: apidiscovery.DiscoveryFreshnessCurrent,
-			})
+		for _, version := range g.Versions {
+			if content := v.content(g.Name, version); content != nil {
+				group.Versions = append(group.Versions, *content)
+			}
 		}
-		list.Items = append(list.Items, group)
+		if len(group.Versions) > 0 {
+			list.Items = append(list.Items, group)
+		}
 	}
 	return list
 }

@@ -8,9 +8,10 @@
 // Start returns when the server is ready; it stops when the test ends. Servers
 // share nothing, so tests with t.Parallel can each have their own.
 //
-// There is nothing but the API: no scheduler starts the pods, no controller
-// makes the replica sets of a deployment or a service account in a namespace. A
-// test plays these parts itself.
+// Namespaces that are deleted end, dependents follow their owners, and every
+// namespace has its service account. There is no scheduler and no kubelet,
+// though, and nobody makes the replica sets of a deployment: a test plays these
+// parts itself.
 package kelsontest
 
 import (
@@ -26,6 +27,8 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
@@ -49,6 +52,10 @@ const (
 type Option func(*settings)
 
 type settings struct {
+	controllers []string
+	admission   plugin.Config
+	plugins     []admission.Plugin
+
 	disk    bool
 	folder  string
 	backend storage.Backend
@@ -67,6 +74,22 @@ func Folder(dir string) Option { return func(s *settings) { s.disk, s.folder = t
 // It stays the caller's to close, after the server has stopped: a Cleanup from
 // before Start does that in time.
 func Backend(b storage.Backend) Option { return func(s *settings) { s.backend = b } }
+
+// Controllers chooses the controllers that run, as the flag --controllers does:
+// "*" for all, which is the default, "-garbagecollector" for one that does not.
+func Controllers(words ...string) Option {
+	return func(s *settings) { s.controllers = append([]string{}, words...) }
+}
+
+// NoControllers leaves nothing but the API: namespaces never end, owners leave
+// their dependents behind, and there are no service accounts.
+func NoControllers() Option { return Controllers("-*") }
+
+// Admission chooses the plugins that look at writes, and adds others. The
+// default has those of a server, and makes the service account that pods need.
+func Admission(cfg plugin.Config, plugins ...admission.Plugin) Option {
+	return func(s *settings) { s.admission, s.plugins = cfg, plugins }
+}
 
 // Logger gets the server's log. The default puts warnings and errors into the
 // output of the test.
@@ -89,7 +112,7 @@ type Server struct {
 // ready. It is stopped, and its data removed, when the test ends.
 func Start(tb testing.TB, opts ...Option) *Server {
 	tb.Helper()
-	var set settings
+	set := settings{admission: plugin.Config{MakeAccounts: true}}
 	for _, o := range opts {
 		o(&set)
 	}
@@ -124,10 +147,12 @@ func (s *Server) start(set settings) error {
 	if err != nil {
 		return err
 	}
-	if s.server, err = (controlplane.Config{Logger: set.logger}).Server(ctx, backend, authority); err != nil {
+	if s.server, err = (controlplane.Config{
+		Logger: set.logger, Controllers: set.controllers, Admission: set.admission, Plugins: set.plugins,
+	}).Server(ctx, backend, authority); err != nil {
 		return err
 	}
-	s.server.Addr, s.server.ShutdownTimeout = "127.0.0.1:0", stopTimeout
+	s.server.Addr, s.server.Shutdown.Timeout = "127.0.0.1:0", stopTimeout
 	err = s.server.Listen()
 	// Run closes what the server has opened, also if it cannot listen.
 	go func() { s.ended <- s.server.Run(ctx) }()

@@ -108,6 +108,8 @@ func typeName(kind schema.GroupVersionKind) (string, bool) {
 		group = "apiserverinternal"
 	case kind.Group == "apiextensions.k8s.io":
 		return "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions." + kind.Version + "." + kind.Kind, true
+	case kind.Group == "apiregistration.k8s.io":
+		return "io.k8s.kube-aggregator.pkg.apis.apiregistration." + kind.Version + "." + kind.Kind, true
 	case domain != "" && domain != "k8s.io" && !strings.HasSuffix(domain, ".k8s.io"):
 		return "", false
 	}

@@ -19,14 +19,17 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-//go:generate go run ./internal/generate -dir internal/generate -out data k8s.io/api/... k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1 k8s.io/apimachinery/pkg/api/resource k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/util/intstr k8s.io/apimachinery/pkg/version
+//go:generate go run ./internal/generate -dir internal/generate -out data k8s.io/api/... k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1 k8s.io/kube-aggregator/pkg/apis/apiregistration/v1 k8s.io/apimachinery/pkg/api/resource k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/util/intstr k8s.io/apimachinery/pkg/version
 
 // packs are the generated definitions, a file a Go package.
 //
 //go:embed data/*.pack
 var packs embed.FS
 
-const gvkExtension = "x-kubernetes-group-version-kind"
+const (
+	gvkExtension     = "x-kubernetes-group-version-kind"
+	selectableFields = "x-kubernetes-selectable-fields"
+)
 
 // definitionName returns the name of the definition of an object: the one that
 // its type was given, the one of its Go package, or that of its kind if it has
@@ -110,7 +113,17 @@ func (l *library) add(s *resource.Served) error {
 	if d, err := l.get(list); d != nil || err != nil {
 		return err
 	}
-	return l.put(list, listSchema(s.Definition.Kind, name), s.GroupVersion.WithKind(s.Definition.ListKind))
+	of := listSchema(s.Definition.Kind, name)
+	if s.Unstructured {
+		of.Description = s.Definition.ListKind + " is a list of " + s.Definition.Kind
+		items := of.Properties["items"]
+		items.Description = "List of " + s.Definition.Resource + ". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
+		of.Properties["items"] = items
+	}
+	if fields, ok := own.Extensions[selectableFields]; ok {
+		of.AddExtension(selectableFields, fields)
+	}
+	return l.put(list, of, s.GroupVersion.WithKind(s.Definition.ListKind))
 }
 
 func (l *library) put(name string, s *spec.Schema, kind schema.GroupVersionKind) error {

@@ -46,6 +46,9 @@ type Config struct {
 	Version string
 	// Routes besides resources and discovery; /version unless told.
 	Routes []Route
+	// Remote returns the documents about what other servers serve, the same
+	// value until they change; nil if there are none.
+	Remote func() *Remotes
 	// Log gets the errors of building documents.
 	Log *slog.Logger
 }
@@ -64,6 +67,7 @@ type Handler struct {
 // state is the documents of one catalog.
 type state struct {
 	catalog   *resource.Catalog
+	remotes   *Remotes
 	order     []string
 	documents map[string]*document
 	index     lazy
@@ -111,12 +115,16 @@ func (h *Handler) Paths() []string { return []string{"/openapi/v2", "/openapi/v3
 // same as before are kept.
 func (h *Handler) state() *state {
 	catalog := h.catalog()
+	var remotes *Remotes
+	if h.config.Remote != nil {
+		remotes = h.config.Remote()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.current != nil && h.current.catalog == catalog {
+	if h.current != nil && h.current.catalog == catalog && h.current.remotes == remotes {
 		return h.current
 	}
-	s := &state{catalog: catalog, documents: map[string]*document{}}
+	s := &state{catalog: catalog, remotes: remotes, documents: map[string]*document{}}
 	for _, p := range parts(catalog, h.config.Routes) {
 		d := &document{part: p}
 		if h.current != nil {
@@ -146,20 +154,45 @@ func (h *Handler) serveIndex(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) buildIndex(s *state) (answer, error) {
 	l := newLibrary()
 	b := []byte(`{"paths":{`)
-	for i, name := range slices.Sorted(slices.Values(s.order)) {
-		d := s.documents[name]
-		a, err := d.json.get(func() (answer, error) { return h.build3(d, l) })
-		if err != nil {
-			return answer{}, err
+	for i, name := range s.names() {
+		at := ""
+		if remote := s.remotes.find(name); remote != nil {
+			at = remote.Address
+		} else {
+			d := s.documents[name]
+			a, err := d.json.get(func() (answer, error) { return h.build3(d, l) })
+			if err != nil {
+				return answer{}, err
+			}
+			at = address(name, a.hash)
 		}
 		b = append(appendText(separator(b, i), name), `:{"serverRelativeURL":`...)
-		b = append(appendText(b, address(name, a.hash)), '}')
+		b = append(appendText(b, at), '}')
 	}
 	return answer{data: append(b, "}}"...), made: time.Now()}, nil
 }
 
+// names returns the names of all documents of version 3, sorted.
+func (s *state) names() []string {
+	names := slices.Clone(s.order)
+	if s.remotes != nil {
+		for _, d := range s.remotes.Documents {
+			if d.Address != "" {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, name string) {
-	d := h.state().documents[name]
+	s := h.state()
+	if remote := s.remotes.find(name); remote != nil {
+		remote.Serve(w, r)
+		return
+	}
+	d := s.documents[name]
 	if d == nil {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -357,6 +390,11 @@ func (h *Handler) build2(s *state) (answer, error) {
 		return answer{}, err
 	}
 	b := h.document2(paths, definitions)
+	if s.remotes.hasV2() {
+		if b, err = merge2(b, s.remotes); err != nil {
+			return answer{}, err
+		}
+	}
 	return l.newAnswer(b, fmt.Sprintf("%X", sha512.Sum512(b)))
 }
 

@@ -80,6 +80,9 @@ func (h *Handler) buildProto3(d *document, ofJSON answer) (answer, error) {
 }
 
 func (h *Handler) buildProto2(s *state, ofJSON answer) (answer, error) {
+	if s.remotes.hasV2() {
+		return mergedProto2(ofJSON)
+	}
 	paths, l, err := s.allPaths()
 	if err != nil {
 		return answer{}, err
@@ -131,6 +134,23 @@ func (h *Handler) buildProto2(s *state, ofJSON answer) (answer, error) {
 		return answer{}, err
 	}
 	return l.newAnswer(b, ofJSON.hash)
+}
+
+// mergedProto2 makes the message of a document of which a part is not ready-made.
+func mergedProto2(ofJSON answer) (answer, error) {
+	text, err := ofJSON.plain()
+	if err != nil {
+		return answer{}, err
+	}
+	document, err := parse(text, openapiv2.NewDocument)
+	if err != nil {
+		return answer{}, err
+	}
+	b, err := proto.Marshal(document)
+	if err != nil {
+		return answer{}, err
+	}
+	return newLibrary().newAnswer(b, ofJSON.hash)
 }
 
 func appendMessage(b []byte, m proto.Message) ([]byte, error) {

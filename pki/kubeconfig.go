@@ -6,14 +6,17 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Kubeconfig returns the configuration with which kubectl and others reach the
 // server at an address such as https://127.0.0.1:6443, as its administrator. A
 // server that shows certificates of somebody else's wants them, or who issued
-// them, to be trusted too.
+// them, to be trusted too; the first is the one that it shows to those who ask
+// for no name. One that is not for that address is asked for by its own name.
 func (a *Authority) Kubeconfig(server string, trusted ...[]byte) ([]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(a.admin.PrivateKey)
 	if err != nil {
@@ -26,21 +29,48 @@ clusters:
 - name: kelson
   cluster:
     server: %q
-    certificate-authority-data: %s
+    certificate-authority-data: %s%s
 users:
-- name: %[3]s
+- name: %[4]s
   user:
-    client-certificate-data: %[4]s
-    client-key-data: %[5]s
+    client-certificate-data: %[5]s
+    client-key-data: %[6]s
 contexts:
 - name: kelson
   context:
     cluster: kelson
-    user: %[3]s
+    user: %[4]s
 current-context: kelson
-`, server, encode(bytes.Join(append([][]byte{a.pem}, trusted...), []byte("\n"))), AdminUser,
+`, server, encode(bytes.Join(append([][]byte{a.pem}, trusted...), []byte("\n"))), serverName(server, trusted), AdminUser,
 		encode(encodeCert(a.admin.Certificate[0])),
 		encode(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))), nil
+}
+
+// serverName is the line with the name by which a server is to be asked, if it
+// shows a certificate that is not for its address.
+func serverName(server string, shown [][]byte) string {
+	address, err := url.Parse(server)
+	if err != nil || len(shown) == 0 {
+		return ""
+	}
+	block, _ := pem.Decode(shown[0])
+	if block == nil {
+		return ""
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || cert.VerifyHostname(address.Hostname()) == nil {
+		return ""
+	}
+	name := ""
+	switch {
+	case len(cert.DNSNames) > 0:
+		name = strings.Replace(cert.DNSNames[0], "*", "kelson", 1)
+	case len(cert.IPAddresses) > 0:
+		name = cert.IPAddresses[0].String()
+	default:
+		return ""
+	}
+	return fmt.Sprintf("\n    tls-server-name: %q", name)
 }
 
 // WriteKubeconfig writes the Kubeconfig to a file that only its owner can read.

@@ -56,6 +56,9 @@ func (p *Pair) String() string {
 	return text
 }
 
+// Type is how flags call such a value.
+func (p *Pair) Type() string { return "namedCertKey" }
+
 // Shown is the certificates that a server shows, of which the client's wish
 // picks one. They are read again when their files change; connections that are
 // open keep the old ones.

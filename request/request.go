@@ -70,8 +70,26 @@ type Request struct {
 	FieldManager string
 	// Audit takes what is to be written down of the request; nil if nothing is.
 	Audit Recorder
+	// Hold is what the request keeps of the server's capacity until it is
+	// answered; nil if it is nothing, or too little to care.
+	Hold Hold
 
 	warnings []string
+}
+
+// Hold is a part of what the server can do at a time.
+type Hold interface {
+	// Release gives it back. It may be called several times.
+	Release()
+}
+
+// Started says that what the request still does costs the server next to
+// nothing: a watch has sent what there was when it began, or somebody else does
+// the work.
+func (r *Request) Started() {
+	if r.Hold != nil {
+		r.Hold.Release()
+	}
 }
 
 // Recorder takes what the audit of a request may want. Objects are encoded, as

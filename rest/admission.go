@@ -28,7 +28,13 @@ func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options r
 		// A namespace is in itself.
 		a.Namespace = a.Name
 	}
-	return a, chain.Admit(s.ctx(), a)
+	if err := chain.Admit(s.ctx(), a); err != nil {
+		return a, err
+	}
+	if o, ok := obj.(resource.Object); ok && op != admission.Connect {
+		return a, s.namespaceFits(o) // which a plugin may have changed
+	}
+	return a, nil
 }
 
 // validated asks plugins about a write as it will be stored.

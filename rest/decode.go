@@ -292,12 +292,18 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 	if s.served.Unstructured && s.sub == nil {
 		var named metav1.PartialObjectMetadata
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &named)
-		return apierrors.NewInvalid(got.GroupKind(), named.Name, field.ErrorList{field.Invalid(field.NewPath("kind"), got.Kind, "must be "+want.Kind)})
+		return errOtherKind(got, want, named.Name)
 	}
 	if err := s.unlike(got, want); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
 	return errOtherVersion(got, want)
+}
+
+// errOtherKind refuses an object of another kind, for kinds that are known by
+// what objects say only.
+func errOtherKind(got, want schema.GroupVersionKind, name string) error {
+	return apierrors.NewInvalid(got.GroupKind(), name, field.ErrorList{field.Invalid(field.NewPath("kind"), got.Kind, "must be "+want.Kind)})
 }
 
 func errOtherVersion(got, want schema.GroupVersionKind) error {

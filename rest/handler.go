@@ -129,7 +129,7 @@ func (s *scope) pathFits() bool {
 			return false
 		}
 	}
-	if s.def.Namespaced && s.req.Namespace == "" && (s.req.Name != "" || s.served.Unstructured && !s.reads()) {
+	if s.def.Namespaced && s.req.Namespace == "" && (len(s.req.Parts) > 1 || s.served.Unstructured && !s.reads()) {
 		return false
 	}
 	// In front of the resource the path may say watch, if that can be watched,

@@ -169,6 +169,9 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 	// A strategic merge patch cannot make another kind of an object.
 	if got := out.GetObjectKind().GroupVersionKind(); got != gvk && kind != types.StrategicMergePatchType {
 		got, err := kindOf([]byte(value))
+		if err == nil && s.served.Unstructured && s.sub == nil && got.GroupVersion() == gvk.GroupVersion() {
+			return nil, errOtherKind(got, gvk, out.GetName())
+		}
 		if err == nil {
 			err = cmp.Or(s.unlike(orWanted(got, gvk), gvk), errUnregistered(got))
 		}

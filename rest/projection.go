@@ -180,8 +180,15 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 			return nil, apierrors.NewInvalid(s.sub.Kind.GroupKind(), live.GetName(), errs)
 		}
 	}
-	if err := s.validated(admitted, projection); err != nil {
-		return nil, err
+	if admitted != nil {
+		// Owners of fields are the object's: those who only look do not see them.
+		judged, old := projection.DeepCopyObject().(resource.Object), current.DeepCopyObject().(resource.Object)
+		judged.SetManagedFields(nil)
+		old.SetManagedFields(nil)
+		admitted.Old = old
+		if err := s.validated(admitted, judged); err != nil {
+			return nil, err
+		}
 	}
 	if uid := projection.GetUID(); uid != "" && uid != live.GetUID() {
 		if s.req.Verb == request.Update {

@@ -168,6 +168,19 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	} else if version != live.GetResourceVersion() {
 		return nil, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
 	}
+	// Before the strategy: what the server fills in belongs to nobody. A
+	// projection has been seen to already.
+	var err error
+	var admitted *admission.Attributes
+	if s.sub == nil || s.sub.Projection == nil {
+		if obj, err = s.own(live, obj); err != nil {
+			return nil, err
+		}
+		if admitted, err = s.admit(admission.Update, obj, live, s.updateOptions()); err != nil {
+			return nil, err
+		}
+		reserved.admitted = admitted
+	}
 	obj.SetGeneration(live.GetGeneration())
 	obj.SetSelfLink("")
 	if obj.GetUID() == "" {
@@ -181,19 +194,6 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	}
 	if obj.GetDeletionGracePeriodSeconds() == nil {
 		obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
-	}
-	// Before the strategy: what the server fills in belongs to nobody. A
-	// projection has been seen to already.
-	var err error
-	var admitted *admission.Attributes
-	if s.sub == nil || s.sub.Projection == nil {
-		if obj, err = s.own(live, obj); err != nil {
-			return nil, err
-		}
-		if admitted, err = s.admit(admission.Update, obj, live, s.updateOptions()); err != nil {
-			return nil, err
-		}
-		reserved.admitted = admitted
 	}
 	s.distinctOwners(obj, true)
 	if st.PrepareUpdate != nil {

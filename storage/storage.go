@@ -94,6 +94,11 @@ type KeyValue struct {
 	// always reports it; etcd only in lists that ask for it, since it costs a
 	// round trip for every lease.
 	Expires time.Time
+	// Stale: the value is stored in a way in which it would not be written now,
+	// so that it should be, even if it does not change.
+	Stale bool
+	// Err is why the value of one of several keys cannot be read; it is nil then.
+	Err error
 }
 
 // Op says what an Event did to its key.

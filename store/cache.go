@@ -105,12 +105,16 @@ func (r *Resource) load(ctx context.Context) error {
 	}
 	r.tree, r.state, r.snapshot = tree, isLoaded, nil
 	r.log.reset(revision)
-	for i := range r.arrived {
-		if r.arrived[i].KV.ModRevision > revision {
-			r.enter(&r.arrived[i])
+	arrived := r.arrived
+	r.arrived = nil
+	for i := range arrived {
+		if r.state == isLoaded && arrived[i].KV.ModRevision > revision {
+			r.enter(&arrived[i])
 		}
 	}
-	r.arrived = nil
+	if r.state != isLoaded {
+		return errReset()
+	}
 	r.loaded.Store(true)
 	return nil
 }
@@ -125,6 +129,11 @@ func (r *Resource) read(ctx context.Context, revision int64) (*btree.BTreeG[*Rec
 			return nil, 0, err
 		}
 		for _, kv := range page.Items {
+			if kv.Err != nil {
+				// It is there, and nobody can say what it is: what is decided
+				// by what is not there must not be.
+				return nil, 0, kv.Err
+			}
 			rec, err := r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
 			if err != nil {
 				// One object that cannot be read must not take the rest away.
@@ -145,6 +154,11 @@ func (r *Resource) read(ctx context.Context, revision int64) (*btree.BTreeG[*Rec
 func (r *Resource) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.drop()
+}
+
+// drop is reset for who holds the mutex.
+func (r *Resource) drop() {
 	r.loaded.Store(false)
 	r.state, r.tree, r.snapshot, r.arrived, r.pins = unloaded, nil, nil, nil, nil
 	r.log.end(ErrExpired)
@@ -187,6 +201,11 @@ func (r *Resource) enter(ev *storage.Event) {
 		}
 		entry.old, entry.last = prev, prev.at(ev.KV.ModRevision)
 	} else {
+		if ev.KV.Err != nil {
+			r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", ev.KV.Err)
+			r.drop()
+			return
+		}
 		rec, err := r.pending.take(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value)
 		if rec == nil {
 			rec, err = r.newRecord(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value, nil)

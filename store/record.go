@@ -19,6 +19,7 @@ type Record struct {
 	// Stored is the object as it is in storage, without a resourceVersion.
 	Stored []byte
 
+	stale  bool     // known for what was just read from the backend only
 	labels []string // key, value, key, value…, as in the object
 	fields []string // values in the order of the definition's Fields
 	forms  *forms   // nil in records that no store has made

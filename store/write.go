@@ -104,7 +104,7 @@ type Change func(current *Record, obj resource.Object) (next resource.Object, tt
 // Update changes an object. An error of change ends it, unless the state that
 // it saw was not the newest: then it is asked again with the newest. A change
 // that leaves the stored bytes as they are writes nothing and returns the
-// current record.
+// current record, unless the backend would write the same bytes otherwise now.
 func (r *Resource) Update(ctx context.Context, key string, change Change) (*Record, error) {
 	current, fresh, err := r.start(ctx, key)
 	if err != nil {
@@ -122,24 +122,27 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		}
 		unchanged := err == nil && bytes.Equal(rec.Stored, current.Stored)
 		if err != nil || unchanged {
-			if fresh {
+			stale := current.stale
+			if !fresh {
+				// Decided on what may be an old state: look at the newest.
+				newest, nerr := r.newest(ctx, key)
+				if nerr != nil {
+					return nil, nerr
+				}
+				if newest.Revision != current.Revision {
+					current, fresh = newest, true
+					continue
+				}
+				stale = newest.stale
+			}
+			if err != nil || !stale {
 				return current, err
 			}
-			// Decided on what may be an old state: look at the newest.
-			newest, nerr := r.newest(ctx, key)
-			if nerr != nil {
-				return nil, nerr
-			}
-			if newest.Revision == current.Revision {
-				return current, err
-			}
-			current, fresh = newest, true
-			continue
 		}
 		r.expect(rec)
 		kv, err := r.store.backend.Update(ctx, key, rec.Stored, current.Revision, ttl)
 		if errors.Is(err, storage.ErrConflict) {
-			if current, err = r.newRecord(key, kv.ModRevision, kv.Value, nil); err != nil {
+			if current, err = r.readRecord(&kv); err != nil {
 				return nil, err
 			}
 			fresh = true
@@ -174,7 +177,7 @@ func (r *Resource) Delete(ctx context.Context, key string, check func(current *R
 		}
 		kv, revision, err := r.store.backend.Delete(ctx, key, current.Revision)
 		if errors.Is(err, storage.ErrConflict) {
-			if current, err = r.newRecord(key, kv.ModRevision, kv.Value, nil); err != nil {
+			if current, err = r.readRecord(&kv); err != nil {
 				return nil, err
 			}
 			continue
@@ -210,5 +213,17 @@ func (r *Resource) newest(ctx context.Context, key string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.newRecord(key, kv.ModRevision, kv.Value, nil)
+	return r.readRecord(&kv)
+}
+
+// readRecord makes the record of what was read from the backend.
+func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
+	if kv.Err != nil {
+		return nil, kv.Err
+	}
+	rec, err := r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
+	if err == nil {
+		rec.stale = kv.Stale
+	}
+	return rec, err
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/apikeel/kelson/admission"
@@ -28,7 +29,8 @@ type Write struct {
 
 	known     []*Form
 	namespace *corev1.Namespace
-	missing   error // why there is no namespace
+	missing   error         // why there is no namespace
+	labels    labels.Labels // of the namespace
 }
 
 // Form is a resource in one of the versions it is served in, and what is written
@@ -189,6 +191,7 @@ func (f *Form) Replace(obj runtime.Object) error {
 		}
 		obj = converted
 	}
+	w.keepOwners(obj)
 	kind := w.Object.GetObjectKind().GroupVersionKind()
 	into, from := reflect.ValueOf(w.Object), reflect.ValueOf(obj)
 	if into.Type() != from.Type() {
@@ -201,7 +204,22 @@ func (f *Form) Replace(obj runtime.Object) error {
 	for _, f := range w.known {
 		f.made, f.object, f.old, f.values = false, nil, nil, [2]ref.Val{}
 	}
+	w.labels = nil // they may be the object's
 	return nil
+}
+
+// keepOwners undoes what has made the owners of fields unreadable.
+func (w *Write) keepOwners(obj runtime.Object) {
+	before, ok := w.Object.(metav1.Object)
+	after, same := obj.(metav1.Object)
+	if !ok || !same {
+		return
+	}
+	if err := managedfields.ValidateManagedFields(after.GetManagedFields()); err != nil {
+		after.SetManagedFields(before.GetManagedFields())
+		w.Request.Warn(fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; "+
+			"this could be caused by an outdated mutating admission controller; please fix your requests: %v", err))
+	}
 }
 
 // Empty returns an empty object of the form, and what fills in the defaults.
@@ -250,7 +268,18 @@ func (w *Write) inNamespace(ctx context.Context) (*corev1.Namespace, error) {
 	return w.namespace, w.missing
 }
 
-func (w *Write) namespaceLabels(ctx context.Context) (labels.Set, error) {
+func (w *Write) namespaceLabels(ctx context.Context) (labels.Labels, error) {
+	if w.labels != nil {
+		return w.labels, nil
+	}
+	set, err := w.findLabels(ctx)
+	if err == nil {
+		w.labels = set
+	}
+	return set, err
+}
+
+func (w *Write) findLabels(ctx context.Context) (labels.Set, error) {
 	if w.Served.Definition.Resource == "namespaces" && w.Subresource == "" && (w.Operation == admission.Create || w.Operation == admission.Update) {
 		// What is stored may be old, or not there yet.
 		if m, ok := w.Object.(metav1.Object); ok {

@@ -14,11 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/cache"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -47,6 +48,8 @@ type Config struct {
 	// Kubeconfig is a file that says where the service is, and who asks. The
 	// path of the server is the one that reviews are sent to.
 	Kubeconfig string
+	// Client says the same, if it is not in a file.
+	Client *rest.Config
 	// Version of the reviews: v1 or v1beta1.
 	Version string
 	// AuthorizedTTL and UnauthorizedTTL say how long answers are kept; zero
@@ -85,21 +88,32 @@ func New(cfg Config) (*Authorizer, error) {
 	if cfg.Version != "v1" && cfg.Version != "v1beta1" {
 		return nil, fmt.Errorf("unsupported webhook authorizer version %q, supported versions are %q, %q", cfg.Version, "v1", "v1beta1")
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = cfg.Kubeconfig
-	client, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	client, err := cfg.client()
 	if err != nil {
 		return nil, err
 	}
 	client.Timeout = cfg.Timeout
 	client.QPS = -1 // how many requests there are is decided elsewhere
 	client.ContentType = runtime.ContentTypeJSON
-	client.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	// Reviews are encoded here; the client only has to know errors.
+	errorTypes := runtime.NewScheme()
+	metav1.AddToGroupVersion(errorTypes, schema.GroupVersion{Version: "v1"})
+	client.NegotiatedSerializer = serializer.NewCodecFactory(errorTypes).WithoutConversion()
 	a := &Authorizer{cfg: cfg, answers: cache.NewLRUExpireCache(cacheEntries)}
 	if a.client, err = rest.UnversionedRESTClientFor(client); err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+// client returns how the service is reached.
+func (c *Config) client() (*rest.Config, error) {
+	if c.Client != nil {
+		return rest.CopyConfig(c.Client), nil
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.Kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 }
 
 // Authorize implements authz.Authorizer.

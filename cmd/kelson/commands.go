@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -34,6 +33,8 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
+	root.SetHelpFunc(showHelp)
+	root.SetUsageFunc(func(cmd *cobra.Command) error { return showUsage(cmd.OutOrStderr(), cmd) })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	flags.bind(root.Flags())
@@ -84,11 +85,14 @@ The data folder belongs to one process at a time. It is made if it is not there.
 
 func serveWith(flags *serveFlags, s streams) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
-		config, err := flags.config(cmd)
+		if flags.version {
+			_, err := fmt.Fprintln(s.out, version())
+			return err
+		}
+		config, err := flags.config(cmd, s.err)
 		if err != nil {
 			return err
 		}
-		config.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		config.Out = s.out
 		return config.Run(cmd.Context())
 	}
@@ -103,13 +107,19 @@ func newKubeconfig(s streams) *cobra.Command {
 		Example: `  kelson kubeconfig > ~/.kube/kelson && kubectl --kubeconfig ~/.kube/kelson get nodes`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			b, err := os.ReadFile(controlplane.KubeconfigFile(dir))
-			if errors.Is(err, os.ErrNotExist) {
+			file, elsewhere := controlplane.FindKubeconfig(dir)
+			b, err := os.ReadFile(file)
+			switch {
+			case errors.Is(err, os.ErrNotExist) && elsewhere:
+				return fmt.Errorf("the kubeconfig of %s was written to %s, and is no longer there; start the server again with 'kelson serve --data-dir %s'", dir, file, dir)
+			case errors.Is(err, os.ErrNotExist):
 				return fmt.Errorf("%s has no kubeconfig yet: it is written when the server listens; start it with 'kelson serve --data-dir %s'", dir, dir)
+			case err != nil:
+				return err
+			case elsewhere:
+				fmt.Fprintf(s.err, "This is %s, which the server has written.\n", file)
 			}
-			if err == nil {
-				_, err = s.out.Write(b)
-			}
+			_, err = s.out.Write(b)
 			return err
 		},
 	}

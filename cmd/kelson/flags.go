@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
 	"path"
 	"strings"
 	"time"
@@ -25,9 +27,13 @@ type storageFlags struct {
 
 func (f *storageFlags) bind(fs *pflag.FlagSet) {
 	bindDataDir(fs, &f.dataDir)
+	f.bindPlace(fs)
+	f.etcd.bind(fs)
+}
+
+func (f *storageFlags) bindPlace(fs *pflag.FlagSet) {
 	fs.StringVar(&f.storage, "storage", "", "`where` the data is: engine (in the data folder), memory or etcd (default engine, or etcd with --etcd-servers)")
 	fs.StringSliceVar(&f.servers, "etcd-servers", nil, "`URLs` of etcd, separated by commas: http://host:2379")
-	f.etcd.bind(fs)
 }
 
 func bindDataDir(fs *pflag.FlagSet, dir *string) {
@@ -42,33 +48,96 @@ func (f *storageFlags) config(cmd *cobra.Command) (controlplane.Config, error) {
 	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: options}, nil
 }
 
-// serveFlags say where a server has its data and where it listens.
+// etcdTopic has flags that other commands have too.
+const etcdTopic = "Etcd"
+
+// serveFlags are all that a server can be told.
 type serveFlags struct {
 	storageFlags
 	address    string
 	port       int
 	kubeconfig string
-	kubelets   kubeletFlags
-	services   serviceFlags
+	version    bool
+	logs       logFlags
+	topics     []serveTopic
 }
+
+// serveTopic is flags about one thing.
+type serveTopic struct {
+	title string
+	flags interface {
+		bind(*pflag.FlagSet)
+		// apply puts the flags into the configuration.
+		apply(*setup) error
+	}
+}
+
+// setup is a configuration while flags are put into it.
+type setup struct {
+	config *controlplane.Config
+	log    *slog.Logger
+	flags  *pflag.FlagSet
+}
+
+// given reports whether a flag was on the command line.
+func (s *setup) given(name string) bool { return s.flags.Changed(name) }
 
 func (f *serveFlags) bind(fs *pflag.FlagSet) {
-	f.storageFlags.bind(fs)
-	fs.StringVar(&f.address, "bind-address", controlplane.DefaultBindAddress, "IP `address` to listen on")
-	fs.IntVar(&f.port, "secure-port", controlplane.DefaultSecurePort, "`port` to listen on; 0 takes a free one")
-	fs.StringVar(&f.kubeconfig, "write-kubeconfig", "", "`file` for the administrator's kubeconfig, written when the server listens (default kubeconfig in the data folder)")
-	f.kubelets.bind(fs)
-	f.services.bind(fs)
+	fs.SortFlags = false
+	addTopic(fs, commonTopic, func(fs *pflag.FlagSet) {
+		bindDataDir(fs, &f.dataDir)
+		f.bindPlace(fs)
+		fs.StringVar(&f.address, "bind-address", controlplane.DefaultBindAddress, "IP `address` to listen on")
+		fs.IntVar(&f.port, "secure-port", controlplane.DefaultSecurePort, "`port` to listen on; 0 takes a free one")
+		fs.StringVar(&f.kubeconfig, "write-kubeconfig", "", "`file` for the administrator's kubeconfig, written when the server listens (default kubeconfig in the data folder)")
+		fs.BoolP("help", "h", false, "show this help")
+		fs.BoolVar(&f.version, "version", false, "show the version")
+	})
+	// Authorization comes after authentication, which it may change, and limits
+	// after the time-out of requests.
+	f.topics = []serveTopic{
+		{"Serving", &servingFlags{}},
+		{"Authentication", &authnFlags{}},
+		{"Authorization", &authzFlags{}},
+		{"Auditing", &auditFlags{}},
+		{"Admission", &admissionFlags{}},
+		{"API and requests", &apiFlags{}},
+		{"API and requests", &flowFlags{}},
+		{"Start and end", &lifeFlags{}},
+		{etcdTopic, &historyFlags{}},
+		{"Services", &serviceFlags{}},
+		{"Kubelets", &kubeletFlags{}},
+		{"Controllers", &controllerFlags{}},
+		{"API servers behind this one", &aggregationFlags{}},
+		{"Logs", &f.logs},
+		{"Flags of kube-apiserver without a meaning here", &otherFlags{}},
+	}
+	for _, topic := range f.topics {
+		if topic.title == etcdTopic {
+			addTopic(fs, etcdTopic, f.etcd.bind)
+		}
+		addTopic(fs, topic.title, topic.flags.bind)
+	}
+	fs.SetNormalizeFunc(withDashes)
 }
 
-func (f *serveFlags) config(cmd *cobra.Command) (controlplane.Config, error) {
+// config returns what the flags say. Warnings go to w.
+func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Config, error) {
 	config, err := f.storageFlags.config(cmd)
-	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address, &f.port, f.kubeconfig
-	f.kubelets.apply(&config)
-	if err == nil {
-		err = f.services.apply(&config)
+	if err != nil {
+		return config, err
 	}
-	return config, err
+	if config.Logger, err = f.logs.logger(w); err != nil {
+		return config, err
+	}
+	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address, &f.port, f.kubeconfig
+	s := &setup{config: &config, log: config.Logger, flags: cmd.Flags()}
+	for _, topic := range f.topics {
+		if err := topic.flags.apply(s); err != nil {
+			return config, err
+		}
+	}
+	return config, nil
 }
 
 // kubeletFlags say how to talk to kubelets, with the names that kube-apiserver
@@ -86,11 +155,13 @@ func (f *kubeletFlags) bind(fs *pflag.FlagSet) {
 		"`types` of the addresses of nodes at which kubelets are reached, the preferred one first")
 }
 
-func (f *kubeletFlags) apply(config *controlplane.Config) {
+func (f *kubeletFlags) apply(s *setup) error {
+	config := s.config
 	config.Kubelets = connect.Config{KubeletCA: f.ca, KubeletCertificate: f.cert, KubeletKey: f.key}
 	for _, t := range f.addresses {
 		config.KubeletAddresses = append(config.KubeletAddresses, corev1.NodeAddressType(t))
 	}
+	return nil
 }
 
 // etcdFlags say how to talk to etcd, with the names that kube-apiserver has
@@ -122,6 +193,30 @@ func (f *etcdFlags) options(cmd *cobra.Command, servers []string) (etcd.Options,
 		Prefix:      prefix,
 		DialTimeout: f.timeout,
 	}, nil
+}
+
+// historyFlags say what a server does to an etcd beside keeping objects there.
+type historyFlags struct {
+	compact time.Duration
+	lease   int
+}
+
+func (f *historyFlags) bind(fs *pflag.FlagSet) {
+	fs.DurationVar(&f.compact, "etcd-compaction-interval", 5*time.Minute, "how often history is compacted; 0 leaves it to others")
+	fs.IntVar(&f.lease, "lease-reuse-duration-seconds", 2, "`seconds` for which what expires shares a lease")
+}
+
+func (f *historyFlags) apply(s *setup) error {
+	options := &s.config.Etcd
+	options.CompactInterval, options.LeaseReuse = f.compact, time.Duration(f.lease)*time.Second
+	// In the options zero is the default.
+	if f.compact == 0 {
+		options.CompactInterval = -1
+	}
+	if f.lease == 0 {
+		options.LeaseReuse = -1
+	}
+	return nil
 }
 
 // etcdPrefix returns what comes before storage.Root in etcd for a prefix as

@@ -281,8 +281,12 @@ func TestWriteKubeconfig(t *testing.T) {
 			if storage == controlplane.StorageMemory {
 				absent(t, dir) // there is nothing to keep
 			}
-			r := kelson(t, "kubeconfig", "--data-dir", dir)
-			if r.code != exitError || !strings.Contains(r.err, dir+" has no kubeconfig") {
+			switch r := kelson(t, "kubeconfig", "--data-dir", dir); {
+			case storage == controlplane.StorageMemory:
+				if r.code != exitError || !strings.Contains(r.err, dir+" has no kubeconfig") {
+					t.Errorf("kelson kubeconfig: %+v", r)
+				}
+			case r.code != exitOK || r.out != read(t, file) || !strings.Contains(r.err, file):
 				t.Errorf("kelson kubeconfig: %+v", r)
 			}
 			s.stop(t)

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/apikeel/kelson/controlplane"
 	"github.com/spf13/pflag"
 )
 
@@ -23,7 +22,8 @@ func (f *serviceFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.ports, "service-node-port-range", "30000-32767", "`range` of the node ports of services")
 }
 
-func (f *serviceFlags) apply(config *controlplane.Config) error {
+func (f *serviceFlags) apply(s *setup) error {
+	config := s.config
 	for _, text := range f.ranges {
 		cidr, err := netip.ParsePrefix(text)
 		if err != nil {

@@ -63,14 +63,11 @@ type Program struct {
 // Compile compiles the rules of a type, without those below. stored tells which
 // expressions have been accepted before: they may use what new ones may not.
 func Compile(t *Type, stored func(expression string) bool) ([]Program, error) {
-	return compile(t, t.declaration(), stored)
-}
-
-func compile(t *Type, decl *apiservercel.DeclType, stored func(string) bool) ([]Program, error) {
 	rules := t.props.XValidations
 	if len(rules) == 0 {
 		return nil, nil
 	}
+	decl := t.declaration
 	if decl == nil {
 		return nil, ErrNoType
 	}

@@ -15,14 +15,12 @@ import (
 	"github.com/google/cel-go/interpreter"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/common"
 )
 
 // Rules are the rules of a schema and of everything below it.
 type Rules struct {
 	t          *Type
-	decl       *apiservercel.DeclType
 	items      *Rules
 	other      *Rules
 	properties map[string]*Rules
@@ -38,41 +36,24 @@ func NewRules(t *Type) *Rules {
 	if t == nil || !t.ruled {
 		return nil
 	}
-	return newRules(t, t.declaration())
+	return newRules(t)
 }
 
-func newRules(t *Type, decl *apiservercel.DeclType) *Rules {
-	r := &Rules{t: t, decl: decl}
-	var elem *apiservercel.DeclType
-	if decl != nil {
-		elem = decl.ElemType
-	}
+func newRules(t *Type) *Rules {
+	r := &Rules{t: t}
 	if t.items != nil && t.items.ruled {
-		r.items = newRules(t.items, elem)
+		r.items = newRules(t.items)
 	}
 	if t.other != nil && t.other.ruled {
-		r.other = newRules(t.other, elem)
+		r.other = newRules(t.other)
 	}
 	for name, p := range t.properties {
-		p := p.(*Type)
-		if !p.ruled {
-			continue
+		if p := p.(*Type); p.ruled && p.declaration != nil {
+			if r.properties == nil {
+				r.properties = map[string]*Rules{}
+			}
+			r.properties[name] = newRules(p)
 		}
-		// Members that rules above cannot name have rules of their own
-		// nevertheless, unless their type cannot be named.
-		var below *apiservercel.DeclType
-		if escaped, ok := apiservercel.Escape(name); !ok {
-			below = p.declaration()
-		} else if decl != nil && decl.Fields[escaped] != nil {
-			below = decl.Fields[escaped].Type
-		}
-		if below == nil {
-			continue
-		}
-		if r.properties == nil {
-			r.properties = map[string]*Rules{}
-		}
-		r.properties[name] = newRules(p, below)
 	}
 	return r
 }
@@ -185,7 +166,7 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 		return
 	}
 	r.once.Do(func() {
-		r.programs, r.err = compile(r.t, r.decl, func(string) bool { return true })
+		r.programs, r.err = Compile(r.t, func(string) bool { return true })
 		for i := range r.programs {
 			r.usesOld = r.usesOld || r.programs[i].UsesOld
 		}

@@ -30,6 +30,8 @@ type Type struct {
 	resource *Type
 	// ruled tells that there are rules here or below.
 	ruled bool
+	// declaration is what the language knows of the type, if it is ruled.
+	declaration *apiservercel.DeclType
 }
 
 var _ common.Schema = (*Type)(nil)
@@ -40,6 +42,14 @@ func NewType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
 	if props == nil {
 		return nil
 	}
+	t := newType(props, resource)
+	if t.ruled {
+		t.declare(common.SchemaDeclType(t, resource))
+	}
+	return t
+}
+
+func newType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
 	t := &Type{props: props, ruled: len(props.XValidations) > 0}
 	if props.Default != nil {
 		_ = utiljson.Unmarshal(props.Default.Raw, &t.fallback)
@@ -53,16 +63,16 @@ func NewType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
 		t.properties = make(map[string]common.Schema, len(props.Properties))
 		for name := range props.Properties {
 			p := props.Properties[name]
-			below := NewType(&p, p.XEmbeddedResource)
+			below := newType(&p, p.XEmbeddedResource)
 			t.properties[name], t.ruled = below, t.ruled || below.ruled
 		}
 	}
 	if props.Items != nil && props.Items.Schema != nil {
-		t.items = NewType(props.Items.Schema, props.Items.Schema.XEmbeddedResource)
+		t.items = newType(props.Items.Schema, props.Items.Schema.XEmbeddedResource)
 		t.ruled = t.ruled || t.items.ruled
 	}
 	if a := props.AdditionalProperties; a != nil && a.Schema != nil {
-		t.other = NewType(a.Schema, a.Schema.XEmbeddedResource)
+		t.other = newType(a.Schema, a.Schema.XEmbeddedResource)
 		t.ruled = t.ruled || t.other.ruled
 	}
 	if resource {
@@ -114,9 +124,59 @@ func (t *Type) hasProperty(name, kind string) bool {
 	return ok && p.Type() == kind
 }
 
-// declaration returns what the language knows of the type, nil if values of it
-// cannot be named in rules.
-func (t *Type) declaration() *apiservercel.DeclType { return common.SchemaDeclType(t, t.resource != nil) }
+// declare notes what the language knows of the type and of those below that have
+// rules: nothing, if values cannot be named in rules.
+func (t *Type) declare(decl *apiservercel.DeclType) {
+	t.declaration = decl
+	var elem *apiservercel.DeclType
+	if decl != nil {
+		elem = decl.ElemType
+	}
+	for _, below := range []*Type{t.items, t.other} {
+		if below != nil && below.ruled {
+			below.declare(elem)
+		}
+	}
+	for name, p := range t.properties {
+		p := p.(*Type)
+		if !p.ruled {
+			continue
+		}
+		// Members that rules above cannot name have rules of their own
+		// nevertheless.
+		if escaped, ok := apiservercel.Escape(name); !ok {
+			p.declare(common.SchemaDeclType(p, p.resource != nil))
+		} else if decl != nil && decl.Fields[escaped] != nil {
+			p.declare(decl.Fields[escaped].Type)
+		} else {
+			p.declare(nil)
+		}
+	}
+}
+
+// Property returns the type of a member, nil if it is not named.
+func (t *Type) Property(name string) *Type {
+	if t == nil || t.properties[name] == nil {
+		return nil
+	}
+	return t.properties[name].(*Type)
+}
+
+// Item returns the type of the items of a list, nil if there is none.
+func (t *Type) Item() *Type {
+	if t == nil {
+		return nil
+	}
+	return t.items
+}
+
+// Other returns the type of the values of a map, nil if there is none.
+func (t *Type) Other() *Type {
+	if t == nil {
+		return nil
+	}
+	return t.other
+}
 
 // Type implements common.Schema, as everything below.
 func (t *Type) Type() string { return t.props.Type }

@@ -1,29 +1,454 @@
 // Package rules is what a CustomResourceDefinition must fulfil.
+//
+// kube-apiserver judges definitions in an older form, in which what all versions
+// have in common is said once, for the definition. Clients know the paths of that
+// form from its errors, so a definition is brought into it first (see shared).
 package rules
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
-	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/webhook"
 )
 
 // Validate returns everything that is wrong with a new definition.
-func Validate(_ context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-	return nil
+func Validate(ctx context.Context, crd *v1.CustomResourceDefinition) field.ErrorList {
+	errs := validateName(crd)
+	errs = append(errs, validate(ctx, crd, &tolerance{ca: true})...)
+	errs = append(errs, validateApproval(crd, nil)...)
+	return append(errs, validatePreserve(crd, nil)...)
 }
 
-// ValidateUpdate returns everything that is wrong with a change.
-func ValidateUpdate(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	return nil
+// ValidateUpdate returns everything that is wrong with a change. Most of what
+// the old definition was allowed, the new one is too.
+func ValidateUpdate(ctx context.Context, crd, old *v1.CustomResourceDefinition) field.ErrorList {
+	errs := validate(ctx, crd, toleranceOf(crd, old))
+	spec := field.NewPath("spec")
+	if established(old) {
+		errs = append(errs, apivalidation.ValidateImmutableField(crd.Spec.Scope, old.Spec.Scope, spec.Child("scope"))...)
+		errs = append(errs, apivalidation.ValidateImmutableField(crd.Spec.Names.Kind, old.Spec.Names.Kind, spec.Child("names", "kind"))...)
+	}
+	errs = append(errs, apivalidation.ValidateImmutableField(crd.Spec.Group, old.Spec.Group, spec.Child("group"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(crd.Spec.Names.Plural, old.Spec.Names.Plural, spec.Child("names", "plural"))...)
+	errs = append(errs, validateApproval(crd, old)...)
+	return append(errs, validatePreserve(crd, old)...)
 }
 
 // ValidateStatusUpdate returns everything that is wrong with a change of the
 // status.
-func ValidateStatusUpdate(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+func ValidateStatusUpdate(crd, _ *v1.CustomResourceDefinition) field.ErrorList {
+	return validateNames(&crd.Status.AcceptedNames, field.NewPath("status", "acceptedNames"))
+}
+
+// validateName checks that a definition is called what it defines.
+func validateName(crd *v1.CustomResourceDefinition) (errs field.ErrorList) {
+	const wrong = `must be spec.names.plural+"."+spec.group`
+	want := crd.Spec.Names.Plural + "." + crd.Spec.Group
+	path := field.NewPath("metadata")
+	if name := crd.GenerateName; name != "" && name != want {
+		errs = append(errs, field.Invalid(path.Child("generateName"), name, wrong))
+	}
+	if crd.Name != "" && crd.Name != want {
+		errs = append(errs, field.Invalid(path.Child("name"), crd.Name, wrong))
+	}
+	return errs
+}
+
+// shared is the spec of a definition with what is the same in all versions taken
+// out of them.
+type shared struct {
+	*v1.CustomResourceDefinitionSpec
+	versions     []v1.CustomResourceDefinitionVersion
+	schema       *v1.CustomResourceValidation
+	subresources *v1.CustomResourceSubresources
+	columns      []v1.CustomResourceColumnDefinition
+	selectable   []v1.SelectableField
+}
+
+func share(spec *v1.CustomResourceDefinitionSpec) *shared {
+	s := &shared{CustomResourceDefinitionSpec: spec, versions: slices.Clone(spec.Versions)}
+	if len(s.versions) == 0 {
+		return s
+	}
+	first := spec.Versions[0]
+	all := func(same func(v *v1.CustomResourceDefinitionVersion) bool) bool {
+		for i := range spec.Versions[1:] {
+			if !same(&spec.Versions[i+1]) {
+				return false
+			}
+		}
+		return true
+	}
+	same := Equal
+	schema := all(func(v *v1.CustomResourceDefinitionVersion) bool { return same(v.Schema, first.Schema) })
+	subresources := all(func(v *v1.CustomResourceDefinitionVersion) bool { return same(v.Subresources, first.Subresources) })
+	columns := all(func(v *v1.CustomResourceDefinitionVersion) bool {
+		return same(v.AdditionalPrinterColumns, first.AdditionalPrinterColumns)
+	})
+	selectable := all(func(v *v1.CustomResourceDefinitionVersion) bool {
+		return same(v.SelectableFields, first.SelectableFields)
+	})
+	if schema {
+		s.schema = first.Schema
+	}
+	if subresources {
+		s.subresources = first.Subresources
+	}
+	if columns {
+		s.columns = first.AdditionalPrinterColumns
+	}
+	if selectable {
+		s.selectable = first.SelectableFields
+	}
+	for i := range s.versions {
+		v := &s.versions[i]
+		if schema {
+			v.Schema = nil
+		}
+		if subresources {
+			v.Subresources = nil
+		}
+		if columns {
+			v.AdditionalPrinterColumns = nil
+		}
+		if selectable {
+			v.SelectableFields = nil
+		}
+	}
+	return s
+}
+
+// old returns versions in the older form, for errors that show them.
+func (s *shared) old() []apiextensions.CustomResourceDefinitionVersion {
+	var out apiextensions.CustomResourceDefinitionSpec
+	_ = v1.Convert_v1_CustomResourceDefinitionSpec_To_apiextensions_CustomResourceDefinitionSpec(s.CustomResourceDefinitionSpec, &out, nil)
+	return out.Versions
+}
+
+// schemaOf returns the schema of a validation, nil if there is none.
+func schemaOf(v *v1.CustomResourceValidation) *v1.JSONSchemaProps {
+	if v == nil {
+		return nil
+	}
+	return v.OpenAPIV3Schema
+}
+
+// schemas returns all schemas of a spec.
+func schemas(spec *v1.CustomResourceDefinitionSpec) (all []*v1.JSONSchemaProps) {
+	for i := range spec.Versions {
+		if s := schemaOf(spec.Versions[i].Schema); s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// validate checks a definition, without what compares it with another.
+func validate(ctx context.Context, crd *v1.CustomResourceDefinition, t *tolerance) field.ErrorList {
+	path := field.NewPath("spec")
+	s := share(&crd.Spec)
+	errs := validateGroup(s, path)
+	errs = append(errs, validateSchemasThere(s, t, path)...)
+	if s.PreserveUnknownFields && slices.ContainsFunc(schemas(s.CustomResourceDefinitionSpec), hasDefaults) {
+		errs = append(errs, field.Invalid(path.Child("preserveUnknownFields"), true, "must be false in order to use defaults in the schema"))
+	}
+	// Only what is kept as it is, whatever it be, needs no structure.
+	structural := !t.nonStructural || !s.PreserveUnknownFields || slices.ContainsFunc(schemas(s.CustomResourceDefinitionSpec), func(p *v1.JSONSchemaProps) bool {
+		return hasDefaults(p) || hasExtensions(p)
+	})
+	storage, names, unique := 0, map[string]bool{}, true
+	for i := range s.versions {
+		v := &s.versions[i]
+		at := path.Child("versions").Index(i)
+		if v.Storage {
+			storage++
+		}
+		unique = unique && !names[v.Name]
+		names[v.Name] = true
+		if problems := validation.IsDNS1035Label(v.Name); len(problems) > 0 {
+			errs = append(errs, field.Invalid(at.Child("name"), v.Name, strings.Join(problems, ",")))
+		}
+		errs = append(errs, validateVersion(ctx, s, v, at, t.of(v.Name, structural))...)
+	}
+	if !unique {
+		errs = append(errs, field.Invalid(path.Child("versions"), s.old(), "must contain unique version names"))
+	}
+	if storage != 1 {
+		errs = append(errs, field.Invalid(path.Child("versions"), s.old(), "must have exactly one version marked as storage version"))
+	}
+	first := ""
+	if len(s.versions) > 0 {
+		first = s.versions[0].Name
+	}
+	if problems := validation.IsDNS1035Label(first); first != "" && len(problems) > 0 {
+		errs = append(errs, field.Invalid(path.Child("version"), first, strings.Join(problems, ",")))
+	}
+	errs = append(errs, requireNames(&s.Names, path.Child("names"))...)
+	errs = append(errs, validateNames(&s.Names, path.Child("names"))...)
+	errs = append(errs, validateSchema(ctx, s.schema, s.anyStatus(), path.Child("validation"), t.of(first, structural))...)
+	errs = append(errs, validateSubresources(s.subresources, path.Child("subresources"))...)
+	errs = append(errs, validateColumns(s.columns, path.Child("additionalPrinterColumns"))...)
+	if len(s.selectable) > 0 {
+		if s.schema == nil {
+			errs = append(errs, field.Invalid(path.Child("selectableFields"), "", "may only be set when validations.schema is included"))
+		} else {
+			errs = append(errs, validateSelectable(s.selectable, s.schema.OpenAPIV3Schema, path, t.selectable[""])...)
+		}
+	}
+	errs = append(errs, validateConversion(s, path.Child("conversion"), t)...)
+	errs = append(errs, validateNames(&crd.Status.AcceptedNames, field.NewPath("status", "acceptedNames"))...)
+	return append(errs, validateStored(crd, field.NewPath("status", "storedVersions"))...)
+}
+
+func validateGroup(s *shared, path *field.Path) (errs field.ErrorList) {
+	at := path.Child("group")
+	switch problems := validation.IsDNS1123Subdomain(s.Group); {
+	case s.Group == "":
+		errs = append(errs, field.Required(at, ""))
+	case len(problems) > 0:
+		errs = append(errs, field.Invalid(at, s.Group, strings.Join(problems, ",")))
+	case !strings.Contains(s.Group, "."):
+		errs = append(errs, field.Invalid(at, s.Group, "should be a domain with at least one dot"))
+	}
+	return append(errs, validateOneOf(path.Child("scope"), string(s.Scope), string(v1.ClusterScoped), string(v1.NamespaceScoped))...)
+}
+
+func validateOneOf(path *field.Path, value string, allowed ...string) field.ErrorList {
+	switch {
+	case value == "":
+		return field.ErrorList{field.Required(path, "")}
+	case !slices.Contains(allowed, value):
+		return field.ErrorList{field.NotSupported(path, value, allowed)}
+	}
 	return nil
 }
 
-// Warnings returns what the writer of a definition should know; old is nil on
-// create.
-func Warnings(crd, old *apiextensions.CustomResourceDefinition) []string { return nil }
+// validateSchemasThere checks that versions have schemas.
+func validateSchemasThere(s *shared, t *tolerance, path *field.Path) (errs field.ErrorList) {
+	if schemaOf(s.schema) != nil {
+		return nil
+	}
+	for i := range s.versions {
+		v := &s.versions[i]
+		at := path.Child("versions").Index(i).Child("schema", "openAPIV3Schema")
+		switch {
+		case schemaOf(v.Schema) != nil:
+		case !t.noSchemas:
+			errs = append(errs, field.Required(at, ""))
+		case !s.PreserveUnknownFields && v.Served:
+			errs = append(errs, field.Required(at, "because otherwise all fields are pruned"))
+		}
+	}
+	return errs
+}
+
+func (s *shared) anyStatus() bool {
+	return slices.ContainsFunc(s.Versions, func(v v1.CustomResourceDefinitionVersion) bool {
+		return v.Subresources != nil && v.Subresources.Status != nil
+	})
+}
+
+func validateVersion(ctx context.Context, s *shared, v *v1.CustomResourceDefinitionVersion, path *field.Path, t *tolerance) (errs field.ErrorList) {
+	for _, problem := range checkWarning(v) {
+		errs = append(errs, field.Invalid(path.Child("deprecationWarning"), v.DeprecationWarning, problem))
+	}
+	subresources := v.Subresources
+	if s.subresources != nil {
+		subresources = s.subresources
+	}
+	errs = append(errs, validateSchema(ctx, v.Schema, subresources != nil && subresources.Status != nil, path.Child("schema"), t)...)
+	errs = append(errs, validateSubresources(v.Subresources, path.Child("subresources"))...)
+	errs = append(errs, validateColumns(v.AdditionalPrinterColumns, path.Child("additionalPrinterColumns"))...)
+	if len(v.SelectableFields) == 0 {
+		return errs
+	}
+	if schemaOf(v.Schema) == nil {
+		return append(errs, field.Invalid(path.Child("selectableFields"), "", "may only be set when `version.schema.openAPIV3Schema` is not included"))
+	}
+	return append(errs, validateSelectable(v.SelectableFields, v.Schema.OpenAPIV3Schema, path, t.selectable[v.Name])...)
+}
+
+// maxWarning bounds the warning of a deprecated version.
+const maxWarning = 256
+
+func checkWarning(v *v1.CustomResourceDefinitionVersion) (problems []string) {
+	if v.DeprecationWarning == nil {
+		return nil
+	}
+	if !v.Deprecated {
+		return []string{"can only be set for deprecated versions"}
+	}
+	text := *v.DeprecationWarning
+	if len(text) > maxWarning {
+		problems = append(problems, fmt.Sprintf("must be <= %d characters long", maxWarning))
+	}
+	if text == "" {
+		problems = append(problems, "must not be an empty string")
+	}
+	for i, r := range text {
+		if !unicode.IsPrint(r) {
+			problems = append(problems, fmt.Sprintf("must only contain printable UTF-8 characters; non-printable character found at index %d", i))
+			break
+		}
+	}
+	if !utf8.ValidString(text) {
+		problems = append(problems, "must only contain printable UTF-8 characters")
+	}
+	return problems
+}
+
+func requireNames(names *v1.CustomResourceDefinitionNames, path *field.Path) (errs field.ErrorList) {
+	for _, n := range []struct{ name, value string }{
+		{"plural", names.Plural}, {"singular", names.Singular}, {"kind", names.Kind}, {"listKind", names.ListKind},
+	} {
+		if n.value == "" {
+			errs = append(errs, field.Required(path.Child(n.name), ""))
+		}
+	}
+	return errs
+}
+
+func validateNames(names *v1.CustomResourceDefinitionNames, path *field.Path) (errs field.ErrorList) {
+	label := func(at *field.Path, name, text, say string) {
+		if problems := validation.IsDNS1035Label(text); len(problems) > 0 {
+			errs = append(errs, field.Invalid(at, name, say+strings.Join(problems, ",")))
+		}
+	}
+	const mixed = "may have mixed case, but should otherwise match: "
+	if names.Plural != "" {
+		label(path.Child("plural"), names.Plural, names.Plural, "")
+	}
+	if names.Singular != "" {
+		label(path.Child("singular"), names.Singular, names.Singular, "")
+	}
+	if names.Kind != "" {
+		label(path.Child("kind"), names.Kind, strings.ToLower(names.Kind), mixed)
+	}
+	if names.ListKind != "" {
+		label(path.Child("listKind"), names.ListKind, strings.ToLower(names.ListKind), mixed)
+	}
+	for i, n := range names.ShortNames {
+		label(path.Child("shortNames").Index(i), n, n, "")
+	}
+	if names.Kind != "" && names.Kind == names.ListKind {
+		errs = append(errs, field.Invalid(path.Child("listKind"), names.ListKind, "kind and listKind may not be the same"))
+	}
+	for i, n := range names.Categories {
+		label(path.Child("categories").Index(i), n, n, "")
+	}
+	return errs
+}
+
+func validateConversion(s *shared, path *field.Path, t *tolerance) (errs field.ErrorList) {
+	c := s.Conversion
+	if c == nil {
+		return nil
+	}
+	if c.Strategy != v1.NoneConverter && s.PreserveUnknownFields {
+		errs = append(errs, field.Invalid(path.Child("strategy"), c.Strategy, "must be None if spec.preserveUnknownFields is true"))
+	}
+	errs = append(errs, validateOneOf(path.Child("strategy"), string(c.Strategy), string(v1.NoneConverter), string(v1.WebhookConverter))...)
+	var config *v1.WebhookClientConfig
+	var versions []string
+	if c.Webhook != nil {
+		config, versions = c.Webhook.ClientConfig, c.Webhook.ConversionReviewVersions
+	}
+	at, reviews := path.Child("webhookClientConfig"), path.Child("conversionReviewVersions")
+	if c.Strategy != v1.WebhookConverter {
+		const unused = "should not be set when strategy is not set to Webhook"
+		if config != nil {
+			errs = append(errs, field.Forbidden(at, unused))
+		}
+		if len(versions) > 0 {
+			errs = append(errs, field.Forbidden(reviews, unused))
+		}
+		return errs
+	}
+	switch {
+	case config == nil:
+		errs = append(errs, field.Required(at, "required when strategy is set to Webhook"))
+	case (config.URL == nil) == (config.Service == nil):
+		errs = append(errs, field.Required(at, "exactly one of url or service is required"))
+	case config.URL != nil:
+		errs = append(errs, webhook.ValidateURL(at.Child("url"), *config.URL)...)
+	default:
+		port := int32(443)
+		if config.Service.Port != nil {
+			port = *config.Service.Port
+		}
+		errs = append(errs, webhook.ValidateService(at.Child("service"), config.Service.Namespace, config.Service.Name, config.Service.Path, port)...)
+	}
+	if config != nil && len(config.CABundle) > 0 && !t.ca {
+		errs = append(errs, webhook.ValidateCABundle(at.Child("caBundle"), config.CABundle)...)
+	}
+	return append(errs, validateReviews(versions, t.reviews, reviews)...)
+}
+
+// validateReviews checks the versions of ConversionReview that a webhook knows.
+func validateReviews(versions []string, anyVersion bool, path *field.Path) (errs field.ErrorList) {
+	if len(versions) == 0 {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	seen := map[string]bool{}
+	for i, v := range versions {
+		if seen[v] {
+			errs = append(errs, field.Invalid(path.Index(i), v, "duplicate version"))
+			continue
+		}
+		seen[v] = true
+		for _, problem := range validation.IsDNS1035Label(v) {
+			errs = append(errs, field.Invalid(path.Index(i), v, problem))
+		}
+	}
+	if !anyVersion && !knowsReview(versions) {
+		errs = append(errs, field.Invalid(path, versions, "must include at least one of v1, v1beta1"))
+	}
+	return errs
+}
+
+func knowsReview(versions []string) bool {
+	return slices.Contains(versions, "v1") || slices.Contains(versions, "v1beta1")
+}
+
+// validateStored checks that the versions in which objects are stored exist.
+func validateStored(crd *v1.CustomResourceDefinition, path *field.Path) (errs field.ErrorList) {
+	stored := crd.Status.StoredVersions
+	if len(stored) == 0 {
+		return field.ErrorList{field.Invalid(path, stored, "must have at least one stored version")}
+	}
+	seen := map[string]bool{}
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		// Of two versions with one name, only the first can be the stored one.
+		if v.Storage && (seen[v.Name] || !slices.Contains(stored, v.Name)) {
+			errs = append(errs, field.Invalid(path, stored, "must have the storage version "+v.Name))
+		}
+		seen[v.Name] = true
+	}
+	for i, name := range stored {
+		if seen[name] || slices.Contains(stored[i+1:], name) {
+			continue
+		}
+		errs = append(errs, field.Invalid(path.Index(i), name, fmt.Sprintf("missing from spec.versions; %[1]s was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in %[1]s and removes %[1]s from status.storedVersions", name)))
+	}
+	return errs
+}
+
+func validatePreserve(crd, old *v1.CustomResourceDefinition) field.ErrorList {
+	if !crd.Spec.PreserveUnknownFields || old != nil && old.Spec.PreserveUnknownFields {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("spec", "preserveUnknownFields"), true,
+		"cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead")}
+}

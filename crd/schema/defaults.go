@@ -2,10 +2,12 @@ package schema
 
 import "k8s.io/apimachinery/pkg/runtime"
 
+// DropNulls takes out nulls that may not be and have no default.
+func (s *Schema) DropNulls(obj map[string]any) { dropNulls(obj, s.root) }
+
 // Default fills in what an object leaves out. Nulls where none may be give way
-// to the default, or go.
+// to the default.
 func (s *Schema) Default(obj map[string]any) {
-	dropNulls(obj, s.root)
 	if s.root.defaults {
 		fill(obj, s.root)
 	}

@@ -2,12 +2,59 @@ package schema
 
 import (
 	"context"
+	"slices"
+	"sync"
 
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/cel/common"
+
+	"github.com/apikeel/kelson/crd/cel"
 )
 
+// rules are those of a schema, made when they are first needed.
+type rules struct {
+	once sync.Once
+	t    *cel.Type
+	made *cel.Rules
+}
+
+func (r *rules) get(props *apiextensions.JSONSchemaProps) (*cel.Type, *cel.Rules) {
+	r.once.Do(func() {
+		r.t = cel.NewType(props, true)
+		r.made = cel.NewRules(r.t)
+	})
+	return r.t, r.made
+}
+
 // ValidateRules returns which rules of x-kubernetes-validations an object
-// breaks; old is nil on create.
-func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any) field.ErrorList {
-	return nil
+// breaks; old is nil on create. found is what else is wrong with it: rules
+// assume that values are of their types. warn takes what is wrong with values
+// that are as they were.
+func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any, found field.ErrorList, warn func(*field.Error)) field.ErrorList {
+	if !s.root.ruled {
+		return nil
+	}
+	if slices.ContainsFunc(found, blocks) {
+		return field.ErrorList{field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation")}
+	}
+	t, rules := s.rules.get(s.props)
+	if rules == nil {
+		return nil
+	}
+	var before any
+	var correlation *common.CorrelatedObject
+	if old != nil {
+		before, correlation = old, common.NewCorrelatedObject(obj, old, t)
+	}
+	return rules.Validate(ctx, nil, obj, before, correlation, &cel.Check{Budget: cel.Budget, Warn: warn})
+}
+
+// blocks reports an error after which rules cannot be relied upon.
+func blocks(err *field.Error) bool {
+	switch err.Type {
+	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+		return true
+	}
+	return false
 }

@@ -31,6 +31,7 @@ type Schema struct {
 	root  *node
 	props *apiextensions.JSONSchemaProps
 	slow  slow
+	rules rules
 }
 
 // node is the schema of one value.
@@ -53,6 +54,8 @@ type node struct {
 	metadata bool
 	// keyed tells that there is a list that is a set or map here or below.
 	keyed bool
+	// ruled tells that there are rules here or below.
+	ruled bool
 
 	listType string
 	listKeys []string
@@ -119,7 +122,7 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 		minimum: p.Minimum, maximum: p.Maximum, above: p.ExclusiveMinimum, below: p.ExclusiveMaximum, multipleOf: p.MultipleOf,
 		minLength: p.MinLength, maxLength: p.MaxLength, minItems: p.MinItems, maxItems: p.MaxItems,
 		minProps: p.MinProperties, maxProps: p.MaxProperties,
-		listKeys: p.XListMapKeys, metadata: p.XEmbeddedResource,
+		listKeys: p.XListMapKeys, metadata: p.XEmbeddedResource, ruled: len(p.XValidations) > 0,
 	}
 	switch {
 	case p.XIntOrString:
@@ -234,6 +237,7 @@ func (n *node) adopt(child *node) {
 		n.defaults = n.defaults || child.defaults
 		n.metadata = n.metadata || child.metadata
 		n.keyed = n.keyed || child.keyed
+		n.ruled = n.ruled || child.ruled
 	}
 }
 
@@ -250,6 +254,9 @@ func Key(props *apiextensions.JSONSchemaProps) (string, error) {
 	b, err := json.Marshal(props)
 	return string(b), err
 }
+
+// ChecksFormat reports whether values of a type are checked for a format.
+func ChecksFormat(kind, format string) bool { return checkedFormat(kind, format) }
 
 // checkedFormat reports whether values of a type are checked for a format. Others
 // are documentation. An empty type is that of strings and of schemas that name

@@ -158,6 +158,7 @@ func TestPrune(t *testing.T) {
 func TestDefault(t *testing.T) {
 	s := mustCompile(t, widget)
 	obj := object(t, `{spec: {size: null, name: null, mode: null, parts: [{name: a}, {name: b, count: null}], map: {a: null}}}`)
+	s.DropNulls(obj)
 	s.Default(obj)
 	want := object(t, `{spec: {name: abc, active: true, mode: null, parts: [{name: a, count: 7}, {name: b, count: 7}], map: {}}}`)
 	if !reflect.DeepEqual(obj, want) {

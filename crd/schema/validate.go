@@ -18,7 +18,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/validate"
 )
 
-// Validate returns everything that is wrong with an object.
+// Validate returns everything that is wrong with an object, except for the
+// rules that it breaks.
 func (s *Schema) Validate(obj map[string]any) field.ErrorList {
 	errs := s.values(obj, nil)
 	errs = append(errs, validateResources(nil, obj, s.root)...)
@@ -30,18 +31,20 @@ func (s *Schema) Validate(obj map[string]any) field.ErrorList {
 func (s *Schema) ValidateUpdate(obj, old map[string]any) field.ErrorList {
 	errs := s.values(obj, old)
 	errs = append(errs, validateResources(nil, obj, s.root)...)
-	lists := validateLists(nil, obj, s.root)
-	if len(lists) > 0 {
-		// Duplicates that were there before may stay.
-		had := map[string]bool{}
-		for _, err := range validateLists(nil, old, s.root) {
-			had[err.Error()] = true
-		}
-		for _, err := range lists {
-			if !had[err.Error()] {
-				errs = append(errs, err)
-			}
-		}
+	return append(errs, s.lists(obj, old)...)
+}
+
+// ValidateStatus returns what is wrong with an object whose status has changed:
+// nothing else is looked at.
+func (s *Schema) ValidateStatus(obj, old map[string]any) field.ErrorList {
+	return append(s.status(obj, old), s.lists(obj, old)...)
+}
+
+// lists checks sets and maps. Who had duplicates may have them.
+func (s *Schema) lists(obj, old map[string]any) field.ErrorList {
+	errs := validateLists(nil, obj, s.root)
+	if len(errs) > 0 && len(validateLists(nil, old, s.root)) > 0 {
+		return nil
 	}
 	return errs
 }
@@ -62,7 +65,23 @@ func (s *Schema) values(obj, old map[string]any) field.ErrorList {
 	if old != nil {
 		v.correlation = common.NewCorrelatedObject(obj, old, &celopenapi.Schema{Schema: schema})
 	}
-	return fieldErrors(v.Validate(obj))
+	return fieldErrors(nil, v.Validate(obj))
+}
+
+// status checks the status of an object.
+func (s *Schema) status(obj, old map[string]any) field.ErrorList {
+	status, ok := obj["status"]
+	n := s.root.properties["status"]
+	if !ok || n == nil || n.holds(status) {
+		return nil
+	}
+	schema, err := s.slow.schema(s.props)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	part := schema.Properties["status"]
+	v := validator{schema: &part, correlation: common.NewCorrelatedObject(obj, old, &celopenapi.Schema{Schema: schema}).Key("status")}
+	return fieldErrors(field.NewPath("status"), v.Validate(status))
 }
 
 // holds reports whether a value surely fulfils a schema.
@@ -206,16 +225,20 @@ func (s *slow) schema(props *apiextensions.JSONSchemaProps) (*spec.Schema, error
 
 // OpenAPI returns a schema as kube-openapi has it, for validation.
 func OpenAPI(props *apiextensions.JSONSchemaProps) (*spec.Schema, error) {
+	out, err := openAPI(props)
+	if err == nil {
+		prepare(out)
+	}
+	return out, err
+}
+
+func openAPI(props *apiextensions.JSONSchemaProps) (*spec.Schema, error) {
 	raw, err := json.Marshal(props)
 	if err != nil {
 		return nil, err
 	}
 	out := &spec.Schema{}
-	if err := json.Unmarshal(raw, out); err != nil {
-		return nil, err
-	}
-	prepare(out)
-	return out, nil
+	return out, json.Unmarshal(raw, out)
 }
 
 // prepare adds what the extensions mean for validation, and takes away formats
@@ -308,14 +331,14 @@ func (v validator) below(c *common.CorrelatedObject, schema *spec.Schema, root a
 }
 
 // fieldErrors says what kube-openapi found in the words of the API.
-func fieldErrors(result *validate.Result) (errs field.ErrorList) {
+func fieldErrors(at *field.Path, result *validate.Result) (errs field.ErrorList) {
 	for _, err := range result.Errors {
 		problem, ok := err.(*openapierrors.Validation)
 		if !ok {
-			errs = append(errs, field.Invalid(nil, "", err.Error()))
+			errs = append(errs, field.Invalid(at, "", err.Error()))
 			continue
 		}
-		var path *field.Path
+		path := at
 		if problem.Name != "" && problem.Name != "." {
 			path = path.Child(strings.TrimPrefix(problem.Name, "."))
 		}

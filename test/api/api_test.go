@@ -34,7 +34,7 @@ func everywhere(t *testing.T, scenario func(t *testing.T, c kubernetes.Interface
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			scenario(t, client(t, kelsontest.Start(t, option(t)...)))
+			scenario(t, client(t, kelsontest.Start(t, append(option(t), kelsontest.NoControllers())...)))
 		})
 	}
 }

@@ -137,7 +137,7 @@ func TestTwoServers(t *testing.T) {
 	cluster := etcdtest.Start(t)
 	var clients []kubernetes.Interface
 	for range 2 {
-		clients = append(clients, client(t, kelsontest.Start(t, kelsontest.Backend(openEtcd(t, cluster)))))
+		clients = append(clients, client(t, kelsontest.Start(t, kelsontest.Backend(openEtcd(t, cluster)), kelsontest.NoControllers())))
 	}
 	for i := range 40 {
 		writer, reader := clients[i%2].CoreV1().ConfigMaps("default"), clients[(i+1)%2].CoreV1().ConfigMaps("default")

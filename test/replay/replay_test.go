@@ -76,7 +76,7 @@ func start(t *testing.T) *player {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = backend.Close() })
-	s := kelsontest.Start(t, kelsontest.Backend(backend))
+	s := kelsontest.Start(t, kelsontest.Backend(backend), kelsontest.NoControllers())
 	revision, err := backend.Revision(t.Context())
 	if err == nil {
 		err = backend.Compact(t.Context(), revision)

@@ -71,10 +71,21 @@ func (e *Environment) Composed() *Compiler {
 	return &Compiler{variables: apiservercel.NewObjectType("kubernetes.variables", map[string]*apiservercel.DeclField{})}
 }
 
+// Typed returns a composed compiler that knows the types of objects and of
+// parameters, nil for one that is not known. What it compiles is not for
+// evaluation: it finds mistakes that the others cannot.
+func (e *Environment) Typed(object, params *apiservercel.DeclType) *Compiler {
+	c := e.Composed()
+	c.object, c.params = object, params
+	return c
+}
+
 // Compiler compiles expressions. It makes an environment for a set of variables
 // when the first expression needs it, and keeps it.
 type Compiler struct {
 	variables *apiservercel.DeclType
+	// object and params are of any type if they are nil.
+	object, params *apiservercel.DeclType
 
 	mu   sync.Mutex
 	sets map[Variables]*environment.EnvSet
@@ -149,13 +160,13 @@ func (c *Compiler) env(vars Variables, mode environment.Type) (*cel.Env, error) 
 func (c *Compiler) extend(vars Variables) (*environment.EnvSet, error) {
 	request, namespace := requestType(), namespaceType()
 	options := []cel.EnvOption{
-		cel.Variable("object", cel.DynType),
-		cel.Variable("oldObject", cel.DynType),
+		cel.Variable("object", typeOf(c.object)),
+		cel.Variable("oldObject", typeOf(c.object)),
 		cel.Variable("namespaceObject", namespace.CelType()),
 		cel.Variable("request", request.CelType()),
 	}
 	if vars.Params {
-		options = append(options, cel.Variable("params", cel.DynType))
+		options = append(options, cel.Variable("params", typeOf(c.params)))
 	}
 	if vars.Authorizer {
 		options = append(options,
@@ -163,6 +174,11 @@ func (c *Compiler) extend(vars Variables) (*environment.EnvSet, error) {
 			cel.Variable("authorizer.requestResource", library.ResourceCheckType))
 	}
 	types := []*apiservercel.DeclType{namespace, request}
+	for _, t := range []*apiservercel.DeclType{c.object, c.params} {
+		if t != nil {
+			types = append(types, t)
+		}
+	}
 	if c.variables != nil {
 		options = append(options, cel.Variable("variables", c.variables.CelType()))
 		types = append(types, c.variables)
@@ -182,6 +198,13 @@ func (c *Compiler) extend(vars Variables) (*environment.EnvSet, error) {
 			environment.UnversionedLib(library.JSONPatch),
 		},
 	})
+}
+
+func typeOf(t *apiservercel.DeclType) *cel.Type {
+	if t == nil {
+		return cel.DynType
+	}
+	return t.CelType()
 }
 
 // declared turns the type of a variable into one that can be declared.

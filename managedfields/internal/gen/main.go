@@ -238,21 +238,34 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: gen FILE")
 	}
-	source, err := applySchema("k8s.io/client-go/applyconfigurations/internal")
+	source, err := sources()
 	if err != nil {
 		log.Fatal(err)
 	}
-	extensions, err := applySchema("k8s.io/apiextensions-apiserver/pkg/client/applyconfiguration/internal")
-	if err != nil {
-		log.Fatal(err)
-	}
-	data, err := encode(source + more + strings.TrimPrefix(extensions, "types:\n"))
+	data, err := encode(source)
 	if err != nil {
 		log.Fatal(err)
 	}
 	if err := os.WriteFile(os.Args[1], data, 0o644); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// sources returns all types as YAML.
+func sources() (string, error) {
+	all := "types:" + more
+	for _, pkg := range []string{
+		"k8s.io/client-go/applyconfigurations/internal",
+		"k8s.io/apiextensions-apiserver/pkg/client/applyconfiguration/internal",
+		"k8s.io/kube-aggregator/pkg/client/applyconfiguration/internal",
+	} {
+		types, err := applySchema(pkg)
+		if err != nil {
+			return "", err
+		}
+		all += strings.TrimPrefix(types, "types:\n")
+	}
+	return all, nil
 }
 
 // applySchema returns the YAML text in the longest string literal of an internal

@@ -1,0 +1,215 @@
+// Package admissiontest has what tests of plugins need: objects and
+// configurations that are in memory, and writes of two kinds, config maps and
+// custom widgets that are served in two versions.
+package admissiontest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Source tells of the objects that it is given.
+type Source struct {
+	mu      sync.Mutex
+	waiting []admission.Change
+	pulled  bool
+}
+
+// Set adds or changes objects.
+func (s *Source) Set(objects ...resource.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, obj := range objects {
+		s.waiting = append(s.waiting, admission.Change{Object: obj})
+	}
+}
+
+// Delete takes objects away.
+func (s *Source) Delete(objects ...resource.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, obj := range objects {
+		s.waiting = append(s.waiting, admission.Change{Object: obj, Deleted: true})
+	}
+}
+
+// Current implements admission.Source.
+func (s *Source) Current() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pulled && len(s.waiting) == 0
+}
+
+// Pull implements admission.Source.
+func (s *Source) Pull(_ context.Context, apply func(reset bool, changes []admission.Change)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	apply(!s.pulled, s.waiting)
+	s.pulled, s.waiting = true, nil
+	return nil
+}
+
+// Objects are what is stored, by resource.
+type Objects map[string][]resource.Object
+
+// Get implements admission.Objects.
+func (o Objects) Get(_ context.Context, group, name, namespace, object string) (resource.Object, error) {
+	for _, obj := range o[name] {
+		if obj.GetNamespace() == namespace && obj.GetName() == object {
+			return obj, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: name}, object)
+}
+
+// GetNewest implements admission.Objects.
+func (o Objects) GetNewest(ctx context.Context, group, name, namespace, object string) (resource.Object, error) {
+	return o.Get(ctx, group, name, namespace, object)
+}
+
+// List implements admission.Objects.
+func (o Objects) List(_ context.Context, _, name, namespace string) ([]resource.Object, error) {
+	var out []resource.Object
+	for _, obj := range o[name] {
+		if namespace == "" || obj.GetNamespace() == namespace {
+			out = append(out, obj)
+		}
+	}
+	return out, nil
+}
+
+// Namespace returns a namespace with labels, given as "key=value".
+func Namespace(name string, labels ...string) *corev1.Namespace {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+	for _, l := range labels {
+		key, value, _ := strings.Cut(l, "=")
+		ns.Labels[key] = value
+	}
+	return ns
+}
+
+// Catalog has config maps, and widgets of example.com, of which v1 is stored and
+// has spec.size where v1beta1 has spec.width.
+func Catalog() *resource.Catalog {
+	maps := resource.VersionOf[corev1.ConfigMap, corev1.ConfigMapList]("v1", nil)
+	maps.Default = func(obj resource.Object) {
+		if m := obj.(*corev1.ConfigMap); m.Data != nil && m.Data["default"] == "" {
+			m.Data["default"] = "set"
+		}
+	}
+	widgets := func(name string) resource.Version {
+		return resource.Version{
+			Name: name, New: func() resource.Object { return &unstructured.Unstructured{} },
+			NewList: func() runtime.Object { return &unstructured.UnstructuredList{} },
+		}
+	}
+	v1, beta := widgets("v1"), widgets("v1beta1")
+	beta.ToHub, beta.FromHub = rename("v1", "width", "size"), rename("v1beta1", "size", "width")
+	c, err := resource.NewCatalog(
+		resource.Group{Resources: []resource.Definition{
+			{Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Versions: []resource.Version{maps}},
+		}},
+		resource.Group{Name: "example.com", Resources: []resource.Definition{
+			{Group: "example.com", Resource: "widgets", Kind: "Widget", Namespaced: true, Versions: []resource.Version{v1, beta}},
+		}})
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+func rename(version, from, to string) func(resource.Object) (resource.Object, error) {
+	return func(obj resource.Object) (resource.Object, error) {
+		u := obj.DeepCopyObject().(*unstructured.Unstructured)
+		u.SetAPIVersion("example.com/" + version)
+		if v, ok, err := unstructured.NestedFieldNoCopy(u.Object, "spec", from); err != nil {
+			return nil, err
+		} else if ok {
+			unstructured.RemoveNestedField(u.Object, "spec", from)
+			return u, unstructured.SetNestedField(u.Object, v, "spec", to)
+		}
+		return u, nil
+	}
+}
+
+// Notes is what the audit is told.
+type Notes struct {
+	request.Recorder
+	mu    sync.Mutex
+	noted map[string]string
+}
+
+// Annotate implements request.Recorder.
+func (n *Notes) Annotate(key, value string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.noted == nil {
+		n.noted = map[string]string{}
+	}
+	n.noted[key] = value
+}
+
+// Get returns a note.
+func (n *Notes) Get(key string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.noted[key]
+}
+
+// Write returns a write of an object of the hub version by a user called jane,
+// in a version of its resource.
+func Write(c *resource.Catalog, op admission.Operation, version, name string, obj, old resource.Object) *admission.Attributes {
+	a := &admission.Attributes{Operation: op, Request: &request.Request{User: request.User{Name: "jane", Groups: []string{"testers"}}, Audit: &Notes{}}}
+	group := ""
+	if name == "widgets" {
+		group = "example.com"
+	}
+	served, ok := c.Lookup(group, version, name)
+	if !ok {
+		panic(fmt.Sprintf("no %s of %s", name, version))
+	}
+	a.Served, a.Kind = served, served.GroupVersionKind()
+	for _, o := range []resource.Object{obj, old} {
+		if o != nil {
+			a.Namespace, a.Name = o.GetNamespace(), o.GetName()
+		}
+	}
+	if obj != nil {
+		a.Object = obj
+	}
+	if old != nil {
+		a.Old = old
+	}
+	a.Options = &metav1.CreateOptions{}
+	return a
+}
+
+// ConfigMap returns one in the namespace "default", with data "a=1".
+func ConfigMap(name string, labels ...string) *corev1.ConfigMap {
+	m := &corev1.ConfigMap{Data: map[string]string{"a": "1"}}
+	m.ObjectMeta = Namespace(name, labels...).ObjectMeta
+	m.Namespace = "default"
+	return m
+}
+
+// Widget returns one in the namespace "default" of a size, as it is stored.
+func Widget(name string, size int64) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget",
+		"metadata": map[string]any{"name": name, "namespace": "default"},
+		"spec":     map[string]any{"size": size},
+	}}
+}

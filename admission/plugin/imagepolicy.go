@@ -1,0 +1,222 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	imagepolicyv1alpha1 "k8s.io/api/imagepolicy/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/admission"
+)
+
+const (
+	imagePolicyNotes = "imagepolicywebhook.image-policy.k8s.io/"
+	imagePolicyMark  = ".image-policy.k8s.io/"
+	failedOpen       = "alpha.image-policy.k8s.io/failed-open"
+
+	// A service that does not answer is asked again, with longer and longer
+	// waits.
+	imagePolicyAttempts = 5
+	imagePolicyFactor   = 1.5
+	imagePolicyTimeout  = 30 * time.Second
+	imagePolicyCache    = 1024
+	maxImageReview      = 1 << 20
+)
+
+// imagePolicy asks a service whether images may be run.
+type imagePolicy struct {
+	base
+	client       *http.Client
+	url          string
+	answers      *cache.LRUExpireCache
+	allowTTL     time.Duration
+	denyTTL      time.Duration
+	retryBackoff time.Duration
+	defaultAllow bool
+}
+
+func newImagePolicy(b *builder) (admission.Plugin, error) {
+	if b.configuration == nil {
+		return nil, errors.New("no config specified")
+	}
+	var file struct {
+		ImagePolicy struct {
+			KubeConfigFile string `json:"kubeConfigFile"`
+			AllowTTL       int64  `json:"allowTTL"`
+			DenyTTL        int64  `json:"denyTTL"`
+			RetryBackoff   int64  `json:"retryBackoff"`
+			DefaultAllow   bool   `json:"defaultAllow"`
+		} `json:"imagePolicy"`
+	}
+	if err := yaml.Unmarshal(b.configuration, &file); err != nil {
+		return nil, err
+	}
+	c := &file.ImagePolicy
+	p := &imagePolicy{
+		base: base{"ImagePolicyWebhook", func(t admission.Target) bool {
+			return (t.Operation == admission.Create || t.Operation == admission.Update) && t.Group == "" && t.Resource == "pods" &&
+				(t.Subresource == "" || t.Subresource == "ephemeralcontainers")
+		}},
+		answers: cache.NewLRUExpireCache(imagePolicyCache), defaultAllow: c.DefaultAllow,
+	}
+	var err error
+	if p.retryBackoff, err = bounded(c.RetryBackoff, time.Millisecond, 1, 5*time.Minute, 500*time.Millisecond); err != nil {
+		return nil, err
+	}
+	if p.allowTTL, err = bounded(c.AllowTTL, time.Second, time.Second, 30*time.Minute, 5*time.Minute); err != nil {
+		return nil, err
+	}
+	if p.denyTTL, err = bounded(c.DenyTTL, time.Second, time.Second, 30*time.Minute, 30*time.Second); err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", c.KubeConfigFile)
+	if err != nil {
+		return nil, err
+	}
+	if p.client, err = rest.HTTPClientFor(config); err != nil {
+		return nil, err
+	}
+	p.client.Timeout, p.url = imagePolicyTimeout, config.Host+config.APIPath
+	return p, nil
+}
+
+// bounded reads a duration: 0 is the usual, -1 none.
+func bounded(value int64, unit, least, most, usual time.Duration) (time.Duration, error) {
+	switch value {
+	case -1:
+		return 0, nil
+	case 0:
+		return usual, nil
+	}
+	if d := time.Duration(value) * unit; d < least || d > most {
+		return d, fmt.Errorf("valid value is between %v and %v, got %v", least, most, d)
+	}
+	return time.Duration(value) * unit, nil
+}
+
+// Validate implements admission.Validator.
+func (p *imagePolicy) Validate(ctx context.Context, a *admission.Attributes) error {
+	pod, ok := a.Object.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	spec := imagepolicyv1alpha1.ImageReviewSpec{Namespace: a.Namespace, Annotations: map[string]string{}}
+	add := func(image string) {
+		spec.Containers = append(spec.Containers, imagepolicyv1alpha1.ImageReviewContainerSpec{Image: image})
+	}
+	if a.Subresource == "" {
+		for i := range pod.Spec.Containers {
+			add(pod.Spec.Containers[i].Image)
+		}
+		for i := range pod.Spec.InitContainers {
+			add(pod.Spec.InitContainers[i].Image)
+		}
+	} else {
+		for i := range pod.Spec.EphemeralContainers {
+			add(pod.Spec.EphemeralContainers[i].Image)
+		}
+	}
+	for k, v := range pod.Annotations {
+		if strings.Contains(k, imagePolicyMark) {
+			spec.Annotations[k] = v
+		}
+	}
+	status, err := p.review(ctx, spec)
+	if err != nil {
+		if !p.defaultAllow {
+			return a.Forbidden(err)
+		}
+		a.Request.Annotate(imagePolicyNotes+"failed-open", "true")
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, failedOpen, "true")
+		return nil
+	}
+	for k, v := range status.AuditAnnotations {
+		a.Request.Annotate(imagePolicyNotes+k, v)
+	}
+	switch {
+	case status.Allowed:
+		return nil
+	case status.Reason != "":
+		return a.Forbidden(fmt.Errorf("image policy webhook backend denied one or more images: %s", status.Reason))
+	}
+	return a.Forbidden(errors.New("one or more images rejected by webhook backend"))
+}
+
+// review returns what the service says, or has said a moment ago.
+func (p *imagePolicy) review(ctx context.Context, spec imagepolicyv1alpha1.ImageReviewSpec) (*imagepolicyv1alpha1.ImageReviewStatus, error) {
+	key, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	if known, ok := p.answers.Get(string(key)); ok {
+		return known.(*imagepolicyv1alpha1.ImageReviewStatus), nil
+	}
+	body, err := json.Marshal(&imagepolicyv1alpha1.ImageReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "imagepolicy.k8s.io/v1alpha1", Kind: "ImageReview"}, Spec: spec,
+	})
+	if err != nil {
+		return nil, err
+	}
+	wait := p.retryBackoff
+	for attempt := 1; ; attempt++ {
+		status, again, err := p.ask(ctx, body)
+		if err == nil {
+			ttl := p.denyTTL
+			if status.Allowed {
+				ttl = p.allowTTL
+			}
+			p.answers.Add(string(key), status, ttl)
+			return status, nil
+		}
+		if !again || attempt == imagePolicyAttempts {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(wait):
+		}
+		wait = time.Duration(float64(wait) * imagePolicyFactor)
+	}
+}
+
+// ask asks the service once, and tells whether it is worth to ask again.
+func (p *imagePolicy) ask(ctx context.Context, body []byte) (status *imagepolicyv1alpha1.ImageReviewStatus, again bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, false, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, true, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxImageReview))
+	if err != nil {
+		return nil, true, err
+	}
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+		again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
+		//lint:ignore ST1005 the words that clients know
+		return nil, again, fmt.Errorf("Error contacting webhook: %d", resp.StatusCode)
+	}
+	var review imagepolicyv1alpha1.ImageReview
+	if err := json.Unmarshal(answer, &review); err != nil {
+		return nil, false, err
+	}
+	return &review.Status, false, nil
+}

@@ -1,0 +1,73 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/apikeel/kelson/admission"
+)
+
+const networkingGroup = "networking.k8s.io"
+
+// ingressClassNote is how ingresses named their class before there was a field.
+const ingressClassNote = "kubernetes.io/ingress.class"
+
+// defaultIngressClass gives ingresses that name no class the default one.
+type defaultIngressClass struct {
+	base
+	objects admission.Objects
+}
+
+func newDefaultIngressClass(b *builder) admission.Plugin {
+	return &defaultIngressClass{base{"DefaultIngressClass", on(networkingGroup, "ingresses", admission.Create)}, b.Objects}
+}
+
+// Admit implements admission.Mutator.
+func (d *defaultIngressClass) Admit(ctx context.Context, a *admission.Attributes) error {
+	ingress, ok := a.Object.(*networkingv1.Ingress)
+	if !ok || ingress.Spec.IngressClassName != nil {
+		return nil
+	}
+	if _, ok := ingress.Annotations[ingressClassNote]; ok {
+		return nil
+	}
+	classes, err := list[*networkingv1.IngressClass](ctx, d.objects, networkingGroup, "ingressclasses", "")
+	if err != nil {
+		return a.Forbidden(err)
+	}
+	if class, ok := newestDefault(classes, networkingv1.AnnotationIsDefaultIngressClass); ok {
+		ingress.Spec.IngressClassName = new(class.Name)
+	}
+	return nil
+}
+
+// denyExternalIPs keeps services from taking addresses that may be somebody
+// else's.
+type denyExternalIPs struct{ base }
+
+func newDenyExternalIPs(*builder) admission.Plugin {
+	return denyExternalIPs{base{"DenyServiceExternalIPs", on("", "services", admission.Create, admission.Update)}}
+}
+
+// Validate implements admission.Validator.
+func (denyExternalIPs) Validate(_ context.Context, a *admission.Attributes) error {
+	service, ok := a.Object.(*corev1.Service)
+	if !ok {
+		return nil
+	}
+	var had []string
+	if old, ok := a.Old.(*corev1.Service); ok {
+		had = old.Spec.ExternalIPs
+	}
+	for _, ip := range service.Spec.ExternalIPs {
+		if !slices.Contains(had, ip) {
+			//lint:ignore ST1005 the words that clients know
+			return a.Forbidden(errors.New("Use of external IPs is denied by admission control"))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/quota"
+)
+
+// nodeTaint keeps pods away from a new node until it is ready.
+type nodeTaint struct{ base }
+
+func newNodeTaint(*builder) admission.Plugin {
+	return nodeTaint{base{"TaintNodesByCondition", on("", "nodes", admission.Create)}}
+}
+
+// Admit implements admission.Mutator.
+func (nodeTaint) Admit(_ context.Context, a *admission.Attributes) error {
+	node, ok := a.Object.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	notReady := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+	if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&notReady) }) {
+		node.Spec.Taints = append(node.Spec.Taints, notReady)
+	}
+	return nil
+}
+
+// topologyLabels tells pods the zone and the region of their node.
+type topologyLabels struct {
+	base
+	objects admission.Objects
+}
+
+func newTopologyLabels(b *builder) admission.Plugin {
+	return &topologyLabels{base{"PodTopologyLabels", func(t admission.Target) bool {
+		return t.Operation == admission.Create && t.Group == "" && t.Resource == "pods" && (t.Subresource == "" || t.Subresource == "binding")
+	}}, b.Objects}
+}
+
+// Admit implements admission.Mutator.
+func (p *topologyLabels) Admit(ctx context.Context, a *admission.Attributes) error {
+	node := ""
+	switch obj := a.Object.(type) {
+	case *corev1.Pod:
+		node = obj.Spec.NodeName
+	case *corev1.Binding:
+		if obj.Target.Kind == "Node" {
+			node = obj.Target.Name
+		}
+	}
+	if node == "" {
+		return nil
+	}
+	n, err := get[*corev1.Node](ctx, p.objects, "", "nodes", "", node)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	obj := a.Object.(metav1.Object)
+	for _, key := range []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
+		if value, ok := n.Labels[key]; ok {
+			labels := obj.GetLabels()
+			if labels == nil {
+				labels = map[string]string{}
+			}
+			labels[key] = value
+			obj.SetLabels(labels)
+		}
+	}
+	return nil
+}
+
+// changedOn returns the pods of an update that changes what a node has to do,
+// and the node. There is nothing to check without a node.
+func changedOn(ctx context.Context, objects admission.Objects, a *admission.Attributes) (pod, old *corev1.Pod, node func() (*corev1.Node, error)) {
+	pod, ok := a.Object.(*corev1.Pod)
+	old, was := a.Old.(*corev1.Pod)
+	if !ok || !was || pod.Spec.NodeName == "" || pod.Generation == old.Generation {
+		return nil, nil, nil
+	}
+	return pod, old, func() (*corev1.Node, error) {
+		n, err := get[*corev1.Node](ctx, objects, "", "nodes", "", pod.Spec.NodeName)
+		if apierrors.IsNotFound(err) {
+			return nil, a.Forbidden(fmt.Errorf("node %q not found", pod.Spec.NodeName))
+		}
+		if err != nil {
+			return nil, a.Forbidden(fmt.Errorf("failed to get node %q: %w", pod.Spec.NodeName, err))
+		}
+		return n, nil
+	}
+}
+
+// declaredFeatures refuses changes of pods that their node does not know how to
+// carry out.
+type declaredFeatures struct {
+	base
+	objects admission.Objects
+}
+
+func newDeclaredFeatures(b *builder) admission.Plugin {
+	return &declaredFeatures{base{"NodeDeclaredFeatureValidator", func(t admission.Target) bool {
+		return t.Operation == admission.Update && t.Group == "" && t.Resource == "pods" && (t.Subresource == "" || t.Subresource == "resize")
+	}}, b.Objects}
+}
+
+// Validate implements admission.Validator.
+func (p *declaredFeatures) Validate(ctx context.Context, a *admission.Attributes) error {
+	pod, old, node := changedOn(ctx, p.objects, a)
+	if pod == nil {
+		return nil
+	}
+	needed := neededFeatures(&pod.Spec, &old.Spec)
+	if len(needed) == 0 {
+		return nil
+	}
+	n, err := node()
+	if err != nil {
+		return err
+	}
+	missing := slices.DeleteFunc(needed, func(f string) bool { return slices.Contains(n.Status.DeclaredFeatures, f) })
+	if len(missing) > 0 {
+		return a.Forbidden(fmt.Errorf("pod update requires features %s which are not available on node %q", strings.Join(missing, ", "), n.Name))
+	}
+	return nil
+}
+
+// neededFeatures returns the features of a node that a change needs, sorted.
+func neededFeatures(spec, old *corev1.PodSpec) (features []string) {
+	if (spec.Resources != nil || old.Resources != nil) && !equality.Semantic.DeepEqual(spec.Resources, old.Resources) {
+		features = append(features, "InPlacePodLevelResourcesVerticalScaling")
+	}
+	for i := range min(len(spec.InitContainers), len(old.InitContainers)) {
+		c := &old.InitContainers[i]
+		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		if !sidecar && !reflect.DeepEqual(c.Resources, spec.InitContainers[i].Resources) {
+			features = append(features, "InPlacePodVerticalScalingInitContainers")
+			break
+		}
+	}
+	for i := range spec.Volumes {
+		if len(spec.Volumes) != len(old.Volumes) || spec.Volumes[i].Name != old.Volumes[i].Name {
+			continue
+		}
+		now, before := spec.Volumes[i].EmptyDir, old.Volumes[i].EmptyDir
+		if now != nil && before != nil && now.Medium == corev1.StorageMediumMemory && now.SizeLimit != nil && before.SizeLimit != nil &&
+			now.SizeLimit.Cmp(*before.SizeLimit) != 0 {
+			features = append(features, "InPlacePodVerticalScalingMemoryBackedVolumes")
+			break
+		}
+	}
+	return features
+}
+
+// podResize refuses to let pods grow beyond their node.
+type podResize struct {
+	base
+	objects admission.Objects
+}
+
+func newPodResize(b *builder) admission.Plugin {
+	return &podResize{base{"PodResizeValidator", func(t admission.Target) bool {
+		return t.Operation == admission.Update && t.Group == "" && t.Resource == "pods" && t.Subresource == "resize"
+	}}, b.Objects}
+}
+
+// Validate implements admission.Validator.
+func (p *podResize) Validate(ctx context.Context, a *admission.Attributes) error {
+	pod, _, node := changedOn(ctx, p.objects, a)
+	if pod == nil {
+		return nil
+	}
+	n, err := node()
+	if err != nil {
+		return err
+	}
+	if system, ok := n.Labels[corev1.LabelOSStable]; ok && system != "linux" {
+		return resizeError(a, "UnsupportedPlatform", fmt.Errorf("pod resize is only supported on linux nodes, node %q is %q", n.Name, system))
+	}
+	requests := quota.Requests(pod, false)
+	cpu, memory := requests[corev1.ResourceCPU], requests[corev1.ResourceMemory]
+	var lacking []string
+	if has := n.Status.Allocatable.Cpu(); cpu.Cmp(*has) > 0 {
+		lacking = append(lacking, fmt.Sprintf("cpu, requested: %d, allocatable: %d", cpu.MilliValue(), has.MilliValue()))
+	}
+	if has := n.Status.Allocatable.Memory(); memory.Cmp(*has) > 0 {
+		lacking = append(lacking, fmt.Sprintf("memory, requested: %d, allocatable: %d", memory.Value(), has.Value()))
+	}
+	if len(lacking) > 0 {
+		return resizeError(a, "NodeCapacity", fmt.Errorf("node didn't have enough allocatable resources: %s", strings.Join(lacking, "; ")))
+	}
+	return nil
+}
+
+func resizeError(a *admission.Attributes, cause metav1.CauseType, err error) error {
+	err = a.Forbidden(err)
+	var status *apierrors.StatusError
+	if errors.As(err, &status) {
+		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{Type: cause})
+	}
+	return err
+}

@@ -1,0 +1,120 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/apikeel/kelson/admission"
+)
+
+const schedulingGroup = "scheduling.k8s.io"
+
+// priority turns the priority class of a pod into its priority.
+type priority struct {
+	base
+	objects admission.Objects
+}
+
+func newPriority(b *builder) admission.Plugin {
+	pods := on("", "pods", admission.Create, admission.Update)
+	classes := on(schedulingGroup, "priorityclasses", admission.Create, admission.Update, admission.Delete)
+	return &priority{base{"Priority", func(t admission.Target) bool { return pods(t) || classes(t) }}, b.Objects}
+}
+
+// Admit implements admission.Mutator.
+func (p *priority) Admit(ctx context.Context, a *admission.Attributes) error {
+	pod, ok := a.Object.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	spec := &pod.Spec
+	if old, ok := a.Old.(*corev1.Pod); ok {
+		if spec.Priority == nil {
+			spec.Priority = old.Spec.Priority
+		}
+		if spec.PreemptionPolicy == nil {
+			spec.PreemptionPolicy = old.Spec.PreemptionPolicy
+		}
+		return nil
+	}
+	class, err := p.class(ctx, a, spec.PriorityClassName)
+	if err != nil {
+		return err
+	}
+	spec.PriorityClassName = class.Name
+	if spec.Priority != nil && *spec.Priority != class.Value {
+		return a.Forbidden(fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *spec.Priority, class.Value))
+	}
+	spec.Priority = new(class.Value)
+	if policy := class.PreemptionPolicy; policy != nil {
+		if spec.PreemptionPolicy != nil && *spec.PreemptionPolicy != *policy {
+			return a.Forbidden(fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *spec.PreemptionPolicy, *policy))
+		}
+		spec.PreemptionPolicy = new(*policy)
+	}
+	return nil
+}
+
+// Validate implements admission.Validator.
+func (p *priority) Validate(ctx context.Context, a *admission.Attributes) error {
+	if old, ok := a.Old.(*schedulingv1.PriorityClass); ok && a.Operation == admission.Delete {
+		switch old.Name {
+		case "system-node-critical", "system-cluster-critical":
+			return apierrors.NewForbidden(a.GroupResource(), old.Name, errors.New("this is a system priority class and cannot be deleted"))
+		}
+		return nil
+	}
+	class, ok := a.Object.(*schedulingv1.PriorityClass)
+	if !ok || !class.GlobalDefault {
+		return nil
+	}
+	global, err := p.global(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to get default priority class: %w", err)
+	}
+	if global != nil && (a.Operation == admission.Create || global.Name != class.Name) {
+		return a.Forbidden(fmt.Errorf("PriorityClass %v is already marked as default. Only one default can exist", global.Name))
+	}
+	return nil
+}
+
+// class returns the priority class of a pod: with an empty name the default, or
+// the one that stands for none.
+func (p *priority) class(ctx context.Context, a *admission.Attributes, name string) (*schedulingv1.PriorityClass, error) {
+	if name == "" {
+		class, err := p.global(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("error occurred while retrieving default priority class: %w", err)
+		}
+		if class == nil {
+			class = &schedulingv1.PriorityClass{PreemptionPolicy: new(corev1.PreemptLowerPriority)}
+		}
+		return class, nil
+	}
+	class, err := get[*schedulingv1.PriorityClass](ctx, p.objects, schedulingGroup, "priorityclasses", "", name)
+	if apierrors.IsNotFound(err) {
+		return nil, a.Forbidden(fmt.Errorf("no PriorityClass with name %v was found", name))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to resolve PriorityClass with name %s: %w", name, err)
+	}
+	return class, nil
+}
+
+// global returns the class that is the default, the lowest if there are several,
+// nil if there is none.
+func (p *priority) global(ctx context.Context) (*schedulingv1.PriorityClass, error) {
+	classes, err := p.objects.List(ctx, schedulingGroup, "priorityclasses", "")
+	var global *schedulingv1.PriorityClass
+	for _, obj := range classes {
+		if class, ok := obj.(*schedulingv1.PriorityClass); ok && class.GlobalDefault && (global == nil || class.Value < global.Value) {
+			global = class
+		}
+	}
+	return global, err
+}

@@ -1,0 +1,264 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/cel-go/cel"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/expression"
+	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Mutating is the plugin MutatingAdmissionPolicy.
+type Mutating struct {
+	cfg      Config
+	followed admission.Followed[*match.Index[*hook[*mutations]]]
+	compiled once[*registrationv1.MutatingAdmissionPolicy, *mutations]
+}
+
+var _ admission.Mutator = (*Mutating)(nil)
+
+// NewMutating returns the plugin.
+func NewMutating(cfg Config) *Mutating {
+	cfg.complete()
+	m := &Mutating{cfg: cfg}
+	m.followed.Source, m.followed.Make = cfg.Source, m.index
+	return m
+}
+
+// Name implements admission.Plugin.
+func (m *Mutating) Name() string { return "MutatingAdmissionPolicy" }
+
+// Handles implements admission.Plugin: there is nothing to change in a deletion.
+func (m *Mutating) Handles(t admission.Target) bool {
+	return t.Operation != admission.Delete && handles(t)
+}
+
+func (m *Mutating) index(objects []resource.Object) *match.Index[*hook[*mutations]] {
+	bindings := map[string][]*binding{}
+	for _, obj := range objects {
+		if b, ok := obj.(*registrationv1.MutatingAdmissionPolicyBinding); ok {
+			bindings[b.Spec.PolicyName] = append(bindings[b.Spec.PolicyName], newBinding(b.Name, b.Spec.MatchResources, b.Spec.ParamRef, nil))
+		}
+	}
+	m.compiled.turn()
+	var hooks []*hook[*mutations]
+	for _, obj := range objects {
+		p, ok := obj.(*registrationv1.MutatingAdmissionPolicy)
+		if !ok || len(bindings[p.Name]) == 0 {
+			continue
+		}
+		h := newHook(p.Name, p.Spec.MatchConstraints, p.Spec.ParamKind, p.Spec.FailurePolicy, m.compiled.of(p, m.compile))
+		h.bindings = bindings[p.Name]
+		hooks = append(hooks, h)
+	}
+	return match.NewIndex(hooks, func(h *hook[*mutations]) *match.Criteria { return h.criteria })
+}
+
+// mutations are the expressions of a policy.
+type mutations struct {
+	conditions expression.Conditions
+	patches    []patch
+	variables  *expression.Variables
+	again      bool // if something changes later
+}
+
+// patch is a change: a JSON patch, or an apply configuration.
+type patch struct {
+	program *expression.Program
+	json    bool
+}
+
+func (m *Mutating) compile(p *registrationv1.MutatingAdmissionPolicy) *mutations {
+	vars := policycel.Variables{Params: p.Spec.ParamKind != nil, Authorizer: true}
+	out := &mutations{again: p.Spec.ReinvocationPolicy == registrationv1.IfNeededReinvocationPolicy}
+	var c *policycel.Compiler
+	c, out.variables = m.cfg.composed(p.Spec.Variables, vars)
+	out.conditions = expression.CompileConditions(c, p.Spec.MatchConditions, vars)
+	vars.Patch = true
+	for _, mutation := range p.Spec.Mutations {
+		switch {
+		case mutation.PatchType == registrationv1.PatchTypeJSONPatch && mutation.JSONPatch != nil:
+			out.patches = append(out.patches, patch{
+				expression.Compile(c, mutation.JSONPatch.Expression, vars, cel.ListType(cel.ObjectType("JSONPatch"))), true,
+			})
+		case mutation.PatchType == registrationv1.PatchTypeApplyConfiguration && mutation.ApplyConfiguration != nil:
+			out.patches = append(out.patches, patch{
+				expression.Compile(c, mutation.ApplyConfiguration.Expression, vars, cel.ObjectType("Object")), false,
+			})
+		}
+	}
+	return out
+}
+
+// invocation is a policy that is about a write, by a binding and with one set of
+// parameters or none.
+type invocation struct {
+	hook    *hook[*mutations]
+	binding *binding
+	form    *match.Form
+	params  runtime.Object
+}
+
+// invocationKey tells invocations apart from one round to the next.
+type invocationKey struct{ policy, binding, namespace, name string }
+
+func (i *invocation) key() invocationKey {
+	k := invocationKey{policy: i.hook.name, binding: i.binding.name}
+	if p, ok := i.params.(metav1.Object); ok {
+		k.namespace, k.name = p.GetNamespace(), p.GetName()
+	}
+	return k
+}
+
+// failure is why a policy could not be applied.
+type failure struct {
+	text   string
+	reason metav1.StatusReason
+}
+
+// failures are those that count.
+type failures []failure
+
+func (f *failures) add(h *hook[*mutations], b *binding, err error, reason metav1.StatusReason) {
+	switch {
+	case h.ignore:
+	case b == nil:
+		*f = append(*f, failure{fmt.Sprintf("policy %q denied request: %s", h.name, err), reason})
+	default:
+		*f = append(*f, failure{fmt.Sprintf("policy '%s' with binding '%s' denied request: %s", h.name, b.name, err), reason})
+	}
+}
+
+// Admit implements admission.Mutator.
+func (m *Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
+	index, err := m.followed.Get(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if len(index.All()) == 0 {
+		return nil
+	}
+	w := match.New(a, m.cfg.Objects)
+	hooks := index.For(w)
+	if len(hooks) == 0 {
+		return nil
+	}
+	var failed failures
+	var found []invocation
+	err = invocations(ctx, &m.cfg, w, hooks,
+		func(h *hook[*mutations], b *binding, err error) {
+			what := "failed to configure policy: %w"
+			if b != nil {
+				what = "failed to configure binding: %w"
+			}
+			failed.add(h, b, fmt.Errorf(what, err), "")
+		},
+		func(h *hook[*mutations], b *binding, form *match.Form, params []runtime.Object) error {
+			if _, _, err := form.Objects(); err != nil {
+				failed.add(h, nil, fmt.Errorf("failed to configure policy: %w", err), "")
+				return nil
+			}
+			for _, p := range params {
+				found = append(found, invocation{h, b, form, p})
+			}
+			return nil
+		})
+	if err == nil && len(found) > 0 {
+		err = m.invoke(ctx, w, found, &failed)
+	}
+	if err != nil {
+		return err
+	}
+	return failed.status(a)
+}
+
+// status makes one error of all that failed: the first is the message.
+func (f failures) status(a *admission.Attributes) error {
+	if len(f) == 0 {
+		return nil
+	}
+	err := a.Forbidden(errors.New("admission request denied by policy"))
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) {
+		return err
+	}
+	status.ErrStatus.Message = f[0].text
+	if f[0].reason != "" {
+		status.ErrStatus.Reason = f[0].reason
+	}
+	for _, failure := range f {
+		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{Message: failure.text})
+	}
+	return status
+}
+
+// invoke applies policies one after the other.
+func (m *Mutating) invoke(ctx context.Context, w *match.Write, found []invocation, failed *failures) error {
+	rounds := admission.RoundsOf[invocationKey](w.Attributes, m.Name())
+	defer rounds.End(w.Attributes)
+	ns, err := w.NamespaceObject(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		if err := m.invokeOne(ctx, w, &found[i], ns, rounds, failed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation, ns *corev1.Namespace, rounds *admission.Rounds[invocationKey], failed *failures) error {
+	p := i.hook.compiled()
+	in := expression.Input{
+		Write: w, Form: i.form, Resource: i.form.Resource, Params: i.params, Namespace: ns,
+		Authorizer: m.cfg.Authorizer, Variables: p.variables,
+	}
+	met, err := p.conditions.Match(ctx, in)
+	if err != nil {
+		failed.add(i.hook, i.binding, err, metav1.StatusReasonInvalid)
+		return nil
+	}
+	if !met || w.Round > 0 && !rounds.Again(i.key()) {
+		return nil
+	}
+	before, _, err := i.form.Objects()
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	for _, patch := range p.patches {
+		if before == nil {
+			break // nothing to change
+		}
+		if err := m.apply(ctx, in, patch); err != nil {
+			var status *apierrors.StatusError
+			if errors.As(err, &status) {
+				return status
+			}
+			failed.add(i.hook, i.binding, err, metav1.StatusReasonInvalid)
+		}
+	}
+	after, _, err := i.form.Objects()
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if !equality.Semantic.DeepEqual(before, after) {
+		rounds.Changed(w.Attributes)
+	}
+	if p.again {
+		rounds.Asked(i.key())
+	}
+	return nil
+}

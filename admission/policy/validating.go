@@ -1,0 +1,428 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/expression"
+	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/resource"
+)
+
+const (
+	maxMessage    = 5 << 10
+	maxAnnotation = 10 << 10
+	// maxFailures bounds how many failures the audit of a request is told.
+	maxFailures = 50
+)
+
+// Validating is the plugin ValidatingAdmissionPolicy.
+type Validating struct {
+	cfg      Config
+	followed admission.Followed[*match.Index[*hook[*validations]]]
+	compiled once[*registrationv1.ValidatingAdmissionPolicy, *validations]
+}
+
+var _ admission.Validator = (*Validating)(nil)
+
+// NewValidating returns the plugin.
+func NewValidating(cfg Config) *Validating {
+	cfg.complete()
+	v := &Validating{cfg: cfg}
+	v.followed.Source, v.followed.Make = cfg.Source, v.index
+	return v
+}
+
+// Name implements admission.Plugin.
+func (v *Validating) Name() string { return "ValidatingAdmissionPolicy" }
+
+// Handles implements admission.Plugin.
+func (v *Validating) Handles(t admission.Target) bool { return handles(t) }
+
+// index makes hooks of the policies that are bound. What did not change is not
+// compiled again.
+func (v *Validating) index(objects []resource.Object) *match.Index[*hook[*validations]] {
+	bindings := map[string][]*binding{}
+	for _, obj := range objects {
+		if b, ok := obj.(*registrationv1.ValidatingAdmissionPolicyBinding); ok {
+			bindings[b.Spec.PolicyName] = append(bindings[b.Spec.PolicyName], newBinding(b.Name, b.Spec.MatchResources, b.Spec.ParamRef, b.Spec.ValidationActions))
+		}
+	}
+	v.compiled.turn()
+	var hooks []*hook[*validations]
+	for _, obj := range objects {
+		p, ok := obj.(*registrationv1.ValidatingAdmissionPolicy)
+		if !ok || len(bindings[p.Name]) == 0 {
+			continue
+		}
+		h := newHook(p.Name, p.Spec.MatchConstraints, p.Spec.ParamKind, p.Spec.FailurePolicy, v.compiled.of(p, v.compile))
+		h.bindings = bindings[p.Name]
+		hooks = append(hooks, h)
+	}
+	return match.NewIndex(hooks, func(h *hook[*validations]) *match.Criteria { return h.criteria })
+}
+
+// validations are the expressions of a policy.
+type validations struct {
+	conditions  expression.Conditions
+	rules       []*expression.Program
+	messages    []*expression.Program // nil where there is none
+	annotations []*expression.Program
+	variables   *expression.Variables
+	policy      *registrationv1.ValidatingAdmissionPolicy
+}
+
+func (v *Validating) compile(p *registrationv1.ValidatingAdmissionPolicy) *validations {
+	vars := policycel.Variables{Params: p.Spec.ParamKind != nil, Authorizer: true}
+	out := &validations{policy: p}
+	var c *policycel.Compiler
+	c, out.variables = v.cfg.composed(p.Spec.Variables, vars)
+	out.conditions = expression.CompileConditions(c, p.Spec.MatchConditions, vars)
+	for i := range p.Spec.Validations {
+		rule := &p.Spec.Validations[i]
+		out.rules = append(out.rules, expression.Compile(c, rule.Expression, vars, cel.BoolType))
+		var message *expression.Program
+		if rule.MessageExpression != "" {
+			message = expression.Compile(c, rule.MessageExpression, policycel.Variables{Params: vars.Params}, cel.StringType)
+		}
+		out.messages = append(out.messages, message)
+	}
+	for _, a := range p.Spec.AuditAnnotations {
+		out.annotations = append(out.annotations, expression.Compile(c, a.ValueExpression, vars, cel.StringType, cel.NullType))
+	}
+	return out
+}
+
+// denial is why a write is refused, or would be.
+type denial struct {
+	message string
+	reason  metav1.StatusReason
+	index   int // of the rule
+}
+
+// judgement is what becomes of one write.
+type judgement struct {
+	a *admission.Attributes
+	// refused is the first refusal.
+	refused *refusal
+	audited []audited
+}
+
+type refusal struct {
+	policy, binding string
+	bound           bool
+	denial
+}
+
+// audited is a failure as the audit is told of it.
+type audited struct {
+	Message           string                            `json:"message"`
+	Policy            string                            `json:"policy"`
+	Binding           string                            `json:"binding"`
+	ExpressionIndex   int                               `json:"expressionIndex"`
+	ValidationActions []registrationv1.ValidationAction `json:"validationActions"`
+}
+
+// Validate implements admission.Validator.
+func (v *Validating) Validate(ctx context.Context, a *admission.Attributes) error {
+	index, err := v.followed.Get(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if len(index.All()) == 0 {
+		return nil
+	}
+	w := match.New(a, v.cfg.Objects)
+	hooks := index.For(w)
+	if len(hooks) == 0 {
+		return nil
+	}
+	j := &judgement{a: a}
+	notes := annotations{}
+	err = invocations(ctx, &v.cfg, w, hooks,
+		func(h *hook[*validations], b *binding, err error) { j.misconfigured(h, b, err) },
+		func(h *hook[*validations], b *binding, form *match.Form, params []runtime.Object) error {
+			if len(params) == 0 {
+				return nil
+			}
+			if _, _, err := form.Objects(); err != nil {
+				j.misconfigured(h, b, fmt.Errorf("failed to convert object version: %w", err))
+				return nil
+			}
+			ns, err := w.NamespaceObject(ctx)
+			if err != nil {
+				return err
+			}
+			for _, p := range params {
+				v.apply(ctx, j, h, b, notes, expression.Input{Write: w, Form: form, Resource: form.Resource, Params: p, Namespace: ns, Authorizer: v.cfg.Authorizer})
+			}
+			return nil
+		})
+	if err != nil {
+		return err
+	}
+	notes.publish(a)
+	return j.end()
+}
+
+func (j *judgement) misconfigured(h *hook[*validations], b *binding, err error) {
+	if h.ignore {
+		return
+	}
+	if b == nil {
+		j.refuse(h.name, nil, denial{message: "failed to configure policy: " + err.Error()})
+	} else {
+		j.refuse(h.name, b, denial{message: "failed to configure binding: " + err.Error()})
+	}
+}
+
+func (j *judgement) refuse(policy string, b *binding, d denial) {
+	if j.refused != nil {
+		return
+	}
+	j.refused = &refusal{policy: policy, denial: d}
+	if b != nil {
+		j.refused.binding, j.refused.bound = b.name, true
+	}
+}
+
+// apply evaluates a policy with one set of parameters.
+func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validations], b *binding, notes annotations, in expression.Input) {
+	denials, values, failed := h.compiled().evaluate(ctx, in, h.ignore)
+	for _, d := range denials {
+		for _, action := range b.actions {
+			switch action {
+			case registrationv1.Deny:
+				j.refuse(h.name, b, d)
+			case registrationv1.Audit:
+				j.audited = append(j.audited, audited{
+					Message: d.message, Policy: h.name, Binding: b.name, ExpressionIndex: d.index, ValidationActions: b.actions,
+				})
+			case registrationv1.Warn:
+				j.a.Request.Warn(fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy '%s' with binding '%s': %s", h.name, b.name, d.message))
+			}
+		}
+	}
+	for _, d := range failed {
+		j.refuse(h.name, b, d)
+	}
+	for key, value := range values {
+		notes.add(h.name+"/"+key, value)
+	}
+}
+
+// evaluate returns what speaks against the write, the annotations for the audit,
+// and annotations that failed. With ignore, failures do not count.
+func (p *validations) evaluate(ctx context.Context, in expression.Input, ignore bool) (denials []denial, values map[string]string, failed []denial) {
+	in.Variables = p.variables
+	fails := func(err error) []denial {
+		if ignore {
+			return nil
+		}
+		return []denial{{message: err.Error()}}
+	}
+	met, err := p.conditions.Match(ctx, in)
+	if err != nil {
+		return fails(err), nil, nil
+	}
+	if !met {
+		return nil, nil, nil
+	}
+	if denials, err = p.rulesOn(ctx, in, ignore); err != nil {
+		return fails(err), nil, nil
+	}
+	if len(p.annotations) == 0 {
+		return denials, nil, nil
+	}
+	in.Authorizer = nil
+	if values, failed, err = p.annotate(ctx, in); err != nil {
+		return fails(err), nil, nil
+	}
+	if ignore {
+		failed = nil
+	}
+	return denials, values, failed
+}
+
+func (p *validations) rulesOn(ctx context.Context, in expression.Input, ignore bool) ([]denial, error) {
+	e, err := in.Begin(expression.Budget)
+	if err != nil {
+		return nil, err
+	}
+	var denials []denial
+	denied := false
+	for i, rule := range p.rules {
+		v, failed, err := e.Eval(ctx, rule)
+		switch {
+		case err != nil:
+			return nil, err
+		case failed != nil && !ignore:
+			denials = append(denials, denial{message: failed.Error(), index: i, reason: metav1.StatusReasonInvalid})
+		case failed == nil && v != types.True:
+			denied = true
+			denials = append(denials, denial{index: i, reason: metav1.StatusReasonInvalid})
+		}
+	}
+	if !denied {
+		return denials, nil
+	}
+	messages, err := p.say(ctx, in, e.Left)
+	for i := range denials {
+		d := &denials[i]
+		if d.message != "" {
+			continue
+		}
+		rule := &p.policy.Spec.Validations[d.index]
+		if err != nil {
+			d.message = "failed messageExpression: " + err.Error()
+			continue
+		}
+		if rule.Reason != nil {
+			d.reason = *rule.Reason
+		}
+		switch {
+		case messages[d.index] != "":
+			d.message = messages[d.index]
+		case rule.Message != "":
+			d.message = strings.TrimSpace(rule.Message)
+		}
+		if d.message == "" {
+			d.message = "failed expression: " + strings.TrimSpace(rule.Expression)
+		}
+	}
+	if err != nil && ignore {
+		return nil, nil
+	}
+	return denials, nil
+}
+
+// say evaluates what is to be said about failed rules; empty where an expression
+// has nothing useful to say.
+func (p *validations) say(ctx context.Context, in expression.Input, left int64) ([]string, error) {
+	in.Authorizer = nil
+	e, err := in.Begin(left)
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]string, len(p.messages))
+	for i, m := range p.messages {
+		if m == nil {
+			continue
+		}
+		v, failed, err := e.Eval(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		if failed != nil {
+			continue
+		}
+		text, _ := v.Value().(string)
+		if text = strings.TrimSpace(text); len(text) <= maxMessage && !strings.Contains(text, "\n") {
+			messages[i] = text
+		}
+	}
+	return messages, nil
+}
+
+func (p *validations) annotate(ctx context.Context, in expression.Input) (values map[string]string, failed []denial, err error) {
+	e, err := in.Begin(expression.Budget)
+	if err != nil {
+		return nil, nil, err
+	}
+	values = map[string]string{}
+	for i, program := range p.annotations {
+		v, fault, err := e.Eval(ctx, program)
+		if err != nil {
+			return nil, nil, err
+		}
+		text, fault := annotationText(v, fault, program.Text)
+		if fault != nil {
+			failed = append(failed, denial{message: fault.Error()})
+		} else if text != "" {
+			values[p.policy.Spec.AuditAnnotations[i].Key] = text[:min(len(text), maxAnnotation)]
+		}
+	}
+	return values, failed, nil
+}
+
+func annotationText(v ref.Val, failed error, program string) (string, error) {
+	switch {
+	case failed != nil:
+		return "", failed
+	case v.Type() == types.StringType:
+		return strings.TrimSpace(v.Value().(string)), nil
+	case v.Type() == types.NullType:
+		return "", nil
+	}
+	return "", fmt.Errorf("valueExpression '%v' resulted in unsupported return type: %v. Return type must be either string or null.", program, v.Type()) //nolint:staticcheck // the text is known
+}
+
+// annotations are those of a write, by key; bindings may have different values.
+type annotations map[string][]string
+
+func (n annotations) add(key, value string) {
+	if !slices.Contains(n[key], value) {
+		n[key] = append(n[key], value)
+	}
+}
+
+func (n annotations) publish(a *admission.Attributes) {
+	for key, values := range n {
+		a.Request.Annotate(key, strings.Join(values, ", "))
+	}
+}
+
+// end tells the audit of what failed, and returns the refusal.
+func (j *judgement) end() error {
+	if len(j.audited) > 0 {
+		if text, err := json.Marshal(j.audited[:min(len(j.audited), maxFailures)]); err == nil {
+			j.a.Request.Annotate("validation.policy.admission.k8s.io/validation_failure", string(text))
+		}
+	}
+	r := j.refused
+	if r == nil {
+		return nil
+	}
+	message := fmt.Sprintf("ValidatingAdmissionPolicy '%s' denied request: %s", r.policy, r.message)
+	if r.bound {
+		message = fmt.Sprintf("ValidatingAdmissionPolicy '%s' with binding '%s' denied request: %s", r.policy, r.binding, r.message)
+	}
+	err := j.a.Forbidden(errors.New(message))
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) {
+		return err
+	}
+	if r.reason == "" {
+		r.reason = metav1.StatusReasonInvalid
+	}
+	status.ErrStatus.Reason, status.ErrStatus.Code = r.reason, codeOf(r.reason)
+	status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{Message: message})
+	return status
+}
+
+func codeOf(reason metav1.StatusReason) int32 {
+	switch reason {
+	case metav1.StatusReasonForbidden:
+		return http.StatusForbidden
+	case metav1.StatusReasonUnauthorized:
+		return http.StatusUnauthorized
+	case metav1.StatusReasonRequestEntityTooLarge:
+		return http.StatusRequestEntityTooLarge
+	}
+	return http.StatusUnprocessableEntity
+}

@@ -1,0 +1,258 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// evaluationTime is how long charging may take.
+const evaluationTime = 10 * time.Second
+
+// queue is the claims of a namespace. At any time at most one goroutine, one of
+// those that wait, charges: it takes all claims that are there, and then hands
+// over to one that has come meanwhile. If there are two queues for a namespace,
+// since one was forgotten, that is only slower.
+type queue struct {
+	plugin    *Plugin
+	namespace string
+
+	mu      sync.Mutex
+	busy    bool
+	waiting []*claim
+
+	chains map[string]*chain // by the name of the quota; only for who is busy
+}
+
+// chain is a series of writes to a quota that follow each other directly and are
+// all from here.
+type chain struct {
+	number int    // another series has another number
+	last   string // the resourceVersion after the last one
+}
+
+// charge is what a claim was charged.
+type charge struct {
+	quota string
+	chain int
+	delta corev1.ResourceList
+}
+
+// enter charges a claim, and returns why that cannot be.
+func (q *queue) enter(ctx context.Context, c *claim) error {
+	q.mu.Lock()
+	q.waiting = append(q.waiting, c)
+	lead := !q.busy
+	q.busy = true
+	q.mu.Unlock()
+	if !lead {
+		select {
+		case <-c.done:
+			return c.err
+		case <-c.lead:
+		case <-ctx.Done():
+			if q.leave(c) {
+				return ctx.Err()
+			}
+			select { // somebody charges it, or it is to lead
+			case <-c.done:
+				return c.err
+			case <-c.lead:
+			}
+		}
+	}
+	q.run(ctx)
+	<-c.done
+	return c.err
+}
+
+// leave takes a claim out that nobody has taken up, and is not to lead.
+func (q *queue) leave(c *claim) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	select {
+	case <-c.lead:
+		return false
+	default:
+	}
+	i := slices.Index(q.waiting, c)
+	if i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	}
+	return i >= 0
+}
+
+// run charges all claims that wait, and hands over.
+func (q *queue) run(ctx context.Context) {
+	// It is for others too, who are not to suffer if this request ends.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), evaluationTime)
+	defer cancel()
+	q.mu.Lock()
+	claims := q.waiting
+	q.waiting = nil
+	q.mu.Unlock()
+	for _, c := range claims {
+		if c.back != nil {
+			q.giveBack(ctx, c.back)
+		}
+	}
+	q.charge(ctx, claims)
+	for _, c := range claims {
+		if c.err != nil {
+			q.giveBack(ctx, c) // one quota has allowed it, another has not
+		}
+		close(c.done)
+	}
+	q.handOver()
+}
+
+// handOver makes one that waits the next to charge.
+func (q *queue) handOver() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.busy = len(q.waiting) > 0; q.busy {
+		close(q.waiting[0].lead)
+	}
+}
+
+// charge charges claims to all quotas that they are about.
+func (q *queue) charge(ctx context.Context, claims []*claim) {
+	names := map[string]bool{}
+	for _, c := range claims {
+		for name := range c.deltas {
+			names[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		var about []*claim
+		for _, c := range claims {
+			if c.err == nil && c.deltas[name] != nil {
+				about = append(about, c)
+			}
+		}
+		if len(about) > 0 {
+			q.chargeOne(ctx, name, about)
+		}
+	}
+}
+
+// errNothing ends an update that would change nothing.
+var errNothing = errors.New("nothing is charged")
+
+// chargeOne charges claims to a quota: those that fit, in their order.
+func (q *queue) chargeOne(ctx context.Context, name string, claims []*claim) {
+	refused := make([]error, len(claims))
+	deltas := make([]corev1.ResourceList, len(claims))
+	number, err := q.update(ctx, name, func(quota *corev1.ResourceQuota) error {
+		clear(refused)
+		clear(deltas)
+		charged := false
+		for i, c := range claims {
+			used := quota.Status.Used
+			next, err := c.charge(quota, used)
+			if err != nil {
+				refused[i] = err
+				continue
+			}
+			if deltas[i] = growth(next, used); len(deltas[i]) > 0 {
+				quota.Status.Used, charged = next, true
+			}
+		}
+		if !charged {
+			return errNothing
+		}
+		return nil
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return // a quota that is gone limits nothing
+	case errors.Is(err, context.DeadlineExceeded):
+		err = errTimeout()
+	case errors.Is(err, errNothing):
+		err = nil
+	}
+	for i, c := range claims {
+		switch {
+		case err != nil:
+			c.err = err
+		case refused[i] != nil:
+			c.err = refused[i]
+		case len(deltas[i]) > 0:
+			c.charged = append(c.charged, charge{name, number, deltas[i]})
+		}
+	}
+}
+
+// update changes the status of a quota, and returns the number of the chain
+// that the write is in.
+func (q *queue) update(ctx context.Context, name string, change func(quota *corev1.ResourceQuota) error) (int, error) {
+	seen := ""
+	obj, err := q.plugin.objects.UpdateStatus(ctx, "", "resourcequotas", q.namespace, name, func(obj resource.Object) error {
+		quota, ok := obj.(*corev1.ResourceQuota)
+		if !ok {
+			return errNothing
+		}
+		seen = quota.ResourceVersion
+		return change(quota)
+	})
+	if err != nil {
+		return 0, err
+	}
+	c := q.chains[name]
+	if c == nil {
+		c = &chain{}
+		q.chains[name] = c
+	}
+	if c.last != seen {
+		c.number++
+	}
+	c.last = obj.GetResourceVersion()
+	return c.number, nil
+}
+
+// release gives back what a claim was charged whose write has failed. It takes
+// its turn like one that is to be charged.
+func (q *queue) release(ctx context.Context, c *claim) {
+	if len(c.charged) > 0 {
+		_ = q.enter(context.WithoutCancel(ctx), &claim{back: c, lead: make(chan struct{}), done: make(chan struct{})})
+	}
+}
+
+// giveBack subtracts what a claim was charged, from quotas that nobody else has
+// written to since.
+func (q *queue) giveBack(ctx context.Context, c *claim) {
+	for _, charged := range c.charged {
+		known := q.chains[charged.quota]
+		if known == nil || known.number != charged.chain {
+			continue
+		}
+		last := known.last
+		_, err := q.update(ctx, charged.quota, func(quota *corev1.ResourceQuota) error {
+			if quota.ResourceVersion != last {
+				return errNothing
+			}
+			used := quota.Status.Used.DeepCopy()
+			for name, quantity := range charged.delta {
+				is := used[name]
+				is.Sub(quantity)
+				if is.Sign() >= 0 {
+					used[name] = is
+				}
+			}
+			quota.Status.Used = used
+			return nil
+		})
+		if err != nil && !errors.Is(err, errNothing) && !apierrors.IsNotFound(err) {
+			q.plugin.log.Warn("what a failed write was charged is not given back", "namespace", q.namespace, "quota", charged.quota, "error", err)
+		}
+	}
+	c.charged = nil
+}

@@ -1,0 +1,225 @@
+package webhooks
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/admission/expression"
+	"github.com/apikeel/kelson/admission/match"
+)
+
+// callError is that a webhook could not be asked, or that what it has answered
+// makes no sense: what follows is for its configuration to say.
+type callError struct {
+	hook   string
+	reason error
+}
+
+func (e *callError) Error() string {
+	return fmt.Sprintf("failed calling webhook %q: %v", e.hook, e.reason)
+}
+
+func (e *callError) Unwrap() error { return e.reason }
+
+func (h *hook) failed(format string, args ...any) error {
+	return &callError{h.name, fmt.Errorf(format, args...)}
+}
+
+// encoded is what is written, in one form, as JSON.
+type encoded struct {
+	form        *match.Form
+	request     *admissionv1.AdmissionRequest
+	object, old json.RawMessage // nil for none
+}
+
+// encode writes down what services are told. It is done before they are asked,
+// as they may be asked at the same time.
+func encode(w *match.Write, form *match.Form) (*encoded, error) {
+	object, old, err := form.Objects()
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	e := &encoded{form: form, request: expression.Request(w, form.Resource, form.Kind)}
+	for _, part := range []struct {
+		from runtime.Object
+		to   *json.RawMessage
+	}{{object, &e.object}, {old, &e.old}} {
+		if part.from == nil || reflect.ValueOf(part.from).IsNil() {
+			continue
+		}
+		if *part.to, err = json.Marshal(part.from); err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+	}
+	if e.request.Options.Object != nil {
+		if e.request.Options.Raw, err = json.Marshal(e.request.Options.Object); err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+	}
+	return e, nil
+}
+
+// ask asks a webhook about a write. Errors that are no callError refuse it.
+func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*admissionv1.AdmissionResponse, error) {
+	if *e.request.DryRun {
+		switch {
+		case h.sideEffects == nil:
+			return nil, h.failed("Webhook SideEffects is nil") //nolint:staticcheck // the text is known
+		case *h.sideEffects != registrationv1.SideEffectClassNone && *h.sideEffects != registrationv1.SideEffectClassNoneOnDryRun:
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", h.name))
+		}
+	}
+	version := ""
+	for _, v := range h.versions {
+		if v == "v1" || v == "v1beta1" {
+			version = v
+			break
+		}
+	}
+	if version == "" {
+		return nil, h.failed("could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)")
+	}
+	uid := uuid.NewUUID()
+	request := *e.request
+	request.UID, request.Object.Raw, request.OldObject.Raw = uid, e.object, e.old
+	// The versions have the same form.
+	review := admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.GroupName + "/" + version, Kind: "AdmissionReview"}, Request: &request,
+	}
+	body, err := json.Marshal(&review)
+	if err != nil {
+		return nil, h.failed("could not create admission objects: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	text, err := p.Client.Post(ctx, &h.endpoint, body)
+	if err != nil {
+		return nil, h.failed("failed to call webhook: %w", err)
+	}
+	answer, err := decode(text, version)
+	if err != nil {
+		return nil, h.failed("failed to call webhook: %w", err)
+	}
+	if err := verify(answer, version, uid, mutating); err != nil {
+		return nil, h.failed("received invalid webhook response: %w", err)
+	}
+	return answer.Response, nil
+}
+
+// maxYAML bounds answers that are not JSON: reading YAML takes many times its
+// size.
+const maxYAML = 64 << 10
+
+// decode reads an answer, with the words for what is wrong with it that clients
+// know.
+func decode(text []byte, version string) (*admissionv1.AdmissionReview, error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && len(text) <= maxYAML {
+		if converted, err := yaml.YAMLToJSON(text); err == nil {
+			text = converted
+		}
+	}
+	var kind struct {
+		APIVersion string `json:"apiVersion,omitempty"`
+		Kind       string `json:"kind,omitempty"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &kind); err != nil {
+		return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
+	}
+	gvk := schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind)
+	known := gvk.Group == admissionv1.GroupName && (gvk.Version == "v1" || gvk.Version == "v1beta1")
+	switch {
+	case gvk == metav1.Unversioned.WithKind("Status"):
+		return nil, fmt.Errorf("converting (v1.Status) to (%s.AdmissionReview): unknown conversion", version)
+	case kind.Kind != "" && kind.Kind != "AdmissionReview" || kind.APIVersion != "" && !known:
+		return nil, runtime.NewNotRegisteredErrForKind("pkg/runtime/scheme.go:111", gvk)
+	}
+	review := &admissionv1.AdmissionReview{}
+	return review, kjson.UnmarshalCaseSensitivePreserveInts(text, review)
+}
+
+// verify checks an answer. That in v1beta1 was never checked, and services rely
+// on it.
+func verify(review *admissionv1.AdmissionReview, version string, uid types.UID, mutating bool) error {
+	r := review.Response
+	if r == nil {
+		return errors.New("webhook response was absent")
+	}
+	if version == "v1beta1" {
+		r.PatchType = nil
+		if !mutating {
+			r.Patch = nil
+		}
+		if len(r.Patch) > 0 {
+			r.PatchType = new(admissionv1.PatchTypeJSONPatch)
+		}
+		return nil
+	}
+	want := admissionv1.SchemeGroupVersion.WithKind("AdmissionReview")
+	switch got := review.GroupVersionKind(); {
+	case r.UID != uid:
+		return fmt.Errorf("expected response.uid=%q, got %q", uid, r.UID)
+	case got != want:
+		return fmt.Errorf("expected webhook response of %v, got %v", want, got)
+	case !mutating && len(r.Patch) > 0:
+		return errors.New("validating webhook may not return response.patch")
+	case !mutating && r.PatchType != nil:
+		return errors.New("validating webhook may not return response.patchType")
+	case len(r.Patch) > 0 && r.PatchType == nil:
+		return errors.New("webhook returned response.patch but not response.patchType")
+	case len(r.Patch) == 0 && r.PatchType != nil:
+		return errors.New("webhook returned response.patchType but not response.patch")
+	case r.PatchType != nil && *r.PatchType == "":
+		return fmt.Errorf("webhook returned invalid response.patchType of %q", *r.PatchType)
+	}
+	return nil
+}
+
+// denied is the error of a write that a webhook refuses.
+func (h *hook) denied(status *metav1.Status) error {
+	if status == nil {
+		status = &metav1.Status{}
+	}
+	status.Code = max(status.Code, 0)
+	if status.Code < http.StatusBadRequest {
+		status.Code = http.StatusBadRequest
+	}
+	if status.Status == "" || status.Status == metav1.StatusSuccess {
+		status.Status = metav1.StatusFailure
+	}
+	by := fmt.Sprintf("admission webhook %q denied the request", h.name)
+	switch {
+	case status.Message != "":
+		status.Message = by + ": " + status.Message
+	case status.Reason != "":
+		status.Message = by + ": " + string(status.Reason)
+	default:
+		status.Message = by + " without explanation"
+	}
+	return &apierrors.StatusError{ErrStatus: *status}
+}
+
+// tell passes on what a webhook has to say besides yes or no.
+func (h *hook) tell(w *match.Write, r *admissionv1.AdmissionResponse) {
+	for key, value := range r.AuditAnnotations {
+		w.Request.Annotate(h.name+"/"+key, value)
+	}
+	for _, text := range r.Warnings {
+		w.Request.Warn(text)
+	}
+}

@@ -1,0 +1,154 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/match"
+)
+
+// Mutating is the plugin MutatingAdmissionWebhook.
+type Mutating struct{ *plugin }
+
+var _ admission.Mutator = Mutating{}
+
+// NewMutating returns the plugin.
+func NewMutating(cfg Config) Mutating { return Mutating{newPlugin(cfg)} }
+
+// Name implements admission.Plugin.
+func (Mutating) Name() string { return "MutatingAdmissionWebhook" }
+
+// Admit implements admission.Mutator. Webhooks are asked one after the other;
+// each sees what those before it have made of the object.
+func (m Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
+	w, hooks, err := m.candidates(ctx, a)
+	if err != nil || len(hooks) == 0 {
+		return err
+	}
+	rounds := admission.RoundsOf[string](a, m.Name())
+	asked := false
+	for _, h := range hooks {
+		form, err := m.wanted(ctx, w, h)
+		if err != nil {
+			return err
+		}
+		if form == nil || a.Round > 0 && !rounds.Again(h.key) {
+			continue
+		}
+		asked = true
+		if err := m.askOne(ctx, w, h, form, rounds); err != nil {
+			return err
+		}
+	}
+	if asked || a.Round == 0 {
+		rounds.End(a)
+	}
+	return nil
+}
+
+func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *match.Form, rounds *admission.Rounds[string]) error {
+	changed, err := m.change(ctx, w, h, form)
+	note := func(kind string) string {
+		return fmt.Sprintf("%smutation.webhook.admission.k8s.io/round_%d_index_%d", kind, w.Round, h.ordinal)
+	}
+	if text, err := json.Marshal(mutated{h.config, h.name, changed}); err == nil {
+		w.Request.Annotate(note(""), string(text))
+	}
+	if changed {
+		rounds.Changed(w.Attributes)
+	}
+	if h.again {
+		rounds.Asked(h.key)
+	}
+	var call *callError
+	if !errors.As(err, &call) {
+		return err
+	}
+	if !h.ignore {
+		m.Logger.Warn("webhook failed, the write is refused", "webhook", h.name, "error", err)
+		return apierrors.NewInternalError(err)
+	}
+	m.Logger.Warn("webhook failed, the write goes on", "webhook", h.name, "error", err)
+	if !errors.Is(err, context.Canceled) {
+		w.Request.Annotate(note("failed-open."), h.name)
+	}
+	if ctx.Err() != nil {
+		return timedOut()
+	}
+	return nil
+}
+
+// mutated tells the audit whether a webhook has changed the object.
+type mutated struct {
+	Configuration string `json:"configuration"`
+	Webhook       string `json:"webhook"`
+	Mutated       bool   `json:"mutated"`
+}
+
+// change asks a webhook, and makes the changes that it wants.
+func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *match.Form) (changed bool, err error) {
+	e, err := encode(w, form)
+	if err != nil {
+		return false, err
+	}
+	r, err := m.ask(ctx, h, e, true)
+	if err != nil {
+		return false, err
+	}
+	h.tell(w, r)
+	if !r.Allowed {
+		return false, h.denied(r.Result)
+	}
+	if len(r.Patch) == 0 {
+		return false, nil
+	}
+	patch, err := jsonpatch.DecodePatch(r.Patch)
+	if err != nil {
+		return false, h.failed("received undecodable patch in webhook response: %w", err)
+	}
+	if len(patch) == 0 {
+		return false, nil
+	}
+	if e.object == nil {
+		return false, apierrors.NewInternalError(fmt.Errorf("admission webhook %q attempted to modify the object, which is not supported for this operation", h.name))
+	}
+	if *r.PatchType != admissionv1.PatchTypeJSONPatch {
+		return false, h.failed("unsupported patch type %q", *r.PatchType)
+	}
+	return m.patch(e, patch)
+}
+
+// patch applies a patch. What comes out has to be an object of the kind; its
+// defaults are filled in.
+func (m Mutating) patch(e *encoded, patch jsonpatch.Patch) (changed bool, err error) {
+	before, _, err := e.form.Objects()
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	text, err := match.Apply(e.object, patch)
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	obj, err := e.form.Decode(text, false)
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	if err := e.form.Prune(obj); err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	changed = !equality.Semantic.DeepEqual(before, obj)
+	_, defaults := e.form.Empty()
+	defaults(obj)
+	if err := e.form.Replace(obj); err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	return changed, nil
+}

@@ -1,0 +1,110 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/match"
+)
+
+// Validating is the plugin ValidatingAdmissionWebhook.
+type Validating struct{ *plugin }
+
+var _ admission.Validator = Validating{}
+
+// NewValidating returns the plugin.
+func NewValidating(cfg Config) Validating { return Validating{newPlugin(cfg)} }
+
+// Name implements admission.Plugin.
+func (Validating) Name() string { return "ValidatingAdmissionWebhook" }
+
+// outcome is what asking a hook came to.
+type outcome struct {
+	hook     *hook
+	encoded  *encoded
+	response *admissionv1.AdmissionResponse
+	err      error
+}
+
+// Validate implements admission.Validator. All webhooks are asked at the same
+// time; the first in their order that refuses counts.
+func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error {
+	w, hooks, err := v.candidates(ctx, a)
+	if err != nil || len(hooks) == 0 {
+		return err
+	}
+	outcomes, err := v.prepare(ctx, w, hooks)
+	if err != nil || len(outcomes) == 0 {
+		return err
+	}
+	if ctx.Err() != nil {
+		return timedOut()
+	}
+	var asking sync.WaitGroup
+	for i := range outcomes {
+		o := &outcomes[i]
+		asking.Go(func() { o.response, o.err = v.ask(ctx, o.hook, o.encoded, false) })
+	}
+	asking.Wait()
+	var first error
+	for i := range outcomes {
+		if err := v.conclude(w, i, &outcomes[i]); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// prepare finds the hooks that want to be asked, and what to ask them.
+func (v Validating) prepare(ctx context.Context, w *match.Write, hooks []*hook) ([]outcome, error) {
+	var outcomes []outcome
+	known := map[*match.Form]*encoded{}
+	for _, h := range hooks {
+		form, err := v.wanted(ctx, w, h)
+		if err != nil {
+			return nil, err
+		}
+		if form == nil {
+			continue
+		}
+		if known[form] == nil {
+			if known[form], err = encode(w, form); err != nil {
+				return nil, err
+			}
+		}
+		outcomes = append(outcomes, outcome{hook: h, encoded: known[form]})
+	}
+	return outcomes, nil
+}
+
+func (v Validating) conclude(w *match.Write, index int, o *outcome) error {
+	var call *callError
+	switch {
+	case errors.As(o.err, &call) && o.hook.ignore:
+		v.Logger.Warn("webhook failed, the write goes on", "webhook", o.hook.name, "error", o.err)
+		if !errors.Is(o.err, context.Canceled) {
+			w.Request.Annotate(fmt.Sprintf("failed-open.validating.webhook.admission.k8s.io/round_0_index_%d", index), o.hook.name)
+		}
+		return nil
+	case call != nil:
+		v.Logger.Warn("webhook failed, the write is refused", "webhook", o.hook.name, "error", o.err)
+		return apierrors.NewInternalError(o.err)
+	case o.err != nil:
+		return o.err
+	}
+	o.hook.tell(w, o.response)
+	if !o.response.Allowed {
+		return o.hook.denied(o.response.Result)
+	}
+	return nil
+}
+
+func timedOut() error {
+	return apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
+}

@@ -1,0 +1,301 @@
+package aggregator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/discovery"
+	"github.com/apikeel/kelson/openapi"
+)
+
+// maxDocument bounds what another server can say about itself.
+const maxDocument = 16 << 20
+
+// about is what a backend says about itself. It is never changed, but replaced.
+type about struct {
+	discovery *apidiscovery.APIVersionDiscovery // nil if it could not be had
+	openapi   openapi.Remote
+	tags      tags
+}
+
+// tags are the ETags of what was fetched.
+type tags struct{ discovery, swagger string }
+
+// discovered returns what discovery shows of the backend: stale is shown as long
+// as there is nothing better.
+func (b *backend) discovered(stale *apidiscovery.APIVersionDiscovery) *apidiscovery.APIVersionDiscovery {
+	if a := b.about.Load(); a != nil && a.discovery != nil {
+		return a.discovery
+	}
+	return stale
+}
+
+// documents returns the OpenAPI documents of the backends.
+func (s *Server) documents() *openapi.Remotes {
+	s.merging.Lock()
+	defer s.merging.Unlock()
+	changed := s.changed.Load()
+	if s.described.changed == changed {
+		return s.described.value
+	}
+	var all []openapi.Remote
+	for _, group := range s.groups() {
+		for _, service := range group {
+			if b := s.remote(service); b != nil {
+				if a := b.about.Load(); a != nil && (a.openapi.Address != "" || a.openapi.V2 != nil) {
+					all = append(all, a.openapi)
+				}
+			}
+		}
+	}
+	next := described{changed: changed}
+	switch before := s.described.value; {
+	case len(all) == 0:
+	case before != nil && sameDocuments(before.Documents, all):
+		next.value = before
+	default:
+		next.value = &openapi.Remotes{Documents: all}
+	}
+	s.described = next
+	return next.value
+}
+
+// described is what OpenAPI was last told, and when that was true.
+type described struct {
+	changed int64
+	value   *openapi.Remotes
+}
+
+func sameDocuments(a, b []openapi.Remote) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Name != b[i].Name || a[i].Address != b[i].Address || a[i].V2 != b[i].V2 {
+			return false
+		}
+	}
+	return true
+}
+
+// lost says that nothing is known about the backend any longer.
+func (b *backend) lost() {
+	if b.about.Swap(nil) != nil {
+		b.server.changed.Add(1)
+	}
+}
+
+// fetchFirst asks the backend for its resources.
+func (b *backend) fetchFirst(ctx context.Context) {
+	b.learn(func(a *about) {
+		if err := b.fetchDiscovery(ctx, a); err != nil {
+			a.discovery, a.tags.discovery = nil, ""
+			b.server.Logger.Warn("discovery of an APIService cannot be read", "name", b.name, "error", err)
+		}
+	})
+}
+
+// fetchDocuments asks for OpenAPI. What the backend does not tell now is kept as
+// long as it answers otherwise.
+func (b *backend) fetchDocuments(ctx context.Context) {
+	b.learn(func(a *about) {
+		if err := b.fetchIndex(ctx, a); err != nil {
+			b.server.Logger.Debug("OpenAPI of an APIService cannot be read", "name", b.name, "version", 3, "error", err)
+		}
+		if err := b.fetchSwagger(ctx, a); err != nil {
+			b.server.Logger.Debug("OpenAPI of an APIService cannot be read", "name", b.name, "version", 2, "error", err)
+		}
+	})
+}
+
+// learn replaces what is known, and tells if it is something new.
+func (b *backend) learn(change func(*about)) {
+	old := b.about.Load()
+	if old == nil {
+		old = &about{}
+	}
+	next := *old
+	change(&next)
+	b.about.Store(&next)
+	if !reflect.DeepEqual(old.discovery, next.discovery) || !sameDocuments([]openapi.Remote{old.openapi}, []openapi.Remote{next.openapi}) {
+		b.server.changed.Add(1)
+	}
+}
+
+// errUnchanged is the answer to a request for something that is there.
+var errUnchanged = errors.New("not modified")
+
+// read fetches a document of a bounded size.
+func (b *backend) read(ctx context.Context, path, accept, tag string) (data []byte, header http.Header, err error) {
+	target, err := b.resolve(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	address := url.URL{Scheme: target.Scheme, Host: target.Host, Path: path}
+	ask := http.Header{"Accept": {accept}}
+	if tag != "" {
+		ask.Set("If-None-Match", tag)
+	}
+	resp, err := b.get(ctx, &address, ask)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusNotModified && tag != "":
+		return nil, resp.Header, errUnchanged
+	case resp.StatusCode != http.StatusOK:
+		return nil, nil, fmt.Errorf("%s: status %d", path, resp.StatusCode)
+	}
+	data, err = io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
+	if err == nil && len(data) > maxDocument {
+		err = fmt.Errorf("%s: longer than %d bytes", path, maxDocument)
+	}
+	return data, resp.Header, err
+}
+
+const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// fetchDiscovery reads the resources of the version: of the whole document, or
+// from servers that have none, of its page.
+func (b *backend) fetchDiscovery(ctx context.Context, into *about) error {
+	data, header, err := b.read(ctx, "/apis", acceptAggregated+",application/json", into.tags.discovery)
+	if errors.Is(err, errUnchanged) && into.discovery != nil {
+		return nil
+	}
+	if err == nil && isAggregated(header.Get("Content-Type")) {
+		var list apidiscovery.APIGroupDiscoveryList
+		if err := json.Unmarshal(data, &list); err != nil {
+			return fmt.Errorf("/apis: %w", err)
+		}
+		into.discovery, into.tags.discovery = b.pick(&list), header.Get("Etag")
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	path := "/apis/" + b.gv.String()
+	if b.gv.Group == "" {
+		path = "/api/" + b.gv.Version
+	}
+	if data, _, err = b.read(ctx, path, "application/json", ""); err != nil {
+		return err
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(data, &list); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if list.GroupVersion != "" && list.GroupVersion != b.gv.String() {
+		return fmt.Errorf("%s: the answer is about %q", path, list.GroupVersion)
+	}
+	into.tags.discovery = ""
+	into.discovery = &apidiscovery.APIVersionDiscovery{
+		Version: b.gv.Version, Resources: discovery.Resources(list.APIResources), Freshness: apidiscovery.DiscoveryFreshnessCurrent,
+	}
+	return nil
+}
+
+func isAggregated(contentType string) bool {
+	_, params, err := mime.ParseMediaType(contentType)
+	return err == nil && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" && params["as"] == "APIGroupDiscoveryList"
+}
+
+// pick returns what a document has of the version. A server that does not
+// mention it has no resources there.
+func (b *backend) pick(list *apidiscovery.APIGroupDiscoveryList) *apidiscovery.APIVersionDiscovery {
+	picked := &apidiscovery.APIVersionDiscovery{Version: b.gv.Version}
+	for _, group := range list.Items {
+		for _, v := range group.Versions {
+			if group.Name == b.gv.Group && v.Version == b.gv.Version {
+				picked = v.DeepCopy()
+			}
+		}
+	}
+	picked.Freshness = apidiscovery.DiscoveryFreshnessCurrent
+	for i := range picked.Resources {
+		r := &picked.Resources[i]
+		if r.ResponseKind == nil { // some clients do not expect that
+			r.ResponseKind = &metav1.GroupVersionKind{}
+		}
+		for j := range r.Subresources {
+			if r.Subresources[j].ResponseKind == nil {
+				r.Subresources[j].ResponseKind = &metav1.GroupVersionKind{}
+			}
+		}
+	}
+	return picked
+}
+
+func (b *backend) documentName() string {
+	if b.gv.Group == "" {
+		return "api/" + b.gv.Version
+	}
+	return "apis/" + b.gv.String()
+}
+
+// fetchIndex reads where the document of version 3 is.
+func (b *backend) fetchIndex(ctx context.Context, into *about) error {
+	data, _, err := b.read(ctx, "/openapi/v3", "application/json", "")
+	if err != nil {
+		return err
+	}
+	var index struct {
+		Paths map[string]struct{ ServerRelativeURL string }
+	}
+	if err := json.Unmarshal(data, &index); err != nil {
+		return fmt.Errorf("/openapi/v3: %w", err)
+	}
+	name := b.documentName()
+	address := index.Paths[name].ServerRelativeURL
+	if at, err := url.Parse(address); err != nil || at.Host != "" || at.Scheme != "" || at.Path != "/openapi/v3/"+name {
+		return fmt.Errorf("/openapi/v3: %q is no address of %s", address, name)
+	}
+	into.openapi.Name, into.openapi.Address, into.openapi.Serve = name, address, b.serveDocument
+	return nil
+}
+
+// serveDocument passes a request for the document of version 3 on.
+func (b *backend) serveDocument(w http.ResponseWriter, r *http.Request) {
+	a := b.about.Load()
+	if a == nil {
+		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+		return
+	}
+	// For a hash of long ago the other server would redirect, which is not passed
+	// on: such a client gets the document of now.
+	if hash := r.URL.Query().Get("hash"); hash != "" && !strings.Contains(a.openapi.Address, url.QueryEscape(hash)) {
+		r = r.Clone(r.Context())
+		r.URL.RawQuery = ""
+	}
+	b.proxy(w, r)
+}
+
+// fetchSwagger reads the part of the document of version 2 that is about the
+// version.
+func (b *backend) fetchSwagger(ctx context.Context, into *about) error {
+	data, header, err := b.read(ctx, "/openapi/v2", "application/json", into.tags.swagger)
+	if errors.Is(err, errUnchanged) && into.openapi.V2 != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	part, err := openapi.ReadSwagger(data, "/"+b.documentName())
+	if err != nil {
+		return err
+	}
+	into.openapi.Name = b.documentName()
+	into.openapi.V2, into.tags.swagger = part, header.Get("Etag")
+	return nil
+}

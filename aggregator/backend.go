@@ -1,0 +1,312 @@
+package aggregator
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/transport"
+	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/apikeel/kelson/authz"
+)
+
+// How often backends are looked at, and for how long.
+const (
+	checkPeriod  = 30 * time.Second // of one that is available
+	checkTimeout = 5 * time.Second
+	checkTries   = 5
+	// retryDelay is the first pause after a failure; it doubles up to
+	// maxRetryDelay.
+	retryDelay    = 100 * time.Millisecond
+	maxRetryDelay = 5 * time.Second
+	// idleDelay is how long nobody looks at the network when nobody needs it.
+	idleDelay = time.Second
+)
+
+// A backend is the server of a remote APIService. It belongs to one
+// specification: with another it is another backend.
+type backend struct {
+	server  *Server
+	name    string
+	uid     types.UID
+	spec    apiregistration.APIServiceSpec
+	gv      schema.GroupVersion
+	watched bool // guarded by the mutex of the server
+
+	transport *http.Transport
+	broken    error // why there is no transport
+	// available is what the stored condition says.
+	available atomic.Bool
+	// said is the condition that was written last.
+	said   atomic.Pointer[apiregistration.APIServiceCondition]
+	target atomic.Pointer[[]*url.URL] // nil when it has to be found out
+	about  atomic.Pointer[about]      // nil until something was fetched
+
+	kick    chan struct{} // look again
+	stopped chan struct{}
+}
+
+func (s *Server) newBackend(service *apiregistration.APIService) *backend {
+	b := &backend{
+		server: s, name: service.Name, uid: service.UID, spec: *service.Spec.DeepCopy(),
+		gv:   schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version},
+		kick: make(chan struct{}, 1), stopped: make(chan struct{}),
+	}
+	ref := b.spec.Service
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: ref.Name + "." + ref.Namespace + ".svc",
+		InsecureSkipVerify: b.spec.InsecureSkipTLSVerify, // it is asked for, by name
+	}
+	if len(b.spec.CABundle) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(b.spec.CABundle) {
+			b.broken = errors.New("unable to load root certificates: unable to parse bytes as PEM block")
+		}
+	}
+	if s.Certificate != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return s.Certificate() }
+	}
+	b.transport = &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:     config,
+		TLSHandshakeTimeout: 10 * time.Second,
+		ForceAttemptHTTP2:   true,
+		// A connection that is dead, though nobody has closed it, is found out.
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		MaxIdleConnsPerHost: 25,
+		IdleConnTimeout:     90 * time.Second,
+		DisableCompression:  true, // bodies pass as they are
+	}
+	return b
+}
+
+// see takes over what is stored about the backend.
+func (b *backend) see(service *apiregistration.APIService) {
+	now := condition(&service.Status)
+	b.available.Store(now != nil && now.Status == apiregistration.ConditionTrue)
+	if said := b.said.Load(); said != nil && (now == nil || now.Status != said.Status || now.Reason != said.Reason) {
+		b.again()
+	}
+}
+
+func (b *backend) again() {
+	select {
+	case b.kick <- struct{}{}:
+	default:
+	}
+}
+
+// concerns reports whether a change may be about the address of the backend.
+func (b *backend) concerns(c authz.Change) bool {
+	name := c.Object.GetName()
+	if slice, ok := c.Object.(*discoveryv1.EndpointSlice); ok {
+		name = slice.Labels[discoveryv1.LabelServiceName]
+	}
+	return name == b.spec.Service.Name && c.Object.GetNamespace() == b.spec.Service.Namespace
+}
+
+// moved forgets the address.
+func (b *backend) moved() {
+	b.target.Store(nil)
+	b.again()
+}
+
+func (b *backend) stop() {
+	close(b.stopped)
+	b.transport.CloseIdleConnections()
+}
+
+// run looks at the backend until it is stopped.
+func (b *backend) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-b.stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for delay := retryDelay; ctx.Err() == nil; {
+		c := b.check(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if c.Status == apiregistration.ConditionTrue {
+			delay = checkPeriod
+			b.fetchFirst(ctx) // so that discovery has what is said to be available
+		} else {
+			b.lost()
+		}
+		b.said.Store(&c)
+		if err := b.server.setCondition(ctx, b.name, c); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			b.server.Logger.Warn("the condition of an APIService could not be written", "name", b.name, "error", err)
+			delay = min(delay, time.Second)
+		}
+		if c.Status == apiregistration.ConditionTrue {
+			b.fetchDocuments(ctx)
+		}
+		pause(ctx, b.kick, delay)
+		if c.Status == apiregistration.ConditionTrue {
+			delay = retryDelay
+		} else {
+			delay = min(2*delay, maxRetryDelay)
+		}
+	}
+}
+
+// pause waits, but not longer than until something comes.
+func pause(ctx context.Context, kick <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-kick:
+	case <-t.C:
+	}
+}
+
+// check finds out whether the backend can serve requests.
+func (b *backend) check(ctx context.Context) apiregistration.APIServiceCondition {
+	no := func(status apiregistration.ConditionStatus, reason, format string, args ...any) apiregistration.APIServiceCondition {
+		return apiregistration.APIServiceCondition{
+			Type: apiregistration.Available, Status: status, Reason: reason, Message: fmt.Sprintf(format, args...),
+		}
+	}
+	if reason, message := b.checkService(ctx); reason != "" {
+		status := apiregistration.ConditionFalse
+		if reason == "ServiceAccessError" || reason == "EndpointsAccessError" {
+			status = apiregistration.ConditionUnknown
+		}
+		return no(status, reason, "%s", message)
+	}
+	results := make(chan error, checkTries)
+	tries := func(n int) {
+		for range n {
+			go func() { results <- b.try(ctx) }()
+		}
+	}
+	tries(1)
+	err := <-results
+	// One failure does not make a backend that was well a dead one.
+	if said := b.said.Load(); err != nil && ctx.Err() == nil && (said == nil || said.Status == apiregistration.ConditionTrue) {
+		tries(checkTries - 1)
+		for range checkTries - 1 {
+			if err = <-results; err == nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		b.transport.CloseIdleConnections()
+		return no(apiregistration.ConditionFalse, "FailedDiscoveryCheck", "%v", err)
+	}
+	return no(apiregistration.ConditionTrue, "Passed", "all checks passed")
+}
+
+// checkService looks for the service and its endpoints. It returns why there is
+// nobody to ask.
+func (b *backend) checkService(ctx context.Context) (reason, message string) {
+	ref := b.spec.Service
+	if b.server.Resolve != nil {
+		return "", "" // it knows of services that are not objects
+	}
+	service, err := b.service(ctx)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "ServiceNotFound", fmt.Sprintf("service/%s in %q is not present", ref.Name, ref.Namespace)
+	case err != nil:
+		return "ServiceAccessError", fmt.Sprintf("service/%s in %q cannot be checked due to: %v", ref.Name, ref.Namespace, err)
+	case service.Spec.Type != corev1.ServiceTypeClusterIP:
+		return "", ""
+	}
+	port := findPort(service, servicePort(ref))
+	if port == nil {
+		return "ServicePortError", fmt.Sprintf("service/%s in %q is not listening on port %d", ref.Name, ref.Namespace, servicePort(ref))
+	}
+	slices, err := b.endpoints(ctx)
+	switch {
+	case err != nil:
+		return "EndpointsAccessError", fmt.Sprintf("service/%s in %q cannot be checked due to: %v", ref.Name, ref.Namespace, err)
+	case len(slices) == 0:
+		return "EndpointsNotFound", fmt.Sprintf("cannot find endpointslices for service/%s in %q", ref.Name, ref.Namespace)
+	case len(readyHosts(slices, port.Name)) == 0:
+		return "MissingEndpoints", fmt.Sprintf("endpointslices for service/%s in %q have no addresses with port name %q", ref.Name, ref.Namespace, port.Name)
+	}
+	return "", ""
+}
+
+// try asks for something that every API server has.
+func (b *backend) try(ctx context.Context) error {
+	path := "/apis/" + b.gv.String()
+	if b.gv.Group == "" {
+		path = "/api/" + b.gv.Version
+	}
+	if b.broken != nil {
+		return b.broken
+	}
+	target, err := b.resolve(ctx)
+	if err != nil {
+		return err
+	}
+	address := *target
+	address.Path = path
+	resp, err := b.get(ctx, &address, nil)
+	if err != nil {
+		return fmt.Errorf("failing or missing response from %v: %w", &address, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < http.StatusOK || resp.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("failing or missing response from %v: bad status from %v: %d", &address, &address, resp.StatusCode)
+	}
+	return nil
+}
+
+// get sends a request of the server itself. Its answer has to come in time, and
+// is not followed anywhere else.
+func (b *backend) get(ctx context.Context, address *url.URL, header http.Header) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	transport.SetAuthProxyHeaders(req, "system:kube-aggregator", "", []string{authz.Masters}, nil)
+	client := &http.Client{Transport: b.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &cancelling{resp.Body, cancel}
+	return resp, nil
+}
+
+// cancelling ends the request with its body.
+type cancelling struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (c *cancelling) Close() error {
+	defer c.cancel()
+	return c.ReadCloser.Close()
+}

@@ -1,0 +1,234 @@
+package aggregator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// automanaged is the label of APIServices that the server makes itself: those of
+// built-in groups when it starts, those of custom resources always. Without the
+// label an APIService is somebody else's, and stays as it is.
+const (
+	automanaged = "kube-aggregator.kubernetes.io/automanaged"
+	always      = "true"
+	onStart     = "onstart"
+)
+
+// priority orders groups and versions.
+type priority struct{ group, version int32 }
+
+// customPriority is that of custom resources.
+func customPriority() priority { return priority{1000, 100} }
+
+// builtinPriority returns the priority of a version of a group that is part of
+// Kubernetes.
+func builtinPriority(gv schema.GroupVersion) (priority, bool) {
+	groups := map[string]int32{
+		"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
+		"autoscaling": 17500, "batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100,
+		"rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700,
+		"admissionregistration.k8s.io": 16700, "scheduling.k8s.io": 16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300,
+		"discovery.k8s.io": 16200, "resource.k8s.io": 16200, "flowcontrol.apiserver.k8s.io": 16100,
+		"internal.apiserver.k8s.io": 16000, "storagemigration.k8s.io": 15800, "lifecycle.k8s.io": 15700,
+	}
+	group, ok := groups[gv.Group]
+	if !ok {
+		return priority{}, false
+	}
+	special := map[schema.GroupVersion]int32{
+		{Version: "v1"}: 1,
+		{Group: "events.k8s.io", Version: "v1beta1"}: 5,
+		{Group: "autoscaling", Version: "v2"}:        30, {Group: "autoscaling", Version: "v2beta2"}: 1, {Group: "autoscaling", Version: "v2beta1"}: 9,
+		{Group: "admissionregistration.k8s.io", Version: "v1beta1"}: 12, {Group: "admissionregistration.k8s.io", Version: "v1alpha1"}: 9,
+		{Group: "coordination.k8s.io", Version: "v1beta1"}: 13, {Group: "coordination.k8s.io", Version: "v1alpha2"}: 12,
+		{Group: "discovery.k8s.io", Version: "v1beta1"}:        12,
+		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}: 21, {Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta3"}: 18,
+		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta2"}: 15, {Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta1"}: 12,
+		{Group: "internal.apiserver.k8s.io", Version: "v1alpha1"}: 9,
+		{Group: "scheduling.k8s.io", Version: "v1alpha3"}:         3,
+		{Group: "resource.k8s.io", Version: "v1"}:                 21, {Group: "resource.k8s.io", Version: "v1beta2"}: 15,
+	}
+	if version, ok := special[gv]; ok {
+		return priority{group, version}, true
+	}
+	usual := map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1, "v1alpha3": 1}
+	version, ok := usual[gv.Version]
+	return priority{group, version}, ok
+}
+
+// wantedServices returns the APIServices of what a catalog serves.
+func wantedServices(catalog *resource.Catalog) []*apiregistration.APIService {
+	var wanted []*apiregistration.APIService
+	for _, g := range catalog.Groups() {
+		if g.Name == Group {
+			continue
+		}
+		for i := range g.Versions {
+			gv := schema.GroupVersion{Group: g.Name, Version: g.Versions[i].Name}
+			p, builtin := builtinPriority(gv)
+			label := onStart
+			if !builtin {
+				p, label = customPriority(), always
+			}
+			wanted = append(wanted, &apiregistration.APIService{
+				TypeMeta:   metav1.TypeMeta{APIVersion: Group + "/v1", Kind: "APIService"},
+				ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: map[string]string{automanaged: label}},
+				Spec:       apiregistration.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: p.group, VersionPriority: p.version},
+			})
+		}
+	}
+	return wanted
+}
+
+// Register makes the APIServices of everything that is served at the start, and
+// removes those that are left over.
+func (s *Server) Register(ctx context.Context) error {
+	if err := s.Settled(ctx); err != nil {
+		return err
+	}
+	if err := s.register(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.started = true
+	s.mu.Unlock()
+	s.changed.Add(1)
+	return nil
+}
+
+// registerWorkers is how many APIServices are written at a time: the store makes
+// few commits of them.
+const registerWorkers = 64
+
+// register brings the APIServices that are managed here up to date.
+func (s *Server) register(ctx context.Context) error {
+	s.sync(ctx)
+	catalog := s.Catalog()
+	var writes []func() error
+	add := func(f func() error) { writes = append(writes, f) }
+	s.mu.Lock()
+	started := s.started
+	served := map[string]bool{}
+	for _, wanted := range wantedServices(catalog) {
+		served[wanted.Name] = true
+		current, onlyAtStart := s.services[wanted.Name], wanted.Labels[automanaged] == onStart
+		switch {
+		case onlyAtStart && started:
+		case current == nil:
+			add(func() error { return s.call(ctx, http.MethodPost, "", wanted, nil) })
+		case current.Labels[automanaged] != "" && !equality.Semantic.DeepEqual(current.Spec, wanted.Spec):
+			add(func() error {
+				return s.update(ctx, wanted.Name, "", func(now *apiregistration.APIService) { now.Spec = wanted.Spec })
+			})
+		}
+	}
+	for name, current := range s.services {
+		label := current.Labels[automanaged]
+		switch {
+		case !served[name] && (label == always || label == onStart && !started):
+			options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &current.UID}}
+			add(func() error { return s.call(ctx, http.MethodDelete, "/"+name, options, nil) })
+		case current.Spec.Service == nil && !isAvailable(current):
+			add(func() error { return s.setCondition(ctx, name, localCondition()) })
+		}
+	}
+	s.mu.Unlock()
+	return inParallel(writes)
+}
+
+// inParallel runs writes, several at a time. What others were faster with is
+// done.
+func inParallel(writes []func() error) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(writes))
+	slots := make(chan struct{}, registerWorkers)
+	for i, write := range writes {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if err := write(); !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				errs[i] = err
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// setCondition writes the condition of an APIService, if it is another.
+func (s *Server) setCondition(ctx context.Context, name string, c apiregistration.APIServiceCondition) error {
+	return s.update(ctx, name, "/status", func(service *apiregistration.APIService) { setCondition(&service.Status, c) })
+}
+
+// maxConflicts is how often an update is tried against others.
+const maxConflicts = 5
+
+func (s *Server) update(ctx context.Context, name, subresource string, change func(*apiregistration.APIService)) (err error) {
+	for range maxConflicts {
+		var now apiregistration.APIService
+		if err = s.call(ctx, http.MethodGet, "/"+name, nil, &now); err != nil {
+			return err
+		}
+		before := now.DeepCopy()
+		if change(&now); equality.Semantic.DeepEqual(before, &now) {
+			return nil
+		}
+		if err = s.call(ctx, http.MethodPut, "/"+name+subresource, &now, nil); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// maxObject bounds what is read of an answer about an APIService.
+const maxObject = 4 << 20
+
+// call sends a request about APIServices to this server, and decodes the answer.
+func (s *Server) call(ctx context.Context, method, path string, body, into any) error {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://kelson/apis/"+Group+"/v1/"+Resource+path, content)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", "kube-apiserver")
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := s.Client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxObject))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		status := metav1.Status{Code: int32(resp.StatusCode), Message: fmt.Sprintf("%s: %s", resp.Status, answer)}
+		_ = json.Unmarshal(answer, &status)
+		return &apierrors.StatusError{ErrStatus: status}
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(answer, into)
+}

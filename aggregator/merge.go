@@ -1,0 +1,107 @@
+package aggregator
+
+import (
+	"cmp"
+	"slices"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/apikeel/kelson/discovery"
+	"github.com/apikeel/kelson/resource"
+)
+
+// merged is what discovery was last told, and when that was true.
+type merged struct {
+	catalog *resource.Catalog
+	changed int64
+	value   *discovery.Merged
+}
+
+// mergedDiscovery returns all groups: those of APIServices, and those of the
+// catalog that will have one in a moment. It is made again when something has
+// changed and somebody asks.
+func (s *Server) mergedDiscovery(catalog *resource.Catalog) *discovery.Merged {
+	s.merging.Lock()
+	defer s.merging.Unlock()
+	if changed := s.changed.Load(); s.merged.value == nil || s.merged.catalog != catalog || s.merged.changed != changed {
+		s.merged = merged{catalog, changed, s.merge(catalog)}
+	}
+	return s.merged.value
+}
+
+func (s *Server) merge(catalog *resource.Catalog) *discovery.Merged {
+	// The group of APIServices has none itself, and is always first.
+	out := &discovery.Merged{Groups: []discovery.MergedGroup{{Name: Group, Versions: []discovery.MergedVersion{{Name: "v1"}}}}}
+	for _, group := range s.groupsWith(wantedServices(catalog)) {
+		g := discovery.MergedGroup{Name: group[0].Spec.Group}
+		for _, service := range group {
+			v := discovery.MergedVersion{Name: service.Spec.Version}
+			if service.Spec.Service != nil {
+				v.Remote = &apidiscovery.APIVersionDiscovery{Version: v.Name, Freshness: apidiscovery.DiscoveryFreshnessStale}
+				if b := s.remote(service); b != nil {
+					v.Remote = b.discovered(v.Remote)
+				}
+			}
+			g.Versions = append(g.Versions, v)
+		}
+		if g.Name != Group {
+			out.Groups = append(out.Groups, g)
+		}
+	}
+	return out
+}
+
+// remote returns the backend of an APIService, nil if it is local.
+func (s *Server) remote(service *apiregistration.APIService) *backend {
+	return (*s.remotes.Load())[schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version}]
+}
+
+func (s *Server) groups() [][]*apiregistration.APIService { return s.groupsWith(nil) }
+
+// groupsWith returns the APIServices by group, with those that will be there in
+// a moment.
+func (s *Server) groupsWith(expected []*apiregistration.APIService) [][]*apiregistration.APIService {
+	s.mu.Lock()
+	services := make([]*apiregistration.APIService, 0, len(s.services))
+	for _, service := range s.services {
+		services = append(services, service)
+	}
+	for _, wanted := range expected {
+		// One of a built-in group that somebody has deleted stays away until the
+		// next start.
+		if s.services[wanted.Name] == nil && (!s.started || wanted.Labels[automanaged] == always) {
+			services = append(services, wanted)
+		}
+	}
+	s.mu.Unlock()
+	return byGroup(services)
+}
+
+// byGroup returns services by group, the groups in the order of their highest
+// priorities and the preferred version of each first.
+func byGroup(services []*apiregistration.APIService) [][]*apiregistration.APIService {
+	slices.SortFunc(services, compareServices)
+	var groups [][]*apiregistration.APIService
+	index := map[string]int{}
+	for _, service := range services {
+		i, ok := index[service.Spec.Group]
+		if !ok {
+			i = len(groups)
+			index[service.Spec.Group] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], service)
+	}
+	for _, group := range groups {
+		slices.SortFunc(group, func(a, b *apiregistration.APIService) int {
+			if c := cmp.Compare(b.Spec.VersionPriority, a.Spec.VersionPriority); c != 0 {
+				return c
+			}
+			return version.CompareKubeAwareVersionStrings(b.Spec.Version, a.Spec.Version)
+		})
+	}
+	return groups
+}

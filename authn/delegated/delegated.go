@@ -1,0 +1,161 @@
+// Package delegated authenticates for a server behind an aggregator: by what the
+// aggregator says in headers, by client certificates, and by tokens that the
+// parent reviews. Whose word and whose certificates count is read from the
+// ConfigMap in which the parent publishes it, and kept fresh.
+package delegated
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/apikeel/kelson/authn"
+	"github.com/apikeel/kelson/request"
+)
+
+const (
+	trust = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+	// refresh is how often the ConfigMap is read.
+	refresh = time.Minute
+)
+
+// Authenticator asks a parent who callers are.
+type Authenticator struct {
+	client *rest.RESTClient
+	log    *slog.Logger
+	stage  atomic.Pointer[authn.Stage]
+	data   map[string]string // that the stage was made of; for Refresh only
+}
+
+// New makes an authenticator, and reads whom to believe for the first time.
+func New(ctx context.Context, parent *rest.Config, log *slog.Logger) (*Authenticator, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	cfg := rest.CopyConfig(parent)
+	cfg.ContentType, cfg.NegotiatedSerializer = runtime.ContentTypeJSON, scheme.Codecs.WithoutConversion()
+	cfg.QPS = -1 // how many requests there are is decided by callers
+	client, err := rest.UnversionedRESTClientFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	a := &Authenticator{client: client, log: log}
+	return a, a.Refresh(ctx)
+}
+
+// Watch keeps what is trusted fresh until ctx ends.
+func (a *Authenticator) Watch(ctx context.Context) {
+	ticker := time.NewTicker(refresh)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := a.Refresh(ctx); err != nil && ctx.Err() == nil {
+				a.log.Warn("whom to trust could not be read again", "error", err)
+			}
+		}
+	}
+}
+
+// Refresh reads whom to believe. It must not be called by several at once.
+func (a *Authenticator) Refresh(ctx context.Context) error {
+	raw, err := a.client.Get().AbsPath(trust).Do(ctx).Raw()
+	if err != nil {
+		return fmt.Errorf("reading whom to trust from the parent: %w", err)
+	}
+	var published corev1.ConfigMap
+	if err := json.Unmarshal(raw, &published); err != nil {
+		return err
+	}
+	if a.stage.Load() != nil && equality.Semantic.DeepEqual(a.data, published.Data) {
+		return nil
+	}
+	stage, err := a.configure(published.Data)
+	if err != nil {
+		return err
+	}
+	a.data = published.Data
+	a.stage.Store(stage)
+	return nil
+}
+
+func (a *Authenticator) configure(data map[string]string) (*authn.Stage, error) {
+	cfg := authn.Config{Log: a.log, Tokens: authn.TokensFunc(a.review)}
+	cfg.X509.CAs = []byte(data["client-ca-file"])
+	header := &cfg.RequestHeader
+	header.CAs = []byte(data["requestheader-client-ca-file"])
+	for key, into := range map[string]*[]string{
+		"allowed-names": &header.AllowedNames, "username-headers": &header.UsernameHeaders, "uid-headers": &header.UIDHeaders,
+		"group-headers": &header.GroupHeaders, "extra-headers-prefix": &header.ExtraHeaderPrefixes,
+	} {
+		if text := data["requestheader-"+key]; text != "" {
+			if err := json.Unmarshal([]byte(text), into); err != nil {
+				return nil, fmt.Errorf("requestheader-%s: %w", key, err)
+			}
+		}
+	}
+	return cfg.New()
+}
+
+// review asks the parent whose a token is.
+func (a *Authenticator) review(ctx context.Context, token string, audiences []string) (*authn.Identity, error) {
+	body, err := json.Marshal(&authenticationv1.TokenReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"},
+		Spec:     authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
+	})
+	if err != nil {
+		return nil, err
+	}
+	raw, err := a.client.Post().AbsPath("/apis/authentication.k8s.io/v1/tokenreviews").
+		SetHeader("Content-Type", runtime.ContentTypeJSON).Body(bytes.NewReader(body)).Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	var review authenticationv1.TokenReview
+	if err := json.Unmarshal(raw, &review); err != nil {
+		return nil, err
+	}
+	if !review.Status.Authenticated {
+		if problem := strings.TrimSpace(review.Status.Error); problem != "" {
+			return nil, fmt.Errorf("the parent does not know the token: %s", problem)
+		}
+		return nil, nil
+	}
+	u := review.Status.User
+	identity := &authn.Identity{User: request.User{Name: u.Username, UID: u.UID, Groups: u.Groups}, Audiences: review.Status.Audiences}
+	for key, values := range u.Extra {
+		if identity.User.Extra == nil {
+			identity.User.Extra = map[string][]string{}
+		}
+		identity.User.Extra[key] = values
+	}
+	return identity, nil
+}
+
+// User says who sends a request: a kelson.Server's Authenticate.
+func (a *Authenticator) User(r *http.Request) (request.User, bool, error) {
+	return a.stage.Load().User(r)
+}
+
+// Strip removes what proved who asks: a kelson.Server's Strip.
+func (a *Authenticator) Strip(h http.Header) { a.stage.Load().Strip(h) }
+
+// ClientCAs are the authorities of certificates that count.
+func (a *Authenticator) ClientCAs() *x509.CertPool { return a.stage.Load().ClientCAs() }

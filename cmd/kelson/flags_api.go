@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/spf13/pflag"
+)
+
+// apiFlags say what is served, and how requests are treated.
+type apiFlags struct {
+	controlplane.Config
+	minRequestTimeout int
+	gates             []string
+}
+
+func (f *apiFlags) bind(fs *pflag.FlagSet) {
+	fs.Var(settings{to: &f.RuntimeConfig, bare: true}, "runtime-config", "`versions` of the API to switch on and off: api/beta=true, apps/v1beta1=true, batch/v1/cronjobs=false; keys are also api/all, api/ga and api/alpha")
+	fs.StringSliceVar(&f.gates, "feature-gates", nil, "`gates` of Kubernetes: Name=true,Other=false")
+	bindOpposite(fs, &f.DenyPrivileged, "allow-privileged", "let pods have privileged containers")
+	fs.DurationVar(&f.EventTTL, "event-ttl", time.Hour, "how long events are kept")
+	fs.DurationVar(&f.RequestTimeout, "request-timeout", time.Minute, "how long a request may take that is not a watch or the like")
+	fs.IntVar(&f.minRequestTimeout, "min-request-timeout", 1800, "`seconds` that a watch lasts at least, and half of what it lasts at most, if its client does not say; 0 is for ever")
+}
+
+func (f *apiFlags) apply(s *setup) error {
+	switch {
+	case f.RequestTimeout < 0:
+		return errors.New("--request-timeout can not be negative value")
+	case f.minRequestTimeout < 0:
+		return errors.New("--min-request-timeout can not be negative value")
+	}
+	c := s.config
+	c.RuntimeConfig, c.DenyPrivileged, c.EventTTL, c.RequestTimeout = f.RuntimeConfig, f.DenyPrivileged, f.EventTTL, f.RequestTimeout
+	if c.MinRequestTimeout = time.Duration(f.minRequestTimeout) * time.Second; c.MinRequestTimeout == 0 {
+		c.MinRequestTimeout = -1 // zero is the default
+	}
+	return checkGates(f.gates, s.log)
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/apikeel/kelson/pki"
+	"github.com/spf13/pflag"
+)
+
+// opposite is a flag for the opposite of what is configured.
+type opposite struct{ of *bool }
+
+func bindOpposite(fs *pflag.FlagSet, of *bool, name, usage string) {
+	fs.VarPF(opposite{of}, name, "", usage).NoOptDefVal = "true"
+}
+
+// Set implements pflag.Value.
+func (o opposite) Set(text string) error {
+	value, err := strconv.ParseBool(text)
+	*o.of = !value
+	return err
+}
+
+// String implements pflag.Value.
+func (o opposite) String() string { return strconv.FormatBool(o.of == nil || !*o.of) }
+
+// Type implements pflag.Value.
+func (opposite) Type() string { return "bool" }
+
+// pairs is a flag that can be given again and again, for a certificate each.
+type pairs struct{ to *[]pki.Pair }
+
+// Set implements pflag.Value.
+func (p pairs) Set(text string) error {
+	var pair pki.Pair
+	if err := pair.Set(text); err != nil {
+		return err
+	}
+	*p.to = append(*p.to, pair)
+	return nil
+}
+
+// String implements pflag.Value.
+func (p pairs) String() string {
+	var all []string
+	if p.to != nil {
+		for _, pair := range *p.to {
+			all = append(all, pair.String())
+		}
+	}
+	return strings.Join(all, ";")
+}
+
+// Type implements pflag.Value.
+func (pairs) Type() string { return (*pki.Pair)(nil).Type() }
+
+// settings is a flag for keys and values, separated by commas, which can be
+// given several times.
+type settings struct {
+	to *map[string]string
+	// bare allows keys without a value.
+	bare bool
+}
+
+// Set implements pflag.Value.
+func (s settings) Set(text string) error {
+	if *s.to == nil {
+		*s.to = map[string]string{}
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		if pair == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok && !s.bare {
+			return errors.New("malformed pair, expect string=string")
+		}
+		(*s.to)[strings.TrimSpace(key)] = strings.TrimSpace(value)
+	}
+	return nil
+}
+
+// String implements pflag.Value.
+func (s settings) String() string {
+	var all []string
+	if s.to != nil {
+		for _, key := range slices.Sorted(maps.Keys(*s.to)) {
+			all = append(all, fmt.Sprintf("%s=%s", key, (*s.to)[key]))
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+// Type implements pflag.Value.
+func (settings) Type() string { return "mapStringString" }

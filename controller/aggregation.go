@@ -1,0 +1,82 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Aggregation gives cluster roles that are made of others the rules of those.
+func Aggregation() Controller {
+	const name = "clusterrole-aggregation-controller"
+	return Controller{Name: name, Alias: "clusterrole-aggregation", Account: name, Start: func(env *Env) Observer {
+		return &aggregation{NewQueue(env, 1, func(ctx context.Context, _ struct{}) error {
+			kind := env.Kind("rbac.authorization.k8s.io/v1", "ClusterRole")
+			if kind == nil {
+				return nil
+			}
+			var roles rbacv1.ClusterRoleList
+			if err := env.List(ctx, kind, "", &roles); err != nil {
+				return err
+			}
+			slices.SortFunc(roles.Items, func(a, b rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
+			var failed error
+			for i := range roles.Items {
+				role := &roles.Items[i]
+				if role.AggregationRule == nil {
+					continue
+				}
+				rules, err := aggregate(role, roles.Items)
+				if err == nil && !equality.Semantic.DeepEqual(rules, role.Rules) {
+					err = ignoreNotFound(env.Apply(ctx, kind, "", role.Name, name, map[string]any{
+						"apiVersion": kind.APIVersion(), "kind": kind.Kind, "metadata": map[string]any{"name": role.Name}, "rules": rules,
+					}))
+				}
+				if err != nil {
+					failed = errors.Join(failed, fmt.Errorf("%s: %w", role.Name, err))
+				}
+			}
+			return failed
+		})}
+	}}
+}
+
+type aggregation struct{ queue *Queue[struct{}] }
+
+// Observe implements Observer.
+func (a *aggregation) Observe(changes []Change) {
+	for i := range changes {
+		if changes[i].Kind.Is(rbacv1.GroupName, "clusterroles") {
+			a.queue.Add(struct{}{})
+		}
+	}
+}
+
+// aggregate returns the rules that a role should have.
+func aggregate(role *rbacv1.ClusterRole, all []rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
+	rules := []rbacv1.PolicyRule{}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			return nil, err
+		}
+		for j := range all {
+			if all[j].Name == role.Name || !selector.Matches(labels.Set(all[j].Labels)) {
+				continue
+			}
+			for _, rule := range all[j].Rules {
+				if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(r, rule) }) {
+					rules = append(rules, rule)
+				}
+			}
+		}
+	}
+	return rules, nil
+}

@@ -1,0 +1,318 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// garbageWorkers is how many objects are looked at, and dependents let go, at a
+// time.
+const garbageWorkers = 16
+
+// GarbageCollector deletes objects whose owners are all gone, finishes
+// deletions in the foreground when no dependent blocks them any more, and lets
+// dependents go where their owner is deleted without them.
+//
+// An object is judged by what the feed has shown of it, and what is done to it
+// carries its resourceVersion: if it has changed since, nothing happens, and
+// the feed brings what it is now. That an owner does not exist is never
+// concluded from the feed's silence: the API is asked, for the object that the
+// reference names, and answers to its uid.
+func GarbageCollector() Controller {
+	return Controller{Name: "garbage-collector-controller", Alias: "garbagecollector", Account: "generic-garbage-collector", Start: func(env *Env) Observer {
+		g := &garbage{Env: env, graph: newGraph()}
+		g.queue = NewQueue(env, garbageWorkers, g.work)
+		return g
+	}}
+}
+
+type garbage struct {
+	*Env
+	graph *graph
+	queue *Queue[types.UID]
+
+	mu       sync.Mutex
+	starting []types.UID // what to look at when the whole state is known
+	synced   bool        // it is
+}
+
+// Observe implements Observer.
+func (g *garbage) Observe(changes []Change) {
+	for i := range changes {
+		g.graph.see(&changes[i], g.check)
+	}
+}
+
+// check puts an object into the queue, when the graph is complete.
+func (g *garbage) check(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.synced {
+		g.queue.Add(uid)
+	} else {
+		g.starting = append(g.starting, uid)
+	}
+}
+
+// Synced implements Starter.
+func (g *garbage) Synced() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.synced = true
+	for _, uid := range g.starting {
+		g.queue.Add(uid)
+	}
+	g.starting = nil
+}
+
+// work does what an object needs.
+func (g *garbage) work(ctx context.Context, uid types.UID) error {
+	n := g.graph.get(uid)
+	if n == nil {
+		return nil
+	}
+	if kind, ok := g.Feed.Served(n.kind.Group, n.kind.Resource); ok && kind != n.kind {
+		now := *n // the version that was served once may be no more
+		now.kind, n = kind, &now
+	}
+	switch {
+	case n.orphaning():
+		return g.release(ctx, n)
+	case n.foreground():
+		return g.finish(ctx, n)
+	case n.Deleting:
+		return nil // it goes, and then its dependents are looked at
+	}
+	return g.judge(ctx, n)
+}
+
+// errOutdated: what was decided by is not what is there. The feed will tell.
+var errOutdated = errors.New("the object has changed")
+
+// outdated tells errors by which the feed will have more to say from others. It
+// returns nil for what is gone.
+func outdated(err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return errOutdated
+	}
+	return err
+}
+
+// The ways in which an owner can be found.
+type standing int
+
+const (
+	solid   standing = iota // it is there to stay
+	waiting                 // it waits for its dependents to go
+	absent                  // it does not exist
+)
+
+// judge deletes an object that has lost its owners, and takes from one that has
+// not the references that lead nowhere.
+func (g *garbage) judge(ctx context.Context, n *node) error {
+	var kept []metav1.OwnerReference
+	waits := false
+	for i := range n.Owners {
+		ref := &n.Owners[i]
+		is, err := g.standing(ctx, n, ref)
+		if errors.Is(err, errImpossible) {
+			return nil // nothing will make it good
+		}
+		if err != nil {
+			return err
+		}
+		switch is {
+		case solid:
+			kept = append(kept, *ref)
+		case waiting:
+			waits = true
+		}
+	}
+	switch {
+	case len(kept) == len(n.Owners):
+		return nil
+	case len(kept) > 0:
+		return outdated(g.setOwners(ctx, n, kept))
+	}
+	policy := metav1.DeletePropagationBackground
+	dependents := g.graph.dependents(n.UID)
+	switch {
+	case waits && len(dependents) > 0:
+		policy = metav1.DeletePropagationForeground
+		if slices.ContainsFunc(dependents, func(d *node) bool { return d.foreground() }) {
+			// The two may wait for each other: this one stops blocking.
+			refs := slices.Clone(n.Owners)
+			for i := range refs {
+				no := false
+				refs[i].BlockOwnerDeletion = &no
+			}
+			if slices.ContainsFunc(n.Owners, func(r metav1.OwnerReference) bool { return blocks(&r) }) {
+				return outdated(g.setOwners(ctx, n, refs))
+			}
+		}
+	case n.Has(metav1.FinalizerOrphanDependents):
+		policy = metav1.DeletePropagationOrphan
+	case n.Has(metav1.FinalizerDeleteDependents):
+		policy = metav1.DeletePropagationForeground
+	}
+	return g.delete(ctx, n, policy)
+}
+
+// delete deletes an object whose references are still those that were judged.
+func (g *garbage) delete(ctx context.Context, n *node, policy metav1.DeletionPropagation) error {
+	revision := strconv.FormatInt(n.revision, 10)
+	opts := &metav1.DeleteOptions{
+		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &revision},
+	}
+	err := g.Delete(ctx, n.kind, n.namespace, n.name, opts)
+	if !apierrors.IsConflict(err) {
+		return outdated(err)
+	}
+	// Others may write to it all the time. What matters is whose it is.
+	now, err := g.Metadata(ctx, n.kind, n.namespace, n.name)
+	if err != nil || now.UID != n.UID {
+		return outdated(err)
+	}
+	if !equality.Semantic.DeepEqual(now.OwnerReferences, n.Owners) {
+		return errOutdated
+	}
+	opts.Preconditions.ResourceVersion = nil
+	return outdated(g.Delete(ctx, n.kind, n.namespace, n.name, opts))
+}
+
+// errImpossible: a reference that nothing can make good, such as that of a
+// cluster's object to one in a namespace. It neither keeps nor dooms an object.
+var errImpossible = errors.New("the reference cannot be resolved")
+
+// standing finds out about the owner that a reference names.
+func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerReference) (standing, error) {
+	kind, ok := g.Feed.Find(ref.APIVersion, ref.Kind)
+	if !ok {
+		// The kind may come back, or have been misspelt: either way nobody knows
+		// that the owner is gone.
+		return solid, fmt.Errorf("no matches for kind %q in version %q", ref.Kind, ref.APIVersion)
+	}
+	if kind.Namespaced && n.namespace == "" {
+		return solid, errImpossible
+	}
+	namespace := n.namespace
+	if !kind.Namespaced {
+		namespace = ""
+	}
+	if is, ok := g.graph.standing(n, ref); ok {
+		return is, nil
+	}
+	owner, err := g.Metadata(ctx, kind, namespace, ref.Name)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && owner.UID != ref.UID:
+		if kind.Namespaced {
+			g.elsewhere(ctx, n, kind, ref)
+		}
+		return absent, nil
+	case err != nil:
+		return solid, err
+	}
+	g.graph.exists(ref.UID, &identity{apiVersion: ref.APIVersion, kind: ref.Kind, namespace: namespace, name: ref.Name})
+	if owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents) {
+		return waiting, nil
+	}
+	return solid, nil
+}
+
+// setOwners replaces the references of an object.
+func (g *garbage) setOwners(ctx context.Context, n *node, owners []metav1.OwnerReference) error {
+	if owners == nil {
+		owners = []metav1.OwnerReference{}
+	}
+	return g.patch(ctx, n, map[string]any{"ownerReferences": owners})
+}
+
+// patch changes the metadata of an object if it is still as it was seen.
+func (g *garbage) patch(ctx context.Context, n *node, metadata map[string]any) error {
+	metadata["uid"], metadata["resourceVersion"] = n.UID, strconv.FormatInt(n.revision, 10)
+	return g.Patch(ctx, n.kind, n.namespace, n.name, types.MergePatchType, map[string]any{"metadata": metadata})
+}
+
+// drop takes a finalizer from an object.
+func (g *garbage) drop(ctx context.Context, n *node, finalizer string) error {
+	left := []string{}
+	for _, f := range n.Finalizers {
+		if f != finalizer {
+			left = append(left, f)
+		}
+	}
+	return outdated(g.patch(ctx, n, map[string]any{"finalizers": left}))
+}
+
+// finish ends a deletion in the foreground when nothing blocks it any more, and
+// else looks at what does.
+func (g *garbage) finish(ctx context.Context, n *node) error {
+	blocked := false
+	for _, dep := range g.graph.dependents(n.UID) {
+		if !blocks(dep.to(n.UID)) {
+			continue
+		}
+		blocked = true
+		if !dep.foreground() {
+			g.queue.Add(dep.UID)
+		}
+	}
+	if blocked {
+		return nil
+	}
+	return g.drop(ctx, n, metav1.FinalizerDeleteDependents)
+}
+
+// release takes the references to an owner from its dependents, and then lets
+// the owner go. A dependent that is made meanwhile is found with an owner that
+// is gone, and goes too: so it is in Kubernetes.
+func (g *garbage) release(ctx context.Context, n *node) error {
+	slots := make(chan struct{}, garbageWorkers)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for _, dep := range g.graph.dependents(n.UID) {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			kept := slices.DeleteFunc(slices.Clone(dep.Owners), func(r metav1.OwnerReference) bool { return r.UID == n.UID })
+			if err := outdated(g.setOwners(ctx, dep, kept)); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = err
+			}
+		})
+	}
+	all.Wait()
+	if failed != nil {
+		return failed
+	}
+	return g.drop(ctx, n, metav1.FinalizerOrphanDependents)
+}
+
+// elsewhere makes an event of a reference to an owner in another namespace. An
+// owner is searched for once.
+func (g *garbage) elsewhere(ctx context.Context, n *node, kind *Kind, ref *metav1.OwnerReference) {
+	if !g.graph.search(ref.UID) {
+		return
+	}
+	items, err := g.ListNamed(ctx, kind, ref.Name)
+	if err != nil || !slices.ContainsFunc(items, func(m metav1.PartialObjectMetadata) bool { return m.UID == ref.UID }) {
+		return
+	}
+	g.warn(ctx, "garbage-collector-controller", n.kind, n.namespace, n.name, n.UID, "OwnerRefInvalidNamespace", fmt.Sprintf(
+		"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+		ref.APIVersion, ref.Kind, n.namespace, ref.Name, ref.UID, n.namespace))
+}

@@ -1,0 +1,171 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Bounds of the wait after an error.
+const (
+	firstRetry = 5 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Queue does work by keys. A key that is added several times before its turn is
+// worked on once; one that is added while it is worked on has another turn. Of
+// one key there is never more than one turn at a time. A queue has goroutines
+// only while there is something to do.
+type Queue[K comparable] struct {
+	ctx     context.Context
+	work    func(ctx context.Context, key K) error
+	log     *slog.Logger
+	running *group
+
+	mu      sync.Mutex
+	workers int // that may still be started
+	order   []K
+	waiting map[K]bool
+	active  map[K]bool // true: it was added meanwhile
+	failed  map[K]int
+	timers  map[K]*time.Timer
+	idle    chan struct{} // closed when there is nothing to do, nil unless somebody waits
+}
+
+// NewQueue returns a queue of which at most workers keys are worked on at a
+// time, until the controller ends.
+func NewQueue[K comparable](env *Env, workers int, work func(ctx context.Context, key K) error) *Queue[K] {
+	q := &Queue[K]{
+		ctx: env.ctx, work: work, log: env.Log, running: env.running, workers: workers,
+		waiting: map[K]bool{}, active: map[K]bool{}, failed: map[K]int{}, timers: map[K]*time.Timer{},
+	}
+	env.settle(q.settled)
+	context.AfterFunc(env.ctx, q.stop)
+	return q
+}
+
+// Add puts a key into the queue.
+func (q *Queue[K]) Add(key K) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.add(key)
+}
+
+func (q *Queue[K]) add(key K) {
+	if q.ctx.Err() != nil || q.waiting[key] {
+		return
+	}
+	if t := q.timers[key]; t != nil {
+		t.Stop()
+		delete(q.timers, key)
+	}
+	if _, busy := q.active[key]; busy {
+		q.active[key] = true
+		return
+	}
+	q.waiting[key] = true
+	q.order = append(q.order, key)
+	if q.workers > 0 {
+		q.workers--
+		q.running.Go(q.run)
+	}
+}
+
+// AddAfter puts a key into the queue after a time, unless it comes there
+// earlier.
+func (q *Queue[K]) AddAfter(key K, wait time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.later(key, wait)
+}
+
+func (q *Queue[K]) later(key K, wait time.Duration) {
+	if q.ctx.Err() != nil || q.waiting[key] {
+		return
+	}
+	if t := q.timers[key]; t != nil {
+		t.Stop()
+	}
+	var t *time.Timer
+	t = time.AfterFunc(wait, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.timers[key] == t {
+			delete(q.timers, key)
+			q.add(key)
+		}
+	})
+	q.timers[key] = t
+}
+
+// run works until nothing is left.
+func (q *Queue[K]) run() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.order) > 0 && q.ctx.Err() == nil {
+		key := q.order[0]
+		q.order = q.order[1:]
+		delete(q.waiting, key)
+		q.active[key] = false
+		q.mu.Unlock()
+		err := q.work(q.ctx, key)
+		q.mu.Lock()
+		again := q.active[key]
+		delete(q.active, key)
+		switch {
+		case err == nil:
+			delete(q.failed, key)
+		case q.ctx.Err() == nil:
+			n := q.failed[key]
+			q.failed[key] = n + 1
+			wait := lastRetry
+			if n < 13 {
+				wait = min(wait, firstRetry<<n)
+			}
+			q.log.Debug("will be tried again", "key", key, "wait", wait, "error", err)
+			if !again {
+				q.later(key, wait)
+			}
+		}
+		if again {
+			q.add(key)
+		}
+	}
+	q.workers++
+	if q.idle != nil && len(q.order) == 0 && len(q.active) == 0 {
+		close(q.idle)
+		q.idle = nil
+	}
+}
+
+// settled waits until there is nothing to do at once.
+func (q *Queue[K]) settled(ctx context.Context) {
+	q.mu.Lock()
+	if len(q.order) == 0 && len(q.active) == 0 {
+		q.mu.Unlock()
+		return
+	}
+	if q.idle == nil {
+		q.idle = make(chan struct{})
+	}
+	idle := q.idle
+	q.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
+
+func (q *Queue[K]) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, t := range q.timers {
+		t.Stop()
+		delete(q.timers, key)
+	}
+	if q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
+}

@@ -1,0 +1,247 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/admission/plugin"
+	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/rest"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
+)
+
+// statusManager owns the fields that admission writes. Clients know the server
+// by this name.
+const statusManager = "kube-apiserver"
+
+// admission puts the plugins into the way of writes.
+func (a *assembly) admission() (err error) {
+	objects := newSeen(a.resources, a.backend, a.owners)
+	a.resources.Admission, err = plugin.New(a.Admission, plugin.Deps{
+		Objects:   objects,
+		Authorize: a.may,
+		Kinds:     a.kinds,
+		Plugins:   append(a.policies(objects), a.Plugins...),
+		Log:       a.Logger,
+	})
+	return err
+}
+
+// may implements plugin.Authorize.
+func (a *assembly) may(ctx context.Context, user *request.User, what request.Info) (bool, string, error) {
+	decision, reason, err := a.authz.Authorize(ctx, &authz.Attributes{
+		User: user, Verb: what.Verb, IsResource: what.IsResource, Path: what.Path,
+		Group: what.Group, Version: what.Version, Namespace: what.Namespace,
+		Resource: what.Resource, Subresource: what.Subresource, Name: what.Name,
+	})
+	return decision == authz.Allow, reason, err
+}
+
+// kinds returns how a kind is served.
+func (a *assembly) kinds(kind schema.GroupVersionKind) []*resource.Served {
+	if served, ok := a.catalogs.get().LookupKind(kind); ok {
+		return []*resource.Served{served}
+	}
+	return nil
+}
+
+// seen is the objects as plugins see them: from memory, with everything that
+// this server has acknowledged. Decoded objects are kept, since plugins read the
+// same few for every write.
+type seen struct {
+	rest   *rest.Handler
+	acks   *acks
+	owners *owners
+
+	resources sync.Map // schema.GroupResource → *seenResource
+}
+
+// seenResource is the objects of one resource.
+type seenResource struct {
+	def     *resource.Definition
+	objects *store.Resource
+	written *written
+	upTo    atomic.Int64 // which writes are in memory
+
+	mu      sync.RWMutex
+	decoded map[string]decoded // by key
+}
+
+type decoded struct {
+	revision int64
+	obj      resource.Object
+}
+
+// maxDecoded bounds the objects of a resource that are kept.
+const maxDecoded = 10_000
+
+func newSeen(resources *rest.Handler, acks *acks, owners *owners) *seen {
+	return &seen{rest: resources, acks: acks, owners: owners}
+}
+
+// resource returns the objects of a resource.
+func (s *seen) resource(group, name string) (*seenResource, error) {
+	key := schema.GroupResource{Group: group, Resource: name}
+	def, ok := s.rest.Catalog().Definition(group, name)
+	if !ok {
+		return nil, fmt.Errorf("%w: resource %s of group %q", storage.ErrNotFound, name, group)
+	}
+	if known, ok := s.resources.Load(key); ok && known.(*seenResource).def == def {
+		return known.(*seenResource), nil
+	}
+	r := &seenResource{def: def, objects: s.rest.Store.Resource(def, storedCodec{def}), decoded: map[string]decoded{}}
+	r.written = &written{prefixes: []string{r.objects.Key("", "")}}
+	// Writes are noted from here on; what was written before is waited for once.
+	r.upTo.Store(-1)
+	s.acks.note(r.written)
+	if known, loaded := s.resources.LoadOrStore(key, r); loaded {
+		if old := known.(*seenResource); old.def == def {
+			return old, nil
+		}
+		s.resources.Store(key, r)
+	}
+	return r, nil
+}
+
+// current waits until memory has what this server has acknowledged.
+func (r *seenResource) current(ctx context.Context, s *store.Store) error {
+	newest, upTo := r.written.newest.Load(), r.upTo.Load()
+	if upTo >= newest {
+		return nil
+	}
+	if upTo < 0 {
+		if _, err := r.objects.Snapshot(ctx, store.Read{}); err != nil {
+			return err
+		}
+	} else if err := s.WaitFor(ctx, newest); err != nil {
+		return err
+	}
+	for upTo < newest && !r.upTo.CompareAndSwap(upTo, newest) {
+		upTo = r.upTo.Load()
+	}
+	return nil
+}
+
+// decode returns the object of a record, which must not be changed.
+func (r *seenResource) decode(rec *store.Record) (resource.Object, error) {
+	r.mu.RLock()
+	known := r.decoded[rec.Key]
+	r.mu.RUnlock()
+	if known.revision == rec.Revision {
+		return known.obj, nil
+	}
+	obj, err := r.objects.Decode(rec)
+	if err != nil {
+		return nil, err
+	}
+	obj.SetResourceVersion(strconv.FormatInt(rec.Revision, 10))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.decoded) >= maxDecoded {
+		clear(r.decoded) // what is gone goes this way too
+	}
+	r.decoded[rec.Key] = decoded{rec.Revision, obj}
+	return obj, nil
+}
+
+// Get implements admission.Objects.
+func (s *seen) Get(ctx context.Context, group, name, namespace, key string) (resource.Object, error) {
+	return s.get(ctx, group, name, namespace, key, store.Read{Any: true})
+}
+
+// GetNewest implements admission.Objects.
+func (s *seen) GetNewest(ctx context.Context, group, name, namespace, key string) (resource.Object, error) {
+	return s.get(ctx, group, name, namespace, key, store.Read{})
+}
+
+func (s *seen) get(ctx context.Context, group, name, namespace, key string, read store.Read) (resource.Object, error) {
+	r, err := s.resource(group, name)
+	if err == nil && read.Any {
+		err = r.current(ctx, s.rest.Store)
+	}
+	var rec *store.Record
+	if err == nil {
+		rec, err = r.objects.Get(ctx, r.objects.Key(namespace, key), read)
+	}
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: name}, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.decode(rec)
+}
+
+// List implements admission.Objects.
+func (s *seen) List(ctx context.Context, group, name, namespace string) ([]resource.Object, error) {
+	r, err := s.resource(group, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.current(ctx, s.rest.Store); err != nil {
+		return nil, err
+	}
+	snapshot, err := r.objects.Snapshot(ctx, store.Read{Any: true})
+	if err != nil || snapshot.Len() == 0 {
+		return nil, err
+	}
+	var objs []resource.Object
+	snapshot.Range(r.objects.Key(namespace, ""), "", func(rec *store.Record) bool {
+		var obj resource.Object
+		if obj, err = r.decode(rec); err == nil {
+			objs = append(objs, obj)
+		}
+		return err == nil
+	})
+	return objs, err
+}
+
+// Create implements plugin.Objects.
+func (s *seen) Create(ctx context.Context, group, name string, obj resource.Object) error {
+	return s.rest.Objects(group, name).Create(ctx, obj)
+}
+
+// UpdateStatus implements quota.Objects.
+func (s *seen) UpdateStatus(ctx context.Context, group, name, namespace, key string, change func(obj resource.Object) error) (resource.Object, error) {
+	r, err := s.resource(group, name)
+	if err != nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: name}, key)
+	}
+	served, ok := s.rest.Catalog().Lookup(group, r.def.HubVersion().Name, name)
+	if !ok {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: name}, key)
+	}
+	var result resource.Object
+	rec, err := r.objects.Update(ctx, r.objects.Key(namespace, key), func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
+		obj.SetResourceVersion(strconv.FormatInt(current.Revision, 10))
+		live := obj.DeepCopyObject().(resource.Object)
+		if err := change(obj); err != nil {
+			return nil, 0, err
+		}
+		owned, err := s.owners.Update(served, "status", live, obj, statusManager, request.From(ctx).Received)
+		if err != nil && owned == nil {
+			return nil, 0, err
+		}
+		result = owned
+		return owned, 0, nil
+	})
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: name}, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	result.SetResourceVersion(strconv.FormatInt(rec.Revision, 10))
+	return result, nil
+}

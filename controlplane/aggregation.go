@@ -1,0 +1,288 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/aggregator"
+	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/pki"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/rest"
+)
+
+// Aggregation says how API servers behind this one are reached.
+type Aggregation struct {
+	// ProxyCertificate and ProxyKey are files with the certificate that they know
+	// this one by: --proxy-client-cert-file and --proxy-client-key-file. They are
+	// read for each connection, so that they can be replaced. The default is a
+	// certificate of an authority that is there for nothing else.
+	ProxyCertificate, ProxyKey string
+	// EndpointRouting sends requests to endpoints of services instead of their
+	// cluster IPs: --enable-aggregator-routing.
+	EndpointRouting bool
+	// ForwardRedirects passes redirects on to clients:
+	// --aggregator-reject-forwarding-redirect=false.
+	ForwardRedirects bool
+	// Resolve finds the address of a service where there is no cluster network;
+	// nil looks at the service.
+	Resolve func(ctx context.Context, namespace, name string, port int32) (*url.URL, error)
+}
+
+func (g *Aggregation) validate() error {
+	if (g.ProxyCertificate == "") != (g.ProxyKey == "") {
+		return errors.New("--proxy-client-cert-file and --proxy-client-key-file belong together")
+	}
+	return nil
+}
+
+// frontProxy is the name that this server has for those behind it.
+const frontProxy = "front-proxy-client"
+
+// aggregation makes the API of the outermost server.
+func (a *assembly) aggregation() error {
+	certificate, err := a.proxyCertificate()
+	if err != nil {
+		return err
+	}
+	log := a.Logger
+	a.aggregator = aggregator.New(aggregator.Config{
+		Services: follow(a.objects, a.catalogs.get, a.backend, log, []schema.GroupResource{{Group: aggregator.Group, Resource: aggregator.Resource}}),
+		Network: follow(a.objects, a.catalogs.get, a.backend, log,
+			[]schema.GroupResource{{Resource: "services"}, {Group: "discovery.k8s.io", Resource: "endpointslices"}}),
+		Objects: func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
+		Client:  &http.Client{Transport: a.outer.Loopback(loopbackUser())},
+		Catalog: a.catalogs.get, Settled: a.settled, Certificate: certificate,
+		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
+		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
+		Logger: log,
+	})
+	others := a.catalogs.onChange
+	a.catalogs.onChange = func() {
+		if others != nil {
+			others()
+		}
+		a.aggregator.Changed()
+	}
+	a.outer.API = a.aggregator
+	a.outer.PostStartHooks = append(a.outer.PostStartHooks,
+		kelson.Hook{Name: "kube-apiserver-autoregistration", Run: func(ctx context.Context) error {
+			if err := a.aggregator.Register(ctx); err != nil {
+				return err
+			}
+			a.running.Go(func() { a.aggregator.Run(ctx) })
+			return nil
+		}},
+		kelson.Hook{Name: "start-cluster-authentication-info-controller", Run: a.ensureTrust},
+	)
+	return nil
+}
+
+// proxyCertificate returns what this server shows to those behind it.
+func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) {
+	if g := a.Aggregation; g.ProxyCertificate != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(g.ProxyCertificate, g.ProxyKey)
+			return &pair, err
+		}
+		if _, err := load(); err != nil {
+			return nil, fmt.Errorf("certificate for servers behind this one: %w", err)
+		}
+		return load, nil
+	}
+	// An authority of its own, so that no user can have a certificate of it.
+	var err error
+	if a.DataDir == "" || a.Storage == StorageMemory {
+		a.proxies, err = pki.New()
+	} else {
+		a.proxies, err = pki.Open(filepath.Join(a.DataDir, "pki", "front-proxy"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := a.proxies.IssueClient(frontProxy)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(bundle, bundle)
+	if err != nil {
+		return nil, err
+	}
+	return func() (*tls.Certificate, error) { return &pair, nil }, nil
+}
+
+// The ConfigMap in which servers behind this one find whom to believe.
+const (
+	trustName    = "extension-apiserver-authentication"
+	clientCAKey  = "client-ca-file"
+	headerCAKey  = "requestheader-client-ca-file"
+	headerPrefix = "requestheader-"
+)
+
+// ensureTrust publishes who vouches for users, and who may speak for them.
+func (a *assembly) ensureTrust(ctx context.Context) error {
+	if err := a.ensureNamespaces(ctx); err != nil {
+		return err
+	}
+	data, err := a.trust()
+	if err != nil {
+		return err
+	}
+	return a.ensureAll(ctx, []resource.Object{&corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Name: trustName, Namespace: metav1.NamespaceSystem},
+		Data:       data,
+	}}, joinTrust)
+}
+
+func (a *assembly) trust() (map[string]string, error) {
+	header := a.Authentication.RequestHeader
+	var clients, proxies []byte
+	for _, file := range []struct {
+		path string
+		into *[]byte
+	}{{a.Authentication.X509.CAFile, &clients}, {header.CAFile, &proxies}} {
+		if file.path == "" {
+			continue
+		}
+		content, err := os.ReadFile(file.path)
+		if err != nil {
+			return nil, err
+		}
+		*file.into = append(*file.into, content...)
+	}
+	if a.authority != nil {
+		clients = append(clients, a.authority.CertificatePEM()...)
+	}
+	names := slices.Clone(header.AllowedNames)
+	if a.proxies != nil {
+		proxies = append(proxies, a.proxies.CertificatePEM()...)
+		if header.CAFile == "" || len(names) > 0 {
+			names = append(names, frontProxy)
+		}
+	}
+	data := map[string]string{}
+	if len(clients) > 0 {
+		data[clientCAKey] = joinCertificates("", string(clients))
+	}
+	if len(proxies) == 0 {
+		return data, nil
+	}
+	data[headerCAKey] = joinCertificates("", string(proxies))
+	usual := func(values []string, otherwise string) []string {
+		if len(values) == 0 {
+			return []string{otherwise}
+		}
+		return values
+	}
+	for key, list := range map[string][]string{
+		"allowed-names": names, "username-headers": usual(header.UsernameHeaders, "X-Remote-User"),
+		"uid-headers": usual(header.UIDHeaders, "X-Remote-Uid"), "group-headers": usual(header.GroupHeaders, "X-Remote-Group"),
+		"extra-headers-prefix": usual(header.ExtraHeaderPrefixes, "X-Remote-Extra-"),
+	} {
+		if list == nil {
+			list = []string{}
+		}
+		text, err := json.Marshal(list)
+		if err != nil {
+			return nil, err
+		}
+		data[headerPrefix+key] = string(text)
+	}
+	return data, nil
+}
+
+// joinTrust adds what this server trusts to what others do that share the store:
+// who is behind one of them may be asked by all.
+func joinTrust(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
+	now, want := existing.(*corev1.ConfigMap).DeepCopy(), wanted.(*corev1.ConfigMap)
+	before := maps.Clone(now.Data)
+	if now.Data == nil {
+		now.Data = map[string]string{}
+	}
+	for key, value := range want.Data {
+		switch key {
+		case clientCAKey, headerCAKey:
+			now.Data[key] = joinCertificates(now.Data[key], value)
+		default:
+			now.Data[key] = joinNames(now.Data[key], value)
+		}
+	}
+	if reflect.DeepEqual(before, now.Data) {
+		return existing, bootstrap.Keep
+	}
+	return now, bootstrap.Update
+}
+
+// joinNames joins two lists, but an empty list of names stands for all.
+func joinNames(a, b string) string {
+	var x, y []string
+	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil {
+		return b
+	}
+	if len(x) == 0 || len(y) == 0 {
+		return "[]"
+	}
+	for _, name := range y {
+		if !slices.Contains(x, name) {
+			x = append(x, name)
+		}
+	}
+	text, err := json.Marshal(x)
+	if err != nil {
+		return b
+	}
+	return string(text)
+}
+
+// joinCertificates joins two lists of certificates, without those that have
+// expired.
+func joinCertificates(a, b string) string {
+	var out bytes.Buffer
+	seen := map[string]bool{}
+	for rest := []byte(a + "\n" + b); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return out.String()
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || seen[string(block.Bytes)] || time.Now().After(cert.NotAfter) {
+			continue
+		}
+		seen[string(block.Bytes)] = true
+		_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes}) // into memory
+	}
+}
+
+// Wait implements aggregator.Source.
+func (f *follower) Wait(ctx context.Context) error {
+	t := f.told.Load()
+	if t == nil || !f.Current() {
+		return ctx.Err()
+	}
+	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
+	for _, more := range t.more {
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(more)})
+	}
+	reflect.Select(cases)
+	return ctx.Err()
+}

@@ -1,0 +1,101 @@
+package controlplane
+
+import (
+	"context"
+	"crypto"
+	"fmt"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/request"
+)
+
+// controllers are those that a server can run.
+func (a *assembly) controllers() []controller.Controller {
+	all := []controller.Controller{
+		controller.Namespaces(), controller.GarbageCollector(), controller.ServiceAccounts(), controller.Aggregation(),
+	}
+	var certificates []byte
+	if a.authority != nil {
+		certificates = a.authority.CertificatePEM()
+		all = append(all, controller.RootCA(certificates))
+	}
+	return append(all, controller.Tokens(certificates, func(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+		key, err := a.tokenKey()
+		if err != nil {
+			return "", err
+		}
+		return serviceaccount.IssueLegacy(key, account, secret)
+	}))
+}
+
+// tokenKey is what the tokens in secrets are signed with.
+func (a *assembly) tokenKey() (crypto.Signer, error) {
+	if a.signer != nil {
+		return a.signer, nil
+	}
+	data, err := os.ReadFile(a.Authentication.ServiceAccounts.SigningKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	return serviceaccount.ParsePrivateKey(data)
+}
+
+// newManager makes what runs the controllers, or says what is wrong with the choice
+// of them.
+func (a *assembly) newManager() (*controller.Manager, error) {
+	f := &feed{backend: a.backend, catalog: a.catalogs.get}
+	a.catalogs.onChange = f.changed
+	m := &controller.Manager{
+		Controllers: a.controllers(), Enabled: a.Controllers, Feed: f, Logger: a.Logger,
+		Client: func(user request.User) *controller.Client {
+			return &controller.Client{Transport: a.outer.Loopback(user)}
+		},
+	}
+	elect := a.Storage == StorageEtcd
+	if a.LeaderElect != nil {
+		elect = *a.LeaderElect
+	}
+	if elect {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, err
+		}
+		m.Elect = &controller.Election{
+			Identity: fmt.Sprintf("%s_%d_%p", host, os.Getpid(), a),
+			Kind: func() *controller.Kind {
+				k, _ := f.Served("coordination.k8s.io", "leases")
+				return k
+			},
+		}
+	}
+	_, err := controller.Enabled(m.Controllers, m.Enabled)
+	return m, err
+}
+
+// startControllers runs the controllers, and returns when they have done what
+// there was to do at the start: who finds the server ready finds the service
+// accounts too.
+func (a *assembly) startControllers(ctx context.Context) error {
+	m := a.manager
+	if on, err := controller.Enabled(m.Controllers, m.Enabled); err != nil || len(on) == 0 {
+		return err
+	}
+	if err := a.ensureNamespaces(ctx); err != nil {
+		return err
+	}
+	ready := make(chan struct{})
+	a.running.Go(func() {
+		if err := m.Run(ctx, func() { close(ready) }); err != nil {
+			a.Logger.Error("controllers do not run", "error", err)
+		}
+	})
+	select {
+	case <-ready:
+	case <-ctx.Done():
+	}
+	return nil
+}

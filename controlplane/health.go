@@ -1,0 +1,67 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/apikeel/kelson"
+)
+
+// storageTimeout bounds how long the store has to say that it is there.
+const storageTimeout = 2 * time.Second
+
+// checks are what must be well for the server to be so. The store has the name
+// that clients know it by.
+func (a *assembly) checks() []kelson.HealthCheck {
+	stored := func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, storageTimeout)
+		defer cancel()
+		_, err := a.backend.Revision(ctx)
+		return err
+	}
+	return []kelson.HealthCheck{
+		{Name: "etcd", Check: stored},
+		{Name: "etcd-readiness", ReadyOnly: true, Check: stored},
+		{Name: "informer-sync", ReadyOnly: true, Check: func(context.Context) error {
+			if a.synced != nil && !a.synced() {
+				return errors.New("flow schemas and priority levels have not been read yet")
+			}
+			return nil
+		}},
+	}
+}
+
+// tellManager tells a service manager when the server is ready, and when it is
+// about to end.
+func tellManager(socket string, signals *kelson.Signals, log *slog.Logger) {
+	tell := func(state string) {
+		if err := notify(socket, state); err != nil {
+			log.Warn("the service manager cannot be told", "state", state, "error", err)
+		}
+	}
+	select {
+	case <-signals.MuxAndDiscoveryComplete.Happened():
+		tell("READY=1")
+	case <-signals.ShutdownInitiated.Happened():
+	}
+	<-signals.ShutdownInitiated.Happened()
+	tell("STOPPING=1")
+}
+
+// notify sends a message in systemd's protocol. A name that begins with @ is one
+// that is in no file system.
+func notify(socket, state string) error {
+	if rest, ok := strings.CutPrefix(socket, "@"); ok {
+		socket = "\x00" + rest
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte(state))
+	return errors.Join(err, conn.Close())
+}

@@ -1,0 +1,106 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/expression"
+	"github.com/apikeel/kelson/admission/policy"
+	"github.com/apikeel/kelson/admission/webhooks"
+	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/rest"
+	"github.com/apikeel/kelson/webhook"
+)
+
+// policies are the plugins that apply what the API is told: policies and
+// webhooks.
+func (a *assembly) policies(objects admission.Objects) []admission.Plugin {
+	const group = "admissionregistration.k8s.io"
+	follow := func(names ...string) admission.Source {
+		var resources []schema.GroupResource
+		for _, name := range names {
+			resources = append(resources, schema.GroupResource{Group: group, Resource: name})
+		}
+		return configured{follow(a.objects, a.catalogs.get, a.backend, a.Logger, resources)}
+	}
+	cfg := policy.Config{
+		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: a.types().of,
+		Expressions: new(policycel.Environment),
+	}
+	cfg.Source = follow("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
+	mutating := policy.NewMutating(cfg)
+	cfg.Source = follow("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+	hooks := webhooks.Config{
+		Objects: cfg.Objects, Authorizer: cfg.Authorizer, Logger: a.Logger, Expressions: cfg.Expressions,
+		Client: &webhook.Client{Resolve: stored{a.resources}.address, UserAgent: "kube-apiserver-admission", TellTimeout: true},
+	}
+	plugins := []admission.Plugin{mutating, policy.NewValidating(cfg)}
+	hooks.Source = follow("mutatingwebhookconfigurations")
+	plugins = append(plugins, webhooks.NewMutating(hooks))
+	hooks.Source = follow("validatingwebhookconfigurations")
+	return append(plugins, webhooks.NewValidating(hooks))
+}
+
+// configured is a follower as plugins see it.
+type configured struct{ *follower }
+
+// Pull implements admission.Source.
+func (c configured) Pull(ctx context.Context, apply func(reset bool, changes []admission.Change)) error {
+	return c.follower.Pull(ctx, func(reset bool, changes []authz.Change) {
+		out := make([]admission.Change, 0, len(changes))
+		for _, c := range changes {
+			out = append(out, admission.Change{Object: c.Object.(resource.Object), Deleted: c.Deleted})
+		}
+		apply(reset, out)
+	})
+}
+
+// checks answers what expressions ask.
+func checks(a authz.Authorizer) expression.Authorizer {
+	return func(ctx context.Context, c *expression.Check) (bool, string, error) {
+		decision, reason, err := a.Authorize(ctx, &authz.Attributes{
+			User: &c.User, Verb: c.Verb, IsResource: c.IsResource, Group: c.Group, Version: c.Version, Namespace: c.Namespace,
+			Resource: c.Resource, Subresource: c.Subresource, Name: c.Name, Path: c.Path,
+			Fields: c.Fields, FieldsErr: c.FieldsErr, Labels: c.Labels, LabelsErr: c.LabelsErr,
+		})
+		return decision == authz.Allow, reason, err
+	}
+}
+
+// stored finds services.
+type stored struct{ resources *rest.Handler }
+
+// address is a webhook.Resolver: services are reached at their cluster IPs.
+func (s stored) address(ctx context.Context, namespace, name string, port int32) (string, error) {
+	obj, err := s.resources.Objects("", "services").Cached().Get(ctx, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return "", apierrors.NewNotFound(schema.GroupResource{Resource: "service"}, name)
+	}
+	if err != nil {
+		return "", err
+	}
+	service := obj.(*corev1.Service)
+	host := service.Spec.ClusterIP
+	switch {
+	case service.Spec.Type == corev1.ServiceTypeExternalName:
+		return net.JoinHostPort(service.Spec.ExternalName, strconv.Itoa(int(port))), nil
+	case host == corev1.ClusterIPNone:
+		return "", errors.New(`cannot route to service with ClusterIP "None"`)
+	}
+	for _, p := range service.Spec.Ports {
+		if p.Port == port {
+			return net.JoinHostPort(host, strconv.Itoa(int(port))), nil
+		}
+	}
+	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", port, name))
+}

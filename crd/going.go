@@ -1,0 +1,110 @@
+package crd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// A definition that is deleted goes when its objects have. Meanwhile nothing new
+// can be created, and the condition Terminating says how far it is.
+
+// leftover is a resource of which objects are left, as of a revision.
+type leftover struct {
+	group, resource string
+	revision        int64
+}
+
+// settle writes what could not be written before, and removes the objects of
+// definitions that go. It returns what is to be waited for.
+func (s *Server) settle(ctx context.Context) (left []leftover, err error) {
+	s.mu.Lock()
+	var unsettled, going []string
+	for name, e := range s.entries {
+		if e.unsettled {
+			unsettled = append(unsettled, name)
+		}
+		if e.cleanup {
+			going = append(going, name)
+		}
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, name := range unsettled {
+		errs = append(errs, s.settleStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) *taken {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.takenFrom(crd)
+		}))
+	}
+	for _, name := range going {
+		more, err := s.finish(ctx, name)
+		left, errs = append(left, more...), append(errs, err)
+	}
+	return left, errors.Join(errs...)
+}
+
+// finish removes the objects of a definition that goes, and then lets go of
+// it. Objects with finalizers may take long: it is tried again when they change.
+func (s *Server) finish(ctx context.Context, name string) ([]leftover, error) {
+	s.mu.Lock()
+	e := s.entries[name]
+	s.mu.Unlock()
+	if e == nil {
+		return nil, nil
+	}
+	terminating := func(status apiextensions.ConditionStatus, reason, message string, done bool) error {
+		update := s.Store.UpdateStatus
+		if done {
+			update = s.Store.Release
+		}
+		err := update(ctx, name, func(crd *apiextensions.CustomResourceDefinition) error {
+			setCondition(&crd.Status, apiextensions.CustomResourceDefinitionCondition{
+				Type: apiextensions.Terminating, Status: status, Reason: reason, Message: message,
+			}, metav1.Now())
+			if done {
+				crd.Finalizers = slices.DeleteFunc(crd.Finalizers, func(f string) bool { return f == finalizer })
+			}
+			return nil
+		})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	if e.definition == nil {
+		return nil, terminating(apiextensions.ConditionFalse, "NeverEstablished", "resource was never established", true)
+	}
+	if err := terminating(apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress", false); err != nil {
+		return nil, err
+	}
+	left, revision, err := s.Store.DeleteObjects(ctx, e.group, e.names.Plural)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("objects of %s: %w", name, err),
+			terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", fmt.Sprintf("could not issue all deletes: %v", err), false))
+	}
+	if left > 0 {
+		return []leftover{{e.group, e.names.Plural, revision}}, nil
+	}
+	return nil, terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances", true)
+}
+
+// errTerminating refuses creates while the objects of a definition are removed.
+func errTerminating(def *resource.Definition, verb string) error {
+	if verb != "create" {
+		return nil
+	}
+	err := apierrors.NewMethodNotSupported(schema.GroupResource{Group: def.Group, Resource: def.Resource}, verb)
+	err.ErrStatus.Code = http.StatusMethodNotAllowed
+	err.ErrStatus.Message = verb + " not allowed while custom resource definition is terminating"
+	return err
+}

@@ -1,0 +1,31 @@
+package rules
+
+import (
+	"bytes"
+	"reflect"
+
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// Equal reports whether two parts of definitions mean the same: lists that are
+// empty or missing are equal, and so is JSON that differs by its spelling only.
+func Equal(a, b any) bool {
+	e := equality.Semantic.Copy()
+	if err := e.AddFunc(equalJSON); err != nil {
+		return false // not with this function
+	}
+	return e.DeepEqual(a, b)
+}
+
+func equalJSON(a, b v1.JSON) bool {
+	if bytes.Equal(a.Raw, b.Raw) {
+		return true
+	}
+	var x, y any
+	if utiljson.Unmarshal(a.Raw, &x) != nil || utiljson.Unmarshal(b.Raw, &y) != nil {
+		return false
+	}
+	return reflect.DeepEqual(x, y)
+}

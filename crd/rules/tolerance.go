@@ -1,0 +1,166 @@
+package rules
+
+import (
+	"slices"
+
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/crd/schema"
+	"github.com/apikeel/kelson/webhook"
+)
+
+// tolerance is what a definition may get wrong because it has been so before.
+type tolerance struct {
+	reviews       bool // no version of ConversionReview that is known
+	noSchemas     bool
+	types         bool // types that are none
+	nonStructural bool
+	unpruned      bool // defaults with members that the schema does not know
+	sets          bool // sets of what is not atomic
+	keys          bool // keys of lists that may be missing
+	ca            bool
+	// selectable are the versions that have too many selectable fields; "" is all
+	// of them.
+	selectable map[string]bool
+	// stored are the expressions of the old definition.
+	stored map[string]bool
+	// same are the versions whose schemas have not changed: what their rules cost
+	// has been accepted.
+	same map[string]bool
+
+	// structural and costly are about the schema that is judged.
+	structural, costly bool
+}
+
+// of returns what is tolerated of the schema of a version.
+func (t *tolerance) of(version string, structural bool) *tolerance {
+	out := *t
+	out.structural, out.costly = structural, t.same[version]
+	return &out
+}
+
+func toleranceOf(crd, old *v1.CustomResourceDefinition) *tolerance {
+	t := &tolerance{selectable: map[string]bool{}, stored: map[string]bool{}, same: map[string]bool{}}
+	if c := old.Spec.Conversion; c != nil && c.Webhook != nil {
+		t.reviews = len(c.Webhook.ConversionReviewVersions) > 0 && !knowsReview(c.Webhook.ConversionReviewVersions)
+	}
+	t.ca = !established(old) || invalidCA(old)
+	for i := range old.Spec.Versions {
+		before := &old.Spec.Versions[i]
+		t.schema(schemaOf(before.Schema))
+		at := slices.IndexFunc(crd.Spec.Versions, func(v v1.CustomResourceDefinitionVersion) bool { return v.Name == before.Name })
+		if at < 0 {
+			continue
+		}
+		now := &crd.Spec.Versions[at]
+		t.same[now.Name] = Equal(now.Schema, before.Schema)
+		if len(before.SelectableFields) > maxSelectable && Equal(now.SelectableFields, before.SelectableFields) {
+			t.selectable[now.Name] = true
+		}
+	}
+	was, is := share(&old.Spec).selectable, share(&crd.Spec).selectable
+	t.selectable[""] = len(was) > maxSelectable && Equal(was, is)
+	return t
+}
+
+// schema notes what a schema of the old definition gets wrong.
+func (t *tolerance) schema(p *v1.JSONSchemaProps) {
+	if p == nil {
+		t.noSchemas = true
+		return
+	}
+	t.nonStructural = t.nonStructural || unsupported(p) != nil || len(validateStructural(p, nil)) > 0
+	t.unpruned = t.unpruned || hasDefaults(p) && !schema.PrunedDefaults(p)
+	has(p, func(p *v1.JSONSchemaProps) bool {
+		t.types = t.types || p.Type != "" && !slices.Contains(valueTypes(), p.Type)
+		t.sets = t.sets || notAtomic(p) != ""
+		t.keys = t.keys || len(validateKeys(p, nil)) > 0
+		for i := range p.XValidations {
+			t.stored[p.XValidations[i].Rule] = true
+			t.stored[p.XValidations[i].MessageExpression] = true
+		}
+		return false
+	})
+}
+
+func established(crd *v1.CustomResourceDefinition) bool {
+	return slices.ContainsFunc(crd.Status.Conditions, func(c v1.CustomResourceDefinitionCondition) bool {
+		return c.Type == v1.Established && c.Status == v1.ConditionTrue
+	})
+}
+
+func invalidCA(crd *v1.CustomResourceDefinition) bool {
+	c := crd.Spec.Conversion
+	if c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || len(c.Webhook.ClientConfig.CABundle) == 0 {
+		return false
+	}
+	return len(webhook.ValidateCABundle(field.NewPath("caBundle"), c.Webhook.ClientConfig.CABundle)) > 0
+}
+
+// has reports whether a condition holds for a schema or one inside of it.
+func has(p *v1.JSONSchemaProps, holds func(p *v1.JSONSchemaProps) bool) bool {
+	found := false
+	visit(p, func(p *v1.JSONSchemaProps) bool {
+		found = found || holds(p)
+		return !found
+	})
+	return found
+}
+
+// visit calls a function with a schema and all inside of it, as long as it
+// returns true.
+func visit(p *v1.JSONSchemaProps, f func(p *v1.JSONSchemaProps) bool) bool {
+	if p == nil {
+		return true
+	}
+	if !f(p) {
+		return false
+	}
+	if p.Items != nil && !(visit(p.Items.Schema, f) && visitAll(p.Items.JSONSchemas, f)) {
+		return false
+	}
+	if !visitAll(p.AllOf, f) || !visitAll(p.AnyOf, f) || !visitAll(p.OneOf, f) || !visit(p.Not, f) {
+		return false
+	}
+	for _, below := range []map[string]v1.JSONSchemaProps{p.Properties, p.PatternProperties, p.Definitions} {
+		for _, name := range sorted(below) {
+			member := below[name]
+			if !visit(&member, f) {
+				return false
+			}
+		}
+	}
+	if p.AdditionalProperties != nil && !visit(p.AdditionalProperties.Schema, f) {
+		return false
+	}
+	if p.AdditionalItems != nil && !visit(p.AdditionalItems.Schema, f) {
+		return false
+	}
+	for _, d := range p.Dependencies {
+		if !visit(d.Schema, f) {
+			return false
+		}
+	}
+	return true
+}
+
+func visitAll(list []v1.JSONSchemaProps, f func(p *v1.JSONSchemaProps) bool) bool {
+	for i := range list {
+		if !visit(&list[i], f) {
+			return false
+		}
+	}
+	return true
+}
+
+func hasDefaults(p *v1.JSONSchemaProps) bool {
+	return has(p, func(p *v1.JSONSchemaProps) bool { return p.Default != nil })
+}
+
+// hasExtensions reports whether a schema says what only structural ones can.
+func hasExtensions(p *v1.JSONSchemaProps) bool {
+	return has(p, func(p *v1.JSONSchemaProps) bool {
+		return p.XEmbeddedResource || p.XPreserveUnknownFields != nil || p.XIntOrString || len(p.XListMapKeys) > 0 || p.XListType != nil || len(p.XValidations) > 0
+	})
+}

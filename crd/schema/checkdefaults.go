@@ -1,0 +1,156 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/crd/cel"
+)
+
+// ValidateDefaults returns what is wrong with the defaults of the schema of a
+// resource: they must be valid, and pruned if that is asked for.
+func ValidateDefaults(ctx context.Context, path *field.Path, props *apiextensions.JSONSchemaProps, pruned bool) field.ErrorList {
+	root := *props
+	root.XEmbeddedResource = true
+	n, err := compile(&root, 0)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, "", err.Error())}
+	}
+	d := &defaultCheck{ctx: ctx, pruned: pruned, check: cel.Check{Budget: cel.Budget}}
+	d.schema(path, &root, n, surroundings{})
+	return d.errs
+}
+
+// PrunedDefaults reports whether the defaults of a schema are free of what it
+// does not know.
+func PrunedDefaults(props *apiextensions.JSONSchemaProps) bool {
+	n, err := compile(props, 0)
+	return err == nil && prunedDefaults(n)
+}
+
+func prunedDefaults(n *node) bool {
+	if n == nil || !n.defaults {
+		return true
+	}
+	if n.fallback != nil && !isPruned(n) {
+		return false
+	}
+	for _, below := range n.properties {
+		if !prunedDefaults(below) {
+			return false
+		}
+	}
+	return prunedDefaults(n.items) && prunedDefaults(n.additional)
+}
+
+func isPruned(n *node) bool {
+	kept := runtime.DeepCopyJSONValue(n.fallback)
+	(&pruner{}).value(kept, n)
+	return reflect.DeepEqual(kept, n.fallback)
+}
+
+// defaultCheck goes through the defaults of a schema.
+type defaultCheck struct {
+	ctx    context.Context
+	pruned bool
+	check  cel.Check
+	errs   field.ErrorList
+}
+
+// surroundings is the resource that a schema is in.
+type surroundings struct {
+	root *node
+	// wrap puts a value where it would be in an otherwise empty resource.
+	wrap func(v any) any
+	// meta tells that the schema is about the metadata of the resource.
+	meta bool
+}
+
+func (d *defaultCheck) schema(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in surroundings) {
+	if n == nil || !n.defaults || d.check.Budget < 0 {
+		return
+	}
+	if n.embedded {
+		in = surroundings{root: n, wrap: func(v any) any { return v }}
+	}
+	if n.fallback != nil {
+		d.value(path.Child("default"), p, n, in)
+	}
+	if n.items != nil {
+		next := in
+		next.wrap = func(v any) any { return in.wrap([]any{v}) }
+		d.schema(path.Child("items"), p.Items.Schema, n.items, next)
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.properties)) {
+		below := p.Properties[name]
+		next := in
+		next.wrap = func(v any) any { return in.wrap(map[string]any{name: v}) }
+		next.meta = in.meta || n.embedded && isMeta(name)
+		d.schema(path.Child("properties").Key(name), &below, n.properties[name], next)
+	}
+}
+
+// value checks one default.
+func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in surroundings) {
+	v := runtime.DeepCopyJSONValue(n.fallback)
+	if in.meta {
+		obj, ok := in.wrap(runtime.DeepCopyJSONValue(v)).(map[string]any)
+		if !ok {
+			return
+		}
+		for name, value := range map[string]any{"apiVersion": "validation/v1", "kind": "Validation"} {
+			if _, ok := obj[name]; !ok {
+				obj[name] = value
+			}
+		}
+		if err := (&coercer{}).object(nil, obj, in.root, true); err != nil {
+			d.errs = append(d.errs, field.Invalid(path, v, fmt.Sprintf("must result in valid metadata: %v", err)))
+			return
+		}
+		if errs := validateResources(nil, obj, in.root); len(errs) > 0 {
+			d.errs = append(d.errs, field.Invalid(path, v, fmt.Sprintf("must result in valid metadata: %v", errs.ToAggregate())))
+			return
+		}
+	} else {
+		if d.pruned && !isPruned(n) {
+			d.errs = append(d.errs, field.Invalid(path, v, "must not have unknown fields"))
+		}
+		if err := (&coercer{}).value(path, v, n); err != nil {
+			d.errs = append(d.errs, err)
+			return
+		}
+		if errs := validateResources(path, v, n); len(errs) > 0 {
+			d.errs = append(d.errs, errs...)
+			return
+		}
+	}
+	if !n.holds(v) {
+		// As it is written: a default may be what a value may not.
+		schema, err := openAPI(p)
+		if err != nil {
+			d.errs = append(d.errs, field.Invalid(path, "", err.Error()))
+			return
+		}
+		if errs := fieldErrors(path, validator{schema: schema}.Validate(v)); len(errs) > 0 {
+			d.errs = append(d.errs, errs...)
+			return
+		}
+	}
+	if !n.ruled {
+		return
+	}
+	// As a value that was there before, and as a new one.
+	rules := cel.NewRules(cel.NewType(p, n == in.root))
+	errs := rules.Validate(d.ctx, path, v, v, nil, &d.check)
+	if len(errs) == 0 {
+		errs = rules.Validate(d.ctx, path, v, nil, nil, &d.check)
+	}
+	d.errs = append(d.errs, errs...)
+}

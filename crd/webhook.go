@@ -1,0 +1,258 @@
+package crd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/webhook"
+)
+
+// convertWithin is how long a webhook may take for a conversion.
+const convertWithin = 30 * time.Second
+
+// hook converts by a webhook. What it answers is believed of everything but the
+// metadata, of which only labels and annotations may change.
+type hook struct {
+	client   *webhook.Client
+	endpoint webhook.Endpoint
+	// versions of ConversionReview that the webhook knows, the preferred first.
+	versions []string
+}
+
+func newHook(client *webhook.Client, c *apiextensions.WebhookConversion) *hook {
+	h := &hook{client: client, versions: slices.Clone(c.ConversionReviewVersions)}
+	config := c.ClientConfig
+	if config == nil {
+		return h
+	}
+	if len(bytes.TrimSpace(config.CABundle)) > 0 {
+		h.endpoint.CABundle = bytes.Clone(config.CABundle)
+	}
+	if config.URL != nil {
+		h.endpoint.URL = *config.URL
+	}
+	if s := config.Service; s != nil {
+		h.endpoint.Service = &webhook.Service{Namespace: s.Namespace, Name: s.Name, Port: 443}
+		if s.Port != nil {
+			h.endpoint.Service.Port = *s.Port
+		}
+		if s.Path != nil {
+			h.endpoint.Service.Path = *s.Path
+		}
+	}
+	return h
+}
+
+func (h *hook) dear() bool { return true }
+
+func (h *hook) convert(objs []resource.Object, apiVersion string) ([]resource.Object, error) {
+	out := slices.Clone(objs)
+	var send []runtime.RawExtension
+	var places []int
+	for i, obj := range objs {
+		if content(obj)["apiVersion"] == apiVersion {
+			continue
+		}
+		if len(content(obj)) <= 2 {
+			// Nothing but its kind: that needs nobody else.
+			renamed, _ := renaming{}.convert(objs[i:i+1], apiVersion)
+			out[i] = renamed[0]
+			continue
+		}
+		raw, err := json.Marshal(content(obj))
+		if err != nil {
+			return nil, err
+		}
+		send = append(send, runtime.RawExtension{Raw: raw})
+		places = append(places, i)
+	}
+	if len(send) == 0 {
+		return out, nil
+	}
+	kind := objs[places[0]].GetObjectKind().GroupVersionKind()
+	converted, err := h.ask(send, apiVersion)
+	if err != nil {
+		return nil, fmt.Errorf("conversion webhook for %v failed: %w", kind, err)
+	}
+	if len(converted) != len(send) {
+		return nil, fmt.Errorf("conversion webhook for %v returned %d objects, expected %d", kind, len(converted), len(send))
+	}
+	for n, i := range places {
+		u, err := accept(converted[n].Raw, objs[i].(*unstructured.Unstructured), apiVersion)
+		if err != nil {
+			return nil, fmt.Errorf("conversion webhook for %v returned invalid %w", kind, at(n, len(places), err))
+		}
+		out[i] = u
+	}
+	return out, nil
+}
+
+// at says which object an error is about, if there are several.
+func at(n, of int, err error) error {
+	var where *badMeta
+	what := "converted object"
+	if errors.As(err, &where) {
+		what = "metadata in object"
+	}
+	switch {
+	case of > 1:
+		return fmt.Errorf("%s at index %d: %w", what, n, err)
+	case where != nil:
+		return fmt.Errorf("metadata: %w", err)
+	}
+	return fmt.Errorf("object at index 0: %w", err)
+}
+
+// ask sends objects and returns what comes back.
+func (h *hook) ask(objs []runtime.RawExtension, apiVersion string) ([]runtime.RawExtension, error) {
+	var review apiextensions.ConversionReview
+	for _, v := range h.versions {
+		if v == "v1" || v == "v1beta1" {
+			// Both have the same form.
+			review.APIVersion, review.Kind = Group+"/"+v, "ConversionReview"
+			break
+		}
+	}
+	if review.Kind == "" {
+		return nil, errors.New("no supported conversion review versions")
+	}
+	id := uuid.NewUUID()
+	review.Request = &apiextensions.ConversionRequest{UID: id, DesiredAPIVersion: apiVersion, Objects: objs}
+	body, err := json.Marshal(&review)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), convertWithin)
+	defer cancel()
+	answer, err := h.client.Post(ctx, &h.endpoint, body)
+	if err != nil {
+		return nil, err
+	}
+	return believed(answer, review.APIVersion, id)
+}
+
+// believed returns the objects in an answer, or why it is none.
+func believed(answer []byte, apiVersion string, id types.UID) ([]runtime.RawExtension, error) {
+	var review apiextensions.ConversionReview
+	if err := json.Unmarshal(answer, &review); err != nil {
+		return nil, err
+	}
+	want := schema.FromAPIVersionAndKind(apiVersion, "ConversionReview")
+	strict := want.Version != "v1beta1" // which never looked
+	if got := review.GroupVersionKind(); strict && got != want {
+		return nil, fmt.Errorf("expected webhook response of %v, got %v", want.String(), got.String())
+	}
+	r := review.Response
+	switch {
+	case r == nil:
+		return nil, errors.New("no response provided")
+	case strict && r.UID != id:
+		return nil, fmt.Errorf("expected response.uid=%q, got %q", id, r.UID)
+	case r.Result.Status != metav1.StatusSuccess && r.Result.Message != "":
+		return nil, errors.New(r.Result.Message)
+	case r.Result.Status != metav1.StatusSuccess:
+		return nil, fmt.Errorf("response.result.status was '%s', not 'Success'", r.Result.Status)
+	}
+	return r.ConvertedObjects, nil
+}
+
+// accept checks one object that a webhook has converted.
+func accept(raw []byte, from *unstructured.Unstructured, apiVersion string) (*unstructured.Unstructured, error) {
+	to := &unstructured.Unstructured{}
+	if err := to.UnmarshalJSON(raw); err != nil {
+		return nil, err
+	}
+	if got := to.GetAPIVersion(); got != apiVersion {
+		return nil, fmt.Errorf("invalid groupVersion (expected %v, received %v)", apiVersion, got)
+	}
+	if got := to.GetKind(); got != from.GetKind() {
+		return nil, fmt.Errorf("invalid kind (expected %v, received %v)", from.GetKind(), got)
+	}
+	for _, same := range []struct{ what, want, got string }{
+		{"name", from.GetName(), to.GetName()}, {"namespace", from.GetNamespace(), to.GetNamespace()}, {"UID", string(from.GetUID()), string(to.GetUID())},
+	} {
+		if same.want != same.got {
+			return nil, fmt.Errorf("must have the same %s: %v != %v", same.what, same.want, same.got)
+		}
+	}
+	if err := restoreMeta(from, to); err != nil {
+		return nil, &badMeta{err}
+	}
+	return to, nil
+}
+
+// badMeta is an error about the metadata of an object.
+type badMeta struct{ err error }
+
+func (e *badMeta) Error() string { return e.err.Error() }
+
+// restoreMeta gives an object the metadata of another, except for labels and
+// annotations.
+func restoreMeta(from, to *unstructured.Unstructured) error {
+	v, ok := to.Object["metadata"]
+	if !ok {
+		return errors.New("missing metadata in converted object")
+	}
+	answered, ok := v.(map[string]any)
+	if !ok {
+		return fmt.Errorf("invalid metadata of type %T in converted object", v)
+	}
+	meta := map[string]any{}
+	if v, ok := from.Object["metadata"]; ok {
+		if meta, ok = runtime.DeepCopyJSONValue(v).(map[string]any); !ok {
+			return fmt.Errorf("invalid metadata of type %T in input object", v)
+		}
+	}
+	to.Object["metadata"] = meta
+	for _, name := range []string{"labels", "annotations"} {
+		v, ok := answered[name]
+		if !ok || v == nil {
+			delete(meta, name)
+			continue
+		}
+		texts, ok := v.(map[string]any)
+		if !ok {
+			return fmt.Errorf("invalid metadata.%s of type %T in converted object", name, v)
+		}
+		values := make(map[string]string, len(texts))
+		for key, v := range texts {
+			text, ok := v.(string)
+			if !ok {
+				return fmt.Errorf("metadata.%s[%s] must be a string, but is %T in converted object", name, key, v)
+			}
+			values[key] = text
+		}
+		before, _, _ := unstructured.NestedStringMap(from.Object, "metadata", name)
+		if !maps.Equal(before, values) {
+			var errs field.ErrorList
+			if name == "labels" {
+				errs = metav1validation.ValidateLabels(values, field.NewPath("metadata", "labels"))
+			} else {
+				errs = apivalidation.ValidateAnnotations(values, field.NewPath("metadata", "annotation"))
+			}
+			if len(errs) > 0 {
+				return errs.ToAggregate()
+			}
+		}
+		meta[name] = texts
+	}
+	return nil
+}

@@ -1,0 +1,501 @@
+package flow
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/apikeel/kelson/request"
+)
+
+// serviceTime is how long a request is thought to take. When it has ended its
+// queue is charged for the time that it really took.
+const serviceTime = 3 * time.Millisecond
+
+// work is seats multiplied by time, in units of a hundred-millionth of a
+// seat-second. It also measures virtual time: how much work each busy queue of a
+// level could have got done since the level was last idle. An int64 holds
+// decades of that for levels with a few hundred seats.
+type work int64
+
+const workSecond = 1e8
+
+func seatTime(seats float64, d time.Duration) work {
+	return work(math.Round(seats * float64(d) / (float64(time.Second) / workSecond)))
+}
+
+// String is the form that the pages for people have.
+func (w work) String() string { return fmt.Sprintf("%d.%08dss", w/workSecond, w%workSecond) }
+
+// Entry is a request on its way through a Limiter. It is part of what the server
+// has of a request anyway, so that letting one in need not allocate.
+type Entry struct {
+	// RetryAfter is in how many seconds a client should come back that was
+	// refused.
+	RetryAfter int
+	// Waited is how long the request had to wait.
+	Waited time.Duration
+
+	limit *limit // of InFlight
+
+	control       *Control
+	request       *request.Request
+	schema        *schema
+	distinguisher string
+	estimate      estimate
+	watched       watched
+	counted       bool // as a watch
+	inside        bool // let in, and not released
+
+	// Those below are guarded by the lock of the level.
+	level            *level
+	queue            *queue
+	state            state
+	arrived, started time.Time
+	arrivedAt        work          // the virtual time
+	dispatched       chan struct{} // closed when it need not wait any longer; nil if it never had to
+	before, after    *Entry        // in its queue, or among those that are worked on
+}
+
+// state is how far an entry has come.
+type state uint8
+
+const (
+	outside state = iota // not there yet, refused, or gone
+	waiting
+	working
+)
+
+// why a request was refused.
+type reason uint8
+
+const (
+	noSeat reason = iota // of a level without queues
+	queueFull
+	timedOut
+	reasons
+)
+
+func (r reason) String() string {
+	return [...]string{"concurrency-limit", "queue-full", "time-out"}[r]
+}
+
+// total is the work that an entry is charged with in advance.
+func (e *Entry) total() work {
+	return seatTime(float64(e.estimate.initial), serviceTime) + seatTime(float64(e.estimate.final), e.estimate.after)
+}
+
+// list is a list of entries, the first of which has been there longest.
+type list struct{ first, last *Entry }
+
+func (l *list) push(e *Entry) {
+	e.before, e.after = l.last, nil
+	if l.last == nil {
+		l.first = e
+	} else {
+		l.last.after = e
+	}
+	l.last = e
+}
+
+func (l *list) remove(e *Entry) {
+	if e.before == nil {
+		l.first = e.after
+	} else {
+		e.before.after = e.after
+	}
+	if e.after == nil {
+		l.last = e.before
+	} else {
+		e.after.before = e.before
+	}
+	e.before, e.after = nil, nil
+}
+
+// queue is one of the queues of a level. It is busy as long as something waits
+// in it, or is worked on that came from it.
+type queue struct {
+	index    int
+	entries  list
+	waiting  int
+	working  int
+	seats    int // in use
+	initial  int // seats of those who wait, at first
+	most     int // and in all
+	sum      work
+	dispatch work // the virtual time at which the next one is dispatched
+}
+
+func (q *queue) busy() bool { return q.waiting > 0 || q.working > 0 }
+
+// bound keeps a queue that could not use its share from saving it up: in virtual
+// time too nobody is dispatched before having arrived.
+func (q *queue) bound() {
+	if first := q.entries.first; first != nil {
+		q.dispatch = max(q.dispatch, first.arrivedAt)
+	}
+}
+
+// limits are the seats of a level.
+type limits struct {
+	nominal         int // what its shares give it
+	lowest, highest int // when it has lent, and borrowed, as much as it may
+	now             int
+}
+
+// queuing is how requests of a level wait: not at all, if there are no queues.
+type queuing struct{ queues, hand, length int }
+
+// A level has seats, and shares them out among its queues: each busy queue gets
+// the same. It works like a clock for virtual time, which goes the faster the
+// fewer queues are busy. A request is charged to its queue with the work that it
+// probably makes; the queue whose first request would be finished first in
+// virtual time is the next.
+type level struct {
+	name   string
+	exempt bool
+	retry  retry
+
+	mu        sync.Mutex
+	queuing   queuing
+	share     shareSpec
+	limits    limits
+	quiescing bool // there is no such level any longer, but there are requests
+
+	queues  []*queue // more than wanted, as long as those are busy
+	busy    int      // queues
+	virtual work
+	at      time.Time // when virtual was right
+	robin   int       // the queue that was dispatched from last
+	dealt   int       // how many hands were dealt
+
+	waiting, working int
+	seats            int // in use, also by those who have been answered
+	queueSeats       int // the part of them that is charged to queues
+	seatsWaiting     int
+	running          list // those who are worked on
+
+	demand demand
+	flows  map[string]*schemaStats
+	counts counts
+}
+
+// counts count requests.
+type counts struct {
+	dispatched int
+	refused    [reasons]int
+}
+
+// schemaStats are what a level knows of one of its schemas.
+type schemaStats struct {
+	counts
+	waiting, working    int
+	seats, seatsWaiting int
+}
+
+func newLevel(name string, exempt bool, now time.Time) *level {
+	return &level{name: name, exempt: exempt, at: now, demand: demand{at: now}, flows: map[string]*schemaStats{}}
+}
+
+// configure changes how requests wait.
+func (l *level) configure(q queuing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q.hand = min(q.hand, q.queues, maxHand)
+	l.queuing, l.quiescing = q, false
+	for i := len(l.queues); i < q.queues; i++ {
+		l.queues = append(l.queues, &queue{index: i})
+	}
+	l.shrink()
+}
+
+// setLimits changes the seats, which may let some in who wait.
+func (l *level) setLimits(change func(*limits), now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now)
+	change(&l.limits)
+	l.dispatch(now)
+}
+
+// quiesce reports whether a level that is not wanted any longer can be forgotten.
+func (l *level) quiesce() (idle bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quiescing = true
+	return l.idle()
+}
+
+func (l *level) idle() bool { return l.waiting == 0 && l.working == 0 }
+
+func (l *level) stats(schema string) *schemaStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.flows[schema]
+	if s == nil {
+		s = &schemaStats{}
+		l.flows[schema] = s
+	}
+	return s
+}
+
+// enter takes an entry in, or refuses it. If it has to wait its channel tells
+// when that is over.
+func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now)
+	e.level, e.arrived, e.arrivedAt = l, now, l.virtual
+	if l.queuing.queues == 0 {
+		if !l.room(e.estimate.seats()) {
+			l.refuse(e, noSeat)
+			return outside
+		}
+		l.begin(e, now)
+		return working
+	}
+	q := l.choose(flow)
+	if l.seats >= l.limits.now && q.waiting >= l.queuing.length {
+		l.refuse(e, queueFull)
+		return outside
+	}
+	l.enqueue(e, q)
+	l.dispatchFrom(q, now)
+	if e.state == waiting {
+		e.dispatched = make(chan struct{})
+	}
+	return e.state
+}
+
+// giveUp takes an entry out that has waited for too long, unless it has just
+// been dispatched.
+func (l *level) giveUp(e *Entry, now time.Time) state {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.state == waiting {
+		l.advance(now)
+		l.dequeue(e)
+		l.refuse(e, timedOut)
+	}
+	return e.state
+}
+
+// leave is the end of an entry that was worked on. It reports whether the level
+// can be forgotten.
+func (l *level) leave(e *Entry, now time.Time) (useless bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now)
+	e.state = outside
+	l.running.remove(e)
+	l.working--
+	e.schema.stats.working--
+	q, seats := e.queue, e.estimate.seats()
+	if q != nil {
+		q.working--
+		// What was charged in advance was a guess.
+		q.dispatch -= seatTime(float64(e.estimate.initial), serviceTime-now.Sub(e.started))
+		q.bound()
+		l.rest(q)
+	}
+	if e.estimate.after > 0 {
+		// The entry is the caller's from here on.
+		stats := e.schema.stats
+		time.AfterFunc(e.estimate.after, func() {
+			now := time.Now()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.advance(now)
+			l.free(q, stats, seats, now)
+		})
+		l.dispatch(now)
+	} else {
+		l.free(q, e.schema.stats, seats, now)
+	}
+	return l.quiescing && l.idle()
+}
+
+// free gives seats back.
+func (l *level) free(q *queue, stats *schemaStats, seats int, now time.Time) {
+	l.seats -= seats
+	stats.seats -= seats
+	if q != nil {
+		l.queueSeats -= seats
+		q.seats -= seats
+		l.shrink()
+	}
+	l.demand.set(l.seats+l.seatsWaiting, now)
+	l.dispatch(now)
+}
+
+// advance lets virtual time go on as it has since it was last right: with the
+// seats that could be used, shared by the queues that were busy.
+func (l *level) advance(now time.Time) {
+	passed := now.Sub(l.at)
+	if passed <= 0 {
+		return
+	}
+	l.at = now
+	if l.busy > 0 {
+		l.virtual += seatTime(float64(min(l.queueSeats+l.seatsWaiting, l.limits.now))/float64(l.busy), passed)
+	}
+}
+
+// rest notes that a queue may not be busy any longer. When none is, virtual time
+// starts anew: a queue that becomes busy starts from it.
+func (l *level) rest(q *queue) {
+	if q.busy() {
+		return
+	}
+	if l.busy--; l.busy == 0 {
+		l.virtual = 0
+	}
+}
+
+// choose returns the queue of a hand in which the least work waits. Where to
+// begin looking changes, so that flows whose hands overlap do not meet in the
+// same queue.
+func (l *level) choose(flow uint64) *queue {
+	var space [maxHand]int
+	hand := deal(flow, l.queuing.queues, l.queuing.hand, &space)
+	begin := l.dealt % len(hand)
+	l.dealt++
+	var best *queue
+	for i := range hand {
+		q := l.queues[hand[(begin+i)%len(hand)]]
+		if best == nil || q.sum < best.sum {
+			best = q
+		}
+	}
+	return best
+}
+
+func (l *level) enqueue(e *Entry, q *queue) {
+	if !q.busy() {
+		q.dispatch = l.virtual
+		l.busy++
+	}
+	e.queue, e.state = q, waiting
+	q.entries.push(e)
+	l.await(e, 1)
+	q.bound()
+}
+
+func (l *level) dequeue(e *Entry) {
+	e.state = outside
+	e.queue.entries.remove(e)
+	l.await(e, -1)
+	e.queue.bound()
+	l.rest(e.queue)
+}
+
+// await counts an entry as waiting, or as not any longer.
+func (l *level) await(e *Entry, n int) {
+	seats := n * e.estimate.seats()
+	e.queue.waiting += n
+	e.queue.initial += n * e.estimate.initial
+	e.queue.most += seats
+	e.queue.sum += work(n) * e.total()
+	l.waiting += n
+	l.seatsWaiting += seats
+	e.schema.stats.waiting += n
+	e.schema.stats.seatsWaiting += seats
+	l.demand.set(l.seats+l.seatsWaiting, l.at)
+}
+
+func (l *level) refuse(e *Entry, why reason) {
+	l.counts.refused[why]++
+	e.schema.stats.refused[why]++
+}
+
+// dispatch lets in as many of those who wait as there is room for.
+func (l *level) dispatch(now time.Time) { l.dispatchFrom(nil, now) }
+
+// dispatchFrom does so too. As a rule nobody waits but the one who has just
+// come to a queue, and there is no need to look at the others.
+func (l *level) dispatchFrom(newest *queue, now time.Time) {
+	for l.waiting > 0 && l.seats < l.limits.now {
+		q := newest
+		if q == nil || q.waiting < l.waiting {
+			q = l.next()
+		}
+		e := q.entries.first
+		if !l.room(e.estimate.seats()) {
+			return
+		}
+		l.robin = q.index
+		// Before the queue has nothing to wait for it has something to work on:
+		// it stays busy.
+		q.entries.remove(e)
+		l.await(e, -1)
+		if most := l.limits.now; e.estimate.final > most {
+			e.estimate.after = e.estimate.after * time.Duration(e.estimate.final) / time.Duration(most)
+			e.estimate.final = most
+		}
+		l.begin(e, now)
+		q.dispatch += e.total()
+		q.bound()
+		if e.dispatched != nil {
+			close(e.dispatched)
+		}
+	}
+}
+
+// next returns the queue whose first entry would be finished first in virtual
+// time. If there are several it is the turn of the one after that which was last.
+func (l *level) next() (best *queue) {
+	var earliest work
+	for i := range l.queues {
+		q := l.queues[(l.robin+1+i)%len(l.queues)]
+		if q.entries.first == nil {
+			continue
+		}
+		if finish := q.dispatch + q.entries.first.total(); best == nil || finish < earliest {
+			best, earliest = q, finish
+		}
+	}
+	return best
+}
+
+// room reports whether there are seats. One who wants more than there are gets
+// all.
+func (l *level) room(seats int) bool {
+	switch {
+	case l.exempt:
+		return true
+	case seats > l.limits.now:
+		return l.working == 0
+	}
+	return l.seats+seats <= l.limits.now
+}
+
+// begin lets an entry in.
+func (l *level) begin(e *Entry, now time.Time) {
+	seats, stats := e.estimate.seats(), e.schema.stats
+	e.state, e.started = working, now
+	l.running.push(e)
+	l.working++
+	l.seats += seats
+	l.counts.dispatched++
+	stats.dispatched++
+	stats.working++
+	stats.seats += seats
+	if q := e.queue; q != nil {
+		q.working++
+		q.seats += seats
+		l.queueSeats += seats
+	}
+	l.demand.set(l.seats+l.seatsWaiting, now)
+}
+
+// shrink drops queues that are not wanted any longer, from the end.
+func (l *level) shrink() {
+	for n := len(l.queues); n > l.queuing.queues; n-- {
+		if q := l.queues[n-1]; q.busy() || q.seats > 0 {
+			return
+		}
+		l.queues = l.queues[:n-1]
+		l.robin = min(l.robin, n-1)
+	}
+}

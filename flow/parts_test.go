@@ -1,0 +1,272 @@
+package flow
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	flowcontrol "k8s.io/api/flowcontrol/v1"
+
+	"github.com/apikeel/kelson/request"
+)
+
+func TestDeal(t *testing.T) {
+	var space [maxHand]int
+	count := make([]int, 16)
+	for i := range uint64(2000) {
+		hand := deal(hash("schema", string(rune('a'+i))), 16, 4, &space)
+		sorted := slices.Clone(hand)
+		slices.Sort(sorted)
+		if len(slices.Compact(sorted)) != 4 || sorted[0] < 0 || sorted[3] > 15 {
+			t.Fatalf("%v is not a hand", hand)
+		}
+		for _, card := range hand {
+			count[card]++
+		}
+	}
+	for card, n := range count {
+		if n < 400 || n > 600 {
+			t.Errorf("card %d was dealt %d times out of 500", card, n)
+		}
+	}
+	// All hands of three cards out of five, each as often as the others.
+	hands := map[[3]int]int{}
+	for i := range uint64(5 * 4 * 3 * 7) {
+		hands[[3]int(deal(i, 5, 3, &space))]++
+	}
+	if len(hands) != 60 {
+		t.Errorf("%d hands", len(hands))
+	}
+	for hand, n := range hands {
+		if n != 7 || hand[0] == hand[1] || hand[1] == hand[2] || hand[0] == hand[2] {
+			t.Errorf("%v: %d times", hand, n)
+		}
+	}
+}
+
+func TestFairFraction(t *testing.T) {
+	for _, tt := range []struct {
+		sum    float64
+		shares []share
+		want   []float64
+	}{
+		{10, []share{{0, 100, 1}, {0, 100, 4}}, []float64{2, 8}},
+		{10, []share{{4, 100, 4}, {0, 100, 36}}, []float64{4, 6}},
+		{10, []share{{0, 3, 3}, {0, 100, 1}}, []float64{3, 7}},
+		{10, []share{{5, 5, 5}, {5, 9, 7}}, []float64{5, 5}},
+		{20, []share{{5, 5, 5}, {5, 9, 7}}, []float64{5, 9}},
+		{10, []share{{0, 10, 0}, {0, 10, 0}}, []float64{5, 5}},
+		{30, []share{{1, 10, 2}, {4, 40, 8}, {2, 12, 2}}, []float64{5, 20, 5}},
+	} {
+		fraction := fairFraction(tt.sum, tt.shares)
+		for i, s := range tt.shares {
+			if got := s.at(fraction); math.Abs(got-tt.want[i]) > 1e-6 {
+				t.Errorf("%v of %v: share %d is %v", tt.sum, tt.shares, i, got)
+			}
+		}
+	}
+}
+
+func TestDemand(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	d := demand{at: begin}
+	d.set(10, begin)
+	d.set(0, begin.Add(5*time.Second))
+	d.take(begin.Add(10 * time.Second))
+	if f := d.found; f.highest != 10 || f.average != 5 || f.deviation != 5 || f.smoothed != 10 {
+		t.Errorf("%+v", f)
+	}
+	d.take(begin.Add(20 * time.Second))
+	if f := d.found; f.highest != 0 || f.average != 0 || math.Abs(f.smoothed-9.77) > 1e-9 {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestRetry(t *testing.T) {
+	var d retry
+	second := time.Unix(1_000_000, 0)
+	after := 0
+	drop := func(seconds, each int) {
+		for range seconds {
+			for range each {
+				after = d.drop(second)
+			}
+			second = second.Add(time.Second)
+		}
+	}
+	drop(1, 5)
+	if after != 1 {
+		t.Errorf("at first %d", after)
+	}
+	drop(1, 5)
+	if after != 2 {
+		t.Errorf("after a second %d", after)
+	}
+	drop(200, 100)
+	if after != maxRetryAfter {
+		t.Errorf("after minutes %d", after)
+	}
+	second = second.Add(time.Hour)
+	drop(10, 1)
+	if after != maxRetryAfter-10 {
+		t.Errorf("when it is over %d", after)
+	}
+}
+
+func TestMatch(t *testing.T) {
+	account := func(namespace, name string) []flowcontrol.Subject {
+		return []flowcontrol.Subject{{Kind: "ServiceAccount", ServiceAccount: &flowcontrol.ServiceAccountSubject{Namespace: namespace, Name: name}}}
+	}
+	user := func(name string) []flowcontrol.Subject {
+		return []flowcontrol.Subject{{Kind: "User", User: &flowcontrol.UserSubject{Name: name}}}
+	}
+	pod := request.Info{IsResource: true, Verb: "get", Version: "v1", Namespace: "d", Resource: "pods", Name: "p"}
+	status := pod
+	status.Subresource = "status"
+	node := request.Info{IsResource: true, Verb: "list", Version: "v1", Resource: "nodes"}
+	rule := func(verb, group, resource string, cluster bool, namespaces ...string) []flowcontrol.ResourcePolicyRule {
+		return []flowcontrol.ResourcePolicyRule{{Verbs: []string{verb}, APIGroups: []string{group}, Resources: []string{resource}, ClusterScope: cluster, Namespaces: namespaces}}
+	}
+	for i, tt := range []struct {
+		user     string
+		subjects []flowcontrol.Subject
+		info     request.Info
+		rules    []flowcontrol.ResourcePolicyRule
+		paths    []string
+		want     bool
+	}{
+		{"u", user("u"), pod, rule("*", "*", "*", false, "*"), nil, true},
+		{"u", user("*"), pod, rule("get", "", "pods", false, "d"), nil, true},
+		{"u", user("v"), pod, rule("*", "*", "*", true, "*"), nil, false},
+		{"u", user("u"), pod, rule("list", "", "pods", false, "d"), nil, false},
+		{"u", user("u"), pod, rule("get", "apps", "pods", false, "d"), nil, false},
+		{"u", user("u"), pod, rule("get", "", "pods", true), nil, false},
+		{"u", user("u"), status, rule("get", "", "pods", false, "d"), nil, false},
+		{"u", user("u"), status, rule("get", "", "pods/status", false, "d"), nil, true},
+		{"u", user("u"), status, rule("get", "", "podsxstatus", false, "d"), nil, false},
+		{"u", user("u"), node, rule("list", "", "nodes", true, "x"), nil, true},
+		{"u", user("u"), node, rule("list", "", "nodes", false, "*"), nil, false},
+		{"system:serviceaccount:a:b", account("a", "b"), pod, rule("*", "*", "*", false, "*"), nil, true},
+		{"system:serviceaccount:a:b", account("a", "*"), pod, rule("*", "*", "*", false, "*"), nil, true},
+		{"system:serviceaccount:aa:b", account("a", "*"), pod, rule("*", "*", "*", false, "*"), nil, false},
+		{"system:serviceaccount:a:bb", account("a", "b"), pod, rule("*", "*", "*", false, "*"), nil, false},
+		{"u", user("u"), request.Info{Verb: "get", Path: "/healthz"}, nil, []string{"/healthz"}, true},
+		{"u", user("u"), request.Info{Verb: "get", Path: "/healthz/etcd"}, nil, []string{"/healthz"}, true},
+		{"u", user("u"), request.Info{Verb: "get", Path: "/healthzz"}, nil, []string{"/healthz"}, false},
+		{"u", user("u"), request.Info{Verb: "get", Path: "/apis/apps"}, nil, []string{"/apis/*"}, true},
+		{"u", user("u"), request.Info{Verb: "get", Path: "/apis"}, nil, []string{"/apis/*"}, false},
+		{"u", user("u"), request.Info{Verb: "get", Path: "/x"}, nil, []string{"*"}, true},
+	} {
+		s := &schema{rules: []flowcontrol.PolicyRulesWithSubjects{{
+			Subjects: tt.subjects, ResourceRules: tt.rules,
+			NonResourceRules: []flowcontrol.NonResourcePolicyRule{{Verbs: []string{"*"}, NonResourceURLs: tt.paths}},
+		}}}
+		if got := s.matches(&request.Request{Info: tt.info, User: request.User{Name: tt.user}}); got != tt.want {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
+}
+
+func TestEstimate(t *testing.T) {
+	c := New(Config{Stats: func(_, resource string) (int64, int64) {
+		switch resource {
+		case "pods":
+			return 5000, 2000
+		case "few":
+			return 3, 1000
+		case "odd":
+			return 1 << 40, 0
+		}
+		return 0, 0
+	}})
+	list := func(resource, name, verb string) *request.Request {
+		return &request.Request{Info: request.Info{IsResource: true, Verb: verb, Resource: resource, Name: name}}
+	}
+	for _, tt := range []struct {
+		r     *request.Request
+		query string
+		limit int
+		want  int
+	}{
+		{list("pods", "", "list"), "", 0, 10},
+		{list("pods", "", "list"), "", 6, 6},
+		{list("pods", "", "list"), "limit=100", 0, 2},
+		{list("pods", "", "list"), "limit=broken", 0, 10},
+		{list("pods", "p", "list"), "", 0, 1},
+		{list("few", "", "list"), "", 0, 1},
+		{list("odd", "", "list"), "", 0, 10},
+		{list("none", "", "list"), "", 0, 1},
+		{list("pods", "", "watch"), "resourceVersion=5", 0, 1},
+		{list("pods", "", "watch"), "resourceVersion=5&sendInitialEvents=true", 0, 10},
+		{list("pods", "", "watch"), "resourceVersion=0", 0, 10},
+		{list("pods", "", "watch"), "", 0, 10},
+		{list("pods", "p", "get"), "", 0, 1},
+	} {
+		if got := c.estimate(tt.r, tt.query, tt.limit); got.seats() != tt.want || got.after != 0 {
+			t.Errorf("%s %s?%s: %+v", tt.r.Verb, tt.r.Resource, tt.query, got)
+		}
+	}
+}
+
+// Who writes what many watch has seats for longer than the answer takes.
+func TestWatches(t *testing.T) {
+	c := New(Config{})
+	watch := func(namespace, query string, n int) (entries []*Entry) {
+		for range n {
+			e := &Entry{}
+			r := &request.Request{Info: request.Info{IsResource: true, Verb: request.Watch, Resource: "pods", Namespace: namespace}, User: request.User{Groups: []string{masters}}}
+			if !c.Enter(context.Background(), r, query, e) {
+				t.Fatal("refused")
+			}
+			e.Release()
+			entries = append(entries, e)
+		}
+		return entries
+	}
+	all := slices.Concat(watch("", "", 20), watch("d", "", 5), watch("e", "", 100), watch("", "fieldSelector=spec.nodeName%3Dn", 100))
+	if c.Working.Reading.Load() != 0 {
+		t.Error("watches that have begun count as requests")
+	}
+	write := &request.Request{Info: request.Info{IsResource: true, Verb: request.Create, Resource: "pods", Namespace: "d"}}
+	if got, want := c.estimate(write, "", 0), (estimate{1, 3, 5 * time.Millisecond}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, want := c.estimate(write, "", 2), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for _, e := range all {
+		e.Leave()
+		e.Leave()
+	}
+	if got := c.estimate(write, "", 0); got.after != 0 || len(c.watches.by) != 0 || c.watches.all.Load() != 0 {
+		t.Errorf("got %+v; %v", got, c.watches.by)
+	}
+}
+
+func benchmark(b *testing.B, groups ...string) {
+	objects := []*flowcontrol.PriorityLevelConfiguration{queues("work", 100, 50, 128, 6, 50)}
+	c := New(Config{})
+	changes := []Change{{Object: objects[0]}}
+	for i := range 10 { // as many schemas as there usually are
+		changes = append(changes, Change{Object: of("group-"+string(rune('a'+i)), "work", int32(100+i))})
+	}
+	changes = append(changes, Change{Object: of("users", "work", 9000)})
+	c.apply(true, changes)
+	r := get("somebody", "users")
+	r.User.Groups = groups
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		var e Entry
+		if !c.Enter(ctx, r, "", &e) {
+			b.Fatal("refused")
+		}
+		e.Leave()
+	}
+}
+
+// What an idle server pays for a request.
+func BenchmarkLimited(b *testing.B) { benchmark(b, "users", "system:authenticated") }
+func BenchmarkExempt(b *testing.B)  { benchmark(b, masters) }

@@ -1,0 +1,175 @@
+package kelson
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// order returns the names of signals in the order in which they have happened.
+func order(log string) (names []string) {
+	for line := range strings.Lines(log) {
+		if _, name, ok := strings.Cut(line, " signal="); ok {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	return names
+}
+
+// A server that is busy and told to stop refuses new requests in the way that is
+// wanted, and answers all others.
+func TestDrain(t *testing.T) {
+	for _, retry := range []bool{false, true} {
+		working, finish := make(chan struct{}), make(chan struct{})
+		s := start(t, &Server{
+			Shutdown: Shutdown{SendRetryAfter: retry, Delay: time.Millisecond},
+			API: routes{
+				"/api/v1/pods": func(w http.ResponseWriter, _ *http.Request) {
+					close(working)
+					<-finish
+					_, _ = io.WriteString(w, "done")
+				},
+				"/api/v1/nodes": say("nodes"),
+			},
+		})
+		client := s.client(t, 1, s.PKI.AdminCertificate())
+		if code, _, _ := s.get(t, client, "GET", "/readyz"); code != 200 {
+			t.Errorf("not ready: %d", code)
+		}
+		answered := make(chan string, 1)
+		go func() {
+			_, body, _ := s.get(t, client, "GET", "/api/v1/pods")
+			answered <- body
+		}()
+		<-working
+		s.stop()
+		<-s.Signals().NotAcceptingNewRequest.Happened()
+		if retry {
+			code, body, h := s.get(t, client, "GET", "/api/v1/nodes")
+			if code != 429 || body != "The apiserver is shutting down, please try again later.\n" || h.Get("Retry-After") != "5" {
+				t.Errorf("%d %q %v", code, body, h)
+			}
+			if code, _, _ := s.get(t, client, "GET", "/livez"); code != 200 {
+				t.Errorf("it does not say that it is alive: %d", code)
+			}
+			if code, _, _ := s.get(t, client, "GET", "/readyz"); code != 500 {
+				t.Errorf("it says that it is ready: %d", code)
+			}
+		} else {
+			// There are no new connections; these are requests on one that there is.
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequest("GET", "/api/v1/nodes", nil))
+			if w.Code != 503 || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), `"message":"apiserver is shutting down"`) {
+				t.Errorf("%d %q %v", w.Code, w.Body, w.Header())
+			}
+		}
+		close(finish)
+		if body := <-answered; body != "done" {
+			t.Errorf("a request was lost: %q", body)
+		}
+		if err := s.ended(); err != nil {
+			t.Error(err)
+		}
+		got := order(s.log.String())
+		if len(got) != 8 {
+			t.Errorf("not all signals: %q", got)
+		}
+		position := map[string]int{}
+		for i, name := range got {
+			position[name] = i
+		}
+		before := [][2]string{
+			{"HasBeenReady", "ShutdownInitiated"}, {"ShutdownInitiated", "AfterShutdownDelayDuration"}, {"ShutdownInitiated", "PreShutdownHooksStopped"},
+			{"AfterShutdownDelayDuration", "NotAcceptingNewRequest"}, {"PreShutdownHooksStopped", "NotAcceptingNewRequest"},
+			{"NotAcceptingNewRequest", "HTTPServerStoppedListening"}, {"NotAcceptingNewRequest", "InFlightRequestsDrained"},
+		}
+		if retry {
+			before = append(before, [2]string{"InFlightRequestsDrained", "HTTPServerStoppedListening"})
+		} else {
+			before = append(before, [2]string{"HTTPServerStoppedListening", "InFlightRequestsDrained"})
+		}
+		for _, pair := range before {
+			if position[pair[0]] > position[pair[1]] {
+				t.Errorf("retry %v: %s after %s: %q", retry, pair[0], pair[1], got)
+			}
+		}
+	}
+}
+
+// Watches end one after the other.
+func TestWatchGrace(t *testing.T) {
+	s := start(t, &Server{
+		Shutdown: Shutdown{WatchGrace: 100 * time.Millisecond},
+		API: routes{"/api/v1/watch/pods": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "first\n")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}},
+	})
+	client := s.client(t, 2, s.PKI.AdminCertificate())
+	var ended sync.WaitGroup
+	for range 10 {
+		resp, err := client.Get(s.URL() + "/api/v1/watch/pods")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := bufio.NewReader(resp.Body)
+		if _, err := body.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		ended.Go(func() {
+			if rest, err := io.ReadAll(body); err != nil || len(rest) > 0 {
+				t.Errorf("a watch did not end cleanly: %q, %v", rest, err)
+			}
+			resp.Body.Close()
+		})
+	}
+	if n := s.watching.Load(); n != 10 {
+		t.Errorf("%d watches", n)
+	}
+	begin := time.Now()
+	s.stop()
+	ended.Wait()
+	// At least 200 are ended a second, so that ten take 45 ms.
+	if took := time.Since(begin); took < 40*time.Millisecond {
+		t.Errorf("all watches have ended in %v", took)
+	}
+	if err := s.ended(); err != nil {
+		t.Error(err)
+	}
+}
+
+// As long as hooks run, a path that nobody knows may only not be known yet.
+func TestNotFoundYet(t *testing.T) {
+	release := make(chan struct{})
+	s := start(t, &Server{
+		DisabledPostStartHooks: []string{"unwanted"},
+		LivezGrace:             time.Hour,
+		PostStartHooks: []Hook{
+			{"slow", func(context.Context) error { <-release; return nil }},
+			{"unwanted", func(context.Context) error { t.Error("a disabled hook has run"); return nil }},
+		},
+	})
+	client := s.admin(t)
+	code, body, h := s.get(t, client, "GET", "/apis/example.com/v1/things")
+	if code != 503 || h.Get("Retry-After") != "5" || !strings.Contains(body, "the request has been made before all known HTTP paths have been installed, please try again") {
+		t.Errorf("%d %q %v", code, body, h)
+	}
+	if code, body, _ := s.get(t, client, "GET", "/livez?verbose"); code != 200 || body != "[+]ping ok\n[+]log ok\n[+]poststarthook/slow ok\nlivez check passed\n" {
+		t.Errorf("%d %q", code, body)
+	}
+	if code, _, _ := s.get(t, client, "GET", "/readyz"); code != 500 || s.Signals().HasBeenReady.HasHappened() {
+		t.Errorf("ready: %d", code)
+	}
+	close(release)
+	<-s.Signals().MuxAndDiscoveryComplete.Happened()
+	if code, _, _ := s.get(t, client, "GET", "/apis/example.com/v1/things"); code != 404 {
+		t.Errorf("%d", code)
+	}
+}

@@ -1,0 +1,243 @@
+package managedfields
+
+import (
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// Owners keeps track of who owns which fields, with a Manager for every path
+// that is written to, made when it is first needed. The zero value is ready. It
+// implements rest.Owners.
+type Owners struct {
+	types Builtin
+	cache Cache
+
+	mu       sync.Mutex
+	managers map[ownersKey]*Manager
+	// schemas are the types of definitions that come with their schemas.
+	schemas map[*resource.Definition]*Schemas
+}
+
+type ownersKey struct {
+	served      *resource.Served
+	subresource string
+}
+
+// Update implements rest.Owners.
+func (o *Owners) Update(s *resource.Served, subresource string, live, obj resource.Object, manager string, now time.Time) (resource.Object, error) {
+	m, err := o.manager(s, subresource)
+	if err != nil {
+		return nil, err
+	}
+	return m.Update(live, obj, manager, now)
+}
+
+// KeepTimes implements rest.Owners.
+func (o *Owners) KeepTimes(obj, live resource.Object) { KeepTimes(obj, live) }
+
+// Apply implements rest.Owners.
+func (o *Owners) Apply(s *resource.Served, subresource string, live resource.Object, patch []byte, manager string, force bool, now time.Time) (resource.Object, error) {
+	m, err := o.manager(s, subresource)
+	if err != nil {
+		return nil, err
+	}
+	config, err := DecodePatch(patch)
+	if err != nil {
+		return nil, err
+	}
+	return m.Apply(live, config, manager, force, now)
+}
+
+// CheckPatch implements rest.Owners.
+func (o *Owners) CheckPatch(patch []byte) error { return CheckPatch(patch) }
+
+// Project implements rest.Owners.
+func (o *Owners) Project(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error {
+	entries, err := o.projection(s, sub).Project(obj.GetManagedFields())
+	if err == nil {
+		projection.SetManagedFields(entries)
+	}
+	return err
+}
+
+// Restore implements rest.Owners.
+func (o *Owners) Restore(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error {
+	entries, err := o.projection(s, sub).Restore(obj.GetManagedFields(), projection.GetManagedFields())
+	if err == nil {
+		obj.SetManagedFields(entries)
+	}
+	return err
+}
+
+func (o *Owners) projection(s *resource.Served, sub *resource.Subresource) *Projection {
+	p := &Projection{
+		Paths: sub.Projection.Managed, Kind: sub.Kind.GroupVersion().String(), Version: s.GroupVersion.String(), Cache: &o.cache,
+	}
+	for i := range s.Definition.Versions {
+		p.Versions = append(p.Versions, groupVersion(s.Definition, &s.Definition.Versions[i]).String())
+	}
+	return p
+}
+
+func (o *Owners) manager(s *resource.Served, subresource string) (*Manager, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := ownersKey{s, subresource}
+	if m := o.managers[key]; m != nil {
+		return m, nil
+	}
+	m, err := New(o.options(s, subresource))
+	if err != nil {
+		return nil, err
+	}
+	if o.managers == nil {
+		o.managers = map[ownersKey]*Manager{}
+	}
+	o.managers[key] = m
+	return m, nil
+}
+
+// Forget drops the managers of a group whose definitions have changed.
+func (o *Owners) Forget(group string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key := range o.managers {
+		if key.served.GroupVersion.Group == group {
+			delete(o.managers, key)
+		}
+	}
+	for def, types := range o.schemas {
+		if def.Group == group {
+			o.cache.Forget(types)
+			delete(o.schemas, def)
+		}
+	}
+}
+
+// Builtin returns the types of built-in kinds.
+func (o *Owners) Builtin() *Builtin { return &o.types }
+
+// typesOf returns the types of a definition. The lock is held.
+func (o *Owners) typesOf(s *resource.Served) Types {
+	def := s.Definition
+	if s.Version.Schema == nil {
+		return &o.types
+	}
+	if types := o.schemas[def]; types != nil {
+		return types
+	}
+	types := &Schemas{Builtin: &o.types, Schema: func(kind schema.GroupVersionKind) *spec.Schema {
+		for i := range def.Versions {
+			if v := &def.Versions[i]; v.Schema != nil && groupVersion(def, v) == kind.GroupVersion() {
+				return v.Schema()
+			}
+		}
+		return nil
+	}}
+	if o.schemas == nil {
+		o.schemas = map[*resource.Definition]*Schemas{}
+	}
+	o.schemas[def] = types
+	return types
+}
+
+// options say what the manager of a path is about: the object, or what a
+// subresource shows instead of it.
+func (o *Owners) options(s *resource.Served, subresource string) Options {
+	def := s.Definition
+	opts := Options{Types: &o.types, Subresource: subresource, Cache: &o.cache}
+	if sub := subresourceOf(def, subresource); sub != nil && sub.Projection != nil {
+		opts.Kind, opts.New = sub.Kind, sub.New
+		return opts
+	}
+	opts.Types = o.typesOf(s)
+	opts.Kind, opts.New, opts.Default = s.GroupVersionKind(), s.Version.New, s.Version.Default
+	opts.Hub, opts.Convert = groupVersion(def, def.HubVersion()), converterOf(def)
+	opts.Scope = scopeOf(def, subresource)
+	return opts
+}
+
+// subresourceOf returns a subresource, nil for the object itself.
+func subresourceOf(def *resource.Definition, name string) *resource.Subresource {
+	for i := range def.Subresources {
+		if def.Subresources[i].Name == name {
+			return &def.Subresources[i]
+		}
+	}
+	return nil
+}
+
+// scopeOf returns which fields writes to a path can change, so that nobody comes
+// to own others by it. Unless a strategy says, the object's own path leaves the
+// status alone, and that of the status the spec.
+func scopeOf(def *resource.Definition, subresource string) Scope {
+	strategy, usual := &def.Strategy, []string(nil)
+	if sub := subresourceOf(def, subresource); sub != nil && sub.Part != nil {
+		strategy = sub.Part
+	}
+	switch {
+	case subresource == "status":
+		usual = []string{"spec"}
+	case subresource == "" && subresourceOf(def, "status") != nil:
+		usual = []string{"status"}
+	}
+	if strategy.Resets != nil {
+		usual = strategy.Resets
+	}
+	return Scope{Except: usual}
+}
+
+func groupVersion(def *resource.Definition, v *resource.Version) schema.GroupVersion {
+	group := def.Group
+	if v.Group != "" {
+		group = v.Group
+	}
+	return schema.GroupVersion{Group: group, Version: v.Name}
+}
+
+// isOf reports whether an object is of a version: by its Go type, or if it has
+// none of its own, by what it says.
+func isOf(obj resource.Object, def *resource.Definition, v *resource.Version) bool {
+	if _, ok := obj.(runtime.Unstructured); ok {
+		return obj.GetObjectKind().GroupVersionKind().GroupVersion() == groupVersion(def, v)
+	}
+	return reflect.TypeOf(v.New()) == reflect.TypeOf(obj)
+}
+
+// converterOf returns a function between the versions of a definition.
+func converterOf(def *resource.Definition) func(resource.Object, schema.GroupVersion) (resource.Object, error) {
+	return func(obj resource.Object, to schema.GroupVersion) (resource.Object, error) {
+		var from, into *resource.Version
+		for i := range def.Versions {
+			v := &def.Versions[i]
+			if isOf(obj, def, v) {
+				from = v
+			}
+			if groupVersion(def, v) == to {
+				into = v
+			}
+		}
+		if into == nil {
+			return nil, ErrNoVersion
+		}
+		if from == into {
+			return obj, nil
+		}
+		var err error
+		if from != nil && from.ToHub != nil && from != def.HubVersion() {
+			if obj, err = from.ToHub(obj); err != nil {
+				return nil, err
+			}
+		}
+		if into.FromHub == nil || into == def.HubVersion() {
+			return obj, nil
+		}
+		return into.FromHub(obj)
+	}
+}

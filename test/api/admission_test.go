@@ -1,0 +1,202 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/plugin"
+	"github.com/apikeel/kelson/kelsontest"
+	"github.com/apikeel/kelson/storage/etcd/etcdtest"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// quotaOf makes a quota, and counts nothing as used, as its controller would.
+func quotaOf(t *testing.T, client kubernetes.Interface, hard corev1.ResourceList) {
+	t.Helper()
+	quotas := client.CoreV1().ResourceQuotas("default")
+	q := must(quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: named("q"), Spec: corev1.ResourceQuotaSpec{Hard: hard}}, metav1.CreateOptions{}))(t)
+	q.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{}}
+	for name := range hard {
+		q.Status.Used[name] = resource.MustParse("0")
+	}
+	must(quotas.UpdateStatus(t.Context(), q, metav1.UpdateOptions{}))(t)
+}
+
+func used(t *testing.T, client kubernetes.Interface, name corev1.ResourceName) int64 {
+	t.Helper()
+	q := must(client.CoreV1().ResourceQuotas("default").Get(t.Context(), "q", metav1.GetOptions{}))(t)
+	quantity := q.Status.Used[name]
+	return quantity.Value()
+}
+
+// TestQuotaUnderFire lets many create at once, on two servers, more than a quota
+// allows: exactly what it allows comes to be.
+func TestQuotaUnderFire(t *testing.T) {
+	const creators, each, limit = 64, 2, 40
+	cluster := etcdtest.Start(t)
+	var clients []kubernetes.Interface
+	for range 2 {
+		clients = append(clients, client(t, kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.Backend(openEtcd(t, cluster)))))
+	}
+	quotaOf(t, clients[0], corev1.ResourceList{"count/configmaps": resource.MustParse(fmt.Sprint(limit))})
+	// The other server must know the quota, or it knows of no limit.
+	if n := used(t, clients[1], "count/configmaps"); n != 0 {
+		t.Fatalf("%d are used before anything is created", n)
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	made, refused := 0, 0
+	for i := range creators {
+		all.Go(func() {
+			maps := clients[i%2].CoreV1().ConfigMaps("default")
+			for j := range each {
+				_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: named(fmt.Sprintf("m-%d-%d", i, j))}, metav1.CreateOptions{})
+				mu.Lock()
+				switch {
+				case err == nil:
+					made++
+				case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota: q, requested: count/configmaps=1"):
+					refused++
+				default:
+					t.Errorf("create: %v", err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	there := must(clients[0].CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}))(t)
+	if made != limit || len(there.Items) != limit || refused != creators*each-limit {
+		t.Errorf("%d were created and %d refused, and there are %d; the limit is %d", made, refused, len(there.Items), limit)
+	}
+	if n := used(t, clients[0], "count/configmaps"); n != limit {
+		t.Errorf("%d are said to be used", n)
+	}
+}
+
+// TestQuotaGivenBack checks that a create that fails after it was charged uses
+// nothing, and that a dry run does not either.
+func TestQuotaGivenBack(t *testing.T) {
+	c := client(t, kelsontest.Start(t, kelsontest.NoControllers()))
+	quotaOf(t, c, corev1.ResourceList{"count/configmaps": resource.MustParse("5")})
+	maps := c.CoreV1().ConfigMaps("default")
+	for i := range 10 {
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: named("same")}, metav1.CreateOptions{})
+		if i > 0 && !apierrors.IsAlreadyExists(err) || i == 0 && err != nil {
+			t.Fatalf("create %d: %v", i, err)
+		}
+		must(maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: named("dry")}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}))(t)
+	}
+	if n := used(t, c, "count/configmaps"); n != 1 {
+		t.Errorf("%d are said to be used, there is 1", n)
+	}
+}
+
+// ban is a plugin of a library user.
+type ban struct{}
+
+func (ban) Name() string { return "BanNames" }
+
+func (ban) Handles(t admission.Target) bool {
+	return t.Resource == "configmaps" && t.Operation == admission.Create
+}
+
+func (ban) Validate(_ context.Context, a *admission.Attributes) error {
+	if a.Name == "banned" {
+		return a.Forbidden(errors.New("this name may not be used, please choose another"))
+	}
+	return nil
+}
+
+// TestOwnPlugin adds a plugin, and switches one off.
+func TestOwnPlugin(t *testing.T) {
+	c := client(t, kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.Admission(plugin.Config{Disable: []string{"ServiceAccount"}}, ban{})))
+	_, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: named("banned")}, metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "please choose another") {
+		t.Errorf("a banned name: %v", err)
+	}
+	must(c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: named("fine")}, metav1.CreateOptions{}))(t)
+	pod := must(c.CoreV1().Pods("default").Create(t.Context(), benchPod(1), metav1.CreateOptions{}))(t)
+	if pod.Spec.ServiceAccountName != "" || len(pod.Spec.Tolerations) != 2 {
+		t.Errorf("the pod has the account %q and the tolerations %v", pod.Spec.ServiceAccountName, pod.Spec.Tolerations)
+	}
+}
+
+// TestMissingAccount creates pods in a namespace without a service account.
+func TestMissingAccount(t *testing.T) {
+	c := client(t, kelsontest.Start(t, kelsontest.NoControllers()))
+	ns := must(c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: named("fresh")}, metav1.CreateOptions{}))(t)
+	pod := benchPod(1)
+	pod.Namespace, pod.Spec.AutomountServiceAccountToken = ns.Name, nil
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	if made := must(c.CoreV1().Pods(ns.Name).Create(t.Context(), pod, dry))(t); made.Spec.ServiceAccountName != "default" {
+		t.Errorf("a dry run has the account %q", made.Spec.ServiceAccountName)
+	}
+	if _, err := c.CoreV1().ServiceAccounts(ns.Name).Get(t.Context(), "default", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after a dry run, the account is there: %v", err)
+	}
+	made := must(c.CoreV1().Pods(ns.Name).Create(t.Context(), pod, metav1.CreateOptions{}))(t)
+	if n := len(made.Spec.Volumes); n == 0 || !strings.HasPrefix(made.Spec.Volumes[n-1].Name, "kube-api-access-") {
+		t.Errorf("the pod has no token: %v", made.Spec.Volumes)
+	}
+	if err := c.CoreV1().ServiceAccounts(ns.Name).Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
+		t.Fatalf("the account was not made: %v", err)
+	}
+	if _, err := c.CoreV1().Pods(ns.Name).Create(t.Context(), pod, dry); !apierrors.IsForbidden(err) {
+		t.Errorf("after the account was deleted: %v", err)
+	}
+}
+
+// BenchmarkCreate is what a create costs without admission, and with the
+// plugins of every server.
+func BenchmarkCreate(b *testing.B) {
+	all, _ := plugin.Names()
+	for _, kind := range []string{"configmap", "pod"} {
+		for _, with := range []struct {
+			name string
+			cfg  plugin.Config
+		}{{"off", plugin.Config{Disable: all}}, {"on", plugin.Config{MakeAccounts: true}}} {
+			b.Run(kind+"/"+with.name, func(b *testing.B) {
+				server := kelsontest.Start(b, kelsontest.NoControllers(), kelsontest.Admission(with.cfg))
+				c := kubernetes.NewForConfigOrDie(server.Config())
+				i := 0
+				b.ReportAllocs()
+				before := cpuTime(b)
+				for b.Loop() {
+					i++
+					var err error
+					if kind == "pod" {
+						_, err = c.CoreV1().Pods("default").Create(b.Context(), benchPod(i), metav1.CreateOptions{})
+					} else {
+						_, err = c.CoreV1().ConfigMaps("default").Create(b.Context(), &corev1.ConfigMap{
+							ObjectMeta: named(fmt.Sprint("m-", i)), Data: map[string]string{"key": "value"}}, metav1.CreateOptions{})
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(i), "cpu-µs/op")
+			})
+		}
+	}
+}
+
+// cpuTime is what the process, client and server, has used.
+func cpuTime(b *testing.B) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
