@@ -81,7 +81,9 @@ func (a *API) Paths() []string {
 func (a *API) NotFound(w http.ResponseWriter, r *http.Request) bool {
 	path, inGroup := strings.CutPrefix(r.URL.Path, "/apis/")
 	group, _, _ := strings.Cut(path, "/")
-	if _, served := a.catalog().Group(group); inGroup && (!served || group == "") || !inGroup && !strings.HasPrefix(path, "/api/") {
+	g, known := a.catalog().Group(group)
+	served := known && group != "" && len(g.Versions) > 0
+	if inGroup && !served || !inGroup && !strings.HasPrefix(path, "/api/") {
 		return false
 	}
 	rest.WriteError(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{

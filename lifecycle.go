@@ -11,9 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Signals are what happens in the life of a server, each once and in this order,
-// but for the two before the last: with Shutdown.SendRetryAfter it is the other
-// way round.
+// Signals are what happens in the life of a server, each once. The order is this
+// one, except that the delay and the hooks go on at the same time, and that with
+// Shutdown.SendRetryAfter requests are drained before the server stops
+// listening.
 type Signals struct {
 	// MuxAndDiscoveryComplete: the post-start hooks are done, so that a path that
 	// nobody knows does not exist.
@@ -115,6 +116,7 @@ func (s *Server) refuseNew(next handler) handler {
 			next(x)
 			return
 		}
+		s.refused.Add(1)
 		s.forgetRequest(x) // it is not one that the end waits for
 		x.forget()
 		h := x.w.Header()

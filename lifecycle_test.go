@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -171,5 +172,74 @@ func TestNotFoundYet(t *testing.T) {
 	<-s.Signals().MuxAndDiscoveryComplete.Happened()
 	if code, _, _ := s.get(t, client, "GET", "/apis/example.com/v1/things"); code != 404 {
 		t.Errorf("%d", code)
+	}
+}
+
+// A server with many clients that is told to stop loses no request: whoever
+// comes back later when told so sees no broken connection.
+func TestDrainUnderLoad(t *testing.T) {
+	for _, major := range []int{1, 2} {
+		var served atomic.Int64
+		s := start(t, &Server{
+			Shutdown: Shutdown{SendRetryAfter: true},
+			API: routes{
+				"/api/v1/pods": func(w http.ResponseWriter, _ *http.Request) {
+					served.Add(1)
+					_, _ = io.WriteString(w, "done")
+				},
+				"/api/v1/watch/pods": func(w http.ResponseWriter, r *http.Request) {
+					w.(http.Flusher).Flush()
+					<-r.Context().Done()
+				},
+			},
+		})
+		var clients, watching sync.WaitGroup
+		var answered atomic.Int64
+		for range 16 {
+			client := s.client(t, major, s.PKI.AdminCertificate())
+			watching.Add(1)
+			clients.Go(func() {
+				resp, err := client.Get(s.URL() + "/api/v1/watch/pods")
+				watching.Done()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := io.ReadAll(resp.Body); err != nil {
+					t.Errorf("HTTP/%d: a watch has broken off: %v", major, err)
+				}
+				resp.Body.Close()
+			})
+			clients.Go(func() {
+				for {
+					resp, err := client.Get(s.URL() + "/api/v1/pods")
+					if err != nil {
+						t.Errorf("HTTP/%d: a request has no answer: %v", major, err)
+						return
+					}
+					body, err := io.ReadAll(resp.Body)
+					resp.Body.Close()
+					switch {
+					case resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "5":
+						return
+					case err != nil || string(body) != "done":
+						t.Errorf("HTTP/%d: %d %q %v", major, resp.StatusCode, body, err)
+						return
+					}
+					answered.Add(1)
+				}
+			})
+		}
+		watching.Wait()
+		// The clients ask until they are refused, so some ask in every state.
+		eventually(t, func() bool { return answered.Load() > 100 })
+		s.stop()
+		clients.Wait()
+		if err := s.ended(); err != nil {
+			t.Error(err)
+		}
+		if served.Load() != answered.Load() {
+			t.Errorf("HTTP/%d: %d requests were done, %d answered", major, served.Load(), answered.Load())
+		}
 	}
 }

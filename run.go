@@ -135,6 +135,7 @@ func (s *Server) drain(ctx context.Context, server *http.Server) error {
 	if s.Shutdown.SendRetryAfter {
 		s.awaitRequests(ctx, timeout)
 		s.signal(&s.signals.InFlightRequestsDrained)
+		s.linger()
 		timeout = afterDrain
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -165,6 +166,20 @@ func (s *Server) drain(ctx context.Context, server *http.Server) error {
 				return server.Close()
 			}
 			enough = nil
+		}
+	}
+}
+
+// linger goes on telling clients to come back later as long as there are new
+// ones: somebody who has just got an answer does not know yet.
+func (s *Server) linger() {
+	tick := time.NewTicker(lastBytes)
+	defer tick.Stop()
+	for range afterDrain / lastBytes {
+		before := s.refused.Load()
+		<-tick.C
+		if s.refused.Load() == before {
+			return
 		}
 	}
 }

@@ -142,6 +142,7 @@ type Server struct {
 	signals  *Signals
 	began    time.Time
 	refusing atomic.Bool // new requests
+	refused  atomic.Int64
 	// ending ends when long-running requests have to. Watches end one after the
 	// other, endEvery nanoseconds apart; ended counts them.
 	ending   context.Context

@@ -259,8 +259,8 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 			}
 			return s.ConnContext(ctx)
 		},
-		ErrorLog:          log.New(errorLog{s.Logger}, "", 0),
-		TLSConfig:         s.tls,
+		ErrorLog:  log.New(errorLog{s.Logger}, "", 0),
+		TLSConfig: s.tls,
 		HTTP2: &http.HTTP2Config{
 			// A client that opens and resets streams faster than they can be
 			// served is cut off when four times as many wait.

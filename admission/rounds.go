@@ -23,7 +23,7 @@ func RoundsOf[K comparable](a *Attributes, plugin string) *Rounds[K] {
 	if !ok {
 		r = &Rounds[K]{plugin: plugin, asked: map[K]bool{}, again: map[K]bool{}}
 	}
-	if a.Round > 0 && !equality.Semantic.DeepEqual(r.last, a.Object) {
+	if a.Round > 0 && len(r.asked) > 0 && !equality.Semantic.DeepEqual(r.last, a.Object) {
 		r.require()
 	}
 	return r
@@ -52,7 +52,7 @@ func (r *Rounds[K]) require() {
 // End ends the plugin's part of a round.
 func (r *Rounds[K]) End(a *Attributes) {
 	r.last = nil
-	if a.Object != nil {
+	if a.Object != nil && len(r.asked) > 0 {
 		r.last = a.Object.DeepCopyObject()
 	}
 	a.SetNote(r.plugin, r)

@@ -33,6 +33,8 @@ const (
 	// maxRetryDelay.
 	retryDelay    = 100 * time.Millisecond
 	maxRetryDelay = 5 * time.Second
+	// minDoubt is how old a check must be for a failed request to cause another.
+	minDoubt = time.Second
 	// idleDelay is how long nobody looks at the network when nobody needs it.
 	idleDelay = time.Second
 )
@@ -56,6 +58,7 @@ type backend struct {
 	target atomic.Pointer[[]*url.URL] // nil when it has to be found out
 	about  atomic.Pointer[about]      // nil until something was fetched
 
+	checked atomic.Int64  // when it was looked at last
 	kick    chan struct{} // look again
 	stopped chan struct{}
 }
@@ -110,6 +113,13 @@ func (b *backend) again() {
 	}
 }
 
+// doubt looks again, since a request was not answered.
+func (b *backend) doubt() {
+	if time.Since(time.Unix(0, b.checked.Load())) > minDoubt {
+		b.again()
+	}
+}
+
 // concerns reports whether a change may be about the address of the backend.
 func (b *backend) concerns(c authz.Change) bool {
 	name := c.Object.GetName()
@@ -146,6 +156,7 @@ func (b *backend) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		b.checked.Store(time.Now().UnixNano())
 		if c.Status == apiregistration.ConditionTrue {
 			delay = checkPeriod
 			b.fetchFirst(ctx) // so that discovery has what is said to be available

@@ -41,6 +41,9 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 	}
 	connect.Proxy(w, out, location, connect.Via{
 		Transport: b.transport, ForwardRedirects: b.server.ForwardRedirects, Logger: b.server.Logger,
-		Fail: func(err error) { http.Error(w, err.Error(), http.StatusServiceUnavailable) },
+		Fail: func(err error) {
+			b.doubt()
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		},
 	})
 }

@@ -193,6 +193,13 @@ func (r *Record) Annotate(key, value string) {
 	}
 }
 
+// AnnotateBody implements request.Recorder.
+func (r *Record) AnnotateBody(key, value string) {
+	if r.rule != nil && r.rule.Level != LevelMetadata {
+		r.Annotate(key, value)
+	}
+}
+
 // SentObject implements request.Recorder.
 func (r *Record) SentObject(meta metav1.Object, encode func() ([]byte, error)) {
 	if r.rule == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // Via says how Proxy reaches another server.
@@ -34,7 +35,14 @@ func Proxy(w http.ResponseWriter, r *http.Request, to *url.URL, via Via) {
 	if _, ok := w.(http.Hijacker); ok {
 		w = &ending{w, r.Context()}
 	}
-	handler := proxy.NewUpgradeAwareHandler(to, answering{via.Transport, w.Header()}, false, false, proxy.NewErrorResponder(responder(via.Fail)))
+	fail := func(err error) {
+		if httpstream.IsUpgradeRequest(r) {
+			// The client may already send what is meant for the other side.
+			w.Header().Set("Connection", "close")
+		}
+		via.Fail(err)
+	}
+	handler := proxy.NewUpgradeAwareHandler(to, answering{via.Transport, w.Header()}, false, false, proxy.NewErrorResponder(responder(fail)))
 	handler.UpgradeTransport = proxy.NewUpgradeRequestRoundTripper(via.Transport, proxy.MirrorRequest)
 	handler.RejectForwardingRedirects = !via.ForwardRedirects
 	handler.FlushInterval = -1 // events of a watch are for now

@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
+
+// aggregateAfter is how long after a change roles are looked at: many are made
+// at once when a server first starts.
+const aggregateAfter = 20 * time.Millisecond
 
 // Aggregation gives cluster roles that are made of others the rules of those.
 func Aggregation() Controller {
@@ -54,7 +59,8 @@ type aggregation struct{ queue *Queue[struct{}] }
 func (a *aggregation) Observe(changes []Change) {
 	for i := range changes {
 		if changes[i].Kind.Is(rbacv1.GroupName, "clusterroles") {
-			a.queue.Add(struct{}{})
+			a.queue.AddAfter(struct{}{}, aggregateAfter)
+			return
 		}
 	}
 }

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -29,7 +31,7 @@ type Queue[K comparable] struct {
 	waiting map[K]bool
 	active  map[K]bool // true: it was added meanwhile
 	failed  map[K]int
-	timers  map[K]*time.Timer
+	timers  map[K]timer
 	idle    chan struct{} // closed when there is nothing to do, nil unless somebody waits
 }
 
@@ -38,7 +40,7 @@ type Queue[K comparable] struct {
 func NewQueue[K comparable](env *Env, workers int, work func(ctx context.Context, key K) error) *Queue[K] {
 	q := &Queue[K]{
 		ctx: env.ctx, work: work, log: env.Log, running: env.running, workers: workers,
-		waiting: map[K]bool{}, active: map[K]bool{}, failed: map[K]int{}, timers: map[K]*time.Timer{},
+		waiting: map[K]bool{}, active: map[K]bool{}, failed: map[K]int{}, timers: map[K]timer{},
 	}
 	env.settle(q.settled)
 	context.AfterFunc(env.ctx, q.stop)
@@ -56,7 +58,7 @@ func (q *Queue[K]) add(key K) {
 	if q.ctx.Err() != nil || q.waiting[key] {
 		return
 	}
-	if t := q.timers[key]; t != nil {
+	if t, ok := q.timers[key]; ok {
 		t.Stop()
 		delete(q.timers, key)
 	}
@@ -84,19 +86,27 @@ func (q *Queue[K]) later(key K, wait time.Duration) {
 	if q.ctx.Err() != nil || q.waiting[key] {
 		return
 	}
-	if t := q.timers[key]; t != nil {
+	at := time.Now().Add(wait)
+	if t, ok := q.timers[key]; ok {
+		if !t.at.After(at) {
+			return
+		}
 		t.Stop()
 	}
-	var t *time.Timer
-	t = time.AfterFunc(wait, func() {
+	q.timers[key] = timer{at, time.AfterFunc(wait, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.timers[key] == t {
+		if q.timers[key].at.Equal(at) {
 			delete(q.timers, key)
 			q.add(key)
 		}
-	})
-	q.timers[key] = t
+	})}
+}
+
+// timer is when a key will be in the queue.
+type timer struct {
+	at time.Time
+	*time.Timer
 }
 
 // run works until nothing is left.
@@ -109,7 +119,7 @@ func (q *Queue[K]) run() {
 		delete(q.waiting, key)
 		q.active[key] = false
 		q.mu.Unlock()
-		err := q.work(q.ctx, key)
+		err := q.try(key)
 		q.mu.Lock()
 		again := q.active[key]
 		delete(q.active, key)
@@ -137,6 +147,18 @@ func (q *Queue[K]) run() {
 		close(q.idle)
 		q.idle = nil
 	}
+}
+
+// try works on a key. A panic is an error like others: the server that the
+// controller runs in has more to do.
+func (q *Queue[K]) try(key K) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			q.log.Error("a controller has panicked", "key", key, "cause", cause, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", cause)
+		}
+	}()
+	return q.work(q.ctx, key)
 }
 
 // settled waits until there is nothing to do at once.

@@ -57,7 +57,8 @@ func TestQueueMany(t *testing.T) {
 	seen := map[int]int{}
 	var all sync.WaitGroup
 	all.Add(keys)
-	q := NewQueue(testEnv(t), 8, func(_ context.Context, key int) error {
+	env := testEnv(t)
+	q := NewQueue(env, 8, func(_ context.Context, key int) error {
 		mu.Lock()
 		defer mu.Unlock()
 		seen[key]++
@@ -71,7 +72,7 @@ func TestQueueMany(t *testing.T) {
 		q.Add(i)
 	}
 	all.Wait()
-	q.settled(t.Context())
+	env.running.wait()
 	if q.workers != 8 {
 		t.Errorf("%d of 8 workers rest", q.workers)
 	}

@@ -28,7 +28,10 @@ const statusManager = "kube-apiserver"
 // admission puts the plugins into the way of writes.
 func (a *assembly) admission() (err error) {
 	objects := newSeen(a.resources, a.backend, a.owners)
-	a.resources.Admission, err = plugin.New(a.Admission, plugin.Deps{
+	cfg := a.Admission
+	// The controller that makes the accounts may not run, or not yet be there.
+	cfg.MakeAccounts = true
+	a.resources.Admission, err = plugin.New(cfg, plugin.Deps{
 		Objects:   objects,
 		Authorize: a.may,
 		Kinds:     a.kinds,
@@ -76,6 +79,7 @@ type seenResource struct {
 
 	mu      sync.RWMutex
 	decoded map[string]decoded // by key
+	size    int                // of what they were decoded from
 }
 
 type decoded struct {
@@ -83,8 +87,14 @@ type decoded struct {
 	obj      resource.Object
 }
 
-// maxDecoded bounds the objects of a resource that are kept.
-const maxDecoded = 10_000
+const (
+	// maxDecoded bounds the objects of a resource that are kept, by the bytes that
+	// they are decoded from.
+	maxDecoded = 4 << 20
+	// maxKeptList is up to how many objects of a list are kept: who reads more
+	// does that rarely.
+	maxKeptList = 100
+)
 
 func newSeen(resources *rest.Handler, acks *acks, owners *owners) *seen {
 	return &seen{rest: resources, acks: acks, owners: owners}
@@ -134,7 +144,7 @@ func (r *seenResource) current(ctx context.Context, s *store.Store) error {
 }
 
 // decode returns the object of a record, which must not be changed.
-func (r *seenResource) decode(rec *store.Record) (resource.Object, error) {
+func (r *seenResource) decode(rec *store.Record, keep bool) (resource.Object, error) {
 	r.mu.RLock()
 	known := r.decoded[rec.Key]
 	r.mu.RUnlock()
@@ -146,12 +156,15 @@ func (r *seenResource) decode(rec *store.Record) (resource.Object, error) {
 		return nil, err
 	}
 	obj.SetResourceVersion(strconv.FormatInt(rec.Revision, 10))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.decoded) >= maxDecoded {
-		clear(r.decoded) // what is gone goes this way too
+	if keep {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.size += len(rec.Stored); r.size > maxDecoded {
+			clear(r.decoded) // what is gone goes this way too
+			r.size = len(rec.Stored)
+		}
+		r.decoded[rec.Key] = decoded{rec.Revision, obj}
 	}
-	r.decoded[rec.Key] = decoded{rec.Revision, obj}
 	return obj, nil
 }
 
@@ -180,7 +193,7 @@ func (s *seen) get(ctx context.Context, group, name, namespace, key string, read
 	if err != nil {
 		return nil, err
 	}
-	return r.decode(rec)
+	return r.decode(rec, true)
 }
 
 // List implements admission.Objects.
@@ -196,15 +209,20 @@ func (s *seen) List(ctx context.Context, group, name, namespace string) ([]resou
 	if err != nil || snapshot.Len() == 0 {
 		return nil, err
 	}
-	var objs []resource.Object
+	var records []*store.Record
 	snapshot.Range(r.objects.Key(namespace, ""), "", func(rec *store.Record) bool {
-		var obj resource.Object
-		if obj, err = r.decode(rec); err == nil {
-			objs = append(objs, obj)
-		}
-		return err == nil
+		records = append(records, rec)
+		return true
 	})
-	return objs, err
+	var objs []resource.Object
+	for _, rec := range records {
+		obj, err := r.decode(rec, len(records) <= maxKeptList)
+		if err != nil {
+			return nil, err
+		}
+		objs = append(objs, obj)
+	}
+	return objs, nil
 }
 
 // Create implements plugin.Objects.

@@ -114,7 +114,7 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 	if a.DataDir == "" || a.Storage == StorageMemory {
 		a.proxies, err = pki.New()
 	} else {
-		a.proxies, err = pki.Open(filepath.Join(a.DataDir, "pki", "front-proxy"))
+		a.proxies, err = pki.Open(filepath.Join(a.DataDir, "front-proxy"))
 	}
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@
 //	store/            the embedded engine's; whoever has it open holds its lock
 //	control/socket    where the process that holds the lock answers others
 //	pki/              the authority, and the certificates that it issued
+//	front-proxy/      the authority of the certificate for API servers behind this one
 //	kubeconfig        for the administrator
 //	kubeconfig.path   instead of it: where else the kubeconfig was written
 package controlplane
@@ -34,6 +35,7 @@ import (
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
 )
@@ -62,6 +64,10 @@ type Config struct {
 	Storage string
 	// Etcd says how to reach etcd. Its logger is the one of this Config.
 	Etcd etcd.Options
+
+	// Encryption says how values are kept encrypted; they are not, unless it has
+	// a file. Its resources and logger are those of the server.
+	Encryption encrypt.Options
 
 	// BindAddress and SecurePort are where to listen; the defaults are 127.0.0.1
 	// and, with nil, 6443. Port 0 takes a free one.

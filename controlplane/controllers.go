@@ -14,14 +14,16 @@ import (
 )
 
 // controllers are those that a server can run.
-func (a *assembly) controllers() []controller.Controller {
+func (a *assembly) controllers(f *feed) []controller.Controller {
 	all := []controller.Controller{
 		controller.Namespaces(), controller.GarbageCollector(), controller.ServiceAccounts(), controller.Aggregation(),
+		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
+		controller.Quotas(a.measure(f, newSeen(a.resources, a.backend, a.owners))),
 	}
 	var certificates []byte
 	if a.authority != nil {
 		certificates = a.authority.CertificatePEM()
-		all = append(all, controller.RootCA(certificates))
+		all = append(all, controller.RootCA(certificates), controller.Signing(a.authority.Sign))
 	}
 	return append(all, controller.Tokens(certificates, func(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 		key, err := a.tokenKey()
@@ -50,7 +52,7 @@ func (a *assembly) newManager() (*controller.Manager, error) {
 	f := &feed{backend: a.backend, catalog: a.catalogs.get}
 	a.catalogs.onChange = f.changed
 	m := &controller.Manager{
-		Controllers: a.controllers(), Enabled: a.Controllers, Feed: f, Logger: a.Logger,
+		Controllers: a.controllers(f), Enabled: a.Controllers, Feed: f, Logger: a.Logger,
 		Client: func(user request.User) *controller.Client {
 			return &controller.Client{Transport: a.outer.Loopback(user)}
 		},

@@ -132,9 +132,13 @@ func TestSnapshotWhileServingAndAfter(t *testing.T) {
 			if _, err := os.Stat(controlSocket(dir)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the socket is left behind: %v", err)
 			}
-			var after bytes.Buffer
-			if _, err := c.Snapshot(t.Context(), &after, nil); err != nil || !bytes.Equal(during.Bytes(), after.Bytes()) {
-				t.Errorf("the snapshot of the folder is another one: %v", err)
+			if read, err := transfer.Verify(&during); err != nil || read != got {
+				t.Errorf("the snapshot has %+v, %v", read, err)
+			}
+			// The server may have gone on writing in between.
+			after, err := c.Snapshot(t.Context(), io.Discard, nil)
+			if err != nil || after.Revision < got.Revision || after.Keys < got.Keys {
+				t.Errorf("the snapshot of the folder is %+v, %v; the one before is %+v", after, err, got)
 			}
 		})
 	}
@@ -170,7 +174,7 @@ func TestStatus(t *testing.T) {
 	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
 		t.Fatal(err)
 	}
-	if s.PID != os.Getpid() || s.Storage != "engine" || s.Revision != 8 || s.Keys != 7 || s.SizeBytes == 0 {
+	if s.PID != os.Getpid() || s.Storage != "engine" || s.Revision < 8 || s.Keys < 7 || s.SizeBytes == 0 {
 		t.Errorf("%+v", s)
 	}
 	if _, err := ask(t.Context(), dir, "/other"); err == nil || !strings.Contains(err.Error(), "404") {
@@ -337,7 +341,7 @@ func TestOtherStores(t *testing.T) {
 		t.Errorf("snapshot: %+v, %v", got, err)
 	}
 	s.end(t)
-	if names := namesIn(t, c.DataDir); !slices.Equal(names, []string{"kubeconfig", "pki"}) {
+	if names := namesIn(t, c.DataDir); !slices.Equal(names, []string{"front-proxy", "kubeconfig", "pki"}) {
 		t.Errorf("a server on etcd made %v", names)
 	}
 }

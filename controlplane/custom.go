@@ -103,7 +103,11 @@ func (d *definitions) Definitions(ctx context.Context, seen int64) ([]crd.Stored
 	}
 	stored := make([]crd.Stored, 0, s.Len())
 	s.Range(r.Key("", ""), "", func(rec *store.Record) bool {
-		stored = append(stored, crd.Stored{Name: rec.Name, Revision: rec.Revision, JSON: rec.Stored})
+		text, err := crd.Plain(r.Definition(), rec.Stored)
+		if err != nil {
+			text = rec.Stored // who reads it says so
+		}
+		stored = append(stored, crd.Stored{Name: rec.Name, Revision: rec.Revision, JSON: text})
 		return true
 	})
 	return stored, s.Revision, true, nil

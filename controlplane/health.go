@@ -23,7 +23,7 @@ func (a *assembly) checks() []kelson.HealthCheck {
 		_, err := a.backend.Revision(ctx)
 		return err
 	}
-	return []kelson.HealthCheck{
+	return append(a.encryptionChecks(), []kelson.HealthCheck{
 		{Name: "etcd", Check: stored},
 		{Name: "etcd-readiness", ReadyOnly: true, Check: stored},
 		{Name: "informer-sync", ReadyOnly: true, Check: func(context.Context) error {
@@ -32,7 +32,7 @@ func (a *assembly) checks() []kelson.HealthCheck {
 			}
 			return nil
 		}},
-	}
+	}...)
 }
 
 // tellManager tells a service manager when the server is ready, and when it is

@@ -23,7 +23,7 @@ import (
 // hooks are what the core server does when it starts: files are followed, and
 // what every cluster has is made, or brought up to date.
 func (a *assembly) hooks() []kelson.Hook {
-	return []kelson.Hook{
+	return append(a.encryptionHooks(), []kelson.Hook{
 		{Name: "start-authentication-reload", Run: func(ctx context.Context) error {
 			a.running.Go(func() { a.authn.Watch(ctx) })
 			return nil
@@ -46,7 +46,7 @@ func (a *assembly) hooks() []kelson.Hook {
 		}},
 		{Name: "bootstrap-controller", Run: a.ensureService},
 		{Name: "start-controllers", Run: a.startControllers},
-	}
+	}...)
 }
 
 // ensureNamespaces creates the namespaces that every cluster has.

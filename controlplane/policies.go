@@ -42,13 +42,20 @@ func (a *assembly) policies(objects admission.Objects) []admission.Plugin {
 	cfg.Source = follow("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 	hooks := webhooks.Config{
 		Objects: cfg.Objects, Authorizer: cfg.Authorizer, Logger: a.Logger, Expressions: cfg.Expressions,
-		Client: &webhook.Client{Resolve: stored{a.resources}.address, UserAgent: "kube-apiserver-admission", TellTimeout: true},
+		Client: a.caller("kube-apiserver-admission"),
 	}
 	plugins := []admission.Plugin{mutating, policy.NewValidating(cfg)}
 	hooks.Source = follow("mutatingwebhookconfigurations")
 	plugins = append(plugins, webhooks.NewMutating(hooks))
 	hooks.Source = follow("validatingwebhookconfigurations")
 	return append(plugins, webhooks.NewValidating(hooks))
+}
+
+// caller makes a client of webhooks, which is closed with the server.
+func (a *assembly) caller(agent string) *webhook.Client {
+	c := &webhook.Client{Resolve: stored{a.resources}.address, UserAgent: agent, TellTimeout: true}
+	a.webhooks = append(a.webhooks, c)
+	return c
 }
 
 // configured is a follower as plugins see it.

@@ -7,12 +7,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"unicode"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
+	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
 )
@@ -57,6 +59,7 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	}
 	server.Addr = net.JoinHostPort(c.BindAddress, strconv.Itoa(*c.SecurePort))
 	if server.Listen() == nil {
+		go tidy(ctx, server.Signals())
 		if c.NotifySocket != "" {
 			go tellManager(c.NotifySocket, server.Signals(), c.Logger)
 		}
@@ -70,6 +73,17 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 		}
 	}
 	return errors.Join(err, server.Run(ctx))
+}
+
+// tidy gives back to the system what only the start has needed: without it,
+// a server with nothing to do keeps it for minutes.
+func tidy(ctx context.Context, signals *kelson.Signals) {
+	select {
+	case <-signals.MuxAndDiscoveryComplete.Happened():
+		debug.FreeOSMemory()
+	case <-signals.ShutdownInitiated.Happened():
+	case <-ctx.Done():
+	}
 }
 
 // writeKubeconfig writes the administrator's kubeconfig, and notes in the data

@@ -18,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/authz/rbac"
 	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/authentication"
 	"github.com/apikeel/kelson/builtin/authorization"
 	"github.com/apikeel/kelson/builtin/core"
@@ -31,8 +32,11 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/webhook"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // assembly is a server while it is put together.
@@ -40,6 +44,7 @@ type assembly struct {
 	Config
 	authority *pki.Authority
 	backend   *acks
+	encrypted *encrypt.Backend // nil if nothing is
 	objects   *store.Store
 	resources *rest.Handler
 	owners    *owners
@@ -53,6 +58,7 @@ type assembly struct {
 	audit *audit.Log
 	flow  *flow.Control // nil if priority and fairness is off
 
+	webhooks []*webhook.Client
 	registry *metrics.Registry
 	// synced reports whether what the server decides by has been read; nil if
 	// there is nothing.
@@ -74,7 +80,7 @@ type assembly struct {
 // Server builds the chain of servers on a store: aggregator, core, extensions.
 // The store stays the caller's to close.
 func (c Config) Server(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*kelson.Server, error) {
-	a := &assembly{Config: c, authority: authority, backend: &acks{Backend: backend}, catalogs: &catalogs{}, owners: &owners{}}
+	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &owners{}}
 	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
 	a.outer.Shutdown, a.outer.LivezGrace = c.Shutdown, c.LivezGrace
 	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {
@@ -84,7 +90,12 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	if err != nil {
 		return nil, err
 	}
+	if backend, err = a.encrypting(backend); err != nil {
+		return nil, err
+	}
+	a.backend = &acks{Backend: backend}
 	if a.objects, err = store.Open(ctx, a.backend, store.Options{Logger: c.Logger}); err != nil {
+		a.release()
 		return nil, err
 	}
 	a.catalogs.objects, a.catalogs.owners = a.objects, a.owners
@@ -153,8 +164,22 @@ func (a *assembly) stages() (err error) {
 		}
 		return address
 	})
+	for path, handler := range s.Paths {
+		s.Paths[path] = a.getOnly(handler)
+	}
 	maps.Copy(s.Paths, a.debugging())
 	return nil
+}
+
+// getOnly refuses other methods than GET.
+func (a *assembly) getOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			rest.WriteError(w, r, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false), a.resources)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // signingKey is what tokens of service accounts are signed with: that of the
@@ -175,6 +200,7 @@ func (a *assembly) catalog() (err error) {
 		Authentication: authentication.Config{Reviewer: a.authn},
 		Authorization:  authorization.Config{Authorizer: a.authz},
 		RBAC:           builtinrbac.Config{Escalation: a.guard.Check},
+		Admission:      admissionregistration.Config{Params: a.mayReadParams},
 		DenyPrivileged: a.DenyPrivileged,
 		Core: core.Config{
 			Log: a.Logger, EventTTL: a.EventTTL,
@@ -212,7 +238,7 @@ func (a *assembly) extensions() *kelson.Server {
 	custom := &crd.Server{
 		Store:   &definitions{a.objects, a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}, a.resources, a.owners},
 		Publish: a.catalogs.publish, Logger: a.Logger,
-		Webhooks: &webhook.Client{Resolve: stored{a.resources}.address, UserAgent: "kube-apiserver", TellTimeout: true},
+		Webhooks: a.caller("kube-apiserver"),
 	}
 	a.settled = custom.Sync
 	return &kelson.Server{
@@ -230,6 +256,10 @@ func (a *assembly) close() error {
 	if a.authn != nil {
 		a.authn.Close()
 	}
+	for _, c := range a.webhooks {
+		c.Close()
+	}
 	a.objects.Close()
+	a.release()
 	return nil
 }

@@ -81,7 +81,7 @@ func Definitions() resource.Group {
 	return resource.Group{Name: Group, Resources: []resource.Definition{{
 		Group: Group, Resource: Resource, Kind: "CustomResourceDefinition",
 		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
-		Versions: []resource.Version{v}, StoreJSON: true,
+		Versions: []resource.Version{v, beta()}, StoreJSON: true,
 		Strategy:     main,
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns:      columns(),

@@ -37,17 +37,35 @@ type custom struct {
 	scale  map[string]*apiextensions.CustomResourceSubresourceScale
 	// selectors are the paths of the fields that selectors can name, by version.
 	selectors map[string][]string
-	// renames tells that versions differ by their names and schemas only.
-	renames bool
+	convert   converter
 }
 
 // versionOf returns the version whose rules a write must fulfil: that of the
-// request, if objects of it look the same as stored ones.
+// request.
 func (c *custom) versionOf(ctx context.Context) string {
-	if v := request.From(ctx).Version; c.renames && c.schemas[v] != nil {
+	if v := request.From(ctx).Version; c.schemas[v] != nil {
 		return v
 	}
 	return c.hub
+}
+
+// inVersion returns objects of the hub as those of a version look; nil stays nil.
+func (c *custom) inVersion(version string, obj, old resource.Object) (resource.Object, resource.Object, error) {
+	if version == c.hub || !c.convert.dear() {
+		return obj, old, nil // they look the same
+	}
+	objs := []resource.Object{obj}
+	if old != nil {
+		objs = append(objs, old)
+	}
+	objs, err := c.convert.convert(objs, c.group+"/"+version)
+	if err != nil {
+		return nil, nil, err
+	}
+	if old != nil {
+		old = objs[1]
+	}
+	return objs[0], old, nil
 }
 
 // define makes the definition of a custom resource. It keeps nothing of crd but
@@ -71,7 +89,7 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []by
 	slices.SortStableFunc(versions, func(a, b apiextensions.CustomResourceDefinitionVersion) int {
 		return version.CompareKubeAwareVersionStrings(b.Name, a.Name)
 	})
-	convert := s.converter(crd)
+	c.convert = s.converter(crd)
 	for i := range versions {
 		v := &versions[i]
 		if v.Storage {
@@ -85,15 +103,14 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []by
 		def.Versions = append(def.Versions, c.version(v))
 	}
 	for i := range def.Versions {
-		conversions(&def.Versions[i], convert, c.group, c.hub)
+		conversions(&def.Versions[i], c.convert, c.group, c.hub)
 	}
-	c.renames = !convert.dear()
 	c.selectable(&def, versions)
 	def.Strategy = c.strategy()
 	c.subresources(&def)
 	c.table(&def, versions)
 	if !crd.DeletionTimestamp.IsZero() {
-		def.Gate = func(verb string) error { return errTerminating(&def, verb) }
+		def.Strategy.Begin = refuseNew(def.Group, def.Resource)
 	}
 	return def
 }
@@ -202,6 +219,9 @@ func without(obj map[string]any, names []string) map[string]any {
 func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusOnly bool) field.ErrorList {
 	version := c.versionOf(ctx)
 	s, err := c.schemas[version].get()
+	if err == nil {
+		obj, old, err = c.inVersion(version, obj, old)
+	}
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,7 +39,7 @@ func (s *Server) settle(ctx context.Context) (left []leftover, err error) {
 	s.mu.Unlock()
 	var errs []error
 	for _, name := range unsettled {
-		errs = append(errs, s.settleStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) *taken {
+		errs = append(errs, s.settleStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) taken {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.takenFrom(crd)
@@ -98,13 +97,14 @@ func (s *Server) finish(ctx context.Context, name string) ([]leftover, error) {
 	return nil, terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances", true)
 }
 
-// errTerminating refuses creates while the objects of a definition are removed.
-func errTerminating(def *resource.Definition, verb string) error {
-	if verb != "create" {
-		return nil
+// refuseNew returns what refuses creates while the objects of a definition are
+// removed.
+func refuseNew(group, name string) func(context.Context, resource.Object, resource.Object) (func(bool), error) {
+	return func(_ context.Context, obj, old resource.Object) (func(bool), error) {
+		if old != nil {
+			return nil, nil
+		}
+		return nil, apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: name}, obj.GetName(),
+			errors.New("create not allowed while custom resource definition is terminating"))
 	}
-	err := apierrors.NewMethodNotSupported(schema.GroupResource{Group: def.Group, Resource: def.Resource}, verb)
-	err.ErrStatus.Code = http.StatusMethodNotAllowed
-	err.ErrStatus.Message = verb + " not allowed while custom resource definition is terminating"
-	return err
 }

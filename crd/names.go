@@ -11,52 +11,47 @@ import (
 	"github.com/apikeel/kelson/crd/rules"
 )
 
-// taken is the names that other definitions of a group have.
-type taken struct {
-	resources map[string]bool // plurals, singulars and short names
-	kinds     map[string]bool // kinds and kinds of lists
+// taken is the names that other definitions of a group have. A definition asks
+// for a few names once, so they are looked for rather than indexed.
+type taken []*apiextensions.CustomResourceDefinitionNames
+
+// resource reports whether a name is the plural, singular or short name of
+// another.
+func (t taken) resource(name string) bool {
+	return slices.ContainsFunc(t, func(n *apiextensions.CustomResourceDefinitionNames) bool {
+		return n.Plural == name || n.Singular == name || slices.Contains(n.ShortNames, name)
+	})
 }
 
-func newTaken() *taken { return &taken{resources: map[string]bool{}, kinds: map[string]bool{}} }
-
-// take marks the names that a definition has.
-func (t *taken) take(names *apiextensions.CustomResourceDefinitionNames) {
-	for _, n := range append([]string{names.Plural, names.Singular}, names.ShortNames...) {
-		if n != "" {
-			t.resources[n] = true
-		}
-	}
-	for _, n := range []string{names.Kind, names.ListKind} {
-		if n != "" {
-			t.kinds[n] = true
-		}
-	}
+// kind reports whether a name is the kind of objects or lists of another.
+func (t taken) kind(name string) bool {
+	return slices.ContainsFunc(t, func(n *apiextensions.CustomResourceDefinitionNames) bool { return n.Kind == name || n.ListKind == name })
 }
 
 // decide says which names a definition gets, and which of them others have.
 // What it has had it keeps until the new name is free.
-func (t *taken) decide(crd *apiextensions.CustomResourceDefinition) (apiextensions.CustomResourceDefinitionNames, apiextensions.CustomResourceDefinitionCondition) {
+func (t taken) decide(crd *apiextensions.CustomResourceDefinition) (apiextensions.CustomResourceDefinitionNames, apiextensions.CustomResourceDefinitionCondition) {
 	asked, accepted := &crd.Spec.Names, *crd.Status.AcceptedNames.DeepCopy()
 	result := apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.NamesAccepted, Status: apiextensions.ConditionUnknown}
 	refuse := func(reason, message string) {
 		result.Status, result.Reason, result.Message = apiextensions.ConditionFalse, reason, message
 	}
-	one := func(set map[string]bool, name string, into *string, reason string) {
+	one := func(isTaken func(string) bool, name string, into *string, reason string) {
 		switch {
 		case name == "" || name == *into:
 			*into = name
-		case set[name]:
+		case isTaken(name):
 			refuse(reason, fmt.Sprintf("%q is already in use", name))
 		default:
 			*into = name
 		}
 	}
-	one(t.resources, asked.Plural, &accepted.Plural, "PluralConflict")
-	one(t.resources, asked.Singular, &accepted.Singular, "SingularConflict")
+	one(t.resource, asked.Plural, &accepted.Plural, "PluralConflict")
+	one(t.resource, asked.Singular, &accepted.Singular, "SingularConflict")
 	if !slices.Equal(asked.ShortNames, accepted.ShortNames) {
 		var clashes []string
 		for _, n := range asked.ShortNames {
-			if t.resources[n] && !slices.Contains(accepted.ShortNames, n) {
+			if t.resource(n) && !slices.Contains(accepted.ShortNames, n) {
 				clashes = append(clashes, fmt.Sprintf("%q is already in use", n))
 			}
 		}
@@ -70,8 +65,8 @@ func (t *taken) decide(crd *apiextensions.CustomResourceDefinition) (apiextensio
 			accepted.ShortNames = asked.ShortNames
 		}
 	}
-	one(t.kinds, asked.Kind, &accepted.Kind, "KindConflict")
-	one(t.kinds, asked.ListKind, &accepted.ListKind, "ListKindConflict")
+	one(t.kind, asked.Kind, &accepted.Kind, "KindConflict")
+	one(t.kind, asked.ListKind, &accepted.ListKind, "ListKindConflict")
 	accepted.Categories = asked.Categories
 	if result.Status == apiextensions.ConditionUnknown {
 		result.Status, result.Reason, result.Message = apiextensions.ConditionTrue, "NoConflicts", "no conflicts found"
@@ -81,7 +76,7 @@ func (t *taken) decide(crd *apiextensions.CustomResourceDefinition) (apiextensio
 
 // settle brings the status of a definition up to date, and reports whether it
 // may be served.
-func (t *taken) settle(crd *apiextensions.CustomResourceDefinition, now metav1.Time) (serve bool) {
+func (t taken) settle(crd *apiextensions.CustomResourceDefinition, now metav1.Time) (serve bool) {
 	accepted, named := t.decide(crd)
 	crd.Status.AcceptedNames = accepted
 	setCondition(&crd.Status, named, now)

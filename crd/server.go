@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -77,6 +78,8 @@ type entry struct {
 	of made
 	// definition is what is served, nil if it is not.
 	definition *resource.Definition
+	// refused tells that others have names which it wants.
+	refused bool
 	// unsettled tells that the status has to be written.
 	unsettled bool
 	// going tells that the definition is being deleted, cleanup that it waits for
@@ -192,17 +195,20 @@ func (s *Server) enter(stored []Stored) map[string]bool {
 	if s.entries == nil {
 		s.entries = map[string]*entry{}
 	}
-	touched := map[string]bool{}
+	c := changes{touched: map[string]bool{}, freed: map[string]bool{}}
 	there := make(map[string]bool, len(stored))
 	for i := range stored {
 		there[stored[i].Name] = true
 	}
 	for name, e := range s.entries {
 		if !there[name] {
-			touched[e.group] = true
+			c.touched[e.group], c.freed[e.group] = true, true
 			delete(s.entries, name)
 		}
 	}
+	// All come in before any is decided on: names that one was given are not for
+	// another, whichever is looked at first.
+	var decide []decision
 	for i := range stored {
 		rec := &stored[i]
 		old := s.entries[rec.Name]
@@ -214,13 +220,47 @@ func (s *Server) enter(stored []Stored) map[string]bool {
 			s.Logger.Error("custom resource definition cannot be decoded", "name", rec.Name, "error", err)
 			continue
 		}
-		e := s.entry(crd, rec, old)
-		if old == nil || old.definition != e.definition {
-			touched[crd.Spec.Group] = true
+		decide = append(decide, decision{crd, rec, old})
+		if old == nil {
+			s.entries[rec.Name] = &entry{group: crd.Spec.Group, names: crd.Status.AcceptedNames}
 		}
-		s.entries[rec.Name] = e
 	}
-	return touched
+	for _, d := range decide {
+		s.decide(d, &c)
+	}
+	// Names that have become free are for those who could not have them.
+	for i := 0; len(c.freed) > 0 && i < len(stored); i++ {
+		e := s.entries[stored[i].Name]
+		if e == nil || !e.refused || !c.freed[e.group] {
+			continue
+		}
+		if crd, err := outline(stored[i].JSON); err == nil {
+			s.decide(decision{crd, &stored[i], e}, &c)
+		}
+	}
+	return c.touched
+}
+
+// changes are what a state changes: the groups that are to be published, and
+// those in which names have become free.
+type changes struct{ touched, freed map[string]bool }
+
+// decision is a definition that is to be decided on, and what it was before.
+type decision struct {
+	crd *apiextensions.CustomResourceDefinition
+	rec *Stored
+	old *entry // nil if it is new
+}
+
+func (s *Server) decide(d decision, c *changes) {
+	e := s.entry(d.crd, d.rec, d.old)
+	if d.old == nil || d.old.definition != e.definition {
+		c.touched[e.group] = true
+	}
+	if d.old != nil && !reflect.DeepEqual(d.old.names, e.names) {
+		c.freed[e.group] = true
+	}
+	s.entries[d.rec.Name] = e
 }
 
 // entry decides what becomes of a definition.
@@ -232,6 +272,7 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	serve := s.takenFrom(crd).settle(&settled, metav1.Now())
 	e.unsettled = !equalStatus(&settled.Status, &crd.Status)
 	e.names = settled.Status.AcceptedNames
+	e.refused = !isTrue(&settled.Status, apiextensions.NamesAccepted)
 	if !serve {
 		return e
 	}
@@ -271,7 +312,7 @@ func (s *Server) publish(touched map[string]bool) error {
 const statusWithin = time.Second
 
 // settleStatus writes the status of a definition as it should be.
-func (s *Server) settleStatus(ctx context.Context, name string, names func(*apiextensions.CustomResourceDefinition) *taken) error {
+func (s *Server) settleStatus(ctx context.Context, name string, names func(*apiextensions.CustomResourceDefinition) taken) error {
 	err := s.Store.UpdateStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) error {
 		names(crd).settle(crd, metav1.Now())
 		return nil
@@ -283,11 +324,11 @@ func (s *Server) settleStatus(ctx context.Context, name string, names func(*apie
 }
 
 // takenFrom returns the names that a definition cannot have. The lock is held.
-func (s *Server) takenFrom(crd *apiextensions.CustomResourceDefinition) *taken {
-	names := newTaken()
+func (s *Server) takenFrom(crd *apiextensions.CustomResourceDefinition) taken {
+	var names taken
 	for name, other := range s.entries {
 		if name != crd.Name && other.group == crd.Spec.Group {
-			names.take(&other.names)
+			names = append(names, &other.names)
 		}
 	}
 	return names

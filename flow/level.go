@@ -2,7 +2,9 @@ package flow
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -238,6 +240,17 @@ func (l *level) stats(schema string) *schemaStats {
 		l.flows[schema] = s
 	}
 	return s
+}
+
+// forget drops what is known of schemas that the level has nothing to do with any
+// longer.
+func (l *level) forget(schemas []*schema) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.flows, func(name string, s *schemaStats) bool {
+		used := slices.ContainsFunc(schemas, func(s *schema) bool { return s.level == l && s.name == name })
+		return !used && s.waiting == 0 && s.seats == 0
+	})
 }
 
 // enter takes an entry in, or refuses it. If it has to wait its channel tells

@@ -77,6 +77,9 @@ func build(before *table, schemas map[string]*flowcontrol.FlowSchema, levels map
 	slices.SortFunc(t.levels, func(a, b *level) int { return strings.Compare(a.name, b.name) })
 	apportion(t.levels, shares, seats, now)
 	t.addSchemas(schemas, byName, uids)
+	for _, l := range t.levels {
+		l.forget(t.schemas)
+	}
 	return t
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/storage/engine"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -60,6 +61,8 @@ type settings struct {
 	folder  string
 	backend storage.Backend
 	logger  *slog.Logger
+
+	encryption encrypt.Options
 }
 
 // Disk keeps the data in a temporary folder, synced as in production, instead
@@ -94,6 +97,11 @@ func Admission(cfg plugin.Config, plugins ...admission.Plugin) Option {
 // Logger gets the server's log. The default puts warnings and errors into the
 // output of the test.
 func Logger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
+
+// Encryption keeps values encrypted as an EncryptionConfiguration in a file says.
+func Encryption(file string) Option {
+	return func(s *settings) { s.encryption = encrypt.Options{File: file, Reload: true} }
+}
 
 // Server is a running API server.
 type Server struct {
@@ -149,6 +157,7 @@ func (s *Server) start(set settings) error {
 	}
 	if s.server, err = (controlplane.Config{
 		Logger: set.logger, Controllers: set.controllers, Admission: set.admission, Plugins: set.plugins,
+		Encryption: set.encryption,
 	}).Server(ctx, backend, authority); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ package metrics
 import (
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -17,19 +18,28 @@ import (
 // Registry has the metrics of a server.
 type Registry struct {
 	*prometheus.Registry
+	first  sync.Once
 	resets []func()
 }
 
-// New returns a registry with what is known of every process.
+// New returns a registry, which has nothing but what is known of every process.
 func New() *Registry {
-	r := &Registry{Registry: prometheus.NewRegistry()}
+	return &Registry{Registry: prometheus.NewRegistry()}
+}
+
+// process adds what is known of every process. Nobody pays for that who does not
+// ask.
+func (r *Registry) process() {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return r
 }
 
 // Handler serves the metrics. With reset, DELETE starts the counts anew.
 func (r *Registry) Handler(reset bool) http.Handler {
-	show := promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	show := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.first.Do(r.process)
+		all.ServeHTTP(w, req)
+	})
 	if !reset {
 		return show
 	}

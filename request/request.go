@@ -97,6 +97,9 @@ func (r *Request) Started() {
 type Recorder interface {
 	// Annotate adds a note. The first value of a key stays.
 	Annotate(key, value string)
+	// AnnotateBody adds a note that tells of the body of the request, if the
+	// audit may have that.
+	AnnotateBody(key, value string)
 	// SentObject is what the client sent, with defaults, in the version that it
 	// was sent in. meta is its metadata as sent; nil if it has none.
 	SentObject(meta metav1.Object, encode func() ([]byte, error))
@@ -112,6 +115,13 @@ type Recorder interface {
 func (r *Request) Annotate(key, value string) {
 	if r.Audit != nil {
 		r.Audit.Annotate(key, value)
+	}
+}
+
+// AnnotateBody adds a note that tells of the body of the request.
+func (r *Request) AnnotateBody(key, value string) {
+	if r.Audit != nil {
+		r.Audit.AnnotateBody(key, value)
 	}
 }
 

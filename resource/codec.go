@@ -170,6 +170,13 @@ func decodeJSON(def *Definition, data []byte) (*Version, Object, error) {
 	return version, obj, nil
 }
 
+// StoredJSONIsHub reports whether stored JSON is of the hub version. It looks at
+// the bytes that EncodeStored begins with: what begins otherwise may be, too.
+func StoredJSONIsHub(def *Definition, stored []byte) bool {
+	head, err := encodeJSON(metav1.TypeMeta{Kind: def.Kind, APIVersion: def.HubAPIVersion()}, false)
+	return err == nil && bytes.HasPrefix(stored, bytes.TrimSuffix(head, []byte("}")))
+}
+
 // storedVersion returns the version that stored bytes are in. Bytes that do not
 // say are in the hub version.
 func (d *Definition) storedVersion(apiVersion, kind []byte) (*Version, error) {

@@ -203,7 +203,6 @@ func (s *scope) unshown(rec *store.Record, err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
-	//lint:ignore ST1005 the words that clients know
 	return apierrors.NewInternalError(fmt.Errorf("StorageError: corrupt object, Code: 7, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: object not decodable revision=%d: %v",
 		"/"+s.def.StorageKey+"/"+path.Join(rec.Namespace, rec.Name), rec.Revision, failed.Err))
 }

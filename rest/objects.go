@@ -12,8 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serverManager owns the fields that the server itself sets.
-const serverManager = "kelson"
+// serverManager owns the fields that the server itself sets, under the name that
+// everybody knows.
+const serverManager = "kube-apiserver"
 
 // Objects returns the objects of a resource. It can be asked for before there is
 // a catalog, by what the definitions in it need.

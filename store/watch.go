@@ -289,13 +289,13 @@ func (r *Resource) entry(ev *storage.Event) (*logEntry, error) {
 	e := &logEntry{revision: ev.KV.ModRevision}
 	var err error
 	if ev.Op != storage.Created {
-		if e.old, err = r.newRecord(ev.Prev.Key, ev.Prev.ModRevision, ev.Prev.Value, nil); err != nil {
+		if e.old, err = r.readRecord(&ev.Prev); err != nil {
 			return nil, err
 		}
 		e.last = e.old.at(ev.KV.ModRevision)
 	}
 	if ev.Op != storage.Deleted {
-		if e.now, err = r.newRecord(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value, nil); err != nil {
+		if e.now, err = r.readRecord(&ev.KV); err != nil {
 			return nil, err
 		}
 	}

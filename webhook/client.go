@@ -81,6 +81,9 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
+	if u.Path == "" {
+		u.Path = "/"
+	}
 	if deadline, ok := ctx.Deadline(); ok && c.TellTimeout {
 		u.RawQuery = "timeout=" + wholeSeconds(time.Until(deadline)).String()
 	}
@@ -159,7 +162,7 @@ func (e *Endpoint) url() (u *url.URL, key string, err error) {
 		return nil, "", errors.New("webhook configuration must have either service or URL")
 	}
 	if u, err = url.Parse(e.URL); err != nil {
-		return nil, "", fmt.Errorf("Unparsable URL: %w", err) //nolint:staticcheck // the text is known
+		return nil, "", errors.New(fmt.Sprint("Unparsable URL: ", err))
 	}
 	return u, "url\x00" + u.Scheme + "://" + u.Host + "\x00" + string(e.CABundle), nil
 }

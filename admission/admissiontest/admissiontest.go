@@ -162,6 +162,9 @@ func (n *Notes) Annotate(key, value string) {
 	n.noted[key] = value
 }
 
+// AnnotateBody implements request.Recorder.
+func (n *Notes) AnnotateBody(key, value string) { n.Annotate(key, value) }
+
 // Get returns a note.
 func (n *Notes) Get(key string) string {
 	n.mu.Lock()

@@ -1,5 +1,7 @@
 package plugin
 
+//lint:file-ignore SA1019 nodes may still have a configSource
+
 import (
 	"context"
 	"errors"

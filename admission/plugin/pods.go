@@ -213,7 +213,6 @@ func (r *runtimeClass) class(ctx context.Context, a *admission.Attributes) (*cor
 }
 
 func errOverhead(a *admission.Attributes) error {
-	//lint:ignore ST1005 the words that clients know
 	return a.Forbidden(errors.New("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
 }
 
@@ -256,7 +255,6 @@ func (r *runtimeClass) Validate(ctx context.Context, a *admission.Attributes) er
 			return errOverhead(a)
 		}
 	case pod.Spec.Overhead != nil:
-		//lint:ignore ST1005 the words that clients know
 		return a.Forbidden(errors.New("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"))
 	}
 	return nil

@@ -369,7 +369,7 @@ func annotationText(v ref.Val, failed error, program string) (string, error) {
 	case v.Type() == types.NullType:
 		return "", nil
 	}
-	return "", fmt.Errorf("valueExpression '%v' resulted in unsupported return type: %v. Return type must be either string or null.", program, v.Type()) //nolint:staticcheck // the text is known
+	return "", errors.New(fmt.Sprint("valueExpression '", program, "' resulted in unsupported return type: ", v.Type(), ". Return type must be either string or null."))
 }
 
 // annotations are those of a write, by key; bindings may have different values.

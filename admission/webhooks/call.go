@@ -80,7 +80,7 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	if *e.request.DryRun {
 		switch {
 		case h.sideEffects == nil:
-			return nil, h.failed("Webhook SideEffects is nil") //nolint:staticcheck // the text is known
+			return nil, h.failed("Webhook SideEffects is nil")
 		case *h.sideEffects != registrationv1.SideEffectClassNone && *h.sideEffects != registrationv1.SideEffectClassNoneOnDryRun:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", h.name))
 		}

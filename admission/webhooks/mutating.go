@@ -93,6 +93,14 @@ type mutated struct {
 	Mutated       bool   `json:"mutated"`
 }
 
+// patched tells the audit what a webhook has changed.
+type patched struct {
+	Configuration string          `json:"configuration"`
+	Webhook       string          `json:"webhook"`
+	Patch         jsonpatch.Patch `json:"patch,omitempty"`
+	PatchType     string          `json:"patchType,omitempty"`
+}
+
 // change asks a webhook, and makes the changes that it wants.
 func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *match.Form) (changed bool, err error) {
 	e, err := encode(w, form)
@@ -123,7 +131,14 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 	if *r.PatchType != admissionv1.PatchTypeJSONPatch {
 		return false, h.failed("unsupported patch type %q", *r.PatchType)
 	}
-	return m.patch(e, patch)
+	if changed, err = m.patch(e, patch); err != nil {
+		return false, err
+	}
+	text, err := json.Marshal(patched{h.config, h.name, patch, string(*r.PatchType)})
+	if err == nil {
+		w.Request.AnnotateBody(fmt.Sprintf("patch.webhook.admission.k8s.io/round_%d_index_%d", w.Round, h.ordinal), string(text))
+	}
+	return changed, nil
 }
 
 // patch applies a patch. What comes out has to be an object of the kind; its

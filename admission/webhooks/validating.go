@@ -49,7 +49,14 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 	var asking sync.WaitGroup
 	for i := range outcomes {
 		o := &outcomes[i]
-		asking.Go(func() { o.response, o.err = v.ask(ctx, o.hook, o.encoded, false) })
+		asking.Go(func() {
+			defer func() {
+				if r := recover(); r != nil { // it would end the process
+					o.err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", o.hook.name, r))
+				}
+			}()
+			o.response, o.err = v.ask(ctx, o.hook, o.encoded, false)
+		})
 	}
 	asking.Wait()
 	var first error

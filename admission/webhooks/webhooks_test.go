@@ -97,7 +97,7 @@ func (s *service) hook(name, path string, change ...func(*registrationv1.Mutatin
 		}},
 		FailurePolicy: new(registrationv1.Fail), MatchPolicy: new(registrationv1.Equivalent),
 		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-		SideEffects: new(registrationv1.SideEffectClassNone), TimeoutSeconds: new(int32(5)), AdmissionReviewVersions: []string{"v1"},
+		SideEffects: new(registrationv1.SideEffectClassNone), TimeoutSeconds: new(int32(30)), AdmissionReviewVersions: []string{"v1"},
 		ReinvocationPolicy: new(registrationv1.NeverReinvocationPolicy),
 	}
 	w.Rules[0].Resources = []string{"*", "*/*"}
@@ -222,7 +222,10 @@ func TestFailures(t *testing.T) {
 			}
 			for _, make := range []func(string, ...registrationv1.MutatingWebhook) resource.Object{mutatingConfig, validatingConfig} {
 				for _, ignore := range []bool{false, true} {
-					h := from.hook("x.example.com", test.path, hurried)
+					h := from.hook("x.example.com", test.path)
+					if test.path == "/slow" || test.path == "/trickle" {
+						hurried(&h)
+					}
 					if ignore {
 						ignoring(&h)
 					}
@@ -231,7 +234,7 @@ func TestFailures(t *testing.T) {
 					began := time.Now()
 					c := admissiontest.Catalog()
 					err := admitted(chain(t, make("c", h)), admissiontest.Write(c, admission.Create, "v1", "configmaps", admissiontest.ConfigMap("x"), nil))
-					if took := time.Since(began); took > 4*time.Second {
+					if took := time.Since(began); took > 10*time.Second {
 						t.Errorf("took %s", took)
 					}
 					if runtime.ReadMemStats(&after); test.path == "/huge" && after.TotalAlloc-before.TotalAlloc > 200<<20 {
@@ -464,6 +467,17 @@ func TestAsked(t *testing.T) {
 		}
 		paths(t, s, "/1", "/2", "/3", "/1")
 		if note := a.Request.Audit.(*admissiontest.Notes).Get("mutation.webhook.admission.k8s.io/round_0_index_1"); note != `{"configuration":"a","webhook":"b.x.io","mutated":true}` {
+			t.Error(note)
+		}
+	})
+	t.Run("audit", func(t *testing.T) {
+		s := serve(t, map[string]reply{"/1": patching(`[{"op":"add","path":"/data/b","value":"2"}]`)})
+		a := create()
+		if err := admitted(chain(t, mutatingConfig("a", s.hook("a.x.io", "/1"))), a); err != nil {
+			t.Fatal(err)
+		}
+		const want = `{"configuration":"a","webhook":"a.x.io","patch":[{"op":"add","path":"/data/b","value":"2"}],"patchType":"JSONPatch"}`
+		if note := a.Request.Audit.(*admissiontest.Notes).Get("patch.webhook.admission.k8s.io/round_0_index_0"); note != want {
 			t.Error(note)
 		}
 	})

@@ -21,7 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/apikeel/kelson/authn"
@@ -48,7 +49,10 @@ func New(ctx context.Context, parent *rest.Config, log *slog.Logger) (*Authentic
 		log = slog.New(slog.DiscardHandler)
 	}
 	cfg := rest.CopyConfig(parent)
-	cfg.ContentType, cfg.NegotiatedSerializer = runtime.ContentTypeJSON, scheme.Codecs.WithoutConversion()
+	// Objects are encoded here; the client only has to know errors.
+	errorTypes := runtime.NewScheme()
+	metav1.AddToGroupVersion(errorTypes, schema.GroupVersion{Version: "v1"})
+	cfg.ContentType, cfg.NegotiatedSerializer = runtime.ContentTypeJSON, serializer.NewCodecFactory(errorTypes).WithoutConversion()
 	cfg.QPS = -1 // how many requests there are is decided by callers
 	client, err := rest.UnversionedRESTClientFor(cfg)
 	if err != nil {

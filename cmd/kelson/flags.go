@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path"
 	"strings"
 	"time"
@@ -105,6 +106,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 		{"API and requests", &flowFlags{}},
 		{"Start and end", &lifeFlags{}},
 		{etcdTopic, &historyFlags{}},
+		{"Encryption at rest", &encryptionFlags{}},
 		{"Services", &serviceFlags{}},
 		{"Kubelets", &kubeletFlags{}},
 		{"Controllers", &controllerFlags{}},
@@ -131,6 +133,7 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 		return config, err
 	}
 	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address, &f.port, f.kubeconfig
+	config.NotifySocket = os.Getenv("NOTIFY_SOCKET")
 	s := &setup{config: &config, log: config.Logger, flags: cmd.Flags()}
 	for _, topic := range f.topics {
 		if err := topic.flags.apply(s); err != nil {

@@ -10,7 +10,7 @@ type controllerFlags struct {
 }
 
 func (f *controllerFlags) bind(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&f.names, "controllers", []string{"*"}, "`names` of controllers that run in this server: * is all, -name all but one, -* none")
+	fs.StringSliceVar(&f.names, "controllers", []string{"-*"}, "`names` of controllers that run in this server, so that namespaces end and dependents follow their owners: * is all, -name all but one, -* none, as with kube-apiserver")
 	fs.BoolVar(&f.elect, "leader-elect", false, "run controllers in one of several servers only (default true with etcd)")
 }
 

@@ -37,12 +37,14 @@ func (f *flowFlags) apply(s *setup) error {
 	return nil
 }
 
-// lifeFlags say how the server starts and ends.
+// lifeFlags say how the server starts and ends, and what it shows of itself.
 type lifeFlags struct {
 	library.Server
+	noProfiling bool
 }
 
 func (f *lifeFlags) bind(fs *pflag.FlagSet) {
+	bindOpposite(fs, &f.noProfiling, "profiling", "serve profiles of the server below /debug/pprof/")
 	fs.DurationVar(&f.LivezGrace, "livez-grace-period", 0, "how long /livez does not ask whether the server has started")
 	fs.DurationVar(&f.Shutdown.Delay, "shutdown-delay-duration", 0, "how long the server goes on when it is told to stop, but for not being ready")
 	fs.BoolVar(&f.Shutdown.SendRetryAfter, "shutdown-send-retry-after", false, "tell new requests to come back while the last ones are answered")
@@ -58,6 +60,6 @@ func (f *lifeFlags) apply(s *setup) error {
 	case f.Shutdown.WatchGrace < 0:
 		return errors.New("--shutdown-watch-termination-grace-period, if provided, can not be a negative value")
 	}
-	s.config.LivezGrace, s.config.Shutdown = f.LivezGrace, f.Shutdown
+	s.config.LivezGrace, s.config.Shutdown, s.config.NoProfiling = f.LivezGrace, f.Shutdown, f.noProfiling
 	return nil
 }

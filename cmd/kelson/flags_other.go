@@ -31,8 +31,6 @@ func foreignFlags() []foreign {
 		version = "there is one version of the server to be"
 	)
 	return []foreign{
-		{name: "encryption-provider-config", kind: "string", reason: "secrets would be stored unencrypted", harmful: true},
-		{name: "encryption-provider-config-automatic-reload", kind: "bool", reason: "there is no --encryption-provider-config"},
 		{name: "etcd-servers-overrides", kind: "strings", reason: "all objects are in one etcd", harmful: true},
 		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", harmful: true, fine: []string{"", "etcd3"}},
 		{name: "storage-media-type", kind: "string", reason: "built-in kinds are stored as protobuf", fine: []string{"application/vnd.kubernetes.protobuf"}},
@@ -66,9 +64,8 @@ func foreignFlags() []foreign {
 		{name: "peer-advertise-port", kind: "string", reason: peers},
 		{name: "peer-ca-file", kind: "string", reason: peers},
 
-		{name: "profiling", kind: "bool", reason: "there are no profiles", fine: []string{"false"}},
-		{name: "contention-profiling", kind: "bool", reason: "there are no profiles", fine: []string{"false"}},
-		{name: "debug-socket-path", kind: "string", reason: "there are no profiles"},
+		{name: "contention-profiling", kind: "bool", reason: "locks are not profiled", fine: []string{"false"}},
+		{name: "debug-socket-path", kind: "string", reason: "profiles are served with everything else"},
 		{name: "enable-logs-handler", kind: "bool", reason: "logs are not served", fine: []string{"false"}},
 		{name: "tracing-config-file", kind: "string", reason: "requests are not traced"},
 		{name: "allow-metric-labels", kind: "stringToString", reason: metrics},

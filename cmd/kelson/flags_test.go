@@ -22,11 +22,13 @@ func TestFlagsOfKubeAPIServer(t *testing.T) {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	flags.bind(fs)
 	different := map[string]string{
-		"allow-privileged":             "true",
-		"bind-address":                 "127.0.0.1", // a laptop should not be open to its network
-		"cert-dir":                     "",
-		"lease-reuse-duration-seconds": "2", // what expires goes sooner
-		"service-cluster-ip-range":     "[10.0.0.0/24]",
+		"allow-privileged": "true",
+		"bind-address":     "127.0.0.1", // a laptop should not be open to its network
+		"cert-dir":         "",
+		// There is nothing to lose by it here.
+		"encryption-provider-config-automatic-reload": "true",
+		"lease-reuse-duration-seconds":                "2", // what expires goes sooner
+		"service-cluster-ip-range":                    "[10.0.0.0/24]",
 	}
 	// Those that say it in their usage, since it matters whether they are given.
 	told := map[string]string{
@@ -106,7 +108,7 @@ func TestRefusedFlags(t *testing.T) {
 		{"--service-account-max-token-expiration=1m", exitError, "the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"},
 		{"--min-request-timeout=-1", exitError, "--min-request-timeout can not be negative value"},
 		{"--max-requests-inflight=-1", exitError, "--max-requests-inflight can not be negative value"},
-		{"--encryption-provider-config=x", exitError, "--encryption-provider-config"},
+		{"--encryption-provider-config=/no/file", exitError, "error reading encryption provider configuration file"},
 		{"--storage-backend=etcd2", exitError, "--storage-backend is not supported"},
 		{"--logging-format=xml", exitError, `--logging-format "xml": it is text or json`},
 	} {

@@ -54,7 +54,8 @@ func validateSchema(ctx context.Context, v *v1.CustomResourceValidation, status 
 		}
 	}
 	root := place{path: at, p: p, defaults: "-", root: true}
-	if w.costs != nil && has(p, func(p *v1.JSONSchemaProps) bool { return len(p.XValidations) > 0 }) {
+	// The rules of a schema that has not changed have been accepted.
+	if w.costs != nil && !t.costly && has(p, func(p *v1.JSONSchemaProps) bool { return len(p.XValidations) > 0 }) {
 		root.t, root.rules, root.count = cel.NewType(p, true), true, 1
 	}
 	w.schema(root)

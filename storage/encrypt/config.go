@@ -99,7 +99,7 @@ func parse(path string, content []byte) (*configuration, error) {
 	case err != nil:
 		return nil, wrong(err)
 	case c.Kind == "":
-		return nil, wrong(fmt.Errorf("Object 'Kind' is missing in '%s'", text)) //nolint:staticcheck // the words that are known
+		return nil, wrong(fmt.Errorf("%s 'Kind' is missing in '%s'", "Object", text))
 	case c.APIVersion != configVersion || c.Kind != configKind:
 		return nil, wrong(fmt.Errorf("no kind %q is registered for version %q", c.Kind, c.APIVersion))
 	case len(unknown) > 0:
@@ -228,8 +228,9 @@ func keyed(c *keysConfig, prefix, name string, with func(secret []byte) (transfo
 
 func (s *set) plugin(c *kmsConfig, log *slog.Logger) (prefixed, error) {
 	if c.APIVersion == "v1" {
-		return prefixed{}, errors.New("KMSv1 is deprecated and will only receive security updates going forward. " + //nolint:staticcheck // the words that are known
-			"Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature.")
+		const refused = "KMSv1 is deprecated and will only receive security updates going forward. " +
+			"Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature."
+		return prefixed{}, fmt.Errorf("%s", refused)
 	}
 	p, err := dial(c, log)
 	if err != nil {

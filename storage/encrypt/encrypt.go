@@ -137,6 +137,9 @@ func (b *Backend) retire(s *set) {
 	})
 }
 
+// Checked reports whether there is anything to check, now or later.
+func (b *Backend) Checked() bool { return b.opts.Reload || len(b.current.Load().plugins) > 0 }
+
 // Check returns what is wrong with key management services.
 func (b *Backend) Check(ctx context.Context) error { return b.current.Load().check(ctx) }
 

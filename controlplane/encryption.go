@@ -1,0 +1,99 @@
+package controlplane
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+
+	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/encrypt"
+)
+
+// encrypting returns the backend that encrypts, or the same one if nothing is
+// to be.
+func (a *assembly) encrypting(backend storage.Backend) (storage.Backend, error) {
+	if a.Encryption.File == "" {
+		return backend, nil
+	}
+	opts := a.Encryption
+	opts.Logger, opts.Resource = a.Logger, (&keyOwners{catalog: a.catalogs.get}).of
+	var err error
+	if a.encrypted, err = encrypt.Open(backend, opts); err != nil {
+		return nil, err
+	}
+	return a.encrypted, nil
+}
+
+func (a *assembly) release() {
+	if a.encrypted != nil {
+		a.encrypted.Release()
+	}
+}
+
+func (a *assembly) encryptionHooks() []kelson.Hook {
+	if a.encrypted == nil || !a.Encryption.Reload {
+		return nil
+	}
+	return []kelson.Hook{{Name: "start-encryption-provider-config-automatic-reload", Run: func(ctx context.Context) error {
+		a.running.Go(func() { a.encrypted.Follow(ctx) })
+		return nil
+	}}}
+}
+
+func (a *assembly) encryptionChecks() []kelson.HealthCheck {
+	if a.encrypted == nil || !a.encrypted.Checked() {
+		return nil
+	}
+	return []kelson.HealthCheck{{Name: encrypt.HealthCheck, Check: a.encrypted.Check}}
+}
+
+// keyOwners tells which resources keys belong to.
+type keyOwners struct {
+	catalog func() *resource.Catalog
+	builtin atomic.Pointer[map[string]groupResource] // by storage key
+}
+
+type groupResource struct{ group, resource string }
+
+// of returns the resource that a key belongs to. What has a name with a dot
+// first is in that group, as all custom resources are. What servers keep for
+// themselves, such as the node ports in use, belongs to none.
+func (o *keyOwners) of(key string) (group, name string) {
+	rest, ok := strings.CutPrefix(key, storage.Root)
+	builtin := o.all()
+	if !ok || builtin == nil {
+		return "", ""
+	}
+	first, more, _ := strings.Cut(rest, "/")
+	second, _, _ := strings.Cut(more, "/")
+	for _, stored := range []string{first, first + "/" + second} {
+		if gr, ok := builtin[stored]; ok {
+			return gr.group, gr.resource
+		}
+	}
+	if strings.Contains(first, ".") {
+		return first, second
+	}
+	return "", ""
+}
+
+// all are the resources of the first catalog: what comes later is custom.
+func (o *keyOwners) all() map[string]groupResource {
+	if known := o.builtin.Load(); known != nil {
+		return *known
+	}
+	catalog := o.catalog()
+	if catalog == nil {
+		return nil // nobody has asked for an object yet
+	}
+	known := map[string]groupResource{}
+	for _, def := range catalog.Definitions() {
+		if !def.Virtual() && def.CreateOn == "" {
+			known[def.StorageKey] = groupResource{def.Group, def.Resource}
+		}
+	}
+	o.builtin.Store(&known)
+	return known
+}

@@ -1,0 +1,68 @@
+package controlplane
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/quota"
+	"github.com/apikeel/kelson/controller"
+)
+
+// measure returns a function that counts what is used of what a quota limits.
+// Resources of which a namespace has no objects are not loaded for that.
+func (a *assembly) measure(feed controller.Feed, objects admission.Objects) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
+	return func(ctx context.Context, q *corev1.ResourceQuota) (corev1.ResourceList, error) {
+		kinds, err := feed.Kinds()
+		if err != nil {
+			return nil, err
+		}
+		used := corev1.ResourceList{}
+		for _, k := range kinds {
+			evaluator := quota.For(ctx, objects, k.Group, k.Resource)
+			if !k.Namespaced || evaluator == nil {
+				continue
+			}
+			names := evaluator.Counted(q.Spec.Hard)
+			if len(names) == 0 {
+				continue
+			}
+			for _, name := range names {
+				if _, ok := used[name]; !ok {
+					used[name] = apiresource.Quantity{Format: q.Spec.Hard.Name(name, apiresource.DecimalSI).Format}
+				}
+			}
+			holds, err := feed.Holds(ctx, k, q.Namespace)
+			if err != nil {
+				return nil, err
+			}
+			if !holds {
+				continue
+			}
+			all, err := a.resources.Objects(k.Group, k.Resource).List(ctx, q.Namespace)
+			if err != nil {
+				return nil, err
+			}
+			for _, obj := range all {
+				matches, err := evaluator.Matches(q, obj)
+				if err != nil {
+					return nil, err
+				}
+				if !matches {
+					continue
+				}
+				usage := evaluator.Usage(obj)
+				for _, name := range names {
+					if quantity, ok := usage[name]; ok {
+						sum := used[name]
+						sum.Add(quantity)
+						used[name] = sum
+					}
+				}
+			}
+		}
+		return used, nil
+	}
+}

@@ -1,0 +1,75 @@
+package crd
+
+import (
+	"encoding/json"
+	"testing"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// states is a store in which definitions have only what names need.
+type states struct {
+	t    *testing.T
+	next int64
+	all  []Stored
+}
+
+func (s *states) put(crd *apiextensions.CustomResourceDefinition) {
+	s.t.Helper()
+	raw, err := json.Marshal(crd)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.next++
+	rec := Stored{Name: crd.Name, Revision: s.next, JSON: raw}
+	for i := range s.all {
+		if s.all[i].Name == crd.Name {
+			s.all[i] = rec
+			return
+		}
+	}
+	s.all = append(s.all, rec)
+}
+
+func named(plural, kind string, accepted bool) *apiextensions.CustomResourceDefinition {
+	crd := realistic(1)
+	crd.Name = plural + ".example.com"
+	crd.Spec.Names = apiextensions.CustomResourceDefinitionNames{Plural: plural, Singular: plural + "x", Kind: kind, ListKind: kind + "List"}
+	if accepted {
+		crd.Status.AcceptedNames = crd.Spec.Names
+		setCondition(&crd.Status, apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.Established, Status: apiextensions.ConditionTrue}, crd.CreationTimestamp)
+	}
+	return crd
+}
+
+// TestNames follows a name from one definition to another.
+func TestNames(t *testing.T) {
+	s, db := quietServer(), &states{t: t}
+	serves := func(name string) bool { return s.entries[name+".example.com"].definition != nil }
+	db.put(named("foos", "Foo", false))
+	s.enter(db.all)
+	db.put(named("bars", "Foo", false))
+	s.enter(db.all)
+	if !serves("foos") || serves("bars") {
+		t.Fatal("two definitions have one kind")
+	}
+	db.all = db.all[1:]
+	touched := s.enter(db.all)
+	if !serves("bars") || !touched["example.com"] || !s.entries["bars.example.com"].unsettled {
+		t.Error("a kind that is free again is not given to who wanted it")
+	}
+}
+
+// TestNamesAtStart checks that a start takes no names away.
+func TestNamesAtStart(t *testing.T) {
+	s, db := quietServer(), &states{t: t}
+	db.put(named("bars", "Foo", false))
+	db.put(named("foos", "Foo", true))
+	s.enter(db.all)
+	if e := s.entries["bars.example.com"]; e.definition != nil || !e.refused {
+		t.Error("a definition got a kind that another has")
+	}
+	if s.entries["foos.example.com"].definition == nil {
+		t.Error("a definition that was served is not")
+	}
+}

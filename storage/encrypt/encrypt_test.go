@@ -1,0 +1,343 @@
+package encrypt
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	kmsapi "k8s.io/kms/apis/v2"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/storagetest"
+)
+
+func secret(first byte) string {
+	return base64.StdEncoding.EncodeToString(append([]byte{first}, make([]byte, 31)...))
+}
+
+// provider returns a provider of the file with keys that have their first byte
+// as a name.
+func provider(kind, names string) string {
+	text := "  - " + kind + ":\n      keys:\n"
+	for i := range names {
+		text += fmt.Sprintf("      - {name: %q, secret: %s}\n", names[i:i+1], secret(names[i]))
+	}
+	return text
+}
+
+const plain = "  - identity: {}\n"
+
+func file(resources string, providers ...string) string {
+	return "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [" + resources + "]\n  providers:\n" + strings.Join(providers, "")
+}
+
+func write(t testing.TB, path, text string) string {
+	t.Helper()
+	if path == "" {
+		path = filepath.Join(t.TempDir(), "encryption.yaml")
+	}
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// owner takes the first word of a key as a resource of the core group.
+func owner(key string) (group, resource string) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(key, storage.Root), "/")
+	return "", name
+}
+
+func memory(t testing.TB) storage.Backend {
+	t.Helper()
+	b, err := engine.Open(engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func open(t testing.TB, below storage.Backend, text string) *Backend {
+	t.Helper()
+	b, err := Open(below, Options{File: write(t, "", text), Resource: owner})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Release)
+	return b
+}
+
+// TestSuite judges the backend as any other.
+func TestSuite(t *testing.T) {
+	storagetest.Run(t, storagetest.Subject{Open: func(t testing.TB) storage.Backend {
+		return open(t, memory(t), file("'*.*'", provider("aesgcm", "a")))
+	}})
+}
+
+const key = storage.Root + "secrets/default/s"
+
+// TestFormats checks what is stored, who can read it, and that it is told when
+// it should be written anew.
+func TestFormats(t *testing.T) {
+	for _, c := range []struct{ name, file, prefix string }{
+		{"plain", file("secrets", plain), "value"},
+		{"cbc", file("secrets", provider("aescbc", "a"), plain), "k8s:enc:aescbc:v1:a:"},
+		{"gcm", file("secrets", provider("aesgcm", "ba")), "k8s:enc:aesgcm:v1:b:"},
+		{"box", file("secrets", provider("secretbox", "a")), "k8s:enc:secretbox:v1:a:"},
+		{"other", file("configmaps", provider("secretbox", "a")), "value"},
+		{"group", file("'*.'", provider("aesgcm", "a")), "k8s:enc:aesgcm:v1:a:"},
+		{"all", file("'*.*'", provider("aesgcm", "a")), "k8s:enc:aesgcm:v1:a:"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			below := memory(t)
+			if _, err := open(t, below, c.file).Create(t.Context(), key, []byte("value"), 0); err != nil {
+				t.Fatal(err)
+			}
+			kv, err := below.Get(t.Context(), key)
+			if err != nil || !bytes.HasPrefix(kv.Value, []byte(c.prefix)) {
+				t.Errorf("stored is %q, %v, want %s…", kv.Value, err, c.prefix)
+			}
+			if kv, err = open(t, below, c.file).Get(t.Context(), key); string(kv.Value) != "value" || kv.Stale || err != nil {
+				t.Errorf("read is %q, %v, stale %v", kv.Value, err, kv.Stale)
+			}
+			all := file("secrets", provider("aescbc", "ca"), provider("aesgcm", "cab"), provider("secretbox", "ca"), plain)
+			if kv, err = open(t, below, all).Get(t.Context(), key); string(kv.Value) != "value" || !kv.Stale || err != nil {
+				t.Errorf("read by others it is %q, %v, stale %v", kv.Value, err, kv.Stale)
+			}
+		})
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	for _, c := range []struct{ name, write, read, want string }{
+		{"plain only", file("secrets", provider("aescbc", "a")), file("secrets", plain), "no matching prefix found"},
+		{"not named", file("secrets", provider("aescbc", "a")), file("configmaps", plain), "identity transformer tried to read encrypted data"},
+		{"no plain", file("secrets", plain), file("secrets", provider("aescbc", "a")), "no matching prefix found"},
+		{"other key", file("secrets", provider("aescbc", "a")), file("secrets", provider("aescbc", "b")), "no matching key was found for the provided AES transformer"},
+		{"other box", file("secrets", provider("secretbox", "a")), file("secrets", provider("secretbox", "b")), "no matching key was found for the provided Secretbox transformer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			below := memory(t)
+			if _, err := open(t, below, c.write).Create(t.Context(), key, []byte("value"), 0); err != nil {
+				t.Fatal(err)
+			}
+			b := open(t, below, c.read)
+			if _, err := b.Get(t.Context(), key); !errors.Is(err, ErrUnreadable) || err.Error() != c.want {
+				t.Errorf("get: %v, want %s", err, c.want)
+			}
+			page, err := b.List(t.Context(), storage.Root, storage.ListOptions{})
+			want := fmt.Sprintf("unable to transform key %q: %s", key, c.want)
+			if err != nil || len(page.Items) != 1 || page.Items[0].Err == nil || page.Items[0].Err.Error() != want {
+				t.Errorf("list: %+v, %v, want %s", page, err, want)
+			}
+		})
+	}
+}
+
+// TestMoved checks that a value is bound to its key.
+func TestMoved(t *testing.T) {
+	below := memory(t)
+	b := open(t, below, file("secrets", provider("aesgcm", "a")))
+	if _, err := b.Create(t.Context(), key, []byte("value"), 0); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := below.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := below.Create(t.Context(), key+"2", kv.Value, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(t.Context(), key+"2"); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("a copied value is read: %v", err)
+	}
+}
+
+// TestCorrupt checks that no stored bytes end the process.
+func TestCorrupt(t *testing.T) {
+	s := &box{}
+	block, err := withBlockOf(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := newGCM(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tr := range []transformer{s, g, cbc{block}, seeded{make([]byte, 32)}} {
+		sealed, err := tr.seal(t.Context(), []byte("some value"), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range sealed {
+			if value, _, err := tr.open(t.Context(), sealed[:n], key); err == nil && string(value) == "some value" {
+				t.Errorf("%T opens what has %d bytes of %d", tr, n, len(sealed))
+			}
+		}
+	}
+}
+
+// service is a key management service that adds a byte to everything.
+type service struct {
+	kmsapi.UnimplementedKeyManagementServiceServer
+	mu       sync.Mutex
+	keyID    string
+	healthz  string
+	decrypts int
+}
+
+func (s *service) Status(context.Context, *kmsapi.StatusRequest) (*kmsapi.StatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &kmsapi.StatusResponse{Version: "v2", Healthz: s.healthz, KeyId: s.keyID}, nil
+}
+
+func (s *service) Encrypt(_ context.Context, r *kmsapi.EncryptRequest) (*kmsapi.EncryptResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &kmsapi.EncryptResponse{
+		Ciphertext: append([]byte{1}, r.Plaintext...), KeyId: s.keyID, Annotations: map[string][]byte{"a.example.com": []byte("1"), "b.example.com": nil},
+	}, nil
+}
+
+func (s *service) Decrypt(_ context.Context, r *kmsapi.DecryptRequest) (*kmsapi.DecryptResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.decrypts++
+	if string(r.Annotations["a.example.com"]) != "1" {
+		return nil, errors.New("annotations are lost")
+	}
+	return &kmsapi.DecryptResponse{Plaintext: r.Ciphertext[1:]}, nil
+}
+
+func (s *service) set(keyID, healthz string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keyID, s.healthz = keyID, healthz
+}
+
+func serveKMS(t *testing.T) (*service, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kms") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, server := &service{keyID: "1", healthz: "ok"}, grpc.NewServer()
+	kmsapi.RegisterKeyManagementServiceServer(server, s)
+	var done sync.WaitGroup
+	done.Go(func() { _ = server.Serve(l) })
+	t.Cleanup(func() { server.Stop(); done.Wait() })
+	return s, "  - kms: {apiVersion: v2, name: k, endpoint: 'unix://" + socket + "'}\n"
+}
+
+func TestKMS(t *testing.T) {
+	s, provider := serveKMS(t)
+	below := memory(t)
+	b := open(t, below, file("secrets", provider))
+	if _, err := b.Create(t.Context(), key, []byte("value"), 0); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := below.Get(t.Context(), key)
+	if err != nil || !bytes.HasPrefix(kv.Value, []byte("k8s:enc:kms:v2:k:")) {
+		t.Fatalf("stored is %q, %v", kv.Value, err)
+	}
+	read := func(b *Backend, stale bool) {
+		t.Helper()
+		if kv, err := b.Get(t.Context(), key); string(kv.Value) != "value" || kv.Stale != stale || err != nil {
+			t.Errorf("read is %q, stale %v, %v", kv.Value, kv.Stale, err)
+		}
+	}
+	read(b, false)
+	if s.decrypts != 0 {
+		t.Error("the service is asked for a seed that is known")
+	}
+	other := open(t, below, file("secrets", provider))
+	read(other, false)
+	read(other, false)
+	if s.decrypts != 1 {
+		t.Errorf("the service is asked %d times for one seed", s.decrypts)
+	}
+
+	// The key changes, and the clock goes on.
+	p := b.current.Load().plugins[0]
+	now := time.Now()
+	p.now = func() time.Time { return now }
+	s.set("2", "ok")
+	now = now.Add(goodFor)
+	if err := b.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	read(b, true)
+	// The service is ill: values are written for a while, and read for ever.
+	s.set("2", "ill")
+	now = now.Add(goodFor)
+	if err := b.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "kms-provider-0: kmsv2 Provider k is not healthy, error: got unexpected healthz status: ill") {
+		t.Errorf("the check of an ill service: %v", err)
+	}
+	now = now.Add(seedLife + time.Second)
+	if _, err := b.Create(t.Context(), key+"2", []byte("value"), 0); err == nil || !strings.Contains(err.Error(), "expired at") {
+		t.Errorf("written with an old seed: %v", err)
+	}
+	read(b, true)
+}
+
+// TestNoService checks that a service may come later than the server.
+func TestNoService(t *testing.T) {
+	b := open(t, memory(t), file("secrets", "  - kms: {apiVersion: v2, name: k, endpoint: 'unix:///no/socket', timeout: 10ms}\n"))
+	if _, err := b.Create(t.Context(), key, []byte("value"), 0); !errors.Is(err, errUnprimed) {
+		t.Errorf("written without a seed: %v", err)
+	}
+	if b.Check(t.Context()) == nil {
+		t.Error("a service that is not there is well")
+	}
+}
+
+func TestReload(t *testing.T) {
+	below := memory(t)
+	path := write(t, "", file("secrets", provider("aescbc", "a")))
+	b, err := Open(below, Options{File: path, Reload: true, Resource: owner, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.files.Interval = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() { b.Follow(ctx) })
+	t.Cleanup(func() { cancel(); done.Wait(); b.Release() })
+	if _, err := b.Create(ctx, key, []byte("value"), 0); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, "what is this")
+	write(t, path, file("secrets", provider("secretbox", "b"), provider("aescbc", "a")))
+	for {
+		kv, err := b.Get(ctx, key)
+		if err != nil || string(kv.Value) != "value" {
+			t.Fatalf("read is %q, %v", kv.Value, err)
+		}
+		if kv.Stale {
+			break
+		}
+	}
+}
