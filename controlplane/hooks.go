@@ -1,5 +1,7 @@
 package controlplane
 
+//lint:file-ignore SA1019 kube-apiserver still makes Endpoints
+
 import (
 	"context"
 	"errors"
@@ -167,7 +169,7 @@ func (a *assembly) ensureService(ctx context.Context) error {
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: &number, Protocol: new(corev1.ProtocolTCP)}},
 	}
-	endpoints := &corev1.Endpoints{ //nolint:staticcheck // kube-apiserver still makes them
+	endpoints := &corev1.Endpoints{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"},
@@ -192,8 +194,8 @@ func pointHere(existing, wanted resource.Object) (resource.Object, bootstrap.Act
 		}
 		now.Endpoints, now.Ports = wanted.Endpoints, wanted.Ports
 		return now, bootstrap.Update
-	case *corev1.Endpoints: //nolint:staticcheck // kube-apiserver still makes them
-		now := existing.(*corev1.Endpoints).DeepCopy() //nolint:staticcheck // as above
+	case *corev1.Endpoints:
+		now := existing.(*corev1.Endpoints).DeepCopy()
 		now.Subsets = wanted.Subsets
 		return now, bootstrap.Update
 	case *corev1.Service:

@@ -36,7 +36,7 @@ func TestScaleOwnership(t *testing.T) {
 		owners := map[string]bool{}
 		for _, e := range must(deployments.Get(ctx, "scaled", metav1.GetOptions{}))(t).ManagedFields {
 			if e.Subresource == "scale" {
-				owners[e.Manager+" "+string(e.FieldsV1.Raw)] = true
+				owners[e.Manager+" "+e.FieldsV1.GetRawString()] = true
 			}
 		}
 		if len(owners) != 1 || !owners[`hpa {"f:spec":{"f:replicas":{}}}`] {
