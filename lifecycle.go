@@ -169,7 +169,9 @@ func (s *Server) endWatches() {
 
 // notFound answers for a path that nobody knows, at least by now.
 func (s *Server) notFound(x *exchange) {
-	if s.signals.MuxAndDiscoveryComplete.HasHappened() {
+	// A server that does not listen is used as a handler, and has no start that
+	// could be over.
+	if s.listener == nil || s.signals.MuxAndDiscoveryComplete.HasHappened() {
 		http.NotFound(x.w, x.r)
 		return
 	}

@@ -111,13 +111,14 @@ func (b *formBudget) spend(n int64) {
 		return
 	}
 	defer b.sweeping.Unlock()
+	before := b.spent.Load()
 	kept := b.sweep(func(fs *forms) bool { return fs.used.Swap(false) })
 	if kept > b.limit/4*3 {
 		kept = b.sweep(func(*forms) bool { return rand.IntN(2) == 0 })
 	}
-	// Forms of records that are only in the log of events are not counted
-	// any more: the log has a bound of its own.
-	b.spent.Store(kept)
+	// What came meanwhile stays counted. Forms of records that are only in the
+	// log of events are not counted any more: the log has a bound of its own.
+	b.spent.Add(kept - before)
 }
 
 // sweep drops the forms that are not to be kept and returns the size of the
