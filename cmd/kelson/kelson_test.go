@@ -135,7 +135,7 @@ func fillFolder(t *testing.T, dir string, n int) {
 			if i%10 == 3 {
 				ttl = time.Hour
 			}
-			key, value := fmt.Sprintf("%sconfigmaps/default/c-%04d", storage.Root, i), bytes.Repeat([]byte{byte(i)}, i)
+			key, value := fmt.Sprintf("%sthings/default/c-%04d", storage.Root, i), bytes.Repeat([]byte{byte(i)}, i)
 			if i < len(systemNamespaces) {
 				name := systemNamespaces[i]
 				key, ttl = storage.Root+"namespaces/"+name, 0

@@ -34,11 +34,11 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("into an etcd that is not empty: %+v", r)
 	}
 	client := cluster.Client(t)
-	if _, err := client.Delete(t.Context(), "/registry/configmaps/default/c-0100"); err != nil {
+	if _, err := client.Delete(t.Context(), "/registry/things/default/c-0100"); err != nil {
 		t.Fatal(err)
 	}
 	must(t, "299 of them were there already", migrate("--from", first, "--to", url, "--resume")...)
-	if _, err := client.Put(t.Context(), "/registry/configmaps/default/c-0100", "other"); err != nil {
+	if _, err := client.Put(t.Context(), "/registry/things/default/c-0100", "other"); err != nil {
 		t.Fatal(err)
 	}
 	if r := kelson(t, migrate("--from", first, "--to", url, "--resume")...); r.code != exitError || !strings.Contains(r.err, "c-0100") {
@@ -49,7 +49,7 @@ func TestMigrate(t *testing.T) {
 	must(t, "300 keys", append([]string{"snapshot", "save", "--storage", "etcd", "--etcd-servers", url, filepath.Join(temp, "etcd.snap")}, secure...)...)
 	must(t, "Copied 300 keys", "migrate", "--from", second, "--to", third)
 	values, _, expiring := contents(t, first)
-	values["/registry/configmaps/default/c-0100"] = "other"
+	values["/registry/things/default/c-0100"] = "other"
 	values2, revisions2, expiring2 := contents(t, second)
 	values3, revisions3, expiring3 := contents(t, third)
 	if !maps.Equal(values, values2) || !maps.Equal(values, values3) || !maps.Equal(revisions2, revisions3) {
@@ -61,7 +61,7 @@ func TestMigrate(t *testing.T) {
 
 	// Below another prefix there is another store.
 	must(t, "Copied 300 keys", migrate("--from", first, "--to", url, "--etcd-prefix", "/other/registry")...)
-	resp, err := client.Get(t.Context(), "/other/registry/configmaps/default/c-0101")
+	resp, err := client.Get(t.Context(), "/other/registry/things/default/c-0101")
 	if err != nil || resp.Count != 1 {
 		t.Errorf("below another prefix: %v, %v", resp, err)
 	}
