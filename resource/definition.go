@@ -107,9 +107,6 @@ type Definition struct {
 	// computed when they are read, as the component statuses are.
 	Source Lister
 
-	// Gate says no to verbs for the time being: a custom resource whose
-	// definition is going takes no more creates.
-	Gate func(verb string) error
 	// Epoch tells a definition that replaces another from the one it replaces:
 	// it is greater.
 	Epoch int64

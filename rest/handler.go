@@ -188,11 +188,6 @@ func (s *scope) serve() error {
 	if s.served.Version.Deprecation != "" {
 		s.req.Warn(s.served.Version.Deprecation)
 	}
-	if s.def.Gate != nil {
-		if err := s.def.Gate(verb); err != nil {
-			return err
-		}
-	}
 	var err error
 	if s.out, err = s.negotiate(); err != nil {
 		return err

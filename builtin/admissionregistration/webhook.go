@@ -3,7 +3,6 @@ package admissionregistration
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,10 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/webhook"
 )
 
 // hook is a webhook of either kind: those that validate have all the fields but
@@ -251,9 +252,10 @@ func validateWebhook(w *hook, allowed leniency, path *field.Path) field.ErrorLis
 	case (c.URL == nil) == (c.Service == nil):
 		errs = append(errs, field.Required(path, "exactly one of url or service is required"))
 	case c.URL != nil:
-		errs = append(errs, validateURL(*c.URL, path.Child("url"))...)
+		errs = append(errs, webhook.ValidateURL(path.Child("url"), *c.URL)...)
 	default:
-		errs = append(errs, validateService(c.Service, path.Child("service"))...)
+		s := c.Service
+		errs = append(errs, webhook.ValidateService(path.Child("service"), s.Namespace, s.Name, s.Path, ptr.Deref(s.Port, 443))...)
 	}
 	return errs
 }
@@ -274,67 +276,6 @@ func validateReviewVersions(versions []string, allowUnknown bool, path *field.Pa
 	}
 	if !allowUnknown && !reviewable(versions) {
 		errs = append(errs, field.Invalid(path, versions, "must include at least one of v1, v1beta1"))
-	}
-	return errs
-}
-
-func validateURL(text string, path *field.Path) field.ErrorList {
-	const form = "; desired format: https://host[/path]"
-	u, err := url.Parse(text)
-	if err != nil {
-		return field.ErrorList{field.Required(path, "url must be a valid URL: "+err.Error()+form)}
-	}
-	var errs field.ErrorList
-	if u.Scheme != "https" {
-		errs = append(errs, field.Invalid(path, u.Scheme, "'https' is the only allowed URL scheme"+form))
-	}
-	if u.Host == "" {
-		errs = append(errs, field.Invalid(path, u.Host, "host must be specified"+form))
-	}
-	if u.User != nil {
-		errs = append(errs, field.Invalid(path, u.User.String(), "user information is not permitted in the URL"))
-	}
-	if u.Fragment != "" {
-		errs = append(errs, field.Invalid(path, u.Fragment, "fragments are not permitted in the URL"))
-	}
-	if u.RawQuery != "" {
-		errs = append(errs, field.Invalid(path, u.RawQuery, "query parameters are not permitted in the URL"))
-	}
-	return errs
-}
-
-func validateService(s *admissionv1.ServiceReference, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	// Kubernetes has always mixed up these two, and clients see it.
-	if s.Namespace == "" {
-		errs = append(errs, field.Required(path.Child("name"), ""))
-	}
-	if s.Name == "" {
-		errs = append(errs, field.Required(path.Child("namespace"), ""))
-	}
-	if s.Port != nil {
-		if messages := validation.IsValidPortNum(int(*s.Port)); messages != nil {
-			errs = append(errs, field.Invalid(path.Child("port"), *s.Port, "port is not valid: "+strings.Join(messages, ", ")))
-		}
-	}
-	if s.Path == nil || *s.Path == "" || *s.Path == "/" {
-		return errs
-	}
-	path = path.Child("path")
-	if *s.Path == "//" {
-		return append(errs, field.Invalid(path, *s.Path, "segment[0] may not be empty"))
-	}
-	if !strings.HasPrefix(*s.Path, "/") {
-		errs = append(errs, field.Invalid(path, *s.Path, "must start with a '/'"))
-	}
-	for i, step := range strings.Split(strings.TrimSuffix((*s.Path)[1:], "/"), "/") {
-		if step == "" {
-			errs = append(errs, field.Invalid(path, *s.Path, fmt.Sprintf("segment[%d] may not be empty", i)))
-			continue
-		}
-		for _, m := range validation.IsDNS1123Subdomain(step) {
-			errs = append(errs, field.Invalid(path, *s.Path, fmt.Sprintf("segment[%d]: %v", i, m)))
-		}
 	}
 	return errs
 }
