@@ -2,6 +2,7 @@ package rest
 
 import (
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -80,5 +81,6 @@ func (s *scope) param(name string) string {
 	if s.r == nil {
 		return ""
 	}
-	return s.r.URL.Query().Get(name)
+	v, _ := request.Param(s.r.URL.RawQuery, name)
+	return v
 }
