@@ -38,12 +38,13 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	server := s.httpServer(base)
 
 	failed := make(chan error, len(s.hooks)+1)
-	go func() {
+	var listening sync.WaitGroup
+	listening.Go(func() {
 		if err := server.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
 		}
 		s.signal(&s.signals.HTTPServerStoppedListening)
-	}()
+	})
 	s.Logger.Info("serving", "server", s.Name, "address", s.listener.Addr().String())
 
 	hooks, endHooks := context.WithCancel(base)
@@ -76,6 +77,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	err = errors.Join(err, s.prepareEnd(base, delay))
 	err = errors.Join(err, s.drain(base, server))
 	s.signal(&s.signals.InFlightRequestsDrained)
+	listening.Wait() // for a moment: the listener is closed
 	endHooks()
 	err = errors.Join(err, s.bounded(base, func(ctx context.Context) error { return wait(ctx, &running) }))
 	endBase() // requests that nobody waits for any longer

@@ -72,7 +72,7 @@ type Server struct {
 	remotes atomic.Pointer[map[schema.GroupVersion]*backend]
 	// changed is counted up when what is told about groups is no longer true.
 	changed atomic.Int64
-	wake    chan struct{} // what is served here has changed
+	wake    chan struct{} // what is served here, or an APIService, has changed
 
 	mu       sync.Mutex
 	services map[string]*apiregistration.APIService
@@ -108,6 +108,11 @@ func (s *Server) OpenAPI() *openapi.Handler { return s.openapi }
 // Changed tells that the catalog has changed.
 func (s *Server) Changed() {
 	s.changed.Add(1)
+	s.wakeUp()
+}
+
+// wakeUp makes Run look again.
+func (s *Server) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -182,6 +187,9 @@ func (s *Server) apply(reset bool, changes []authz.Change) {
 	if len(before) > 0 || len(s.services) > 0 {
 		s.changed.Add(1)
 	}
+	// A request that needed the news took it from under Run, which would wait for
+	// more.
+	s.wakeUp()
 }
 
 // route makes the backends those of the remote services. One stays as long as
