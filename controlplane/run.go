@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -59,7 +60,7 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	}
 	server.Addr = net.JoinHostPort(c.BindAddress, strconv.Itoa(*c.SecurePort))
 	if server.Listen() == nil {
-		go tidy(ctx, server.Signals())
+		go tidy(ctx, server.Signals(), c.Logger)
 		if c.NotifySocket != "" {
 			go tellManager(c.NotifySocket, server.Signals(), c.Logger)
 		}
@@ -77,10 +78,13 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 
 // tidy gives back to the system what only the start has needed: without it,
 // a server with nothing to do keeps it for minutes.
-func tidy(ctx context.Context, signals *kelson.Signals) {
+func tidy(ctx context.Context, signals *kelson.Signals, log *slog.Logger) {
 	select {
 	case <-signals.MuxAndDiscoveryComplete.Happened():
 		debug.FreeOSMemory()
+		if err := forgetProgram(); err != nil {
+			log.Debug("the program stays in memory", "error", err)
+		}
 	case <-signals.ShutdownInitiated.Happened():
 	case <-ctx.Done():
 	}

@@ -1,0 +1,84 @@
+package controlplane
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// forgetProgram takes the pages of the program's own code and constants out of
+// the process, most of which only the start has needed. They stay in the page
+// cache, from which those in use come back a few at a time.
+//
+// A program that was linked a moment ago is the exception. It lies in the page
+// cache in pieces of megabytes, which are mapped whole, so that it would be back
+// after a few calls. It leaves the cache as well, once, and comes back from the
+// disk in small pieces.
+func forgetProgram() error {
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	name, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		return err
+	}
+	var size, resident uintptr
+	mappings := programMappings(smaps, name)
+	for _, m := range mappings {
+		size += m.end - m.start
+		resident += m.resident
+	}
+	whole := resident > size/20*19
+	if whole {
+		// What is not on disk yet would stay.
+		if err := unix.Fdatasync(int(program.Fd())); err != nil {
+			return os.NewSyscallError("fdatasync", err)
+		}
+	}
+	for _, m := range mappings {
+		// It is no memory of Go's, and has no other name than its address.
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
+			return os.NewSyscallError("madvise", errno)
+		}
+	}
+	if whole {
+		return os.NewSyscallError("fadvise", unix.Fadvise(int(program.Fd()), 0, 0, unix.FADV_DONTNEED))
+	}
+	return nil
+}
+
+// mapping is a part of a process's memory, of which some is there.
+type mapping struct{ start, end, resident uintptr }
+
+// programMappings finds in the text of an smaps file the mappings of a program
+// that nothing was ever written to: what the linker has changed at the start and
+// made read-only then would be lost.
+func programMappings(smaps []byte, program string) (found []mapping) {
+	var m mapping
+	var ours bool
+	for line := range bytes.Lines(smaps) {
+		fields := strings.Fields(string(line))
+		switch {
+		case len(fields) < 3:
+		case !strings.HasSuffix(fields[0], ":"):
+			_, err := fmt.Sscanf(fields[0], "%x-%x", &m.start, &m.end)
+			ours = err == nil && len(fields) == 6 && fields[5] == program && (fields[1] == "r-xp" || fields[1] == "r--p")
+		case fields[0] == "Rss:":
+			kB, _ := strconv.Atoi(fields[1])
+			m.resident = uintptr(kB) << 10
+		case ours && fields[0] == "Anonymous:" && fields[1] == "0":
+			found = append(found, m)
+		}
+	}
+	return found
+}

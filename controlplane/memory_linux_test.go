@@ -1,0 +1,44 @@
+package controlplane
+
+import (
+	"os"
+	"slices"
+	"testing"
+)
+
+func TestProgramMappings(t *testing.T) {
+	smaps := []byte(`00400000-00402000 r--p 00000000 fe:00 99 /bin/kelson
+Size:                  8 kB
+Rss:                   4 kB
+Anonymous:             0 kB
+VmFlags: rd mr mw me
+00402000-00403000 r-xp 00002000 fe:00 99 /bin/kelson
+Rss:                   4 kB
+Anonymous:             0 kB
+00403000-00404000 r--p 00003000 fe:00 99 /bin/kelson
+Rss:                   4 kB
+Anonymous:             4 kB
+00404000-00405000 rw-p 00004000 fe:00 99 /bin/kelson
+Rss:                   4 kB
+Anonymous:             0 kB
+7f00409d5000-7f0040b2b000 r-xp 00026000 fe:00 32 /usr/lib/libc.so.6
+Rss:                   4 kB
+Anonymous:             0 kB
+7fff00000000-7fff00001000 r-xp 00000000 00:00 0
+Anonymous:             0 kB
+`)
+	want := []mapping{{0x400000, 0x402000, 4096}, {0x402000, 0x403000, 4096}}
+	if got := programMappings(smaps, "/bin/kelson"); !slices.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+}
+
+// A program goes on without its pages.
+func TestForgetProgram(t *testing.T) {
+	if err := forgetProgram(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/proc/self/exe"); err != nil {
+		t.Error(err)
+	}
+}
