@@ -15,13 +15,13 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// h2 is a client that does what clients should not.
-type h2 struct {
+// peer is a client that does what clients should not.
+type peer struct {
 	*tls.Conn
 	in *bufio.Reader
 }
 
-// h2 frame types.
+// Frame types.
 const (
 	frameHeaders  = 1
 	frameReset    = 3
@@ -29,7 +29,7 @@ const (
 	frameGoAway   = 7
 )
 
-func (s *running) h2(t *testing.T) *h2 {
+func (s *running) peer(t *testing.T) *peer {
 	t.Helper()
 	conn, err := s.dial(&tls.Config{NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*s.PKI.AdminCertificate()}})
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *running) h2(t *testing.T) *h2 {
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	c := &h2{conn, bufio.NewReader(conn)}
+	c := &peer{conn, bufio.NewReader(conn)}
 	if err := c.send(frameSettings, 0, 0, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -51,13 +51,13 @@ func frame(kind, flags byte, stream uint32, payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(head, stream), payload...)
 }
 
-func (c *h2) send(kind, flags byte, stream uint32, payload []byte) error {
+func (c *peer) send(kind, flags byte, stream uint32, payload []byte) error {
 	_, err := c.Write(frame(kind, flags, stream, payload))
 	return err
 }
 
 // next returns the next frame of a kind.
-func (c *h2) next(kind byte) ([]byte, error) {
+func (c *peer) next(kind byte) ([]byte, error) {
 	for {
 		var head [9]byte
 		if _, err := io.ReadFull(c.in, head[:]); err != nil {
@@ -76,7 +76,7 @@ func (c *h2) next(kind byte) ([]byte, error) {
 func TestStreamLimit(t *testing.T) {
 	for configured, want := range map[int]uint32{0: 100, 250: 250} {
 		s := start(t, &Server{Serving: Serving{MaxStreams: configured}})
-		settings, err := s.h2(t).next(frameSettings)
+		settings, err := s.peer(t).next(frameSettings)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestRapidReset(t *testing.T) {
 	release := make(chan struct{})
 	s := start(t, &Server{Serving: Serving{MaxStreams: 10}, API: routes{"/api/v1/pods": func(http.ResponseWriter, *http.Request) { <-release }}})
 	t.Cleanup(func() { close(release) })
-	c := s.h2(t)
+	c := s.peer(t)
 	// GET https://localhost/api/v1/pods in HPACK.
 	headers := append([]byte{0x82, 0x87, 0x41, 9}, "localhost"...)
 	headers = append(append(headers, 0x44, 12), "/api/v1/pods"...)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/apikeel/kelson/h2"
 )
 
 // Limits of connections.
@@ -25,9 +27,8 @@ const (
 	maxStreams = 100
 	// Nearly all objects are smaller, so that they arrive in one frame.
 	maxFrame = 256 << 10
-	// What the streams of a connection may send ahead together: the most that
-	// net/http takes.
-	maxAhead = 4<<20 - 1
+	// What the streams of a connection may send ahead together.
+	maxAhead = 4 << 20
 )
 
 // Listen takes the address of the server. Clients can connect from then on, and
@@ -44,7 +45,7 @@ func (s *Server) Listen() error {
 	if err != nil {
 		return explain(s.Addr, err)
 	}
-	s.listener = listener
+	s.listener = h2.Listen(listener)
 	return nil
 }
 

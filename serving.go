@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/pki"
 )
 
@@ -246,7 +247,8 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(!s.Serving.DisableHTTP2)
-	return &http.Server{
+	errors := log.New(errorLog{s.Logger}, "", 0)
+	server := &http.Server{
 		Handler:           s,
 		Protocols:         protocols,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -259,16 +261,15 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 			}
 			return s.ConnContext(ctx)
 		},
-		ErrorLog:  log.New(errorLog{s.Logger}, "", 0),
+		ErrorLog:  errors,
 		TLSConfig: s.tls,
-		HTTP2: &http.HTTP2Config{
-			// A client that opens and resets streams faster than they can be
-			// served is cut off when four times as many wait.
-			MaxConcurrentStreams:          streams,
-			MaxReadFrameSize:              maxFrame,
-			MaxReceiveBufferPerStream:     maxFrame,
-			MaxReceiveBufferPerConnection: maxAhead,
-			WriteByteTimeout:              stalledTimeout,
-		},
 	}
+	if !s.Serving.DisableHTTP2 {
+		http2 := &h2.Server{
+			MaxStreams: streams, MaxHeaderBytes: maxHeaderBytes, MaxFrame: maxFrame, StreamWindow: maxFrame, ConnWindow: maxAhead,
+			IdleTimeout: idleTimeout, WriteTimeout: stalledTimeout, ErrorLog: errors,
+		}
+		http2.Configure(server)
+	}
+	return server
 }

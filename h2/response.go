@@ -1,0 +1,362 @@
+package h2
+
+import (
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2/hpack"
+)
+
+// maxBuffered is how much of an answer is kept back until it is flushed, or
+// complete.
+const maxBuffered = 4 << 10
+
+// response is the http.ResponseWriter of a stream. Only the handler uses it,
+// except for begun, which the mutex of the connection guards.
+type response struct {
+	st     *stream
+	head   bool // no body is sent
+	header http.Header
+
+	status   int // 0 until WriteHeader
+	sent     http.Header
+	declared int64 // the Content-Length, -1 if there is none
+	size     int64
+	buffer   *[]byte
+	begun    bool // the headers are on their way
+	leave    bool // it is the last answer on the connection
+}
+
+// Header implements http.ResponseWriter.
+func (w *response) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *response) WriteHeader(status int) {
+	if status < 100 || status > 999 {
+		panic("invalid WriteHeader code " + strconv.Itoa(status))
+	}
+	if w.status != 0 {
+		return
+	}
+	if status < 200 {
+		c := w.st.c
+		c.mu.Lock()
+		if w.st.failed() == nil {
+			if status == http.StatusContinue {
+				w.st.wantsGoAhead = false
+			}
+			w.addInformation(status, w.header)
+			c.send()
+		}
+		c.mu.Unlock()
+		return
+	}
+	w.status = status
+	// Later changes are not for this answer.
+	w.sent = maps.Clone(w.header)
+	w.declared = -1
+	if length := w.sent["Content-Length"]; len(length) > 0 {
+		if n, err := strconv.ParseUint(length[0], 10, 63); err == nil {
+			w.declared = int64(n)
+		} else {
+			delete(w.sent, "Content-Length")
+		}
+	}
+	if connection := w.sent["Connection"]; len(connection) > 0 && connection[0] == "close" {
+		w.leave = true
+	}
+}
+
+// bodyAllowed reports whether an answer with a status has a body.
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// Write implements http.ResponseWriter.
+func (w *response) Write(p []byte) (int, error) { return write(w, p) }
+
+// WriteString implements io.StringWriter.
+func (w *response) WriteString(s string) (int, error) {
+	if len(s) <= maxBuffered {
+		return write(w, s)
+	}
+	return write(w, []byte(s))
+}
+
+func write[P []byte | string](w *response, p P) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if !bodyAllowed(w.status) {
+		return 0, http.ErrBodyNotAllowed
+	}
+	if w.declared >= 0 && w.size+int64(len(p)) > w.declared {
+		return 0, http.ErrContentLength
+	}
+	w.size += int64(len(p))
+	if w.buffer == nil && len(p) <= maxBuffered {
+		w.buffer = smallBuffers.Get().(*[]byte)
+	}
+	if w.buffer != nil && len(*w.buffer)+len(p) <= maxBuffered {
+		*w.buffer = append(*w.buffer, p...)
+		return len(p), nil
+	}
+	c := w.st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := w.add([]byte(p), false)
+	c.send()
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Flush implements http.Flusher.
+func (w *response) Flush() { _ = w.FlushError() }
+
+// FlushError is what http.ResponseController looks for.
+func (w *response) FlushError() error {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	c := w.st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := w.add(nil, false)
+	c.send()
+	return err
+}
+
+// SetReadDeadline is what http.ResponseController looks for.
+func (w *response) SetReadDeadline(t time.Time) error {
+	w.st.c.mu.Lock()
+	defer w.st.c.mu.Unlock()
+	w.st.readDeadline = t
+	w.st.arrived.Broadcast()
+	return nil
+}
+
+// SetWriteDeadline is what http.ResponseController looks for.
+func (w *response) SetWriteDeadline(t time.Time) error {
+	w.st.c.mu.Lock()
+	defer w.st.c.mu.Unlock()
+	w.st.writeDeadline = t
+	w.st.c.writable.Broadcast()
+	return nil
+}
+
+// EnableFullDuplex is what http.ResponseController looks for: it always is.
+func (w *response) EnableFullDuplex() error { return nil }
+
+// finish is called when the handler has returned.
+func (w *response) finish() {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	c := w.st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.add(nil, true) == nil {
+		c.finishStream(w.st)
+		if w.leave {
+			c.leave()
+		}
+	}
+	c.send()
+	if w.buffer != nil {
+		recycle(w.buffer)
+		w.buffer = nil
+	}
+}
+
+// add adds everything that is not sent yet, and then p.
+func (w *response) add(p []byte, last bool) error {
+	st, c := w.st, w.st.c
+	if err := st.failed(); err != nil {
+		return err
+	}
+	var buffered []byte
+	if w.buffer != nil {
+		buffered = *w.buffer
+	}
+	var trailers bool
+	if last {
+		trailers = w.hasTrailers()
+	}
+	if !w.begun {
+		w.begun = true
+		body := buffered
+		if len(body) == 0 {
+			body = p
+		}
+		w.complete(body, last)
+		end := last && (w.head || len(body) == 0 && !trailers)
+		c.addHeaders(st.id, end)
+		if end {
+			return nil
+		}
+	}
+	if w.head {
+		buffered, p = nil, nil
+	}
+	if len(buffered) > 0 {
+		err := c.addData(st, buffered, last && len(p) == 0 && !trailers)
+		recycle(w.buffer)
+		w.buffer = nil
+		if err != nil || last && len(p) == 0 && !trailers {
+			return err
+		}
+	}
+	if len(p) > 0 || last && !trailers {
+		if err := c.addData(st, p, last && !trailers); err != nil {
+			return err
+		}
+	}
+	if trailers {
+		w.encodeTrailers()
+		c.addHeaders(st.id, true)
+	}
+	return nil
+}
+
+// complete encodes the headers of the answer, with what every answer has. body is
+// the beginning of the body, or all of it.
+func (w *response) complete(body []byte, whole bool) {
+	h := w.sent
+	if h == nil {
+		h = http.Header{}
+	}
+	allowed := bodyAllowed(w.status)
+	w.encodeStatus(w.status)
+	if _, ok := h["Content-Type"]; !ok && allowed && len(body) > 0 && h.Get("Content-Encoding") == "" {
+		w.encode("content-type", http.DetectContentType(body))
+	}
+	if _, ok := h["Content-Length"]; !ok && whole && allowed && (len(body) > 0 || !w.head) {
+		w.encode("content-length", strconv.Itoa(len(body)))
+	}
+	if _, ok := h["Date"]; !ok {
+		w.encode("date", w.st.c.srv.date())
+	}
+	for name, values := range h {
+		if !strings.HasPrefix(name, http.TrailerPrefix) {
+			w.encodeHeader(name, values)
+		}
+	}
+}
+
+func (w *response) encodeStatus(status int) {
+	text := "200"
+	if status != http.StatusOK {
+		text = strconv.Itoa(status)
+	}
+	w.encode(":status", text)
+}
+
+// encodeHeader encodes a header, unless it is one that HTTP/2 does not have.
+func (w *response) encodeHeader(name string, values []string) {
+	switch name {
+	case "Connection", "Proxy-Connection", "Transfer-Encoding", "Upgrade", "Keep-Alive":
+		return
+	}
+	name = lower(name)
+	if !httpguts.ValidHeaderFieldName(name) {
+		return
+	}
+	for _, value := range values {
+		if httpguts.ValidHeaderFieldValue(value) {
+			w.encode(name, value)
+		}
+	}
+}
+
+func (w *response) encode(name, value string) {
+	// A buffer does not fail.
+	_ = w.st.c.encoder.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: passing(name)})
+}
+
+// passing reports whether a header has another value in each answer, so that
+// neither side should remember it.
+func passing(name string) bool { return name == "audit-id" || name == "content-length" }
+
+// addInformation adds an answer before the answer.
+func (w *response) addInformation(status int, header http.Header) {
+	w.encodeStatus(status)
+	for name, values := range header {
+		w.encodeHeader(name, values)
+	}
+	w.st.c.addHeaders(w.st.id, false)
+}
+
+// hasTrailers reports whether there is something to send after the body.
+func (w *response) hasTrailers() bool {
+	if len(w.sent["Trailer"]) > 0 {
+		return true
+	}
+	for name := range w.header {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *response) encodeTrailers() {
+	for _, names := range w.sent["Trailer"] {
+		for name := range strings.SplitSeq(names, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if httpguts.ValidTrailerHeader(name) {
+				w.encodeHeader(name, w.header[name])
+			}
+		}
+	}
+	for name, values := range w.header {
+		if name, ok := strings.CutPrefix(name, http.TrailerPrefix); ok && httpguts.ValidTrailerHeader(http.CanonicalHeaderKey(name)) {
+			w.encodeHeader(http.CanonicalHeaderKey(name), values)
+		}
+	}
+}
+
+// lower is strings.ToLower without the copy for headers that most answers have.
+func lower(name string) string {
+	switch name {
+	case "Content-Type":
+		return "content-type"
+	case "Content-Length":
+		return "content-length"
+	case "Content-Encoding":
+		return "content-encoding"
+	case "Cache-Control":
+		return "cache-control"
+	case "Audit-Id":
+		return "audit-id"
+	case "Vary":
+		return "vary"
+	case "X-Kubernetes-Pf-Flowschema-Uid":
+		return "x-kubernetes-pf-flowschema-uid"
+	case "X-Kubernetes-Pf-Prioritylevel-Uid":
+		return "x-kubernetes-pf-prioritylevel-uid"
+	}
+	return strings.ToLower(name)
+}
+
+// moment is the date of a second.
+type moment struct {
+	second int64
+	text   string
+}
+
+// date is the Date of an answer.
+func (s *Server) date() string {
+	now := time.Now()
+	if m := s.now.Load(); m != nil && m.second == now.Unix() {
+		return m.text
+	}
+	m := &moment{now.Unix(), now.UTC().Format(http.TimeFormat)}
+	s.now.Store(m)
+	return m.text
+}
