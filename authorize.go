@@ -2,6 +2,7 @@ package kelson
 
 import (
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
@@ -24,7 +25,14 @@ func (s *Server) authorize(next handler) handler {
 	}
 	return func(x *exchange) {
 		a := x.attributes()
+		span := x.step("authorization")
+		began := time.Now()
 		decision, reason, err := s.Authorizer.Authorize(x.r.Context(), a)
+		span.End()
+		x.Spent(request.Authorization, time.Since(began))
+		if s.Metrics != nil {
+			s.Metrics.Authorized(outcome(decision, err), time.Since(began))
+		}
 		switch {
 		case decision == authz.Allow: // in spite of an error, if there is one
 			x.Annotate(decisionNote, "allow")
@@ -40,6 +48,19 @@ func (s *Server) authorize(next handler) handler {
 			x.deny(authz.Forbidden(a, reason))
 		}
 	}
+}
+
+// outcome is what metrics call a decision.
+func outcome(decision authz.Decision, err error) string {
+	switch {
+	case decision == authz.Allow:
+		return "allowed"
+	case err != nil:
+		return "error"
+	case decision == authz.Deny:
+		return "denied"
+	}
+	return "no-opinion"
 }
 
 // attributes is what authorization decides on.

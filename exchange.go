@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/trace"
 )
 
 // An exchange is a request and its answer on their way through the pipeline.
@@ -121,6 +122,9 @@ type writer struct {
 	written  int64
 	deadline time.Time
 
+	// turns are taken by large pieces of answers; nil writes them as they come.
+	turns *turns
+
 	values  [3]string // of headers set with setHeader
 	headers int
 }
@@ -150,6 +154,13 @@ func (w *writer) Write(b []byte) (int, error) {
 		w.begin(http.StatusOK)
 	}
 	w.count(len(b))
+	if w.turns != nil && len(b) >= manyBytes && !w.deadline.IsZero() {
+		defer w.turns.take()()
+	}
+	if w.record != nil {
+		began := time.Now()
+		defer func() { w.request.Spent(request.ResponseWrite, time.Since(began)) }()
+	}
 	return w.ResponseWriter.Write(b)
 }
 
@@ -210,6 +221,9 @@ func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 type lifetime struct {
 	parent   context.Context
 	deadline time.Time // set before anybody else knows the context
+	// span is the trace of the request, nil if there is none; set before anybody
+	// else looks.
+	span *trace.Span
 
 	mu       sync.Mutex
 	inner    context.Context // nil until somebody waits
@@ -259,6 +273,9 @@ func (l *lifetime) Err() error {
 // Value asks the inner context if there is one: package context finds out that
 // way that a child needs no goroutine to follow it.
 func (l *lifetime) Value(key any) any {
+	if key == trace.Key() {
+		return l.span
+	}
 	l.mu.Lock()
 	ctx := l.inner
 	l.mu.Unlock()

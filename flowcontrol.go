@@ -14,8 +14,11 @@ func (s *Server) flowControl(next handler) handler {
 		return next
 	}
 	return func(x *exchange) {
+		span := x.step("priorityandfairness")
 		in := s.Flow.Enter(x.r.Context(), &x.Request, x.r.URL.RawQuery, &x.entry)
+		span.End()
 		x.entry.Headers(x.writer.Header())
+		x.Spent(request.Queue, x.entry.Waited)
 		if !in {
 			x.tooMany(x.entry.RetryAfter)
 			return

@@ -111,7 +111,13 @@ func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 			if excluded[check.Name] {
 				delete(excluded, check.Name)
 				fmt.Fprintf(&text, "[+]%s excluded: ok\n", check.Name)
-			} else if err := check.Check(r.Context()); err != nil {
+				continue
+			}
+			err := check.Check(r.Context())
+			if s.Checks != nil {
+				s.Checks.Observe(name, check.Name, err == nil)
+			}
+			if err != nil {
 				// Everybody can ask, so why it failed is for the log.
 				fmt.Fprintf(&text, "[-]%s failed: reason withheld\n", check.Name)
 				s.Logger.Info("health check failed", "endpoint", name, "check", check.Name, "error", err)

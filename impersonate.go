@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +61,9 @@ func (s *Server) impersonate(next handler) handler {
 		if mode, ok := lastModes.Get(x.User.Name); ok {
 			last = mode.(int)
 		}
+		began := time.Now()
 		user, mode, err := i.try(x.r.Context(), last)
+		x.Spent(request.Impersonation, time.Since(began))
 		if err != nil {
 			x.deny(err)
 			return

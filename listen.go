@@ -14,6 +14,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/apikeel/kelson/h2"
+	"github.com/apikeel/kelson/metrics"
 )
 
 // Limits of connections.
@@ -120,12 +121,18 @@ func (s *Server) ExternalAddress() (string, error) {
 
 // errorLog takes what net/http has to say. Failed handshakes are the affair of
 // whoever connects, and anybody can cause any number of them.
-type errorLog struct{ logger *slog.Logger }
+type errorLog struct {
+	logger  *slog.Logger
+	metrics *metrics.Requests // nil counts nothing
+}
 
 func (l errorLog) Write(line []byte) (int, error) {
 	level := slog.LevelWarn
 	if bytes.HasPrefix(line, []byte("http: TLS handshake error")) {
 		level = slog.LevelDebug
+		if l.metrics != nil {
+			l.metrics.Handshake()
+		}
 	}
 	l.logger.Log(context.Background(), level, "http server", "message", string(bytes.TrimSpace(line)))
 	return len(line), nil

@@ -21,6 +21,7 @@ func (s *Server) pipeline() handler {
 		s.auditID,      // every answer can be traced
 		s.requestInfo,  // what is asked for, as far as path and method tell
 		s.measure,      // what it costs
+		s.logged,       // what operators want to see of it
 		s.hsts,         // browsers come back over TLS
 		s.cacheControl, // nobody on the way keeps answers
 		s.goaway,       // clients spread over servers
@@ -28,8 +29,10 @@ func (s *Server) pipeline() handler {
 		s.deadline,     // no request lasts for ever
 		s.cors,         // whose pages may ask
 		s.authenticate, // who asks
+		s.traced,       // where the time goes
 		s.audit,        // what is written down of it
 		s.impersonate,  // in whose name
+		s.middleware,   // what else whoever runs the server wants to happen
 		s.flowControl,  // when it is their turn
 		s.authorize,    // whether they may
 	)(s.route)
@@ -91,15 +94,23 @@ func (s *Server) auditID(next handler) handler {
 
 func (s *Server) requestInfo(next handler) handler {
 	return func(x *exchange) {
-		info, err := request.Parse(x.r)
-		if err != nil {
-			x.forget()
-			internalError(x.w, x.r, fmt.Errorf("failed to create RequestInfo: %w", err))
-			return
+		if x.parse() {
+			next(x)
 		}
-		x.Info = info
-		next(x)
 	}
+}
+
+// parse reads what is asked for, or answers that it cannot. It is not part of
+// the stage, which is on the stack of a watch as long as that lasts.
+func (x *exchange) parse() bool {
+	info, err := request.Parse(x.r)
+	if err != nil {
+		x.forget()
+		internalError(x.w, x.r, fmt.Errorf("failed to create RequestInfo: %w", err))
+		return false
+	}
+	x.Info = info
+	return true
 }
 
 func (s *Server) cacheControl(next handler) handler {
@@ -139,7 +150,7 @@ func (s *Server) deadline(next handler) handler {
 				timeout = asked
 			}
 		}
-		x.setDeadline(x.Received.Add(timeout))
+		x.setDeadline(x.Arrived().Add(timeout))
 		if timeout == s.RequestTimeout || !x.late() {
 			next(x)
 		}
@@ -156,22 +167,55 @@ func (s *Server) authenticate(next handler) handler {
 			next(x)
 			return
 		}
-		user, ok, err := s.Authenticate(x.r)
-		if !ok || err != nil {
-			if err != nil {
-				s.Logger.Warn("request not authenticated", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
-			}
-			x.disconnect()
-			x.refuse(attempted(x.r))
-			writeError(x.w, x.r, apierrors.NewUnauthorized("Unauthorized"))
+		if s.identify(x) {
+			next(x)
+		}
+	}
+}
+
+// identify finds out who asks, or answers that it is not known.
+func (s *Server) identify(x *exchange) bool {
+	began := time.Now()
+	user, ok, err := s.Authenticate(x.r)
+	took := time.Since(began)
+	x.Spent(request.Authentication, took)
+	if s.Metrics != nil {
+		s.Metrics.Authenticated(user.Name, ok, err, took)
+		if ok && x.r.TLS != nil && len(x.r.TLS.PeerCertificates) > 0 {
+			s.Metrics.Certificate(x.r.TLS.PeerCertificates[0])
+		}
+	}
+	if !ok || err != nil {
+		if err != nil {
+			s.Logger.Warn("request not authenticated", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
+		}
+		x.disconnect()
+		x.refuse(attempted(x.r))
+		writeError(x.w, x.r, apierrors.NewUnauthorized("Unauthorized"))
+		return false
+	}
+	x.User = user
+	if user.Name == "system:anonymous" || slices.Contains(user.Groups, "system:unauthenticated") {
+		x.disconnect()
+	}
+	s.Strip(x.r.Header)
+	return true
+}
+
+// middleware sends requests from outside through the server's Middleware.
+func (s *Server) middleware(next handler) handler {
+	if s.Middleware == nil {
+		return next
+	}
+	return func(x *exchange) {
+		if _, own := loopbackUser(x.r.Context()); own {
+			next(x)
 			return
 		}
-		x.User = user
-		if user.Name == "system:anonymous" || slices.Contains(user.Groups, "system:unauthenticated") {
-			x.disconnect()
-		}
-		s.Strip(x.r.Header)
-		next(x)
+		s.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			x.w, x.r = w, r
+			next(x)
+		})).ServeHTTP(x.w, x.r)
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/trace"
 )
 
 // What a Server does unless it is told otherwise.
@@ -109,6 +110,17 @@ type Server struct {
 	Audit *audit.Log
 	// Metrics counts requests; nil does not.
 	Metrics *metrics.Requests
+	// Middleware is put around what comes after authentication: request.From
+	// tells of every request who asks for what. It may answer itself. What the
+	// server asks of itself does not pass through it; nil is none.
+	Middleware func(next http.Handler) http.Handler
+	// Now tells the time that is stamped on objects; nil is time.Now. Time-outs go
+	// by the clock of the machine.
+	Now func() time.Time
+	// Tracer keeps traces of requests; nil does not.
+	Tracer *trace.Tracer
+	// Checks counts what health checks say; nil does not.
+	Checks *metrics.Health
 	// Flow decides which requests have to wait, or to come back later; nil lets
 	// all in.
 	Flow flow.Limiter
@@ -154,6 +166,7 @@ type Server struct {
 	// in a server that stops, drained is told.
 	inFlight atomic.Int64
 	drained  chan struct{}
+	turns    *turns // of large answers
 }
 
 // startHook is a PostStartHook and whether it is done.
@@ -205,6 +218,7 @@ func (s *Server) prepareRun() error {
 	}
 	s.ending, s.end = context.WithCancelCause(context.Background())
 	s.drained = make(chan struct{}, 1)
+	s.turns = newTurns()
 	s.signals, s.began = newSignals(), time.Now()
 
 	if err := s.collectHooks(); err != nil {
@@ -285,7 +299,10 @@ func (s *Server) installPaths() error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	x := newExchange(w, r)
-	x.counted = true
+	x.counted, x.turns = true, s.turns
+	if s.Now != nil {
+		x.MachineTime, x.Received = x.Received, s.Now()
+	}
 	defer s.forgetRequest(x)
 	defer x.finish()
 	s.handler(x)

@@ -247,7 +247,7 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(!s.Serving.DisableHTTP2)
-	errors := log.New(errorLog{s.Logger}, "", 0)
+	errors := log.New(errorLog{s.Logger, s.Metrics}, "", 0)
 	server := &http.Server{
 		Handler:           s,
 		Protocols:         protocols,

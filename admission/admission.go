@@ -19,9 +19,13 @@ package admission
 import (
 	"cmp"
 	"context"
+	"errors"
+	"net/http"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -176,6 +180,10 @@ type Objects interface {
 // Chain is plugins in the order in which they are asked. The zero value, and
 // nil, admit everything.
 type Chain struct {
+	// Metrics measures how long plugins take; nil does not. It must not be changed
+	// once the chain is in use.
+	Metrics Metrics
+
 	plugins []Plugin
 	plans   sync.Map // Target → *plan
 }
@@ -184,6 +192,22 @@ type Chain struct {
 type plan struct {
 	mutators   []Mutator
 	validators []Validator
+
+	admit, validate phase
+}
+
+// phase is what is measured of mutators, or of validators.
+type phase struct {
+	step    outcomes
+	plugins []outcomes // in their order
+}
+
+func (c *Chain) phase(step string, op Operation) phase {
+	return phase{step: outcomesOf(c.Metrics, StepDuration, step, string(op))}
+}
+
+func (p *phase) add(c *Chain, plugin, step string, op Operation) {
+	p.plugins = append(p.plugins, outcomesOf(c.Metrics, PluginDuration, plugin, step, string(op)))
 }
 
 // NewChain returns a chain of plugins.
@@ -203,16 +227,18 @@ func (c *Chain) plan(t Target) *plan {
 	if p, ok := c.plans.Load(t); ok {
 		return p.(*plan)
 	}
-	p := &plan{}
+	p := &plan{admit: c.phase(StepAdmit, t.Operation), validate: c.phase(StepValidate, t.Operation)}
 	for _, plugin := range c.plugins {
 		if !plugin.Handles(t) {
 			continue
 		}
 		if m, ok := plugin.(Mutator); ok {
 			p.mutators = append(p.mutators, m)
+			p.admit.add(c, m.Name(), StepAdmit, t.Operation)
 		}
 		if v, ok := plugin.(Validator); ok {
 			p.validators = append(p.validators, v)
+			p.validate.add(c, v.Name(), StepValidate, t.Operation)
 		}
 	}
 	c.plans.Store(t, p)
@@ -223,32 +249,61 @@ func (c *Chain) plan(t Target) *plan {
 const rounds = 2
 
 // Admit lets the plugins change a write. The first error refuses it.
-func (c *Chain) Admit(ctx context.Context, a *Attributes) error {
+func (c *Chain) Admit(ctx context.Context, a *Attributes) (err error) {
 	if c == nil {
 		return nil
 	}
-	for ask := true; ask && a.Round < rounds; a.Round++ {
+	p := c.plan(a.Target())
+	for ask := true; ask && err == nil && a.Round < rounds; a.Round++ {
 		a.again = false
-		for _, m := range c.plan(a.Target()).mutators {
-			if err := m.Admit(ctx, a); err != nil {
-				return err
+		began := time.Now()
+		last := began
+		for i, m := range p.mutators {
+			err = m.Admit(ctx, a)
+			if last = p.admit.plugins[i].end(last, err); err != nil {
+				break
 			}
 		}
+		p.admit.step.end(began, err)
 		ask = a.again
 	}
-	return nil
+	return asStatus(err)
 }
 
 // Validate asks the plugins about a write as it will be stored. The first
 // error refuses it.
-func (c *Chain) Validate(ctx context.Context, a *Attributes) error {
+func (c *Chain) Validate(ctx context.Context, a *Attributes) (err error) {
 	if c == nil {
 		return nil
 	}
-	for _, v := range c.plan(a.Target()).validators {
-		if err := v.Validate(ctx, a); err != nil {
-			return err
+	p := c.plan(a.Target())
+	began := time.Now()
+	last := began
+	for i, v := range p.validators {
+		err = v.Validate(ctx, a)
+		if last = p.validate.plugins[i].end(last, err); err != nil {
+			break
 		}
 	}
-	return nil
+	p.validate.step.end(began, err)
+	return asStatus(err)
 }
+
+// asStatus is the error of a plugin as clients see it. One that is no status says
+// nothing but its text.
+func asStatus(err error) error {
+	var known apierrors.APIStatus
+	if err == nil || errors.As(err, &known) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &plainError{&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}}, err}
+}
+
+// plainError is an error that was none of the API.
+type plainError struct {
+	*apierrors.StatusError
+	err error
+}
+
+// Unwrap returns what the plugin has returned.
+func (e *plainError) Unwrap() error { return e.err }

@@ -27,6 +27,7 @@ type about struct {
 	discovery *apidiscovery.APIVersionDiscovery // nil if it could not be had
 	openapi   openapi.Remote
 	tags      tags
+	converted bool // the document of version 3 is made from that of version 2
 }
 
 // tags are the ETags of what was fetched.
@@ -110,10 +111,11 @@ func (b *backend) fetchFirst(ctx context.Context) {
 // long as it answers otherwise.
 func (b *backend) fetchDocuments(ctx context.Context) {
 	b.learn(func(a *about) {
-		if err := b.fetchIndex(ctx, a); err != nil {
+		err := b.fetchIndex(ctx, a)
+		if err != nil {
 			b.server.Logger.Debug("OpenAPI of an APIService cannot be read", "name", b.name, "version", 3, "error", err)
 		}
-		if err := b.fetchSwagger(ctx, a); err != nil {
+		if err := b.fetchSwagger(ctx, a, errors.Is(err, errMissing)); err != nil {
 			b.server.Logger.Debug("OpenAPI of an APIService cannot be read", "name", b.name, "version", 2, "error", err)
 		}
 	})
@@ -133,8 +135,12 @@ func (b *backend) learn(change func(*about)) {
 	}
 }
 
-// errUnchanged is the answer to a request for something that is there.
-var errUnchanged = errors.New("not modified")
+var (
+	// errUnchanged is the answer to a request for something that is there.
+	errUnchanged = errors.New("not modified")
+	// errMissing is that to one for something that the other server never heard of.
+	errMissing = errors.New("not found")
+)
 
 // read fetches a document of a bounded size.
 func (b *backend) read(ctx context.Context, path, accept, tag string) (data []byte, header http.Header, err error) {
@@ -155,6 +161,8 @@ func (b *backend) read(ctx context.Context, path, accept, tag string) (data []by
 	switch {
 	case resp.StatusCode == http.StatusNotModified && tag != "":
 		return nil, resp.Header, errUnchanged
+	case resp.StatusCode == http.StatusNotFound:
+		return nil, nil, fmt.Errorf("%s: %w", path, errMissing)
 	case resp.StatusCode != http.StatusOK:
 		return nil, nil, fmt.Errorf("%s: status %d", path, resp.StatusCode)
 	}
@@ -261,7 +269,7 @@ func (b *backend) fetchIndex(ctx context.Context, into *about) error {
 	if at, err := url.Parse(address); err != nil || at.Host != "" || at.Scheme != "" || at.Path != "/openapi/v3/"+name {
 		return fmt.Errorf("/openapi/v3: %q is no address of %s", address, name)
 	}
-	into.openapi.Name, into.openapi.Address, into.openapi.Serve = name, address, b.serveDocument
+	into.openapi.Name, into.openapi.Address, into.openapi.Serve, into.converted = name, address, b.serveDocument, false
 	return nil
 }
 
@@ -282,14 +290,25 @@ func (b *backend) serveDocument(w http.ResponseWriter, r *http.Request) {
 }
 
 // fetchSwagger reads the part of the document of version 2 that is about the
-// version.
-func (b *backend) fetchSwagger(ctx context.Context, into *about) error {
-	data, header, err := b.read(ctx, "/openapi/v2", "application/json", into.tags.swagger)
+// version. For a server that has no other, one of version 3 is made from it.
+func (b *backend) fetchSwagger(ctx context.Context, into *about, only bool) error {
+	tag := into.tags.swagger
+	if only && !into.converted {
+		tag = "" // it is needed once more
+	}
+	data, header, err := b.read(ctx, "/openapi/v2", "application/json", tag)
 	if errors.Is(err, errUnchanged) && into.openapi.V2 != nil {
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	if only {
+		address, serve, err := convert(data, b.documentName())
+		if err != nil {
+			return err
+		}
+		into.openapi.Name, into.openapi.Address, into.openapi.Serve, into.converted = b.documentName(), address, serve, true
 	}
 	part, err := openapi.ReadSwagger(data, "/"+b.documentName())
 	if err != nil {

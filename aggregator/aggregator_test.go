@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -36,26 +37,33 @@ const patience = 30 * time.Second
 
 // fixture is a server, and what tests do with it.
 type fixture struct {
-	*testing.T
-	server  *kelsontest.Server
-	clients *kubernetes.Clientset
-	objects dynamic.NamespaceableResourceInterface
-	http    *http.Client
+	testing.TB
+	patience time.Duration
+	config   *rest.Config
+	clients  *kubernetes.Clientset
+	objects  dynamic.NamespaceableResourceInterface
+	http     *http.Client
 }
 
-func newFixture(t *testing.T) *fixture {
-	server := kelsontest.Start(t, kelsontest.NoControllers())
-	f := &fixture{T: t, server: server}
+func newFixture(t testing.TB) *fixture {
+	t.Helper()
+	return newFixtureOf(t, kelsontest.Start(t, kelsontest.NoControllers()).Config())
+}
+
+// newFixtureOf is a fixture of a server that runs.
+func newFixtureOf(t testing.TB, config *rest.Config) *fixture {
+	t.Helper()
+	f := &fixture{TB: t, patience: patience, config: config}
 	var err error
-	if f.clients, err = kubernetes.NewForConfig(server.Config()); err != nil {
+	if f.clients, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
-	all, err := dynamic.NewForConfig(server.Config())
+	all, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.objects = all.Resource(apiregistration.SchemeGroupVersion.WithResource("apiservices"))
-	transport, err := rest.TransportFor(server.Config())
+	transport, err := rest.TransportFor(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,30 +85,41 @@ func (f *fixture) register(group, address string) {
 
 func (f *fixture) registerVersion(group, version, address string) {
 	f.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		f.Fatal(err)
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		f.Fatal(err)
-	}
-	number := int32(port)
-	body, err := json.Marshal(&apiregistration.APIService{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apiregistration.k8s.io/v1", Kind: "APIService"},
+	f.create(&apiregistration.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: version + "." + group},
 		Spec: apiregistration.APIServiceSpec{
 			Group: group, Version: version, GroupPriorityMinimum: 1000, VersionPriority: 15, InsecureSkipTLSVerify: true,
-			Service: &apiregistration.ServiceReference{Namespace: "default", Name: "api", Port: &number},
+			Service: &apiregistration.ServiceReference{Namespace: "default", Name: "api", Port: portOf(f, address)},
 		},
 	})
+}
+
+func (f *fixture) create(service *apiregistration.APIService) {
+	f.Helper()
+	service.TypeMeta = metav1.TypeMeta{APIVersion: "apiregistration.k8s.io/v1", Kind: "APIService"}
+	body, err := json.Marshal(service)
 	if err != nil {
 		f.Fatal(err)
 	}
 	resp := f.do(http.MethodPost, "/apis/apiregistration.k8s.io/v1/apiservices", string(body), "Content-Type", "application/json")
 	if resp.code != http.StatusCreated {
-		f.Fatalf("registering %s: %d %s", group, resp.code, resp.body)
+		f.Fatalf("registering %s: %d %s", service.Name, resp.code, resp.body)
 	}
+}
+
+// portOf returns the port of an address.
+func portOf(tb testing.TB, address string) *int32 {
+	tb.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	port, err := strconv.ParseInt(u.Port(), 10, 32)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	number := int32(port)
+	return &number
 }
 
 // service reads an APIService.
@@ -135,7 +154,7 @@ func (f *fixture) waitFor(name, reason string) apiregistration.APIServiceConditi
 
 func (f *fixture) until(done func() bool, last func() any) {
 	f.Helper()
-	err := wait.PollUntilContextTimeout(f.Context(), 10*time.Millisecond, patience, true, func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(f.Context(), 10*time.Millisecond, f.patience, true, func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
 		f.Fatalf("%v: %+v", err, last())
 	}
@@ -150,7 +169,7 @@ type answer struct {
 // do sends a request; headers are names and values in turn.
 func (f *fixture) do(method, path, body string, headers ...string) answer {
 	f.Helper()
-	req, err := http.NewRequestWithContext(f.Context(), method, f.server.URL()+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(f.Context(), method, f.config.Host+path, strings.NewReader(body))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -171,7 +190,7 @@ func (f *fixture) do(method, path, body string, headers ...string) answer {
 
 // backend serves TLS with a handler for paths that are not discovery.
 func (f *fixture) backend(group string, more http.HandlerFunc) string {
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return f.serve(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/apis/" + group + "/v1":
 			w.Header().Set("Content-Type", "application/json")
@@ -186,8 +205,14 @@ func (f *fixture) backend(group string, more http.HandlerFunc) string {
 			}
 			more(w, r)
 		}
-	}))
-	s.Config.ErrorLog = nil
+	})
+}
+
+// serve serves TLS.
+func (f *fixture) serve(handler http.HandlerFunc) string {
+	s := httptest.NewUnstartedServer(handler)
+	s.EnableHTTP2 = true
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
 	f.Cleanup(s.Close)
 	return s.URL
@@ -240,7 +265,7 @@ func TestProxy(t *testing.T) {
 	a = f.do(http.MethodGet, "/apis/a.example.com/v1/namespaces/x/things?q=1&watch=0", "",
 		"X-Remote-User", "mallory", "X-Remote-Extra-Scope", "all", "X-Remote-Uid", "7",
 		"Impersonate-User", "jane", "Impersonate-Group", "system:masters", "Impersonate-Uid", "u1", "Impersonate-Extra-Team", "a")
-	if a.code != http.StatusTeapot || a.body != "tea" || a.header.Get("X-Own") != "yes" || len(a.header["Audit-Id"]) != 1 {
+	if a.code != http.StatusTeapot || a.body != "tea" || a.header.Get("X-Own") != "yes" || len(a.header["Audit-Id"]) != 2 {
 		t.Fatalf("%+v", a)
 	}
 	r := seen.Load()
@@ -310,12 +335,11 @@ func TestLiars(t *testing.T) {
 func TestSlowAndDead(t *testing.T) {
 	f := newFixture(t)
 	release := make(chan struct{})
-	slow := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	t.Cleanup(slow.Close)
+	slow := f.serve(func(http.ResponseWriter, *http.Request) { <-release })
 	t.Cleanup(func() { close(release) })
 	dead := httptest.NewTLSServer(http.NotFoundHandler())
 	dead.Close()
-	f.register("slow.example.com", slow.URL)
+	f.register("slow.example.com", slow)
 	f.register("dead.example.com", dead.URL)
 	c := f.waitFor("v1.dead.example.com", "FailedDiscoveryCheck")
 	if c.Status != "False" || !strings.HasPrefix(c.Message, "failing or missing response from https://localhost:") {
@@ -428,17 +452,21 @@ func TestUpgrade(t *testing.T) {
 // upgrade sends a request for an upgrade.
 func (f *fixture) upgrade(path string) (net.Conn, *bufio.Reader) {
 	f.Helper()
-	cfg, err := rest.TLSConfigFor(f.server.Config())
+	cfg, err := rest.TLSConfigFor(f.config)
 	if err != nil {
 		f.Fatal(err)
 	}
 	cfg.NextProtos = []string{"http/1.1"}
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.server.URL(), "https://"), cfg)
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.config.Host, "https://"), cfg)
 	if err != nil {
 		f.Fatal(err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", path)
+	login := ""
+	if token := f.config.BearerToken; token != "" {
+		login = "Authorization: Bearer " + token + "\r\n"
+	}
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n%sConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", path, login)
 	return conn, bufio.NewReader(conn)
 }
 

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -50,6 +49,7 @@ type backend struct {
 	watched bool // guarded by the mutex of the server
 
 	transport *http.Transport
+	lines     lines
 	broken    error // why there is no transport
 	// available is what the stored condition says.
 	available atomic.Bool
@@ -94,6 +94,7 @@ func (s *Server) newBackend(service *apiregistration.APIService) *backend {
 		IdleConnTimeout:     90 * time.Second,
 		DisableCompression:  true, // bodies pass as they are
 	}
+	b.lines.transport = b.transport
 	return b
 }
 
@@ -137,7 +138,13 @@ func (b *backend) moved() {
 
 func (b *backend) stop() {
 	close(b.stopped)
+	b.hangUp()
+}
+
+// hangUp ends the connections that nobody uses.
+func (b *backend) hangUp() {
 	b.transport.CloseIdleConnections()
+	b.lines.prune(0)
 }
 
 // run looks at the backend until it is stopped.
@@ -172,6 +179,7 @@ func (b *backend) run(ctx context.Context) {
 			b.fetchDocuments(ctx)
 		}
 		pause(ctx, b.kick, delay)
+		b.lines.prune(lineIdle)
 		if c.Status == apiregistration.ConditionTrue {
 			delay = retryDelay
 		} else {
@@ -213,8 +221,10 @@ func (b *backend) check(ctx context.Context) apiregistration.APIServiceCondition
 	}
 	tries(1)
 	err := <-results
-	// One failure does not make a backend that was well a dead one.
-	if said := b.said.Load(); err != nil && ctx.Err() == nil && (said == nil || said.Status == apiregistration.ConditionTrue) {
+	// One failure does not make a backend that was well a dead one, unless it had
+	// all the time that there is.
+	late := errors.Is(err, context.DeadlineExceeded)
+	if said := b.said.Load(); err != nil && !late && ctx.Err() == nil && (said == nil || said.Status == apiregistration.ConditionTrue) {
 		tries(checkTries - 1)
 		for range checkTries - 1 {
 			if err = <-results; err == nil {
@@ -223,7 +233,7 @@ func (b *backend) check(ctx context.Context) apiregistration.APIServiceCondition
 		}
 	}
 	if err != nil {
-		b.transport.CloseIdleConnections()
+		b.hangUp()
 		return no(apiregistration.ConditionFalse, "FailedDiscoveryCheck", "%v", err)
 	}
 	return no(apiregistration.ConditionTrue, "Passed", "all checks passed")
@@ -290,34 +300,16 @@ func (b *backend) try(ctx context.Context) error {
 // get sends a request of the server itself. Its answer has to come in time, and
 // is not followed anywhere else.
 func (b *backend) get(ctx context.Context, address *url.URL, header http.Header) (*http.Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	for name, values := range header {
 		req.Header[name] = values
 	}
 	transport.SetAuthProxyHeaders(req, "system:kube-aggregator", "", []string{authz.Masters}, nil)
-	client := &http.Client{Transport: b.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := client.Do(req)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	resp.Body = &cancelling{resp.Body, cancel}
-	return resp, nil
-}
-
-// cancelling ends the request with its body.
-type cancelling struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-// Close implements io.Closer.
-func (c *cancelling) Close() error {
-	defer c.cancel()
-	return c.ReadCloser.Close()
+	return (&http.Client{
+		Transport: b.transport, Timeout: checkTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}).Do(req)
 }

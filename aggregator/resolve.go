@@ -78,7 +78,7 @@ func (b *backend) find(ctx context.Context) ([]*url.URL, error) {
 	}
 	if !b.server.EndpointRouting {
 		if service.Spec.ClusterIP == "" || service.Spec.ClusterIP == corev1.ClusterIPNone {
-			return nil, fmt.Errorf("no cluster IP for service %q", service.Name)
+			return nil, fmt.Errorf("cannot route to service with ClusterIP %q", service.Spec.ClusterIP)
 		}
 		return []*url.URL{at(service.Spec.ClusterIP, number)}, nil
 	}

@@ -80,6 +80,7 @@ type Server struct {
 	backends sync.WaitGroup
 	started  bool // everything served at the start has been registered
 
+	pieces    sync.Pool // of bodies
 	merging   sync.Mutex
 	merged    merged
 	described described
@@ -97,6 +98,17 @@ func New(cfg Config) *Server {
 	s.discovery.Merge(s.mergedDiscovery)
 	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents})
 	return s
+}
+
+// Available tells of each APIService that is known whether it is available.
+func (s *Server) Available() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]bool, len(s.services))
+	for name, service := range s.services {
+		all[name] = isAvailable(service)
+	}
+	return all
 }
 
 // Discovery returns the handler of what is told about all groups.
@@ -297,7 +309,7 @@ func (s *Server) backend(r *http.Request) *backend {
 
 // Paths implements kelson.Router.
 func (s *Server) Paths() []string {
-	paths := []string{"/apis"}
+	paths := []string{"/apis", "/apis/"}
 	for gv := range *s.remotes.Load() {
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.String())
 	}

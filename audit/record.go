@@ -18,6 +18,8 @@ import (
 const (
 	// maxAnnotations bounds what the stages can add to the events of a request.
 	maxAnnotations = 256
+	// slow is how long a request takes at least of which is said why.
+	slow = 500 * time.Millisecond
 	// maxUserAgent is how much is kept of what clients call themselves.
 	maxUserAgent = 1024
 )
@@ -31,8 +33,9 @@ type Record struct {
 	// early: an event is made when the answer begins, not only at its end.
 	early bool
 
-	mu    sync.Mutex // guards event
+	mu    sync.Mutex // guards what follows
 	event Event
+	spent [request.Parts]time.Duration
 }
 
 // Record begins the record of a request. It takes annotations at once; what
@@ -131,7 +134,43 @@ func (r *Record) Complete(unanswered *metav1.Status) {
 	if silent && r.early {
 		r.emit(StageResponseStarted)
 	}
+	r.explain()
 	r.emit(StageResponseComplete)
+}
+
+// explain adds, to what is said of a request that has taken long, what it was that
+// took the time.
+func (r *Record) explain() {
+	took := time.Since(r.req.Arrived())
+	if took <= slow {
+		return
+	}
+	r.mu.Lock()
+	spent := r.spent
+	r.mu.Unlock()
+	const prefix = "apiserver.latency.k8s.io/"
+	for part, name := range [request.Parts]string{
+		request.Authentication: "authentication", request.Impersonation: "impersonation", request.Queue: "apf-queue-wait",
+		request.Authorization: "authorization", request.MutatingWebhooks: "mutating-webhook", request.ValidatingWebhooks: "validating-webhook",
+		request.Storage: "etcd", request.ResponseWrite: "response-write",
+	} {
+		if d := spent[part]; d > 0 {
+			r.Annotate(prefix+name, d.String())
+		}
+	}
+	r.Annotate(prefix+"total", took.String())
+}
+
+// Spent implements request.Recorder. Webhooks that validate are asked at the same
+// time, so that the one that takes longest counts.
+func (r *Record) Spent(part request.Part, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if part == request.ValidatingWebhooks {
+		r.spent[part] = max(r.spent[part], d)
+		return
+	}
+	r.spent[part] += d
 }
 
 // Panic makes the last event of a request whose handler broke.

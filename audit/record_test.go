@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -87,7 +88,8 @@ func asked(method, url string) (*http.Request, *request.Request) {
 	hr.Header.Set("User-Agent", "kubectl/v1.37")
 	info, _ := request.Parse(hr)
 	return hr, &request.Request{
-		Info: info, AuditID: "id", Received: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC),
+		// What a request says of its time, and when it really came.
+		Info: info, AuditID: "id", Received: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), MachineTime: time.Now().Add(time.Hour),
 		User: request.User{Name: "jane", UID: "u", Groups: []string{"a", "b"}, Extra: map[string][]string{"k": {"v"}}},
 	}
 }
@@ -127,6 +129,44 @@ func TestLines(t *testing.T) {
 	got := regexp.MustCompile(`"stageTimestamp":"20[^0][^"]*","annotations":{"auth`).ReplaceAllString(out.String(), `"stageTimestamp":"NOW","annotations":{"auth`)
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// What has taken long is explained.
+func TestSlow(t *testing.T) {
+	for _, ago := range []time.Duration{-time.Hour, 2 * time.Second} {
+		l, out := open(t, everything, nil)
+		hr, req := asked("GET", "/api/v1/namespaces/n/pods/p")
+		req.MachineTime = time.Now().Add(-ago)
+		r := l.Record()
+		r.Spent(request.Authentication, time.Second)
+		r.Begin(hr, req)
+		r.Received()
+		for _, d := range []time.Duration{3, 1} {
+			r.Spent(request.Storage, d*time.Millisecond)
+			r.Spent(request.ValidatingWebhooks, d*time.Millisecond)
+		}
+		r.Answer(200)
+		r.Complete(nil)
+		events := out.events(t)
+		got := events[len(events)-1].Annotations
+		if ago < 0 {
+			if got != nil {
+				t.Errorf("a quick request has %v", got)
+			}
+			continue
+		}
+		total, err := time.ParseDuration(got["apiserver.latency.k8s.io/total"])
+		if err != nil || total < ago {
+			t.Errorf("in all %v, %v", total, err)
+		}
+		delete(got, "apiserver.latency.k8s.io/total")
+		want := map[string]string{
+			"apiserver.latency.k8s.io/authentication": "1s", "apiserver.latency.k8s.io/etcd": "4ms", "apiserver.latency.k8s.io/validating-webhook": "3ms",
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%v", got)
+		}
 	}
 }
 

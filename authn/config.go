@@ -73,6 +73,9 @@ type X509 struct {
 	CAFile string
 	// CAs vouch for users too: PEM, such as the server's own authority.
 	CAs []byte
+	// Now tells the time by which certificates are judged; nil is that of the
+	// Config.
+	Now func() time.Time
 }
 
 // RequestHeader is about proxies that authenticate callers for the server.
@@ -96,6 +99,10 @@ type ServiceAccounts struct {
 	KeyFiles []string
 	// SigningKeyFile has the private key, --service-account-signing-key-file.
 	SigningKeyFile string
+	// SigningEndpoint is the socket of a service that signs, and knows the keys,
+	// --service-account-signing-endpoint. A name that begins with @ is in no file
+	// system.
+	SigningEndpoint string
 	// SigningKey is the private key if it is not in a file. Without either, the
 	// server neither issues nor, without KeyFiles, accepts tokens.
 	SigningKey crypto.Signer
@@ -147,6 +154,9 @@ func (c Config) defaults() Config {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.X509.Now == nil {
+		c.X509.Now = c.Now
+	}
 	if c.TokenSuccessTTL == 0 {
 		c.TokenSuccessTTL = 10 * time.Second
 	}
@@ -195,7 +205,7 @@ func (c Config) validate() error {
 
 // enabled reports whether tokens of service accounts can be verified.
 func (s *ServiceAccounts) enabled() bool {
-	return s.SigningKey != nil || s.SigningKeyFile != "" || len(s.KeyFiles) > 0
+	return s.SigningKey != nil || s.SigningKeyFile != "" || len(s.KeyFiles) > 0 || s.SigningEndpoint != ""
 }
 
 func (s *ServiceAccounts) validate() []error {
@@ -224,7 +234,28 @@ func (s *ServiceAccounts) validate() []error {
 	if s.SigningKey != nil && s.SigningKeyFile != "" {
 		errs = append(errs, errors.New("a signing key and service-account-signing-key-file are mutually exclusive"))
 	}
+	if s.SigningEndpoint != "" {
+		if s.SigningKey != nil || s.SigningKeyFile != "" || len(s.KeyFiles) > 0 {
+			errs = append(errs, errors.New("can't set `--service-account-signing-key-file` and/or `--service-account-key-file` with `--service-account-signing-endpoint` (They are mutually exclusive)"))
+		}
+		if name, abstract := strings.CutPrefix(s.SigningEndpoint, "@"); abstract && !isAbstractName(name) {
+			errs = append(errs, fmt.Errorf("invalid value %q passed for `--service-account-signing-endpoint`, when prefixed with @ must be a valid abstract socket name", s.SigningEndpoint))
+		}
+	}
 	return errs
+}
+
+// isAbstractName reports whether a name of a socket is words with dots between
+// them.
+func isAbstractName(name string) bool {
+	for word := range strings.SplitSeq(name, ".") {
+		if word == "" || strings.ContainsFunc(word, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 func (h *RequestHeader) validate(clientCAFile string) []error {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/apikeel/kelson/authn/oidc"
 	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/authn/serviceaccount/external"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -41,6 +42,7 @@ type Stage struct {
 	issuer              atomic.Pointer[serviceaccount.Issuer]
 	keys                atomic.Pointer[serviceaccount.Keys]
 	providers           atomic.Pointer[oidc.Verifier]
+	signer              *external.Signer // of tokens, if it is not a key
 	webhook             *webhook
 }
 
@@ -63,6 +65,9 @@ func (c Config) New() (*Stage, error) {
 		}
 	}
 	s.files.changed = s.cache.Purge
+	if s.signer != nil {
+		s.signer.Follow()
+	}
 	return s, nil
 }
 
@@ -106,7 +111,7 @@ func (s *Stage) addCertificates() error {
 		advertise()
 	}
 	if s.proxyCAs.Load() != nil {
-		s.proxy = newProxy(&s.proxyCAs, s.cfg.Now, s.cfg.RequestHeader)
+		s.proxy = newProxy(&s.proxyCAs, s.cfg.X509.Now, s.cfg.RequestHeader)
 		s.known = append(s.known, s.proxy)
 	}
 	if x := s.cfg.X509; x.CAFile != "" {
@@ -128,7 +133,7 @@ func (s *Stage) addCertificates() error {
 		advertise()
 	}
 	if s.clientCAs.Load() != nil {
-		s.known = append(s.known, &certificates{roots: &s.clientCAs, now: s.cfg.Now})
+		s.known = append(s.known, &certificates{roots: &s.clientCAs, now: s.cfg.X509.Now})
 	}
 	return nil
 }
@@ -193,6 +198,9 @@ func (s *Stage) addServiceAccounts() error {
 		Issuers: sa.Issuers, Audiences: s.cfg.APIAudiences, Objects: s.cfg.Objects,
 		SkipLookup: sa.SkipLookup, Log: s.cfg.Log, Now: s.cfg.Now,
 	}
+	if sa.SigningEndpoint != "" {
+		return s.addSigner()
+	}
 	paths := slices.Clone(sa.KeyFiles)
 	if sa.SigningKeyFile != "" {
 		paths = append(paths, sa.SigningKeyFile)
@@ -209,6 +217,47 @@ func (s *Stage) addServiceAccounts() error {
 		}
 		return s.setKeys(key, data)
 	}, paths...)
+}
+
+// addSigner has tokens signed by a service.
+func (s *Stage) addSigner() (err error) {
+	sa := &s.cfg.ServiceAccounts
+	s.signer, err = external.Dial(sa.SigningEndpoint, s.cfg.Log, func(keys *serviceaccount.Keys) {
+		s.accounts.SetKeys(keys)
+		s.keys.Store(keys)
+		if s.cache != nil {
+			s.cache.Purge() // what was verified with the keys before
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("while setting up external-jwt-signer: %w", err)
+	}
+	if most := s.signer.MaxLifetime; sa.MaxExpiration > most {
+		return errors.Join(fmt.Errorf("service-account-max-token-expiration cannot be set longer than the token expiration supported by service-account-signing-endpoint: %s > %s", sa.MaxExpiration, most), s.closeSigner())
+	} else if sa.MaxExpiration == 0 {
+		sa.MaxExpiration = most
+	}
+	s.accounts.Find = s.signer.Find
+	issuer := serviceaccount.NewExternalIssuer(sa.Issuers[0], s.signer)
+	issuer.Now = s.cfg.Now
+	s.issuer.Store(issuer)
+	return nil
+}
+
+func (s *Stage) closeSigner() error {
+	if s.signer != nil {
+		s.signer.Close()
+	}
+	return nil
+}
+
+// TokenLifetime is the longest that tokens of service accounts may last, and those
+// of pods that do not read them again; 0 is no limit.
+func (s *Stage) TokenLifetime() (most, extended time.Duration) {
+	if s.signer != nil {
+		extended = s.signer.MaxLifetime
+	}
+	return s.cfg.ServiceAccounts.MaxExpiration, extended
 }
 
 // setKeys puts keys into use: the one that signs, and files with public ones.
@@ -233,6 +282,7 @@ func (s *Stage) setKeys(signing crypto.Signer, public [][]byte) error {
 		if issuer, err = serviceaccount.NewIssuer(s.cfg.ServiceAccounts.Issuers[0], signing); err != nil {
 			return fmt.Errorf("failed to build token generator: %w", err)
 		}
+		issuer.Now = s.cfg.Now
 	}
 	s.accounts.SetKeys(keys)
 	s.keys.Store(keys)
@@ -440,7 +490,11 @@ func (s *Stage) Paths(address func() string) map[string]http.Handler {
 	}
 	sa := s.cfg.ServiceAccounts
 	documents := func(address string) (*serviceaccount.Documents, error) {
-		return serviceaccount.NewDocuments(sa.Issuers[0], sa.JWKSURI, address, s.keys.Load())
+		d, err := serviceaccount.NewDocuments(sa.Issuers[0], sa.JWKSURI, address, s.keys.Load())
+		if err == nil && s.signer != nil {
+			d.MaxAge = s.signer.MaxAge()
+		}
+		return d, err
 	}
 	if _, err := documents("localhost"); err != nil {
 		s.cfg.Log.Info("no OpenID documents are served for the issuer of service account tokens", "reason", err)
@@ -477,4 +531,5 @@ func (s *Stage) Close() {
 	if s.webhook != nil {
 		s.webhook.Close()
 	}
+	_ = s.closeSigner()
 }

@@ -68,6 +68,7 @@ func (a *aggregation) Observe(changes []Change) {
 // aggregate returns the rules that a role should have.
 func aggregate(role *rbacv1.ClusterRole, all []rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
 	rules := []rbacv1.PolicyRule{}
+	seen := map[string]bool{}
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
@@ -78,7 +79,12 @@ func aggregate(role *rbacv1.ClusterRole, all []rbacv1.ClusterRole) ([]rbacv1.Pol
 				continue
 			}
 			for _, rule := range all[j].Rules {
-				if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(r, rule) }) {
+				text, err := rule.Marshal()
+				if err != nil {
+					return nil, err
+				}
+				if !seen[string(text)] {
+					seen[string(text)] = true
 					rules = append(rules, rule)
 				}
 			}

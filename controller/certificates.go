@@ -27,28 +27,16 @@ const (
 	certificateShort    = 8 * time.Hour
 )
 
-// requests is a controller of certificate signing requests.
-type requests struct{ queue *Queue[string] }
-
-// Observe implements Observer.
-func (r *requests) Observe(changes []Change) {
-	for i := range changes {
-		if c := &changes[i]; !c.Gone && !c.Deleting && c.Kind.Is(certificatesv1.GroupName, "certificatesigningrequests") {
-			r.queue.Add(c.Name)
-		}
-	}
-}
-
 // onRequests calls work with every request that has no certificate yet.
 func onRequests(env *Env, work func(ctx context.Context, kind *Kind, r *certificatesv1.CertificateSigningRequest) error) Observer {
-	return &requests{NewQueue(env, 2, func(ctx context.Context, name string) error {
+	return onEach(env, 2, certificatesv1.GroupName, "certificatesigningrequests", func(ctx context.Context, key named) error {
 		kind := env.Kind("certificates.k8s.io/v1", "CertificateSigningRequest")
 		var r certificatesv1.CertificateSigningRequest
-		if err := env.Get(ctx, kind, "", name, &r); err != nil || len(r.Status.Certificate) > 0 {
+		if err := env.Get(ctx, kind, "", key.name, &r); err != nil || len(r.Status.Certificate) > 0 {
 			return ignoreNotFound(err)
 		}
 		return outdated(work(ctx, kind, &r))
-	})}
+	})
 }
 
 func has(r *certificatesv1.CertificateSigningRequest, condition certificatesv1.RequestConditionType) bool {

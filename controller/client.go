@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -18,12 +22,22 @@ const (
 	// it, and tools know to leave those of this name alone.
 	agent = "kube-controller-manager"
 
-	asJSON     = "application/json"
-	asMetadata = asJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	asList     = asJSON + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	// Bytes are quicker than text, and part of an object than all of it, but not
+	// every server behind this one has them.
+	asJSON      = "application/json"
+	asProto     = "application/vnd.kubernetes.protobuf"
+	asTyped     = asProto + "," + asJSON
+	asPartial   = asJSON + partial + "," + asJSON // for watches
+	asMetadata  = asProto + partial + "," + asPartial
+	asList      = asProto + partialList + "," + asJSON + partialList + "," + asJSON
+	partial     = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	partialList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	asDiscovery = asJSON + ";as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2"
 
 	// maxStatus bounds what is read of an answer that is an error.
 	maxStatus = 1 << 20
+	// listPage is how many objects of other servers are read at a time.
+	listPage = "500"
 )
 
 // Client is a client of the API that can do what controllers need, over a
@@ -54,15 +68,62 @@ type call struct {
 	contentType  string
 	body         any // encoded as JSON, nil for none
 	accept       string
-	into         any // decoded from JSON, nil if nobody wants it
+	into         any // what the answer is decoded into, nil if nobody wants it
+}
+
+// message is an object that can be read from protobuf.
+type message interface {
+	runtime.Object
+	Unmarshal([]byte) error
 }
 
 func (c *Client) do(ctx context.Context, r call) error {
+	if _, typed := r.into.(message); typed && r.accept == "" {
+		r.accept = asTyped
+	}
+	answer, err := c.open(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if r.into == nil {
+		_, err = io.Copy(io.Discard, answer.Body)
+		return err
+	}
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if m, typed := r.into.(message); typed && strings.HasPrefix(answer.Header.Get("Content-Type"), asProto) {
+		return decode(body, m)
+	}
+	return json.Unmarshal(body, r.into)
+}
+
+// decode reads an object out of the envelope that says what it is.
+func decode(body []byte, into message) error {
+	const magic = "k8s\x00"
+	var envelope runtime.Unknown
+	if !bytes.HasPrefix(body, []byte(magic)) {
+		return errors.New("the answer is not what it says that it is")
+	}
+	if err := envelope.Unmarshal(body[len(magic):]); err != nil {
+		return err
+	}
+	if err := into.Unmarshal(envelope.Raw); err != nil {
+		return err
+	}
+	into.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(envelope.APIVersion, envelope.Kind))
+	return nil
+}
+
+// open sends a request and returns the answer to be read, if it is no error.
+func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	var body []byte
 	if r.body != nil {
 		var err error
 		if body, err = json.Marshal(r.body); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	target := "http://kelson" + r.path
@@ -71,7 +132,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Header.Set("User-Agent", agent)
 	if r.accept == "" {
@@ -86,27 +147,19 @@ func (c *Client) do(ctx context.Context, r call) error {
 	}
 	resp, err := c.Transport.RoundTrip(req)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode >= 300 {
-		answer, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
-		if err != nil {
-			return err
-		}
-		status := metav1.Status{Code: int32(resp.StatusCode), Message: string(answer)}
-		_ = json.Unmarshal(answer, &status)
-		return &apierrors.StatusError{ErrStatus: status}
-	}
-	if r.into == nil {
-		_, err = io.Copy(io.Discard, resp.Body)
-		return err
-	}
-	answer, err := io.ReadAll(resp.Body)
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return json.Unmarshal(answer, r.into)
+	status := metav1.Status{Code: int32(resp.StatusCode), Message: string(answer)}
+	_ = json.Unmarshal(answer, &status)
+	return nil, &apierrors.StatusError{ErrStatus: status}
 }
 
 // Get reads an object.
@@ -132,6 +185,61 @@ func (c *Client) ListMetadata(ctx context.Context, k *Kind, namespace string) ([
 	return l.Items, err
 }
 
+// listAll reads the metadata of all objects, a page at a time, and as of when it
+// is.
+func (c *Client) listAll(ctx context.Context, k *Kind) (all []metav1.PartialObjectMetadata, version string, err error) {
+	query := url.Values{"limit": {listPage}}
+	for {
+		var l metav1.PartialObjectMetadataList
+		if err := c.do(ctx, call{method: http.MethodGet, path: path(k, "", ""), query: query, accept: asList, into: &l}); err != nil {
+			return nil, "", err
+		}
+		all = append(all, l.Items...)
+		if l.Continue == "" {
+			return all, l.ResourceVersion, nil
+		}
+		query.Set("continue", l.Continue)
+	}
+}
+
+// watch tells what happens to objects from a version on, and returns the one
+// from which to go on when the server ends it.
+func (c *Client) watch(ctx context.Context, k *Kind, version string, see func(event string, m *metav1.PartialObjectMetadata)) (string, error) {
+	answer, err := c.open(ctx, call{
+		method: http.MethodGet, path: path(k, "", ""), accept: asPartial,
+		query: url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {version}},
+	})
+	if err != nil {
+		return version, err
+	}
+	defer answer.Body.Close()
+	for events := json.NewDecoder(answer.Body); ; {
+		var e struct {
+			Type   string
+			Object json.RawMessage
+		}
+		if err := events.Decode(&e); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return version, err
+		}
+		if e.Type == "ERROR" {
+			failed := &apierrors.StatusError{}
+			_ = json.Unmarshal(e.Object, &failed.ErrStatus)
+			return version, failed
+		}
+		m := &metav1.PartialObjectMetadata{}
+		if err := json.Unmarshal(e.Object, m); err != nil {
+			return version, err
+		}
+		version = m.ResourceVersion
+		if e.Type != "BOOKMARK" {
+			see(e.Type, m)
+		}
+	}
+}
+
 // ListNamed reads the metadata of the objects of a name in all namespaces.
 func (c *Client) ListNamed(ctx context.Context, k *Kind, name string) ([]metav1.PartialObjectMetadata, error) {
 	var l metav1.PartialObjectMetadataList
@@ -144,7 +252,7 @@ func (c *Client) ListNamed(ctx context.Context, k *Kind, name string) ([]metav1.
 
 // Create creates an object.
 func (c *Client) Create(ctx context.Context, k *Kind, namespace string, obj any) error {
-	return c.do(ctx, call{method: http.MethodPost, path: path(k, namespace, ""), body: obj})
+	return c.do(ctx, call{method: http.MethodPost, path: path(k, namespace, ""), body: obj, accept: asMetadata})
 }
 
 // Update replaces an object, or with a subresource a part of it. into gets the
@@ -154,18 +262,23 @@ func (c *Client) Update(ctx context.Context, k *Kind, namespace, name, subresour
 	if subresource != "" {
 		p += "/" + subresource
 	}
-	return c.do(ctx, call{method: http.MethodPut, path: p, body: obj, into: into})
+	r := call{method: http.MethodPut, path: p, body: obj, into: into}
+	if into == nil {
+		r.accept = asMetadata
+	}
+	return c.do(ctx, r)
 }
 
-// Patch changes an object.
-func (c *Client) Patch(ctx context.Context, k *Kind, namespace, name string, how types.PatchType, patch any) error {
-	return c.do(ctx, call{method: http.MethodPatch, path: path(k, namespace, name), contentType: string(how), body: patch, accept: asMetadata})
+// Patch changes an object, and returns its metadata.
+func (c *Client) Patch(ctx context.Context, k *Kind, namespace, name string, how types.PatchType, patch any) (*metav1.PartialObjectMetadata, error) {
+	m := &metav1.PartialObjectMetadata{}
+	return m, c.do(ctx, call{method: http.MethodPatch, path: path(k, namespace, name), contentType: string(how), body: patch, accept: asMetadata, into: m})
 }
 
 // Apply applies a configuration with force.
 func (c *Client) Apply(ctx context.Context, k *Kind, namespace, name, manager string, config any) error {
 	return c.do(ctx, call{
-		method: http.MethodPatch, path: path(k, namespace, name), contentType: string(types.ApplyPatchType), body: config,
+		method: http.MethodPatch, path: path(k, namespace, name), contentType: string(types.ApplyPatchType), body: config, accept: asMetadata,
 		query: url.Values{"fieldManager": {manager}, "force": {"true"}},
 	})
 }

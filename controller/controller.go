@@ -42,9 +42,11 @@ type Env struct {
 	// Now tells the time.
 	Now func() time.Time
 
+	remotes *remotes
 	ctx     context.Context
 	running *group
 	settle  func(func(context.Context))
+	measure QueueMetrics
 }
 
 // group is goroutines that somebody waits for. None is started after that has
@@ -93,6 +95,9 @@ type Manager struct {
 	Logger *slog.Logger
 	// Now tells the time; nil is time.Now.
 	Now func() time.Time
+	// Queues returns what measures the queues of a controller; nil measures
+	// nothing.
+	Queues func(controller string) QueueMetrics
 }
 
 // Enabled returns which controllers are chosen by words as --controllers has
@@ -175,13 +180,24 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 	}
 	var queues []func(context.Context)
 	var observers []Observer
-	for _, c := range on {
-		observers = append(observers, c.Start(&Env{
-			Client: m.Client(account(c.Account)), Feed: m.Feed, Log: m.Logger.With("controller", c.Name), Now: now,
+	env := func(name, user string) *Env {
+		var measure QueueMetrics
+		if m.Queues != nil {
+			measure = m.Queues(name)
+		}
+		return &Env{
+			measure: measure,
+			Client:  m.Client(account(user)), Log: m.Logger.With("controller", name), Now: now,
 			ctx: ctx, running: &running, settle: func(wait func(context.Context)) { queues = append(queues, wait) },
-		}))
+		}
 	}
-	err := m.Feed.Follow(ctx, func(changes []Change) {
+	feed := newRemotes(env("aggregation", "generic-garbage-collector"), m.Feed)
+	for _, c := range on {
+		e := env(c.Name, c.Account)
+		e.Feed, e.remotes = feed, feed
+		observers = append(observers, c.Start(e))
+	}
+	err := feed.Follow(ctx, func(changes []Change) {
 		for _, o := range observers {
 			if s, ok := o.(Starter); ok && len(changes) == 0 {
 				s.Synced()

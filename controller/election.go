@@ -61,6 +61,7 @@ func (e *Election) lead(ctx context.Context, c *Client, log *slog.Logger, ready 
 	err := run(leading)
 	cancel()
 	<-renewed
+	log.Info("controllers have stopped here", "identity", e.Identity)
 	e.giveBack(context.WithoutCancel(ctx), c)
 	return err
 }

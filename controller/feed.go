@@ -15,6 +15,9 @@ type Kind struct {
 	Group, Version, Resource, Kind string
 	Namespaced                     bool
 	Verbs                          []string
+	// Remote: another server keeps the objects. What is known of them may be out
+	// of date.
+	Remote bool
 }
 
 // APIVersion returns group and version as objects spell them.
@@ -45,6 +48,8 @@ type Change struct {
 	Namespace, Name string
 	// Revision is the resourceVersion of the object, or that of its deletion.
 	Revision int64
+	// Version is that of an object of another server, where it need be no number.
+	Version string
 	// Gone: the object was deleted, and Meta is its last state.
 	Gone bool
 	Meta
@@ -58,9 +63,11 @@ type Feed interface {
 	Follow(ctx context.Context, see func(changes []Change)) error
 	// Kinds returns the resources that are served, each once. The error is about
 	// those that should be and cannot be told.
-	Kinds() ([]*Kind, error)
+	Kinds(ctx context.Context) ([]*Kind, error)
 	// Find returns the resource of a kind in any of its versions.
 	Find(apiVersion, kind string) (*Kind, bool)
+	// Serves reports whether this process itself serves a version of a group.
+	Serves(group, version string) bool
 	// Served returns a resource in the version in which it is best spoken of now.
 	Served(group, resource string) (*Kind, bool)
 	// Holds reports whether there may be objects of a kind in a namespace,

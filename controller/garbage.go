@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +17,10 @@ import (
 // garbageWorkers is how many objects are looked at, and dependents let go, at a
 // time.
 const garbageWorkers = 16
+
+// unknownAgain is how long after a change of what is served objects are looked at
+// whose owners are of a kind that nobody knew.
+const unknownAgain = 100 * time.Millisecond
 
 // GarbageCollector deletes objects whose owners are all gone, finishes
 // deletions in the foreground when no dependent blocks them any more, and lets
@@ -29,7 +33,7 @@ const garbageWorkers = 16
 // reference names, and answers to its uid.
 func GarbageCollector() Controller {
 	return Controller{Name: "garbage-collector-controller", Alias: "garbagecollector", Account: "generic-garbage-collector", Start: func(env *Env) Observer {
-		g := &garbage{Env: env, graph: newGraph()}
+		g := &garbage{Env: env, graph: newGraph(), unknown: map[types.UID]bool{}}
 		g.queue = NewQueue(env, garbageWorkers, g.work)
 		return g
 	}}
@@ -41,14 +45,23 @@ type garbage struct {
 	queue *Queue[types.UID]
 
 	mu       sync.Mutex
-	starting []types.UID // what to look at when the whole state is known
-	synced   bool        // it is
+	starting []types.UID        // what to look at when the whole state is known
+	synced   bool               // it is
+	unknown  map[types.UID]bool // objects with owners of a kind that nobody knows
 }
 
 // Observe implements Observer.
 func (g *garbage) Observe(changes []Change) {
 	for i := range changes {
-		g.graph.see(&changes[i], g.check)
+		c := &changes[i]
+		g.graph.see(c, g.check)
+		if c.Kind.Is("apiextensions.k8s.io", "customresourcedefinitions") || c.Kind.Is("apiregistration.k8s.io", "apiservices") {
+			g.mu.Lock()
+			for uid := range g.unknown {
+				g.queue.AddAfter(uid, unknownAgain)
+			}
+			g.mu.Unlock()
+		}
 	}
 }
 
@@ -85,6 +98,8 @@ func (g *garbage) work(ctx context.Context, uid types.UID) error {
 		now.kind, n = kind, &now
 	}
 	switch {
+	case (n.orphaning() || n.foreground()) && !g.remotes.settled():
+		return errUnsettled
 	case n.orphaning():
 		return g.release(ctx, n)
 	case n.foreground():
@@ -92,8 +107,21 @@ func (g *garbage) work(ctx context.Context, uid types.UID) error {
 	case n.Deleting:
 		return nil // it goes, and then its dependents are looked at
 	}
-	return g.judge(ctx, n)
+	err := g.judge(ctx, n)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if delete(g.unknown, uid); errors.Is(err, errUnknown) {
+		g.unknown[uid] = true
+	}
+	return err
 }
+
+// errUnknown: the kind of an owner is not served. It may come back, or have been
+// misspelt: either way nobody knows that the owner is gone.
+var errUnknown = errors.New("the kind of an owner is not known")
+
+// errUnsettled: there may be dependents that have not been seen yet.
+var errUnsettled = errors.New("what other servers keep is not known yet")
 
 // errOutdated: what was decided by is not what is there. The feed will tell.
 var errOutdated = errors.New("the object has changed")
@@ -144,7 +172,8 @@ func (g *garbage) judge(ctx context.Context, n *node) error {
 	case len(kept) == len(n.Owners):
 		return nil
 	case len(kept) > 0:
-		return outdated(g.setOwners(ctx, n, kept))
+		_, err := g.setOwners(ctx, n, kept)
+		return outdated(err)
 	}
 	policy := metav1.DeletePropagationBackground
 	dependents := g.graph.dependents(n.UID)
@@ -159,7 +188,12 @@ func (g *garbage) judge(ctx context.Context, n *node) error {
 				refs[i].BlockOwnerDeletion = &no
 			}
 			if slices.ContainsFunc(n.Owners, func(r metav1.OwnerReference) bool { return blocks(&r) }) {
-				return outdated(g.setOwners(ctx, n, refs))
+				next, err := g.setOwners(ctx, n, refs)
+				if err != nil {
+					return outdated(err)
+				}
+				now := *n
+				now.version, now.Owners, n = next.ResourceVersion, refs, &now
 			}
 		}
 	case n.Has(metav1.FinalizerOrphanDependents):
@@ -172,9 +206,8 @@ func (g *garbage) judge(ctx context.Context, n *node) error {
 
 // delete deletes an object whose references are still those that were judged.
 func (g *garbage) delete(ctx context.Context, n *node, policy metav1.DeletionPropagation) error {
-	revision := strconv.FormatInt(n.revision, 10)
 	opts := &metav1.DeleteOptions{
-		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &revision},
+		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.version},
 	}
 	err := g.Delete(ctx, n.kind, n.namespace, n.name, opts)
 	if !apierrors.IsConflict(err) {
@@ -200,11 +233,10 @@ var errImpossible = errors.New("the reference cannot be resolved")
 func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerReference) (standing, error) {
 	kind, ok := g.Feed.Find(ref.APIVersion, ref.Kind)
 	if !ok {
-		// The kind may come back, or have been misspelt: either way nobody knows
-		// that the owner is gone.
-		return solid, fmt.Errorf("no matches for kind %q in version %q", ref.Kind, ref.APIVersion)
+		return solid, fmt.Errorf("%w: %s in version %s", errUnknown, ref.Kind, ref.APIVersion)
 	}
 	if kind.Namespaced && n.namespace == "" {
+		g.elsewhere(ctx, n, kind, ref)
 		return solid, errImpossible
 	}
 	namespace := n.namespace
@@ -224,7 +256,9 @@ func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerRefere
 	case err != nil:
 		return solid, err
 	}
-	g.graph.exists(ref.UID, &identity{apiVersion: ref.APIVersion, kind: ref.Kind, namespace: namespace, name: ref.Name})
+	if !kind.Remote { // of others nobody knows how soon it is told that they go
+		g.graph.exists(ref.UID, &identity{apiVersion: ref.APIVersion, kind: ref.Kind, namespace: namespace, name: ref.Name})
+	}
 	if owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents) {
 		return waiting, nil
 	}
@@ -232,7 +266,7 @@ func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerRefere
 }
 
 // setOwners replaces the references of an object.
-func (g *garbage) setOwners(ctx context.Context, n *node, owners []metav1.OwnerReference) error {
+func (g *garbage) setOwners(ctx context.Context, n *node, owners []metav1.OwnerReference) (*metav1.PartialObjectMetadata, error) {
 	if owners == nil {
 		owners = []metav1.OwnerReference{}
 	}
@@ -240,8 +274,8 @@ func (g *garbage) setOwners(ctx context.Context, n *node, owners []metav1.OwnerR
 }
 
 // patch changes the metadata of an object if it is still as it was seen.
-func (g *garbage) patch(ctx context.Context, n *node, metadata map[string]any) error {
-	metadata["uid"], metadata["resourceVersion"] = n.UID, strconv.FormatInt(n.revision, 10)
+func (g *garbage) patch(ctx context.Context, n *node, metadata map[string]any) (*metav1.PartialObjectMetadata, error) {
+	metadata["uid"], metadata["resourceVersion"] = n.UID, n.version
 	return g.Patch(ctx, n.kind, n.namespace, n.name, types.MergePatchType, map[string]any{"metadata": metadata})
 }
 
@@ -253,7 +287,8 @@ func (g *garbage) drop(ctx context.Context, n *node, finalizer string) error {
 			left = append(left, f)
 		}
 	}
-	return outdated(g.patch(ctx, n, map[string]any{"finalizers": left}))
+	_, err := g.patch(ctx, n, map[string]any{"finalizers": left})
+	return outdated(err)
 }
 
 // finish ends a deletion in the foreground when nothing blocks it any more, and
@@ -261,7 +296,7 @@ func (g *garbage) drop(ctx context.Context, n *node, finalizer string) error {
 func (g *garbage) finish(ctx context.Context, n *node) error {
 	blocked := false
 	for _, dep := range g.graph.dependents(n.UID) {
-		if !blocks(dep.to(n.UID)) {
+		if dep.UID == n.UID || !blocks(dep.to(n.UID)) {
 			continue
 		}
 		blocked = true
@@ -288,10 +323,10 @@ func (g *garbage) release(ctx context.Context, n *node) error {
 		all.Go(func() {
 			defer func() { <-slots }()
 			kept := slices.DeleteFunc(slices.Clone(dep.Owners), func(r metav1.OwnerReference) bool { return r.UID == n.UID })
-			if err := outdated(g.setOwners(ctx, dep, kept)); err != nil {
+			if _, err := g.setOwners(ctx, dep, kept); outdated(err) != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failed = err
+				failed = outdated(err)
 			}
 		})
 	}
@@ -305,14 +340,15 @@ func (g *garbage) release(ctx context.Context, n *node) error {
 // elsewhere makes an event of a reference to an owner in another namespace. An
 // owner is searched for once.
 func (g *garbage) elsewhere(ctx context.Context, n *node, kind *Kind, ref *metav1.OwnerReference) {
-	if !g.graph.search(ref.UID) {
-		return
+	searched, found := g.graph.search(ref.UID)
+	if !searched {
+		items, err := g.ListNamed(ctx, kind, ref.Name)
+		found = err == nil && slices.ContainsFunc(items, func(m metav1.PartialObjectMetadata) bool { return m.UID == ref.UID })
+		g.graph.searched(ref.UID, found)
 	}
-	items, err := g.ListNamed(ctx, kind, ref.Name)
-	if err != nil || !slices.ContainsFunc(items, func(m metav1.PartialObjectMetadata) bool { return m.UID == ref.UID }) {
-		return
+	if found {
+		g.warn(ctx, "garbage-collector-controller", n.kind, n.namespace, n.name, n.UID, "OwnerRefInvalidNamespace", fmt.Sprintf(
+			"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+			ref.APIVersion, ref.Kind, n.namespace, ref.Name, ref.UID, n.namespace))
 	}
-	g.warn(ctx, "garbage-collector-controller", n.kind, n.namespace, n.name, n.UID, "OwnerRefInvalidNamespace", fmt.Sprintf(
-		"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
-		ref.APIVersion, ref.Kind, n.namespace, ref.Name, ref.UID, n.namespace))
 }

@@ -141,17 +141,6 @@ func TestOtherNamespace(t *testing.T) {
 	})
 }
 
-// Two that own each other can both be deleted.
-func TestCycle(t *testing.T) {
-	c := start(t)
-	a := c.configMap(ns, "a")
-	b := c.configMap(ns, "b", ownedBy(a, true))
-	patch := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"b","uid":"%s","blockOwnerDeletion":true}]}}`, b.UID)
-	must(c.CoreV1().ConfigMaps(ns).Patch(t.Context(), "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{}))(t)
-	c.delete(ns, "a", metav1.DeletePropagationForeground)
-	c.exactly(ns)
-}
-
 // Kinds come and go, and own and are owned like others.
 func TestCustomOwners(t *testing.T) {
 	c := start(t)

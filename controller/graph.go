@@ -2,6 +2,7 @@ package controller
 
 import (
 	"slices"
+	"strconv"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +22,7 @@ type graph struct {
 type node struct {
 	kind            *Kind
 	namespace, name string
-	revision        int64
+	version         string
 	Meta
 }
 
@@ -52,8 +53,8 @@ type owner struct {
 	identity *identity
 	// gone: it was seen to go. A uid never comes back.
 	gone bool
-	// searched: it was looked for in other namespaces.
-	searched bool
+	// searched: it was looked for in other namespaces, and elsewhere: found there.
+	searched, elsewhere bool
 }
 
 // identity is where an object is found.
@@ -117,17 +118,22 @@ func (g *graph) standing(n *node, ref *metav1.OwnerReference) (standing, bool) {
 	return solid, true
 }
 
-// search reports whether an owner that is not where it should be has to be
-// searched for elsewhere.
-func (g *graph) search(uid types.UID) bool {
+// search tells whether an owner that is not where it should be was searched for
+// elsewhere, and found.
+func (g *graph) search(uid types.UID) (searched, found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	o := g.owners[uid]
-	if o == nil || o.searched {
-		return false
+	return o == nil || o.searched, o != nil && o.elsewhere
+}
+
+// searched notes the result of a search.
+func (g *graph) searched(uid types.UID, found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if o := g.owners[uid]; o != nil {
+		o.searched, o.elsewhere = true, found
 	}
-	o.searched = true
-	return true
 }
 
 // exists notes that an owner was found to exist.
@@ -152,7 +158,10 @@ func (g *graph) see(c *Change, check func(types.UID)) {
 		g.remove(c.UID, old, check)
 		return
 	}
-	n := &node{kind: c.Kind, namespace: c.Namespace, name: c.Name, revision: c.Revision, Meta: c.Meta}
+	n := &node{kind: c.Kind, namespace: c.Namespace, name: c.Name, version: c.Version, Meta: c.Meta}
+	if n.version == "" {
+		n.version = strconv.FormatInt(c.Revision, 10)
+	}
 	if len(n.Owners) == 0 && !n.foreground() && !n.orphaning() {
 		if old != nil {
 			delete(g.nodes, c.UID)

@@ -25,9 +25,13 @@ const (
 // Namespaces ends namespaces: it deletes what is in one that is Terminating,
 // pods first, says in its conditions what is left and why, and takes the
 // finalizer away when nothing is.
-func Namespaces() Controller {
+//
+// A namespace is left alone for a while after its deletion has begun, if untouched
+// is not zero: clients that were written for a server without controllers finish
+// it themselves.
+func Namespaces(untouched time.Duration) Controller {
 	return Controller{Name: "namespace-controller", Alias: "namespace", Account: "namespace-controller", Start: func(env *Env) Observer {
-		n := &namespaces{Env: env, left: map[string]int{}}
+		n := &namespaces{Env: env, untouched: untouched, left: map[string]int{}, begun: map[string]time.Time{}}
 		n.queue = NewQueue(env, namespaceWorkers, n.work)
 		return n
 	}}
@@ -41,6 +45,9 @@ type namespaces struct {
 	// left is how many objects are known to be left in namespaces that are
 	// Terminating. When they are gone it is time to look again.
 	left map[string]int
+
+	untouched time.Duration
+	begun     map[string]time.Time // when it was seen that the deletion has begun
 }
 
 // Observe implements Observer.
@@ -53,13 +60,19 @@ func (n *namespaces) Observe(changes []Change) {
 			switch {
 			case c.Gone:
 				delete(n.left, c.Name)
+				delete(n.begun, c.Name)
 			case c.Deleting:
 				if _, known := n.left[c.Name]; !known {
-					n.left[c.Name] = 0
+					n.left[c.Name], n.begun[c.Name] = 0, time.Now()
 					n.queue.Add(c.Name)
 				}
 			}
 			continue
+		}
+		if c.Kind.Is("apiregistration.k8s.io", "apiservices") {
+			for name := range n.left { // what was in the way may be so no longer
+				n.queue.AddAfter(name, namespaceRefresh)
+			}
 		}
 		left, ending := n.left[c.Namespace]
 		if !ending || c.Namespace == "" {
@@ -85,6 +98,13 @@ func (n *namespaces) work(ctx context.Context, name string) error {
 		return ignoreNotFound(err)
 	}
 	if ns.DeletionTimestamp == nil || !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		return nil
+	}
+	n.mu.Lock()
+	wait := time.Until(n.begun[name].Add(n.untouched))
+	n.mu.Unlock()
+	if wait > 0 {
+		n.queue.AddAfter(name, wait)
 		return nil
 	}
 	found := n.empty(ctx, name)
@@ -124,7 +144,7 @@ type remains struct {
 // are any nothing else goes: they may need it to end well.
 func (n *namespaces) empty(ctx context.Context, name string) *remains {
 	r := &remains{kinds: map[*Kind]int{}, finalizers: map[string]int{}}
-	kinds, err := n.Feed.Kinds()
+	kinds, err := n.Feed.Kinds(ctx)
 	r.discovery = err
 	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k *Kind) bool { return !k.Namespaced || !k.Can("delete") })
 	slices.SortStableFunc(kinds, func(a, b *Kind) int { return last(a) - last(b) })
@@ -237,6 +257,9 @@ func (r *remains) conditions(ns *corev1.Namespace, now metav1.Time) (changed boo
 	discovery, content := "", ""
 	if r.discovery != nil {
 		discovery = r.discovery.Error()
+		if failed := (failedDiscovery)(nil); errors.As(r.discovery, &failed) {
+			discovery = fmt.Sprintf("Discovery failed for some groups, %d failing: %s", len(failed), discovery)
+		}
 	}
 	if len(r.failures) > 0 {
 		var texts []string

@@ -82,9 +82,10 @@ func protection(name, alias, account, resource, finalizer string, used func(cont
 				}
 				finalizers = slices.DeleteFunc(slices.Clone(o.Finalizers), func(f string) bool { return f == finalizer })
 			}
-			return outdated(env.Patch(ctx, o.kind, o.namespace, o.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
+			_, err := env.Patch(ctx, o.kind, o.namespace, o.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
 				"uid": o.UID, "resourceVersion": strconv.FormatInt(o.revision, 10), "finalizers": finalizers,
-			}}))
+			}})
+			return outdated(err)
 		})
 		return p
 	}}

@@ -24,23 +24,36 @@ type Queue[K comparable] struct {
 	work    func(ctx context.Context, key K) error
 	log     *slog.Logger
 	running *group
+	measure QueueMetrics // nil measures nothing
 
 	mu      sync.Mutex
 	workers int // that may still be started
 	order   []K
-	waiting map[K]bool
-	active  map[K]bool // true: it was added meanwhile
+	waiting map[K]time.Time // since when
+	active  map[K]bool      // true: it was added meanwhile
 	failed  map[K]int
 	timers  map[K]timer
 	idle    chan struct{} // closed when there is nothing to do, nil unless somebody waits
+}
+
+// QueueMetrics is told what the queues of a controller do.
+type QueueMetrics interface {
+	// Added: there is one more key to work on.
+	Added()
+	// Taken: it is worked on, after so long.
+	Taken(waited time.Duration)
+	// Done: it was worked on for so long.
+	Done(worked time.Duration)
+	// Retried: it will be tried again.
+	Retried()
 }
 
 // NewQueue returns a queue of which at most workers keys are worked on at a
 // time, until the controller ends.
 func NewQueue[K comparable](env *Env, workers int, work func(ctx context.Context, key K) error) *Queue[K] {
 	q := &Queue[K]{
-		ctx: env.ctx, work: work, log: env.Log, running: env.running, workers: workers,
-		waiting: map[K]bool{}, active: map[K]bool{}, failed: map[K]int{}, timers: map[K]timer{},
+		ctx: env.ctx, work: work, log: env.Log, running: env.running, measure: env.measure, workers: workers,
+		waiting: map[K]time.Time{}, active: map[K]bool{}, failed: map[K]int{}, timers: map[K]timer{},
 	}
 	env.settle(q.settled)
 	context.AfterFunc(env.ctx, q.stop)
@@ -55,7 +68,7 @@ func (q *Queue[K]) Add(key K) {
 }
 
 func (q *Queue[K]) add(key K) {
-	if q.ctx.Err() != nil || q.waiting[key] {
+	if _, waits := q.waiting[key]; waits || q.ctx.Err() != nil {
 		return
 	}
 	if t, ok := q.timers[key]; ok {
@@ -66,7 +79,10 @@ func (q *Queue[K]) add(key K) {
 		q.active[key] = true
 		return
 	}
-	q.waiting[key] = true
+	q.waiting[key] = time.Now()
+	if q.measure != nil {
+		q.measure.Added()
+	}
 	q.order = append(q.order, key)
 	if q.workers > 0 {
 		q.workers--
@@ -83,7 +99,7 @@ func (q *Queue[K]) AddAfter(key K, wait time.Duration) {
 }
 
 func (q *Queue[K]) later(key K, wait time.Duration) {
-	if q.ctx.Err() != nil || q.waiting[key] {
+	if _, waits := q.waiting[key]; waits || q.ctx.Err() != nil {
 		return
 	}
 	at := time.Now().Add(wait)
@@ -116,10 +132,17 @@ func (q *Queue[K]) run() {
 	for len(q.order) > 0 && q.ctx.Err() == nil {
 		key := q.order[0]
 		q.order = q.order[1:]
+		began := time.Now()
+		if q.measure != nil {
+			q.measure.Taken(began.Sub(q.waiting[key]))
+		}
 		delete(q.waiting, key)
 		q.active[key] = false
 		q.mu.Unlock()
 		err := q.try(key)
+		if q.measure != nil {
+			q.measure.Done(time.Since(began))
+		}
 		q.mu.Lock()
 		again := q.active[key]
 		delete(q.active, key)
@@ -129,6 +152,9 @@ func (q *Queue[K]) run() {
 		case q.ctx.Err() == nil:
 			n := q.failed[key]
 			q.failed[key] = n + 1
+			if q.measure != nil {
+				q.measure.Retried()
+			}
 			wait := lastRetry
 			if n < 13 {
 				wait = min(wait, firstRetry<<n)

@@ -158,6 +158,7 @@ var (
 	serviceAccounts = corev1.SchemeGroupVersion.WithResource("serviceaccounts")
 	secrets         = corev1.SchemeGroupVersion.WithResource("secrets")
 	events          = corev1.SchemeGroupVersion.WithResource("events")
+	crds            = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	widgets         = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 )
 
@@ -179,7 +180,6 @@ func (c *cluster) define(scope apiextensions.ResourceScope) {
 	}
 	obj := must(runtime.DefaultUnstructuredConverter.ToUnstructured(crd))(c)
 	delete(obj, "status")
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	must(c.dynamic.Resource(crds).Create(c.Context(), &unstructured.Unstructured{Object: obj}, metav1.CreateOptions{}))(c)
 	c.until(crds, "", func(objs map[string]*unstructured.Unstructured) bool {
 		conditions, _, _ := unstructured.NestedSlice(objs["/widgets.example.com"].Object, "status", "conditions")

@@ -13,48 +13,26 @@ import (
 // they were to be kept.
 func TTLAfterFinished() Controller {
 	return Controller{Name: "ttl-after-finished-controller", Alias: "ttl-after-finished", Account: "ttl-after-finished-controller", Start: func(env *Env) Observer {
-		t := &ttl{Env: env}
-		t.queue = NewQueue(env, 2, t.work)
-		return t
+		var e *each
+		e = onEach(env, 2, batchv1.GroupName, "jobs", func(ctx context.Context, key named) error {
+			kind := env.Kind("batch/v1", "Job")
+			if kind == nil {
+				return nil
+			}
+			var job batchv1.Job
+			if err := env.Get(ctx, kind, key.namespace, key.name, &job); err != nil {
+				return ignoreNotFound(err)
+			}
+			finished := finishedAt(&job)
+			if job.DeletionTimestamp != nil || job.Spec.TTLSecondsAfterFinished == nil || finished.IsZero() {
+				return nil
+			}
+			opts := exactly(&job.ObjectMeta)
+			opts.PropagationPolicy = new(metav1.DeletePropagationForeground)
+			return env.expire(ctx, e.queue, key, kind, finished.Add(time.Duration(*job.Spec.TTLSecondsAfterFinished)*time.Second), opts)
+		})
+		return e
 	}}
-}
-
-type ttl struct {
-	*Env
-	queue *Queue[named]
-}
-
-// Observe implements Observer.
-func (t *ttl) Observe(changes []Change) {
-	for i := range changes {
-		if c := &changes[i]; !c.Gone && !c.Deleting && c.Kind.Is(batchv1.GroupName, "jobs") {
-			t.queue.Add(named{c.Namespace, c.Name})
-		}
-	}
-}
-
-func (t *ttl) work(ctx context.Context, key named) error {
-	kind := t.Kind("batch/v1", "Job")
-	if kind == nil {
-		return nil
-	}
-	var job batchv1.Job
-	if err := t.Get(ctx, kind, key.namespace, key.name, &job); err != nil {
-		return ignoreNotFound(err)
-	}
-	finished := finishedAt(&job)
-	if job.DeletionTimestamp != nil || job.Spec.TTLSecondsAfterFinished == nil || finished.IsZero() {
-		return nil
-	}
-	left := finished.Add(time.Duration(*job.Spec.TTLSecondsAfterFinished) * time.Second).Sub(t.Now())
-	if left > 0 {
-		t.queue.AddAfter(key, left)
-		return nil
-	}
-	policy := metav1.DeletePropagationForeground
-	return outdated(t.Delete(ctx, kind, key.namespace, key.name, &metav1.DeleteOptions{
-		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
-	}))
 }
 
 // finishedAt returns when a job was done, in whatever way; zero if it is not.

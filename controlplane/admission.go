@@ -14,6 +14,7 @@ import (
 
 	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -26,16 +27,22 @@ import (
 const statusManager = "kube-apiserver"
 
 // admission puts the plugins into the way of writes.
-func (a *assembly) admission() (err error) {
+func (a *assembly) admission() error {
 	objects := newSeen(a.resources, a.backend, a.owners)
 	cfg := a.Admission
 	// The controller that makes the accounts may not run, or not yet be there.
 	cfg.MakeAccounts = true
+	measured := metrics.NewAdmission(a.registry)
+	brought, err := a.policies(objects, measured)
+	if err != nil {
+		return err
+	}
 	a.resources.Admission, err = plugin.New(cfg, plugin.Deps{
 		Objects:   objects,
 		Authorize: a.may,
 		Kinds:     a.kinds,
-		Plugins:   append(a.policies(objects), a.Plugins...),
+		Plugins:   append(brought, a.Plugins...),
+		Metrics:   measured,
 		Log:       a.Logger,
 	})
 	return err
@@ -191,9 +198,18 @@ func (s *seen) get(ctx context.Context, group, name, namespace, key string, read
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: name}, key)
 	}
 	if err != nil {
-		return nil, err
+		return nil, unavailable(err)
 	}
 	return r.decode(rec, true)
+}
+
+// unavailable says of a store that does not do its work that it is not the
+// client's fault.
+func unavailable(err error) error {
+	if errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrClosed) || errors.Is(err, storage.ErrNoSpace) || errors.Is(err, storage.ErrReadOnly) {
+		return apierrors.NewServiceUnavailable(err.Error())
+	}
+	return err
 }
 
 // List implements admission.Objects.
@@ -203,11 +219,11 @@ func (s *seen) List(ctx context.Context, group, name, namespace string) ([]resou
 		return nil, err
 	}
 	if err := r.current(ctx, s.rest.Store); err != nil {
-		return nil, err
+		return nil, unavailable(err)
 	}
 	snapshot, err := r.objects.Snapshot(ctx, store.Read{Any: true})
 	if err != nil || snapshot.Len() == 0 {
-		return nil, err
+		return nil, unavailable(err)
 	}
 	var records []*store.Record
 	snapshot.Range(r.objects.Key(namespace, ""), "", func(rec *store.Record) bool {
@@ -258,7 +274,7 @@ func (s *seen) UpdateStatus(ctx context.Context, group, name, namespace, key str
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: name}, key)
 	}
 	if err != nil {
-		return nil, err
+		return nil, unavailable(err)
 	}
 	result.SetResourceVersion(strconv.FormatInt(rec.Revision, 10))
 	return result, nil

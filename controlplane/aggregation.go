@@ -84,11 +84,18 @@ func (a *assembly) aggregation() error {
 		a.aggregator.Changed()
 	}
 	a.outer.API = a.aggregator
+	a.outer.HealthChecks = append(a.outer.HealthChecks, kelson.HealthCheck{Name: "autoregister-completion", Check: func(context.Context) error {
+		if !a.registered.Load() {
+			return errors.New("missing APIService")
+		}
+		return nil
+	}})
 	a.outer.PostStartHooks = append(a.outer.PostStartHooks,
 		kelson.Hook{Name: "kube-apiserver-autoregistration", Run: func(ctx context.Context) error {
 			if err := a.aggregator.Register(ctx); err != nil {
 				return err
 			}
+			a.registered.Store(true)
 			a.running.Go(func() { a.aggregator.Run(ctx) })
 			return nil
 		}},
@@ -111,7 +118,7 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 	}
 	// An authority of its own, so that no user can have a certificate of it.
 	var err error
-	if a.DataDir == "" || a.Storage == StorageMemory {
+	if !a.keeps() {
 		a.proxies, err = pki.New()
 	} else {
 		a.proxies, err = pki.Open(filepath.Join(a.DataDir, "front-proxy"))

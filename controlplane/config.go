@@ -59,6 +59,10 @@ const (
 type Config struct {
 	// DataDir is the data folder; empty is DefaultDataDir.
 	DataDir string
+	// NoFolder keeps nothing but the data, which is not in a folder then: what is
+	// not in files that are named is made anew at each start, as kube-apiserver
+	// does. There is no kubeconfig unless Kubeconfig says where.
+	NoFolder bool
 	// Storage is one of the constants above; empty is StorageEtcd if Etcd has
 	// endpoints, else StorageEngine.
 	Storage string
@@ -121,8 +125,11 @@ type Config struct {
 	// LivezGrace is how long /livez does not ask whether the server has started:
 	// --livez-grace-period.
 	LivezGrace time.Duration
-	// NoProfiling leaves the profiles out: --profiling=false.
-	NoProfiling bool
+	// Debug says what the server shows of itself.
+	Debug Debug
+	// TracingFile says which requests are traced, and who gets the traces; without
+	// it none are: --tracing-config-file.
+	TracingFile string
 	// NotifySocket is where a service manager wants to be told that the server is
 	// ready, and that it is about to end: what systemd has in NOTIFY_SOCKET.
 	NotifySocket string
@@ -141,12 +148,26 @@ type Config struct {
 	// defaults are 30000 and 32767.
 	FirstNodePort, LastNodePort int32
 
+	// EndpointReconciler is how the endpoints of the service kubernetes follow the
+	// servers that there are, one of the constants EndpointLeases and so on; empty
+	// is EndpointLeases if the data is in etcd, else this server alone. Servers is
+	// how many there are, for EndpointCount.
+	EndpointReconciler string
+	Servers            int
+
 	// Controllers are those that run, as --controllers has them: names, "*" for
 	// all, and with a minus those that do not. Nil is all, "-*" none.
 	Controllers []string
+	// NamespaceDelay is how long a namespace that is deleted is left to clients that
+	// want to finish it themselves.
+	NamespaceDelay time.Duration
 	// LeaderElect makes controllers run on one of several servers only; nil does
 	// so if the data is in etcd.
 	LeaderElect *bool
+
+	// Now tells the time that is stamped on objects and by which tokens end; nil is
+	// time.Now. Certificates and time-outs go by the clock of the machine.
+	Now func() time.Time
 
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
@@ -172,7 +193,7 @@ func (c *Config) defaults() {
 		port := DefaultSecurePort
 		c.SecurePort = &port
 	}
-	if c.Kubeconfig == "" {
+	if c.Kubeconfig == "" && !c.NoFolder {
 		c.Kubeconfig = KubeconfigFile(c.DataDir)
 	}
 	if c.Logger == nil {
@@ -185,7 +206,7 @@ func (c *Config) defaults() {
 }
 
 func (c *Config) validate() error {
-	if err := c.Aggregation.validate(); err != nil {
+	if err := errors.Join(c.Aggregation.validate(), checkEndpointReconciler(c.EndpointReconciler)); err != nil {
 		return err
 	}
 	if net.ParseIP(c.BindAddress) == nil {
@@ -208,6 +229,9 @@ func (c *Config) validate() error {
 	}
 	return nil
 }
+
+// keeps reports whether there is a data folder.
+func (c *Config) keeps() bool { return c.Storage != StorageMemory && !c.NoFolder && c.DataDir != "" }
 
 // complete fills in what was left open and checks the rest.
 func (c *Config) complete() error {

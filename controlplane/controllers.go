@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"crypto"
+	"errors"
 	"fmt"
 	"os"
 
@@ -10,15 +11,18 @@ import (
 
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
 
 // controllers are those that a server can run.
 func (a *assembly) controllers(f *feed) []controller.Controller {
 	all := []controller.Controller{
-		controller.Namespaces(), controller.GarbageCollector(), controller.ServiceAccounts(), controller.Aggregation(),
+		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(), controller.ServiceAccounts(), controller.Aggregation(),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
+		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
 		controller.Quotas(a.measure(f, newSeen(a.resources, a.backend, a.owners))),
+		controller.PolicyStatus(a.checker().Check),
 	}
 	var certificates []byte
 	if a.authority != nil {
@@ -39,6 +43,9 @@ func (a *assembly) tokenKey() (crypto.Signer, error) {
 	if a.signer != nil {
 		return a.signer, nil
 	}
+	if a.Authentication.ServiceAccounts.SigningKeyFile == "" {
+		return nil, errors.New("tokens of service accounts are signed elsewhere, which does not sign those in secrets")
+	}
 	data, err := os.ReadFile(a.Authentication.ServiceAccounts.SigningKeyFile)
 	if err != nil {
 		return nil, err
@@ -51,8 +58,10 @@ func (a *assembly) tokenKey() (crypto.Signer, error) {
 func (a *assembly) newManager() (*controller.Manager, error) {
 	f := &feed{backend: a.backend, catalog: a.catalogs.get}
 	a.catalogs.onChange = f.changed
+	queues := metrics.NewQueues(a.registry)
 	m := &controller.Manager{
-		Controllers: a.controllers(f), Enabled: a.Controllers, Feed: f, Logger: a.Logger,
+		Queues:      func(name string) controller.QueueMetrics { return queues.Queue(name) },
+		Controllers: a.controllers(f), Enabled: a.Controllers, Feed: f, Logger: a.Logger, Now: a.Now,
 		Client: func(user request.User) *controller.Client {
 			return &controller.Client{Transport: a.outer.Loopback(user)}
 		},

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/crd"
@@ -38,12 +39,12 @@ type catalogs struct {
 
 func (c *catalogs) get() *resource.Catalog { return c.current.Load() }
 
-// publish puts groups of custom resources into the catalog.
-func (c *catalogs) publish(groups []resource.Group) error {
+// publish brings custom resources into the catalog, and takes others out.
+func (c *catalogs) publish(put []resource.Definition, gone []schema.GroupResource) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.get()
-	next, err := old.With(groups...)
+	next, err := old.Change(put, gone)
 	if err != nil {
 		return err
 	}
@@ -51,19 +52,20 @@ func (c *catalogs) publish(groups []resource.Group) error {
 	if c.onChange != nil {
 		defer c.onChange()
 	}
-	for _, g := range groups {
-		before, ok := old.Group(g.Name)
-		if !ok {
-			continue
+	groups := map[string]bool{}
+	for i := range put {
+		groups[put[i].Group] = true
+	}
+	for _, gr := range gone {
+		groups[gr.Group] = true
+		if was, ok := old.Definition(gr.Group, gr.Resource); ok {
+			c.objects.Forget(was)
 		}
-		for i := range before.Versions {
-			for _, served := range before.Versions[i].Resources {
-				if _, ok := next.Definition(g.Name, served.Definition.Resource); !ok {
-					c.objects.Forget(served.Definition)
-				}
-			}
+	}
+	for name := range groups {
+		if _, ok := old.Group(name); ok {
+			c.owners.Forget(name)
 		}
-		c.owners.Forget(g.Name)
 	}
 	return nil
 }

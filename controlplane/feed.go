@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -82,7 +83,13 @@ func served(def *resource.Definition) *resource.Version {
 }
 
 // Kinds implements controller.Feed.
-func (f *feed) Kinds() ([]*controller.Kind, error) { return f.current().all, nil }
+func (f *feed) Kinds(context.Context) ([]*controller.Kind, error) { return f.current().all, nil }
+
+// Serves implements controller.Feed.
+func (f *feed) Serves(group, version string) bool {
+	g, ok := f.catalog().Group(group)
+	return ok && slices.ContainsFunc(g.Versions, func(v resource.ServedVersion) bool { return v.Name == version })
+}
 
 // Served implements controller.Feed.
 func (f *feed) Served(group, name string) (*controller.Kind, bool) {

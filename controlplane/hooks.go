@@ -1,24 +1,24 @@
 package controlplane
 
-//lint:file-ignore SA1019 kube-apiserver still makes Endpoints
-
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"reflect"
 	"strconv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -47,6 +47,7 @@ func (a *assembly) hooks() []kelson.Hook {
 			return repairing(ctx, a.allocator, &a.running, a.Logger)
 		}},
 		{Name: "bootstrap-controller", Run: a.ensureService},
+		{Name: "start-legacy-token-tracking-controller", Run: a.ensureTracking},
 		{Name: "start-controllers", Run: a.startControllers},
 	}...)
 }
@@ -125,7 +126,7 @@ func (a *assembly) ensure(ctx context.Context, wanted resource.Object, reconcile
 // its API.
 const kubernetes = "kubernetes"
 
-// ensureService makes the service kubernetes, and keeps it pointing here.
+// ensureService makes the service kubernetes, and has its endpoints kept.
 func (a *assembly) ensureService(ctx context.Context) error {
 	if err := a.ensureNamespaces(ctx); err != nil {
 		return err
@@ -155,55 +156,56 @@ func (a *assembly) ensureService(ctx context.Context) error {
 			Ports:          []corev1.ServicePort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt(port)}},
 		},
 	}
-	family := discoveryv1.AddressTypeIPv4
-	if ip.To4() == nil {
-		family = discoveryv1.AddressTypeIPv6
+	if err := a.ensureAll(ctx, []resource.Object{service}, a.pointService); err != nil {
+		return err
 	}
-	number := int32(port)
-	slice := &discoveryv1.EndpointSlice{
-		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetes},
-		},
-		AddressType: family,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: &number, Protocol: new(corev1.ProtocolTCP)}},
-	}
-	endpoints := &corev1.Endpoints{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"},
-		},
-		Subsets: []corev1.EndpointSubset{{
-			Addresses: []corev1.EndpointAddress{{IP: ip.String()}},
-			Ports:     []corev1.EndpointPort{{Name: "https", Port: number, Protocol: corev1.ProtocolTCP}},
-		}},
-	}
-	return a.ensureAll(ctx, []resource.Object{service, slice, endpoints}, pointHere)
+	a.endpoints.Store(a.newEndpoints(ip.String(), int32(port)))
+	return a.endpoints.Load().start(ctx)
 }
 
-// pointHere replaces the address of a server that is gone. Several servers on
-// one store have each other's addresses there when they keep leases, which is
-// the business of a controller.
-func pointHere(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
-	switch wanted := wanted.(type) {
-	case *discoveryv1.EndpointSlice:
-		now := existing.(*discoveryv1.EndpointSlice).DeepCopy()
-		if now.AddressType != wanted.AddressType {
-			return wanted, bootstrap.Recreate
-		}
-		now.Endpoints, now.Ports = wanted.Endpoints, wanted.Ports
-		return now, bootstrap.Update
-	case *corev1.Endpoints:
-		now := existing.(*corev1.Endpoints).DeepCopy()
-		now.Subsets = wanted.Subsets
-		return now, bootstrap.Update
-	case *corev1.Service:
-		now := existing.(*corev1.Service).DeepCopy()
-		if len(now.Spec.Ports) == 1 && now.Spec.Ports[0].TargetPort != wanted.Spec.Ports[0].TargetPort {
-			now.Spec.Ports[0].TargetPort = wanted.Spec.Ports[0].TargetPort
-			return now, bootstrap.Update
-		}
+// pointService brings the port up to date that the service leads to, if there is
+// no other server whose port it could be.
+func (a *assembly) pointService(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
+	now, want := existing.(*corev1.Service), wanted.(*corev1.Service)
+	if a.Storage == StorageEtcd || len(now.Spec.Ports) != 1 || now.Spec.Ports[0].TargetPort == want.Spec.Ports[0].TargetPort {
+		return existing, bootstrap.Keep
 	}
-	return existing, bootstrap.Keep
+	now = now.DeepCopy()
+	now.Spec.Ports[0].TargetPort = want.Spec.Ports[0].TargetPort
+	return now, bootstrap.Update
+}
+
+// endHooks are what the core server does when it is about to end.
+func (a *assembly) endHooks() []kelson.Hook {
+	return []kelson.Hook{{Name: "stop-kubernetes-service-controller", Run: func(ctx context.Context) error {
+		if e := a.endpoints.Load(); e != nil {
+			return e.stop(ctx)
+		}
+		return nil
+	}}}
+}
+
+// ensureTracking makes the config map that says since when the use of tokens in
+// secrets is noted, which is what authentication does.
+func (a *assembly) ensureTracking(ctx context.Context) error {
+	if err := a.ensureNamespaces(ctx); err != nil {
+		return err
+	}
+	return a.ensureAll(ctx, []resource.Object{&corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Name: controller.TrackingConfigMap, Namespace: metav1.NamespaceSystem},
+		Data:       map[string]string{controller.TrackingSince: time.Now().UTC().Format(time.DateOnly)},
+	}}, func(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
+		now, want := existing.(*corev1.ConfigMap), wanted.(*corev1.ConfigMap)
+		if _, err := time.Parse(time.DateOnly, now.Data[controller.TrackingSince]); err == nil {
+			return existing, bootstrap.Keep
+		}
+		now = now.DeepCopy()
+		now.Data = maps.Clone(now.Data)
+		if now.Data == nil {
+			now.Data = map[string]string{}
+		}
+		now.Data[controller.TrackingSince] = want.Data[controller.TrackingSince]
+		return now, bootstrap.Update
+	})
 }

@@ -2,11 +2,11 @@ package controlplane
 
 import (
 	"context"
-	"net/http"
-	"net/http/pprof"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -15,32 +15,14 @@ import (
 // measuring makes the metrics of the server, and the pages for those who want to
 // look into it.
 func (a *assembly) measuring() {
-	a.registry = metrics.New()
+	a.slis = metrics.NewAlone()
+	a.outer.Checks = metrics.NewHealth(a.slis)
 	a.outer.Metrics = metrics.NewRequests(a.registry, a.isKnown)
+	a.resources.Metrics = a.outer.Metrics
 	a.registry.MustRegister(newState(a))
 	if a.Flow.Observe == nil {
 		a.Flow.Observe = observers(a.registry)
 	}
-}
-
-// debugging returns the handlers of /metrics and, unless they are not wanted,
-// the profiles.
-func (a *assembly) debugging() map[string]http.Handler {
-	paths := map[string]http.Handler{"/metrics": a.registry.Handler(!a.NoProfiling)}
-	if !a.NoProfiling {
-		index := http.HandlerFunc(pprof.Index)
-		paths["/debug/pprof"] = http.RedirectHandler("/debug/pprof/", http.StatusFound)
-		paths["/debug/pprof/"] = index
-		paths["/debug/pprof/profile"] = http.HandlerFunc(pprof.Profile)
-		paths["/debug/pprof/symbol"] = http.HandlerFunc(pprof.Symbol)
-		paths["/debug/pprof/trace"] = http.HandlerFunc(pprof.Trace)
-	}
-	if a.flow != nil {
-		for path, page := range a.flow.Pages() {
-			paths[path] = page
-		}
-	}
-	return paths
 }
 
 // isKnown reports whether there is something to be asked for: the number of
@@ -57,12 +39,7 @@ func (a *assembly) isKnown(i *request.Info) bool {
 	if !ok || i.Subresource == "" {
 		return ok
 	}
-	for n := range served.Definition.Subresources {
-		if served.Definition.Subresources[n].Name == i.Subresource {
-			return true
-		}
-	}
-	return false
+	return served.Subresource(i.Subresource) != nil
 }
 
 // observers measure requests in flow control.
@@ -127,6 +104,9 @@ func newState(a *assembly) *state {
 		{"apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"group", "resource"}},
 		{"apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", []string{"group", "resource"}},
 		{"apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}},
+		{"aggregator_unavailable_apiservice", "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.", []string{"name"}},
+		{"kubernetes_build_info", "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+			[]string{"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform"}},
 		{"apiserver_audit_event_total", "[ALPHA] Counter of audit events generated and sent to the audit backend.", nil},
 		{"apiserver_audit_requests_rejected_total", "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.", nil},
 	} {
@@ -146,15 +126,15 @@ func (s *state) Describe(to chan<- *prometheus.Desc) {
 func (s *state) Collect(to chan<- prometheus.Metric) {
 	send := func(kind prometheus.ValueType) func(name string, value float64, labels ...string) {
 		return func(name string, value float64, labels ...string) {
-			to <- prometheus.MustNewConstMetric(s.descs["apiserver_"+name], kind, value, labels...)
+			to <- prometheus.MustNewConstMetric(s.descs[name], kind, value, labels...)
 		}
 	}
 	gauge, counter := send(prometheus.GaugeValue), send(prometheus.CounterValue)
 	if f := s.a.flow; f != nil {
-		gauge("current_inflight_requests", float64(f.Working.Reading.Peak()), "readOnly")
-		gauge("current_inflight_requests", float64(f.Working.Writing.Peak()), "mutating")
-		gauge("current_inqueue_requests", float64(f.Waiting.Reading.Peak()), "readOnly")
-		gauge("current_inqueue_requests", float64(f.Waiting.Writing.Peak()), "mutating")
+		gauge("apiserver_current_inflight_requests", float64(f.Working.Reading.Peak()), "readOnly")
+		gauge("apiserver_current_inflight_requests", float64(f.Working.Writing.Peak()), "mutating")
+		gauge("apiserver_current_inqueue_requests", float64(f.Waiting.Reading.Peak()), "readOnly")
+		gauge("apiserver_current_inqueue_requests", float64(f.Waiting.Writing.Peak()), "mutating")
 		collectLevels(f.Stats(), gauge, counter)
 	}
 	for _, group := range s.a.catalogs.get().Groups() {
@@ -167,20 +147,35 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 				}
 				seen[def.Resource] = true
 				if count, size := s.a.sizes(def.Group, def.Resource); count > 0 {
-					gauge("resource_objects", float64(count), def.Group, def.Resource)
-					gauge("resource_size_estimate_bytes", float64(count*size), def.Group, def.Resource)
+					gauge("apiserver_resource_objects", float64(count), def.Group, def.Resource)
+					gauge("apiserver_resource_size_estimate_bytes", float64(count*size), def.Group, def.Resource)
 				}
 			}
 		}
 	}
 	if status, err := s.a.backend.Status(context.Background()); err == nil {
-		gauge("storage_size_bytes", float64(status.SizeBytes), "etcd-0") // what there is first is called so
+		gauge("apiserver_storage_size_bytes", float64(status.SizeBytes), "etcd-0") // what there is first is called so
 	}
+	var written audit.Stats
 	if s.a.audit != nil {
-		stats := s.a.audit.Stats()
-		counter("audit_event_total", float64(stats.Events))
-		counter("audit_requests_rejected_total", float64(stats.Rejected))
+		written = s.a.audit.Stats()
 	}
+	counter("apiserver_audit_event_total", float64(written.Events))
+	counter("apiserver_audit_requests_rejected_total", float64(written.Rejected))
+	if s.a.aggregator != nil {
+		for name, available := range s.a.aggregator.Available() {
+			gauge("aggregator_unavailable_apiservice", number(!available), name)
+		}
+	}
+	v := kelson.Version()
+	gauge("kubernetes_build_info", 1, v.Major, v.Minor, v.GitVersion, v.GitCommit, v.GitTreeState, v.BuildDate, v.GoVersion, v.Compiler, v.Platform)
+}
+
+func number(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 func collectLevels(levels []flow.LevelStats, gauge, counter func(name string, value float64, labels ...string)) {
@@ -190,17 +185,17 @@ func collectLevels(levels []flow.LevelStats, gauge, counter func(name string, va
 			"demand_seats_high_watermark": float64(l.DemandHighest), "demand_seats_average": l.DemandAverage, "demand_seats_stdev": l.DemandDeviation,
 			"demand_seats_smoothed": l.DemandSmoothed, "current_r": l.Virtual,
 		} {
-			gauge("flowcontrol_"+name, value, l.Name)
+			gauge("apiserver_flowcontrol_"+name, value, l.Name)
 		}
 		for _, f := range l.Schemas {
-			counter("flowcontrol_dispatched_requests_total", float64(f.Dispatched), l.Name, f.Name)
+			counter("apiserver_flowcontrol_dispatched_requests_total", float64(f.Dispatched), l.Name, f.Name)
 			for why, n := range f.Refused {
-				counter("flowcontrol_rejected_requests_total", float64(n), l.Name, f.Name, why)
+				counter("apiserver_flowcontrol_rejected_requests_total", float64(n), l.Name, f.Name, why)
 			}
-			gauge("flowcontrol_current_inqueue_requests", float64(f.Waiting), l.Name, f.Name)
-			gauge("flowcontrol_current_inqueue_seats", float64(f.SeatsWaiting), l.Name, f.Name)
-			gauge("flowcontrol_current_executing_requests", float64(f.Working), l.Name, f.Name)
-			gauge("flowcontrol_current_executing_seats", float64(f.Seats), l.Name, f.Name)
+			gauge("apiserver_flowcontrol_current_inqueue_requests", float64(f.Waiting), l.Name, f.Name)
+			gauge("apiserver_flowcontrol_current_inqueue_seats", float64(f.SeatsWaiting), l.Name, f.Name)
+			gauge("apiserver_flowcontrol_current_executing_requests", float64(f.Working), l.Name, f.Name)
+			gauge("apiserver_flowcontrol_current_executing_seats", float64(f.Seats), l.Name, f.Name)
 		}
 	}
 }

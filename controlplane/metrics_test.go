@@ -1,14 +1,19 @@
 package controlplane
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 func TestMetrics(t *testing.T) {
 	dir := t.TempDir()
-	start(t, Config{DataDir: dir, Storage: StorageMemory, NoProfiling: true})
+	start(t, Config{DataDir: dir, Storage: StorageMemory, Debug: Debug{NoProfiling: true}})
 	c := newClient(t, KubeconfigFile(dir))
 	c.ready()
 	for _, path := range []string{"/api/v1/namespaces", "/api/v1/things", "/apis/none/v1/things", "/nowhere"} {
@@ -41,5 +46,139 @@ func TestMetrics(t *testing.T) {
 	}
 	if _, text := c.do(http.MethodDelete, "/metrics", ""); text == "metrics reset\n" {
 		t.Error("the metrics were reset")
+	}
+}
+
+// scrape reads the metrics as Prometheus does.
+func (c *client) scrape() map[string]*dto.MetricFamily {
+	c.t.Helper()
+	_, text := c.do(http.MethodGet, "/metrics", "")
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return families
+}
+
+// TestDashboards has what the dashboards and alerts for kube-apiserver ask for:
+// metrics, and labels that they select and group by.
+func TestDashboards(t *testing.T) {
+	dir := t.TempDir()
+	start(t, Config{DataDir: dir, Storage: StorageMemory})
+	c := newClient(t, KubeconfigFile(dir))
+	c.ready()
+	const maps = "/api/v1/namespaces/default/configmaps"
+	c.do(http.MethodPost, maps, `{"metadata":{"name":"a"}}`)
+	c.do(http.MethodGet, maps+"/a", "")
+	c.do(http.MethodGet, maps, "")
+	c.do(http.MethodGet, maps+"?watch=1&timeoutSeconds=1", "")
+	c.do(http.MethodGet, "/api/v1/componentstatuses", "")
+	c.do(http.MethodDelete, maps+"/a", "")
+
+	families := c.scrape()
+	for name, labels := range map[string]string{
+		"apiserver_request_total":                          "code component dry_run group resource scope subresource verb version",
+		"apiserver_request_duration_seconds":               "component dry_run group resource scope subresource verb version",
+		"apiserver_request_sli_duration_seconds":           "component group resource scope subresource verb version",
+		"apiserver_request_body_size_bytes":                "group resource verb",
+		"apiserver_response_sizes":                         "component group resource scope subresource verb version",
+		"apiserver_longrunning_requests":                   "component group resource scope subresource verb version",
+		"apiserver_current_inflight_requests":              "request_kind",
+		"apiserver_selfrequest_total":                      "group resource subresource verb",
+		"apiserver_requested_deprecated_apis":              "group removed_release resource subresource version",
+		"apiserver_client_certificate_expiration_seconds":  "",
+		"apiserver_tls_handshake_errors_total":             "",
+		"apiserver_watch_events_total":                     "group resource version",
+		"apiserver_watch_events_sizes":                     "group resource version",
+		"apiserver_storage_size_bytes":                     "storage_cluster_id",
+		"apiserver_storage_list_returned_objects_total":    "group resource storage",
+		"apiserver_resource_objects":                       "group resource",
+		"apiserver_audit_event_total":                      "",
+		"apiserver_flowcontrol_current_executing_requests": "flow_schema priority_level",
+		"aggregator_unavailable_apiservice":                "name",
+		"authenticated_user_requests":                      "username",
+		"authentication_attempts":                          "result",
+		"authentication_duration_seconds":                  "result",
+		"authorization_attempts_total":                     "result",
+		"etcd_request_duration_seconds":                    "group operation resource",
+		"etcd_requests_total":                              "group operation resource",
+		"workqueue_adds_total":                             "name",
+		"workqueue_depth":                                  "name",
+		"workqueue_queue_duration_seconds":                 "name",
+		"rest_client_requests_total":                       "code host method",
+		"kubernetes_build_info":                            "build_date compiler git_commit git_tree_state git_version go_version major minor platform",
+		"process_cpu_seconds_total":                        "",
+		"process_resident_memory_bytes":                    "",
+		"go_goroutines":                                    "",
+		"go_sched_latencies_seconds":                       "",
+	} {
+		family := families[name]
+		if family == nil || len(family.Metric) == 0 {
+			t.Errorf("there is no %s", name)
+			continue
+		}
+		var got []string
+		for _, l := range family.Metric[0].Label {
+			got = append(got, l.GetName())
+		}
+		if strings.Join(got, " ") != labels {
+			t.Errorf("%s has the labels %v, not %s", name, got, labels)
+		}
+	}
+}
+
+// TestFlood: whatever clients invent, they make no series.
+func TestFlood(t *testing.T) {
+	dir := t.TempDir()
+	start(t, Config{DataDir: dir, Storage: StorageMemory})
+	c := newClient(t, KubeconfigFile(dir))
+	c.ready()
+	flood := func(from, to int) {
+		for i := from; i < to; i++ {
+			word := fmt.Sprintf("invented%d", i)
+			for _, r := range [][2]string{
+				{http.MethodGet, "/apis/" + word + "/v1/" + word}, {http.MethodGet, "/api/v1/namespaces/" + word + "/pods/" + word},
+				{http.MethodGet, "/api/v1/namespaces/default/pods/x/" + word}, {"INVENTED" + fmt.Sprint(i), "/api/v1/pods"},
+				{http.MethodGet, "/" + word}, {http.MethodPatch, "/api/v1/namespaces/default/configmaps/x?dryRun=" + word},
+				{http.MethodGet, "/readyz/" + word}, {http.MethodGet, "/api/v1/configmaps?fieldManager=" + word + "&labelSelector=" + word},
+			} {
+				req, err := http.NewRequestWithContext(t.Context(), r[0], c.url+r[1], nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("User-Agent", word)
+				req.Header.Set("Content-Type", word)
+				req.Header.Set("Accept", "application/json, "+word+"/json")
+				if i%2 == 0 {
+					req.Header.Set("Impersonate-User", word)
+				}
+				resp, err := c.http.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+			}
+		}
+	}
+	series := func() (n int) {
+		for _, family := range c.scrape() {
+			n += len(family.Metric)
+			for _, m := range family.Metric {
+				for _, l := range m.Label {
+					if strings.Contains(strings.ToLower(l.GetValue()), "invented") {
+						t.Fatalf("%s has a series of %s", family.GetName(), l.GetValue())
+					}
+				}
+			}
+		}
+		return n
+	}
+	flood(0, 4) // makes those that there are for all that is not known
+	before := series()
+	flood(4, 200)
+	// The server itself does this and that meanwhile.
+	if after := series(); after > before+100 {
+		t.Errorf("%d series, before %d", after, before)
 	}
 }

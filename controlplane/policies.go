@@ -17,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/admission/webhooks"
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/webhook"
@@ -24,7 +25,7 @@ import (
 
 // policies are the plugins that apply what the API is told: policies and
 // webhooks.
-func (a *assembly) policies(objects admission.Objects) []admission.Plugin {
+func (a *assembly) policies(objects admission.Objects, measured admission.Metrics) ([]admission.Plugin, error) {
 	const group = "admissionregistration.k8s.io"
 	follow := func(names ...string) admission.Source {
 		var resources []schema.GroupResource
@@ -35,25 +36,53 @@ func (a *assembly) policies(objects admission.Objects) []admission.Plugin {
 	}
 	cfg := policy.Config{
 		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: a.types().of,
-		Expressions: new(policycel.Environment),
+		Expressions: new(policycel.Environment), Metrics: measured,
 	}
 	cfg.Source = follow("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
 	mutating := policy.NewMutating(cfg)
 	cfg.Source = follow("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 	hooks := webhooks.Config{
 		Objects: cfg.Objects, Authorizer: cfg.Authorizer, Logger: a.Logger, Expressions: cfg.Expressions,
-		Client: a.caller("kube-apiserver-admission"),
+		Metrics: measured,
 	}
 	plugins := []admission.Plugin{mutating, policy.NewValidating(cfg)}
+	var err error
+	if hooks.Client, err = a.admissionCaller("MutatingAdmissionWebhook"); err != nil {
+		return nil, err
+	}
 	hooks.Source = follow("mutatingwebhookconfigurations")
 	plugins = append(plugins, webhooks.NewMutating(hooks))
+	if hooks.Client, err = a.admissionCaller("ValidatingAdmissionWebhook"); err != nil {
+		return nil, err
+	}
 	hooks.Source = follow("validatingwebhookconfigurations")
-	return append(plugins, webhooks.NewValidating(hooks))
+	return append(plugins, webhooks.NewValidating(hooks)), nil
+}
+
+// admissionCaller makes the client of a plugin, with the credentials that its
+// configuration names.
+func (a *assembly) admissionCaller(plugin string) (*webhook.Client, error) {
+	c := a.caller("kube-apiserver-admission")
+	file, err := a.Admission.WebhookKubeconfig(plugin)
+	if err == nil && file != "" {
+		c.Credentials, err = webhook.LoadCredentials(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("couldn't init admission plugin %q: %w", plugin, err)
+	}
+	return c, nil
+}
+
+// checker looks for mistakes in the expressions of policies.
+func (a *assembly) checker() *policy.Checker {
+	return &policy.Checker{Catalog: a.catalogs.get, Schema: openapi.Schema, Expressions: new(policycel.Environment)}
 }
 
 // caller makes a client of webhooks, which is closed with the server.
 func (a *assembly) caller(agent string) *webhook.Client {
-	c := &webhook.Client{Resolve: stored{a.resources}.address, UserAgent: agent, TellTimeout: true}
+	c := &webhook.Client{
+		Resolve: stored{a.resources}.address, UserAgent: agent, TellTimeout: true, Self: a.outer.Loopback(loopbackUser()),
+	}
 	a.webhooks = append(a.webhooks, c)
 	return c
 }

@@ -15,7 +15,7 @@ import (
 // Resources of which a namespace has no objects are not loaded for that.
 func (a *assembly) measure(feed controller.Feed, objects admission.Objects) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	return func(ctx context.Context, q *corev1.ResourceQuota) (corev1.ResourceList, error) {
-		kinds, err := feed.Kinds()
+		kinds, err := feed.Kinds(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/authz/node"
 	"github.com/apikeel/kelson/authz/rbac"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
@@ -261,7 +262,9 @@ func (a *acks) acknowledge(key string, revision int64) {
 
 // Create implements storage.Backend.
 func (a *acks) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
+	began := time.Now()
 	kv, err := a.Backend.Create(ctx, key, value, ttl)
+	request.From(ctx).Spent(request.Storage, time.Since(began))
 	if err == nil {
 		a.acknowledge(key, kv.ModRevision)
 	}
@@ -270,7 +273,9 @@ func (a *acks) Create(ctx context.Context, key string, value []byte, ttl time.Du
 
 // Update implements storage.Backend.
 func (a *acks) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
+	began := time.Now()
 	kv, err := a.Backend.Update(ctx, key, value, guard, ttl)
+	request.From(ctx).Spent(request.Storage, time.Since(began))
 	if err == nil {
 		a.acknowledge(key, kv.ModRevision)
 	}
@@ -279,7 +284,9 @@ func (a *acks) Update(ctx context.Context, key string, value []byte, guard int64
 
 // Delete implements storage.Backend.
 func (a *acks) Delete(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error) {
+	began := time.Now()
 	kv, revision, err := a.Backend.Delete(ctx, key, guard)
+	request.From(ctx).Spent(request.Storage, time.Since(began))
 	if err == nil {
 		a.acknowledge(key, revision)
 	}

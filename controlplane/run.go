@@ -93,6 +93,9 @@ func tidy(ctx context.Context, signals *kelson.Signals, log *slog.Logger) {
 // writeKubeconfig writes the administrator's kubeconfig, and notes in the data
 // folder where it is.
 func (c *Config) writeKubeconfig(authority *pki.Authority, url string) error {
+	if c.Kubeconfig == "" {
+		return nil
+	}
 	var trusted [][]byte
 	for _, file := range c.shown() {
 		cert, err := os.ReadFile(file)
@@ -104,8 +107,8 @@ func (c *Config) writeKubeconfig(authority *pki.Authority, url string) error {
 	if err := authority.WriteKubeconfig(c.Kubeconfig, url, trusted...); err != nil {
 		return err
 	}
-	if c.Storage == StorageMemory {
-		return nil // there is no folder
+	if !c.keeps() {
+		return nil
 	}
 	note := kubeconfigNote(c.DataDir)
 	here, err := filepath.Abs(KubeconfigFile(c.DataDir))
@@ -143,7 +146,7 @@ func (c *Config) shown() (files []string) {
 // authority returns the certificates, those of the data folder unless nothing
 // is kept.
 func (c *Config) authority() (*pki.Authority, error) {
-	if c.Storage == StorageMemory {
+	if !c.keeps() {
 		return pki.New(c.hosts()...)
 	}
 	return pki.Open(filepath.Join(c.DataDir, "pki"), c.hosts()...)
@@ -174,6 +177,9 @@ func (c *Config) hosts() []string {
 
 // greet tells the person who started the server what to do next.
 func (c *Config) greet(url string) error {
+	if c.Kubeconfig == "" {
+		return nil // it is for programs
+	}
 	_, err := fmt.Fprintf(c.Out, `Kelson serves the Kubernetes API at %s
 It keeps its data %s. Press Ctrl-C to stop.
 

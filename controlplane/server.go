@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/aggregator"
@@ -34,6 +36,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/trace/otlp"
 	"github.com/apikeel/kelson/webhook"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -60,14 +63,18 @@ type assembly struct {
 
 	webhooks []*webhook.Client
 	registry *metrics.Registry
+	slis     *metrics.Registry // of health checks
+	traces   *otlp.Exporter    // nil if nothing is traced
 	// synced reports whether what the server decides by has been read; nil if
 	// there is nothing.
 	synced func() bool
 
-	outer   *kelson.Server
-	running sync.WaitGroup // what hooks have started
+	outer     *kelson.Server
+	running   sync.WaitGroup                   // what hooks have started
+	endpoints atomic.Pointer[serviceEndpoints] // nil before they are kept
 
 	aggregator *aggregator.Server
+	registered atomic.Bool                 // all that is served here has an APIService
 	settled    func(context.Context) error // returns when all custom resources are in the catalog
 	proxies    *pki.Authority              // of the certificate for servers behind this one; nil if that is in a file
 
@@ -82,7 +89,7 @@ type assembly struct {
 func (c Config) Server(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*kelson.Server, error) {
 	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &owners{}}
 	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
-	a.outer.Shutdown, a.outer.LivezGrace = c.Shutdown, c.LivezGrace
+	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now = c.Shutdown, c.LivezGrace, c.Now
 	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {
 		return nil, err
 	}
@@ -93,7 +100,8 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	if backend, err = a.encrypting(backend); err != nil {
 		return nil, err
 	}
-	a.backend = &acks{Backend: backend}
+	a.registry = metrics.New()
+	a.backend = &acks{Backend: measure(backend, a.registry, a.catalogs.get)}
 	if a.objects, err = store.Open(ctx, a.backend, store.Options{Logger: c.Logger}); err != nil {
 		a.release()
 		return nil, err
@@ -103,7 +111,10 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 		Catalog: a.catalogs.get, Store: a.objects, Connector: connector, Owners: a.owners,
 		MinWatch: c.MinRequestTimeout, Logger: c.Logger,
 	}
-	if err = a.stages(); err == nil {
+	if err = a.tracing(); err == nil {
+		err = a.stages()
+	}
+	if err == nil {
 		err = a.catalog()
 	}
 	if err == nil {
@@ -126,10 +137,13 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 func (a *assembly) stages() (err error) {
 	cfg := a.Authentication
 	cfg.Log, cfg.Objects = a.Logger, authn.Live(a.resources.Objects)
+	if a.Now != nil {
+		cfg.Now, cfg.X509.Now = a.Now, time.Now
+	}
 	if a.authority != nil {
 		cfg.X509.CAs = append(cfg.X509.CAs, a.authority.CertificatePEM()...)
 	}
-	if cfg.ServiceAccounts.SigningKey == nil && cfg.ServiceAccounts.SigningKeyFile == "" {
+	if sa := &cfg.ServiceAccounts; sa.SigningKey == nil && sa.SigningKeyFile == "" && sa.SigningEndpoint == "" {
 		if cfg.ServiceAccounts.SigningKey, err = a.signingKey(); err != nil {
 			return err
 		}
@@ -185,7 +199,7 @@ func (a *assembly) getOnly(next http.Handler) http.Handler {
 // signingKey is what tokens of service accounts are signed with: that of the
 // data folder, unless nothing is kept.
 func (a *assembly) signingKey() (crypto.Signer, error) {
-	if a.DataDir == "" || a.Storage == StorageMemory {
+	if !a.keeps() {
 		return serviceaccount.NewKey()
 	}
 	return serviceaccount.OpenKey(filepath.Join(a.DataDir, "pki", "sa.key"))
@@ -196,6 +210,7 @@ func (a *assembly) catalog() (err error) {
 	if a.allocator, err = allocator(a.resources, a.Config); err != nil {
 		return err
 	}
+	longest, extended := a.authn.TokenLifetime()
 	groups, err := builtin.Select(builtin.Groups(builtin.Config{
 		Authentication: authentication.Config{Reviewer: a.authn},
 		Authorization:  authorization.Config{Authorizer: a.authz},
@@ -208,7 +223,7 @@ func (a *assembly) catalog() (err error) {
 			Allocator: a.allocator,
 			Tokens: core.Tokens{
 				Issuer: a.authn, Audiences: a.authn.Audiences(),
-				MaxExpiration: a.Authentication.ServiceAccounts.MaxExpiration, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
+				MaxExpiration: longest, MaxExtended: extended, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
 			},
 		},
 	}), a.RuntimeConfig)
@@ -227,9 +242,10 @@ func (a *assembly) catalog() (err error) {
 func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
 	return &kelson.Server{
 		Name: "core", API: newAPI(a.catalogs.get, a.resources), Delegate: delegate,
-		PostStartHooks: a.hooks(),
-		HealthChecks:   a.checks(),
-		Close:          []func() error{a.close},
+		PostStartHooks:   a.hooks(),
+		PreShutdownHooks: a.endHooks(),
+		HealthChecks:     a.checks(),
+		Close:            []func() error{a.close},
 	}
 }
 
@@ -246,7 +262,7 @@ func (a *assembly) extensions() *kelson.Server {
 		PostStartHooks: []kelson.Hook{{Name: "priority-and-fairness-config-consumer", Run: a.followFlow}, {Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
 			a.running.Go(func() { custom.Run(ctx) })
 			return custom.Sync(ctx)
-		}}},
+		}}, {Name: "crd-informer-synced", Run: custom.Sync}},
 	}
 }
 
@@ -261,5 +277,6 @@ func (a *assembly) close() error {
 	}
 	a.objects.Close()
 	a.release()
+	a.closeTraces()
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/crd/rules"
@@ -64,7 +65,7 @@ func realistic(n int) *apiextensions.CustomResourceDefinition {
 }
 
 func quietServer() *Server {
-	return &Server{Logger: slog.New(slog.DiscardHandler), Publish: func([]resource.Group) error { return nil }}
+	return &Server{Logger: slog.New(slog.DiscardHandler), Publish: func([]resource.Definition, []schema.GroupResource) error { return nil }}
 }
 
 func BenchmarkValidate(b *testing.B) {

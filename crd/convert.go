@@ -4,7 +4,9 @@ import (
 	"maps"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/resource"
 )
@@ -42,20 +44,54 @@ func (renaming) convert(objs []resource.Object, apiVersion string) ([]resource.O
 
 func (renaming) dear() bool { return false }
 
-// conversions sets the functions of a version that convert.
-func conversions(v *resource.Version, c converter, group, hub string) {
-	to := func(apiVersion string) func(resource.Object) (resource.Object, error) {
+// conversions sets the functions of a version that convert. What is read in a
+// version has nothing that it does not know. What is written keeps what the hub
+// does not know until it is stored: it is judged as it was sent.
+func (c *custom) conversions(v *resource.Version) {
+	name := v.Name
+	to := func(objs []resource.Object, version string) ([]resource.Object, error) {
+		out, err := c.convert.convert(objs, c.group+"/"+version)
+		for i := 0; err == nil && version != c.hub && i < len(out); i++ {
+			out[i], err = c.fit(out[i], version)
+		}
+		return out, err
+	}
+	one := func(version string) func(resource.Object) (resource.Object, error) {
 		return func(obj resource.Object) (resource.Object, error) {
-			out, err := c.convert([]resource.Object{obj}, apiVersion)
+			out, err := to([]resource.Object{obj}, version)
 			if err != nil {
 				return nil, err
 			}
 			return out[0], nil
 		}
 	}
-	own := group + "/" + v.Name
-	v.ToHub, v.FromHub = to(group+"/"+hub), to(own)
-	if c.dear() {
-		v.FromHubAll = func(objs []resource.Object) ([]resource.Object, error) { return c.convert(objs, own) }
+	v.ToHub, v.FromHub = one(c.hub), one(name)
+	if c.convert.dear() {
+		toHub := v.ToHub
+		v.ToHub = func(obj resource.Object) (resource.Object, error) {
+			hub, err := toHub(obj)
+			if err != nil {
+				return nil, c.blame(obj, name, err)
+			}
+			return hub, nil
+		}
+		v.FromHubAll = func(objs []resource.Object) ([]resource.Object, error) { return to(objs, name) }
 	}
+}
+
+// blame returns why an object could not be converted: because it is wrong in its
+// own version, if it is, for then nobody could.
+func (c *custom) blame(obj resource.Object, version string, err error) error {
+	s, broken := c.schemas[version].get()
+	if broken != nil {
+		return err
+	}
+	own := maps.Clone(content(obj))
+	if c.status[version] {
+		delete(own, "status") // which is not taken over
+	}
+	if errs := s.Validate(own); len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: c.group, Kind: c.kind}, obj.GetName(), errs)
+	}
+	return err
 }

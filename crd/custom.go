@@ -49,16 +49,23 @@ func (c *custom) versionOf(ctx context.Context) string {
 	return c.hub
 }
 
-// inVersion returns objects of the hub as those of a version look; nil stays nil.
+// inVersion returns an object of a write, and what it was, as a version has them;
+// nil stays nil.
 func (c *custom) inVersion(version string, obj, old resource.Object) (resource.Object, resource.Object, error) {
-	if version == c.hub || !c.convert.dear() {
-		return obj, old, nil // they look the same
+	if !c.convert.dear() {
+		return obj, c.before(version, old), nil // the object looks the same
+	}
+	if version == c.hub {
+		return obj, old, nil
 	}
 	objs := []resource.Object{obj}
 	if old != nil {
 		objs = append(objs, old)
 	}
 	objs, err := c.convert.convert(objs, c.group+"/"+version)
+	for i := 0; err == nil && i < len(objs); i++ {
+		objs[i], err = c.fit(objs[i], version)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -68,9 +75,39 @@ func (c *custom) inVersion(version string, obj, old resource.Object) (resource.O
 	return objs[0], old, nil
 }
 
+// before returns what an object was, without what the version does not know in
+// which it is written: the object has lost that too, and nobody has changed it.
+// What a webhook converts has the form of the hub.
+func (c *custom) before(version string, old resource.Object) resource.Object {
+	if old == nil || version == c.hub || c.convert.dear() {
+		return old
+	}
+	if fit, err := c.fit(old, version); err == nil {
+		return fit
+	}
+	return old
+}
+
+// fit takes out of an object that has been converted what the version does not
+// know.
+func (c *custom) fit(obj resource.Object, version string) (resource.Object, error) {
+	own, err := c.schemas[version].get()
+	if err != nil {
+		return nil, err
+	}
+	if !c.convert.dear() {
+		if hub, err := c.schemas[c.hub].get(); err != nil || hub == own {
+			return obj, err
+		}
+		obj = obj.DeepCopyObject().(resource.Object) // it shares memory with what was converted
+	}
+	_, err = c.prune(obj, version, resource.PruneStored)
+	return obj, err
+}
+
 // define makes the definition of a custom resource. It keeps nothing of crd but
 // strings; stored is what it was decoded from.
-func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []byte) resource.Definition {
+func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *source) resource.Definition {
 	c := &custom{
 		server: s, name: crd.Name, group: crd.Spec.Group, kind: crd.Status.AcceptedNames.Kind,
 		schemas: map[string]*lazySchema{}, status: map[string]bool{}, scale: map[string]*apiextensions.CustomResourceSubresourceScale{},
@@ -100,14 +137,14 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []by
 			c.status[v.Name] = v.Subresources.Status != nil
 			c.scale[v.Name] = v.Subresources.Scale
 		}
-		def.Versions = append(def.Versions, c.version(v))
+		def.Versions = append(def.Versions, c.version(v, versions))
 	}
 	for i := range def.Versions {
-		conversions(&def.Versions[i], c.convert, c.group, c.hub)
+		c.conversions(&def.Versions[i])
 	}
 	c.selectable(&def, versions)
 	def.Strategy = c.strategy()
-	c.subresources(&def)
+	c.subresources(&def, versions)
 	c.table(&def, versions)
 	if !crd.DeletionTimestamp.IsZero() {
 		def.Strategy.Begin = refuseNew(def.Group, def.Resource)
@@ -115,7 +152,9 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored []by
 	return def
 }
 
-func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion) resource.Version {
+// version makes one of the versions of a definition, which are given the newest
+// first.
+func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion, all []apiextensions.CustomResourceDefinitionVersion) resource.Version {
 	// The functions must not keep v, and with it the schema.
 	name, apiVersion := v.Name, c.group+"/"+v.Name
 	out := resource.Version{
@@ -129,12 +168,27 @@ func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion) resou
 		Schema:  func() *spec.Schema { return c.openAPI(name) },
 	}
 	if v.Deprecated {
-		out.Deprecation = fmt.Sprintf("%s %s is deprecated", apiVersion, c.kind)
-		if v.DeprecationWarning != nil {
-			out.Deprecation = *v.DeprecationWarning
-		}
+		out.Deprecation = c.deprecation(v, all)
 	}
 	return out
+}
+
+// deprecation returns what clients of a deprecated version are told: to use a
+// newer one, if there is any.
+func (c *custom) deprecation(v *apiextensions.CustomResourceDefinitionVersion, all []apiextensions.CustomResourceDefinitionVersion) string {
+	if v.DeprecationWarning != nil {
+		return *v.DeprecationWarning
+	}
+	text := fmt.Sprintf("%s/%s %s is deprecated", c.group, v.Name, c.kind)
+	for i := range all {
+		if all[i].Name == v.Name {
+			break
+		}
+		if all[i].Served && !all[i].Deprecated {
+			return fmt.Sprintf("%s; use %s/%s %s", text, c.group, all[i].Name, c.kind)
+		}
+	}
+	return text
 }
 
 // content returns the map that an object is.
@@ -182,18 +236,19 @@ func (c *custom) strategy() resource.Strategy {
 			if !c.status[c.versionOf(ctx)] {
 				return
 			}
+			old = c.before(c.versionOf(ctx), old)
 			if was, ok := content(old)["status"]; ok {
 				content(obj)["status"] = was
 			} else {
 				delete(content(obj), "status")
 			}
 		},
-		Generation: func(obj, old resource.Object) bool {
-			leave := []string{"metadata", "apiVersion", "kind"}
-			if c.status[c.hub] {
-				leave = append(leave, "status")
-			}
-			return !equality.Semantic.DeepEqual(without(content(obj), leave), without(content(old), leave))
+		Generation: func(ctx context.Context, obj, old resource.Object) bool {
+			// The status too: where it has a path of its own, PrepareUpdate has put
+			// the old one back. What is applied may have what only the hub knows.
+			version := c.versionOf(ctx)
+			old = c.before(version, old)
+			return changed(obj, old) && (version == c.hub || changed(c.before(version, obj), old))
 		},
 		Validate: func(ctx context.Context, obj resource.Object) field.ErrorList {
 			return c.validate(ctx, obj, nil, false)
@@ -206,12 +261,16 @@ func (c *custom) strategy() resource.Strategy {
 	}
 }
 
-func without(obj map[string]any, names []string) map[string]any {
-	out := maps.Clone(obj)
-	for _, name := range names {
-		delete(out, name)
+// changed reports whether objects differ in more than their metadata.
+func changed(obj, old resource.Object) bool {
+	data := func(obj resource.Object) map[string]any {
+		out := maps.Clone(content(obj))
+		for _, name := range []string{"metadata", "apiVersion", "kind"} {
+			delete(out, name)
+		}
+		return out
 	}
-	return out
+	return !equality.Semantic.DeepEqual(data(obj), data(old))
 }
 
 // validate checks an object against the schema; old is nil on create. Of a
@@ -243,14 +302,20 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 	return append(errs, s.ValidateRules(ctx, content(obj), was, errs, warn)...)
 }
 
-// subresources adds status and scale.
-func (c *custom) subresources(def *resource.Definition) {
-	if c.status[c.hub] {
-		def.Subresources = append(def.Subresources, resource.Subresource{Name: "status", Part: &resource.Strategy{
-			PrepareUpdate: func(_ context.Context, obj, old resource.Object) {
+// subresources adds status and scale to the versions that have them.
+func (c *custom) subresources(def *resource.Definition, versions []apiextensions.CustomResourceDefinitionVersion) {
+	var status []string
+	for i := range versions {
+		if c.status[versions[i].Name] {
+			status = append(status, versions[i].Name)
+		}
+	}
+	if len(status) > 0 {
+		def.Subresources = append(def.Subresources, resource.Subresource{Name: "status", Versions: status, Part: &resource.Strategy{
+			PrepareUpdate: func(ctx context.Context, obj, old resource.Object) {
 				// Only the status may change, and what the server keeps.
 				now := content(obj)
-				next := maps.Clone(content(old))
+				next := maps.Clone(content(c.before(c.versionOf(ctx), old)))
 				if status, ok := now["status"]; ok {
 					next["status"] = status
 				} else {
@@ -269,8 +334,10 @@ func (c *custom) subresources(def *resource.Definition) {
 			RequireVersion: true,
 		}})
 	}
-	if scale := c.scale[c.hub]; scale != nil {
-		def.Subresources = append(def.Subresources, scaleSubresource(scale))
+	for i := range versions {
+		if scale := c.scale[versions[i].Name]; scale != nil {
+			def.Subresources = append(def.Subresources, c.scaleSubresource(versions[i].Name, scale))
+		}
 	}
 }
 

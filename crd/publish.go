@@ -16,6 +16,7 @@ const (
 	apiVersionDescription = "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources"
 	kindDescription       = "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds"
 	metadataDescription   = "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"
+	validations           = "x-kubernetes-validations"
 	objectMeta            = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 )
 
@@ -45,6 +46,9 @@ func unfold(s *spec.Schema) {
 	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
 		unfold(s.AdditionalProperties.Schema)
 	}
+	if rules, ok := s.Extensions[validations]; ok {
+		s.Extensions[validations] = inOrder(rules)
+	}
 	if both, _ := s.Extensions.GetBool("x-kubernetes-int-or-string"); both {
 		unfoldIntOrString(s)
 	}
@@ -58,6 +62,20 @@ func unfold(s *spec.Schema) {
 			}
 		}
 	}
+}
+
+// inOrder returns rules with their fields in the order in which they are
+// declared: so they are written, and documents are compared by their hashes.
+func inOrder(rules any) any {
+	var typed []apiextensions.ValidationRule
+	raw, err := json.Marshal(rules)
+	if err == nil {
+		err = json.Unmarshal(raw, &typed)
+	}
+	if err != nil {
+		return rules
+	}
+	return typed
 }
 
 // unfoldIntOrString says that values are one or the other, unless that is said.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -87,11 +88,18 @@ func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema) *schema.S
 	return compiled
 }
 
+// source is a definition as it is stored now. As long as nothing is changed that
+// schemas are made of, its bytes are replaced by newer ones, which the cache has
+// anyway: the older ones need not be kept.
+type source struct{ json atomic.Pointer[[]byte] }
+
+func (s *source) set(json []byte) { s.json.Store(&json) }
+
 // lazySchema is the schema of one version of a definition, made when it is
 // needed from the stored definition.
 type lazySchema struct {
 	server  *Server
-	stored  []byte // the definition
+	stored  *source
 	version string
 
 	mu     sync.Mutex
@@ -126,7 +134,7 @@ func (l *lazySchema) get() (*schema.Schema, error) {
 // props decodes the schema.
 func (l *lazySchema) props() (*apiextensions.JSONSchemaProps, error) {
 	var crd apiextensions.CustomResourceDefinition
-	if err := json.Unmarshal(l.stored, &crd); err != nil {
+	if err := json.Unmarshal(*l.stored.json.Load(), &crd); err != nil {
 		return nil, err
 	}
 	for i := range crd.Spec.Versions {

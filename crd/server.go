@@ -13,6 +13,7 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/resource"
@@ -53,9 +54,9 @@ type Stored struct {
 // current.
 type Server struct {
 	Store Store
-	// Publish makes groups take the place of those with the same names in the
-	// catalog, and forgets the resources that are served no more.
-	Publish func(groups []resource.Group) error
+	// Publish makes definitions take the place of those with the same names in
+	// the catalog, and forgets those that are gone.
+	Publish func(put []resource.Definition, gone []schema.GroupResource) error
 	// Webhooks calls the webhooks that convert.
 	Webhooks *webhook.Client
 	Logger   *slog.Logger
@@ -66,6 +67,8 @@ type Server struct {
 	mu       sync.Mutex
 	revision int64 // of the state in the catalog
 	entries  map[string]*entry
+	// published are the definitions in the catalog, by the names of theirs.
+	published map[string]*resource.Definition
 }
 
 // entry is a definition that was seen.
@@ -76,8 +79,9 @@ type entry struct {
 	names apiextensions.CustomResourceDefinitionNames
 	// of says what the definition below was made of.
 	of made
-	// definition is what is served, nil if it is not.
+	// definition is what is served, nil if it is not, and source what it reads.
 	definition *resource.Definition
+	source     *source
 	// refused tells that others have names which it wants.
 	refused bool
 	// unsettled tells that the status has to be written.
@@ -164,7 +168,7 @@ func (s *Server) Sync(ctx context.Context) error {
 		s.revision = max(s.revision, revision)
 		return nil
 	}
-	touched := s.enter(stored)
+	s.enter(stored)
 	// Who can use a resource finds that its definition says so: the status comes
 	// first. Requests wait for what is being done here.
 	for name, e := range s.entries {
@@ -181,28 +185,26 @@ func (s *Server) Sync(ctx context.Context) error {
 		}
 		e.unsettled = false
 	}
-	if len(touched) > 0 {
-		if err := s.publish(touched); err != nil {
-			return err
-		}
+	if err := s.publish(); err != nil {
+		return err
 	}
 	s.revision = revision
 	return nil
 }
 
-// enter takes over a state and returns the groups that it changes.
-func (s *Server) enter(stored []Stored) map[string]bool {
+// enter takes over a state.
+func (s *Server) enter(stored []Stored) {
 	if s.entries == nil {
 		s.entries = map[string]*entry{}
 	}
-	c := changes{touched: map[string]bool{}, freed: map[string]bool{}}
+	freed := map[string]bool{} // groups in which names have become free
 	there := make(map[string]bool, len(stored))
 	for i := range stored {
 		there[stored[i].Name] = true
 	}
 	for name, e := range s.entries {
 		if !there[name] {
-			c.touched[e.group], c.freed[e.group] = true, true
+			freed[e.group] = true
 			delete(s.entries, name)
 		}
 	}
@@ -226,24 +228,19 @@ func (s *Server) enter(stored []Stored) map[string]bool {
 		}
 	}
 	for _, d := range decide {
-		s.decide(d, &c)
+		s.decide(d, freed)
 	}
 	// Names that have become free are for those who could not have them.
-	for i := 0; len(c.freed) > 0 && i < len(stored); i++ {
+	for i := 0; len(freed) > 0 && i < len(stored); i++ {
 		e := s.entries[stored[i].Name]
-		if e == nil || !e.refused || !c.freed[e.group] {
+		if e == nil || !e.refused || !freed[e.group] {
 			continue
 		}
 		if crd, err := outline(stored[i].JSON); err == nil {
-			s.decide(decision{crd, &stored[i], e}, &c)
+			s.decide(decision{crd, &stored[i], e}, freed)
 		}
 	}
-	return c.touched
 }
-
-// changes are what a state changes: the groups that are to be published, and
-// those in which names have become free.
-type changes struct{ touched, freed map[string]bool }
 
 // decision is a definition that is to be decided on, and what it was before.
 type decision struct {
@@ -252,13 +249,10 @@ type decision struct {
 	old *entry // nil if it is new
 }
 
-func (s *Server) decide(d decision, c *changes) {
+func (s *Server) decide(d decision, freed map[string]bool) {
 	e := s.entry(d.crd, d.rec, d.old)
-	if d.old == nil || d.old.definition != e.definition {
-		c.touched[e.group] = true
-	}
 	if d.old != nil && !reflect.DeepEqual(d.old.names, e.names) {
-		c.freed[e.group] = true
+		freed[e.group] = true
 	}
 	s.entries[d.rec.Name] = e
 }
@@ -278,34 +272,45 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	}
 	e.of = made{crd.UID, crd.Generation, e.going, fmt.Sprint(e.names)}
 	if old != nil && old.definition != nil && old.of == e.of {
-		e.definition = old.definition
+		e.definition, e.source = old.definition, old.source
+		e.source.set(rec.JSON)
 		return e
 	}
-	def := s.define(&settled, rec.JSON)
+	e.source = new(source)
+	e.source.set(rec.JSON)
+	def := s.define(&settled, e.source)
 	def.Epoch = rec.Revision
 	e.definition = &def
 	return e
 }
 
-// publish puts groups into the catalog as they are now.
-func (s *Server) publish(touched map[string]bool) error {
-	var groups []resource.Group
-	for name := range touched {
-		g := resource.Group{Name: name}
-		for _, e := range s.entries {
-			if e.group == name && e.definition != nil {
-				g.Resources = append(g.Resources, *e.definition)
-			}
+// publish brings the catalog up to date.
+func (s *Server) publish() error {
+	var put []resource.Definition
+	var gone []schema.GroupResource
+	next := make(map[string]*resource.Definition, len(s.entries))
+	for name, e := range s.entries {
+		if e.definition == nil {
+			continue
 		}
-		slices.SortFunc(g.Resources, func(a, b resource.Definition) int {
-			if a.Resource < b.Resource {
-				return -1
-			}
-			return 1
-		})
-		groups = append(groups, g)
+		next[name] = e.definition
+		if s.published[name] != e.definition {
+			put = append(put, *e.definition)
+		}
 	}
-	return s.Publish(groups)
+	for name, was := range s.published {
+		if is := next[name]; is == nil || is.Resource != was.Resource {
+			gone = append(gone, schema.GroupResource{Group: was.Group, Resource: was.Resource})
+		}
+	}
+	if len(put) == 0 && len(gone) == 0 {
+		return nil
+	}
+	if err := s.Publish(put, gone); err != nil {
+		return err
+	}
+	s.published = next
+	return nil
 }
 
 // statusWithin is how long a status may take to be written while others wait.

@@ -71,8 +71,7 @@ func (h *hook) convert(objs []resource.Object, apiVersion string) ([]resource.Ob
 		if content(obj)["apiVersion"] == apiVersion {
 			continue
 		}
-		if len(content(obj)) <= 2 {
-			// Nothing but its kind: that needs nobody else.
+		if isBare(obj) {
 			renamed, _ := renaming{}.convert(objs[i:i+1], apiVersion)
 			out[i] = renamed[0]
 			continue
@@ -103,6 +102,17 @@ func (h *hook) convert(objs []resource.Object, apiVersion string) ([]resource.Ob
 		out[i] = u
 	}
 	return out, nil
+}
+
+// isBare reports that an object has nothing but its kind, or is a bookmark, which
+// says how far a watch is: neither is an object that a webhook could make sense
+// of.
+func isBare(obj resource.Object) bool {
+	members := len(content(obj))
+	if _, ok := content(obj)["metadata"]; ok && obj.GetName() == "" && obj.GetGenerateName() == "" {
+		members--
+	}
+	return members <= 2
 }
 
 // at says which object an error is about, if there are several.

@@ -269,8 +269,8 @@ func resources(v *resource.ServedVersion) []metav1.APIResource {
 			r.StorageVersionHash = storageVersionHash(d)
 		}
 		list = append(list, r)
-		for i := range d.Subresources {
-			list = append(list, subresource(s, &d.Subresources[i]))
+		for sub := range s.Subresources() {
+			list = append(list, subresource(s, sub))
 		}
 	}
 	custom := len(v.Resources) > 0 && v.Resources[0].Unstructured

@@ -184,9 +184,9 @@ func (c *Control) wait(ctx context.Context, e *Entry) state {
 	defer waiting.Add(-1)
 	limit := c.cfg.RequestTimeout / 4
 	if deadline, ok := ctx.Deadline(); ok {
-		limit = deadline.Sub(e.request.Received) / 4
+		limit = deadline.Sub(e.request.Arrived()) / 4
 	}
-	timer := time.NewTimer(time.Until(e.request.Received.Add(min(limit, maxWait))))
+	timer := time.NewTimer(time.Until(e.request.Arrived().Add(min(limit, maxWait))))
 	defer timer.Stop()
 	select {
 	case <-e.dispatched:
@@ -228,7 +228,9 @@ func (e *Entry) Leave() {
 	}
 }
 
-// Sync takes over what there is in the source.
+// Sync takes over what there is in the source. It is for whoever wants to know
+// before Run that it is done: while Run runs nobody else may take changes out of
+// the source, or Run would wait for them and report nothing of them.
 func (c *Control) Sync(ctx context.Context) error {
 	if c.cfg.Source == nil {
 		return nil

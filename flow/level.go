@@ -15,6 +15,10 @@ import (
 // queue is charged for the time that it really took.
 const serviceTime = 3 * time.Millisecond
 
+// newcomersPart is which part of the seats of a level is kept for flows that have
+// none: one of so many.
+const newcomersPart = 10
+
 // work is seats multiplied by time, in units of a hundred-millionth of a
 // seat-second. It also measures virtual time: how much work each busy queue of a
 // level could have got done since the level was last idle. An int64 holds
@@ -127,9 +131,27 @@ type queue struct {
 	most     int // and in all
 	sum      work
 	dispatch work // the virtual time at which the next one is dispatched
+	running  owed // by those who are worked on
 }
 
 func (q *queue) busy() bool { return q.waiting > 0 || q.working > 0 }
+
+// owed is what requests that are worked on will be charged with, beyond what
+// they were charged with in advance. It tells a queue whose requests take long
+// from others before the first of them ends.
+type owed struct {
+	seats int64
+	since int64 // the sum of when each seat was taken, in microseconds
+}
+
+func (o *owed) add(seats int, at time.Duration) {
+	o.seats += int64(seats)
+	o.since += int64(seats) * at.Microseconds()
+}
+
+func (o *owed) at(now time.Duration) work {
+	return max(0, seatTime(1, time.Duration(o.seats*(now-serviceTime).Microseconds()-o.since)*time.Microsecond))
+}
 
 // bound keeps a queue that could not use its share from saving it up: in virtual
 // time too nobody is dispatched before having arrived.
@@ -158,6 +180,7 @@ type level struct {
 	name   string
 	exempt bool
 	retry  retry
+	born   time.Time
 
 	mu        sync.Mutex
 	queuing   queuing
@@ -197,7 +220,7 @@ type schemaStats struct {
 }
 
 func newLevel(name string, exempt bool, now time.Time) *level {
-	return &level{name: name, exempt: exempt, at: now, demand: demand{at: now}, flows: map[string]*schemaStats{}}
+	return &level{name: name, exempt: exempt, born: now, at: now, demand: demand{at: now}, flows: map[string]*schemaStats{}}
 }
 
 // configure changes how requests wait.
@@ -261,7 +284,7 @@ func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 	l.advance(now)
 	e.level, e.arrived, e.arrivedAt = l, now, l.virtual
 	if l.queuing.queues == 0 {
-		if !l.room(e.estimate.seats()) {
+		if !l.room(e.estimate.seats(), l.limits.now) {
 			l.refuse(e, noSeat)
 			return outside
 		}
@@ -269,7 +292,7 @@ func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 		return working
 	}
 	q := l.choose(flow)
-	if l.seats >= l.limits.now && q.waiting >= l.queuing.length {
+	if q.waiting > 0 && q.waiting >= l.queuing.length {
 		l.refuse(e, queueFull)
 		return outside
 	}
@@ -309,6 +332,7 @@ func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 		q.working--
 		// What was charged in advance was a guess.
 		q.dispatch -= seatTime(float64(e.estimate.initial), serviceTime-now.Sub(e.started))
+		q.running.add(-e.estimate.initial, e.started.Sub(l.born))
 		q.bound()
 		l.rest(q)
 	}
@@ -431,12 +455,19 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 	for l.waiting > 0 && l.seats < l.limits.now {
 		q := newest
 		if q == nil || q.waiting < l.waiting {
-			q = l.next()
+			q = l.next(now, false)
+		}
+		if !l.fits(q) {
+			// A queue that waits for more seats is not passed over, but for the
+			// seats that it cannot have anyway.
+			if q.working == 0 {
+				return
+			}
+			if q = l.next(now, true); q == nil || !l.fits(q) {
+				return
+			}
 		}
 		e := q.entries.first
-		if !l.room(e.estimate.seats()) {
-			return
-		}
 		l.robin = q.index
 		// Before the queue has nothing to wait for it has something to work on:
 		// it stays busy.
@@ -457,30 +488,43 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 
 // next returns the queue whose first entry would be finished first in virtual
 // time. If there are several it is the turn of the one after that which was last.
-func (l *level) next() (best *queue) {
+// Only newcomers can be wanted: queues of which nothing is worked on.
+func (l *level) next(now time.Time, newcomers bool) (best *queue) {
 	var earliest work
+	age := now.Sub(l.born)
 	for i := range l.queues {
 		q := l.queues[(l.robin+1+i)%len(l.queues)]
-		if q.entries.first == nil {
+		if q.entries.first == nil || newcomers && q.working > 0 {
 			continue
 		}
-		if finish := q.dispatch + q.entries.first.total(); best == nil || finish < earliest {
+		if finish := q.dispatch + q.running.at(age) + q.entries.first.total(); best == nil || finish < earliest {
 			best, earliest = q, finish
 		}
 	}
 	return best
 }
 
+// fits reports whether there are seats for the first entry of a queue. Some are
+// kept for newcomers, who would otherwise wait until somebody has finished, which
+// with requests that take long is not soon.
+func (l *level) fits(q *queue) bool {
+	limit := l.limits.now
+	if q.working > 0 {
+		limit -= limit / newcomersPart
+	}
+	return l.room(q.entries.first.estimate.seats(), limit)
+}
+
 // room reports whether there are seats. One who wants more than there are gets
 // all.
-func (l *level) room(seats int) bool {
+func (l *level) room(seats, limit int) bool {
 	switch {
 	case l.exempt:
 		return true
-	case seats > l.limits.now:
+	case seats > limit:
 		return l.working == 0
 	}
-	return l.seats+seats <= l.limits.now
+	return l.seats+seats <= limit
 }
 
 // begin lets an entry in.
@@ -496,6 +540,7 @@ func (l *level) begin(e *Entry, now time.Time) {
 	stats.seats += seats
 	if q := e.queue; q != nil {
 		q.working++
+		q.running.add(e.estimate.initial, now.Sub(l.born))
 		q.seats += seats
 		l.queueSeats += seats
 	}

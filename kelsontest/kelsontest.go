@@ -1,17 +1,27 @@
 // Package kelsontest runs a whole API server inside a test: no binary to
 // install, no port to reserve, nothing left behind.
 //
-//	server := kelsontest.Start(t)                    // data in memory
-//	server := kelsontest.Start(t, kelsontest.Disk()) // on disk, as in production
+//	server := kelsontest.Start(t, kelsontest.CRDs("config/crd/bases"))
 //	client := kubernetes.NewForConfigOrDie(server.Config())
 //
 // Start returns when the server is ready; it stops when the test ends. Servers
-// share nothing, so tests with t.Parallel can each have their own.
+// share nothing, so tests with t.Parallel can each have their own. New is for
+// where there is no test yet, such as TestMain.
 //
 // Namespaces that are deleted end, dependents follow their owners, and every
 // namespace has its service account. There is no scheduler and no kubelet,
 // though, and nobody makes the replica sets of a deployment: a test plays these
 // parts itself.
+//
+// # Beyond a server
+//
+//   - User and Token are clients with other identities (users.go).
+//   - CRDs, Manifests and Webhooks install what is in folders (install.go).
+//   - On makes requests slow, fail or get lost; EndWatches ends watches; Record
+//     tells what was asked (faults.go).
+//   - Clock stops the time that is stamped on objects (clock.go).
+//   - Snapshot and Restore bring a state back; CompactHistory makes clients list
+//     anew (state.go).
 package kelsontest
 
 import (
@@ -22,18 +32,15 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/apikeel/kelson"
-	"github.com/apikeel/kelson/admission"
-	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/encrypt"
-	"github.com/apikeel/kelson/storage/engine"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -49,166 +56,171 @@ const (
 	pollEvery   = time.Millisecond
 )
 
-// Option changes what Start sets up.
-type Option func(*settings)
-
-type settings struct {
-	controllers []string
-	admission   plugin.Config
-	plugins     []admission.Plugin
-
-	disk    bool
-	folder  string
-	backend storage.Backend
-	logger  *slog.Logger
-
-	encryption encrypt.Options
-}
-
-// Disk keeps the data in a temporary folder, synced as in production, instead
-// of in memory.
-func Disk() Option { return func(s *settings) { s.disk = true } }
-
-// Folder keeps the data in a folder of the caller: a server that is started
-// there after another one has stopped serves the same objects.
-func Folder(dir string) Option { return func(s *settings) { s.disk, s.folder = true, dir } }
-
-// Backend keeps the data in a store that is open already, such as one on etcd.
-// It stays the caller's to close, after the server has stopped: a Cleanup from
-// before Start does that in time.
-func Backend(b storage.Backend) Option { return func(s *settings) { s.backend = b } }
-
-// Controllers chooses the controllers that run, as the flag --controllers does:
-// "*" for all, which is the default, "-garbagecollector" for one that does not.
-func Controllers(words ...string) Option {
-	return func(s *settings) { s.controllers = append([]string{}, words...) }
-}
-
-// NoControllers leaves nothing but the API: namespaces never end, owners leave
-// their dependents behind, and there are no service accounts.
-func NoControllers() Option { return Controllers("-*") }
-
-// Admission chooses the plugins that look at writes, and adds others. The
-// default has those of a server, and makes the service account that pods need.
-func Admission(cfg plugin.Config, plugins ...admission.Plugin) Option {
-	return func(s *settings) { s.admission, s.plugins = cfg, plugins }
-}
-
-// Logger gets the server's log. The default puts warnings and errors into the
-// output of the test.
-func Logger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
-
-// Encryption keeps values encrypted as an EncryptionConfiguration in a file says.
-func Encryption(file string) Option {
-	return func(s *settings) { s.encryption = encrypt.Options{File: file, Reload: true} }
-}
-
 // Server is a running API server.
 type Server struct {
-	tb         testing.TB
 	server     *kelson.Server
+	authority  *pki.Authority
 	kubeconfig []byte
 	config     *rest.Config
 
+	clock  Clock
+	faults faults
+	tokens tokens
+	state  tap // the data
+
+	mu       sync.Mutex
+	configs  []*rest.Config // that were handed out, and may hold connections
+	folder   string         // for files of the server's own, "" if there are none
+	webhooks *Webhooks
+
 	cancel  context.CancelFunc
-	ended   chan error      // gets what Run has returned
-	backend storage.Backend // if it is ours to close
-	stop    sync.Once
+	ended   chan error   // gets what Run has returned
+	release func() error // closes the data, if it is ours to close
+	stopped sync.Once
+	stopErr error
 }
 
 // Start starts a server on a free port of 127.0.0.1 and waits until it is
-// ready. It is stopped, and its data removed, when the test ends.
+// ready. It is stopped, and its data removed, when the test ends; the test fails
+// if something goes wrong at that.
 func Start(tb testing.TB, opts ...Option) *Server {
 	tb.Helper()
-	set := settings{admission: plugin.Config{MakeAccounts: true}}
-	for _, o := range opts {
-		o(&set)
-	}
-	if set.logger == nil {
-		set.logger = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	}
-	// The folder is asked for before the Cleanup is, so that it goes away after
-	// what writes to it.
-	if set.disk && set.folder == "" {
-		set.folder = tb.TempDir()
-	}
-	s := &Server{tb: tb, ended: make(chan error, 1)}
-	tb.Cleanup(s.Stop)
-	if err := s.start(set); err != nil {
+	// What the server says belongs to the test. It has ended before the test has.
+	log := slog.New(slog.NewTextHandler(testLog{tb}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	s, err := New(append([]Option{Logger(log)}, opts...)...)
+	if err != nil {
 		tb.Fatalf("kelsontest: %v", err)
 	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Errorf("kelsontest: stop: %v", err)
+		}
+	})
 	return s
 }
 
-func (s *Server) start(set settings) error {
+// testLog writes lines to the log of a test.
+type testLog struct{ tb testing.TB }
+
+func (l testLog) Write(line []byte) (int, error) {
+	l.tb.Logf("%s", line[:max(0, len(line)-1)])
+	return len(line), nil
+}
+
+// New starts a server as Start does, for a TestMain or whoever else has no test
+// at hand. Close stops it.
+func New(opts ...Option) (*Server, error) {
+	set := defaults()
+	for _, o := range opts {
+		o(&set)
+	}
+	s := &Server{ended: make(chan error, 1)}
+	err := s.start(&set)
+	if err == nil {
+		err = s.install(&set.install)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) start(set *settings) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	backend := set.backend
-	if backend == nil {
-		var err error
-		if backend, err = engine.Open(engine.Options{Dir: set.folder, Logger: set.logger}); err != nil {
-			return err
-		}
-		s.backend = backend
-	}
-	authority, err := pki.New("127.0.0.1")
-	if err != nil {
+	if err := s.open(ctx, set); err != nil {
 		return err
 	}
-	if s.server, err = (controlplane.Config{
+	if s.authority, err = pki.New("127.0.0.1"); err != nil {
+		return err
+	}
+	config := controlplane.Config{
 		Logger: set.logger, Controllers: set.controllers, Admission: set.admission, Plugins: set.plugins,
-		Encryption: set.encryption,
-	}).Server(ctx, backend, authority); err != nil {
-		return err
+		Encryption: set.encryption, Now: s.clock.Now,
 	}
-	s.server.Addr, s.server.Shutdown.Timeout = "127.0.0.1:0", stopTimeout
-	err = s.server.Listen()
-	// Run closes what the server has opened, also if it cannot listen.
-	go func() { s.ended <- s.server.Run(ctx) }()
+	config.Authentication.Tokens = &s.tokens
+	config.Authentication.TokenSuccessTTL = -1 // a token that has ended is refused at once
+	for _, change := range set.configure {
+		change(&config)
+	}
+	server, err := config.Server(ctx, &s.state, s.authority)
 	if err != nil {
 		return err
 	}
-	if s.kubeconfig, err = authority.Kubeconfig(s.URL()); err != nil {
+	server.Addr, server.Shutdown.Timeout = "127.0.0.1:0", stopTimeout
+	server.Middleware, server.Authenticate = s.faults.around, s.tokens.unexpired(server.Authenticate)
+	s.server = server
+	err = server.Listen()
+	// Run closes what the server has opened, also if it cannot listen.
+	go func() { s.ended <- server.Run(ctx) }()
+	if err != nil {
+		return err
+	}
+	if s.kubeconfig, err = s.authority.Kubeconfig(s.URL()); err != nil {
 		return err
 	}
 	if s.config, err = clientcmd.RESTConfigFromKubeConfig(s.kubeconfig); err != nil {
 		return err
 	}
 	s.config.QPS = -1 // no waiting: the server is the test's alone
-	return s.waitReady(ctx, authority)
+	s.configs = append(s.configs, s.config)
+	return s.waitReady(ctx)
 }
 
 // waitReady waits until the server says that it is ready.
-func (s *Server) waitReady(ctx context.Context, authority *pki.Authority) error {
+func (s *Server) waitReady(ctx context.Context) error {
+	// It is seldom ready before that, and asking costs more than waiting.
+	select {
+	case <-s.server.Signals().MuxAndDiscoveryComplete.Happened():
+	case <-s.server.Signals().ShutdownInitiated.Happened():
+	case <-time.After(startTimeout):
+	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: authority.Pool(), Certificates: []tls.Certificate{*authority.AdminCertificate()},
+		RootCAs: s.authority.Pool(), Certificates: []tls.Certificate{*s.authority.AdminCertificate()},
 	}}
 	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for last := errors.New("no answer"); ; {
+	return poll(ctx, func(ctx context.Context) error {
+		select {
+		case err := <-s.ended:
+			s.ended <- nil
+			return fatal{fmt.Errorf("the server has ended: %w", err)}
+		default:
+		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL()+"/readyz", nil)
 		if err != nil {
 			return err
 		}
 		resp, err := transport.RoundTrip(req)
-		if err == nil {
-			text, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = fmt.Errorf("%s: %s", resp.Status, text)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", resp.Status, text)
+		}
+		return nil
+	})
+}
+
+// fatal is an error that waiting does not help.
+type fatal struct{ error }
+
+// poll tries something until it works.
+func poll(ctx context.Context, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for last := errors.New("no answer"); ; {
+		err := try(ctx)
+		if err == nil || errors.As(err, new(fatal)) {
+			return err
 		}
 		if ctx.Err() == nil {
 			last = err
 		}
 		select {
-		case err := <-s.ended:
-			s.ended <- nil
-			return fmt.Errorf("the server has ended: %w", err)
 		case <-ctx.Done():
 			return fmt.Errorf("not ready within %v: %w", startTimeout, last)
 		case <-tick.C:
@@ -223,36 +235,62 @@ func (s *Server) URL() string { return s.server.URL() }
 // limit on the rate of requests. It is a copy that may be changed.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
 
-// Kubeconfig returns the same as a file for kubectl and other programs.
+// Kubeconfig returns the same as the content of a file for kubectl and other
+// programs.
 func (s *Server) Kubeconfig() []byte { return append([]byte(nil), s.kubeconfig...) }
 
+// Clock is the one by which the server stamps objects.
+func (s *Server) Clock() *Clock { return &s.clock }
+
 // Stop ends the server: watches end, other requests finish, and then the data is
-// closed. The test fails if something goes wrong at that. Calls after the first
-// do nothing.
-func (s *Server) Stop() {
-	s.tb.Helper()
-	s.stop.Do(func() {
-		if err := s.close(); err != nil {
-			s.tb.Errorf("kelsontest: stop: %v", err)
-		}
-	})
+// closed. What goes wrong at that fails the test when it ends. Calls after the
+// first do nothing.
+func (s *Server) Stop() { _ = s.Close() }
+
+// Close is Stop for who wants to know what went wrong. Every call returns the
+// same.
+func (s *Server) Close() error {
+	s.stopped.Do(func() { s.stopErr = s.close() })
+	return s.stopErr
 }
 
 func (s *Server) close() (err error) {
 	if s.cancel != nil {
 		s.cancel()
 	}
+	s.mu.Lock()
+	folder, webhooks, configs := s.folder, s.webhooks, s.configs
+	s.mu.Unlock()
+	if webhooks != nil {
+		err = webhooks.close()
+	}
 	if s.server != nil {
 		// The server would wait for clients that hold on to their connection.
-		if s.config != nil {
-			if transport, err := rest.TransportFor(s.config); err == nil {
+		for _, config := range configs {
+			if transport, err := rest.TransportFor(config); err == nil {
 				utilnet.CloseIdleConnectionsFor(transport)
 			}
 		}
-		err = <-s.ended
+		err = errors.Join(err, <-s.ended)
 	}
-	if s.backend != nil {
-		err = errors.Join(err, s.backend.Close())
+	if s.release != nil {
+		err = errors.Join(err, s.release())
+	}
+	if folder != "" {
+		err = errors.Join(err, os.RemoveAll(folder))
 	}
 	return err
 }
+
+// temp returns a folder for files of the server's own. It goes with the server.
+func (s *Server) temp() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	if s.folder == "" {
+		s.folder, err = os.MkdirTemp("", "kelsontest-")
+	}
+	return s.folder, err
+}
+
+var _ storage.Backend = (*tap)(nil)

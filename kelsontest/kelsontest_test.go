@@ -2,7 +2,10 @@ package kelsontest_test
 
 import (
 	"fmt"
+	"net/http"
+	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -138,6 +141,58 @@ func TestNoLeak(t *testing.T) {
 		w.Stop()
 	})
 	goleak.VerifyNone(t, before)
+}
+
+// Many servers at once in one process, each with its own data and its own
+// webhooks. With KELSON_LONG=1 they are a hundred.
+func TestMany(t *testing.T) {
+	many := 20
+	if os.Getenv("KELSON_LONG") != "" {
+		many = 100
+	}
+	servers := make([]*kelsontest.Server, many)
+	var starting sync.WaitGroup
+	for i := range servers {
+		starting.Go(func() {
+			s, err := kelsontest.New()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			servers[i] = s
+			hooks, err := s.Webhooks()
+			if err == nil {
+				err = hooks.Serve(http.NotFoundHandler())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	starting.Wait()
+	for i, s := range servers {
+		if s != nil {
+			create(t, client(t, s.Config()), fmt.Sprintf("of-%d", i))
+		}
+	}
+	for i, s := range servers {
+		if s == nil {
+			continue
+		}
+		if got, own := names(t, client(t, s.User("jane", "system:masters"))), fmt.Sprintf("of-%d", i); got != own {
+			t.Errorf("config maps are %q, and not %q alone", got, own)
+		}
+	}
+	for _, s := range servers {
+		if s != nil {
+			starting.Go(func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	starting.Wait()
 }
 
 func BenchmarkStart(b *testing.B) {

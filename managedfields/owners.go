@@ -152,39 +152,34 @@ func (o *Owners) typesOf(s *resource.Served) Types {
 func (o *Owners) options(s *resource.Served, subresource string) Options {
 	def := s.Definition
 	opts := Options{Types: &o.types, Subresource: subresource, Cache: &o.cache}
-	if sub := subresourceOf(def, subresource); sub != nil && sub.Projection != nil {
+	if sub := s.Subresource(subresource); sub != nil && sub.Projection != nil {
 		opts.Kind, opts.New = sub.Kind, sub.New
+		return opts
+	} else if sub != nil && sub.Owned {
+		// Defaults that a new body has are fields that somebody sets, too.
+		empty := reflect.TypeOf(sub.New()).Elem()
+		opts.Kind, opts.New = sub.Kind, func() resource.Object { return reflect.New(empty).Interface().(resource.Object) }
 		return opts
 	}
 	opts.Types = o.typesOf(s)
 	opts.Kind, opts.New, opts.Default = s.GroupVersionKind(), s.Version.New, s.Version.Default
 	opts.Hub, opts.Convert = groupVersion(def, def.HubVersion()), converterOf(def)
-	opts.Scope = scopeOf(def, subresource)
+	opts.Scope = scopeOf(s, subresource)
 	return opts
-}
-
-// subresourceOf returns a subresource, nil for the object itself.
-func subresourceOf(def *resource.Definition, name string) *resource.Subresource {
-	for i := range def.Subresources {
-		if def.Subresources[i].Name == name {
-			return &def.Subresources[i]
-		}
-	}
-	return nil
 }
 
 // scopeOf returns which fields writes to a path can change, so that nobody comes
 // to own others by it. Unless a strategy says, the object's own path leaves the
 // status alone, and that of the status the spec.
-func scopeOf(def *resource.Definition, subresource string) Scope {
-	strategy, usual := &def.Strategy, []string(nil)
-	if sub := subresourceOf(def, subresource); sub != nil && sub.Part != nil {
+func scopeOf(s *resource.Served, subresource string) Scope {
+	strategy, usual := &s.Definition.Strategy, []string(nil)
+	if sub := s.Subresource(subresource); sub != nil && sub.Part != nil {
 		strategy = sub.Part
 	}
 	switch {
 	case subresource == "status":
 		usual = []string{"spec"}
-	case subresource == "" && subresourceOf(def, "status") != nil:
+	case subresource == "" && s.Subresource("status") != nil:
 		usual = []string{"status"}
 	}
 	if strategy.Resets != nil {

@@ -8,34 +8,69 @@ package metrics
 import (
 	"io"
 	"net/http"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Registry has the metrics of a server.
 type Registry struct {
 	*prometheus.Registry
+	began  time.Time
+	alone  bool // without what is known of every process
+	hidden map[string]bool
 	first  sync.Once
 	resets []func()
 }
 
 // New returns a registry, which has nothing but what is known of every process.
 func New() *Registry {
-	return &Registry{Registry: prometheus.NewRegistry()}
+	return &Registry{Registry: prometheus.NewRegistry(), began: time.Now()}
+}
+
+// NewAlone returns a registry that has nothing.
+func NewAlone() *Registry {
+	r := New()
+	r.alone = true
+	return r
+}
+
+// Hide leaves metrics out of what is shown: an escape if one of them does harm.
+func (r *Registry) Hide(names ...string) {
+	r.hidden = map[string]bool{}
+	for _, name := range names {
+		r.hidden[name] = true
+	}
+}
+
+// shown is the registry without what is hidden.
+func (r *Registry) shown() prometheus.Gatherer {
+	if len(r.hidden) == 0 {
+		return r
+	}
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		all, err := r.Gather()
+		return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return r.hidden[f.GetName()] }), err
+	})
 }
 
 // process adds what is known of every process. Nobody pays for that who does not
 // ask.
 func (r *Registry) process() {
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if r.alone {
+		return
+	}
+	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
 // Handler serves the metrics. With reset, DELETE starts the counts anew.
 func (r *Registry) Handler(reset bool) http.Handler {
-	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	all := promhttp.HandlerFor(r.shown(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, ProcessStartTime: r.began})
 	show := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.first.Do(r.process)
 		all.ServeHTTP(w, req)
@@ -55,7 +90,8 @@ func (r *Registry) Handler(reset bool) http.Handler {
 	})
 }
 
-func (r *Registry) counters(name, help string, labels ...string) *prometheus.CounterVec {
+// Counters registers counters that DELETE empties.
+func (r *Registry) Counters(name, help string, labels ...string) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	r.add(v, v.Reset)
 	return v
@@ -77,4 +113,27 @@ func (r *Registry) Histograms(name, help string, buckets []float64, labels ...st
 func (r *Registry) add(c prometheus.Collector, reset func()) {
 	r.MustRegister(c)
 	r.resets = append(r.resets, reset)
+}
+
+// byLabel remembers series, which are slow to find. Its labels are few.
+type byLabel[T any] struct {
+	series sync.Map
+	find   func(label string) T
+}
+
+// remember returns a byLabel that forgets when the metrics are reset. It must be
+// called after they are registered.
+func remember[T any](r *Registry, find func(label string) T) *byLabel[T] {
+	k := &byLabel[T]{find: find}
+	r.resets = append(r.resets, k.series.Clear)
+	return k
+}
+
+func (k *byLabel[T]) of(label string) T {
+	if v, ok := k.series.Load(label); ok {
+		return v.(T)
+	}
+	v := k.find(label)
+	k.series.Store(label, v)
+	return v
 }

@@ -25,7 +25,7 @@ func send(t testing.TB, m *Requests, method, url, media string, status int) {
 	if info.LongRunning() {
 		defer m.Begin(h, r)()
 	}
-	m.End(h, r, status, 5, 0)
+	m.End(h, r, false, status, 5, 0)
 }
 
 // show returns what a scrape has.
@@ -110,6 +110,78 @@ func BenchmarkEnd(b *testing.B) {
 	r := &request.Request{Info: info, Received: time.Now()}
 	b.ReportAllocs()
 	for b.Loop() {
-		m.End(h, r, 200, 5, 0)
+		m.End(h, r, false, 200, 5, 0)
+	}
+}
+
+func BenchmarkAccess(b *testing.B) {
+	m := NewRequests(New(), known)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Authenticated("joe", true, nil, time.Microsecond)
+		m.Authorized("allowed", time.Microsecond)
+	}
+}
+
+func TestAccess(t *testing.T) {
+	r := New()
+	m := NewRequests(r, known)
+	for range 2 {
+		m.Authenticated("admin", true, nil, time.Millisecond)
+		m.Authenticated("joe@example.com", true, nil, time.Millisecond)
+		m.Authenticated("joe", true, nil, time.Millisecond)
+		m.Authenticated("", false, nil, time.Millisecond)
+		m.Authenticated("", false, http.ErrNoCookie, time.Millisecond)
+		m.Authorized("allowed", time.Millisecond)
+		m.Deprecated("apps", "v1beta1", "deployments", "", "apps/v1beta1 Deployment is deprecated in v1.8+, unavailable in v1.16+; use apps/v1 Deployment")
+		m.Listed("", "pods", 10, 3)
+		m.Watched("", "v1", "pods")(2000)
+		m.Asked("GET", "localhost", 200, time.Millisecond)
+		m.Handshake()
+		text := show(t, r)
+		for _, want := range []string{
+			`authenticated_user_requests{username="admin"} 1`, `authenticated_user_requests{username="email_id"} 1`, `authenticated_user_requests{username="other"} 1`,
+			`authentication_attempts{result="success"} 3`, `authentication_attempts{result="failure"} 1`, `authentication_attempts{result="error"} 1`,
+			`authorization_attempts_total{result="allowed"} 1`, `authorization_duration_seconds_bucket{result="allowed",le="0.001"} 1`,
+			`apiserver_requested_deprecated_apis{group="apps",removed_release="1.16",resource="deployments",subresource="",version="v1beta1"} 1`,
+			`apiserver_storage_list_evaluated_objects_total{group="",resource="pods",storage="watchcache"} 10`,
+			`apiserver_storage_list_returned_objects_total{group="",resource="pods",storage="watchcache"} 3`,
+			`apiserver_watch_events_sizes_bucket{group="",resource="pods",version="v1",le="2048"} 1`,
+			`rest_client_requests_total{code="200",host="localhost",method="GET"} 1`, `apiserver_tls_handshake_errors_total 1`,
+		} {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("no %s", want)
+			}
+		}
+		// Once more, when all was forgotten.
+		r.Handler(true).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("DELETE", "/metrics", nil))
+	}
+}
+
+func TestHide(t *testing.T) {
+	r := New()
+	m := NewRequests(r, known)
+	r.Hide("apiserver_tls_handshake_errors_total", "go_goroutines")
+	m.Handshake()
+	if text := show(t, r); strings.Contains(text, "apiserver_tls_handshake_errors_total") || strings.Contains(text, "\ngo_goroutines ") || !strings.Contains(text, "go_threads ") {
+		t.Error(text)
+	}
+}
+
+func TestQueues(t *testing.T) {
+	r := New()
+	q := NewQueues(r).Queue("namespace")
+	q.Added()
+	q.Added()
+	q.Taken(time.Second)
+	q.Done(time.Second)
+	q.Retried()
+	for _, want := range []string{
+		`workqueue_depth{name="namespace"} 1`, `workqueue_adds_total{name="namespace"} 2`, `workqueue_retries_total{name="namespace"} 1`,
+		`workqueue_queue_duration_seconds_count{name="namespace"} 1`, `workqueue_work_duration_seconds_sum{name="namespace"} 1`,
+	} {
+		if !strings.Contains(show(t, r), want+"\n") {
+			t.Errorf("no %s", want)
+		}
 	}
 }

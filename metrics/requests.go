@@ -14,11 +14,12 @@ import (
 
 // Requests counts requests, and measures how long they take.
 type Requests struct {
+	Access
 	known func(i *request.Info) bool
 
 	total, terminations *prometheus.CounterVec
 	duration, sli       *prometheus.HistogramVec
-	sizes               *prometheus.HistogramVec
+	sizes, bodies       *prometheus.HistogramVec
 	running             *prometheus.GaugeVec
 
 	mu     sync.RWMutex
@@ -38,6 +39,7 @@ type series struct {
 	terminated    prometheus.Counter // nil unless the server has refused
 	duration, sli prometheus.Observer
 	size          prometheus.Observer // nil unless something is read
+	body          prometheus.Observer // nil unless something is written
 }
 
 // NewRequests registers the metrics of requests. known reports whether there is
@@ -47,16 +49,18 @@ func NewRequests(r *Registry, known func(i *request.Info) bool) *Requests {
 	what := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	with := func(labels ...string) []string { return append(labels, what...) }
 	m := &Requests{
-		known: known, series: map[key]*series{},
-		total: r.counters("apiserver_request_total", "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
+		Access: newAccess(r), known: known, series: map[key]*series{},
+		total: r.Counters("apiserver_request_total", "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
 			with("dry_run", "code")...),
-		terminations: r.counters("apiserver_request_terminations_total", "[ALPHA] Number of requests which apiserver terminated in self-defense.", with("code")...),
+		terminations: r.Counters("apiserver_request_terminations_total", "[ALPHA] Number of requests which apiserver terminated in self-defense.", with("code")...),
 		duration: r.Histograms("apiserver_request_duration_seconds", "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
 			append([]float64{0.005, 0.025}, seconds...), with("dry_run")...),
 		sli: r.Histograms("apiserver_request_sli_duration_seconds", "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
 			seconds, what...),
 		sizes: r.Histograms("apiserver_response_sizes", "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
 			prometheus.ExponentialBuckets(1000, 10, 7), what...),
+		bodies: r.Histograms("apiserver_request_body_size_bytes", "[ALPHA] Apiserver request body size in bytes broken out by resource and verb.",
+			prometheus.LinearBuckets(50000, 100000, 31), "resource", "group", "verb"),
 		running: r.gauges("apiserver_longrunning_requests", "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.",
 			what...),
 	}
@@ -76,11 +80,11 @@ func (m *Requests) Begin(h *http.Request, r *request.Request) (end func()) {
 }
 
 // End counts a request that was answered with so many bytes, and has waited for
-// its turn.
-func (m *Requests) End(h *http.Request, r *request.Request, status int, bytes int64, waited time.Duration) {
+// its turn. With self it is the server that has asked.
+func (m *Requests) End(h *http.Request, r *request.Request, self bool, status int, bytes int64, waited time.Duration) {
 	k := m.key(h, r)
 	k.code = code(status)
-	took := time.Since(r.Received)
+	took := time.Since(r.Arrived())
 	s := m.find(k)
 	s.total.Inc()
 	s.duration.Observe(took.Seconds())
@@ -88,8 +92,14 @@ func (m *Requests) End(h *http.Request, r *request.Request, status int, bytes in
 	if s.size != nil {
 		s.size.Observe(float64(bytes))
 	}
+	if s.body != nil && h.ContentLength >= 0 {
+		s.body.Observe(float64(h.ContentLength))
+	}
 	if s.terminated != nil {
 		s.terminated.Inc()
+	}
+	if self {
+		m.self.WithLabelValues(k.verb, k.group, k.resource, k.subresource).Inc()
 	}
 }
 
@@ -99,6 +109,9 @@ func (m *Requests) find(k key) *series {
 	m.mu.RUnlock()
 	if s != nil {
 		return s
+	}
+	writes := map[string]string{
+		"POST": request.Create, "PUT": request.Update, "PATCH": request.Patch, "APPLY": request.Patch, "DELETE": request.Delete, "DELETECOLLECTION": request.DeleteCollection,
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,6 +126,9 @@ func (m *Requests) find(k key) *series {
 	}
 	if k.code == http.StatusTooManyRequests || k.code == http.StatusGatewayTimeout {
 		s.terminated = m.terminations.WithLabelValues(append([]string{status}, labels...)...)
+	}
+	if verb := writes[k.verb]; verb != "" && k.resource != "" {
+		s.body = m.bodies.WithLabelValues(k.resource, k.group, verb)
 	}
 	m.series[k] = s
 	return s

@@ -1,7 +1,7 @@
 package openapi
 
 import (
-	"compress/gzip"
+	"bytes"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -63,12 +63,25 @@ func listName(s *resource.Served) string {
 type library struct {
 	read  map[string]bool
 	found map[string]*pack.Definition
-	// compressor is kept since making one takes a megabyte.
-	compressor *gzip.Writer
+	// own are the sources of the definitions that packs do not have, made those
+	// whose definitions have been made.
+	own  map[string]*source
+	made map[*source]bool
+	// two tells that definitions are made for version 2, not for version 3.
+	two bool
+	// deflater is kept since making one takes a megabyte.
+	deflater compressor
 }
 
 func newLibrary() *library {
-	return &library{read: map[string]bool{}, found: map[string]*pack.Definition{}}
+	return &library{read: map[string]bool{}, found: map[string]*pack.Definition{}, made: map[*source]bool{}}
+}
+
+// newLibrary2 is newLibrary for documents of version 2.
+func newLibrary2() *library {
+	l := newLibrary()
+	l.two = true
+	return l
 }
 
 // get returns a definition, nil if there is none of the name.
@@ -76,23 +89,34 @@ func (l *library) get(name string) (*pack.Definition, error) {
 	if d := l.found[name]; d != nil {
 		return d, nil
 	}
-	file := pack.Of(name)
-	if l.read[file] {
-		return nil, nil
+	if file := pack.Of(name); !l.read[file] {
+		l.read[file] = true
+		if err := l.readPack(file); err != nil {
+			return nil, err
+		}
 	}
-	l.read[file] = true
+	if s := l.own[name]; s != nil && l.found[name] == nil && !l.made[s] {
+		l.made[s] = true
+		if err := l.add(s.served); err != nil {
+			return nil, err
+		}
+	}
+	return l.found[name], nil
+}
+
+func (l *library) readPack(file string) error {
 	packed, err := packs.ReadFile("data/" + file + ".pack")
 	if err != nil {
-		return nil, nil // not one of the generated packages
+		return nil // not one of the generated packages
 	}
 	definitions, err := pack.Read(packed)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	for i := range definitions {
 		l.found[definitions[i].Name] = &definitions[i]
 	}
-	return l.found[name], nil
+	return nil
 }
 
 // add makes the definitions of a resource for whose types none were generated.
@@ -126,24 +150,37 @@ func (l *library) add(s *resource.Served) error {
 	return l.put(list, of, s.GroupVersion.WithKind(s.Definition.ListKind))
 }
 
-func (l *library) put(name string, s *spec.Schema, kind schema.GroupVersionKind) error {
+// put makes a definition in the version that the library is for.
+func (l *library) put(name string, s *spec.Schema, kind schema.GroupVersionKind) (err error) {
 	s.AddExtension(gvkExtension, []any{map[string]any{"group": kind.Group, "version": kind.Version, "kind": kind.Kind}})
-	v3, err := json.Marshal(s)
+	d := &pack.Definition{Name: name}
+	if l.two {
+		two := swagger(s)
+		if s.Extensions[preserveUnknown] == true {
+			// Clients would refuse everything that is not said of an object, so
+			// nothing is.
+			two = &spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}}}
+			two.AddExtension(gvkExtension, s.Extensions[gvkExtension])
+		}
+		d.V2, err = two.MarshalJSON()
+	} else {
+		var raw []byte
+		raw, err = s.MarshalJSON()
+		var escaped bytes.Buffer
+		json.HTMLEscape(&escaped, raw)
+		d.V3 = escaped.Bytes()
+	}
 	if err != nil {
 		return fmt.Errorf("schema of %s: %w", kind, err)
 	}
-	d := &pack.Definition{Name: name, V3: v3}
-	if d.V2, err = swagger(s).MarshalJSON(); err != nil {
-		return fmt.Errorf("schema of %s: %w", kind, err)
-	}
-	for _, m := range reference.FindAllSubmatch(v3, -1) {
+	for _, m := range reference.FindAllSubmatch(slices.Concat(d.V2, d.V3), -1) {
 		d.Refs = append(d.Refs, string(m[1]))
 	}
 	l.found[name] = d
 	return nil
 }
 
-var reference = regexp.MustCompile(`"\$ref":"#/components/schemas/([^"]+)"`)
+var reference = regexp.MustCompile(`"\$ref":"#/(?:components/schemas|definitions)/([^"]+)"`)
 
 // unknown is the definition of a type that nothing is known of: an object of
 // any content. A kind without a schema must not cost the others theirs.
@@ -179,47 +216,4 @@ func listSchema(kind, object string) *spec.Schema {
 			}},
 		},
 	}}
-}
-
-// closure returns the definitions that paths refer to, with all that those
-// refer to, sorted by name.
-func (l *library) closure(paths []path) ([]*pack.Definition, error) {
-	reached := map[string]*pack.Definition{}
-	var visit func(name string) error
-	visit = func(name string) error {
-		if name == "" || reached[name] != nil {
-			return nil
-		}
-		d, err := l.get(name)
-		if err != nil {
-			return err
-		}
-		if d == nil {
-			d = unknown(name)
-		}
-		reached[name] = d
-		for _, ref := range d.Refs {
-			if err := visit(ref); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for _, p := range paths {
-		for _, op := range p.operations {
-			if err := visit(op.body); err != nil {
-				return nil, err
-			}
-			for _, r := range op.responses {
-				if err := visit(r.definition); err != nil {
-					return nil, err
-				}
-			}
-		}
-	}
-	definitions := make([]*pack.Definition, 0, len(reached))
-	for _, name := range slices.Sorted(maps.Keys(reached)) {
-		definitions = append(definitions, reached[name])
-	}
-	return definitions, nil
 }

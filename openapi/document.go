@@ -1,8 +1,7 @@
 package openapi
 
 import (
-	"cmp"
-	"maps"
+	"encoding/json"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +37,8 @@ func parts(catalog *resource.Catalog, routes []Route) []part {
 		name := "api"
 		if g.Name != "" {
 			name = "apis/" + g.Name
+		}
+		if g.Name != "" && slices.ContainsFunc(g.Versions, func(v resource.ServedVersion) bool { return !onlyCustom(&v) }) {
 			id, tag := groupIdentifiers(g.Name)
 			route(name, discoveryRoute("/"+name, "get"+id+"APIGroup", tag, "get information of a group", "APIGroup"))
 		}
@@ -48,116 +49,91 @@ func parts(catalog *resource.Catalog, routes []Route) []part {
 	return parts
 }
 
-// paths returns the paths of a part, sorted, and adds to the library what it
-// has definitions of its own for.
-func (p *part) paths(options *parameters, l *library) ([]path, error) {
-	if p.route != nil {
-		return p.route.paths(), nil
+// discovery returns the route of a part: the one that it is, or that of its
+// list of resources, which the documents of custom resources leave out.
+func (p *part) discovery() *Route {
+	if p.route != nil || p.custom() {
+		return p.route
 	}
 	id, tag := groupIdentifiers(p.group.Name)
 	v := p.version.Name
-	paths := discoveryRoute("/"+p.name, "get"+id+identifier(v, true)+"APIResources", tag+"_"+identifier(v, false),
-		"get available resources", "APIResourceList").paths()
-	for _, s := range p.version.Resources {
-		if err := l.add(s); err != nil {
-			return nil, err
-		}
-		paths = append(paths, options.paths(s)...)
-	}
-	sortPaths(paths)
-	return paths, nil
+	r := discoveryRoute("/"+p.name, "get"+id+identifier(v, true)+"APIResources", tag+"_"+identifier(v, false),
+		"get available resources", "APIResourceList")
+	return &r
 }
 
-// scoped completes the definitions of the kinds that every group has: a
-// document says that they are of its own group and version, and of v1.
-func (p *part) scoped(definitions []*pack.Definition) []*pack.Definition {
-	if p.group == nil {
-		return definitions
+// custom reports whether a part has nothing but custom resources.
+func (p *part) custom() bool { return p.version != nil && onlyCustom(p.version) }
+
+// kind is what definitions depend on, besides what they are made from.
+func (p *part) kind() string {
+	if p.custom() {
+		return "custom "
 	}
-	own := schema.GroupVersion{Group: p.group.Name, Version: p.version.Name}
-	for i, d := range definitions {
-		if !pack.Everywhere(d.Name) {
-			continue
-		}
-		kind := d.Name[len(metaPrefix):]
-		b := append(slices.Clone(d.V3[:len(d.V3)-1]), `,"`+gvkExtension+`":[`...)
+	return ""
+}
+
+func onlyCustom(v *resource.ServedVersion) bool {
+	return !slices.ContainsFunc(v.Resources, func(s *resource.Served) bool { return !s.Unstructured })
+}
+
+// same reports whether two parts describe the same.
+func (p *part) same(other *part) bool {
+	if p.version == nil || other.version == nil {
+		return p.version == other.version
+	}
+	return slices.Equal(p.version.Resources, other.version.Resources)
+}
+
+// scoped completes the definition of a kind that every group has: a document
+// says that it is of its own group and version, and of v1. In the documents of
+// custom resources it is of every group that clients are made for.
+func (p *part) scoped(d *pack.Definition) *pack.Definition {
+	if p.group == nil || !pack.Everywhere(d.Name) {
+		return d
+	}
+	kind := d.Name[len(metaPrefix):]
+	b := append(slices.Clone(d.V3[:len(d.V3)-1]), `,"`+gvkExtension+`":[`...)
+	if p.custom() {
+		b = appendClientKinds(b, d)
+	} else {
 		b = appendKind(b, metav1.Unversioned.WithKind(kind))
-		if own != metav1.Unversioned {
+		if own := (schema.GroupVersion{Group: p.group.Name, Version: p.version.Name}); own != metav1.Unversioned {
 			b = appendKind(append(b, ','), own.WithKind(kind))
 		}
-		definitions[i] = &pack.Definition{Name: d.Name, Refs: d.Refs, V3: append(b, "]}"...)}
 	}
-	return definitions
+	return &pack.Definition{Name: d.Name, Refs: d.Refs, V3: append(b, "]}"...)}
 }
 
-func sortPaths(paths []path) {
-	slices.SortFunc(paths, func(a, b path) int { return cmp.Compare(a.path, b.path) })
+// appendClientKinds appends the kinds that a definition of version 2 has, but
+// for those of the groups that client-go has no clients for.
+func appendClientKinds(b []byte, d *pack.Definition) []byte {
+	var known struct {
+		Kinds []schema.GroupVersionKind `json:"x-kubernetes-group-version-kind"`
+	}
+	if err := json.Unmarshal(d.V2, &known); err != nil {
+		panic(err) // it is generated
+	}
+	n := 0
+	for _, k := range known.Kinds {
+		switch k.Group {
+		case "admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io":
+		default:
+			b = appendKind(separator(b, n), k)
+			n++
+		}
+	}
+	return b
 }
 
-func (h *Handler) info() []byte {
-	b := append(appendText([]byte(`{"title":`), h.config.Title), `,"version":`...)
-	return append(appendText(b, h.config.Version), '}')
-}
-
-// document3 returns a document of version 3 in JSON.
-func (h *Handler) document3(paths []path, definitions []*pack.Definition) []byte {
-	size := 1024
-	for _, d := range definitions {
-		size += len(d.Name) + len(d.V3) + 8
+// info is what a document says of itself.
+func (h *Handler) info(custom bool) []byte {
+	title, version := h.config.Title, h.config.Version
+	if custom {
+		title, version = "Kubernetes CRD Swagger", "v0.1.0"
 	}
-	b := make([]byte, 0, size+len(paths)*12<<10)
-	b = append(append(b, `{"openapi":"3.0.0","info":`...), h.info()...)
-	b = h.appendPaths3(append(b, `,"paths":`...), paths)
-	b = append(b, `,"components":{"schemas":{`...)
-	for i, d := range definitions {
-		b = append(appendText(separator(b, i), d.Name), ':')
-		b = append(b, d.V3...)
-	}
-	return append(b, `},"securitySchemes":{"BearerToken":`+security3+`}}}`...)
-}
-
-func (h *Handler) appendPaths3(b []byte, paths []path) []byte {
-	w := writer3{parameters: map[parameter][]byte{}}
-	b = append(b, '{')
-	for i, p := range paths {
-		b = w.appendPath(separator(b, i), p)
-	}
-	return append(b, '}')
-}
-
-// document2 returns the document of version 2 in JSON.
-func (h *Handler) document2(paths []path, definitions []*pack.Definition) []byte {
-	size := 64 << 10
-	for _, d := range definitions {
-		size += len(d.Name) + len(d.V2) + 8
-	}
-	b := make([]byte, 0, size+len(paths)*5<<10)
-	b = append(append(b, `{"swagger":"2.0","info":`...), h.info()...)
-	b = append(b, `,"paths":`...)
-	b, shared := h.appendPaths2(b, paths)
-	b = append(b, `,"definitions":{`...)
-	for i, d := range definitions {
-		b = append(appendPlain(separator(b, i), d.Name), ':')
-		b = append(b, d.V2...)
-	}
-	b = append(b, `},"parameters":`...)
-	b = append(b, shared...)
-	return append(b, `,"securityDefinitions":{"BearerToken":`+security2+`},"security":[{"BearerToken":[]}]}`...)
-}
-
-func (h *Handler) appendPaths2(b []byte, paths []path) (with, shared []byte) {
-	w := writer2{parameters: map[parameter][]byte{}, shared: map[string][]byte{}}
-	b = append(b, '{')
-	for i, p := range paths {
-		b = w.appendPath(separator(b, i), p)
-	}
-	b = append(b, '}')
-	shared = append(shared, '{')
-	for i, name := range slices.Sorted(maps.Keys(w.shared)) {
-		shared = append(appendPlain(separator(shared, i), name), ':')
-		shared = append(shared, w.shared[name]...)
-	}
-	return b, append(shared, '}')
+	b := append(appendText([]byte(`{"title":`), title), `,"version":`...)
+	return append(appendText(b, version), '}')
 }
 
 // How clients authenticate, in the words of the two versions.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"hash/fnv"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -31,8 +32,21 @@ func separator(b []byte, i int) []byte {
 	return b
 }
 
+// isPlain reports whether a string is the same in JSON, between quotes.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
+}
+
 // appendText writes a string as json.Marshal does.
 func appendText(b []byte, s string) []byte {
+	if isPlain(s) {
+		return append(append(append(b, '"'), s...), '"')
+	}
 	text, err := json.Marshal(s)
 	if err != nil {
 		panic(err) // a string always has a JSON form
@@ -42,6 +56,9 @@ func appendText(b []byte, s string) []byte {
 
 // appendPlain writes a string and leaves <, > and & as they are.
 func appendPlain(b []byte, s string) []byte {
+	if isPlain(s) {
+		return append(append(append(b, '"'), s...), '"')
+	}
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
 	e.SetEscapeHTML(false)
@@ -170,9 +187,36 @@ func appendSchema(b []byte, ref, definition string) []byte {
 // writer2 writes the paths of documents of version 2, in which parameters that
 // operations share are kept in a place of their own.
 type writer2 struct {
-	parameters map[parameter][]byte
+	// parameters as they are written, and what they refer to.
+	parameters map[parameter]written2
 	// shared parameters by their names in the document.
 	shared map[string][]byte
+	// used are the shared parameters that have been referred to.
+	used map[string]bool
+}
+
+type written2 struct {
+	text   []byte
+	shared string // name of the parameter that is referred to, if it is
+}
+
+func (h *Handler) newWriter2() *writer2 {
+	return &writer2{parameters: map[parameter]written2{}, shared: h.shared}
+}
+
+// appendPaths writes paths, of which those of others are written already, and
+// returns the shared parameters that they refer to.
+func (w *writer2) appendPaths(paths []path, entries []entry) (out []byte, shared []string, _ error) {
+	w.used = map[string]bool{}
+	for i, e := range entries {
+		out = separator(out, i)
+		if e.from == nil {
+			out = append(append(appendPlain(out, e.at), ':'), e.text...)
+		} else {
+			out = w.appendPath(out, paths[i])
+		}
+	}
+	return out, slices.Sorted(maps.Keys(w.used)), nil
 }
 
 func (w *writer2) appendPath(b []byte, p path) []byte {
@@ -231,8 +275,11 @@ func appendKind(b []byte, kind schema.GroupVersionKind) []byte {
 }
 
 func (w *writer2) parameter(p parameter) []byte {
-	if b := w.parameters[p]; b != nil {
-		return b
+	if known, ok := w.parameters[p]; ok {
+		if known.shared != "" {
+			w.used[known.shared] = true
+		}
+		return known.text
 	}
 	b := append(appendPlain([]byte(`{"uniqueItems":true,"type":`), p.kind), ',')
 	if p.description != "" {
@@ -247,9 +294,11 @@ func (w *writer2) parameter(p parameter) []byte {
 	// Names differ by resource, and clients look for the other two where they
 	// are used.
 	if p.name != "name" && p.name != "dryRun" && p.name != "fieldValidation" {
-		b = w.share(p.name, b)
+		b, name := w.share(p.name, b)
+		w.parameters[p] = written2{b, name}
+		return b
 	}
-	w.parameters[p] = b
+	w.parameters[p] = written2{text: b}
 	return b
 }
 
@@ -261,17 +310,17 @@ func (w *writer2) body(definition string, needed bool) []byte {
 	}
 	b = append(appendSchema(append(b, `,"schema":`...), refV2, definition), '}')
 	if strings.HasPrefix(definition, "io.k8s.apimachinery") {
-		b = w.share("body", b)
+		b, _ = w.share("body", b)
 	}
 	return b
 }
 
 // share puts a parameter among the shared ones and returns a reference to it.
 // Its name there is made of its own name and of its content.
-func (w *writer2) share(name string, b []byte) []byte {
+func (w *writer2) share(name string, b []byte) (reference []byte, shared string) {
 	h := fnv.New64()
 	h.Write(b)
 	name += "-" + base64.URLEncoding.EncodeToString(h.Sum(nil)[:6])
-	w.shared[name] = b
-	return append(appendPlain([]byte(`{"$ref":`), "#/parameters/"+name), '}')
+	w.shared[name], w.used[name] = b, true
+	return append(appendPlain([]byte(`{"$ref":`), "#/parameters/"+name), '}'), name
 }

@@ -1,19 +1,15 @@
 // Package openapi describes what a server serves: /openapi/v3, a document a
 // group version behind an index, and /openapi/v2, everything in one document.
 //
-// Documents are computed from a catalog when somebody first asks, and kept
-// compressed until the catalog changes; then only those of the groups that
-// changed are made again. What they say of the Go types of the Kubernetes API is
+// Documents are computed from a catalog when somebody first asks, and kept in
+// compressed pieces; when the catalog changes, only the pieces are made again
+// that what changed has a part in (piece.go). What they say of the Go types of the Kubernetes API is
 // generated ahead of time (see internal/generate) and embedded; a kind that has
 // no generated definitions brings its schema itself (resource.Version.Schema).
 package openapi
 
 import (
 	"bytes"
-	"compress/gzip"
-	"crypto/sha512"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -57,11 +53,22 @@ type Config struct {
 type Handler struct {
 	catalog func() *resource.Catalog
 	config  Config
+	options *parameters
+	packed  []byte // identifies the generated definitions
 
 	mu sync.Mutex
 	// current is what the documents describe. A request takes it once, so that
 	// its answer is about one catalog.
 	current *state
+
+	// building is held by who makes a document: one at a time is enough, and
+	// takes memory enough. It guards what follows.
+	building sync.Mutex
+	sources  uint64 // how many there have been
+	// graph has the references of generated definitions.
+	graph map[string][]string
+	// shared are the parameters of version 2 by their names.
+	shared map[string][]byte
 }
 
 // state is the documents of one catalog.
@@ -70,8 +77,11 @@ type state struct {
 	remotes   *Remotes
 	order     []string
 	documents map[string]*document
-	index     lazy
 	whole     document
+
+	indexing sync.Mutex
+	index    []byte
+	indexed  time.Time
 }
 
 // New returns a handler for what catalog returns at the time of a request.
@@ -89,7 +99,7 @@ func New(catalog func() *resource.Catalog, config Config) *Handler {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{catalog: catalog, config: config}
+	return &Handler{catalog: catalog, config: config, options: newParameters(), packed: packsSum(), graph: map[string][]string{}, shared: map[string][]byte{}}
 }
 
 // Serve answers a request below /openapi. It reports false, and does nothing,
@@ -128,12 +138,17 @@ func (h *Handler) state() *state {
 	for _, p := range parts(catalog, h.config.Routes) {
 		d := &document{part: p}
 		if h.current != nil {
-			if old := h.current.documents[p.name]; old != nil && old.part.group == p.group {
+			if old := h.current.documents[p.name]; old != nil && old.part.same(&p) {
 				d = old
+			} else if old != nil {
+				d.succeed(old)
 			}
 		}
 		s.order = append(s.order, p.name)
 		s.documents[p.name] = d
+	}
+	if h.current != nil {
+		s.whole.succeed(&h.current.whole)
 	}
 	h.current = s
 	return s
@@ -141,17 +156,23 @@ func (h *Handler) state() *state {
 
 func (h *Handler) serveIndex(w http.ResponseWriter, r *http.Request) {
 	s := h.state()
-	index, err := s.index.get(func() (answer, error) { return h.buildIndex(s) })
-	if err != nil {
-		h.failed(w, err)
-		return
+	s.indexing.Lock()
+	defer s.indexing.Unlock()
+	if s.index == nil {
+		index, err := h.buildIndex(s)
+		if err != nil {
+			h.failed(w, err)
+			return
+		}
+		s.index, s.indexed = index, time.Now()
 	}
 	// Without a type of its own the index is taken for text, and always was.
-	http.ServeContent(w, r, "", index.made, bytes.NewReader(index.data))
+	http.ServeContent(w, r, "", s.indexed, bytes.NewReader(s.index))
 }
 
-// buildIndex makes every document, since the index has their hashes.
-func (h *Handler) buildIndex(s *state) (answer, error) {
+// buildIndex needs every document whose hash is not known, for the index has
+// the hashes of all.
+func (h *Handler) buildIndex(s *state) ([]byte, error) {
 	l := newLibrary()
 	b := []byte(`{"paths":{`)
 	for i, name := range s.names() {
@@ -159,17 +180,16 @@ func (h *Handler) buildIndex(s *state) (answer, error) {
 		if remote := s.remotes.find(name); remote != nil {
 			at = remote.Address
 		} else {
-			d := s.documents[name]
-			a, err := d.json.get(func() (answer, error) { return h.build3(d, l) })
+			hash, err := h.hash3(s.documents[name], l)
 			if err != nil {
-				return answer{}, err
+				return nil, err
 			}
-			at = address(name, a.hash)
+			at = address(name, hash)
 		}
 		b = append(appendText(separator(b, i), name), `:{"serverRelativeURL":`...)
 		b = append(appendText(b, at), '}')
 	}
-	return answer{data: append(b, "}}"...), made: time.Now()}, nil
+	return append(b, "}}"...), nil
 }
 
 // names returns the names of all documents of version 3, sorted.
@@ -203,10 +223,10 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, name string) {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	a, err := d.json.get(func() (answer, error) { return h.build3(d, newLibrary()) })
+	a, err := h.json3(d, newLibrary())
 	if err == nil && subtype != "json" {
 		subtype = subtypeV3
-		a, err = d.proto.get(func() (answer, error) { return h.buildProto3(d, a) })
+		a, err = h.proto3(d, a.hash)
 	}
 	if err != nil {
 		h.failed(w, err)
@@ -223,7 +243,7 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, name string) {
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().UTC().AddDate(1, 0, 0).Format(time.RFC1123))
 	}
-	h.send(w, r, a)
+	http.ServeContent(w, r, "", a.made, a.plain())
 }
 
 func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request) {
@@ -235,10 +255,10 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := h.state()
-	a, err := s.whole.json.get(func() (answer, error) { return h.build2(s) })
+	a, err := h.json2(s)
 	if err == nil && subtype != "json" {
 		subtype = subtypeV2
-		a, err = s.whole.proto.get(func() (answer, error) { return h.buildProto2(s, a) })
+		a, err = h.proto2(s, a.hash)
 	}
 	if err != nil {
 		h.config.Log.Error("building an OpenAPI document", "err", err)
@@ -249,20 +269,10 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", strconv.Quote(a.hash))
 	if acceptsGzip(r) {
 		w.Header().Set("Content-Encoding", "gzip")
-		http.ServeContent(w, r, "", a.made, bytes.NewReader(a.data))
+		http.ServeContent(w, r, "", a.made, a.compressed())
 		return
 	}
-	h.send(w, r, a)
-}
-
-// send answers with a document that is kept compressed.
-func (h *Handler) send(w http.ResponseWriter, r *http.Request, a answer) {
-	data, err := a.plain()
-	if err != nil {
-		h.failed(w, err)
-		return
-	}
-	http.ServeContent(w, r, "", a.made, bytes.NewReader(data))
+	http.ServeContent(w, r, "", a.made, a.plain())
 }
 
 func (h *Handler) failed(w http.ResponseWriter, err error) {
@@ -301,113 +311,4 @@ func acceptsGzip(r *http.Request) bool {
 func address(name, hash string) string {
 	u := url.URL{Path: "/openapi/v3/" + name, RawQuery: url.Values{"hash": {hash}}.Encode()}
 	return u.String()
-}
-
-// answer is a document in one format.
-type answer struct {
-	data []byte // compressed, except for the index
-	size int    // of the document
-	hash string
-	made time.Time
-}
-
-// newAnswer compresses a document.
-func (l *library) newAnswer(document []byte, hash string) (answer, error) {
-	var buf bytes.Buffer
-	if l.compressor == nil {
-		w, err := gzip.NewWriterLevel(&buf, gzip.BestSpeed)
-		if err != nil {
-			return answer{}, err
-		}
-		l.compressor = w
-	}
-	l.compressor.Reset(&buf)
-	if _, err := l.compressor.Write(document); err != nil {
-		return answer{}, err
-	}
-	if err := l.compressor.Close(); err != nil {
-		return answer{}, err
-	}
-	return answer{data: bytes.Clone(buf.Bytes()), size: len(document), hash: hash, made: time.Now()}, nil
-}
-
-func (a answer) plain() ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(a.data))
-	if err != nil {
-		return nil, err
-	}
-	data := make([]byte, a.size)
-	_, err = io.ReadFull(r, data)
-	return data, err
-}
-
-// lazy is an answer that is made when it is first wanted. An error is not kept.
-type lazy struct {
-	mu   sync.Mutex
-	done bool
-	answer
-}
-
-func (l *lazy) get(build func() (answer, error)) (answer, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.done {
-		a, err := build()
-		if err != nil {
-			return answer{}, err
-		}
-		l.answer, l.done = a, true
-	}
-	return l.answer, nil
-}
-
-// document is a document in its formats.
-type document struct {
-	part        part
-	json, proto lazy
-}
-
-func (h *Handler) build3(d *document, l *library) (answer, error) {
-	paths, err := d.part.paths(newParameters(), l)
-	if err != nil {
-		return answer{}, err
-	}
-	definitions, err := l.closure(paths)
-	if err != nil {
-		return answer{}, err
-	}
-	b := h.document3(paths, d.part.scoped(definitions))
-	return l.newAnswer(b, fmt.Sprintf("%X", sha512.Sum512(b)))
-}
-
-func (h *Handler) build2(s *state) (answer, error) {
-	paths, l, err := s.allPaths()
-	if err != nil {
-		return answer{}, err
-	}
-	definitions, err := l.closure(paths)
-	if err != nil {
-		return answer{}, err
-	}
-	b := h.document2(paths, definitions)
-	if s.remotes.hasV2() {
-		if b, err = merge2(b, s.remotes); err != nil {
-			return answer{}, err
-		}
-	}
-	return l.newAnswer(b, fmt.Sprintf("%X", sha512.Sum512(b)))
-}
-
-func (s *state) allPaths() ([]path, *library, error) {
-	l, options := newLibrary(), newParameters()
-	var all []path
-	for _, name := range s.order {
-		paths, err := s.documents[name].part.paths(options, l)
-		if err != nil {
-			return nil, nil, err
-		}
-		all = append(all, paths...)
-	}
-	sortPaths(all)
-	return all, l, nil
 }

@@ -62,6 +62,9 @@ var (
 		string(types.JSONPatchType), string(types.MergePatchType),
 		string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType),
 	}
+	// What documents say that custom resources speak.
+	customMediaTypes      = []string{mediaJSON, mediaYAML}
+	customPatchMediaTypes = []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
 )
 
 const metaPrefix = "io.k8s.apimachinery.pkg.apis.meta.v1."
@@ -111,11 +114,17 @@ type endpoint struct {
 	object, list   string // definitions
 	verbs          []string
 	answersDeleted bool
-	options        *parameters
+	// custom resources have always been described by somebody else than the
+	// rest, and less of them is told.
+	custom  bool
+	options *parameters
+	// only is the path that is wanted, "" for all.
+	only string
 }
 
-// paths returns what a resource adds to the document of its group version.
-func (o *parameters) paths(s *resource.Served) []path {
+// paths returns what a resource adds to the document of its group version: the
+// path that is wanted, or all with "".
+func (o *parameters) paths(s *resource.Served, only string) []path {
 	d, gv := s.Definition, s.GroupVersion
 	e := endpoint{
 		group: gv.Group, version: gv.Version, at: root(gv), namespaced: d.Namespaced,
@@ -124,10 +133,10 @@ func (o *parameters) paths(s *resource.Served) []path {
 		// Where a deletion begins with a change, and the object may well stay,
 		// documents have only ever promised a Status.
 		answersDeleted: d.Strategy.ReturnDeleted && d.Strategy.BeforeDelete == nil, options: o,
+		custom: s.Unstructured, only: only,
 	}
 	paths := e.paths()
-	for i := range d.Subresources {
-		sub := &d.Subresources[i]
+	for sub := range s.Subresources() {
 		e := e
 		e.subresource = sub.Name
 		e.verbs = sub.ServedVerbs()
@@ -139,7 +148,10 @@ func (o *parameters) paths(s *resource.Served) []path {
 			continue
 		}
 		if sub.Kind.Kind != "" {
-			e.kind, e.object = sub.Kind, definitionName(sub.New(), sub.Kind)
+			e.object = definitionName(sub.New(), sub.Kind)
+			if !e.custom {
+				e.kind = sub.Kind
+			}
 		}
 		paths = append(paths, e.paths()...)
 	}
@@ -171,31 +183,39 @@ func (e *endpoint) paths() []path {
 	item := collection + "/{name}"
 
 	var paths []path
-	add := func(at string, operations ...operation) {
-		operations = slices.DeleteFunc(operations, func(op operation) bool { return op.method == "" })
-		if len(operations) > 0 {
-			paths = append(paths, shareParameters(path{path: at, operations: operations}))
+	add := func(at string, operations func() []operation) {
+		if e.only != "" && e.only != at {
+			return
+		}
+		found := slices.DeleteFunc(operations(), func(op operation) bool { return op.method == "" })
+		if len(found) > 0 {
+			paths = append(paths, shareParameters(path{path: at, operations: found}))
 		}
 	}
 	if e.subresource != "" {
-		item += "/" + e.subresource
-		add(item, e.read(namespaced, named), e.replace(namespaced, named), e.create(namespaced, named),
-			e.remove(namespaced, named), e.patch(namespaced, named))
+		add(item+"/"+e.subresource, func() []operation {
+			return []operation{e.read(namespaced, named), e.replace(namespaced, named), e.create(namespaced, named),
+				e.remove(namespaced, named), e.patch(namespaced, named)}
+		})
 		return paths
 	}
-	add(collection, e.listOperation(namespaced, "", scope), e.create(namespaced, scope), e.removeAll(namespaced, scope))
-	add(item, e.read(namespaced, named), e.replace(namespaced, named), e.remove(namespaced, named), e.patch(namespaced, named))
+	add(collection, func() []operation {
+		return []operation{e.listOperation(namespaced, "", scope), e.create(namespaced, scope), e.removeAll(namespaced, scope)}
+	})
+	add(item, func() []operation {
+		return []operation{e.read(namespaced, named), e.replace(namespaced, named), e.remove(namespaced, named), e.patch(namespaced, named)}
+	})
 	if e.namespaced {
-		add(e.at+"/"+e.resource, e.listOperation("", "ForAllNamespaces", nil))
+		add(e.at+"/"+e.resource, func() []operation { return []operation{e.listOperation("", "ForAllNamespaces", nil)} })
 	}
-	if e.has("watch") {
+	if e.has("watch") && !e.custom {
 		if e.has("list") {
-			add(watch, e.watchList(namespaced, "", scope))
+			add(watch, func() []operation { return []operation{e.watchList(namespaced, "", scope)} })
 			if e.namespaced {
-				add(e.at+"/watch/"+e.resource, e.watchList("", "ForAllNamespaces", nil))
+				add(e.at+"/watch/"+e.resource, func() []operation { return []operation{e.watchList("", "ForAllNamespaces", nil)} })
 			}
 		}
-		add(watch+"/{name}", e.watch(namespaced, named))
+		add(watch+"/{name}", func() []operation { return []operation{e.watch(namespaced, named)} })
 	}
 	return paths
 }
@@ -208,12 +228,16 @@ func (e *endpoint) operation(method, action, verb, rest, description string, sco
 	slices.SortFunc(parameters, func(a, b parameter) int {
 		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.in, b.in))
 	})
+	consumes, produces := []string{anyMedia}, mediaTypes
+	if e.custom {
+		consumes, produces = customMediaTypes, customMediaTypes
+	}
 	return operation{
 		method: method, action: action, kind: e.kind,
 		id:          verb + group + identifier(e.version, true) + identifier(rest, true),
 		tag:         tag + "_" + identifier(e.version, false),
 		description: description, parameters: parameters,
-		consumes: []string{anyMedia}, produces: mediaTypes,
+		consumes: consumes, produces: produces,
 	}
 }
 
@@ -242,8 +266,12 @@ func (e *endpoint) read(namespaced string, scope []parameter) operation {
 	if !e.has("get") {
 		return operation{}
 	}
+	var options []parameter
+	if e.custom {
+		options = e.options.get
+	}
 	op := e.operation("get", "get", "read", e.name(namespaced),
-		e.phrase("read the specified ", "read "+e.subresource+" of the specified "), scope, nil)
+		e.phrase("read the specified ", "read "+e.subresource+" of the specified "), scope, options)
 	op.responses = e.answers(http.StatusOK)
 	return op
 }
@@ -253,11 +281,13 @@ func (e *endpoint) listOperation(namespaced, suffix string, scope []parameter) o
 		return operation{}
 	}
 	what := "list objects of kind "
-	if e.has("watch") {
+	if e.has("watch") && !e.custom {
 		what = "list or watch objects of kind "
 	}
 	op := e.operation("get", "list", "list", e.name(namespaced)+suffix, what+e.parent, scope, e.options.list)
-	op.produces = listMediaTypes
+	if !e.custom {
+		op.produces = listMediaTypes
+	}
 	op.responses = []response{{http.StatusOK, e.list}}
 	return op
 }
@@ -294,6 +324,9 @@ func (e *endpoint) patch(namespaced string, scope []parameter) operation {
 	op.consumes = patchMediaTypes
 	op.body, op.bodyNeeded = metaPrefix+"Patch", true
 	op.responses = e.answers(http.StatusOK, http.StatusCreated)
+	if e.custom {
+		op.consumes, op.responses = customPatchMediaTypes, e.answers(http.StatusOK)
+	}
 	return op
 }
 
@@ -316,9 +349,15 @@ func (e *endpoint) removeAll(namespaced string, scope []parameter) operation {
 	if !e.has("deletecollection") {
 		return operation{}
 	}
+	options := e.options.deleteCollection
+	if e.custom {
+		options = e.options.list
+	}
 	op := e.operation("delete", "deletecollection", "delete", "collection"+e.name(namespaced),
-		"delete collection of "+e.parent, scope, e.options.deleteCollection)
-	op.body = metaPrefix + "DeleteOptions"
+		"delete collection of "+e.parent, scope, options)
+	if !e.custom {
+		op.body = metaPrefix + "DeleteOptions"
+	}
 	op.responses = []response{{http.StatusOK, metaPrefix + "Status"}}
 	return op
 }

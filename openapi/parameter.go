@@ -17,8 +17,8 @@ type parameter struct {
 
 // parameters are those that operations on resources have in common.
 type parameters struct {
-	namespace, pretty                                     parameter
-	list, create, update, patch, delete, deleteCollection []parameter
+	namespace, pretty                                          parameter
+	get, list, create, update, patch, delete, deleteCollection []parameter
 }
 
 func newParameters() *parameters {
@@ -26,6 +26,7 @@ func newParameters() *parameters {
 		namespace: pathParameter("namespace", "object name and auth scope, such as for teams and projects"),
 		pretty: parameter{name: "pretty", in: "query", kind: "string",
 			description: "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."},
+		get:    queryParameters(metav1.GetOptions{}),
 		list:   queryParameters(metav1.ListOptions{}),
 		create: queryParameters(metav1.CreateOptions{}),
 		update: queryParameters(metav1.UpdateOptions{}),

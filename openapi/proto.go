@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/gnostic-models/compiler"
 	yaml "go.yaml.in/yaml/v3"
+
+	"github.com/apikeel/kelson/openapi/internal/pack"
 )
 
 // Documents in protobuf are put together like those in JSON: definitions are
@@ -32,129 +34,154 @@ func appendField(b []byte, number protowire.Number, message []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), message)
 }
 
-func (h *Handler) buildProto3(d *document, ofJSON answer) (answer, error) {
-	l := newLibrary()
-	paths, err := d.part.paths(newParameters(), l)
-	if err != nil {
-		return answer{}, err
-	}
-	definitions, err := l.closure(paths)
-	if err != nil {
-		return answer{}, err
-	}
-	var schemas []byte
-	for _, d := range d.part.scoped(definitions) {
-		message := d.V3Proto
-		if message == nil {
-			if message, err = schemaProto3(d.Name, d.V3); err != nil {
-				return answer{}, err
+// proto3 returns a document of version 3 in protobuf.
+func (h *Handler) proto3(d *document, hash string) (*body, error) {
+	return d.proto.get(func(old *body) (*body, error) {
+		h.building.Lock()
+		defer h.building.Unlock()
+		b := h.newBuilder(newLibrary(), old, d.part.kind())
+		sources := h.sourcesOf(d)
+		w := writer3{parameters: map[parameter][]byte{}}
+		paths, err := b.paths(entriesOf(sources), func(paths []path, _ []entry) ([]byte, []string, error) {
+			text := []byte{'{'}
+			for i, p := range paths {
+				text = w.appendPath(separator(text, i), p)
 			}
+			out, err := message(append(text, '}'), openapiv3.NewPaths)
+			return out, nil, err
+		})
+		if err != nil {
+			return nil, err
 		}
-		schemas = appendField(schemas, fieldProperty, message)
-	}
-
-	text := append([]byte(`{"openapi":"3.0.0","info":`), h.info()...)
-	frame, err := parse(append(text, `,"paths":{},"components":{"securitySchemes":{"BearerToken":`+security3+`}}}`...), openapiv3.NewDocument)
-	if err != nil {
-		return answer{}, err
-	}
-	content, err := parse(h.appendPaths3(nil, paths), openapiv3.NewPaths)
-	if err != nil {
-		return answer{}, err
-	}
-	components := appendField(nil, fieldSchemas3, schemas)
-	if components, err = appendMessage(components, frame.Components); err != nil {
-		return answer{}, err
-	}
-	frame.Paths, frame.Components = nil, nil
-	b, err := appendMessage(nil, frame)
-	if err != nil {
-		return answer{}, err
-	}
-	message, err := proto.Marshal(content)
-	if err != nil {
-		return answer{}, err
-	}
-	b = appendField(b, fieldPaths3, message)
-	return l.newAnswer(appendField(b, fieldComponents3, components), ofJSON.hash)
-}
-
-func (h *Handler) buildProto2(s *state, ofJSON answer) (answer, error) {
-	if s.remotes.hasV2() {
-		return mergedProto2(ofJSON)
-	}
-	paths, l, err := s.allPaths()
-	if err != nil {
-		return answer{}, err
-	}
-	definitions, err := l.closure(paths)
-	if err != nil {
-		return answer{}, err
-	}
-	var schemas []byte
-	for _, d := range definitions {
-		message := d.V2Proto
-		if message == nil {
-			if message, err = schemaProto2(d.Name, d.V2); err != nil {
-				return answer{}, err
+		names, err := h.definitionsOf(sources, b.l)
+		if err != nil {
+			return nil, err
+		}
+		definitions, err := b.definitions(names, func(out []byte, found *pack.Definition, _ int) (_ []byte, err error) {
+			found = d.part.scoped(found)
+			if found.V3Proto == nil {
+				if found.V3Proto, err = schemaProto3(found.Name, found.V3); err != nil {
+					return nil, err
+				}
 			}
+			return appendField(out, fieldProperty, found.V3Proto), nil
+		})
+		if err != nil {
+			return nil, err
 		}
-		schemas = appendField(schemas, fieldProperty, message)
-	}
 
-	pathText, shared := h.appendPaths2(nil, paths)
-	content, err := parse(pathText, openapiv2.NewPaths)
-	if err != nil {
-		return answer{}, err
-	}
-	head := append([]byte(`{"swagger":"2.0","info":`), h.info()...)
-	first, err := parse(append(head, `,"paths":{}}`...), openapiv2.NewDocument)
-	if err != nil {
-		return answer{}, err
-	}
-	first.Paths = nil
-	b, err := appendMessage(nil, first)
-	if err != nil {
-		return answer{}, err
-	}
-	message, err := proto.Marshal(content)
-	if err != nil {
-		return answer{}, err
-	}
-	b = appendField(b, fieldPaths2, message)
-	b = appendField(b, fieldDefinitions2, schemas)
-
-	rest := append([]byte(`{"swagger":"2.0","info":{"title":"","version":""},"paths":{},"parameters":`), shared...)
-	last, err := parse(append(rest, `,"securityDefinitions":{"BearerToken":`+security2+`},"security":[{"BearerToken":[]}]}`...), openapiv2.NewDocument)
-	if err != nil {
-		return answer{}, err
-	}
-	last.Swagger, last.Info, last.Paths = "", nil, nil
-	if b, err = appendMessage(b, last); err != nil {
-		return answer{}, err
-	}
-	return l.newAnswer(b, ofJSON.hash)
+		security := `"components":{"securitySchemes":{"BearerToken":` + security3 + `}}`
+		if d.part.custom() {
+			security = `"components":{}`
+		}
+		text := append([]byte(`{"openapi":"3.0.0","info":`), h.info(d.part.custom())...)
+		frame, err := parse(append(text, `,"paths":{},`+security+`}`...), openapiv3.NewDocument)
+		if err != nil {
+			return nil, err
+		}
+		components, err := proto.Marshal(frame.Components)
+		if err != nil {
+			return nil, err
+		}
+		frame.Paths, frame.Components = nil, nil
+		head, err := proto.Marshal(frame)
+		if err != nil {
+			return nil, err
+		}
+		schemas := appendLength(nil, fieldSchemas3, sizeOf(definitions))
+		b.body.glue(appendLength(head, fieldPaths3, sizeOf(paths)))
+		b.body.join(paths, "")
+		b.body.glue(append(appendLength(nil, fieldComponents3, len(schemas)+sizeOf(definitions)+len(components)), schemas...))
+		b.body.join(definitions, "")
+		b.body.glue(components)
+		b.body.hash = hash
+		return b.body, nil
+	})
 }
 
-// mergedProto2 makes the message of a document of which a part is not ready-made.
-func mergedProto2(ofJSON answer) (answer, error) {
-	text, err := ofJSON.plain()
-	if err != nil {
-		return answer{}, err
-	}
-	document, err := parse(text, openapiv2.NewDocument)
-	if err != nil {
-		return answer{}, err
-	}
-	b, err := proto.Marshal(document)
-	if err != nil {
-		return answer{}, err
-	}
-	return newLibrary().newAnswer(b, ofJSON.hash)
+// proto2 returns the document of version 2 in protobuf.
+func (h *Handler) proto2(s *state, hash string) (*body, error) {
+	return s.whole.proto.get(func(old *body) (*body, error) {
+		h.building.Lock()
+		defer h.building.Unlock()
+		b := h.newBuilder(newLibrary2(), old, "")
+		c, err := h.content2(s, b.l)
+		if err != nil {
+			return nil, err
+		}
+		w := h.newWriter2()
+		paths, err := b.paths(c.entries, func(paths []path, entries []entry) ([]byte, []string, error) {
+			text, shared, err := w.appendPaths(paths, entries)
+			if err != nil {
+				return nil, nil, err
+			}
+			out, err := message(append(append([]byte{'{'}, text...), '}'), openapiv2.NewPaths)
+			return out, shared, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		definitions, err := b.definitions(c.definitions, func(out []byte, d *pack.Definition, _ int) (_ []byte, err error) {
+			of := d.V2Proto
+			if of == nil {
+				if of, err = schemaProto2(d.Name, d.V2); err != nil {
+					return nil, err
+				}
+			}
+			return appendField(out, fieldProperty, of), nil
+		})
+		if err != nil {
+			return nil, err
+		}
+
+		first, err := parse(append(append([]byte(`{"swagger":"2.0","info":`), h.info(false)...), `,"paths":{}}`...), openapiv2.NewDocument)
+		if err != nil {
+			return nil, err
+		}
+		first.Paths = nil
+		head, err := proto.Marshal(first)
+		if err != nil {
+			return nil, err
+		}
+		rest := append([]byte(`{"swagger":"2.0","info":{"title":"","version":""},"paths":{},"parameters":`), h.sharedBy(paths, c.parameters)...)
+		last, err := parse(append(rest, `,"securityDefinitions":{"BearerToken":`+security2+`},"security":[{"BearerToken":[]}]}`...), openapiv2.NewDocument)
+		if err != nil {
+			return nil, err
+		}
+		last.Swagger, last.Info, last.Paths = "", nil, nil
+		tail, err := proto.Marshal(last)
+		if err != nil {
+			return nil, err
+		}
+		b.body.glue(appendLength(head, fieldPaths2, sizeOf(paths)))
+		b.body.join(paths, "")
+		b.body.glue(appendLength(nil, fieldDefinitions2, sizeOf(definitions)))
+		b.body.join(definitions, "")
+		b.body.glue(tail)
+		b.body.hash = hash
+		return b.body, nil
+	})
 }
 
-func appendMessage(b []byte, m proto.Message) ([]byte, error) {
-	return proto.MarshalOptions{}.MarshalAppend(b, m)
+// appendLength begins a field of a size.
+func appendLength(b []byte, number protowire.Number, size int) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.BytesType), uint64(size))
+}
+
+func sizeOf(pieces []*piece) (size int) {
+	for _, p := range pieces {
+		size += p.size
+	}
+	return size
+}
+
+// message returns the message that JSON stands for.
+func message[M proto.Message](text []byte, read func(*yaml.Node, *compiler.Context) (M, error)) ([]byte, error) {
+	m, err := parse(text, read)
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(m)
 }
 
 // schemaProto3 and schemaProto2 make the messages that packs have ready.

@@ -93,25 +93,73 @@ func ReadSwagger(data []byte, prefix string) (*Swagger, error) {
 
 var reference2 = regexp.MustCompile(`("\$ref":\s*"#/(definitions|parameters)/)([^"]+)"`)
 
-// merge2 adds what others serve to a document. A definition that means something
-// else than the one of its name gets another name.
-func merge2(document []byte, remotes *Remotes) ([]byte, error) {
-	var all Swagger
-	if err := json.Unmarshal(document, &all); err != nil {
-		return nil, err
+// merge adds what others serve. A definition that means something else than the
+// one of its name gets another name; what both have is ours.
+func (c *content2) merge(remotes *Remotes, l *library) error {
+	names := map[string]bool{}
+	for _, remote := range remotes.Documents {
+		if remote.V2 != nil {
+			for name := range remote.V2.Definitions {
+				names[name] = true
+			}
+		}
 	}
+	// Ours matter only where others have the same names.
+	all := Swagger{Definitions: map[string]json.RawMessage{}}
+	for _, d := range c.definitions {
+		if !names[d.name] {
+			continue
+		}
+		found, err := l.get(d.name)
+		if err != nil {
+			return err
+		}
+		if found == nil {
+			found = unknown(d.name)
+		}
+		all.Definitions[d.name] = found.V2
+	}
+	ours := maps.Clone(all.Definitions)
 	for _, remote := range remotes.Documents {
 		if remote.V2 != nil {
 			all.add(remote.V2)
 		}
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(&all); err != nil {
-		return nil, err
+	c.parameters = map[string][]byte{}
+	for name, text := range all.Parameters {
+		c.parameters[name] = compact(text)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	for i, d := range c.definitions {
+		if text := all.Definitions[d.name]; names[d.name] && !bytes.Equal(text, ours[d.name]) {
+			c.definitions[i] = definition{name: d.name, text: compact(text)}
+		}
+	}
+	for name, text := range all.Definitions {
+		if ours[name] == nil {
+			c.definitions = append(c.definitions, definition{name: name, text: compact(text)})
+		}
+	}
+	sortDefinitions(c.definitions)
+	taken := make(map[string]bool, len(c.entries))
+	for _, e := range c.entries {
+		taken[e.at] = true
+	}
+	for at, text := range all.Paths {
+		if !taken[at] {
+			c.entries = append(c.entries, entry{at: at, text: compact(text)})
+		}
+	}
+	sortEntries(c.entries)
+	return nil
+}
+
+// compact returns JSON as documents have it.
+func compact(text []byte) []byte {
+	var b bytes.Buffer
+	if err := json.Compact(&b, text); err != nil {
+		return text // it was read before, so there is none
+	}
+	return b.Bytes()
 }
 
 func (s *Swagger) add(part *Swagger) {

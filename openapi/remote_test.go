@@ -3,6 +3,8 @@ package openapi
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/apikeel/kelson/openapi/internal/pack"
 )
 
 func TestReadSwagger(t *testing.T) {
@@ -25,24 +27,41 @@ func TestReadSwagger(t *testing.T) {
 	}
 }
 
-func TestMerge2(t *testing.T) {
+func TestMerge(t *testing.T) {
 	raw := func(text string) json.RawMessage { return json.RawMessage(text) }
-	own := `{"swagger":"2.0","info":{"title":"T"},"paths":{"/own":{}},"definitions":{` +
-		`"Shared":{"type":"object","x-kubernetes-group-version-kind":[{"group":"own"}]},"Name":{"type":"string"}},"parameters":{"p":{}}}`
-	merged, err := merge2([]byte(own), &Remotes{Documents: []Remote{{V2: &Swagger{
-		Paths: map[string]json.RawMessage{"/remote": raw(`{"a":{"$ref":"#/definitions/Name"},"b":{"$ref":"#/definitions/Shared"}}`), "/own": raw(`{"stolen":true}`)},
+	l := newLibrary()
+	c := content2{entries: []entry{{at: "/own", from: &source{}}}}
+	for name, text := range map[string]string{
+		"Shared": `{"type":"object","x-kubernetes-group-version-kind":[{"group":"own"}]}`, "Name": `{"type":"string"}`, "Other": `{}`,
+	} {
+		l.found[name] = &pack.Definition{Name: name, V2: []byte(text)}
+		c.definitions = append(c.definitions, definition{name: name})
+	}
+	if err := c.merge(&Remotes{Documents: []Remote{{V2: &Swagger{
+		Paths: map[string]json.RawMessage{"/remote": raw(`{"a": {"$ref":"#/definitions/Name"},"b":{"$ref":"#/definitions/Shared"}}`), "/own": raw(`{"stolen":true}`)},
 		Definitions: map[string]json.RawMessage{
-			"Name": raw(`{"type":"integer"}`), "Shared": raw(`{"x-kubernetes-group-version-kind":[{"group":"remote"}],"type":"object"}`), "New": raw(`{}`),
+			"Name": raw(`{"type":"integer"}`), "Shared": raw(`{"x-kubernetes-group-version-kind":[{"group":"remote"}],"type":"object"}`), "New": raw(`{ }`),
 		},
-	}}}})
-	if err != nil {
+		Parameters: map[string]json.RawMessage{"p": raw(`{}`)},
+	}}}}, l); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"swagger":"2.0","info":{"title":"T"},` +
-		`"paths":{"/own":{},"/remote":{"a":{"$ref":"#/definitions/Name_v2"},"b":{"$ref":"#/definitions/Shared"}}},` +
-		`"definitions":{"Name":{"type":"string"},"Name_v2":{"type":"integer"},"New":{},` +
-		`"Shared":{"type":"object","x-kubernetes-group-version-kind":[{"group":"own"},{"group":"remote"}]}},"parameters":{"p":{}}}`
-	if string(merged) != want {
-		t.Errorf("got\n%s\nwant\n%s", merged, want)
+	got := ""
+	for _, e := range c.entries {
+		got += e.at + string(e.text) + "\n"
+	}
+	for _, d := range c.definitions {
+		got += d.name + string(d.text) + "\n"
+	}
+	want := `/own
+/remote{"a":{"$ref":"#/definitions/Name_v2"},"b":{"$ref":"#/definitions/Shared"}}
+Name
+Name_v2{"type":"integer"}
+New{}
+Other
+Shared{"type":"object","x-kubernetes-group-version-kind":[{"group":"own"},{"group":"remote"}]}
+`
+	if got != want || string(c.parameters["p"]) != "{}" {
+		t.Errorf("got\n%s%s\nwant\n%s", got, c.parameters, want)
 	}
 }

@@ -1,13 +1,33 @@
 package openapi
 
 import (
+	"encoding/json"
+	"maps"
 	"slices"
 
 	"k8s.io/kube-openapi/pkg/schemamutation"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-const preserveUnknown = "x-kubernetes-preserve-unknown-fields"
+const (
+	preserveUnknown = "x-kubernetes-preserve-unknown-fields"
+	embedded        = "x-kubernetes-embedded-resource"
+	validations     = "x-kubernetes-validations"
+)
+
+// sorted returns a value whose fields are written in the order of their names,
+// as documents of version 2 have them.
+func sorted(value any) any {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return value
+	}
+	var out any
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return value
+	}
+	return out
+}
 
 // swagger returns a schema of version 3 in the terms of version 2, which knows
 // neither junctors nor null. Where a value can be more than version 2 can say,
@@ -28,8 +48,17 @@ func swagger(s *spec.Schema) *spec.Schema {
 				}
 				c.Nullable = false
 			}
+			if open && c.Extensions[embedded] == true && len(c.Required) >= 2 {
+				// Where nothing is said of properties, those that every object
+				// has are not required either.
+				c.Required = slices.DeleteFunc(slices.Clone(c.Required), func(name string) bool { return name == "kind" || name == "apiVersion" })
+			}
 			if c.Items == nil && c.Type.Contains("array") {
 				c.Type = nil
+			}
+			if rules, ok := c.Extensions[validations]; ok {
+				c.Extensions = maps.Clone(c.Extensions)
+				c.Extensions[validations] = sorted(rules)
 			}
 			c.Required = slices.DeleteFunc(slices.Clone(c.Required), func(name string) bool { return c.Properties[name].Nullable })
 			if a := c.AdditionalProperties; a != nil && a.Schema != nil && a.Schema.Nullable {

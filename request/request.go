@@ -64,6 +64,9 @@ type Request struct {
 	// Received is when the request came in. It is also the time that is
 	// stamped on what the request creates.
 	Received time.Time
+	// MachineTime is Received by the clock of the machine, if the server goes by
+	// another one.
+	MachineTime time.Time
 	// DryRun: everything happens but the write.
 	DryRun bool
 	// FieldManager is who owns the fields that the request sets.
@@ -75,6 +78,15 @@ type Request struct {
 	Hold Hold
 
 	warnings []string
+}
+
+// Arrived is when the request came in by the clock of the machine: how long
+// something has taken, and may take, is counted from it.
+func (r *Request) Arrived() time.Time {
+	if !r.MachineTime.IsZero() {
+		return r.MachineTime
+	}
+	return r.Received
 }
 
 // Hold is a part of what the server can do at a time.
@@ -109,6 +121,33 @@ type Recorder interface {
 	AnsweredObject(encode func() ([]byte, error))
 	// AnsweredStatus is what the client gets if it is a Status.
 	AnsweredStatus(status *metav1.Status, encode func() ([]byte, error))
+	// Spent is how long a part of the server has worked on the request.
+	Spent(part Part, d time.Duration)
+}
+
+// Part is a part of the server that may take long.
+type Part uint8
+
+// The parts of which the audit tells why a request has taken long.
+const (
+	Authentication Part = iota
+	Impersonation
+	Queue
+	Authorization
+	MutatingWebhooks
+	ValidatingWebhooks
+	Storage
+	ResponseWrite
+	// Parts is how many there are.
+	Parts
+)
+
+// Spent tells the audit of the request, if there is one, how long a part of the
+// server has worked on it.
+func (r *Request) Spent(part Part, d time.Duration) {
+	if r.Audit != nil && d > 0 {
+		r.Audit.Spent(part, d)
+	}
 }
 
 // Annotate adds a note to the audit of the request, if there is one.

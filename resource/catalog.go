@@ -3,6 +3,7 @@ package resource
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -151,7 +152,7 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 				g = old[name]
 			}
 			if g == nil {
-				g = &ServedGroup{Name: name, resources: map[[2]string]*Served{}, kinds: map[[2]string]*Served{}}
+				g = newServedGroup(name)
 			}
 			c.byName[name] = g
 			c.groups = append(c.groups, g)
@@ -193,12 +194,21 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 		if g := c.byName[name]; g == nil || len(g.resources) == 0 {
 			delete(c.byName, name)
 		} else {
-			slices.SortStableFunc(g.Versions, func(a, b ServedVersion) int {
-				return version.CompareKubeAwareVersionStrings(b.Name, a.Name)
-			})
+			g.sort()
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func newServedGroup(name string) *ServedGroup {
+	return &ServedGroup{Name: name, resources: map[[2]string]*Served{}, kinds: map[[2]string]*Served{}}
+}
+
+// sort puts the preferred version first.
+func (g *ServedGroup) sort() {
+	slices.SortStableFunc(g.Versions, func(a, b ServedVersion) int {
+		return version.CompareKubeAwareVersionStrings(b.Name, a.Name)
+	})
 }
 
 func (g *ServedGroup) add(d *Definition, v *Version) error {
@@ -288,24 +298,32 @@ func declare(g *Group) (source, error) {
 	s := source{name: g.Name, definitions: make([]*Definition, 0, len(g.Resources))}
 	var errs []error
 	for i := range g.Resources {
-		d := g.Resources[i]
-		if d.Group == "" {
-			d.Group = g.Name
-		}
-		d.complete()
-		if err := d.check(); err != nil {
-			errs = append(errs, fmt.Errorf("group %q: resource %q: %w", g.Name, d.Resource, err))
-		}
-		if d.Group != g.Name {
-			errs = append(errs, fmt.Errorf("group %q: resource %q: is of group %q", g.Name, d.Resource, d.Group))
-		}
-		if hub := d.HubVersion(); hub != nil && hub.New != nil {
-			d.stored = &Served{Definition: &d, Version: hub, GroupVersion: schema.GroupVersion{Group: d.group(hub), Version: hub.Name}}
-			d.stored.complete()
-		}
-		s.definitions = append(s.definitions, &d)
+		d, err := declared(g.Name, g.Resources[i])
+		errs = append(errs, err)
+		s.definitions = append(s.definitions, d)
 	}
 	return s, errors.Join(errs...)
+}
+
+// declared returns a copy of a definition that has what it leaves out, and what
+// is wrong with it.
+func declared(group string, d Definition) (*Definition, error) {
+	if d.Group == "" {
+		d.Group = group
+	}
+	d.complete()
+	var errs []error
+	if err := d.check(); err != nil {
+		errs = append(errs, fmt.Errorf("group %q: resource %q: %w", group, d.Resource, err))
+	}
+	if d.Group != group {
+		errs = append(errs, fmt.Errorf("group %q: resource %q: is of group %q", group, d.Resource, d.Group))
+	}
+	if hub := d.HubVersion(); hub != nil && hub.New != nil {
+		d.stored = &Served{Definition: &d, Version: hub, GroupVersion: schema.GroupVersion{Group: d.group(hub), Version: hub.Name}}
+		d.stored.complete()
+	}
+	return &d, errors.Join(errs...)
 }
 
 // complete fills in the fields that default to something.
@@ -382,7 +400,7 @@ func (d *Definition) check() error {
 		switch {
 		case sub.Name == "":
 			wrong("subresource %d has no name", i)
-		case slices.ContainsFunc(d.Subresources[:i], func(s Subresource) bool { return s.Name == sub.Name }):
+		case slices.ContainsFunc(d.Subresources[:i], func(s Subresource) bool { return s.Name == sub.Name && s.sharesVersion(&sub) }):
 			wrong("subresource %s: declared twice", sub.Name)
 		case sub.isMany():
 			wrong("subresource %s: is more than one of part, projection, action and connection", sub.Name)
@@ -393,6 +411,16 @@ func (d *Definition) check() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// in reports whether a version of the resource has the subresource.
+func (s *Subresource) in(version string) bool {
+	return s.Versions == nil || slices.Contains(s.Versions, version)
+}
+
+// sharesVersion reports whether both are there in some version.
+func (s *Subresource) sharesVersion(other *Subresource) bool {
+	return s.Versions == nil || other.Versions == nil || slices.ContainsFunc(s.Versions, other.in)
 }
 
 // isMany reports whether a subresource is more than one thing.
@@ -441,6 +469,28 @@ func (d *Definition) group(v *Version) string {
 
 // Virtual reports whether nothing of the resource is stored.
 func (d *Definition) Virtual() bool { return d.Answer != nil || d.Source != nil }
+
+// Subresources are those of the version, in the order of the definition.
+func (s *Served) Subresources() iter.Seq[*Subresource] {
+	return func(yield func(*Subresource) bool) {
+		for i := range s.Definition.Subresources {
+			if sub := &s.Definition.Subresources[i]; sub.in(s.Version.Name) && !yield(sub) {
+				return
+			}
+		}
+	}
+}
+
+// Subresource finds a subresource of the version by its name, nil if there is
+// none.
+func (s *Served) Subresource(name string) *Subresource {
+	for sub := range s.Subresources() {
+		if sub.Name == name {
+			return sub
+		}
+	}
+	return nil
+}
 
 // Subresource finds a subresource by its name.
 func (d *Definition) Subresource(name string) (*Subresource, bool) {

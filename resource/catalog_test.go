@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -166,6 +168,91 @@ func TestCatalogWith(t *testing.T) {
 	}
 	if got := len(changed.Groups()); got != 3 {
 		t.Errorf("the older catalog has %d groups", got)
+	}
+}
+
+func TestCatalogChange(t *testing.T) {
+	named := func(resource, kind string, versions ...string) Definition {
+		d := widgetDefinition(versions...)
+		d.Group, d.Resource, d.Kind = "example.com", resource, kind
+		return d
+	}
+	base := mustCatalog(t, Group{Resources: []Definition{podDefinition()}})
+	first, err := base.Change([]Definition{named("b", "B", "v1"), named("a", "A", "v1", "v2")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := groupNames(first), "=v1 example.com=v2+v1"; got != want {
+		t.Errorf("groups %q, want %q", got, want)
+	}
+	second, err := first.Change([]Definition{named("a", "A", "v1"), named("c", "C", "v1")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := groupNames(second), "=v1 example.com=v1"; got != want {
+		t.Errorf("groups %q, want %q", got, want)
+	}
+	v, _ := second.Groups()[1].Version("v1")
+	var order []string
+	for _, s := range v.Resources {
+		order = append(order, s.Definition.Resource)
+	}
+	if !slices.Equal(order, []string{"a", "b", "c"}) {
+		t.Errorf("resources %q", order)
+	}
+	was, _ := first.Lookup("example.com", "v1", "b")
+	if is, _ := second.Lookup("example.com", "v1", "b"); is != was {
+		t.Error("an unchanged resource was made anew")
+	}
+	was, _ = first.Lookup("example.com", "v1", "a")
+	if is, _ := second.Lookup("example.com", "v1", "a"); is == was || is == nil {
+		t.Error("a changed resource was not made anew")
+	}
+	if _, ok := first.Lookup("example.com", "v2", "a"); !ok {
+		t.Error("the older catalog has changed")
+	}
+	if _, err := second.Change([]Definition{named("d", "A", "v1")}, nil); err == nil {
+		t.Error("two resources have the same kind")
+	}
+	third, err := second.Change([]Definition{named("d", "A", "v1")}, []schema.GroupResource{
+		{Group: "example.com", Resource: "a"}, {Group: "example.com", Resource: "nope"}, {Group: "nope", Resource: "nope"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(third.Definitions()); n != 4 {
+		t.Errorf("%d definitions", n)
+	}
+	if _, ok := third.LookupKind(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "A"}); !ok {
+		t.Error("no kind A")
+	}
+	last, err := third.Change(nil, []schema.GroupResource{{Group: "example.com", Resource: "b"}, {Group: "example.com", Resource: "c"}, {Group: "example.com", Resource: "d"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := groupNames(last), "=v1"; got != want {
+		t.Errorf("groups %q, want %q", got, want)
+	}
+	if _, ok := last.Group("example.com"); ok || len(last.Definitions()) != 1 {
+		t.Error("something is left")
+	}
+}
+
+// One more resource in a group of a thousand.
+func BenchmarkCatalogChange(b *testing.B) {
+	many := make([]Definition, 1000)
+	for i := range many {
+		many[i] = widgetDefinition("v1")
+		many[i].Group, many[i].Resource, many[i].Kind = "example.com", fmt.Sprintf("widgets%03d", i), fmt.Sprintf("Widget%03d", i)
+	}
+	c, err := mustCatalog(b, Group{Resources: []Definition{podDefinition()}}).Change(many[1:], nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Change(many[:1], nil); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

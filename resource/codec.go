@@ -278,14 +278,45 @@ func (s *Served) AppendJSON(dst, body []byte) []byte {
 	if s.Unstructured || len(body) < 2 {
 		return append(dst, body...)
 	}
-	dst = append(dst, `{"kind":`...)
-	dst = appendStringJSON(dst, s.Definition.Kind)
-	dst = append(dst, `,"apiVersion":`...)
-	dst = appendStringJSON(dst, s.APIVersion)
+	dst = s.jsonHead(dst)
 	if body[1] != '}' {
 		dst = append(dst, ',')
 	}
 	return append(dst, body[1:]...)
+}
+
+// StoredBody returns the JSON object in stored bytes if it is, but for the
+// resourceVersion, what goes over the wire for a body: then that need not be
+// kept. AppendStored takes it.
+func (s *Served) StoredBody(stored, body []byte) ([]byte, bool) {
+	stored = bytes.TrimSuffix(stored, []byte("\n"))
+	if s.Unstructured {
+		return stored, bytes.Equal(stored, body)
+	}
+	head := s.jsonHead(nil)
+	return stored, len(body) > 2 && len(stored) == len(head)+len(body) &&
+		bytes.HasPrefix(stored, head) && stored[len(head)] == ',' && bytes.HasSuffix(stored, body[1:])
+}
+
+// AppendStored appends an object, or with item its body, with a resourceVersion.
+func (s *Served) AppendStored(dst, stored []byte, rv string, item bool) []byte {
+	start := len(dst)
+	dst = AppendSpliceJSON(dst, stored, rv)
+	if item && !s.Unstructured {
+		var buf [256]byte
+		head := len(s.jsonHead(buf[:0]))
+		n := copy(dst[start+1:], dst[start+head+1:])
+		dst = dst[:start+1+n]
+	}
+	return dst
+}
+
+// jsonHead appends how a struct begins, up to the comma before its first field.
+func (s *Served) jsonHead(dst []byte) []byte {
+	dst = append(dst, `{"kind":`...)
+	dst = appendStringJSON(dst, s.Definition.Kind)
+	dst = append(dst, `,"apiVersion":`...)
+	return appendStringJSON(dst, s.APIVersion)
 }
 
 // AppendProto appends an object as it goes over the wire on its own, given its

@@ -386,3 +386,46 @@ func BenchmarkAppendProto(b *testing.B) {
 		s.AppendProto(buf, raw)
 	}
 }
+
+// TestStoredBody: where the stored JSON is what a body stands for, it can be
+// taken instead of the body.
+func TestStoredBody(t *testing.T) {
+	pods := podDefinition()
+	pods.StoreJSON = true
+	c := mustCatalog(t, Group{Resources: []Definition{pods}}, Group{Name: "example.com", Resources: []Definition{widgetDefinition("v1")}})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", Labels: map[string]string{"a": "b"}}}
+	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "a"}}}
+	for _, test := range []struct {
+		group, resource string
+		obj             Object
+	}{{"", "pods", pod}, {"example.com", "widgets", widget}} {
+		s, ok := c.Lookup(test.group, "v1", test.resource)
+		if !ok {
+			t.Fatal(test.resource)
+		}
+		data, err := EncodeStored(s.Definition, test.obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := JSONBody(s.Definition, s.Version, test.obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, ok := s.StoredBody(data, body)
+		if !ok {
+			t.Fatalf("%s is not what %s stands for", data, body)
+		}
+		want := SpliceJSON(body, "7")
+		if got := s.AppendStored([]byte("x"), stored, "7", true); string(got) != "x"+string(want) {
+			t.Errorf("item %s, want %s", got, want)
+		}
+		if got, want := s.AppendStored(nil, stored, "7", false), s.AppendJSON(nil, want); string(got) != string(want) {
+			t.Errorf("object %s, want %s", got, want)
+		}
+		for _, other := range []string{`{}`, `{"metadata":{}}`, ``} {
+			if _, ok := s.StoredBody(data, []byte(other)); ok {
+				t.Errorf("%s stands for %s", other, data)
+			}
+		}
+	}
+}

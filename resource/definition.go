@@ -88,6 +88,10 @@ type Definition struct {
 	// name and the age.
 	Columns []Column
 	Cells   func(obj Object) ([]any, error)
+	// Arrange puts the objects of a table of a list into the order of the rows, and
+	// returns what changes the cells of one because of the others; nil if nothing
+	// does. Tables of single objects are not arranged.
+	Arrange func(objs []Object) (change func(obj Object, cells []any))
 	// RowConditions are the conditions of a row: that the work which the object
 	// stands for is done.
 	RowConditions func(obj Object) []metav1.TableRowCondition
@@ -95,6 +99,9 @@ type Definition struct {
 	// Fields that a field selector can name, besides metadata.name and, if the
 	// resource is namespaced, metadata.namespace.
 	Fields []Field
+	// NoNamespaceField: selectors cannot name metadata.namespace, although the
+	// resource is namespaced.
+	NoNamespaceField bool
 	// UnknownField returns what is said of a field that selectors cannot name;
 	// nil is the usual.
 	UnknownField func(path string) string
@@ -202,7 +209,7 @@ type Strategy struct {
 	// Generation reports whether a change moves metadata.generation; nil means
 	// that the kind has none, or that a write to the part never moves it. It
 	// compares what PrepareUpdate has left.
-	Generation func(obj, old Object) bool
+	Generation func(ctx context.Context, obj, old Object) bool
 
 	// Begin reserves what the object needs outside of itself (addresses, ports)
 	// and may complete the object; old is nil on create, obj on delete. It is
@@ -250,6 +257,9 @@ type Strategy struct {
 type Subresource struct {
 	// Name: status, scale, binding.
 	Name string
+	// Versions of the resource that have it; nil stands for all. One of the same
+	// name may be there for the others.
+	Versions []string
 	// Kind of the body if it is not the resource's own: autoscaling/v1 Scale.
 	Kind schema.GroupVersionKind
 	// Also lists other versions of Kind that a body can be in; they have the
@@ -271,6 +281,9 @@ type Subresource struct {
 	Projection *Projection
 	// Action: a create runs it.
 	Action Action
+	// Owned: the answer to an Action is its body, completed, which says who owns
+	// the fields that were sent.
+	Owned bool
 	// Connect: requests open a connection.
 	Connect *Connect
 }

@@ -59,7 +59,7 @@ func (r Rules[T]) Strategy() Strategy {
 		s.Warnings = func(ctx context.Context, obj, old Object) []string { return f(ctx, as[T](obj), as[T](old)) }
 	}
 	if f := r.Generation; f != nil {
-		s.Generation = func(obj, old Object) bool { return f(obj.(T), old.(T)) }
+		s.Generation = func(_ context.Context, obj, old Object) bool { return f(obj.(T), old.(T)) }
 	}
 	if f := r.Begin; f != nil {
 		s.Begin = func(ctx context.Context, obj, old Object) (func(bool), error) { return f(ctx, as[T](obj), as[T](old)) }
@@ -90,6 +90,24 @@ func DefaultFunc[T Object](f func(T)) func(Object) {
 // CellsFunc makes the Cells of a Definition from a function on a type of Go.
 func CellsFunc[T Object](f func(T) []any) func(Object) ([]any, error) {
 	return func(obj Object) ([]any, error) { return f(obj.(T)), nil }
+}
+
+// ArrangeFunc makes the Arrange of a Definition from a function on a type of Go.
+func ArrangeFunc[T Object](f func([]T) func(T, []any)) func([]Object) func(Object, []any) {
+	return func(objs []Object) func(Object, []any) {
+		typed := make([]T, len(objs))
+		for i, obj := range objs {
+			typed[i] = obj.(T)
+		}
+		change := f(typed)
+		for i, obj := range typed {
+			objs[i] = obj
+		}
+		if change == nil {
+			return nil
+		}
+		return func(obj Object, cells []any) { change(obj.(T), cells) }
+	}
 }
 
 // FieldFunc makes a Field from a function on a type of Go.

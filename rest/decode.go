@@ -112,7 +112,7 @@ func (s *scope) toHub(obj resource.Object) (resource.Object, error) {
 	if v.ToHub != nil && !s.served.IsHub() {
 		hub, err := v.ToHub(obj)
 		if err != nil && v.FromHubAll != nil {
-			return nil, errBare(err) // somebody else has failed, not the client
+			return nil, begun(err) // somebody else has failed, unless the client is told otherwise
 		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())

@@ -18,6 +18,7 @@ import (
 // The forms of a record that are kept, for each version of a resource.
 const (
 	formJSON     = iota
+	formStored   // what is stored, if that is the JSON but for the resourceVersion
 	formMetadata // the metadata in formJSON
 	formProto    // without a resourceVersion; not if it is what is stored
 	formRow      // of a table
@@ -33,35 +34,66 @@ func revisionString(revision int64) string { return strconv.FormatInt(revision, 
 // jsonBody returns the JSON of a record, with its resourceVersion, without kind
 // and apiVersion if it is of a Go type.
 func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
-	return rec.Form(s.formID(formJSON), func(rec *store.Record) ([]byte, error) {
-		obj, err := resource.DecodeStored(s.def, rec.Stored)
-		if err != nil {
-			return nil, err
-		}
-		b, err := resource.JSONBody(s.def, s.served.Version, obj)
-		if err != nil || rec.Revision == 0 {
+	if b := rec.Find(s.formID(formJSON)); b != nil {
+		return b, nil
+	}
+	if stored := rec.Find(s.formID(formStored)); stored != nil {
+		return s.served.AppendStored(nil, stored, revisionString(rec.Revision), true), nil
+	}
+	obj, err := resource.DecodeStored(s.def, rec.Stored)
+	if err != nil {
+		return nil, err
+	}
+	b, err := resource.JSONBody(s.def, s.served.Version, obj)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Revision != 0 {
+		stored, same := s.served.StoredBody(rec.Stored, b)
+		b = resource.SpliceJSON(b, revisionString(rec.Revision))
+		if same {
+			// The same bytes need not be kept twice.
+			_, err = rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return stored, nil })
 			return b, err
 		}
-		return resource.SpliceJSON(b, revisionString(rec.Revision)), nil
-	})
+	}
+	return rec.Form(s.formID(formJSON), func(*store.Record) ([]byte, error) { return b, nil })
+}
+
+// appendRecord appends a record in JSON, as it goes over the wire on its own or, as
+// an item of a list, without kind and apiVersion if it is of a Go type.
+func (s *scope) appendRecord(dst []byte, rec *store.Record, item bool) ([]byte, error) {
+	if stored := rec.Find(s.formID(formStored)); stored != nil {
+		return s.served.AppendStored(dst, stored, revisionString(rec.Revision), item), nil
+	}
+	body, err := s.jsonBody(rec)
+	switch {
+	case err != nil:
+		return nil, err
+	case item:
+		return append(dst, body...), nil
+	}
+	return s.served.AppendJSON(dst, body), nil
 }
 
 // appendMetadata appends the metadata of a record as PartialObjectMetadata, in
 // JSON.
 func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
-	meta, err := rec.Part(s.formID(formMetadata), func(rec *store.Record) ([]byte, error) {
+	meta := rec.Find(s.formID(formMetadata))
+	if meta == nil {
 		body, err := s.jsonBody(rec)
 		if err != nil {
 			return nil, err
 		}
-		meta, ok := resource.MetadataJSON(body)
-		if !ok {
+		var ok bool
+		if meta, ok = resource.MetadataJSON(body); !ok {
 			return nil, fmt.Errorf("%s has no metadata", rec.Key)
 		}
-		return meta, nil
-	})
-	if err != nil {
-		return nil, err
+		if rec.Has(s.formID(formJSON)) {
+			if meta, err = rec.Part(s.formID(formMetadata), func(*store.Record) ([]byte, error) { return meta, nil }); err != nil {
+				return nil, err
+			}
+		}
 	}
 	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
 	dst = append(dst, s.out.metaVersion()...)
@@ -89,7 +121,11 @@ func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
 			if err != nil {
 				return nil, err
 			}
-			return resource.ProtoBody(s.def, s.served.Version, obj)
+			b, err := resource.ProtoBody(s.def, s.served.Version, obj)
+			if s.out.view == viewMetadata && errors.Is(err, resource.ErrNotEncodable) {
+				return s.metadataProto(rec)
+			}
+			return b, err
 		})
 		if err != nil {
 			return it, err
@@ -105,6 +141,21 @@ func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
 		it.size = 1 + uvarintSize(it.plan.Metadata) + it.plan.Metadata
 	}
 	return it, nil
+}
+
+// metadataProto returns the metadata of a record whose kind has no protobuf form
+// as that of PartialObjectMetadata, which is where others have theirs, too.
+func (s *scope) metadataProto(rec *store.Record) ([]byte, error) {
+	body, err := s.jsonBody(rec)
+	if err != nil {
+		return nil, err
+	}
+	var obj metav1.PartialObjectMetadata
+	if err := json.Unmarshal(body, &obj); err != nil {
+		return nil, err
+	}
+	obj.TypeMeta, obj.ResourceVersion = metav1.TypeMeta{}, ""
+	return obj.Marshal()
 }
 
 // append appends the message.
@@ -175,11 +226,7 @@ func (s *scope) object(dst []byte, rec *store.Record) ([]byte, error) {
 	case s.out.view == viewMetadata:
 		return s.appendMetadata(dst, rec)
 	}
-	body, err := s.jsonBody(rec)
-	if err != nil {
-		return nil, err
-	}
-	return s.served.AppendJSON(dst, body), nil
+	return s.appendRecord(dst, rec, false)
 }
 
 // respond answers with a record.

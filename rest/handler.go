@@ -24,6 +24,7 @@ package rest
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -34,6 +35,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/trace"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -56,8 +58,22 @@ type Handler struct {
 	// most it is twice as long, so that not all end at the same time. The default
 	// is half an hour; below zero is for ever.
 	MinWatch time.Duration
+	// Metrics counts what cannot be seen of requests from outside; nil does not.
+	Metrics Metrics
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
+}
+
+// Metrics counts what handlers do.
+type Metrics interface {
+	// Watched returns what is told the size of each event of a watch.
+	Watched(group, version, resource string) func(bytes int)
+	// Listed counts a list: how many objects were looked at, and how many of them
+	// are in the answer.
+	Listed(group, resource string, evaluated, returned int)
+	// Deprecated counts a request for a version that goes, with the warning that
+	// clients get.
+	Deprecated(group, version, resource, subresource, warning string)
 }
 
 // Owners keeps metadata.managedFields, and merges server-side applies.
@@ -110,10 +126,44 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	if !s.pathFits() {
 		return false
 	}
+	span := s.trace()
 	if err := s.serve(); err != nil {
 		s.fail(err)
 	}
+	span.End()
 	return true
+}
+
+// trace begins a span for the verb; nil if nobody wants to know.
+func (s *scope) trace() (span *trace.Span) {
+	if !trace.From(s.context).Recording() {
+		return nil
+	}
+	client, _, _ := net.SplitHostPort(s.r.RemoteAddr)
+	verb, scope, name := s.r.Method, "cluster", ""
+	switch s.req.Verb {
+	case request.List:
+		name, verb = "List", "LIST"
+	case request.DeleteCollection:
+		name = "Delete"
+	case "", request.Watch:
+		return nil // a watch takes as long as its client wants
+	default:
+		name = strings.ToUpper(s.req.Verb[:1]) + s.req.Verb[1:]
+	}
+	switch {
+	case s.req.Name != "" || s.req.Verb == request.Create:
+		scope = "resource"
+	case s.req.Namespace != "":
+		scope = "namespace"
+	}
+	s.context, span = trace.Start(s.context, name,
+		trace.String("accept", s.r.Header.Get("Accept")), trace.String("audit-id", s.req.AuditID), trace.String("client", client),
+		trace.String("api-group", s.req.Group), trace.String("api-version", s.req.Version), trace.String("name", s.req.Name),
+		trace.String("subresource", s.req.Subresource), trace.String("namespace", s.req.Namespace), trace.String("protocol", s.r.Proto),
+		trace.String("resource", s.req.Resource), trace.String("scope", scope), trace.String("url", s.r.URL.Path),
+		trace.String("user-agent", s.r.UserAgent()), trace.String("verb", verb))
+	return span
 }
 
 // pathFits checks the scope of the path against that of the resource, and
@@ -141,11 +191,8 @@ func (s *scope) pathFits() bool {
 	if s.req.Subresource == "" {
 		return len(s.req.Parts) <= 2
 	}
-	for i := range s.def.Subresources {
-		if s.def.Subresources[i].Name == s.req.Subresource {
-			s.sub = &s.def.Subresources[i]
-			return len(s.req.Parts) <= 3 || s.sub.Connect != nil && s.sub.Connect.Path
-		}
+	if s.sub = s.served.Subresource(s.req.Subresource); s.sub != nil {
+		return len(s.req.Parts) <= 3 || s.sub.Connect != nil && s.sub.Connect.Path
 	}
 	return s.served.Unstructured // which serve says that it has not
 }
@@ -185,8 +232,11 @@ func (s *scope) serve() error {
 	} else if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
 		return errMethodNotAllowed()
 	}
-	if s.served.Version.Deprecation != "" {
-		s.req.Warn(s.served.Version.Deprecation)
+	if warning := s.served.Version.Deprecation; warning != "" {
+		s.req.Warn(warning)
+		if s.h.Metrics != nil {
+			s.h.Metrics.Deprecated(s.req.Group, s.req.Version, s.req.Resource, s.req.Subresource, warning)
+		}
 	}
 	var err error
 	if s.out, err = s.negotiate(); err != nil {

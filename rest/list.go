@@ -89,18 +89,22 @@ func (s *scope) page(o *listOptions) (*page, error) {
 		return p, nil
 	}
 	limited := o.limit > 0 && !read.Any
-	more := false
+	more, evaluated := false, 0
 	snap.Range(prefix, start, func(rec *store.Record) bool {
 		// A full page goes on if anything follows, whether it matches or not.
 		if limited && int64(len(p.records)) == o.limit {
 			more = true
 			return false
 		}
+		evaluated++
 		if match(rec) {
 			p.records = append(p.records, rec)
 		}
 		return true
 	})
+	if s.h.Metrics != nil {
+		s.h.Metrics.Listed(s.req.Group, s.req.Resource, evaluated, len(p.records))
+	}
 	if more {
 		last := p.records[len(p.records)-1].Key
 		at := snap.Revision
@@ -301,11 +305,10 @@ func (s *scope) jsonItems(c *pieces, p *page) error {
 				return err
 			}
 		} else {
-			body, err := s.jsonBody(rec)
-			if err != nil {
+			var err error
+			if c.buf, err = s.appendRecord(c.buf, rec, true); err != nil {
 				return err
 			}
-			c.buf = append(c.buf, body...)
 		}
 		c.spill()
 	}

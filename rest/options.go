@@ -144,7 +144,7 @@ func (o *listOptions) validate(watch bool) (errs field.ErrorList) {
 
 // selectable reports whether selectors can name a field.
 func selectable(def *resource.Definition, path string) bool {
-	if path == "metadata.name" || path == "metadata.namespace" && (def.Namespaced || len(def.Fields) == 0) {
+	if path == "metadata.name" || path == "metadata.namespace" && !def.NoNamespaceField && (def.Namespaced || len(def.Fields) == 0) {
 		return true
 	}
 	for i := range def.Fields {

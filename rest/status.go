@@ -92,7 +92,8 @@ func errBare(err error) error {
 	}}
 }
 
-// begun is the error of a reservation: a Status, or one without a reason.
+// begun is the error of a reservation, or a conversion: a Status, or one without
+// a reason.
 func begun(err error) error {
 	if errors.As(err, new(apierrors.APIStatus)) {
 		return err

@@ -50,6 +50,11 @@ func (s *scope) act() error {
 		return err
 	}
 	s.sentOther(body)
+	if s.sub.Owned {
+		if body, err = s.own(nil, body); err != nil {
+			return err
+		}
+	}
 	return s.runAction(body)
 }
 

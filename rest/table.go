@@ -88,17 +88,20 @@ func (s *scope) appendRow(dst []byte, rec *store.Record, incl include) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
+	return s.finishRow(dst, row, rec, incl)
+}
+
+// finishRow appends a row that was made, and what is wanted of its object.
+func (s *scope) finishRow(dst, row []byte, rec *store.Record, incl include) (_ []byte, err error) {
 	dst = appendTimes(dst, row, s.req.Received)
 	dst = append(dst, `,"object":`...)
 	switch incl {
 	case includeNone:
 		dst = append(dst, "null"...)
 	case includeObject:
-		body, err := s.jsonBody(rec)
-		if err != nil {
+		if dst, err = s.appendRecord(dst, rec, false); err != nil {
 			return nil, err
 		}
-		dst = s.served.AppendJSON(dst, body)
 	default:
 		if dst, err = s.appendMetadata(dst, rec); err != nil {
 			return nil, err
@@ -114,9 +117,17 @@ func (s *scope) makeRow(rec *store.Record) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.makeRowOf(obj, nil)
+}
+
+// makeRowOf makes the row of an object, whose cells can be changed.
+func (s *scope) makeRowOf(obj resource.Object, change func(resource.Object, []any)) ([]byte, error) {
 	cells, err := s.cells(obj)
 	if err != nil {
 		return nil, err
+	}
+	if change != nil {
+		change(obj, cells)
 	}
 	row := []byte(`{"cells":[`)
 	for i, cell := range cells {
@@ -214,11 +225,43 @@ func (s *scope) writeTable(p *page) error {
 // table writes a table of a list.
 func (s *scope) table(c *pieces, p *page, incl include) (err error) {
 	c.buf = s.appendTable(c.buf, p.meta(), s.columns())
+	if s.def.Arrange != nil {
+		return s.arranged(c, p, incl)
+	}
 	for i, rec := range p.records {
 		if i > 0 {
 			c.buf = append(c.buf, ',')
 		}
 		if c.buf, err = s.appendRow(c.buf, rec, incl); err != nil {
+			return err
+		}
+		c.spill()
+	}
+	c.buf = append(c.buf, tableEnd...)
+	return nil
+}
+
+// arranged writes the rows of a table in which they depend on each other. There
+// are few of those, and none are kept.
+func (s *scope) arranged(c *pieces, p *page, incl include) error {
+	objs, records := make([]resource.Object, len(p.records)), make(map[resource.Object]*store.Record, len(p.records))
+	for i, rec := range p.records {
+		obj, err := s.decode(rec)
+		if err != nil {
+			return err
+		}
+		objs[i], records[obj] = obj, rec
+	}
+	change := s.def.Arrange(objs)
+	for i, obj := range objs {
+		row, err := s.makeRowOf(obj, change)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			c.buf = append(c.buf, ',')
+		}
+		if c.buf, err = s.finishRow(c.buf, row, records[obj], incl); err != nil {
 			return err
 		}
 		c.spill()

@@ -43,94 +43,132 @@ func (h *Handler) watchTime() time.Duration {
 
 // watch streams events until the client, the time or the server is done.
 func (s *scope) watch() error {
-	o, err := s.listOptions(true)
-	if err != nil {
+	v, err := s.beginWatch()
+	if v == nil || err != nil {
 		return err
 	}
+	defer v.cancel()
+	defer v.events.Close()
+	defer func() { v.free() }() // the buffer of the end, which need not be that of the beginning
+	bookmark := time.NewTimer(v.firstBookmark())
+	defer bookmark.Stop()
+	for v.ctx.Err() == nil {
+		more, ok := v.forward()
+		if !ok {
+			return nil
+		}
+		v.pause()
+		select {
+		case <-more:
+		case <-bookmark.C:
+			if v.bookmarks && !v.sync {
+				v.resume()
+				v.bookmark(v.events.Revision(), false)
+				if !v.send() {
+					return nil
+				}
+			}
+			bookmark.Reset(v.nextBookmark())
+		case <-v.ctx.Done():
+		}
+		v.resume()
+	}
+	return nil
+}
+
+// viewer is a watch that has begun. What it needs is here and not on the stack,
+// which would stay as large as it once was: watches wait nearly all of the time.
+type viewer struct {
+	*stream
+	ctx       context.Context
+	cancel    context.CancelFunc
+	events    *store.Watcher
+	timeout   time.Duration
+	bookmarks bool
+	sync      bool // the initial events are not all sent, and their end is waited for
+}
+
+// beginWatch answers with a stream of events. Nil is one that has ended already.
+func (s *scope) beginWatch() (*viewer, error) {
+	o, err := s.listOptions(true)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := s.included(); err != nil && s.out.view == viewTable {
-		return err
+		return nil, err
 	}
 	w, err := s.openWatch(&o)
 	// These are told in the stream, so that clients treat them like a watch that
 	// ended.
 	switch {
 	case errors.Is(err, store.ErrExpired):
-		return s.watchEnds(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.h.Store.Revision())))
+		return nil, s.watchEnds(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.h.Store.Revision())))
 	case err != nil && o.initialEvents != nil && apierrors.IsTimeout(err):
-		return s.watchEnds(err)
+		return nil, s.watchEnds(err)
 	case err != nil:
-		return err
+		return nil, err
 	}
-	defer w.Close()
-	timeout := o.timeout
-	if timeout <= 0 {
-		timeout = s.h.watchTime()
+	v := &viewer{events: w, timeout: o.timeout, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents}
+	if v.timeout <= 0 {
+		v.timeout = s.h.watchTime()
 	}
-	ctx, cancel := context.WithTimeout(s.ctx(), timeout)
-	defer cancel()
+	v.ctx, v.cancel = context.WithTimeout(s.ctx(), v.timeout)
+	v.stream = s.beginStream()
+	if err := v.flush.Flush(); err != nil {
+		v.cancel() // nobody is there any longer
+	}
+	return v, nil
+}
 
-	st := s.beginStream()
-	defer st.free()
-	if err := st.flush.Flush(); err != nil {
-		return nil
+// forward sends the events that there are. more tells when there are others; ok
+// is false if the watch is over.
+func (v *viewer) forward() (more <-chan struct{}, ok bool) {
+	events, more, err := v.events.Poll(v.ctx)
+	if err != nil {
+		if v.ctx.Err() == nil {
+			v.error(v.s.watchError(err))
+			v.send()
+		}
+		return nil, false
 	}
-	sync := o.initialEvents != nil && *o.initialEvents
-	// The last bookmark comes shortly before the end, so that the client goes on
-	// from there.
-	first := bookmarkEvery
-	if left := timeout - lastBookmark; left > 0 {
-		first = min(first, left)
-	}
-	bookmark := time.NewTimer(first)
-	defer bookmark.Stop()
-	for ctx.Err() == nil {
-		events, more, err := w.Poll(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				st.error(s.watchError(err))
-				st.send()
-			}
-			return nil
-		}
-		for _, ev := range events {
-			if err := st.event(eventName(ev.Type), ev.Record); err != nil {
-				st.error(s.translate(err))
-				st.send()
-				return nil
-			}
-		}
-		if sync && w.Synced() {
-			sync = false
-			if o.bookmarks {
-				st.bookmark(w.Revision(), true)
-			}
-		}
-		if !st.send() {
-			return nil
-		}
-		if !sync {
-			s.req.Started()
-		}
-		select {
-		case <-more:
-		case <-bookmark.C:
-			if o.bookmarks && !sync {
-				st.bookmark(w.Revision(), false)
-				if !st.send() {
-					return nil
-				}
-			}
-			next := bookmarkEvery
-			if deadline, ok := ctx.Deadline(); ok {
-				if left := time.Until(deadline) - lastBookmark; left > 0 {
-					next = min(next, left)
-				}
-			}
-			bookmark.Reset(next)
-		case <-ctx.Done():
+	for _, ev := range events {
+		if err := v.event(eventName(ev.Type), ev.Record); err != nil {
+			v.error(v.s.translate(err))
+			v.send()
+			return nil, false
 		}
 	}
-	return nil
+	if v.sync && v.events.Synced() {
+		v.sync = false
+		if v.bookmarks {
+			v.bookmark(v.events.Revision(), true)
+		}
+	}
+	if !v.send() {
+		return nil, false
+	}
+	if !v.sync {
+		v.s.req.Started()
+	}
+	return more, true
+}
+
+// firstBookmark is when a watcher gets the first bookmark. The last one comes
+// shortly before the end, so that the client goes on from there.
+func (v *viewer) firstBookmark() time.Duration {
+	if left := v.timeout - lastBookmark; left > 0 {
+		return min(bookmarkEvery, left)
+	}
+	return bookmarkEvery
+}
+
+func (v *viewer) nextBookmark() time.Duration {
+	if deadline, ok := v.ctx.Deadline(); ok {
+		if left := time.Until(deadline) - lastBookmark; left > 0 {
+			return min(bookmarkEvery, left)
+		}
+	}
+	return bookmarkEvery
 }
 
 // watchEnds answers with a stream of one error.
@@ -176,16 +214,35 @@ type stream struct {
 	*pieces
 	s     *scope
 	flush *http.ResponseController
+	count func(bytes int) // nil counts nothing
 	// tables is how many events were written as tables: the first has columns.
 	tables int
 }
 
 // beginStream answers with a stream.
 func (s *scope) beginStream() *stream {
-	st := &stream{pieces: newPieces(s.w), s: s, flush: http.NewResponseController(s.w)}
+	st := &stream{s: s, flush: http.NewResponseController(s.w)}
+	st.resume()
+	if m := s.h.Metrics; m != nil {
+		st.count = m.Watched(s.req.Group, s.req.Version, s.req.Resource)
+	}
 	s.w.Header().Set("Content-Type", s.out.contentType())
 	s.w.WriteHeader(http.StatusOK)
 	return st
+}
+
+// pause gives the buffer away while there is nothing to write: nearly all
+// watches wait nearly all of the time.
+func (st *stream) pause() {
+	st.free()
+	st.pieces = nil
+}
+
+// resume takes a buffer, if there is none.
+func (st *stream) resume() {
+	if st.pieces == nil {
+		st.pieces = newPieces(st.s.w)
+	}
 }
 
 // event appends an event about a record.
@@ -198,7 +255,7 @@ func (st *stream) event(name string, rec *store.Record) (err error) {
 			return err
 		}
 		st.buf = s.appendProtoItem(appendProtoFrame(st.buf, name, s.protoItemSize(&it)), &it)
-		st.spill()
+		st.ended(start)
 		return nil
 	}
 	st.buf = append(st.buf, `{"type":"`...)
@@ -215,8 +272,16 @@ func (st *stream) event(name string, rec *store.Record) (err error) {
 		return err
 	}
 	st.buf = append(st.buf, "}\n"...)
-	st.spill()
+	st.ended(start)
 	return nil
+}
+
+// ended counts the event that begins at a place in the buffer.
+func (st *stream) ended(start int) {
+	if st.count != nil {
+		st.count(len(st.buf) - start)
+	}
+	st.spill()
 }
 
 func eventName(t store.EventType) string {

@@ -38,7 +38,17 @@ func (r *Record) Form(id FormID, make func(*Record) ([]byte, error)) ([]byte, er
 // Has reports whether an encoding is there already.
 func (r *Record) Has(id FormID) bool { return r.forms != nil && r.forms.find(id) != nil }
 
-// Part is Form for bytes that are a part of another form.
+// Find returns an encoding that is there already, nil if it is not.
+func (r *Record) Find(id FormID) []byte {
+	if r.forms != nil {
+		if f := r.forms.find(id); f != nil {
+			return f.bytes
+		}
+	}
+	return nil
+}
+
+// Part is Form for bytes that are a part of another form, or of what is stored.
 func (r *Record) Part(id FormID, make func(*Record) ([]byte, error)) ([]byte, error) {
 	return r.form(id, make, false)
 }

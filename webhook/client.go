@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/trace"
 )
 
 const (
@@ -64,10 +67,24 @@ type Client struct {
 	UserAgent string
 	// TellTimeout tells services how long they have, in the query.
 	TellTimeout bool
+	// Credentials are shown to services; without them nobody knows the client.
+	Credentials *Credentials
+	// Self is how the server reaches itself, which it does in place of the service
+	// kubernetes; nil has it call that as others do.
+	Self http.RoundTripper
 
 	mu         sync.Mutex
-	transports map[string]*http.Transport
+	transports map[string]dialed
 }
+
+// dialed is a transport as it is used, and as it is closed.
+type dialed struct {
+	http.RoundTripper
+	close func()
+}
+
+// self is where every cluster has the service kubernetes.
+const self = "kubernetes.default.svc:" + httpsPort
 
 // Post sends JSON and returns the answer, which is the body of a response that
 // says success; that of another is an error that tells what it says. It takes as
@@ -97,7 +114,9 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 		req.Header.Set("User-Agent", c.UserAgent)
 	}
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	span := trace.Outgoing(ctx, req)
 	resp, err := client.Do(req)
+	span.Answered(resp, err)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +148,7 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.transports {
-		t.CloseIdleConnections()
+		t.close()
 	}
 	c.transports = nil
 }
@@ -152,11 +171,12 @@ func refusal(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, http.MethodPost, schema.GroupResource{}, "", message, 0, true)
 }
 
-// url returns where to send requests, and what connections can be shared by.
+// url returns where to send requests, and what connections can be shared by. The
+// path is a clean one: many a configuration has a slash too many.
 func (e *Endpoint) url() (u *url.URL, key string, err error) {
 	if s := e.Service; s != nil {
 		host := net.JoinHostPort(s.Name+"."+s.Namespace+".svc", strconv.Itoa(int(s.port())))
-		return &url.URL{Scheme: "https", Host: host, Path: s.Path}, "service\x00" + host + "\x00" + string(e.CABundle), nil
+		return &url.URL{Scheme: "https", Host: host, Path: path.Join("/", s.Path)}, "service\x00" + host + "\x00" + string(e.CABundle), nil
 	}
 	if e.URL == "" {
 		return nil, "", errors.New("webhook configuration must have either service or URL")
@@ -164,6 +184,7 @@ func (e *Endpoint) url() (u *url.URL, key string, err error) {
 	if u, err = url.Parse(e.URL); err != nil {
 		return nil, "", errors.New(fmt.Sprint("Unparsable URL: ", err))
 	}
+	u.Path, u.RawPath = path.Join("/", u.Path), ""
 	return u, "url\x00" + u.Scheme + "://" + u.Host + "\x00" + string(e.CABundle), nil
 }
 
@@ -176,11 +197,18 @@ func (s *Service) port() int32 {
 
 // transport returns the one to a host. Connections are HTTP/1.1, so that many
 // requests are spread over the processes behind one address.
-func (c *Client) transport(to *Endpoint, u *url.URL, key string) (*http.Transport, error) {
+func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTripper, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.transports[key]; t != nil {
-		return t, nil
+	if t, ok := c.transports[key]; ok {
+		return t.RoundTripper, nil
+	}
+	target := u.Host
+	if u.Port() == "" {
+		target = net.JoinHostPort(u.Hostname(), httpsPort)
+	}
+	if target == self && c.Self != nil {
+		return c.Self, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	if len(to.CABundle) > 0 {
@@ -211,10 +239,14 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (*http.Transpor
 	if c.transports == nil || len(c.transports) >= maxTransports {
 		// Requests under way keep theirs; the rest is made again when it is needed.
 		for _, old := range c.transports {
-			old.CloseIdleConnections()
+			old.close()
 		}
-		c.transports = map[string]*http.Transport{}
+		c.transports = map[string]dialed{}
 	}
-	c.transports[key] = t
-	return t, nil
+	known, err := c.Credentials.wrap(target, t)
+	if err != nil {
+		return nil, err
+	}
+	c.transports[key] = dialed{known, t.CloseIdleConnections}
+	return known, nil
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/apiserver/pkg/cel/lazy"
 
+	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/match"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 )
@@ -42,15 +44,23 @@ var ErrOutOfBudget = errors.New("validation failed due to running out of cost bu
 
 // Program is an expression, compiled.
 type Program struct {
-	Text     string
-	compiled policycel.Compiled
-	err      *policycel.Error
+	Text    string
+	program cel.Program
+	quick   quick // nil if there is no quick form
+	err     *policycel.Error
 }
 
 // Compile compiles an expression that was accepted by this server or another.
 func Compile(c *policycel.Compiler, text string, vars policycel.Variables, results ...*cel.Type) *Program {
-	p := &Program{Text: text}
-	p.compiled, p.err = c.Compile(text, vars, true, results...)
+	compiled, err := c.Compile(text, vars, true, results...)
+	return newProgram(text, compiled, err)
+}
+
+func newProgram(text string, c policycel.Compiled, err *policycel.Error) *Program {
+	p := &Program{Text: text, program: c.Program, err: err}
+	if err == nil {
+		p.quick = simplify(c.AST)
+	}
 	return p
 }
 
@@ -75,9 +85,8 @@ type Variables struct {
 func Define(c *policycel.Compiler, variables []registrationv1.Variable, vars policycel.Variables) *Variables {
 	out := &Variables{kind: c.VariablesType()}
 	for _, v := range variables {
-		p := &Program{Text: v.Expression}
-		p.compiled, p.err = c.Define(v.Name, v.Expression, vars, true)
-		out.names, out.programs = append(out.names, v.Name), append(out.programs, p)
+		compiled, err := c.Define(v.Name, v.Expression, vars, true)
+		out.names, out.programs = append(out.names, v.Name), append(out.programs, newProgram(v.Expression, compiled, err))
 	}
 	return out
 }
@@ -101,8 +110,16 @@ type Input struct {
 // Evaluation evaluates expressions on one input, up to a budget.
 type Evaluation struct {
 	Input
-	// Left of the budget.
-	Left int64
+	// left is what is left of the budget.
+	left int64
+	// owed is at least what unpaid has cost, which is not taken from the budget
+	// yet.
+	owed   int64
+	unpaid []*Program
+	first  [2]*Program // where unpaid begins
+	// ended is when conditions that are not met were left: the next begin then.
+	ended time.Time
+	run   run
 
 	object, old, params, request, namespace ref.Val
 	authorizer, own, variables              ref.Val
@@ -112,12 +129,28 @@ type Evaluation struct {
 
 // Begin returns an evaluation.
 func (in Input) Begin(budget int64) (*Evaluation, error) {
-	e := &Evaluation{Input: in, Left: budget}
-	var err error
-	if e.object, e.old, err = in.Form.Values(); err != nil {
-		return nil, fmt.Errorf("failed to prepare object variable for evaluation: %w", err)
+	e := new(Evaluation)
+	return e, e.begin(in, budget)
+}
+
+func (e *Evaluation) begin(in Input, budget int64) (err error) {
+	*e = Evaluation{Input: in, left: budget}
+	e.unpaid, e.run.e = e.first[:0], e
+	return e.prepare()
+}
+
+// next begins anew with the same objects for another policy, without params. in
+// differs in nothing but what the policy brings.
+func (e *Evaluation) next(in *Input, budget int64) error {
+	e.Variables, e.variables, e.left, e.owed, e.spent, e.unpaid = in.Variables, nil, budget, 0, 0, e.first[:0]
+	return e.prepare() // they may have changed
+}
+
+func (e *Evaluation) prepare() (err error) {
+	if e.object, e.old, err = e.Form.Values(); err != nil {
+		return fmt.Errorf("failed to prepare object variable for evaluation: %w", err)
 	}
-	return e, nil
+	return nil
 }
 
 // ResolveName implements cel.Activation. Values are made when they are asked
@@ -135,7 +168,7 @@ func (e *Evaluation) ResolveName(name string) (any, bool) {
 		return e.params, true
 	case "request":
 		if e.request == nil {
-			e.request = common.SchemalessTypedToVal(e.requested())
+			e.request = e.requested()
 		}
 		return e.request, true
 	case "namespaceObject":
@@ -182,7 +215,7 @@ func (e *Evaluation) variable(name string, p *Program) ref.Val {
 	if p.err != nil {
 		return types.NewErr("composited variable %q fails to compile: %v", name, p.err)
 	}
-	v, details, err := p.compiled.Program.ContextEval(e.ctx, e)
+	v, details, err := p.program.ContextEval(e.ctx, e)
 	if details == nil {
 		return types.NewErr("unable to get evaluation details of variable %q", name)
 	}
@@ -211,16 +244,22 @@ func (e *Evaluation) Eval(ctx context.Context, p *Program) (v ref.Val, failed, e
 		return nil, fmt.Errorf("compilation error: %w", p.err), nil
 	}
 	e.ctx = ctx
-	v, details, evalErr := p.compiled.Program.ContextEval(ctx, e)
-	e.Left -= e.spent
+	if v = e.quickly(p); v != nil {
+		return v, nil, nil
+	}
+	v, details, evalErr := p.program.ContextEval(ctx, e)
+	e.left -= e.spent
 	e.spent = 0
-	if e.Left < 0 {
+	if details != nil && details.ActualCost() != nil && e.left-e.owed < clamp(*details.ActualCost()) {
+		e.settle(ctx)
+	}
+	if e.left < 0 {
 		return nil, nil, ErrOutOfBudget
 	}
 	if details == nil || details.ActualCost() == nil {
 		return nil, nil, fmt.Errorf("runtime cost could not be calculated for expression: %v, no further expression will be run", p.Text)
 	}
-	if e.Left -= clamp(*details.ActualCost()); e.Left < 0 {
+	if e.left -= clamp(*details.ActualCost()); e.left < 0 {
 		return nil, nil, ErrOutOfBudget
 	}
 	if evalErr != nil {
@@ -229,38 +268,104 @@ func (e *Evaluation) Eval(ctx context.Context, p *Program) (v ref.Val, failed, e
 	return v, nil, nil
 }
 
-// Conditions are match conditions: expressions that all have to be true.
-type Conditions []*Program
+// Rest returns what is left of the budget, to the point.
+func (e *Evaluation) Rest(ctx context.Context) int64 {
+	e.settle(ctx)
+	return e.left
+}
 
-// CompileConditions compiles match conditions.
-func CompileConditions(c *policycel.Compiler, conditions []registrationv1.MatchCondition, vars policycel.Variables) Conditions {
-	var out Conditions
+// Conditions are match conditions: expressions that all have to be true.
+type Conditions struct {
+	programs []*Program
+	owner    Owner
+	metrics  admission.Metrics
+	// durations are kept: many conditions are looked at for each write.
+	durations [4]admission.Series
+}
+
+// Owner is whose conditions they are, as metrics call it.
+type Owner struct {
+	Name string
+	// Kind is "policy" or "webhook", Type admission.StepAdmit or StepValidate.
+	Kind, Type string
+}
+
+// CompileConditions compiles match conditions. metrics may be nil.
+func CompileConditions(c *policycel.Compiler, conditions []registrationv1.MatchCondition, vars policycel.Variables, owner Owner, metrics admission.Metrics) *Conditions {
+	out := &Conditions{owner: owner, metrics: metrics}
 	for _, m := range conditions {
-		out = append(out, Compile(c, m.Expression, vars, cel.BoolType))
+		out.programs = append(out.programs, Compile(c, m.Expression, vars, cel.BoolType))
+	}
+	for _, op := range []admission.Operation{admission.Create, admission.Update, admission.Delete, admission.Connect} {
+		out.durations[place(op)] = out.series(admission.ConditionDuration, op)
 	}
 	return out
 }
 
+// place is that of an operation among all.
+func place(op admission.Operation) int {
+	switch op {
+	case admission.Create:
+		return 0
+	case admission.Update:
+		return 1
+	case admission.Delete:
+		return 2
+	}
+	return 3
+}
+
+func (c *Conditions) series(metric string, op admission.Operation) admission.Series {
+	return admission.SeriesOf(c.metrics, metric, c.owner.Name, c.owner.Kind, c.owner.Type, string(op))
+}
+
+// None reports whether there are no conditions, so that they are met.
+func (c *Conditions) None() bool { return len(c.programs) == 0 }
+
 // Match reports whether the conditions are met. One that is false counts more
 // than others that fail; otherwise failures are the error.
-func (c Conditions) Match(ctx context.Context, in Input) (bool, error) {
-	if len(c) == 0 {
+func (c *Conditions) Match(ctx context.Context, in Input) (met bool, err error) {
+	if c.None() {
 		return true, nil
 	}
 	in.Namespace, in.Resource = nil, schema.GroupVersionResource{}
-	e, err := in.Begin(conditionBudget)
-	if err != nil {
-		return false, err
+	// There may be many conditions of which none is met: one evaluation is enough
+	// for all.
+	e, ok := in.Write.Scratch.(*Evaluation)
+	if !ok {
+		e = new(Evaluation)
+		in.Write.Scratch = e
 	}
+	began := e.ended
+	if began.IsZero() {
+		began = time.Now()
+	}
+	if e.Form == in.Form && e.Params == nil && in.Params == nil {
+		err = e.next(&in, conditionBudget)
+	} else {
+		err = e.begin(in, conditionBudget)
+	}
+	if err == nil {
+		met, err = c.evaluate(ctx, e)
+	}
+	if !met || err != nil {
+		e.ended = time.Now()
+		c.durations[place(in.Write.Operation)].Observe(e.ended.Sub(began).Seconds())
+	}
+	return met, err
+}
+
+func (c *Conditions) evaluate(ctx context.Context, e *Evaluation) (bool, error) {
 	met := true
 	var failures []error
-	for _, p := range c {
+	for _, p := range c.programs {
 		v, failed, err := e.Eval(ctx, p)
 		if err != nil {
 			return false, err
 		}
 		if failed != nil {
 			failures = append(failures, failed)
+			c.series(admission.ConditionErrors, e.Write.Operation).Observe(1)
 		} else if v == types.False {
 			met = false
 		}
@@ -271,13 +376,19 @@ func (c Conditions) Match(ctx context.Context, in Input) (bool, error) {
 	return false, utilerrors.NewAggregate(failures)
 }
 
-// requested is what expressions see of the request.
-func (in *Input) requested() *admissionv1.AdmissionRequest {
+// Excluded counts a write that is not passed on since the conditions are not met.
+func (c *Conditions) Excluded(w *match.Write) {
+	c.series(admission.ConditionExclusions, w.Operation).Observe(1)
+}
+
+// requested is what expressions see of the request. It is the same for most
+// policies that are about a write, so it is kept with the form.
+func (in *Input) requested() ref.Val {
 	gvr := in.Resource
 	if gvr.Empty() {
 		gvr = in.Write.Served.GroupVersionResource()
 	}
-	return Request(in.Write, gvr, in.Form.Kind)
+	return in.Form.Kept(gvr, func() ref.Val { return common.SchemalessTypedToVal(Request(in.Write, gvr, in.Form.Kind)) })
 }
 
 // Request describes a write to those who are asked about it, without the

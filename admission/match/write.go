@@ -25,6 +25,9 @@ import (
 // one goroutine.
 type Write struct {
 	*admission.Attributes
+	// Scratch is for who evaluates expressions on the write.
+	Scratch any
+
 	objects admission.Objects
 
 	known     []*Form
@@ -45,6 +48,7 @@ type Form struct {
 	object  runtime.Object
 	old     runtime.Object
 	values  [2]ref.Val
+	kept    map[schema.GroupVersionResource]ref.Val
 }
 
 // New returns a write of which nothing is known yet.
@@ -167,6 +171,20 @@ func (f *Form) Values() (object, old ref.Val, err error) {
 		f.values = [2]ref.Val{Value(object), Value(old)}
 	}
 	return f.values[0], f.values[1], nil
+}
+
+// Kept returns a value that is made once for the write, and does not depend on
+// the objects.
+func (f *Form) Kept(key schema.GroupVersionResource, make func() ref.Val) ref.Val {
+	v := f.kept[key]
+	if v == nil {
+		v = make()
+		if f.kept == nil {
+			f.kept = map[schema.GroupVersionResource]ref.Val{}
+		}
+		f.kept[key] = v
+	}
+	return v
 }
 
 // Value returns an object as expressions see it.

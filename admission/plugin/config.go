@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 )
 
@@ -28,6 +30,27 @@ func (c Config) Configuration(name string) ([]byte, error) {
 		return nil, fmt.Errorf("failed to read plugin config: %w", err)
 	}
 	return all.of(name)
+}
+
+// WebhookKubeconfig returns the file with the credentials that a plugin shows to
+// webhooks; empty if there is none.
+func (c Config) WebhookKubeconfig(name string) (string, error) {
+	data, err := c.Configuration(name)
+	if err != nil || data == nil {
+		return "", err
+	}
+	var cfg struct {
+		APIVersion     string `json:"apiVersion"`
+		Kind           string `json:"kind"`
+		KubeConfigFile string `json:"kubeConfigFile"`
+	}
+	if err := decode(data, &cfg, "WebhookAdmissionConfiguration", "apiserver.config.k8s.io/v1"); err != nil {
+		return "", err
+	}
+	if cfg.KubeConfigFile != "" && !path.IsAbs(cfg.KubeConfigFile) {
+		return "", field.Invalid(field.NewPath("kubeConfigFile"), cfg.KubeConfigFile, "must be an absolute file path")
+	}
+	return cfg.KubeConfigFile, nil
 }
 
 // read reads the file.

@@ -16,6 +16,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/diff"
 
 	"github.com/apikeel/kelson/admission"
@@ -121,7 +122,10 @@ func unexpected(a *admission.Attributes, obj any) error {
 // existing reads a pod that a request is about.
 func (p *nodeRestriction) existing(ctx context.Context, a *admission.Attributes, name string) (*corev1.Pod, error) {
 	pod, err := get[*corev1.Pod](ctx, p.objects, "", "pods", a.Namespace, name)
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
+		err = apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, name) // as clients know it from here
+	case err != nil:
 		err = a.Forbidden(err)
 	}
 	return pod, err

@@ -65,6 +65,8 @@ type Deps struct {
 	// as MutatingAdmissionWebhook, takes its place; others come before these, and
 	// are on unless they are switched off.
 	Plugins []admission.Plugin
+	// Metrics measures how long plugins take; nil does not.
+	Metrics admission.Metrics
 	// Log gets what no client can be told; nil discards it.
 	Log *slog.Logger
 }
@@ -160,7 +162,9 @@ func New(cfg Config, deps Deps) (*admission.Chain, error) {
 	if err != nil {
 		return nil, err
 	}
-	return admission.NewChain(plugins...), nil
+	chain := admission.NewChain(plugins...)
+	chain.Metrics = deps.Metrics
+	return chain, nil
 }
 
 // Plugins returns the plugins that are switched on, in their order.

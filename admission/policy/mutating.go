@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
@@ -68,7 +69,7 @@ func (m *Mutating) index(objects []resource.Object) *match.Index[*hook[*mutation
 
 // mutations are the expressions of a policy.
 type mutations struct {
-	conditions expression.Conditions
+	conditions *expression.Conditions
 	patches    []patch
 	variables  *expression.Variables
 	again      bool // if something changes later
@@ -85,7 +86,8 @@ func (m *Mutating) compile(p *registrationv1.MutatingAdmissionPolicy) *mutations
 	out := &mutations{again: p.Spec.ReinvocationPolicy == registrationv1.IfNeededReinvocationPolicy}
 	var c *policycel.Compiler
 	c, out.variables = m.cfg.composed(p.Spec.Variables, vars)
-	out.conditions = expression.CompileConditions(c, p.Spec.MatchConditions, vars)
+	out.conditions = expression.CompileConditions(c, p.Spec.MatchConditions, vars,
+		expression.Owner{Name: p.Name, Kind: "policy", Type: admission.StepValidate}, m.cfg.Metrics)
 	vars.Patch = true
 	for _, mutation := range p.Spec.Mutations {
 		switch {
@@ -220,6 +222,16 @@ func (m *Mutating) invoke(ctx context.Context, w *match.Write, found []invocatio
 	return nil
 }
 
+// measure counts what has become of a change.
+func (m *Mutating) measure(i *invocation, err error, took time.Duration) {
+	kind := "no_error"
+	if err != nil {
+		kind = errorKind(err.Error())
+	}
+	admission.SeriesOf(m.cfg.Metrics, admission.MutatingChecks, i.hook.name, i.binding.name, kind).Observe(1)
+	admission.SeriesOf(m.cfg.Metrics, admission.MutatingDuration, i.hook.name, i.binding.name, kind).Observe(took.Seconds())
+}
+
 func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation, ns *corev1.Namespace, rounds *admission.Rounds[invocationKey], failed *failures) error {
 	p := i.hook.compiled()
 	in := expression.Input{
@@ -242,7 +254,10 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 		if before == nil {
 			break // nothing to change
 		}
-		if err := m.apply(ctx, in, patch); err != nil {
+		began := time.Now()
+		err := m.apply(ctx, in, patch)
+		m.measure(i, err, time.Since(began))
+		if err != nil {
 			var status *apierrors.StatusError
 			if errors.As(err, &status) {
 				return status

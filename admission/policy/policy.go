@@ -44,9 +44,14 @@ type Config struct {
 	Types func(kind schema.GroupVersionKind) (typed.ParseableType, bool)
 	// Expressions compiles; the default is an environment of the plugin's own.
 	Expressions *policycel.Environment
+	// Metrics measures; nil does not.
+	Metrics admission.Metrics
+
+	none []runtime.Object // no parameters, which is one set of them
 }
 
 func (c *Config) complete() {
+	c.none = []runtime.Object{nil}
 	if c.Authorizer == nil {
 		c.Authorizer = func(context.Context, *expression.Check) (bool, string, error) { return false, "", nil }
 	}
@@ -179,7 +184,7 @@ func (c *Config) paramKind(k *registrationv1.ParamKind) (*resource.Served, error
 // there are none to be had, nothing if those that are not there do not matter.
 func (c *Config) collect(ctx context.Context, served *resource.Served, r *registrationv1.ParamRef, namespace string) ([]runtime.Object, error) {
 	if served == nil || r == nil {
-		return []runtime.Object{nil}, nil
+		return c.none, nil
 	}
 	def := served.Definition
 	switch {

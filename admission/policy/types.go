@@ -116,18 +116,42 @@ func (c *Checker) kinds(p *registrationv1.ValidatingAdmissionPolicy) []schema.Gr
 		if slices.ContainsFunc(rule.APIGroups, wild) || slices.ContainsFunc(rule.APIVersions, wild) {
 			continue
 		}
-		before := len(kinds)
+		count := 0
 		for _, group := range slices.Sorted(slices.Values(rule.APIGroups)) {
 			for _, version := range slices.Sorted(slices.Values(rule.APIVersions)) {
 				for _, name := range slices.Sorted(slices.Values(rule.Resources)) {
-					served, ok := c.Catalog().Lookup(group, version, name) // none with wildcards or subresources
-					if ok && len(kinds)-before < maxTypes {
+					for _, served := range c.named(group, version, name) {
 						kinds = append(kinds, served.GroupVersionKind())
+						if count++; count == maxTypes {
+							return inOrder(kinds) // those of the rules that follow do not count
+						}
 					}
 				}
 			}
 		}
 	}
+	return inOrder(kinds)
+}
+
+// named returns what a rule may mean by the name of a resource; none with
+// wildcards or subresources. Without a group it may be of any.
+func (c *Checker) named(group, version, name string) (found []*resource.Served) {
+	catalog := c.Catalog()
+	if served, ok := catalog.Lookup(group, version, name); ok {
+		found = append(found, served)
+	}
+	if group != "" {
+		return found
+	}
+	for _, g := range catalog.Groups() {
+		if served, ok := catalog.Lookup(g.Name, version, name); ok && g.Name != "" {
+			found = append(found, served)
+		}
+	}
+	return found
+}
+
+func inOrder(kinds []schema.GroupVersionKind) []schema.GroupVersionKind {
 	slices.SortFunc(kinds, func(a, b schema.GroupVersionKind) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Kind, b.Kind))
 	})

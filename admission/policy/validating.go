@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -79,7 +80,7 @@ func (v *Validating) index(objects []resource.Object) *match.Index[*hook[*valida
 
 // validations are the expressions of a policy.
 type validations struct {
-	conditions  expression.Conditions
+	conditions  *expression.Conditions
 	rules       []*expression.Program
 	messages    []*expression.Program // nil where there is none
 	annotations []*expression.Program
@@ -92,7 +93,8 @@ func (v *Validating) compile(p *registrationv1.ValidatingAdmissionPolicy) *valid
 	out := &validations{policy: p}
 	var c *policycel.Compiler
 	c, out.variables = v.cfg.composed(p.Spec.Variables, vars)
-	out.conditions = expression.CompileConditions(c, p.Spec.MatchConditions, vars)
+	out.conditions = expression.CompileConditions(c, p.Spec.MatchConditions, vars,
+		expression.Owner{Name: p.Name, Kind: "policy", Type: admission.StepValidate}, v.cfg.Metrics)
 	for i := range p.Spec.Validations {
 		rule := &p.Spec.Validations[i]
 		out.rules = append(out.rules, expression.Compile(c, rule.Expression, vars, cel.BoolType))
@@ -113,6 +115,27 @@ type denial struct {
 	message string
 	reason  metav1.StatusReason
 	index   int // of the rule
+	// ignored is a failure that does not count.
+	ignored bool
+	took    time.Duration
+}
+
+// errorKind is what metrics call an error.
+func errorKind(message string) string {
+	switch {
+	case strings.HasPrefix(message, "compilation"):
+		return "compile_error"
+	case strings.HasPrefix(message, expression.ErrOutOfBudget.Error()):
+		return "out_of_budget"
+	}
+	return "invalid_error"
+}
+
+// measure counts what has become of a rule.
+func (v *Validating) measure(h *hook[*validations], b *binding, d *denial, action string) {
+	labels := []string{h.name, b.name, errorKind(d.message), action}
+	admission.SeriesOf(v.cfg.Metrics, admission.ValidatingChecks, labels...).Observe(1)
+	admission.SeriesOf(v.cfg.Metrics, admission.ValidatingDuration, labels...).Observe(d.took.Seconds())
 }
 
 // judgement is what becomes of one write.
@@ -205,7 +228,12 @@ func (j *judgement) refuse(policy string, b *binding, d denial) {
 func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validations], b *binding, notes annotations, in expression.Input) {
 	denials, values, failed := h.compiled().evaluate(ctx, in, h.ignore)
 	for _, d := range denials {
+		if d.ignored {
+			v.measure(h, b, &d, "allow")
+			continue
+		}
 		for _, action := range b.actions {
+			v.measure(h, b, &d, strings.ToLower(string(action)))
 			switch action {
 			case registrationv1.Deny:
 				j.refuse(h.name, b, d)
@@ -219,6 +247,7 @@ func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validatio
 		}
 	}
 	for _, d := range failed {
+		v.measure(h, b, &d, "deny")
 		j.refuse(h.name, b, d)
 	}
 	for key, value := range values {
@@ -230,12 +259,7 @@ func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validatio
 // and annotations that failed. With ignore, failures do not count.
 func (p *validations) evaluate(ctx context.Context, in expression.Input, ignore bool) (denials []denial, values map[string]string, failed []denial) {
 	in.Variables = p.variables
-	fails := func(err error) []denial {
-		if ignore {
-			return nil
-		}
-		return []denial{{message: err.Error()}}
-	}
+	fails := func(err error) []denial { return []denial{{message: err.Error(), ignored: ignore}} }
 	met, err := p.conditions.Match(ctx, in)
 	if err != nil {
 		return fails(err), nil, nil
@@ -266,22 +290,26 @@ func (p *validations) rulesOn(ctx context.Context, in expression.Input, ignore b
 	}
 	var denials []denial
 	denied := false
+	began := time.Now()
 	for i, rule := range p.rules {
 		v, failed, err := e.Eval(ctx, rule)
 		switch {
 		case err != nil:
 			return nil, err
-		case failed != nil && !ignore:
-			denials = append(denials, denial{message: failed.Error(), index: i, reason: metav1.StatusReasonInvalid})
-		case failed == nil && v != types.True:
+		case failed != nil:
+			denials = append(denials, denial{message: failed.Error(), index: i, reason: metav1.StatusReasonInvalid, ignored: ignore, took: time.Since(began)})
+		case v != types.True:
 			denied = true
-			denials = append(denials, denial{index: i, reason: metav1.StatusReasonInvalid})
+			denials = append(denials, denial{index: i, reason: metav1.StatusReasonInvalid, took: time.Since(began)})
+		default:
+			continue
 		}
+		began = time.Now()
 	}
 	if !denied {
 		return denials, nil
 	}
-	messages, err := p.say(ctx, in, e.Left)
+	messages, err := p.say(ctx, in, e.Rest(ctx))
 	for i := range denials {
 		d := &denials[i]
 		if d.message != "" {
@@ -289,7 +317,7 @@ func (p *validations) rulesOn(ctx context.Context, in expression.Input, ignore b
 		}
 		rule := &p.policy.Spec.Validations[d.index]
 		if err != nil {
-			d.message = "failed messageExpression: " + err.Error()
+			d.message, d.ignored = "failed messageExpression: "+err.Error(), ignore
 			continue
 		}
 		if rule.Reason != nil {
@@ -304,9 +332,6 @@ func (p *validations) rulesOn(ctx context.Context, in expression.Input, ignore b
 		if d.message == "" {
 			d.message = "failed expression: " + strings.TrimSpace(rule.Expression)
 		}
-	}
-	if err != nil && ignore {
-		return nil, nil
 	}
 	return denials, nil
 }

@@ -211,7 +211,18 @@ func (h *hook) denied(status *metav1.Status) error {
 	default:
 		status.Message = by + " without explanation"
 	}
-	return &apierrors.StatusError{ErrStatus: *status}
+	return &denial{&apierrors.StatusError{ErrStatus: *status}}
+}
+
+// denial is the error of a webhook that was asked, and says no.
+type denial struct{ *apierrors.StatusError }
+
+// told is an error as clients see it.
+func told(err error) error {
+	if d, ok := err.(*denial); ok {
+		return d.StatusError
+	}
+	return err
 }
 
 // tell passes on what a webhook has to say besides yes or no.

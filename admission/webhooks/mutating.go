@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -21,7 +22,7 @@ type Mutating struct{ *plugin }
 var _ admission.Mutator = Mutating{}
 
 // NewMutating returns the plugin.
-func NewMutating(cfg Config) Mutating { return Mutating{newPlugin(cfg)} }
+func NewMutating(cfg Config) Mutating { return Mutating{newPlugin(cfg, admission.StepAdmit)} }
 
 // Name implements admission.Plugin.
 func (Mutating) Name() string { return "MutatingAdmissionWebhook" }
@@ -55,7 +56,9 @@ func (m Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 }
 
 func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *match.Form, rounds *admission.Rounds[string]) error {
+	began := time.Now()
 	changed, err := m.change(ctx, w, h, form)
+	m.measure(w, h, "admit", err, time.Since(began))
 	note := func(kind string) string {
 		return fmt.Sprintf("%smutation.webhook.admission.k8s.io/round_%d_index_%d", kind, w.Round, h.ordinal)
 	}
@@ -70,7 +73,7 @@ func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *mat
 	}
 	var call *callError
 	if !errors.As(err, &call) {
-		return err
+		return told(err)
 	}
 	if !h.ignore {
 		m.Logger.Warn("webhook failed, the write is refused", "webhook", h.name, "error", err)

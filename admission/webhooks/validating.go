@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +20,7 @@ type Validating struct{ *plugin }
 var _ admission.Validator = Validating{}
 
 // NewValidating returns the plugin.
-func NewValidating(cfg Config) Validating { return Validating{newPlugin(cfg)} }
+func NewValidating(cfg Config) Validating { return Validating{newPlugin(cfg, admission.StepValidate)} }
 
 // Name implements admission.Plugin.
 func (Validating) Name() string { return "ValidatingAdmissionWebhook" }
@@ -30,6 +31,7 @@ type outcome struct {
 	encoded  *encoded
 	response *admissionv1.AdmissionResponse
 	err      error
+	took     time.Duration
 }
 
 // Validate implements admission.Validator. All webhooks are asked at the same
@@ -50,7 +52,9 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 	for i := range outcomes {
 		o := &outcomes[i]
 		asking.Go(func() {
+			began := time.Now()
 			defer func() {
+				o.took = time.Since(began)
 				if r := recover(); r != nil { // it would end the process
 					o.err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", o.hook.name, r))
 				}
@@ -92,6 +96,11 @@ func (v Validating) prepare(ctx context.Context, w *match.Write, hooks []*hook) 
 
 func (v Validating) conclude(w *match.Write, index int, o *outcome) error {
 	var call *callError
+	err := o.err
+	if err == nil && !o.response.Allowed {
+		err = o.hook.denied(o.response.Result)
+	}
+	v.measure(w, o.hook, "validating", err, o.took)
 	switch {
 	case errors.As(o.err, &call) && o.hook.ignore:
 		v.Logger.Warn("webhook failed, the write goes on", "webhook", o.hook.name, "error", o.err)
@@ -106,10 +115,7 @@ func (v Validating) conclude(w *match.Write, index int, o *outcome) error {
 		return o.err
 	}
 	o.hook.tell(w, o.response)
-	if !o.response.Allowed {
-		return o.hook.denied(o.response.Result)
-	}
-	return nil
+	return told(err)
 }
 
 func timedOut() error {

@@ -41,14 +41,17 @@ type Config struct {
 	Authorizer expression.Authorizer
 	// Expressions compiles; the default is an environment of the plugin's own.
 	Expressions *policycel.Environment
-	Logger      *slog.Logger
+	// Metrics measures; nil does not.
+	Metrics admission.Metrics
+	Logger  *slog.Logger
 }
 
 // plugin is what both have in common.
 type plugin struct {
 	Config
+	step     string // as match conditions are measured
 	followed admission.Followed[*match.Index[*hook]]
-	compiled map[condition]func() expression.Conditions
+	compiled map[condition]func() *expression.Conditions
 }
 
 // condition tells match conditions apart: those of a hook at a place in a
@@ -66,7 +69,7 @@ type hook struct {
 	ordinal int
 
 	criteria    *match.Criteria
-	conditions  func() expression.Conditions
+	conditions  func() *expression.Conditions
 	endpoint    webhook.Endpoint
 	timeout     time.Duration
 	ignore      bool // failures
@@ -75,7 +78,7 @@ type hook struct {
 	again       bool
 }
 
-func newPlugin(cfg Config) *plugin {
+func newPlugin(cfg Config, step string) *plugin {
 	if cfg.Authorizer == nil {
 		cfg.Authorizer = func(context.Context, *expression.Check) (bool, string, error) { return false, "", nil }
 	}
@@ -85,7 +88,7 @@ func newPlugin(cfg Config) *plugin {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &plugin{Config: cfg}
+	p := &plugin{Config: cfg, step: step}
 	p.followed.Source, p.followed.Make = cfg.Source, p.index
 	return p
 }
@@ -110,7 +113,7 @@ func (p *plugin) Handles(t admission.Target) bool {
 // index makes hooks of the configurations, in the order of their names.
 func (p *plugin) index(objects []resource.Object) *match.Index[*hook] {
 	var hooks []*hook
-	compiled := map[condition]func() expression.Conditions{}
+	compiled := map[condition]func() *expression.Conditions{}
 	for _, obj := range objects {
 		switch c := obj.(type) {
 		case *registrationv1.MutatingWebhookConfiguration:
@@ -140,13 +143,14 @@ func (p *plugin) index(objects []resource.Object) *match.Index[*hook] {
 
 // place tells a hook where it is from. Conditions are compiled once, when a write
 // first reaches them.
-func (p *plugin) place(h *hook, at condition, conditions []registrationv1.MatchCondition, compiled map[condition]func() expression.Conditions) *hook {
+func (p *plugin) place(h *hook, at condition, conditions []registrationv1.MatchCondition, compiled map[condition]func() *expression.Conditions) *hook {
 	h.config = at.config.GetName()
 	h.key = h.config + "/" + h.name + "/" + strconv.Itoa(at.index)
 	f, ok := p.compiled[at]
 	if !ok {
-		f = sync.OnceValue(func() expression.Conditions {
-			return expression.CompileConditions(p.Expressions.Compiler(), conditions, policycel.Variables{Authorizer: true})
+		f = sync.OnceValue(func() *expression.Conditions {
+			return expression.CompileConditions(p.Expressions.Compiler(), conditions, policycel.Variables{Authorizer: true},
+				expression.Owner{Name: h.name, Kind: "webhook", Type: p.step}, p.Metrics)
 		})
 	}
 	compiled[at], h.conditions = f, f
@@ -199,7 +203,7 @@ func (p *plugin) wanted(ctx context.Context, w *match.Write, h *hook) (*match.Fo
 		return nil, err
 	}
 	conditions := h.conditions()
-	if len(conditions) == 0 {
+	if conditions.None() {
 		return form, nil
 	}
 	met, err := conditions.Match(ctx, expression.Input{Write: w, Form: form, Authorizer: p.Authorizer})
@@ -207,6 +211,7 @@ func (p *plugin) wanted(ctx context.Context, w *match.Write, h *hook) (*match.Fo
 	case err != nil && !h.ignore:
 		return nil, apierrors.NewForbidden(w.GroupResource(), w.Name, err)
 	case err != nil || !met:
+		conditions.Excluded(w)
 		return nil, nil
 	}
 	return form, nil

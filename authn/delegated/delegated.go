@@ -30,9 +30,12 @@ import (
 )
 
 const (
-	trust = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
-	// refresh is how often the ConfigMap is read.
-	refresh = time.Minute
+	trustFolder = "/api/v1/namespaces/kube-system/configmaps"
+	trustName   = "extension-apiserver-authentication"
+	// refresh is how often the ConfigMap is read, pause how long nobody asks a
+	// parent that has stopped to tell.
+	refresh = 10 * time.Minute
+	pause   = time.Second
 )
 
 // Authenticator asks a parent who callers are.
@@ -62,32 +65,73 @@ func New(ctx context.Context, parent *rest.Config, log *slog.Logger) (*Authentic
 	return a, a.Refresh(ctx)
 }
 
-// Watch keeps what is trusted fresh until ctx ends.
+// Watch keeps what is trusted fresh until ctx ends: changes are taken over as the
+// parent tells of them, and it is asked now and then in case it does not.
 func (a *Authenticator) Watch(ctx context.Context) {
-	ticker := time.NewTicker(refresh)
-	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
+		version, err := a.refresh(ctx)
+		if err == nil {
+			err = a.follow(ctx, version)
+		}
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("whom to trust could not be read again", "error", err)
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := a.Refresh(ctx); err != nil && ctx.Err() == nil {
-				a.log.Warn("whom to trust could not be read again", "error", err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// follow takes over changes for as long as the parent tells of them.
+func (a *Authenticator) follow(ctx context.Context, version string) error {
+	ctx, cancel := context.WithTimeout(ctx, refresh)
+	defer cancel()
+	events, err := a.client.Get().AbsPath(trustFolder).Param("watch", "true").Param("resourceVersion", version).
+		Param("fieldSelector", "metadata.name="+trustName).Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	for decoder := json.NewDecoder(events); ; {
+		var event struct {
+			Type   string
+			Object corev1.ConfigMap
+		}
+		if err := decoder.Decode(&event); err != nil {
+			return nil // it has an end
+		}
+		switch event.Type {
+		case "ADDED", "MODIFIED":
+			if err := a.trust(&event.Object); err != nil {
+				a.log.Warn("whom to trust is not understood", "error", err)
 			}
+		case "ERROR":
+			return nil // it is too long ago
 		}
 	}
 }
 
 // Refresh reads whom to believe. It must not be called by several at once.
 func (a *Authenticator) Refresh(ctx context.Context) error {
-	raw, err := a.client.Get().AbsPath(trust).Do(ctx).Raw()
+	_, err := a.refresh(ctx)
+	return err
+}
+
+func (a *Authenticator) refresh(ctx context.Context) (version string, err error) {
+	raw, err := a.client.Get().AbsPath(trustFolder, trustName).Do(ctx).Raw()
 	if err != nil {
-		return fmt.Errorf("reading whom to trust from the parent: %w", err)
+		return "", fmt.Errorf("reading whom to trust from the parent: %w", err)
 	}
 	var published corev1.ConfigMap
 	if err := json.Unmarshal(raw, &published); err != nil {
-		return err
+		return "", err
 	}
+	return published.ResourceVersion, a.trust(&published)
+}
+
+// trust takes over what the parent has published.
+func (a *Authenticator) trust(published *corev1.ConfigMap) error {
 	if a.stage.Load() != nil && equality.Semantic.DeepEqual(a.data, published.Data) {
 		return nil
 	}

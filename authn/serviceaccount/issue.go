@@ -2,6 +2,7 @@ package serviceaccount
 
 import (
 	"crypto"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,9 +44,11 @@ func refer(obj metav1.Object) *reference {
 
 // Issuer signs tokens. Its zero value is not usable.
 type Issuer struct {
-	name   string
-	signer jose.Signer
-	now    func() time.Time
+	name     string
+	signer   jose.Signer
+	external Signer // if it is not nil
+	// Now tells the time; NewIssuer sets time.Now.
+	Now func() time.Time
 }
 
 // NewIssuer returns an issuer of that name that signs with a private key.
@@ -61,15 +64,39 @@ func NewIssuer(name string, key crypto.Signer) (*Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Issuer{name: name, signer: signer, now: time.Now}, nil
+	return &Issuer{name: name, signer: signer, Now: time.Now}, nil
 }
+
+// Signer signs for others: it makes a token of claims in JSON.
+type Signer interface {
+	Sign(claims []byte) (token string, err error)
+}
+
+// NewExternalIssuer returns an issuer of that name that somebody else signs for.
+func NewExternalIssuer(name string, signer Signer) *Issuer {
+	return &Issuer{name: name, external: signer, Now: time.Now}
+}
+
+// claimsOnly is a jose.Signer that stops when it knows what to sign.
+type claimsOnly []byte
+
+var errNotSigned = errors.New("not signed")
+
+// Sign implements jose.Signer.
+func (c *claimsOnly) Sign(payload []byte) (*jose.JSONWebSignature, error) {
+	*c = payload
+	return nil, errNotSigned
+}
+
+// Options implements jose.Signer.
+func (c *claimsOnly) Options() jose.SignerOptions { return jose.SignerOptions{} }
 
 // Issue signs a bound token and returns it with its ID. Bound are the objects
 // that it ends with: a pod and, if it is known, its node; or a secret; or a
 // node. A warnAfter that is not zero is when the client should have fetched a
 // new one.
 func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
-	now := i.now()
+	now := i.Now()
 	id = uuid.NewString()
 	public := jwt.Claims{
 		Issuer:    i.name,
@@ -95,6 +122,14 @@ func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, au
 	}
 	if warnAfter != 0 {
 		private.Kubernetes.WarnAfter = jwt.NewNumericDate(now.Add(warnAfter))
+	}
+	if i.external != nil {
+		var claims claimsOnly
+		if _, err := jwt.Signed(&claims).Claims(private).Claims(public).Serialize(); !errors.Is(err, errNotSigned) {
+			return "", "", err
+		}
+		token, err = i.external.Sign(claims)
+		return token, id, err
 	}
 	token, err = jwt.Signed(i.signer).Claims(private).Claims(public).Serialize()
 	return token, id, err

@@ -29,8 +29,35 @@ func signatures() []jose.SignatureAlgorithm {
 
 // Keys are the public keys that tokens are verified with.
 type Keys struct {
-	all  []jose.JSONWebKey
-	byID map[string][]jose.JSONWebKey
+	all   []jose.JSONWebKey
+	shown []jose.JSONWebKey // those that others should know
+	byID  map[string][]jose.JSONWebKey
+}
+
+// NamedKey is a public key whose ID somebody else has chosen.
+type NamedKey struct {
+	ID  string
+	Key any
+	// Hidden: others need not know it.
+	Hidden bool
+}
+
+// NewNamedKeys makes a set of public keys that have IDs.
+func NewNamedKeys(keys []NamedKey) (*Keys, error) {
+	k := &Keys{byID: map[string][]jose.JSONWebKey{}}
+	for _, key := range keys {
+		jwk, err := publicKey(key.Key)
+		if err != nil {
+			return nil, err
+		}
+		jwk.KeyID = key.ID
+		k.all = append(k.all, jwk)
+		k.byID[key.ID] = append(k.byID[key.ID], jwk)
+		if !key.Hidden {
+			k.shown = append(k.shown, jwk)
+		}
+	}
+	return k, nil
 }
 
 // NewKeys makes a set of public keys. Of private ones it takes the public part.
@@ -49,6 +76,7 @@ func NewKeys(keys ...any) (*Keys, error) {
 			k.byID[jwk.KeyID] = append(k.byID[jwk.KeyID], jwk)
 		}
 	}
+	k.shown = k.all
 	return k, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 )
@@ -20,12 +21,14 @@ const (
 // Documents are the two that describe an issuer.
 type Documents struct {
 	Configuration, Keys []byte
+	// MaxAge is how long they may be kept; NewDocuments makes it an hour.
+	MaxAge time.Duration
 }
 
 // NewDocuments describes an issuer and its keys. Where the keys are served is
 // either jwksURI or, if that is empty, below the address of the server.
 func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, error) {
-	if keys == nil || len(keys.all) == 0 {
+	if keys == nil || len(keys.shown) == 0 {
 		return nil, errors.New("no keys provided for validating keyset")
 	}
 	u, err := url.Parse(issuer)
@@ -53,11 +56,11 @@ func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, erro
 		return nil, fmt.Errorf("jwksURI requires https scheme, parsed as: %v", u)
 	}
 	var algs []string
-	for _, key := range keys.all {
+	for _, key := range keys.shown {
 		algs = append(algs, key.Algorithm)
 	}
 	slices.Sort(algs)
-	d := &Documents{}
+	d := &Documents{MaxAge: time.Hour}
 	if d.Configuration, err = json.Marshal(struct {
 		Issuer        string   `json:"issuer"`
 		JWKSURI       string   `json:"jwks_uri"`
@@ -67,7 +70,7 @@ func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, erro
 	}{issuer, jwksURI, []string{"id_token"}, []string{"public"}, slices.Compact(algs)}); err != nil {
 		return nil, err
 	}
-	if d.Keys, err = json.Marshal(jose.JSONWebKeySet{Keys: keys.all}); err != nil {
+	if d.Keys, err = json.Marshal(jose.JSONWebKeySet{Keys: keys.shown}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -75,16 +78,16 @@ func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, erro
 
 // ServeConfiguration answers requests for ConfigurationPath.
 func (d *Documents) ServeConfiguration(w http.ResponseWriter, _ *http.Request) {
-	serve(w, "application/json", d.Configuration)
+	d.serve(w, "application/json", d.Configuration)
 }
 
 // ServeKeys answers requests for KeysPath.
 func (d *Documents) ServeKeys(w http.ResponseWriter, _ *http.Request) {
-	serve(w, "application/jwk-set+json", d.Keys)
+	d.serve(w, "application/jwk-set+json", d.Keys)
 }
 
-func serve(w http.ResponseWriter, contentType string, body []byte) {
+func (d *Documents) serve(w http.ResponseWriter, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Cache-Control", "public, max-age=3600")
+	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", int(d.MaxAge.Seconds())))
 	_, _ = w.Write(body) // a client that has gone needs no answer
 }

@@ -103,7 +103,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.issuer = mustIssuer(t, issuerName, w.key)
-	w.issuer.now = func() time.Time { return w.now }
+	w.issuer.Now = func() time.Time { return w.now }
 	w.verifier = &Verifier{
 		Issuers: []string{issuerName, "https://old"}, Audiences: []string{issuerName, "api"}, Objects: w.objects,
 		Now: func() time.Time { return w.now },

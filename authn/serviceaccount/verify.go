@@ -37,6 +37,10 @@ type Verifier struct {
 	// Now tells the time; nil stands for time.Now.
 	Now func() time.Time
 
+	// Find is called with the ID of a key that is not known, and may call SetKeys;
+	// nil is not.
+	Find func(ctx context.Context, id string)
+
 	keys atomic.Pointer[Keys]
 }
 
@@ -62,7 +66,7 @@ func (v *Verifier) Verify(ctx context.Context, token string, audiences []string)
 	if legacy {
 		private = &old
 	}
-	if err := v.claims(parsed, &public, private); err != nil {
+	if err := v.claims(ctx, parsed, &public, private); err != nil {
 		return nil, err
 	}
 	if public.Issuer != issuer {
@@ -106,7 +110,7 @@ func UnverifiedIssuer(token string) string {
 }
 
 // claims reads the claims if one of the keys has signed them.
-func (v *Verifier) claims(token *jwt.JSONWebToken, public *jwt.Claims, private any) error {
+func (v *Verifier) claims(ctx context.Context, token *jwt.JSONWebToken, public *jwt.Claims, private any) error {
 	id := ""
 	for _, header := range token.Headers {
 		if header.KeyID != "" {
@@ -115,6 +119,10 @@ func (v *Verifier) claims(token *jwt.JSONWebToken, public *jwt.Claims, private a
 		}
 	}
 	keys := v.keys.Load()
+	if v.Find != nil && (keys == nil || len(keys.candidates(id)) == 0) {
+		v.Find(ctx, id)
+		keys = v.keys.Load()
+	}
 	if keys == nil || len(keys.candidates(id)) == 0 {
 		return errors.New("invalid signature, no keys found")
 	}

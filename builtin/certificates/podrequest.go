@@ -83,7 +83,8 @@ func PodRequests(maySign func(ctx context.Context, signer string) bool) resource
 				return field.ErrorList{field.Invalid(field.NewPath("spec"), shown(&r.Spec), apivalidation.FieldImmutableErrorMsg)}
 			},
 		}.Strategy(),
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources:     []resource.Subresource{{Name: "status", Part: &status}},
+		NoNamespaceField: true,
 		Fields: []resource.Field{
 			resource.FieldFunc("spec.signerName", func(r *podRequest) string { return r.Spec.SignerName }),
 			resource.FieldFunc("spec.podName", func(r *podRequest) string { return r.Spec.PodName }),

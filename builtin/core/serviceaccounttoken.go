@@ -48,6 +48,9 @@ type Tokens struct {
 	Audiences []string
 	// MaxExpiration bounds the lifetime of tokens, if it is not zero.
 	MaxExpiration time.Duration
+	// MaxExtended bounds the lifetime of tokens that last longer than they say, if
+	// it is not zero.
+	MaxExtended time.Duration
 	// NoExtension ends the tokens that pods get when they say they end.
 	NoExtension bool
 }
@@ -65,6 +68,7 @@ func (t Tokens) subresource() []resource.Subresource {
 			return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
 		},
 		Action: t.create,
+		Owned:  true,
 	}}
 }
 
@@ -89,7 +93,7 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 	req.Name, req.Namespace, req.UID = account.Name, account.Namespace, account.UID
 	// Before the token is made, so that the answer never promises more than it
 	// keeps.
-	now := time.Now()
+	now := request.From(ctx).Received
 	req.CreationTimestamp = metav1.NewTime(now)
 	req.Status = authenticationv1.TokenRequestStatus{}
 	if errs := validateTokenRequest(req); len(errs) > 0 {
@@ -109,6 +113,9 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 	lifetime, warnAfter := time.Duration(seconds)*time.Second, time.Duration(0)
 	if !t.NoExtension && seconds == projectedTokenSeconds && boundToPod(bound) && t.forServer(req.Spec.Audiences) {
 		lifetime, warnAfter = extendedTokenLifetime, lifetime
+		if t.MaxExtended > 0 {
+			lifetime = min(lifetime, t.MaxExtended)
+		}
 	}
 	token, id, err := t.Issuer.Issue(account, bound, req.Spec.Audiences, lifetime, warnAfter)
 	if err != nil {

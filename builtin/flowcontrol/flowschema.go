@@ -1,6 +1,7 @@
 package flowcontrol
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -68,6 +69,13 @@ func FlowSchemas() resource.Definition {
 				f.Name, f.Spec.PriorityLevelConfiguration.Name, int64(f.Spec.MatchingPrecedence), method,
 				core.Since(f.CreationTimestamp.Time), dangling,
 			}
+		}),
+		// As requests are matched.
+		Arrange: resource.ArrangeFunc(func(all []*flowcontrolv1.FlowSchema) func(*flowcontrolv1.FlowSchema, []any) {
+			slices.SortFunc(all, func(a, b *flowcontrolv1.FlowSchema) int {
+				return cmp.Or(cmp.Compare(a.Spec.MatchingPrecedence, b.Spec.MatchingPrecedence), cmp.Compare(a.Name, b.Name))
+			})
+			return nil
 		}),
 	}
 }

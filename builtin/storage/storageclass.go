@@ -1,10 +1,12 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -71,16 +73,34 @@ func StorageClasses() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *storagev1.StorageClass) []any {
-			name := c.Name
-			if isDefault(c) {
-				name += " (default)"
-			}
 			return []any{
-				name, c.Provisioner, string(or(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
+				c.Name, c.Provisioner, string(or(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
 				string(or(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), or(c.AllowVolumeExpansion, false), core.Since(c.CreationTimestamp.Time),
 			}
 		}),
+		Arrange: resource.ArrangeFunc(func(all []*storagev1.StorageClass) func(*storagev1.StorageClass, []any) {
+			best := newestDefault(all)
+			return func(c *storagev1.StorageClass, cells []any) {
+				if c == best {
+					cells[0] = c.Name + " (default)"
+				}
+			}
+		}),
 	}
+}
+
+// newestDefault returns the class that claims get which name none: of several
+// defaults it is the newest, and the first by name if they are as old.
+func newestDefault(all []*storagev1.StorageClass) (best *storagev1.StorageClass) {
+	for _, c := range all {
+		if !isDefault(c) {
+			continue
+		}
+		if best == nil || cmp.Or(best.CreationTimestamp.Compare(c.CreationTimestamp.Time), strings.Compare(c.Name, best.Name)) < 0 {
+			best = c
+		}
+	}
+	return best
 }
 
 func defaultStorageClass(c *storagev1.StorageClass) {
@@ -88,7 +108,7 @@ func defaultStorageClass(c *storagev1.StorageClass) {
 	setDefault(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 }
 
-// isDefault reports whether claims that name no class get this one.
+// isDefault reports whether claims that name no class may get this one.
 func isDefault(c *storagev1.StorageClass) bool {
 	return c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" ||
 		c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"

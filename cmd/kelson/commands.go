@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"runtime/debug"
 
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/spf13/cobra"
@@ -38,7 +36,7 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	flags.bind(root.Flags())
-	root.AddCommand(newServe(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s))
+	root.AddCommand(newServe(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newIdleEtcd(), newNoKubectl())
 	return root
 }
 
@@ -85,7 +83,10 @@ The data folder belongs to one process at a time. It is made if it is not there.
 
 func serveWith(flags *serveFlags, s streams) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
-		if flags.version {
+		switch flags.version {
+		case "raw":
+			return flags.version.show(s.out)
+		case "true":
 			_, err := fmt.Fprintln(s.out, version())
 			return err
 		}
@@ -137,21 +138,4 @@ func newVersion(s streams) *cobra.Command {
 			return err
 		},
 	}
-}
-
-// version says what this binary was built from.
-func version() string {
-	name, commit := "unknown", ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		name = info.Main.Version
-		for _, set := range info.Settings {
-			switch {
-			case set.Key == "vcs.revision":
-				commit = ", commit " + set.Value + commit
-			case set.Key == "vcs.modified" && set.Value == "true":
-				commit += " with changes"
-			}
-		}
-	}
-	return fmt.Sprintf("kelson %s (%s %s/%s%s)", name, runtime.Version(), runtime.GOOS, runtime.GOARCH, commit)
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// errShown ends the program with an error that was shown already.
+var errShown = errors.New("shown")
+
 // usageError is an error of whoever typed the command.
 type usageError struct{ error }
 

@@ -1,17 +1,14 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path"
-	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controlplane"
-	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/serverflags"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -58,7 +55,7 @@ type serveFlags struct {
 	address    string
 	port       int
 	kubeconfig string
-	version    bool
+	version    versionFlag
 	logs       logFlags
 	topics     []serveTopic
 }
@@ -92,7 +89,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 		fs.IntVar(&f.port, "secure-port", controlplane.DefaultSecurePort, "`port` to listen on; 0 takes a free one")
 		fs.StringVar(&f.kubeconfig, "write-kubeconfig", "", "`file` for the administrator's kubeconfig, written when the server listens (default kubeconfig in the data folder)")
 		fs.BoolP("help", "h", false, "show this help")
-		fs.BoolVar(&f.version, "version", false, "show the version")
+		fs.VarPF(&f.version, "version", "", "show the version; raw shows all that is known of it").NoOptDefVal = "true"
 	})
 	// Authorization comes after authentication, which it may change, and limits
 	// after the time-out of requests.
@@ -140,7 +137,15 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 			return config, err
 		}
 	}
+	logSettings(config.Logger, cmd.Flags())
 	return config, nil
+}
+
+// logSettings tells operators, in one line, what the server was told.
+func logSettings(log *slog.Logger, fs *pflag.FlagSet) {
+	var all []any
+	fs.VisitAll(func(f *pflag.Flag) { all = append(all, slog.String(f.Name, f.Value.String())) })
+	log.Info("settings", slog.Group("flags", all...))
 }
 
 // kubeletFlags say how to talk to kubelets, with the names that kube-apiserver
@@ -169,33 +174,17 @@ func (f *kubeletFlags) apply(s *setup) error {
 
 // etcdFlags say how to talk to etcd, with the names that kube-apiserver has
 // for them.
-type etcdFlags struct {
-	ca, cert, key string
-	prefix        string
-	timeout       time.Duration
-}
+type etcdFlags struct{ serverflags.Etcd }
 
-func (f *etcdFlags) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&f.ca, "etcd-cafile", "", "`file` with the authority that signed etcd's certificates")
-	fs.StringVar(&f.cert, "etcd-certfile", "", "`file` with the certificate to show to etcd")
-	fs.StringVar(&f.key, "etcd-keyfile", "", "`file` with the key of that certificate")
-	fs.StringVar(&f.prefix, "etcd-prefix", strings.TrimSuffix(storage.Root, "/"), "`path` in etcd below which the objects are; it must end with /registry")
-	fs.DurationVar(&f.timeout, "etcd-dial-timeout", 10*time.Second, "how long to wait for etcd to answer")
-}
+func (f *etcdFlags) bind(fs *pflag.FlagSet) { f.Bind(fs) }
 
 func (f *etcdFlags) options(cmd *cobra.Command, servers []string) (etcd.Options, error) {
-	prefix, err := etcdPrefix(f.prefix)
+	f.Servers = servers
+	options, err := f.Options()
 	if err != nil {
-		return etcd.Options{}, usage(cmd, "%w", err)
+		err = usage(cmd, "%w", err)
 	}
-	return etcd.Options{
-		Endpoints:   servers,
-		CAFile:      f.ca,
-		CertFile:    f.cert,
-		KeyFile:     f.key,
-		Prefix:      prefix,
-		DialTimeout: f.timeout,
-	}, nil
+	return options, err
 }
 
 // historyFlags say what a server does to an etcd beside keeping objects there.
@@ -222,13 +211,9 @@ func (f *historyFlags) apply(s *setup) error {
 	return nil
 }
 
-// etcdPrefix returns what comes before storage.Root in etcd for a prefix as
-// kube-apiserver takes it, which is storage.Root unless changed.
-func etcdPrefix(flag string) (string, error) {
-	full := path.Join("/", flag) + "/"
-	prefix, ok := strings.CutSuffix(full, storage.Root)
-	if !ok {
-		return "", fmt.Errorf("--etcd-prefix %q does not end with %s, where Kelson keeps objects", flag, strings.TrimSuffix(storage.Root, "/"))
-	}
-	return prefix, nil
+// flagValues returns the values of flags, of which the help is none.
+func flagValues(fs *pflag.FlagSet) map[string]string {
+	all := map[string]string{}
+	fs.VisitAll(func(f *pflag.Flag) { all[f.Name] = f.Value.String() })
+	return all
 }

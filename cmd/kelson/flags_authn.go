@@ -22,6 +22,7 @@ func (f *authnFlags) bind(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&sa.Issuers, "service-account-issuer", nil, "`name` of who issues the tokens of service accounts; with several, all are accepted, and the first is used (default "+authn.DefaultIssuer+")")
 	fs.StringArrayVar(&sa.KeyFiles, "service-account-key-file", nil, "`file` with keys that verify the tokens of service accounts; can be given several times (default the signing key)")
 	fs.StringVar(&sa.SigningKeyFile, "service-account-signing-key-file", "", "`file` with the key that signs the tokens of service accounts (default pki/sa.key in the data folder, which is made)")
+	fs.StringVar(&sa.SigningEndpoint, "service-account-signing-endpoint", "", "`socket` of a service that signs the tokens of service accounts (ExternalJWTSigner v1), instead of a key")
 	bindOpposite(fs, &sa.SkipLookup, "service-account-lookup", "check that what a token of a service account is about still exists")
 	fs.StringVar(&sa.JWKSURI, "service-account-jwks-uri", "", "`URL` at which others find the public keys (default /openid/v1/jwks of this server)")
 	fs.DurationVar(&sa.MaxExpiration, "service-account-max-token-expiration", 0, "the longest that a token of a service account is good for")

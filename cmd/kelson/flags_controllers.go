@@ -1,21 +1,30 @@
 package main
 
-import "github.com/spf13/pflag"
+import (
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/spf13/pflag"
+)
 
 // controllerFlags say which controllers run in the server, with the names that
 // kube-controller-manager has for them.
 type controllerFlags struct {
 	names []string
 	elect bool
+
+	endpoints string
+	servers   int
 }
 
 func (f *controllerFlags) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.names, "controllers", []string{"-*"}, "`names` of controllers that run in this server, so that namespaces end and dependents follow their owners: * is all, -name all but one, -* none, as with kube-apiserver")
 	fs.BoolVar(&f.elect, "leader-elect", false, "run controllers in one of several servers only (default true with etcd)")
+	fs.StringVar(&f.endpoints, "endpoint-reconciler-type", controlplane.EndpointLeases, "`how` the endpoints of the service kubernetes follow the servers that share an etcd: lease, master-count or none")
+	fs.IntVar(&f.servers, "apiserver-count", 1, "`number` of servers, with --endpoint-reconciler-type=master-count")
 }
 
 func (f *controllerFlags) apply(s *setup) error {
 	s.config.Controllers = f.names
+	s.config.EndpointReconciler, s.config.Servers = f.endpoints, f.servers
 	if s.given("leader-elect") {
 		s.config.LeaderElect = &f.elect
 	}

@@ -4,7 +4,9 @@ import (
 	"errors"
 
 	library "github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/serverflags"
 	"github.com/spf13/pflag"
 )
 
@@ -24,11 +26,12 @@ func (f *flowFlags) apply(s *setup) error {
 	case f.MaxWriting < 0:
 		return errors.New("--max-mutating-requests-inflight can not be negative value")
 	case !f.Off && f.MaxReading+f.MaxWriting == 0:
-		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight cannot both be 0 with --enable-priority-and-fairness")
+		return errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive")
 	}
-	// In a Config zero is the default, and less is no limit.
+	// In a Config zero is the default, and less is no limit or, with priority and
+	// fairness, nothing that counts.
 	for _, limit := range []*int{&f.MaxReading, &f.MaxWriting} {
-		if f.Off && *limit == 0 {
+		if *limit == 0 {
 			*limit = -1
 		}
 	}
@@ -40,15 +43,18 @@ func (f *flowFlags) apply(s *setup) error {
 // lifeFlags say how the server starts and ends, and what it shows of itself.
 type lifeFlags struct {
 	library.Server
-	noProfiling bool
+	debug   controlplane.Debug
+	tracing string
 }
 
 func (f *lifeFlags) bind(fs *pflag.FlagSet) {
-	bindOpposite(fs, &f.noProfiling, "profiling", "serve profiles of the server below /debug/pprof/")
-	fs.DurationVar(&f.LivezGrace, "livez-grace-period", 0, "how long /livez does not ask whether the server has started")
-	fs.DurationVar(&f.Shutdown.Delay, "shutdown-delay-duration", 0, "how long the server goes on when it is told to stop, but for not being ready")
-	fs.BoolVar(&f.Shutdown.SendRetryAfter, "shutdown-send-retry-after", false, "tell new requests to come back while the last ones are answered")
-	fs.DurationVar(&f.Shutdown.WatchGrace, "shutdown-watch-termination-grace-period", 0, "how long it takes to end all watches, a few at a time")
+	bindOpposite(fs, &f.debug.NoProfiling, "profiling", "serve profiles of the server below /debug/pprof/")
+	fs.BoolVar(&f.debug.Contention, "contention-profiling", false, "profile who waits for locks, if there are profiles at all")
+	fs.StringVar(&f.debug.Socket, "debug-socket-path", "", "`file` for a socket, for this user only, on which the profiles are served too")
+	fs.BoolVar(&f.debug.Logs, "enable-logs-handler", false, "serve the files in /var/log below /logs")
+	fs.StringSliceVar(&f.debug.DisabledMetrics, "disabled-metrics", nil, "`names` of metrics that are not shown")
+	fs.StringVar(&f.tracing, "tracing-config-file", "", "`file` with a TracingConfiguration: which requests are traced, and who gets the traces")
+	serverflags.Life(fs, &f.Server)
 }
 
 func (f *lifeFlags) apply(s *setup) error {
@@ -60,6 +66,7 @@ func (f *lifeFlags) apply(s *setup) error {
 	case f.Shutdown.WatchGrace < 0:
 		return errors.New("--shutdown-watch-termination-grace-period, if provided, can not be a negative value")
 	}
-	s.config.LivezGrace, s.config.Shutdown, s.config.NoProfiling = f.LivezGrace, f.Shutdown, f.noProfiling
+	s.config.LivezGrace, s.config.Shutdown, s.config.Debug, s.config.TracingFile = f.LivezGrace, f.Shutdown, f.debug, f.tracing
+	s.config.Debug.Flags = flagValues(s.flags)
 	return nil
 }

@@ -4,37 +4,86 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 
 	"github.com/spf13/pflag"
 )
 
 // logFlags say what is logged.
 type logFlags struct {
-	verbosity int
+	verbosity verbosity
+	modules   modules
 	format    string
 }
 
 func (f *logFlags) bind(fs *pflag.FlagSet) {
-	fs.IntVarP(&f.verbosity, "v", "v", 0, "`level` of logs: 0 has warnings, 1 what the server does, 4 what connections do")
+	f.verbosity.level = new(slog.LevelVar)
+	f.verbosity.set(0)
+	fs.VarP(&f.verbosity, "v", "v", "`level` of logs: 0 has warnings, 1 what the server does, 3 a line for each request, 4 what connections do")
+	fs.Var(&f.modules, "vmodule", "`levels` for some source files, by pattern: rest*=4,watch=5")
 	fs.StringVar(&f.format, "logging-format", "text", "`format` of logs: text or json")
 }
 
-func (f *logFlags) apply(*setup) error { return nil }
+func (f *logFlags) apply(s *setup) error {
+	s.config.Debug.SetVerbosity = func(n uint64) { f.verbosity.level.Set(levelOf(n)) }
+	return nil
+}
 
 // logger logs to w as the flags say.
 func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: slog.LevelWarn}
-	switch {
-	case f.verbosity >= 4:
-		options.Level = slog.LevelDebug
-	case f.verbosity >= 1:
-		options.Level = slog.LevelInfo
+	options := &slog.HandlerOptions{Level: f.verbosity.level}
+	if len(f.modules.all) > 0 {
+		options.Level = slog.Level(-1 << 16) // modules has a say
 	}
+	var handler slog.Handler
 	switch f.format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
+		handler = slog.NewTextHandler(w, options)
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		handler = slog.NewJSONHandler(w, options)
+	default:
+		return nil, fmt.Errorf("--logging-format %q: it is text or json", f.format)
 	}
-	return nil, fmt.Errorf("--logging-format %q: it is text or json", f.format)
+	if len(f.modules.all) > 0 {
+		handler = newModuleHandler(handler, f.verbosity.level, f.modules.all)
+	}
+	return slog.New(handler), nil
+}
+
+// verbosity is how much is logged, which can be changed at any time.
+type verbosity struct {
+	n     uint64
+	level *slog.LevelVar
+}
+
+func (v *verbosity) set(n uint64) {
+	v.n = n
+	v.level.Set(levelOf(n))
+}
+
+// Set implements pflag.Value.
+func (v *verbosity) Set(text string) error {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err == nil {
+		v.set(n)
+	}
+	return err
+}
+
+// String implements pflag.Value.
+func (v *verbosity) String() string { return strconv.FormatUint(v.n, 10) }
+
+// Type implements pflag.Value.
+func (*verbosity) Type() string { return "Level" }
+
+// levelOf returns the least important that is logged at a verbosity: 0 has
+// warnings, 1 information, 4 and beyond what is for debugging.
+func levelOf(n uint64) slog.Level {
+	switch {
+	case n == 0:
+		return slog.LevelWarn
+	case n < 4:
+		return slog.LevelInfo - slog.Level(n-1)
+	}
+	return -slog.Level(min(n, 1<<15))
 }

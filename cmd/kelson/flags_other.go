@@ -11,6 +11,7 @@ import (
 type foreign struct {
 	name   string
 	kind   string // of its value, as pflag calls it
+	value  string // that kube-apiserver has by default
 	reason string
 	// harmful ones are refused: whoever gives them counts on what they do.
 	harmful bool
@@ -31,53 +32,50 @@ func foreignFlags() []foreign {
 		version = "there is one version of the server to be"
 	)
 	return []foreign{
-		{name: "etcd-servers-overrides", kind: "strings", reason: "all objects are in one etcd", harmful: true},
+		{name: "etcd-servers-overrides", kind: "strings", value: "[]", reason: "all objects are in one etcd", harmful: true},
 		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", harmful: true, fine: []string{"", "etcd3"}},
-		{name: "storage-media-type", kind: "string", reason: "built-in kinds are stored as protobuf", fine: []string{"application/vnd.kubernetes.protobuf"}},
-		{name: "etcd-count-metric-poll-period", kind: "duration", reason: metrics},
-		{name: "etcd-db-metric-poll-interval", kind: "duration", reason: metrics},
-		{name: "etcd-healthcheck-timeout", kind: "duration", reason: etcd},
-		{name: "etcd-readycheck-timeout", kind: "duration", reason: etcd},
-		{name: "storage-initialization-timeout", kind: "duration", reason: "the server is ready when its caches are"},
-		{name: "watch-cache", kind: "bool", reason: cache, fine: []string{"true"}},
-		{name: "watch-cache-sizes", kind: "strings", reason: cache},
-		{name: "delete-collection-workers", kind: "int", reason: "collections are deleted as fast as the store takes it"},
-		{name: "enable-garbage-collector", kind: "bool", reason: "owners are always honoured", fine: []string{"true"}},
+		{name: "storage-media-type", kind: "string", value: "application/vnd.kubernetes.protobuf", reason: "built-in kinds are stored as protobuf", fine: []string{"application/vnd.kubernetes.protobuf"}},
+		{name: "etcd-count-metric-poll-period", kind: "duration", value: "1m0s", reason: metrics},
+		{name: "etcd-db-metric-poll-interval", kind: "duration", value: "30s", reason: metrics},
+		{name: "etcd-healthcheck-timeout", kind: "duration", value: "2s", reason: etcd},
+		{name: "etcd-readycheck-timeout", kind: "duration", value: "2s", reason: etcd},
+		{name: "storage-initialization-timeout", kind: "duration", value: "1m0s", reason: "the server is ready when its caches are"},
+		{name: "watch-cache", kind: "bool", value: "true", reason: cache, fine: []string{"true"}},
+		{name: "watch-cache-sizes", kind: "strings", value: "[]", reason: cache},
+		{name: "delete-collection-workers", kind: "int", value: "1", reason: "collections are deleted as fast as the store takes it"},
+		{name: "enable-garbage-collector", kind: "bool", value: "true", reason: "owners are always honoured", fine: []string{"true"}},
 
-		{name: "max-connection-bytes-per-sec", kind: "int", reason: "connections are not throttled", fine: []string{"0"}},
+		{name: "max-connection-bytes-per-sec", kind: "int", value: "0", reason: "connections are not throttled", fine: []string{"0"}},
 
 		{name: "egress-selector-config-file", kind: "string", reason: "connections to the cluster are made directly", harmful: true},
-		{name: "service-account-signing-endpoint", kind: "string", reason: "tokens are signed with a key in a file", harmful: true},
-		{name: "endpoint-reconciler-type", kind: "string", reason: "the service kubernetes points to this server"},
-		{name: "kubernetes-service-node-port", kind: "int", reason: "the service kubernetes has no node port", fine: []string{"0"}},
-		{name: "kubelet-timeout", kind: "duration", reason: "connections to kubelets last as long as their requests"},
+		{name: "kubernetes-service-node-port", kind: "int", value: "0", reason: "the service kubernetes has no node port", fine: []string{"0"}},
+		{name: "kubelet-timeout", kind: "duration", value: "5s", reason: "connections to kubelets last as long as their requests"},
 
-		{name: "emulated-version", kind: "strings", reason: version, harmful: true, fine: []string{"1.37", "kube=1.37"}},
-		{name: "min-compatibility-version", kind: "strings", reason: version},
-		{name: "emulation-forward-compatible", kind: "bool", reason: version},
-		{name: "runtime-config-emulation-forward-compatible", kind: "bool", reason: version},
+		{name: "kubelet-port", kind: "uint", value: "10250", reason: "nodes say at which port their kubelet is", fine: []string{"10250"}},
+		{name: "kubelet-read-only-port", kind: "uint", value: "10255", reason: "kubelets are not spoken to without TLS", fine: []string{"10255"}},
+		{name: "default-watch-cache-size", kind: "int", value: "100", reason: cache},
+		{name: "audit-webhook-batch-initial-backoff", kind: "duration", value: "10s", reason: "it is --audit-webhook-initial-backoff"},
 
-		{name: "coordinated-leadership-lease-duration", kind: "duration", reason: leader},
-		{name: "coordinated-leadership-renew-deadline", kind: "duration", reason: leader},
-		{name: "coordinated-leadership-retry-period", kind: "duration", reason: leader},
+		{name: "emulated-version", kind: "strings", value: "[]", reason: version, harmful: true, fine: []string{"1.37", "kube=1.37"}},
+		{name: "min-compatibility-version", kind: "strings", value: "[]", reason: version},
+		{name: "emulation-forward-compatible", kind: "bool", value: "false", reason: version},
+		{name: "runtime-config-emulation-forward-compatible", kind: "bool", value: "false", reason: version},
+
+		{name: "coordinated-leadership-lease-duration", kind: "duration", value: "15s", reason: leader},
+		{name: "coordinated-leadership-renew-deadline", kind: "duration", value: "10s", reason: leader},
+		{name: "coordinated-leadership-retry-period", kind: "duration", value: "2s", reason: leader},
 		{name: "peer-advertise-ip", kind: "string", reason: peers},
 		{name: "peer-advertise-port", kind: "string", reason: peers},
 		{name: "peer-ca-file", kind: "string", reason: peers},
 
-		{name: "contention-profiling", kind: "bool", reason: "locks are not profiled", fine: []string{"false"}},
-		{name: "debug-socket-path", kind: "string", reason: "profiles are served with everything else"},
-		{name: "enable-logs-handler", kind: "bool", reason: "logs are not served", fine: []string{"false"}},
-		{name: "tracing-config-file", kind: "string", reason: "requests are not traced"},
-		{name: "allow-metric-labels", kind: "stringToString", reason: metrics},
+		{name: "allow-metric-labels", kind: "stringToString", value: "[]", reason: metrics},
 		{name: "allow-metric-labels-manifest", kind: "string", reason: metrics},
-		{name: "disabled-metrics", kind: "strings", reason: metrics},
 		{name: "show-hidden-metrics-for-version", kind: "string", reason: metrics},
-		{name: "log-flush-frequency", kind: "duration", reason: logs},
-		{name: "log-json-info-buffer-size", kind: "quantity", reason: logs},
-		{name: "log-json-split-stream", kind: "bool", reason: logs},
-		{name: "log-text-info-buffer-size", kind: "quantity", reason: logs},
-		{name: "log-text-split-stream", kind: "bool", reason: logs},
-		{name: "vmodule", kind: "pattern=N,...", reason: logs},
+		{name: "log-flush-frequency", kind: "duration", value: "5s", reason: logs},
+		{name: "log-json-info-buffer-size", kind: "quantity", value: "0", reason: logs},
+		{name: "log-json-split-stream", kind: "bool", value: "false", reason: logs},
+		{name: "log-text-info-buffer-size", kind: "quantity", value: "0", reason: logs},
+		{name: "log-text-split-stream", kind: "bool", value: "false", reason: logs},
 	}
 }
 
@@ -97,7 +95,12 @@ func (v *foreignValue) Set(text string) error {
 }
 
 // String implements pflag.Value.
-func (v *foreignValue) String() string { return strings.Join(v.values, ",") }
+func (v *foreignValue) String() string {
+	if len(v.values) == 0 {
+		return v.value
+	}
+	return strings.Join(v.values, ",")
+}
 
 // Type implements pflag.Value.
 func (v *foreignValue) Type() string { return v.kind }
@@ -115,14 +118,18 @@ func (f *otherFlags) bind(fs *pflag.FlagSet) {
 }
 
 func (f *otherFlags) apply(s *setup) error {
+	var without []string
 	for _, flag := range f.given {
 		switch {
 		case len(flag.values) == 0 || flag.isFine():
 		case flag.harmful:
 			return fmt.Errorf("--%s is not supported: %s", flag.name, flag.reason)
 		default:
-			s.log.Warn("flag has no effect here", "flag", "--"+flag.name, "reason", flag.reason)
+			without = append(without, "--"+flag.name+" ("+flag.reason+")")
 		}
+	}
+	if len(without) > 0 {
+		s.log.Warn("flags have no effect here", "flags", strings.Join(without, ", "))
 	}
 	return nil
 }

@@ -55,9 +55,6 @@ func TestFlagsOfKubeAPIServer(t *testing.T) {
 		if other, ok := different[name]; ok {
 			want = other
 		}
-		if _, ok := flag.Value.(*foreignValue); ok {
-			continue
-		}
 		empty := map[string]bool{"": true, "0": true, "0s": true, "[]": true, "false": true, "<nil>": true}
 		if got := flag.DefValue; got != want && !(empty[got] && empty[want]) {
 			t.Errorf("--%s is %q by default, not %q", name, got, want)
@@ -107,6 +104,8 @@ func TestRefusedFlags(t *testing.T) {
 		{"--service-account-key-file=/no/key", exitError, "--service-account-key-file needs --service-account-signing-key-file"},
 		{"--service-account-max-token-expiration=1m", exitError, "the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"},
 		{"--min-request-timeout=-1", exitError, "--min-request-timeout can not be negative value"},
+		{"--max-requests-inflight=0 --max-mutating-requests-inflight=0", exitError, "they must add up to something positive"},
+		{"--tracing-config-file=/no/file", exitError, "failed to read tracing config: unable to read tracing configuration from \"/no/file\": open /no/file: no such file or directory"},
 		{"--max-requests-inflight=-1", exitError, "--max-requests-inflight can not be negative value"},
 		{"--encryption-provider-config=/no/file", exitError, "error reading encryption provider configuration file"},
 		{"--storage-backend=etcd2", exitError, "--storage-backend is not supported"},
@@ -130,8 +129,8 @@ func TestRefusedFlags(t *testing.T) {
 func TestFlagsWithoutEffect(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"--storage_backend=etcd3 --watch-cache --profiling=false", ""},
-		{"--watch-cache=false", `"flag has no effect here" flag=--watch-cache`},
-		{"--vmodule=x=3 --peer-ca-file x", "flag=--peer-ca-file"},
+		{"--watch-cache=false", `"flags have no effect here" flags="--watch-cache (`},
+		{"--vmodule=x=3 --delete-collection-workers 3 --peer-ca-file x", "--delete-collection-workers (collections are deleted as fast as the store takes it), --peer-ca-file ("},
 		{"--feature-gates=kube:WatchList=true,AllAlpha=false", "gate=AllAlpha"},
 		{"--basic-auth-file=x", "--basic-auth-file is for tests"},
 		{"--authorization-mode=AlwaysAllow", "AnonymousAuth is not allowed with the AlwaysAllow authorizer"},
@@ -154,6 +153,9 @@ func TestFlagsWithoutEffect(t *testing.T) {
 	config := configOf(t, "")
 	if config.Authentication.DisableAnonymous || config.Authentication.AnonymousSet || config.DenyPrivileged || config.Audit.PolicyFile != "" {
 		t.Errorf("without flags: %+v", config)
+	}
+	if c := configOf(t, "--max-requests-inflight=0").Flow; c.MaxReading >= 0 || c.MaxWriting != 200 {
+		t.Errorf("no reads count: %+v", c)
 	}
 	config = configOf(t, "--anonymous-auth=false --allow-privileged=false --event-ttl=2h --min-request-timeout=0 --authentication-token-webhook-cache-ttl=0 --service-account-lookup=false -v 4")
 	if a := config.Authentication; !a.DisableAnonymous || !a.AnonymousSet || !config.DenyPrivileged || config.EventTTL != 2*time.Hour ||
@@ -190,7 +192,7 @@ func TestHelp(t *testing.T) {
 	}{
 		{"--help", 40, []string{"Commands:", "  serve ", "Common flags:", "--data-dir folder", "kelson serve --help"}, "--audit-policy-file"},
 		{"serve --help", 1000, []string{"Common flags:", "Authentication:", "--client-ca-file file", "Auditing:", "--runtime-config versions"}, "--watch-cache"},
-		{"serve -h", 1000, []string{"Common flags:"}, "--vmodule"},
+		{"serve -h", 1000, []string{"Common flags:"}, "--peer-ca-file"},
 		{"snapshot save --help", 60, []string{"Usage:\n  kelson snapshot save", "--data-dir folder"}, "--client-ca-file"},
 		{"--version", 2, []string{"kelson "}, "Usage"},
 	} {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -22,7 +24,17 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// Whoever sends a second signal does not want to wait any longer.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+	os.Exit(run(ctx, called(os.Args), streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+}
+
+// called returns the arguments of kelson, which can be called by the name of a
+// command.
+func called(args []string) []string {
+	switch name := strings.TrimSuffix(filepath.Base(args[0]), ".exe"); name {
+	case kubeName, etcdName, kubectlName:
+		return append([]string{name}, args[1:]...)
+	}
+	return args[1:]
 }
 
 // streams are what a command talks to.
@@ -37,8 +49,14 @@ func run(ctx context.Context, args []string, s streams) int {
 	cmd := newCommand(s)
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		return exitOK
+	case errors.Is(err, errShown):
+		return exitError
+	case errors.As(err, new(kubeError)):
+		fmt.Fprintf(s.err, "Error: %v\n", err)
+		return exitError
 	}
 	fmt.Fprintf(s.err, "kelson: %s\n", explain(err))
 	if errors.As(err, new(usageError)) {

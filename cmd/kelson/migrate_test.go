@@ -74,27 +74,6 @@ func TestMigrate(t *testing.T) {
 	s.cmd.Process.Kill()
 }
 
-func TestEtcdPrefix(t *testing.T) {
-	for flag, want := range map[string]string{
-		"/registry":       "",
-		"registry":        "",
-		"/registry/":      "",
-		"/a/registry":     "/a",
-		"a/b/registry/":   "/a/b",
-		"/registry/other": "!",
-		"/aregistry":      "!",
-		"":                "!",
-	} {
-		got, err := etcdPrefix(flag)
-		if err != nil {
-			got = "!"
-		}
-		if got != want {
-			t.Errorf("%q: %q, want %q", flag, got, want)
-		}
-	}
-}
-
 func TestMeter(t *testing.T) {
 	for terminal, want := range map[bool]string{
 		true:  "\r\x1b[Ksaved 0 keys, 0 bytes\r\x1b[Kcopied 5 of 10 keys, 1.5 KiB\r\x1b[K",

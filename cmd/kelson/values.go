@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/apikeel/kelson/pki"
 	"github.com/spf13/pflag"
 )
 
@@ -31,33 +30,6 @@ func (o opposite) String() string { return strconv.FormatBool(o.of == nil || !*o
 
 // Type implements pflag.Value.
 func (opposite) Type() string { return "bool" }
-
-// pairs is a flag that can be given again and again, for a certificate each.
-type pairs struct{ to *[]pki.Pair }
-
-// Set implements pflag.Value.
-func (p pairs) Set(text string) error {
-	var pair pki.Pair
-	if err := pair.Set(text); err != nil {
-		return err
-	}
-	*p.to = append(*p.to, pair)
-	return nil
-}
-
-// String implements pflag.Value.
-func (p pairs) String() string {
-	var all []string
-	if p.to != nil {
-		for _, pair := range *p.to {
-			all = append(all, pair.String())
-		}
-	}
-	return strings.Join(all, ";")
-}
-
-// Type implements pflag.Value.
-func (pairs) Type() string { return (*pki.Pair)(nil).Type() }
 
 // settings is a flag for keys and values, separated by commas, which can be
 // given several times.

@@ -48,7 +48,7 @@ func newRules(t *Type) *Rules {
 		r.other = newRules(t.other)
 	}
 	for name, p := range t.properties {
-		if p := p.(*Type); p.ruled && p.declaration != nil {
+		if p := p.(*Type); p.ruled {
 			if r.properties == nil {
 				r.properties = map[string]*Rules{}
 			}

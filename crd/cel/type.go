@@ -30,7 +30,7 @@ type Type struct {
 	resource *Type
 	// ruled tells that there are rules here or below.
 	ruled bool
-	// declaration is what the language knows of the type, if it is ruled.
+	// declaration is what the language knows of the type, if rules see it.
 	declaration *apiservercel.DeclType
 }
 
@@ -43,9 +43,7 @@ func NewType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
 		return nil
 	}
 	t := newType(props, resource)
-	if t.ruled {
-		t.declare(common.SchemaDeclType(t, resource))
-	}
+	t.declare(nil, false)
 	return t
 }
 
@@ -124,33 +122,29 @@ func (t *Type) hasProperty(name, kind string) bool {
 	return ok && p.Type() == kind
 }
 
-// declare notes what the language knows of the type and of those below that have
-// rules: nothing, if values cannot be named in rules.
-func (t *Type) declare(decl *apiservercel.DeclType) {
+// declare notes what the language knows of the type and of those below, as far as
+// rules see them: from the topmost that has rules. decl is what is known from
+// above, if rules there see it.
+func (t *Type) declare(decl *apiservercel.DeclType, seen bool) {
+	if t == nil || !t.ruled {
+		return
+	}
+	if seen = seen || len(t.props.XValidations) > 0; seen && decl == nil {
+		// Rules above cannot name it, but it may have its own.
+		decl = common.SchemaDeclType(t, t.resource != nil)
+	}
 	t.declaration = decl
-	var elem *apiservercel.DeclType
-	if decl != nil {
-		elem = decl.ElemType
+	if decl == nil {
+		decl = &apiservercel.DeclType{}
 	}
-	for _, below := range []*Type{t.items, t.other} {
-		if below != nil && below.ruled {
-			below.declare(elem)
-		}
-	}
+	t.items.declare(decl.ElemType, seen)
+	t.other.declare(decl.ElemType, seen)
 	for name, p := range t.properties {
-		p := p.(*Type)
-		if !p.ruled {
-			continue
+		var below *apiservercel.DeclType
+		if escaped, ok := apiservercel.Escape(name); ok && decl.Fields[escaped] != nil {
+			below = decl.Fields[escaped].Type
 		}
-		// Members that rules above cannot name have rules of their own
-		// nevertheless.
-		if escaped, ok := apiservercel.Escape(name); !ok {
-			p.declare(common.SchemaDeclType(p, p.resource != nil))
-		} else if decl != nil && decl.Fields[escaped] != nil {
-			p.declare(decl.Fields[escaped].Type)
-		} else {
-			p.declare(nil)
-		}
+		p.(*Type).declare(below, seen)
 	}
 }
 

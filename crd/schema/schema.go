@@ -171,8 +171,8 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 		n.defaults = n.fallback != nil
 	}
 	for _, raw := range p.Enum {
-		var v any
-		if err := utiljson.Unmarshal(raw.Raw, &v); err != nil {
+		var v any // null is decoded to nothing
+		if err := utiljson.Unmarshal(raw.Raw, &v); err != nil && len(raw.Raw) > 0 {
 			return nil, fmt.Errorf("enum: %w", err)
 		}
 		n.enum = append(n.enum, v)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/cel/common"
 	celopenapi "k8s.io/apiserver/pkg/cel/openapi"
@@ -238,7 +239,44 @@ func openAPI(props *apiextensions.JSONSchemaProps) (*spec.Schema, error) {
 		return nil, err
 	}
 	out := &spec.Schema{}
-	return out, json.Unmarshal(raw, out)
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, err
+	}
+	keepIntegers(out, props)
+	return out, nil
+}
+
+// keepIntegers makes the numbers of enums what they are in objects: decoding has
+// made all of them floats, and values are compared by their types.
+func keepIntegers(s *spec.Schema, p *apiextensions.JSONSchemaProps) {
+	if s == nil || p == nil {
+		return
+	}
+	for i := range p.Enum {
+		if _, ok := s.Enum[i].(float64); ok {
+			_ = utiljson.Unmarshal(p.Enum[i].Raw, &s.Enum[i])
+		}
+	}
+	each := func(list []spec.Schema, props []apiextensions.JSONSchemaProps) {
+		for i := range props {
+			keepIntegers(&list[i], &props[i])
+		}
+	}
+	each(s.AllOf, p.AllOf)
+	each(s.AnyOf, p.AnyOf)
+	each(s.OneOf, p.OneOf)
+	keepIntegers(s.Not, p.Not)
+	for name, below := range p.Properties {
+		own := s.Properties[name]
+		keepIntegers(&own, &below)
+		s.Properties[name] = own
+	}
+	if p.AdditionalProperties != nil && s.AdditionalProperties != nil {
+		keepIntegers(s.AdditionalProperties.Schema, p.AdditionalProperties.Schema)
+	}
+	if p.Items != nil && s.Items != nil {
+		keepIntegers(s.Items.Schema, p.Items.Schema)
+	}
 }
 
 // prepare adds what the extensions mean for validation, and takes away formats

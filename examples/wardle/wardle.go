@@ -9,25 +9,27 @@
 // or behind another API server, as the server of an APIService. Then that one
 // says who users are, and what they may do:
 //
-//	wardle --secure-port 8443 --data-dir ./wardle-data --kubeconfig parent.kubeconfig
+//	wardle --secure-port 8443 --etcd-servers http://127.0.0.1:2379 --kubeconfig parent.kubeconfig
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
-	"log/slog"
-	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/serverflags"
 )
 
 const (
@@ -36,37 +38,35 @@ const (
 	typeFischer = "Fischer"
 )
 
-func main() {
-	port := flag.Int("secure-port", 8443, "port to listen on")
-	dir := flag.String("data-dir", "", "folder to keep objects in; without one they are lost at the end")
-	parent := flag.String("kubeconfig", "", "kubeconfig of the API server that this one is behind")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, newServer(*dir, *port), *parent); err != nil {
-		fmt.Fprintln(os.Stderr, "wardle:", err)
-		os.Exit(1)
-	}
-}
-
-func run(ctx context.Context, server *kelson.Server, parent string) error {
-	if parent != "" {
-		if err := server.DelegateTo(ctx, parent); err != nil {
-			return err
-		}
-	}
-	return server.Run(ctx)
-}
+func main() { serverflags.Main(newServer()) }
 
 // newServer makes the server.
-func newServer(dir string, port int) *kelson.Server {
+func newServer() *kelson.Server {
 	server := &kelson.Server{
-		Name: "wardle", Addr: fmt.Sprintf("127.0.0.1:%d", port), DataDir: dir,
+		Name:   "wardle",
 		Groups: []resource.Group{{Name: group, Resources: []resource.Definition{flunders(), fischers()}}},
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	server.Admission = []admission.Plugin{banFlunder{server}}
+	server.PostStartHooks = []kelson.Hook{{Name: "start-wardle-informers", Run: func(ctx context.Context) error { return watchFischers(ctx, server) }}}
 	return server
+}
+
+// watchFischers logs which names are banned, with an informer on the server's own
+// API.
+func watchFischers(ctx context.Context, server *kelson.Server) error {
+	user := request.User{Name: "system:apiserver", Groups: []string{"system:masters"}}
+	client, err := dynamic.NewForConfig(&rest.Config{Host: "http://wardle", Transport: server.Loopback(user)})
+	if err != nil {
+		return err
+	}
+	fischers := schema.GroupVersionResource{Group: group, Version: "v1alpha1", Resource: "fischers"}
+	informer := dynamicinformer.NewDynamicSharedInformerFactory(client, 0).ForResource(fischers).Informer()
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
+		fischer := obj.(*unstructured.Unstructured)
+		server.Logger.Info("names are banned", "fischer", fischer.GetName(), "names", fischer.Object["disallowedFlunders"])
+	}})
+	go informer.RunWithContext(ctx)
+	return err
 }
 
 func flunders() resource.Definition {

@@ -3,13 +3,15 @@ package main
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -21,10 +23,15 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/internal/peertest"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/pki"
+	"github.com/apikeel/kelson/serverflags"
+	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 )
 
 const patience = 30 * time.Second
@@ -41,37 +48,40 @@ func object(version, kind, name string, fields map[string]any) *unstructured.Uns
 	return &unstructured.Unstructured{Object: obj}
 }
 
-// start runs a server until the test ends, or stop is called.
-func start(t *testing.T, server *kelson.Server, parent string) (stop func()) {
+// start runs a server with flags until the test ends, or stop is called.
+func start(t *testing.T, server *kelson.Server, args ...string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	if parent != "" {
-		if err := server.DelegateTo(ctx, parent); err != nil {
-			t.Fatal(err)
-		}
+	options := serverflags.New(server)
+	options.Logs = t.Output()
+	flags := pflag.NewFlagSet("wardle", pflag.ContinueOnError)
+	options.Bind(flags)
+	if err := flags.Parse(append([]string{"--secure-port=0"}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	closeAll, err := options.Apply(ctx)
+	if err != nil {
+		t.Fatal(err)
 	}
 	if err := server.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, server, "") }()
-	stopped := false
-	stop = func() {
-		if cancel(); !stopped {
-			stopped = true
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+	go func() { done <- errors.Join(server.Run(ctx), closeAll()) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
-	}
+	})
 	t.Cleanup(stop)
 	return stop
 }
 
 // TestAlone uses the server as its administrator.
 func TestAlone(t *testing.T) {
-	server := newServer(t.TempDir(), 0)
-	start(t, server, "")
+	server := newServer()
+	start(t, server, "--data-dir", t.TempDir())
 	admin, err := server.PKI.IssueClient("admin", "system:masters")
 	if err != nil {
 		t.Fatal(err)
@@ -148,27 +158,32 @@ func exercise(t *testing.T, client dynamic.Interface) {
 }
 
 // TestBehind puts the server behind another one.
-func TestBehind(t *testing.T) {
-	parent := kelsontest.Start(t)
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, parent.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	server := newServer("", 0)
+func TestBehind(t *testing.T) { behind(t, kelsontest.Start(t).Config()) }
+
+// TestBehindKubeAPIServer puts it behind kube-apiserver, which KELSON_PEERS has.
+func TestBehindKubeAPIServer(t *testing.T) {
+	peertest.Binary(t, "kube-apiserver")
+	behind(t, peertest.KubeAPIServer(t, etcdtest.Start(t).Endpoints()))
+}
+
+func behind(t *testing.T, parent *rest.Config) {
+	kubeconfig := writeKubeconfig(t, parent)
+	server := newServer()
 	authority, err := pki.New("api.default.svc")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server.PKI = authority
-	stop := start(t, server, kubeconfig)
-	register(t, parent.Config(), server.URL(), authority.CertificatePEM())
+	dir := t.TempDir()
+	stop := start(t, server, "--kubeconfig", kubeconfig, "--data-dir", dir)
+	register(t, parent, server.URL(), authority.CertificatePEM())
 
-	client, err := dynamic.NewForConfig(parent.Config())
+	client, err := dynamic.NewForConfig(parent)
 	if err != nil {
 		t.Fatal(err)
 	}
 	exercise(t, client)
-	roles(t, parent.Config())
+	roles(t, parent)
 
 	// Without the server its group is gone, and nothing else.
 	stop()
@@ -176,13 +191,42 @@ func TestBehind(t *testing.T) {
 	if _, err := client.Resource(resourceOf("v1beta1", "flunders")).List(t.Context(), metav1.ListOptions{}); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("listing without the server: %v", err)
 	}
-	all, err := kubernetes.NewForConfig(parent.Config())
+	all, err := kubernetes.NewForConfig(parent)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := all.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Error(err)
 	}
+
+	// With it, it is there again, and so is what was stored.
+	again := newServer()
+	again.PKI = authority
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, again, "--kubeconfig", kubeconfig, "--data-dir", dir, "--secure-port", u.Port())
+	waitFor(t, client, "v1beta1", "True")
+	waitFor(t, client, "v1alpha1", "True")
+	if _, err := client.Resource(resourceOf("v1alpha1", "fischers")).Get(t.Context(), "fritz", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// writeKubeconfig makes a file of a configuration.
+func writeKubeconfig(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, InsecureSkipTLSVerify: config.Insecure}
+	kubeconfig.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: config.BearerToken, ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	kubeconfig.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	kubeconfig.CurrentContext = "x"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*kubeconfig, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // register makes the service and the APIServices, and waits for them.
@@ -268,9 +312,10 @@ func roles(t *testing.T, parent *rest.Config) {
 	if _, err := clients.RbacV1().RoleBindings("default").Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := flunders.Get(ctx, "nobody", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("with a role: %v", err)
-	}
+	until(t, func() (bool, any) {
+		_, err := flunders.Get(ctx, "nobody", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), err
+	})
 }
 
 func apiServices() schema.GroupVersionResource {
@@ -280,20 +325,33 @@ func apiServices() schema.GroupVersionResource {
 // encode is how []byte is in JSON.
 func encode(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
 
-// waitFor waits until an APIService is available, or is not.
+// waitFor waits until an APIService is available, and its server can be reached, or
+// until it is not.
 func waitFor(t *testing.T, client dynamic.Interface, version, status string) {
 	t.Helper()
-	var last any
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		service, err := client.Resource(apiServices()).Get(ctx, version+"."+group, metav1.GetOptions{})
+	until(t, func() (bool, any) {
+		service, err := client.Resource(apiServices()).Get(t.Context(), version+"."+group, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
 		conditions, _, _ := unstructured.NestedSlice(service.Object, "status", "conditions")
-		last = conditions
-		return len(conditions) == 1 && conditions[0].(map[string]any)["status"] == status, nil
+		return len(conditions) == 1 && conditions[0].(map[string]any)["status"] == status, conditions
+	})
+	until(t, func() (bool, any) {
+		_, err := client.Resource(resourceOf(version, "flunders")).List(t.Context(), metav1.ListOptions{})
+		return apierrors.IsServiceUnavailable(err) == (status == "False"), err
+	})
+}
+
+// until tries until something is done.
+func until(t *testing.T, try func() (done bool, last any)) {
+	t.Helper()
+	var last any
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(context.Context) (done bool, _ error) {
+		done, last = try()
+		return done, nil
 	})
 	if err != nil {
-		t.Fatalf("%s: %v, last %v", version, err, last)
+		t.Fatalf("%v, last %v", err, last)
 	}
 }

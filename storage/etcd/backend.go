@@ -91,7 +91,7 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 		MaxCallRecvMsgSize:   math.MaxInt32,
 		Logger:               zap.NewNop(),
 		DialOptions: []grpc.DialOption{
-			grpc.WithChainUnaryInterceptor(call),
+			grpc.WithChainUnaryInterceptor(traced, call),
 			// gRPC's own limit, two minutes, is long for a server that is back.
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},

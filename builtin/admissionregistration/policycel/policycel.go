@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types/traits"
 	"k8s.io/apimachinery/pkg/util/version"
 	apiservercel "k8s.io/apiserver/pkg/cel"
@@ -38,6 +39,8 @@ type Variables struct {
 type Compiled struct {
 	Program cel.Program
 	Type    *cel.Type
+	// AST is the expression with the types of its parts.
+	AST *ast.AST
 }
 
 // Error says what is wrong with an expression, in the words that clients know.
@@ -106,21 +109,21 @@ func (c *Compiler) Compile(expression string, vars Variables, stored bool, resul
 	if err != nil {
 		return Compiled{}, &Error{Detail: fmt.Sprintf("unexpected error loading CEL environment: %v", err), Internal: true}
 	}
-	ast, issues := env.Compile(expression)
+	checked, issues := env.Compile(expression)
 	if issues != nil {
 		return Compiled{}, &Error{Detail: "compilation failed: " + issues.String()}
 	}
-	if got := ast.OutputType(); !oneOf(got, results) {
+	if got := checked.OutputType(); !oneOf(got, results) {
 		if len(results) == 1 {
 			return Compiled{}, &Error{Detail: fmt.Sprintf("must evaluate to %v but got %v", results[0], got)}
 		}
 		return Compiled{}, &Error{Detail: fmt.Sprintf("must evaluate to one of %v but got %v", results, got)}
 	}
-	program, err := env.Program(ast, cel.InterruptCheckFrequency(checkFrequency))
+	program, err := env.Program(checked, cel.InterruptCheckFrequency(checkFrequency))
 	if err != nil {
 		return Compiled{}, &Error{Detail: "program instantiation failed: " + err.Error(), Internal: true}
 	}
-	return Compiled{Program: program, Type: ast.OutputType()}, nil
+	return Compiled{Program: program, Type: checked.OutputType(), AST: checked.NativeRep()}, nil
 }
 
 func oneOf(t *cel.Type, wanted []*cel.Type) bool {

@@ -157,6 +157,50 @@ const more = `
     - name: status
       type: {namedType: io.k8s.api.authorization.v1.SubjectAccessReviewStatus}
       default: {}
+- name: io.k8s.api.authentication.v1.BoundObjectReference
+  map:
+    fields:
+    - name: apiVersion
+      type: {scalar: string}
+    - name: kind
+      type: {scalar: string}
+    - name: name
+      type: {scalar: string}
+    - name: uid
+      type: {scalar: string}
+- name: io.k8s.api.authentication.v1.TokenRequest
+  map:
+    fields:
+    - name: apiVersion
+      type: {scalar: string}
+    - name: kind
+      type: {scalar: string}
+    - name: metadata
+      type: {namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta}
+      default: {}
+    - name: spec
+      type: {namedType: io.k8s.api.authentication.v1.TokenRequestSpec}
+      default: {}
+    - name: status
+      type: {namedType: io.k8s.api.authentication.v1.TokenRequestStatus}
+      default: {}
+- name: io.k8s.api.authentication.v1.TokenRequestSpec
+  map:
+    fields:
+    - name: audiences
+      type: {list: {elementType: {scalar: string}, elementRelationship: atomic}}
+    - name: boundObjectRef
+      type: {namedType: io.k8s.api.authentication.v1.BoundObjectReference}
+    - name: expirationSeconds
+      type: {scalar: numeric}
+- name: io.k8s.api.authentication.v1.TokenRequestStatus
+  map:
+    fields:
+    - name: expirationTimestamp
+      type: {namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time}
+    - name: token
+      type: {scalar: string}
+      default: ""
 - name: io.k8s.api.authentication.v1.TokenReview
   map:
     fields:

@@ -1,0 +1,276 @@
+// Package external has the tokens of service accounts signed by a service that
+// keeps the keys to itself: the ExternalJWTSigner of Kubernetes, version 1, over a
+// Unix socket.
+package external
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/externaljwt/apis/v1"
+
+	"github.com/apikeel/kelson/authn/serviceaccount"
+)
+
+const (
+	fetchTimeout    = 60 * time.Second
+	metadataTimeout = 10 * time.Second
+	signTimeout     = 60 * time.Second
+	// fetchAgain is when keys are fetched anew if that has failed.
+	fetchAgain = 10 * time.Second
+	// minLifetime is the shortest time that tokens must be allowed to last.
+	minLifetime = 10 * time.Minute
+	maxKeyID    = 1024
+)
+
+// Signer is the service. It is a serviceaccount.Signer.
+type Signer struct {
+	// MaxLifetime is the longest that tokens may last.
+	MaxLifetime time.Duration
+
+	conn    *grpc.ClientConn
+	client  api.ExternalJWTSignerClient
+	log     *slog.Logger
+	changed func(*serviceaccount.Keys)
+
+	mu    sync.Mutex // held while keys are fetched
+	known atomic.Pointer[known]
+
+	stop func()
+	done sync.WaitGroup
+}
+
+// known are the keys that the service has told of.
+type known struct {
+	keys    *serviceaccount.Keys
+	list    []serviceaccount.NamedKey
+	at      time.Time // of the keys, as the service says
+	refresh time.Time
+	fetched time.Time
+}
+
+// Dial waits for the service at a socket and learns its keys. Others are told
+// when they change, at first before it returns.
+func Dial(socket string, log *slog.Logger, changed func(*serviceaccount.Keys)) (_ *Signer, err error) {
+	conn, err := grpc.NewClient("passthrough:///"+socket,
+		grpc.WithAuthority("localhost"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("while dialing grpc socket at %q: %w", socket, err)
+	}
+	s := &Signer{conn: conn, client: api.NewExternalJWTSignerClient(conn), log: log, changed: changed, stop: func() {}}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if err := s.fetch(context.Background(), time.Time{}); err != nil {
+		return nil, fmt.Errorf("while initially filling key cache: while performing initial cache fill: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), metadataTimeout)
+	defer cancel()
+	about, err := s.client.Metadata(ctx, &api.MetadataRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if s.MaxLifetime = time.Duration(about.MaxTokenExpirationSeconds) * time.Second; s.MaxLifetime < minLifetime {
+		return nil, fmt.Errorf("max token life supported by external-jwt-signer (%ds) is less than acceptable (min %ds)", about.MaxTokenExpirationSeconds, minLifetime/time.Second)
+	}
+	return s, nil
+}
+
+// Follow begins to fetch keys now and then, until Close.
+func (s *Signer) Follow() {
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.done.Go(func() { s.follow(ctx) })
+}
+
+// Close ends the connection.
+func (s *Signer) Close() {
+	s.stop()
+	s.done.Wait()
+	_ = s.conn.Close()
+}
+
+// follow fetches keys when the service says that it is time.
+func (s *Signer) follow(ctx context.Context) {
+	wait := time.Until(s.known.Load().refresh)
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		err := s.fetch(ctx, s.known.Load().fetched)
+		wait = time.Until(s.known.Load().refresh)
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("when syncing supported public keys(Stale set of keys will be supported)", "error", err)
+			wait = fetchAgain
+		}
+	}
+}
+
+// Find fetches keys if one is not known.
+func (s *Signer) Find(ctx context.Context, id string) {
+	seen := s.known.Load()
+	for _, key := range seen.list {
+		if key.ID == id || id == "" {
+			return
+		}
+	}
+	if err := s.fetch(ctx, seen.fetched); err != nil {
+		s.log.Error("keys of service account tokens cannot be fetched", "error", err)
+	}
+}
+
+// fetch learns the keys, unless somebody has since those that were fetched at a
+// time.
+func (s *Signer) fetch(ctx context.Context, seen time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.known.Load()
+	if before != nil && before.fetched.After(seen) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	answer, err := s.client.FetchKeys(ctx, &api.FetchKeysRequest{})
+	if err != nil {
+		return fmt.Errorf("while fetching token verification keys: while getting externally supported jwt signing keys: %w", err)
+	}
+	next, err := read(answer)
+	if err != nil {
+		return fmt.Errorf("while fetching token verification keys: %w", err)
+	}
+	s.known.Store(next)
+	if before == nil || !before.same(next) {
+		s.changed(next.keys)
+	}
+	return nil
+}
+
+// same reports whether keys are the same as before: the service says when they
+// change.
+func (k *known) same(other *known) bool {
+	if !k.at.Equal(other.at) || len(k.list) != len(other.list) {
+		return false
+	}
+	for i := range k.list {
+		if k.list[i].ID != other.list[i].ID || k.list[i].Hidden != other.list[i].Hidden {
+			return false
+		}
+	}
+	return true
+}
+
+// read makes keys of what the service has answered.
+func read(answer *api.FetchKeysResponse) (*known, error) {
+	now := time.Now()
+	if answer.RefreshHintSeconds <= 0 {
+		return nil, fmt.Errorf("found invalid refresh hint (%ds)", answer.RefreshHintSeconds)
+	}
+	if len(answer.Keys) == 0 {
+		return nil, errors.New("found no keys")
+	}
+	if err := answer.DataTimestamp.CheckValid(); err != nil {
+		return nil, fmt.Errorf("invalid data timestamp: %w", err)
+	}
+	k := &known{at: answer.DataTimestamp.AsTime(), refresh: now.Add(time.Duration(answer.RefreshHintSeconds) * time.Second), fetched: now}
+	for _, key := range answer.Keys {
+		switch {
+		case key == nil:
+			return nil, errors.New("found nil public key")
+		case len(key.KeyId) == 0 || len(key.KeyId) > maxKeyID:
+			return nil, fmt.Errorf("found invalid public key id %q", key.KeyId)
+		case len(key.Key) == 0:
+			return nil, errors.New("found empty public key")
+		}
+		public, err := x509.ParsePKIXPublicKey(key.Key)
+		if err != nil {
+			return nil, fmt.Errorf("while parsing external public keys: %w", err)
+		}
+		k.list = append(k.list, serviceaccount.NamedKey{ID: key.KeyId, Key: public, Hidden: key.ExcludeFromOidcDiscovery})
+	}
+	var err error
+	k.keys, err = serviceaccount.NewNamedKeys(k.list)
+	return k, err
+}
+
+// MaxAge is how long others may keep the keys.
+func (s *Signer) MaxAge() time.Duration { return max(0, time.Until(s.known.Load().refresh)) }
+
+// Sign implements serviceaccount.Signer.
+func (s *Signer) Sign(claims []byte) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), signTimeout)
+	defer cancel()
+	payload := base64.RawURLEncoding.EncodeToString(claims)
+	answer, err := s.client.Sign(ctx, &api.SignJWTRequest{Claims: payload})
+	if err != nil {
+		return "", fmt.Errorf("while signing jwt: %w", err)
+	}
+	if err := s.check(ctx, answer.Header); err != nil {
+		return "", fmt.Errorf("while validating header: %w", err)
+	}
+	if len(answer.Signature) == 0 {
+		return "", errors.New("empty signature returned")
+	}
+	return answer.Header + "." + payload + "." + answer.Signature, nil
+}
+
+// check returns what is wrong with the header of a token.
+func (s *Signer) check(ctx context.Context, encoded string) error {
+	text, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil {
+		return fmt.Errorf("while unwrapping header: %w", err)
+	}
+	var header struct {
+		Algorithm string `json:"alg"`
+		KeyID     string `json:"kid"`
+		Type      string `json:"typ"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&header); err != nil {
+		return fmt.Errorf("while parsing header JSON: %w", err)
+	}
+	switch {
+	case header.Type != "JWT":
+		return errors.New("bad type")
+	case header.KeyID == "":
+		return errors.New("key id missing")
+	case len(header.KeyID) > maxKeyID:
+		return errors.New("key id longer than 1 kb")
+	}
+	switch header.Algorithm {
+	case "RS256", "ES256", "ES384", "ES512":
+	default:
+		return fmt.Errorf("bad signing algorithm %q", header.Algorithm)
+	}
+	// Keys that nobody else gets to know are for tokens that were signed before.
+	s.Find(ctx, header.KeyID)
+	for _, key := range s.known.Load().list {
+		if key.ID == header.KeyID && key.Hidden {
+			return fmt.Errorf("key used for signing JWT (kid: %s) is excluded from OIDC discovery docs", header.KeyID)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+)
+
+// kubeName is the command, and the name of a link to the program, under which it
+// takes kube-apiserver's command line.
+const kubeName = "kube-apiserver"
+
+// idleHeader is in the answers of an etcd that is one in name only: whoever
+// starts kube-apiserver wants one beside it, and Kelson needs none.
+const idleHeader = "Kelson-Idle"
+
+// kubeDefaults are kube-apiserver's where 'kelson serve' has others.
+func kubeDefaults() map[string]string {
+	return map[string]string{
+		"bind-address":       "0.0.0.0",
+		"allow-privileged":   "false",
+		"authorization-mode": "AlwaysAllow",
+		"cert-dir":           "/var/run/kubernetes",
+		"encryption-provider-config-automatic-reload": "false",
+		"lease-reuse-duration-seconds":                "60",
+	}
+}
+
+// kubeError is an error of whoever typed kube-apiserver's command line, shown
+// as there.
+type kubeError struct{ error }
+
+func newKubeAPIServer(s streams) *cobra.Command {
+	var flags serveFlags
+	cmd := &cobra.Command{
+		Use:   kubeName,
+		Short: "Serve with the command line of kube-apiserver",
+		Long: `Serve with the flags and the defaults of kube-apiserver, so that what starts that
+server can start this one. A link to this program with the name kube-apiserver
+does the same.
+
+Objects are in etcd. Nothing else is kept but the certificate in --cert-dir.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return kubeError{fmt.Errorf("%q does not take any arguments, got %q", kubeName, args)}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if flags.version != "" {
+				return flags.version.show(s.out)
+			}
+			return serveAsKube(cmd, &flags, s)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return kubeError{err} })
+	flags.bind(cmd.Flags())
+	for name, value := range kubeDefaults() {
+		cmd.Flags().Lookup(name).DefValue = value
+	}
+	return cmd
+}
+
+func serveAsKube(cmd *cobra.Command, flags *serveFlags, s streams) error {
+	log, err := flags.logs.logger(s.err)
+	if err != nil {
+		return kubeError{err}
+	}
+	config, err := kubeConfig(cmd, flags, s.err)
+	if err == nil {
+		err = config.Run(cmd.Context())
+	}
+	if err != nil {
+		log.Error("command failed", "err", explain(err))
+		return errShown
+	}
+	return nil
+}
+
+// kubeConfig returns what the flags say if they are those of kube-apiserver.
+func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplane.Config, error) {
+	given := cmd.Flags().Changed
+	for name, value := range kubeDefaults() {
+		if given(name) || name == "authorization-mode" && given("authorization-config") {
+			continue
+		}
+		if err := cmd.Flags().Lookup(name).Value.Set(value); err != nil {
+			return controlplane.Config{}, err
+		}
+	}
+	if err := kubeRequired(cmd.Flags(), flags.storage); err != nil {
+		return controlplane.Config{}, err
+	}
+	idle := flags.storage == "" && idling(cmd.Context(), flags.servers)
+	if idle {
+		flags.storage, flags.servers = controlplane.StorageMemory, nil
+	}
+	config, err := flags.config(cmd, w)
+	if err != nil {
+		return config, err
+	}
+	config.NoFolder = !given("data-dir")
+	if !given("service-cluster-ip-range") {
+		config.Logger.Warn("No CIDR for service cluster IPs specified. Default value which was 10.0.0.0/24 is deprecated and will be removed in future releases. Please specify it using --service-cluster-ip-range on kube-apiserver.")
+	}
+	if idle {
+		envtestControllers(&config, given("controllers"))
+		config.Logger.Info("etcd keeps nothing: the data is in memory")
+	}
+	return config, nil
+}
+
+// kubeRequired misses what kube-apiserver does not start without.
+func kubeRequired(fs *pflag.FlagSet, storage string) error {
+	var errs []error
+	miss := func(missing bool, text string) {
+		if missing {
+			errs = append(errs, errors.New(text))
+		}
+	}
+	given, elsewhere := fs.Changed, fs.Changed("service-account-signing-endpoint")
+	miss(storage == "" && !given("etcd-servers"), "--etcd-servers must be specified")
+	miss(!given("service-account-issuer"), "service-account-issuer is a required flag")
+	miss(!given("service-account-key-file") && !elsewhere, "either `--service-account-key-file` or `--service-account-signing-endpoint` must be set")
+	miss((!given("service-account-signing-key-file") && !elsewhere) || !given("service-account-issuer"),
+		"--service-account-signing-key-file and --service-account-issuer are required flags")
+	return utilerrors.NewAggregate(errs)
+}
+
+// idling reports whether an etcd is one that keeps nothing.
+func idling(ctx context.Context, servers []string) bool {
+	if len(servers) != 1 || !strings.HasPrefix(servers[0], "http://") {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(servers[0], "/")+"/health", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false // who cannot be reached is asked for objects, which says why
+	}
+	defer resp.Body.Close()
+	return resp.Header.Get(idleHeader) != ""
+}

@@ -1,0 +1,132 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/apikeel/kelson/controlplane"
+	"k8s.io/client-go/rest"
+)
+
+// signalOrder is what happens to a server that is told to stop and tells new
+// requests to come back. The delay and the hooks, which come second, are not
+// ordered.
+var signalOrder = []string{"ShutdownInitiated", "NotAcceptingNewRequest", "InFlightRequestsDrained", "HTTPServerStoppedListening"}
+
+// TestStopUnderLoad stops a server that 32 clients write to and 32 watch. Who
+// comes back later when told so sees no broken connection, and what was
+// acknowledged is there afterwards: no less, and no more.
+func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
+	const pairs = 32
+	dir := filepath.Join(t.TempDir(), "data")
+	file, folder := controlplane.KubeconfigFile(dir), "/api/v1/namespaces/default/configmaps"
+	s := serve(t, "serve", "--data-dir", dir, "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period", "100ms", "-v", "1")
+	admin := newClient(t, file)
+	admin.ready()
+
+	var clients, watching sync.WaitGroup
+	var acknowledged sync.Map
+	var count, refused atomic.Int64
+	for i := range pairs {
+		// Each has a connection of its own, half of them HTTP/1.1 ones.
+		config := rest.CopyConfig(admin.config)
+		if i%2 == 1 {
+			config.NextProtos = []string{"http/1.1"}
+		}
+		watcher, writer := ownConnection(t, config), ownConnection(t, config)
+		watching.Add(1)
+		clients.Go(func() {
+			resp, err := watcher.Get(admin.config.Host + folder + "?watch=1&resourceVersion=0")
+			watching.Done()
+			if err != nil {
+				t.Errorf("watch %d: %v", i, err)
+				return
+			}
+			defer resp.Body.Close()
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				t.Errorf("watch %d has broken off: %v", i, err)
+			}
+		})
+		clients.Go(func() {
+			for n := 0; ; n++ {
+				name := fmt.Sprintf("c-%d-%d", i, n)
+				resp, err := writer.Post(admin.config.Host+folder, "application/json",
+					strings.NewReader(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"}}`))
+				if err != nil {
+					t.Errorf("client %d has no answer: %v", i, err)
+					return
+				}
+				text, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				switch {
+				case err != nil:
+					t.Errorf("client %d has half an answer: %v", i, err)
+					return
+				case resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") != "":
+					refused.Add(1)
+					return
+				case resp.StatusCode != http.StatusCreated:
+					t.Errorf("client %d: %d %s", i, resp.StatusCode, text)
+					return
+				}
+				acknowledged.Store(name, true)
+				count.Add(1)
+			}
+		})
+	}
+	watching.Wait()
+	for tick := time.NewTicker(5 * time.Millisecond); count.Load() < 10*pairs && !t.Failed(); {
+		<-tick.C
+	}
+	code := s.end(syscall.SIGTERM)
+	clients.Wait()
+	if code != exitOK || refused.Load() != pairs {
+		t.Errorf("it ended with %d, and told %d of %d clients to come back: %s", code, refused.Load(), pairs, s.log.String())
+	}
+	rest := s.log.String()
+	for _, name := range signalOrder {
+		before, after, ok := strings.Cut(rest, "signal="+name)
+		if !ok {
+			t.Errorf("no %s in %q, after what came before it", name, before)
+		}
+		rest = after
+	}
+
+	s = serve(t, "serve", "--data-dir", dir)
+	admin = newClient(t, file)
+	admin.ready()
+	list := admin.get(folder)
+	acknowledged.Range(func(name, _ any) bool {
+		if !strings.Contains(list, `"name":"`+name.(string)+`"`) {
+			t.Errorf("%s was acknowledged and is not there", name)
+		}
+		return true
+	})
+	if got := strings.Count(list, `"name":"c-`); int64(got) != count.Load() {
+		t.Errorf("%d were acknowledged, %d are there", count.Load(), got)
+	}
+	s.stop(t)
+}
+
+// ownConnection is a client that shares no connection with others.
+func ownConnection(t *testing.T, config *rest.Config) *http.Client {
+	t.Helper()
+	tls, err := rest.TLSConfigFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: tls, ForceAttemptHTTP2: len(config.NextProtos) == 0}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}

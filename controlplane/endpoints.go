@@ -1,0 +1,348 @@
+package controlplane
+
+//lint:file-ignore SA1019 kube-apiserver still makes Endpoints
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+)
+
+// How the endpoints of the service kubernetes follow the servers that there are.
+const (
+	// EndpointLeases keeps a key for every server, which expires with it. It is
+	// the default where several servers can share a store, which is etcd; servers
+	// that are kube-apiserver keep such keys too.
+	EndpointLeases = "lease"
+	// EndpointCount keeps the addresses of as many servers as there are said to be.
+	EndpointCount = "master-count"
+	// EndpointNone leaves the endpoints to somebody else.
+	EndpointNone = "none"
+)
+
+// The times are those of kube-apiserver.
+const (
+	leasePrefix    = storage.Root + "masterleases/"
+	leaseTTL       = 15 * time.Second
+	endpointsEvery = 10 * time.Second
+)
+
+// serviceEndpoints keeps the endpoints of the service kubernetes current.
+type serviceEndpoints struct {
+	*assembly
+	how string // "" for a server that is alone with its store
+	ip  string
+	// port is what this server listens on.
+	port int32
+
+	mu      sync.Mutex
+	stopped bool
+}
+
+func checkEndpointReconciler(how string) error {
+	switch how {
+	case "", EndpointLeases, EndpointCount, EndpointNone:
+		return nil
+	}
+	return fmt.Errorf("unknown way to keep endpoints %q: it is %s, %s or %s", how, EndpointLeases, EndpointCount, EndpointNone)
+}
+
+func (a *assembly) newEndpoints(ip string, port int32) *serviceEndpoints {
+	e := &serviceEndpoints{assembly: a, how: a.EndpointReconciler, ip: ip, port: port}
+	switch {
+	case a.Storage != StorageEtcd && e.how != EndpointNone:
+		e.how = ""
+	case e.how == "":
+		e.how = EndpointLeases
+	}
+	return e
+}
+
+// start points to this server: at once if it is alone, and else when it is
+// ready, and again and again until ctx ends.
+func (e *serviceEndpoints) start(ctx context.Context) error {
+	switch e.how {
+	case EndpointNone:
+		return nil
+	case "":
+		err := e.point(ctx, func([]string) ([]string, error) { return []string{e.ip}, nil })
+		if apierrors.IsInvalid(err) {
+			// An address that only this machine knows cannot be an endpoint, but is
+			// what tests advertise.
+			e.Logger.Warn("the service kubernetes has no endpoints", "error", err)
+			return nil
+		}
+		return err
+	}
+	// One that died here may have left its address.
+	if err := e.remove(ctx); err != nil {
+		e.Logger.Warn("the old endpoint of the service kubernetes is still there", "error", err)
+	}
+	e.running.Go(func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.outer.Signals().MuxAndDiscoveryComplete.Happened():
+		}
+		for tick := time.NewTicker(endpointsEvery); ; {
+			if err := e.renew(ctx); err != nil && ctx.Err() == nil {
+				e.Logger.Warn("the endpoints of the service kubernetes could not be brought up to date", "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return nil
+}
+
+// stop takes this server out of the endpoints. It does not come back.
+func (e *serviceEndpoints) stop(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stopped = true
+	if e.how == "" || e.how == EndpointNone {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*endpointsEvery)
+	defer cancel()
+	if err := e.remove(ctx); err != nil { // the others will notice
+		e.Logger.Warn("the endpoint of the service kubernetes could not be removed", "error", err)
+	}
+	return nil
+}
+
+// renew makes this server one of those that there are.
+func (e *serviceEndpoints) renew(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped {
+		return nil
+	}
+	if e.how == EndpointLeases {
+		if err := e.renewLease(ctx); err != nil {
+			return err
+		}
+	}
+	return e.point(ctx, func(now []string) ([]string, error) {
+		if e.how == EndpointLeases {
+			ips, err := e.leases(ctx)
+			if err == nil && len(ips) == 0 {
+				err = errors.New("no server has a lease, not even this one")
+			}
+			return ips, err
+		}
+		others := slices.DeleteFunc(now, func(ip string) bool { return ip == e.ip })
+		return append(others[max(0, len(others)+1-max(e.Servers, 1)):], e.ip), nil
+	})
+}
+
+// remove takes this server out.
+func (e *serviceEndpoints) remove(ctx context.Context) error {
+	if e.how == EndpointLeases {
+		kv, err := e.backend.Get(ctx, leasePrefix+e.ip)
+		if err == nil {
+			_, _, err = e.backend.Delete(ctx, kv.Key, kv.ModRevision)
+		}
+		if errors.Is(err, storage.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return e.point(ctx, func(now []string) ([]string, error) {
+		if e.how == EndpointLeases {
+			return e.leases(ctx)
+		}
+		return slices.DeleteFunc(now, func(ip string) bool { return ip == e.ip }), nil
+	})
+}
+
+// renewLease writes the key that says that this server lives.
+func (e *serviceEndpoints) renewLease(ctx context.Context) error {
+	for {
+		lease := &corev1.Endpoints{}
+		kv, err := e.backend.Get(ctx, leasePrefix+e.ip)
+		switch {
+		case err == nil:
+			lease = readLease(kv.Value)
+		case !errors.Is(err, storage.ErrNotFound):
+			return err
+		}
+		lease.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: e.ip}}}}
+		lease.Generation++ // a value that does not change might not be written
+		raw, err := lease.Marshal()
+		if err != nil {
+			return err
+		}
+		value := resource.AppendEnvelope(nil, "v1", "Endpoints", raw)
+		if kv.ModRevision == 0 {
+			_, err = e.backend.Create(ctx, leasePrefix+e.ip, value, leaseTTL)
+		} else {
+			_, err = e.backend.Update(ctx, leasePrefix+e.ip, value, kv.ModRevision, leaseTTL)
+		}
+		if !errors.Is(err, storage.ErrExists) && !errors.Is(err, storage.ErrConflict) && !errors.Is(err, storage.ErrNotFound) {
+			return err
+		}
+	}
+}
+
+// readLease reads the key of a server. What cannot be read is empty.
+func readLease(value []byte) *corev1.Endpoints {
+	lease := &corev1.Endpoints{}
+	if _, _, raw, ok := resource.OpenEnvelope(value); !ok || lease.Unmarshal(bytes.Clone(raw)) != nil {
+		return &corev1.Endpoints{}
+	}
+	return lease
+}
+
+// leases returns the addresses of the servers that live.
+func (e *serviceEndpoints) leases(ctx context.Context) ([]string, error) {
+	page, err := e.backend.List(ctx, leasePrefix, storage.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var ips []string
+	for _, kv := range page.Items {
+		if ip := addresses(readLease(kv.Value)); len(ip) > 0 {
+			ips = append(ips, ip[0])
+		}
+	}
+	return ips, nil
+}
+
+func addresses(e *corev1.Endpoints) []string {
+	var ips []string
+	if len(e.Subsets) > 0 {
+		for _, a := range e.Subsets[0].Addresses {
+			ips = append(ips, a.IP)
+		}
+	}
+	return ips
+}
+
+// point makes the endpoints have those addresses that choose returns for those
+// that they have.
+func (e *serviceEndpoints) point(ctx context.Context, choose func(now []string) ([]string, error)) error {
+	ports := []corev1.EndpointPort{{Name: "https", Port: e.port, Protocol: corev1.ProtocolTCP}}
+	var now []string
+	existing, err := e.resources.Objects("", "endpoints").Get(ctx, metav1.NamespaceDefault, kubernetes)
+	if err == nil {
+		is := existing.(*corev1.Endpoints)
+		now = addresses(is)
+		if len(is.Subsets) == 1 && len(is.Subsets[0].Ports) > 0 && e.how != "" {
+			ports = is.Subsets[0].Ports
+		}
+	} else if !apierrors.IsNotFound(err) {
+		return err
+	}
+	ips, err := choose(now)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(ips, strings.Compare)
+	if len(ips) == 1 && ips[0] == e.ip { // nobody else can say what port it is
+		ports = []corev1.EndpointPort{{Name: "https", Port: e.port, Protocol: corev1.ProtocolTCP}}
+	}
+	wanted := endpointsTo(slices.Compact(ips), ports)
+	return e.ensureAll(ctx, []resource.Object{sliceOf(wanted), wanted}, pointed)
+}
+
+func endpointsTo(ips []string, ports []corev1.EndpointPort) *corev1.Endpoints {
+	e := &corev1.Endpoints{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"},
+		},
+	}
+	if len(ips) > 0 {
+		e.Subsets = []corev1.EndpointSubset{{Ports: ports}}
+		for _, ip := range ips {
+			e.Subsets[0].Addresses = append(e.Subsets[0].Addresses, corev1.EndpointAddress{IP: ip})
+		}
+	}
+	return e
+}
+
+// sliceOf returns the slice of endpoints. It has addresses of one family, IPv6
+// only if there is no other.
+func sliceOf(e *corev1.Endpoints) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{
+		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetes},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
+	}
+	ips := addresses(e)
+	is6 := func(ip string) bool {
+		a, err := netip.ParseAddr(ip)
+		return err == nil && a.Is6()
+	}
+	if len(ips) > 0 && !slices.ContainsFunc(ips, func(ip string) bool { return !is6(ip) }) {
+		slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	for _, ip := range ips {
+		if is6(ip) == (slice.AddressType == discoveryv1.AddressTypeIPv6) {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+			})
+		}
+	}
+	if len(e.Subsets) > 0 {
+		for _, p := range e.Subsets[0].Ports {
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Port: new(p.Port), Protocol: new(p.Protocol)})
+		}
+	}
+	return slice
+}
+
+// pointed brings endpoints that are there up to date.
+func pointed(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
+	switch wanted := wanted.(type) {
+	case *discoveryv1.EndpointSlice:
+		now := existing.(*discoveryv1.EndpointSlice)
+		if now.AddressType != wanted.AddressType {
+			return wanted, bootstrap.Recreate
+		}
+		if equality.Semantic.DeepEqual(now.Endpoints, wanted.Endpoints) && equality.Semantic.DeepEqual(now.Ports, wanted.Ports) &&
+			equality.Semantic.DeepEqual(now.Labels, wanted.Labels) {
+			return existing, bootstrap.Keep
+		}
+		now = now.DeepCopy()
+		now.Endpoints, now.Ports, now.Labels = wanted.Endpoints, wanted.Ports, wanted.Labels
+		return now, bootstrap.Update
+	case *corev1.Endpoints:
+		now := existing.(*corev1.Endpoints)
+		if now.Labels[discoveryv1.LabelSkipMirror] == "true" && equality.Semantic.DeepEqual(now.Subsets, wanted.Subsets) {
+			return existing, bootstrap.Keep
+		}
+		now = now.DeepCopy()
+		if now.Labels == nil {
+			now.Labels = map[string]string{}
+		}
+		now.Subsets, now.Labels[discoveryv1.LabelSkipMirror] = wanted.Subsets, "true"
+		return now, bootstrap.Update
+	}
+	return existing, bootstrap.Keep
+}

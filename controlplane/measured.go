@@ -1,0 +1,131 @@
+package controlplane
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/apikeel/kelson/metrics"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/trace"
+)
+
+// measured is a store with a clock. Its metrics and spans have the names that
+// kube-apiserver has for etcd, whatever store it is.
+type measured struct {
+	storage.Backend
+	catalog func() *resource.Catalog
+
+	requests, errors *prometheus.CounterVec
+	duration         *prometheus.HistogramVec
+
+	once   sync.Once
+	stored map[string]*resource.Definition // by where they are stored
+}
+
+func measure(backend storage.Backend, r *metrics.Registry, catalog func() *resource.Catalog) *measured {
+	labels := []string{"operation", "group", "resource"}
+	return &measured{
+		Backend: backend, catalog: catalog,
+		requests: r.Counters("etcd_requests_total", "[ALPHA] Etcd request counts for each operation and object type.", labels...),
+		errors:   r.Counters("etcd_request_errors_total", "[ALPHA] Etcd failed request counts for each operation and object type.", labels...),
+		duration: r.Histograms("etcd_request_duration_seconds", "[ALPHA] Etcd request latency in seconds for each operation and object type.",
+			[]float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}, labels...),
+	}
+}
+
+// Create implements storage.Backend.
+func (m *measured) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
+	ctx, done := m.begin(ctx, "create", "Create etcd3", key)
+	kv, err := m.Backend.Create(ctx, key, value, ttl)
+	done(err)
+	return kv, err
+}
+
+// Update implements storage.Backend.
+func (m *measured) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
+	ctx, done := m.begin(ctx, "update", "GuaranteedUpdate etcd3", key)
+	kv, err := m.Backend.Update(ctx, key, value, guard, ttl)
+	done(err)
+	return kv, err
+}
+
+// Delete implements storage.Backend.
+func (m *measured) Delete(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error) {
+	ctx, done := m.begin(ctx, "delete", "Delete etcd3", key)
+	kv, revision, err := m.Backend.Delete(ctx, key, guard)
+	done(err)
+	return kv, revision, err
+}
+
+// Get implements storage.Backend.
+func (m *measured) Get(ctx context.Context, key string) (storage.KeyValue, error) {
+	ctx, done := m.begin(ctx, "get", "Get etcd3", key)
+	kv, err := m.Backend.Get(ctx, key)
+	done(err)
+	return kv, err
+}
+
+// List implements storage.Backend.
+func (m *measured) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
+	ctx, done := m.begin(ctx, "list", "List(recursive=true) etcd3", prefix)
+	page, err := m.Backend.List(ctx, prefix, opts)
+	done(err)
+	return page, err
+}
+
+// begin starts the clock. What it returns stops it.
+func (m *measured) begin(ctx context.Context, operation, name, key string) (context.Context, func(error)) {
+	start := time.Now()
+	group, resource := m.find(key)
+	var span *trace.Span
+	if trace.From(ctx).Recording() {
+		ctx, span = trace.Start(ctx, name, trace.String("audit-id", request.From(ctx).AuditID),
+			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource))
+	}
+	return ctx, func(err error) {
+		m.requests.WithLabelValues(operation, group, resource).Inc()
+		m.duration.WithLabelValues(operation, group, resource).Observe(time.Since(start).Seconds())
+		if err != nil {
+			m.errors.WithLabelValues(operation, group, resource).Inc()
+			span.Event("call failed", trace.String("err", err.Error()))
+		}
+		span.End()
+	}
+}
+
+// find returns what is kept under a key. What no kind keeps has no name, so that
+// the number of series is bounded.
+func (m *measured) find(key string) (group, resource string) {
+	catalog := m.catalog()
+	if catalog == nil {
+		return "", ""
+	}
+	m.once.Do(func() { m.learn(catalog) })
+	first, rest, _ := strings.Cut(strings.TrimPrefix(key, storage.Root), "/")
+	second, _, _ := strings.Cut(rest, "/")
+	def := m.stored[first]
+	if def == nil {
+		def = m.stored[first+"/"+second]
+	}
+	if def == nil {
+		def, _ = catalog.Definition(first, second) // a custom resource
+	}
+	if def == nil {
+		return "", ""
+	}
+	return def.Group, def.Resource
+}
+
+// learn remembers where the kinds are stored that do not come and go.
+func (m *measured) learn(catalog *resource.Catalog) {
+	m.stored = map[string]*resource.Definition{}
+	for _, def := range catalog.Definitions() {
+		m.stored[def.StorageKey] = def
+	}
+}

@@ -1,0 +1,61 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/trace/otlp"
+)
+
+// lastTraces bounds how long the end of the server waits for a collector.
+const lastTraces = 2 * time.Second
+
+// tracing makes the tracer, if one is wanted.
+func (a *assembly) tracing() error {
+	if a.TracingFile == "" {
+		return nil
+	}
+	config, err := trace.ReadConfig(a.TracingFile)
+	if err != nil {
+		return err
+	}
+	endpoint := trace.DefaultEndpoint
+	if config.Endpoint != nil {
+		endpoint = cmp.Or(*config.Endpoint, endpoint)
+	}
+	resource := []trace.Attribute{trace.String("service.instance.id", instanceName()), trace.String("service.name", "apiserver")}
+	exporter, err := otlp.New(endpoint, resource, a.Logger)
+	if err != nil {
+		return fmt.Errorf("tracing: %w", err)
+	}
+	a.outer.Tracer = &trace.Tracer{Ratio: config.Ratio(), Export: exporter.Add}
+	a.traces = exporter
+	return nil
+}
+
+// closeTraces sends the last traces.
+func (a *assembly) closeTraces() {
+	if a.traces == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastTraces)
+	defer cancel()
+	if err := a.traces.Close(ctx); err != nil {
+		a.Logger.Warn("tracing", "error", err)
+	}
+}
+
+// instanceName tells servers apart: it is the same for those on one machine, as
+// kube-apiserver has it.
+func instanceName() string {
+	host, _ := os.Hostname()
+	hash := sha256.Sum256([]byte(host))
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
+}

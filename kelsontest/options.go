@@ -1,0 +1,140 @@
+package kelsontest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/plugin"
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/encrypt"
+	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/google/uuid"
+)
+
+// Option changes what Start sets up.
+type Option func(*settings)
+
+type settings struct {
+	controllers []string
+	admission   plugin.Config
+	plugins     []admission.Plugin
+	configure   []func(*controlplane.Config)
+
+	disk    bool
+	folder  string
+	etcd    []string
+	backend storage.Backend
+	logger  *slog.Logger
+
+	encryption encrypt.Options
+	install    install
+}
+
+func defaults() settings {
+	return settings{
+		admission: plugin.Config{MakeAccounts: true},
+		logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+}
+
+// Disk keeps the data in a temporary folder, synced as in production, instead
+// of in memory.
+func Disk() Option { return func(s *settings) { s.disk = true } }
+
+// Folder keeps the data in a folder of the caller: a server that is started
+// there after another one has stopped serves the same objects.
+func Folder(dir string) Option { return func(s *settings) { s.disk, s.folder = true, dir } }
+
+// Etcd keeps the data in an etcd, below a prefix of its own, which is removed in
+// the end: many servers can share one.
+func Etcd(endpoints ...string) Option { return func(s *settings) { s.etcd = endpoints } }
+
+// Backend keeps the data in a store that is open already. It stays the caller's
+// to close, after the server has stopped: a Cleanup from before Start does that
+// in time.
+func Backend(b storage.Backend) Option { return func(s *settings) { s.backend = b } }
+
+// Controllers chooses the controllers that run, as the flag --controllers does:
+// "*" for all, which is the default, "-garbagecollector" for one that does not.
+func Controllers(words ...string) Option {
+	return func(s *settings) { s.controllers = append([]string{}, words...) }
+}
+
+// NoControllers leaves nothing but the API: namespaces never end, owners leave
+// their dependents behind, and there are no service accounts.
+func NoControllers() Option { return Controllers("-*") }
+
+// Admission chooses the plugins that look at writes, and adds others. The
+// default has those of a server, and makes the service account that pods need.
+func Admission(cfg plugin.Config, plugins ...admission.Plugin) Option {
+	return func(s *settings) { s.admission, s.plugins = cfg, plugins }
+}
+
+// Logger gets the server's log. The default puts warnings and errors into the
+// output of the test.
+func Logger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
+
+// Encryption keeps values encrypted as an EncryptionConfiguration in a file says.
+func Encryption(file string) Option {
+	return func(s *settings) { s.encryption = encrypt.Options{File: file, Reload: true} }
+}
+
+// Configure changes what has no option here: everything that flags can say.
+func Configure(change func(*controlplane.Config)) Option {
+	return func(s *settings) { s.configure = append(s.configure, change) }
+}
+
+// open opens the data.
+func (s *Server) open(ctx context.Context, set *settings) error {
+	switch {
+	case set.backend != nil:
+		s.state.Backend = set.backend
+		return nil
+	case len(set.etcd) > 0:
+		b, err := etcd.Open(ctx, etcd.Options{
+			Endpoints: set.etcd, Prefix: "/kelsontest-" + uuid.NewString(), CompactInterval: -1, Logger: set.logger,
+		})
+		if err != nil {
+			return err
+		}
+		s.state.Backend = b
+		s.release = func() error { return errors.Join(clear(b), b.Close()) }
+		return nil
+	}
+	dir := set.folder
+	if set.disk && dir == "" {
+		temp, err := s.temp()
+		if err != nil {
+			return err
+		}
+		dir = filepath.Join(temp, "data")
+	}
+	b, err := engine.Open(engine.Options{Dir: dir, Logger: set.logger})
+	if err != nil {
+		return err
+	}
+	s.state.Backend, s.release = b, b.Close
+	return nil
+}
+
+// clear removes all keys of a store.
+func clear(b storage.Backend) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	page, err := b.List(ctx, storage.Root, storage.ListOptions{KeysOnly: true})
+	if err != nil {
+		return err
+	}
+	for _, kv := range page.Items {
+		if _, _, gone := b.Delete(ctx, kv.Key, kv.ModRevision); gone != nil && !errors.Is(gone, storage.ErrNotFound) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}

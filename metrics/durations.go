@@ -1,0 +1,81 @@
+package metrics
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// durations are histograms of seconds for what happens a hundred times in a
+// request: a series is a few numbers next to each other, and observing adds to
+// two of them.
+type durations struct {
+	desc    *prometheus.Desc
+	buckets []float64
+
+	mu     sync.Mutex
+	series map[string]*duration // by labels
+}
+
+type duration struct {
+	of     *durations
+	labels []string
+	nanos  atomic.Int64
+	counts []atomic.Uint64 // of each bucket, and of what is above all
+}
+
+func newDurations(r *Registry, name, help string, buckets []float64, labels ...string) *durations {
+	d := &durations{desc: prometheus.NewDesc(name, help, labels, nil), buckets: buckets, series: map[string]*duration{}}
+	r.add(d, d.reset)
+	return d
+}
+
+func (d *durations) reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.series)
+}
+
+// with returns the series with values of the labels.
+func (d *durations) with(labels []string) *duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := strings.Join(labels, "\x00")
+	s := d.series[key]
+	if s == nil {
+		s = &duration{of: d, labels: labels, counts: make([]atomic.Uint64, len(d.buckets)+1)}
+		d.series[key] = s
+	}
+	return s
+}
+
+// Observe implements observer.
+func (s *duration) Observe(seconds float64) {
+	i := 0
+	for i < len(s.of.buckets) && seconds > s.of.buckets[i] {
+		i++
+	}
+	s.nanos.Add(int64(seconds * 1e9))
+	s.counts[i].Add(1)
+}
+
+// Describe implements prometheus.Collector.
+func (d *durations) Describe(to chan<- *prometheus.Desc) { to <- d.desc }
+
+// Collect implements prometheus.Collector.
+func (d *durations) Collect(to chan<- prometheus.Metric) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range d.series {
+		var count uint64
+		buckets := make(map[float64]uint64, len(d.buckets))
+		for i, limit := range d.buckets {
+			count += s.counts[i].Load()
+			buckets[limit] = count
+		}
+		count += s.counts[len(d.buckets)].Load()
+		to <- prometheus.MustNewConstHistogram(d.desc, count, float64(s.nanos.Load())/1e9, buckets, s.labels...)
+	}
+}

@@ -1,0 +1,197 @@
+package openapi
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/apikeel/kelson/openapi/internal/pack"
+	"github.com/apikeel/kelson/resource"
+)
+
+// source is what paths of documents are made from, and definitions: a resource
+// in one of its versions, or a route.
+type source struct {
+	served *resource.Served // nil for a route
+	route  *Route
+	// id tells it from all others, also from those that are gone.
+	id uint64
+	// at are its paths.
+	at []string
+	// refs are the definitions that its operations name.
+	refs []string
+	// object and list are the definitions of a resource.
+	object, list string
+}
+
+func (s *source) isCustom() bool { return s.served != nil && s.served.Unstructured }
+
+// paths returns the path that is wanted, or all.
+func (s *source) paths(options *parameters, only string) []path {
+	if s.route != nil {
+		return s.route.paths()
+	}
+	return options.paths(s.served, only)
+}
+
+// newSource returns a source for one of the two.
+func (h *Handler) newSource(served *resource.Served, route *Route) *source {
+	h.sources++
+	s := &source{served: served, route: route, id: h.sources}
+	refs := map[string]bool{}
+	for _, p := range s.paths(h.options, "") {
+		s.at = append(s.at, p.path)
+		for _, op := range p.operations {
+			refs[op.body] = true
+			for _, r := range op.responses {
+				refs[r.definition] = true
+			}
+		}
+	}
+	if served != nil {
+		s.object, s.list = objectName(served), listName(served)
+	}
+	if s.isCustom() {
+		// What their schemas refer to is known without making them.
+		refs[metaPrefix+"ObjectMeta"], refs[metaPrefix+"ListMeta"] = true, true
+	}
+	delete(refs, "")
+	s.refs = slices.AppendSeq(make([]string, 0, len(refs)), maps.Keys(refs))
+	return s
+}
+
+// sourcesOf returns the sources of a document. Those that it had before stay
+// the same. The caller holds h.building.
+func (h *Handler) sourcesOf(d *document) []*source {
+	if known := d.sources.Load(); known != nil {
+		return *known
+	}
+	before := map[*resource.Served]*source{}
+	var all []*source
+	if was := d.before.Swap(nil); was != nil {
+		for _, s := range *was {
+			if s.route != nil {
+				all = append(all, s) // a document has but one
+			} else {
+				before[s.served] = s
+			}
+		}
+	}
+	if route := d.part.discovery(); route != nil && len(all) == 0 {
+		all = append(all, h.newSource(nil, route))
+	}
+	if d.part.version != nil {
+		for _, served := range d.part.version.Resources {
+			s := before[served]
+			if s == nil {
+				s = h.newSource(served, nil)
+			}
+			all = append(all, s)
+		}
+	}
+	d.sources.Store(&all)
+	return all
+}
+
+// entry is a path of a document and where it comes from.
+type entry struct {
+	at   string
+	from *source
+	// text is the content of a path that another server serves.
+	text []byte
+}
+
+func (e entry) isCustom() bool { return e.from != nil && e.from.isCustom() }
+
+// entriesOf returns the paths of sources, sorted.
+func entriesOf(sources []*source) []entry {
+	var entries []entry
+	for _, s := range sources {
+		for _, at := range s.at {
+			entries = append(entries, entry{at: at, from: s})
+		}
+	}
+	sortEntries(entries)
+	return entries
+}
+
+func sortEntries(entries []entry) {
+	slices.SortFunc(entries, func(a, b entry) int { return cmp.Compare(a.at, b.at) })
+}
+
+// definition is a definition of a document and where it comes from.
+type definition struct {
+	name string
+	from *source // nil if it is generated
+	// text is that of a definition which is not, or not only, ours.
+	text []byte
+}
+
+// definitionsOf returns the definitions that sources refer to, with all that
+// those refer to, sorted by name.
+func (h *Handler) definitionsOf(sources []*source, l *library) ([]definition, error) {
+	l.own = make(map[string]*source, 2*len(sources))
+	for _, s := range sources {
+		if s.served != nil {
+			l.own[s.object], l.own[s.list] = s, s
+		}
+	}
+	reached := map[string]bool{}
+	var visit func(name string) error
+	visit = func(name string) error {
+		if reached[name] {
+			return nil
+		}
+		reached[name] = true
+		refs, err := h.refs(name, l)
+		for _, ref := range refs {
+			if err == nil {
+				err = visit(ref)
+			}
+		}
+		return err
+	}
+	for _, s := range sources {
+		for _, ref := range s.refs {
+			if err := visit(ref); err != nil {
+				return nil, err
+			}
+		}
+	}
+	all := make([]definition, 0, len(reached))
+	for name := range reached {
+		d := definition{name: name}
+		if h.graph[name] == nil {
+			d.from = l.own[name]
+		}
+		all = append(all, d)
+	}
+	sortDefinitions(all)
+	return all, nil
+}
+
+func sortDefinitions(all []definition) {
+	slices.SortFunc(all, func(a, b definition) int { return cmp.Compare(a.name, b.name) })
+}
+
+// refs returns the names of the definitions that one refers to. For those that
+// are generated it remembers them: reading the packs takes long.
+func (h *Handler) refs(name string, l *library) ([]string, error) {
+	if refs := h.graph[name]; refs != nil {
+		return refs, nil
+	}
+	if s := l.own[name]; s != nil && s.isCustom() {
+		return nil, nil // they are among those of the source
+	}
+	d, err := l.get(name)
+	if d == nil || err != nil {
+		return nil, err
+	}
+	if l.generated(d) {
+		h.graph[name] = append([]string{}, d.Refs...)
+	}
+	return d.Refs, nil
+}
+
+// generated reports whether a definition is from a pack.
+func (l *library) generated(d *pack.Definition) bool { return d.V2Proto != nil || d.V3Proto != nil }

@@ -1,0 +1,131 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Change returns a catalog in which definitions take the place of those of the
+// same names, or join the others, and some are gone. Unlike With it leaves the
+// rest of a group as it is, and costs little however much that is. The
+// resources of a group are in the order of their names. It is not for
+// definitions that have versions in other groups.
+func (c *Catalog) Change(put []Definition, gone []schema.GroupResource) (*Catalog, error) {
+	n := change{
+		Catalog: &Catalog{sources: slices.Clone(c.sources), groups: slices.Clone(c.groups), byName: maps.Clone(c.byName)},
+		copied:  map[string]int{},
+	}
+	for _, gr := range gone {
+		n.remove(gr)
+	}
+	var errs []error
+	for i := range put {
+		d, err := declared(put[i].Group, put[i])
+		n.remove(schema.GroupResource{Group: d.Group, Resource: d.Resource})
+		errs = append(errs, err, n.insert(d))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	for name := range n.copied {
+		if g := n.byName[name]; len(g.resources) > 0 {
+			g.sort()
+		} else {
+			delete(n.byName, name)
+		}
+	}
+	n.groups = slices.DeleteFunc(n.groups, func(g *ServedGroup) bool { return len(g.resources) == 0 })
+	n.sources = slices.DeleteFunc(n.sources, func(s source) bool {
+		_, touched := n.copied[s.name]
+		return touched && len(s.definitions) == 0
+	})
+	return n.Catalog, nil
+}
+
+// change is a catalog that is being made from another. copied are the groups
+// that are no more the other's, and the places of their sources.
+type change struct {
+	*Catalog
+	copied map[string]int
+}
+
+// group returns the source and the group of a name, which may be changed.
+func (c *change) group(name string) (*source, *ServedGroup) {
+	if at, ok := c.copied[name]; ok {
+		return &c.sources[at], c.byName[name]
+	}
+	at := slices.IndexFunc(c.sources, func(s source) bool { return s.name == name })
+	if at < 0 {
+		at = len(c.sources)
+		c.sources = append(c.sources, source{name: name})
+	}
+	c.copied[name] = at
+	s := &c.sources[at]
+	s.definitions = slices.Clone(s.definitions)
+	old := c.byName[name]
+	if old == nil {
+		c.byName[name] = newServedGroup(name)
+		c.groups = append(c.groups, c.byName[name])
+		return s, c.byName[name]
+	}
+	g := &ServedGroup{Name: name, Versions: slices.Clone(old.Versions), resources: maps.Clone(old.resources), kinds: maps.Clone(old.kinds)}
+	for i := range g.Versions {
+		g.Versions[i].Resources = slices.Clone(g.Versions[i].Resources)
+	}
+	c.groups[slices.Index(c.groups, old)] = g
+	c.byName[name] = g
+	return s, g
+}
+
+func (c *change) remove(gr schema.GroupResource) {
+	s, g := c.group(gr.Group)
+	s.definitions = slices.DeleteFunc(s.definitions, func(d *Definition) bool { return d.Resource == gr.Resource })
+	for i := range g.Versions {
+		v := &g.Versions[i]
+		served := g.resources[[2]string{v.Name, gr.Resource}]
+		if served == nil {
+			continue
+		}
+		delete(g.resources, [2]string{v.Name, gr.Resource})
+		delete(g.kinds, [2]string{v.Name, served.Definition.Kind})
+		v.Resources = slices.DeleteFunc(v.Resources, func(s *Served) bool { return s == served })
+	}
+	g.Versions = slices.DeleteFunc(g.Versions, func(v ServedVersion) bool { return len(v.Resources) == 0 })
+}
+
+func (c *change) insert(d *Definition) error {
+	s, g := c.group(d.Group)
+	at, _ := slices.BinarySearchFunc(s.definitions, d.Resource, func(d *Definition, name string) int { return strings.Compare(d.Resource, name) })
+	s.definitions = slices.Insert(s.definitions, at, d)
+	var errs []error
+	for i := range d.Versions {
+		v := &d.Versions[i]
+		if d.group(v) != d.Group {
+			errs = append(errs, fmt.Errorf("%s: version %s is of another group", d.Resource, v.Name))
+		} else if !v.Off {
+			errs = append(errs, g.add(d, v))
+			g.settle(v.Name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settle moves the last resource of a version to its place.
+func (g *ServedGroup) settle(version string) {
+	v, _ := g.Version(version)
+	if v == nil || len(v.Resources) == 0 {
+		return // it was refused
+	}
+	end := len(v.Resources) - 1
+	last := v.Resources[end]
+	at, _ := slices.BinarySearchFunc(v.Resources[:end], last.Definition.Resource, func(s *Served, name string) int {
+		return strings.Compare(s.Definition.Resource, name)
+	})
+	copy(v.Resources[at+1:], v.Resources[at:end])
+	v.Resources[at] = last
+}

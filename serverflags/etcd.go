@@ -1,0 +1,45 @@
+package serverflags
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/etcd"
+)
+
+// Etcd says how to talk to etcd, with the names that kube-apiserver has for the
+// flags.
+type Etcd struct {
+	// Servers are the URLs; their flag is bound by others.
+	Servers []string
+
+	ca, cert, key string
+	prefix        string
+	timeout       time.Duration
+}
+
+// Bind adds the flags, except for the servers.
+func (f *Etcd) Bind(fs *pflag.FlagSet) {
+	fs.StringVar(&f.ca, "etcd-cafile", "", "`file` with the authority that signed etcd's certificates")
+	fs.StringVar(&f.cert, "etcd-certfile", "", "`file` with the certificate to show to etcd")
+	fs.StringVar(&f.key, "etcd-keyfile", "", "`file` with the key of that certificate")
+	fs.StringVar(&f.prefix, "etcd-prefix", strings.TrimSuffix(storage.Root, "/"), "`path` in etcd below which the objects are; it must end with /registry")
+	fs.DurationVar(&f.timeout, "etcd-dial-timeout", 10*time.Second, "how long to wait for etcd to answer")
+}
+
+// Options returns what the flags say.
+func (f *Etcd) Options() (etcd.Options, error) {
+	// What comes before storage.Root is ours to choose.
+	prefix, ok := strings.CutSuffix(path.Join("/", f.prefix)+"/", storage.Root)
+	if !ok {
+		return etcd.Options{}, fmt.Errorf("--etcd-prefix %q does not end with %s, where Kelson keeps objects", f.prefix, strings.TrimSuffix(storage.Root, "/"))
+	}
+	return etcd.Options{
+		Endpoints: f.Servers, CAFile: f.ca, CertFile: f.cert, KeyFile: f.key, Prefix: prefix, DialTimeout: f.timeout,
+	}, nil
+}

@@ -1,0 +1,268 @@
+// Package serverflags gives an API server a command line, with the flags that API
+// servers of Kubernetes have.
+//
+//	func main() { serverflags.Main(&kelson.Server{Groups: …}) }
+//
+// is a whole program. Those who have a command already bind the flags to it:
+//
+//	options := serverflags.New(server)
+//	options.Bind(cmd.Flags())
+//	…
+//	err := options.Run(ctx)
+//
+// The functions in the other files bind flags about one thing; the command kelson
+// has them too.
+package serverflags
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/audit"
+	"github.com/apikeel/kelson/authz/delegated"
+	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/storage/etcd"
+)
+
+// Options are what a server can be told on its command line. What a flag does not
+// say stays as it is in the server.
+type Options struct {
+	// Gates are features of the server that --feature-gates switches, by name; what
+	// they are before is the default. Without any there is no such flag.
+	Gates map[string]*bool
+	// Logs is where the server logs to, unless it has a Logger.
+	Logs io.Writer
+
+	server *kelson.Server
+
+	address         string
+	port            int
+	etcd            Etcd
+	parent          string
+	authn, authz    string
+	audit           audit.Config
+	enable, disable []string
+	gates           []string
+	reading         int
+	writing         int
+	verbosity       int
+	format          string
+}
+
+// New returns the options of a server. The server must not have been prepared.
+func New(server *kelson.Server) *Options {
+	o := &Options{server: server, Logs: os.Stderr, address: "127.0.0.1", port: 8443, audit: audit.DefaultConfig()}
+	if host, port, err := net.SplitHostPort(server.Addr); err == nil {
+		o.address = host
+		o.port, _ = strconv.Atoi(port)
+	}
+	return o
+}
+
+// Bind adds the flags.
+func (o *Options) Bind(fs *pflag.FlagSet) {
+	s := o.server
+	fs.StringVar(&o.address, "bind-address", o.address, "IP `address` to listen on")
+	fs.IntVar(&o.port, "secure-port", o.port, "`port` to listen on; 0 takes a free one")
+	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "`folder` to keep objects in; without one, and without etcd, they are lost at the end")
+	fs.StringSliceVar(&o.etcd.Servers, "etcd-servers", nil, "`URLs` of etcd to keep objects in, separated by commas")
+	o.etcd.Bind(fs)
+	Serving(fs, &s.Serving)
+
+	fs.StringVar(&o.parent, "kubeconfig", "", "kubeconfig `file` of the API server that this one is behind; it says who users are, and what they may do")
+	fs.StringVar(&o.authn, "authentication-kubeconfig", "", "kubeconfig `file` of the one that says who users are (default --kubeconfig)")
+	fs.StringVar(&o.authz, "authorization-kubeconfig", "", "kubeconfig `file` of the one that says what they may do (default --kubeconfig)")
+
+	Audit(fs, &o.audit)
+	if len(s.Admission) > 0 {
+		var names []string
+		for _, p := range s.Admission {
+			names = append(names, p.Name())
+		}
+		have := strings.Join(names, ", ")
+		fs.StringSliceVar(&o.enable, "enable-admission-plugins", nil, "`plugins` that are on, which all are: "+have)
+		fs.StringSliceVar(&o.disable, "disable-admission-plugins", nil, "`plugins` to switch off: "+have)
+	}
+	if len(o.Gates) > 0 {
+		fs.StringSliceVar(&o.gates, "feature-gates", nil, "features to switch, as Name=true or Name=false: "+strings.Join(slices.Sorted(maps.Keys(o.Gates)), ", "))
+	}
+	fs.IntVar(&o.reading, "max-requests-inflight", 400, "`requests` that only read, at a time; 0 is no limit")
+	fs.IntVar(&o.writing, "max-mutating-requests-inflight", 200, "`requests` that write, at a time; 0 is no limit")
+	fs.DurationVar(&s.RequestTimeout, "request-timeout", kelson.DefaultRequestTimeout, "how long a request may take that is not a watch or the like")
+	Life(fs, s)
+	fs.IntVarP(&o.verbosity, "v", "v", 1, "`level` of logs: 0 has warnings, 1 what the server does, 4 what connections do")
+	fs.StringVar(&o.format, "logging-format", "text", "`format` of logs: text or json")
+}
+
+// Apply does what the flags say, but for running the server. What is returned
+// closes, when the server has ended, what was opened.
+func (o *Options) Apply(ctx context.Context) (closeAll func() error, err error) {
+	s, closeAll := o.server, func() error { return nil }
+	s.Addr = net.JoinHostPort(o.address, strconv.Itoa(o.port))
+	if err := errors.Join(s.Serving.Validate(), o.logging(), o.admission(), o.switchGates()); err != nil {
+		return closeAll, err
+	}
+	if s.Flow == nil && (o.reading > 0 || o.writing > 0) {
+		s.Flow = flow.NewInFlight(flow.Config{MaxReading: unlimited(o.reading), MaxWriting: unlimited(o.writing)})
+	}
+	if o.audit.PolicyFile != "" || o.audit.Log.Path != "" || o.audit.Webhook.ConfigFile != "" {
+		o.audit.Logger = s.Logger
+		if s.Audit, err = audit.New(o.audit); err != nil {
+			return closeAll, err
+		}
+	}
+	if err := o.delegate(ctx); err != nil {
+		return closeAll, err
+	}
+	if len(o.etcd.Servers) > 0 {
+		options, err := o.etcd.Options()
+		if err != nil {
+			return closeAll, err
+		}
+		options.Logger = s.Logger
+		backend, err := etcd.Open(ctx, options)
+		if err != nil {
+			return closeAll, err
+		}
+		s.Storage, closeAll = backend, backend.Close
+	}
+	return closeAll, nil
+}
+
+// unlimited is how a limit says that it is none.
+func unlimited(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+func (o *Options) logging() error {
+	if o.server.Logger != nil {
+		return nil
+	}
+	options := &slog.HandlerOptions{Level: slog.LevelWarn}
+	switch {
+	case o.verbosity >= 4:
+		options.Level = slog.LevelDebug
+	case o.verbosity >= 1:
+		options.Level = slog.LevelInfo
+	}
+	switch o.format {
+	case "text":
+		o.server.Logger = slog.New(slog.NewTextHandler(o.Logs, options))
+	case "json":
+		o.server.Logger = slog.New(slog.NewJSONHandler(o.Logs, options))
+	default:
+		return fmt.Errorf("--logging-format %q: it is text or json", o.format)
+	}
+	return nil
+}
+
+// admission switches plugins off.
+func (o *Options) admission() error {
+	for _, name := range append(slices.Clone(o.enable), o.disable...) {
+		if !slices.ContainsFunc(o.server.Admission, func(p admission.Plugin) bool { return p.Name() == name }) {
+			return fmt.Errorf("unknown admission plugin %q", name)
+		}
+	}
+	o.server.Admission = slices.DeleteFunc(slices.Clone(o.server.Admission), func(p admission.Plugin) bool {
+		return slices.Contains(o.disable, p.Name())
+	})
+	return nil
+}
+
+func (o *Options) switchGates() error {
+	for _, text := range o.gates {
+		name, value, _ := strings.Cut(strings.TrimSpace(text), "=")
+		gate, known := o.Gates[name]
+		if !known {
+			return fmt.Errorf("unrecognized feature gate: %s", name)
+		}
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
+		}
+		*gate = on
+	}
+	return nil
+}
+
+// delegate makes others say who users are, and what they may do.
+func (o *Options) delegate(ctx context.Context) error {
+	who, what := o.authn, o.authz
+	if who == "" {
+		who = o.parent
+	}
+	if what == "" {
+		what = o.parent
+	}
+	if what != "" && what != who && o.server.Authorizer == nil {
+		config, err := clientcmd.BuildConfigFromFlags("", what)
+		if err != nil {
+			return err
+		}
+		if o.server.Authorizer, err = delegated.New(config, o.server.Logger); err != nil {
+			return err
+		}
+	}
+	if who == "" {
+		return nil
+	}
+	return o.server.DelegateTo(ctx, who)
+}
+
+// Run does what the flags say, and serves until ctx ends.
+func (o *Options) Run(ctx context.Context) (err error) {
+	closeAll, err := o.Apply(ctx)
+	defer func() { err = errors.Join(err, closeAll()) }()
+	if err != nil {
+		return err
+	}
+	return o.server.Run(ctx)
+}
+
+// Main is the main function of a server: it reads the command line, and serves
+// until it is told to stop by a signal.
+func Main(server *kelson.Server) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends it at once
+	err := Run(ctx, server, os.Args[1:])
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "%s: %v\n", server.Name, err)
+		os.Exit(1)
+	}
+}
+
+// Run is Main for arguments of one's own.
+func Run(ctx context.Context, server *kelson.Server, args []string) error {
+	options := New(server)
+	fs := pflag.NewFlagSet(server.Name, pflag.ContinueOnError)
+	fs.SortFlags = false
+	options.Bind(fs)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("%q is one argument too many", fs.Arg(0))
+	}
+	return options.Run(ctx)
+}

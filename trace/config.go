@@ -1,0 +1,114 @@
+package trace
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// DefaultEndpoint is where a collector listens unless it is told otherwise.
+const DefaultEndpoint = "localhost:4317"
+
+const (
+	configKind = "TracingConfiguration"
+	maxRate    = 1_000_000
+)
+
+// Config is a TracingConfiguration of apiserver.config.k8s.io.
+type Config struct {
+	metav1.TypeMeta `json:",inline"`
+	// Endpoint is the address of the collector, nil is DefaultEndpoint.
+	Endpoint *string `json:"endpoint,omitempty"`
+	// SamplingRatePerMillion is how many of a million traces that begin here are
+	// kept; nil is none. Those of others are kept if they are kept there.
+	SamplingRatePerMillion *int32 `json:"samplingRatePerMillion,omitempty"`
+}
+
+// ReadConfig reads a file with a TracingConfiguration.
+func ReadConfig(file string) (*Config, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read tracing config: unable to read tracing configuration from %q: %w", file, err)
+	}
+	c, err := decodeConfig(data)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read tracing config: unable to decode tracing configuration data: %w", err)
+	}
+	if errs := c.validate(); len(errs) > 0 {
+		return nil, fmt.Errorf("failed to validate tracing configuration: %w", errs.ToAggregate())
+	}
+	return c, nil
+}
+
+func decodeConfig(data []byte) (*Config, error) {
+	text, err := yaml.YAMLToJSON(data)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
+	}
+	c := &Config{}
+	if string(text) == "null" {
+		return c, nil
+	}
+	var kind metav1.TypeMeta
+	if err := json.Unmarshal(text, &kind); err != nil {
+		return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
+	}
+	versions := []string{"", "apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"}
+	if !slices.Contains(versions, kind.APIVersion) || kind.Kind != "" && kind.Kind != configKind {
+		return nil, fmt.Errorf("no kind %q is registered for version %q", kind.Kind, kind.APIVersion)
+	}
+	strict, err := kjson.UnmarshalStrict(text, c)
+	if err != nil {
+		return nil, err
+	}
+	if len(strict) > 0 {
+		return nil, fmt.Errorf("strict decoding error: %w", errors.Join(strict...))
+	}
+	return c, nil
+}
+
+func (c *Config) validate() (errs field.ErrorList) {
+	if c.SamplingRatePerMillion != nil {
+		path, rate := field.NewPath("samplingRatePerMillion"), *c.SamplingRatePerMillion
+		if rate < 0 {
+			errs = append(errs, field.Invalid(path, rate, "sampling rate must be positive"))
+		}
+		if rate > maxRate {
+			errs = append(errs, field.Invalid(path, rate, "sampling rate per million must be less than or equal to one million"))
+		}
+	}
+	if c.Endpoint == nil {
+		return errs
+	}
+	path, endpoint := field.NewPath("endpoint"), *c.Endpoint
+	if !strings.Contains(endpoint, "//") {
+		endpoint = "dns://" + endpoint
+	}
+	address, err := url.Parse(endpoint)
+	if err != nil {
+		return append(errs, field.Invalid(path, endpoint, err.Error()))
+	}
+	switch address.Scheme {
+	case "dns", "unix", "unix-abstract":
+	default:
+		errs = append(errs, field.Invalid(path, endpoint, fmt.Sprintf("unsupported scheme: %v.  Options are none, dns, unix, or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md", address.Scheme)))
+	}
+	return errs
+}
+
+// Ratio is the part of traces that begin here and are kept.
+func (c *Config) Ratio() float64 {
+	if c.SamplingRatePerMillion == nil {
+		return 0
+	}
+	return float64(*c.SamplingRatePerMillion) / maxRate
+}

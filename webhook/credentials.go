@@ -1,0 +1,99 @@
+package webhook
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
+)
+
+// httpsPort is the port that names of users need not have.
+const httpsPort = "443"
+
+// Credentials are by which a client makes itself known to webhooks. They are in a
+// kubeconfig, whose users are named after the hosts that they are for.
+type Credentials struct{ config *clientcmdapi.Config }
+
+// LoadCredentials reads a kubeconfig.
+func LoadCredentials(file string) (*Credentials, error) {
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}
+	config, err := rules.Load()
+	if err != nil {
+		return nil, err
+	}
+	return &Credentials{config}, nil
+}
+
+// For returns the user for a host and port, nil if nobody is named: the one of
+// that name; that of the nearest domain, "*.example.com:8443"; the same without
+// the port if it is that of HTTPS; "*"; and at last that of the current context.
+func (c *Credentials) For(target string) *clientcmdapi.AuthInfo {
+	if c == nil {
+		return nil
+	}
+	names := []string{target}
+	if host, port, err := net.SplitHostPort(target); err == nil && port == httpsPort {
+		names = append(names, host)
+	}
+	for _, name := range names {
+		if user, ok := c.config.AuthInfos[name]; ok {
+			return user
+		}
+		for _, domain, more := strings.Cut(name, "."); more; _, domain, more = strings.Cut(domain, ".") {
+			if user, ok := c.config.AuthInfos["*."+domain]; ok {
+				return user
+			}
+		}
+	}
+	if user, ok := c.config.AuthInfos["*"]; ok {
+		return user
+	}
+	if context, ok := c.config.Contexts[c.config.CurrentContext]; ok {
+		return c.config.AuthInfos[context.AuthInfo]
+	}
+	return nil
+}
+
+// wrap makes a transport show the credentials for a host and port. It may change
+// what the transport does for TLS, so nothing must have been sent yet.
+func (c *Credentials) wrap(target string, t *http.Transport) (http.RoundTripper, error) {
+	user := c.For(target)
+	if user == nil {
+		return t, nil
+	}
+	if user.AuthProvider != nil {
+		return nil, fmt.Errorf("auth provider not supported")
+	}
+	config := &rest.Config{
+		BearerToken: user.Token, BearerTokenFile: user.TokenFile, Username: user.Username, Password: user.Password, ExecProvider: user.Exec,
+		Impersonate: rest.ImpersonationConfig{UserName: user.Impersonate, UID: user.ImpersonateUID, Groups: user.ImpersonateGroups, Extra: user.ImpersonateUserExtra},
+		TLSClientConfig: rest.TLSClientConfig{
+			CertFile: user.ClientCertificate, CertData: user.ClientCertificateData, KeyFile: user.ClientKey, KeyData: user.ClientKeyData,
+		},
+	}
+	if config.BearerToken == "" && config.BearerTokenFile != "" {
+		text, err := os.ReadFile(config.BearerTokenFile)
+		if err != nil {
+			return nil, err
+		}
+		config.BearerToken = string(text)
+	}
+	wanted, err := config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	own, err := transport.TLSConfigFor(wanted)
+	if err != nil {
+		return nil, err
+	}
+	if own != nil {
+		t.TLSClientConfig.Certificates, t.TLSClientConfig.GetClientCertificate = own.Certificates, own.GetClientCertificate
+	}
+	return transport.HTTPWrappersForConfig(wanted, t)
+}
