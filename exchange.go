@@ -33,6 +33,8 @@ type exchange struct {
 	entry flow.Entry
 	// counted: the end of the server waits for it.
 	counted bool
+	// own: the server has asked itself.
+	own bool
 	writer
 }
 

@@ -11,9 +11,8 @@ func (s *Server) measure(next handler) handler {
 		if x.LongRunning() {
 			defer s.Metrics.Begin(x.r, &x.Request)()
 		}
-		_, own := loopbackUser(x.r.Context())
 		status := http.StatusInternalServerError // if there is a panic
-		defer func() { s.Metrics.End(x.r, &x.Request, own, status, x.written, x.entry.Waited) }()
+		defer func() { s.Metrics.End(x.r, &x.Request, x.own, status, x.written, x.entry.Waited) }()
 		next(x)
 		if status = x.status; status == 0 {
 			status = http.StatusOK

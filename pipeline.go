@@ -163,7 +163,7 @@ func (s *Server) deadline(next handler) handler {
 func (s *Server) authenticate(next handler) handler {
 	return func(x *exchange) {
 		if user, ok := loopbackUser(x.r.Context()); ok {
-			x.User = *user
+			x.User, x.own = *user, true
 			next(x)
 			return
 		}

@@ -297,10 +297,12 @@ func (b *backend) fetchSwagger(ctx context.Context, into *about, only bool) erro
 		tag = "" // it is needed once more
 	}
 	data, header, err := b.read(ctx, "/openapi/v2", "application/json", tag)
-	if errors.Is(err, errUnchanged) && into.openapi.V2 != nil {
+	switch {
+	case errors.Is(err, errUnchanged) && into.openapi.V2 != nil:
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, errMissing) && !only:
+		return b.fetchNewer(ctx, into)
+	case err != nil:
 		return err
 	}
 	if only {
@@ -316,5 +318,23 @@ func (b *backend) fetchSwagger(ctx context.Context, into *about, only bool) erro
 	}
 	into.openapi.Name = b.documentName()
 	into.openapi.V2, into.tags.swagger = part, header.Get("Etag")
+	return nil
+}
+
+// fetchNewer makes the document of version 2 from that of version 3, for a server
+// that has no other.
+func (b *backend) fetchNewer(ctx context.Context, into *about) error {
+	if into.openapi.Address == "" || into.tags.swagger == into.openapi.Address && into.openapi.V2 != nil {
+		return nil // what has the address never changes
+	}
+	data, _, err := b.read(ctx, "/openapi/v3/"+b.documentName(), "application/json", "")
+	if err != nil {
+		return err
+	}
+	part, err := toSwagger(data, "/"+b.documentName())
+	if err != nil {
+		return err
+	}
+	into.openapi.V2, into.tags.swagger = part, into.openapi.Address
 	return nil
 }

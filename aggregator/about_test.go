@@ -48,3 +48,39 @@ func TestOldDocuments(t *testing.T) {
 		t.Errorf("requests for documents have made %d requests to the backend", now-before)
 	}
 }
+
+// TestNewDocuments has a backend that knows OpenAPI v3 only.
+func TestNewDocuments(t *testing.T) {
+	f := newFixture(t)
+	const path = "/apis/new.example.com/v1/things"
+	f.register("new.example.com", f.backend("new.example.com", func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/openapi/v3":
+			fmt.Fprint(w, `{"paths":{"apis/new.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/new.example.com/v1?hash=1"}}}`)
+		case "/openapi/v3/apis/new.example.com/v1":
+			fmt.Fprint(w, `{"openapi":"3.0.0","paths":{"`+path+`":{"parameters":[{"name":"pretty","in":"query","schema":{"type":"string","uniqueItems":true}}],"post":{"operationId":"createThing",
+				"requestBody":{"required":true,"content":{"*/*":{"schema":{"$ref":"#/components/schemas/com.example.Thing"}}}},
+				"responses":{"200":{"description":"OK","content":{"application/json":{"schema":{"$ref":"#/components/schemas/com.example.Thing"}}}}}}}},
+				"components":{"schemas":{"com.example.Thing":{"type":"object","properties":{"port":{"oneOf":[{"type":"integer"},{"type":"string"}]}}}}}}`)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	var document struct {
+		Paths       map[string]json.RawMessage
+		Definitions map[string]json.RawMessage
+	}
+	f.until(func() bool {
+		a := f.do(http.MethodGet, "/openapi/v2", "")
+		return json.Unmarshal([]byte(a.body), &document) == nil && document.Paths[path] != nil
+	}, func() any { return "it is not in the document" })
+	const item = `{"parameters":[{"in":"query","name":"pretty","type":"string","uniqueItems":true}],"post":{"consumes":["*/*"],"operationId":"createThing",` +
+		`"parameters":[{"in":"body","name":"body","required":true,"schema":{"$ref":"#/definitions/com.example.Thing"}}],"produces":["application/json"],` +
+		`"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/com.example.Thing"}}}}}`
+	if got := string(document.Paths[path]); got != item {
+		t.Errorf("%s", got)
+	}
+	if got := string(document.Definitions["com.example.Thing"]); got != `{"properties":{"port":{"type":"string"}},"type":"object"}` {
+		t.Errorf("%s", got)
+	}
+}

@@ -21,6 +21,7 @@ import (
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/egress"
 )
 
 // How often backends are looked at, and for how long.
@@ -63,6 +64,14 @@ type backend struct {
 	stopped chan struct{}
 }
 
+// dial is how services are reached.
+func (s *Server) dial() egress.Dial {
+	if s.Dial != nil {
+		return s.Dial
+	}
+	return (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+}
+
 func (s *Server) newBackend(service *apiregistration.APIService) *backend {
 	b := &backend{
 		server: s, name: service.Name, uid: service.UID, spec: *service.Spec.DeepCopy(),
@@ -84,7 +93,7 @@ func (s *Server) newBackend(service *apiregistration.APIService) *backend {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return s.Certificate() }
 	}
 	b.transport = &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		DialContext:         s.dial(),
 		TLSClientConfig:     config,
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
@@ -139,6 +148,7 @@ func (b *backend) moved() {
 func (b *backend) stop() {
 	close(b.stopped)
 	b.hangUp()
+	b.lines.close()
 }
 
 // hangUp ends the connections that nobody uses.

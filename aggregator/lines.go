@@ -32,9 +32,10 @@ const (
 type lines struct {
 	transport *http.Transport // whose dialer and TLS configuration are used
 
-	mu   sync.Mutex
-	idle []*line
-	open int
+	mu     sync.Mutex
+	idle   []*line
+	open   int
+	closed bool // nobody will ask again
 }
 
 // A line is one of them. One request at a time has it.
@@ -136,7 +137,19 @@ func (l *lines) give(c *line) {
 	c.used = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.closed {
+		_ = c.conn.Close()
+		return
+	}
 	l.idle = append(l.idle, c)
+}
+
+// close ends all lines, those in use when they are given back.
+func (l *lines) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.prune(0)
 }
 
 // drop ends a line.

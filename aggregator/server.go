@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/discovery"
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -37,6 +38,8 @@ type Config struct {
 	Objects func(group, resource string) resource.Lister
 	// Client writes APIServices, as the server itself. Its requests have no host.
 	Client *http.Client
+	// Dial is how services are reached; nil is directly.
+	Dial egress.Dial
 	// Catalog is what this process serves, and Settled returns when that includes
 	// all custom resources.
 	Catalog func() *resource.Catalog

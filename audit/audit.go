@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/egress"
 )
 
 // GroupVersion is the only version of events that is written.
@@ -78,6 +80,7 @@ type WebhookConfig struct {
 	Version        string
 	Batch          BatchConfig
 	Truncate       TruncateConfig
+	Dial           egress.Dial // how it is reached; nil is directly
 }
 
 // BatchConfig says how events wait. All but Mode (…-mode) is for ModeBatch, with

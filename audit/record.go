@@ -161,7 +161,7 @@ func (r *Record) explain() {
 	r.Annotate(prefix+"total", took.String())
 }
 
-// Spent implements request.Recorder. Webhooks that validate are asked at the same
+// Spent implements request.Timekeeper. Webhooks that validate are asked at the same
 // time, so that the one that takes longest counts.
 func (r *Record) Spent(part request.Part, d time.Duration) {
 	r.mu.Lock()

@@ -39,7 +39,7 @@ func openWebhook(c *WebhookConfig) (sendFunc, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	config.Timeout = webhookTimeout
+	config.Timeout, config.Dial = webhookTimeout, c.Dial
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, nil, err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/apikeel/kelson/authn/oidc"
 	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/egress"
 )
 
 // DefaultIssuer is who issues the tokens of service accounts unless a Config
@@ -49,6 +50,9 @@ type Config struct {
 	// --authentication-config.
 	StructuredFile string
 	Webhook        Webhook
+	// Egress is how the webhook is reached, and providers that say by which
+	// network they are; nil is directly.
+	Egress *egress.Selector
 	// Tokens are asked last about tokens that nobody above knows; what they say is
 	// remembered like the rest.
 	Tokens Tokens

@@ -175,7 +175,7 @@ func (s *Stage) addTokens() error {
 	}
 	if w := s.cfg.Webhook; w.KubeconfigFile != "" {
 		var err error
-		if s.webhook, err = newWebhook(w.KubeconfigFile, w.Version, s.cfg.APIAudiences, w.Backoff, s.cfg.Log); err != nil {
+		if s.webhook, err = newWebhook(w.KubeconfigFile, w.Version, s.cfg.APIAudiences, w.Backoff, s.cfg.Egress.For("controlplane"), s.cfg.Log); err != nil {
 			return err
 		}
 		all = append(all, NewCache(s.webhook, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now}))
@@ -317,7 +317,7 @@ func existing(objects serviceaccount.Objects, refs ...serviceaccount.Reference) 
 // addProviders sets up the providers of the structured configuration or of the
 // flags.
 func (s *Stage) addProviders() error {
-	opts := oidc.Options{Algorithms: oidc.AllAlgorithms(), DisallowedIssuers: s.cfg.ServiceAccounts.Issuers, Now: s.cfg.Now}
+	opts := oidc.Options{Algorithms: oidc.AllAlgorithms(), DisallowedIssuers: s.cfg.ServiceAccounts.Issuers, Egress: s.cfg.Egress, Now: s.cfg.Now}
 	if s.cfg.StructuredFile == "" {
 		c, err := s.cfg.OIDC.structured()
 		if err != nil || len(c.JWT) == 0 {

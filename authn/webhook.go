@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -44,7 +45,7 @@ type webhook struct {
 }
 
 // newWebhook reads the kubeconfig file.
-func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Backoff, log *slog.Logger) (*webhook, error) {
+func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Backoff, dial egress.Dial, log *slog.Logger) (*webhook, error) {
 	switch version {
 	case "v1", "v1beta1":
 	default:
@@ -55,7 +56,7 @@ func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Bac
 	if err != nil {
 		return nil, fmt.Errorf("authentication webhook: %w", err)
 	}
-	cfg.Timeout = webhookTimeout
+	cfg.Timeout, cfg.Dial = webhookTimeout, dial
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("authentication webhook: %w", err)

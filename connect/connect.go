@@ -30,6 +30,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/proxy"
 
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -42,6 +43,8 @@ type Config struct {
 	// kubelets know this server by. They are read whenever a connection is
 	// made, so that they can be replaced.
 	KubeletCertificate, KubeletKey string
+	// Dial is how nodes, pods and services are reached; nil is directly.
+	Dial egress.Dial
 	// Logger gets what goes wrong on connections; nil discards it.
 	Logger *slog.Logger
 }
@@ -84,12 +87,15 @@ func New(cfg Config) (*Connector, error) {
 	if cfg.Logger != nil {
 		log = logr.FromSlogHandler(cfg.Logger.Handler())
 	}
-	return &Connector{kubelet: transport(kubelet), unverified: transport(unverified), plain: transport(plain), log: log}, nil
+	return &Connector{kubelet: transport(cfg.Dial, kubelet), unverified: transport(cfg.Dial, unverified), plain: transport(cfg.Dial, plain), log: log}, nil
 }
 
-func transport(tls *tls.Config) *http.Transport {
+func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
 	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		DialContext:         dial,
 		TLSClientConfig:     tls,
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: 2,

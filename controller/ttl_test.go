@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestTTLAfterFinished(t *testing.T) {
@@ -60,4 +61,35 @@ func TestClaimProtection(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.until(claims, ns, func(objs map[string]*unstructured.Unstructured) bool { return len(objs) == 0 })
+}
+
+// A volume that is bound outlives its deletion until it is released.
+func TestVolumeProtection(t *testing.T) {
+	c := start(t)
+	volumes := corev1.SchemeGroupVersion.WithResource("persistentvolumes")
+	api := c.CoreV1().PersistentVolumes()
+	must(api.Create(t.Context(), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "volume"},
+		Spec: corev1.PersistentVolumeSpec{
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/v"}},
+		},
+	}, metav1.CreateOptions{}))(t)
+	phase := func(p corev1.PersistentVolumePhase) {
+		t.Helper()
+		must(api.Patch(t.Context(), "volume", types.MergePatchType, []byte(`{"status":{"phase":"`+string(p)+`"}}`), metav1.PatchOptions{}, "status"))(t)
+	}
+	phase(corev1.VolumeBound)
+	c.until(volumes, "", func(objs map[string]*unstructured.Unstructured) bool {
+		f := objs["/volume"].GetFinalizers()
+		return len(f) == 1 && f[0] == "kubernetes.io/pv-protection"
+	})
+	if err := api.Delete(t.Context(), "volume", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.swept()
+	must(api.Get(t.Context(), "volume", metav1.GetOptions{}))(t)
+	phase(corev1.VolumeReleased)
+	c.until(volumes, "", func(objs map[string]*unstructured.Unstructured) bool { return len(objs) == 0 })
 }

@@ -74,6 +74,7 @@ func (a *assembly) aggregation() error {
 		Catalog: a.catalogs.get, Settled: a.settled, Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
+		Dial:   a.Egress.For("cluster"),
 		Logger: log,
 	})
 	others := a.catalogs.onChange

@@ -33,6 +33,7 @@ import (
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/connect"
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
@@ -134,6 +135,9 @@ type Config struct {
 	// ready, and that it is about to end: what systemd has in NOTIFY_SOCKET.
 	NotifySocket string
 
+	// Egress is by which ways others are reached; nil is directly:
+	// --egress-selector-config-file.
+	Egress *egress.Selector
 	// Kubelets says how kubelets are spoken to. Its logger is the one of this
 	// Config.
 	Kubelets connect.Config
@@ -203,6 +207,10 @@ func (c *Config) defaults() {
 		c.Out = io.Discard
 	}
 	c.Etcd.Logger, c.Kubelets.Logger = c.Logger, c.Logger
+	if e := c.Egress; e != nil {
+		c.Etcd.Dial, c.Kubelets.Dial = e.Etcd, e.Cluster
+		c.Authentication.Egress, c.Authorization.Dial, c.Audit.Webhook.Dial = e, e.ControlPlane, e.ControlPlane
+	}
 }
 
 func (c *Config) validate() error {

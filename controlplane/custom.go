@@ -40,7 +40,7 @@ type catalogs struct {
 func (c *catalogs) get() *resource.Catalog { return c.current.Load() }
 
 // publish brings custom resources into the catalog, and takes others out.
-func (c *catalogs) publish(put []resource.Definition, gone []schema.GroupResource) error {
+func (c *catalogs) publish(put []*resource.Definition, gone []schema.GroupResource) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.get()
@@ -53,8 +53,8 @@ func (c *catalogs) publish(put []resource.Definition, gone []schema.GroupResourc
 		defer c.onChange()
 	}
 	groups := map[string]bool{}
-	for i := range put {
-		groups[put[i].Group] = true
+	for _, def := range put {
+		groups[def.Group] = true
 	}
 	for _, gr := range gone {
 		groups[gr.Group] = true

@@ -82,6 +82,7 @@ func (a *assembly) checker() *policy.Checker {
 func (a *assembly) caller(agent string) *webhook.Client {
 	c := &webhook.Client{
 		Resolve: stored{a.resources}.address, UserAgent: agent, TellTimeout: true, Self: a.outer.Loopback(loopbackUser()),
+		Dial: a.Egress.For("cluster"), DialURL: a.Egress.For("controlplane"),
 	}
 	a.webhooks = append(a.webhooks, c)
 	return c

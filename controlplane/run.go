@@ -76,8 +76,9 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	return errors.Join(err, server.Run(ctx))
 }
 
-// tidy gives back to the system what only the start has needed: without it,
-// a server with nothing to do keeps it for minutes.
+// tidy gives back to the system what only the start has needed, and later what
+// only the work of a while has: without it, a server with nothing to do keeps
+// it for minutes.
 func tidy(ctx context.Context, signals *kelson.Signals, log *slog.Logger) {
 	select {
 	case <-signals.MuxAndDiscoveryComplete.Happened():
@@ -85,6 +86,7 @@ func tidy(ctx context.Context, signals *kelson.Signals, log *slog.Logger) {
 		if err := forgetProgram(); err != nil {
 			log.Debug("the program stays in memory", "error", err)
 		}
+		giveBack(ctx)
 	case <-signals.ShutdownInitiated.Happened():
 	case <-ctx.Done():
 	}

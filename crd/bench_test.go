@@ -65,7 +65,7 @@ func realistic(n int) *apiextensions.CustomResourceDefinition {
 }
 
 func quietServer() *Server {
-	return &Server{Logger: slog.New(slog.DiscardHandler), Publish: func([]resource.Definition, []schema.GroupResource) error { return nil }}
+	return &Server{Logger: slog.New(slog.DiscardHandler), Publish: func([]*resource.Definition, []schema.GroupResource) error { return nil }}
 }
 
 func BenchmarkValidate(b *testing.B) {

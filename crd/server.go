@@ -56,7 +56,7 @@ type Server struct {
 	Store Store
 	// Publish makes definitions take the place of those with the same names in
 	// the catalog, and forgets those that are gone.
-	Publish func(put []resource.Definition, gone []schema.GroupResource) error
+	Publish func(put []*resource.Definition, gone []schema.GroupResource) error
 	// Webhooks calls the webhooks that convert.
 	Webhooks *webhook.Client
 	Logger   *slog.Logger
@@ -286,7 +286,7 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 
 // publish brings the catalog up to date.
 func (s *Server) publish() error {
-	var put []resource.Definition
+	var put []*resource.Definition
 	var gone []schema.GroupResource
 	next := make(map[string]*resource.Definition, len(s.entries))
 	for name, e := range s.entries {
@@ -295,7 +295,7 @@ func (s *Server) publish() error {
 		}
 		next[name] = e.definition
 		if s.published[name] != e.definition {
-			put = append(put, *e.definition)
+			put = append(put, e.definition)
 		}
 	}
 	for name, was := range s.published {

@@ -18,7 +18,7 @@ import (
 )
 
 // databases returns a custom resource with a schema of a realistic size.
-func databases(i int, description string) resource.Definition {
+func databases(i int, description string) *resource.Definition {
 	group := fmt.Sprintf("g%d.example.com", i/10)
 	kind := fmt.Sprintf("Database%d", i)
 	part := `{"type":"object","description":"What this part of the specification is for, in a sentence or two as documentation has it.",` +
@@ -31,7 +31,7 @@ func databases(i int, description string) resource.Definition {
 	text := []byte(`{"type":"object","description":"` + description + `","properties":{"spec":{"type":"object","properties":{` + strings.Join(parts, ",") + `},` +
 		`"x-kubernetes-validations":[{"rule":"self.part1.name != self.part2.name"}]},` +
 		`"metadata":{"allOf":[{"$ref":"#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}]}}}`)
-	return resource.Definition{
+	return &resource.Definition{
 		Group: group, Resource: strings.ToLower(kind) + "s", Kind: kind, Namespaced: true,
 		Subresources: []resource.Subresource{{Name: "status", Part: &resource.Strategy{}}},
 		Versions: []resource.Version{{
@@ -53,7 +53,7 @@ func databases(i int, description string) resource.Definition {
 // one of them.
 func thousand(t testing.TB) (*openapi.Handler, func()) {
 	catalog := newCatalog(t)
-	all := make([]resource.Definition, 1000)
+	all := make([]*resource.Definition, 1000)
 	for i := range all {
 		all[i] = databases(i, "A database.")
 	}
@@ -64,7 +64,7 @@ func thousand(t testing.TB) (*openapi.Handler, func()) {
 	changes := 0
 	return openapi.New(func() *resource.Catalog { return catalog }, openapi.Config{}), func() {
 		changes++
-		if catalog, err = catalog.Change([]resource.Definition{databases(500, fmt.Sprint("Change ", changes))}, nil); err != nil {
+		if catalog, err = catalog.Change([]*resource.Definition{databases(500, fmt.Sprint("Change ", changes))}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -121,7 +121,12 @@ type Recorder interface {
 	AnsweredObject(encode func() ([]byte, error))
 	// AnsweredStatus is what the client gets if it is a Status.
 	AnsweredStatus(status *metav1.Status, encode func() ([]byte, error))
-	// Spent is how long a part of the server has worked on the request.
+}
+
+// Timekeeper is a Recorder that wants to know how long parts of the server have
+// worked on the request.
+type Timekeeper interface {
+	Recorder
 	Spent(part Part, d time.Duration)
 }
 
@@ -142,11 +147,13 @@ const (
 	Parts
 )
 
-// Spent tells the audit of the request, if there is one, how long a part of the
+// Spent tells the audit of the request, if it wants to know, how long a part of the
 // server has worked on it.
 func (r *Request) Spent(part Part, d time.Duration) {
-	if r.Audit != nil && d > 0 {
-		r.Audit.Spent(part, d)
+	if d > 0 && r.Audit != nil {
+		if k, ok := r.Audit.(Timekeeper); ok {
+			k.Spent(part, d)
+		}
 	}
 }
 

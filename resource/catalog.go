@@ -298,16 +298,15 @@ func declare(g *Group) (source, error) {
 	s := source{name: g.Name, definitions: make([]*Definition, 0, len(g.Resources))}
 	var errs []error
 	for i := range g.Resources {
-		d, err := declared(g.Name, g.Resources[i])
-		errs = append(errs, err)
-		s.definitions = append(s.definitions, d)
+		d := g.Resources[i]
+		errs = append(errs, d.declare(g.Name))
+		s.definitions = append(s.definitions, &d)
 	}
 	return s, errors.Join(errs...)
 }
 
-// declared returns a copy of a definition that has what it leaves out, and what
-// is wrong with it.
-func declared(group string, d Definition) (*Definition, error) {
+// declare fills in what a definition leaves out and says what is wrong with it.
+func (d *Definition) declare(group string) error {
 	if d.Group == "" {
 		d.Group = group
 	}
@@ -320,10 +319,10 @@ func declared(group string, d Definition) (*Definition, error) {
 		errs = append(errs, fmt.Errorf("group %q: resource %q: is of group %q", group, d.Resource, d.Group))
 	}
 	if hub := d.HubVersion(); hub != nil && hub.New != nil {
-		d.stored = &Served{Definition: &d, Version: hub, GroupVersion: schema.GroupVersion{Group: d.group(hub), Version: hub.Name}}
+		d.stored = &Served{Definition: d, Version: hub, GroupVersion: schema.GroupVersion{Group: d.group(hub), Version: hub.Name}}
 		d.stored.complete()
 	}
-	return &d, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // complete fills in the fields that default to something.

@@ -14,8 +14,9 @@ import (
 // same names, or join the others, and some are gone. Unlike With it leaves the
 // rest of a group as it is, and costs little however much that is. The
 // resources of a group are in the order of their names. It is not for
-// definitions that have versions in other groups.
-func (c *Catalog) Change(put []Definition, gone []schema.GroupResource) (*Catalog, error) {
+// definitions that have versions in other groups. The definitions become the
+// catalog's, and must not be changed any more.
+func (c *Catalog) Change(put []*Definition, gone []schema.GroupResource) (*Catalog, error) {
 	n := change{
 		Catalog: &Catalog{sources: slices.Clone(c.sources), groups: slices.Clone(c.groups), byName: maps.Clone(c.byName)},
 		copied:  map[string]int{},
@@ -24,8 +25,8 @@ func (c *Catalog) Change(put []Definition, gone []schema.GroupResource) (*Catalo
 		n.remove(gr)
 	}
 	var errs []error
-	for i := range put {
-		d, err := declared(put[i].Group, put[i])
+	for _, d := range put {
+		err := d.declare(d.Group)
 		n.remove(schema.GroupResource{Group: d.Group, Resource: d.Resource})
 		errs = append(errs, err, n.insert(d))
 	}

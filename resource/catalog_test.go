@@ -172,20 +172,20 @@ func TestCatalogWith(t *testing.T) {
 }
 
 func TestCatalogChange(t *testing.T) {
-	named := func(resource, kind string, versions ...string) Definition {
+	named := func(resource, kind string, versions ...string) *Definition {
 		d := widgetDefinition(versions...)
 		d.Group, d.Resource, d.Kind = "example.com", resource, kind
-		return d
+		return &d
 	}
 	base := mustCatalog(t, Group{Resources: []Definition{podDefinition()}})
-	first, err := base.Change([]Definition{named("b", "B", "v1"), named("a", "A", "v1", "v2")}, nil)
+	first, err := base.Change([]*Definition{named("b", "B", "v1"), named("a", "A", "v1", "v2")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := groupNames(first), "=v1 example.com=v2+v1"; got != want {
 		t.Errorf("groups %q, want %q", got, want)
 	}
-	second, err := first.Change([]Definition{named("a", "A", "v1"), named("c", "C", "v1")}, nil)
+	second, err := first.Change([]*Definition{named("a", "A", "v1"), named("c", "C", "v1")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,10 +211,10 @@ func TestCatalogChange(t *testing.T) {
 	if _, ok := first.Lookup("example.com", "v2", "a"); !ok {
 		t.Error("the older catalog has changed")
 	}
-	if _, err := second.Change([]Definition{named("d", "A", "v1")}, nil); err == nil {
+	if _, err := second.Change([]*Definition{named("d", "A", "v1")}, nil); err == nil {
 		t.Error("two resources have the same kind")
 	}
-	third, err := second.Change([]Definition{named("d", "A", "v1")}, []schema.GroupResource{
+	third, err := second.Change([]*Definition{named("d", "A", "v1")}, []schema.GroupResource{
 		{Group: "example.com", Resource: "a"}, {Group: "example.com", Resource: "nope"}, {Group: "nope", Resource: "nope"}})
 	if err != nil {
 		t.Fatal(err)
@@ -239,9 +239,10 @@ func TestCatalogChange(t *testing.T) {
 
 // One more resource in a group of a thousand.
 func BenchmarkCatalogChange(b *testing.B) {
-	many := make([]Definition, 1000)
+	many := make([]*Definition, 1000)
 	for i := range many {
-		many[i] = widgetDefinition("v1")
+		d := widgetDefinition("v1")
+		many[i] = &d
 		many[i].Group, many[i].Resource, many[i].Kind = "example.com", fmt.Sprintf("widgets%03d", i), fmt.Sprintf("Widget%03d", i)
 	}
 	c, err := mustCatalog(b, Group{Resources: []Definition{podDefinition()}}).Change(many[1:], nil)

@@ -285,23 +285,24 @@ func (s *Served) AppendJSON(dst, body []byte) []byte {
 	return append(dst, body[1:]...)
 }
 
-// StoredBody returns the JSON object in stored bytes if it is, but for the
-// resourceVersion, what goes over the wire for a body: then that need not be
-// kept. AppendStored takes it.
-func (s *Served) StoredBody(stored, body []byte) ([]byte, bool) {
+// StoredAsBody reports whether stored bytes are, but for the resourceVersion,
+// what goes over the wire for a body: then that need not be kept, and
+// AppendStored makes it.
+func (s *Served) StoredAsBody(stored, body []byte) bool {
 	stored = bytes.TrimSuffix(stored, []byte("\n"))
 	if s.Unstructured {
-		return stored, bytes.Equal(stored, body)
+		return bytes.Equal(stored, body)
 	}
 	head := s.jsonHead(nil)
-	return stored, len(body) > 2 && len(stored) == len(head)+len(body) &&
+	return len(body) > 2 && len(stored) == len(head)+len(body) &&
 		bytes.HasPrefix(stored, head) && stored[len(head)] == ',' && bytes.HasSuffix(stored, body[1:])
 }
 
-// AppendStored appends an object, or with item its body, with a resourceVersion.
+// AppendStored appends the object that stored bytes are, or with item its body,
+// with a resourceVersion.
 func (s *Served) AppendStored(dst, stored []byte, rv string, item bool) []byte {
 	start := len(dst)
-	dst = AppendSpliceJSON(dst, stored, rv)
+	dst = AppendSpliceJSON(dst, bytes.TrimSuffix(stored, []byte("\n")), rv)
 	if item && !s.Unstructured {
 		var buf [256]byte
 		head := len(s.jsonHead(buf[:0]))

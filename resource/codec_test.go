@@ -387,9 +387,9 @@ func BenchmarkAppendProto(b *testing.B) {
 	}
 }
 
-// TestStoredBody: where the stored JSON is what a body stands for, it can be
+// TestStoredAsBody: where the stored JSON is what a body stands for, it can be
 // taken instead of the body.
-func TestStoredBody(t *testing.T) {
+func TestStoredAsBody(t *testing.T) {
 	pods := podDefinition()
 	pods.StoreJSON = true
 	c := mustCatalog(t, Group{Resources: []Definition{pods}}, Group{Name: "example.com", Resources: []Definition{widgetDefinition("v1")}})
@@ -411,19 +411,18 @@ func TestStoredBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stored, ok := s.StoredBody(data, body)
-		if !ok {
+		if !s.StoredAsBody(data, body) {
 			t.Fatalf("%s is not what %s stands for", data, body)
 		}
 		want := SpliceJSON(body, "7")
-		if got := s.AppendStored([]byte("x"), stored, "7", true); string(got) != "x"+string(want) {
+		if got := s.AppendStored([]byte("x"), data, "7", true); string(got) != "x"+string(want) {
 			t.Errorf("item %s, want %s", got, want)
 		}
-		if got, want := s.AppendStored(nil, stored, "7", false), s.AppendJSON(nil, want); string(got) != string(want) {
+		if got, want := s.AppendStored(nil, data, "7", false), s.AppendJSON(nil, want); string(got) != string(want) {
 			t.Errorf("object %s, want %s", got, want)
 		}
 		for _, other := range []string{`{}`, `{"metadata":{}}`, ``} {
-			if _, ok := s.StoredBody(data, []byte(other)); ok {
+			if s.StoredAsBody(data, []byte(other)) {
 				t.Errorf("%s stands for %s", other, data)
 			}
 		}

@@ -53,6 +53,9 @@ func (s *scope) validated(a *admission.Attributes, obj runtime.Object) error {
 // admitDelete asks about the deletion of an object. One that goes with a
 // collection has no name there, as clients know it.
 func (s *scope) admitDelete(old resource.Object, options *metav1.DeleteOptions) error {
+	if s.sub != nil {
+		return nil // an action that deletes was asked about itself
+	}
 	a, err := s.admit(admission.Delete, nil, old, options)
 	if err != nil || a == nil {
 		return err

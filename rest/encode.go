@@ -18,7 +18,7 @@ import (
 // The forms of a record that are kept, for each version of a resource.
 const (
 	formJSON     = iota
-	formStored   // what is stored, if that is the JSON but for the resourceVersion
+	formStored   // nothing: what is stored is the JSON, but for the resourceVersion
 	formMetadata // the metadata in formJSON
 	formProto    // without a resourceVersion; not if it is what is stored
 	formRow      // of a table
@@ -37,8 +37,8 @@ func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
 	if b := rec.Find(s.formID(formJSON)); b != nil {
 		return b, nil
 	}
-	if stored := rec.Find(s.formID(formStored)); stored != nil {
-		return s.served.AppendStored(nil, stored, revisionString(rec.Revision), true), nil
+	if rec.Has(s.formID(formStored)) {
+		return s.served.AppendStored(nil, rec.Stored, revisionString(rec.Revision), true), nil
 	}
 	obj, err := resource.DecodeStored(s.def, rec.Stored)
 	if err != nil {
@@ -49,11 +49,11 @@ func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
 		return nil, err
 	}
 	if rec.Revision != 0 {
-		stored, same := s.served.StoredBody(rec.Stored, b)
+		same := s.served.StoredAsBody(rec.Stored, b)
 		b = resource.SpliceJSON(b, revisionString(rec.Revision))
 		if same {
 			// The same bytes need not be kept twice.
-			_, err = rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return stored, nil })
+			_, err = rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil })
 			return b, err
 		}
 	}
@@ -63,8 +63,8 @@ func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
 // appendRecord appends a record in JSON, as it goes over the wire on its own or, as
 // an item of a list, without kind and apiVersion if it is of a Go type.
 func (s *scope) appendRecord(dst []byte, rec *store.Record, item bool) ([]byte, error) {
-	if stored := rec.Find(s.formID(formStored)); stored != nil {
-		return s.served.AppendStored(dst, stored, revisionString(rec.Revision), item), nil
+	if rec.Has(s.formID(formStored)) {
+		return s.served.AppendStored(dst, rec.Stored, revisionString(rec.Revision), item), nil
 	}
 	body, err := s.jsonBody(rec)
 	switch {

@@ -82,7 +82,12 @@ type Store struct {
 	position  int64                // how far the feed has come
 	moved     chan struct{}        // closed when position changes
 	failed    error                // set when the feed has ended
+	trimmer   *time.Timer          // nil while there are no events to forget
 }
+
+// keepEvents is how long events are kept for watchers, at least; twice that at
+// most. Who is slower, or comes later, reads the history of the backend.
+const keepEvents = 10 * time.Second
 
 // Open starts a store on a backend, which stays the caller's to close, after
 // the store.
@@ -120,6 +125,11 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 func (s *Store) Close() {
 	s.stop()
 	<-s.done
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trimmer != nil {
+		s.trimmer.Stop()
+	}
 }
 
 // Resource returns the objects of a definition. It is the same for every call
@@ -234,12 +244,35 @@ func (s *Store) apply(batch storage.Batch) {
 			touched = append(touched, r)
 		}
 	}
+	if len(touched) > 0 && s.trimmer == nil {
+		s.trimmer = time.AfterFunc(keepEvents, s.trim)
+	}
 	s.position = batch.Revision
 	// Watchers are woken once a batch, when all of it is there.
 	for _, r := range touched {
 		r.announce()
 	}
 	s.announce()
+}
+
+// trim gives back what old events take, and comes again as long as there are
+// any.
+func (s *Store) trim() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trimmer = nil
+	if s.ctx.Err() != nil {
+		return
+	}
+	left := false
+	for _, r := range s.resources {
+		r.mu.Lock()
+		left = r.log.trim() || left
+		r.mu.Unlock()
+	}
+	if left {
+		s.trimmer = time.AfterFunc(keepEvents, s.trim)
+	}
 }
 
 // find returns the resource that a key belongs to, if it is in use.

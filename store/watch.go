@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/apikeel/kelson/storage"
 )
@@ -31,6 +32,9 @@ type eventLog struct {
 	entries []logEntry
 	first   int64 // position of entries[0]
 	bytes   int
+	// lost is the position of the first entry that was not dropped for want of
+	// room, mark that of the first one which is younger than the last trim.
+	lost, mark int64
 	// since: every event with a greater revision is in the log.
 	since int64
 	last  int64 // revision of the newest event, or since
@@ -59,6 +63,25 @@ func (l *eventLog) append(e logEntry) {
 	}
 	l.entries = l.entries[drop:]
 	l.first += int64(drop)
+	if drop > 0 {
+		l.lost = l.first
+	}
+}
+
+// trim drops the entries that were there already at the last trim, and reports
+// whether there are others. Who needs them finds them in the history of the
+// backend.
+func (l *eventLog) trim() (left bool) {
+	if n := int(l.mark - l.first); n > 0 {
+		for i := range n {
+			l.bytes -= l.entries[i].size()
+		}
+		l.since = l.entries[n-1].revision
+		l.entries = slices.Clone(l.entries[n:])
+		l.first += int64(n)
+	}
+	l.mark = l.first + int64(len(l.entries))
+	return len(l.entries) > 0
 }
 
 func (e *logEntry) size() int {
@@ -215,6 +238,14 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 	l := w.log
 	if l.err != nil {
 		return nil, nil, l.err
+	}
+	if w.position < l.first && w.position >= l.lost {
+		history, err := w.r.store.backend.Watch(w.r.store.ctx, w.r.prefix, w.revision)
+		if err != nil {
+			return nil, nil, expired(err, w.revision)
+		}
+		w.history = history
+		return nil, closed(), nil
 	}
 	if w.position < l.first {
 		return nil, nil, fmt.Errorf("%w: the watch was too slow, events after %d are gone", ErrExpired, w.revision)

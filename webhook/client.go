@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/trace"
 )
 
@@ -69,6 +70,9 @@ type Client struct {
 	TellTimeout bool
 	// Credentials are shown to services; without them nobody knows the client.
 	Credentials *Credentials
+	// Dial is how services of the cluster are reached, and DialURL how others are;
+	// nil is directly.
+	Dial, DialURL egress.Dial
 	// Self is how the server reaches itself, which it does in place of the service
 	// kubernetes; nil has it call that as others do.
 	Self http.RoundTripper
@@ -195,6 +199,14 @@ func (s *Service) port() int32 {
 	return s.Port
 }
 
+// way is how an endpoint is reached, nil if that is directly.
+func (c *Client) way(to *Endpoint) egress.Dial {
+	if to.Service != nil {
+		return c.Dial
+	}
+	return c.DialURL
+}
+
 // transport returns the one to a host. Connections are HTTP/1.1, so that many
 // requests are spread over the processes behind one address.
 func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTripper, error) {
@@ -217,9 +229,12 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 			return nil, errors.New("unable to load root certificates: unable to parse bytes as PEM block")
 		}
 	}
-	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	dial := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	if chosen := c.way(to); chosen != nil {
+		dial = chosen
+	}
 	t := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, DialContext: dialer.DialContext,
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, DialContext: dial,
 		TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 1 << 20, DisableCompression: true,
 	}
@@ -232,7 +247,7 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 				if err != nil {
 					return nil, err
 				}
-				return dialer.DialContext(ctx, network, address)
+				return dial(ctx, network, address)
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -165,9 +164,6 @@ func (n *Notes) Annotate(key, value string) {
 
 // AnnotateBody implements request.Recorder.
 func (n *Notes) AnnotateBody(key, value string) { n.Annotate(key, value) }
-
-// Spent implements request.Recorder.
-func (n *Notes) Spent(request.Part, time.Duration) {}
 
 // Get returns a note.
 func (n *Notes) Get(key string) string {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/apikeel/kelson/admission/expression"
 	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/trace"
 )
 
 // callError is that a webhook could not be asked, or that what it has answered
@@ -106,6 +107,14 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	if err != nil {
 		return nil, h.failed("could not create admission objects: %w", err)
 	}
+	kind := "validating"
+	if mutating {
+		kind = "mutating"
+	}
+	ctx, span := trace.Start(ctx, "Call "+kind+" webhook", trace.String("configuration", h.config), trace.String("webhook", h.name),
+		trace.String("resource", request.Resource.Group+"/"+request.Resource.Version+", Resource="+request.Resource.Resource),
+		trace.String("subresource", request.SubResource), trace.String("operation", string(request.Operation)), trace.String("UID", string(uid)))
+	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, h.timeout)
 	defer cancel()
 	text, err := p.Client.Post(ctx, &h.endpoint, body)

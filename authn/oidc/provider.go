@@ -15,6 +15,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -43,6 +44,8 @@ type Options struct {
 	Algorithms []string
 	// DisallowedIssuers are those of the server itself.
 	DisallowedIssuers []string
+	// Egress is how providers are reached that say by which network they are.
+	Egress *egress.Selector
 	// Now tells the time; nil stands for time.Now.
 	Now func() time.Time
 }
@@ -125,13 +128,19 @@ func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.Issuer.EgressSelectorType != "" {
-		return nil, fmt.Errorf("oidc: egress lookup required with egress selector type %q", a.Issuer.EgressSelectorType)
+	var dial egress.Dial
+	if network := a.Issuer.EgressSelectorType; network != "" {
+		if o.Egress == nil {
+			return nil, fmt.Errorf("oidc: egress lookup required with egress selector type %q", network)
+		}
+		if dial = o.Egress.For(network); dial == nil {
+			return nil, fmt.Errorf("oidc: egress lookup for %q is not configured", network)
+		}
 	}
 	p := &provider{
 		issuer: a.Issuer, mapper: mapper{a.ClaimMappings, r}, now: o.Now, others: map[string]*trust{},
 		client: &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
+			Proxy: http.ProxyFromEnvironment, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
 			TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxIdleConns: 4,
 		}},
 		// Audiences are checked here: the library knows only one.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/authz/webhook"
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/filewatch"
 	"github.com/apikeel/kelson/request"
 )
@@ -61,6 +62,8 @@ type Config struct {
 	// WebhookBackoff is how requests to webhooks are tried again; nil is the
 	// default.
 	WebhookBackoff *wait.Backoff
+	// Dial is how webhooks are reached; nil is directly.
+	Dial egress.Dial
 	// ConfigFile is --authorization-config, which replaces Modes and the fields
 	// about a webhook.
 	ConfigFile string
@@ -257,6 +260,7 @@ func (c *Chain) webhook(w *webhookConfiguration) (authz.Authorizer, error) {
 	}
 	cfg := webhook.Config{
 		Kubeconfig: *w.ConnectionInfo.KubeConfigFile,
+		Dial:       c.cfg.Dial,
 		Version:    w.SubjectAccessReviewVersion,
 		Timeout:    w.Timeout.Duration,
 		Backoff:    *c.cfg.WebhookBackoff,

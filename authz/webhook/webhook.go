@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -50,6 +51,8 @@ type Config struct {
 	Kubeconfig string
 	// Client says the same, if it is not in a file.
 	Client *rest.Config
+	// Dial is how it is reached; nil is directly.
+	Dial egress.Dial
 	// Version of the reviews: v1 or v1beta1.
 	Version string
 	// AuthorizedTTL and UnauthorizedTTL say how long answers are kept; zero
@@ -93,6 +96,9 @@ func New(cfg Config) (*Authorizer, error) {
 		return nil, err
 	}
 	client.Timeout = cfg.Timeout
+	if cfg.Dial != nil {
+		client.Dial = cfg.Dial
+	}
 	client.QPS = -1 // how many requests there are is decided elsewhere
 	client.ContentType = runtime.ContentTypeJSON
 	// Reviews are encoded here; the client only has to know errors.

@@ -106,6 +106,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 		{"Encryption at rest", &encryptionFlags{}},
 		{"Services", &serviceFlags{}},
 		{"Kubelets", &kubeletFlags{}},
+		{"Networks", &egressFlags{}},
 		{"Controllers", &controllerFlags{}},
 		{"API servers behind this one", &aggregationFlags{}},
 		{"Logs", &f.logs},

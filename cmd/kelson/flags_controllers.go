@@ -16,7 +16,7 @@ type controllerFlags struct {
 }
 
 func (f *controllerFlags) bind(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&f.names, "controllers", []string{"-*"}, "`names` of controllers that run in this server, so that namespaces end and dependents follow their owners: * is all, -name all but one, -* none, as with kube-apiserver")
+	fs.StringSliceVar(&f.names, "controllers", []string{"*"}, "`names` of controllers that run in this server, so that namespaces end and dependents follow their owners: * is all, -name all but one, -* none, for where kube-controller-manager runs")
 	fs.BoolVar(&f.elect, "leader-elect", false, "run controllers in one of several servers only (default true with etcd)")
 	fs.StringVar(&f.endpoints, "endpoint-reconciler-type", controlplane.EndpointLeases, "`how` the endpoints of the service kubernetes follow the servers that share an etcd: lease, master-count or none")
 	fs.IntVar(&f.servers, "apiserver-count", 1, "`number` of servers, with --endpoint-reconciler-type=master-count")

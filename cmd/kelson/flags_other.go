@@ -47,7 +47,6 @@ func foreignFlags() []foreign {
 
 		{name: "max-connection-bytes-per-sec", kind: "int", value: "0", reason: "connections are not throttled", fine: []string{"0"}},
 
-		{name: "egress-selector-config-file", kind: "string", reason: "connections to the cluster are made directly", harmful: true},
 		{name: "kubernetes-service-node-port", kind: "int", value: "0", reason: "the service kubernetes has no node port", fine: []string{"0"}},
 		{name: "kubelet-timeout", kind: "duration", value: "5s", reason: "connections to kubelets last as long as their requests"},
 

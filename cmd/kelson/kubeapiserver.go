@@ -30,6 +30,7 @@ func kubeDefaults() map[string]string {
 		"allow-privileged":   "false",
 		"authorization-mode": "AlwaysAllow",
 		"cert-dir":           "/var/run/kubernetes",
+		"controllers":        "-*", // they run in kube-controller-manager
 		"encryption-provider-config-automatic-reload": "false",
 		"lease-reuse-duration-seconds":                "60",
 	}

@@ -9,11 +9,14 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -100,6 +103,33 @@ func reviewer(t *testing.T, asked chan<- string) *httptest.Server {
 			review.Status.Reason = "the service says so"
 		}
 		_ = json.NewEncoder(w).Encode(&review)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// newProxy is a proxy that counts for what connections it is asked.
+func newProxy(t *testing.T, asked *atomic.Int64) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to, err := net.Dial("tcp", r.Host)
+		if r.Method != http.MethodConnect || err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer to.Close()
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		asked.Add(1)
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() {
+			_, _ = io.Copy(to, conn)
+			to.Close()
+		}()
+		_, _ = io.Copy(conn, to)
 	}))
 	t.Cleanup(s.Close)
 	return s
@@ -200,18 +230,25 @@ func TestProviders(t *testing.T) {
 }
 
 // TestStructuredFiles has a server with a file for who is known, which changes,
-// and one for who decides.
+// one for who decides, and one for the proxies by which all are reached.
 func TestStructuredFiles(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1000)
 	oidc, hooks := newProvider(t), reviewer(t, asked)
+	var toCluster, toControlPlane atomic.Int64
+	way := func(name string, asked *atomic.Int64) string {
+		return fmt.Sprintf(`{"name":%q,"connection":{"proxyProtocol":"HTTPConnect","transport":{"tcp":{"url":%q}}}}`, name, newProxy(t, asked).URL)
+	}
 	who := func(prefix string) string {
 		return fmt.Sprintf(`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration","jwt":[{
-			"issuer":{"url":%q,"audiences":["kelson"],"certificateAuthority":%q},
+			"issuer":{"url":%q,"audiences":["kelson"],"egressSelectorType":"cluster","certificateAuthority":%q},
 			"claimMappings":{"username":{"expression":"'%s' + claims.sub"}},
 			"claimValidationRules":[{"expression":"claims.sub != 'eve'","message":"not eve"}]}]}`, oidc.URL, authorityOf(oidc.Server), prefix)
 	}
-	in := files(t, map[string]string{"may": hookConfig(hooks, "/may"), "who": who("a:")})
+	in := files(t, map[string]string{
+		"may": hookConfig(hooks, "/may"), "who": who("a:"),
+		"egress": `{"apiVersion":"apiserver.k8s.io/v1beta1","kind":"EgressSelectorConfiguration","egressSelections":[` + way("cluster", &toCluster) + "," + way("controlplane", &toControlPlane) + "]}",
+	})
 	may := in("config")
 	if err := os.WriteFile(may, fmt.Appendf(nil, `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthorizationConfiguration","authorizers":[
 		{"type":"Webhook","name":"guard","webhook":{"timeout":"3s","subjectAccessReviewVersion":"v1","matchConditionSubjectAccessReviewVersion":"v1","failurePolicy":"Deny",
@@ -222,7 +259,7 @@ func TestStructuredFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "data")
-	s := serve(t, "serve", "--data-dir", dir, "--storage", "memory", "--authentication-config", in("who"), "--authorization-config", may)
+	s := serve(t, "serve", "--data-dir", dir, "--storage", "memory", "--authentication-config", in("who"), "--authorization-config", may, "--egress-selector-config-file", in("egress"))
 	admin := newClient(t, controlplane.KubeconfigFile(dir))
 	admin.ready()
 	bob := admin.withToken(oidc.token("kelson", "bob", nil))
@@ -242,6 +279,10 @@ func TestStructuredFiles(t *testing.T) {
 		if question := <-asked; !strings.HasSuffix(question, " pods") {
 			t.Errorf("the service was asked: %s", question)
 		}
+	}
+
+	if toCluster.Load() == 0 || toControlPlane.Load() == 0 {
+		t.Errorf("proxies were asked for %d connections to the cluster, and %d to the control plane", toCluster.Load(), toControlPlane.Load())
 	}
 
 	if err := os.WriteFile(in("who"), []byte(who("b:")), 0o600); err != nil {

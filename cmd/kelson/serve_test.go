@@ -350,3 +350,36 @@ func TestBindAddress(t *testing.T) {
 		})
 	}
 }
+
+// TestSecondSignal: who cannot wait says so by another signal.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serve(t, "serve", "--storage", "memory", "--data-dir", dir, "--shutdown-delay-duration", "1h")
+	c := newClient(t, controlplane.KubeconfigFile(dir))
+	c.ready()
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	for code := 0; code != http.StatusInternalServerError; {
+		code, _ = c.do(http.MethodGet, "/readyz", "")
+	}
+	if names := c.namespaces(); !slices.Equal(names, systemNamespaces) {
+		t.Errorf("it does not answer any longer: %v", names)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.cmd.Wait()
+	}()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(30 * time.Second); ; {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+			_ = s.cmd.Process.Signal(syscall.SIGTERM)
+		case <-deadline:
+			t.Fatal("the server does not end")
+		}
+	}
+}

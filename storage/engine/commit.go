@@ -213,11 +213,11 @@ func (d *draft) close() {
 // current returns a key as it is, if it exists. What was written recently is
 // in memory; only for the rest does the database have to be asked.
 func (d *draft) current(key string) (kv storage.KeyValue, exists bool, err error) {
-	ev := d.e.feed.lastEvent(key)
+	ev, recent := d.e.feed.lastEvent(key)
 	if i, ok := d.written[key]; ok {
-		ev = &d.events[i]
+		ev, recent = d.events[i], true
 	}
-	if ev != nil {
+	if recent {
 		if ev.Op == storage.Deleted {
 			return kv, false, nil
 		}

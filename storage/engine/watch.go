@@ -3,9 +3,11 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2"
@@ -31,7 +33,14 @@ type feed struct {
 	asked   int64            // revision at the latest request for progress
 	changed chan struct{}    // closed when any of the above changes
 	closed  bool
+	// trimmer forgets old events, nil while there are none; mark is the revision
+	// up to which they are old.
+	trimmer *time.Timer
+	mark    int64
 }
+
+// keepEvents is how long events are kept, at least; twice that at most.
+const keepEvents = 10 * time.Second
 
 func (f *feed) init(revision int64) {
 	f.last = revision
@@ -56,29 +65,61 @@ func (f *feed) publish(events []storage.Event) {
 	}
 	drop := 0
 	for f.bytes > feedBytes || len(f.events)-drop > feedEvents {
-		ev := &f.events[drop]
-		f.bytes -= eventSize(ev)
-		if f.newest[ev.KV.Key] == ev.KV.ModRevision {
-			delete(f.newest, ev.KV.Key)
-		}
-		*ev = storage.Event{}
+		f.drop(drop)
 		drop++
 	}
 	// The array behind the slice grows by append and is left behind by it, so
 	// it is never more than twice what is kept.
 	f.events = f.events[drop:]
 	f.last = events[len(events)-1].KV.ModRevision
+	if f.trimmer == nil && !f.closed {
+		f.trimmer = time.AfterFunc(keepEvents, f.trim)
+	}
 	f.notify()
 }
 
-// lastEvent returns the newest event of a key if it is recent. Only the
-// committer may call it: it needs no lock, since nobody else publishes.
-func (f *feed) lastEvent(key string) *storage.Event {
+// drop forgets an event. The mutex is held.
+func (f *feed) drop(i int) {
+	ev := &f.events[i]
+	f.bytes -= eventSize(ev)
+	if f.newest[ev.KV.Key] == ev.KV.ModRevision {
+		delete(f.newest, ev.KV.Key)
+	}
+	*ev = storage.Event{}
+}
+
+// trim forgets the events that were there already when it last came, and comes
+// again as long as there are any.
+func (f *feed) trim() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trimmer = nil
+	if f.closed {
+		return
+	}
+	drop := 0
+	for drop < len(f.events) && f.events[drop].KV.ModRevision <= f.mark {
+		f.drop(drop)
+		drop++
+	}
+	if drop > 0 {
+		f.events = slices.Clone(f.events[drop:])
+	}
+	f.mark = f.last
+	if len(f.events) > 0 {
+		f.trimmer = time.AfterFunc(keepEvents, f.trim)
+	}
+}
+
+// lastEvent returns the newest event of a key if it is recent.
+func (f *feed) lastEvent(key string) (storage.Event, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	revision, ok := f.newest[key]
 	if !ok {
-		return nil
+		return storage.Event{}, false
 	}
-	return &f.events[revision-f.events[0].KV.ModRevision]
+	return f.events[revision-f.events[0].KV.ModRevision], true
 }
 
 func (f *feed) requestProgress() {
@@ -92,6 +133,9 @@ func (f *feed) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
+	if f.trimmer != nil {
+		f.trimmer.Stop()
+	}
 	f.notify()
 }
 

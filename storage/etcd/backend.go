@@ -97,6 +97,7 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 				MinConnectTimeout: opts.DialTimeout,
 			}),
+			opts.dialer(),
 		},
 	})
 	if err != nil {

@@ -1,14 +1,18 @@
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 // Options says where etcd is and how to use it. Only Endpoints is required.
@@ -23,6 +27,9 @@ type Options struct {
 	CAFile, CertFile, KeyFile string
 	// TLS is used as it is, instead of the files.
 	TLS *tls.Config
+
+	// Dial is how members are reached; nil is directly.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Prefix comes before every key in etcd and is not part of any key handed
 	// out: two backends with different prefixes, neither of which begins with
@@ -133,4 +140,12 @@ func (o Options) tlsConfig() (*tls.Config, error) {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
+}
+
+// dialer has connections made in another way than gRPC would, if one is chosen.
+func (o *Options) dialer() grpc.DialOption {
+	if o.Dial == nil {
+		return grpc.EmptyDialOption{}
+	}
+	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return o.Dial(ctx, "tcp", address) })
 }

@@ -18,8 +18,8 @@ import (
 type bundle struct {
 	module  string // with its version, unless this module requires it
 	folders []string
-	good  string
-	bad   map[string][]string // an object, and what is said about it
+	good    string
+	bad     map[string][]string // an object, and what is said about it
 }
 
 func bundles() []bundle {

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"github.com/apikeel/kelson/egress"
+	"github.com/spf13/pflag"
+)
+
+// egressFlags say by which ways others are reached.
+type egressFlags struct{ file string }
+
+func (f *egressFlags) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&f.file, "egress-selector-config-file", "", "`file` with an EgressSelectorConfiguration: by which proxies the cluster, the control plane and etcd are reached")
+}
+
+func (f *egressFlags) apply(s *setup) (err error) {
+	if f.file != "" {
+		s.config.Egress, err = egress.Load(f.file)
+	}
+	return err
+}
