@@ -60,6 +60,7 @@ type backend struct {
 	about  atomic.Pointer[about]      // nil until something was fetched
 
 	checked atomic.Int64  // when it was looked at last
+	doubted atomic.Bool   // it will be looked at in a moment
 	kick    chan struct{} // look again
 	stopped chan struct{}
 }
@@ -123,10 +124,17 @@ func (b *backend) again() {
 	}
 }
 
-// doubt looks again, since a request was not answered.
+// doubt looks again, since a request was not answered: at once, or when the last
+// look is long enough ago.
 func (b *backend) doubt() {
-	if time.Since(time.Unix(0, b.checked.Load())) > minDoubt {
+	wait := minDoubt - time.Since(time.Unix(0, b.checked.Load()))
+	if wait <= 0 {
 		b.again()
+	} else if b.doubted.CompareAndSwap(false, true) {
+		time.AfterFunc(wait, func() {
+			b.doubted.Store(false)
+			b.again()
+		})
 	}
 }
 

@@ -93,10 +93,7 @@ func (g *garbage) work(ctx context.Context, uid types.UID) error {
 	if n == nil {
 		return nil
 	}
-	if kind, ok := g.Feed.Served(n.kind.Group, n.kind.Resource); ok && kind != n.kind {
-		now := *n // the version that was served once may be no more
-		now.kind, n = kind, &now
-	}
+	n = g.spoken(n)
 	switch {
 	case (n.orphaning() || n.foreground()) && !g.remotes.settled():
 		return errUnsettled
@@ -114,6 +111,17 @@ func (g *garbage) work(ctx context.Context, uid types.UID) error {
 		g.unknown[uid] = true
 	}
 	return err
+}
+
+// spoken returns a node with its kind in the version that is served now.
+func (g *garbage) spoken(n *node) *node {
+	kind, ok := g.Feed.Served(n.kind.Group, n.kind.Resource)
+	if !ok || kind == n.kind {
+		return n
+	}
+	now := *n
+	now.kind = kind
+	return &now
 }
 
 // errUnknown: the kind of an owner is not served. It may come back, or have been
@@ -292,20 +300,33 @@ func (g *garbage) drop(ctx context.Context, n *node, finalizer string) error {
 }
 
 // finish ends a deletion in the foreground when nothing blocks it any more, and
-// else looks at what does.
+// else looks at what does. Dependents that do not block have to be judged while
+// their owner waits: for those that come later it would be one that stays, if
+// another finalizer keeps it.
 func (g *garbage) finish(ctx context.Context, n *node) error {
 	blocked := false
+	var loose []*node
 	for _, dep := range g.graph.dependents(n.UID) {
-		if dep.UID == n.UID || !blocks(dep.to(n.UID)) {
-			continue
-		}
-		blocked = true
-		if !dep.foreground() {
-			g.queue.Add(dep.UID)
+		switch {
+		case dep.UID == n.UID:
+		case !blocks(dep.to(n.UID)):
+			if !dep.Deleting {
+				loose = append(loose, dep)
+			}
+		default:
+			blocked = true
+			if !dep.foreground() {
+				g.queue.Add(dep.UID)
+			}
 		}
 	}
 	if blocked {
 		return nil
+	}
+	for _, dep := range loose {
+		if err := g.judge(ctx, g.spoken(dep)); err != nil && !errors.Is(err, errUnknown) {
+			return err
+		}
 	}
 	return g.drop(ctx, n, metav1.FinalizerDeleteDependents)
 }

@@ -83,9 +83,15 @@ func (m *model) rule(o *modelled) bool {
 		o.letting = false
 		return true
 	case o.waiting:
-		for _, d := range m.dependents(o.uid) {
+		loose := m.dependents(o.uid)
+		for _, d := range loose {
 			if *d.to(o.uid).BlockOwnerDeletion {
 				return false
+			}
+		}
+		for _, d := range loose {
+			if !d.deleting {
+				m.rule(d)
 			}
 		}
 		o.waiting = false
@@ -197,6 +203,12 @@ func TestModel(t *testing.T) {
 
 func runModel(t *testing.T, seed uint64, steps int) {
 	random := rand.New(rand.NewPCG(seed, 1))
+	// What an object that is held has lost of several owners depends on which of
+	// them was looked at first. So there are either several owners or holds.
+	holds, owners := seed%2 == 1, 3
+	if holds {
+		owners = 1
+	}
 	dir := t.TempDir()
 	c := start(t, kelsontest.Folder(dir))
 	m := &model{objs: map[types.UID]*modelled{}}
@@ -235,8 +247,8 @@ func runModel(t *testing.T, seed uint64, steps int) {
 	for step := range steps {
 		switch dice := random.IntN(100); {
 		case dice < 50 || len(m.objs) == 0:
-			o := &modelled{kind: modelKinds()[random.IntN(2)], name: fmt.Sprint("o-", step), held: random.IntN(4) == 0}
-			for range random.IntN(4) {
+			o := &modelled{kind: modelKinds()[random.IntN(2)], name: fmt.Sprint("o-", step), held: holds && random.IntN(4) == 0}
+			for range random.IntN(owners + 1) {
 				block := random.IntN(2) == 0
 				ref := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "absent", UID: types.UID(fmt.Sprint("absent-", random.IntN(100))), BlockOwnerDeletion: &block}
 				if owner := pick(func(*modelled) bool { return true }); owner != nil && random.IntN(12) > 0 {

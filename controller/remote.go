@@ -20,6 +20,10 @@ import (
 // waited for. A server that is dead must not stop the work for good.
 const remoteStart = 30 * time.Second
 
+// rediscover is how often other servers are asked what they have, while there
+// are any. That one is available, or not, is told at once.
+const rediscover = 30 * time.Second
+
 // remotes is a Feed with the kinds that other servers keep, behind this one. They
 // are no part of the storage, so controllers know them as every client does: by
 // discovery, lists and watches. As long as no APIService names another server
@@ -247,18 +251,19 @@ func (r *remotes) update(ctx context.Context) error {
 			r.follow(k)
 		}
 	}
-	for gvr, k := range r.kinds {
-		if keep[k] || slices.Contains(failed, gvr.GroupVersion()) {
-			continue // what a server had that is dead, it may still have
-		}
-		delete(r.kinds, gvr)
-		if f := r.followers[k]; f != nil {
+	maps.DeleteFunc(r.kinds, func(gvr schema.GroupVersionResource, k *Kind) bool {
+		return !keep[k] && !slices.Contains(failed, gvr.GroupVersion()) // what a server had that is dead, it may still have
+	})
+	for k, f := range r.followers {
+		if r.kinds[schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}] != k {
 			f.stop()
 			delete(r.followers, k)
 		}
 	}
-	r.unknown = len(failed) > 0
-	return err
+	if r.unknown = len(failed) > 0; r.unknown || len(found) > 0 {
+		r.refresh.AddAfter(struct{}{}, rediscover)
+	}
+	return nil
 }
 
 func (r *remotes) follow(k *Kind) {

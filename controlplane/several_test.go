@@ -130,3 +130,23 @@ func TestSeveralServers(t *testing.T) {
 		t.Errorf("a server that has ended left %v, %v", left, err)
 	}
 }
+
+// Events go by themselves when their time is up.
+func TestEventsExpire(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "none")
+	start(t, Config{Storage: StorageMemory, DataDir: dir, EventTTL: time.Second})
+	c := newClient(t, KubeconfigFile(dir))
+	c.ready()
+	const event = `{"metadata":{"name":"e","namespace":"default"},"involvedObject":{"kind":"Namespace","name":"default","namespace":"default"},"reason":"Test","type":"Normal"}`
+	if code, text := c.do(http.MethodPost, "/api/v1/namespaces/default/events", event); code != http.StatusCreated {
+		t.Fatal(text)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		if code, _ := c.do(http.MethodGet, "/api/v1/namespaces/default/events/e", ""); code == http.StatusNotFound {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the event is still there")
+		}
+	}
+}

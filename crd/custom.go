@@ -279,7 +279,8 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 	version := c.versionOf(ctx)
 	s, err := c.schemas[version].get()
 	if err == nil {
-		obj, old, err = c.inVersion(version, obj, old)
+		// What is applied may have what only the hub knows.
+		obj, old, err = c.inVersion(version, c.before(version, obj), old)
 	}
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}

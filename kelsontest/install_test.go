@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 )
 
 func widgets(t testing.TB, s *kelsontest.Server, version string) dynamic.ResourceInterface {
@@ -105,6 +106,15 @@ func TestInstall(t *testing.T) {
 	}
 	if length, _, _ := unstructured.NestedInt64(first.Object, "spec", "length"); length != 3 {
 		t.Errorf("in v2 it is %v", first.Object)
+	}
+	// The metadata of kinds without a protobuf form have one.
+	metaClient, err := metadata.NewForConfig(s.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta, err := metaClient.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "widgets"}).Namespace("team").Get(t.Context(), "first", metav1.GetOptions{})
+	if err != nil || meta.UID != first.GetUID() || meta.ResourceVersion != first.GetResourceVersion() {
+		t.Errorf("the metadata is %v, %v", meta, err)
 	}
 	widget := func(name string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -196,4 +197,28 @@ func BenchmarkRestore(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "CPU-ms/op")
+}
+
+// Clients that finish namespaces themselves have time to do so.
+func TestNamespaceDelay(t *testing.T) {
+	s := kelsontest.Start(t, kelsontest.Configure(func(c *controlplane.Config) { c.NamespaceDelay = time.Hour }))
+	c := client(t, s.Config())
+	namespaces := c.CoreV1().Namespaces()
+	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := namespaces.Delete(t.Context(), "team", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := namespaces.Get(t.Context(), "team", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Spec.Finalizers = nil
+	if _, err := namespaces.Finalize(t.Context(), ns, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := namespaces.Get(t.Context(), "team", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("it is still there: %v", err)
+	}
 }

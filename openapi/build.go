@@ -244,8 +244,12 @@ func (h *Handler) json3(d *document, l *library) (*body, error) {
 	})
 }
 
-// textHash returns the hash of the text, which is what kube-apiserver has.
+// textHash returns the hash of the text, which is what kube-apiserver has. For a
+// text so long that this would be most of the work, it is made of its pieces.
 func (b *body) textHash() (string, error) {
+	if b.size > maxPlain {
+		return b.piecesHash(), nil
+	}
 	hash := sha512.New()
 	if _, err := io.Copy(hash, b.text()); err != nil {
 		return "", err
@@ -283,17 +287,22 @@ func (h *Handler) json2(s *state) (*body, error) {
 		tail := append([]byte(`},"parameters":`), h.sharedBy(paths, c.parameters)...)
 		b.body.glue(append(tail, `,"securityDefinitions":{"BearerToken":`+security2+`},"security":[{"BearerToken":[]}]}`...))
 		// It need not be that of the text, which takes a while to make.
-		hash := sha512.New()
-		for _, s := range b.body.segments {
-			if s.piece != nil {
-				hash.Write(s.piece.says[:])
-			} else {
-				hash.Write(s.glue)
-			}
-		}
-		b.body.hash = fmt.Sprintf("%X", hash.Sum(nil))
+		b.body.hash = b.body.piecesHash()
 		return b.body, nil
 	})
+}
+
+// piecesHash identifies the text without being its hash.
+func (b *body) piecesHash() string {
+	hash := sha512.New()
+	for _, s := range b.segments {
+		if s.piece != nil {
+			hash.Write(s.piece.says[:])
+		} else {
+			hash.Write(s.glue)
+		}
+	}
+	return fmt.Sprintf("%X", hash.Sum(nil))
 }
 
 // content2 is what the document of version 2 is made from.

@@ -34,3 +34,19 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// A path may have slashes too many: what is asked for has not.
+func TestURL(t *testing.T) {
+	for in, want := range map[string]string{
+		"https://host:1//convert": "https://host:1/convert", "https://host:1/a/b/": "https://host:1/a/b", "https://host:1": "https://host:1/",
+	} {
+		u, _, err := (&Endpoint{URL: in}).url()
+		if err != nil || u.String() != want {
+			t.Errorf("%s leads to %v, %v", in, u, err)
+		}
+	}
+	u, _, err := (&Endpoint{Service: &Service{Namespace: "team", Name: "hook", Path: "validate"}}).url()
+	if err != nil || u.String() != "https://hook.team.svc:443/validate" {
+		t.Errorf("the service is at %v, %v", u, err)
+	}
+}

@@ -286,7 +286,7 @@ type Conditions struct {
 // Owner is whose conditions they are, as metrics call it.
 type Owner struct {
 	Name string
-	// Kind is "policy" or "webhook", Type admission.StepAdmit or StepValidate.
+	// Kind is "policy" or "webhook".
 	Kind, Type string
 }
 
@@ -374,11 +374,6 @@ func (c *Conditions) evaluate(ctx context.Context, e *Evaluation) (bool, error) 
 		return met, nil
 	}
 	return false, utilerrors.NewAggregate(failures)
-}
-
-// Excluded counts a write that is not passed on since the conditions are not met.
-func (c *Conditions) Excluded(w *match.Write) {
-	c.series(admission.ConditionExclusions, w.Operation).Observe(1)
 }
 
 // requested is what expressions see of the request. It is the same for most

@@ -214,10 +214,20 @@ func (m *Mutating) invoke(ctx context.Context, w *match.Write, found []invocatio
 	if err != nil {
 		return err
 	}
+	var last *match.Form // in which something was to be changed
+	applied := map[*match.Form]bool{}
 	for i := range found {
-		if err := m.invokeOne(ctx, w, &found[i], ns, rounds, failed); err != nil {
+		tried, err := m.invokeOne(ctx, w, &found[i], ns, rounds, failed, applied)
+		if err != nil {
 			return err
 		}
+		if tried {
+			last = found[i].form
+		}
+	}
+	if applied[last] {
+		// Even those that were the last to change something are asked again.
+		rounds.Changed(w.Attributes)
 	}
 	return nil
 }
@@ -232,7 +242,9 @@ func (m *Mutating) measure(i *invocation, err error, took time.Duration) {
 	admission.SeriesOf(m.cfg.Metrics, admission.MutatingDuration, i.hook.name, i.binding.name, kind).Observe(took.Seconds())
 }
 
-func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation, ns *corev1.Namespace, rounds *admission.Rounds[invocationKey], failed *failures) error {
+// invokeOne applies one policy. It notes in which form a change was applied,
+// whether or not it made a difference, and reports whether any was tried.
+func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation, ns *corev1.Namespace, rounds *admission.Rounds[invocationKey], failed *failures, applied map[*match.Form]bool) (tried bool, _ error) {
 	p := i.hook.compiled()
 	in := expression.Input{
 		Write: w, Form: i.form, Resource: i.form.Resource, Params: i.params, Namespace: ns,
@@ -241,33 +253,36 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 	met, err := p.conditions.Match(ctx, in)
 	if err != nil {
 		failed.add(i.hook, i.binding, err, metav1.StatusReasonInvalid)
-		return nil
+		return false, nil
 	}
 	if !met || w.Round > 0 && !rounds.Again(i.key()) {
-		return nil
+		return false, nil
 	}
 	before, _, err := i.form.Objects()
 	if err != nil {
-		return apierrors.NewInternalError(err)
+		return false, apierrors.NewInternalError(err)
 	}
 	for _, patch := range p.patches {
 		if before == nil {
 			break // nothing to change
 		}
+		tried = true
 		began := time.Now()
 		err := m.apply(ctx, in, patch)
 		m.measure(i, err, time.Since(began))
 		if err != nil {
 			var status *apierrors.StatusError
 			if errors.As(err, &status) {
-				return status
+				return tried, status
 			}
 			failed.add(i.hook, i.binding, err, metav1.StatusReasonInvalid)
+		} else {
+			applied[i.form] = true
 		}
 	}
 	after, _, err := i.form.Objects()
 	if err != nil {
-		return apierrors.NewInternalError(err)
+		return tried, apierrors.NewInternalError(err)
 	}
 	if !equality.Semantic.DeepEqual(before, after) {
 		rounds.Changed(w.Attributes)
@@ -275,5 +290,5 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 	if p.again {
 		rounds.Asked(i.key())
 	}
-	return nil
+	return tried, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/google/cel-go/common/types"
@@ -182,6 +183,7 @@ func merge(kind typed.ParseableType, object runtime.Object, fields map[string]an
 		return nil, fmt.Errorf("failed to convert patch object to typed object: %w", err)
 	}
 	if at := atomics(nil, config.Schema(), config.TypeRef(), config.AsValue()); len(at) > 0 {
+		slices.Sort(at)
 		// Who sets a part of something that has no parts would take out the rest.
 		return nil, fmt.Errorf("invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: %v", strings.Join(at, ", "))
 	}

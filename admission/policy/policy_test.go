@@ -390,3 +390,25 @@ func BenchmarkHundred(b *testing.B) {
 		})
 	}
 }
+
+// TestReinvoked checks that a policy that wants it is asked once more after it has
+// changed the object itself.
+func TestReinvoked(t *testing.T) {
+	for policy, want := range map[registrationv1.ReinvocationPolicyType]string{
+		registrationv1.IfNeededReinvocationPolicy: "2", registrationv1.NeverReinvocationPolicy: "1",
+	} {
+		p := mutatingPolicy("p", `Object{data: {'size': string(object.data.size())}}`)
+		p.Spec.ReinvocationPolicy = policy
+		p.Spec.MatchConstraints.ResourceRules[0].APIVersions = []string{"*"}
+		cfg := config(p, bindMutating("p"))
+		cfg.Types = func(schema.GroupVersionKind) (typed.ParseableType, bool) { return typed.DeducedParseableType, true }
+		obj := admissiontest.ConfigMap("x")
+		obj.Data = map[string]string{"default": "set"}
+		if err := admission.NewChain(NewMutating(cfg)).Admit(ctx, admissiontest.Write(cfg.Catalog(), admission.Create, "v1", "configmaps", obj, nil)); err != nil {
+			t.Fatal(err)
+		}
+		if obj.Data["size"] != want {
+			t.Errorf("%s: %v", policy, obj.Data)
+		}
+	}
+}

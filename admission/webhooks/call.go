@@ -30,6 +30,8 @@ import (
 type callError struct {
 	hook   string
 	reason error
+	// status is the code that it counts as; 0 is that of the reason.
+	status int
 }
 
 func (e *callError) Error() string {
@@ -39,7 +41,12 @@ func (e *callError) Error() string {
 func (e *callError) Unwrap() error { return e.reason }
 
 func (h *hook) failed(format string, args ...any) error {
-	return &callError{h.name, fmt.Errorf(format, args...)}
+	return &callError{hook: h.name, reason: fmt.Errorf(format, args...)}
+}
+
+// misused is failed for what the service need not be asked for.
+func (h *hook) misused(format string, args ...any) error {
+	return &callError{hook: h.name, reason: fmt.Errorf(format, args...), status: http.StatusBadRequest}
 }
 
 // encoded is what is written, in one form, as JSON.
@@ -81,7 +88,7 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	if *e.request.DryRun {
 		switch {
 		case h.sideEffects == nil:
-			return nil, h.failed("Webhook SideEffects is nil")
+			return nil, h.misused("Webhook SideEffects is nil")
 		case *h.sideEffects != registrationv1.SideEffectClassNone && *h.sideEffects != registrationv1.SideEffectClassNoneOnDryRun:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", h.name))
 		}
@@ -94,7 +101,7 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 		}
 	}
 	if version == "" {
-		return nil, h.failed("could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)")
+		return nil, h.misused("could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)")
 	}
 	uid := uuid.NewUUID()
 	request := *e.request
@@ -105,7 +112,7 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	}
 	body, err := json.Marshal(&review)
 	if err != nil {
-		return nil, h.failed("could not create admission objects: %w", err)
+		return nil, h.misused("could not create admission objects: %w", err)
 	}
 	kind := "validating"
 	if mutating {
@@ -139,9 +146,11 @@ const maxYAML = 64 << 10
 // know.
 func decode(text []byte, version string) (*admissionv1.AdmissionReview, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && len(text) <= maxYAML {
-		if converted, err := yaml.YAMLToJSON(text); err == nil {
-			text = converted
+		converted, err := yaml.YAMLToJSON(text)
+		if err != nil {
+			return nil, err
 		}
+		text = converted
 	}
 	var kind struct {
 		APIVersion string `json:"apiVersion,omitempty"`
@@ -155,6 +164,8 @@ func decode(text []byte, version string) (*admissionv1.AdmissionReview, error) {
 	switch {
 	case gvk == metav1.Unversioned.WithKind("Status"):
 		return nil, fmt.Errorf("converting (v1.Status) to (%s.AdmissionReview): unknown conversion", version)
+	case known && kind.Kind == "AdmissionReview" && gvk.Version != version:
+		return nil, fmt.Errorf("converting (%s.AdmissionReview) to (%s.AdmissionReview): unknown conversion", gvk.Version, version)
 	case kind.Kind != "" && kind.Kind != "AdmissionReview" || kind.APIVersion != "" && !known:
 		return nil, runtime.NewNotRegisteredErrForKind("pkg/runtime/scheme.go:111", gvk)
 	}

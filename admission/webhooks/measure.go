@@ -18,13 +18,13 @@ import (
 const maxCode = 600
 
 // measure counts what has become of asking a webhook.
-func (p *plugin) measure(w *match.Write, h *hook, step string, err error, took time.Duration) {
+func (p *plugin) measure(w *match.Write, h *hook, err error, took time.Duration) {
 	part := request.ValidatingWebhooks
-	if step == "admit" {
+	if p.step == admission.StepAdmit {
 		part = request.MutatingWebhooks
 	}
 	w.Request.Spent(part, took)
-	op, code, rejected := string(w.Operation), http.StatusOK, err != nil
+	step, op, code, rejected := p.kind, string(w.Operation), http.StatusOK, err != nil
 	why := "" // the write is refused
 	var call *callError
 	var no *denial
@@ -53,9 +53,11 @@ func (p *plugin) measure(w *match.Write, h *hook, step string, err error, took t
 
 // code is what a failed call counts as: what the service has answered, if it has.
 func (e *callError) code() int {
-	var status apierrors.APIStatus
-	if errors.As(e.reason, &status) {
-		return int(status.Status().Code)
+	if e.status != 0 {
+		return e.status
+	}
+	if status, ok := errors.Unwrap(e.reason).(*apierrors.StatusError); ok {
+		return int(status.ErrStatus.Code)
 	}
 	return http.StatusServiceUnavailable
 }

@@ -22,7 +22,9 @@ type Mutating struct{ *plugin }
 var _ admission.Mutator = Mutating{}
 
 // NewMutating returns the plugin.
-func NewMutating(cfg Config) Mutating { return Mutating{newPlugin(cfg, admission.StepAdmit)} }
+func NewMutating(cfg Config) Mutating {
+	return Mutating{newPlugin(cfg, admission.StepAdmit, admission.StepAdmit)}
+}
 
 // Name implements admission.Plugin.
 func (Mutating) Name() string { return "MutatingAdmissionWebhook" }
@@ -58,7 +60,7 @@ func (m Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *match.Form, rounds *admission.Rounds[string]) error {
 	began := time.Now()
 	changed, err := m.change(ctx, w, h, form)
-	m.measure(w, h, "admit", err, time.Since(began))
+	m.measure(w, h, err, time.Since(began))
 	note := func(kind string) string {
 		return fmt.Sprintf("%smutation.webhook.admission.k8s.io/round_%d_index_%d", kind, w.Round, h.ordinal)
 	}
@@ -132,7 +134,7 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 		return false, apierrors.NewInternalError(fmt.Errorf("admission webhook %q attempted to modify the object, which is not supported for this operation", h.name))
 	}
 	if *r.PatchType != admissionv1.PatchTypeJSONPatch {
-		return false, h.failed("unsupported patch type %q", *r.PatchType)
+		return false, h.misused("unsupported patch type %q", *r.PatchType)
 	}
 	if changed, err = m.patch(e, patch); err != nil {
 		return false, err

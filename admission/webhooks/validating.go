@@ -20,7 +20,9 @@ type Validating struct{ *plugin }
 var _ admission.Validator = Validating{}
 
 // NewValidating returns the plugin.
-func NewValidating(cfg Config) Validating { return Validating{newPlugin(cfg, admission.StepValidate)} }
+func NewValidating(cfg Config) Validating {
+	return Validating{newPlugin(cfg, admission.StepValidate, "validating")}
+}
 
 // Name implements admission.Plugin.
 func (Validating) Name() string { return "ValidatingAdmissionWebhook" }
@@ -100,7 +102,7 @@ func (v Validating) conclude(w *match.Write, index int, o *outcome) error {
 	if err == nil && !o.response.Allowed {
 		err = o.hook.denied(o.response.Result)
 	}
-	v.measure(w, o.hook, "validating", err, o.took)
+	v.measure(w, o.hook, err, o.took)
 	switch {
 	case errors.As(o.err, &call) && o.hook.ignore:
 		v.Logger.Warn("webhook failed, the write goes on", "webhook", o.hook.name, "error", o.err)

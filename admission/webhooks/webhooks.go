@@ -49,7 +49,8 @@ type Config struct {
 // plugin is what both have in common.
 type plugin struct {
 	Config
-	step     string // as match conditions are measured
+	step     string // as exclusions are measured
+	kind     string // as everything else is
 	followed admission.Followed[*match.Index[*hook]]
 	compiled map[condition]func() *expression.Conditions
 }
@@ -78,7 +79,7 @@ type hook struct {
 	again       bool
 }
 
-func newPlugin(cfg Config, step string) *plugin {
+func newPlugin(cfg Config, step, kind string) *plugin {
 	if cfg.Authorizer == nil {
 		cfg.Authorizer = func(context.Context, *expression.Check) (bool, string, error) { return false, "", nil }
 	}
@@ -88,7 +89,7 @@ func newPlugin(cfg Config, step string) *plugin {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &plugin{Config: cfg, step: step}
+	p := &plugin{Config: cfg, step: step, kind: kind}
 	p.followed.Source, p.followed.Make = cfg.Source, p.index
 	return p
 }
@@ -150,7 +151,7 @@ func (p *plugin) place(h *hook, at condition, conditions []registrationv1.MatchC
 	if !ok {
 		f = sync.OnceValue(func() *expression.Conditions {
 			return expression.CompileConditions(p.Expressions.Compiler(), conditions, policycel.Variables{Authorizer: true},
-				expression.Owner{Name: h.name, Kind: "webhook", Type: p.step}, p.Metrics)
+				expression.Owner{Name: h.name, Kind: "webhook", Type: p.kind}, p.Metrics)
 		})
 	}
 	compiled[at], h.conditions = f, f
@@ -211,7 +212,7 @@ func (p *plugin) wanted(ctx context.Context, w *match.Write, h *hook) (*match.Fo
 	case err != nil && !h.ignore:
 		return nil, apierrors.NewForbidden(w.GroupResource(), w.Name, err)
 	case err != nil || !met:
-		conditions.Excluded(w)
+		admission.SeriesOf(p.Metrics, admission.ConditionExclusions, h.name, "webhook", p.step, string(w.Operation)).Observe(1)
 		return nil, nil
 	}
 	return form, nil

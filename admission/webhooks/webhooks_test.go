@@ -206,7 +206,7 @@ func TestFailures(t *testing.T) {
 		{path: "/garbage", want: "failed to call webhook: couldn't get version/kind; json parse error: json: cannot unmarshal string into Go value of type struct"},
 		{path: "/nothing", want: "failed to call webhook: 0-length response with status code: 200 and content type: "},
 		{path: "/empty", want: "received invalid webhook response: webhook response was absent"},
-		{path: "/kind", want: "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got admission.k8s.io/v1beta1, Kind=AdmissionReview"},
+		{path: "/kind", want: "converting (v1beta1.AdmissionReview) to (v1.AdmissionReview): unknown conversion"},
 		{path: "/broken", want: `failed to call webhook: an error on the server ("boom") has prevented the request from succeeding`},
 		{path: "/huge", want: "failed to call webhook: the answer is larger than"},
 		{path: "/reset", want: "EOF"},

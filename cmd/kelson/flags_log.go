@@ -31,7 +31,7 @@ func (f *logFlags) apply(s *setup) error {
 
 // logger logs to w as the flags say.
 func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: f.verbosity.level}
+	options := &slog.HandlerOptions{Level: f.verbosity.level, ReplaceAttr: nameLevels}
 	if len(f.modules.all) > 0 {
 		options.Level = slog.Level(-1 << 16) // modules has a say
 	}
@@ -48,6 +48,18 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 		handler = newModuleHandler(handler, f.verbosity.level, f.modules.all)
 	}
 	return slog.New(handler), nil
+}
+
+// nameLevels calls what is less important than usual, but not for debugging, by a
+// name that readers of logs know.
+func nameLevels(groups []string, a slog.Attr) slog.Attr {
+	if a.Key != slog.LevelKey || len(groups) > 0 {
+		return a
+	}
+	if level, ok := a.Value.Any().(slog.Level); ok && level > slog.LevelDebug && level < slog.LevelInfo {
+		a.Value = slog.StringValue(slog.LevelInfo.String())
+	}
+	return a
 }
 
 // verbosity is how much is logged, which can be changed at any time.

@@ -111,6 +111,18 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestEnum: values are compared as kube-apiserver does, by the types of those
+// that are allowed: a fraction is cut off for an integer, and null is as good as
+// nothing.
+func TestEnum(t *testing.T) {
+	s := mustCompile(t, `{type: object, properties: {a: {type: number, nullable: true, enum: [1, 2, null]}}}`)
+	for value, want := range map[string]bool{"1": true, "1.0": true, "1.5": true, "3": false, "null": false} {
+		if errs := s.Validate(object(t, `{a: `+value+`}`)); (len(errs) == 0) != want {
+			t.Errorf("%s: %v", value, errs)
+		}
+	}
+}
+
 func TestRatcheting(t *testing.T) {
 	s := mustCompile(t, widget)
 	for _, test := range []struct {

@@ -159,6 +159,33 @@ func TestMissingAccount(t *testing.T) {
 	}
 }
 
+// TestPolicyStatus checks that the mistakes in a policy are in its status, for
+// built-in kinds and by what each field is.
+func TestPolicyStatus(t *testing.T) {
+	c := client(t, kelsontest.Start(t))
+	policies := c.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	p := must(policies.Create(t.Context(), &registrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: registrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: registrationv1.RuleWithOperations{
+				Operations: []registrationv1.OperationType{registrationv1.Create},
+				Rule:       registrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
+			}}}},
+			Validations: []registrationv1.Validation{{Expression: "object.spec.replicas > 1"}, {Expression: "object.spec.replicas > '1'"}},
+		},
+	}, metav1.CreateOptions{}))(t)
+	for deadline := time.Now().Add(30 * time.Second); p.Status.ObservedGeneration != p.Generation; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the status is %+v", p.Status)
+		}
+		p = must(policies.Get(t.Context(), "p", metav1.GetOptions{}))(t)
+	}
+	w := p.Status.TypeChecking.ExpressionWarnings
+	if len(w) != 1 || w[0].FieldRef != "spec.validations[1].expression" || !strings.Contains(w[0].Warning, "apps/v1, Kind=Deployment: ERROR: <input>:1:22: found no matching overload for '_>_' applied to '(int, string)'") {
+		t.Errorf("%+v", w)
+	}
+}
+
 // hundredPolicies makes a hundred policies that are about all writes, but under
 // conditions that none meets.
 func hundredPolicies(b *testing.B, c kubernetes.Interface) {

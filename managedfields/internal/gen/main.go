@@ -187,6 +187,8 @@ const more = `
 - name: io.k8s.api.authentication.v1.TokenRequestSpec
   map:
     fields:
+    - name: attestations
+      type: {map: {elementType: {list: {elementType: {scalar: string}, elementRelationship: atomic}}}}
     - name: audiences
       type: {list: {elementType: {scalar: string}, elementRelationship: atomic}}
     - name: boundObjectRef
