@@ -56,7 +56,22 @@ func (c *custom) scaleSubresource(version string, scale *apiextensions.CustomRes
 				return nil
 			},
 			Managed: map[string]string{strings.Join(spec, "."): "spec.replicas"},
+			Columns: scaleColumns(),
+			Cells: func(projection resource.Object) ([]any, error) {
+				s := projection.(*autoscalingv1.Scale)
+				return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), resource.Since(s.CreationTimestamp.Time)}, nil
+			},
 		},
+	}
+}
+
+func scaleColumns() []resource.Column {
+	meta := metav1.ObjectMeta{}.SwaggerDoc()
+	return []resource.Column{
+		{Name: "Name", Type: "string", Format: "name", Description: meta["name"]},
+		{Name: "Desired", Type: "integer", Description: "Number of desired replicas"},
+		{Name: "Available", Type: "integer", Description: "Number of actual replicas"},
+		{Name: "Age", Type: "date", Description: meta["creationTimestamp"]},
 	}
 }
 
