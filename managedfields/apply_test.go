@@ -3,6 +3,7 @@ package managedfields
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -89,7 +90,8 @@ func scale(n int) int {
 func (r filler) partial(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		for k, e := range v {
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			e := v[k]
 			if e == nil || r.IntN(4) == 0 {
 				delete(v, k)
 			} else {
