@@ -229,6 +229,8 @@ func (w *watcher) poll() (batch storage.Batch, again <-chan struct{}, err error)
 	defer w.e.calls.leave()
 	events, last, asked, changed := w.recent()
 	switch {
+	case changed == nil:
+		return batch, nil, storage.ErrClosed
 	case events != nil:
 		w.position = events[len(events)-1].KV.ModRevision
 		batch.Events = w.filter(events)
@@ -255,11 +257,15 @@ func closedChannel() <-chan struct{} {
 }
 
 // recent returns the events in memory that follow the watcher's position, nil
-// if those are there no more, and the state of the feed.
+// if those are there no more, and the state of the feed. The channel is nil when
+// the feed is closed: nothing will change any longer.
 func (w *watcher) recent() (events []storage.Event, last, asked int64, changed <-chan struct{}) {
 	f := &w.e.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.closed {
+		return nil, 0, 0, nil
+	}
 	if w.position >= f.last || len(f.events) == 0 || f.events[0].KV.ModRevision > w.position+1 {
 		return nil, f.last, f.asked, f.changed
 	}
