@@ -158,7 +158,7 @@ func TestGreed(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		var e Entry
-		if !c.Enter(ctx, list("modest"), "", &e) || e.Waited > 500*time.Millisecond {
+		if !c.Enter(ctx, list("modest"), "", &e) || e.Waited > 900*time.Millisecond {
 			t.Errorf("a list has waited for %v", e.Waited)
 		}
 		e.Leave()
