@@ -111,8 +111,8 @@ func (c *conn) addHeaders(stream uint32, end bool) {
 	c.block.Reset()
 }
 
-// addData adds p as frames of a stream, all of them or none if that fails, and
-// waits for room and windows; what there is is written meanwhile.
+// addData adds p as frames of a stream. It waits for room and windows, and what
+// there is is written meanwhile; if it fails, the client may have got a part.
 func (c *conn) addData(st *stream, p []byte, end bool) error {
 	for {
 		if err := st.failed(); err != nil {
