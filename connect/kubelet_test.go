@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gorilla/websocket"
 	corev1 "k8s.io/api/core/v1"
@@ -164,6 +165,11 @@ func (k *kubelet) stream(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	run(r.URL.Query(), streams)
+	// Who hangs up with something unread takes back what the other has not read.
+	select {
+	case <-conn.CloseChan():
+	case <-time.After(30 * time.Second):
+	}
 }
 
 // forward echoes on data streams until the connection ends.
