@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -31,6 +32,9 @@ const (
 	// request: one that has served some has the stack for more.
 	maxIdleWorkers = 4
 
+	// readBuffer holds a few small frames, so that they are read together.
+	readBuffer = 512
+
 	prefaceTimeout = 10 * time.Second
 	// closeTimeout is how long a client has to read the last words.
 	closeTimeout = time.Second
@@ -47,6 +51,7 @@ type conn struct {
 	gather  *gather  // net, if it is one
 	state   *tls.ConnectionState
 	remote  string
+	in      *bufio.Reader
 	framer  *http2.Framer
 	names   map[string]string // of headers, as net/http writes them
 
@@ -87,13 +92,14 @@ func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler)
 	state := tc.ConnectionState()
 	c := &conn{
 		srv: s, handler: handler, tls: tc, net: tc.NetConn(), state: &state, remote: tc.RemoteAddr().String(),
-		framer: http2.NewFramer(nil, tc), names: map[string]string{}, work: make(chan *stream, maxIdleWorkers), used: time.Now(),
+		in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, work: make(chan *stream, maxIdleWorkers), used: time.Now(),
 		streams: map[uint32]*stream{}, maxFrame: defaultFrame, initialWindow: defaultWindow, window: defaultWindow, ahead: s.ConnWindow,
 	}
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.gather, _ = c.net.(*gather)
 	c.writable.L = &c.mu
 	c.encoder = hpack.NewEncoder(&c.block)
+	c.framer = http2.NewFramer(nil, c.in)
 	c.framer.SetReuseFrames()
 	c.framer.SetMaxReadFrameSize(uint32(s.MaxFrame))
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -106,7 +112,7 @@ func (c *conn) run() {
 	defer c.close()
 	preface := make([]byte, len(http2.ClientPreface))
 	_ = c.net.SetReadDeadline(time.Now().Add(prefaceTimeout))
-	if _, err := io.ReadFull(c.tls, preface); err != nil || string(preface) != http2.ClientPreface {
+	if _, err := io.ReadFull(c.in, preface); err != nil || string(preface) != http2.ClientPreface {
 		return
 	}
 	c.mu.Lock()
@@ -117,18 +123,16 @@ func (c *conn) run() {
 	}
 	c.mu.Unlock()
 
-	first := true
+	err := c.begin()
 	for {
-		frame, err := c.framer.ReadFrame()
-		if first && err == nil {
-			_ = c.net.SetReadDeadline(time.Time{})
-			if settings, ok := frame.(*http2.SettingsFrame); !ok || settings.IsAck() {
-				err = http2.ConnectionError(http2.ErrCodeProtocol)
-			}
-			first = false
+		if err == nil {
+			err = c.windows()
 		}
 		if err == nil {
-			err = c.process(frame)
+			var frame http2.Frame
+			if frame, err = c.framer.ReadFrame(); err == nil {
+				err = c.process(frame)
+			}
 		}
 		var ofStream http2.StreamError
 		var ofConn http2.ConnectionError
@@ -139,6 +143,7 @@ func (c *conn) run() {
 			c.refuse(ofStream)
 			c.sendLater()
 			c.mu.Unlock()
+			err = nil
 		case errors.As(err, &ofConn):
 			c.giveUp(http2.ErrCode(ofConn))
 			return
@@ -147,6 +152,53 @@ func (c *conn) run() {
 			return
 		default:
 			return
+		}
+	}
+}
+
+// begin reads the first frame, which has the settings of the client.
+func (c *conn) begin() error {
+	frame, err := c.framer.ReadFrame()
+	if err != nil {
+		return err
+	}
+	_ = c.net.SetReadDeadline(time.Time{})
+	if settings, ok := frame.(*http2.SettingsFrame); !ok || settings.IsAck() {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	return c.process(frame)
+}
+
+// windows takes the WINDOW_UPDATE frames that come next. A client that reads a
+// large answer sends two every few KB, and the framer makes garbage of each.
+func (c *conn) windows() error {
+	const size = frameHeaderLen + 4
+	for {
+		b, err := c.in.Peek(frameHeaderLen)
+		if err != nil {
+			return err
+		}
+		if n := int(b[0])<<16 | int(b[1])<<8 | int(b[2]); n != 4 || http2.FrameType(b[3]) != http2.FrameWindowUpdate {
+			return nil
+		}
+		if b, err = c.in.Peek(size); err != nil {
+			return err
+		}
+		stream := binary.BigEndian.Uint32(b[5:]) & maxWindow
+		increment := binary.BigEndian.Uint32(b[frameHeaderLen:]) & maxWindow
+		if increment == 0 {
+			return nil // the framer knows what to say
+		}
+		_, _ = c.in.Discard(size)
+		c.mu.Lock()
+		if c.err != nil {
+			err = c.err
+		} else if !c.ending && !(c.leaving && stream > c.last) {
+			err = c.windowUpdate(stream, increment)
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -197,7 +249,7 @@ func (c *conn) process(frame http2.Frame) error {
 	case *http2.DataFrame:
 		return c.data(f)
 	case *http2.WindowUpdateFrame:
-		return c.windowUpdate(f)
+		return c.windowUpdate(f.StreamID, f.Increment)
 	case *http2.RSTStreamFrame:
 		if f.StreamID > c.last || f.StreamID%2 == 0 {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -256,23 +308,23 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 	return err
 }
 
-func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
-	if f.StreamID == 0 {
-		if c.window += int64(f.Increment); c.window > maxWindow {
+func (c *conn) windowUpdate(stream, increment uint32) error {
+	if stream == 0 {
+		if c.window += int64(increment); c.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
 		c.writable.Broadcast()
 		return nil
 	}
-	st := c.streams[f.StreamID]
+	st := c.streams[stream]
 	if st == nil {
-		if f.StreamID > c.last || f.StreamID%2 == 0 {
+		if stream > c.last || stream%2 == 0 {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
 		return nil // it has just ended
 	}
-	if st.window += int64(f.Increment); st.window > maxWindow {
-		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeFlowControl}
+	if st.window += int64(increment); st.window > maxWindow {
+		return http2.StreamError{StreamID: stream, Code: http2.ErrCodeFlowControl}
 	}
 	c.writable.Broadcast()
 	return nil
@@ -372,7 +424,7 @@ func (c *conn) giveUp(code http2.ErrCode) {
 // closed with something unread loses what the client has not read.
 func (c *conn) linger() {
 	_ = c.net.SetReadDeadline(time.Now().Add(closeTimeout))
-	_, _ = io.Copy(io.Discard, c.tls)
+	_, _ = io.Copy(io.Discard, c.in)
 }
 
 func (c *conn) addGoAway(code http2.ErrCode) {

@@ -3,6 +3,7 @@ package h2
 import (
 	"net"
 	"sync"
+	"syscall"
 )
 
 // Listen returns a listener whose connections can be written to in large pieces.
@@ -15,13 +16,18 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gather{Conn: conn}, nil
+	g := &gather{Conn: conn}
+	if sc, ok := conn.(syscall.Conn); ok {
+		g.raw, _ = sc.SyscallConn()
+	}
+	return g, nil
 }
 
 // gather is a connection below TLS. TLS writes each record by itself; between
 // hold and release they are put together.
 type gather struct {
 	net.Conn
+	raw syscall.RawConn // nil if it is not a socket
 
 	mu   sync.Mutex
 	held *[]byte // nil while nothing is held back

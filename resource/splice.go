@@ -243,10 +243,38 @@ func PlanProto(raw []byte, rv int) ProtoPlan {
 	if !ok {
 		return ProtoPlan{Size: len(raw)}
 	}
-	if rv == 0 {
-		return ProtoPlan{Size: len(raw), Metadata: p.end - p.start, start: p.start, from: p.end, to: p.end, end: p.end}
-	}
 	return p
+}
+
+// ProtoLayout is where the metadata is in stored bytes, in a word: who keeps it
+// need not look for it again. 0 is none.
+type ProtoLayout uint64
+
+// Layout returns the layout of stored bytes that are of a version, by its index,
+// and have raw in them, which p is a plan for that has a resourceVersion.
+func (p *ProtoPlan) Layout(index int, stored, raw []byte) ProtoLayout {
+	// An empty resourceVersion has a tag and a length.
+	head, size, old := len(stored)-len(raw)-len(EnvelopeTail), p.end-p.start, p.to-p.from
+	if p.Metadata == 0 || old != 0 && old != 2 || p.start != 1+uvarintSize(size) || size > 1<<23-1 ||
+		index >= 0xff || head < 0 || head > 0xff || &stored[head] != &raw[0] {
+		return 0
+	}
+	return ProtoLayout(index+1)<<56 | ProtoLayout(head)<<48 | ProtoLayout(old/2)<<47 | ProtoLayout(size)<<24 | ProtoLayout(p.from-p.start)
+}
+
+// Plan is PlanProto for what is in stored bytes, if they are of a version.
+func (l ProtoLayout) Plan(index int, stored []byte, rv int) (raw []byte, p ProtoPlan, ok bool) {
+	if int(l>>56) != index+1 {
+		return nil, p, false
+	}
+	raw = stored[l>>48&0xff : len(stored)-len(EnvelopeTail)]
+	size := int(l >> 24 & (1<<23 - 1))
+	p.start = 1 + uvarintSize(size)
+	p.end = p.start + size
+	p.from = p.start + int(l&(1<<24-1))
+	p.to = p.from + int(l>>47&1)*2
+	p.measure(raw, rv)
+	return raw, p, true
 }
 
 // Append appends the object with the resourceVersion.
@@ -300,9 +328,19 @@ func planProto(raw []byte, rv int) (p ProtoPlan, ok bool) {
 		}
 		i = next
 	}
+	p.measure(raw, rv)
+	return p, true
+}
+
+// measure finds out the sizes of the result.
+func (p *ProtoPlan) measure(raw []byte, rv int) {
+	if rv == 0 {
+		p.from, p.to = p.end, p.end
+		p.Size, p.Metadata = len(raw), p.end-p.start
+		return
+	}
 	p.Metadata = p.end - p.start - (p.to - p.from) + 1 + uvarintSize(rv) + rv
 	p.Size = 1 + uvarintSize(p.Metadata) + p.Metadata + len(raw) - p.end
-	return p, true
 }
 
 // MetadataProto returns the encoded ObjectMeta in an object's protobuf, without

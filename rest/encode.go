@@ -111,28 +111,12 @@ type protoItem struct {
 	metadata bool
 }
 
-// protoItem returns what is to be written of a record. It is made from the
-// stored bytes as they are, if these have the version that is wanted.
+// protoItem returns what is to be written of a record.
 func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
-	var ok bool
-	if it.raw, ok = resource.StoredProtoBody(s.def, s.served.Version, rec.Stored); !ok {
-		it.raw, err = rec.Form(s.formID(formProto), func(rec *store.Record) ([]byte, error) {
-			obj, err := resource.DecodeStored(s.def, rec.Stored)
-			if err != nil {
-				return nil, err
-			}
-			b, err := resource.ProtoBody(s.def, s.served.Version, obj)
-			if s.out.view == viewMetadata && errors.Is(err, resource.ErrNotEncodable) {
-				return s.metadataProto(rec)
-			}
-			return b, err
-		})
-		if err != nil {
-			return it, err
-		}
-	}
 	it.revision, it.metadata = rec.Revision, s.out.view == viewMetadata
-	it.plan = resource.PlanProto(it.raw, revisionDigits(it.revision))
+	if it.raw, it.plan, err = s.protoBody(rec); err != nil {
+		return it, err
+	}
 	it.size = it.plan.Size
 	if it.metadata {
 		if it.plan.Metadata == 0 {
@@ -141,6 +125,35 @@ func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
 		it.size = 1 + uvarintSize(it.plan.Metadata) + it.plan.Metadata
 	}
 	return it, nil
+}
+
+// protoBody returns a record in protobuf, and how to add its resourceVersion. It is
+// the stored bytes as they are, if these have the version that is wanted.
+func (s *scope) protoBody(rec *store.Record) (raw []byte, plan resource.ProtoPlan, err error) {
+	digits := revisionDigits(rec.Revision)
+	raw, plan, ok := resource.ProtoLayout(rec.Note()).Plan(s.served.Index, rec.Stored, digits)
+	if ok {
+		return raw, plan, nil
+	}
+	if raw, ok = resource.StoredProtoBody(s.def, s.served.Version, rec.Stored); ok {
+		plan = resource.PlanProto(raw, digits)
+		if digits > 0 {
+			rec.SetNote(uint64(plan.Layout(s.served.Index, rec.Stored, raw)))
+		}
+		return raw, plan, nil
+	}
+	raw, err = rec.Form(s.formID(formProto), func(rec *store.Record) ([]byte, error) {
+		obj, err := resource.DecodeStored(s.def, rec.Stored)
+		if err != nil {
+			return nil, err
+		}
+		b, err := resource.ProtoBody(s.def, s.served.Version, obj)
+		if s.out.view == viewMetadata && errors.Is(err, resource.ErrNotEncodable) {
+			return s.metadataProto(rec)
+		}
+		return b, err
+	})
+	return raw, resource.PlanProto(raw, digits), err
 }
 
 // metadataProto returns the metadata of a record whose kind has no protobuf form

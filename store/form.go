@@ -17,6 +17,7 @@ type FormID int
 type forms struct {
 	first  atomic.Pointer[form]
 	used   atomic.Bool // since the last sweep
+	note   atomic.Uint64
 	budget *formBudget
 }
 
@@ -33,6 +34,22 @@ type form struct {
 // bytes are shared: do not change them.
 func (r *Record) Form(id FormID, make func(*Record) ([]byte, error)) ([]byte, error) {
 	return r.form(id, make, true)
+}
+
+// Note returns what SetNote was called with, 0 if it was not.
+func (r *Record) Note() uint64 {
+	if r.forms == nil {
+		return 0
+	}
+	return r.forms.note.Load()
+}
+
+// SetNote keeps a word with the record: something about its bytes that those who
+// encode it have found out, and can find out again.
+func (r *Record) SetNote(note uint64) {
+	if r.forms != nil {
+		r.forms.note.Store(note)
+	}
 }
 
 // Has reports whether an encoding is there already.
