@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -21,6 +22,7 @@ func (s *Server) audit(next handler) handler {
 	return func(x *exchange) {
 		if !x.record.Begin(x.r, &x.Request) {
 			x.forget()
+			s.passed(x, metrics.Audit)
 			next(x)
 			return
 		}
@@ -30,17 +32,31 @@ func (s *Server) audit(next handler) handler {
 			return
 		}
 		defer func() {
-			record := x.record
-			// What is written from now on is not the handler's answer.
-			x.forget()
-			if cause := recover(); cause != nil {
-				record.Panic(cause)
+			cause := recover()
+			x.endRecord(cause)
+			if cause != nil {
 				panic(cause)
 			}
-			record.Complete(x.unanswered())
 		}()
+		s.passed(x, metrics.Audit)
 		next(x)
 	}
+}
+
+// endRecord completes the record of a request, with the cause of a panic if there
+// was one.
+func (x *exchange) endRecord(cause any) {
+	record := x.record
+	if record == nil || x.Rest() != nil && cause == nil {
+		return
+	}
+	// What is written from now on is not the handler's answer.
+	x.forget()
+	if cause != nil {
+		record.Panic(cause)
+		return
+	}
+	record.Complete(x.unanswered())
 }
 
 // beginRecord makes the record of a request: what comes before the audit may

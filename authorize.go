@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -29,9 +30,13 @@ func (s *Server) authorize(next handler) handler {
 		began := time.Now()
 		decision, reason, err := s.Authorizer.Authorize(x.r.Context(), a)
 		span.End()
-		x.Spent(request.Authorization, time.Since(began))
+		took := time.Since(began)
+		x.Spent(request.Authorization, took)
 		if s.Metrics != nil {
-			s.Metrics.Authorized(outcome(decision, err), time.Since(began))
+			s.Metrics.Authorized(outcome(decision, err), took)
+			if decision == authz.Allow {
+				s.Metrics.Passed(metrics.Authorization, took)
+			}
 		}
 		switch {
 		case decision == authz.Allow: // in spite of an error, if there is one

@@ -14,6 +14,8 @@ import (
 
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/h2"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/trace"
 )
@@ -35,6 +37,13 @@ type exchange struct {
 	counted bool
 	// own: the server has asked itself.
 	own bool
+	// ended is how far the request came, and broken that it was broken off.
+	ended  metrics.End
+	broken bool
+	// measured ends the measuring of a request that may last; nil for others.
+	measured func()
+	// mark is when the stage began that is to be measured.
+	mark time.Time
 	writer
 }
 
@@ -46,6 +55,7 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x.writer.ResponseWriter = w
 	x.writer.request = &x.Request
 	x.w = &x.writer
+	_, x.CanGoOn = w.(h2.Continuer)
 	if _, ok := w.(http.Hijacker); ok {
 		x.w = hijackable{&x.writer}
 	}
@@ -57,6 +67,7 @@ func (x *exchange) finish() {
 	if x.status == 0 {
 		x.begin(http.StatusOK) // net/http writes the header now
 	}
+	x.turn.End()
 	x.lifetime.release()
 }
 
@@ -124,8 +135,7 @@ type writer struct {
 	written  int64
 	deadline time.Time
 
-	// turns are taken by large pieces of answers; nil writes them as they come.
-	turns *turns
+	turn turn
 
 	values  [3]string // of headers set with setHeader
 	headers int
@@ -156,8 +166,9 @@ func (w *writer) Write(b []byte) (int, error) {
 		w.begin(http.StatusOK)
 	}
 	w.count(len(b))
-	if w.turns != nil && len(b) >= manyBytes && !w.deadline.IsZero() {
-		defer w.turns.take()()
+	if len(b) >= manyBytes && !w.deadline.IsZero() {
+		w.turn.Take()
+		defer w.turn.End()
 	}
 	if w.record != nil {
 		began := time.Now()

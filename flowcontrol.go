@@ -3,7 +3,9 @@ package kelson
 import (
 	"net/http"
 	"strconv"
+	"time"
 
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -14,20 +16,32 @@ func (s *Server) flowControl(next handler) handler {
 		return next
 	}
 	return func(x *exchange) {
+		if s.Middleware != nil {
+			x.mark = time.Now()
+		}
 		span := x.step("priorityandfairness")
 		in := s.Flow.Enter(x.r.Context(), &x.Request, x.r.URL.RawQuery, &x.entry)
 		span.End()
 		x.entry.Headers(x.writer.Header())
 		x.Spent(request.Queue, x.entry.Waited)
 		if !in {
+			x.ended = metrics.Dropped
 			x.tooMany(x.entry.RetryAfter)
 			return
 		}
-		defer x.entry.Leave()
+		defer x.leave()
 		if x.Verb == request.Watch {
 			x.Hold = &x.entry
 		}
+		s.passed(x, metrics.FlowControl)
 		next(x)
+	}
+}
+
+// leave gives back what the request holds of the server's capacity.
+func (x *exchange) leave() {
+	if x.Rest() == nil {
+		x.entry.Leave()
 	}
 }
 

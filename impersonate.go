@@ -1,6 +1,7 @@
 package kelson
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -53,27 +55,34 @@ func (s *Server) impersonate(next handler) handler {
 			return
 		}
 		if wanted == nil {
+			if s.Metrics != nil {
+				s.Metrics.Passed(metrics.Impersonation, 0) // it is not worth looking at the clock
+			}
 			next(x)
 			return
 		}
-		i := impersonation{authorizer: authorizer, wanted: wanted, attributes: x.attributes()}
+		i := impersonation{authorizer: authorizer, metrics: s.Metrics, wanted: wanted, attributes: x.attributes()}
 		last := -1
 		if mode, ok := lastModes.Get(x.User.Name); ok {
 			last = mode.(int)
 		}
 		began := time.Now()
 		user, mode, err := i.try(x.r.Context(), last)
-		x.Spent(request.Impersonation, time.Since(began))
+		took := time.Since(began)
+		x.Spent(request.Impersonation, took)
 		if err != nil {
+			i.attempted("", false, took)
 			x.deny(err)
 			return
 		}
+		i.attempted(modeLabel(mode), true, took)
 		lastModes.Add(x.User.Name, mode)
 		requestor := x.User
 		x.Impersonator, x.User = &requestor, *user
 		if mode != unconstrained {
 			x.ImpersonationConstraint = "impersonate:" + modeNames()[mode]
 		}
+		s.passed(x, metrics.Impersonation)
 		next(x)
 	}
 }
@@ -129,6 +138,7 @@ func impersonated(h http.Header) (*request.User, *apierrors.StatusError) {
 // impersonation is one attempt of somebody to be somebody else.
 type impersonation struct {
 	authorizer authz.Authorizer
+	metrics    *metrics.Requests // nil counts nothing
 	wanted     *request.User
 	// attributes of the request, with the user who asks.
 	attributes *authz.Attributes
@@ -146,6 +156,15 @@ const (
 // modeNames are in the verbs.
 func modeNames() []string {
 	return []string{"associated-node", "arbitrary-node", "serviceaccount", "user-info", ""}
+}
+
+// modeLabel is what metrics call a mode.
+func modeLabel(mode int) string { return cmp.Or(modeNames()[mode], "legacy") }
+
+func (i *impersonation) attempted(mode string, allowed bool, took time.Duration) {
+	if i.metrics != nil {
+		i.metrics.Impersonated(mode, allowed, took)
+	}
 }
 
 // try tries the modes, and returns the user with all that belongs to it, and
@@ -213,7 +232,7 @@ func (i *impersonation) check(ctx context.Context, mode int) (*request.User, *ap
 	if mode != unconstrained {
 		on := *i.attributes
 		on.User, on.Verb = requestor, "impersonate-on:"+name+":"+on.Verb
-		if err := i.allowed(ctx, &on); err != nil {
+		if err := i.allowed(ctx, mode, &on); err != nil {
 			return nil, err
 		}
 		verb, group = "impersonate:"+name, authenticationv1.GroupName
@@ -241,8 +260,12 @@ func (i *impersonation) check(ctx context.Context, mode int) (*request.User, *ap
 }
 
 // allowed asks for one right.
-func (i *impersonation) allowed(ctx context.Context, a *authz.Attributes) *apierrors.StatusError {
+func (i *impersonation) allowed(ctx context.Context, mode int, a *authz.Attributes) *apierrors.StatusError {
+	began := time.Now()
 	decision, reason, err := i.authorizer.Authorize(ctx, a)
+	if i.metrics != nil {
+		i.metrics.ImpersonationChecked(modeLabel(mode), decision == authz.Allow, time.Since(began))
+	}
 	switch {
 	case decision == authz.Allow:
 		return nil
@@ -264,7 +287,7 @@ type check struct {
 
 // may asks for the right to impersonate one thing.
 func (c *check) may(group, resource, subresource, name string) *apierrors.StatusError {
-	return c.allowed(c.ctx, c.about(group, resource, subresource, name))
+	return c.allowed(c.ctx, c.mode, c.about(group, resource, subresource, name))
 }
 
 func (c *check) about(group, resource, subresource, name string) *authz.Attributes {
@@ -291,7 +314,7 @@ func (c *check) name(group string, user *request.User) *apierrors.StatusError {
 	}
 	a := c.about(group, "serviceaccounts", "", account)
 	a.Namespace = namespace
-	return c.allowed(c.ctx, a)
+	return c.allowed(c.ctx, c.mode, a)
 }
 
 func (c *check) uid() *apierrors.StatusError {

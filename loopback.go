@@ -62,6 +62,9 @@ func (l *loopback) RoundTrip(out *http.Request) (*http.Response, error) {
 		l.server.ServeHTTP(w, in)
 		w.WriteHeader(http.StatusOK)
 		pipe.Close()
+		if m := l.server.Metrics; m != nil {
+			m.Received(out.Method, loopbackHost, w.written)
+		}
 	}()
 	select {
 	case <-w.begun:
@@ -71,7 +74,7 @@ func (l *loopback) RoundTrip(out *http.Request) (*http.Response, error) {
 		return nil, out.Context().Err()
 	}
 	if m := l.server.Metrics; m != nil {
-		m.Asked(out.Method, loopbackHost, w.status, time.Since(began))
+		m.Asked(out.Method, loopbackHost, w.status, time.Since(began), max(0, in.ContentLength), -1)
 	}
 	return &http.Response{
 		Status: http.StatusText(w.status), StatusCode: w.status, Header: w.sent, Body: &loopbackBody{body, cancel},
@@ -98,6 +101,8 @@ type loopbackWriter struct {
 	begun  chan struct{} // closed when the two below are set
 	status int
 	sent   http.Header
+
+	written int64
 }
 
 func (w *loopbackWriter) Header() http.Header { return w.header }
@@ -114,7 +119,9 @@ func (w *loopbackWriter) WriteHeader(status int) {
 
 func (w *loopbackWriter) Write(b []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
-	return w.body.Write(b)
+	n, err := w.body.Write(b)
+	w.written += int64(n)
+	return n, err
 }
 
 // Flush does nothing: what is written is with the reader at once.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -58,23 +59,60 @@ func through(stages ...stage) stage {
 func (s *Server) recoverPanic(next handler) handler {
 	return func(x *exchange) {
 		defer func() {
-			cause := recover()
-			if cause == nil {
-				return
+			if cause := recover(); cause != nil {
+				s.panicked(x, cause)
 			}
-			if cause != http.ErrAbortHandler {
-				s.Logger.Error("request caused a panic", "method", x.r.Method, "uri", x.r.RequestURI,
-					"audit", x.AuditID, "panic", cause, "stack", string(debug.Stack()))
-				if x.status == 0 {
-					http.Error(x.w, "This request caused apiserver to panic. Look in the logs for details.", http.StatusInternalServerError)
-					return
-				}
-			}
-			// Half an answer must not look like a whole one: net/http breaks
-			// the stream or connection off.
-			panic(http.ErrAbortHandler)
 		}()
 		next(x)
+	}
+}
+
+func (s *Server) panicked(x *exchange, cause any) {
+	if cause != http.ErrAbortHandler {
+		s.Logger.Error("request caused a panic", "method", x.r.Method, "uri", x.r.RequestURI,
+			"audit", x.AuditID, "panic", cause, "stack", string(debug.Stack()))
+		if x.status == 0 {
+			http.Error(x.w, "This request caused apiserver to panic. Look in the logs for details.", http.StatusInternalServerError)
+			return
+		}
+	}
+	// Half an answer must not look like a whole one: net/http breaks the stream or
+	// connection off.
+	panic(http.ErrAbortHandler)
+}
+
+// goOn is what is left of a request whose stages have returned: the rest of the
+// answer, and what they do at its end, the last one first.
+func (s *Server) goOn(x *exchange) {
+	defer s.forgetRequest(x)
+	defer x.finish()
+	defer func() {
+		cause := recover()
+		x.GoOn(nil)
+		x.broken = cause != nil
+		if s.Flow != nil {
+			x.leave()
+		}
+		x.endRecord(cause)
+		if x.lifetime.span.Recording() {
+			x.endTrace()
+		}
+		s.watched(x)
+		s.log(x)
+		if s.Metrics != nil {
+			s.count(x)
+		}
+		if cause != nil {
+			s.panicked(x, cause)
+		}
+	}()
+	x.Rest()()
+}
+
+// watched counts a watch that has ended.
+func (s *Server) watched(x *exchange) {
+	if x.Rest() == nil {
+		s.watching.Add(-1)
 	}
 }
 
@@ -127,7 +165,7 @@ func (s *Server) deadline(next handler) handler {
 	return func(x *exchange) {
 		if x.Verb == request.Watch {
 			s.watching.Add(1)
-			defer s.watching.Add(-1)
+			defer s.watched(x)
 			x.endWith(s.ending, s.endLater)
 			next(x)
 			return
@@ -155,6 +193,7 @@ func (s *Server) deadline(next handler) handler {
 			next(x)
 		}
 		if x.status == 0 && x.late() {
+			x.ended = metrics.TimedOut
 			x.writeTimeout()
 		}
 	}
@@ -162,8 +201,10 @@ func (s *Server) deadline(next handler) handler {
 
 func (s *Server) authenticate(next handler) handler {
 	return func(x *exchange) {
+		x.mark = time.Now()
 		if user, ok := loopbackUser(x.r.Context()); ok {
 			x.User, x.own = *user, true
+			s.passed(x, metrics.Authentication)
 			next(x)
 			return
 		}
@@ -175,12 +216,13 @@ func (s *Server) authenticate(next handler) handler {
 
 // identify finds out who asks, or answers that it is not known.
 func (s *Server) identify(x *exchange) bool {
-	began := time.Now()
 	user, ok, err := s.Authenticate(x.r)
-	took := time.Since(began)
+	took := time.Since(x.mark)
 	x.Spent(request.Authentication, took)
 	if s.Metrics != nil {
 		s.Metrics.Authenticated(user.Name, ok, err, took)
+		s.Metrics.Passed(metrics.Authentication, took)
+		x.mark = x.mark.Add(took)
 		if ok && x.r.TLS != nil && len(x.r.TLS.PeerCertificates) > 0 {
 			s.Metrics.Certificate(x.r.TLS.PeerCertificates[0])
 		}
@@ -208,6 +250,7 @@ func (s *Server) middleware(next handler) handler {
 		return next
 	}
 	return func(x *exchange) {
+		x.CanGoOn = false // it may want to see the end
 		if _, own := loopbackUser(x.r.Context()); own {
 			next(x)
 			return

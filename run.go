@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/apikeel/kelson/request"
 )
 
 // errStopping is the cause of the end of long-running requests.
@@ -47,6 +49,9 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	})
 	s.Logger.Info("serving", "server", s.Name, "address", s.listener.Addr().String())
 
+	if s.Now != nil {
+		base = request.WithClock(base, s.Now)
+	}
 	hooks, endHooks := context.WithCancel(base)
 	defer endHooks()
 	var running sync.WaitGroup

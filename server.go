@@ -20,6 +20,7 @@ import (
 	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
@@ -299,13 +300,23 @@ func (s *Server) installPaths() error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	x := newExchange(w, r)
-	x.counted, x.turns = true, s.turns
+	x.counted, x.turn.turns, x.Turns = true, s.turns, &x.turn
 	if s.Now != nil {
 		x.MachineTime, x.Received = x.Received, s.Now()
 	}
-	defer s.forgetRequest(x)
-	defer x.finish()
+	defer s.answered(x)
 	s.handler(x)
+	if x.Rest() != nil {
+		w.(h2.Continuer).GoOn(func() { s.goOn(x) })
+	}
+}
+
+// answered is called when the stages have returned.
+func (s *Server) answered(x *exchange) {
+	if x.Rest() == nil {
+		x.finish()
+		s.forgetRequest(x)
+	}
 }
 
 // forgetRequest counts a request as one that the end of the server need not wait
@@ -325,6 +336,7 @@ func (s *Server) forgetRequest(x *exchange) {
 
 // route sends a request down the chain until somebody knows its path.
 func (s *Server) route(x *exchange) {
+	x.ended = metrics.Answered
 	// Requests for resources, which are most, need not look at other paths.
 	if !x.IsResource {
 		if handler := s.pathHandler(x.r.URL.Path); handler != nil {

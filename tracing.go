@@ -46,6 +46,9 @@ func (s *Server) beginTrace(x *exchange) bool {
 }
 
 func (x *exchange) endTrace() {
+	if x.Rest() != nil {
+		return
+	}
 	span := x.lifetime.span
 	if x.r.ContentLength > 0 {
 		span.Set(trace.Int("http.request.body.size", x.r.ContentLength))

@@ -110,8 +110,8 @@ func TestSpanNames(t *testing.T) {
 
 func TestRequestLog(t *testing.T) {
 	for level, want := range map[slog.Level][]string{
-		LevelRequests:  {"msg=HTTP verb=get URI=/version ", "resp=200", `msg="slow request" verb=get URI=/slow `},
-		slog.LevelInfo: {`msg="slow request" verb=get URI=/slow `},
+		LevelRequests:  {"msg=HTTP verb=GET URI=/version latency=", ` userAgent="" contentType="" audit-ID=`, " resp=200 user=joe ", `msg="slow request" verb=GET URI=/slow `},
+		slog.LevelInfo: {`msg="slow request" verb=GET URI=/slow `},
 		slog.LevelWarn: nil,
 	} {
 		log := &logBuffer{}

@@ -10,10 +10,9 @@ import (
 // at all, loses its turn: it costs no processor time meanwhile.
 const longTurn = 5 * time.Millisecond
 
-// turns let large answers be written a few at a time, piece by piece. Writing is
-// mostly encryption, and the goroutines of a connection pass their time slice on
-// to each other: with dozens of large answers under way a small one would wait for
-// as many slices, more than once.
+// turns let large answers be made and written a few at a time, piece by piece: with
+// dozens of them under way a small one would wait for as many time slices, more
+// than once.
 type turns struct{ free chan struct{} }
 
 // newTurns lets as many answers be written at a time as there are processors.
@@ -30,5 +29,26 @@ func (t *turns) take() (done func()) {
 	return func() {
 		timer.Stop()
 		end()
+	}
+}
+
+// turn is the turn of a request. Only its handler uses it.
+type turn struct {
+	turns *turns
+	done  func() // nil as long as there is none
+}
+
+// Take implements request.Turns.
+func (t *turn) Take() {
+	if t.done == nil && t.turns != nil {
+		t.done = t.turns.take()
+	}
+}
+
+// End implements request.Turns.
+func (t *turn) End() {
+	if t.done != nil {
+		t.done()
+		t.done = nil
 	}
 }

@@ -1,43 +1,43 @@
 package admission
 
-import "time"
+import (
+	"time"
+
+	"github.com/apikeel/kelson/metrics/measure"
+)
 
 // Metrics has the series of what is measured in admission.
-type Metrics interface {
-	// Series returns the series of a metric with values of its labels. It is made
-	// when something is first observed.
-	Series(metric string, labels ...string) Series
-}
+type Metrics = measure.Sink
 
 // Series takes measurements: seconds, or by how many a count grows.
-type Series = interface{ Observe(value float64) }
+type Series = measure.Series
 
-// The metrics, as their names end, with their labels.
+// The metrics, with their labels.
 const (
 	// StepDuration: type, operation, rejected.
-	StepDuration = "step_admission_duration_seconds"
+	StepDuration = "apiserver_admission_step_admission_duration_seconds"
 	// PluginDuration: name, type, operation, rejected.
-	PluginDuration = "controller_admission_duration_seconds"
+	PluginDuration = "apiserver_admission_controller_admission_duration_seconds"
 	// WebhookDuration: name, type, operation, rejected.
-	WebhookDuration = "webhook_admission_duration_seconds"
+	WebhookDuration = "apiserver_admission_webhook_admission_duration_seconds"
 	// WebhookRequests: name, type, operation, code, rejected.
-	WebhookRequests = "webhook_request_total"
+	WebhookRequests = "apiserver_admission_webhook_request_total"
 	// WebhookRejections: name, type, operation, error_type, rejection_code.
-	WebhookRejections = "webhook_rejection_count"
+	WebhookRejections = "apiserver_admission_webhook_rejection_count"
 	// WebhookFailOpen: name, type.
-	WebhookFailOpen = "webhook_fail_open_count"
+	WebhookFailOpen = "apiserver_admission_webhook_fail_open_count"
 	// ConditionDuration, ConditionErrors, ConditionExclusions: name, kind, type,
 	// operation.
-	ConditionDuration   = "match_condition_evaluation_seconds"
-	ConditionErrors     = "match_condition_evaluation_errors_total"
-	ConditionExclusions = "match_condition_exclusions_total"
+	ConditionDuration   = "apiserver_admission_match_condition_evaluation_seconds"
+	ConditionErrors     = "apiserver_admission_match_condition_evaluation_errors_total"
+	ConditionExclusions = "apiserver_admission_match_condition_exclusions_total"
 	// ValidatingChecks, ValidatingDuration: policy, policy_binding, error_type,
 	// enforcement_action.
-	ValidatingChecks   = "validating_admission_policy_check_total"
-	ValidatingDuration = "validating_admission_policy_check_duration_seconds"
+	ValidatingChecks   = "apiserver_validating_admission_policy_check_total"
+	ValidatingDuration = "apiserver_validating_admission_policy_check_duration_seconds"
 	// MutatingChecks, MutatingDuration: policy, policy_binding, error_type.
-	MutatingChecks   = "mutating_admission_policy_check_total"
-	MutatingDuration = "mutating_admission_policy_check_duration_seconds"
+	MutatingChecks   = "apiserver_mutating_admission_policy_check_total"
+	MutatingDuration = "apiserver_mutating_admission_policy_check_duration_seconds"
 )
 
 // The values of the label type.
@@ -49,16 +49,8 @@ const (
 // SeriesOf returns a series of metrics, or one that nobody looks at if there are
 // none.
 func SeriesOf(m Metrics, metric string, labels ...string) Series {
-	if m == nil {
-		return unseen{}
-	}
-	return m.Series(metric, labels...)
+	return measure.SeriesOf(m, metric, labels...)
 }
-
-type unseen struct{}
-
-// Observe implements Series.
-func (unseen) Observe(float64) {}
 
 // outcomes are a series for what was admitted, and one for what was refused.
 type outcomes struct{ admitted, rejected Series }

@@ -31,17 +31,26 @@ type Change struct {
 	Deleted bool
 }
 
+// Manifests are objects that are not stored: the administrator has put them
+// beside the server. They must not be changed.
+type Manifests struct{ Objects []resource.Object }
+
 // Followed is the state of a Source: something made of all its objects, anew
 // after each change.
 type Followed[T any] struct {
 	Source Source
-	// Make makes the state of the objects, in the order of their types and names.
-	// It is not called by two goroutines at once.
-	Make func(objects []resource.Object) T
+	// Manifests returns those that are in force; nil if there never are any.
+	Manifests func() *Manifests
+	// Make makes the state of the objects, in the order of their types and names,
+	// and of manifests. It is not called by two goroutines at once.
+	Make func(manifests, objects []resource.Object) T
 
-	mu      sync.RWMutex // guards state; objects belong to who pulls
-	state   T
+	making  sync.Mutex // guards objects
 	objects map[string]resource.Object
+
+	mu    sync.RWMutex // guards state and used
+	state T
+	used  *Manifests
 }
 
 // Get returns the state, after all changes that were acknowledged before.
@@ -53,11 +62,19 @@ func (f *Followed[T]) Get(ctx context.Context) (T, error) {
 		}
 	}
 	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.state, nil
+	state, used := f.state, f.used
+	f.mu.RUnlock()
+	if f.Manifests == nil || used == f.Manifests() {
+		return state, nil
+	}
+	f.making.Lock()
+	defer f.making.Unlock()
+	return f.make(), nil
 }
 
 func (f *Followed[T]) apply(reset bool, changes []Change) {
+	f.making.Lock()
+	defer f.making.Unlock()
 	if reset || f.objects == nil {
 		f.objects = map[string]resource.Object{}
 	}
@@ -69,10 +86,19 @@ func (f *Followed[T]) apply(reset bool, changes []Change) {
 			f.objects[key] = c.Object
 		}
 	}
-	state := f.Make(inOrder(f.objects))
+	f.make()
+}
+
+func (f *Followed[T]) make() T {
+	used := &Manifests{}
+	if f.Manifests != nil {
+		used = f.Manifests()
+	}
+	state := f.Make(used.Objects, inOrder(f.objects))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.state = state
+	f.state, f.used = state, used
+	return state
 }
 
 func followedKey(obj resource.Object) string { return fmt.Sprintf("%T/%s", obj, obj.GetName()) }

@@ -28,6 +28,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -37,6 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -102,10 +104,10 @@ func setDefaults(s *apiregistration.APIService) {
 	}
 }
 
-func prepareCreate(_ context.Context, s *apiregistration.APIService) {
+func prepareCreate(ctx context.Context, s *apiregistration.APIService) {
 	s.Status = apiregistration.APIServiceStatus{}
 	if s.Spec.Service == nil {
-		setCondition(&s.Status, localCondition())
+		setCondition(&s.Status, localCondition(), request.From(ctx).Received)
 	}
 }
 
@@ -211,18 +213,15 @@ func condition(status *apiregistration.APIServiceStatus) *apiregistration.APISer
 
 // setCondition sets the condition; its time is that of the last change of the
 // status.
-func setCondition(status *apiregistration.APIServiceStatus, c apiregistration.APIServiceCondition) {
-	c.Type = apiregistration.Available
+func setCondition(status *apiregistration.APIServiceStatus, c apiregistration.APIServiceCondition, now time.Time) {
+	c.Type, c.LastTransitionTime = apiregistration.Available, metav1.NewTime(now)
 	old := condition(status)
 	switch {
 	case old == nil:
-		c.LastTransitionTime = metav1.Now()
 		status.Conditions = append(status.Conditions, c)
 		return
 	case old.Status == c.Status:
 		c.LastTransitionTime = old.LastTransitionTime
-	default:
-		c.LastTransitionTime = metav1.Now()
 	}
 	*old = c
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -112,7 +114,7 @@ func (s *Server) Register(ctx context.Context) error {
 
 // registerWorkers is how many APIServices are written at a time: the store makes
 // few commits of them.
-const registerWorkers = 64
+const registerWorkers = 16
 
 // register brings the APIServices that are managed here up to date.
 func (s *Server) register(ctx context.Context) error {
@@ -128,6 +130,8 @@ func (s *Server) register(ctx context.Context) error {
 		current, onlyAtStart := s.services[wanted.Name], wanted.Labels[automanaged] == onStart
 		switch {
 		case onlyAtStart && started:
+		case current == nil && !started && s.Create != nil:
+			add(func() error { return s.Create(ctx, wanted) })
 		case current == nil:
 			add(func() error { return s.call(ctx, http.MethodPost, "", wanted, nil) })
 		case current.Labels[automanaged] != "" && !equality.Semantic.DeepEqual(current.Spec, wanted.Spec):
@@ -153,15 +157,15 @@ func (s *Server) register(ctx context.Context) error {
 // inParallel runs writes, several at a time. What others were faster with is
 // done.
 func inParallel(writes []func() error) error {
+	var next atomic.Int64
 	var all sync.WaitGroup
 	errs := make([]error, len(writes))
-	slots := make(chan struct{}, registerWorkers)
-	for i, write := range writes {
-		slots <- struct{}{}
+	for range min(len(writes), registerWorkers) {
 		all.Go(func() {
-			defer func() { <-slots }()
-			if err := write(); !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-				errs[i] = err
+			for i := int(next.Add(1)) - 1; i < len(writes); i = int(next.Add(1)) - 1 {
+				if err := writes[i](); !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+					errs[i] = err
+				}
 			}
 		})
 	}
@@ -171,7 +175,9 @@ func inParallel(writes []func() error) error {
 
 // setCondition writes the condition of an APIService, if it is another.
 func (s *Server) setCondition(ctx context.Context, name string, c apiregistration.APIServiceCondition) error {
-	return s.update(ctx, name, "/status", func(service *apiregistration.APIService) { setCondition(&service.Status, c) })
+	return s.update(ctx, name, "/status", func(service *apiregistration.APIService) {
+		setCondition(&service.Status, c, request.From(ctx).Received)
+	})
 }
 
 // maxConflicts is how often an update is tried against others.

@@ -38,6 +38,9 @@ type Config struct {
 	Objects func(group, resource string) resource.Lister
 	// Client writes APIServices, as the server itself. Its requests have no host.
 	Client *http.Client
+	// Create, unless it is nil, is a shorter way to make those that there are when
+	// the server starts.
+	Create func(ctx context.Context, service resource.Object) error
 	// Dial is how services are reached; nil is directly.
 	Dial egress.Dial
 	// Catalog is what this process serves, and Settled returns when that includes

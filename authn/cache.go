@@ -12,7 +12,10 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 const (
@@ -38,6 +41,8 @@ type CacheConfig struct {
 	Log *slog.Logger
 	// Now tells the time; nil stands for time.Now.
 	Now func() time.Time
+	// Metrics counts what is asked; nil does not.
+	Metrics measure.Sink
 }
 
 // Cache remembers what is known of tokens. Of the tokens themselves it keeps a
@@ -49,6 +54,17 @@ type Cache struct {
 	next   Tokens
 	hashes sync.Pool
 	shards [cacheShards]cacheShard
+	seen   cacheSeries
+	// How many tokens are being looked at, and how many callers wait for that.
+	fetching, waiting atomic.Int64
+}
+
+// cacheSeries measure a cache: each of what is found in it, and of what is not.
+type cacheSeries struct {
+	hits, misses           measure.Series
+	hitSeconds, missTook   measure.Series
+	fetched, failed        measure.Series
+	activeFetches, blocked measure.Series
 }
 
 type cacheKey = [sha256.Size]byte
@@ -82,6 +98,13 @@ func NewCache(next Tokens, cfg CacheConfig) *Cache {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Cache{CacheConfig: cfg, next: next}
+	series := func(metric, status string) measure.Series { return measure.SeriesOf(cfg.Metrics, metric, status) }
+	c.seen = cacheSeries{
+		series(measure.TokenCacheRequests, "hit"), series(measure.TokenCacheRequests, "miss"),
+		series(measure.TokenCacheDuration, "hit"), series(measure.TokenCacheDuration, "miss"),
+		series(measure.TokenCacheFetches, "ok"), series(measure.TokenCacheFetches, "error"),
+		series(measure.TokenCacheActive, "in_flight"), series(measure.TokenCacheActive, "blocked"),
+	}
 	var secret [sha256.BlockSize]byte
 	_, _ = rand.Read(secret[:]) // never fails
 	seeded := sha256.New()
@@ -114,6 +137,8 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 	if e, ok := shard.entries[key]; ok {
 		shard.mu.Unlock()
 		if c.Now().Before(e.until) && (e.id == nil || e.id.Valid == nil || e.id.Valid(ctx)) {
+			c.seen.hits.Observe(1)
+			c.seen.hitSeconds.Observe(0) // far less than a millisecond
 			return e.id, e.err
 		}
 		shard.mu.Lock()
@@ -127,6 +152,13 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 		go c.look(context.WithoutCancel(ctx), shard, key, call, token, audiences, shard.purged)
 	}
 	shard.mu.Unlock()
+	began := time.Now()
+	c.seen.blocked.Observe(float64(c.waiting.Add(1)))
+	defer func() {
+		c.seen.blocked.Observe(float64(c.waiting.Add(-1)))
+		c.seen.misses.Observe(1)
+		c.seen.missTook.Observe(time.Since(began).Seconds())
+	}()
 	select {
 	case <-call.done:
 		return call.result.id, call.result.err
@@ -152,10 +184,17 @@ func (c *Cache) Purge() {
 func (c *Cache) look(ctx context.Context, shard *cacheShard, key cacheKey, call *cacheCall, token string, audiences []string, purged uint64) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
+	c.seen.activeFetches.Observe(float64(c.fetching.Add(1)))
 	defer func() {
+		c.seen.activeFetches.Observe(float64(c.fetching.Add(-1)))
 		if cause := recover(); cause != nil {
 			c.Log.Error("authentication of a token caused a panic", "panic", cause, "stack", string(debug.Stack()))
 			call.result = cacheEntry{err: errors.New("authentication failed unexpectedly")}
+		}
+		if call.result.err != nil {
+			c.seen.failed.Observe(1)
+		} else {
+			c.seen.fetched.Observe(1)
 		}
 		shard.mu.Lock()
 		if shard.calls[key] == call {

@@ -19,6 +19,7 @@ import (
 	"github.com/apikeel/kelson/authn/oidc"
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 // DefaultIssuer is who issues the tokens of service accounts unless a Config
@@ -69,6 +70,8 @@ type Config struct {
 	Log *slog.Logger
 	// Now tells the time; nil stands for time.Now.
 	Now func() time.Time
+	// Metrics counts tokens; nil does not.
+	Metrics measure.Sink
 }
 
 // X509 is about client certificates.

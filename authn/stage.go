@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/authn/oidc"
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/authn/serviceaccount/external"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -178,7 +179,7 @@ func (s *Stage) addTokens() error {
 		if s.webhook, err = newWebhook(w.KubeconfigFile, w.Version, s.cfg.APIAudiences, w.Backoff, s.cfg.Egress.For("controlplane"), s.cfg.Log); err != nil {
 			return err
 		}
-		all = append(all, NewCache(s.webhook, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now}))
+		all = append(all, NewCache(s.webhook, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics}))
 	}
 	if s.cfg.Tokens != nil {
 		all = append(all, s.cfg.Tokens)
@@ -186,7 +187,7 @@ func (s *Stage) addTokens() error {
 	// There is always somebody who looks at tokens: one that nobody knows is an
 	// error, and never an anonymous caller.
 	s.cache = NewCache(all, CacheConfig{
-		Success: s.cfg.TokenSuccessTTL, Failure: s.cfg.TokenFailureTTL, Errors: true, Log: s.cfg.Log, Now: s.cfg.Now,
+		Success: s.cfg.TokenSuccessTTL, Failure: s.cfg.TokenFailureTTL, Errors: true, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics,
 	})
 	s.known = append(s.known, bearer{s.cache}, webSocket{s.cache})
 	return nil
@@ -196,7 +197,7 @@ func (s *Stage) addServiceAccounts() error {
 	sa := s.cfg.ServiceAccounts
 	s.accounts = &serviceaccount.Verifier{
 		Issuers: sa.Issuers, Audiences: s.cfg.APIAudiences, Objects: s.cfg.Objects,
-		SkipLookup: sa.SkipLookup, Log: s.cfg.Log, Now: s.cfg.Now,
+		SkipLookup: sa.SkipLookup, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics,
 	}
 	if sa.SigningEndpoint != "" {
 		return s.addSigner()
@@ -329,7 +330,12 @@ func (s *Stage) addProviders() error {
 		return err
 	}
 	var first *oidc.Configuration
-	return s.files.addOne(s.cfg.StructuredFile, func(data []byte) error {
+	return s.files.addOne(s.cfg.StructuredFile, func(data []byte) (err error) {
+		if again := first != nil; again {
+			defer func() { measure.ConfigReloaded(s.cfg.Metrics, measure.Authentication, data, err) }()
+		} else {
+			measure.ConfigRead(s.cfg.Metrics, measure.Authentication, data)
+		}
 		c, err := oidc.Parse(data)
 		if err != nil {
 			return fmt.Errorf("failed to load authentication configuration from file %q: %w", s.cfg.StructuredFile, err)

@@ -37,7 +37,7 @@ func TestUnion(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var named []Named
 			for i, a := range c.of {
-				named = append(named, Named{string(rune('a' + i)), a})
+				named = append(named, Named{Name: string(rune('a' + i)), Authorizer: a})
 			}
 			u, err := NewUnion(named...)
 			if err != nil {
@@ -57,8 +57,8 @@ func TestUnion(t *testing.T) {
 
 func TestUnionNames(t *testing.T) {
 	for name, named := range map[string][]Named{
-		"none": {{"", AlwaysAllow{}}},
-		"same": {{"a", AlwaysAllow{}}, {"a", AlwaysDeny{}}},
+		"none": {{Name: "", Authorizer: AlwaysAllow{}}},
+		"same": {{Name: "a", Authorizer: AlwaysAllow{}}, {Name: "a", Authorizer: AlwaysDeny{}}},
 	} {
 		if _, err := NewUnion(named...); err == nil {
 			t.Errorf("%s: no error", name)
@@ -67,7 +67,7 @@ func TestUnionNames(t *testing.T) {
 }
 
 func TestUnionRules(t *testing.T) {
-	u := Union{{"a", AlwaysAllow{}}, {"b", says(Allow, "", nil)}, {"c", AlwaysDeny{}}}
+	u := Union{{Name: "a", Authorizer: AlwaysAllow{}}, {Name: "b", Authorizer: says(Allow, "", nil)}, {Name: "c", Authorizer: AlwaysDeny{}}}
 	resources, paths, incomplete, err := u.RulesFor(t.Context(), &request.User{}, "ns")
 	if len(resources) != 1 || len(paths) != 1 || incomplete || err != nil {
 		t.Error(resources, paths, incomplete, err)

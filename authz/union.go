@@ -8,6 +8,7 @@ import (
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -15,6 +16,18 @@ import (
 type Named struct {
 	Name string
 	Authorizer
+	// Allowed and Denied count what it decides; nil does not.
+	Allowed, Denied measure.Series
+}
+
+func (n *Named) count(decision Decision) {
+	series := n.Allowed
+	if decision == Deny {
+		series = n.Denied
+	}
+	if series != nil {
+		series.Observe(1)
+	}
 }
 
 // Union asks several authorizers in their order until one allows or denies.
@@ -45,6 +58,7 @@ func (u Union) Authorize(ctx context.Context, a *Attributes) (Decision, string, 
 	for i := range u {
 		decision, reason, err := u[i].Authorizer.Authorize(ctx, a)
 		if decision != NoOpinion {
+			u[i].count(decision)
 			return decision, reason, err
 		}
 		if err != nil {

@@ -45,6 +45,9 @@ type Config struct {
 	KubeletCertificate, KubeletKey string
 	// Dial is how nodes, pods and services are reached; nil is directly.
 	Dial egress.Dial
+	// MaxBytesPerSecond bounds what a connection carries that is not HTTP any longer;
+	// 0 is no bound.
+	MaxBytesPerSecond int64
 	// Logger gets what goes wrong on connections; nil discards it.
 	Logger *slog.Logger
 }
@@ -53,6 +56,7 @@ type Config struct {
 type Connector struct {
 	kubelet, unverified, plain *http.Transport
 	log                        logr.Logger
+	maxBytes                   int64 // a second
 }
 
 // New returns a connector.
@@ -87,7 +91,7 @@ func New(cfg Config) (*Connector, error) {
 	if cfg.Logger != nil {
 		log = logr.FromSlogHandler(cfg.Logger.Handler())
 	}
-	return &Connector{kubelet: transport(cfg.Dial, kubelet), unverified: transport(cfg.Dial, unverified), plain: transport(cfg.Dial, plain), log: log}, nil
+	return &Connector{kubelet: transport(cfg.Dial, kubelet), unverified: transport(cfg.Dial, unverified), plain: transport(cfg.Dial, plain), log: log, maxBytes: cfg.MaxBytesPerSecond}, nil
 }
 
 func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
@@ -127,6 +131,7 @@ func (c *Connector) Connect(w http.ResponseWriter, r *http.Request, to *resource
 		return
 	}
 	handler := proxy.NewUpgradeAwareHandler(to.URL, c.transport(to), !to.Upgrade, to.Upgrade, proxy.NewErrorResponder(responder(fail)))
+	handler.MaxBytesPerSec = c.maxBytes
 	handler.ServeHTTP(w, r)
 }
 

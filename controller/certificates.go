@@ -119,7 +119,7 @@ func Signing(sign func(template *x509.Certificate, key any) ([]byte, error)) Con
 					Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure",
 					Message: err.Error(), LastUpdateTime: metav1.NewTime(env.Now()),
 				})
-			} else if r.Status.Certificate, err = signRequest(request, r, env.Now(), sign); err != nil {
+			} else if r.Status.Certificate, err = signRequest(request, r, time.Now(), sign); err != nil { // by which certificates are judged
 				return err
 			}
 			return env.Update(ctx, kind, "", r.Name, "status", r, nil)

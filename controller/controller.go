@@ -46,6 +46,7 @@ type Env struct {
 	ctx     context.Context
 	running *group
 	settle  func(func(context.Context))
+	onJump  func(func())
 	measure QueueMetrics
 }
 
@@ -95,6 +96,9 @@ type Manager struct {
 	Logger *slog.Logger
 	// Now tells the time; nil is time.Now.
 	Now func() time.Time
+	// Jumps, unless it is nil, has f called whenever Now has jumped, until stop is
+	// called.
+	Jumps func(f func()) (stop func())
 	// Queues returns what measures the queues of a controller; nil measures
 	// nothing.
 	Queues func(controller string) QueueMetrics
@@ -178,6 +182,11 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 	if now == nil {
 		now = time.Now
 	}
+	jumps := m.Jumps
+	if jumps == nil {
+		jumps = func(func()) func() { return func() {} }
+	}
+	onJump := func(f func()) { context.AfterFunc(ctx, jumps(f)) }
 	var queues []func(context.Context)
 	var observers []Observer
 	env := func(name, user string) *Env {
@@ -188,7 +197,7 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 		return &Env{
 			measure: measure,
 			Client:  m.Client(account(user)), Log: m.Logger.With("controller", name), Now: now,
-			ctx: ctx, running: &running, settle: func(wait func(context.Context)) { queues = append(queues, wait) },
+			ctx: ctx, running: &running, settle: func(wait func(context.Context)) { queues = append(queues, wait) }, onJump: onJump,
 		}
 	}
 	feed := newRemotes(env("aggregation", "generic-garbage-collector"), m.Feed)

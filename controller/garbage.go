@@ -31,9 +31,16 @@ const unknownAgain = 100 * time.Millisecond
 // the feed brings what it is now. That an owner does not exist is never
 // concluded from the feed's silence: the API is asked, for the object that the
 // reference names, and answers to its uid.
-func GarbageCollector() Controller {
+//
+// With invented, owners that have never been seen keep what refers to them: there
+// are tests that make them up. That is only of use where the whole past of a
+// server is seen.
+func GarbageCollector(invented bool) Controller {
 	return Controller{Name: "garbage-collector-controller", Alias: "garbagecollector", Account: "generic-garbage-collector", Start: func(env *Env) Observer {
 		g := &garbage{Env: env, graph: newGraph(), unknown: map[types.UID]bool{}}
+		if invented {
+			g.existed = newLatest[types.UID, bool]()
+		}
 		g.queue = NewQueue(env, garbageWorkers, g.work)
 		return g
 	}}
@@ -48,12 +55,17 @@ type garbage struct {
 	starting []types.UID        // what to look at when the whole state is known
 	synced   bool               // it is
 	unknown  map[types.UID]bool // objects with owners of a kind that nobody knows
+
+	existed *latest[types.UID, bool] // what was seen; nil if that does not matter
 }
 
 // Observe implements Observer.
 func (g *garbage) Observe(changes []Change) {
 	for i := range changes {
 		c := &changes[i]
+		if g.existed != nil {
+			g.existed.set(c.UID, true)
+		}
 		g.graph.see(c, g.check)
 		if c.Kind.Is("apiextensions.k8s.io", "customresourcedefinitions") || c.Kind.Is("apiregistration.k8s.io", "apiservices") {
 			g.mu.Lock()
@@ -259,6 +271,9 @@ func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerRefere
 	case apierrors.IsNotFound(err), err == nil && owner.UID != ref.UID:
 		if kind.Namespaced {
 			g.elsewhere(ctx, n, kind, ref)
+		}
+		if g.existed != nil && !g.existed.get(ref.UID) {
+			return solid, nil
 		}
 		return absent, nil
 	case err != nil:

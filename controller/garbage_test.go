@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/kelsontest"
 )
 
 // deadline is when a test gives up, on a machine that is busy.
@@ -118,6 +121,21 @@ func TestAbsentOwner(t *testing.T) {
 	c.delete(ns, "real", metav1.DeletePropagationBackground)
 	c.exactly(ns, "unknown")
 	must(c.RbacV1().ClusterRoles().Get(t.Context(), "impossible", metav1.GetOptions{}))(t)
+}
+
+// An owner that somebody has made up keeps its dependents if that is wanted, and
+// one that is gone does not, whether it went before or after.
+func TestInventedOwner(t *testing.T) {
+	c := start(t, kelsontest.Configure(func(config *controlplane.Config) { config.InventedOwners = true }))
+	invented := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "never", UID: "never"}
+	early, late := c.configMap(ns, "early"), c.configMap(ns, "late")
+	c.delete(ns, "early", metav1.DeletePropagationBackground)
+	c.configMap(ns, "kept", invented)
+	c.configMap(ns, "of-early", ownedBy(early, false))
+	c.configMap(ns, "of-late", ownedBy(late, false))
+	c.exactly(ns, "late", "kept", "of-late")
+	c.delete(ns, "late", metav1.DeletePropagationBackground)
+	c.exactly(ns, "kept")
 }
 
 // An owner in another namespace is none, which an event tells.

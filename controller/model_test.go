@@ -14,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/apikeel/kelson/kelsontest"
 )
 
 // model is what should become of objects that own each other, in the simplest
@@ -189,8 +187,8 @@ func modelKinds() []schema.GroupVersionResource {
 }
 
 // Random trees of owners in which random objects are deleted in random ways, with
-// servers that stop in the middle of it and start again, end up as the rules
-// have it.
+// servers that are killed in the middle of it and start again, end up as the
+// rules have it.
 func TestModel(t *testing.T) {
 	seeds, steps := 2, 60
 	if os.Getenv("KELSON_LONG") != "" {
@@ -209,8 +207,7 @@ func runModel(t *testing.T, seed uint64, steps int) {
 	if holds {
 		owners = 1
 	}
-	dir := t.TempDir()
-	c := start(t, kelsontest.Folder(dir))
+	c := startMortal(t, t.TempDir())
 	m := &model{objs: map[types.UID]*modelled{}}
 	var history []string
 	// pick returns an object, nil if there is none such.
@@ -292,16 +289,14 @@ func runModel(t *testing.T, seed uint64, steps int) {
 				history = append(history, "free "+o.name)
 			}
 		default:
-			c.Stop() // in the middle of the work, since nobody has waited
-			c = start(t, kelsontest.Folder(dir))
-			history = append(history, "restart")
+			c.crash(t)
+			history = append(history, "crash")
 			continue
 		}
 		m.settle()
 		if random.IntN(10) == 0 {
-			c.Stop()
-			c = start(t, kelsontest.Folder(dir))
-			history = append(history, "restart")
+			c.crash(t) // in the middle of the work, since nobody has waited
+			history = append(history, "crash")
 		}
 		c.agrees(m, history)
 	}

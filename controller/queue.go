@@ -56,6 +56,7 @@ func NewQueue[K comparable](env *Env, workers int, work func(ctx context.Context
 		waiting: map[K]time.Time{}, active: map[K]bool{}, failed: map[K]int{}, timers: map[K]timer{},
 	}
 	env.settle(q.settled)
+	env.onJump(q.hurry)
 	context.AfterFunc(env.ctx, q.stop)
 	return q
 }
@@ -117,6 +118,19 @@ func (q *Queue[K]) later(key K, wait time.Duration) {
 			q.add(key)
 		}
 	})}
+}
+
+// hurry looks at all keys that wait for a time, since it may have come: the clock
+// has jumped.
+func (q *Queue[K]) hurry() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key := range q.timers {
+		q.add(key)
+	}
+	for key := range q.active {
+		q.active[key] = true
+	}
 }
 
 // timer is when a key will be in the queue.

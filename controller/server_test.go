@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,11 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/apikeel/kelson/kelsontest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // cluster is a server and its clients.
 type cluster struct {
@@ -35,15 +33,15 @@ type cluster struct {
 func start(t testing.TB, opts ...kelsontest.Option) *cluster {
 	t.Helper()
 	s := kelsontest.Start(t, opts...)
-	c, err := kubernetes.NewForConfig(s.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := dynamic.NewForConfig(s.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &cluster{s, t, c, d}
+	c := connect(t, s.Config())
+	c.Server = s
+	return c
+}
+
+// connect makes the clients of a server that runs elsewhere.
+func connect(t testing.TB, config *rest.Config) *cluster {
+	t.Helper()
+	return &cluster{TB: t, Interface: must(kubernetes.NewForConfig(config))(t), dynamic: must(dynamic.NewForConfig(config))(t)}
 }
 
 func must[T any](v T, err error) func(t testing.TB) T {

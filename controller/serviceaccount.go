@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"maps"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -9,26 +11,93 @@ import (
 )
 
 // everyNamespace is a controller that keeps an object of a name in every
-// namespace that is not being deleted.
+// namespace that is not being deleted. The feed tells where it is missing, so
+// nothing is asked where it is not.
 type everyNamespace struct {
-	queue    *Queue[string]
-	resource string
-	name     string
+	queue          *Queue[string]
+	resource, name string
+	compared       bool // whether objects that there are are looked at
+
+	mu         sync.Mutex
+	namespaces map[string]presence
+	synced     bool
 }
+
+// presence is what is known of a namespace.
+type presence struct{ alive, there bool }
 
 // Observe implements Observer.
 func (e *everyNamespace) Observe(changes []Change) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for i := range changes {
 		c := &changes[i]
 		switch {
 		case c.Kind.Is("", "namespaces"):
-			if !c.Gone && !c.Deleting {
-				e.queue.Add(c.Name)
+			p := e.namespaces[c.Name]
+			was := p.alive
+			p.alive = !c.Gone && !c.Deleting
+			if e.set(c.Name, p); !was {
+				e.look(c.Name, p)
 			}
 		case c.Name == e.name && c.Kind.Is("", e.resource):
-			e.queue.Add(c.Namespace)
+			p := e.namespaces[c.Namespace]
+			p.there = !c.Gone
+			e.set(c.Namespace, p)
+			e.look(c.Namespace, p)
 		}
 	}
+}
+
+func (e *everyNamespace) set(namespace string, p presence) {
+	if p == (presence{}) {
+		delete(e.namespaces, namespace)
+	} else {
+		e.namespaces[namespace] = p
+	}
+}
+
+// look has a namespace worked on if there may be something to do.
+func (e *everyNamespace) look(namespace string, p presence) {
+	if e.synced && p.alive && (!p.there || e.compared) {
+		e.queue.Add(namespace)
+	}
+}
+
+// Synced implements Starter.
+func (e *everyNamespace) Synced() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.synced = true
+	for namespace, p := range e.namespaces {
+		e.look(namespace, p)
+	}
+}
+
+// get returns what is known of a namespace.
+func (e *everyNamespace) get(namespace string) presence {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.namespaces[namespace]
+}
+
+// keepEverywhere makes objects of a name that are missing; change, unless it is
+// nil, is called with namespaces that have one.
+func keepEverywhere(env *Env, kind, resource, name string, missing func(namespace string) any, change func(ctx context.Context, kind *Kind, namespace string) error) *everyNamespace {
+	e := &everyNamespace{resource: resource, name: name, compared: change != nil, namespaces: map[string]presence{}}
+	e.queue = NewQueue(env, 4, func(ctx context.Context, namespace string) error {
+		k := env.Kind("v1", kind)
+		switch p := e.get(namespace); {
+		case !p.alive:
+			return nil
+		case !p.there:
+			return made(env.Create(ctx, k, namespace, missing(namespace)))
+		case change != nil:
+			return change(ctx, k, namespace)
+		}
+		return nil
+	})
+	return e
 }
 
 // defaultAccount is the service account that pods have unless they say
@@ -38,29 +107,13 @@ const defaultAccount = "default"
 // ServiceAccounts makes the service account default in every namespace.
 func ServiceAccounts() Controller {
 	return Controller{Name: "serviceaccount-controller", Alias: "serviceaccount", Account: "service-account-controller", Start: func(env *Env) Observer {
-		return &everyNamespace{resource: "serviceaccounts", name: defaultAccount, queue: NewQueue(env, 4, func(ctx context.Context, namespace string) error {
-			kind := env.Kind("v1", "ServiceAccount")
-			if ending, err := env.ending(ctx, namespace); ending || err != nil {
-				return err
-			}
-			if _, err := env.Metadata(ctx, kind, namespace, defaultAccount); !apierrors.IsNotFound(err) {
-				return err
-			}
-			return made(env.Create(ctx, kind, namespace, &corev1.ServiceAccount{
+		return keepEverywhere(env, "ServiceAccount", "serviceaccounts", defaultAccount, func(namespace string) any {
+			return &corev1.ServiceAccount{
 				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 				ObjectMeta: metav1.ObjectMeta{Name: defaultAccount, Namespace: namespace},
-			}))
-		})}
+			}
+		}, nil)
 	}}
-}
-
-// ending reports whether a namespace is being deleted, or gone.
-func (e *Env) ending(ctx context.Context, namespace string) (bool, error) {
-	ns, err := e.Metadata(ctx, e.Kind("v1", "Namespace"), "", namespace)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	return err == nil && ns.DeletionTimestamp != nil, err
 }
 
 // made drops errors by which an object need not be made any more: it is there,
@@ -83,24 +136,20 @@ const (
 // of every namespace.
 func RootCA(certificates []byte) Controller {
 	return Controller{Name: "root-ca-certificate-publisher-controller", Alias: "root-ca-cert-publisher", Account: "root-ca-cert-publisher", Start: func(env *Env) Observer {
-		return &everyNamespace{resource: "configmaps", name: rootCA, queue: NewQueue(env, 4, func(ctx context.Context, namespace string) error {
-			kind := env.Kind("v1", "ConfigMap")
-			data := map[string]string{corev1.ServiceAccountRootCAKey: string(certificates)}
+		data := map[string]string{corev1.ServiceAccountRootCAKey: string(certificates)}
+		missing := func(namespace string) any {
+			return &corev1.ConfigMap{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+				ObjectMeta: metav1.ObjectMeta{Name: rootCA, Namespace: namespace, Annotations: map[string]string{descriptionKey: rootCADescription}},
+				Data:       data,
+			}
+		}
+		return keepEverywhere(env, "ConfigMap", "configmaps", rootCA, missing, func(ctx context.Context, kind *Kind, namespace string) error {
 			var m corev1.ConfigMap
-			err := env.Get(ctx, kind, namespace, rootCA, &m)
-			switch {
-			case apierrors.IsNotFound(err):
-				if ending, err := env.ending(ctx, namespace); ending || err != nil {
-					return err
-				}
-				return made(env.Create(ctx, kind, namespace, &corev1.ConfigMap{
-					TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-					ObjectMeta: metav1.ObjectMeta{Name: rootCA, Namespace: namespace, Annotations: map[string]string{descriptionKey: rootCADescription}},
-					Data:       data,
-				}))
-			case err != nil:
-				return err
-			case len(m.Data) == 1 && m.Data[corev1.ServiceAccountRootCAKey] == string(certificates) && m.Annotations[descriptionKey] != "":
+			if err := env.Get(ctx, kind, namespace, rootCA, &m); err != nil {
+				return ignoreNotFound(err) // which the feed will tell
+			}
+			if maps.Equal(m.Data, data) && m.Annotations[descriptionKey] != "" {
 				return nil
 			}
 			if m.Annotations == nil {
@@ -108,6 +157,6 @@ func RootCA(certificates []byte) Controller {
 			}
 			m.Annotations[descriptionKey], m.Data = rootCADescription, data
 			return ignoreNotFound(env.Update(ctx, kind, namespace, rootCA, "", &m, nil))
-		})}
+		})
 	}}
 }

@@ -144,3 +144,12 @@ func (t *tokens) clean(ctx context.Context, namespace string) error {
 	}
 	return nil
 }
+
+// ending reports whether a namespace is being deleted, or gone.
+func (e *Env) ending(ctx context.Context, namespace string) (bool, error) {
+	ns, err := e.Metadata(ctx, e.Kind("v1", "Namespace"), "", namespace)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && ns.DeletionTimestamp != nil, err
+}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/authz"
-	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -32,7 +31,7 @@ func (a *assembly) admission() error {
 	cfg := a.Admission
 	// The controller that makes the accounts may not run, or not yet be there.
 	cfg.MakeAccounts = true
-	measured := metrics.NewAdmission(a.registry)
+	measured := a.measured
 	brought, err := a.policies(objects, measured)
 	if err != nil {
 		return err

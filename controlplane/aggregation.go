@@ -70,7 +70,7 @@ func (a *assembly) aggregation() error {
 		Network: follow(a.objects, a.catalogs.get, a.backend, log,
 			[]schema.GroupResource{{Resource: "services"}, {Group: "discovery.k8s.io", Resource: "endpointslices"}}),
 		Objects: func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
-		Client:  &http.Client{Transport: a.outer.Loopback(loopbackUser())},
+		Client:  a.client(), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
 		Catalog: a.catalogs.get, Settled: a.settled, Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
@@ -123,9 +123,9 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 	// An authority of its own, so that no user can have a certificate of it.
 	var err error
 	if !a.keeps() {
-		a.proxies, err = pki.New()
+		a.proxies, err = pki.NewIssuer()
 	} else {
-		a.proxies, err = pki.Open(filepath.Join(a.DataDir, "front-proxy"))
+		a.proxies, err = pki.OpenIssuer(filepath.Join(a.DataDir, "front-proxy"))
 	}
 	if err != nil {
 		return nil, err

@@ -144,6 +144,14 @@ type Config struct {
 	// KubeletAddresses are the types of addresses at which kubelets are reached,
 	// the preferred one first; nil is the usual order.
 	KubeletAddresses []corev1.NodeAddressType
+	// KubeletPort is where kubelets listen whose nodes do not say; 0 is 10250.
+	KubeletPort int
+	// ServiceNodePort is the node port of the service kubernetes; with 0 it has
+	// none, and a cluster IP only.
+	ServiceNodePort int32
+	// HealthTimeout and ReadyTimeout bound how long the store has to say that it is
+	// there, when health and readiness are asked for; 0 is two seconds.
+	HealthTimeout, ReadyTimeout time.Duration
 
 	// ServiceCIDRs has one range for the cluster IPs of services, or one of each
 	// family, that of the default family first; nil is 10.0.0.0/24.
@@ -165,6 +173,9 @@ type Config struct {
 	// NamespaceDelay is how long a namespace that is deleted is left to clients that
 	// want to finish it themselves.
 	NamespaceDelay time.Duration
+	// InventedOwners makes garbage collection keep objects whose owner has never
+	// existed, as far as this process has seen.
+	InventedOwners bool
 	// LeaderElect makes controllers run on one of several servers only; nil does
 	// so if the data is in etcd.
 	LeaderElect *bool
@@ -172,6 +183,9 @@ type Config struct {
 	// Now tells the time that is stamped on objects and by which tokens end; nil is
 	// time.Now. Certificates and time-outs go by the clock of the machine.
 	Now func() time.Time
+	// Jumps, unless it is nil, has f called whenever Now has jumped, until stop is
+	// called: controllers look whether what they wait for is due.
+	Jumps func(f func()) (stop func())
 
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger

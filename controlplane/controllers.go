@@ -18,7 +18,7 @@ import (
 // controllers are those that a server can run.
 func (a *assembly) controllers(f *feed) []controller.Controller {
 	all := []controller.Controller{
-		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(), controller.ServiceAccounts(), controller.Aggregation(),
+		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
 		controller.Quotas(a.measure(f, newSeen(a.resources, a.backend, a.owners))),
@@ -61,7 +61,7 @@ func (a *assembly) newManager() (*controller.Manager, error) {
 	queues := metrics.NewQueues(a.registry)
 	m := &controller.Manager{
 		Queues:      func(name string) controller.QueueMetrics { return queues.Queue(name) },
-		Controllers: a.controllers(f), Enabled: a.Controllers, Feed: f, Logger: a.Logger, Now: a.Now,
+		Controllers: a.controllers(f), Enabled: a.Controllers, Feed: f, Logger: a.Logger, Now: a.Now, Jumps: a.Jumps,
 		Client: func(user request.User) *controller.Client {
 			return &controller.Client{Transport: a.outer.Loopback(user)}
 		},

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -170,7 +169,7 @@ func (d *definitions) UpdateStatus(ctx context.Context, name string, change func
 			return nil
 		}
 		// Who owns what is worth less than the status itself.
-		_, _ = d.owners.Update(served, "status", &live, c, serverName, time.Now())
+		_, _ = d.owners.Update(served, "status", &live, c, serverName, request.From(ctx).Received)
 		return nil
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/zpages"
 )
 
@@ -31,12 +32,20 @@ type Debug struct {
 	Socket string
 	// Logs serves what is in /var/log: --enable-logs-handler.
 	Logs bool
-	// DisabledMetrics are names of metrics that are not shown: --disabled-metrics.
-	DisabledMetrics []string
+	// Metrics says what is shown of the metrics.
+	Metrics metrics.Config
+	// Gates are feature gates as metrics show them.
+	Gates []Gate
 	// Flags are what /flagz shows; nil has no such page.
 	Flags map[string]string
 	// SetVerbosity changes how much is logged; nil cannot.
 	SetVerbosity func(n uint64)
+}
+
+// Gate is a feature gate: ALPHA, BETA, DEPRECATED, or no stage if it is stable.
+type Gate struct {
+	Name, Stage string
+	Enabled     bool
 }
 
 const (
@@ -50,7 +59,7 @@ const (
 // wanted, the profiles.
 func (a *assembly) debugging() map[string]http.Handler {
 	d := a.Debug
-	a.registry.Hide(d.DisabledMetrics...)
+	a.registry.Configure(d.Metrics)
 	info := kelson.Version()
 	version, _, _ := strings.Cut(strings.TrimPrefix(info.GitVersion, "v"), "+")
 	about := zpages.Status{

@@ -18,7 +18,7 @@ func (a *assembly) encrypting(backend storage.Backend) (storage.Backend, error) 
 		return backend, nil
 	}
 	opts := a.Encryption
-	opts.Logger, opts.Resource = a.Logger, (&keyOwners{catalog: a.catalogs.get}).of
+	opts.Logger, opts.Metrics, opts.Resource = a.Logger, a.measured, (&keyOwners{catalog: a.catalogs.get}).of
 	var err error
 	if a.encrypted, err = encrypt.Open(backend, opts); err != nil {
 		return nil, err

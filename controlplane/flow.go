@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
-	"sync"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -18,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/builtin/flowcontrol"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -153,44 +153,39 @@ func (a *assembly) ensureFlowObjects(ctx context.Context, name string, wanted []
 		existing[obj.GetName()] = obj
 	}
 	client, path, owned := a.client(), flowPath+name, "?fieldManager="+flowProducer
-	var mu sync.Mutex
-	var failed error
-	var all sync.WaitGroup
-	send := func(method, path string, obj resource.Object) {
-		all.Go(func() {
-			var body []byte
-			var err error
-			if obj != nil {
-				body, err = json.Marshal(obj)
-			}
-			if err == nil {
-				err = call(ctx, client, method, path, "application/json", body, nil)
-			}
-			// Another server, or a person, may be faster.
-			if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-				mu.Lock()
-				defer mu.Unlock()
-				failed = errors.Join(failed, err)
-			}
-		})
+	objects := a.resources.ObjectsAs(flowProducer, flowcontrolv1.GroupName, name)
+	send := func(method, path string, obj resource.Object) error {
+		body, err := json.Marshal(obj)
+		if err != nil {
+			return err
+		}
+		return call(ctx, client, method, path, "application/json", body, nil)
 	}
+	var writes []func() error
+	add := func(f func() error) { writes = append(writes, f) }
 	for _, want := range wanted {
 		have, ok := existing[want.GetName()]
 		if !ok {
-			send(http.MethodPost, path+owned, want)
-			continue
-		}
-		if next, action := bootstrap.ReconcileFlowControl(have, want); action == bootstrap.Update {
-			send(http.MethodPut, path+"/"+want.GetName()+owned, next)
+			add(func() error { return objects.Create(ctx, want) })
+		} else if next, action := bootstrap.ReconcileFlowControl(have, want); action == bootstrap.Update {
+			add(func() error { return send(http.MethodPut, path+"/"+want.GetName()+owned, next) })
 		}
 	}
 	for _, have := range list {
 		if bootstrap.Unwanted(have, wanted) {
-			send(http.MethodDelete, path+"/"+have.GetName(), nil)
+			add(func() error {
+				return call(ctx, client, http.MethodDelete, path+"/"+have.GetName(), "application/json", nil, nil)
+			})
 		}
 	}
-	all.Wait()
-	return failed
+	return inParallel(len(writes), func(i int) error {
+		err := writes[i]()
+		// Another server, or a person, may be faster.
+		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
 }
 
 // danglings writes down which schemas have no level.
@@ -204,7 +199,7 @@ type danglings struct {
 // report implements flow.Config.Report, which is called by one goroutine.
 func (d *danglings) report(ctx context.Context, s *flowcontrolv1.FlowSchema, found bool) error {
 	now := time.Now()
-	want := flowcontrol.Dangling(s.Spec.PriorityLevelConfiguration.Name, found, metav1.NewTime(now))
+	want := flowcontrol.Dangling(s.Spec.PriorityLevelConfiguration.Name, found, metav1.NewTime(request.From(ctx).Received))
 	for _, have := range s.Status.Conditions {
 		if have.Type == want.Type && have.Status == want.Status && have.Reason == want.Reason && have.Message == want.Message {
 			return nil

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,21 +12,24 @@ import (
 	"github.com/apikeel/kelson"
 )
 
-// storageTimeout bounds how long the store has to say that it is there.
+// storageTimeout bounds how long the store has to say that it is there, unless the
+// configuration does.
 const storageTimeout = 2 * time.Second
 
 // checks are what must be well for the server to be so. The store has the name
 // that clients know it by.
 func (a *assembly) checks() []kelson.HealthCheck {
-	stored := func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, storageTimeout)
-		defer cancel()
-		_, err := a.backend.Revision(ctx)
-		return err
+	stored := func(timeout time.Duration) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, cmp.Or(timeout, storageTimeout))
+			defer cancel()
+			_, err := a.backend.Revision(ctx)
+			return err
+		}
 	}
 	return append(a.encryptionChecks(), []kelson.HealthCheck{
-		{Name: "etcd", Check: stored},
-		{Name: "etcd-readiness", ReadyOnly: true, Check: stored},
+		{Name: "etcd", Check: stored(a.HealthTimeout)},
+		{Name: "etcd-readiness", ReadyOnly: true, Check: stored(a.ReadyTimeout)},
 		{Name: "informer-sync", ReadyOnly: true, Check: func(context.Context) error {
 			if a.synced != nil && !a.synced() {
 				return errors.New("flow schemas and priority levels have not been read yet")

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -32,6 +34,12 @@ func (a *assembly) hooks() []kelson.Hook {
 		}},
 		{Name: "start-authorization-reload", Run: func(ctx context.Context) error {
 			a.running.Go(func() { a.authz.Run(ctx) })
+			return nil
+		}},
+		{Name: "start-apiserver-admission-initializer", Run: func(ctx context.Context) error {
+			for _, dir := range a.manifestDirs {
+				a.running.Go(func() { dir.Watch(ctx) })
+			}
 			return nil
 		}},
 		{Name: "start-system-namespaces-controller", Run: a.ensureNamespaces},
@@ -65,28 +73,34 @@ func (a *assembly) ensureNamespaces(ctx context.Context) error {
 
 // ensureWorkers is how many objects are made at a time: the store makes few
 // commits of them.
-const ensureWorkers = 64
+const ensureWorkers = 32
 
 // ensureAll creates objects that are not there, and brings others up to date as
 // reconcile says.
 func (a *assembly) ensureAll(ctx context.Context, objs []resource.Object, reconcile func(existing, wanted resource.Object) (resource.Object, bootstrap.Action)) error {
-	var mu sync.Mutex
-	var failed error
+	return inParallel(len(objs), func(i int) error {
+		if err := a.ensure(ctx, objs[i], reconcile); err != nil {
+			return fmt.Errorf("%s %s: %w", objs[i].GetObjectKind().GroupVersionKind().Kind, objs[i].GetName(), err)
+		}
+		return nil
+	})
+}
+
+// inParallel calls write with the numbers below n. Each worker does several: what
+// goes as deep as a write makes a goroutine grow its stack, once.
+func inParallel(n int, write func(i int) error) error {
+	var next atomic.Int64
 	var all sync.WaitGroup
-	slots := make(chan struct{}, ensureWorkers)
-	for _, obj := range objs {
-		slots <- struct{}{}
+	errs := make([]error, n)
+	for range min(n, ensureWorkers) {
 		all.Go(func() {
-			defer func() { <-slots }()
-			if err := a.ensure(ctx, obj, reconcile); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed = errors.Join(failed, fmt.Errorf("%s %s: %w", obj.GetObjectKind().GroupVersionKind().Kind, obj.GetName(), err))
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				errs[i] = write(int(i))
 			}
 		})
 	}
 	all.Wait()
-	return failed
+	return errors.Join(errs...)
 }
 
 func (a *assembly) ensure(ctx context.Context, wanted resource.Object, reconcile func(existing, wanted resource.Object) (resource.Object, bootstrap.Action)) error {
@@ -156,6 +170,9 @@ func (a *assembly) ensureService(ctx context.Context) error {
 			Ports:          []corev1.ServicePort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt(port)}},
 		},
 	}
+	if a.ServiceNodePort != 0 {
+		service.Spec.Type, service.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, a.ServiceNodePort
+	}
 	if err := a.ensureAll(ctx, []resource.Object{service}, a.pointService); err != nil {
 		return err
 	}
@@ -194,7 +211,7 @@ func (a *assembly) ensureTracking(ctx context.Context) error {
 	return a.ensureAll(ctx, []resource.Object{&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Name: controller.TrackingConfigMap, Namespace: metav1.NamespaceSystem},
-		Data:       map[string]string{controller.TrackingSince: time.Now().UTC().Format(time.DateOnly)},
+		Data:       map[string]string{controller.TrackingSince: request.From(ctx).Received.UTC().Format(time.DateOnly)},
 	}}, func(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
 		now, want := existing.(*corev1.ConfigMap), wanted.(*corev1.ConfigMap)
 		if _, err := time.Parse(time.DateOnly, now.Data[controller.TrackingSince]); err == nil {

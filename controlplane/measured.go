@@ -28,7 +28,7 @@ type measured struct {
 	stored map[string]*resource.Definition // by where they are stored
 }
 
-func measure(backend storage.Backend, r *metrics.Registry, catalog func() *resource.Catalog) *measured {
+func measureStore(backend storage.Backend, r *metrics.Registry, catalog func() *resource.Catalog) *measured {
 	labels := []string{"operation", "group", "resource"}
 	return &measured{
 		Backend: backend, catalog: catalog,

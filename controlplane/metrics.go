@@ -2,6 +2,10 @@ package controlplane
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -9,7 +13,11 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/metrics"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/webhook"
 )
 
 // measuring makes the metrics of the server, and the pages for those who want to
@@ -21,55 +29,33 @@ func (a *assembly) measuring() {
 	a.resources.Metrics = a.outer.Metrics
 	a.registry.MustRegister(newState(a))
 	if a.Flow.Observe == nil {
-		a.Flow.Observe = observers(a.registry)
+		a.Flow.Observe = flowObservers(a.measured)
 	}
 }
 
-// isKnown reports whether there is something to be asked for: the number of
-// series is bounded by that.
-func (a *assembly) isKnown(i *request.Info) bool {
-	if !i.IsResource {
-		switch i.Path {
-		case "/healthz", "/livez", "/readyz", "/metrics", "/version":
-			return true
-		}
-		return false
+// called counts a request to a webhook.
+func (a *assembly) called(c webhook.Call) {
+	a.outer.Metrics.Asked(http.MethodPost, c.Host, c.Status, c.Took, c.Sent, c.Received)
+	var name x509.HostnameError
+	var signature x509.InsecureAlgorithmError
+	switch {
+	case c.Err == nil:
+	case errors.As(c.Err, &name) && len(name.Certificate.DNSNames)+len(name.Certificate.IPAddresses) == 0:
+		measure.Count(a.measured, measure.WebhookNoNames)
+	case errors.As(c.Err, &signature) && x509.SignatureAlgorithm(signature) != x509.MD5WithRSA:
+		measure.Count(a.measured, measure.WebhookSHA1)
 	}
+}
+
+// isKnown reports whether there is such a resource: the number of series is bounded
+// by that.
+func (a *assembly) isKnown(i *request.Info) bool {
 	served, ok := a.catalogs.get().Lookup(i.Group, i.Version, i.Resource)
 	if !ok || i.Subresource == "" {
 		return ok
 	}
 	return served.Subresource(i.Subresource) != nil
 }
-
-// observers measure requests in flow control.
-func observers(r *metrics.Registry) func(schema, level string) flow.Observers {
-	seconds := []float64{0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30}
-	waited := r.Histograms("apiserver_flowcontrol_request_wait_duration_seconds", "[BETA] Length of time a request spent waiting in its queue",
-		seconds, "priority_level", "flow_schema", "execute")
-	worked := r.Histograms("apiserver_flowcontrol_request_execution_seconds", "[ALPHA] Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem",
-		seconds, "priority_level", "flow_schema", "type")
-	return func(schema, level string) flow.Observers {
-		return flow.Observers{
-			Waited: late(waited, level, schema, "true"), Refused: late(waited, level, schema, "false"),
-			Worked: late(worked, level, schema, "regular"), Began: late(worked, level, schema, "watch"),
-		}
-	}
-}
-
-// lateObserver makes a series when there is something to observe, and again when
-// the metrics were reset.
-type lateObserver struct {
-	vec    *prometheus.HistogramVec
-	labels []string
-}
-
-func late(vec *prometheus.HistogramVec, labels ...string) lateObserver {
-	return lateObserver{vec, labels}
-}
-
-// Observe implements flow.Observer.
-func (o lateObserver) Observe(v float64) { o.vec.WithLabelValues(o.labels...).Observe(v) }
 
 // state is a prometheus.Collector of what is there to be counted anyway.
 type state struct {
@@ -79,40 +65,46 @@ type state struct {
 
 func newState(a *assembly) *state {
 	s := &state{a: a, descs: map[string]*prometheus.Desc{}}
-	level, both := []string{"priority_level"}, []string{"priority_level", "flow_schema"}
+	kind := []string{"group", "resource"}
 	for _, d := range []struct {
 		name, help string
 		labels     []string
 	}{
 		{"apiserver_current_inflight_requests", "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second.", []string{"request_kind"}},
 		{"apiserver_current_inqueue_requests", "[ALPHA] Maximal number of queued requests in this apiserver per request kind in last second.", []string{"request_kind"}},
-		{"apiserver_flowcontrol_nominal_limit_seats", "[BETA] Nominal number of execution seats configured for each priority level", level},
-		{"apiserver_flowcontrol_lower_limit_seats", "[ALPHA] Configured lower bound on number of execution seats available to each priority level", level},
-		{"apiserver_flowcontrol_upper_limit_seats", "[ALPHA] Configured upper bound on number of execution seats available to each priority level", level},
-		{"apiserver_flowcontrol_current_limit_seats", "[ALPHA] current derived number of execution seats available to each priority level", level},
-		{"apiserver_flowcontrol_demand_seats_high_watermark", "[ALPHA] High watermark, over last adjustment period, of demand_seats", level},
-		{"apiserver_flowcontrol_demand_seats_average", "[ALPHA] Time-weighted average, over last adjustment period, of demand_seats", level},
-		{"apiserver_flowcontrol_demand_seats_stdev", "[ALPHA] Time-weighted standard deviation, over last adjustment period, of demand_seats", level},
-		{"apiserver_flowcontrol_demand_seats_smoothed", "[ALPHA] Smoothed seat demands", level},
-		{"apiserver_flowcontrol_current_r", "[ALPHA] R(time of last change)", level},
-		{"apiserver_flowcontrol_dispatched_requests_total", "[BETA] Number of requests executed by API Priority and Fairness subsystem", both},
-		{"apiserver_flowcontrol_rejected_requests_total", "[BETA] Number of requests rejected by API Priority and Fairness subsystem", append(both[:2:2], "reason")},
-		{"apiserver_flowcontrol_current_inqueue_requests", "[BETA] Number of requests currently pending in queues of the API Priority and Fairness subsystem", both},
-		{"apiserver_flowcontrol_current_inqueue_seats", "[ALPHA] Number of seats currently pending in queues of the API Priority and Fairness subsystem", both},
-		{"apiserver_flowcontrol_current_executing_requests", "[BETA] Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem", both},
-		{"apiserver_flowcontrol_current_executing_seats", "[BETA] Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem", both},
-		{"apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"group", "resource"}},
-		{"apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", []string{"group", "resource"}},
+		{"apiserver_storage_events_received_total", "[BETA] Number of etcd events received split by kind.", kind},
+		{"apiserver_watch_cache_events_received_total", "[ALPHA] Counter of events received in watch cache broken by resource type.", kind},
+		{"apiserver_watch_cache_events_dispatched_total", "[ALPHA] Counter of events dispatched in watch cache broken by resource type.", kind},
+		{"apiserver_init_events_total", "[ALPHA] Counter of init events processed in watch cache broken by resource type.", kind},
+		{"apiserver_watch_cache_initializations_total", "[ALPHA] Counter of watch cache initializations broken by resource type.", kind},
+		{"apiserver_watch_cache_resource_version", "[ALPHA] Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits.", kind},
+		{"apiserver_watch_cache_consistent_read_total", "[ALPHA] Counter for consistent reads from cache.", []string{"group", "resource", "success", "fallback"}},
+		{"watch_cache_capacity", "[ALPHA] Total capacity of watch cache broken by resource type.", kind},
+		{"apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", kind},
+		{"apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", kind},
 		{"apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}},
+		{"kube_apiserver_clusterip_allocator_allocated_ips", "[ALPHA] Gauge measuring the number of allocated IPs for Services", []string{"cidr"}},
+		{"kube_apiserver_clusterip_allocator_available_ips", "[ALPHA] Gauge measuring the number of available IPs for Services", []string{"cidr"}},
+		{"kube_apiserver_nodeport_allocator_allocated_ports", "[ALPHA] Gauge measuring the number of allocated NodePorts for Services", nil},
+		{"kube_apiserver_nodeport_allocator_available_ports", "[ALPHA] Gauge measuring the number of available NodePorts for Services", nil},
 		{"aggregator_unavailable_apiservice", "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.", []string{"name"}},
 		{"kubernetes_build_info", "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 			[]string{"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform"}},
+		{"version_info", "[ALPHA] Provides the compatibility version info of the component. The component label is the name of the component, usually kube, but is relevant for aggregated-apiservers.", []string{"component", "binary", "emulation", "min_compat"}},
+		{"kubernetes_feature_enabled", "[BETA] This metric records the data about the stage and enablement of a k8s feature.", []string{"name", "stage"}},
+		{"apiserver_audit_level_total", "[ALPHA] Counter of policy levels for audit events (1 per request).", []string{"level"}},
+		{"apiserver_audit_error_total", "[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}},
 		{"apiserver_audit_event_total", "[ALPHA] Counter of audit events generated and sent to the audit backend.", nil},
 		{"apiserver_audit_requests_rejected_total", "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.", nil},
 	} {
-		s.descs[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, nil)
+		s.describe(d.name, d.help, d.labels...)
 	}
+	s.describeFlow()
 	return s
+}
+
+func (s *state) describe(name, help string, labels ...string) {
+	s.descs[name] = prometheus.NewDesc(name, help, labels, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -135,8 +127,15 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 		gauge("apiserver_current_inflight_requests", float64(f.Working.Writing.Peak()), "mutating")
 		gauge("apiserver_current_inqueue_requests", float64(f.Waiting.Reading.Peak()), "readOnly")
 		gauge("apiserver_current_inqueue_requests", float64(f.Waiting.Writing.Peak()), "mutating")
-		collectLevels(f.Stats(), gauge, counter)
+		s.collectFlow(f, to, gauge, counter)
 	}
+	if f, ok := s.a.outer.Flow.(*flow.InFlight); ok {
+		reading, writing := f.Peaks()
+		gauge("apiserver_current_inflight_requests", float64(reading), "readOnly")
+		gauge("apiserver_current_inflight_requests", float64(writing), "mutating")
+	}
+	s.collectCaches(gauge, counter)
+	s.a.collectServices(gauge)
 	for _, group := range s.a.catalogs.get().Groups() {
 		seen := map[string]bool{}
 		for i := range group.Versions {
@@ -160,6 +159,16 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 	if s.a.audit != nil {
 		written = s.a.audit.Stats()
 	}
+	for level, n := range written.Levels {
+		if n > 0 {
+			counter("apiserver_audit_level_total", float64(n), string(level))
+		}
+	}
+	for plugin, n := range written.Dropped {
+		if n > 0 {
+			counter("apiserver_audit_error_total", float64(n), plugin)
+		}
+	}
 	counter("apiserver_audit_event_total", float64(written.Events))
 	counter("apiserver_audit_requests_rejected_total", float64(written.Rejected))
 	if s.a.aggregator != nil {
@@ -167,7 +176,12 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 			gauge("aggregator_unavailable_apiservice", number(!available), name)
 		}
 	}
+	for _, g := range s.a.Debug.Gates {
+		gauge("kubernetes_feature_enabled", number(g.Enabled), g.Name, g.Stage)
+	}
 	v := kelson.Version()
+	binary, _, _ := strings.Cut(strings.TrimPrefix(v.GitVersion, "v"), "+")
+	gauge("version_info", 1, "kube", binary, v.EmulationMajor+"."+v.EmulationMinor, v.MinCompatibilityMajor+"."+v.MinCompatibilityMinor)
 	gauge("kubernetes_build_info", 1, v.Major, v.Minor, v.GitVersion, v.GitCommit, v.GitTreeState, v.BuildDate, v.GoVersion, v.Compiler, v.Platform)
 }
 
@@ -178,24 +192,32 @@ func number(yes bool) float64 {
 	return 0
 }
 
-func collectLevels(levels []flow.LevelStats, gauge, counter func(name string, value float64, labels ...string)) {
-	for _, l := range levels {
-		for name, value := range map[string]float64{
-			"nominal_limit_seats": float64(l.Nominal), "lower_limit_seats": float64(l.Lowest), "upper_limit_seats": float64(l.Highest), "current_limit_seats": float64(l.Now),
-			"demand_seats_high_watermark": float64(l.DemandHighest), "demand_seats_average": l.DemandAverage, "demand_seats_stdev": l.DemandDeviation,
-			"demand_seats_smoothed": l.DemandSmoothed, "current_r": l.Virtual,
-		} {
-			gauge("apiserver_flowcontrol_"+name, value, l.Name)
+// collectCaches tells of what is in memory, under the names of kube-apiserver's watch
+// cache.
+func (s *state) collectCaches(gauge, counter func(name string, value float64, labels ...string)) {
+	const digits = 1e15 // of a revision that a float64 holds
+	var names [][2]string
+	revision := s.a.objects.Caches(func(def *resource.Definition, c store.CacheStats) {
+		group, resource := def.Group, def.Resource
+		names = append(names, [2]string{group, resource})
+		counter("apiserver_watch_cache_initializations_total", float64(c.Loads), group, resource)
+		gauge("watch_cache_capacity", float64(c.Capacity), group, resource)
+		if c.Received > 0 {
+			counter("apiserver_storage_events_received_total", float64(c.Received), group, resource)
+			counter("apiserver_watch_cache_events_received_total", float64(c.Received), group, resource)
+			counter("apiserver_watch_cache_events_dispatched_total", float64(c.Received), group, resource)
 		}
-		for _, f := range l.Schemas {
-			counter("apiserver_flowcontrol_dispatched_requests_total", float64(f.Dispatched), l.Name, f.Name)
-			for why, n := range f.Refused {
-				counter("apiserver_flowcontrol_rejected_requests_total", float64(n), l.Name, f.Name, why)
-			}
-			gauge("apiserver_flowcontrol_current_inqueue_requests", float64(f.Waiting), l.Name, f.Name)
-			gauge("apiserver_flowcontrol_current_inqueue_seats", float64(f.SeatsWaiting), l.Name, f.Name)
-			gauge("apiserver_flowcontrol_current_executing_requests", float64(f.Working), l.Name, f.Name)
-			gauge("apiserver_flowcontrol_current_executing_seats", float64(f.Seats), l.Name, f.Name)
+		if c.Initial > 0 {
+			counter("apiserver_init_events_total", float64(c.Initial), group, resource)
 		}
+		if c.Consistent > 0 {
+			counter("apiserver_watch_cache_consistent_read_total", float64(c.Consistent), group, resource, "true", "false")
+		}
+		if c.Failed > 0 {
+			counter("apiserver_watch_cache_consistent_read_total", float64(c.Failed), group, resource, "false", "false")
+		}
+	})
+	for _, name := range names {
+		gauge("apiserver_watch_cache_resource_version", float64(revision%digits), name[0], name[1])
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,9 +15,11 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/expression"
+	"github.com/apikeel/kelson/admission/manifests"
 	"github.com/apikeel/kelson/admission/policy"
 	"github.com/apikeel/kelson/admission/webhooks"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
@@ -38,39 +42,79 @@ func (a *assembly) policies(objects admission.Objects, measured admission.Metric
 		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: a.types().of,
 		Expressions: new(policycel.Environment), Metrics: measured,
 	}
-	cfg.Source = follow("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
-	mutating := policy.NewMutating(cfg)
-	cfg.Source = follow("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 	hooks := webhooks.Config{
 		Objects: cfg.Objects, Authorizer: cfg.Authorizer, Logger: a.Logger, Expressions: cfg.Expressions,
 		Metrics: measured,
 	}
-	plugins := []admission.Plugin{mutating, policy.NewValidating(cfg)}
-	var err error
-	if hooks.Client, err = a.admissionCaller("MutatingAdmissionWebhook"); err != nil {
-		return nil, err
+	var plugins []admission.Plugin
+	for _, p := range []struct {
+		name      string
+		resources []string
+		kinds     []string
+		make      func() admission.Plugin
+	}{
+		{"MutatingAdmissionPolicy", []string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"},
+			[]string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}, func() admission.Plugin { return policy.NewMutating(cfg) }},
+		{"ValidatingAdmissionPolicy", []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"},
+			[]string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, func() admission.Plugin { return policy.NewValidating(cfg) }},
+		{"MutatingAdmissionWebhook", []string{"mutatingwebhookconfigurations"},
+			[]string{"MutatingWebhookConfiguration"}, func() admission.Plugin { return webhooks.NewMutating(hooks) }},
+		{"ValidatingAdmissionWebhook", []string{"validatingwebhookconfigurations"},
+			[]string{"ValidatingWebhookConfiguration"}, func() admission.Plugin { return webhooks.NewValidating(hooks) }},
+	} {
+		cfg.Source = follow(p.resources...)
+		hooks.Source = cfg.Source
+		sources, err := a.Admission.Sources(p.name)
+		if err == nil {
+			hooks.Client, err = a.admissionCaller(sources.Kubeconfig)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("couldn't init admission plugin %q: %w", p.name, err)
+		}
+		if cfg.Manifests, err = a.manifests(p.name, sources.Manifests, p.kinds, measured); err != nil {
+			return nil, err
+		}
+		hooks.Manifests = cfg.Manifests
+		plugins = append(plugins, p.make())
 	}
-	hooks.Source = follow("mutatingwebhookconfigurations")
-	plugins = append(plugins, webhooks.NewMutating(hooks))
-	if hooks.Client, err = a.admissionCaller("ValidatingAdmissionWebhook"); err != nil {
-		return nil, err
-	}
-	hooks.Source = follow("validatingwebhookconfigurations")
-	return append(plugins, webhooks.NewValidating(hooks)), nil
+	return plugins, nil
 }
 
-// admissionCaller makes the client of a plugin, with the credentials that its
-// configuration names.
-func (a *assembly) admissionCaller(plugin string) (*webhook.Client, error) {
-	c := a.caller("kube-apiserver-admission")
-	file, err := a.Admission.WebhookKubeconfig(plugin)
-	if err == nil && file != "" {
+// manifests opens the directory of the manifests of a plugin, which is followed
+// while the server runs.
+func (a *assembly) manifests(plugin, path string, kinds []string, measured admission.Metrics) (func() *admission.Manifests, error) {
+	if path == "" {
+		return nil, nil
+	}
+	cfg := manifests.Config{
+		Plugin: plugin, Path: path, Kinds: map[string]*resource.Definition{}, Server: instanceName(), Metrics: measured, Logger: a.Logger,
+	}
+	group := admissionregistration.Group(admissionregistration.Config{Manifests: true})
+	for i := range group.Resources {
+		if slices.Contains(kinds, group.Resources[i].Kind) {
+			cfg.Kinds[group.Resources[i].Kind] = &group.Resources[i]
+		}
+	}
+	dir, err := manifests.Open(cfg)
+	if err != nil {
+		what := "policy"
+		if strings.HasSuffix(plugin, "Webhook") {
+			what = "webhook"
+		}
+		return nil, fmt.Errorf("failed to initialize admission: failed to load static %s manifests from %q: %w", what, path, err)
+	}
+	a.manifestDirs = append(a.manifestDirs, dir)
+	return dir.Current, nil
+}
+
+// admissionCaller makes the client of a plugin, with the credentials of a file if
+// there is one.
+func (a *assembly) admissionCaller(file string) (c *webhook.Client, err error) {
+	c = a.caller("kube-apiserver-admission")
+	if file != "" {
 		c.Credentials, err = webhook.LoadCredentials(file)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("couldn't init admission plugin %q: %w", plugin, err)
-	}
-	return c, nil
+	return c, err
 }
 
 // checker looks for mistakes in the expressions of policies.
@@ -84,6 +128,7 @@ func (a *assembly) caller(agent string) *webhook.Client {
 		Resolve: stored{a.resources}.address, UserAgent: agent, TellTimeout: true, Self: a.outer.Loopback(loopbackUser()),
 		Dial: a.Egress.For("cluster"), DialURL: a.Egress.For("controlplane"),
 	}
+	c.Called = a.called
 	a.webhooks = append(a.webhooks, c)
 	return c
 }

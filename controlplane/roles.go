@@ -298,7 +298,9 @@ func (a *acks) Delete(ctx context.Context, key string, guard int64) (storage.Key
 func authorizers(cfg chain.Config, objects *store.Store, catalog func() *resource.Catalog, acks *acks) (*chain.Chain, *rbac.Guard, error) {
 	byRole := rbac.New(follow(objects, catalog, acks, cfg.Logger, roles()))
 	cfg.RBAC = byRole
-	cfg.Node = node.New(follow(objects, catalog, acks, cfg.Logger, related()))
+	byNode := node.New(follow(objects, catalog, acks, cfg.Logger, related()))
+	byNode.Measure(cfg.Metrics)
+	cfg.Node = byNode
 	all, err := chain.New(cfg)
 	return all, &rbac.Guard{Authorizer: all, Roles: byRole}, err
 }

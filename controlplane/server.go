@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/admission/manifests"
 	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn"
@@ -62,9 +63,12 @@ type assembly struct {
 	flow  *flow.Control // nil if priority and fairness is off
 
 	webhooks []*webhook.Client
-	registry *metrics.Registry
-	slis     *metrics.Registry // of health checks
-	traces   *otlp.Exporter    // nil if nothing is traced
+	// manifestDirs are followed while the server runs.
+	manifestDirs []*manifests.Directory
+	registry     *metrics.Registry
+	measured     *metrics.Families // of parts that know nothing else of metrics
+	slis         *metrics.Registry // of health checks
+	traces       *otlp.Exporter    // nil if nothing is traced
 	// synced reports whether what the server decides by has been read; nil if
 	// there is nothing.
 	synced func() bool
@@ -97,12 +101,14 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	if err != nil {
 		return nil, err
 	}
+	a.registry = metrics.New()
+	a.measured = metrics.NewFamilies(a.registry)
+	a.Egress.Measure(a.measured)
 	if backend, err = a.encrypting(backend); err != nil {
 		return nil, err
 	}
-	a.registry = metrics.New()
-	a.backend = &acks{Backend: measure(backend, a.registry, a.catalogs.get)}
-	if a.objects, err = store.Open(ctx, a.backend, store.Options{Logger: c.Logger}); err != nil {
+	a.backend = &acks{Backend: measureStore(backend, a.registry, a.catalogs.get)}
+	if a.objects, err = store.Open(ctx, a.backend, store.Options{Logger: c.Logger, Metrics: a.measured}); err != nil {
 		a.release()
 		return nil, err
 	}
@@ -136,7 +142,7 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 // stages makes what requests go through before they are routed.
 func (a *assembly) stages() (err error) {
 	cfg := a.Authentication
-	cfg.Log, cfg.Objects = a.Logger, authn.Live(a.resources.Objects)
+	cfg.Log, cfg.Objects, cfg.Metrics = a.Logger, authn.Live(a.resources.Objects), a.measured
 	if a.Now != nil {
 		cfg.Now, cfg.X509.Now = a.Now, time.Now
 	}
@@ -153,7 +159,7 @@ func (a *assembly) stages() (err error) {
 		return err
 	}
 	authorize := a.Authorization
-	authorize.Logger = a.Logger
+	authorize.Logger, authorize.Metrics = a.Logger, a.measured
 	if a.authz, a.guard, err = authorizers(authorize, a.objects, a.catalogs.get, a.backend); err != nil {
 		return err
 	}
@@ -219,8 +225,8 @@ func (a *assembly) catalog() (err error) {
 		DenyPrivileged: a.DenyPrivileged,
 		Core: core.Config{
 			Log: a.Logger, EventTTL: a.EventTTL,
-			KubeletAddresses: a.KubeletAddresses, Components: components(a.backend),
-			Allocator: a.allocator,
+			KubeletAddresses: a.KubeletAddresses, KubeletPort: a.KubeletPort, Components: components(a.backend),
+			Allocator: &measuredAllocator{a.allocator, a},
 			Tokens: core.Tokens{
 				Issuer: a.authn, Audiences: a.authn.Audiences(),
 				MaxExpiration: longest, MaxExtended: extended, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
@@ -254,7 +260,7 @@ func (a *assembly) extensions() *kelson.Server {
 	custom := &crd.Server{
 		Store:   &definitions{a.objects, a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}, a.resources, a.owners},
 		Publish: a.catalogs.publish, Logger: a.Logger,
-		Webhooks: a.caller("kube-apiserver"),
+		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured,
 	}
 	a.settled = custom.Sync
 	return &kelson.Server{

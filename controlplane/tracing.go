@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"strings"
@@ -56,6 +57,10 @@ func (a *assembly) closeTraces() {
 // kube-apiserver has it.
 func instanceName() string {
 	host, _ := os.Hostname()
-	hash := sha256.Sum256([]byte(host))
+	var parts []byte
+	for _, part := range []string{host, "kube-apiserver"} {
+		parts = append(binary.BigEndian.AppendUint16(parts, uint16(len(part))), part...)
+	}
+	hash := sha256.Sum256(parts)
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }

@@ -70,12 +70,12 @@ func quietServer() *Server {
 
 func BenchmarkValidate(b *testing.B) {
 	crd := realistic(1)
-	if errs := rules.Validate(context.Background(), crd); len(errs) > 0 {
+	if errs := new(rules.Judge).Validate(context.Background(), crd); len(errs) > 0 {
 		b.Fatal(errs)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		rules.Validate(context.Background(), crd)
+		new(rules.Judge).Validate(context.Background(), crd)
 	}
 }
 

@@ -23,7 +23,9 @@ type converter interface {
 // converter returns how objects of a definition change their version.
 func (s *Server) converter(crd *apiextensions.CustomResourceDefinition) converter {
 	if c := crd.Spec.Conversion; c != nil && c.Strategy == apiextensions.WebhookConverter && c.Webhook != nil && s.Webhooks != nil {
-		return newHook(s.Webhooks, c.Webhook)
+		h := newHook(s.Webhooks, c.Webhook)
+		h.crd, h.metrics = crd.Name, s.Metrics
+		return h
 	}
 	return renaming{}
 }
@@ -49,23 +51,26 @@ func (renaming) dear() bool { return false }
 // does not know until it is stored: it is judged as it was sent.
 func (c *custom) conversions(v *resource.Version) {
 	name := v.Name
+	whole := func(objs []resource.Object, version string) ([]resource.Object, error) {
+		return c.convert.convert(objs, c.group+"/"+version)
+	}
 	to := func(objs []resource.Object, version string) ([]resource.Object, error) {
-		out, err := c.convert.convert(objs, c.group+"/"+version)
+		out, err := whole(objs, version)
 		for i := 0; err == nil && version != c.hub && i < len(out); i++ {
 			out[i], err = c.fit(out[i], version)
 		}
 		return out, err
 	}
-	one := func(version string) func(resource.Object) (resource.Object, error) {
+	one := func(how func([]resource.Object, string) ([]resource.Object, error), version string) func(resource.Object) (resource.Object, error) {
 		return func(obj resource.Object) (resource.Object, error) {
-			out, err := to([]resource.Object{obj}, version)
+			out, err := how([]resource.Object{obj}, version)
 			if err != nil {
 				return nil, err
 			}
 			return out[0], nil
 		}
 	}
-	v.ToHub, v.FromHub = one(c.hub), one(name)
+	v.ToHub, v.FromHub, v.FromHubWhole = one(to, c.hub), one(to, name), one(whole, name)
 	if c.convert.dear() {
 		toHub := v.ToHub
 		v.ToHub = func(obj resource.Object) (resource.Object, error) {

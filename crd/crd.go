@@ -48,16 +48,15 @@ func Definitions() resource.Group {
 		New:     func() resource.Object { return &apiextensions.CustomResourceDefinition{} },
 		NewList: func() runtime.Object { return &apiextensions.CustomResourceDefinitionList{} },
 		Default: resource.DefaultFunc(setDefaults),
+		// Nothing that a write does takes a default away again.
+		Settled: func(resource.Object) bool { return true },
 	}
+	judge := new(rules.Judge)
 	main := resource.Rules[*apiextensions.CustomResourceDefinition]{
-		PrepareCreate: prepareCreate,
-		PrepareUpdate: prepareUpdate,
-		Validate: func(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-			return rules.Validate(ctx, crd)
-		},
-		ValidateUpdate: func(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-			return rules.ValidateUpdate(ctx, crd, old)
-		},
+		PrepareCreate:  prepareCreate,
+		PrepareUpdate:  prepareUpdate,
+		Validate:       judge.Validate,
+		ValidateUpdate: judge.ValidateUpdate,
 		Warnings: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) []string {
 			return rules.Warnings(crd, old)
 		},
@@ -138,7 +137,7 @@ func beforeDelete(crd *apiextensions.CustomResourceDefinition) {
 	setCondition(&crd.Status, apiextensions.CustomResourceDefinitionCondition{
 		Type: apiextensions.Terminating, Status: apiextensions.ConditionTrue, Reason: "InstanceDeletionPending",
 		Message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
-	}, metav1.Now())
+	}, *crd.DeletionTimestamp)
 }
 
 func columns() []resource.Column {

@@ -7,10 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/apikeel/kelson/internal/jsonvalue"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -165,7 +167,11 @@ func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion, all [
 		NewList: func() runtime.Object { return &unstructured.UnstructuredList{} },
 		Default: func(obj resource.Object) { c.complete(obj, name) },
 		Prune:   func(obj resource.Object, how resource.Pruning) ([]string, error) { return c.prune(obj, name, how) },
-		Schema:  func() *spec.Schema { return c.openAPI(name) },
+		Settled: func(obj resource.Object) bool {
+			s, err := c.schemas[name].get()
+			return err == nil && s.Settled(content(obj))
+		},
+		Schema: func() *spec.Schema { return c.openAPI(name) },
 	}
 	if v.Deprecated {
 		out.Deprecation = c.deprecation(v, all)
@@ -263,14 +269,19 @@ func (c *custom) strategy() resource.Strategy {
 
 // changed reports whether objects differ in more than their metadata.
 func changed(obj, old resource.Object) bool {
-	data := func(obj resource.Object) map[string]any {
-		out := maps.Clone(content(obj))
-		for _, name := range []string{"metadata", "apiVersion", "kind"} {
-			delete(out, name)
+	is, was := content(obj), content(old)
+	isMeta := func(name string) bool { return name == "metadata" || name == "apiVersion" || name == "kind" }
+	for name, v := range is {
+		if other, ok := was[name]; !isMeta(name) && (!ok || !jsonvalue.Equal(v, other)) {
+			return true
 		}
-		return out
 	}
-	return !equality.Semantic.DeepEqual(data(obj), data(old))
+	for name := range was {
+		if _, ok := is[name]; !ok && !isMeta(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // validate checks an object against the schema; old is nil on create. Of a
@@ -300,6 +311,9 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 	}
 	errs = append(errs, validateScale(c.scale[version], content(obj), statusOnly)...)
 	warn := func(err *field.Error) { request.From(ctx).Warn(err.Error()) }
+	if s.Ruled() {
+		defer measure.Since(c.server.Metrics, time.Now(), measure.CELEvaluation)
+	}
 	return append(errs, s.ValidateRules(ctx, content(obj), was, errs, warn)...)
 }
 
@@ -322,10 +336,10 @@ func (c *custom) subresources(def *resource.Definition, versions []apiextensions
 				} else {
 					delete(next, "status")
 				}
-				fields, rv := obj.GetManagedFields(), obj.GetResourceVersion()
+				fields, rv := resource.ManagedFields(obj), obj.GetResourceVersion()
 				clear(now)
 				maps.Copy(now, runtime.DeepCopyJSON(next))
-				obj.SetManagedFields(fields)
+				resource.SetManagedFields(obj, fields)
 				obj.SetResourceVersion(rv)
 			},
 			ValidateUpdate: func(ctx context.Context, obj, old resource.Object) field.ErrorList {
@@ -400,11 +414,11 @@ func finalizerWarnings(_ context.Context, obj, old resource.Object) (warnings []
 
 // openAPI returns the schema that clients see.
 func (c *custom) openAPI(version string) *spec.Schema {
-	props, err := c.schemas[version].props()
-	if err != nil || props == nil {
+	text, err := c.schemas[version].text()
+	if err != nil || text.json == nil {
 		return preserved()
 	}
-	out := published(props)
+	out := published(text)
 	if paths := c.selectors[version]; len(paths) > 0 {
 		var fields []any
 		for _, path := range paths {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -69,7 +70,7 @@ func (s *Server) finish(ctx context.Context, name string) ([]leftover, error) {
 		err := update(ctx, name, func(crd *apiextensions.CustomResourceDefinition) error {
 			setCondition(&crd.Status, apiextensions.CustomResourceDefinitionCondition{
 				Type: apiextensions.Terminating, Status: status, Reason: reason, Message: message,
-			}, metav1.Now())
+			}, metav1.NewTime(request.From(ctx).Received))
 			if done {
 				crd.Finalizers = slices.DeleteFunc(crd.Finalizers, func(f string) bool { return f == finalizer })
 			}

@@ -21,14 +21,13 @@ const (
 )
 
 // published returns the schema of objects for OpenAPI.
-func published(props *apiextensions.JSONSchemaProps) *spec.Schema {
-	raw, err := json.Marshal(props)
-	if err != nil {
+func published(text *schemaText) *spec.Schema {
+	out := &spec.Schema{}
+	if err := out.UnmarshalJSON(text.json); err != nil {
 		return preserved()
 	}
-	out := &spec.Schema{}
-	if err := json.Unmarshal(raw, out); err != nil {
-		return preserved()
+	if text.preserve {
+		out.AddExtension("x-kubernetes-preserve-unknown-fields", true)
 	}
 	unfold(out)
 	return withMeta(out)

@@ -15,8 +15,10 @@ import (
 )
 
 const (
-	// maxSchemas is how many compiled schemas are kept.
-	maxSchemas = 512
+	// maxWeight is how much memory compiled schemas may take together, about. A
+	// usual one takes 100 KiB; one that is larger than all may be still goes on
+	// being used until the next is.
+	maxWeight = 128 << 20
 	// idleSchema is how long one is kept that nobody uses.
 	idleSchema = 10 * time.Minute
 )
@@ -27,23 +29,25 @@ type schemas struct {
 	mu     sync.Mutex
 	byHash map[[sha256.Size]byte]*list.Element
 	recent *list.List // of *kept
+	weight int        // of all
 }
 
 type kept struct {
 	hash   [sha256.Size]byte
 	schema *schema.Schema
+	weight int
 	used   time.Time
 }
 
 // get returns the compiled form of the schema of a version.
-func (s *schemas) get(props *apiextensions.JSONSchemaProps) (*schema.Schema, [sha256.Size]byte, error) {
-	raw, err := json.Marshal(props)
-	if err != nil {
-		return nil, [sha256.Size]byte{}, err
-	}
-	hash := sha256.Sum256(raw)
+func (s *schemas) get(text *schemaText) (*schema.Schema, [sha256.Size]byte, error) {
+	hash := text.hash()
 	if found := s.find(hash); found != nil {
 		return found, hash, nil
+	}
+	props, err := text.props()
+	if err != nil {
+		return nil, hash, err
 	}
 	compiled, err := schema.Compile(props)
 	if err != nil {
@@ -76,14 +80,17 @@ func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema) *schema.S
 		s.recent, s.byHash = list.New(), map[[sha256.Size]byte]*list.Element{}
 	}
 	now := time.Now()
-	s.byHash[hash] = s.recent.PushFront(&kept{hash, compiled, now})
+	added := &kept{hash, compiled, compiled.Weight(), now}
+	s.byHash[hash] = s.recent.PushFront(added)
+	s.weight += added.weight
 	for e := s.recent.Back(); e != nil; e = s.recent.Back() {
 		k := e.Value.(*kept)
-		if s.recent.Len() <= maxSchemas && now.Sub(k.used) < idleSchema {
+		if k == added || s.weight <= maxWeight && now.Sub(k.used) < idleSchema {
 			break
 		}
 		s.recent.Remove(e)
 		delete(s.byHash, k.hash)
+		s.weight -= k.weight
 	}
 	return compiled
 }
@@ -117,11 +124,11 @@ func (l *lazySchema) get() (*schema.Schema, error) {
 			return s, nil
 		}
 	}
-	props, err := l.props()
+	text, err := l.text()
 	if err != nil {
 		return nil, err
 	}
-	s, hash, err := l.server.schemas.get(props)
+	s, hash, err := l.server.schemas.get(text)
 	if err != nil {
 		return nil, err
 	}
@@ -131,24 +138,55 @@ func (l *lazySchema) get() (*schema.Schema, error) {
 	return s, nil
 }
 
-// props decodes the schema.
-func (l *lazySchema) props() (*apiextensions.JSONSchemaProps, error) {
-	var crd apiextensions.CustomResourceDefinition
+// schemaText is a schema as it is stored.
+type schemaText struct {
+	json json.RawMessage // nil if there is none
+	// preserve tells that the definition keeps what the schema does not know.
+	preserve bool
+}
+
+// text finds the schema in the stored definition.
+func (l *lazySchema) text() (*schemaText, error) {
+	var crd struct {
+		Spec struct {
+			PreserveUnknownFields bool `json:"preserveUnknownFields"`
+			Versions              []struct {
+				Name   string `json:"name"`
+				Schema struct {
+					OpenAPIV3Schema json.RawMessage `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
 	if err := json.Unmarshal(*l.stored.json.Load(), &crd); err != nil {
 		return nil, err
 	}
 	for i := range crd.Spec.Versions {
 		if v := &crd.Spec.Versions[i]; v.Name == l.version {
-			if v.Schema == nil {
-				return nil, nil
-			}
-			props := v.Schema.OpenAPIV3Schema
-			if crd.Spec.PreserveUnknownFields && props != nil {
-				preserve := true
-				props.XPreserveUnknownFields = &preserve
-			}
-			return props, nil
+			return &schemaText{v.Schema.OpenAPIV3Schema, crd.Spec.PreserveUnknownFields}, nil
 		}
 	}
 	return nil, fmt.Errorf("the definition has no version %s", l.version)
+}
+
+func (t *schemaText) hash() [sha256.Size]byte {
+	if t.preserve {
+		return sha256.Sum256(append([]byte{'+'}, t.json...))
+	}
+	return sha256.Sum256(t.json)
+}
+
+// props decodes the schema.
+func (t *schemaText) props() (*apiextensions.JSONSchemaProps, error) {
+	if t.json == nil {
+		return nil, nil
+	}
+	props := &apiextensions.JSONSchemaProps{}
+	if err := json.Unmarshal(t.json, props); err != nil {
+		return nil, err
+	}
+	if t.preserve {
+		props.XPreserveUnknownFields = &t.preserve
+	}
+	return props, nil
 }

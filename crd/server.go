@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -59,7 +61,9 @@ type Server struct {
 	Publish func(put []*resource.Definition, gone []schema.GroupResource) error
 	// Webhooks calls the webhooks that convert.
 	Webhooks *webhook.Client
-	Logger   *slog.Logger
+	// Metrics measures what takes time; nil does not.
+	Metrics measure.Sink
+	Logger  *slog.Logger
 
 	schemas schemas
 
@@ -319,7 +323,7 @@ const statusWithin = time.Second
 // settleStatus writes the status of a definition as it should be.
 func (s *Server) settleStatus(ctx context.Context, name string, names func(*apiextensions.CustomResourceDefinition) taken) error {
 	err := s.Store.UpdateStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) error {
-		names(crd).settle(crd, metav1.Now())
+		names(crd).settle(crd, metav1.NewTime(request.From(ctx).Received))
 		return nil
 	})
 	if apierrors.IsNotFound(err) {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -35,6 +38,28 @@ type hook struct {
 	endpoint webhook.Endpoint
 	// versions of ConversionReview that the webhook knows, the preferred first.
 	versions []string
+	// crd is the name of the definition, for metrics, which may be nil.
+	crd     string
+	metrics measure.Sink
+}
+
+// What metrics call the ways in which a conversion fails.
+const (
+	callFailed    = "conversion_webhook_call_failure"
+	badAnswer     = "conversion_webhook_malformed_response_failure"
+	partialAnswer = "conversion_webhook_partial_response_failure"
+	noAnswer      = "conversion_webhook_no_objects_returned_failure"
+	badObject     = "conversion_webhook_invalid_converted_object_failure"
+)
+
+// converted counts a call, which has failed in some way if there is one.
+func (h *hook) converted(began time.Time, failure string) {
+	result := "success"
+	if failure != "" {
+		result = "failure"
+	}
+	measure.Count(h.metrics, measure.ConversionRequests, result, failure)
+	measure.Since(h.metrics, began, measure.ConversionDuration, result, failure)
 }
 
 func newHook(client *webhook.Client, c *apiextensions.WebhookConversion) *hook {
@@ -63,7 +88,19 @@ func newHook(client *webhook.Client, c *apiextensions.WebhookConversion) *hook {
 
 func (h *hook) dear() bool { return true }
 
-func (h *hook) convert(objs []resource.Object, apiVersion string) ([]resource.Object, error) {
+func (h *hook) convert(objs []resource.Object, apiVersion string) (converted []resource.Object, err error) {
+	if len(objs) > 0 && h.metrics != nil {
+		from, began := objs[0].GetObjectKind().GroupVersionKind().Version, time.Now()
+		if _, to, _ := strings.Cut(apiVersion, "/"); from != to {
+			defer func() {
+				measure.Since(h.metrics, began, measure.CRDConversionDuration, h.crd, from, to, strconv.FormatBool(err == nil))
+			}()
+		}
+	}
+	return h.convertAll(objs, apiVersion)
+}
+
+func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource.Object, error) {
 	out := slices.Clone(objs)
 	var send []runtime.RawExtension
 	var places []int
@@ -87,20 +124,29 @@ func (h *hook) convert(objs []resource.Object, apiVersion string) ([]resource.Ob
 		return out, nil
 	}
 	kind := objs[places[0]].GetObjectKind().GroupVersionKind()
-	converted, err := h.ask(send, apiVersion)
+	began := time.Now()
+	converted, failure, err := h.ask(send, apiVersion)
 	if err != nil {
+		h.converted(began, failure)
 		return nil, fmt.Errorf("conversion webhook for %v failed: %w", kind, err)
 	}
 	if len(converted) != len(send) {
+		failure := partialAnswer
+		if len(converted) == 0 {
+			failure = noAnswer
+		}
+		h.converted(began, failure)
 		return nil, fmt.Errorf("conversion webhook for %v returned %d objects, expected %d", kind, len(converted), len(send))
 	}
 	for n, i := range places {
 		u, err := accept(converted[n].Raw, objs[i].(*unstructured.Unstructured), apiVersion)
 		if err != nil {
+			h.converted(began, badObject)
 			return nil, fmt.Errorf("conversion webhook for %v returned invalid %w", kind, at(n, len(places), err))
 		}
 		out[i] = u
 	}
+	h.converted(began, "")
 	return out, nil
 }
 
@@ -131,8 +177,8 @@ func at(n, of int, err error) error {
 	return fmt.Errorf("object at index 0: %w", err)
 }
 
-// ask sends objects and returns what comes back.
-func (h *hook) ask(objs []runtime.RawExtension, apiVersion string) ([]runtime.RawExtension, error) {
+// ask sends objects and returns what comes back, or how that has failed.
+func (h *hook) ask(objs []runtime.RawExtension, apiVersion string) (converted []runtime.RawExtension, failure string, err error) {
 	var review apiextensions.ConversionReview
 	for _, v := range h.versions {
 		if v == "v1" || v == "v1beta1" {
@@ -142,21 +188,22 @@ func (h *hook) ask(objs []runtime.RawExtension, apiVersion string) ([]runtime.Ra
 		}
 	}
 	if review.Kind == "" {
-		return nil, errors.New("no supported conversion review versions")
+		return nil, callFailed, errors.New("no supported conversion review versions")
 	}
 	id := uuid.NewUUID()
 	review.Request = &apiextensions.ConversionRequest{UID: id, DesiredAPIVersion: apiVersion, Objects: objs}
 	body, err := json.Marshal(&review)
 	if err != nil {
-		return nil, err
+		return nil, callFailed, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), convertWithin)
 	defer cancel()
 	answer, err := h.client.Post(ctx, &h.endpoint, body)
 	if err != nil {
-		return nil, err
+		return nil, callFailed, err
 	}
-	return believed(answer, review.APIVersion, id)
+	converted, err = believed(answer, review.APIVersion, id)
+	return converted, badAnswer, err
 }
 
 // believed returns the objects in an answer, or why it is none.

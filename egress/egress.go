@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 // Dial makes a connection, as net.Dialer does.
@@ -38,6 +40,16 @@ type Selector struct {
 	Cluster Dial
 	// Etcd leads to etcd.
 	Etcd Dial
+
+	metrics measure.Sink
+}
+
+// Measure makes a selector count the connections that are made through proxies. It
+// must be called before there are any.
+func (s *Selector) Measure(to measure.Sink) {
+	if s != nil {
+		s.metrics = to
+	}
 }
 
 // Names of the networks, and protocols by which proxies are spoken to.
@@ -121,7 +133,7 @@ func Load(file string) (*Selector, error) {
 	s := &Selector{}
 	for _, selection := range c.EgressSelections {
 		name := strings.ToLower(selection.Name)
-		dial, err := selection.Connection.dial()
+		dial, err := selection.Connection.dial(s)
 		if err != nil {
 			return nil, fmt.Errorf("failed to setup egress selector: failed to create dialer for egressSelection %q: %w", name, err)
 		}
@@ -262,7 +274,7 @@ func (t *tlsConfig) load() (*tls.Config, error) {
 }
 
 // dial returns how connections are made.
-func (c *connection) dial() (Dial, error) {
+func (c *connection) dial(s *Selector) (Dial, error) {
 	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	switch {
 	case c.ProxyProtocol == direct:
@@ -270,7 +282,7 @@ func (c *connection) dial() (Dial, error) {
 	case c.ProxyProtocol == grpcTunnel:
 		return nil, errors.New("tunnels over gRPC are not supported: use HTTPConnect, which the same proxies speak")
 	case c.Transport.UDS != nil:
-		return through(dialer.DialContext, "unix", c.Transport.UDS.UDSName), nil
+		return s.through(dialer.DialContext, "unix", c.Transport.UDS.UDSName), nil
 	}
 	to := c.Transport.TCP
 	proxy, err := url.Parse(to.URL)
@@ -278,20 +290,25 @@ func (c *connection) dial() (Dial, error) {
 		return nil, fmt.Errorf("invalid proxy server url %q: %w", to.URL, err)
 	}
 	if to.TLSConfig == nil {
-		return through(dialer.DialContext, "tcp", proxy.Host), nil
+		return s.through(dialer.DialContext, "tcp", proxy.Host), nil
 	}
 	config, err := to.TLSConfig.load()
 	if err != nil {
 		return nil, err
 	}
-	return through((&tls.Dialer{NetDialer: dialer, Config: config}).DialContext, "tcp", proxy.Host), nil
+	return s.through((&tls.Dialer{NetDialer: dialer, Config: config}).DialContext, "tcp", proxy.Host), nil
 }
 
 // through makes connections by asking a proxy for them.
-func through(dial Dial, network, proxy string) Dial {
+func (s *Selector) through(dial Dial, network, proxy string) Dial {
+	const protocol = "http_connect"
+	transport := map[string]string{"unix": "uds", "tcp": "tcp"}[network]
 	return func(ctx context.Context, _, address string) (net.Conn, error) {
+		began := time.Now()
+		measure.Count(s.metrics, measure.DialStarts, protocol, transport)
 		conn, err := dial(ctx, network, proxy)
 		if err != nil {
+			measure.Count(s.metrics, measure.DialFailures, protocol, transport, "connect")
 			return nil, err
 		}
 		// The end of ctx ends the conversation with the proxy, not the connection.
@@ -301,9 +318,11 @@ func through(dial Dial, network, proxy string) Dial {
 			err = context.Cause(ctx)
 		}
 		if err != nil {
+			measure.Count(s.metrics, measure.DialFailures, protocol, transport, "proxy")
 			conn.Close()
 			return nil, err
 		}
+		measure.Since(s.metrics, began, measure.DialDuration, protocol, transport)
 		return conn, nil
 	}
 }

@@ -153,7 +153,7 @@ func TestProxies(t *testing.T) {
 			_, _ = io.Copy(io.Discard, conn)
 		}
 	}()
-	if _, err := through(new(net.Dialer).DialContext, "tcp", silent.Addr().String())(ctx, "tcp", "example.com:443"); err == nil {
+	if _, err := new(Selector).through(new(net.Dialer).DialContext, "tcp", silent.Addr().String())(ctx, "tcp", "example.com:443"); err == nil {
 		t.Error("connected to nobody")
 	}
 }

@@ -30,6 +30,7 @@ type demand struct {
 		highest            int
 		average, deviation float64
 		smoothed           float64
+		target             float64 // what it was taken to need
 	}
 }
 
@@ -71,8 +72,9 @@ func (d *demand) take(now time.Time) {
 type share struct{ lowest, highest, target float64 }
 
 // adjust shares the seats out anew, after what the levels have had use for
-// lately. Who needs its own seats has them; the rest goes where the demand is.
-func adjust(levels []*level, now time.Time) {
+// lately. Who needs its own seats has them; the rest goes where the demand is. It
+// returns the fraction of their targets that levels get which are not bound.
+func adjust(levels []*level, now time.Time) (fraction float64) {
 	var (
 		seats       int // of all levels
 		left        int // for those that are limited
@@ -100,7 +102,7 @@ func adjust(levels []*level, now time.Time) {
 	}
 	left += seats
 	limited := slices.DeleteFunc(slices.Clone(shares), func(s share) bool { return s == share{} })
-	fraction := fairFraction(float64(seats), limited)
+	fraction = fairFraction(float64(seats), limited)
 	for i, l := range levels {
 		var n int
 		switch {
@@ -114,8 +116,13 @@ func adjust(levels []*level, now time.Time) {
 		default:
 			n = int(math.Round(shares[i].at(fraction)))
 		}
-		l.setLimits(func(now *limits) { now.now = n }, now)
+		target := shares[i].target
+		if l.exempt {
+			target = float64(n) // it has what it needs
+		}
+		l.setLimits(n, target, seats, now)
 	}
+	return fraction
 }
 
 // at is what a share comes to if everybody gets the same fraction of the target.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,6 +80,7 @@ type Control struct {
 	// Working counts requests that are worked on, and Waiting those that wait
 	// to be.
 	Working, Waiting Kinds
+	fraction         atomic.Uint64 // see Fraction
 
 	mu      sync.Mutex // held by who changes the table
 	schemas map[string]*flowcontrol.FlowSchema
@@ -88,6 +90,11 @@ type Control struct {
 
 // Kinds counts requests that change nothing, and others.
 type Kinds struct{ Reading, Writing Count }
+
+// counts are those of requests, of which the first two are worked on.
+func (c *Control) counts() []*Count {
+	return []*Count{&c.Working.Reading, &c.Working.Writing, &c.Waiting.Reading, &c.Waiting.Writing}
+}
 
 func (k *Kinds) of(verb string) *Count {
 	if ReadOnly(verb) {
@@ -140,6 +147,9 @@ func New(cfg Config) *Control {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Control{cfg: cfg, stats: cfg.Stats, reap: make(chan struct{}, 1)}
+	for _, count := range c.counts() {
+		count.init(time.Now())
+	}
 	c.apply(true, nil)
 	return c
 }
@@ -151,7 +161,8 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 	}
 	s := c.table.Load().find(r)
 	e.control, e.request, e.schema = c, r, s
-	e.estimate = c.estimate(r, query, s.maxSeats)
+	e.estimate = c.estimate(r, query, s)
+	observe(s.observers.Seats, e.estimate.seats())
 	var flow uint64
 	if s.queues > 1 {
 		e.distinguisher = s.distinguisher(r)
@@ -159,16 +170,20 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 	}
 	now := time.Now()
 	state := s.level.enter(e, flow, now)
+	if e.ahead > 0 {
+		observe(s.observers.Queue, e.ahead)
+	}
 	if state == waiting {
 		state = c.wait(ctx, e)
 		e.Waited = time.Since(now)
+		now = now.Add(e.Waited)
 	}
 	s.observers.waited(e.Waited, state == working)
 	if state != working {
 		e.RetryAfter = s.level.retry.drop(time.Now())
 		return false
 	}
-	c.Working.of(r.Verb).Add(1)
+	c.Working.of(r.Verb).add(1, now)
 	e.inside = true
 	if r.Verb == request.Watch {
 		e.watched, e.counted = c.watches.add(r, query)
@@ -180,8 +195,8 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 // may take.
 func (c *Control) wait(ctx context.Context, e *Entry) state {
 	waiting := c.Waiting.of(e.request.Verb)
-	waiting.Add(1)
-	defer waiting.Add(-1)
+	waiting.add(1, time.Now())
+	defer func() { waiting.add(-1, time.Now()) }()
 	limit := c.cfg.RequestTimeout / 4
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = deadline.Sub(e.request.Arrived()) / 4
@@ -203,9 +218,10 @@ func (c *Control) wait(ctx context.Context, e *Entry) state {
 func (e *Entry) Release() {
 	if e.inside {
 		e.inside = false
-		e.control.Working.of(e.request.Verb).Add(-1)
 		now := time.Now()
-		e.schema.observers.worked(now.Sub(e.started), e.request.Verb == request.Watch)
+		e.control.Working.of(e.request.Verb).add(-1, now)
+		e.worked = now.Sub(e.started)
+		e.schema.observers.worked(e.worked, e.request.Verb == request.Watch)
 		if e.level.leave(e, now) {
 			select {
 			case e.control.reap <- struct{}{}:
@@ -251,7 +267,7 @@ func (c *Control) Run(ctx context.Context) {
 		select {
 		case <-tick.C:
 			c.mu.Lock()
-			adjust(c.table.Load().levels, time.Now())
+			c.lent(adjust(c.table.Load().levels, time.Now()))
 			c.mu.Unlock()
 		case <-c.reap:
 			c.apply(false, nil)
@@ -260,6 +276,9 @@ func (c *Control) Run(ctx context.Context) {
 		}
 	}
 }
+
+// lent takes down the fraction of their targets that levels get.
+func (c *Control) lent(fraction float64) { c.fraction.Store(math.Float64bits(fraction)) }
 
 func (c *Control) follow(ctx context.Context) {
 	reported := map[string]report{}
@@ -301,6 +320,15 @@ func (c *Control) apply(reset bool, changes []Change) {
 		}
 	}
 	t := build(c.table.Load(), c.schemas, c.levels, c.cfg.seats(), time.Now())
+	c.lent(t.fraction)
+	working, waiting := 0, 0
+	for _, l := range t.levels {
+		working += l.limits.nominal
+		waiting += l.queuing.queues * l.queuing.length
+	}
+	for i, count := range c.counts() {
+		count.limit([...]int{working, working, waiting, waiting}[i], time.Now())
+	}
 	if c.cfg.Observe != nil {
 		for _, s := range t.schemas {
 			// Those who are exempt never wait.

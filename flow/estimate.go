@@ -42,16 +42,17 @@ type estimate struct {
 // seats is how many it takes in all.
 func (e *estimate) seats() int { return max(e.initial, e.final) }
 
-// estimate says what a request costs in a level that gives it at most limit
-// seats; 0 is no limit.
-func (c *Control) estimate(r *request.Request, query string, limit int) estimate {
+// estimate says what a request of a schema costs, whose level gives it at most
+// maxSeats; 0 is no limit.
+func (c *Control) estimate(r *request.Request, query string, s *schema) estimate {
+	limit := s.maxSeats
 	switch r.Verb {
 	case request.List, request.Watch:
 		if r.IsResource {
 			return estimate{initial: c.listSeats(r, query, limit)}
 		}
 	case request.Create, request.Update, request.Patch, request.Delete:
-		return c.writeSeats(r, limit)
+		return c.writeSeats(r, limit, s.observers.Watches)
 	}
 	return estimate{initial: 1}
 }
@@ -92,12 +93,13 @@ func (c *Control) listSeats(r *request.Request, query string, limit int) int {
 	return int(max(1, min((bytes+bytesPerSeat-1)/bytesPerSeat, capped(limit, maxListSeats))))
 }
 
-func (c *Control) writeSeats(r *request.Request, limit int) estimate {
+func (c *Control) writeSeats(r *request.Request, limit int, sample Observer) estimate {
 	e := estimate{initial: 1}
 	if r.Resource == "serviceaccounts" && r.Subresource == "token" {
 		return e // it writes nothing
 	}
 	watches := c.watches.interested(&r.Info)
+	observe(sample, watches)
 	if watches < watchesPerSeat {
 		return e
 	}
@@ -146,7 +148,7 @@ func (w *watches) remove(what watched) {
 
 // interested returns how many watches get to see a write.
 func (w *watches) interested(i *request.Info) int {
-	if w.all.Load() < watchesPerSeat {
+	if w.all.Load() == 0 {
 		return 0
 	}
 	w.mu.Lock()

@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/apikeel/kelson/request"
 )
@@ -52,6 +53,26 @@ func (e *Entry) Headers(h http.Header) {
 	}
 }
 
+// Description is what flow control made of a request.
+type Description struct {
+	Level, Schema string
+	// Seats are those that it takes while it is answered, FinalSeats those that it
+	// takes for some time After that.
+	Seats, FinalSeats int
+	After             time.Duration
+	// Worked is how long it was worked on; of a watch, how long it took to begin.
+	Worked time.Duration
+}
+
+// Describe returns what was made of the request, unless it did not pass through
+// priorities and fairness.
+func (e *Entry) Describe() (d Description, ok bool) {
+	if e.schema == nil {
+		return d, false
+	}
+	return Description{e.schema.level.name, e.schema.name, e.estimate.initial, e.estimate.final, e.estimate.after, e.worked}, true
+}
+
 // InFlight bounds how many requests are under way at a time. Requests are never
 // made to wait, long-running ones do not count, and those of administrators are
 // let in all the same.
@@ -62,6 +83,13 @@ type InFlight struct {
 type limit struct {
 	most int64 // 0 is no limit
 	now  atomic.Int64
+	peak atomic.Int64
+}
+
+// Peaks returns how many requests that read, and that write, were under way at most
+// since it was last called.
+func (f *InFlight) Peaks() (reading, writing int64) {
+	return f.reading.peak.Swap(f.reading.now.Load()), f.writing.peak.Swap(f.writing.now.Load())
 }
 
 // Enter implements Limiter.
@@ -73,10 +101,13 @@ func (f *InFlight) Enter(_ context.Context, r *request.Request, _ string, e *Ent
 	if l.most == 0 || r.LongRunning() {
 		return true
 	}
-	if l.now.Add(1) > l.most {
+	now := l.now.Add(1)
+	if now > l.most {
 		l.now.Add(-1)
 		e.RetryAfter = 1
 		return slices.Contains(r.User.Groups, masters)
+	}
+	for peak := l.peak.Load(); now > peak && !l.peak.CompareAndSwap(peak, now); peak = l.peak.Load() {
 	}
 	e.limit = l
 	return true

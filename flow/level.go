@@ -53,6 +53,7 @@ type Entry struct {
 	watched       watched
 	counted       bool // as a watch
 	inside        bool // let in, and not released
+	worked        time.Duration
 
 	// Those below are guarded by the lock of the level.
 	level            *level
@@ -61,6 +62,7 @@ type Entry struct {
 	arrived, started time.Time
 	arrivedAt        work          // the virtual time
 	dispatched       chan struct{} // closed when it need not wait any longer; nil if it never had to
+	ahead            int           // how many waited in its queue when it had come, with itself
 	before, after    *Entry        // in its queue, or among those that are worked on
 }
 
@@ -153,6 +155,10 @@ func (o *owed) at(now time.Duration) work {
 	return max(0, seatTime(1, time.Duration(o.seats*(now-serviceTime).Microseconds()-o.since)*time.Microsecond))
 }
 
+// begins is when the queue's next one is dispatched in virtual time, less what is
+// being done for it.
+func (q *queue) begins() work { return q.dispatch - seatTime(float64(q.seats), serviceTime) }
+
 // bound keeps a queue that could not use its share from saving it up: in virtual
 // time too nobody is dispatched before having arrived.
 func (q *queue) bound() {
@@ -202,14 +208,44 @@ type level struct {
 	running          list // those who are worked on
 
 	demand demand
+	over   ratios
+	last   dispatched
 	flows  map[string]*schemaStats
 	counts counts
+}
+
+// dispatched is the virtual world as it was when a request was last dispatched from
+// a queue: the time, and when that request began.
+type dispatched struct {
+	any       bool
+	at, began work
+	bounds    bounds
+}
+
+// bounds are of when the first ones of the queues begin, with and without the work
+// that is being done for these queues.
+type bounds struct{ least, most, leastIn, mostIn work }
+
+// bounds returns those at this time. If there is a newest queue, and it is the one
+// that is next, it is the only one.
+func (l *level) bounds(next, newest *queue) bounds {
+	b := bounds{next.dispatch, next.dispatch, next.begins(), next.begins()}
+	if next != newest || next.waiting < l.waiting {
+		for _, q := range l.queues {
+			if q.entries.first != nil {
+				b.least, b.most = min(b.least, q.dispatch), max(b.most, q.dispatch)
+				b.leastIn, b.mostIn = min(b.leastIn, q.begins()), max(b.mostIn, q.begins())
+			}
+		}
+	}
+	return b
 }
 
 // counts count requests.
 type counts struct {
 	dispatched int
 	refused    [reasons]int
+	noRoom     int // how often there were too few seats for the next one
 }
 
 // schemaStats are what a level knows of one of its schemas.
@@ -220,7 +256,7 @@ type schemaStats struct {
 }
 
 func newLevel(name string, exempt bool, now time.Time) *level {
-	return &level{name: name, exempt: exempt, born: now, at: now, demand: demand{at: now}, flows: map[string]*schemaStats{}}
+	return &level{name: name, exempt: exempt, born: now, at: now, demand: demand{at: now}, over: newRatios(), flows: map[string]*schemaStats{}}
 }
 
 // configure changes how requests wait.
@@ -235,13 +271,16 @@ func (l *level) configure(q queuing) {
 	l.shrink()
 }
 
-// setLimits changes the seats, which may let some in who wait.
-func (l *level) setLimits(change func(*limits), now time.Time) {
+// setLimits changes the seats, of all that the server has, which may let some in
+// who wait.
+func (l *level) setLimits(seats int, target float64, all int, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.advance(now)
-	change(&l.limits)
+	l.limits.now, l.demand.found.target = seats, target
+	l.limit(all, now)
 	l.dispatch(now)
+	l.note(now)
 }
 
 // quiesce reports whether a level that is not wanted any longer can be forgotten.
@@ -281,6 +320,7 @@ func (l *level) forget(schemas []*schema) {
 func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.note(now)
 	l.advance(now)
 	e.level, e.arrived, e.arrivedAt = l, now, l.virtual
 	if l.queuing.queues == 0 {
@@ -292,11 +332,12 @@ func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 		return working
 	}
 	q := l.choose(flow)
-	if q.waiting > 0 && q.waiting >= l.queuing.length {
+	if l.seats >= l.limits.now && q.waiting >= l.queuing.length {
 		l.refuse(e, queueFull)
 		return outside
 	}
 	l.enqueue(e, q)
+	e.ahead = q.waiting
 	l.dispatchFrom(q, now)
 	if e.state == waiting {
 		e.dispatched = make(chan struct{})
@@ -313,6 +354,7 @@ func (l *level) giveUp(e *Entry, now time.Time) state {
 		l.advance(now)
 		l.dequeue(e)
 		l.refuse(e, timedOut)
+		l.note(now)
 	}
 	return e.state
 }
@@ -322,6 +364,7 @@ func (l *level) giveUp(e *Entry, now time.Time) state {
 func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.note(now)
 	l.advance(now)
 	e.state = outside
 	l.running.remove(e)
@@ -345,6 +388,7 @@ func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 			defer l.mu.Unlock()
 			l.advance(now)
 			l.free(q, stats, seats, now)
+			l.note(now)
 		})
 		l.dispatch(now)
 	} else {
@@ -362,7 +406,6 @@ func (l *level) free(q *queue, stats *schemaStats, seats int, now time.Time) {
 		q.seats -= seats
 		l.shrink()
 	}
-	l.demand.set(l.seats+l.seatsWaiting, now)
 	l.dispatch(now)
 }
 
@@ -438,7 +481,6 @@ func (l *level) await(e *Entry, n int) {
 	l.seatsWaiting += seats
 	e.schema.stats.waiting += n
 	e.schema.stats.seatsWaiting += seats
-	l.demand.set(l.seats+l.seatsWaiting, l.at)
 }
 
 func (l *level) refuse(e *Entry, why reason) {
@@ -458,6 +500,7 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 			q = l.next(now, false)
 		}
 		if !l.fits(q) {
+			q.entries.first.schema.stats.noRoom++
 			// A queue that waits for more seats is not passed over, but for the
 			// seats that it cannot have anyway.
 			if q.working == 0 {
@@ -469,6 +512,7 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 		}
 		e := q.entries.first
 		l.robin = q.index
+		l.last = dispatched{any: true, at: l.virtual, began: q.dispatch, bounds: l.bounds(q, newest)}
 		// Before the queue has nothing to wait for it has something to work on:
 		// it stays busy.
 		q.entries.remove(e)
@@ -544,7 +588,6 @@ func (l *level) begin(e *Entry, now time.Time) {
 		q.seats += seats
 		l.queueSeats += seats
 	}
-	l.demand.set(l.seats+l.seatsWaiting, now)
 }
 
 // shrink drops queues that are not wanted any longer, from the end.

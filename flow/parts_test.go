@@ -204,7 +204,7 @@ func TestEstimate(t *testing.T) {
 		{list("pods", "", "watch"), "", 0, 10},
 		{list("pods", "p", "get"), "", 0, 1},
 	} {
-		if got := c.estimate(tt.r, tt.query, tt.limit); got.seats() != tt.want || got.after != 0 {
+		if got := c.estimate(tt.r, tt.query, &schema{maxSeats: tt.limit}); got.seats() != tt.want || got.after != 0 {
 			t.Errorf("%s %s?%s: %+v", tt.r.Verb, tt.r.Resource, tt.query, got)
 		}
 	}
@@ -230,17 +230,17 @@ func TestWatches(t *testing.T) {
 		t.Error("watches that have begun count as requests")
 	}
 	write := &request.Request{Info: request.Info{IsResource: true, Verb: request.Create, Resource: "pods", Namespace: "d"}}
-	if got, want := c.estimate(write, "", 0), (estimate{1, 3, 5 * time.Millisecond}); got != want {
+	if got, want := c.estimate(write, "", &schema{}), (estimate{1, 3, 5 * time.Millisecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got, want := c.estimate(write, "", 2), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
+	if got, want := c.estimate(write, "", &schema{maxSeats: 2}), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, e := range all {
 		e.Leave()
 		e.Leave()
 	}
-	if got := c.estimate(write, "", 0); got.after != 0 || len(c.watches.by) != 0 || c.watches.all.Load() != 0 {
+	if got := c.estimate(write, "", &schema{}); got.after != 0 || len(c.watches.by) != 0 || c.watches.all.Load() != 0 {
 		t.Errorf("got %+v; %v", got, c.watches.by)
 	}
 }
@@ -270,3 +270,17 @@ func benchmark(b *testing.B, groups ...string) {
 // What an idle server pays for a request.
 func BenchmarkLimited(b *testing.B) { benchmark(b, "users", "system:authenticated") }
 func BenchmarkExempt(b *testing.B)  { benchmark(b, masters) }
+
+// A ratio counts every nanosecond for the bucket that it was in.
+func TestRatio(t *testing.T) {
+	r := newRatio([]float64{0, 0.5, 1})
+	r.of(4, 0)
+	r.set(1, 10) // 0 before
+	r.set(4, 30) // a quarter
+	r.of(2, 60)  // all
+	r.set(0, 100)
+	h := r.histogram(1000)
+	if want := []uint64{910, 20, 30, 40}; !slices.Equal(h.Counts, want) || h.Sum != 0.25*20+30+2*40 {
+		t.Errorf("%v, want %v; the sum is %v", h.Counts, want, h.Sum)
+	}
+}

@@ -21,6 +21,7 @@ type table struct {
 	schemas  []*schema // in the order in which they are asked
 	catchAll *schema
 	levels   []*level // by name; also those that are only left until they are idle
+	fraction float64  // of their targets that levels get, when the table was made
 }
 
 // find returns the schema of a request. The last one has everybody; only who is
@@ -75,7 +76,7 @@ func build(before *table, schemas map[string]*flowcontrol.FlowSchema, levels map
 		}
 	}
 	slices.SortFunc(t.levels, func(a, b *level) int { return strings.Compare(a.name, b.name) })
-	apportion(t.levels, shares, seats, now)
+	t.fraction = apportion(t.levels, shares, seats, now)
 	t.addSchemas(schemas, byName, uids)
 	for _, l := range t.levels {
 		l.forget(t.schemas)
@@ -176,7 +177,7 @@ func (l *level) held() shareSpec {
 }
 
 // apportion shares seats out by what the levels say, and then by what they need.
-func apportion(levels []*level, shares map[*level]shareSpec, seats int, now time.Time) {
+func apportion(levels []*level, shares map[*level]shareSpec, seats int, now time.Time) float64 {
 	sum := 0.0
 	for _, s := range shares {
 		sum += float64(s.shares)
@@ -197,7 +198,7 @@ func apportion(levels []*level, shares map[*level]shareSpec, seats int, now time
 		l.limits.nominal, l.limits.lowest, l.limits.highest = nominal, nominal-lent, nominal+borrowed
 		l.mu.Unlock()
 	}
-	adjust(levels, now)
+	return adjust(levels, now)
 }
 
 // mandatoryLevels are those without which requests would have nowhere to go, as

@@ -57,6 +57,9 @@ func (c *conn) trailers(st *stream, f *http2.MetaHeadersFrame) error {
 	// The handler may be looking at the map; it may not before it has seen the end
 	// of the body.
 	for _, field := range f.RegularFields() {
+		if st.req == nil {
+			break // nobody will look
+		}
 		name := c.name(field.Name)
 		if _, announced := st.req.Trailer[name]; announced {
 			st.req.Trailer[name] = append(st.req.Trailer[name], field.Value)

@@ -29,10 +29,34 @@ type response struct {
 	buffer   *[]byte
 	begun    bool // the headers are on their way
 	leave    bool // it is the last answer on the connection
+	rest     func()
 }
 
+// A Continuer is a writer whose answer may go on when the handler has returned.
+type Continuer interface {
+	// GoOn has f called then, on a goroutine of its own. The answer, and the context
+	// of the request, end when it returns.
+	GoOn(f func())
+}
+
+// GoOn implements Continuer.
+func (w *response) GoOn(f func()) { w.rest = f }
+
 // Header implements http.ResponseWriter.
-func (w *response) Header() http.Header { return w.header }
+func (w *response) Header() http.Header {
+	if w.header == nil {
+		w.header = http.Header{}
+	}
+	return w.header
+}
+
+// shrink gives away what an answer without trailers needs no longer, once its
+// headers are on their way.
+func (w *response) shrink() {
+	if w.begun && w.sent == nil && !w.hasTrailers() {
+		w.header = nil
+	}
+}
 
 // WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
@@ -161,6 +185,7 @@ func (w *response) finish() {
 	c := w.st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	w.rest = nil
 	if w.add(nil, true) == nil {
 		c.finishStream(w.st)
 		if w.leave {
@@ -195,6 +220,9 @@ func (w *response) add(p []byte, last bool) error {
 			body = p
 		}
 		w.complete(body, last)
+		if len(w.sent["Trailer"]) == 0 {
+			w.sent = nil
+		}
 		end := last && (w.head || len(body) == 0 && !trailers)
 		c.addHeaders(st.id, end)
 		if end {

@@ -124,25 +124,68 @@ func (c *conn) next() (st *stream, wait bool) {
 
 // serve runs the handler.
 func (st *stream) serve() {
-	defer st.cancel()
 	complete := false
 	defer func() {
-		if complete {
-			return
+		if !complete {
+			st.abort(recover())
 		}
-		if cause := recover(); cause != nil && cause != http.ErrAbortHandler && st.c.srv.ErrorLog != nil {
-			stack := make([]byte, 64<<10)
-			stack = stack[:runtime.Stack(stack, false)]
-			st.c.srv.ErrorLog.Printf("http2: panic serving %s: %v\n%s", st.c.remote, cause, stack)
-		}
-		st.c.mu.Lock()
-		st.c.resetStream(st, http2.ErrCodeInternal)
-		st.c.send()
-		st.c.mu.Unlock()
 	}()
 	st.handle.ServeHTTP(&st.response, st.req)
-	st.response.finish()
+	if st.response.rest == nil {
+		st.response.finish()
+		st.cancel()
+	} else {
+		c := st.c
+		c.mu.Lock()
+		st.req, st.handle = nil, nil
+		st.response.shrink()
+		c.handlers++ // there are two for a moment
+		c.mu.Unlock()
+		go c.goOn(st)
+	}
 	complete = true
+}
+
+// goOn runs what is left of an answer when the handler has returned.
+func (c *conn) goOn(st *stream) {
+	if next := st.goOn(); next != nil {
+		c.serve(next)
+	}
+}
+
+func (st *stream) goOn() (next *stream) {
+	complete := false
+	defer func() {
+		if !complete {
+			st.abort(recover())
+		}
+		st.c.mu.Lock()
+		defer st.c.mu.Unlock()
+		if s, wait := st.c.next(); wait {
+			st.c.idle-- // those who have served have larger stacks
+		} else {
+			next = s
+		}
+	}()
+	st.response.rest()
+	st.response.finish()
+	st.cancel()
+	complete = true
+	return nil
+}
+
+// abort ends a stream whose handler has panicked.
+func (st *stream) abort(cause any) {
+	defer st.cancel()
+	if cause != nil && cause != http.ErrAbortHandler && st.c.srv.ErrorLog != nil {
+		stack := make([]byte, 64<<10)
+		stack = stack[:runtime.Stack(stack, false)]
+		st.c.srv.ErrorLog.Printf("http2: panic serving %s: %v\n%s", st.c.remote, cause, stack)
+	}
+	st.c.mu.Lock()
+	st.c.resetStream(st, http2.ErrCodeInternal)
+	st.c.send()
+	st.c.mu.Unlock()
 }
 
 // finishStream is called when the whole answer is on its way.

@@ -26,7 +26,6 @@ package kelsontest
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +39,7 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/pki"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/storage"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -136,7 +136,7 @@ func (s *Server) start(set *settings) (err error) {
 	}
 	config := controlplane.Config{
 		Logger: set.logger, Controllers: set.controllers, Admission: set.admission, Plugins: set.plugins,
-		Encryption: set.encryption, Now: s.clock.Now,
+		Encryption: set.encryption, Now: s.clock.Now, Jumps: s.clock.jumps,
 	}
 	config.Authentication.Tokens = &s.tokens
 	config.Authentication.TokenSuccessTTL = -1 // a token that has ended is refused at once
@@ -175,10 +175,7 @@ func (s *Server) waitReady(ctx context.Context) error {
 	case <-s.server.Signals().ShutdownInitiated.Happened():
 	case <-time.After(startTimeout):
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: s.authority.Pool(), Certificates: []tls.Certificate{*s.authority.AdminCertificate()},
-	}}
-	defer transport.CloseIdleConnections()
+	transport := s.server.Loopback(request.User{Name: pki.AdminUser, Groups: []string{pki.AdminGroup}}) // without a handshake
 	return poll(ctx, func(ctx context.Context) error {
 		select {
 		case err := <-s.ended:

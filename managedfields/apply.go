@@ -42,7 +42,7 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 		}
 		live = empty
 	}
-	entries, err := m.opts.Cache.decodeEntries(live.GetManagedFields())
+	entries, err := m.opts.Cache.decodeEntries(resource.ManagedFields(live))
 	if err != nil {
 		return nil, internal("failed to decode managed fields: %v", err)
 	}
@@ -51,7 +51,7 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 			return nil, internal("failed to create manager for existing fields: %v", m.whyNot(live, err))
 		}
 	}
-	if patch.GetManagedFields() != nil {
+	if resource.ManagedFields(patch) != nil {
 		return nil, apierrors.NewBadRequest("metadata.managedFields must be nil")
 	}
 	if manager == "" {
@@ -106,7 +106,7 @@ type application struct {
 
 func (a *application) unchanged() resource.Object {
 	obj := a.live.DeepCopyObject().(resource.Object)
-	obj.SetManagedFields(encodeEntries(a.entries))
+	resource.SetManagedFields(obj, encodeEntries(a.entries))
 	return obj
 }
 
@@ -151,7 +151,7 @@ func (a *application) run(force bool) (resource.Object, error) {
 			return nil, internal("failed to build last-applied annotation: %v", err)
 		}
 	}
-	obj.SetManagedFields(encodeEntries(entries))
+	resource.SetManagedFields(obj, encodeEntries(entries))
 	return obj, nil
 }
 
@@ -219,7 +219,7 @@ func (a *application) objectOf(fields map[string]any) (resource.Object, error) {
 	m := a.m
 	obj, err := objectOf(m.opts.New(), fields)
 	if err != nil {
-		return nil, internal("failed to convert new object (%s) to proper version: %v", describeObject(a.patch), err)
+		return nil, internal("failed to convert new object (%s) to proper version: unable to convert unstructured object to %v: %v", describeObject(a.patch), m.opts.Kind, err)
 	}
 	if m.opts.Default != nil {
 		m.opts.Default(obj)
@@ -305,7 +305,7 @@ func (c *converter) Convert(object *typed.TypedValue, version fieldpath.APIVersi
 	kind := to.WithKind(m.opts.Kind.Kind)
 	types, ok := m.opts.Cache.kind(m.opts.Types, kind)
 	if !ok {
-		return object, ErrNoVersion
+		return object, m.noVersion(to)
 	}
 	empty, err := m.emptyIn(from)
 	if err != nil {

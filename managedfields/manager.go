@@ -72,6 +72,9 @@ type Options struct {
 	// Convert returns an object in another version, which it may share memory
 	// with. It is needed if the kind has several versions.
 	Convert func(obj resource.Object, to schema.GroupVersion) (resource.Object, error)
+	// Custom is set for custom resources. Owners that know one of those in a version
+	// that it does not have are in the way, where they are forgotten otherwise.
+	Custom bool
 	// Cache to share with other managers.
 	Cache *Cache
 }
@@ -169,15 +172,15 @@ func (n *node) include(patterns *node) *node {
 func (m *Manager) Update(live, new resource.Object, manager string, now time.Time) (resource.Object, error) {
 	var before []metav1.ManagedFieldsEntry
 	if live != nil {
-		before = live.GetManagedFields()
+		before = resource.ManagedFields(live)
 	}
-	entries := m.opts.Cache.liveOrNew(before, new.GetManagedFields(), m.opts.Subresource != "")
+	entries := m.opts.Cache.liveOrNew(before, resource.ManagedFields(new), m.opts.Subresource != "")
 	entries, err := m.update(live, new, entries, manager, now)
 	if err != nil {
-		new.SetManagedFields(before)
+		resource.SetManagedFields(new, before)
 		return new, err
 	}
-	new.SetManagedFields(encodeEntries(entries))
+	resource.SetManagedFields(new, encodeEntries(entries))
 	return new, nil
 }
 
@@ -247,6 +250,14 @@ type comparisons struct {
 	done      map[string]*node
 }
 
+// noVersion is the error about a version that the kind does not have.
+func (m *Manager) noVersion(gv schema.GroupVersion) error {
+	if m.opts.Custom {
+		return fmt.Errorf("request to convert CR to an invalid group/version: %s", gv)
+	}
+	return ErrNoVersion
+}
+
 // in returns what changed, as seen in a version; ErrNoVersion if there is none.
 func (c *comparisons) in(version string) (*node, error) {
 	if changes, ok := c.done[version]; ok {
@@ -259,7 +270,7 @@ func (c *comparisons) in(version string) (*node, error) {
 	kind := c.m.opts.Kind.Kind
 	types, ok := c.m.opts.Cache.kind(c.m.opts.Types, gv.WithKind(kind))
 	if !ok {
-		return nil, ErrNoVersion
+		return nil, c.m.noVersion(gv)
 	}
 	live, err := c.m.liveIn(c.live, gv)
 	if err != nil {
@@ -352,9 +363,13 @@ func (m *Manager) convert(obj resource.Object, gv schema.GroupVersion) (resource
 		return obj, nil
 	}
 	if m.opts.Convert == nil {
-		return nil, ErrNoVersion
+		return nil, m.noVersion(gv)
 	}
-	return m.opts.Convert(obj, gv)
+	obj, err := m.opts.Convert(obj, gv)
+	if errors.Is(err, ErrNoVersion) {
+		err = m.noVersion(gv)
+	}
+	return obj, err
 }
 
 // toHub returns an object of the request's version in that of the hub.

@@ -139,6 +139,37 @@ func TestMisfitKeepsOwners(t *testing.T) {
 	}
 }
 
+// An owner of a custom resource in a version that is gone makes applies fail, and
+// other writes leave the owners alone.
+func TestGoneVersion(t *testing.T) {
+	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"}
+	m, err := New(Options{Kind: kind, New: func() resource.Object { return newLoose(kind) }, Convert: twoVersions, Custom: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	thing := func(size string) *unstructured.Unstructured {
+		u := newLoose(kind)
+		u.SetName("x")
+		u.Object["spec"] = map[string]any{"size": size}
+		return u
+	}
+	live := mustUpdate(t, m, nil, thing("1"), "m1")
+	live.SetUID("u")
+	entries := live.GetManagedFields()
+	entries[0].APIVersion = "example.com/v0"
+	live.SetManagedFields(entries)
+	const want = "request to convert CR to an invalid group/version: example.com/v0"
+	if _, err := m.Apply(live, thing("2"), "m2", true, time.Now()); err == nil || err.Error() != want {
+		t.Errorf("apply: %v", err)
+	}
+	next := thing("2")
+	next.SetUID("u")
+	obj, err := m.Update(live, next, "m2", time.Now())
+	if err == nil || err.Error() != want || describe(obj.GetManagedFields()) != describe(entries) {
+		t.Errorf("update: %v, owners\n%s", err, describe(obj.GetManagedFields()))
+	}
+}
+
 // brokenTypes knows every kind as one without any field.
 type brokenTypes struct{}
 

@@ -35,7 +35,37 @@ func (o *Owners) Update(s *resource.Served, subresource string, live, obj resour
 	if err != nil {
 		return nil, err
 	}
-	return m.Update(live, obj, manager, now)
+	if !seenByRequest(s, subresource) {
+		return m.Update(live, obj, manager, now)
+	}
+	seen, err := s.Version.FromHub(obj)
+	before := live
+	if err == nil && live != nil {
+		before, err = s.Version.FromHub(live)
+	}
+	if err == nil {
+		seen, err = m.Update(before, seen, manager, now)
+	}
+	switch {
+	case seen != nil:
+		resource.SetManagedFields(obj, resource.ManagedFields(seen))
+	case live != nil:
+		resource.SetManagedFields(obj, resource.ManagedFields(live))
+	default:
+		resource.SetManagedFields(obj, nil)
+	}
+	return obj, err
+}
+
+// seenByRequest reports whether owners are looked for in objects as the request
+// sees them, and not in the form of the hub: of custom resources, nobody comes to
+// own, or loses, what the version of the request does not know.
+func seenByRequest(s *resource.Served, subresource string) bool {
+	if s.Version.FromHubWhole == nil || s.IsHub() {
+		return false
+	}
+	sub := s.Subresource(subresource)
+	return sub == nil || sub.Projection == nil && !sub.Owned
 }
 
 // KeepTimes implements rest.Owners.
@@ -51,7 +81,19 @@ func (o *Owners) Apply(s *resource.Served, subresource string, live resource.Obj
 	if err != nil {
 		return nil, err
 	}
-	return m.Apply(live, config, manager, force, now)
+	if !seenByRequest(s, subresource) {
+		return m.Apply(live, config, manager, force, now)
+	}
+	if live != nil {
+		if live, err = s.Version.FromHub(live); err != nil {
+			return nil, err
+		}
+	}
+	obj, err := m.Apply(live, config, manager, force, now)
+	if err != nil {
+		return nil, err
+	}
+	return s.Version.ToHub(obj)
 }
 
 // CheckPatch implements rest.Owners.
@@ -59,18 +101,18 @@ func (o *Owners) CheckPatch(patch []byte) error { return CheckPatch(patch) }
 
 // Project implements rest.Owners.
 func (o *Owners) Project(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error {
-	entries, err := o.projection(s, sub).Project(obj.GetManagedFields())
+	entries, err := o.projection(s, sub).Project(resource.ManagedFields(obj))
 	if err == nil {
-		projection.SetManagedFields(entries)
+		resource.SetManagedFields(projection, entries)
 	}
 	return err
 }
 
 // Restore implements rest.Owners.
 func (o *Owners) Restore(s *resource.Served, sub *resource.Subresource, obj, projection resource.Object) error {
-	entries, err := o.projection(s, sub).Restore(obj.GetManagedFields(), projection.GetManagedFields())
+	entries, err := o.projection(s, sub).Restore(resource.ManagedFields(obj), resource.ManagedFields(projection))
 	if err == nil {
-		obj.SetManagedFields(entries)
+		resource.SetManagedFields(obj, entries)
 	}
 	return err
 }
@@ -164,7 +206,10 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 	opts.Types = o.typesOf(s)
 	opts.Kind, opts.New, opts.Default = s.GroupVersionKind(), s.Version.New, s.Version.Default
 	opts.Hub, opts.Convert = groupVersion(def, def.HubVersion()), converterOf(def)
-	opts.Scope = scopeOf(s, subresource)
+	if seenByRequest(s, subresource) {
+		opts.Hub = opts.Kind.GroupVersion()
+	}
+	opts.Scope, opts.Custom = scopeOf(s, subresource), s.Version.Schema != nil
 	return opts
 }
 
@@ -232,6 +277,9 @@ func converterOf(def *resource.Definition) func(resource.Object, schema.GroupVer
 		}
 		if into.FromHub == nil || into == def.HubVersion() {
 			return obj, nil
+		}
+		if into.FromHubWhole != nil {
+			return into.FromHubWhole(obj)
 		}
 		return into.FromHub(obj)
 	}

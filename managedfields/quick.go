@@ -133,7 +133,7 @@ func (a *application) change(force bool) (resource.Object, bool) {
 	}
 	a.entries = kept
 	a.own(stamp(a.now))
-	obj.SetManagedFields(encodeEntries(a.entries))
+	resource.SetManagedFields(obj, encodeEntries(a.entries))
 	return obj, true
 }
 

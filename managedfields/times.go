@@ -5,6 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/apikeel/kelson/internal/jsonvalue"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -12,6 +13,12 @@ import (
 // that a write would change, so that it is no write at all. It is called when
 // nothing else is going to change the object.
 func KeepTimes(obj, old resource.Object) {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if v, ok := old.(*unstructured.Unstructured); ok {
+			keepTimesInMaps(u.Object, v.Object)
+			return
+		}
+	}
 	after, before := obj.GetManagedFields(), old.GetManagedFields()
 	if len(after) != len(before) {
 		return
@@ -27,7 +34,7 @@ func KeepTimes(obj, old resource.Object) {
 		return
 	}
 	obj.SetManagedFields(before)
-	if !sameContent(obj, old) {
+	if !equality.Semantic.DeepEqual(obj, old) {
 		obj.SetManagedFields(after)
 	}
 }
@@ -40,10 +47,28 @@ func sameOwner(a, b *metav1.ManagedFieldsEntry) bool {
 	return a.FieldsV1 == nil || a.FieldsV1.Equal(*b.FieldsV1)
 }
 
-func sameContent(a, b resource.Object) bool {
-	if u, ok := a.(*unstructured.Unstructured); ok {
-		v, ok := b.(*unstructured.Unstructured)
-		return ok && equality.Semantic.DeepEqualWithNilDifferentFromEmpty(u.Object, v.Object)
+func keepTimesInMaps(obj, old map[string]any) {
+	meta, _ := obj["metadata"].(map[string]any)
+	was, _ := old["metadata"].(map[string]any)
+	after, _ := meta["managedFields"].([]any)
+	before, _ := was["managedFields"].([]any)
+	if len(after) != len(before) || jsonvalue.Equal(after, before) {
+		return
 	}
-	return equality.Semantic.DeepEqual(a, b)
+	for i := range after {
+		a, _ := after[i].(map[string]any)
+		b, _ := before[i].(map[string]any)
+		if len(a) != len(b) {
+			return
+		}
+		for name, v := range a {
+			if other, ok := b[name]; !ok || name != "time" && !jsonvalue.Equal(v, other) {
+				return
+			}
+		}
+	}
+	meta["managedFields"] = before
+	if !jsonvalue.Equal(obj, old) {
+		meta["managedFields"] = after
+	}
 }

@@ -4,9 +4,12 @@ import (
 	"crypto/x509"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/apikeel/kelson/request"
 )
 
 // Access counts who was known, and who was let in.
@@ -19,17 +22,30 @@ type Access struct {
 	lists, fetched            *prometheus.CounterVec
 	evaluated, returned       *prometheus.CounterVec
 	deprecated                *prometheus.GaugeVec
-	asking                    *prometheus.HistogramVec
+	asking, sent, received    *prometheus.HistogramVec
 	sizes                     *prometheus.HistogramVec
+	watchLists                *prometheus.HistogramVec
+	filters                   *[stages]atomic.Pointer[duration]
+	impersonated              [2]timedVec // attempts, and the checks that they make
+}
+
+// timedVec counts something by labels, and how long it took.
+type timedVec struct {
+	total *prometheus.CounterVec
+	took  *prometheus.HistogramVec
 }
 
 func newAccess(r *Registry) Access {
 	fast := prometheus.ExponentialBuckets(0.001, 2, 15)
+	bytes := []float64{64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216}
 	const minute, hour, day = 60, 3600, 24 * 3600
 	stored, indexed := []string{"group", "resource", "storage"}, []string{"group", "resource", "index", "storage"}
 	users := r.Counters("authenticated_user_requests", "[ALPHA] Counter of authenticated requests broken out by username.", "username")
+	filters := newDurations(r, "apiserver_request_filter_duration_seconds", "[ALPHA] Request filter latency distribution in seconds, for each filter type",
+		[]float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 5, 10, 15, 30}, "filter")
 	a := Access{
-		users: remember(r, func(name string) prometheus.Counter { return users.WithLabelValues(name) }),
+		filters: &[stages]atomic.Pointer[duration]{},
+		users:   remember(r, func(name string) prometheus.Counter { return users.WithLabelValues(name) }),
 		known: remember(r, timedBy(
 			r.Counters("authentication_attempts", "[ALPHA] Counter of authenticated attempts.", "result"),
 			r.Histograms("authentication_duration_seconds", "[ALPHA] Authentication duration in seconds broken out by result.", fast, "result"))),
@@ -43,9 +59,13 @@ func newAccess(r *Registry) Access {
 		asked:      r.Counters("rest_client_requests_total", "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host"),
 		asking: r.Histograms("rest_client_request_duration_seconds", "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
 			[]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}, "verb", "host"),
-		watched: r.Counters("apiserver_watch_events_total", "[BETA] Number of events sent in watch clients", "group", "version", "resource"),
+		sent:     r.Histograms("rest_client_request_size_bytes", "[ALPHA] Request size in bytes. Broken down by verb and host.", bytes, "verb", "host"),
+		received: r.Histograms("rest_client_response_size_bytes", "[ALPHA] Response size in bytes. Broken down by verb and host.", bytes, "verb", "host"),
+		watched:  r.Counters("apiserver_watch_events_total", "[BETA] Number of events sent in watch clients", "group", "version", "resource"),
 		sizes: r.Histograms("apiserver_watch_events_sizes", "[BETA] Watch event size distribution in bytes",
 			prometheus.ExponentialBuckets(1024, 2, 8), "group", "version", "resource"),
+		watchLists: r.Histograms("apiserver_watch_list_duration_seconds", "[BETA] Response latency distribution in seconds for watch list requests broken by group, version, resource and scope.",
+			[]float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300}, "group", "version", "resource", "scope"),
 		lists:     r.Counters("apiserver_storage_list_total", "[ALPHA] Number of LIST requests served from storage", indexed...),
 		fetched:   r.Counters("apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage in the course of serving a LIST request", indexed...),
 		evaluated: r.Counters("apiserver_storage_list_evaluated_objects_total", "[ALPHA] Number of objects tested in the course of serving a LIST request from storage", stored...),
@@ -54,6 +74,22 @@ func newAccess(r *Registry) Access {
 			"group", "version", "resource", "subresource", "removed_release"),
 	}
 	a.handshakes.WithLabelValues().Add(0)
+	find := func() {
+		for i, name := range [...]string{"authentication", "audit", "constrainedimpersonation", "priorityandfairness", "authorization"} {
+			a.filters[i].Store(filters.with([]string{name}))
+		}
+	}
+	find()
+	r.resets = append(r.resets, find)
+	for i, what := range []struct{ name, of string }{
+		{"apiserver_impersonation_attempts_", "impersonation attempts"},
+		{"apiserver_impersonation_authorization_attempts_", "authorization checks made by the impersonation handler"},
+	} {
+		a.impersonated[i] = timedVec{
+			r.Counters(what.name+"total", "[ALPHA] Total number of "+what.of+" split by mode and decision.", "mode", "decision"),
+			r.Histograms(what.name+"duration_seconds", "[ALPHA] Latency of "+what.of+" in seconds split by mode and decision.", fast, "mode", "decision"),
+		}
+	}
 	return a
 }
 
@@ -103,6 +139,41 @@ func (a *Access) Authorized(result string, took time.Duration) {
 	a.allowed.of(result).observe(took)
 }
 
+// Stage is a part of the way of a request that is measured.
+type Stage uint8
+
+// The stages, in their order.
+const (
+	Authentication Stage = iota
+	Audit
+	Impersonation
+	FlowControl
+	Authorization
+	stages
+)
+
+// Passed notes how long a stage had a request before it went on to the next.
+func (a *Access) Passed(s Stage, took time.Duration) { a.filters[s].Load().Observe(took.Seconds()) }
+
+// Impersonated counts an attempt to be somebody else, by the mode that allowed it.
+func (a *Access) Impersonated(mode string, allowed bool, took time.Duration) {
+	a.impersonated[0].observe(took, mode, allowed)
+}
+
+// ImpersonationChecked counts one of the questions whether that is allowed.
+func (a *Access) ImpersonationChecked(mode string, allowed bool, took time.Duration) {
+	a.impersonated[1].observe(took, mode, allowed)
+}
+
+func (t *timedVec) observe(took time.Duration, mode string, allowed bool) {
+	decision := "denied"
+	if allowed {
+		decision = "allowed"
+	}
+	t.total.WithLabelValues(mode, decision).Inc()
+	t.took.WithLabelValues(mode, decision).Observe(took.Seconds())
+}
+
 // Certificate notes how long the certificate that a client was known by is still
 // good.
 func (a *Access) Certificate(c *x509.Certificate) {
@@ -112,10 +183,26 @@ func (a *Access) Certificate(c *x509.Certificate) {
 // Handshake counts a connection that came to nothing.
 func (a *Access) Handshake() { a.handshakes.WithLabelValues().Inc() }
 
-// Asked counts a request that the server has made itself, of a host that it knows.
-func (a *Access) Asked(method, host string, status int, took time.Duration) {
-	a.asked.WithLabelValues(strconv.Itoa(code(status)), method, host).Inc()
+// Asked counts a request that the server has made itself, of a host that it knows. A
+// status of 0 is no answer; sizes that are not known are negative.
+func (a *Access) Asked(method, host string, status int, took time.Duration, sent, received int64) {
+	result := "<error>"
+	if status != 0 {
+		result = strconv.Itoa(code(status))
+	}
+	a.asked.WithLabelValues(result, method, host).Inc()
 	a.asking.WithLabelValues(method, host).Observe(took.Seconds())
+	if sent >= 0 {
+		a.sent.WithLabelValues(method, host).Observe(float64(sent))
+	}
+	if received >= 0 {
+		a.Received(method, host, received)
+	}
+}
+
+// Received notes the size of an answer to what the server has asked.
+func (a *Access) Received(method, host string, bytes int64) {
+	a.received.WithLabelValues(method, host).Observe(float64(bytes))
 }
 
 // Watched returns what counts the events of a watch.
@@ -135,6 +222,11 @@ func (a *Access) Listed(group, resource string, evaluated, returned int) {
 	a.fetched.WithLabelValues(group, resource, index, storage).Add(float64(evaluated))
 	a.evaluated.WithLabelValues(group, resource, storage).Add(float64(evaluated))
 	a.returned.WithLabelValues(group, resource, storage).Add(float64(returned))
+}
+
+// WatchListed notes how long it took a watch to send what there was when it began.
+func (a *Access) WatchListed(i *request.Info, took time.Duration) {
+	a.watchLists.WithLabelValues(i.Group, i.Version, i.Resource, scope(i)).Observe(took.Seconds())
 }
 
 // Deprecated notes that a version was asked for of which the warning says that

@@ -8,12 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// durations are histograms of seconds for what happens a hundred times in a
+// durations are histograms of seconds, or of whole numbers, for what happens often in a
 // request: a series is a few numbers next to each other, and observing adds to
 // two of them.
 type durations struct {
 	desc    *prometheus.Desc
 	buckets []float64
+	unit    float64 // how many of what a sum has are one: seconds are kept as nanoseconds
 
 	mu     sync.Mutex
 	series map[string]*duration // by labels
@@ -22,12 +23,15 @@ type durations struct {
 type duration struct {
 	of     *durations
 	labels []string
-	nanos  atomic.Int64
+	sum    atomic.Int64
 	counts []atomic.Uint64 // of each bucket, and of what is above all
 }
 
 func newDurations(r *Registry, name, help string, buckets []float64, labels ...string) *durations {
-	d := &durations{desc: prometheus.NewDesc(name, help, labels, nil), buckets: buckets, series: map[string]*duration{}}
+	d := &durations{desc: prometheus.NewDesc(name, help, labels, nil), buckets: buckets, unit: 1, series: map[string]*duration{}}
+	if strings.Contains(name, "_seconds") {
+		d.unit = 1e9
+	}
 	r.add(d, d.reset)
 	return d
 }
@@ -52,12 +56,12 @@ func (d *durations) with(labels []string) *duration {
 }
 
 // Observe implements observer.
-func (s *duration) Observe(seconds float64) {
+func (s *duration) Observe(value float64) {
 	i := 0
-	for i < len(s.of.buckets) && seconds > s.of.buckets[i] {
+	for i < len(s.of.buckets) && value > s.of.buckets[i] {
 		i++
 	}
-	s.nanos.Add(int64(seconds * 1e9))
+	s.sum.Add(int64(value * s.of.unit))
 	s.counts[i].Add(1)
 }
 
@@ -76,6 +80,6 @@ func (d *durations) Collect(to chan<- prometheus.Metric) {
 			buckets[limit] = count
 		}
 		count += s.counts[len(d.buckets)].Load()
-		to <- prometheus.MustNewConstHistogram(d.desc, count, float64(s.nanos.Load())/1e9, buckets, s.labels...)
+		to <- prometheus.MustNewConstHistogram(d.desc, count, float64(s.sum.Load())/d.unit, buckets, s.labels...)
 	}
 }

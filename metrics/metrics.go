@@ -8,14 +8,12 @@ package metrics
 import (
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
 )
 
 // Registry has the metrics of a server.
@@ -23,14 +21,15 @@ type Registry struct {
 	*prometheus.Registry
 	began  time.Time
 	alone  bool // without what is known of every process
-	hidden map[string]bool
+	view   view
 	first  sync.Once
 	resets []func()
 }
 
 // New returns a registry, which has nothing but what is known of every process.
 func New() *Registry {
-	return &Registry{Registry: prometheus.NewRegistry(), began: time.Now()}
+	all := prometheus.NewRegistry()
+	return &Registry{Registry: all, began: time.Now(), view: newView(all)}
 }
 
 // NewAlone returns a registry that has nothing.
@@ -40,23 +39,14 @@ func NewAlone() *Registry {
 	return r
 }
 
-// Hide leaves metrics out of what is shown: an escape if one of them does harm.
-func (r *Registry) Hide(names ...string) {
-	r.hidden = map[string]bool{}
-	for _, name := range names {
-		r.hidden[name] = true
+// MustRegister registers collectors, and counts what they describe.
+func (r *Registry) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		r.Registry.MustRegister(c)
+		if !r.alone {
+			r.view.registered(c)
+		}
 	}
-}
-
-// shown is the registry without what is hidden.
-func (r *Registry) shown() prometheus.Gatherer {
-	if len(r.hidden) == 0 {
-		return r
-	}
-	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		all, err := r.Gather()
-		return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return r.hidden[f.GetName()] }), err
-	})
 }
 
 // process adds what is known of every process. Nobody pays for that who does not
@@ -65,12 +55,12 @@ func (r *Registry) process() {
 	if r.alone {
 		return
 	}
-	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.Registry.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
 // Handler serves the metrics. With reset, DELETE starts the counts anew.
 func (r *Registry) Handler(reset bool) http.Handler {
-	all := promhttp.HandlerFor(r.shown(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, ProcessStartTime: r.began})
+	all := promhttp.HandlerFor(&r.view, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, ProcessStartTime: r.began})
 	show := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.first.Do(r.process)
 		all.ServeHTTP(w, req)

@@ -25,7 +25,16 @@ func send(t testing.TB, m *Requests, method, url, media string, status int) {
 	if info.LongRunning() {
 		defer m.Begin(h, r)()
 	}
-	m.End(h, r, false, status, 5, 0)
+	ended := Answered
+	switch status {
+	case http.StatusTooManyRequests:
+		ended = Dropped
+	case http.StatusGatewayTimeout:
+		ended = TimedOut
+	case http.StatusForbidden:
+		ended = Refused
+	}
+	m.End(h, r, ended, false, status, 5, 0)
 }
 
 // show returns what a scrape has.
@@ -53,7 +62,7 @@ func TestRequests(t *testing.T) {
 		{"POST", "/api/v1/namespaces/d/pods?dryRun=All", "", 201, `code="201",component="apiserver",dry_run="All",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"`},
 		{"PATCH", "/api/v1/namespaces/d/pods/p?dryRun=x", "application/apply-patch+yaml", 400, `code="400",component="apiserver",dry_run="invalid",group="",resource="pods",scope="resource",subresource="",verb="APPLY",version="v1"`},
 		{"POST", "/api/v1/namespaces/d/pods/p/exec", "", 101, `code="101",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="exec",verb="CONNECT",version="v1"`},
-		{"DELETE", "/api/v1/namespaces/d/pods", "", 429, `code="429",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="DELETECOLLECTION",version="v1"`},
+		{"DELETE", "/api/v1/namespaces/d/pods", "", 429, `code="429",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="DELETE",version="v1"`},
 		{"GET", "/healthz", "", 200, `code="200",component="",dry_run="",group="",resource="",scope="",subresource="/healthz",verb="GET",version=""`},
 	} {
 		send(t, m, tt.method, tt.url, tt.media, tt.status)
@@ -110,7 +119,7 @@ func BenchmarkEnd(b *testing.B) {
 	r := &request.Request{Info: info, Received: time.Now()}
 	b.ReportAllocs()
 	for b.Loop() {
-		m.End(h, r, false, 200, 5, 0)
+		m.End(h, r, Answered, false, 200, 5, 0)
 	}
 }
 
@@ -136,7 +145,7 @@ func TestAccess(t *testing.T) {
 		m.Deprecated("apps", "v1beta1", "deployments", "", "apps/v1beta1 Deployment is deprecated in v1.8+, unavailable in v1.16+; use apps/v1 Deployment")
 		m.Listed("", "pods", 10, 3)
 		m.Watched("", "v1", "pods")(2000)
-		m.Asked("GET", "localhost", 200, time.Millisecond)
+		m.Asked("GET", "localhost", 200, time.Millisecond, 5, 10)
 		m.Handshake()
 		text := show(t, r)
 		for _, want := range []string{
@@ -161,7 +170,7 @@ func TestAccess(t *testing.T) {
 func TestHide(t *testing.T) {
 	r := New()
 	m := NewRequests(r, known)
-	r.Hide("apiserver_tls_handshake_errors_total", "go_goroutines")
+	r.Configure(Config{Disabled: []string{"apiserver_tls_handshake_errors_total", "go_goroutines"}})
 	m.Handshake()
 	if text := show(t, r); strings.Contains(text, "apiserver_tls_handshake_errors_total") || strings.Contains(text, "\ngo_goroutines ") || !strings.Contains(text, "go_threads ") {
 		t.Error(text)

@@ -18,6 +18,7 @@ type Requests struct {
 	known func(i *request.Info) bool
 
 	total, terminations *prometheus.CounterVec
+	aborts              *prometheus.CounterVec
 	duration, sli       *prometheus.HistogramVec
 	sizes, bodies       *prometheus.HistogramVec
 	running             *prometheus.GaugeVec
@@ -30,20 +31,34 @@ type Requests struct {
 type key struct {
 	verb, dryRun, group, version, resource, subresource, scope, component string
 
-	code int
+	code  int
+	ended End
 }
 
 // series are those of requests with the same labels.
 type series struct {
 	total         prometheus.Counter
-	terminated    prometheus.Counter // nil unless the server has refused
+	terminated    prometheus.Counter // nil unless the server has given up
 	duration, sli prometheus.Observer
 	size          prometheus.Observer // nil unless something is read
 	body          prometheus.Observer // nil unless something is written
 }
 
+// End is how a request has ended.
+type End uint8
+
+// A request reached who answers it, unless it was refused before, which only flow
+// control is counted for, or took too long, or its answer was broken off.
+const (
+	Answered End = iota
+	Refused
+	Dropped
+	TimedOut
+	Aborted
+)
+
 // NewRequests registers the metrics of requests. known reports whether there is
-// such a resource, or path; others are counted together.
+// such a resource; others are counted together.
 func NewRequests(r *Registry, known func(i *request.Info) bool) *Requests {
 	seconds := []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
 	what := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
@@ -53,6 +68,8 @@ func NewRequests(r *Registry, known func(i *request.Info) bool) *Requests {
 		total: r.Counters("apiserver_request_total", "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
 			with("dry_run", "code")...),
 		terminations: r.Counters("apiserver_request_terminations_total", "[ALPHA] Number of requests which apiserver terminated in self-defense.", with("code")...),
+		aborts: r.Counters("apiserver_request_aborts_total", "[ALPHA] Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope",
+			what[:len(what)-1]...),
 		duration: r.Histograms("apiserver_request_duration_seconds", "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
 			append([]float64{0.005, 0.025}, seconds...), with("dry_run")...),
 		sli: r.Histograms("apiserver_request_sli_duration_seconds", "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
@@ -81,22 +98,36 @@ func (m *Requests) Begin(h *http.Request, r *request.Request) (end func()) {
 
 // End counts a request that was answered with so many bytes, and has waited for
 // its turn. With self it is the server that has asked.
-func (m *Requests) End(h *http.Request, r *request.Request, self bool, status int, bytes int64, waited time.Duration) {
+func (m *Requests) End(h *http.Request, r *request.Request, ended End, self bool, status int, bytes int64, waited time.Duration) {
+	if ended == Refused {
+		return // authentication and authorization have counts of their own
+	}
 	k := m.key(h, r)
-	k.code = code(status)
+	k.code, k.ended = code(status), ended
 	took := time.Since(r.Arrived())
 	s := m.find(k)
+	if s == nil {
+		return
+	}
+	if s.terminated != nil {
+		s.terminated.Inc()
+	}
 	s.total.Inc()
+	if ended == Dropped {
+		return
+	}
 	s.duration.Observe(took.Seconds())
-	s.sli.Observe((took - waited).Seconds())
+	if k.dryRun == "" {
+		s.sli.Observe((took - waited - r.Webhooks()).Seconds())
+	}
 	if s.size != nil {
 		s.size.Observe(float64(bytes))
 	}
 	if s.body != nil && h.ContentLength >= 0 {
 		s.body.Observe(float64(h.ContentLength))
 	}
-	if s.terminated != nil {
-		s.terminated.Inc()
+	if ended == Aborted {
+		m.aborts.WithLabelValues(k.labels()[:len(k.labels())-1]...).Inc()
 	}
 	if self {
 		m.self.WithLabelValues(k.verb, k.group, k.resource, k.subresource).Inc()
@@ -110,25 +141,31 @@ func (m *Requests) find(k key) *series {
 	if s != nil {
 		return s
 	}
-	writes := map[string]string{
-		"POST": request.Create, "PUT": request.Update, "PATCH": request.Patch, "APPLY": request.Patch, "DELETE": request.Delete, "DELETECOLLECTION": request.DeleteCollection,
+	if k == (key{verb: k.verb, code: k.code, dryRun: k.dryRun, ended: k.ended}) {
+		return nil // a path of which nothing is counted
+	}
+	body := map[string]string{"POST": "create", "PUT": "update", "PATCH": "patch", "APPLY": "patch", "DELETE": "delete"}[k.verb]
+	if body == "delete" && k.scope != "resource" {
+		body = "delete_collection"
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	labels, status := k.labels(), strconv.Itoa(k.code)
-	s = &series{
-		total:    m.total.WithLabelValues(append([]string{k.dryRun, status}, labels...)...),
-		duration: m.duration.WithLabelValues(append([]string{k.dryRun}, labels...)...),
-		sli:      m.sli.WithLabelValues(labels...),
-	}
-	if k.verb == "GET" || k.verb == "LIST" {
-		s.size = m.sizes.WithLabelValues(labels...)
-	}
-	if k.code == http.StatusTooManyRequests || k.code == http.StatusGatewayTimeout {
+	s = &series{total: m.total.WithLabelValues(append([]string{k.dryRun, status}, labels...)...)}
+	if k.ended == Dropped || k.ended == TimedOut {
 		s.terminated = m.terminations.WithLabelValues(append([]string{status}, labels...)...)
 	}
-	if verb := writes[k.verb]; verb != "" && k.resource != "" {
-		s.body = m.bodies.WithLabelValues(k.resource, k.group, verb)
+	if k.ended != Dropped {
+		s.duration = m.duration.WithLabelValues(append([]string{k.dryRun}, labels...)...)
+	}
+	if k.ended != Dropped && k.dryRun == "" {
+		s.sli = m.sli.WithLabelValues(labels...)
+	}
+	if k.ended != Dropped && (k.verb == "GET" || k.verb == "LIST") {
+		s.size = m.sizes.WithLabelValues(labels...)
+	}
+	if body != "" && k.resource != "" && k.ended != Dropped {
+		s.body = m.bodies.WithLabelValues(k.resource, k.group, body)
 	}
 	m.series[k] = s
 	return s
@@ -140,20 +177,38 @@ func (k key) labels() []string {
 
 // key returns the labels of a request.
 func (m *Requests) key(h *http.Request, r *request.Request) key {
-	k := key{verb: verb(h, &r.Info), dryRun: dryRun(h)}
+	k := key{verb: Verb(h, &r.Info), dryRun: dryRun(h)}
 	switch {
-	case !m.known(&r.Info):
-	case r.IsResource:
+	case !r.IsResource:
+		k.path(r.Path)
+	case m.known(&r.Info):
 		k.group, k.version, k.resource, k.subresource = r.Group, r.Version, r.Resource, r.Subresource
 		k.scope, k.component = scope(&r.Info), "apiserver"
-	default:
-		k.subresource = r.Path
 	}
 	return k
 }
 
-// verb is how a request is called here: mostly by its method.
-func verb(h *http.Request, i *request.Info) string {
+// path fills in what a path is called that is not a resource. Of others nothing is
+// counted.
+func (k *key) path(path string) {
+	switch path {
+	case "/healthz", "/livez", "/readyz":
+		k.subresource = path
+	case "/api", "/apis":
+		k.subresource, k.component = path[1:], "apiserver"
+	case "/openapi/v3":
+		k.subresource = path[1:]
+	case "/flagz", "/statusz":
+		k.resource, k.component = path[1:], "kube-apiserver"
+	default:
+		if strings.HasPrefix(path, "/openapi/v3/") {
+			k.subresource = "openapi/v3/"
+		}
+	}
+}
+
+// Verb is how a request is called in metrics and logs: mostly by its method.
+func Verb(h *http.Request, i *request.Info) string {
 	if !i.IsResource {
 		switch h.Method {
 		case http.MethodGet, http.MethodHead:
@@ -183,10 +238,8 @@ func verb(h *http.Request, i *request.Info) string {
 			return "APPLY"
 		}
 		return "PATCH"
-	case request.Delete:
+	case request.Delete, request.DeleteCollection:
 		return "DELETE"
-	case request.DeleteCollection:
-		return "DELETECOLLECTION"
 	}
 	return "other"
 }

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,17 +13,43 @@ type Queues struct {
 	depth         *prometheus.GaugeVec
 	adds, retries *prometheus.CounterVec
 	waited, work  *prometheus.HistogramVec
+
+	unfinished, longest *prometheus.Desc
+	mu                  sync.Mutex
+	all                 map[string]*Queue
 }
 
 // NewQueues registers the metrics of queues.
 func NewQueues(r *Registry) *Queues {
-	seconds := prometheus.ExponentialBuckets(10e-9, 10, 12)
-	return &Queues{
-		depth:   r.gauges("workqueue_depth", "[ALPHA] Current depth of workqueue", "name"),
-		adds:    r.Counters("workqueue_adds_total", "[ALPHA] Total number of adds handled by workqueue", "name"),
-		retries: r.Counters("workqueue_retries_total", "[ALPHA] Total number of retries handled by workqueue", "name"),
-		waited:  r.Histograms("workqueue_queue_duration_seconds", "[ALPHA] How long in seconds an item stays in workqueue before being requested.", seconds, "name"),
-		work:    r.Histograms("workqueue_work_duration_seconds", "[ALPHA] How long in seconds processing an item from workqueue takes.", seconds, "name"),
+	seconds := prometheus.ExponentialBuckets(10e-9, 10, 10)
+	q := &Queues{
+		all:        map[string]*Queue{},
+		unfinished: prometheus.NewDesc("workqueue_unfinished_work_seconds", "[BETA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large values indicate stuck threads. One can deduce the number of stuck threads by observing the rate at which this increases.", []string{"name"}, nil),
+		longest:    prometheus.NewDesc("workqueue_longest_running_processor_seconds", "[BETA] How many seconds has the longest running processor for workqueue been running.", []string{"name"}, nil),
+		depth:      r.gauges("workqueue_depth", "[BETA] Current depth of workqueue", "name"),
+		adds:       r.Counters("workqueue_adds_total", "[BETA] Total number of adds handled by workqueue", "name"),
+		retries:    r.Counters("workqueue_retries_total", "[BETA] Total number of retries handled by workqueue", "name"),
+		waited:     r.Histograms("workqueue_queue_duration_seconds", "[BETA] How long in seconds an item stays in workqueue before being requested.", seconds, "name"),
+		work:       r.Histograms("workqueue_work_duration_seconds", "[BETA] How long in seconds processing an item from workqueue takes.", seconds, "name"),
+	}
+	r.MustRegister(q)
+	return q
+}
+
+// Describe implements prometheus.Collector.
+func (q *Queues) Describe(to chan<- *prometheus.Desc) {
+	to <- q.unfinished
+	to <- q.longest
+}
+
+// Collect implements prometheus.Collector.
+func (q *Queues) Collect(to chan<- prometheus.Metric) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name, queue := range q.all {
+		sum, longest := queue.running(time.Now())
+		to <- prometheus.MustNewConstMetric(q.unfinished, prometheus.GaugeValue, sum.Seconds(), name)
+		to <- prometheus.MustNewConstMetric(q.longest, prometheus.GaugeValue, longest.Seconds(), name)
 	}
 }
 
@@ -29,6 +57,21 @@ func NewQueues(r *Registry) *Queues {
 type Queue struct {
 	all  *Queues
 	name string
+
+	mu    sync.Mutex
+	since []time.Time // when the work that is under way was begun
+}
+
+// running returns for how long it has been worked on what is not done, together
+// and at most.
+func (q *Queue) running(now time.Time) (sum, longest time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, t := range q.since {
+		sum += now.Sub(t)
+		longest = max(longest, now.Sub(t))
+	}
+	return sum, longest
 }
 
 // Queue returns what measures the queue of a controller. It is there from now
@@ -37,7 +80,12 @@ func (q *Queues) Queue(name string) *Queue {
 	q.depth.WithLabelValues(name).Set(0)
 	q.adds.WithLabelValues(name).Add(0)
 	q.retries.WithLabelValues(name).Add(0)
-	return &Queue{q, name}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.all[name] == nil {
+		q.all[name] = &Queue{all: q, name: name}
+	}
+	return q.all[name]
 }
 
 // Added: there is one more.
@@ -48,13 +96,33 @@ func (q *Queue) Added() {
 
 // Taken: it is worked on, after so long.
 func (q *Queue) Taken(waited time.Duration) {
+	q.mu.Lock()
+	q.since = append(q.since, time.Now())
+	q.mu.Unlock()
 	q.all.depth.WithLabelValues(q.name).Dec()
 	q.all.waited.WithLabelValues(q.name).Observe(waited.Seconds())
 }
 
 // Done: it was worked on for so long.
 func (q *Queue) Done(worked time.Duration) {
+	q.finish(time.Now().Add(-worked))
 	q.all.work.WithLabelValues(q.name).Observe(worked.Seconds())
+}
+
+// finish forgets the work that was begun at a time, or nearest to it: clocks of
+// others are read a little earlier or later.
+func (q *Queue) finish(began time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	best := -1
+	for i, t := range q.since {
+		if best < 0 || t.Sub(began).Abs() < q.since[best].Sub(began).Abs() {
+			best = i
+		}
+	}
+	if best >= 0 {
+		q.since = slices.Delete(q.since, best, best+1)
+	}
 }
 
 // Retried: it will be tried again.

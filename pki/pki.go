@@ -69,7 +69,18 @@ type names struct {
 // New makes an authority that is forgotten when the process ends. Hosts are
 // names and addresses of the server beyond the usual ones.
 func New(hosts ...string) (*Authority, error) {
-	a := &Authority{names: serverNames(hosts)}
+	a, err := NewIssuer()
+	if err != nil {
+		return nil, err
+	}
+	a.names = serverNames(hosts)
+	return a, a.loadLeaves()
+}
+
+// NewIssuer makes an authority that is forgotten when the process ends, and that
+// issues certificates to others only: it has none for a server or an
+// administrator.
+func NewIssuer() (*Authority, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
 		return nil, err
@@ -78,22 +89,27 @@ func New(hosts ...string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.setCA(certPEM, keyPEM); err != nil {
-		return nil, err
-	}
-	return a, a.loadLeaves()
+	a := &Authority{}
+	return a, a.setCA(certPEM, keyPEM)
 }
 
 // Open reads the certificates in a folder, and makes what is missing.
 func Open(dir string, hosts ...string) (*Authority, error) {
-	a := &Authority{dir: dir, names: serverNames(hosts)}
+	a, err := OpenIssuer(dir)
+	if err != nil {
+		return nil, err
+	}
+	a.names = serverNames(hosts)
+	return a, a.loadLeaves()
+}
+
+// OpenIssuer is NewIssuer for an authority that is kept in a folder.
+func OpenIssuer(dir string) (*Authority, error) {
+	a := &Authority{dir: dir}
 	if err := makeFolder(dir); err != nil {
 		return nil, err
 	}
-	if err := a.loadCA(); err != nil {
-		return nil, err
-	}
-	return a, a.loadLeaves()
+	return a, a.loadCA()
 }
 
 // serverNames are those under which a server is reached from itself, from

@@ -4,6 +4,7 @@ package request
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,8 +77,16 @@ type Request struct {
 	// Hold is what the request keeps of the server's capacity until it is
 	// answered; nil if it is nothing, or too little to care.
 	Hold Hold
+	// Turns are taken by who works on a large answer; nil if nobody waits for them.
+	Turns Turns
+	// CanGoOn: the answer may go on without the handler.
+	CanGoOn bool
 
+	rest     func()
 	warnings []string
+	// Nanoseconds that webhooks took: those that change things, and the slowest of
+	// those that validate, which are asked at the same time.
+	mutating, validating int64
 }
 
 // Arrived is when the request came in by the clock of the machine: how long
@@ -95,6 +104,24 @@ type Hold interface {
 	Release()
 }
 
+// Turns let large answers be worked on a few at a time, so that small ones, which
+// do not take turns, need not wait for all of them.
+type Turns interface {
+	// Take waits for a turn, if the request has none. It does not last for long.
+	Take()
+	// End ends it. A large write does so, too.
+	End()
+}
+
+// TakeTurn ends the turn that the request has, if there is one, and waits for the
+// next.
+func (r *Request) TakeTurn() {
+	if r.Turns != nil {
+		r.Turns.End()
+		r.Turns.Take()
+	}
+}
+
 // Started says that what the request still does costs the server next to
 // nothing: a watch has sent what there was when it began, or somebody else does
 // the work.
@@ -103,6 +130,19 @@ func (r *Request) Started() {
 		r.Hold.Release()
 	}
 }
+
+// GoOn has the answer go on in f, on a goroutine of its own, when the handlers have
+// returned: a watch that waits need not keep the stack of all of them. It reports
+// false if they have to do it themselves.
+func (r *Request) GoOn(f func()) bool {
+	if r.CanGoOn {
+		r.rest = f
+	}
+	return r.CanGoOn
+}
+
+// Rest is what GoOn was called with, nil if it was not.
+func (r *Request) Rest() func() { return r.rest }
 
 // Recorder takes what the audit of a request may want. Objects are encoded, as
 // JSON, only if they are wanted. It is safe for concurrent use.
@@ -150,11 +190,27 @@ const (
 // Spent tells the audit of the request, if it wants to know, how long a part of the
 // server has worked on it.
 func (r *Request) Spent(part Part, d time.Duration) {
+	switch part {
+	case MutatingWebhooks:
+		atomic.AddInt64(&r.mutating, int64(d))
+	case ValidatingWebhooks:
+		for {
+			most := atomic.LoadInt64(&r.validating)
+			if int64(d) <= most || atomic.CompareAndSwapInt64(&r.validating, most, int64(d)) {
+				break
+			}
+		}
+	}
 	if d > 0 && r.Audit != nil {
 		if k, ok := r.Audit.(Timekeeper); ok {
 			k.Spent(part, d)
 		}
 	}
+}
+
+// Webhooks is how long the request has waited for webhooks.
+func (r *Request) Webhooks() time.Duration {
+	return time.Duration(atomic.LoadInt64(&r.mutating) + atomic.LoadInt64(&r.validating))
 }
 
 // Annotate adds a note to the audit of the request, if there is one.
@@ -197,10 +253,21 @@ func With(ctx context.Context, r *Request) context.Context {
 }
 
 // From returns the request that a context carries. Work that no client asked
-// for, such as that of a hook at start, has an empty one.
+// for, such as that of a hook at start, has an empty one, which comes in now.
 func From(ctx context.Context) *Request {
 	if r, ok := ctx.Value(contextKey{}).(*Request); ok {
 		return r
 	}
+	if now, ok := ctx.Value(clockKey{}).(func() time.Time); ok {
+		return &Request{Received: now()}
+	}
 	return &Request{Received: time.Now()}
+}
+
+type clockKey struct{}
+
+// WithClock returns a context in which work that no client asked for goes by a
+// clock of its own.
+func WithClock(ctx context.Context, now func() time.Time) context.Context {
+	return context.WithValue(ctx, clockKey{}, now)
 }

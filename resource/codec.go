@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/apikeel/kelson/internal/jsonvalue"
 )
 
 // Objects have three forms besides the one in memory:
@@ -41,7 +43,7 @@ type message interface {
 // is as before when it returns, but must not be read meanwhile.
 func EncodeStored(def *Definition, obj Object) ([]byte, error) {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		return encodeJSON(storedMap(u.Object), true)
+		return encodeMap(storedMap(u.Object), true)
 	}
 	if rv := obj.GetResourceVersion(); rv != "" {
 		obj.SetResourceVersion("")
@@ -141,12 +143,8 @@ func decodeJSON(def *Definition, data []byte) (*Version, Object, error) {
 	version := def.HubVersion()
 	obj := version.New()
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		u.Object = nil
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &u.Object); err != nil {
+		if err := DecodeMap(data, u); err != nil {
 			return nil, nil, err
-		}
-		if u.Object == nil {
-			return nil, nil, errors.New("not an object")
 		}
 		version, err := def.storedVersion([]byte(u.GetAPIVersion()), []byte(u.GetKind()))
 		return version, obj, err
@@ -210,7 +208,7 @@ func JSONBody(def *Definition, version *Version, obj Object) ([]byte, error) {
 		return nil, err
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		return encodeJSON(u.Object, false)
+		return encodeMap(u.Object, false)
 	}
 	kind := obj.GetObjectKind()
 	if was := kind.GroupVersionKind(); !was.Empty() {
@@ -315,9 +313,9 @@ func (s *Served) AppendStored(dst, stored []byte, rv string, item bool) []byte {
 // jsonHead appends how a struct begins, up to the comma before its first field.
 func (s *Served) jsonHead(dst []byte) []byte {
 	dst = append(dst, `{"kind":`...)
-	dst = appendStringJSON(dst, s.Definition.Kind)
+	dst = jsonvalue.AppendString(dst, s.Definition.Kind)
 	dst = append(dst, `,"apiVersion":`...)
-	return appendStringJSON(dst, s.APIVersion)
+	return jsonvalue.AppendString(dst, s.APIVersion)
 }
 
 // AppendProto appends an object as it goes over the wire on its own, given its
@@ -445,12 +443,49 @@ func eachField(data []byte, f func(field uint64, value []byte)) bool {
 	return true
 }
 
+// DecodeMap decodes JSON into an object that is a map.
+func DecodeMap(data []byte, into *unstructured.Unstructured) error {
+	var ok bool
+	if into.Object, ok = jsonvalue.Parse(data); ok {
+		return nil
+	}
+	into.Object = nil
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &into.Object); err != nil {
+		return err
+	}
+	if into.Object == nil {
+		return errors.New("not an object")
+	}
+	return nil
+}
+
+// encodeMap is encodeJSON for objects that are maps.
+func encodeMap(v map[string]any, newline bool) ([]byte, error) {
+	data, err := jsonvalue.Append(make([]byte, 0, 8<<10), v)
+	if err != nil {
+		return nil, err
+	}
+	return kept(data, newline), nil
+}
+
 // encodeJSON encodes with the escapes that Kubernetes' encoders use. Stored
 // JSON ends in a newline, as kube-apiserver's does.
 func encodeJSON(v any, newline bool) ([]byte, error) {
 	data, err := json.Marshal(v)
-	if err == nil && newline {
-		data = append(data, '\n')
+	if err != nil || !newline {
+		return data, err
 	}
-	return data, err
+	return kept(data, true), nil
+}
+
+// kept returns a copy of what is going to be kept for long, without the room that
+// a buffer has to grow.
+func kept(data []byte, newline bool) []byte {
+	if !newline {
+		return bytes.Clone(data)
+	}
+	out := make([]byte, len(data)+1)
+	copy(out, data)
+	out[len(data)] = '\n'
+	return out
 }

@@ -146,11 +146,18 @@ type Version struct {
 	// FromHubAll is FromHub for many objects, for conversions that are dear one by
 	// one; nil converts each.
 	FromHubAll func(objs []Object) ([]Object, error)
+	// FromHubWhole is FromHub for objects that are maps, if that takes out what the
+	// version does not know: this leaves it in.
+	FromHubWhole func(obj Object) (Object, error)
 	// Prune takes out of an object what the version does not know, for objects
 	// that are maps, and returns the paths of that if they are wanted. It is
 	// called before Default, also on what was stored under an older schema.
 	// Objects of Go types lose what they do not know when they are decoded.
 	Prune func(obj Object, how Pruning) (unknown []string, err error)
+	// Settled reports whether Prune and Default, for what is stored, would change
+	// nothing in an object: it is read as it is written. It may not see that, and
+	// nil never does.
+	Settled func(obj Object) bool
 	// Columns and Cells are those of tables in this version, if they are not the
 	// definition's; Cells takes objects of the version.
 	Columns []Column

@@ -3,8 +3,9 @@ package resource
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"math/bits"
+
+	"github.com/apikeel/kelson/internal/jsonvalue"
 )
 
 // The functions in this file change and cut encoded objects without decoding
@@ -52,7 +53,7 @@ func appendSpliceJSON(dst, body []byte, rv string, from, to int) []byte {
 		dst = append(dst, ',')
 	}
 	dst = append(dst, versionKeyJSON...)
-	dst = appendStringJSON(dst, rv)
+	dst = jsonvalue.AppendString(dst, rv)
 	if body[to] != '}' && body[to] != ',' {
 		dst = append(dst, ',')
 	}
@@ -196,18 +197,6 @@ func skipValue(b []byte, i int) int {
 		i++
 	}
 	return -1
-}
-
-func appendStringJSON(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			quoted, _ := json.Marshal(s) // a string always has a form
-			return append(dst, quoted...)
-		}
-	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
 }
 
 // Tags of the protobuf fields that matter here: a message's first field, which

@@ -52,12 +52,14 @@ func (s *scope) connect() error {
 	if err := decodeOptions(query, options); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	a, err := s.admit(admission.Connect, options, nil, nil)
-	if err == nil {
-		err = s.validated(a, options)
-	}
-	if err != nil {
-		return err
+	if !c.Text { // reading is not judged
+		a, err := s.admit(admission.Connect, options, nil, nil)
+		if err == nil {
+			err = s.validated(a, options)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if c.Verb != "" && c.Verb != s.req.Verb && s.h.Authorizer != nil {
 		decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.as(c.Verb))

@@ -58,7 +58,7 @@ func (s *scope) create() error {
 	if rec == nil {
 		return s.respondObject(http.StatusCreated, obj)
 	}
-	return s.respond(http.StatusCreated, rec)
+	return s.respondWritten(http.StatusCreated, rec, obj)
 }
 
 // nameAttempts is how often a name is generated anew that somebody has already.

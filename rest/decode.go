@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/apikeel/kelson/internal/jsonvalue"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -161,7 +162,16 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		}
 		body = j
 	}
-	got, err := kindOf(body)
+	var parsed map[string]any
+	u, isMap := obj.(*unstructured.Unstructured)
+	if isMap {
+		parsed, _ = jsonvalue.Parse(body)
+	}
+	got, known := kindIn(parsed)
+	var err error
+	if !known {
+		got, err = kindOf(body)
+	}
 	if err != nil {
 		return s.decodeError(err, got, want, sent)
 	}
@@ -169,8 +179,10 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		return err
 	}
 	got = orWanted(got, want)
-	problems, err := unmarshal(body, obj, validation != metav1.FieldValidationIgnore)
-	if err != nil {
+	var problems []error
+	if known {
+		u.Object = parsed // nothing is wrong with it
+	} else if problems, err = unmarshal(body, obj, validation != metav1.FieldValidationIgnore); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
 	strict = append(strict, problems...)
@@ -207,6 +219,14 @@ func (s *scope) warnStrict(problems ...error) {
 			s.req.Warn(strings.TrimSpace(line))
 		}
 	}
+}
+
+// kindIn returns of what kind an object that has been parsed is, if it says so.
+func kindIn(obj map[string]any) (schema.GroupVersionKind, bool) {
+	apiVersion, ok := obj["apiVersion"].(string)
+	kind, named := obj["kind"].(string)
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	return gv.WithKind(kind), ok && named && err == nil
 }
 
 // kindOf reads of what kind a body in JSON is.
@@ -246,6 +266,11 @@ func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error,
 	var into any = obj
 	u, isMap := obj.(*unstructured.Unstructured)
 	if isMap {
+		fields, _ := jsonvalue.Parse(body)
+		if _, known := kindIn(fields); known {
+			u.Object = fields // nothing is wrong with it
+			return nil, nil
+		}
 		into = &u.Object
 	}
 	if !strict {

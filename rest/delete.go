@@ -324,12 +324,15 @@ func setDeletion(obj resource.Object, at time.Time, grace int64) {
 func (s *scope) deletePrecondition(live resource.Object, p *metav1.Preconditions) error {
 	// A kind that can be held begins to go by an update, so it is refused as an
 	// update is.
-	held := s.def.Strategy.Held != nil
+	st := &s.def.Strategy
 	refuse := func(what string, want, is any, happened string) error {
-		if held {
-			//lint:ignore ST1005 the words that clients know
+		if st.Held != nil {
+			failed := "Precondition failed"
+			if st.NoPropagation { // a definition of custom resources
+				failed = "precondition failed"
+			}
 			return apierrors.NewConflict(s.groupResource(), live.GetName(), fmt.Errorf(
-				"Precondition failed: %s in precondition: %v, %s in object meta: %v", what, want, what, is))
+				"%s: %s in precondition: %v, %s in object meta: %v", failed, what, want, what, is))
 		}
 		return apierrors.NewConflict(schema.GroupResource{Group: s.def.Group, Resource: s.def.Kind}, live.GetName(), fmt.Errorf(
 			"the %s in the precondition (%v) does not match the %s in record (%v). The object might have been %s", what, want, what, is, happened))

@@ -242,6 +242,17 @@ func (s *scope) object(dst []byte, rec *store.Record) ([]byte, error) {
 	return s.appendRecord(dst, rec, false)
 }
 
+// respondWritten answers with a record that an object has just been written to.
+func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object) error {
+	if settled := s.served.Version.Settled; settled != nil && s.served.IsHub() && rec.Revision != 0 && settled(obj) {
+		// What has been encoded need not be decoded to be shown.
+		if _, err := rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil }); err != nil {
+			return err
+		}
+	}
+	return s.respond(code, rec)
+}
+
 // respond answers with a record.
 func (s *scope) respond(code int, rec *store.Record) error {
 	if s.out.list {
@@ -317,8 +328,9 @@ func (s *scope) write(code int, body []byte) {
 			if json.Indent(&b, body, "", "  ") == nil {
 				body = b.Bytes()
 			}
+		} else {
+			body = append(body, '\n')
 		}
-		body = append(body, '\n')
 	case mediaYAML:
 		body = toYAML(body)
 	}

@@ -71,6 +71,8 @@ type Metrics interface {
 	// Listed counts a list: how many objects were looked at, and how many of them
 	// are in the answer.
 	Listed(group, resource string, evaluated, returned int)
+	// WatchListed notes how long it took a watch to send what there was.
+	WatchListed(what *request.Info, took time.Duration)
 	// Deprecated counts a request for a version that goes, with the warning that
 	// clients get.
 	Deprecated(group, version, resource, subresource, warning string)

@@ -96,7 +96,9 @@ func (s *scope) page(o *listOptions) (*page, error) {
 			more = true
 			return false
 		}
-		evaluated++
+		if evaluated++; evaluated == manyRecords {
+			s.req.TakeTurn()
+		}
 		if match(rec) {
 			p.records = append(p.records, rec)
 		}
@@ -122,6 +124,9 @@ func (s *scope) page(o *listOptions) (*page, error) {
 	}
 	return p, nil
 }
+
+// manyRecords is how many records make a list that takes turns with others.
+const manyRecords = 500
 
 // listPrefix is the prefix of the keys that a list or watch is about.
 func (s *scope) listPrefix() string { return s.objects.Key(s.req.Namespace, "") }
@@ -231,6 +236,9 @@ func (s *scope) streamed(p *page, write func(c *pieces) error) error {
 	w, finish := s.stream(p)
 	c := newPieces(w)
 	defer c.free()
+	if len(p.records) >= manyRecords {
+		c.next = s.req.TakeTurn
+	}
 	if err := write(c); err != nil {
 		s.h.log().Error("list broken off", "resource", s.def.Resource, "error", err)
 		panic(http.ErrAbortHandler)

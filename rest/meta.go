@@ -149,9 +149,17 @@ func (s *scope) validateName() apivalidation.ValidateNameFunc {
 	return apivalidation.NameIsDNSSubdomain
 }
 
+// quickMeta is the metadata of an object with less work.
+type quickMeta struct{ resource.Object }
+
+// GetManagedFields implements metav1.Object.
+func (m quickMeta) GetManagedFields() []metav1.ManagedFieldsEntry {
+	return resource.ManagedFields(m.Object)
+}
+
 // validateNew checks a new object.
 func (s *scope) validateNew(obj resource.Object) error {
-	errs := apivalidation.ValidateObjectMetaAccessor(obj, s.def.Namespaced, s.validateName(), field.NewPath("metadata"))
+	errs := apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), field.NewPath("metadata"))
 	if f := s.strategy().Validate; f != nil {
 		errs = append(errs, f(s.ctx(), obj)...)
 	}
@@ -201,7 +209,7 @@ func (s *scope) own(live, obj resource.Object) (resource.Object, error) {
 		return obj, nil
 	}
 	if s.h.Owners == nil {
-		obj.SetManagedFields(nil)
+		resource.SetManagedFields(obj, nil)
 		return obj, nil
 	}
 	owned, err := s.h.Owners.Update(s.served, s.req.Subresource, live, obj, s.req.FieldManager, s.req.Received)

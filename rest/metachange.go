@@ -17,14 +17,14 @@ import (
 // changed object, each problem once.
 func validateMetaChange(obj, old resource.Object, namespaced bool) field.ErrorList {
 	path := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, path)
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(quickMeta{obj}, quickMeta{old}, path)
 	if len(errs) == 0 && obj.GetGenerateName() == old.GetGenerateName() &&
 		len(apivalidation.ValidateFinalizers(obj.GetFinalizers(), path.Child("finalizers"))) == 0 {
 		return nil
 	}
 	var out field.ErrorList
 	seen := map[string]bool{}
-	for _, err := range append(apivalidation.ValidateObjectMetaAccessor(obj, namespaced, validateSegment, path), errs...) {
+	for _, err := range append(apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, namespaced, validateSegment, path), errs...) {
 		if text := err.Error(); !seen[text] {
 			seen[text] = true
 			out = append(out, err)

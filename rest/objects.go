@@ -19,7 +19,12 @@ const serverManager = "kube-apiserver"
 // Objects returns the objects of a resource. It can be asked for before there is
 // a catalog, by what the definitions in it need.
 func (h *Handler) Objects(group, name string) resource.Objects {
-	return objects{h: h, find: func() (*resource.Served, error) {
+	return h.ObjectsAs(serverManager, group, name)
+}
+
+// ObjectsAs is Objects where the owner of what is created has another name.
+func (h *Handler) ObjectsAs(manager, group, name string) resource.Objects {
+	return objects{h: h, manager: manager, find: func() (*resource.Served, error) {
 		if def, ok := h.Catalog().Definition(group, name); ok {
 			return def.Stored(), nil
 		}
@@ -42,10 +47,11 @@ func (h *Handler) Private(def resource.Definition) (resource.Objects, error) {
 
 // objects implements resource.Objects.
 type objects struct {
-	h    *Handler
-	find func() (*resource.Served, error)
-	bare bool // stored as they are
-	read store.Read
+	h       *Handler
+	manager string
+	find    func() (*resource.Served, error)
+	bare    bool // stored as they are
+	read    store.Read
 }
 
 // scope is that of a request by the server itself.
@@ -54,7 +60,7 @@ func (o objects) scope(ctx context.Context, verb, namespace, name string) (*scop
 	if err != nil {
 		return nil, err
 	}
-	req := &request.Request{Received: request.From(ctx).Received, FieldManager: serverManager, User: request.User{Name: "system:apiserver", Groups: []string{"system:masters"}}, Info: request.Info{
+	req := &request.Request{Received: request.From(ctx).Received, FieldManager: o.manager, User: request.User{Name: "system:apiserver", Groups: []string{"system:masters"}}, Info: request.Info{
 		IsResource: true, Verb: verb, Group: served.GroupVersion.Group, Version: served.Version.Name,
 		Namespace: namespace, Resource: served.Definition.Resource, Name: name,
 	}}

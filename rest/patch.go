@@ -53,7 +53,7 @@ func (s *scope) patch() error {
 		})
 	}
 	return s.change(func(live resource.Object) (resource.Object, error) {
-		in, err := s.fromHub(live)
+		in, err := s.fromHub(live.DeepCopyObject().(resource.Object))
 		if err != nil {
 			return nil, err
 		}
@@ -207,7 +207,9 @@ func (s *scope) apply(body []byte) error {
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.changeProjection(merge)
 	}
-	err = s.change(merge, nil)
+	err = s.change(func(live resource.Object) (resource.Object, error) {
+		return merge(live.DeepCopyObject().(resource.Object))
+	}, nil)
 	if !errors.Is(err, storage.ErrNotFound) || s.sub != nil {
 		return err
 	}

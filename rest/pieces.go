@@ -15,6 +15,8 @@ type pieces struct {
 	w   io.Writer
 	buf []byte
 	err error // of the first write that failed
+	// next is called before another piece is begun; nil for what is not large.
+	next func()
 }
 
 // piecePool keeps buffers between answers. A list of any size needs one.
@@ -29,7 +31,7 @@ func newPieces(w io.Writer) *pieces {
 // free gives the buffer back, unless an object made it large.
 func (c *pieces) free() {
 	if cap(c.buf) <= 2*pieceSize {
-		c.w, c.buf, c.err = nil, c.buf[:0], nil
+		c.w, c.buf, c.err, c.next = nil, c.buf[:0], nil, nil
 		piecePool.Put(c)
 	}
 }
@@ -38,6 +40,9 @@ func (c *pieces) free() {
 func (c *pieces) spill() {
 	if len(c.buf) >= pieceSize {
 		c.flush()
+		if c.next != nil {
+			c.next()
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *scope) update() error {
 		return err
 	}
 	s.distinctOwners(obj, false)
-	return s.change(func(live resource.Object) (resource.Object, error) {
+	return s.change(func(resource.Object) (resource.Object, error) {
 		return obj.DeepCopyObject().(resource.Object), nil
 	}, func() (resource.Object, error) { return obj, nil })
 }
@@ -58,8 +58,9 @@ func (r *reservation) finish(committed bool) {
 	r.admitted = nil
 }
 
-// change replaces an object by what next makes of it. create makes a new one
-// if there is none and the kind allows that.
+// change replaces an object by what next makes of it, which may not change the
+// one it is given. create makes a new one if there is none and the kind allows
+// that.
 func (s *scope) change(next func(live resource.Object) (resource.Object, error), create func() (resource.Object, error)) error {
 	var result, seen resource.Object
 	var reserved reservation
@@ -67,7 +68,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 	rec, err := s.objects.Update(s.ctx(), s.key(), func(current *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
 		reserved.finish(false) // of an attempt that lost
 		live.SetResourceVersion(revisionString(current.Revision))
-		obj, err := next(live.DeepCopyObject().(resource.Object))
+		obj, err := next(live)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -86,7 +87,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 	switch {
 	case err == nil:
 		reserved.finish(true)
-		return s.respond(http.StatusOK, rec)
+		return s.respondWritten(http.StatusOK, rec, result)
 	case errors.Is(err, errDryRun):
 		if result, err = s.asStored(result); err != nil {
 			return err
@@ -143,7 +144,7 @@ func (s *scope) createInstead(obj resource.Object) error {
 	if rec == nil {
 		return s.respondObject(http.StatusCreated, obj)
 	}
-	return s.respond(http.StatusCreated, rec)
+	return s.respondWritten(http.StatusCreated, rec, obj)
 }
 
 // prepareChange turns a requested state into the next one: what the request may

@@ -321,6 +321,16 @@ func TestListOptions(t *testing.T) {
 	}
 }
 
+// What is meant for people ends without a line of its own, as clients know it.
+func TestPretty(t *testing.T) {
+	h, _ := serve(t, nil)
+	for query, end := range map[string]string{"": "}\n", "?pretty=true": "\n}", "?pretty=1": "\n}"} {
+		if a := do(t, h, "GET", configMaps+query, ""); !strings.HasSuffix(a.body, end) || a.code != 200 {
+			t.Errorf("%s: %d %q", query, a.code, a.body)
+		}
+	}
+}
+
 func TestNegotiate(t *testing.T) {
 	const table = ";as=Table;v=v1;g=meta.k8s.io"
 	for _, c := range []struct {

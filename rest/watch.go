@@ -47,32 +47,22 @@ func (s *scope) watch() error {
 	if v == nil || err != nil {
 		return err
 	}
-	defer v.cancel()
-	defer v.events.Close()
-	defer func() { v.free() }() // the buffer of the end, which need not be that of the beginning
-	bookmark := time.NewTimer(v.firstBookmark())
-	defer bookmark.Stop()
-	for v.ctx.Err() == nil {
-		more, ok := v.forward()
-		if !ok {
+	// What there is is sent here: it takes a large stack, which waiting does not.
+	for v.advance() {
+		select {
+		case <-v.more:
+			if time.Now().After(v.end) {
+				v.close()
+				return nil
+			}
+		default:
+			if !s.req.GoOn(v.run) {
+				v.run()
+			}
 			return nil
 		}
-		v.pause()
-		select {
-		case <-more:
-		case <-bookmark.C:
-			if v.bookmarks && !v.sync {
-				v.resume()
-				v.bookmark(v.events.Revision(), false)
-				if !v.send() {
-					return nil
-				}
-			}
-			bookmark.Reset(v.nextBookmark())
-		case <-v.ctx.Done():
-		}
-		v.resume()
 	}
+	v.close()
 	return nil
 }
 
@@ -80,12 +70,54 @@ func (s *scope) watch() error {
 // which would stay as large as it once was: watches wait nearly all of the time.
 type viewer struct {
 	*stream
-	ctx       context.Context
-	cancel    context.CancelFunc
+	end       time.Time
+	timer     *time.Timer // for the next bookmark, or the end
 	events    *store.Watcher
-	timeout   time.Duration
+	more      <-chan struct{} // is closed when there may be more events
 	bookmarks bool
 	sync      bool // the initial events are not all sent, and their end is waited for
+}
+
+// run waits for events and sends them, until the watch is over.
+func (v *viewer) run() {
+	defer v.close()
+	done := v.s.ctx().Done()
+	for {
+		v.pause()
+		select {
+		case <-v.more:
+		case <-v.timer.C:
+			if !v.onTime() {
+				return
+			}
+		case <-done:
+			return
+		}
+		if !v.advance() {
+			return
+		}
+	}
+}
+
+// close frees what the watch holds.
+func (v *viewer) close() {
+	v.timer.Stop()
+	v.events.Close()
+	v.pause()
+}
+
+// onTime sends a bookmark. It reports false at the end.
+func (v *viewer) onTime() bool {
+	if !time.Now().Before(v.end) {
+		return false
+	}
+	v.timer.Reset(v.nextBookmark())
+	if !v.bookmarks || v.sync {
+		return true
+	}
+	v.resume()
+	v.bookmark(v.events.Revision(), false)
+	return v.send()
 }
 
 // beginWatch answers with a stream of events. Nil is one that has ended already.
@@ -108,67 +140,74 @@ func (s *scope) beginWatch() (*viewer, error) {
 	case err != nil:
 		return nil, err
 	}
-	v := &viewer{events: w, timeout: o.timeout, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents}
-	if v.timeout <= 0 {
-		v.timeout = s.h.watchTime()
+	v := &viewer{events: w, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents}
+	if o.timeout <= 0 {
+		o.timeout = s.h.watchTime()
 	}
-	v.ctx, v.cancel = context.WithTimeout(s.ctx(), v.timeout)
+	v.end = time.Now().Add(o.timeout)
+	v.timer = time.NewTimer(v.nextBookmark())
 	v.stream = s.beginStream()
 	if err := v.flush.Flush(); err != nil {
-		v.cancel() // nobody is there any longer
+		v.close() // nobody is there any longer
+		return nil, nil
 	}
 	return v, nil
 }
 
-// forward sends the events that there are. more tells when there are others; ok
-// is false if the watch is over.
-func (v *viewer) forward() (more <-chan struct{}, ok bool) {
-	events, more, err := v.events.Poll(v.ctx)
+// advance sends the events that there are, and reports whether the watch goes on.
+func (v *viewer) advance() bool {
+	ctx := v.s.ctx()
+	if ctx.Err() != nil {
+		return false
+	}
+	events, more, err := v.events.Poll(ctx)
+	if err == nil && len(events) == 0 && !v.sync {
+		v.more = more
+		v.s.req.Started()
+		return true
+	}
+	v.resume()
 	if err != nil {
-		if v.ctx.Err() == nil {
+		if ctx.Err() == nil {
 			v.error(v.s.watchError(err))
 			v.send()
 		}
-		return nil, false
+		return false
 	}
+	v.more = more
 	for _, ev := range events {
 		if err := v.event(eventName(ev.Type), ev.Record); err != nil {
 			v.error(v.s.translate(err))
 			v.send()
-			return nil, false
+			return false
 		}
 	}
 	if v.sync && v.events.Synced() {
 		v.sync = false
+		if m := v.s.h.Metrics; m != nil {
+			m.WatchListed(&v.s.req.Info, time.Since(v.s.req.Arrived()))
+		}
 		if v.bookmarks {
 			v.bookmark(v.events.Revision(), true)
 		}
 	}
 	if !v.send() {
-		return nil, false
+		return false
 	}
 	if !v.sync {
 		v.s.req.Started()
 	}
-	return more, true
+	return true
 }
 
-// firstBookmark is when a watcher gets the first bookmark. The last one comes
-// shortly before the end, so that the client goes on from there.
-func (v *viewer) firstBookmark() time.Duration {
-	if left := v.timeout - lastBookmark; left > 0 {
-		return min(bookmarkEvery, left)
-	}
-	return bookmarkEvery
-}
-
+// nextBookmark is when a watcher gets the next bookmark, or ends. The last one
+// comes shortly before the end, so that the client goes on from there.
 func (v *viewer) nextBookmark() time.Duration {
-	if deadline, ok := v.ctx.Deadline(); ok {
-		if left := time.Until(deadline) - lastBookmark; left > 0 {
-			return min(bookmarkEvery, left)
-		}
+	left := time.Until(v.end)
+	if left > lastBookmark {
+		left -= lastBookmark
 	}
-	return bookmarkEvery
+	return min(bookmarkEvery, left)
 }
 
 // watchEnds answers with a stream of one error.
@@ -234,8 +273,10 @@ func (s *scope) beginStream() *stream {
 // pause gives the buffer away while there is nothing to write: nearly all
 // watches wait nearly all of the time.
 func (st *stream) pause() {
-	st.free()
-	st.pieces = nil
+	if st.pieces != nil {
+		st.free()
+		st.pieces = nil
+	}
 }
 
 // resume takes a buffer, if there is none.

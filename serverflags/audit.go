@@ -24,6 +24,8 @@ func Audit(fs *pflag.FlagSet, c *audit.Config) {
 	w := &c.Webhook
 	fs.StringVar(&w.ConfigFile, "audit-webhook-config-file", "", "kubeconfig `file` of a service that gets what is audited")
 	fs.DurationVar(&w.InitialBackoff, "audit-webhook-initial-backoff", w.InitialBackoff, "how long to wait before the first time that it is tried again")
+	fs.DurationVar(&w.InitialBackoff, "audit-webhook-batch-initial-backoff", w.InitialBackoff, "like --audit-webhook-initial-backoff")
+	_ = fs.MarkDeprecated("audit-webhook-batch-initial-backoff", "use --audit-webhook-initial-backoff instead")
 	fs.StringVar(&w.Version, "audit-webhook-version", w.Version, "`version` of the events that it gets")
 	auditBackend(fs, "audit-webhook-", &w.Batch, &w.Truncate)
 }

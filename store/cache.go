@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/google/btree"
@@ -39,6 +41,7 @@ type Resource struct {
 	log      *eventLog
 	pending  pending
 	pins     []*Snapshot // of lists that are read in pages, the newest last
+	counts   counts
 }
 
 type loadState int
@@ -86,6 +89,7 @@ func (r *Resource) load(ctx context.Context) error {
 	r.mu.Lock()
 	r.state, r.arrived = isLoading, nil
 	r.mu.Unlock()
+	began := time.Now()
 	tree, revision, err := r.read(ctx, 0)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
@@ -116,6 +120,8 @@ func (r *Resource) load(ctx context.Context) error {
 		return errReset()
 	}
 	r.loaded.Store(true)
+	r.counts.loads++
+	measure.Since(r.store.metrics, began, measure.CacheLoadDuration, r.def.Group, r.def.Resource)
 	return nil
 }
 
@@ -221,6 +227,7 @@ func (r *Resource) enter(ev *storage.Event) {
 		}
 	}
 	r.snapshot = nil
+	r.counts.received++
 	r.log.append(entry)
 }
 
@@ -275,7 +282,11 @@ func (r *Resource) Snapshot(ctx context.Context, read Read) (*Snapshot, error) {
 	if read.Exact != 0 {
 		return r.exactly(ctx, read.Exact)
 	}
-	if err := r.ready(ctx, read); err != nil {
+	err := r.ready(ctx, read)
+	if read == (Read{}) {
+		r.counts.consistent(err == nil)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if s := r.snap(); s != nil {
@@ -293,9 +304,24 @@ func (r *Resource) ready(ctx context.Context, read Read) error {
 	case read.Any:
 		return nil
 	case read.AtLeast != 0:
-		return r.store.WaitFor(ctx, read.AtLeast)
+		return r.wait(ctx, read.AtLeast)
 	}
-	return r.store.current(ctx)
+	revision, err := r.store.backend.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	return r.wait(ctx, revision)
+}
+
+// wait waits until the cache has come to a revision, which as a rule it has.
+func (r *Resource) wait(ctx context.Context, revision int64) error {
+	if r.store.reached(revision) {
+		return nil
+	}
+	began := time.Now()
+	err := r.store.WaitFor(ctx, revision)
+	measure.Since(r.store.metrics, began, measure.CacheReadWait, r.def.Group, r.def.Resource)
+	return err
 }
 
 func errReset() error {

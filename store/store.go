@@ -42,6 +42,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 )
@@ -64,6 +65,8 @@ type Options struct {
 	FormBytes int64
 	// Logger gets what goes on behind the calls; nil discards it.
 	Logger *slog.Logger
+	// Metrics measures what takes time; nil does not.
+	Metrics measure.Sink
 }
 
 // Store is all objects of a server.
@@ -71,6 +74,7 @@ type Store struct {
 	backend storage.Backend
 	root    string
 	log     *slog.Logger
+	metrics measure.Sink
 	forms   formBudget
 
 	ctx  context.Context
@@ -102,7 +106,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{
-		backend: backend, root: opts.Root, log: opts.Logger,
+		backend: backend, root: opts.Root, log: opts.Logger, metrics: opts.Metrics,
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
 	}
 	s.forms.limit, s.forms.each = opts.FormBytes, s.eachForms
@@ -299,6 +303,13 @@ func (s *Store) Revision() int64 {
 // progressEvery is how often the backend is asked for progress while somebody
 // waits for it.
 const progressEvery = 50 * time.Millisecond
+
+// reached reports whether the feed has come to a revision.
+func (s *Store) reached(revision int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.position >= revision
+}
 
 // WaitFor waits until the caches have come to a revision.
 func (s *Store) WaitFor(ctx context.Context, revision int64) error {

@@ -226,6 +226,7 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 	if len(w.initial) > 0 {
 		n := min(len(w.initial), batchEntries)
 		events, w.initial = w.initial[:n:n], w.initial[n:]
+		w.r.counts.initial.Add(int64(n))
 		return events, closed(), nil
 	}
 	if w.history != nil {

@@ -76,9 +76,21 @@ type Client struct {
 	// Self is how the server reaches itself, which it does in place of the service
 	// kubernetes; nil has it call that as others do.
 	Self http.RoundTripper
+	// Called is told of every request that was sent; nil is not.
+	Called func(Call)
 
 	mu         sync.Mutex
 	transports map[string]dialed
+}
+
+// Call is a request that was sent, and what came of it.
+type Call struct {
+	Host   string
+	Status int // 0 if there was no answer
+	Took   time.Duration
+	// Sent and Received are bytes; what is received is not known of all answers.
+	Sent, Received int64
+	Err            error
 }
 
 // dialed is a transport as it is used, and as it is closed.
@@ -119,8 +131,16 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 	}
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	span := trace.Outgoing(ctx, req)
+	began := time.Now()
 	resp, err := client.Do(req)
 	span.Answered(resp, err)
+	if c.Called != nil {
+		call := Call{Host: u.Host, Took: time.Since(began), Sent: int64(len(body)), Received: -1, Err: err}
+		if err == nil {
+			call.Status, call.Received = resp.StatusCode, resp.ContentLength
+		}
+		c.Called(call)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@
 package expression
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,8 @@ type Evaluation struct {
 	// ended is when conditions that are not met were left: the next begin then.
 	ended time.Time
 	run   run
+	// changes of the write that the objects have.
+	changes int
 
 	object, old, params, request, namespace ref.Val
 	authorizer, own, variables              ref.Val
@@ -142,11 +145,16 @@ func (e *Evaluation) begin(in Input, budget int64) (err error) {
 // next begins anew with the same objects for another policy, without params. in
 // differs in nothing but what the policy brings.
 func (e *Evaluation) next(in *Input, budget int64) error {
-	e.Variables, e.variables, e.left, e.owed, e.spent, e.unpaid = in.Variables, nil, budget, 0, 0, e.first[:0]
-	return e.prepare() // they may have changed
+	e.Authorizer, e.Variables, e.variables = in.Authorizer, in.Variables, nil
+	e.left, e.owed, e.spent, e.unpaid = budget, 0, 0, e.first[:0]
+	return e.prepare()
 }
 
 func (e *Evaluation) prepare() (err error) {
+	if e.object != nil && e.changes == e.Write.Changes() {
+		return nil
+	}
+	e.changes, e.run.known, e.run.next = e.Write.Changes(), [maxKnown]found{}, 0
 	if e.object, e.old, err = e.Form.Values(); err != nil {
 		return fmt.Errorf("failed to prepare object variable for evaluation: %w", err)
 	}
@@ -277,10 +285,13 @@ func (e *Evaluation) Rest(ctx context.Context) int64 {
 // Conditions are match conditions: expressions that all have to be true.
 type Conditions struct {
 	programs []*Program
+	quick    bool // all of them have a quick form
+	needs    []match.Need
 	owner    Owner
 	metrics  admission.Metrics
-	// durations are kept: many conditions are looked at for each write.
-	durations [4]admission.Series
+	// durations and exclusions are kept: many conditions are looked at for each
+	// write.
+	durations, exclusions [4]admission.Series
 }
 
 // Owner is whose conditions they are, as metrics call it.
@@ -288,16 +299,33 @@ type Owner struct {
 	Name string
 	// Kind is "policy" or "webhook".
 	Kind, Type string
+	// Step is what exclusions call the type; if it is not said, they do as others.
+	Step string
 }
+
+func (o *Owner) step() string { return cmp.Or(o.Step, o.Type) }
 
 // CompileConditions compiles match conditions. metrics may be nil.
 func CompileConditions(c *policycel.Compiler, conditions []registrationv1.MatchCondition, vars policycel.Variables, owner Owner, metrics admission.Metrics) *Conditions {
-	out := &Conditions{owner: owner, metrics: metrics}
-	for _, m := range conditions {
-		out.programs = append(out.programs, Compile(c, m.Expression, vars, cel.BoolType))
+	out := &Conditions{owner: owner, metrics: metrics, quick: len(conditions) > 0}
+	cheap := true
+	for i, m := range conditions {
+		compiled, err := c.Compile(m.Expression, vars, true, cel.BoolType)
+		p := newProgram(m.Expression, compiled, err)
+		out.programs, out.quick = append(out.programs, p), out.quick && p.quick != nil
+		needs, all := needsOf(compiled.AST)
+		if i == 0 {
+			out.needs = needs
+		} else {
+			cheap = cheap && all
+		}
+	}
+	if !cheap {
+		out.needs = nil
 	}
 	for _, op := range []admission.Operation{admission.Create, admission.Update, admission.Delete, admission.Connect} {
-		out.durations[place(op)] = out.series(admission.ConditionDuration, op)
+		out.durations[place(op)] = out.series(admission.ConditionDuration, owner.Type, op)
+		out.exclusions[place(op)] = out.series(admission.ConditionExclusions, owner.step(), op)
 	}
 	return out
 }
@@ -315,8 +343,68 @@ func place(op admission.Operation) int {
 	return 3
 }
 
-func (c *Conditions) series(metric string, op admission.Operation) admission.Series {
-	return admission.SeriesOf(c.metrics, metric, c.owner.Name, c.owner.Kind, c.owner.Type, string(op))
+func (c *Conditions) series(metric, step string, op admission.Operation) admission.Series {
+	return admission.SeriesOf(c.metrics, metric, c.owner.Name, c.owner.Kind, step, string(op))
+}
+
+// Exclude counts a write that the conditions have kept from their owner.
+func (c *Conditions) Exclude(w *match.Write) { c.exclusions[place(w.Operation)].Observe(1) }
+
+// Excludes reports whether the conditions are known not to be met by a write, as
+// Match would say without an error. It costs little, so it is asked before
+// everything else where there are many owners of conditions. There must be no
+// params.
+func (c *Conditions) Excludes(ctx context.Context, w *match.Write, form *match.Form) bool {
+	if !c.quick {
+		return false
+	}
+	e := onObjects(w, form)
+	if e == nil {
+		return false
+	}
+	e.ctx, e.left, e.run.cost, e.ended = ctx, conditionBudget, 0, time.Time{}
+	excluded := false
+	for _, p := range c.programs {
+		switch p.quick(&e.run) {
+		case nil:
+			return false
+		case types.False:
+			excluded = true
+		}
+	}
+	if !excluded || e.run.cost > conditionBudget {
+		return false
+	}
+	c.Excluded(w)
+	return true
+}
+
+// Excluded counts a write that meets the conditions not, in less time than a
+// clock can tell.
+func (c *Conditions) Excluded(w *match.Write) { c.durations[place(w.Operation)].Observe(0) }
+
+// Needs returns what has to hold for the conditions to be met; if it does not,
+// they are not met, and none of them is an error.
+func (c *Conditions) Needs() []match.Need { return c.needs }
+
+// onObjects returns the evaluation that serves all conditions on a write, without
+// params; nil if the objects cannot be had.
+func onObjects(w *match.Write, form *match.Form) *Evaluation {
+	e, ok := w.Scratch.(*Evaluation)
+	if !ok {
+		e = new(Evaluation)
+		w.Scratch = e
+	}
+	var err error
+	if e.Form == form && e.Params == nil {
+		err = e.prepare()
+	} else {
+		err = e.begin(Input{Write: w, Form: form}, conditionBudget)
+	}
+	if err != nil {
+		return nil
+	}
+	return e
 }
 
 // None reports whether there are no conditions, so that they are met.
@@ -365,7 +453,9 @@ func (c *Conditions) evaluate(ctx context.Context, e *Evaluation) (bool, error) 
 		}
 		if failed != nil {
 			failures = append(failures, failed)
-			c.series(admission.ConditionErrors, e.Write.Operation).Observe(1)
+			if met { // once one is false, nobody looks at the rest
+				c.series(admission.ConditionErrors, c.owner.Type, e.Write.Operation).Observe(1)
+			}
 		} else if v == types.False {
 			met = false
 		}

@@ -2,7 +2,7 @@ package expression
 
 import (
 	"context"
-	"regexp"
+	"strconv"
 
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
@@ -29,10 +29,22 @@ type run struct {
 	locals [maxLocals]ref.Val
 	// cost is at least what the interpreter would charge.
 	cost int64
+	// known are the paths that were looked at last: many policies ask for the same
+	// ones. next is the one to be forgotten.
+	known [maxKnown]found
+	next  int
+}
+
+// found is what is at the end of a path, nil if that cannot be said.
+type found struct {
+	path  string
+	value ref.Val
+	cost  int64
 }
 
 const (
 	maxLocals = 6
+	maxKnown  = 4
 	// stepCost is the most that the interpreter charges for a step, apart from
 	// what goes by the size of values.
 	stepCost = 30
@@ -63,8 +75,14 @@ func (s *simplifier) of(e ast.Expr) quick {
 	case ast.IdentKind:
 		return s.ident(e)
 	case ast.SelectKind:
-		return s.field(e)
+		if e.AsSelect().IsTestOnly() {
+			return s.has(e)
+		}
+		return s.selected(e)
 	case ast.CallKind:
+		if isIndex(e) {
+			return s.selected(e)
+		}
 		return s.call(e.AsCall())
 	case ast.ListKind:
 		return literals(e.AsList())
@@ -96,18 +114,12 @@ func (s *simplifier) ident(e ast.Expr) quick {
 	return nil
 }
 
-// field is a selection, or the test whether there is something to be selected.
-func (s *simplifier) field(e ast.Expr) quick {
-	if s.ast.ReferenceMap()[e.ID()] != nil {
-		return nil // a name with dots
-	}
+// has is the test whether there is something to be selected.
+func (s *simplifier) has(e ast.Expr) quick {
 	sel := e.AsSelect()
 	operand, name := s.of(sel.Operand()), ref.Val(types.String(sel.FieldName()))
-	if operand == nil {
+	if operand == nil || s.ast.ReferenceMap()[e.ID()] != nil {
 		return nil
-	}
-	if !sel.IsTestOnly() {
-		return at(operand, name)
 	}
 	return func(r *run) ref.Val {
 		r.cost += stepCost
@@ -121,6 +133,75 @@ func (s *simplifier) field(e ast.Expr) quick {
 		}
 		return types.Bool(found)
 	}
+}
+
+// isIndex reports whether an expression is what a map has for a string.
+func isIndex(e ast.Expr) bool {
+	c := e.AsCall()
+	if c.FunctionName() != operators.Index || len(c.Args()) != 2 || c.Args()[1].Kind() != ast.LiteralKind {
+		return false
+	}
+	_, ok := c.Args()[1].AsLiteral().(types.String)
+	return ok
+}
+
+// selected is a field of something, or of a field of something. What is found at
+// the end of a path that begins with no variable of a loop is remembered.
+func (s *simplifier) selected(e ast.Expr) quick {
+	find, path := s.follow(e)
+	if find == nil || path == "" {
+		return find
+	}
+	return func(r *run) ref.Val {
+		for i := range r.known {
+			if r.known[i].path == path {
+				r.cost += r.known[i].cost
+				return r.known[i].value
+			}
+		}
+		before := r.cost
+		v := find(r)
+		r.known[r.next] = found{path, v, r.cost - before}
+		r.next = (r.next + 1) % maxKnown
+		return v
+	}
+}
+
+// follow returns what finds a field, and its path, which is empty for those that
+// are of something else at each turn of a loop.
+func (s *simplifier) follow(e ast.Expr) (quick, string) {
+	var operand ast.Expr
+	var key types.String
+	switch e.Kind() {
+	case ast.IdentKind:
+		if _, local := s.locals[e.AsIdent()]; local {
+			return s.ident(e), ""
+		}
+		return s.ident(e), e.AsIdent()
+	case ast.SelectKind:
+		if e.AsSelect().IsTestOnly() {
+			return s.of(e), ""
+		}
+		if s.ast.ReferenceMap()[e.ID()] != nil {
+			return nil, "" // a name with dots
+		}
+		operand, key = e.AsSelect().Operand(), types.String(e.AsSelect().FieldName())
+	case ast.CallKind:
+		if !isIndex(e) {
+			return s.of(e), ""
+		}
+		operand, key = e.AsCall().Args()[0], e.AsCall().Args()[1].AsLiteral().(types.String)
+	default:
+		return s.of(e), ""
+	}
+	of, path := s.follow(operand)
+	if of == nil {
+		return nil, ""
+	}
+	if path != "" {
+		path += "." + strconv.Quote(string(key))
+	}
+	return at(of, key), path
 }
 
 // at is what a map has for a key.
@@ -163,14 +244,6 @@ func (s *simplifier) call(c ast.CallExpr) quick {
 	if c.IsMemberFunction() {
 		args = append([]ast.Expr{c.Target()}, args...)
 	}
-	if c.FunctionName() == operators.Index && len(args) == 2 && args[1].Kind() == ast.LiteralKind {
-		key, ok := args[1].AsLiteral().(types.String)
-		operand := s.of(args[0])
-		if !ok || operand == nil {
-			return nil
-		}
-		return at(operand, key)
-	}
 	parts := make([]quick, len(args))
 	for i, arg := range args {
 		if parts[i] = s.of(arg); parts[i] == nil {
@@ -191,225 +264,6 @@ func (s *simplifier) call(c ast.CallExpr) quick {
 		}
 	}
 	return nil
-}
-
-func one(function string, x quick) quick {
-	switch function {
-	case operators.LogicalNot:
-		return func(r *run) ref.Val {
-			r.cost += stepCost
-			if b, ok := x(r).(types.Bool); ok {
-				return !b
-			}
-			return nil
-		}
-	case operators.NotStrictlyFalse:
-		return func(r *run) ref.Val {
-			b, ok := x(r).(types.Bool)
-			if !ok {
-				return nil
-			}
-			return b
-		}
-	case overloads.Size:
-		return func(r *run) ref.Val {
-			switch v := x(r).(type) {
-			case types.String:
-				r.cost += stepCost + int64(len(v))
-				return v.Size()
-			case traits.Sizer:
-				r.cost += stepCost
-				if n, ok := v.Size().(types.Int); ok {
-					return n
-				}
-			}
-			return nil
-		}
-	}
-	return nil
-}
-
-func two(function string, x, y quick) quick {
-	switch function {
-	case operators.LogicalAnd:
-		return logic(x, y, types.False)
-	case operators.LogicalOr:
-		return logic(x, y, types.True)
-	case operators.Equals:
-		return compare(x, y, func(equal bool) bool { return equal })
-	case operators.NotEquals:
-		return compare(x, y, func(equal bool) bool { return !equal })
-	case operators.Less:
-		return order(x, y, func(c types.Int) bool { return c < 0 })
-	case operators.LessEquals:
-		return order(x, y, func(c types.Int) bool { return c <= 0 })
-	case operators.Greater:
-		return order(x, y, func(c types.Int) bool { return c > 0 })
-	case operators.GreaterEquals:
-		return order(x, y, func(c types.Int) bool { return c >= 0 })
-	case operators.In:
-		return among(x, y)
-	case overloads.StartsWith:
-		return text(x, y, types.StringStartsWith)
-	case overloads.EndsWith:
-		return text(x, y, types.StringEndsWith)
-	case overloads.Contains:
-		return text(x, y, types.StringContains)
-	}
-	return nil
-}
-
-// logic ends with the first value that decides.
-func logic(x, y quick, decides types.Bool) quick {
-	return func(r *run) ref.Val {
-		r.cost += stepCost
-		a, ok := x(r).(types.Bool)
-		if !ok {
-			return nil
-		}
-		if a == decides {
-			return a
-		}
-		if b, ok := y(r).(types.Bool); ok {
-			return b
-		}
-		return nil
-	}
-}
-
-func choice(which, yes, no quick) quick {
-	return func(r *run) ref.Val {
-		r.cost += stepCost
-		b, ok := which(r).(types.Bool)
-		switch {
-		case !ok:
-			return nil
-		case bool(b):
-			return yes(r)
-		}
-		return no(r)
-	}
-}
-
-// scalar reports whether a value is a simple one, and charges for its size.
-func (r *run) scalar(v ref.Val) bool {
-	switch v := v.(type) {
-	case types.String:
-		r.cost += int64(len(v))
-		return true
-	case types.Int, types.Bool, types.Double, types.Uint, types.Null:
-		return true
-	}
-	return false
-}
-
-// compare is about values of which one is simple: others can take long.
-func compare(x, y quick, result func(equal bool) bool) quick {
-	return func(r *run) ref.Val {
-		r.cost += stepCost
-		a := x(r)
-		if a == nil {
-			return nil
-		}
-		b := y(r)
-		if b == nil || !r.scalar(a) && !r.scalar(b) {
-			return nil
-		}
-		equal, ok := types.Equal(a, b).(types.Bool)
-		if !ok {
-			return nil
-		}
-		return types.Bool(result(bool(equal)))
-	}
-}
-
-func order(x, y quick, result func(types.Int) bool) quick {
-	return func(r *run) ref.Val {
-		r.cost += stepCost
-		a, ok := x(r).(traits.Comparer)
-		if !ok {
-			return nil
-		}
-		b := y(r)
-		if b == nil || !r.scalar(a.(ref.Val)) || !r.scalar(b) {
-			return nil
-		}
-		c, ok := a.Compare(b).(types.Int)
-		if !ok {
-			return nil
-		}
-		return types.Bool(result(c))
-	}
-}
-
-func among(x, y quick) quick {
-	return func(r *run) ref.Val {
-		r.cost += stepCost
-		a, ok := x(r).(types.String)
-		if !ok {
-			return nil
-		}
-		switch all := y(r).(type) {
-		case traits.Mapper:
-			r.cost += int64(len(a))
-			v, found := all.Find(a)
-			if v != nil && types.IsUnknownOrError(v) {
-				return nil
-			}
-			return types.Bool(found)
-		case traits.Lister:
-			n, ok := all.Size().(types.Int)
-			if !ok {
-				return nil
-			}
-			r.cost += int64(n) * int64(1+len(a))
-			if found, ok := all.Contains(a).(types.Bool); ok {
-				return found
-			}
-		}
-		return nil
-	}
-}
-
-func text(x, y quick, f func(a, b ref.Val) ref.Val) quick {
-	return func(r *run) ref.Val {
-		a, ok := x(r).(types.String)
-		if !ok {
-			return nil
-		}
-		b, ok := y(r).(types.String)
-		if !ok {
-			return nil
-		}
-		r.cost += stepCost + int64(len(a)+1)*int64(len(b)+1)
-		if v, ok := f(a, b).(types.Bool); ok {
-			return v
-		}
-		return nil
-	}
-}
-
-// matches is a pattern that is known.
-func matches(x quick, pattern ast.Expr) quick {
-	if pattern.Kind() != ast.LiteralKind {
-		return nil
-	}
-	p, ok := pattern.AsLiteral().(types.String)
-	if !ok {
-		return nil
-	}
-	re, err := regexp.Compile(string(p))
-	if err != nil {
-		return nil
-	}
-	return func(r *run) ref.Val {
-		a, ok := x(r).(types.String)
-		if !ok {
-			return nil
-		}
-		r.cost += stepCost + int64(len(a)+1)*int64(len(p)+1)
-		return types.Bool(re.MatchString(string(a)))
-	}
 }
 
 // loop is a fold, which is what all and exists are.

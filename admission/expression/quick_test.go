@@ -36,13 +36,17 @@ func inputs() []Input {
 	} {
 		a.Request = &request.Request{User: request.User{Name: "jane", Groups: []string{"testers", "system:authenticated"}}}
 		w := match.New(a, admissiontest.Objects{"namespaces": {admissiontest.Namespace("default")}})
-		form, err := match.ForPolicy(&registrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}}).Match(context.Background(), w)
+		form, err := everything().Match(context.Background(), w)
 		if err != nil || form == nil {
 			panic(fmt.Sprint(form, err))
 		}
 		out = append(out, Input{Write: w, Form: form, Params: admissiontest.ConfigMap("p"), Namespace: &corev1.Namespace{}})
 	}
 	return out
+}
+
+func everything() *match.Criteria {
+	return match.ForPolicy(&registrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}})
 }
 
 // sentence makes an expression at random, of a kind that policies are made of.
@@ -129,6 +133,127 @@ func TestQuick(t *testing.T) {
 	}
 	if had < all/3 {
 		t.Errorf("%d of %d have a value", had, all)
+	}
+}
+
+// TestExcludes compares what is said of conditions at little cost, and what is
+// said with quick forms, with what the interpreter alone says: whether they are
+// met, and whether that is an error.
+func TestExcludes(t *testing.T) {
+	env := new(policycel.Environment)
+	r := rand.New(rand.NewPCG(3, 4))
+	in := inputs()
+	excluded, sieved := 0, 0
+	for range 400 {
+		var list []registrationv1.MatchCondition
+		for range 1 + r.IntN(3) {
+			text := sentence(r, r.IntN(2))
+			if r.IntN(3) > 0 { // as most are
+				text = fmt.Sprintf("%s && (%s)", []string{
+					"object.metadata.name == 'x'", "object.metadata.name != 'x'", "has(object.metadata.labels.none)", "object.metadata.labels.none == 'x'",
+					"object.metadata.labels['tier'] in ['front', 'back']", "request.operation == 'UPDATE'", "'web' != object.metadata.labels.app",
+					"object.spec.size != 'x'", "oldObject.metadata.name == 'x'",
+				}[r.IntN(9)], text)
+			}
+			list = append(list, registrationv1.MatchCondition{Name: "c", Expression: text})
+		}
+		c := CompileConditions(env.Compiler(), list, policycel.Variables{}, Owner{}, nil)
+		slow := &Conditions{durations: c.durations}
+		for _, p := range c.programs {
+			slow.programs = append(slow.programs, &Program{Text: p.Text, program: p.program, err: p.err})
+		}
+		for i := range in {
+			in := in[i]
+			in.Params = nil
+			quickly := c.Excludes(context.Background(), in.Write, in.Form)
+			index := match.NewIndex([]*Conditions{c}, func(*Conditions) *match.Criteria { return everything() },
+				func(c *Conditions) match.Needs { return match.Needs{All: c.Needs(), Excluded: c.Excluded} })
+			if sieve := index.For(in.Write).Sieve(in.Write); sieve.Excludes(0) {
+				sieved++
+				quickly = true
+			}
+			met, err := c.Match(context.Background(), in)
+			in.Write.Scratch = nil
+			want, wantErr := slow.Match(context.Background(), in)
+			if met != want || (err == nil) != (wantErr == nil) {
+				t.Errorf("%v: %t, %v, the interpreter says %t, %v", list, met, err, want, wantErr)
+			}
+			if quickly && (want || wantErr != nil) {
+				t.Errorf("%v excludes what the interpreter does not: %t, %v", list, want, wantErr)
+			}
+			if quickly {
+				excluded++
+			}
+			if r.IntN(2) == 0 {
+				in.Write.Scratch = nil
+			}
+		}
+	}
+	if excluded < 100 || sieved < 50 {
+		t.Errorf("%d writes are excluded, %d by needs", excluded, sieved)
+	}
+}
+
+// TestExcludesAnew checks that what is remembered of an object is forgotten when
+// the object changes.
+func TestExcludesAnew(t *testing.T) {
+	in := inputs()[0]
+	c := CompileConditions(new(policycel.Environment).Compiler(), []registrationv1.MatchCondition{
+		{Name: "c", Expression: "object.data.a == '2' && object.data['a'] != '1'"}}, policycel.Variables{}, Owner{}, nil)
+	if !c.Excludes(context.Background(), in.Write, in.Form) {
+		t.Error("a = 1 is not excluded")
+	}
+	changed := admissiontest.ConfigMap("x")
+	changed.Data = map[string]string{"a": "2"}
+	if err := in.Form.Replace(changed); err != nil {
+		t.Fatal(err)
+	}
+	if c.Excludes(context.Background(), in.Write, in.Form) {
+		t.Error("a = 2 is excluded")
+	}
+	in.Params = nil
+	if met, err := c.Match(context.Background(), in); !met || err != nil {
+		t.Errorf("a = 2: %t, %v", met, err)
+	}
+}
+
+// TestNeeds checks what is recognised as a need.
+func TestNeeds(t *testing.T) {
+	env := new(policycel.Environment)
+	for text, want := range map[string]string{
+		"object.metadata.name == 'y'":                                                       `object."metadata"."name" [y]`,
+		"'y' != object.metadata.labels['a.b/c']":                                            `object."metadata"."labels"."a.b/c" not [y]`,
+		"has(object.a.b) && object.a['b'] in ['x', 'y'] && object.c > 1 && has(o)":          "", // does not compile
+		"has(object.a.b) && object.a['b'] in ['x', 'y'] && object.c > 1 && object.d == 'z'": `has object."a".b [true]; object."a"."b" [x y]`,
+		"request.operation == 'CREATE' && (object.a == '1' || object.b == '2')":             `request."operation" [CREATE]`,
+		"(request.operation == 'CREATE' && object.a == '1') && object.b == '2'":             `request."operation" [CREATE]; object."a" [1]; object."b" [2]`,
+		"object.a == 1":                     "",
+		"object.a == object.b":              "",
+		"object.a in object.b":              "",
+		"!(object.a == 'x')":                "",
+		"object.list.exists(v, v.a == 'x')": "",
+		"object.a in []":                    "",
+		"variables.x == 'y'":                "",
+		"object == 'x'":                     "",
+	} {
+		c := CompileConditions(env.Compiler(), []registrationv1.MatchCondition{{Name: "c", Expression: text}}, policycel.Variables{}, Owner{}, nil)
+		var got []string
+		for _, n := range c.Needs() {
+			not := ""
+			if n.Not {
+				not = "not "
+			}
+			got = append(got, fmt.Sprintf("%s %s%v", n.Path, not, n.Is))
+		}
+		if strings.Join(got, "; ") != want {
+			t.Errorf("%s: %q", text, strings.Join(got, "; "))
+		}
+	}
+	c := CompileConditions(env.Compiler(), []registrationv1.MatchCondition{
+		{Name: "a", Expression: "object.a == 'x'"}, {Name: "b", Expression: "object.data.all(v, object.data.all(w, v != w))"},
+	}, policycel.Variables{}, Owner{}, nil)
+	if len(c.Needs()) != 0 {
+		t.Error("a condition that may use up the budget is passed over")
 	}
 }
 

@@ -1,6 +1,7 @@
 package match
 
 import (
+	"context"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,8 +15,9 @@ import (
 type Index[T any] struct {
 	items    []T
 	criteria func(T) *Criteria
+	needs    func(T) Needs
 
-	known sync.Map // indexKey → *indexed[T]
+	known sync.Map // indexKey → *Found[T]
 }
 
 type indexKey struct {
@@ -25,35 +27,56 @@ type indexKey struct {
 	ofCluster   bool
 }
 
-// indexed holds for a definition: another version of a custom resource may come
-// and be equivalent.
-type indexed[T any] struct {
-	def   *resource.Definition
-	items []T
+// Found are the items that may be about a kind of write. It must not be changed.
+type Found[T any] struct {
+	Candidates []Candidate[T]
+	paths      []path
+	// def is what it holds for: another version of a custom resource may come and
+	// be equivalent.
+	def *resource.Definition
 }
 
-// NewIndex makes an index of items, which keep their order.
-func NewIndex[T any](items []T, criteria func(T) *Criteria) *Index[T] {
-	return &Index[T]{items: items, criteria: criteria}
+// Candidate is something that may be about a write.
+type Candidate[T any] struct {
+	Item     T
+	criteria *Criteria
+	// always is 1 more than the place of the form in which it is about every write
+	// of the kind; 0 if that depends on the write.
+	always   int
+	needs    []need
+	excluded func(w *Write)
+}
+
+// NewIndex makes an index of items, which keep their order. needs, which may be
+// nil, is asked for items that are about every write of a kind.
+func NewIndex[T any](items []T, criteria func(T) *Criteria, needs func(T) Needs) *Index[T] {
+	return &Index[T]{items: items, criteria: criteria, needs: needs}
 }
 
 // For returns the items that may be about a write.
-func (x *Index[T]) For(w *Write) []T {
+func (x *Index[T]) For(w *Write) *Found[T] {
 	if x == nil || len(x.items) == 0 {
-		return nil
+		return &Found[T]{}
 	}
 	key := indexKey{w.Operation, w.Served.GroupVersionResource(), w.Subresource, w.Namespace == ""}
-	if known, ok := x.known.Load(key); ok && known.(*indexed[T]).def == w.Served.Definition {
-		return known.(*indexed[T]).items
+	if known, ok := x.known.Load(key); ok && known.(*Found[T]).def == w.Served.Definition {
+		return known.(*Found[T])
 	}
-	found := &indexed[T]{def: w.Served.Definition}
+	found := &Found[T]{def: w.Served.Definition}
 	for _, item := range x.items {
-		if x.criteria(item).mayMatch(w) {
-			found.items = append(found.items, item)
+		criteria := x.criteria(item)
+		if !criteria.mayMatch(w) {
+			continue
 		}
+		c := Candidate[T]{Item: item, criteria: criteria, always: criteria.always(w)}
+		if c.always > 0 && x.needs != nil {
+			needs := x.needs(item)
+			c.needs, c.excluded = found.look(c.always-1, needs.All), needs.Excluded
+		}
+		found.Candidates = append(found.Candidates, c)
 	}
 	x.known.Store(key, found)
-	return found.items
+	return found
 }
 
 // All returns all items.
@@ -62,4 +85,23 @@ func (x *Index[T]) All() []T {
 		return nil
 	}
 	return x.items
+}
+
+// Only returns those of the items that a function wants.
+func (f *Found[T]) Only(wanted func(T) bool) *Found[T] {
+	out := &Found[T]{def: f.def, paths: f.paths}
+	for _, c := range f.Candidates {
+		if wanted(c.Item) {
+			out.Candidates = append(out.Candidates, c)
+		}
+	}
+	return out
+}
+
+// Match is Criteria.Match.
+func (c *Candidate[T]) Match(ctx context.Context, w *Write) (*Form, error) {
+	if c.always > 0 {
+		return w.forms()[c.always-1], nil
+	}
+	return c.criteria.Match(ctx, w)
 }

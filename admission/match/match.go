@@ -161,3 +161,18 @@ func (r *rule) meets(a *admission.Attributes, resource schema.GroupVersionResour
 func (c *Criteria) mayMatch(w *Write) bool {
 	return c.all || w.find(c.rules, c.equivalent, false) != nil
 }
+
+// always returns 1 more than the place of the form in which all writes of the
+// kind are meant, whatever their names and labels; 0 if it depends on those.
+func (c *Criteria) always(w *Write) int {
+	if c.err != nil || len(c.exclude) > 0 || !c.namespaces.Empty() || !c.objects.Empty() {
+		return 0
+	}
+	if c.all {
+		return 1
+	}
+	if slices.ContainsFunc(c.rules, func(r rule) bool { return len(r.names) > 0 }) {
+		return 0
+	}
+	return 1 + slices.Index(w.forms(), w.find(c.rules, c.equivalent, false))
+}

@@ -29,6 +29,7 @@ type Write struct {
 	Scratch any
 
 	objects admission.Objects
+	changes int // how often the object was replaced
 
 	known     []*Form
 	namespace *corev1.Namespace
@@ -109,6 +110,9 @@ func (w *Write) find(rules []rule, equivalent, names bool) *Form {
 	}
 	return nil
 }
+
+// Changes returns how often the object of the write has been replaced.
+func (w *Write) Changes() int { return w.changes }
 
 // Objects returns what is written, and what is there, with kind and apiVersion;
 // nil for what is not. They must not be changed.
@@ -223,6 +227,7 @@ func (f *Form) Replace(obj runtime.Object) error {
 		f.made, f.object, f.old, f.values = false, nil, nil, [2]ref.Val{}
 	}
 	w.labels = nil // they may be the object's
+	w.changes++
 	return nil
 }
 

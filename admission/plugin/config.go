@@ -6,12 +6,15 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/admission/manifests"
 )
 
 // configurations are those of plugins, as a file has them.
@@ -32,25 +35,53 @@ func (c Config) Configuration(name string) ([]byte, error) {
 	return all.of(name)
 }
 
-// WebhookKubeconfig returns the file with the credentials that a plugin shows to
-// webhooks; empty if there is none.
-func (c Config) WebhookKubeconfig(name string) (string, error) {
+// Sources is where a plugin that applies webhooks or policies has something from
+// besides the API.
+type Sources struct {
+	// Kubeconfig is a file with the credentials that webhooks are shown.
+	Kubeconfig string
+	// Manifests is a directory with webhooks or policies.
+	Manifests string
+}
+
+// Sources returns what the file says of the sources of a plugin. It is empty for
+// one that is switched off.
+func (c Config) Sources(name string) (s Sources, err error) {
+	if m := slices.IndexFunc(order(), func(m maker) bool { return m.name == name }); m < 0 || !c.enabled(order()[m]) {
+		return s, nil
+	}
 	data, err := c.Configuration(name)
 	if err != nil || data == nil {
-		return "", err
+		return s, err
 	}
 	var cfg struct {
-		APIVersion     string `json:"apiVersion"`
-		Kind           string `json:"kind"`
-		KubeConfigFile string `json:"kubeConfigFile"`
+		APIVersion         string `json:"apiVersion"`
+		Kind               string `json:"kind"`
+		StaticManifestsDir string `json:"staticManifestsDir"`
 	}
-	if err := decode(data, &cfg, "WebhookAdmissionConfiguration", "apiserver.config.k8s.io/v1"); err != nil {
-		return "", err
+	const version = "apiserver.config.k8s.io/v1"
+	if strings.HasSuffix(name, "Webhook") {
+		var hooks struct {
+			APIVersion         string `json:"apiVersion"`
+			Kind               string `json:"kind"`
+			StaticManifestsDir string `json:"staticManifestsDir"`
+			KubeConfigFile     string `json:"kubeConfigFile"`
+		}
+		err = decode(data, &hooks, "WebhookAdmissionConfiguration", version)
+		s = Sources{hooks.KubeConfigFile, hooks.StaticManifestsDir}
+	} else {
+		err = decode(data, &cfg, name+"Configuration", version)
+		s.Manifests = cfg.StaticManifestsDir
 	}
-	if cfg.KubeConfigFile != "" && !path.IsAbs(cfg.KubeConfigFile) {
-		return "", field.Invalid(field.NewPath("kubeConfigFile"), cfg.KubeConfigFile, "must be an absolute file path")
+	switch {
+	case err != nil:
+		return s, err
+	case s.Kubeconfig != "" && !path.IsAbs(s.Kubeconfig):
+		return s, field.Invalid(field.NewPath("kubeConfigFile"), s.Kubeconfig, "must be an absolute file path")
+	case s.Manifests != "":
+		return s, manifests.CheckPath(s.Manifests)
 	}
-	return cfg.KubeConfigFile, nil
+	return s, nil
 }
 
 // read reads the file.

@@ -181,7 +181,7 @@ func Plugins(cfg Config, deps Deps) ([]admission.Plugin, error) {
 	}
 	var enabled []maker
 	for _, m := range makers {
-		if slices.Contains(cfg.Enable, m.name) || m.on && !slices.Contains(cfg.Disable, m.name) {
+		if cfg.enabled(m) {
 			enabled = append(enabled, m)
 		}
 	}
@@ -205,6 +205,10 @@ func Plugins(cfg Config, deps Deps) ([]admission.Plugin, error) {
 		plugins = append(plugins, p)
 	}
 	return plugins, nil
+}
+
+func (c Config) enabled(m maker) bool {
+	return slices.Contains(c.Enable, m.name) || m.on && !slices.Contains(c.Disable, m.name)
 }
 
 // withOthers puts plugins that are not from here into the order.

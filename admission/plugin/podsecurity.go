@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 // podSecurity holds pods to the standard that the labels of their namespace
@@ -34,6 +36,7 @@ type podSecurity struct {
 	evaluator policy.Evaluator
 	defaults  api.Policy
 	exempt    exemptions
+	metrics   admission.Metrics
 }
 
 // exemptions are from the standards, for users, namespaces and runtime classes.
@@ -55,7 +58,7 @@ func newPodSecurity(b *builder) (admission.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &podSecurity{base: base{"PodSecurity", securityHandles}, objects: b.Objects, evaluator: evaluator}
+	p := &podSecurity{base: base{"PodSecurity", securityHandles}, objects: b.Objects, evaluator: evaluator, metrics: b.Metrics}
 	return p, p.configure(b.configuration)
 }
 
@@ -144,15 +147,16 @@ func (p *podSecurity) Validate(ctx context.Context, a *admission.Attributes) err
 	}
 	switch {
 	case slices.Contains(p.exempt.Namespaces, a.Namespace):
-		p.annotate(a, api.ExemptionReasonAnnotationKey, "namespace")
+		p.exempted(a, "namespace")
 		return nil
 	case slices.Contains(p.exempt.Usernames, a.Request.User.Name):
-		p.annotate(a, api.ExemptionReasonAnnotationKey, "user")
+		p.exempted(a, "user")
 		return nil
 	}
 	pod, isPod := a.Object.(*corev1.Pod)
 	ns, err := namespace(ctx, p.objects, a.Namespace)
 	if err != nil {
+		p.failed(a, true)
 		if !isPod {
 			p.annotate(a, "error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace, err))
 			return nil
@@ -173,6 +177,7 @@ func (p *podSecurity) Validate(ctx context.Context, a *admission.Attributes) err
 	}
 	if len(errs) == 0 && standard.FullyPrivileged() {
 		p.annotate(a, api.EnforcedPolicyAnnotationKey, "privileged:latest")
+		p.evaluated(a, true, standard.Enforce, "enforce")
 		return nil
 	}
 	if old, ok := a.Old.(*corev1.Pod); ok && !significant(&pod.Spec, &old.Spec) {
@@ -185,13 +190,51 @@ func (p *podSecurity) annotate(a *admission.Attributes, key, value string) {
 	a.Request.Annotate(api.AuditAnnotationPrefix+key, value)
 }
 
+// exempted notes that a write is exempt, and why.
+func (p *podSecurity) exempted(a *admission.Attributes, why string) {
+	p.annotate(a, api.ExemptionReasonAnnotationKey, why)
+	measure.Count(p.metrics, measure.PodSecurityExemptions, securityLabels(a)...)
+}
+
+// failed counts what kept a write from being judged, or from being judged as the
+// namespace wants it.
+func (p *podSecurity) failed(a *admission.Attributes, fatal bool) {
+	measure.Count(p.metrics, measure.PodSecurityErrors, append([]string{strconv.FormatBool(fatal)}, securityLabels(a)...)...)
+}
+
+// evaluated counts a judgement.
+func (p *podSecurity) evaluated(a *admission.Attributes, allowed bool, by api.LevelVersion, mode string) {
+	decision, version := "deny", by.Version.String()
+	if allowed {
+		decision = "allow"
+	}
+	if by.Level == api.LevelPrivileged {
+		version = api.VersionLatest
+	}
+	measure.Count(p.metrics, measure.PodSecurityEvaluations, append([]string{decision, string(by.Level), version, mode}, securityLabels(a)...)...)
+}
+
+// securityLabels say what a write is: operation, resource and subresource.
+func securityLabels(a *admission.Attributes) []string {
+	t := a.Target()
+	resource := "controller"
+	switch {
+	case isNamespace(t):
+		resource = "namespace"
+	case t.Group == "" && t.Resource == "pods":
+		resource = "pod"
+	}
+	return []string{strings.ToLower(string(t.Operation)), resource, t.Subresource}
+}
+
 // check judges a pod. Only pods themselves are refused.
 func (p *podSecurity) check(a *admission.Attributes, standard api.Policy, labels field.ErrorList, meta *metav1.ObjectMeta, spec *corev1.PodSpec, enforce bool) error {
 	if class := spec.RuntimeClassName; class != nil && slices.Contains(p.exempt.RuntimeClasses, *class) && *class != "" {
-		p.annotate(a, api.ExemptionReasonAnnotationKey, "runtimeClass")
+		p.exempted(a, "runtimeClass")
 		return nil
 	}
 	if len(labels) > 0 {
+		p.failed(a, false)
 		p.annotate(a, "error", fmt.Sprintf("Failed to parse policy: %v", labels.ToAggregate()))
 	}
 	results := map[api.LevelVersion]policy.AggregateCheckResult{}
@@ -206,15 +249,19 @@ func (p *podSecurity) check(a *admission.Attributes, standard api.Policy, labels
 	var refused error
 	if enforce {
 		p.annotate(a, api.EnforcedPolicyAnnotationKey, standard.Enforce.String())
-		if result := judge(standard.Enforce); !result.Allowed {
+		result := judge(standard.Enforce)
+		p.evaluated(a, result.Allowed, standard.Enforce, "enforce")
+		if !result.Allowed {
 			refused = apierrors.NewForbidden(a.GroupResource(), a.Name, fmt.Errorf("violates PodSecurity %q: %s", standard.Enforce.String(), result.ForbiddenDetail()))
 		}
 	}
 	if result := judge(standard.Audit); !result.Allowed {
+		p.evaluated(a, false, standard.Audit, "audit")
 		p.annotate(a, api.AuditViolationsAnnotationKey, fmt.Sprintf("would violate PodSecurity %q: %s", standard.Audit.String(), result.ForbiddenDetail()))
 	}
 	if refused == nil {
 		if result := judge(standard.Warn); !result.Allowed {
+			p.evaluated(a, false, standard.Warn, "warn")
 			a.Request.Warn(fmt.Sprintf("would violate PodSecurity %q: %s", standard.Warn.String(), result.ForbiddenDetail()))
 		}
 	}

@@ -34,7 +34,7 @@ var _ admission.Mutator = (*Mutating)(nil)
 func NewMutating(cfg Config) *Mutating {
 	cfg.complete()
 	m := &Mutating{cfg: cfg}
-	m.followed.Source, m.followed.Make = cfg.Source, m.index
+	m.followed.Source, m.followed.Manifests, m.followed.Make = cfg.Source, cfg.Manifests, m.index
 	return m
 }
 
@@ -43,17 +43,23 @@ func (m *Mutating) Name() string { return "MutatingAdmissionPolicy" }
 
 // Handles implements admission.Plugin: there is nothing to change in a deletion.
 func (m *Mutating) Handles(t admission.Target) bool {
-	return t.Operation != admission.Delete && handles(t)
+	return t.Operation != admission.Delete && m.cfg.handles(t)
 }
 
-func (m *Mutating) index(objects []resource.Object) *match.Index[*hook[*mutations]] {
+func (m *Mutating) index(manifests, objects []resource.Object) *match.Index[*hook[*mutations]] {
+	m.compiled.turn()
+	return newIndex(append(m.hooks(manifests, true), m.hooks(objects, false)...))
+}
+
+// hooks makes hooks of the policies that are bound: manifests to manifests, and
+// what is stored to what is stored.
+func (m *Mutating) hooks(objects []resource.Object, manifest bool) []*hook[*mutations] {
 	bindings := map[string][]*binding{}
 	for _, obj := range objects {
 		if b, ok := obj.(*registrationv1.MutatingAdmissionPolicyBinding); ok {
 			bindings[b.Spec.PolicyName] = append(bindings[b.Spec.PolicyName], newBinding(b.Name, b.Spec.MatchResources, b.Spec.ParamRef, nil))
 		}
 	}
-	m.compiled.turn()
 	var hooks []*hook[*mutations]
 	for _, obj := range objects {
 		p, ok := obj.(*registrationv1.MutatingAdmissionPolicy)
@@ -61,10 +67,11 @@ func (m *Mutating) index(objects []resource.Object) *match.Index[*hook[*mutation
 			continue
 		}
 		h := newHook(p.Name, p.Spec.MatchConstraints, p.Spec.ParamKind, p.Spec.FailurePolicy, m.compiled.of(p, m.compile))
-		h.bindings = bindings[p.Name]
+		h.bind(bindings[p.Name])
+		h.manifest = manifest
 		hooks = append(hooks, h)
 	}
-	return match.NewIndex(hooks, func(h *hook[*mutations]) *match.Criteria { return h.criteria })
+	return hooks
 }
 
 // mutations are the expressions of a policy.
@@ -74,6 +81,8 @@ type mutations struct {
 	variables  *expression.Variables
 	again      bool // if something changes later
 }
+
+func (p *mutations) matchConditions() *expression.Conditions { return p.conditions }
 
 // patch is a change: a JSON patch, or an apply configuration.
 type patch struct {
@@ -153,13 +162,13 @@ func (m *Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 		return nil
 	}
 	w := match.New(a, m.cfg.Objects)
-	hooks := index.For(w)
-	if len(hooks) == 0 {
+	hooks := candidates(index, w)
+	if len(hooks.Candidates) == 0 {
 		return nil
 	}
 	var failed failures
 	var found []invocation
-	err = invocations(ctx, &m.cfg, w, hooks,
+	err = invocations(ctx, &m.cfg, w, hooks, func() bool { return len(found) == 0 },
 		func(h *hook[*mutations], b *binding, err error) {
 			what := "failed to configure policy: %w"
 			if b != nil {

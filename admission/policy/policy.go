@@ -32,6 +32,9 @@ import (
 type Config struct {
 	// Source tells of the policies and the bindings of a plugin. Required.
 	Source admission.Source
+	// Manifests returns the policies and bindings that come from files, which are
+	// applied first; nil if there never are any.
+	Manifests func() *admission.Manifests
 	// Objects are namespaces and parameters. Required.
 	Objects admission.Objects
 	// Catalog finds the kinds of parameters. Required.
@@ -63,19 +66,49 @@ func (c *Config) complete() {
 	}
 }
 
-// handles leaves alone what must not be locked up by a policy: policies, and
-// the questions by which a cluster finds out who may do what.
-func handles(t admission.Target) bool {
+// handles leaves alone what must not be locked up by a policy: policies, unless
+// it comes from a file, and the questions by which a cluster finds out who may do
+// what.
+func (c *Config) handles(t admission.Target) bool {
 	switch t.Group {
 	case registrationv1.GroupName:
-		return !slices.Contains([]string{
-			"validatingadmissionpolicies", "validatingadmissionpolicybindings",
-			"mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
-		}, t.Resource)
+		return c.Manifests != nil || !isPolicy(t.Resource)
 	case "authentication.k8s.io", "authorization.k8s.io":
 		return false
 	}
 	return true
+}
+
+// isPolicy reports whether a resource of the group is of policies.
+func isPolicy(name string) bool {
+	return slices.Contains([]string{
+		"validatingadmissionpolicies", "validatingadmissionpolicybindings",
+		"mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
+	}, name)
+}
+
+// newIndex makes an index of policies.
+func newIndex[P conditional](hooks []*hook[P]) *match.Index[*hook[P]] {
+	return match.NewIndex(hooks, func(h *hook[P]) *match.Criteria { return h.criteria }, func(h *hook[P]) match.Needs {
+		if !h.simple {
+			return match.Needs{}
+		}
+		conditions := h.compiled().matchConditions()
+		return match.Needs{All: conditions.Needs(), Excluded: func(w *match.Write) {
+			for range h.bindings { // each counts
+				conditions.Excluded(w)
+			}
+		}}
+	})
+}
+
+// candidates returns the policies that may be about a write.
+func candidates[P conditional](index *match.Index[*hook[P]], w *match.Write) *match.Found[*hook[P]] {
+	found := index.For(w)
+	if gr := w.GroupResource(); gr.Group == registrationv1.GroupName && isPolicy(gr.Resource) {
+		return found.Only(func(h *hook[P]) bool { return h.manifest })
+	}
+	return found
 }
 
 // binding puts a policy into force.
@@ -103,17 +136,44 @@ func (b *binding) match(ctx context.Context, w *match.Write) (bool, error) {
 }
 
 // hook is a policy of either kind with what is bound to it.
-type hook[P any] struct {
+type hook[P conditional] struct {
 	name     string
 	criteria *match.Criteria
 	params   *registrationv1.ParamKind
 	ignore   bool // failures
+	manifest bool // from a file
 	bindings []*binding
 	// compiled returns the expressions.
 	compiled func() P
+	// simple: the conditions alone tell whether it is applied.
+	simple bool
 }
 
-func newHook[P any](name string, m *registrationv1.MatchResources, params *registrationv1.ParamKind, failure *registrationv1.FailurePolicyType, compile func() P) *hook[P] {
+// conditional is the expressions of a policy of either kind.
+type conditional interface{ matchConditions() *expression.Conditions }
+
+// bind gives a policy its bindings.
+func (h *hook[P]) bind(bindings []*binding) {
+	h.bindings = bindings
+	h.simple = h.params == nil && !slices.ContainsFunc(bindings, func(b *binding) bool { return b.criteria != nil || b.params != nil })
+}
+
+// excluded reports whether the conditions of a policy, which is about the write,
+// are known not to be met.
+func excluded[P conditional](ctx context.Context, w *match.Write, h *hook[P], form *match.Form) bool {
+	if !h.simple {
+		return false
+	}
+	conditions := h.compiled().matchConditions()
+	for range h.bindings { // each counts
+		if !conditions.Excludes(ctx, w, form) {
+			return false
+		}
+	}
+	return true
+}
+
+func newHook[P conditional](name string, m *registrationv1.MatchResources, params *registrationv1.ParamKind, failure *registrationv1.FailurePolicyType, compile func() P) *hook[P] {
 	if m == nil {
 		m = &registrationv1.MatchResources{}
 	}
@@ -125,15 +185,33 @@ func newHook[P any](name string, m *registrationv1.MatchResources, params *regis
 
 // invocations finds out what is to be applied to a write, in the order of the
 // policies and their bindings. each is called for every binding that matches,
-// with the parameters.
-func invocations[P any](ctx context.Context, cfg *Config, w *match.Write, hooks []*hook[P], fail func(*hook[P], *binding, error), each func(*hook[P], *binding, *match.Form, []runtime.Object) error) error {
-	for _, h := range hooks {
-		form, err := h.criteria.Match(ctx, w)
-		if err != nil {
-			fail(h, nil, err)
-			continue
+// with the parameters. While early says so, nothing can change the object before
+// a policy is applied: those whose conditions are not met are passed over.
+func invocations[P conditional](ctx context.Context, cfg *Config, w *match.Write, found *match.Found[*hook[P]], early func() bool, fail func(*hook[P], *binding, error), each func(*hook[P], *binding, *match.Form, []runtime.Object) error) error {
+	sieve, passed := found.Sieve(w), false
+	for i := range found.Candidates {
+		c := &found.Candidates[i]
+		h := c.Item
+		skip := early() && sieve.Excludes(i)
+		var form *match.Form
+		if !skip {
+			var err error
+			if form, err = c.Match(ctx, w); err != nil {
+				fail(h, nil, err)
+				continue
+			}
+			if form == nil {
+				continue
+			}
+			skip = early() && excluded(ctx, w, h, form)
 		}
-		if form == nil {
+		if skip {
+			if !passed { // who is evaluated needs the namespace
+				if _, err := w.NamespaceObject(ctx); err != nil {
+					return err
+				}
+				passed = true
+			}
 			continue
 		}
 		served, err := cfg.paramKind(h.params)

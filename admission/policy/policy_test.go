@@ -363,8 +363,12 @@ func BenchmarkHundred(b *testing.B) {
 	for name, change := range map[string]func(*vap){
 		"resource":  func(p *vap) { p.Spec.MatchConstraints.ResourceRules[0].Resources = []string{"widgets"} },
 		"namespace": func(p *vap) { p.Spec.MatchConstraints.NamespaceSelector.MatchLabels = map[string]string{"env": "prod"} },
+		"object":    func(p *vap) { p.Spec.MatchConstraints.ObjectSelector.MatchLabels = map[string]string{"env": "prod"} },
 		"condition": func(p *vap) {
-			p.Spec.MatchConditions = []registrationv1.MatchCondition{{Name: "a", Expression: "object.metadata.name == 'y'"}}
+			p.Spec.MatchConditions = []registrationv1.MatchCondition{{Name: "a", Expression: fmt.Sprintf("object.metadata.name == '%s'", p.Name)}}
+		},
+		"guarded": func(p *vap) {
+			p.Spec.MatchConditions = []registrationv1.MatchCondition{{Name: "a", Expression: "has(object.metadata.labels) && object.metadata.labels['a'] in ['x', 'y'] && request.userInfo.username != 'z'"}}
 		},
 		"holds": func(p *vap) {},
 	} {

@@ -45,7 +45,7 @@ var _ admission.Validator = (*Validating)(nil)
 func NewValidating(cfg Config) *Validating {
 	cfg.complete()
 	v := &Validating{cfg: cfg}
-	v.followed.Source, v.followed.Make = cfg.Source, v.index
+	v.followed.Source, v.followed.Manifests, v.followed.Make = cfg.Source, cfg.Manifests, v.index
 	return v
 }
 
@@ -53,18 +53,23 @@ func NewValidating(cfg Config) *Validating {
 func (v *Validating) Name() string { return "ValidatingAdmissionPolicy" }
 
 // Handles implements admission.Plugin.
-func (v *Validating) Handles(t admission.Target) bool { return handles(t) }
+func (v *Validating) Handles(t admission.Target) bool { return v.cfg.handles(t) }
 
-// index makes hooks of the policies that are bound. What did not change is not
-// compiled again.
-func (v *Validating) index(objects []resource.Object) *match.Index[*hook[*validations]] {
+// index makes hooks of all policies. What did not change is not compiled again.
+func (v *Validating) index(manifests, objects []resource.Object) *match.Index[*hook[*validations]] {
+	v.compiled.turn()
+	return newIndex(append(v.hooks(manifests, true), v.hooks(objects, false)...))
+}
+
+// hooks makes hooks of the policies that are bound: manifests to manifests, and
+// what is stored to what is stored.
+func (v *Validating) hooks(objects []resource.Object, manifest bool) []*hook[*validations] {
 	bindings := map[string][]*binding{}
 	for _, obj := range objects {
 		if b, ok := obj.(*registrationv1.ValidatingAdmissionPolicyBinding); ok {
 			bindings[b.Spec.PolicyName] = append(bindings[b.Spec.PolicyName], newBinding(b.Name, b.Spec.MatchResources, b.Spec.ParamRef, b.Spec.ValidationActions))
 		}
 	}
-	v.compiled.turn()
 	var hooks []*hook[*validations]
 	for _, obj := range objects {
 		p, ok := obj.(*registrationv1.ValidatingAdmissionPolicy)
@@ -72,10 +77,11 @@ func (v *Validating) index(objects []resource.Object) *match.Index[*hook[*valida
 			continue
 		}
 		h := newHook(p.Name, p.Spec.MatchConstraints, p.Spec.ParamKind, p.Spec.FailurePolicy, v.compiled.of(p, v.compile))
-		h.bindings = bindings[p.Name]
+		h.bind(bindings[p.Name])
+		h.manifest = manifest
 		hooks = append(hooks, h)
 	}
-	return match.NewIndex(hooks, func(h *hook[*validations]) *match.Criteria { return h.criteria })
+	return hooks
 }
 
 // validations are the expressions of a policy.
@@ -87,6 +93,8 @@ type validations struct {
 	variables   *expression.Variables
 	policy      *registrationv1.ValidatingAdmissionPolicy
 }
+
+func (p *validations) matchConditions() *expression.Conditions { return p.conditions }
 
 func (v *Validating) compile(p *registrationv1.ValidatingAdmissionPolicy) *validations {
 	vars := policycel.Variables{Params: p.Spec.ParamKind != nil, Authorizer: true}
@@ -171,13 +179,13 @@ func (v *Validating) Validate(ctx context.Context, a *admission.Attributes) erro
 		return nil
 	}
 	w := match.New(a, v.cfg.Objects)
-	hooks := index.For(w)
-	if len(hooks) == 0 {
+	hooks := candidates(index, w)
+	if len(hooks.Candidates) == 0 {
 		return nil
 	}
 	j := &judgement{a: a}
 	notes := annotations{}
-	err = invocations(ctx, &v.cfg, w, hooks,
+	err = invocations(ctx, &v.cfg, w, hooks, func() bool { return true },
 		func(h *hook[*validations], b *binding, err error) { j.misconfigured(h, b, err) },
 		func(h *hook[*validations], b *binding, form *match.Form, params []runtime.Object) error {
 			if len(params) == 0 {

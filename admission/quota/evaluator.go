@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/request"
 )
 
 // Evaluator knows what the objects of a resource use.
@@ -97,6 +98,11 @@ func selects(scope corev1.ScopedResourceSelectorRequirement, value string) (bool
 	return r.Matches(set), nil
 }
 
+// stamped is the clock by which objects are stamped.
+func stamped(ctx context.Context) func() time.Time {
+	return func() time.Time { return request.From(ctx).Received }
+}
+
 // For returns what measures the objects of a resource; nil for those that are
 // never limited.
 func For(ctx context.Context, objects admission.Objects, group, name string) *Evaluator {
@@ -107,7 +113,7 @@ func For(ctx context.Context, objects admission.Objects, group, name string) *Ev
 		"authorization.k8s.io/localsubjectaccessreviews", "authorization.k8s.io/selfsubjectrulesreviews":
 		return nil
 	case "/pods":
-		return pods(time.Now)
+		return pods(stamped(ctx))
 	case "/services":
 		return services()
 	case "/persistentvolumeclaims":
@@ -377,5 +383,5 @@ func (d *deviceClaims) charged(claim *resourcev1.ResourceClaim) corev1.ResourceL
 			}
 		}
 	}
-	return pods(time.Now).usage(pod)
+	return pods(stamped(d.ctx)).usage(pod)
 }

@@ -33,13 +33,18 @@ func (Mutating) Name() string { return "MutatingAdmissionWebhook" }
 // each sees what those before it have made of the object.
 func (m Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 	w, hooks, err := m.candidates(ctx, a)
-	if err != nil || len(hooks) == 0 {
+	if err != nil || len(hooks.Candidates) == 0 {
 		return err
 	}
 	rounds := admission.RoundsOf[string](a, m.Name())
 	asked := false
-	for _, h := range hooks {
-		form, err := m.wanted(ctx, w, h)
+	sieve := hooks.Sieve(w)
+	for i := range hooks.Candidates {
+		if sieve.Excludes(i) {
+			continue
+		}
+		h := hooks.Candidates[i].Item
+		form, err := m.wanted(ctx, w, &hooks.Candidates[i])
 		if err != nil {
 			return err
 		}

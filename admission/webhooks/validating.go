@@ -40,7 +40,7 @@ type outcome struct {
 // time; the first in their order that refuses counts.
 func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error {
 	w, hooks, err := v.candidates(ctx, a)
-	if err != nil || len(hooks) == 0 {
+	if err != nil || len(hooks.Candidates) == 0 {
 		return err
 	}
 	outcomes, err := v.prepare(ctx, w, hooks)
@@ -75,11 +75,16 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 }
 
 // prepare finds the hooks that want to be asked, and what to ask them.
-func (v Validating) prepare(ctx context.Context, w *match.Write, hooks []*hook) ([]outcome, error) {
+func (v Validating) prepare(ctx context.Context, w *match.Write, hooks *match.Found[*hook]) ([]outcome, error) {
 	var outcomes []outcome
 	known := map[*match.Form]*encoded{}
-	for _, h := range hooks {
-		form, err := v.wanted(ctx, w, h)
+	sieve := hooks.Sieve(w)
+	for i := range hooks.Candidates {
+		if sieve.Excludes(i) {
+			continue
+		}
+		h := hooks.Candidates[i].Item
+		form, err := v.wanted(ctx, w, &hooks.Candidates[i])
 		if err != nil {
 			return nil, err
 		}

@@ -32,6 +32,9 @@ const defaultTimeout = 10 * time.Second
 type Config struct {
 	// Source tells of the configurations of a plugin. Required.
 	Source admission.Source
+	// Manifests returns the configurations that come from files, which are asked
+	// first; nil if there never are any.
+	Manifests func() *admission.Manifests
 	// Objects are namespaces. Required.
 	Objects admission.Objects
 	// Client calls. Required.
@@ -68,6 +71,8 @@ type hook struct {
 	// key tells it from all others, ordinal is its place among them.
 	key     string
 	ordinal int
+	// manifest: it is named in a file.
+	manifest bool
 
 	criteria    *match.Criteria
 	conditions  func() *expression.Conditions
@@ -90,32 +95,40 @@ func newPlugin(cfg Config, step, kind string) *plugin {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &plugin{Config: cfg, step: step, kind: kind}
-	p.followed.Source, p.followed.Make = cfg.Source, p.index
+	p.followed.Source, p.followed.Manifests, p.followed.Make = cfg.Source, cfg.Manifests, p.index
 	return p
 }
 
 // Handles implements admission.Plugin: nobody is asked about webhooks and
-// policies, nor about the questions by which a cluster finds out who may do what.
-// A service that says no to those could not be got rid of.
+// policies, but who is named in a file, nor about the questions by which a
+// cluster finds out who may do what. A service that says no to those could not be
+// got rid of.
 func (p *plugin) Handles(t admission.Target) bool {
 	switch t.Group {
 	case registrationv1.GroupName:
-		return !slices.Contains([]string{
-			"validatingwebhookconfigurations", "mutatingwebhookconfigurations",
-			"validatingadmissionpolicies", "validatingadmissionpolicybindings",
-			"mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
-		}, t.Resource)
+		return p.Manifests != nil || !isConfiguration(t.Resource)
 	case "authentication.k8s.io", "authorization.k8s.io":
 		return false
 	}
 	return true
 }
 
+// isConfiguration reports whether a resource of the group is of those that say
+// what admission does.
+func isConfiguration(name string) bool {
+	return slices.Contains([]string{
+		"validatingwebhookconfigurations", "mutatingwebhookconfigurations",
+		"validatingadmissionpolicies", "validatingadmissionpolicybindings",
+		"mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
+	}, name)
+}
+
 // index makes hooks of the configurations, in the order of their names.
-func (p *plugin) index(objects []resource.Object) *match.Index[*hook] {
+func (p *plugin) index(manifests, objects []resource.Object) *match.Index[*hook] {
 	var hooks []*hook
 	compiled := map[condition]func() *expression.Conditions{}
-	for _, obj := range objects {
+	for i, obj := range slices.Concat(manifests, objects) {
+		before := len(hooks)
 		switch c := obj.(type) {
 		case *registrationv1.MutatingWebhookConfiguration:
 			for i := range c.Webhooks {
@@ -134,12 +147,23 @@ func (p *plugin) index(objects []resource.Object) *match.Index[*hook] {
 				hooks = append(hooks, p.place(h, condition{c, i}, w.MatchConditions, compiled))
 			}
 		}
+		if i < len(manifests) {
+			for _, h := range hooks[before:] {
+				h.manifest, h.key = true, "manifest/"+h.key
+			}
+		}
 	}
 	for i, h := range hooks {
 		h.ordinal = i
 	}
 	p.compiled = compiled
-	return match.NewIndex(hooks, func(h *hook) *match.Criteria { return h.criteria })
+	return match.NewIndex(hooks, func(h *hook) *match.Criteria { return h.criteria }, func(h *hook) match.Needs {
+		conditions := h.conditions()
+		return match.Needs{All: conditions.Needs(), Excluded: func(w *match.Write) {
+			conditions.Excluded(w)
+			conditions.Exclude(w)
+		}}
+	})
 }
 
 // place tells a hook where it is from. Conditions are compiled once, when a write
@@ -151,7 +175,7 @@ func (p *plugin) place(h *hook, at condition, conditions []registrationv1.MatchC
 	if !ok {
 		f = sync.OnceValue(func() *expression.Conditions {
 			return expression.CompileConditions(p.Expressions.Compiler(), conditions, policycel.Variables{Authorizer: true},
-				expression.Owner{Name: h.name, Kind: "webhook", Type: p.kind}, p.Metrics)
+				expression.Owner{Name: h.name, Kind: "webhook", Type: p.kind, Step: p.step}, p.Metrics)
 		})
 	}
 	compiled[at], h.conditions = f, f
@@ -184,22 +208,27 @@ func newHook(w *registrationv1.MutatingWebhook) *hook {
 }
 
 // candidates returns the hooks that may be about a write.
-func (p *plugin) candidates(ctx context.Context, a *admission.Attributes) (*match.Write, []*hook, error) {
+func (p *plugin) candidates(ctx context.Context, a *admission.Attributes) (*match.Write, *match.Found[*hook], error) {
 	index, err := p.followed.Get(ctx)
 	if err != nil {
 		return nil, nil, apierrors.NewInternalError(err)
 	}
 	if len(index.All()) == 0 {
-		return nil, nil, nil
+		return nil, &match.Found[*hook]{}, nil
 	}
 	w := match.New(a, p.Objects)
-	return w, index.For(w), nil
+	found := index.For(w)
+	if gr := a.GroupResource(); gr.Group == registrationv1.GroupName && isConfiguration(gr.Resource) {
+		found = found.Only(func(h *hook) bool { return h.manifest })
+	}
+	return w, found, nil
 }
 
 // wanted returns the form in which a hook wants to be asked about a write, nil if
 // it does not.
-func (p *plugin) wanted(ctx context.Context, w *match.Write, h *hook) (*match.Form, error) {
-	form, err := h.criteria.Match(ctx, w)
+func (p *plugin) wanted(ctx context.Context, w *match.Write, c *match.Candidate[*hook]) (*match.Form, error) {
+	h := c.Item
+	form, err := c.Match(ctx, w)
 	if form == nil || err != nil {
 		return nil, err
 	}
@@ -207,12 +236,16 @@ func (p *plugin) wanted(ctx context.Context, w *match.Write, h *hook) (*match.Fo
 	if conditions.None() {
 		return form, nil
 	}
+	if conditions.Excludes(ctx, w, form) {
+		conditions.Exclude(w)
+		return nil, nil
+	}
 	met, err := conditions.Match(ctx, expression.Input{Write: w, Form: form, Authorizer: p.Authorizer})
 	switch {
 	case err != nil && !h.ignore:
 		return nil, apierrors.NewForbidden(w.GroupResource(), w.Name, err)
 	case err != nil || !met:
-		admission.SeriesOf(p.Metrics, admission.ConditionExclusions, h.name, "webhook", p.step, string(w.Operation)).Observe(1)
+		conditions.Exclude(w)
 		return nil, nil
 	}
 	return form, nil

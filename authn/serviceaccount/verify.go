@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -36,6 +37,8 @@ type Verifier struct {
 	Log *slog.Logger
 	// Now tells the time; nil stands for time.Now.
 	Now func() time.Time
+	// Metrics counts tokens by their kind; nil does not.
+	Metrics measure.Sink
 
 	// Find is called with the ID of a key that is not known, and may call SetKeys;
 	// nil is not.
@@ -143,6 +146,7 @@ func (v *Verifier) audiences(public *jwt.Claims, asked []string, annotations map
 	if len(own) == 0 {
 		annotations["authentication.k8s.io/legacy-token"] = public.Subject
 		own = v.Audiences
+		measure.Count(v.Metrics, measure.LegacyTokens)
 	}
 	if asked == nil {
 		asked = v.Audiences
@@ -199,6 +203,9 @@ func (v *Verifier) checkBound(ctx context.Context, public *jwt.Claims, claims *k
 	if claims.WarnAfter != nil && *claims.WarnAfter != 0 && now.After(claims.WarnAfter.Time()) {
 		result.Annotations["authentication.k8s.io/stale-token"] = fmt.Sprintf("subject: %s, seconds after warning threshold: %d",
 			public.Subject, now.Unix()-claims.WarnAfter.Time().Unix())
+		measure.Count(v.Metrics, measure.StaleTokens)
+	} else {
+		measure.Count(v.Metrics, measure.ValidTokens)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/apikeel/kelson/authz/webhook"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/filewatch"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -73,6 +74,8 @@ type Config struct {
 	RBAC, Node authz.Authorizer
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
+	// Metrics counts decisions; nil does not.
+	Metrics measure.Sink
 }
 
 func (c *Config) defaults() {
@@ -192,6 +195,7 @@ func New(cfg Config) (*Chain, error) {
 		if conf, err = load(c.files.Contents()[0], c.compiler, nil); err != nil {
 			return nil, err
 		}
+		measure.ConfigRead(cfg.Metrics, measure.Authorization, c.files.Contents()[0])
 	}
 	for _, a := range conf.Authorizers {
 		if a.Type != ModeWebhook {
@@ -219,7 +223,10 @@ func (c *Chain) use(conf *configuration) error {
 		if err != nil {
 			return err
 		}
-		named = append(named, authz.Named{Name: a.Name, Authorizer: authorizer})
+		count := func(decision string) measure.Series {
+			return measure.SeriesOf(c.cfg.Metrics, measure.AuthorizationDecisions, a.Type, a.Name, decision)
+		}
+		named = append(named, authz.Named{Name: a.Name, Authorizer: authorizer, Allowed: count("allowed"), Denied: count("denied")})
 	}
 	union, err := authz.NewUnion(named...)
 	if err != nil {
@@ -296,7 +303,11 @@ func (c *Chain) RulesFor(ctx context.Context, user *request.User, namespace stri
 // with a new version is logged, and the old one stays in charge.
 func (c *Chain) Run(ctx context.Context) {
 	if c.files != nil {
-		c.files.Watch(ctx, c.cfg.Logger, func(contents [][]byte) error { return c.reload(contents[0]) })
+		c.files.Watch(ctx, c.cfg.Logger, func(contents [][]byte) error {
+			err := c.reload(contents[0])
+			measure.ConfigReloaded(c.cfg.Metrics, measure.Authorization, contents[0], err)
+			return err
+		})
 	}
 }
 

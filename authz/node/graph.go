@@ -2,6 +2,7 @@ package node
 
 import (
 	"sync"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 // kind is what a vertex of the graph stands for.
@@ -41,6 +43,8 @@ type vertex struct {
 // they lead from themselves and from their secrets to the claim that they are
 // bound to, and that is counted.
 type graph struct {
+	metrics measure.Sink // nil measures nothing
+
 	mu sync.RWMutex
 	// anchors are the objects that are on a node.
 	anchors map[vertex]anchor
@@ -98,27 +102,42 @@ func (g *graph) apply(reset bool, changes []authz.Change) {
 		g.clear()
 	}
 	for i := range changes {
-		g.change(changes[i].Object, changes[i].Deleted)
+		began := time.Now()
+		what := g.change(changes[i].Object, changes[i].Deleted)
+		operation := "Add" + what
+		if changes[i].Deleted {
+			operation = "Delete" + what
+		}
+		if what != "" {
+			measure.Since(g.metrics, began, measure.NodeGraphDuration, operation)
+		}
 	}
 }
 
-func (g *graph) change(object any, deleted bool) {
+// change takes in a change, and returns of what, as metrics call it.
+func (g *graph) change(object any, deleted bool) (what string) {
 	switch obj := object.(type) {
 	case *corev1.Pod:
 		g.anchor(vertex{pod, obj.Namespace, obj.Name}, obj.Spec.NodeName, deleted, func() []vertex { return podRefs(obj) })
+		return "Pod"
 	case *corev1.PersistentVolume:
 		g.setVolume(obj, deleted)
+		return "PV"
 	case *storagev1.VolumeAttachment:
 		g.anchor(vertex{attachment, "", obj.Name}, obj.Spec.NodeName, deleted, nil)
+		return "VolumeAttachment"
 	case *resourcev1.ResourceSlice:
 		node := ""
 		if obj.Spec.NodeName != nil {
 			node = *obj.Spec.NodeName
 		}
 		g.anchor(vertex{slice, "", obj.Name}, node, deleted, nil)
+		return "ResourceSlice"
 	case *certificatesv1.PodCertificateRequest:
 		g.anchor(vertex{certificateRequest, obj.Namespace, obj.Name}, string(obj.Spec.NodeName), deleted, nil)
+		return "PodCertificateRequest"
 	}
+	return ""
 }
 
 // anchor replaces what is known of an object that may be on a node.

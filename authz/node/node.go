@@ -20,6 +20,7 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/authz/rbac"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -38,6 +39,10 @@ func New(source authz.Source) *Authorizer {
 	a.graph.clear()
 	return a
 }
+
+// Measure makes the authorizer measure how long it takes to learn of changes. It must
+// be called before anybody asks.
+func (a *Authorizer) Measure(to measure.Sink) { a.graph.metrics = to }
 
 // nameOf returns the name of the node that a user is.
 func nameOf(user *request.User) (name string, isNode bool) {

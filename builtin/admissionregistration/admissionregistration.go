@@ -26,6 +26,9 @@ type Config struct {
 	// Expressions compiles expressions; the default is an Environment of the
 	// group's own.
 	Expressions *policycel.Environment
+	// Manifests: the objects come from files of the administrator, which may have
+	// the names that are left to those.
+	Manifests bool
 }
 
 // Group returns the group.
@@ -54,14 +57,14 @@ func define[T, L any, P interface {
 }, PL interface {
 	*L
 	runtime.Object
-}](name, kind string, defaults func(P), rules resource.Rules[P]) resource.Definition {
+}](cfg Config, name, kind string, defaults func(P), rules resource.Rules[P]) resource.Definition {
 	const reserved = ".static.k8s.io"
 	text := fmt.Sprintf("names ending with %q are reserved for static manifest-based configurations and cannot be managed via the API", reserved)
 	rules.RequireVersion = true
 	validate, warnings := rules.Validate, rules.Warnings
 	rules.Validate = func(ctx context.Context, obj P) field.ErrorList {
 		errs := validate(ctx, obj)
-		if strings.HasSuffix(obj.GetName(), reserved) {
+		if !cfg.Manifests && strings.HasSuffix(obj.GetName(), reserved) {
 			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), obj.GetName(), text))
 		}
 		return errs

@@ -22,7 +22,7 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 		errs = append(errs, validateActions(b.Spec.ValidationActions, path.Child("validationActions"))...)
 		return mayReadParams(ctx, cfg, b, b.Spec.ParamRef != nil, "paramRef", errs)
 	}
-	d := define[binding, admissionv1.ValidatingAdmissionPolicyBindingList]("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
+	d := define[binding, admissionv1.ValidatingAdmissionPolicyBindingList](cfg, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
 		func(b *binding) { defaultMatch(b.Spec.MatchResources) },
 		resource.Rules[*binding]{
 			Validate:       func(ctx context.Context, b *binding) field.ErrorList { return judge(ctx, b, nil) },
@@ -43,7 +43,7 @@ func MutatingPolicyBindings(cfg Config) resource.Definition {
 		errs = append(errs, validateMutable(b.Spec.MatchResources, path.Child("matchResources"))...)
 		return mayReadParams(ctx, cfg, b, b.Spec.ParamRef != nil, "paramRef", errs)
 	}
-	d := define[binding, admissionv1.MutatingAdmissionPolicyBindingList]("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding",
+	d := define[binding, admissionv1.MutatingAdmissionPolicyBindingList](cfg, "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding",
 		func(b *binding) { defaultMatch(b.Spec.MatchResources) },
 		resource.Rules[*binding]{
 			Validate:       func(ctx context.Context, b *binding) field.ErrorList { return judge(ctx, b, nil) },

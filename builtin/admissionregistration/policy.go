@@ -34,7 +34,7 @@ func ValidatingPolicies(cfg Config) resource.Definition {
 		changed := old == nil || !equality.Semantic.DeepEqual(p.Spec.ParamKind, old.Spec.ParamKind)
 		return mayReadParams(ctx, cfg, p, p.Spec.ParamKind != nil && changed, "paramKind", errs)
 	}
-	d := define[validatingPolicy, admissionv1.ValidatingAdmissionPolicyList]("validatingadmissionpolicies", "ValidatingAdmissionPolicy",
+	d := define[validatingPolicy, admissionv1.ValidatingAdmissionPolicyList](cfg, "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
 		func(p *validatingPolicy) {
 			setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)
@@ -74,7 +74,7 @@ func MutatingPolicies(cfg Config) resource.Definition {
 		changed := old == nil || !equality.Semantic.DeepEqual(p.Spec.ParamKind, old.Spec.ParamKind)
 		return mayReadParams(ctx, cfg, p, p.Spec.ParamKind != nil && changed, "paramKind", errs)
 	}
-	d := define[mutatingPolicy, admissionv1.MutatingAdmissionPolicyList]("mutatingadmissionpolicies", "MutatingAdmissionPolicy",
+	d := define[mutatingPolicy, admissionv1.MutatingAdmissionPolicyList](cfg, "mutatingadmissionpolicies", "MutatingAdmissionPolicy",
 		func(p *mutatingPolicy) {
 			setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)

@@ -28,7 +28,7 @@ type hook = admissionv1.MutatingWebhook
 // MutatingWebhooks are called to change requests.
 func MutatingWebhooks(cfg Config) resource.Definition {
 	type config = admissionv1.MutatingWebhookConfiguration
-	d := define[config, admissionv1.MutatingWebhookConfigurationList]("mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
+	d := define[config, admissionv1.MutatingWebhookConfigurationList](cfg, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
 		func(c *config) {
 			for i := range c.Webhooks {
 				w := &c.Webhooks[i]
@@ -56,7 +56,7 @@ func MutatingWebhooks(cfg Config) resource.Definition {
 // ValidatingWebhooks are called to judge requests.
 func ValidatingWebhooks(cfg Config) resource.Definition {
 	type config = admissionv1.ValidatingWebhookConfiguration
-	d := define[config, admissionv1.ValidatingWebhookConfigurationList]("validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
+	d := define[config, admissionv1.ValidatingWebhookConfigurationList](cfg, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
 		func(c *config) {
 			for i := range c.Webhooks {
 				w := toHook(c.Webhooks[i])

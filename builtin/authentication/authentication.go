@@ -4,7 +4,6 @@ package authentication
 
 import (
 	"context"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,7 +75,8 @@ func SelfSubjectReviews() resource.Definition {
 			New:  func() resource.Object { return &authenticationv1.SelfSubjectReview{} },
 		}},
 		Answer: func(ctx context.Context, _ resource.Object) (resource.Object, error) {
-			user := request.From(ctx).User
+			req := request.From(ctx)
+			user := req.User
 			info := authenticationv1.UserInfo{Username: user.Name, UID: user.UID, Groups: user.Groups}
 			for key, values := range user.Extra {
 				if info.Extra == nil {
@@ -85,7 +85,7 @@ func SelfSubjectReviews() resource.Definition {
 				info.Extra[key] = values
 			}
 			return &authenticationv1.SelfSubjectReview{
-				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(time.Now())},
+				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(req.Received)},
 				Status:     authenticationv1.SelfSubjectReviewStatus{UserInfo: info},
 			}, nil
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,7 +52,8 @@ func TestTokenReviews(t *testing.T) {
 }
 
 func TestSelfSubjectReviews(t *testing.T) {
-	ctx := request.With(t.Context(), &request.Request{User: request.User{
+	at := time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
+	ctx := request.With(t.Context(), &request.Request{Received: at, User: request.User{
 		Name: "jane", UID: "1", Groups: []string{"a"}, Extra: map[string][]string{"k": {"v"}},
 	}})
 	body := &authenticationv1.SelfSubjectReview{}
@@ -62,7 +64,7 @@ func TestSelfSubjectReviews(t *testing.T) {
 	}
 	review := got.(*authenticationv1.SelfSubjectReview)
 	want := authenticationv1.UserInfo{Username: "jane", UID: "1", Groups: []string{"a"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}
-	if !reflect.DeepEqual(review.Status.UserInfo, want) || review.CreationTimestamp.IsZero() || review.Name != "" {
+	if !reflect.DeepEqual(review.Status.UserInfo, want) || !review.CreationTimestamp.Time.Equal(at) || review.Name != "" {
 		t.Errorf("got %+v", review)
 	}
 }

@@ -33,6 +33,9 @@ type Config struct {
 	// the preferred one first. The default is the names before the addresses, and
 	// what is inside before what is outside.
 	KubeletAddresses []corev1.NodeAddressType
+	// KubeletPort is where kubelets listen whose nodes do not say; the default is
+	// 10250.
+	KubeletPort int
 	// Components are what the component statuses tell of.
 	Components []Component
 	// EventTTL is how long events are kept, one hour if it is zero.
@@ -48,6 +51,9 @@ func (c Config) defaults() Config {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.KubeletPort == 0 {
+		c.KubeletPort = defaultKubeletPort
+	}
 	if c.KubeletAddresses == nil {
 		c.KubeletAddresses = []corev1.NodeAddressType{
 			corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeInternalIP, corev1.NodeExternalDNS, corev1.NodeExternalIP,
@@ -62,7 +68,7 @@ func (c Config) defaults() Config {
 // Group returns the core group.
 func Group(cfg Config) resource.Group {
 	cfg = cfg.defaults()
-	kubelets := kubelets(cfg.KubeletAddresses)
+	kubelets := kubelets{cfg.KubeletAddresses, cfg.KubeletPort}
 	return resource.Group{Resources: []resource.Definition{
 		Bindings(),
 		ComponentStatuses(cfg.Components),

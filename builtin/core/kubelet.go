@@ -15,16 +15,19 @@ import (
 )
 
 const (
-	// kubeletPort is where a kubelet listens that does not say.
-	kubeletPort = 10250
+	// defaultKubeletPort is where a kubelet listens that does not say.
+	defaultKubeletPort = 10250
 	// kubeletWebSockets is the feature of nodes whose kubelets speak the same
 	// WebSocket as clients.
 	kubeletWebSockets = "ExtendWebSocketsToKubelet"
 )
 
 // kubelets knows how kubelets are reached: by which types of addresses, the
-// preferred one first.
-type kubelets []corev1.NodeAddressType
+// preferred one first, and at which port if a node does not say.
+type kubelets struct {
+	addresses []corev1.NodeAddressType
+	port      int
+}
 
 // locate returns the place of a node's kubelet, without a path, and whether it
 // wants WebSockets translated. A node that does not exist is missed in the name
@@ -44,9 +47,9 @@ func (k kubelets) locate(ctx context.Context, target resource.Target, asked, nam
 	node := obj.(*corev1.Node)
 	port := int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port <= 0 {
-		port = kubeletPort
+		port = k.port
 	}
-	for _, t := range k {
+	for _, t := range k.addresses {
 		for _, a := range node.Status.Addresses {
 			if a.Type == t {
 				at := &url.URL{Scheme: "https", Host: net.JoinHostPort(a.Address, strconv.Itoa(port))}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/big"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -110,6 +111,21 @@ func (p *clusterPorts) Check(ctx context.Context, port int32) error {
 		return err
 	}
 	return p.check(port, true, new(big.Int).SetBytes(obj.(*corev1.RangeAllocation).Data).Bit(int(i)) == 1)
+}
+
+// PortsInUse returns how many node ports services have, and how many there are.
+func (a *ClusterAllocator) PortsInUse(ctx context.Context) (used, all int, err error) {
+	p := a.ports
+	obj, err := p.ranges.Get(ctx, "", portRange)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, 0, err
+	}
+	if err == nil {
+		for _, b := range obj.(*corev1.RangeAllocation).Data {
+			used += bits.OnesCount8(b)
+		}
+	}
+	return used, int(p.size), nil
 }
 
 // Example implements Pool.

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -104,7 +105,7 @@ func (a *ClusterAllocator) repairAddresses(ctx context.Context) error {
 	for _, obj := range ips {
 		ip := obj.(*networkingv1.IPAddress)
 		objects[ip.Name] = ip
-		if ip.Labels[networkingv1.LabelManagedBy] != addressManager || has(ownerOf(ip), ip.Name) || time.Since(ip.CreationTimestamp.Time) < repairAfter {
+		if ip.Labels[networkingv1.LabelManagedBy] != addressManager || has(ownerOf(ip), ip.Name) || request.From(ctx).Received.Sub(ip.CreationTimestamp.Time) < repairAfter {
 			continue
 		}
 		a.log.Warn("freeing an address that no service has", "address", ip.Name, "service", ownerOf(ip).String())
@@ -140,6 +141,12 @@ func (a *ClusterAllocator) restoreAddress(ctx context.Context, owner types.Names
 	}
 	if !slices.Contains(clusterAddresses(now.(*corev1.Service)), ip) {
 		return nil
+	}
+	if obj == nil {
+		// It may have been reserved after the addresses were read.
+		if made, err := a.ips.Get(ctx, "", ip.String()); err == nil && ownerOf(made.(*networkingv1.IPAddress)) == owner {
+			return nil
+		}
 	}
 	a.log.Warn("reserving an address that a service has", "address", ip.String(), "service", owner.String())
 	if obj != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -47,11 +48,11 @@ func TaintRules() resource.Definition {
 		Strategy: resource.Rules[*taintRule]{
 			RequireVersion: true,
 			PrepareCreate:  func(_ context.Context, r *taintRule) { r.Status = resourcev1beta2.DeviceTaintRuleStatus{} },
-			PrepareUpdate: func(_ context.Context, r, old *taintRule) {
+			PrepareUpdate: func(ctx context.Context, r, old *taintRule) {
 				r.Status = old.Status
 				// The time is that of the effect, unless a client knows better.
 				if t, was := &r.Spec.Taint, &old.Spec.Taint; t.Effect != was.Effect && t.TimeAdded.Equal(was.TimeAdded) {
-					t.TimeAdded = now()
+					t.TimeAdded = seconds(request.From(ctx).Received)
 				}
 			},
 			Validate: func(_ context.Context, r *taintRule) field.ErrorList { return validateTaintRule(&r.Spec, nil) },
@@ -79,8 +80,11 @@ func TaintRules() resource.Definition {
 	}
 }
 
-// now is the time as it survives being stored.
-func now() *metav1.Time { return new(metav1.NewTime(time.Now().Truncate(time.Second))) }
+// now is the time of defaults, which know of no request.
+func now() *metav1.Time { return seconds(time.Now()) }
+
+// seconds is a time as it survives being stored.
+func seconds(t time.Time) *metav1.Time { return new(metav1.NewTime(t.Truncate(time.Second))) }
 
 // taintRuleVersions returns the version that is served, and the one before it,
 // in which objects are kept. They are the same but for the name.

@@ -157,9 +157,10 @@ const namespaceDelay = 2 * time.Second
 
 // envtestControllers chooses the controllers of a server beside an etcd that keeps
 // nothing: nobody else ends namespaces or collects garbage. Those that make
-// objects stay off, since tests count what they find.
+// objects stay off, since tests count what they find, and owners that tests have
+// made up keep what they are said to own.
 func envtestControllers(config *controlplane.Config, chosen bool) {
-	config.NamespaceDelay = namespaceDelay
+	config.NamespaceDelay, config.InventedOwners = namespaceDelay, true
 	if !chosen {
 		config.Controllers = []string{"namespace", "garbagecollector"}
 	}

@@ -154,6 +154,8 @@ func logSettings(log *slog.Logger, fs *pflag.FlagSet) {
 type kubeletFlags struct {
 	ca, cert, key string
 	addresses     []string
+	port          uint
+	bytes         int64
 }
 
 func (f *kubeletFlags) bind(fs *pflag.FlagSet) {
@@ -162,11 +164,15 @@ func (f *kubeletFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.key, "kubelet-client-key", "", "`file` with the key of that certificate")
 	fs.StringSliceVar(&f.addresses, "kubelet-preferred-address-types", []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
 		"`types` of the addresses of nodes at which kubelets are reached, the preferred one first")
+	fs.UintVar(&f.port, "kubelet-port", 10250, "`port` of kubelets whose nodes do not say")
+	_ = fs.MarkHidden("kubelet-port")
+	fs.Int64Var(&f.bytes, "max-connection-bytes-per-sec", 0, "`bytes` a second that a connection to a pod carries at most; 0 is no limit")
 }
 
 func (f *kubeletFlags) apply(s *setup) error {
 	config := s.config
-	config.Kubelets = connect.Config{KubeletCA: f.ca, KubeletCertificate: f.cert, KubeletKey: f.key}
+	config.KubeletPort = int(f.port)
+	config.Kubelets = connect.Config{KubeletCA: f.ca, KubeletCertificate: f.cert, KubeletKey: f.key, MaxBytesPerSecond: f.bytes}
 	for _, t := range f.addresses {
 		config.KubeletAddresses = append(config.KubeletAddresses, corev1.NodeAddressType(t))
 	}
@@ -190,16 +196,20 @@ func (f *etcdFlags) options(cmd *cobra.Command, servers []string) (etcd.Options,
 
 // historyFlags say what a server does to an etcd beside keeping objects there.
 type historyFlags struct {
-	compact time.Duration
-	lease   int
+	compact       time.Duration
+	lease         int
+	health, ready time.Duration
 }
 
 func (f *historyFlags) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.compact, "etcd-compaction-interval", 5*time.Minute, "how often history is compacted; 0 leaves it to others")
 	fs.IntVar(&f.lease, "lease-reuse-duration-seconds", 2, "`seconds` for which what expires shares a lease")
+	fs.DurationVar(&f.health, "etcd-healthcheck-timeout", 2*time.Second, "how long the store has to answer when the health of the server is asked for")
+	fs.DurationVar(&f.ready, "etcd-readycheck-timeout", 2*time.Second, "how long it has to answer when it is asked whether the server is ready")
 }
 
 func (f *historyFlags) apply(s *setup) error {
+	s.config.HealthTimeout, s.config.ReadyTimeout = f.health, f.ready
 	options := &s.config.Etcd
 	options.CompactInterval, options.LeaseReuse = f.compact, time.Duration(f.lease)*time.Second
 	// In the options zero is the default.

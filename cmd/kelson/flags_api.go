@@ -36,5 +36,7 @@ func (f *apiFlags) apply(s *setup) error {
 	if c.MinRequestTimeout = time.Duration(f.minRequestTimeout) * time.Second; c.MinRequestTimeout == 0 {
 		c.MinRequestTimeout = -1 // zero is the default
 	}
-	return checkGates(f.gates, s.log)
+	var err error
+	s.config.Debug.Gates, err = checkGates(f.gates, s.log)
+	return err
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 
 	library "github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/controlplane"
@@ -52,7 +54,11 @@ func (f *lifeFlags) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.debug.Contention, "contention-profiling", false, "profile who waits for locks, if there are profiles at all")
 	fs.StringVar(&f.debug.Socket, "debug-socket-path", "", "`file` for a socket, for this user only, on which the profiles are served too")
 	fs.BoolVar(&f.debug.Logs, "enable-logs-handler", false, "serve the files in /var/log below /logs")
-	fs.StringSliceVar(&f.debug.DisabledMetrics, "disabled-metrics", nil, "`names` of metrics that are not shown")
+	m := &f.debug.Metrics
+	fs.StringSliceVar(&m.Disabled, "disabled-metrics", nil, "`names` of metrics that are not shown")
+	fs.StringVar(&m.ShowHidden, "show-hidden-metrics-for-version", "", "`version` before this one: metrics that were hidden since are shown")
+	fs.StringToStringVar(&m.Labels, "allow-metric-labels", nil, "`values` of a label of a metric that are shown, the others are counted together: metric,label=value,value")
+	fs.StringVar(&m.LabelsFile, "allow-metric-labels-manifest", "", "YAML `file` with such values: \"metric,label\": value,value")
 	fs.StringVar(&f.tracing, "tracing-config-file", "", "`file` with a TracingConfiguration: which requests are traced, and who gets the traces")
 	serverflags.Life(fs, &f.Server)
 }
@@ -66,6 +72,12 @@ func (f *lifeFlags) apply(s *setup) error {
 	case f.Shutdown.WatchGrace < 0:
 		return errors.New("--shutdown-watch-termination-grace-period, if provided, can not be a negative value")
 	}
+	version := library.Version()
+	minor, _ := strconv.Atoi(version.EmulationMinor)
+	if err := f.debug.Metrics.Complete(fmt.Sprintf("%s.%d", version.EmulationMajor, minor-1)); err != nil {
+		return err
+	}
+	f.debug.Gates = s.config.Debug.Gates
 	s.config.LivezGrace, s.config.Shutdown, s.config.Debug, s.config.TracingFile = f.LivezGrace, f.Shutdown, f.debug, f.tracing
 	s.config.Debug.Flags = flagValues(s.flags)
 	return nil

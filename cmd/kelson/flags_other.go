@@ -23,12 +23,11 @@ type foreign struct {
 // kube-apiserver works, or refused with a reason.
 func foreignFlags() []foreign {
 	const (
-		metrics = "there are no such metrics"
+		metrics = "the metrics are current whenever they are read"
 		peers   = "servers do not pass requests on to each other"
 		leader  = "there is no coordinated leader election"
 		cache   = "the cache has everything, at no fixed size"
 		logs    = "logs are lines on the standard error"
-		etcd    = "etcd is followed, not polled"
 		version = "there is one version of the server to be"
 	)
 	return []foreign{
@@ -37,23 +36,16 @@ func foreignFlags() []foreign {
 		{name: "storage-media-type", kind: "string", value: "application/vnd.kubernetes.protobuf", reason: "built-in kinds are stored as protobuf", fine: []string{"application/vnd.kubernetes.protobuf"}},
 		{name: "etcd-count-metric-poll-period", kind: "duration", value: "1m0s", reason: metrics},
 		{name: "etcd-db-metric-poll-interval", kind: "duration", value: "30s", reason: metrics},
-		{name: "etcd-healthcheck-timeout", kind: "duration", value: "2s", reason: etcd},
-		{name: "etcd-readycheck-timeout", kind: "duration", value: "2s", reason: etcd},
 		{name: "storage-initialization-timeout", kind: "duration", value: "1m0s", reason: "the server is ready when its caches are"},
 		{name: "watch-cache", kind: "bool", value: "true", reason: cache, fine: []string{"true"}},
 		{name: "watch-cache-sizes", kind: "strings", value: "[]", reason: cache},
 		{name: "delete-collection-workers", kind: "int", value: "1", reason: "collections are deleted as fast as the store takes it"},
 		{name: "enable-garbage-collector", kind: "bool", value: "true", reason: "owners are always honoured", fine: []string{"true"}},
 
-		{name: "max-connection-bytes-per-sec", kind: "int", value: "0", reason: "connections are not throttled", fine: []string{"0"}},
-
-		{name: "kubernetes-service-node-port", kind: "int", value: "0", reason: "the service kubernetes has no node port", fine: []string{"0"}},
 		{name: "kubelet-timeout", kind: "duration", value: "5s", reason: "connections to kubelets last as long as their requests"},
 
-		{name: "kubelet-port", kind: "uint", value: "10250", reason: "nodes say at which port their kubelet is", fine: []string{"10250"}},
 		{name: "kubelet-read-only-port", kind: "uint", value: "10255", reason: "kubelets are not spoken to without TLS", fine: []string{"10255"}},
 		{name: "default-watch-cache-size", kind: "int", value: "100", reason: cache},
-		{name: "audit-webhook-batch-initial-backoff", kind: "duration", value: "10s", reason: "it is --audit-webhook-initial-backoff"},
 
 		{name: "emulated-version", kind: "strings", value: "[]", reason: version, harmful: true, fine: []string{"1.37", "kube=1.37"}},
 		{name: "min-compatibility-version", kind: "strings", value: "[]", reason: version},
@@ -67,9 +59,6 @@ func foreignFlags() []foreign {
 		{name: "peer-advertise-port", kind: "string", reason: peers},
 		{name: "peer-ca-file", kind: "string", reason: peers},
 
-		{name: "allow-metric-labels", kind: "stringToString", value: "[]", reason: metrics},
-		{name: "allow-metric-labels-manifest", kind: "string", reason: metrics},
-		{name: "show-hidden-metrics-for-version", kind: "string", reason: metrics},
 		{name: "log-flush-frequency", kind: "duration", value: "5s", reason: logs},
 		{name: "log-json-info-buffer-size", kind: "quantity", value: "0", reason: logs},
 		{name: "log-json-split-stream", kind: "bool", value: "false", reason: logs},

@@ -109,6 +109,12 @@ func TestRefusedFlags(t *testing.T) {
 		{"--max-requests-inflight=-1", exitError, "--max-requests-inflight can not be negative value"},
 		{"--encryption-provider-config=/no/file", exitError, "error reading encryption provider configuration file"},
 		{"--storage-backend=etcd2", exitError, "--storage-backend is not supported"},
+		{"--show-hidden-metrics-for-version=1.20", exitError, `metrics.showHiddenMetricsForVersion: Invalid value: "1.20": must be omitted or have the value '1.36'; only the previous minor version is allowed`},
+		{"--disabled-metrics=9x", exitError, "metrics.disabledMetrics: Invalid value: [\"9x\"]: must be fully qualified metric names"},
+		{"--allow-metric-labels=ab=1,2", exitError, "metrics.allowListMapping: Invalid value: {\"ab\":\"1,2\"}: must have keys with format"},
+		{"--allow-metric-labels=a,b", exitUsage, `invalid argument "a,b" for "--allow-metric-labels" flag: a,b must be formatted as key=value`},
+		{"--kubernetes-service-node-port=70000", exitError, "--kubernetes-service-node-port 70000 must be between 0 and 65535, inclusive."},
+		{"--kubernetes-service-node-port=80", exitError, "kubernetes service node port range 30000-32767 doesn't contain 80"},
 		{"--logging-format=xml", exitError, `--logging-format "xml": it is text or json`},
 	} {
 		t.Run(c.flags, func(t *testing.T) {
@@ -156,6 +162,12 @@ func TestFlagsWithoutEffect(t *testing.T) {
 	}
 	if c := configOf(t, "--max-requests-inflight=0").Flow; c.MaxReading >= 0 || c.MaxWriting != 200 {
 		t.Errorf("no reads count: %+v", c)
+	}
+	config = configOf(t, "--allow-metric-labels=a,b=1,2 --allow-metric-labels=a,c=3 --disabled-metrics=x,y --show-hidden-metrics-for-version=1.36 "+
+		"--etcd-healthcheck-timeout=3s --kubelet-port=1 --max-connection-bytes-per-sec=10 --kubernetes-service-node-port=30001 --audit-webhook-batch-initial-backoff=7s")
+	if m := config.Debug.Metrics; len(m.Labels) != 2 || m.Labels["a,b"] != "1,2" || len(m.Disabled) != 2 || m.ShowHidden != "1.36" || config.HealthTimeout != 3*time.Second ||
+		config.ReadyTimeout != 2*time.Second || config.KubeletPort != 1 || config.Kubelets.MaxBytesPerSecond != 10 || config.ServiceNodePort != 30001 || config.Audit.Webhook.InitialBackoff != 7*time.Second {
+		t.Errorf("with flags: %+v", config)
 	}
 	config = configOf(t, "--anonymous-auth=false --allow-privileged=false --event-ttl=2h --min-request-timeout=0 --authentication-token-webhook-cache-ttl=0 --service-account-lookup=false -v 4")
 	if a := config.Authentication; !a.DisableAnonymous || !a.AnonymousSet || !config.DenyPrivileged || config.EventTTL != 2*time.Hour ||

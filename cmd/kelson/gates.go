@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/apikeel/kelson/controlplane"
 )
 
 // gateTable has the feature gates of kube-apiserver: name, stage, default and
@@ -33,12 +37,19 @@ func gates() map[string]gate {
 }
 
 // checkGates refuses what kube-apiserver would refuse, and says of the rest that
-// it changes nothing: what Kubernetes has behind a gate is either here or not.
-func checkGates(set []string, log *slog.Logger) error {
-	if len(set) == 0 {
-		return nil
-	}
+// it changes nothing: what Kubernetes has behind a gate is either here or not. It
+// returns the gates as metrics show them.
+func checkGates(set []string, log *slog.Logger) ([]controlplane.Gate, error) {
 	known := gates()
+	shown := make([]controlplane.Gate, 0, len(known))
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		g := known[name]
+		stage := g.stage
+		if stage == "GA" {
+			stage = ""
+		}
+		shown = append(shown, controlplane.Gate{Name: name, Stage: stage, Enabled: g.on})
+	}
 	var errs []error
 	for _, text := range set {
 		if text = strings.TrimSpace(text); text == "" {
@@ -46,18 +57,18 @@ func checkGates(set []string, log *slog.Logger) error {
 		}
 		if component, rest, ok := strings.Cut(text, ":"); ok {
 			if component != "kube" {
-				return fmt.Errorf("component not registered: %s", component)
+				return nil, fmt.Errorf("component not registered: %s", component)
 			}
 			text = rest
 		}
 		name, value, ok := strings.Cut(text, "=")
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 		if !ok {
-			return fmt.Errorf("missing bool value for %s", name)
+			return nil, fmt.Errorf("missing bool value for %s", name)
 		}
 		on, err := strconv.ParseBool(value)
 		if err != nil {
-			return fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
+			return nil, fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
 		}
 		switch g, ok := known[name]; {
 		case !ok:
@@ -68,5 +79,5 @@ func checkGates(set []string, log *slog.Logger) error {
 			log.Warn("feature gate has no effect here", "gate", name, "stage", g.stage, "value", on)
 		}
 	}
-	return errors.Join(errs...)
+	return shown, errors.Join(errs...)
 }

@@ -198,7 +198,7 @@ func TestKubeAPIServer(t *testing.T) {
 	}
 	absent(t, filepath.Join(dir, "kelson-data"))
 	for _, want := range []string{
-		"level=INFO msg=HTTP verb=get URI=/readyz", "msg=settings flags.", "flags.token-auth-file=" + tokens,
+		"level=INFO msg=HTTP verb=GET URI=/readyz", "msg=settings flags.", "flags.token-auth-file=" + tokens,
 		`msg="flags have no effect here" flags="--watch-cache (the cache has everything, at no fixed size), --peer-ca-file (servers do not pass requests on to each other)"`,
 	} {
 		if strings.Count(log.String(), want) != 1 {

@@ -8,10 +8,10 @@ import (
 
 	celgo "github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
+	"github.com/google/cel-go/common/decls"
 	"github.com/google/cel-go/common/types"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiservercel "k8s.io/apiserver/pkg/cel"
-	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
@@ -60,9 +60,15 @@ type Program struct {
 	Count uint64
 }
 
-// Compile compiles the rules of a type, without those below. stored tells which
-// expressions have been accepted before: they may use what new ones may not.
+// Compile compiles the rules of a type, without those below, to judge them.
+// stored tells which expressions have been accepted before: they may use what new
+// ones may not.
 func Compile(t *Type, stored func(expression string) bool) ([]Program, error) {
+	return compile(t, &compiler{stored: stored})
+}
+
+// compile compiles the rules of a type.
+func compile(t *Type, c *compiler) ([]Program, error) {
 	rules := t.props.XValidations
 	if len(rules) == 0 {
 		return nil, nil
@@ -72,7 +78,7 @@ func Compile(t *Type, stored func(expression string) bool) ([]Program, error) {
 		return nil, ErrNoType
 	}
 	// The name is another every time, so that no rule can come to rely on it.
-	c := &compiler{decl: decl.MaybeAssignTypeName(fmt.Sprintf("selfType%d", time.Now().Nanosecond())), stored: stored}
+	c.decl = decl.MaybeAssignTypeName(fmt.Sprintf("selfType%d", time.Now().Nanosecond()))
 	c.costs = &library.CostEstimator{SizeEstimator: sizes{decl}}
 	programs := make([]Program, len(rules))
 	for i := range rules {
@@ -97,32 +103,24 @@ type compiler struct {
 	decl   *apiservercel.DeclType
 	stored func(string) bool
 	costs  *library.CostEstimator
-	envs   [4]*celgo.Env
+	// checkers know the variables; which one an expression needs depends on the
+	// language, and on whether oldSelf is an optional.
+	checkers [4]*checker.Env
+	// plan makes programs that can be run, and not only judged.
+	plan bool
 }
 
-// env returns the environment of an expression. Making one is dear, so that
-// those of a type are shared.
-func (c *compiler) env(expression string, optional bool) (*celgo.Env, error) {
-	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-	from, at := base.NewExpressionsEnv(), 0
-	if c.stored(expression) {
-		from, at = base.StoredExpressionsEnv(), 1
-	}
+// checker returns what checks an expression in a language.
+func (c *compiler) checker(l *language, at int, optional bool) (*checker.Env, error) {
 	old := c.decl.CelType()
 	if optional {
 		old, at = types.NewOptionalType(old), at+2
 	}
-	if c.envs[at] != nil {
-		return c.envs[at], nil
+	if c.checkers[at] != nil {
+		return c.checkers[at], nil
 	}
-	provider := apiservercel.NewDeclTypeProvider(c.decl)
-	provider.SetRecognizeKeywordAsFieldName(true)
-	options, err := provider.EnvOptions(from.CELTypeProvider())
-	if err != nil {
-		return nil, err
-	}
-	env, err := from.Extend(append(options, celgo.Variable(selfName, c.decl.CelType()), celgo.Variable(oldName, old))...)
-	c.envs[at] = env
+	env, err := l.checker(c.decl, decls.NewVariable(selfName, c.decl.CelType()), decls.NewVariable(oldName, old))
+	c.checkers[at] = env
 	return env, err
 }
 
@@ -153,22 +151,30 @@ func (c *compiler) compile(p *Program) {
 type words struct{ fails, wrongType, program, cost string }
 
 func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say words) (celgo.Program, *celgo.Ast, uint64, error) {
-	env, err := c.env(text, optional)
+	at := 0
+	if c.stored(text) {
+		at = 1
+	}
+	l := languages()[at]
+	env, err := c.checker(l, at, optional)
 	if err != nil {
 		return nil, nil, 0, errors.New(say.fails + err.Error())
 	}
-	ast, issues := env.Compile(text)
+	ast, issues := l.compile(text, env)
 	if issues != nil {
 		return nil, nil, 0, errors.New(say.fails + issues.String())
 	}
 	if ast.OutputType() != kind {
 		return nil, nil, 0, errors.New(say.wrongType)
 	}
-	program, err := env.Program(ast, celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs), celgo.InterruptCheckFrequency(interruptEvery))
-	if err != nil {
-		return nil, nil, 0, errors.New(say.program + err.Error())
+	var program celgo.Program
+	if c.plan || foldable(ast.NativeRep()) {
+		program, err = l.env.Program(ast, celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs), celgo.InterruptCheckFrequency(interruptEvery))
+		if err != nil {
+			return nil, nil, 0, errors.New(say.program + err.Error())
+		}
 	}
-	cost, err := env.EstimateCost(ast, c.costs)
+	cost, err := l.env.EstimateCost(ast, c.costs)
 	if err != nil {
 		return nil, nil, 0, errors.New(say.cost + err.Error())
 	}

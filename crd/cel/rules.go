@@ -166,7 +166,7 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 		return
 	}
 	r.once.Do(func() {
-		r.programs, r.err = Compile(r.t, func(string) bool { return true })
+		r.programs, r.err = compile(r.t, &compiler{stored: func(string) bool { return true }, plan: true})
 		for i := range r.programs {
 			r.usesOld = r.usesOld || r.programs[i].UsesOld
 		}

@@ -22,18 +22,24 @@ import (
 	"github.com/apikeel/kelson/webhook"
 )
 
+// Judge says what is wrong with definitions. The zero value is ready to use; it
+// must not be copied.
+type Judge struct{ accepted accepted }
+
 // Validate returns everything that is wrong with a new definition.
-func Validate(ctx context.Context, crd *v1.CustomResourceDefinition) field.ErrorList {
+func (j *Judge) Validate(ctx context.Context, crd *v1.CustomResourceDefinition) field.ErrorList {
 	errs := validateName(crd)
-	errs = append(errs, validate(ctx, crd, &tolerance{ca: true})...)
+	errs = append(errs, validate(ctx, crd, &tolerance{ca: true, none: true, accepted: &j.accepted})...)
 	errs = append(errs, validateApproval(crd, nil)...)
 	return append(errs, validatePreserve(crd, nil)...)
 }
 
 // ValidateUpdate returns everything that is wrong with a change. Most of what
 // the old definition was allowed, the new one is too.
-func ValidateUpdate(ctx context.Context, crd, old *v1.CustomResourceDefinition) field.ErrorList {
-	errs := validate(ctx, crd, toleranceOf(crd, old))
+func (j *Judge) ValidateUpdate(ctx context.Context, crd, old *v1.CustomResourceDefinition) field.ErrorList {
+	t := toleranceOf(crd, old)
+	t.accepted = &j.accepted
+	errs := validate(ctx, crd, t)
 	spec := field.NewPath("spec")
 	if established(old) {
 		errs = append(errs, apivalidation.ValidateImmutableField(crd.Spec.Scope, old.Spec.Scope, spec.Child("scope"))...)

@@ -72,7 +72,7 @@ func TestSchemas(t *testing.T) {
 		{`{type: array, items: {type: string, maxLength: 3, x-kubernetes-validations: [{rule: "self == oldSelf"}]}}`,
 			[]string{`A.items.x-kubernetes-validations[0].rule: Invalid value: "self == oldSelf": oldSelf cannot be used on the uncorrelatable portion of the schema within A`}},
 	} {
-		got := texts(Validate(context.Background(), definition(t, c.a, nil)))
+		got := texts(new(Judge).Validate(context.Background(), definition(t, c.a, nil)))
 		for i := range got {
 			got[i] = strings.ReplaceAll(got[i], "spec.validation.openAPIV3Schema.properties[spec].properties[a]", "A")
 		}
@@ -108,7 +108,7 @@ func TestDefinition(t *testing.T) {
 			c.Spec.Versions[0].Schema.OpenAPIV3Schema = &p
 		}, []string{fmt.Sprintf(`spec.validation.openAPIV3Schema: Invalid value: "": must not be nested more than %d levels deep`, maxDepth)}},
 	} {
-		if got := texts(Validate(context.Background(), definition(t, `{type: string}`, c.change))); !slices.Equal(got, c.want) {
+		if got := texts(new(Judge).Validate(context.Background(), definition(t, `{type: string}`, c.change))); !slices.Equal(got, c.want) {
 			t.Errorf("%s\ngot  %q\nwant %q", c.name, got, c.want)
 		}
 	}
@@ -122,15 +122,47 @@ func TestUpdate(t *testing.T) {
 	crd := old.DeepCopy()
 	crd.Spec.Scope, crd.Spec.Names.Kind = v1.ClusterScoped, "Other"
 	want := []string{`spec.names.kind: Invalid value: "Other": field is immutable`, `spec.scope: Invalid value: "Cluster": field is immutable`}
-	if got := texts(ValidateUpdate(context.Background(), crd, old)); !slices.Equal(got, want) {
+	if got := texts(new(Judge).ValidateUpdate(context.Background(), crd, old)); !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	bad := definition(t, `{type: array, x-kubernetes-list-type: set, items: {type: object, properties: {b: {type: string}}}}`, nil)
-	if got := Validate(context.Background(), bad); len(got) == 0 {
+	if got := new(Judge).Validate(context.Background(), bad); len(got) == 0 {
 		t.Error("a set of objects is accepted")
 	}
-	if got := ValidateUpdate(context.Background(), bad.DeepCopy(), bad); len(got) > 0 {
+	if got := new(Judge).ValidateUpdate(context.Background(), bad.DeepCopy(), bad); len(got) > 0 {
 		t.Errorf("a set of objects that was there is refused: %v", got)
+	}
+}
+
+// TestAccepted checks that what was accepted once is accepted again, and that
+// nothing else is.
+func TestAccepted(t *testing.T) {
+	judge := new(Judge)
+	const rule = `{type: string, maxLength: 5, x-kubernetes-validations: [{rule: "self != 'a'"}]}`
+	for range 2 {
+		if errs := judge.Validate(context.Background(), definition(t, rule, nil)); len(errs) > 0 {
+			t.Fatal(errs)
+		}
+	}
+	if len(judge.accepted.seen) != 1 {
+		t.Errorf("%d schemas are remembered", len(judge.accepted.seen))
+	}
+	if errs := judge.Validate(context.Background(), definition(t, strings.Replace(rule, "!=", "==>", 1), nil)); len(errs) != 1 {
+		t.Errorf("a rule that is none: %v", errs)
+	}
+	// What is tolerated because it was there is not what others may have.
+	bad := definition(t, `{type: array, x-kubernetes-list-type: set, items: {type: object}}`, nil)
+	if errs := judge.ValidateUpdate(context.Background(), bad.DeepCopy(), bad); len(errs) > 0 {
+		t.Errorf("a set of objects that was there is refused: %v", errs)
+	}
+	if errs := judge.Validate(context.Background(), bad); len(errs) == 0 {
+		t.Error("a set of objects is accepted")
+	}
+	for i := range maxAccepted + 10 {
+		judge.accepted.add(verdict{schema: [32]byte{byte(i), byte(i >> 8), 1}})
+	}
+	if len(judge.accepted.seen) != maxAccepted {
+		t.Errorf("%d schemas are remembered, want %d", len(judge.accepted.seen), maxAccepted)
 	}
 }
 

@@ -34,6 +34,10 @@ func validateSchema(ctx context.Context, v *v1.CustomResourceValidation, status 
 	if tooDeep(p, 0) {
 		return field.ErrorList{field.Invalid(at, "", fmt.Sprintf("must not be nested more than %d levels deep", maxDepth))}
 	}
+	about, known := verdictOn(p, status, t.structural)
+	if known && t.accepted.has(about) {
+		return nil // whatever is tolerated
+	}
 	if status {
 		errs = append(errs, validateRoot(p, path)...)
 	}
@@ -66,6 +70,9 @@ func validateSchema(ctx context.Context, v *v1.CustomResourceValidation, status 
 	}
 	if w.costs != nil {
 		errs = append(errs, w.costs.errors(at)...)
+	}
+	if known && t.none && len(errs) == 0 {
+		t.accepted.add(about)
 	}
 	return errs
 }

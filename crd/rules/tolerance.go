@@ -29,6 +29,11 @@ type tolerance struct {
 	// has been accepted.
 	same map[string]bool
 
+	// none tells that schemas are tolerated nothing.
+	none bool
+	// accepted are schemas with which nothing is wrong.
+	accepted *accepted
+
 	// structural and costly are about the schema that is judged.
 	structural, costly bool
 }

@@ -94,6 +94,9 @@ func (c *coercer) metadata(path *field.Path, obj map[string]any) *field.Error {
 	if !ok {
 		return nil
 	}
+	if members, ok := v.(map[string]any); ok && inForm(members) {
+		return nil
+	}
 	meta, unknown, err := decodeMeta(v)
 	if err != nil && c.drop {
 		members, ok := v.(map[string]any)

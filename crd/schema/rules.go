@@ -27,6 +27,9 @@ func (r *rules) get(props *apiextensions.JSONSchemaProps) (*cel.Type, *cel.Rules
 	return r.t, r.made
 }
 
+// Ruled reports whether the schema has rules.
+func (s *Schema) Ruled() bool { return s.root.ruled }
+
 // ValidateRules returns which rules of x-kubernetes-validations an object
 // breaks; old is nil on create. found is what else is wrong with it: rules
 // assume that values are of their types. warn takes what is wrong with values

@@ -14,7 +14,6 @@
 package schema
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
@@ -108,6 +107,34 @@ func Compile(props *apiextensions.JSONSchemaProps) (*Schema, error) {
 	// Defaults must themselves be free of what the schema does not know.
 	pruneDefaults(root)
 	return s, nil
+}
+
+// What a schema takes in memory, about: for each schema in it, and for each rule
+// once it has been applied.
+const (
+	schemaWeight = 2 << 10
+	ruleWeight   = 24 << 10
+)
+
+// Weight says roughly how much memory the schema takes when all of it is in use.
+func (s *Schema) Weight() int { return weigh(s.props) }
+
+func weigh(p *apiextensions.JSONSchemaProps) int {
+	if p == nil {
+		return 0
+	}
+	total := schemaWeight + ruleWeight*len(p.XValidations)
+	for name := range p.Properties {
+		below := p.Properties[name]
+		total += weigh(&below)
+	}
+	if p.Items != nil {
+		total += weigh(p.Items.Schema)
+	}
+	if p.AdditionalProperties != nil {
+		total += weigh(p.AdditionalProperties.Schema)
+	}
+	return total
 }
 
 func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
@@ -247,12 +274,6 @@ func (n *node) child(name string) (c *node, known bool) {
 		return c, true
 	}
 	return n.additional, n.open
-}
-
-// Key returns the text by which equal schemas are known.
-func Key(props *apiextensions.JSONSchemaProps) (string, error) {
-	b, err := json.Marshal(props)
-	return string(b), err
 }
 
 // ChecksFormat reports whether values of a type are checked for a format.

@@ -45,6 +45,14 @@ func Binary(t testing.TB, name string) string {
 // shown if the test fails.
 func Start(t testing.TB, name string, args ...string) (stop func()) {
 	t.Helper()
+	stop, _ = StartLogged(t, name, args...)
+	return stop
+}
+
+// StartLogged is Start for who wants to read what the program says: it is in a
+// file.
+func StartLogged(t testing.TB, name string, args ...string) (stop func(), file string) {
+	t.Helper()
 	binary := Binary(t, name)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -66,7 +74,7 @@ func Start(t testing.TB, name string, args ...string) (stop func()) {
 			t.Logf("%s says:\n%s", name, text[max(0, len(text)-4<<10):])
 		}
 	})
-	return stop
+	return stop, log.Name()
 }
 
 // FreePort returns a port of this machine on which nobody listens.

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/filewatch"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/storage"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -55,6 +56,8 @@ type Options struct {
 	Resource func(key string) (group, resource string)
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
+	// Metrics counts how often the file is read again; nil does not.
+	Metrics measure.Sink
 }
 
 // Backend is a storage.Backend whose values are encrypted in another.
@@ -84,6 +87,7 @@ func Open(below storage.Backend, opts Options) (*Backend, error) {
 		return nil, err
 	}
 	b.current.Store(s)
+	measure.ConfigRead(opts.Metrics, measure.Encryption, files.Contents()[0])
 	return b, nil
 }
 
@@ -109,7 +113,8 @@ func (b *Backend) Follow(ctx context.Context) {
 	if !b.opts.Reload {
 		return
 	}
-	b.files.Watch(ctx, b.opts.Logger, func(contents [][]byte) error {
+	b.files.Watch(ctx, b.opts.Logger, func(contents [][]byte) (err error) {
+		defer func() { measure.ConfigReloaded(b.opts.Metrics, measure.Encryption, contents[0], err) }()
 		next, err := b.read(contents)
 		if err == nil {
 			// A service that is not there must not take the place of one that

@@ -120,9 +120,20 @@ func (ban) Validate(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// TestOwnPlugin adds a plugin, and switches one off.
+// seal is another, which lets nobody into pods.
+type seal struct{}
+
+func (seal) Name() string { return "SealPods" }
+
+func (seal) Handles(t admission.Target) bool { return t.Operation == admission.Connect }
+
+func (seal) Validate(_ context.Context, a *admission.Attributes) error {
+	return a.Forbidden(errors.New("it is sealed"))
+}
+
+// TestOwnPlugin adds plugins, and switches one off.
 func TestOwnPlugin(t *testing.T) {
-	c := client(t, kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.Admission(plugin.Config{Disable: []string{"ServiceAccount"}}, ban{})))
+	c := client(t, kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.Admission(plugin.Config{Disable: []string{"ServiceAccount"}}, ban{}, seal{})))
 	_, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: named("banned")}, metav1.CreateOptions{})
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "please choose another") {
 		t.Errorf("a banned name: %v", err)
@@ -131,6 +142,13 @@ func TestOwnPlugin(t *testing.T) {
 	pod := must(c.CoreV1().Pods("default").Create(t.Context(), benchPod(1), metav1.CreateOptions{}))(t)
 	if pod.Spec.ServiceAccountName != "" || len(pod.Spec.Tolerations) != 2 {
 		t.Errorf("the pod has the account %q and the tolerations %v", pod.Spec.ServiceAccountName, pod.Spec.Tolerations)
+	}
+	err = c.CoreV1().RESTClient().Post().Namespace("default").Resource("pods").Name(pod.Name).SubResource("exec").Do(t.Context()).Error()
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "it is sealed") {
+		t.Errorf("exec: %v", err)
+	}
+	if _, err := c.CoreV1().Pods("default").GetLogs(pod.Name, nil).DoRaw(t.Context()); err != nil {
+		t.Errorf("the log, which is only read: %v", err)
 	}
 }
 
@@ -159,21 +177,29 @@ func TestMissingAccount(t *testing.T) {
 	}
 }
 
+// policyOn is a policy about the creation of something.
+func policyOn(group, resource string, expressions ...string) *registrationv1.ValidatingAdmissionPolicy {
+	p := &registrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: registrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: registrationv1.RuleWithOperations{
+				Operations: []registrationv1.OperationType{registrationv1.Create},
+				Rule:       registrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+			}}}},
+		},
+	}
+	for _, e := range expressions {
+		p.Spec.Validations = append(p.Spec.Validations, registrationv1.Validation{Expression: e})
+	}
+	return p
+}
+
 // TestPolicyStatus checks that the mistakes in a policy are in its status, for
 // built-in kinds and by what each field is.
 func TestPolicyStatus(t *testing.T) {
 	c := client(t, kelsontest.Start(t))
 	policies := c.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	p := must(policies.Create(t.Context(), &registrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "p"},
-		Spec: registrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: registrationv1.RuleWithOperations{
-				Operations: []registrationv1.OperationType{registrationv1.Create},
-				Rule:       registrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
-			}}}},
-			Validations: []registrationv1.Validation{{Expression: "object.spec.replicas > 1"}, {Expression: "object.spec.replicas > '1'"}},
-		},
-	}, metav1.CreateOptions{}))(t)
+	p := must(policies.Create(t.Context(), policyOn("apps", "deployments", "object.spec.replicas > 1", "object.spec.replicas > '1'"), metav1.CreateOptions{}))(t)
 	for deadline := time.Now().Add(30 * time.Second); p.Status.ObservedGeneration != p.Generation; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the status is %+v", p.Status)
@@ -191,17 +217,10 @@ func TestPolicyStatus(t *testing.T) {
 func hundredPolicies(b *testing.B, c kubernetes.Interface) {
 	for i := range 100 {
 		name := fmt.Sprint("p-", i)
-		_, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(b.Context(), &registrationv1.ValidatingAdmissionPolicy{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: registrationv1.ValidatingAdmissionPolicySpec{
-				MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: registrationv1.RuleWithOperations{
-					Operations: []registrationv1.OperationType{registrationv1.Create},
-					Rule:       registrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
-				}}}},
-				MatchConditions: []registrationv1.MatchCondition{{Name: "c", Expression: fmt.Sprintf("object.metadata.name == 'never-%d'", i)}},
-				Validations:     []registrationv1.Validation{{Expression: "false"}},
-			},
-		}, metav1.CreateOptions{})
+		p := policyOn("*", "*", "false")
+		p.Name = name
+		p.Spec.MatchConditions = []registrationv1.MatchCondition{{Name: "c", Expression: fmt.Sprintf("object.metadata.name == 'never-%d'", i)}}
+		_, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(b.Context(), p, metav1.CreateOptions{})
 		if err != nil {
 			b.Fatal(err)
 		}

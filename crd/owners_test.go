@@ -1,0 +1,70 @@
+package crd
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apikeel/kelson/managedfields"
+	"github.com/apikeel/kelson/resource"
+)
+
+// TestOwnersOfVersions: who owns what is looked for in objects as the request sees
+// them. Other versions get those as they are, and what they do not know is in the
+// way of an apply; an update leaves owners alone then.
+func TestOwnersOfVersions(t *testing.T) {
+	for _, hub := range []string{"v1", "v2"} {
+		_, catalog := served(t, strings.NewReplacer("is"+hub, "true", "isv1", "false", "isv2", "false").Replace(`
+- {name: v1, served: true, storage: isv1, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {a: {type: string}, c: {type: string}}}}}}}
+- {name: v2, served: true, storage: isv2, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {b: {type: string}, c: {type: string}}}}}}}
+`))
+		var owners managedfields.Owners
+		at := func(version string) *resource.Served {
+			s, ok := catalog.Lookup("example.com", version, "foos")
+			if !ok {
+				t.Fatal(version)
+			}
+			return s
+		}
+		apply := func(version, manager string, live resource.Object, spec string) (resource.Object, error) {
+			patch := `{"apiVersion":"example.com/` + version + `","kind":"Foo","metadata":{"name":"x"},"spec":` + spec + `}`
+			return owners.Apply(at(version), "", live, []byte(patch), manager, true, time.Now())
+		}
+		sets := func(obj resource.Object) (all []string) {
+			for _, e := range obj.GetManagedFields() {
+				all = append(all, e.Manager+" "+string(e.FieldsV1.GetRawBytes()))
+			}
+			return all
+		}
+		live, err := apply("v1", "m1", nil, `{"a":"1","c":"1"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := live.GetObjectKind().GroupVersionKind().Version; v != hub {
+			t.Errorf("hub %s: the result is of %s", hub, v)
+		}
+		live.SetUID("u")
+		if _, err := at(hub).Version.Prune(live, resource.PruneStored); err != nil {
+			t.Fatal(err)
+		}
+		_, err = apply("v2", "m2", live.DeepCopyObject().(resource.Object), `{"b":"1"}`)
+		if want := "failed to convert new object: .spec.b: field not declared in schema"; err == nil || err.Error() != want {
+			t.Errorf("hub %s: %v, want %s", hub, err, want)
+		}
+		if _, err = apply("v2", "m2", live.DeepCopyObject().(resource.Object), `{"c":"2"}`); err != nil {
+			t.Errorf("hub %s: what both versions know: %v", hub, err)
+		}
+		// The writer sees what its version knows.
+		changed := live.DeepCopyObject().(resource.Object)
+		content(changed)["spec"] = map[string]any{"b": "2", "c": "1"}
+		owned, err := owners.Update(at("v2"), "", live, changed, "u2", time.Now())
+		if got := strings.Join(sets(owned), "; "); err == nil || got != `m1 {"f:spec":{"f:a":{},"f:c":{}}}` {
+			t.Errorf("hub %s: %v, owners %s", hub, err, got)
+		}
+		content(changed)["spec"] = map[string]any{"c": "9"}
+		owned, err = owners.Update(at("v2"), "", live, changed, "u2", time.Now())
+		if got := strings.Join(sets(owned), "; "); err != nil || got != `m1 {"f:spec":{"f:a":{}}}; u2 {"f:spec":{"f:c":{}}}` {
+			t.Errorf("hub %s: %v, owners %s", hub, err, got)
+		}
+	}
+}

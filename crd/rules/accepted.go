@@ -1,0 +1,53 @@
+package rules
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"sync"
+
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// maxAccepted is how many schemas a Judge remembers.
+const maxAccepted = 4096
+
+// accepted remembers schemas with which nothing was wrong though nothing was
+// tolerated. Schemas are alike within a family of definitions, and when
+// definitions are made anew, and to judge one is most of the cost of a definition.
+type accepted struct {
+	mu   sync.Mutex
+	seen map[verdict]struct{}
+}
+
+// verdict is what was judged: a schema, and what was asked of it.
+type verdict struct {
+	schema             [sha256.Size]byte
+	status, structural bool
+}
+
+func verdictOn(p *v1.JSONSchemaProps, status, structural bool) (verdict, bool) {
+	raw, err := json.Marshal(p)
+	return verdict{sha256.Sum256(raw), status, structural}, err == nil
+}
+
+func (a *accepted) has(v verdict) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.seen[v]
+	return ok
+}
+
+func (a *accepted) add(v verdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.seen == nil {
+		a.seen = map[verdict]struct{}{}
+	}
+	for old := range a.seen {
+		if len(a.seen) < maxAccepted {
+			break
+		}
+		delete(a.seen, old) // any will do
+	}
+	a.seen[v] = struct{}{}
+}

@@ -1,0 +1,104 @@
+package flow
+
+import (
+	"slices"
+	"time"
+)
+
+// ratio is how a number relates to a limit over time: a histogram in which every
+// nanosecond counts.
+type ratio struct {
+	buckets      []float64
+	value, limit float64
+	quotient     float64
+	at           time.Duration // since it is observed
+	now          int           // the bucket that time goes to
+	counts       []uint64      // nanoseconds by bucket, the last one for what is above all
+	sum          float64
+}
+
+func newRatio(buckets []float64) ratio {
+	return ratio{buckets: buckets, limit: 1, counts: make([]uint64, len(buckets)+1)}
+}
+
+// set changes the number.
+func (r *ratio) set(value int, now time.Duration) {
+	r.advance(now)
+	if v := float64(value); v != r.value {
+		r.value = v
+		r.place()
+	}
+}
+
+// of changes the limit.
+func (r *ratio) of(limit int, now time.Duration) {
+	r.advance(now)
+	r.limit = float64(max(limit, 1))
+	r.place()
+}
+
+func (r *ratio) place() {
+	r.quotient = r.value / r.limit
+	for r.now = 0; r.now < len(r.buckets) && r.quotient > r.buckets[r.now]; r.now++ {
+	}
+}
+
+func (r *ratio) advance(now time.Duration) {
+	passed := now - r.at
+	if passed <= 0 {
+		return
+	}
+	r.at = now
+	r.counts[r.now] += uint64(passed)
+	r.sum += float64(passed) * r.quotient
+}
+
+// Histogram is what was found over time. Counts are nanoseconds, each of one bucket
+// only, and the last of what is above all buckets.
+type Histogram struct {
+	Buckets []float64
+	Counts  []uint64
+	Sum     float64
+}
+
+func (r *ratio) histogram(now time.Duration) Histogram {
+	r.advance(now)
+	return Histogram{Buckets: r.buckets, Counts: slices.Clone(r.counts), Sum: r.sum}
+}
+
+// ratios are those of a level.
+type ratios struct {
+	demand, seats, working, waiting ratio
+}
+
+func newRatios() ratios {
+	requests := []float64{0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1}
+	return ratios{
+		demand:  newRatio([]float64{0.2, 0.4, 0.6, 0.8, 1, 1.2, 1.4, 1.7, 2, 2.8, 4, 6}),
+		seats:   newRatio([]float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1}),
+		working: newRatio(requests), waiting: newRatio(requests),
+	}
+}
+
+// note takes down what the level has to do now.
+func (l *level) note(now time.Time) {
+	l.demand.set(l.seats+l.seatsWaiting, now)
+	age := now.Sub(l.born)
+	l.over.demand.set(l.seats+l.seatsWaiting, age)
+	l.over.seats.set(l.seats, age)
+	l.over.working.set(l.working, age)
+	l.over.waiting.set(l.waiting, age)
+}
+
+// limit says what the numbers of a level relate to; seats are those of the server.
+func (l *level) limit(seats int, now time.Time) {
+	most := l.limits.now
+	if most == 0 {
+		most = seats / 10
+	}
+	age := now.Sub(l.born)
+	for _, r := range []*ratio{&l.over.demand, &l.over.seats, &l.over.working} {
+		r.of(most, age)
+	}
+	l.over.waiting.of(max(l.queuing.length, 1)*max(l.queuing.queues, 1), age)
+}

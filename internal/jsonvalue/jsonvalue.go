@@ -1,0 +1,323 @@
+// Package jsonvalue reads, writes and compares JSON that has no Go type: values
+// are map[string]any, []any, string, int64, float64, bool and nil, as objects of
+// custom resources are.
+//
+// What it does is what encoding/json and sigs.k8s.io/json do with such values,
+// byte for byte, at a third of the cost: no reflection, and no second pass to
+// see whether the text is JSON. What is rare is left to them.
+package jsonvalue
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Append appends the JSON of a value as json.Marshal writes it: members are
+// sorted, and what HTML would misread is escaped.
+func Append(dst []byte, v any) ([]byte, error) {
+	switch v := v.(type) {
+	case nil:
+		return append(dst, "null"...), nil
+	case string:
+		return AppendString(dst, v), nil
+	case bool:
+		return strconv.AppendBool(dst, v), nil
+	case int64:
+		return strconv.AppendInt(dst, v, 10), nil
+	case float64:
+		if math.Abs(v) < 1e15 && v == math.Trunc(v) && (v != 0 || !math.Signbit(v)) {
+			return strconv.AppendInt(dst, int64(v), 10), nil
+		}
+	case []any:
+		if v == nil {
+			return append(dst, "null"...), nil
+		}
+		dst = append(dst, '[')
+		for i, item := range v {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			var err error
+			if dst, err = Append(dst, item); err != nil {
+				return nil, err
+			}
+		}
+		return append(dst, ']'), nil
+	case map[string]any:
+		return appendObject(dst, v)
+	}
+	raw, err := json.Marshal(v)
+	return append(dst, raw...), err
+}
+
+func appendObject(dst []byte, v map[string]any) ([]byte, error) {
+	if v == nil {
+		return append(dst, "null"...), nil
+	}
+	var few [16]string
+	names := few[:0]
+	for name := range v {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	dst = append(dst, '{')
+	for i, name := range names {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(AppendString(dst, name), ':')
+		var err error
+		if dst, err = Append(dst, v[name]); err != nil {
+			return nil, err
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+// AppendString appends a string in quotes.
+func AppendString(dst []byte, s string) []byte {
+	start := len(dst)
+	dst = append(dst, '"')
+	from := 0
+	for i := range len(s) {
+		c := s[i]
+		if c >= ' ' && c <= '~' && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&' {
+			continue
+		}
+		if c != '"' && c != '\\' {
+			quoted, _ := json.Marshal(s) // a string always has a form
+			return append(dst[:start], quoted...)
+		}
+		dst = append(append(dst, s[from:i]...), '\\')
+		from = i
+	}
+	return append(append(dst, s[from:]...), '"')
+}
+
+// Parse reads an object. Numbers without a fraction are int64 if they fit. It
+// gives up, and says so, on what is no object, on anything that is wrong, and on
+// members that are there twice: who wants to know more asks another decoder.
+func Parse(data []byte) (map[string]any, bool) {
+	p := parser{data: data}
+	if p.space() != '{' {
+		return nil, false
+	}
+	obj, ok := p.object(0)
+	if !ok || p.space() != 0 || p.at != len(data) {
+		return nil, false
+	}
+	return obj, true
+}
+
+// maxDepth bounds the recursion.
+const maxDepth = 1000
+
+type parser struct {
+	data []byte
+	at   int
+}
+
+// space returns the next byte that is none, 0 at the end.
+func (p *parser) space() byte {
+	for ; p.at < len(p.data); p.at++ {
+		switch c := p.data[p.at]; c {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+func (p *parser) value(depth int) (any, bool) {
+	switch c := p.space(); {
+	case c == '{':
+		return p.object(depth + 1)
+	case c == '[':
+		return p.list(depth + 1)
+	case c == '"':
+		return p.text()
+	case c == '-' || '0' <= c && c <= '9':
+		return p.number()
+	case c == 't':
+		return true, p.word("true")
+	case c == 'f':
+		return false, p.word("false")
+	case c == 'n':
+		return nil, p.word("null")
+	}
+	return nil, false
+}
+
+func (p *parser) word(w string) bool {
+	if len(p.data)-p.at < len(w) || string(p.data[p.at:p.at+len(w)]) != w {
+		return false
+	}
+	p.at += len(w)
+	return true
+}
+
+func (p *parser) object(depth int) (map[string]any, bool) {
+	p.at++
+	obj := map[string]any{}
+	if p.space() == '}' {
+		p.at++
+		return obj, depth < maxDepth
+	}
+	for depth < maxDepth && p.space() == '"' {
+		name, ok := p.text()
+		if !ok || p.space() != ':' {
+			return nil, false
+		}
+		p.at++
+		v, ok := p.value(depth)
+		if !ok {
+			return nil, false
+		}
+		before := len(obj)
+		obj[name] = v
+		if len(obj) == before {
+			return nil, false
+		}
+		c := p.space()
+		p.at++
+		if c == '}' {
+			return obj, true
+		}
+		if c != ',' {
+			return nil, false
+		}
+	}
+	return nil, false
+}
+
+func (p *parser) list(depth int) ([]any, bool) {
+	p.at++
+	list := []any{}
+	if p.space() == ']' {
+		p.at++
+		return list, depth < maxDepth
+	}
+	for depth < maxDepth {
+		v, ok := p.value(depth)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, v)
+		c := p.space()
+		p.at++
+		if c == ']' {
+			return list, true
+		}
+		if c != ',' {
+			return nil, false
+		}
+	}
+	return nil, false
+}
+
+func (p *parser) text() (string, bool) {
+	start, escaped, ascii := p.at, false, true
+	for p.at++; p.at < len(p.data); p.at++ {
+		switch c := p.data[p.at]; {
+		case c == '"':
+			p.at++
+			raw := p.data[start:p.at]
+			if !escaped && (ascii || utf8.Valid(raw)) {
+				return string(raw[1 : len(raw)-1]), true
+			}
+			var s string
+			err := json.Unmarshal(raw, &s)
+			return s, err == nil
+		case c == '\\':
+			escaped = true
+			p.at++
+		case c < ' ':
+			return "", false
+		case c >= utf8.RuneSelf:
+			ascii = false
+		}
+	}
+	return "", false
+}
+
+func (p *parser) number() (any, bool) {
+	start, whole := p.at, true
+	if p.data[p.at] == '-' {
+		p.at++
+	}
+	first := p.at
+	if n := p.digits(); n == 0 || n > 1 && p.data[first] == '0' {
+		return nil, false
+	}
+	if p.at < len(p.data) && p.data[p.at] == '.' {
+		p.at++
+		whole = false
+		if p.digits() == 0 {
+			return nil, false
+		}
+	}
+	if p.at < len(p.data) && p.data[p.at]|0x20 == 'e' {
+		p.at++
+		whole = false
+		if p.at < len(p.data) && (p.data[p.at] == '+' || p.data[p.at] == '-') {
+			p.at++
+		}
+		if p.digits() == 0 {
+			return nil, false
+		}
+	}
+	text := string(p.data[start:p.at])
+	if whole {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return n, true
+		}
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	return f, err == nil
+}
+
+func (p *parser) digits() int {
+	start := p.at
+	for p.at < len(p.data) && '0' <= p.data[p.at] && p.data[p.at] <= '9' {
+		p.at++
+	}
+	return p.at - start
+}
+
+// Equal reports whether values are the same. Numbers of different types are
+// not.
+func Equal(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for name, v := range a {
+			if other, ok := b[name]; !ok || !Equal(v, other) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i, v := range a {
+			if !Equal(v, b[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	switch b.(type) {
+	case map[string]any, []any:
+		return false
+	}
+	return a == b
+}

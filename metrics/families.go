@@ -1,0 +1,186 @@
+package metrics
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/apikeel/kelson/metrics/measure"
+)
+
+// maxNamed bounds the series of a metric. Names of policies and webhooks are from
+// whoever may make some; when there are too many, the rest is counted together.
+const maxNamed = 5000
+
+// Families are the metrics of parts that know of metrics only what they are
+// called: those of package measure, and of admission.
+type Families struct {
+	all map[string]*family
+	// resets counts how often the metrics have been emptied.
+	resets atomic.Int64
+}
+
+var _ measure.Sink = (*Families)(nil)
+
+// kind is what observing does to a metric.
+type kind uint8
+
+const (
+	counter kind = iota
+	gauge
+	histogram
+	info // a gauge of which, of series that differ in the last label, the newest is shown
+)
+
+// described is a metric as those know it who look at it.
+type described struct {
+	kind    kind
+	name    string
+	help    string
+	buckets []float64
+	labels  []string
+}
+
+// family is one metric.
+type family struct {
+	of    *Families
+	with  func(labels ...string) observer
+	mu    sync.Mutex
+	named map[string]bool // the labels of its series
+}
+
+// observer is a series of any type.
+type observer = measure.Series
+
+// NewFamilies registers them. Those without labels are shown from the start.
+func NewFamilies(r *Registry) *Families {
+	m := &Families{all: map[string]*family{}}
+	for _, d := range slices.Concat(partFamilies(), configFamilies(), admissionFamilies()) {
+		m.all[d.name] = &family{of: m, with: r.described(d), named: map[string]bool{}}
+		if len(d.labels) == 0 && d.kind != gauge {
+			m.all[d.name].with()
+		}
+	}
+	// What policies are judged by are expressions.
+	for _, name := range []string{"apiserver_validating_admission_policy_check_duration_seconds", "apiserver_mutating_admission_policy_check_duration_seconds"} {
+		f, all := m.all[name], m.all[measure.CELEvaluation]
+		own := f.with
+		f.with = func(labels ...string) observer { return two{own(labels...), all.with()} }
+	}
+	r.resets = append(r.resets, func() {
+		for _, f := range m.all {
+			f.forget()
+		}
+		m.resets.Add(1)
+	})
+	return m
+}
+
+// described registers a metric, and returns what finds its series.
+func (r *Registry) described(d described) func(labels ...string) observer {
+	switch d.kind {
+	case counter:
+		v := r.Counters(d.name, d.help, d.labels...)
+		return func(labels ...string) observer { return count{v.WithLabelValues(labels...)} }
+	case gauge:
+		v := r.gauges(d.name, d.help, d.labels...)
+		return func(labels ...string) observer { return setting{v.WithLabelValues(labels...)} }
+	case info:
+		v := r.gauges(d.name, d.help, d.labels...)
+		return func(labels ...string) observer {
+			others := prometheus.Labels{}
+			for i, name := range d.labels[:len(d.labels)-1] {
+				others[name] = labels[i]
+			}
+			v.DeletePartialMatch(others)
+			return setting{v.WithLabelValues(labels...)}
+		}
+	}
+	v := newDurations(r, d.name, d.help, d.buckets, d.labels...)
+	find := func(labels ...string) observer { return v.with(labels) }
+	if d.name == stepDuration {
+		summary := prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: d.name + "_summary",
+			Help: "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit)."}, d.labels)
+		r.add(summary, summary.Reset)
+		find = func(labels ...string) observer { return two{v.with(labels), summary.WithLabelValues(labels...)} }
+	}
+	return find
+}
+
+// Series implements measure.Sink.
+func (m *Families) Series(metric string, labels ...string) measure.Series {
+	f := m.all[metric]
+	if f == nil {
+		panic("there is no metric " + metric)
+	}
+	return &lateSeries{family: f, labels: labels}
+}
+
+// lateSeries finds its series when there is something to observe, and keeps it
+// until the metrics are emptied.
+type lateSeries struct {
+	family *family
+	labels []string
+	kept   atomic.Pointer[keptSeries]
+}
+
+type keptSeries struct {
+	observer
+	resets int64
+}
+
+// Observe implements observer.
+func (s *lateSeries) Observe(v float64) {
+	resets := s.family.of.resets.Load()
+	k := s.kept.Load()
+	if k == nil || k.resets != resets {
+		k = &keptSeries{s.family.find(s.labels), resets}
+		s.kept.Store(k)
+	}
+	k.Observe(v)
+}
+
+func (f *family) find(labels []string) observer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := strings.Join(labels, "\x00")
+	switch {
+	case f.named[key]:
+	case len(f.named) < maxNamed:
+		f.named[key] = true
+	default:
+		labels = slices.Clone(labels)
+		labels[0] = "other"
+	}
+	return f.with(labels...)
+}
+
+func (f *family) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.named)
+}
+
+// count is a counter that grows by what is observed.
+type count struct{ prometheus.Counter }
+
+// Observe implements observer.
+func (c count) Observe(v float64) { c.Add(v) }
+
+// setting is a gauge that is what was last observed.
+type setting struct{ prometheus.Gauge }
+
+// Observe implements observer.
+func (s setting) Observe(v float64) { s.Set(v) }
+
+// two is one thing that is measured in two ways.
+type two [2]observer
+
+// Observe implements observer.
+func (t two) Observe(v float64) {
+	t[0].Observe(v)
+	t[1].Observe(v)
+}

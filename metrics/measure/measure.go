@@ -1,0 +1,108 @@
+// Package measure is how parts of the server tell what they measure, without
+// knowing who keeps it: package metrics, if anybody does.
+package measure
+
+import "time"
+
+// Sink has the series of metrics.
+type Sink interface {
+	// Series returns the series of a metric with values of its labels. It is made
+	// when something is first observed, so that it can be had in advance.
+	Series(metric string, labels ...string) Series
+}
+
+// Series takes measurements: seconds or sizes, by how many a count grows, or what
+// something is now.
+type Series = interface{ Observe(value float64) }
+
+// SeriesOf returns a series of a sink, or one that nobody looks at if it is nil.
+func SeriesOf(to Sink, metric string, labels ...string) Series {
+	if to == nil {
+		return unseen{}
+	}
+	return to.Series(metric, labels...)
+}
+
+// Count adds one to a count.
+func Count(to Sink, metric string, labels ...string) { SeriesOf(to, metric, labels...).Observe(1) }
+
+// Since observes how many seconds have passed since something began.
+func Since(to Sink, began time.Time, metric string, labels ...string) {
+	if to != nil {
+		to.Series(metric, labels...).Observe(time.Since(began).Seconds())
+	}
+}
+
+type unseen struct{}
+
+// Observe implements Series.
+func (unseen) Observe(float64) {}
+
+// The metrics, with their labels, which the package metrics knows more of.
+const (
+
+	// FlowWait: priority_level, flow_schema, execute.
+	FlowWait = "apiserver_flowcontrol_request_wait_duration_seconds"
+	// FlowExecution: priority_level, flow_schema, type.
+	FlowExecution = "apiserver_flowcontrol_request_execution_seconds"
+	// FlowSeats, FlowQueue, FlowWatches: priority_level, flow_schema.
+	FlowSeats   = "apiserver_flowcontrol_work_estimated_seats"
+	FlowQueue   = "apiserver_flowcontrol_request_queue_length_after_enqueue"
+	FlowWatches = "apiserver_flowcontrol_watch_count_samples"
+
+	// CacheLoadDuration, CacheReadWait: group, resource.
+	CacheLoadDuration = "apiserver_watch_cache_initialization_duration_seconds"
+	CacheReadWait     = "apiserver_watch_cache_read_wait_seconds"
+
+	// AuthorizationDecisions: type, name, decision.
+	AuthorizationDecisions = "apiserver_authorization_decisions_total"
+	// NodeGraphDuration: operation.
+	NodeGraphDuration = "node_authorizer_graph_actions_duration_seconds"
+
+	// TokenCacheRequests, TokenCacheDuration, TokenCacheFetches: status.
+	TokenCacheRequests = "authentication_token_cache_request_total"
+	TokenCacheDuration = "authentication_token_cache_request_duration_seconds"
+	TokenCacheFetches  = "authentication_token_cache_fetch_total"
+	// TokenCacheActive, which is set: status.
+	TokenCacheActive = "authentication_token_cache_active_fetch_count"
+	// Tokens of service accounts: without labels.
+	LegacyTokens        = "serviceaccount_legacy_tokens_total"
+	LegacyAutoTokens    = "serviceaccount_legacy_auto_token_uses_total"
+	LegacyManualTokens  = "serviceaccount_legacy_manual_token_uses_total"
+	InvalidLegacyTokens = "serviceaccount_invalid_legacy_auto_token_uses_total"
+	StaleTokens         = "serviceaccount_stale_tokens_total"
+	ValidTokens         = "serviceaccount_valid_tokens_total"
+
+	// CELEvaluation: without labels.
+	CELEvaluation = "apiserver_cel_evaluation_duration_seconds"
+	// WebhookNoNames, WebhookSHA1: without labels.
+	WebhookNoNames = "apiserver_webhooks_x509_missing_san_total"
+	WebhookSHA1    = "apiserver_webhooks_x509_insecure_sha1_total"
+	// DialStarts, DialDuration: protocol, transport. DialFailures: protocol,
+	// transport, stage.
+	DialStarts   = "apiserver_egress_dialer_dial_start_total"
+	DialDuration = "apiserver_egress_dialer_dial_duration_seconds"
+	DialFailures = "apiserver_egress_dialer_dial_failure_count"
+	// ConversionRequests, ConversionDuration: result, failure_type.
+	ConversionRequests = "apiserver_conversion_webhook_request_total"
+	ConversionDuration = "apiserver_conversion_webhook_duration_seconds"
+	// CRDConversionDuration: crd_name, from_version, to_version, succeeded.
+	CRDConversionDuration = "apiserver_crd_conversion_webhook_duration_seconds"
+
+	// PodSecurityEvaluations: decision, policy_level, policy_version, mode,
+	// request_operation, resource, subresource.
+	PodSecurityEvaluations = "pod_security_evaluations_total"
+	// PodSecurityExemptions: request_operation, resource, subresource.
+	PodSecurityExemptions = "pod_security_exemptions_total"
+	// PodSecurityErrors: fatal, request_operation, resource, subresource.
+	PodSecurityErrors = "pod_security_errors_total"
+
+	// Addresses of services. IPAllocationDuration: cidr. IPAllocations,
+	// IPAllocationErrors: cidr, scope.
+	IPAllocationDuration = "kube_apiserver_clusterip_allocator_allocation_duration_seconds"
+	IPAllocations        = "kube_apiserver_clusterip_allocator_allocation_total"
+	IPAllocationErrors   = "kube_apiserver_clusterip_allocator_allocation_errors_total"
+	// Ports of services: scope.
+	PortAllocations      = "kube_apiserver_nodeport_allocator_allocation_total"
+	PortAllocationErrors = "kube_apiserver_nodeport_allocator_allocation_errors_total"
+)
