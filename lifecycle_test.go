@@ -6,11 +6,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/apikeel/kelson/audit"
 )
 
 // order returns the names of signals in the order in which they have happened.
@@ -62,6 +65,15 @@ func TestDrain(t *testing.T) {
 			if code, _, _ := s.get(t, client, "GET", "/readyz"); code != 500 {
 				t.Errorf("it says that it is ready: %d", code)
 			}
+			// Other servers of the cluster are not refused, nor is who reads metrics:
+			// they get as far as to be asked who they are.
+			for path, agent := range map[string]string{"/api/v1/nodes": "kube-apiserver/v1.37.1 (linux/amd64)", "/metrics": "curl/8"} {
+				r, w := httptest.NewRequest("GET", path, nil), httptest.NewRecorder()
+				r.Header.Set("User-Agent", agent)
+				if s.ServeHTTP(w, r); w.Code != http.StatusUnauthorized {
+					t.Errorf("%s for %s: %d", path, agent, w.Code)
+				}
+			}
 		} else {
 			// There are no new connections; these are requests on one that there is.
 			w := httptest.NewRecorder()
@@ -100,6 +112,43 @@ func TestDrain(t *testing.T) {
 				t.Errorf("retry %v: %s after %s: %q", retry, pair[0], pair[1], got)
 			}
 		}
+	}
+}
+
+// As long as its pre-shutdown hooks run and the delay lasts, a server that is to end
+// works as before, but for not being ready. What is audited is written before the
+// storage is closed, which is the last that happens.
+func TestDelay(t *testing.T) {
+	log, written := openAudit(t, "[{level: Metadata}]", func(c *audit.Config) { c.Log.Batch.Mode, c.Log.Batch.MaxWait = "batch", time.Hour })
+	var s *running
+	var drained, audited bool
+	var during []int
+	s = start(t, &Server{
+		Shutdown: Shutdown{Delay: time.Millisecond}, Audit: log,
+		API: routes{"/api/v1/pods": say("pods")},
+		PreShutdownHooks: []Hook{{"slow", func(context.Context) error {
+			<-s.Signals().AfterShutdownDelayDuration.Happened()
+			for _, path := range []string{"/api/v1/pods", "/readyz", "/livez"} {
+				code, _, _ := s.get(t, s.admin(t), "GET", path)
+				during = append(during, code)
+			}
+			return nil
+		}}},
+		Close: []func() error{func() error {
+			drained = s.Signals().InFlightRequestsDrained.HasHappened() && s.Signals().HTTPServerStoppedListening.HasHappened()
+			audited = len(written.take(t)) > 0
+			return nil
+		}},
+	})
+	if code, _, _ := s.get(t, s.admin(t), "GET", "/readyz"); code != 200 {
+		t.Errorf("not ready: %d", code)
+	}
+	s.stop()
+	if err := s.ended(); err != nil {
+		t.Error(err)
+	}
+	if !slices.Equal(during, []int{200, 500, 200}) || !drained || !audited {
+		t.Errorf("meanwhile %v; drained: %v, audited: %v", during, drained, audited)
 	}
 }
 

@@ -52,7 +52,7 @@ func (a *assembly) hooks() []kelson.Hook {
 		{Name: "priority-and-fairness-config-producer", Run: a.ensureFlow},
 		{Name: "start-kubernetes-service-cidr-controller", Run: a.allocator.EnsureRanges},
 		{Name: "start-service-ip-repair-controllers", Run: func(ctx context.Context) error {
-			return repairing(ctx, a.allocator, &a.running, a.Logger)
+			return repairing(ctx, a.allocator, &a.running, a.Logger, a.measured)
 		}},
 		{Name: "bootstrap-controller", Run: a.ensureService},
 		{Name: "start-legacy-token-tracking-controller", Run: a.ensureTracking},

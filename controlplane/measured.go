@@ -22,7 +22,7 @@ type measured struct {
 	catalog func() *resource.Catalog
 
 	requests, errors *prometheus.CounterVec
-	duration         *prometheus.HistogramVec
+	duration, lists  *prometheus.HistogramVec
 
 	once   sync.Once
 	stored map[string]*resource.Definition // by where they are stored
@@ -30,12 +30,15 @@ type measured struct {
 
 func measureStore(backend storage.Backend, r *metrics.Registry, catalog func() *resource.Catalog) *measured {
 	labels := []string{"operation", "group", "resource"}
+	seconds := []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
 	return &measured{
 		Backend: backend, catalog: catalog,
 		requests: r.Counters("etcd_requests_total", "[ALPHA] Etcd request counts for each operation and object type.", labels...),
 		errors:   r.Counters("etcd_request_errors_total", "[ALPHA] Etcd failed request counts for each operation and object type.", labels...),
 		duration: r.Histograms("etcd_request_duration_seconds", "[ALPHA] Etcd request latency in seconds for each operation and object type.",
-			[]float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}, labels...),
+			seconds, labels...),
+		lists: r.Histograms("apiserver_storage_list_duration_seconds", "[ALPHA] Latency of the storage layer GetList call in seconds, including object decode, split by whether etcd RangeStream was used.",
+			seconds, "group", "resource", "streamed"),
 	}
 }
 
@@ -73,9 +76,12 @@ func (m *measured) Get(ctx context.Context, key string) (storage.KeyValue, error
 
 // List implements storage.Backend.
 func (m *measured) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
+	began := time.Now()
 	ctx, done := m.begin(ctx, "list", "List(recursive=true) etcd3", prefix)
 	page, err := m.Backend.List(ctx, prefix, opts)
 	done(err)
+	group, resource := m.find(prefix)
+	m.lists.WithLabelValues(group, resource, "false").Observe(time.Since(began).Seconds())
 	return page, err
 }
 

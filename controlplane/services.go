@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/rest"
 )
 
@@ -25,7 +26,7 @@ func allocator(resources *rest.Handler, c Config) (*core.ClusterAllocator, error
 
 // repairing repairs what has been handed out, once at the start and then again
 // and again until ctx ends, which running waits for.
-func repairing(ctx context.Context, a *core.ClusterAllocator, running *sync.WaitGroup, log *slog.Logger) error {
+func repairing(ctx context.Context, a *core.ClusterAllocator, running *sync.WaitGroup, log *slog.Logger, metrics measure.Sink) error {
 	if err := a.Repair(ctx); err != nil {
 		return err
 	}
@@ -40,6 +41,7 @@ func repairing(ctx context.Context, a *core.ClusterAllocator, running *sync.Wait
 			}
 			if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
 				log.Warn("repairing the addresses of services", "error", err)
+				measure.Count(metrics, measure.ServiceRepairErrors)
 			}
 		}
 	})

@@ -70,8 +70,10 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s %s: no %s", tt.method, tt.url, want)
 		}
 	}
+	send(t, m, "GET", "/apis/gone.io/v1/namespaces/d/things", "", 503)
 	text := show(t, r)
 	for _, want := range []string{
+		`apiserver_request_terminations_total{code="503",component="aggregator",group="",resource="",scope="",subresource="",verb="LIST",version=""} 1`,
 		`apiserver_longrunning_requests{component="apiserver",group="",resource="pods",scope="cluster",subresource="",verb="WATCH",version="v1"} 0`,
 		`apiserver_request_terminations_total{code="429",`, `apiserver_request_duration_seconds_bucket{`, `apiserver_response_sizes_sum{component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 5`,
 		"go_goroutines ", "process_start_time_seconds ",

@@ -107,6 +107,11 @@ func (m *Requests) End(h *http.Request, r *request.Request, ended End, self bool
 	took := time.Since(r.Arrived())
 	s := m.find(k)
 	if s == nil {
+		if k.code == http.StatusServiceUnavailable {
+			// A server behind this one cannot be reached.
+			lost := key{verb: k.verb, component: "aggregator"}
+			m.terminations.WithLabelValues(append([]string{strconv.Itoa(k.code)}, lost.labels()...)...).Inc()
+		}
 		return
 	}
 	if s.terminated != nil {

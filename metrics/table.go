@@ -109,6 +109,7 @@ func partFamilies() []described {
 		{histogram, measure.IPAllocationDuration, "[ALPHA] Duration in seconds to allocate a Cluster IP by ServiceCIDR", buckets, cidr},
 		{counter, measure.IPAllocations, "[ALPHA] Number of Cluster IPs allocations", nil, []string{"cidr", "scope"}},
 		{counter, measure.IPAllocationErrors, "[ALPHA] Number of errors trying to allocate Cluster IPs", nil, []string{"cidr", "scope"}},
+		{counter, measure.ServiceRepairErrors, "[ALPHA] Number of reconciliation failures on the nodeport repair reconcile loop", nil, nil},
 		{counter, measure.PortAllocations, "[ALPHA] Number of NodePort allocations", nil, scope},
 		{counter, measure.PortAllocationErrors, "[ALPHA] Number of errors trying to allocate NodePort", nil, scope},
 	}

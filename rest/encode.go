@@ -242,13 +242,22 @@ func (s *scope) object(dst []byte, rec *store.Record) ([]byte, error) {
 	return s.appendRecord(dst, rec, false)
 }
 
+// noteWritten notes that a record shows what is stored, if an object that has just
+// been written to it is sure to be read as it is: what has been encoded need not
+// be decoded to be shown.
+func (s *scope) noteWritten(rec *store.Record, obj resource.Object) error {
+	settled := s.served.Version.Settled
+	if settled == nil || !s.served.IsHub() || rec.Revision == 0 || !settled(obj) {
+		return nil
+	}
+	_, err := rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil })
+	return err
+}
+
 // respondWritten answers with a record that an object has just been written to.
 func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object) error {
-	if settled := s.served.Version.Settled; settled != nil && s.served.IsHub() && rec.Revision != 0 && settled(obj) {
-		// What has been encoded need not be decoded to be shown.
-		if _, err := rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil }); err != nil {
-			return err
-		}
+	if err := s.noteWritten(rec, obj); err != nil {
+		return err
 	}
 	return s.respond(code, rec)
 }

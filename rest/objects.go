@@ -132,14 +132,16 @@ func (o objects) Update(ctx context.Context, namespace, name string, change func
 	if err != nil {
 		return err
 	}
-	_, err = s.objects.Update(ctx, s.key(), func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
+	var next resource.Object
+	rec, err := s.objects.Update(ctx, s.key(), func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
 		obj.SetResourceVersion(revisionString(current.Revision))
+		next = obj
 		return obj, s.ttl(obj), change(obj)
 	})
 	if err != nil {
 		return s.translate(err)
 	}
-	return nil
+	return s.noteWritten(rec, next)
 }
 
 func (o objects) Delete(ctx context.Context, namespace, name string, opts metav1.DeleteOptions) error {

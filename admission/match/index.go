@@ -3,6 +3,7 @@ package match
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -30,7 +31,9 @@ type indexKey struct {
 // Found are the items that may be about a kind of write. It must not be changed.
 type Found[T any] struct {
 	Candidates []Candidate[T]
+	rows       []row // those of the candidates
 	paths      []path
+	telling    atomic.Bool // what was passed over
 	// def is what it holds for: another version of a custom resource may come and
 	// be equivalent.
 	def *resource.Definition
@@ -43,8 +46,7 @@ type Candidate[T any] struct {
 	// always is 1 more than the place of the form in which it is about every write
 	// of the kind; 0 if that depends on the write.
 	always   int
-	needs    []need
-	excluded func(w *Write)
+	excluded func(op admission.Operation, n int)
 }
 
 // NewIndex makes an index of items, which keep their order. needs, which may be
@@ -69,11 +71,12 @@ func (x *Index[T]) For(w *Write) *Found[T] {
 			continue
 		}
 		c := Candidate[T]{Item: item, criteria: criteria, always: criteria.always(w)}
+		var r row
 		if c.always > 0 && x.needs != nil {
 			needs := x.needs(item)
-			c.needs, c.excluded = found.look(c.always-1, needs.All), needs.Excluded
+			r, c.excluded = found.row(c.always-1, needs.All), needs.Excluded
 		}
-		found.Candidates = append(found.Candidates, c)
+		found.Candidates, found.rows = append(found.Candidates, c), append(found.rows, r)
 	}
 	x.known.Store(key, found)
 	return found
@@ -90,9 +93,9 @@ func (x *Index[T]) All() []T {
 // Only returns those of the items that a function wants.
 func (f *Found[T]) Only(wanted func(T) bool) *Found[T] {
 	out := &Found[T]{def: f.def, paths: f.paths}
-	for _, c := range f.Candidates {
+	for i, c := range f.Candidates {
 		if wanted(c.Item) {
-			out.Candidates = append(out.Candidates, c)
+			out.Candidates, out.rows = append(out.Candidates, c), append(out.rows, row{needs: f.rows[i].needs})
 		}
 	}
 	return out

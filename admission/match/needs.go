@@ -1,6 +1,12 @@
 package match
 
-import "slices"
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/apikeel/kelson/admission"
+)
 
 // Many policies differ in nothing but a name that they compare a field with. What
 // is in the field is looked up once for all of them: who needs it to be something
@@ -11,8 +17,8 @@ import "slices"
 type Needs struct {
 	// All of them have to hold; what is not known does not count.
 	All []Need
-	// Excluded is told when one does not hold.
-	Excluded func(w *Write)
+	// Excluded is told, a little later, of how many writes one did not hold.
+	Excluded func(op admission.Operation, n int)
 }
 
 // Need is that what is found at the end of a path is one of some values.
@@ -26,16 +32,38 @@ type Need struct {
 	Not bool
 }
 
-// need is a Need of a path that is shared.
-type need struct {
-	path int
-	one  string
-	more []string
-	not  bool
+// row is what is looked at of a candidate for every write. The rows of all lie
+// close together: a hundred of them are a few cache lines.
+type row struct {
+	needs
+	passed uint32 // writes that the owner was not yet told of
 }
 
+// needs are the first, and all others if there are some.
+type needs struct {
+	first need
+	more  *[]need
+}
+
+// need is a Need of a path that is shared.
+type need struct {
+	one  string
+	more *[]string // besides one
+	path int32
+	is   wanted
+}
+
+type wanted uint8
+
+const (
+	anything wanted = iota
+	oneOf
+	noneOf
+)
+
 func (n *need) holds(value string) bool {
-	return (value == n.one || len(n.more) > 0 && slices.Contains(n.more, value)) != n.not
+	is := value == n.one || n.more != nil && slices.Contains(*n.more, value)
+	return is == (n.is == oneOf)
 }
 
 // path is what is looked at in a form.
@@ -45,8 +73,8 @@ type path struct {
 	find func(w *Write, form *Form) (string, bool)
 }
 
-// look notes the paths of needs.
-func (f *Found[T]) look(form int, all []Need) []need {
+// row notes the paths of needs.
+func (f *Found[T]) row(form int, all []Need) (r row) {
 	var out []need
 	for _, n := range all {
 		if len(n.Is) == 0 {
@@ -57,9 +85,23 @@ func (f *Found[T]) look(form int, all []Need) []need {
 			i = len(f.paths)
 			f.paths = append(f.paths, path{n.Path, form, n.Find})
 		}
-		out = append(out, need{path: i, one: n.Is[0], more: n.Is[1:], not: n.Not})
+		known := need{path: int32(i), one: n.Is[0], is: oneOf}
+		if rest := n.Is[1:]; len(rest) > 0 {
+			known.more = &rest
+		}
+		if n.Not {
+			known.is = noneOf
+		}
+		out = append(out, known)
 	}
-	return out
+	if len(out) > 0 {
+		r.first = out[0]
+	}
+	if len(out) > 1 {
+		rest := out[1:]
+		r.more = &rest
+	}
+	return r
 }
 
 // Sieve passes over candidates for a write whose needs do not hold.
@@ -81,15 +123,34 @@ func (f *Found[T]) Sieve(w *Write) Sieve[T] { return Sieve[T]{found: f, w: w} }
 // Excludes reports whether a candidate, by its place, is known not to be about
 // the write as it is now.
 func (s *Sieve[T]) Excludes(i int) bool {
-	c := &s.found.Candidates[i]
-	for j := range c.needs {
-		n := &c.needs[j]
-		if v := s.look(n.path); v.known && !n.holds(v.value) {
-			c.excluded(s.w)
-			return true
+	r := &s.found.rows[i]
+	if r.first.is == anything || !s.fails(&r.first) && (r.more == nil || !slices.ContainsFunc(*r.more, func(n need) bool { return s.fails(&n) })) {
+		return false
+	}
+	atomic.AddUint32(&r.passed, 1)
+	if f := s.found; !f.telling.Load() && f.telling.CompareAndSwap(false, true) {
+		op := s.w.Operation
+		time.AfterFunc(tellAfter, func() { f.tell(op) })
+	}
+	return true
+}
+
+func (s *Sieve[T]) fails(n *need) bool {
+	v := s.look(int(n.path))
+	return v.known && !n.holds(v.value)
+}
+
+// tellAfter is how much later owners are told what they were excluded from: many
+// at once cost less than each at its time.
+const tellAfter = 100 * time.Millisecond
+
+func (f *Found[T]) tell(op admission.Operation) {
+	f.telling.Store(false)
+	for i := range f.rows {
+		if n := atomic.SwapUint32(&f.rows[i].passed, 0); n > 0 {
+			f.Candidates[i].excluded(op, int(n))
 		}
 	}
-	return false
 }
 
 func (s *Sieve[T]) look(i int) *looked {

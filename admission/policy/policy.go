@@ -94,10 +94,8 @@ func newIndex[P conditional](hooks []*hook[P]) *match.Index[*hook[P]] {
 			return match.Needs{}
 		}
 		conditions := h.compiled().matchConditions()
-		return match.Needs{All: conditions.Needs(), Excluded: func(w *match.Write) {
-			for range h.bindings { // each counts
-				conditions.Excluded(w)
-			}
+		return match.Needs{All: conditions.Needs(), Excluded: func(op admission.Operation, n int) {
+			conditions.Excluded(op, n*len(h.bindings)) // each counts
 		}}
 	})
 }

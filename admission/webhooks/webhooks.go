@@ -159,9 +159,9 @@ func (p *plugin) index(manifests, objects []resource.Object) *match.Index[*hook]
 	p.compiled = compiled
 	return match.NewIndex(hooks, func(h *hook) *match.Criteria { return h.criteria }, func(h *hook) match.Needs {
 		conditions := h.conditions()
-		return match.Needs{All: conditions.Needs(), Excluded: func(w *match.Write) {
-			conditions.Excluded(w)
-			conditions.Exclude(w)
+		return match.Needs{All: conditions.Needs(), Excluded: func(op admission.Operation, n int) {
+			conditions.Excluded(op, n)
+			conditions.Exclude(op, n)
 		}}
 	})
 }
@@ -237,7 +237,7 @@ func (p *plugin) wanted(ctx context.Context, w *match.Write, c *match.Candidate[
 		return form, nil
 	}
 	if conditions.Excludes(ctx, w, form) {
-		conditions.Exclude(w)
+		conditions.Exclude(w.Operation, 1)
 		return nil, nil
 	}
 	met, err := conditions.Match(ctx, expression.Input{Write: w, Form: form, Authorizer: p.Authorizer})
@@ -245,7 +245,7 @@ func (p *plugin) wanted(ctx context.Context, w *match.Write, c *match.Candidate[
 	case err != nil && !h.ignore:
 		return nil, apierrors.NewForbidden(w.GroupResource(), w.Name, err)
 	case err != nil || !met:
-		conditions.Exclude(w)
+		conditions.Exclude(w.Operation, 1)
 		return nil, nil
 	}
 	return form, nil

@@ -37,8 +37,9 @@ func TestLanguage(t *testing.T) {
 		c := &compiler{decl: decl, stored: func(string) bool { return stored }, costs: &library.CostEstimator{SizeEstimator: sizes{decl}}}
 		planned := *c
 		planned.plan = true
+		env := extended(t, at, decl)
 		for _, text := range expressions() {
-			want := extended(t, at, decl, c.costs, text)
+			want := compiled(env, c.costs, text)
 			for _, c := range []*compiler{c, &planned} {
 				_, _, cost, err := c.expression(text, false, celgo.BoolType, say)
 				if got := fmt.Sprint(cost, err); got != want {
@@ -49,9 +50,8 @@ func TestLanguage(t *testing.T) {
 	}
 }
 
-// extended returns what becomes of an expression in an environment with the
-// variables of a type.
-func extended(t *testing.T, at int, decl *apiservercel.DeclType, costs *library.CostEstimator, text string) string {
+// extended returns an environment with the variables of a type.
+func extended(t *testing.T, at int, decl *apiservercel.DeclType) *celgo.Env {
 	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
 	from := []*celgo.Env{base.NewExpressionsEnv(), base.StoredExpressionsEnv()}[at]
 	provider := apiservercel.NewDeclTypeProvider(decl)
@@ -64,6 +64,11 @@ func extended(t *testing.T, at int, decl *apiservercel.DeclType, costs *library.
 	if err != nil {
 		t.Fatal(err)
 	}
+	return env
+}
+
+// compiled returns what becomes of an expression in an environment.
+func compiled(env *celgo.Env, costs *library.CostEstimator, text string) string {
 	ast, issues := env.Compile(text)
 	if issues != nil {
 		return fmt.Sprint(0, " fails: ", issues)

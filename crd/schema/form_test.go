@@ -39,7 +39,7 @@ func TestSettled(t *testing.T) {
 	}
 	settledOnes := 0
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 20000 {
+	for range 5000 {
 		obj := runtime.DeepCopyJSON(ordinary)
 		for range 1 + r.IntN(3) {
 			disturb(r, obj, 0)

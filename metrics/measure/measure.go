@@ -102,6 +102,8 @@ const (
 	IPAllocationDuration = "kube_apiserver_clusterip_allocator_allocation_duration_seconds"
 	IPAllocations        = "kube_apiserver_clusterip_allocator_allocation_total"
 	IPAllocationErrors   = "kube_apiserver_clusterip_allocator_allocation_errors_total"
+	// ServiceRepairErrors: without labels.
+	ServiceRepairErrors = "apiserver_nodeport_repair_reconcile_errors_total"
 	// Ports of services: scope.
 	PortAllocations      = "kube_apiserver_nodeport_allocator_allocation_total"
 	PortAllocationErrors = "kube_apiserver_nodeport_allocator_allocation_errors_total"

@@ -147,7 +147,7 @@ func TestOwnPlugin(t *testing.T) {
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "it is sealed") {
 		t.Errorf("exec: %v", err)
 	}
-	if _, err := c.CoreV1().Pods("default").GetLogs(pod.Name, nil).DoRaw(t.Context()); err != nil {
+	if _, err := c.CoreV1().Pods("default").GetLogs(pod.Name, &corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name}).DoRaw(t.Context()); err != nil {
 		t.Errorf("the log, which is only read: %v", err)
 	}
 }
