@@ -3,7 +3,6 @@ package h2
 import (
 	"net"
 	"sync"
-	"syscall"
 )
 
 // Listen returns a listener whose connections can be written to in large pieces.
@@ -16,18 +15,13 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gather{Conn: conn}
-	if sc, ok := conn.(syscall.Conn); ok {
-		g.raw, _ = sc.SyscallConn()
-	}
-	return g, nil
+	return &gather{Conn: conn}, nil
 }
 
 // gather is a connection below TLS. TLS writes each record by itself; between
 // hold and release they are put together.
 type gather struct {
 	net.Conn
-	raw syscall.RawConn // nil if it is not a socket
 
 	mu   sync.Mutex
 	held *[]byte // nil while nothing is held back

@@ -222,8 +222,6 @@ func (c *conn) write(p []byte) error {
 		_, err := c.tls.Write(p)
 		return err
 	}
-	c.gather.hush(true)
-	defer c.gather.hush(false)
 	// A buffer can be larger than maxOut by what does not wait for room.
 	for len(p) > 0 {
 		part := p[:min(len(p), maxOut)]

@@ -1,5 +1,0 @@
-//go:build !linux
-
-package h2
-
-func (g *gather) hush(bool) {}
