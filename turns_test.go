@@ -1,6 +1,7 @@
 package kelson
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,7 +10,7 @@ import (
 // A turn is over when it is done, and when it takes too long.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := &turns{make(chan struct{}, 1)}
+		turns := &turns{processors: 1}
 		begin := time.Now()
 		turns.take()()
 		stuck := turns.take()
@@ -21,9 +22,63 @@ func TestTurns(t *testing.T) {
 			t.Errorf("one that is stuck was waited for: %v", waited)
 		}
 		stuck() // changes nothing: its turn has been over
-		if len(turns.free) != 1 {
+		if turns.taken != 1 {
 			t.Error("somebody else's turn was ended")
 		}
 		done()
+		if turns.taken != 0 {
+			t.Errorf("%d turns are left", turns.taken)
+		}
+	})
+}
+
+// With many who wait, half of the processors are left to others, and all get their
+// turn, one after the other.
+func TestManyTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const processors, all = 4, 100
+		turns := &turns{processors: processors}
+		order, most, running := make(chan int, all), 0, 0
+		var mu sync.Mutex // of most and running
+		first := []func(){turns.take(), turns.take(), turns.take(), turns.take()}
+		for i := range all {
+			go func() {
+				done := turns.take()
+				mu.Lock()
+				running++
+				if i < all/2 {
+					most = max(most, running)
+				}
+				mu.Unlock()
+				order <- i
+				time.Sleep(time.Millisecond)
+				mu.Lock()
+				running--
+				mu.Unlock()
+				done()
+			}()
+			synctest.Wait()
+		}
+		for _, done := range first {
+			done()
+		}
+		for i := range all {
+			if got := <-order; got/processors > i/processors+1 || got/processors < i/processors-1 {
+				t.Errorf("number %d had its turn as number %d", got, i)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if most != processors/2 {
+			t.Errorf("%d had a turn at a time", most)
+		}
+		mu.Unlock()
+		time.Sleep(longTurn)
+		mu.Lock()
+		turns.mu.Lock()
+		defer turns.mu.Unlock()
+		if turns.taken != 0 || len(turns.waiting) != 0 {
+			t.Errorf("%d turns and %d who wait are left", turns.taken, len(turns.waiting))
+		}
 	})
 }
