@@ -15,9 +15,13 @@ import (
 // queue is charged for the time that it really took.
 const serviceTime = 3 * time.Millisecond
 
-// newcomersPart is which part of the seats of a level is kept for flows that have
-// none: one of so many.
-const newcomersPart = 10
+const (
+	// newcomersPart is which part of the seats of a level is kept for newcomers:
+	// one of so many.
+	newcomersPart = 10
+	// fewSeats is what a request takes that is no burden.
+	fewSeats = 2
+)
 
 // work is seats multiplied by time, in units of a hundred-millionth of a
 // seat-second. It also measures virtual time: how much work each busy queue of a
@@ -58,6 +62,7 @@ type Entry struct {
 	// Those below are guarded by the lock of the level.
 	level            *level
 	queue            *queue
+	flow             uint64
 	state            state
 	arrived, started time.Time
 	arrivedAt        work          // the virtual time
@@ -205,7 +210,8 @@ type level struct {
 	seats            int // in use, also by those who have been answered
 	queueSeats       int // the part of them that is charged to queues
 	seatsWaiting     int
-	running          list // those who are worked on
+	running          list           // those who are worked on
+	inside           map[uint64]int // how many they are of each flow
 
 	demand demand
 	over   ratios
@@ -256,7 +262,7 @@ type schemaStats struct {
 }
 
 func newLevel(name string, exempt bool, now time.Time) *level {
-	return &level{name: name, exempt: exempt, born: now, at: now, demand: demand{at: now}, over: newRatios(), flows: map[string]*schemaStats{}}
+	return &level{name: name, exempt: exempt, born: now, at: now, demand: demand{at: now}, over: newRatios(), inside: map[uint64]int{}, flows: map[string]*schemaStats{}}
 }
 
 // configure changes how requests wait.
@@ -322,7 +328,7 @@ func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 	defer l.mu.Unlock()
 	defer l.note(now)
 	l.advance(now)
-	e.level, e.arrived, e.arrivedAt = l, now, l.virtual
+	e.level, e.flow, e.arrived, e.arrivedAt = l, flow, now, l.virtual
 	if l.queuing.queues == 0 {
 		if !l.room(e.estimate.seats(), l.limits.now) {
 			l.refuse(e, noSeat)
@@ -368,6 +374,9 @@ func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 	l.advance(now)
 	e.state = outside
 	l.running.remove(e)
+	if l.inside[e.flow]--; l.inside[e.flow] == 0 {
+		delete(l.inside, e.flow)
+	}
 	l.working--
 	e.schema.stats.working--
 	q, seats := e.queue, e.estimate.seats()
@@ -503,7 +512,7 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 			q.entries.first.schema.stats.noRoom++
 			// A queue that waits for more seats is not passed over, but for the
 			// seats that it cannot have anyway.
-			if q.working == 0 {
+			if l.newcomer(q) {
 				return
 			}
 			if q = l.next(now, true); q == nil || !l.fits(q) {
@@ -532,13 +541,13 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 
 // next returns the queue whose first entry would be finished first in virtual
 // time. If there are several it is the turn of the one after that which was last.
-// Only newcomers can be wanted: queues of which nothing is worked on.
+// Only newcomers can be wanted.
 func (l *level) next(now time.Time, newcomers bool) (best *queue) {
 	var earliest work
 	age := now.Sub(l.born)
 	for i := range l.queues {
 		q := l.queues[(l.robin+1+i)%len(l.queues)]
-		if q.entries.first == nil || newcomers && q.working > 0 {
+		if q.entries.first == nil || newcomers && !l.newcomer(q) {
 			continue
 		}
 		if finish := q.dispatch + q.running.at(age) + q.entries.first.total(); best == nil || finish < earliest {
@@ -553,10 +562,19 @@ func (l *level) next(now time.Time, newcomers bool) (best *queue) {
 // with requests that take long is not soon.
 func (l *level) fits(q *queue) bool {
 	limit := l.limits.now
-	if q.working > 0 {
+	if !l.newcomer(q) {
 		limit -= limit / newcomersPart
 	}
 	return l.room(q.entries.first.estimate.seats(), limit)
+}
+
+// newcomer reports whether the first entry of a queue is of a flow of which nothing
+// is worked on. If it takes few seats that nothing is worked on that came from the
+// queue is enough; otherwise a greedy flow, which has several queues, would take all
+// that is kept.
+func (l *level) newcomer(q *queue) bool {
+	first := q.entries.first
+	return l.inside[first.flow] == 0 || q.working == 0 && first.estimate.seats() <= fewSeats
 }
 
 // room reports whether there are seats. One who wants more than there are gets
@@ -576,6 +594,7 @@ func (l *level) begin(e *Entry, now time.Time) {
 	seats, stats := e.estimate.seats(), e.schema.stats
 	e.state, e.started = working, now
 	l.running.push(e)
+	l.inside[e.flow]++
 	l.working++
 	l.seats += seats
 	l.counts.dispatched++
