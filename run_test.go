@@ -139,6 +139,7 @@ func TestShutdown(t *testing.T) {
 		}
 		answered := make(chan string, 1)
 		go func() {
+			defer close(answered) // also if it fails
 			_, body, _ := stopping.get(t, client, "GET", "/api/v1/pods")
 			answered <- body
 		}()

@@ -191,9 +191,11 @@ func (c *conn) windows() error {
 		}
 		_, _ = c.in.Discard(size)
 		c.mu.Lock()
-		if c.err != nil {
+		switch {
+		case c.ending: // what is read is read so that the client gets to read all
+		case c.err != nil:
 			err = c.err
-		} else if !c.ending && !(c.leaving && stream > c.last) {
+		case !c.leaving || stream <= c.last:
 			err = c.windowUpdate(stream, increment)
 		}
 		c.mu.Unlock()
