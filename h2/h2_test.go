@@ -457,6 +457,28 @@ func TestLastAnswer(t *testing.T) {
 	}
 }
 
+// TestLastLargeAnswer reads large answers after which the server hangs up: what
+// the client says of its windows meanwhile must not make it lose the end.
+func TestLastLargeAnswer(t *testing.T) {
+	const size = 8 << 20
+	body := make([]byte, size)
+	ts := serve(t, newServer(), func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		_, _ = w.Write(body)
+	})
+	for range 20 {
+		resp, err := ts.Client().Get(ts.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if n != size || err != nil {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	}
+}
+
 // TestShutdown lets requests finish.
 func TestShutdown(t *testing.T) {
 	working, release := make(chan struct{}), make(chan struct{})
