@@ -17,11 +17,12 @@ import (
 
 // The forms of a record that are kept, for each version of a resource.
 const (
-	formJSON     = iota
-	formStored   // nothing: what is stored is the JSON, but for the resourceVersion
-	formMetadata // the metadata in formJSON
-	formProto    // without a resourceVersion; not if it is what is stored
-	formRow      // of a table
+	formJSON          = iota
+	formStored        // nothing: what is stored is the JSON, but for the resourceVersion
+	formMetadata      // the metadata in formJSON
+	formProto         // without a resourceVersion; not if it is what is stored
+	formRow           // of a table
+	formProtoMetadata // in runs of a list alone
 	formKinds
 )
 

@@ -62,6 +62,8 @@ type Handler struct {
 	Metrics Metrics
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
+
+	runs runs
 }
 
 // Metrics counts what handlers do.

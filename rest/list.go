@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -21,6 +20,7 @@ type page struct {
 	records   []*store.Record
 	revision  int64
 	next      string // continue token, "" at the end
+	chosen    bool   // by selectors
 	remaining *int64
 }
 
@@ -80,7 +80,7 @@ func (s *scope) page(o *listOptions) (*page, error) {
 	case err != nil:
 		return nil, err
 	}
-	p := &page{revision: snap.Revision}
+	p := &page{revision: snap.Revision, chosen: !o.labels.Empty() || !o.fields.Empty()}
 	match := s.match(o, prefix)
 	if name, ok := o.fields.RequiresExactMatch("metadata.name"); ok && start == "" && (s.req.Namespace != "" || !s.def.Namespaced) {
 		if rec, ok := snap.Get(s.objects.Key(s.req.Namespace, name)); ok && match(rec) {
@@ -89,6 +89,9 @@ func (s *scope) page(o *listOptions) (*page, error) {
 		return p, nil
 	}
 	limited := o.limit > 0 && !read.Any
+	if !limited && !p.chosen && prefix == s.objects.Key("", "") {
+		p.records = make([]*store.Record, 0, snap.Len())
+	}
 	more, evaluated := false, 0
 	snap.Range(prefix, start, func(rec *store.Record) bool {
 		// A full page goes on if anything follows, whether it matches or not.
@@ -99,7 +102,7 @@ func (s *scope) page(o *listOptions) (*page, error) {
 		if evaluated++; evaluated == manyRecords {
 			s.req.TakeTurn()
 		}
-		if match(rec) {
+		if !p.chosen || match(rec) {
 			p.records = append(p.records, rec)
 		}
 		return true
@@ -116,7 +119,7 @@ func (s *scope) page(o *listOptions) (*page, error) {
 			s.objects.Pin(snap)
 		}
 		p.next = encodeContinue(last, prefix, at)
-		if o.labels.Empty() && o.fields.Empty() {
+		if !p.chosen {
 			var n int64
 			snap.Range(prefix, storage.NextKey(last), func(*store.Record) bool { n++; return true })
 			p.remaining = &n
@@ -233,9 +236,15 @@ func (s *scope) streamed(p *page, write func(c *pieces) error) error {
 		s.write(http.StatusOK, all.b)
 		return nil
 	}
-	w, finish := s.stream(p)
-	c := newPieces(w)
+	s.w.Header().Set("Content-Type", s.out.contentType())
+	c := newPieces(s.w)
 	defer c.free()
+	if s.compressed(p) {
+		c.zip = beginGzip(s.w, http.StatusOK)
+		c.w = c.zip
+	} else {
+		s.w.WriteHeader(http.StatusOK)
+	}
 	if len(p.records) >= manyRecords {
 		c.next = s.req.TakeTurn
 	}
@@ -247,25 +256,25 @@ func (s *scope) streamed(p *page, write func(c *pieces) error) error {
 		c.buf = append(c.buf, '\n')
 	}
 	c.flush()
-	return finish()
+	if c.zip != nil {
+		return c.zip.Close()
+	}
+	return nil
 }
 
-// stream begins an answer of unknown length, compressed if it will be long
-// and the client accepts it.
-func (s *scope) stream(p *page) (io.Writer, func() error) {
-	s.w.Header().Set("Content-Type", s.out.contentType())
+// compressed reports whether a list will be long, and the client accepts it
+// compressed.
+func (s *scope) compressed(p *page) bool {
+	if !acceptsGzip(s.r) {
+		return false
+	}
 	size := 0
 	for _, rec := range p.records {
 		if size += len(rec.Stored); size >= gzipFrom {
-			break
+			return true
 		}
 	}
-	if size >= gzipFrom && acceptsGzip(s.r) {
-		z := beginGzip(s.w, http.StatusOK)
-		return z, z.Close
-	}
-	s.w.WriteHeader(http.StatusOK)
-	return s.w, func() error { return nil }
+	return false
 }
 
 func (s *scope) jsonList(c *pieces, p *page) error {
@@ -303,24 +312,13 @@ func (s *scope) jsonList(c *pieces, p *page) error {
 }
 
 func (s *scope) jsonItems(c *pieces, p *page) error {
-	for i, rec := range p.records {
-		if i > 0 {
-			c.buf = append(c.buf, ',')
-		}
-		if s.out.view == viewMetadata {
-			var err error
-			if c.buf, err = s.appendMetadata(c.buf, rec); err != nil {
-				return err
-			}
-		} else {
-			var err error
-			if c.buf, err = s.appendRecord(c.buf, rec, true); err != nil {
-				return err
-			}
-		}
-		c.spill()
+	kind := formJSON
+	item := func(dst []byte, i int) ([]byte, error) { return s.appendRecord(dst, p.records[i], true) }
+	if s.out.view == viewMetadata {
+		kind = formMetadata
+		item = func(dst []byte, i int) ([]byte, error) { return s.appendMetadata(dst, p.records[i]) }
 	}
-	return nil
+	return s.items(p, kind, c.zip != nil).write(c, ",", item)
 }
 
 // appendMeta appends the metadata of the list.
@@ -373,25 +371,38 @@ func (s *scope) writeProtoList(p *page) error {
 	if err != nil {
 		return err
 	}
-	items := make([]protoItem, len(p.records))
-	size := len(appendField(nil, 1, rawMeta))
-	for i, rec := range p.records {
-		if items[i], err = s.protoItem(rec); err != nil {
-			return err
-		}
-		size += 1 + uvarintSize(items[i].size) + items[i].size
+	kind := formProto
+	if s.out.view == viewMetadata {
+		kind = formProtoMetadata
 	}
-	kind, apiVersion := s.listKind()
-	return s.streamed(p, func(c *pieces) error {
-		c.buf = appendField(resource.AppendEnvelopeHead(c.buf, apiVersion, kind, size), 1, rawMeta)
-		for i := range items {
-			c.buf = append(c.buf, 2<<3|2)
-			c.buf = binary.AppendUvarint(c.buf, uint64(items[i].size))
-			c.buf = items[i].append(c.buf)
-			c.spill()
+	items := s.items(p, kind, s.compressed(p))
+	size := len(appendField(nil, 1, rawMeta))
+	var made []protoItem // of those that no run has
+	for _, sp := range items.spans {
+		if sp.run != nil {
+			size += sp.run.size
+			continue
 		}
+		if made == nil {
+			made = make([]protoItem, len(p.records))
+		}
+		for i := sp.from; i < sp.to; i++ {
+			if made[i], err = s.protoItem(p.records[i]); err != nil {
+				return err
+			}
+			size += 1 + uvarintSize(made[i].size) + made[i].size
+		}
+	}
+	listKind, apiVersion := s.listKind()
+	return s.streamed(p, func(c *pieces) error {
+		c.buf = appendField(resource.AppendEnvelopeHead(c.buf, apiVersion, listKind, size), 1, rawMeta)
+		err := items.write(c, "", func(dst []byte, i int) ([]byte, error) {
+			dst = append(dst, 2<<3|2)
+			dst = binary.AppendUvarint(dst, uint64(made[i].size))
+			return made[i].append(dst), nil
+		})
 		c.buf = append(c.buf, resource.EnvelopeTail...)
-		return nil
+		return err
 	})
 }
 

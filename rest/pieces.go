@@ -13,8 +13,11 @@ const pieceSize = 256 << 10
 // and calls spill now and then.
 type pieces struct {
 	w   io.Writer
+	zip *zipper // w, if that is one
 	buf []byte
 	err error // of the first write that failed
+	// wrote is how much of the piece is written.
+	wrote int
 	// next is called before another piece is begun; nil for what is not large.
 	next func()
 }
@@ -31,7 +34,7 @@ func newPieces(w io.Writer) *pieces {
 // free gives the buffer back, unless an object made it large.
 func (c *pieces) free() {
 	if cap(c.buf) <= 2*pieceSize {
-		c.w, c.buf, c.err, c.next = nil, c.buf[:0], nil, nil
+		*c = pieces{buf: c.buf[:0]}
 		piecePool.Put(c)
 	}
 }
@@ -40,9 +43,31 @@ func (c *pieces) free() {
 func (c *pieces) spill() {
 	if len(c.buf) >= pieceSize {
 		c.flush()
-		if c.next != nil {
-			c.next()
-		}
+		c.paced()
+	}
+}
+
+// whole writes a run.
+func (c *pieces) whole(r *run) {
+	c.flush()
+	switch {
+	case c.err != nil:
+	case c.zip != nil:
+		c.zip.add(r.packed)
+		c.err = c.zip.err
+	default:
+		_, c.err = c.w.Write(r.bytes)
+	}
+	if c.wrote += len(r.bytes); c.wrote >= pieceSize {
+		c.paced()
+	}
+}
+
+// paced lets others have their turn after a piece.
+func (c *pieces) paced() {
+	c.wrote = 0
+	if c.next != nil {
+		c.next()
 	}
 }
 

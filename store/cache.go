@@ -397,9 +397,10 @@ func (s *Snapshot) Len() int { return s.tree.Len() }
 // Range calls yield for the records whose keys begin with prefix, from start
 // (or the first, if it is empty) on, in order, until yield returns false.
 func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
-	from := &Record{Key: max(prefix, start)}
-	end := storage.PrefixEnd(prefix)
-	if end == "" {
+	from, end := &Record{Key: max(prefix, start)}, storage.PrefixEnd(prefix)
+	// Without an end no record is looked at on the way: most are not in the caches of
+	// a processor.
+	if last, ok := s.tree.Max(); !ok || end == "" || last.Key < end {
 		s.tree.AscendGreaterOrEqual(from, yield)
 		return
 	}
