@@ -31,6 +31,7 @@ func (s *Server) authorize(next handler) handler {
 		decision, reason, err := s.Authorizer.Authorize(x.r.Context(), a)
 		span.End()
 		took := time.Since(began)
+		x.Passed = began.Add(took)
 		x.Spent(request.Authorization, took)
 		if s.Metrics != nil {
 			s.Metrics.Authorized(outcome(decision, err), took)
@@ -50,6 +51,7 @@ func (s *Server) authorize(next handler) handler {
 		default:
 			x.Annotate(decisionNote, "forbid")
 			x.Annotate(reasonNote, reason)
+			s.Logger.Debug("Forbidden", "URI", x.r.RequestURI, "reason", reason)
 			x.deny(authz.Forbidden(a, reason))
 		}
 	}

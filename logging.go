@@ -2,16 +2,20 @@ package kelson
 
 import (
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/apikeel/kelson/metrics"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/trace/timed"
 )
 
 const (
 	// LevelRequests is the level at which there is a line for each request.
 	LevelRequests = slog.LevelInfo - 2
-	// slowRequest is what a request takes that operators should know of.
-	slowRequest = 500 * time.Millisecond
+	// levelSteps is the level at which all steps of slow requests are told.
+	levelSteps = slog.LevelDebug
 )
 
 // logged writes a line for each request if operators want to know so much, or
@@ -29,11 +33,14 @@ func (s *Server) log(x *exchange) {
 	if x.Rest() != nil {
 		return
 	}
-	took := time.Since(x.Arrived())
+	now := time.Now()
+	took := now.Sub(x.Arrived())
 	ctx := x.lifetime.parent
 	message, level := "HTTP", LevelRequests
-	if took > slowRequest && !x.LongRunning() {
-		message, level = "slow request", slog.LevelInfo
+	if took > request.SlowRequest && !x.LongRunning() {
+		if message, level = "slow request", slog.LevelInfo; s.Logger.Enabled(ctx, level) {
+			s.logSteps(x, now)
+		}
 	}
 	if !s.Logger.Enabled(ctx, level) {
 		return
@@ -56,4 +63,15 @@ func (s *Server) log(x *exchange) {
 		line = append(line, slog.Duration("webhooks", webhooks))
 	}
 	s.Logger.LogAttrs(ctx, level, message, line...)
+}
+
+// logSteps tells what took the time of a slow request, in the words of Kubernetes'
+// servers: operators look for them.
+func (s *Server) logSteps(x *exchange, now time.Time) {
+	ctx := x.lifetime.parent
+	for _, text := range timed.Text(&x.Request, now, func() uint32 { return rand.Uint32() >> 1 }, s.Logger.Enabled(ctx, levelSteps), func() []trace.Attribute {
+		return timed.Attributes(x.r, &x.Request, metrics.Verb(x.r, &x.Info))
+	}) {
+		s.Logger.InfoContext(ctx, text)
+	}
 }

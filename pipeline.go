@@ -229,7 +229,7 @@ func (s *Server) identify(x *exchange) bool {
 	}
 	if !ok || err != nil {
 		if err != nil {
-			s.Logger.Warn("request not authenticated", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
+			s.Logger.Warn("Unable to authenticate the request", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
 		}
 		x.disconnect()
 		x.refuse(attempted(x.r))

@@ -43,7 +43,7 @@ type Serving struct {
 	ClientCAs func() *x509.CertPool
 
 	DisableHTTP2         bool    // --disable-http2-serving
-	MaxStreams           int     // --http2-max-streams-per-connection
+	MaxStreams           int     // --http2-max-streams-per-connection; the default if it is not positive
 	GoawayChance         float64 // --goaway-chance
 	PermitPortSharing    bool    // --permit-port-sharing
 	PermitAddressSharing bool    // --permit-address-sharing
@@ -75,9 +75,6 @@ func (v *Serving) Validate() error {
 	_, err := v.tlsConfig()
 	if v.GoawayChance < 0 || v.GoawayChance > 0.02 {
 		err = errors.Join(err, errors.New("--goaway-chance can not be less than 0 or greater than 0.02"))
-	}
-	if v.MaxStreams < 0 || v.MaxStreams > math.MaxInt32 {
-		err = errors.Join(err, fmt.Errorf("--http2-max-streams-per-connection %d is not a number of streams", v.MaxStreams))
 	}
 	for _, directive := range v.HSTS {
 		name, value, hasValue := strings.Cut(directive, "=")
@@ -242,7 +239,7 @@ func withAuthorities(base *tls.Config, authorities func() *x509.CertPool) *tls.C
 func (s *Server) httpServer(base context.Context) *http.Server {
 	streams := maxStreams
 	if s.Serving.MaxStreams > 0 {
-		streams = s.Serving.MaxStreams
+		streams = min(s.Serving.MaxStreams, math.MaxInt32)
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

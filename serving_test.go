@@ -38,7 +38,6 @@ func TestServingValidate(t *testing.T) {
 		{Serving{Curves: []int32{23, 23}}, "duplicate curve preference 23"},
 		{Serving{Curves: []int32{9999}}, "curve preference 9999 is not supported by the current Go version"},
 		{Serving{GoawayChance: 0.021}, "--goaway-chance can not be less than 0 or greater than 0.02"},
-		{Serving{MaxStreams: -1}, "--http2-max-streams-per-connection -1 is not a number of streams"},
 		{Serving{HSTS: []string{"max-age=31536000", "includeSubDomains", "preload"}}, ""},
 		{Serving{HSTS: []string{"max-age=1=2", "foo", " "}}, hsts + "\n" + hsts + "\nempty value in strict-transport-security-directives"},
 		{Serving{CORS: []string{`//example\.com(:|$)`, `^https://a$`, "//a:8080"}}, ""},

@@ -40,11 +40,12 @@ type lines struct {
 
 // A line is one of them. One request at a time has it.
 type line struct {
-	conn net.Conn
-	host string
-	r    *bufio.Reader
-	w    *bufio.Writer
-	used time.Time
+	conn  net.Conn
+	state tls.ConnectionState
+	host  string
+	r     *bufio.Reader
+	w     *bufio.Writer
+	used  time.Time
 }
 
 // roundTrip sends a request without a body. It returns nil if somebody else has to.
@@ -81,8 +82,12 @@ func (c *line) ask(out *http.Request) (*http.Response, error) {
 	}
 	for {
 		resp, err := http.ReadResponse(c.r, out)
-		if err != nil || resp.StatusCode >= http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols {
-			return resp, err
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode >= http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols {
+			resp.TLS = &c.state
+			return resp, nil
 		}
 	}
 }
@@ -112,10 +117,10 @@ func (l *lines) take(ctx context.Context, host string) *line {
 		l.mu.Unlock()
 		return nil
 	}
-	return &line{conn: conn, host: host, r: bufio.NewReaderSize(conn, lineBuffer), w: bufio.NewWriterSize(conn, lineBuffer)}
+	return &line{conn: conn, state: conn.ConnectionState(), host: host, r: bufio.NewReaderSize(conn, lineBuffer), w: bufio.NewWriterSize(conn, lineBuffer)}
 }
 
-func (l *lines) dial(ctx context.Context, host string) (net.Conn, error) {
+func (l *lines) dial(ctx context.Context, host string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	plain, err := l.transport.DialContext(ctx, "tcp", host)

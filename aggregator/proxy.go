@@ -140,10 +140,11 @@ func (b *backend) pass(w http.ResponseWriter, r *http.Request, req *request.Requ
 func (b *backend) roundTrip(out *http.Request, req *request.Request) (*http.Response, error) {
 	if (out.Method == http.MethodGet || out.Method == http.MethodHead) && out.Body == nil && !req.LongRunning() {
 		if resp := b.lines.roundTrip(out); resp != nil {
+			b.server.Certificates.See(out.Context(), out.URL.Hostname(), resp.TLS, nil)
 			return resp, nil
 		}
 	}
-	return b.transport.RoundTrip(out)
+	return b.server.Certificates.Wrap(b.transport).RoundTrip(out)
 }
 
 // copyBody passes the body of an answer on. Pieces of one whose length is not

@@ -18,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/discovery"
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -61,6 +62,8 @@ type Config struct {
 	// --aggregator-reject-forwarding-redirect=false.
 	ForwardRedirects bool
 
+	// Certificates looks at those of other servers; nil does not.
+	Certificates *servercert.Counter
 	// Fail answers a request with an error.
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
 	// Logger gets what operators want to know; nil discards it.

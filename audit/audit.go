@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/servercert"
 )
 
 // GroupVersion is the only version of events that is written.
@@ -81,6 +82,8 @@ type WebhookConfig struct {
 	Batch          BatchConfig
 	Truncate       TruncateConfig
 	Dial           egress.Dial // how it is reached; nil is directly
+	// Certificates looks at that of the server; nil does not.
+	Certificates *servercert.Counter
 }
 
 // BatchConfig says how events wait. All but Mode (…-mode) is for ModeBatch, with

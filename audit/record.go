@@ -153,6 +153,7 @@ func (r *Record) explain() {
 		request.Authentication: "authentication", request.Impersonation: "impersonation", request.Queue: "apf-queue-wait",
 		request.Authorization: "authorization", request.MutatingWebhooks: "mutating-webhook", request.ValidatingWebhooks: "validating-webhook",
 		request.Storage: "etcd", request.ResponseWrite: "response-write",
+		request.Decode: "decode-response-object", request.Transform: "transform-response-object", request.Serialize: "serialize-response-object",
 	} {
 		if d := spent[part]; d > 0 {
 			r.Annotate(prefix+name, d.String())
@@ -162,15 +163,17 @@ func (r *Record) explain() {
 }
 
 // Spent implements request.Timekeeper. Webhooks that validate are asked at the same
-// time, so that the one that takes longest counts.
+// time, so that the one that takes longest counts; what happens once counts like
+// that, too.
 func (r *Record) Spent(part request.Part, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if part == request.ValidatingWebhooks {
+	switch part {
+	case request.ValidatingWebhooks, request.Authorization, request.Queue:
 		r.spent[part] = max(r.spent[part], d)
-		return
+	default:
+		r.spent[part] += d
 	}
-	r.spent[part] += d
 }
 
 // Panic makes the last event of a request whose handler broke.

@@ -40,6 +40,7 @@ func openWebhook(c *WebhookConfig) (sendFunc, func() error, error) {
 		return nil, nil, err
 	}
 	config.Timeout, config.Dial = webhookTimeout, c.Dial
+	config.Wrap(c.Certificates.Wrap)
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, nil, err

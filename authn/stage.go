@@ -176,7 +176,7 @@ func (s *Stage) addTokens() error {
 	}
 	if w := s.cfg.Webhook; w.KubeconfigFile != "" {
 		var err error
-		if s.webhook, err = newWebhook(w.KubeconfigFile, w.Version, s.cfg.APIAudiences, w.Backoff, s.cfg.Egress.For("controlplane"), s.cfg.Log); err != nil {
+		if s.webhook, err = newWebhook(w.KubeconfigFile, w.Version, s.cfg.APIAudiences, w.Backoff, s.cfg.Egress.For("controlplane"), s.cfg.Metrics, s.cfg.Log); err != nil {
 			return err
 		}
 		all = append(all, NewCache(s.webhook, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics}))

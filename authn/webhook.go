@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -45,7 +47,7 @@ type webhook struct {
 }
 
 // newWebhook reads the kubeconfig file.
-func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Backoff, dial egress.Dial, log *slog.Logger) (*webhook, error) {
+func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Backoff, dial egress.Dial, metrics measure.Sink, log *slog.Logger) (*webhook, error) {
 	switch version {
 	case "v1", "v1beta1":
 	default:
@@ -57,6 +59,7 @@ func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Bac
 		return nil, fmt.Errorf("authentication webhook: %w", err)
 	}
 	cfg.Timeout, cfg.Dial = webhookTimeout, dial
+	cfg.Wrap(servercert.OfWebhooks(metrics, log).Wrap)
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("authentication webhook: %w", err)

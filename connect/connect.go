@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/proxy"
 
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -48,6 +49,8 @@ type Config struct {
 	// MaxBytesPerSecond bounds what a connection carries that is not HTTP any longer;
 	// 0 is no bound.
 	MaxBytesPerSecond int64
+	// Metrics counts kubelets that are not who they should be; nil does not.
+	Metrics measure.Sink
 	// Logger gets what goes wrong on connections; nil discards it.
 	Logger *slog.Logger
 }
@@ -57,6 +60,7 @@ type Connector struct {
 	kubelet, unverified, plain *http.Transport
 	log                        logr.Logger
 	maxBytes                   int64 // a second
+	unknown                    measure.Series
 }
 
 // New returns a connector.
@@ -91,7 +95,7 @@ func New(cfg Config) (*Connector, error) {
 	if cfg.Logger != nil {
 		log = logr.FromSlogHandler(cfg.Logger.Handler())
 	}
-	return &Connector{kubelet: transport(cfg.Dial, kubelet), unverified: transport(cfg.Dial, unverified), plain: transport(cfg.Dial, plain), log: log, maxBytes: cfg.MaxBytesPerSecond}, nil
+	return &Connector{kubelet: transport(cfg.Dial, kubelet), unverified: transport(cfg.Dial, unverified), plain: transport(cfg.Dial, plain), log: log, maxBytes: cfg.MaxBytesPerSecond, unknown: measure.SeriesOf(cfg.Metrics, measure.PodLogTLSFailures)}, nil
 }
 
 func transport(dial egress.Dial, tls *tls.Config) *http.Transport {

@@ -15,6 +15,8 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/apikeel/kelson/connect"
+	"github.com/apikeel/kelson/internal/measuretest"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -156,10 +158,15 @@ func TestCertificates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := location(t, k, "/containerLogs/n/p/c", func(l *resource.Location) { l.Unverified = test.unverified })
+			sink := &measuretest.Sink{}
+			test.config.Metrics = sink
 			code, body := get(t, front(t, test.config, to, true).URL)
 			if test.fails {
 				if code != 500 || !strings.Contains(body, "x509: certificate signed by unknown authority") {
 					t.Errorf("%d %q", code, body)
+				}
+				if n := len(sink.Of(measure.PodLogTLSFailures)); n != 1 {
+					t.Errorf("%d failures are counted", n)
 				}
 				return
 			}

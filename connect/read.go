@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,6 +32,9 @@ func (c *Connector) Read(w http.ResponseWriter, r *http.Request, to *resource.Lo
 	}
 	resp, err := client.Do(req)
 	if err != nil {
+		if strings.Contains(err.Error(), "x509:") {
+			c.unknown.Observe(1)
+		}
 		fail(err)
 		return
 	}

@@ -25,6 +25,8 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -75,7 +77,7 @@ func (a *assembly) aggregation() error {
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
 		Dial:   a.Egress.For("cluster"),
-		Logger: log,
+		Logger: log, Certificates: servercert.New(a.measured, measure.AggregatorNoNames, measure.AggregatorSHA1, log),
 	})
 	others := a.catalogs.onChange
 	a.catalogs.onChange = func() {

@@ -220,11 +220,12 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 	if err != nil || s.Len() == 0 {
 		return 0, 0, err
 	}
+	// That of the hub, if it can be: for others a webhook may have to be asked, and
+	// it may be gone already.
 	version := ""
 	for i := range def.Versions {
-		if !def.Versions[i].Off {
-			version = def.Versions[i].Name
-			break
+		if v := &def.Versions[i]; !v.Off && (version == "" || v.Name == def.Hub) {
+			version = v.Name
 		}
 	}
 	if version == "" {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -66,10 +67,14 @@ func (a *assembly) debugging() map[string]http.Handler {
 		Started: time.Now(), Version: version, Emulated: info.EmulationMajor + "." + info.EmulationMinor,
 		Paths: []string{"/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"},
 	}
-	paths := map[string]http.Handler{"/metrics": a.registry.Handler(!d.NoProfiling), "/metrics/slis": a.slis.Handler(false)}
+	paths := map[string]http.Handler{"/metrics": a.registry.Handler(!d.NoProfiling), "/metrics/slis": a.slis.Handler(!d.NoProfiling)}
 	if d.Flags != nil {
 		paths["/flagz"] = zpages.Flags(d.Flags)
 		about.Paths = append([]string{"/flagz"}, about.Paths...)
+	}
+	if d.Logs {
+		about.Paths = append(about.Paths, "/logs")
+		slices.Sort(about.Paths)
 	}
 	paths["/statusz"] = about
 	if !d.NoProfiling {
@@ -85,7 +90,8 @@ func (a *assembly) debugging() map[string]http.Handler {
 		}
 	}
 	if d.Logs {
-		paths["/logs"], paths["/logs/"] = a.getOnly(http.HandlerFunc(serveLogs)), a.getOnly(http.HandlerFunc(serveLogs))
+		logs := a.only(http.HandlerFunc(serveLogs), http.MethodGet)
+		paths["/logs"], paths["/logs/"] = logs, logs
 	}
 	if a.flow != nil {
 		for path, page := range a.flow.Pages() {
@@ -145,8 +151,25 @@ func serveLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "file not found", http.StatusNotFound)
 		return
 	}
-	http.ServeFile(w, r, file)
+	http.ServeFile(uncached{w, w.Header().Get("Cache-Control")}, r, file)
 }
+
+// uncached keeps what is said of caches in answers that are errors, too.
+type uncached struct {
+	http.ResponseWriter
+	control string
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w uncached) WriteHeader(code int) {
+	if w.control != "" {
+		w.Header().Set("Cache-Control", w.control)
+	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap lets http.ResponseController find what is not here.
+func (w uncached) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // debugTimeout bounds the headers of a request on the debug socket.
 const debugTimeout = 10 * time.Second

@@ -57,6 +57,12 @@ func TestFlowControl(t *testing.T) {
 		t.Fatal(code, text)
 	}
 	c.until(flowPath+flowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling True NotFound" })
+	// What others say about it does not last.
+	if code, text := c.do(http.MethodPut, flowPath+flowSchemas+"/mine/status", strings.Replace(schema, `"spec"`,
+		`"status":{"conditions":[{"type":"Dangling","status":"False","reason":"Me"}]},"spec"`, 1)); code != 200 {
+		t.Fatal(code, text)
+	}
+	c.until(flowPath+flowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling True NotFound" })
 	code, text := c.do(http.MethodPost, flowPath+flowLevels, level)
 	var created flowcontrolv1.PriorityLevelConfiguration
 	if err := json.Unmarshal([]byte(text), &created); err != nil || code != 201 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -23,8 +24,10 @@ func (a *assembly) checks() []kelson.HealthCheck {
 		return func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, cmp.Or(timeout, storageTimeout))
 			defer cancel()
-			_, err := a.backend.Revision(ctx)
-			return err
+			if _, err := a.backend.Revision(ctx); err != nil {
+				return fmt.Errorf("error getting data from etcd: %w", err)
+			}
+			return nil
 		}
 	}
 	return append(a.encryptionChecks(), []kelson.HealthCheck{

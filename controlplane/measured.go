@@ -13,6 +13,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/trace/timed"
 )
 
 // measured is a store with a clock. Its metrics and spans have the names that
@@ -89,9 +90,9 @@ func (m *measured) List(ctx context.Context, prefix string, opts storage.ListOpt
 func (m *measured) begin(ctx context.Context, operation, name, key string) (context.Context, func(error)) {
 	start := time.Now()
 	group, resource := m.find(key)
-	var span *trace.Span
-	if trace.From(ctx).Recording() {
-		ctx, span = trace.Start(ctx, name, trace.String("audit-id", request.From(ctx).AuditID),
+	var span timed.Span
+	if timed.Wanted(ctx) {
+		ctx, span = timed.Start(ctx, name, request.SlowRequest, trace.String("audit-id", request.From(ctx).AuditID),
 			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource))
 	}
 	return ctx, func(err error) {
@@ -100,6 +101,8 @@ func (m *measured) begin(ctx context.Context, operation, name, key string) (cont
 		if err != nil {
 			m.errors.WithLabelValues(operation, group, resource).Inc()
 			span.Event("call failed", trace.String("err", err.Error()))
+		} else {
+			span.Event("call succeeded")
 		}
 		span.End()
 	}

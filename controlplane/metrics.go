@@ -2,8 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"crypto/x509"
-	"errors"
 	"net/http"
 	"strings"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/metrics"
-	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -36,15 +33,6 @@ func (a *assembly) measuring() {
 // called counts a request to a webhook.
 func (a *assembly) called(c webhook.Call) {
 	a.outer.Metrics.Asked(http.MethodPost, c.Host, c.Status, c.Took, c.Sent, c.Received)
-	var name x509.HostnameError
-	var signature x509.InsecureAlgorithmError
-	switch {
-	case c.Err == nil:
-	case errors.As(c.Err, &name) && len(name.Certificate.DNSNames)+len(name.Certificate.IPAddresses) == 0:
-		measure.Count(a.measured, measure.WebhookNoNames)
-	case errors.As(c.Err, &signature) && x509.SignatureAlgorithm(signature) != x509.MD5WithRSA:
-		measure.Count(a.measured, measure.WebhookSHA1)
-	}
 }
 
 // isKnown reports whether there is such a resource: the number of series is bounded

@@ -49,6 +49,54 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestMetricsOfParts looks at what only some requests do.
+func TestMetricsOfParts(t *testing.T) {
+	dir := t.TempDir()
+	start(t, Config{DataDir: dir, Storage: StorageMemory})
+	c := newClient(t, KubeconfigFile(dir))
+	c.ready()
+	for _, r := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{http.MethodGet, "/api/v1/namespaces/default/pods/none/log", "", http.StatusNotFound},
+		{http.MethodGet, "/api/v1/namespaces/default/pods/none/log?insecureSkipTLSVerifyBackend=true", "", http.StatusNotFound},
+		{http.MethodGet, "/api/v1/namespaces/default/pods/none/log?tailLines=-1", "", http.StatusUnprocessableEntity},
+		{http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "things.example.com"},
+			"spec": {"group": "example.com", "scope": "Cluster", "names": {"plural": "things", "kind": "Thing"}, "versions": [{
+				"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+					"n": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 1"}]}}}}}]}}`, http.StatusCreated},
+	} {
+		if code, text := c.do(r.method, r.path, r.body); code != r.want {
+			t.Fatalf("%s %s: %d %s", r.method, r.path, code, text)
+		}
+	}
+	c.until("/apis/example.com/v1/things", func(code int, _ string) bool { return code == http.StatusOK })
+	for n, want := range []int{http.StatusUnprocessableEntity, http.StatusUnprocessableEntity, http.StatusCreated} {
+		body := fmt.Sprintf(`{"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "n": %d}`, n)
+		if code, text := c.do(http.MethodPost, "/apis/example.com/v1/things", body); code != want {
+			t.Fatalf("%d: %d %s", n, code, text)
+		}
+	}
+	_, text := c.do(http.MethodGet, "/metrics", "")
+	for _, want := range []string{
+		`kube_apiserver_pod_logs_insecure_backend_total{usage="enforce_tls"} 2`,
+		`kube_apiserver_pod_logs_insecure_backend_total{usage="skip_tls_allowed"} 1`,
+		`kube_apiserver_pod_logs_backend_tls_failure_total 0`,
+		// Once to judge the definition, once to apply it.
+		`apiserver_cel_compilation_duration_seconds_count 2`,
+		`apiserver_cel_evaluation_duration_seconds_count 3`,
+		`apiserver_kube_aggregator_x509_missing_san_total 0`,
+		`apiserver_storage_data_key_generation_failures_total 0`,
+		`apiserver_envelope_encryption_dek_cache_fill_percent 0`,
+	} {
+		if !strings.Contains(text, "\n"+want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
 // scrape reads the metrics as Prometheus does.
 func (c *client) scrape() map[string]*dto.MetricFamily {
 	c.t.Helper()

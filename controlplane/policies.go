@@ -21,6 +21,8 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -87,7 +89,7 @@ func (a *assembly) manifests(plugin, path string, kinds []string, measured admis
 		return nil, nil
 	}
 	cfg := manifests.Config{
-		Plugin: plugin, Path: path, Kinds: map[string]*resource.Definition{}, Server: instanceName(), Metrics: measured, Logger: a.Logger,
+		Plugin: plugin, Path: path, Kinds: map[string]*resource.Definition{}, Server: measure.ServerName(), Metrics: measured, Logger: a.Logger,
 	}
 	group := admissionregistration.Group(admissionregistration.Config{Manifests: true})
 	for i := range group.Resources {
@@ -128,7 +130,8 @@ func (a *assembly) caller(agent string) *webhook.Client {
 		Resolve: stored{a.resources}.address, UserAgent: agent, TellTimeout: true, Self: a.outer.Loopback(loopbackUser()),
 		Dial: a.Egress.For("cluster"), DialURL: a.Egress.For("controlplane"),
 	}
-	c.Called = a.called
+	c.Tracer = a.outer.Tracer
+	c.Called, c.Certificates = a.called, servercert.OfWebhooks(a.measured, a.Logger)
 	a.webhooks = append(a.webhooks, c)
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,7 @@ import (
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/metrics"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -97,13 +99,14 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {
 		return nil, err
 	}
+	a.registry = metrics.New()
+	a.measured = metrics.NewFamilies(a.registry)
+	a.Egress.Measure(a.measured)
+	c.Kubelets.Metrics = a.measured
 	connector, err := connect.New(c.Kubelets)
 	if err != nil {
 		return nil, err
 	}
-	a.registry = metrics.New()
-	a.measured = metrics.NewFamilies(a.registry)
-	a.Egress.Measure(a.measured)
 	if backend, err = a.encrypting(backend); err != nil {
 		return nil, err
 	}
@@ -165,7 +168,7 @@ func (a *assembly) stages() (err error) {
 	}
 	if a.Audit.PolicyFile != "" || a.Audit.Log.Path != "" || a.Audit.Webhook.ConfigFile != "" {
 		auditing := a.Audit
-		auditing.Logger = a.Logger
+		auditing.Logger, auditing.Webhook.Certificates = a.Logger, servercert.OfWebhooks(a.measured, a.Logger)
 		if a.audit, err = audit.New(auditing); err != nil {
 			return err
 		}
@@ -193,8 +196,13 @@ func (a *assembly) stages() (err error) {
 
 // getOnly refuses other methods than GET.
 func (a *assembly) getOnly(next http.Handler) http.Handler {
+	return a.only(next, http.MethodGet, http.MethodHead)
+}
+
+// only passes on requests with some methods.
+func (a *assembly) only(next http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		if !slices.Contains(methods, r.Method) {
 			rest.WriteError(w, r, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false), a.resources)
 			return
 		}
@@ -236,7 +244,8 @@ func (a *assembly) catalog() (err error) {
 	if err != nil {
 		return err
 	}
-	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(), aggregator.Definitions())...)
+	countLogs(groups, a.measured)
+	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(a.measured), aggregator.Definitions())...)
 	if err != nil {
 		return fmt.Errorf("built-in kinds: %w", err)
 	}

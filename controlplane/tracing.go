@@ -3,14 +3,10 @@ package controlplane
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base32"
-	"encoding/binary"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/trace"
 	"github.com/apikeel/kelson/trace/otlp"
 )
@@ -31,7 +27,7 @@ func (a *assembly) tracing() error {
 	if config.Endpoint != nil {
 		endpoint = cmp.Or(*config.Endpoint, endpoint)
 	}
-	resource := []trace.Attribute{trace.String("service.instance.id", instanceName()), trace.String("service.name", "apiserver")}
+	resource := []trace.Attribute{trace.String("service.instance.id", measure.ServerName()), trace.String("service.name", "apiserver")}
 	exporter, err := otlp.New(endpoint, resource, a.Logger)
 	if err != nil {
 		return fmt.Errorf("tracing: %w", err)
@@ -51,16 +47,4 @@ func (a *assembly) closeTraces() {
 	if err := a.traces.Close(ctx); err != nil {
 		a.Logger.Warn("tracing", "error", err)
 	}
-}
-
-// instanceName tells servers apart: it is the same for those on one machine, as
-// kube-apiserver has it.
-func instanceName() string {
-	host, _ := os.Hostname()
-	var parts []byte
-	for _, part := range []string{host, "kube-apiserver"} {
-		parts = append(binary.BigEndian.AppendUint16(parts, uint16(len(part))), part...)
-	}
-	hash := sha256.Sum256(parts)
-	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }

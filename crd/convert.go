@@ -4,9 +4,7 @@ import (
 	"maps"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/resource"
 )
@@ -24,7 +22,7 @@ type converter interface {
 func (s *Server) converter(crd *apiextensions.CustomResourceDefinition) converter {
 	if c := crd.Spec.Conversion; c != nil && c.Strategy == apiextensions.WebhookConverter && c.Webhook != nil && s.Webhooks != nil {
 		h := newHook(s.Webhooks, c.Webhook)
-		h.crd, h.metrics = crd.Name, s.Metrics
+		h.crd, h.metrics, h.log = crd.Name, s.Metrics, s.Logger
 		return h
 	}
 	return renaming{}
@@ -46,57 +44,52 @@ func (renaming) convert(objs []resource.Object, apiVersion string) ([]resource.O
 
 func (renaming) dear() bool { return false }
 
-// conversions sets the functions of a version that convert. What is read in a
-// version has nothing that it does not know. What is written keeps what the hub
-// does not know until it is stored: it is judged as it was sent.
+// conversions sets the functions of a version that convert. What is converted has
+// nothing that the version does not know.
 func (c *custom) conversions(v *resource.Version) {
-	name := v.Name
-	whole := func(objs []resource.Object, version string) ([]resource.Object, error) {
-		return c.convert.convert(objs, c.group+"/"+version)
-	}
-	to := func(objs []resource.Object, version string) ([]resource.Object, error) {
-		out, err := whole(objs, version)
-		for i := 0; err == nil && version != c.hub && i < len(out); i++ {
-			out[i], err = c.fit(out[i], version)
-		}
-		return out, err
-	}
-	one := func(how func([]resource.Object, string) ([]resource.Object, error), version string) func(resource.Object) (resource.Object, error) {
-		return func(obj resource.Object) (resource.Object, error) {
-			out, err := how([]resource.Object{obj}, version)
-			if err != nil {
-				return nil, err
+	all := func(from, to string) func([]resource.Object) ([]resource.Object, error) {
+		return func(objs []resource.Object) ([]resource.Object, error) {
+			out, err := c.convert.convert(objs, c.group+"/"+to)
+			for i := 0; err == nil && i < len(out); i++ {
+				out[i], err = c.fit(out[i], from, to)
 			}
-			return out[0], nil
+			return out, err
 		}
 	}
-	v.ToHub, v.FromHub, v.FromHubWhole = one(to, c.hub), one(to, name), one(whole, name)
+	toHub, fromHub := all(v.Name, c.hub), all(c.hub, v.Name)
+	v.ToHub = func(obj resource.Object) (resource.Object, error) { return one(toHub([]resource.Object{obj})) }
+	v.FromHub = func(obj resource.Object) (resource.Object, error) { return one(fromHub([]resource.Object{obj})) }
 	if c.convert.dear() {
-		toHub := v.ToHub
-		v.ToHub = func(obj resource.Object) (resource.Object, error) {
-			hub, err := toHub(obj)
-			if err != nil {
-				return nil, c.blame(obj, name, err)
-			}
-			return hub, nil
-		}
-		v.FromHubAll = func(objs []resource.Object) ([]resource.Object, error) { return to(objs, name) }
+		v.FromHubAll = fromHub
 	}
 }
 
-// blame returns why an object could not be converted: because it is wrong in its
-// own version, if it is, for then nobody could.
-func (c *custom) blame(obj resource.Object, version string, err error) error {
-	s, broken := c.schemas[version].get()
-	if broken != nil {
-		return err
+// between converts an object, and leaves in it what the version does not know.
+func (c *custom) between(obj resource.Object, version string) (resource.Object, error) {
+	return one(c.convert.convert([]resource.Object{obj}, c.group+"/"+version))
+}
+
+// one returns the only object of a conversion.
+func one(objs []resource.Object, err error) (resource.Object, error) {
+	if err != nil {
+		return nil, err
 	}
-	own := maps.Clone(content(obj))
-	if c.status[version] {
-		delete(own, "status") // which is not taken over
+	return objs[0], nil
+}
+
+// fit takes out of an object that has been converted what the version does not
+// know.
+func (c *custom) fit(obj resource.Object, from, to string) (resource.Object, error) {
+	schema, err := c.schemas[to].get()
+	if err != nil {
+		return nil, err
 	}
-	if errs := s.Validate(own); len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Group: c.group, Kind: c.kind}, obj.GetName(), errs)
+	if !c.convert.dear() {
+		if same, err := c.schemas[from].get(); err != nil || same == schema {
+			return obj, err
+		}
+		obj = obj.DeepCopyObject().(resource.Object) // it shares memory with what was converted
 	}
-	return err
+	_, err = c.prune(obj, to, resource.PruneStored)
+	return obj, err
 }

@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/crd/rules"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -41,8 +42,9 @@ const (
 	finalizer = "customresourcecleanup.apiextensions.k8s.io"
 )
 
-// Definitions is the group of CustomResourceDefinitions.
-func Definitions() resource.Group {
+// Definitions is the group of CustomResourceDefinitions. metrics, which may be nil,
+// has how long it takes to judge them.
+func Definitions(metrics measure.Sink) resource.Group {
 	v := resource.Version{
 		Name:    "v1",
 		New:     func() resource.Object { return &apiextensions.CustomResourceDefinition{} },
@@ -51,7 +53,7 @@ func Definitions() resource.Group {
 		// Nothing that a write does takes a default away again.
 		Settled: func(resource.Object) bool { return true },
 	}
-	judge := new(rules.Judge)
+	judge := &rules.Judge{Metrics: metrics}
 	main := resource.Rules[*apiextensions.CustomResourceDefinition]{
 		PrepareCreate:  prepareCreate,
 		PrepareUpdate:  prepareUpdate,

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/apikeel/kelson/crd/cel"
 	"github.com/apikeel/kelson/internal/jsonvalue"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
@@ -42,69 +43,13 @@ type custom struct {
 	convert   converter
 }
 
-// versionOf returns the version whose rules a write must fulfil: that of the
-// request.
+// versionOf returns the version that a write is in, and whose rules it must
+// fulfil: that of the request.
 func (c *custom) versionOf(ctx context.Context) string {
 	if v := request.From(ctx).Version; c.schemas[v] != nil {
 		return v
 	}
 	return c.hub
-}
-
-// inVersion returns an object of a write, and what it was, as a version has them;
-// nil stays nil.
-func (c *custom) inVersion(version string, obj, old resource.Object) (resource.Object, resource.Object, error) {
-	if !c.convert.dear() {
-		return obj, c.before(version, old), nil // the object looks the same
-	}
-	if version == c.hub {
-		return obj, old, nil
-	}
-	objs := []resource.Object{obj}
-	if old != nil {
-		objs = append(objs, old)
-	}
-	objs, err := c.convert.convert(objs, c.group+"/"+version)
-	for i := 0; err == nil && i < len(objs); i++ {
-		objs[i], err = c.fit(objs[i], version)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if old != nil {
-		old = objs[1]
-	}
-	return objs[0], old, nil
-}
-
-// before returns what an object was, without what the version does not know in
-// which it is written: the object has lost that too, and nobody has changed it.
-// What a webhook converts has the form of the hub.
-func (c *custom) before(version string, old resource.Object) resource.Object {
-	if old == nil || version == c.hub || c.convert.dear() {
-		return old
-	}
-	if fit, err := c.fit(old, version); err == nil {
-		return fit
-	}
-	return old
-}
-
-// fit takes out of an object that has been converted what the version does not
-// know.
-func (c *custom) fit(obj resource.Object, version string) (resource.Object, error) {
-	own, err := c.schemas[version].get()
-	if err != nil {
-		return nil, err
-	}
-	if !c.convert.dear() {
-		if hub, err := c.schemas[c.hub].get(); err != nil || hub == own {
-			return obj, err
-		}
-		obj = obj.DeepCopyObject().(resource.Object) // it shares memory with what was converted
-	}
-	_, err = c.prune(obj, version, resource.PruneStored)
-	return obj, err
 }
 
 // define makes the definition of a custom resource. It keeps nothing of crd but
@@ -129,6 +74,7 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *sou
 		return version.CompareKubeAwareVersionStrings(b.Name, a.Name)
 	})
 	c.convert = s.converter(crd)
+	def.Between = c.between
 	for i := range versions {
 		v := &versions[i]
 		if v.Storage {
@@ -242,20 +188,15 @@ func (c *custom) strategy() resource.Strategy {
 			if !c.status[c.versionOf(ctx)] {
 				return
 			}
-			old = c.before(c.versionOf(ctx), old)
 			if was, ok := content(old)["status"]; ok {
 				content(obj)["status"] = was
 			} else {
 				delete(content(obj), "status")
 			}
 		},
-		Generation: func(ctx context.Context, obj, old resource.Object) bool {
-			// The status too: where it has a path of its own, PrepareUpdate has put
-			// the old one back. What is applied may have what only the hub knows.
-			version := c.versionOf(ctx)
-			old = c.before(version, old)
-			return changed(obj, old) && (version == c.hub || changed(c.before(version, obj), old))
-		},
+		// The status too: where it has a path of its own, PrepareUpdate has put the
+		// old one back.
+		Generation: func(_ context.Context, obj, old resource.Object) bool { return changed(obj, old) },
 		Validate: func(ctx context.Context, obj resource.Object) field.ErrorList {
 			return c.validate(ctx, obj, nil, false)
 		},
@@ -289,10 +230,6 @@ func changed(obj, old resource.Object) bool {
 func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusOnly bool) field.ErrorList {
 	version := c.versionOf(ctx)
 	s, err := c.schemas[version].get()
-	if err == nil {
-		// What is applied may have what only the hub knows.
-		obj, old, err = c.inVersion(version, c.before(version, obj), old)
-	}
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
@@ -310,11 +247,21 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 		errs = s.ValidateUpdate(content(obj), was)
 	}
 	errs = append(errs, validateScale(c.scale[version], content(obj), statusOnly)...)
-	warn := func(err *field.Error) { request.From(ctx).Warn(err.Error()) }
-	if s.Ruled() {
-		defer measure.Since(c.server.Metrics, time.Now(), measure.CELEvaluation)
+	if !s.Ruled() {
+		return errs
 	}
-	return append(errs, s.ValidateRules(ctx, content(obj), was, errs, warn)...)
+	began := time.Now()
+	check := &cel.Check{
+		Budget: cel.Budget,
+		Warn:   func(err *field.Error) { request.From(ctx).Warn(err.Error()) },
+		Compiled: func(took time.Duration) {
+			measure.SeriesOf(c.server.Metrics, measure.CELCompilation).Observe(took.Seconds())
+			began = began.Add(took) // is no evaluation
+		},
+	}
+	errs = append(errs, s.ValidateRules(ctx, content(obj), was, errs, check)...)
+	measure.Since(c.server.Metrics, began, measure.CELEvaluation)
+	return errs
 }
 
 // subresources adds status and scale to the versions that have them.
@@ -330,7 +277,7 @@ func (c *custom) subresources(def *resource.Definition, versions []apiextensions
 			PrepareUpdate: func(ctx context.Context, obj, old resource.Object) {
 				// Only the status may change, and what the server keeps.
 				now := content(obj)
-				next := maps.Clone(content(c.before(c.versionOf(ctx), old)))
+				next := maps.Clone(content(old))
 				if status, ok := now["status"]; ok {
 					next["status"] = status
 				} else {
@@ -351,7 +298,7 @@ func (c *custom) subresources(def *resource.Definition, versions []apiextensions
 	}
 	for i := range versions {
 		if scale := c.scale[versions[i].Name]; scale != nil {
-			def.Subresources = append(def.Subresources, c.scaleSubresource(versions[i].Name, scale))
+			def.Subresources = append(def.Subresources, scaleSubresource(versions[i].Name, scale))
 		}
 	}
 }

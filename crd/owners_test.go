@@ -40,11 +40,14 @@ func TestOwnersOfVersions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v := live.GetObjectKind().GroupVersionKind().Version; v != hub {
+		if v := live.GetObjectKind().GroupVersionKind().Version; v != "v1" {
 			t.Errorf("hub %s: the result is of %s", hub, v)
 		}
 		live.SetUID("u")
-		if _, err := at(hub).Version.Prune(live, resource.PruneStored); err != nil {
+		if live, err = at("v1").Version.ToHub(live); err == nil {
+			live, err = at("v2").Version.FromHub(live)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = apply("v2", "m2", live.DeepCopyObject().(resource.Object), `{"b":"1"}`)

@@ -3,7 +3,6 @@ package crd
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"strings"
 
@@ -18,17 +17,13 @@ import (
 
 // scaleSubresource shows the replicas of a custom resource as a Scale. The paths
 // are those of a version.
-func (c *custom) scaleSubresource(version string, scale *apiextensions.CustomResourceSubresourceScale) resource.Subresource {
+func scaleSubresource(version string, scale *apiextensions.CustomResourceSubresourceScale) resource.Subresource {
 	spec, status := steps(scale.SpecReplicasPath), steps(scale.StatusReplicasPath)
 	var selector []string
 	if scale.LabelSelectorPath != nil && *scale.LabelSelectorPath != "" {
 		selector = steps(*scale.LabelSelectorPath)
 	}
 	get := func(obj resource.Object, must bool) (resource.Object, error) {
-		obj, _, err := c.inVersion(version, obj, nil)
-		if err != nil {
-			return nil, err
-		}
 		return getScale(obj, spec, status, selector, must)
 	}
 	return resource.Subresource{
@@ -39,21 +34,7 @@ func (c *custom) scaleSubresource(version string, scale *apiextensions.CustomRes
 			Get:    func(obj resource.Object) (resource.Object, error) { return get(obj, true) },
 			Before: func(obj resource.Object) (resource.Object, error) { return get(obj, false) },
 			Set: func(_ context.Context, obj, projection resource.Object) error {
-				replicas := int64(projection.(*autoscalingv1.Scale).Spec.Replicas)
-				own, _, err := c.inVersion(version, obj, nil)
-				if err == nil {
-					err = unstructured.SetNestedField(content(own), replicas, spec...)
-				}
-				if err != nil || own == obj {
-					return err
-				}
-				back, err := c.convert.convert([]resource.Object{own}, c.group+"/"+c.hub)
-				if err != nil {
-					return err
-				}
-				clear(content(obj))
-				maps.Copy(content(obj), content(back[0]))
-				return nil
+				return unstructured.SetNestedField(content(obj), int64(projection.(*autoscalingv1.Scale).Spec.Replicas), spec...)
 			},
 			Managed: map[string]string{strings.Join(spec, "."): "spec.replicas"},
 			Columns: scaleColumns(),

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,12 +26,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
 
-// convertWithin is how long a webhook may take for a conversion.
-const convertWithin = 30 * time.Second
+const (
+	// convertWithin is how long a webhook may take for a conversion.
+	convertWithin = 30 * time.Second
+	// What a call takes, and in addition each object, of which the log tells.
+	slowCall, slowObject = 50 * time.Millisecond, 8 * time.Millisecond
+)
 
 // hook converts by a webhook. What it answers is believed of everything but the
 // metadata, of which only labels and annotations may change.
@@ -41,6 +48,7 @@ type hook struct {
 	// crd is the name of the definition, for metrics, which may be nil.
 	crd     string
 	metrics measure.Sink
+	log     *slog.Logger // nil discards what is slow
 }
 
 // What metrics call the ways in which a conversion fails.
@@ -173,6 +181,8 @@ func at(n, of int, err error) error {
 		return fmt.Errorf("%s at index %d: %w", what, n, err)
 	case where != nil:
 		return fmt.Errorf("metadata: %w", err)
+	case errors.As(err, new(*otherObject)):
+		return fmt.Errorf("object: %w", err)
 	}
 	return fmt.Errorf("object at index 0: %w", err)
 }
@@ -196,14 +206,31 @@ func (h *hook) ask(objs []runtime.RawExtension, apiVersion string) (converted []
 	if err != nil {
 		return nil, callFailed, err
 	}
+	// What is converted is shared, so this is no part of a request.
 	ctx, cancel := context.WithTimeout(context.Background(), convertWithin)
 	defer cancel()
+	line := request.NewTimeline("Call conversion webhook", slowCall+time.Duration(len(objs))*slowObject,
+		request.Field{Key: "custom-resource-definition", Value: h.crd}, request.Field{Key: "desired-api-version", Value: apiVersion},
+		request.Field{Key: "object-count", Value: len(objs)}, request.Field{Key: "UID", Value: id})
+	defer h.tell(line)
 	answer, err := h.client.Post(ctx, &h.endpoint, body)
 	if err != nil {
 		return nil, callFailed, err
 	}
+	line.Step("Request completed")
 	converted, err = believed(answer, review.APIVersion, id)
 	return converted, badAnswer, err
+}
+
+// tell has the log tell of a call that was slow.
+func (h *hook) tell(line *request.Timeline) {
+	line.End()
+	if h.log == nil {
+		return
+	}
+	for _, slow := range line.Slow(time.Now()) {
+		h.log.Info(slow.Text(rand.Uint32()>>1, false))
+	}
 }
 
 // believed returns the objects in an answer, or why it is none.
@@ -247,7 +274,7 @@ func accept(raw []byte, from *unstructured.Unstructured, apiVersion string) (*un
 		{"name", from.GetName(), to.GetName()}, {"namespace", from.GetNamespace(), to.GetNamespace()}, {"UID", string(from.GetUID()), string(to.GetUID())},
 	} {
 		if same.want != same.got {
-			return nil, fmt.Errorf("must have the same %s: %v != %v", same.what, same.want, same.got)
+			return nil, &otherObject{same.what, same.want, same.got}
 		}
 	}
 	if err := restoreMeta(from, to); err != nil {
@@ -260,6 +287,13 @@ func accept(raw []byte, from *unstructured.Unstructured, apiVersion string) (*un
 type badMeta struct{ err error }
 
 func (e *badMeta) Error() string { return e.err.Error() }
+
+// otherObject is that an object has become another one.
+type otherObject struct{ what, want, got string }
+
+func (e *otherObject) Error() string {
+	return fmt.Sprintf("must have the same %s: %v != %v", e.what, e.want, e.got)
+}
 
 // restoreMeta gives an object the metadata of another, except for labels and
 // annotations.

@@ -108,7 +108,9 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 // serveRoot serves /api or /apis in the form that the client wants. The
 // aggregated one is preferred to any other that it accepts too.
 func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root string) error {
-	if media, ok := negotiate(r.Header.Get("Accept"), true); ok {
+	// With a slash at the end the one of the groups has the old form only.
+	plain := root == "apis" && strings.HasSuffix(r.URL.Path, "/")
+	if media, ok := negotiate(r.Header.Get("Accept"), true); ok && !plain {
 		return h.serveAggregated(w, r, v, root, media)
 	}
 	if root == "apis" {

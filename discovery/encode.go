@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/munnerz/goautoneg"
+
+	"github.com/apikeel/kelson/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,11 +41,7 @@ func negotiate(accept string, aggregated bool) (media, bool) {
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		for _, name := range []string{mediaJSON, mediaYAML, mediaProtobuf} {
-			kind, sub, _ := strings.Cut(name, "/")
-			if (clause.Type != kind && clause.Type != "*") || (clause.SubType != sub && clause.SubType != "*") {
-				continue
-			}
-			if fits(clause.Params, name, aggregated) {
+			if status.Takes(clause, name) && fits(clause.Params, name, aggregated) {
 				return media{name: name, pretty: clause.Params["pretty"] == "1"}, true
 			}
 		}

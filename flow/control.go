@@ -348,10 +348,10 @@ func put[T any](objects map[string]T, name string, object T, deleted bool) {
 	}
 }
 
-// report is what was last said about a schema.
+// report is what was last said about a schema, as it was then.
 type report struct {
-	version string
-	found   bool
+	schema *flowcontrol.FlowSchema
+	found  bool
 }
 
 // report tells which schemas have a level, if that is news.
@@ -359,17 +359,12 @@ func (c *Control) report(ctx context.Context, reported map[string]report) error 
 	if c.cfg.Report == nil {
 		return nil
 	}
-	type item struct {
-		schema *flowcontrol.FlowSchema
-		report
-	}
-	var items []item
+	var news []report
 	c.mu.Lock()
 	for name, schema := range c.schemas {
 		_, found := c.levels[schema.Spec.PriorityLevelConfiguration.Name]
-		now := report{schema.ResourceVersion, found}
-		if was, ok := reported[name]; !ok || was != now {
-			items = append(items, item{schema, now})
+		if now := (report{schema, found}); reported[name] != now {
+			news = append(news, now)
 		}
 	}
 	for name := range reported {
@@ -378,11 +373,11 @@ func (c *Control) report(ctx context.Context, reported map[string]report) error 
 		}
 	}
 	c.mu.Unlock()
-	for _, item := range items {
-		if err := c.cfg.Report(ctx, item.schema, item.found); err != nil {
+	for _, now := range news {
+		if err := c.cfg.Report(ctx, now.schema, now.found); err != nil {
 			return err
 		}
-		reported[item.schema.Name] = item.report
+		reported[now.schema.Name] = now
 	}
 	return nil
 }

@@ -40,8 +40,20 @@ type conversion struct {
 	} `json:"response,omitempty"`
 }
 
-// webhooks refuse the widget "bad", and call the size of v1 length in v2.
-func webhooks(t testing.TB) http.Handler {
+// rename calls the size of v1 length in v2.
+func rename(obj *unstructured.Unstructured, version string) {
+	from, to := "size", "length"
+	if version == "v1" {
+		from, to = to, from
+	}
+	if spec, ok := obj.Object["spec"].(map[string]any); ok && spec[from] != nil {
+		spec[to] = spec[from]
+		delete(spec, from)
+	}
+}
+
+// webhooks refuse the widget "bad", and convert others.
+func webhooks(t testing.TB, convert func(obj *unstructured.Unstructured, version string)) http.Handler {
 	answer := func(handle func(body *json.Decoder) (any, error)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			out, err := handle(json.NewDecoder(r.Body))
@@ -72,14 +84,8 @@ func webhooks(t testing.TB) http.Handler {
 		})
 		review.Response.UID, review.Response.Result.Status = review.Request.UID, metav1.StatusSuccess
 		for _, obj := range review.Request.Objects {
-			from, to := "size", "length"
-			if strings.HasSuffix(review.Request.Version, "v1") {
-				from, to = to, from
-			}
-			if spec, ok := obj.Object["spec"].(map[string]any); ok {
-				spec[to] = spec[from]
-				delete(spec, from)
-			}
+			_, version, _ := strings.Cut(review.Request.Version, "/")
+			convert(obj, version)
 			obj.SetAPIVersion(review.Request.Version)
 			review.Response.Objects = append(review.Response.Objects, obj)
 		}
@@ -96,7 +102,7 @@ func TestInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := hooks.Serve(webhooks(t)); err != nil {
+	if err := hooks.Serve(webhooks(t, rename)); err != nil {
 		t.Fatal(err)
 	}
 	v1, v2 := widgets(t, s, "v1"), widgets(t, s, "v2")

@@ -280,6 +280,12 @@ func (c *comparisons) in(version string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if version != c.m.version {
+		err = errors.Join(types.fits(live), types.fits(new))
+	}
+	if err != nil {
+		return nil, err
+	}
 	changes, err := c.m.compare(types, live, new)
 	if err != nil {
 		return nil, err
@@ -289,6 +295,25 @@ func (c *comparisons) in(version string) (*node, error) {
 	}
 	c.done[version] = changes
 	return changes, nil
+}
+
+// fits returns what is wrong with an object that is a map and has been converted:
+// nobody has seen to it, and also where nothing can change it must be right.
+// Metadata is not what conversions can change at will.
+func (k *kindType) fits(obj resource.Object) error {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	for name, v := range u.Object {
+		if name == "apiVersion" || name == "kind" || name == "metadata" {
+			continue
+		}
+		if err := k.typ.field(name).checkBelow(v); err != nil {
+			return fmt.Errorf(".%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // subtract returns what an owner is left with after what others changed or

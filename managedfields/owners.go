@@ -35,37 +35,7 @@ func (o *Owners) Update(s *resource.Served, subresource string, live, obj resour
 	if err != nil {
 		return nil, err
 	}
-	if !seenByRequest(s, subresource) {
-		return m.Update(live, obj, manager, now)
-	}
-	seen, err := s.Version.FromHub(obj)
-	before := live
-	if err == nil && live != nil {
-		before, err = s.Version.FromHub(live)
-	}
-	if err == nil {
-		seen, err = m.Update(before, seen, manager, now)
-	}
-	switch {
-	case seen != nil:
-		resource.SetManagedFields(obj, resource.ManagedFields(seen))
-	case live != nil:
-		resource.SetManagedFields(obj, resource.ManagedFields(live))
-	default:
-		resource.SetManagedFields(obj, nil)
-	}
-	return obj, err
-}
-
-// seenByRequest reports whether owners are looked for in objects as the request
-// sees them, and not in the form of the hub: of custom resources, nobody comes to
-// own, or loses, what the version of the request does not know.
-func seenByRequest(s *resource.Served, subresource string) bool {
-	if s.Version.FromHubWhole == nil || s.IsHub() {
-		return false
-	}
-	sub := s.Subresource(subresource)
-	return sub == nil || sub.Projection == nil && !sub.Owned
+	return m.Update(live, obj, manager, now)
 }
 
 // KeepTimes implements rest.Owners.
@@ -81,19 +51,7 @@ func (o *Owners) Apply(s *resource.Served, subresource string, live resource.Obj
 	if err != nil {
 		return nil, err
 	}
-	if !seenByRequest(s, subresource) {
-		return m.Apply(live, config, manager, force, now)
-	}
-	if live != nil {
-		if live, err = s.Version.FromHub(live); err != nil {
-			return nil, err
-		}
-	}
-	obj, err := m.Apply(live, config, manager, force, now)
-	if err != nil {
-		return nil, err
-	}
-	return s.Version.ToHub(obj)
+	return m.Apply(live, config, manager, force, now)
 }
 
 // CheckPatch implements rest.Owners.
@@ -206,7 +164,8 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 	opts.Types = o.typesOf(s)
 	opts.Kind, opts.New, opts.Default = s.GroupVersionKind(), s.Version.New, s.Version.Default
 	opts.Hub, opts.Convert = groupVersion(def, def.HubVersion()), converterOf(def)
-	if seenByRequest(s, subresource) {
+	if def.Between != nil {
+		// Nobody comes to own, or loses, what the version of the request does not know.
 		opts.Hub = opts.Kind.GroupVersion()
 	}
 	opts.Scope, opts.Custom = scopeOf(s, subresource), s.Version.Schema != nil
@@ -269,6 +228,9 @@ func converterOf(def *resource.Definition) func(resource.Object, schema.GroupVer
 		if from == into {
 			return obj, nil
 		}
+		if def.Between != nil {
+			return def.Between(obj, into.Name)
+		}
 		var err error
 		if from != nil && from.ToHub != nil && from != def.HubVersion() {
 			if obj, err = from.ToHub(obj); err != nil {
@@ -277,9 +239,6 @@ func converterOf(def *resource.Definition) func(resource.Object, schema.GroupVer
 		}
 		if into.FromHub == nil || into == def.HubVersion() {
 			return obj, nil
-		}
-		if into.FromHubWhole != nil {
-			return into.FromHubWhole(obj)
 		}
 		return into.FromHub(obj)
 	}

@@ -58,17 +58,11 @@ type observer = measure.Series
 // NewFamilies registers them. Those without labels are shown from the start.
 func NewFamilies(r *Registry) *Families {
 	m := &Families{all: map[string]*family{}}
-	for _, d := range slices.Concat(partFamilies(), configFamilies(), admissionFamilies()) {
+	for _, d := range slices.Concat(partFamilies(), encryptionFamilies(), configFamilies(), admissionFamilies()) {
 		m.all[d.name] = &family{of: m, with: r.described(d), named: map[string]bool{}}
-		if len(d.labels) == 0 && d.kind != gauge {
+		if len(d.labels) == 0 {
 			m.all[d.name].with()
 		}
-	}
-	// What policies are judged by are expressions.
-	for _, name := range []string{"apiserver_validating_admission_policy_check_duration_seconds", "apiserver_mutating_admission_policy_check_duration_seconds"} {
-		f, all := m.all[name], m.all[measure.CELEvaluation]
-		own := f.with
-		f.with = func(labels ...string) observer { return two{own(labels...), all.with()} }
 	}
 	r.resets = append(r.resets, func() {
 		for _, f := range m.all {

@@ -63,6 +63,10 @@ func configFamilies() (all []described) {
 
 // partFamilies are those of package measure.
 func partFamilies() []described {
+	const (
+		noNames = "Counts the number of requests to servers missing SAN extension in their serving certificate OR the number of connection failures due to the lack of x509 certificate SAN extension missing (either/or, based on the runtime environment)"
+		sha1    = "Counts the number of requests to servers with insecure SHA1 signatures in their serving certificate OR the number of connection failures due to the insecure SHA1 signatures (either/or, based on the runtime environment)"
+	)
 	buckets := prometheus.DefBuckets
 	fast := prometheus.ExponentialBuckets(0.001, 2, 15)
 	pod := []string{"request_operation", "resource", "subresource"}
@@ -93,8 +97,13 @@ func partFamilies() []described {
 		{counter, measure.ValidTokens, "[BETA] Cumulative valid projected service account tokens used", nil, nil},
 
 		{histogram, measure.CELEvaluation, "[BETA] CEL evaluation time in seconds.", buckets, nil},
-		{counter, measure.WebhookNoNames, "[BETA] Counts the number of requests to servers missing SAN extension in their serving certificate OR the number of connection failures due to the lack of x509 certificate SAN extension missing (either/or, based on the runtime environment)", nil, nil},
-		{counter, measure.WebhookSHA1, "[BETA] Counts the number of requests to servers with insecure SHA1 signatures in their serving certificate OR the number of connection failures due to the insecure SHA1 signatures (either/or, based on the runtime environment)", nil, nil},
+		{histogram, measure.CELCompilation, "[BETA] CEL compilation time in seconds.", buckets, nil},
+		{counter, measure.PodLogs, "[ALPHA] Total number of requests for pods/logs sliced by usage type: enforce_tls, skip_tls_allowed, skip_tls_denied", nil, []string{"usage"}},
+		{counter, measure.PodLogTLSFailures, "[ALPHA] Total number of requests for pods/logs that failed due to kubelet server TLS verification", nil, nil},
+		{counter, measure.WebhookNoNames, "[BETA] " + noNames, nil, nil},
+		{counter, measure.WebhookSHA1, "[BETA] " + sha1, nil, nil},
+		{counter, measure.AggregatorNoNames, "[ALPHA] " + noNames, nil, nil},
+		{counter, measure.AggregatorSHA1, "[ALPHA] " + sha1, nil, nil},
 		{counter, measure.DialStarts, "[ALPHA] Dial starts, labeled by the protocol (http-connect or grpc) and transport (tcp or uds).", nil, []string{"protocol", "transport"}},
 		{histogram, measure.DialDuration, "[ALPHA] Dial latency histogram in seconds, labeled by the protocol (http-connect or grpc), transport (tcp or uds)", []float64{0.005, 0.025, 0.1, 0.5, 2.5, 12.5}, []string{"protocol", "transport"}},
 		{counter, measure.DialFailures, "[ALPHA] Dial failure count, labeled by the protocol (http-connect or grpc), transport (tcp or uds), and stage (connect or proxy). The stage indicates at which stage the dial failed", nil, []string{"protocol", "transport", "stage"}},
@@ -112,5 +121,27 @@ func partFamilies() []described {
 		{counter, measure.ServiceRepairErrors, "[ALPHA] Number of reconciliation failures on the nodeport repair reconcile loop", nil, nil},
 		{counter, measure.PortAllocations, "[ALPHA] Number of NodePort allocations", nil, scope},
 		{counter, measure.PortAllocationErrors, "[ALPHA] Number of errors trying to allocate NodePort", nil, scope},
+	}
+}
+
+// encryptionFamilies are those of what is stored encrypted.
+func encryptionFamilies() []described {
+	const envelope = "apiserver_envelope_encryption_"
+	key := []string{"transformation_type", "provider_name", "key_id_hash", "apiserver_id_hash"}
+	return []described{
+		{histogram, measure.TransformationDuration, "[ALPHA] Latencies in seconds of value transformation operations.", prometheus.ExponentialBuckets(5e-6, 2, 25), []string{"transformation_type", "transformer_prefix"}},
+		{counter, measure.Transformations, "[ALPHA] Total number of transformations. Successful transformation will have a status 'OK' and a varied status string when the transformation fails. The status, resource, and transformation_type fields can be used for alerting purposes. For example, you can monitor for encryption/decryption failures using the transformation_type (e.g., from_storage for decryption and to_storage for encryption). Additionally, these fields can be used to ensure that the correct transformers are applied to each resource.", nil,
+			[]string{"resource", "transformation_type", "transformer_prefix", "status"}},
+		{counter, measure.DataKeyMisses, "[ALPHA] Total number of cache misses while accessing key decryption key(KEK).", nil, nil},
+		{histogram, measure.DataKeyDuration, "[ALPHA] Latencies in seconds of data encryption key(DEK) generation operations.", prometheus.ExponentialBuckets(5e-6, 2, 14), nil},
+		{counter, measure.DataKeyFailures, "[ALPHA] Total number of failed data encryption key(DEK) generation operations.", nil, nil},
+		{histogram, measure.KMSDuration, "[ALPHA] KMS operation duration with gRPC error code status total.", prometheus.ExponentialBuckets(0.0001, 2, 20), []string{"provider_name", "method_name", "grpc_status_code"}},
+		{counter, measure.KMSKeyUses, "[ALPHA] Number of times a keyID is used split by transformation type, provider, and apiserver identity.", nil, key},
+		{gauge, measure.KMSKeyLastUse, "[ALPHA] The last time in seconds when a keyID was used.", nil, key},
+		{gauge, measure.KMSKeyLastStatus, "[ALPHA] The last time in seconds when a keyID was returned by the Status RPC call.", nil, key[1:]},
+		{counter, measure.KMSInvalidKeys, "[ALPHA] Number of times an invalid keyID is returned by the Status RPC call split by error.", nil, []string{"provider_name", "error"}},
+		{gauge, measure.KMSSources, "[ALPHA] Number of records in data encryption key (DEK) source cache. On a restart, this value is an approximation of the number of decrypt RPC calls the server will make to the KMS plugin.", nil, []string{"provider_name"}},
+		// Of the first version of key management, which there is none of here.
+		{gauge, envelope + "dek_cache_fill_percent", "[ALPHA] Percent of the cache slots currently occupied by cached DEKs.", nil, nil},
 	}
 }

@@ -24,7 +24,7 @@ func TestHashes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(), aggregator.Definitions())...)
+	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(nil), aggregator.Definitions())...)
 	if err != nil {
 		t.Fatal(err)
 	}

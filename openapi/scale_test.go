@@ -75,7 +75,8 @@ func BenchmarkAfterChange(b *testing.B) {
 	for _, c := range []struct{ name, path, accept, encoding string }{
 		{"v2-gzip", "/openapi/v2", "", "gzip"},
 		{"v2", "/openapi/v2", "", ""},
-		{"v2-protobuf", "/openapi/v2", protoV2, "gzip"},
+		{"v2-protobuf-gzip", "/openapi/v2", protoV2, "gzip"},
+		{"v2-protobuf", "/openapi/v2", protoV2, ""},
 		{"v3", "/openapi/v3", "", ""},
 	} {
 		get(b, h, c.path, "Accept", c.accept, "Accept-Encoding", c.encoding)

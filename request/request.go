@@ -65,6 +65,9 @@ type Request struct {
 	// Received is when the request came in. It is also the time that is
 	// stamped on what the request creates.
 	Received time.Time
+	// Passed is when the stages before the handler were done with the request, by the
+	// clock of the machine; zero if nobody has looked.
+	Passed time.Time
 	// MachineTime is Received by the clock of the machine, if the server goes by
 	// another one.
 	MachineTime time.Time
@@ -84,9 +87,12 @@ type Request struct {
 
 	rest     func()
 	warnings []string
+	timeline *Timeline
 	// Nanoseconds that webhooks took: those that change things, and the slowest of
 	// those that validate, which are asked at the same time.
 	mutating, validating int64
+	// stored is how many the store took.
+	stored int64
 }
 
 // Arrived is when the request came in by the clock of the machine: how long
@@ -183,6 +189,11 @@ const (
 	ValidatingWebhooks
 	Storage
 	ResponseWrite
+	// Decode is reading what was stored, Transform making a table or the like of it,
+	// and Serialize the rest of what makes the answer, and sending it.
+	Decode
+	Transform
+	Serialize
 	// Parts is how many there are.
 	Parts
 )
@@ -191,6 +202,8 @@ const (
 // server has worked on it.
 func (r *Request) Spent(part Part, d time.Duration) {
 	switch part {
+	case Storage:
+		atomic.AddInt64(&r.stored, int64(d))
 	case MutatingWebhooks:
 		atomic.AddInt64(&r.mutating, int64(d))
 	case ValidatingWebhooks:
@@ -212,6 +225,9 @@ func (r *Request) Spent(part Part, d time.Duration) {
 func (r *Request) Webhooks() time.Duration {
 	return time.Duration(atomic.LoadInt64(&r.mutating) + atomic.LoadInt64(&r.validating))
 }
+
+// Stored is how long the request has waited for the store.
+func (r *Request) Stored() time.Duration { return time.Duration(atomic.LoadInt64(&r.stored)) }
 
 // Annotate adds a note to the audit of the request, if there is one.
 func (r *Request) Annotate(key, value string) {

@@ -114,6 +114,13 @@ type Definition struct {
 	// computed when they are read, as the component statuses are.
 	Source Lister
 
+	// Between converts an object from any version to another, for objects that are
+	// maps, and leaves in it what that version does not know. Where it is set, a
+	// write is prepared, admitted and judged in the version of the request, and is
+	// converted to the hub when it is stored: Strategy and Projections get objects
+	// of that version.
+	Between func(obj Object, version string) (Object, error)
+
 	// Epoch tells a definition that replaces another from the one it replaces:
 	// it is greater.
 	Epoch int64
@@ -146,9 +153,6 @@ type Version struct {
 	// FromHubAll is FromHub for many objects, for conversions that are dear one by
 	// one; nil converts each.
 	FromHubAll func(objs []Object) ([]Object, error)
-	// FromHubWhole is FromHub for objects that are maps, if that takes out what the
-	// version does not know: this leaves it in.
-	FromHubWhole func(obj Object) (Object, error)
 	// Prune takes out of an object what the version does not know, for objects
 	// that are maps, and returns the paths of that if they are wanted. It is
 	// called before Default, also on what was stored under an older schema.
@@ -194,7 +198,8 @@ const (
 )
 
 // Strategy is how a kind, or a part of it, behaves when it is written. All
-// functions are about objects of the hub version; nil functions do nothing.
+// functions are about objects of the hub version, unless there is
+// Definition.Between; nil functions do nothing.
 type Strategy struct {
 	// ValidateName returns what is wrong with a name, or with the prefix of a
 	// generated one. The default wants a DNS subdomain.

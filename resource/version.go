@@ -119,15 +119,18 @@ func copyAlike(to, from reflect.Value) {
 	}
 }
 
+// kubeMinor is the version of Kubernetes whose API this is: 1.37.
+const kubeMinor = 37
+
 // Deprecation returns the warning for a kind that says of itself since when it
-// is deprecated, "" for others.
+// is deprecated, "" for others, and if that is yet to come.
 func Deprecation(obj any, kind schema.GroupVersionKind) string {
 	since, ok := obj.(interface{ APILifecycleDeprecated() (major, minor int) })
 	if !ok {
 		return ""
 	}
 	major, minor := since.APILifecycleDeprecated()
-	if major == 0 && minor == 0 {
+	if major == 0 && minor == 0 || major > 1 || major == 1 && minor > kubeMinor {
 		return ""
 	}
 	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", kind.GroupVersion(), kind.Kind, major, minor)

@@ -13,11 +13,16 @@ import (
 // What the audit gets to see. Most requests are not audited with objects, so
 // all of these cost nothing unless there is somebody who takes them.
 
-// sent passes on an object of the hub version that the client has sent.
+// sent passes on an object that the client has sent, in the form in which it is
+// written.
 func (s *scope) sent(obj resource.Object, err error) (resource.Object, error) {
 	if s.req.Audit != nil && err == nil {
 		s.req.Audit.SentObject(obj, func() ([]byte, error) {
-			body, err := resource.JSONBody(s.def, s.served.Version, obj)
+			version := s.served.Version
+			if s.def.Between != nil {
+				version = s.def.HubVersion() // it is encoded as it is
+			}
+			body, err := resource.JSONBody(s.def, version, obj)
 			if err != nil {
 				return nil, err
 			}
@@ -44,6 +49,8 @@ func (s *scope) sentOther(obj resource.Object) {
 // sentOptions is for a delete. That the apiVersion is one that nobody can send
 // is what readers of audit logs know.
 func (s *scope) sentOptions(opts *metav1.DeleteOptions) {
+	s.span.Event("Decoded delete options")
+	defer s.span.Event(auditRecorded)
 	if s.req.Audit == nil {
 		return
 	}
@@ -56,6 +63,7 @@ func (s *scope) sentOptions(opts *metav1.DeleteOptions) {
 
 // sentPatch is for a patch in JSON, or YAML that will be applied.
 func (s *scope) sentPatch(patch []byte, isYAML bool) {
+	defer s.span.Event(auditRecorded)
 	if s.req.Audit == nil {
 		return
 	}

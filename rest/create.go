@@ -51,7 +51,9 @@ func (s *scope) create() error {
 		return s.respondObject(http.StatusCreated, answer)
 	}
 	s.distinctOwners(obj, false)
+	s.span.Event(aboutToStore)
 	rec, obj, err := s.insertNamed(obj)
+	s.stored(err)
 	if err != nil {
 		return err
 	}
@@ -129,7 +131,9 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if err := s.validated(admitted, obj); err != nil {
 		return nil, nil, err
 	}
-	s.settle(obj)
+	if obj, err = s.settled(obj); err != nil {
+		return nil, nil, err
+	}
 	if s.req.DryRun {
 		if _, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {
 			return nil, nil, s.exists()

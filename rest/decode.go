@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,9 +10,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/apikeel/kelson/internal/jsonvalue"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,8 @@ const maxBody = 3 << 20
 // readBody reads the body of the request, up to the limit.
 func (s *scope) readBody() ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(s.w, s.r.Body, maxBody))
+	s.bodySize = len(body)
+	s.result("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
@@ -76,8 +79,8 @@ func (s *scope) fieldValidation(kind string) (fieldValidation, error) {
 		field.NotSupported(field.NewPath("fieldValidation"), v, []string{"", metav1.FieldValidationIgnore, metav1.FieldValidationStrict, metav1.FieldValidationWarn})})
 }
 
-// decodeBody decodes the body of a create or update into the hub version, with
-// defaults.
+// decodeBody decodes the body of a create or update into the form in which it is
+// written, with defaults.
 func (s *scope) decodeBody(optionsKind string) (resource.Object, error) {
 	validation, err := s.fieldValidation(optionsKind)
 	if err != nil {
@@ -91,6 +94,7 @@ func (s *scope) decodeBody(optionsKind string) (resource.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.span.Event("About to convert to expected version")
 	obj := s.served.Version.New()
 	kind := s.served.GroupVersionKind()
 	if err := s.decodeInto(obj, kind, body, m, validation); err != nil {
@@ -101,20 +105,20 @@ func (s *scope) decodeBody(optionsKind string) (resource.Object, error) {
 			return nil, s.decodeError(err, kind, kind, body)
 		}
 	}
-	return s.sent(s.toHub(obj))
+	obj, err = s.complete(obj)
+	s.span.Event("Conversion done")
+	return s.sent(obj, err)
 }
 
-// toHub completes an object of the request's version and converts it.
-func (s *scope) toHub(obj resource.Object) (resource.Object, error) {
+// complete fills in the defaults of an object of the request's version, and
+// brings it into the form in which it is written: the hub's, or its own.
+func (s *scope) complete(obj resource.Object) (resource.Object, error) {
 	v := s.served.Version
 	if v.Default != nil {
 		v.Default(obj)
 	}
-	if v.ToHub != nil && !s.served.IsHub() {
+	if s.def.Between == nil && v.ToHub != nil && !s.served.IsHub() {
 		hub, err := v.ToHub(obj)
-		if err != nil && v.FromHubAll != nil {
-			return nil, begun(err) // somebody else has failed, unless the client is told otherwise
-		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
@@ -122,6 +126,35 @@ func (s *scope) toHub(obj resource.Object) (resource.Object, error) {
 	}
 	if !s.served.Unstructured {
 		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	return obj, nil
+}
+
+// written returns an object of the hub version in the form in which it is
+// written.
+func (s *scope) written(obj resource.Object) (resource.Object, error) {
+	if s.def.Between == nil {
+		return obj, nil
+	}
+	obj, err := s.fromHub(obj)
+	if err != nil {
+		return nil, &resource.ConversionError{Err: err}
+	}
+	return obj, nil
+}
+
+// settled returns an object of the form in which it is written as it is stored:
+// as the hub version will be read.
+func (s *scope) settled(obj resource.Object) (_ resource.Object, err error) {
+	hub := s.def.HubVersion()
+	if s.def.Between == nil || s.served.IsHub() {
+		return obj, nil
+	}
+	if obj, err = s.served.Version.ToHub(obj); err != nil {
+		return nil, errBare(err)
+	}
+	if hub.Default != nil {
+		hub.Default(obj)
 	}
 	return obj, nil
 }
@@ -136,7 +169,7 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 			return s.decodeError(err, got, want, body)
 		}
 		got = schema.FromAPIVersionAndKind(apiVersion, kind)
-		if err := s.checkKind(got, want, body); err != nil {
+		if err := s.checkKind(got, want, nil); err != nil {
 			return err
 		}
 		um, ok := obj.(interface{ Unmarshal([]byte) error })
@@ -236,7 +269,8 @@ func kindOf(body []byte) (schema.GroupVersionKind, error) {
 		APIVersion string `json:"apiVersion,omitempty"`
 		Kind       string `json:"kind,omitempty"`
 	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &head); err != nil {
+	// The case of the names does not matter here, as it does everywhere else.
+	if err := json.Unmarshal(body, &head); err != nil {
 		return schema.GroupVersionKind{}, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
 	}
 	gv, err := schema.ParseGroupVersion(head.APIVersion)
@@ -319,7 +353,7 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &named)
 		return errOtherKind(got, want, named.Name)
 	}
-	if err := s.unlike(got, want); err != nil {
+	if err := s.unlike(got, want, body); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
 	return errOtherVersion(got, want)
@@ -348,11 +382,19 @@ func orWanted(got, want schema.GroupVersionKind) schema.GroupVersionKind {
 
 // unlike tells what is wrong with a kind that is not the wanted one: nobody
 // knows it, or it is another one. It is nil if only the version differs.
-func (s *scope) unlike(got, want schema.GroupVersionKind) error {
+func (s *scope) unlike(got, want schema.GroupVersionKind, body []byte) error {
 	switch {
+	case got.Version == "":
+		return missing("apiVersion", body)
 	case !s.known(got) && !s.formerly(got, want):
 		return errUnregistered(got)
 	case got.Kind != want.Kind:
+		if other, ok := s.h.Catalog().LookupKind(got); ok && len(body) > 0 {
+			// It is read before it is found to be another one.
+			if _, err := unmarshal(body, other.Version.New(), false); err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, internalPackage(want.Group), want.Kind)
 	}
 	return nil
@@ -365,10 +407,11 @@ func (s *scope) known(kind schema.GroupVersionKind) bool {
 	if _, ok := catalog.LookupKind(kind); ok {
 		return true
 	}
-	core := kind.GroupVersion() == schema.GroupVersion{Version: "v1"}
 	switch kind.Kind {
-	case "List", "Status", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList":
-		return core
+	case "List":
+		return kind.GroupVersion() == schema.GroupVersion{Version: "v1"}
+	case "Status", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList":
+		return true // in all versions
 	case "CreateOptions", "DeleteOptions", "GetOptions", "ListOptions", "PatchOptions", "UpdateOptions", "WatchEvent":
 		g, ok := catalog.Group(kind.Group)
 		if ok {
@@ -418,7 +461,7 @@ func (s *scope) decodeError(err error, got, want schema.GroupVersionKind, body [
 func summarize(body []byte) string {
 	const show = 30
 	format := "%x"
-	if trimmed := bytes.TrimLeftFunc(body, unicode.IsSpace); len(trimmed) > 0 && trimmed[0] == '{' {
+	if bytes.HasPrefix(body, []byte("{")) {
 		format = "%s"
 	}
 	switch {
@@ -432,7 +475,9 @@ func summarize(body []byte) string {
 
 // decode returns the object of a record, with its resourceVersion.
 func (s *scope) decode(rec *store.Record) (resource.Object, error) {
+	clock := s.clock()
 	obj, err := resource.DecodeStored(s.def, rec.Stored)
+	clock.stop(request.Decode)
 	if err != nil {
 		return nil, err
 	}

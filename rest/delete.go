@@ -15,7 +15,9 @@ import (
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -30,10 +32,12 @@ func (s *scope) delete() error {
 	if err != nil {
 		return err
 	}
+	s.span.Event("About to delete object from database")
 	obj, gone, err := s.remove(s.key(), opts)
 	if err != nil {
 		return err
 	}
+	s.span.Event("Object deleted from database")
 	code := http.StatusOK
 	if !gone && opts.OrphanDependents != nil && !*opts.OrphanDependents {
 		code = http.StatusAccepted
@@ -66,14 +70,21 @@ func (s *scope) deleteOptions() (*metav1.DeleteOptions, error) {
 	} else if err := s.deleteParameters(opts); err != nil {
 		return nil, err
 	}
-	if errs := validateDelete(opts); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+	if err := validateDelete(opts); err != nil {
+		return nil, err
 	}
 	s.req.DryRun = len(opts.DryRun) > 0
 	if w := s.def.Strategy.OrphanWarning; w != "" && opts.PropagationPolicy == nil && opts.OrphanDependents == nil {
 		s.req.Warn(w)
 	}
 	return opts, nil
+}
+
+func validateDelete(opts *metav1.DeleteOptions) error {
+	if errs := metavalidation.ValidateDeleteOptions(opts); len(errs) > 0 {
+		return apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("DeleteOptions").GroupKind(), "", errs)
+	}
+	return nil
 }
 
 func (s *scope) deleteMedia() (media, error) {
@@ -84,6 +95,7 @@ func (s *scope) deleteMedia() (media, error) {
 }
 
 func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error {
+	sent := body
 	if m == mediaProto {
 		apiVersion, kind, raw, err := openEnvelope(body)
 		if err != nil {
@@ -108,16 +120,32 @@ func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if got.Version == "" {
-		got.Group, got.Version = metav1.GroupName, "v1"
-	}
-	if got.Kind != "" && got.Kind != "DeleteOptions" {
+	switch got = orWanted(got, metav1.SchemeGroupVersion.WithKind("DeleteOptions")); {
+	case got.Version == "":
+		return apierrors.NewBadRequest(missing("apiVersion", sent).Error())
+	case metaKind(got):
+		return apierrors.NewBadRequest(fmt.Sprintf("converting (v1.%s) to (v1.DeleteOptions): unknown conversion", got.Kind))
+	case got.Kind != "DeleteOptions":
 		return apierrors.NewBadRequest(errUnregistered(got).Error())
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, opts); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	return nil
+}
+
+// metaKind reports whether a kind is another one of those that belong to no group,
+// or to that of the options.
+func metaKind(kind schema.GroupVersionKind) bool {
+	switch kind.Kind {
+	case "CreateOptions", "UpdateOptions", "Status", "APIVersions", "APIGroupList", "APIGroup", "APIResourceList":
+		return true // in all versions
+	case "ListOptions", "GetOptions", "PatchOptions", "WatchEvent":
+		return kind.GroupVersion() == metav1.SchemeGroupVersion
+	case "Table", "TableOptions", "PartialObjectMetadata", "PartialObjectMetadataList":
+		return kind.Group == metav1.GroupName && (kind.Version == "v1" || kind.Version == "v1beta1")
+	}
+	return false
 }
 
 func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
@@ -142,29 +170,17 @@ func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 		b := parseBool(q, "ignoreStoreReadErrorWithClusterBreakingPotential")
 		opts.IgnoreStoreReadErrorWithClusterBreakingPotential = &b
 	}
+	uid, version := types.UID(q.Get("uid")), q.Get("resourceVersion")
+	if uid != "" || version != "" {
+		opts.Preconditions = &metav1.Preconditions{}
+	}
+	if uid != "" {
+		opts.Preconditions.UID = &uid
+	}
+	if version != "" {
+		opts.Preconditions.ResourceVersion = &version
+	}
 	return nil
-}
-
-func validateDelete(opts *metav1.DeleteOptions) (errs field.ErrorList) {
-	policy := field.NewPath("propagationPolicy")
-	if opts.PropagationPolicy != nil {
-		if opts.OrphanDependents != nil {
-			errs = append(errs, field.Invalid(policy, opts.PropagationPolicy, "orphanDependents and deletionPropagation cannot be both set"))
-		}
-		switch *opts.PropagationPolicy {
-		case metav1.DeletePropagationForeground, metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan:
-		default:
-			errs = append(errs, field.NotSupported(policy, *opts.PropagationPolicy, []string{
-				string(metav1.DeletePropagationForeground), string(metav1.DeletePropagationBackground), string(metav1.DeletePropagationOrphan), "nil"}))
-		}
-	}
-	for _, d := range opts.DryRun {
-		if d != metav1.DryRunAll {
-			errs = append(errs, field.NotSupported(field.NewPath("dryRun"), opts.DryRun, []string{metav1.DryRunAll}))
-			break
-		}
-	}
-	return errs
 }
 
 // remove deletes an object, or marks it if something holds it. gone tells
@@ -179,7 +195,12 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 		if err != nil {
 			return nil, false, err
 		}
-		if err := s.admitDelete(live, opts); err != nil {
+		// Who deletes must be able to read.
+		seen, err := s.written(live)
+		if err != nil {
+			return nil, false, s.unshown(rec, err)
+		}
+		if err := s.admitDelete(seen, opts); err != nil {
 			return nil, false, err
 		}
 		next, err := s.mark(live, opts)
@@ -398,6 +419,9 @@ func (s *scope) deleteCollection() error {
 	if err != nil {
 		return err
 	}
+	if o.match == "" {
+		o.match = metav1.ResourceVersionMatchExact // as in lists that come in pages
+	}
 	p, err := s.page(&o)
 	if err != nil {
 		return err
@@ -419,6 +443,12 @@ func (s *scope) deleteCollection() error {
 		})
 	}
 	for i := range p.records {
+		mu.Lock()
+		failed := first != nil
+		mu.Unlock()
+		if failed {
+			break
+		}
 		work <- i
 	}
 	close(work)

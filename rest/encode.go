@@ -9,6 +9,7 @@ import (
 	"path"
 	"strconv"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -260,7 +261,16 @@ func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object)
 	if err := s.noteWritten(rec, obj); err != nil {
 		return err
 	}
-	return s.respond(code, rec)
+	return notShown(s.respond(code, rec))
+}
+
+// notShown is the error of a write if it is that the object could not be shown.
+func notShown(err error) error {
+	var failed *resource.ConversionError
+	if errors.As(err, &failed) {
+		return errBare(failed.Err)
+	}
+	return err
 }
 
 // respond answers with a record.
@@ -268,16 +278,23 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	if s.out.list {
 		return errWrongList(s, false)
 	}
+	s.span.Event(aboutToWrite)
+	clock := s.clock()
 	body, err := s.object(nil, rec)
 	if err != nil {
-		return s.unshown(rec, err)
+		return err
+	}
+	if s.out.view == viewTable {
+		clock.stop(request.Transform)
 	}
 	s.answered(rec)
 	s.write(code, body)
+	clock.stop(request.Serialize)
+	s.span.Last(writingDone)
 	return nil
 }
 
-// unshown says why a record cannot be shown in the version that is wanted, in
+// unshown says why a record cannot be read in the version that is wanted, in
 // words that clients know.
 func (s *scope) unshown(rec *store.Record, err error) error {
 	var failed *resource.ConversionError
@@ -295,12 +312,16 @@ func (s *scope) respondObject(code int, obj resource.Object) error {
 	if err != nil {
 		return err
 	}
-	return s.respond(code, rec)
+	return notShown(s.respond(code, rec))
 }
 
 // respondOther answers with an object of another kind: a projection, or the
 // result of an action.
 func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
+	s.span.Event(aboutToWrite)
+	defer s.span.Last(writingDone)
+	clock := s.clock()
+	defer clock.stop(request.Serialize)
 	s.answeredOther(obj)
 	if s.out.media == mediaProto {
 		m, ok := obj.(interface{ Marshal() ([]byte, error) })
@@ -325,8 +346,10 @@ func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
 // respondStatus answers with a Status of success.
 func (s *scope) respondStatus(code int, status *metav1.Status) {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	s.span.Event(aboutToWrite)
 	answeredStatus(s.req, status)
 	writeStatus(s.w, s.out, code, status)
+	s.span.Last(writingDone)
 }
 
 // write sends a body that is JSON or protobuf, in the format that is wanted.

@@ -32,6 +32,7 @@ func (s *scope) get() error {
 	if err != nil {
 		return err
 	}
+	s.span.First("About to Get from storage")
 	read := store.Read{AtLeast: revision, Any: text == "0"}
 	rec, err := fresh(s, read, func(ctx context.Context) (*store.Record, error) {
 		return s.objects.Get(ctx, s.key(), read)
@@ -44,9 +45,9 @@ func (s *scope) get() error {
 		if err != nil {
 			return err
 		}
-		return s.respondProjection(http.StatusOK, obj)
+		return s.unshown(rec, s.respondProjection(http.StatusOK, obj))
 	}
-	return s.respond(http.StatusOK, rec)
+	return s.unshown(rec, s.respond(http.StatusOK, rec))
 }
 
 // fresh runs a read that may have to wait for a revision; one that does not

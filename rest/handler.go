@@ -24,7 +24,6 @@ package rest
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -36,6 +35,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/trace/timed"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -113,6 +113,9 @@ type scope struct {
 	out     output
 	applied bool // by server-side apply, which has settled who owns what
 	context context.Context
+	// span is of the verb; what happens to the request is noted there.
+	span     timed.Span
+	bodySize int // of what was sent
 }
 
 // Route serves a request for a resource, and reports whether the resource is
@@ -130,44 +133,42 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	if !s.pathFits() {
 		return false
 	}
-	span := s.trace()
+	s.time()
 	if err := s.serve(); err != nil {
 		s.fail(err)
 	}
-	span.End()
+	s.span.EndVerb(s.req)
 	return true
 }
 
-// trace begins a span for the verb; nil if nobody wants to know.
-func (s *scope) trace() (span *trace.Span) {
-	if !trace.From(s.context).Recording() {
-		return nil
-	}
-	client, _, _ := net.SplitHostPort(s.r.RemoteAddr)
-	verb, scope, name := s.r.Method, "cluster", ""
+// time begins to keep the time of the verb.
+func (s *scope) time() {
+	var name string
 	switch s.req.Verb {
+	case request.Get:
+		name = "Get"
 	case request.List:
-		name, verb = "List", "LIST"
-	case request.DeleteCollection:
+		name = "List"
+	case request.Create:
+		name = "Create"
+	case request.Update:
+		name = "Update"
+	case request.Patch:
+		name = "Patch"
+	case request.Delete, request.DeleteCollection:
 		name = "Delete"
-	case "", request.Watch:
-		return nil // a watch takes as long as its client wants
-	default:
-		name = strings.ToUpper(s.req.Verb[:1]) + s.req.Verb[1:]
 	}
-	switch {
-	case s.req.Name != "" || s.req.Verb == request.Create:
-		scope = "resource"
-	case s.req.Namespace != "":
-		scope = "namespace"
+	// A watch takes as long as its client wants.
+	if name == "" || s.sub != nil && s.sub.Connect != nil && !s.sub.Connect.Text {
+		return
 	}
-	s.context, span = trace.Start(s.context, name,
-		trace.String("accept", s.r.Header.Get("Accept")), trace.String("audit-id", s.req.AuditID), trace.String("client", client),
-		trace.String("api-group", s.req.Group), trace.String("api-version", s.req.Version), trace.String("name", s.req.Name),
-		trace.String("subresource", s.req.Subresource), trace.String("namespace", s.req.Namespace), trace.String("protocol", s.r.Proto),
-		trace.String("resource", s.req.Resource), trace.String("scope", scope), trace.String("url", s.r.URL.Path),
-		trace.String("user-agent", s.r.UserAgent()), trace.String("verb", verb))
-	return span
+	s.context, s.span = timed.Verb(s.context, s.req, name, func() []trace.Attribute {
+		verb := s.r.Method
+		if s.req.Verb == request.List {
+			verb = "LIST"
+		}
+		return timed.Attributes(s.r, s.req, verb)
+	})
 }
 
 // pathFits checks the scope of the path against that of the resource, and
@@ -256,6 +257,8 @@ func (s *scope) serve() error {
 	case request.Get:
 		return s.get()
 	case request.List:
+		clock := s.clock()
+		defer clock.stop(request.Serialize)
 		return s.list()
 	case request.Watch:
 		return s.watch()

@@ -25,6 +25,9 @@ func (s *scope) checkName() error {
 	return nil
 }
 
+// errNoName is the answer to who names no object where one is wanted.
+func errNoName() error { return apierrors.NewBadRequest("Name parameter required.") }
+
 // writeOptions reads the parameters that all writes share.
 func (s *scope) writeOptions(kind string) error {
 	q := s.r.URL.Query()
@@ -230,7 +233,11 @@ func (s *scope) sameUID(live resource.Object, uid types.UID) error {
 	if uid == live.GetUID() {
 		return nil
 	}
+	key := s.key()
+	if s.req.DryRun {
+		key = strings.TrimPrefix(key, "/registry") // nothing gets as far as there
+	}
 	return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf(
 		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
-		s.key(), uid, live.GetUID()))
+		key, uid, live.GetUID()))
 }

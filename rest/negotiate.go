@@ -94,25 +94,20 @@ func negotiateHeader(header string, transforms, watch, noProto bool) (output, er
 	if header == "" {
 		return output{}, nil
 	}
-	framed := true
 	for _, clause := range goautoneg.ParseAccept(header) {
 		for _, m := range []media{mediaJSON, mediaYAML, mediaProto} {
-			_, subtype, _ := strings.Cut(m.String(), "/")
-			if clause.Type != "*" && clause.Type != "application" || clause.SubType != "*" && clause.SubType != subtype {
+			if !status.Takes(clause, m.String()) {
 				continue
 			}
 			out, ok := accept(m, clause.Params, transforms)
 			switch {
 			case !ok, m == mediaProto && noProto && out.view == viewObject:
-			case watch && m == mediaYAML:
-				framed = false // a stream of documents has no frames
+			case watch && m == mediaYAML: // a stream of documents has no frames
+				return output{}, errNotAcceptable(streamTypes)
 			default:
 				return out, nil
 			}
 		}
-	}
-	if !framed {
-		return output{}, errNotAcceptable(streamTypes)
 	}
 	return output{}, errNotAcceptable(acceptedTypes)
 }

@@ -71,20 +71,34 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 		return o, err
 	}
 	if names := s.served.Version.FieldNames; names != nil {
-		o.fields, _ = o.fields.Transform(func(path, value string) (string, string, error) {
-			if name, ok := names[path]; ok {
-				path = name
+		o.fields, err = o.fields.Transform(func(path, value string) (string, string, error) {
+			name, ok := names[path]
+			switch {
+			case ok:
+				return name, value, nil
+			case strings.HasPrefix(path, "metadata."):
+				return path, value, nil
 			}
-			return path, value, nil
+			return "", "", errFieldSelector(s.def, path)
 		})
+		if err != nil {
+			return o, err
+		}
 	}
 	for _, r := range o.fields.Requirements() {
 		if !selectable(s.def, r.Field) {
 			return o, errFieldSelector(s.def, r.Field)
 		}
 	}
+	if latest := o.revisionText == "" || o.revisionText == "0"; watch && latest && o.match == "" && o.initialEvents == nil {
+		// What it comes to.
+		o.match, o.initialEvents = metav1.ResourceVersionMatchNotOlderThan, &latest
+	}
 	if errs := o.validate(watch); len(errs) > 0 {
 		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	if !watch && o.revisionText == "0" {
+		o.limit = 0 // what is at hand comes whole
 	}
 	if o.revision, err = parseRevision(o.revisionText); err != nil && !watch {
 		err = apierrors.NewBadRequest("invalid resource version: " + err.Error())
@@ -112,9 +126,6 @@ func parseBool(q url.Values, name string) bool {
 func (o *listOptions) validate(watch bool) (errs field.ErrorList) {
 	const exact, notOlder = metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan
 	match, initial := o.match, o.initialEvents != nil
-	if watch && match == "" && !initial && (o.revisionText == "" || o.revisionText == "0") {
-		match, initial = notOlder, true // what it comes to
-	}
 	path := field.NewPath("resourceVersionMatch")
 	check := func(wrong bool, err *field.Error) {
 		if wrong {

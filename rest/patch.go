@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/apikeel/kelson/resource"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
 )
 
 // patch changes an object by one of the four kinds of patches.
@@ -53,7 +54,10 @@ func (s *scope) patch() error {
 		})
 	}
 	return s.change(func(live resource.Object) (resource.Object, error) {
-		in, err := s.fromHub(live.DeepCopyObject().(resource.Object))
+		in, err := live.DeepCopyObject().(resource.Object), error(nil)
+		if s.def.Between == nil {
+			in, err = s.fromHub(in)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +68,7 @@ func (s *scope) patch() error {
 		if err := s.nameFits(out); err != nil {
 			return nil, err
 		}
-		return s.toHub(out)
+		return s.complete(out)
 	}, nil)
 }
 
@@ -74,17 +78,20 @@ func (s *scope) patchType() (types.PatchType, error) {
 	if !s.served.Unstructured {
 		accepted = append(accepted, string(types.StrategicMergePatchType))
 	}
-	accepted = append(accepted, string(types.ApplyYAMLPatchType), string(types.ApplyCBORPatchType))
-	m, _, err := mime.ParseMediaType(s.r.Header.Get("Content-Type"))
-	if err == nil && m != string(types.ApplyCBORPatchType) {
-		for _, a := range accepted {
-			if m == a {
-				return types.PatchType(m), nil
-			}
-		}
+	accepted = append(accepted, string(types.ApplyYAMLPatchType))
+	header := s.r.Header.Get("Content-Type")
+	kind, _, _ := strings.Cut(header, ";")
+	if slices.Contains(accepted, kind) {
+		return types.PatchType(kind), nil
 	}
-	if s.served.Unstructured && s.sub == nil {
-		return "", errUnsupportedMedia(strings.Join(accepted[:len(accepted)-1], ", "))
+	// A header may name several types, and one of them is enough to get here.
+	listed := s.served.Unstructured && s.sub == nil
+	for part := range strings.SplitSeq(header, ",") {
+		part, _, _ = strings.Cut(part, ";")
+		listed = listed || slices.Contains(accepted, strings.TrimSpace(part))
+	}
+	if listed {
+		return "", errUnsupportedMedia(strings.Join(accepted, ", "))
 	}
 	return "", &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
@@ -145,6 +152,17 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 			return nil, err
 		}
 		problems, err := unmarshal(result, out, check)
+		if got := out.GetObjectKind().GroupVersionKind(); got != gvk {
+			bare, wrong := s.patchedKind(result, out.GetName(), gvk)
+			if wrong != nil {
+				return nil, wrong
+			}
+			if bare {
+				out = empty()
+				problems, err = unmarshalBare(result, out, check)
+			}
+			out.GetObjectKind().SetGroupVersionKind(gvk)
+		}
 		if err != nil {
 			return nil, patch.Invalid(string(result), err)
 		}
@@ -166,18 +184,52 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 			s.req.Warn(e.Error())
 		}
 	}
-	// A strategic merge patch cannot make another kind of an object.
-	if got := out.GetObjectKind().GroupVersionKind(); got != gvk && kind != types.StrategicMergePatchType {
-		got, err := kindOf([]byte(value))
-		if err == nil && s.served.Unstructured && s.sub == nil && got.GroupVersion() == gvk.GroupVersion() {
-			return nil, errOtherKind(got, gvk, out.GetName())
-		}
-		if err == nil {
-			err = cmp.Or(s.unlike(orWanted(got, gvk), gvk), errUnregistered(got))
-		}
-		return nil, patch.Invalid(value, err)
-	}
 	return out, nil
+}
+
+// patchedKind judges the kind of what a patch has made of an object. A strategic
+// merge patch cannot make another kind of it. An object that has lost its version
+// is bare.
+func (s *scope) patchedKind(result []byte, name string, gvk schema.GroupVersionKind) (bare bool, err error) {
+	got, err := kindOf(result)
+	full := orWanted(got, gvk)
+	lost := got.Version == "" && got.Group == ""
+	switch typed := !s.served.Unstructured || s.sub != nil; {
+	case err != nil:
+	case !typed && got.GroupVersion() == gvk.GroupVersion():
+		return false, errOtherKind(got, gvk, name)
+	case typed && full == gvk:
+		return lost, nil
+	case typed && lost && s.known(full):
+		pkg := internalPackage(gvk.Group)
+		err = fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", pkg, full.Kind, pkg, gvk.Kind)
+	case typed && lost:
+		err = fmt.Errorf("no kind %q is registered for the internal version of group %q in scheme %q", full.Kind, gvk.Group, "pkg/runtime/scheme.go:111")
+	default:
+		err = cmp.Or(s.unlike(full, gvk, result), errUnregistered(got))
+	}
+	return false, patch.Invalid(string(result), err)
+}
+
+// unmarshalBare decodes an object that does not say its version: in the form in
+// which it is taken then nothing but the metadata has names that JSON could use,
+// and those are not below another one.
+func unmarshalBare(body []byte, obj resource.Object, strict bool) (problems []error, err error) {
+	var bare struct {
+		metav1.TypeMeta `json:",inline"`
+		metav1.ObjectMeta
+	}
+	if problems, err = kjson.UnmarshalStrict(body, &bare); err != nil {
+		return nil, err
+	}
+	meta, err := json.Marshal(metav1.PartialObjectMetadata{ObjectMeta: bare.ObjectMeta})
+	if err != nil {
+		return nil, err
+	}
+	if !strict {
+		problems = nil
+	}
+	return problems, kjson.UnmarshalCaseSensitivePreserveInts(meta, obj)
 }
 
 // apply merges an applied configuration: server-side apply.

@@ -16,8 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// respondProjection answers with the projection of an object.
+// respondProjection answers with the projection of a stored object.
 func (s *scope) respondProjection(code int, obj resource.Object) error {
+	obj, err := s.written(obj)
+	if err != nil {
+		return err
+	}
 	projection, err := s.sub.Projection.Get(obj)
 	if err != nil {
 		return err
@@ -119,11 +123,8 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
 		reserved.finish(false) // of an attempt that lost
 		live.SetResourceVersion(revisionString(rec.Revision))
-		obj, err := s.throughProjection(live, next)
+		obj, _, err := s.next(live, func(live resource.Object) (resource.Object, error) { return s.throughProjection(live, next) }, &reserved)
 		if err != nil {
-			return nil, 0, err
-		}
-		if obj, err = s.prepareChange(obj, live, &reserved); err != nil {
 			return nil, 0, err
 		}
 		result = obj
@@ -139,7 +140,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 		reserved.finish(true)
 		result.SetResourceVersion(revisionString(changed.Revision))
 	}
-	return s.respondProjection(http.StatusOK, result)
+	return notShown(s.respondProjection(http.StatusOK, result))
 }
 
 // throughProjection returns the object that a change of its projection results

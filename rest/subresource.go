@@ -78,6 +78,7 @@ func (s *scope) createOn() error {
 			on := *s
 			on.def, on.sub, on.objects = def, &def.Subresources[i], s.h.objects(def)
 			on.req.Name = body.GetName()
+			body.SetUID("") // as in all that is created
 			return on.runAction(body)
 		}
 	}
@@ -122,6 +123,9 @@ func (t target) Get(ctx context.Context) (resource.Object, error) {
 }
 
 func (t target) Update(ctx context.Context, change func(resource.Object) error) (resource.Object, error) {
+	if t.s.req.Name == "" {
+		return nil, errNoName()
+	}
 	var result resource.Object
 	rec, err := t.s.objects.Update(ctx, t.s.key(), func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
 		obj.SetResourceVersion(revisionString(current.Revision))
@@ -146,6 +150,9 @@ func (t target) Update(ctx context.Context, change func(resource.Object) error) 
 func (t target) Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime.Object, error) {
 	if opts == nil {
 		opts = &metav1.DeleteOptions{}
+	}
+	if err := validateDelete(opts); err != nil {
+		return nil, err
 	}
 	if len(opts.DryRun) > 0 {
 		t.s.req.DryRun = true
@@ -172,6 +179,9 @@ type others struct {
 }
 
 func (o others) Get(ctx context.Context, namespace, name string) (resource.Object, error) {
+	if name == "" {
+		return nil, errNoName()
+	}
 	obj, err := o.lister.Get(ctx, namespace, name)
 	if errors.Is(err, storage.ErrNotFound) {
 		err = apierrors.NewNotFound(schema.GroupResource{Group: o.def.Group, Resource: o.def.Resource}, name)

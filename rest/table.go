@@ -159,7 +159,7 @@ func (s *scope) columns() []metav1.TableColumnDefinition {
 func (s *scope) cells(obj resource.Object) (_ []any, err error) {
 	if v := s.served.Version; v.Cells != nil {
 		if obj, err = s.fromHub(obj); err != nil {
-			return nil, err
+			return nil, &resource.ConversionError{Err: err}
 		}
 		return v.Cells(obj)
 	}
@@ -227,6 +227,10 @@ func (s *scope) table(c *pieces, p *page, incl include) (err error) {
 	c.buf = s.appendTable(c.buf, p.meta(), s.columns())
 	if s.def.Arrange != nil {
 		return s.arranged(c, p, incl)
+	}
+	if len(p.records) == 0 && s.def.Cells == nil && s.served.Version.Cells == nil {
+		c.buf = append(c.buf[:len(c.buf)-1], "null}"...)
+		return nil
 	}
 	for i, rec := range p.records {
 		if i > 0 {

@@ -32,7 +32,11 @@ func (s *scope) update() error {
 	if err := s.nameFits(obj); err != nil {
 		return err
 	}
+	if err := s.checkName(); err != nil {
+		return err
+	}
 	s.distinctOwners(obj, false)
+	s.span.Event(aboutToStore)
 	return s.change(func(resource.Object) (resource.Object, error) {
 		return obj.DeepCopyObject().(resource.Object), nil
 	}, func() (resource.Object, error) { return obj, nil })
@@ -68,11 +72,8 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 	rec, err := s.objects.Update(s.ctx(), s.key(), func(current *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
 		reserved.finish(false) // of an attempt that lost
 		live.SetResourceVersion(revisionString(current.Revision))
-		obj, err := next(live)
+		obj, live, err := s.next(live, next, &reserved)
 		if err != nil {
-			return nil, 0, err
-		}
-		if obj, err = s.prepareChange(obj, live, &reserved); err != nil {
 			return nil, 0, err
 		}
 		result, seen = obj, live
@@ -84,6 +85,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 		}
 		return obj, s.ttl(obj), nil
 	})
+	s.stored(err)
 	switch {
 	case err == nil:
 		reserved.finish(true)
@@ -130,11 +132,35 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 
 var errDryRun = errors.New("dry run")
 
+// next returns what becomes of a stored object, as it is to be stored, and the
+// object in the form in which it was written.
+func (s *scope) next(stored resource.Object, next func(live resource.Object) (resource.Object, error), reserved *reservation) (obj, live resource.Object, err error) {
+	if live, err = s.written(stored); err != nil {
+		return nil, nil, notShown(err)
+	}
+	if s.req.Verb == request.Patch {
+		s.span.Event("About to apply patch")
+	}
+	if obj, err = next(live); err != nil {
+		return nil, nil, err
+	}
+	if obj, err = s.prepareChange(obj, live, reserved); err != nil {
+		return nil, nil, err
+	}
+	obj, err = s.settled(obj)
+	return obj, live, err
+}
+
 // createInstead creates an object that an update did not find.
 func (s *scope) createInstead(obj resource.Object) error {
 	if uid := obj.GetUID(); uid != "" {
 		//lint:ignore ST1005 the words that clients know
 		return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: ", uid))
+	}
+	if version := obj.GetResourceVersion(); version != "" {
+		if _, err := strconv.ParseUint(version, 10, 64); err != nil {
+			return errBare(err)
+		}
 	}
 	obj.SetResourceVersion("")
 	rec, obj, err := s.insert(obj)
@@ -177,6 +203,9 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 		if obj, err = s.own(live, obj); err != nil {
 			return nil, err
 		}
+		if s.req.Verb == request.Patch {
+			s.span.Event("About to check admission control")
+		}
 		if admitted, err = s.admit(admission.Update, obj, live, s.updateOptions()); err != nil {
 			return nil, err
 		}
@@ -218,24 +247,7 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	if s.h.Owners != nil {
 		s.h.Owners.KeepTimes(obj, live)
 	}
-	s.settle(obj)
 	return obj, nil
-}
-
-// settle brings an object that is a map, and was written in another version, into
-// the form in which the hub version will be read.
-func (s *scope) settle(obj resource.Object) {
-	hub := s.def.HubVersion()
-	if s.served.IsHub() || !s.served.Unstructured {
-		return
-	}
-	if hub.Prune != nil {
-		// What cannot be read goes, so there is no error.
-		_, _ = hub.Prune(obj, resource.PruneStored)
-	}
-	if hub.Default != nil {
-		hub.Default(obj)
-	}
 }
 
 // deletedBy reports whether nothing holds an object any more whose deletion

@@ -37,6 +37,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authz/delegated"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/internal/jsonlog"
 	"github.com/apikeel/kelson/storage/etcd"
 )
 
@@ -168,7 +169,7 @@ func (o *Options) logging() error {
 	case "text":
 		o.server.Logger = slog.New(slog.NewTextHandler(o.Logs, options))
 	case "json":
-		o.server.Logger = slog.New(slog.NewJSONHandler(o.Logs, options))
+		o.server.Logger = slog.New(jsonlog.New(o.Logs, options.Level))
 	default:
 		return fmt.Errorf("--logging-format %q: it is text or json", o.format)
 	}

@@ -81,13 +81,25 @@ func Negotiate(r *http.Request) (media string, pretty, liked bool) {
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		for _, media := range []string{JSON, YAML, Protobuf} {
-			kind, subtype, _ := strings.Cut(media, "/")
-			if (clause.Type == "*" || clause.Type == kind) && (clause.SubType == "*" || clause.SubType == subtype) && plain(clause.Params, media) {
+			if Takes(clause, media) && plain(clause.Params, media) {
 				return media, pretty || clause.Params["pretty"] == "1", true
 			}
 		}
 	}
 	return JSON, true, false
+}
+
+// Takes reports whether a clause of an Accept header takes a format: it names that,
+// all of its type, or everything.
+func Takes(clause goautoneg.Accept, media string) bool {
+	kind, subtype, _ := strings.Cut(media, "/")
+	switch clause.SubType {
+	case "*":
+		return clause.Type == "*" || clause.Type == kind
+	case subtype:
+		return clause.Type == kind
+	}
+	return false
 }
 
 // plain reports whether a client wants a format as it is. A Status cannot be

@@ -313,10 +313,25 @@ func Outgoing(ctx context.Context, r *http.Request) *Span {
 	if parent == nil {
 		return nil
 	}
-	ctx, span := StartClient(ctx, "HTTP "+r.Method,
-		String("http.request.method", r.Method), String("server.address", r.URL.Hostname()), String("url.full", r.URL.Redacted()))
+	ctx, span := StartClient(ctx, "HTTP "+r.Method, requested(r)...)
 	Inject(ctx, r.Header)
 	return span
+}
+
+// Outgoing is the function of the same name for requests that may be made for
+// nobody's request: they are traces of their own. The tracer may be nil.
+func (t *Tracer) Outgoing(ctx context.Context, r *http.Request) *Span {
+	if t == nil || From(ctx) != nil {
+		return Outgoing(ctx, r)
+	}
+	span := t.Root(nil, false, "HTTP "+r.Method, Client, time.Now())
+	span.Set(requested(r)...)
+	Inject(With(ctx, span), r.Header)
+	return span
+}
+
+func requested(r *http.Request) []Attribute {
+	return []Attribute{String("http.request.method", r.Method), String("server.address", r.URL.Hostname()), String("url.full", r.URL.Redacted())}
 }
 
 // Answered notes the answer to a request, and ends its span.

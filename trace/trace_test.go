@@ -3,6 +3,7 @@ package trace
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -175,5 +176,31 @@ func TestOutgoing(t *testing.T) {
 	Outgoing(t.Context(), r).Answered(nil, nil)
 	if len(r.Header) > 0 {
 		t.Errorf("from nothing: %v", r.Header)
+	}
+}
+
+// TestOutgoingOfNobody: a request that is made for nobody's is a trace of its own, and what
+// is made for one is part of that one's.
+func TestOutgoingOfNobody(t *testing.T) {
+	var kept []Data
+	tracer := &Tracer{Ratio: 1, Export: func(d Data) { kept = append(kept, d) }}
+	ask := func(ctx context.Context, tracer *Tracer) string {
+		r := httptest.NewRequest(http.MethodPost, "https://example.com/convert", nil)
+		tracer.Outgoing(ctx, r).Answered(&http.Response{StatusCode: 200}, nil)
+		return r.Header.Get("Traceparent")
+	}
+	if told := ask(t.Context(), nil); told != "" || len(kept) != 0 {
+		t.Errorf("without a tracer: %q, %v", told, kept)
+	}
+	if told := ask(t.Context(), tracer); !strings.HasSuffix(told, "-01") || len(kept) != 1 || kept[0].Name != "HTTP POST" || kept[0].Kind != Client || kept[0].Parent != (SpanID{}) {
+		t.Errorf("on its own: %q, %+v", told, kept)
+	}
+	if told := ask(t.Context(), &Tracer{}); !strings.HasSuffix(told, "-00") || len(kept) != 1 {
+		t.Errorf("not kept: %q, %+v", told, kept)
+	}
+	root := tracer.Root(nil, false, "root", Server, time.Now())
+	ask(With(t.Context(), root), tracer)
+	if len(kept) != 2 || kept[1].Trace != root.Trace() || kept[1].Parent == (SpanID{}) {
+		t.Errorf("for a request: %+v", kept)
 	}
 }

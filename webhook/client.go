@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/trace"
 )
 
@@ -76,6 +77,10 @@ type Client struct {
 	// Self is how the server reaches itself, which it does in place of the service
 	// kubernetes; nil has it call that as others do.
 	Self http.RoundTripper
+	// Certificates looks at those of services; nil does not.
+	Certificates *servercert.Counter
+	// Tracer traces what is asked for nobody's request; nil does not.
+	Tracer *trace.Tracer
 	// Called is told of every request that was sent; nil is not.
 	Called func(Call)
 
@@ -90,7 +95,6 @@ type Call struct {
 	Took   time.Duration
 	// Sent and Received are bytes; what is received is not known of all answers.
 	Sent, Received int64
-	Err            error
 }
 
 // dialed is a transport as it is used, and as it is closed.
@@ -129,13 +133,13 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 	if c.UserAgent != "" {
 		req.Header.Set("User-Agent", c.UserAgent)
 	}
-	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	span := trace.Outgoing(ctx, req)
+	client := http.Client{Transport: c.Certificates.Wrap(transport), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	span := c.Tracer.Outgoing(ctx, req)
 	began := time.Now()
 	resp, err := client.Do(req)
 	span.Answered(resp, err)
 	if c.Called != nil {
-		call := Call{Host: u.Host, Took: time.Since(began), Sent: int64(len(body)), Received: -1, Err: err}
+		call := Call{Host: u.Host, Took: time.Since(began), Sent: int64(len(body)), Received: -1}
 		if err == nil {
 			call.Status, call.Received = resp.StatusCode, resp.ContentLength
 		}

@@ -103,6 +103,11 @@ func (f Flags) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func serve(w http.ResponseWriter, r *http.Request, kind string, structured func(document) any, people func(text *strings.Builder, is string)) {
 	media, version, ok := negotiate(r.Header.Get("Accept"), kind)
 	if !ok {
+		if media, _, _ := status.Negotiate(r); media == status.Protobuf {
+			// The pages have no such form, and neither has what is said of that.
+			r = r.Clone(r.Context())
+			r.Header.Set("Accept", "none")
+		}
 		status.Write(w, r, metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
 			Message: "only the following media types are accepted: " + acceptedTypes,

@@ -133,15 +133,38 @@ func (f *Form) convert(obj runtime.Object) (runtime.Object, error) {
 	if obj == nil || reflect.ValueOf(obj).IsNil() {
 		return nil, nil
 	}
-	hub, ok := obj.(resource.Object)
-	if ok && !f.w.ofOwnKind() && f.version.FromHub != nil && f.version != f.w.Served.Definition.HubVersion() {
-		converted, err := f.version.FromHub(hub)
+	if o, ok := obj.(resource.Object); ok && !f.w.ofOwnKind() {
+		converted, err := f.fromWritten(o)
 		if err != nil {
 			return nil, fmt.Errorf("convert to %s: %w", f.Kind, err)
 		}
 		obj = converted
 	}
 	return WithKind(obj, f.Kind), nil
+}
+
+// fromWritten returns an object of the write in the version of the form,
+// toWritten the other way.
+func (f *Form) fromWritten(obj resource.Object) (resource.Object, error) {
+	served := f.w.Served
+	switch def := served.Definition; {
+	case def.Between != nil && f.version != served.Version:
+		return def.Between(obj, f.version.Name)
+	case def.Between == nil && f.version.FromHub != nil && f.version != def.HubVersion():
+		return f.version.FromHub(obj)
+	}
+	return obj, nil
+}
+
+func (f *Form) toWritten(obj resource.Object) (resource.Object, error) {
+	served := f.w.Served
+	switch def := served.Definition; {
+	case def.Between != nil && f.version != served.Version:
+		return def.Between(obj, served.Version.Name)
+	case def.Between == nil && f.version.ToHub != nil && f.version != def.HubVersion():
+		return f.version.ToHub(obj)
+	}
+	return obj, nil
 }
 
 // WithKind returns a copy of an object that says what it is, and shares
@@ -206,8 +229,8 @@ func Value(obj runtime.Object) ref.Val {
 // what is written. Whoever has the object of the write sees it changed.
 func (f *Form) Replace(obj runtime.Object) error {
 	w := f.w
-	if hub, ok := obj.(resource.Object); ok && !w.ofOwnKind() && f.version.ToHub != nil && f.version != w.Served.Definition.HubVersion() {
-		converted, err := f.version.ToHub(hub)
+	if o, ok := obj.(resource.Object); ok && !w.ofOwnKind() {
+		converted, err := f.toWritten(o)
 		if err != nil {
 			return err
 		}

@@ -1,31 +1,29 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	imagepolicyv1alpha1 "k8s.io/api/imagepolicy/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/webhook"
 )
 
 const (
 	imagePolicyNotes = "imagepolicywebhook.image-policy.k8s.io/"
 	imagePolicyMark  = ".image-policy.k8s.io/"
-	failedOpen       = "alpha.image-policy.k8s.io/failed-open"
 
 	// A service that does not answer is asked again, with longer and longer
 	// waits.
@@ -33,14 +31,12 @@ const (
 	imagePolicyFactor   = 1.5
 	imagePolicyTimeout  = 30 * time.Second
 	imagePolicyCache    = 1024
-	maxImageReview      = 1 << 20
 )
 
 // imagePolicy asks a service whether images may be run.
 type imagePolicy struct {
 	base
-	client       *http.Client
-	url          string
+	client       *rest.RESTClient
 	answers      *cache.LRUExpireCache
 	allowTTL     time.Duration
 	denyTTL      time.Duration
@@ -86,11 +82,10 @@ func newImagePolicy(b *builder) (admission.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.client, err = rest.HTTPClientFor(config); err != nil {
-		return nil, err
-	}
-	p.client.Timeout, p.url = imagePolicyTimeout, config.Host+config.APIPath
-	return p, nil
+	config.Timeout, config.QPS = imagePolicyTimeout, -1
+	config.NegotiatedSerializer = webhook.OnlyErrors()
+	p.client, err = rest.UnversionedRESTClientFor(config)
+	return p, err
 }
 
 // bounded reads a duration: 0 is the usual, -1 none.
@@ -140,7 +135,6 @@ func (p *imagePolicy) Validate(ctx context.Context, a *admission.Attributes) err
 			return a.Forbidden(err)
 		}
 		a.Request.Annotate(imagePolicyNotes+"failed-open", "true")
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, failedOpen, "true")
 		return nil
 	}
 	for k, v := range status.AuditAnnotations {
@@ -172,7 +166,7 @@ func (p *imagePolicy) review(ctx context.Context, spec imagepolicyv1alpha1.Image
 	}
 	wait := p.retryBackoff
 	for attempt := 1; ; attempt++ {
-		status, again, err := p.ask(ctx, body)
+		status, err := p.ask(ctx, body)
 		if err == nil {
 			ttl := p.denyTTL
 			if status.Allowed {
@@ -181,7 +175,7 @@ func (p *imagePolicy) review(ctx context.Context, spec imagepolicyv1alpha1.Image
 			p.answers.Add(string(key), status, ttl)
 			return status, nil
 		}
-		if !again || attempt == imagePolicyAttempts {
+		if !webhook.MayPass(err) || attempt == imagePolicyAttempts {
 			return nil, err
 		}
 		select {
@@ -193,30 +187,22 @@ func (p *imagePolicy) review(ctx context.Context, spec imagepolicyv1alpha1.Image
 	}
 }
 
-// ask asks the service once, and tells whether it is worth to ask again.
-func (p *imagePolicy) ask(ctx context.Context, body []byte) (status *imagepolicyv1alpha1.ImageReviewStatus, again bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
-	if err != nil {
-		return nil, false, err
+// ask asks the service once.
+func (p *imagePolicy) ask(ctx context.Context, body []byte) (*imagepolicyv1alpha1.ImageReviewStatus, error) {
+	result := p.client.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx)
+	if err := result.Error(); err != nil { // which reads what the service says of it
+		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := p.client.Do(req)
+	answer, err := result.Raw()
 	if err != nil {
-		return nil, true, err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxImageReview))
-	if err != nil {
-		return nil, true, err
-	}
-	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
-		//lint:ignore ST1005 the words that clients know
-		return nil, again, fmt.Errorf("Error contacting webhook: %d", resp.StatusCode)
+		return nil, err
 	}
 	var review imagepolicyv1alpha1.ImageReview
 	if err := json.Unmarshal(answer, &review); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	return &review.Status, false, nil
+	if kind := review.GroupVersionKind(); kind.Kind != "" && kind.Kind != "ImageReview" {
+		return nil, fmt.Errorf("converting (%s.%s) to (v1alpha1.ImageReview): unknown conversion", kind.Version, kind.Kind)
+	}
+	return &review.Status, nil
 }

@@ -56,7 +56,7 @@ func TestImagePolicy(t *testing.T) {
 		{"good again", shut, "good", "", 0},
 		{"bad", shut, "bad", "image policy webhook backend denied one or more images: it is bad", 1},
 		{"other", shut, "other", "one or more images rejected by webhook backend", 1},
-		{"dead", shut, "dead", "Error contacting webhook: 400", 1},
+		{"dead", shut, "dead", "the server rejected our request for an unknown reason", 1},
 		{"dead, open", open, "dead", "", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -66,9 +66,6 @@ func TestImagePolicy(t *testing.T) {
 			refuses(t, err, c.err)
 			if asked-before != c.asks {
 				t.Errorf("the service was asked %d times", asked-before)
-			}
-			if (pod.Annotations[failedOpen] == "true") != (c.plugin == open) {
-				t.Errorf("the annotations are %v", pod.Annotations)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
@@ -23,6 +24,7 @@ import (
 	"github.com/apikeel/kelson/admission/expression"
 	"github.com/apikeel/kelson/admission/match"
 	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/trace/timed"
 )
 
 // callError is that a webhook could not be asked, or that what it has answered
@@ -118,7 +120,7 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	if mutating {
 		kind = "mutating"
 	}
-	ctx, span := trace.Start(ctx, "Call "+kind+" webhook", trace.String("configuration", h.config), trace.String("webhook", h.name),
+	ctx, span := timed.Start(ctx, "Call "+kind+" webhook", slowWebhook, trace.String("configuration", h.config), trace.String("webhook", h.name),
 		trace.String("resource", request.Resource.Group+"/"+request.Resource.Version+", Resource="+request.Resource.Resource),
 		trace.String("subresource", request.SubResource), trace.String("operation", string(request.Operation)), trace.String("UID", string(uid)))
 	defer span.End()
@@ -128,6 +130,7 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	if err != nil {
 		return nil, h.failed("failed to call webhook: %w", err)
 	}
+	span.Event("Request completed")
 	answer, err := decode(text, version)
 	if err != nil {
 		return nil, h.failed("failed to call webhook: %w", err)
@@ -137,6 +140,9 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	}
 	return answer.Response, nil
 }
+
+// slowWebhook is what a webhook takes of which the log tells.
+const slowWebhook = 500 * time.Millisecond
 
 // maxYAML bounds answers that are not JSON: reading YAML takes many times its
 // size.

@@ -27,6 +27,7 @@ import (
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/filewatch"
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -272,6 +273,8 @@ func (c *Chain) webhook(w *webhookConfiguration) (authz.Authorizer, error) {
 		Timeout:    w.Timeout.Duration,
 		Backoff:    *c.cfg.WebhookBackoff,
 		Logger:     c.cfg.Logger,
+
+		Certificates: servercert.OfWebhooks(c.cfg.Metrics, c.cfg.Logger),
 	}
 	if *w.CacheAuthorizedRequests {
 		cfg.AuthorizedTTL = w.AuthorizedTTL.Duration

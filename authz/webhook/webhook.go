@@ -25,6 +25,7 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -66,6 +67,8 @@ type Config struct {
 	OnError authz.Decision
 	// Conditions, if there are any, must all hold for the service to be asked.
 	Conditions *Conditions
+	// Certificates looks at that of the service; nil does not.
+	Certificates *servercert.Counter
 	// Logger gets failures; nil discards them.
 	Logger *slog.Logger
 }
@@ -99,6 +102,7 @@ func New(cfg Config) (*Authorizer, error) {
 	if cfg.Dial != nil {
 		client.Dial = cfg.Dial
 	}
+	client.Wrap(cfg.Certificates.Wrap)
 	client.QPS = -1 // how many requests there are is decided elsewhere
 	client.ContentType = runtime.ContentTypeJSON
 	// Reviews are encoded here; the client only has to know errors.
@@ -197,7 +201,11 @@ func (a *Authorizer) review(ctx context.Context, spec *authorizationv1.SubjectAc
 }
 
 func (a *Authorizer) post(ctx context.Context, body []byte) (status authorizationv1.SubjectAccessReviewStatus, err error) {
-	answer, err := a.client.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Raw()
+	result := a.client.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx)
+	if err := result.Error(); err != nil { // which reads what the service says of it
+		return status, err
+	}
+	answer, err := result.Raw()
 	if err != nil {
 		return status, err
 	}

@@ -152,6 +152,7 @@ func podRequestVersions() []resource.Version {
 	v1beta1 := resource.VersionOf[podRequest, certificatesv1beta1.PodCertificateRequestList]("v1beta1",
 		func(r *podRequest) { seconds(&r.Spec.MaxExpirationSeconds) })
 	v1beta1.Off = true
+	v1beta1.Deprecation = resource.Deprecation(new(podRequest), certificatesv1beta1.SchemeGroupVersion.WithKind("PodCertificateRequest"))
 	return []resource.Version{v1, v1beta1}
 }
 

@@ -71,6 +71,7 @@ func trustBundleVersions() []resource.Version {
 	}
 	v1beta1 := resource.VersionOf[trustBundle, certificatesv1beta1.ClusterTrustBundleList]("v1beta1", nil)
 	v1beta1.Off = true
+	v1beta1.Deprecation = resource.Deprecation(new(trustBundle), certificatesv1beta1.SchemeGroupVersion.WithKind("ClusterTrustBundle"))
 	return []resource.Version{v1, v1beta1}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -97,9 +98,11 @@ func defaultNamespace(ns *corev1.Namespace) {
 }
 
 // labelWithName makes namespaces selectable by name. A generated name is not
-// known yet when defaults are set.
+// known yet when defaults are set, and if it is a wrong one nothing is to be said
+// of the label.
 func labelWithName(ns *corev1.Namespace) {
-	if ns.Name == "" {
+	generated := ns.GenerateName != "" && len(content.IsLabelValue(ns.Name)) > 0
+	if ns.Name == "" || generated {
 		return
 	}
 	if ns.Labels == nil {

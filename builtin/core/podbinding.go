@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -46,7 +47,7 @@ func bindPod(ctx context.Context, target resource.Target, body resource.Object) 
 	}
 	_, err := target.Update(ctx, func(obj resource.Object) error {
 		pod := obj.(*corev1.Pod)
-		if err := checkBindingTarget(pod, binding); err != nil {
+		if err := checkBindingTarget(ctx, pod, binding); err != nil {
 			return err
 		}
 		pod.Spec.NodeName = binding.Target.Name
@@ -88,11 +89,15 @@ func validateBinding(b *corev1.Binding) field.ErrorList {
 }
 
 // checkBindingTarget says why a pod cannot be bound, if it cannot.
-func checkBindingTarget(pod *corev1.Pod, b *corev1.Binding) error {
+func checkBindingTarget(ctx context.Context, pod *corev1.Pod, b *corev1.Binding) error {
+	root := "/registry"
+	if request.From(ctx).DryRun {
+		root = "" // nothing gets as far as there
+	}
 	differs := func(what, want, is string) error {
 		return apierrors.NewConflict(corev1.Resource("pods"), pod.Name, fmt.Errorf(
-			"StorageError: invalid object, Code: 4, Key: /registry/pods/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: %s in precondition: %v, %s in object meta: %v",
-			pod.Namespace, pod.Name, what, want, what, is))
+			"StorageError: invalid object, Code: 4, Key: %s/pods/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: %s in precondition: %v, %s in object meta: %v",
+			root, pod.Namespace, pod.Name, what, want, what, is))
 	}
 	conflict := func(format string, args ...any) error {
 		return apierrors.NewConflict(corev1.Resource("pods/binding"), pod.Name, fmt.Errorf(format, args...))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -47,8 +48,13 @@ func evictPod(ctx context.Context, target resource.Target, body resource.Object)
 				"can not be set for pod eviction, try after removing the option"),
 		})
 	}
-	if request.From(ctx).DryRun && len(opts.DryRun) == 0 {
-		opts.DryRun = []string{metav1.DryRunAll}
+	if all := []string{metav1.DryRunAll}; request.From(ctx).DryRun {
+		if len(opts.DryRun) == 0 {
+			opts.DryRun = all
+		}
+		if !slices.Equal(opts.DryRun, all) {
+			return nil, failure(http.StatusInternalServerError, fmt.Sprintf("Non-matching dry-run options in request and content: %v and %v", all, opts.DryRun))
+		}
 	}
 	pinned := opts.Preconditions != nil && opts.Preconditions.ResourceVersion != nil
 

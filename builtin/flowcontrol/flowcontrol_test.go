@@ -1,6 +1,7 @@
 package flowcontrol
 
 import (
+	"strings"
 	"testing"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -59,6 +60,41 @@ func TestQueuing(t *testing.T) {
 		errs := validateQueuing(&flowcontrolv1.QueuingConfiguration{Queues: test.queues, HandSize: test.hand, QueueLengthLimit: 1}, nil)
 		if len(errs) != test.wrong {
 			t.Errorf("%d queues, hands of %d: %v", test.queues, test.hand, errs)
+		}
+	}
+}
+
+// TestLevelErrors has the fields that are wrong, in the order in which clients are
+// told of them: values first, then parts that do not go with the types.
+func TestLevelErrors(t *testing.T) {
+	type limited = flowcontrolv1.LimitedPriorityLevelConfiguration
+	const exempt, limits = flowcontrolv1.PriorityLevelEnablementExempt, flowcontrolv1.PriorityLevelEnablementLimited
+	queuing := func(q flowcontrolv1.QueuingConfiguration) flowcontrolv1.LimitResponse {
+		return flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue, Queuing: &q}
+	}
+	less := new(int32(-1))
+	for _, test := range []struct {
+		spec flowcontrolv1.PriorityLevelConfigurationSpec
+		want string
+	}{
+		{flowcontrolv1.PriorityLevelConfigurationSpec{}, "spec.type"},
+		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: "?"}, "spec.type"},
+		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: limits}, "spec.limited"},
+		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: exempt, Limited: &limited{}}, "spec.type spec.limited spec.limited.limitResponse.type"},
+		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: limits, Exempt: &flowcontrolv1.ExemptPriorityLevelConfiguration{}, Limited: &limited{LimitResponse: flowcontrolv1.LimitResponse{Type: "?"}}},
+			"spec.limited.limitResponse.type spec.exempt"},
+		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: limits, Limited: &limited{LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue}}},
+			"spec.limited.limitResponse.queuing"},
+		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: limits, Limited: &limited{NominalConcurrencyShares: less, LendablePercent: less, BorrowingLimitPercent: less,
+			LimitResponse: queuing(flowcontrolv1.QueuingConfiguration{Queues: 1, HandSize: 2, QueueLengthLimit: 1})}},
+			"spec.limited.nominalConcurrencyShares spec.limited.limitResponse.queuing.handSize spec.limited.lendablePercent spec.limited.borrowingLimitPercent"},
+	} {
+		var got []string
+		for _, err := range validateLevel(&flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: test.spec}) {
+			got = append(got, err.Field)
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%+v: %q, want %q", test.spec, got, test.want)
 		}
 	}
 }

@@ -119,22 +119,16 @@ func validateLevel(p *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList 
 	if isExempt != (p.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt) {
 		errs = append(errs, field.Invalid(path.Child("type"), spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'"))
 	}
-	if !isExempt && !isLimited {
-		errs = append(errs, unknownType(spec.Type, path.Child("type"), flowcontrolv1.PriorityLevelEnablementExempt, flowcontrolv1.PriorityLevelEnablementLimited))
+	if !isExempt && !isLimited && spec.Type != "" {
+		errs = append(errs, field.NotSupported(path.Child("type"), spec.Type,
+			[]flowcontrolv1.PriorityLevelEnablement{flowcontrolv1.PriorityLevelEnablementExempt, flowcontrolv1.PriorityLevelEnablementLimited}))
 	}
 	switch {
 	case isExempt && spec.Exempt != nil:
-		errs = append(errs, validateShares(spec.Exempt.NominalConcurrencyShares, spec.Exempt.LendablePercent, path.Child("exempt"))...)
-	case !isExempt && spec.Exempt != nil:
-		errs = append(errs, field.Forbidden(path.Child("exempt"), ""))
-	}
-	switch {
-	case isLimited && spec.Limited == nil:
-		errs = append(errs, field.Required(path.Child("limited"), ""))
-	case isLimited:
+		errs = append(errs, validateShares(spec.Exempt.NominalConcurrencyShares, path.Child("exempt"))...)
+		errs = append(errs, validateLendable(spec.Exempt.LendablePercent, path.Child("exempt"))...)
+	case isLimited && spec.Limited != nil:
 		errs = append(errs, validateLimited(spec.Limited, path.Child("limited"))...)
-	case spec.Limited != nil:
-		errs = append(errs, field.Forbidden(path.Child("limited"), ""))
 	}
 	if want, ok := MandatoryLevels()[p.Name]; ok {
 		except := ""
@@ -145,46 +139,68 @@ func validateLevel(p *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList 
 			errs = append(errs, field.Invalid(path, core.GoForm(spec), fmt.Sprintf("spec of '%s'%s must equal the fixed value", p.Name, except)))
 		}
 	}
-	return append(errs, validateLevelStatus(p)...)
+	errs = append(errs, validateLevelStatus(p)...)
+	return append(errs, validateParts(spec, path)...)
 }
 
-// unknownType is the error of a type that is not one of those, which are sorted.
-func unknownType[T ~string](value T, path *field.Path, known ...T) *field.Error {
-	if value == "" {
-		return field.Required(path, "")
+// validateParts wants the parts that go with the types, and no others.
+func validateParts(spec *flowcontrolv1.PriorityLevelConfigurationSpec, path *field.Path) (errs field.ErrorList) {
+	isExempt, isLimited := spec.Type == flowcontrolv1.PriorityLevelEnablementExempt, spec.Type == flowcontrolv1.PriorityLevelEnablementLimited
+	if spec.Type == "" {
+		errs = append(errs, field.Required(path.Child("type"), ""))
 	}
-	return field.NotSupported(path, value, known)
-}
-
-func validateShares(shares, lendable *int32, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if shares != nil && *shares < 0 {
-		errs = append(errs, field.Invalid(path.Child("nominalConcurrencyShares"), *shares, "must be a non-negative integer"))
+	if !isExempt && spec.Exempt != nil {
+		errs = append(errs, field.Forbidden(path.Child("exempt"), ""))
 	}
-	if lendable != nil && (*lendable < 0 || *lendable > 100) {
-		errs = append(errs, field.Invalid(path.Child("lendablePercent"), *lendable, "must be between 0 and 100, inclusive"))
+	path = path.Child("limited")
+	switch {
+	case isLimited && spec.Limited == nil:
+		errs = append(errs, field.Required(path, ""))
+	case !isLimited && spec.Limited != nil:
+		errs = append(errs, field.Forbidden(path, ""))
+	}
+	if spec.Limited == nil {
+		return errs
+	}
+	r, path := &spec.Limited.LimitResponse, path.Child("limitResponse")
+	if r.Type == "" {
+		errs = append(errs, field.Required(path.Child("type"), ""))
+	}
+	switch queues := r.Type == flowcontrolv1.LimitResponseTypeQueue; {
+	case queues && r.Queuing == nil:
+		errs = append(errs, field.Required(path.Child("queuing"), ""))
+	case !queues && r.Queuing != nil:
+		errs = append(errs, field.Forbidden(path.Child("queuing"), ""))
 	}
 	return errs
 }
 
+func validateShares(shares *int32, path *field.Path) field.ErrorList {
+	if shares != nil && *shares < 0 {
+		return field.ErrorList{field.Invalid(path.Child("nominalConcurrencyShares"), *shares, "must be a non-negative integer")}
+	}
+	return nil
+}
+
+func validateLendable(percent *int32, path *field.Path) field.ErrorList {
+	if percent != nil && (*percent < 0 || *percent > 100) {
+		return field.ErrorList{field.Invalid(path.Child("lendablePercent"), *percent, "must be between 0 and 100, inclusive")}
+	}
+	return nil
+}
+
 func validateLimited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, path *field.Path) field.ErrorList {
-	errs := validateShares(l.NominalConcurrencyShares, l.LendablePercent, path)
+	errs := validateShares(l.NominalConcurrencyShares, path)
+	known := []flowcontrolv1.LimitResponseType{flowcontrolv1.LimitResponseTypeQueue, flowcontrolv1.LimitResponseTypeReject}
+	switch r, path := &l.LimitResponse, path.Child("limitResponse"); {
+	case r.Type != "" && !slices.Contains(known, r.Type):
+		errs = append(errs, field.NotSupported(path.Child("type"), r.Type, known))
+	case r.Type == flowcontrolv1.LimitResponseTypeQueue && r.Queuing != nil:
+		errs = append(errs, validateQueuing(r.Queuing, path.Child("queuing"))...)
+	}
+	errs = append(errs, validateLendable(l.LendablePercent, path)...)
 	if b := l.BorrowingLimitPercent; b != nil && *b < 0 {
 		errs = append(errs, field.Invalid(path.Child("borrowingLimitPercent"), *b, "if specified, must be a non-negative integer"))
-	}
-	r, path := &l.LimitResponse, path.Child("limitResponse")
-	known := []flowcontrolv1.LimitResponseType{flowcontrolv1.LimitResponseTypeQueue, flowcontrolv1.LimitResponseTypeReject}
-	if !slices.Contains(known, r.Type) {
-		errs = append(errs, unknownType(r.Type, path.Child("type"), known...))
-	}
-	path = path.Child("queuing")
-	switch queues := r.Type == flowcontrolv1.LimitResponseTypeQueue; {
-	case queues && r.Queuing == nil:
-		errs = append(errs, field.Required(path, ""))
-	case queues:
-		errs = append(errs, validateQueuing(r.Queuing, path)...)
-	case r.Queuing != nil:
-		errs = append(errs, field.Forbidden(path, ""))
 	}
 	return errs
 }

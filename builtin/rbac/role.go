@@ -2,14 +2,12 @@ package rbac
 
 import (
 	"context"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -19,14 +17,13 @@ func Roles() resource.Definition {
 		Validate: func(_ context.Context, r *rbacv1.Role) field.ErrorList { return validateRules(r.Rules, true) },
 	})
 	d.Namespaced = true
-	d.Columns, d.Cells = roleTable()
 	return d
 }
 
 // ClusterRoles say what may be done everywhere, or in the namespaces of the
 // bindings that refer to them.
 func ClusterRoles() resource.Definition {
-	d := define[rbacv1.ClusterRole, rbacv1.ClusterRoleList]("clusterroles", "ClusterRole", nil, resource.Rules[*rbacv1.ClusterRole]{
+	return define[rbacv1.ClusterRole, rbacv1.ClusterRoleList]("clusterroles", "ClusterRole", nil, resource.Rules[*rbacv1.ClusterRole]{
 		Validate: func(_ context.Context, r *rbacv1.ClusterRole) field.ErrorList {
 			return append(validateRules(r.Rules, false), validateAggregation(r.AggregationRule, false)...)
 		},
@@ -34,16 +31,6 @@ func ClusterRoles() resource.Definition {
 			return append(validateRules(r.Rules, false), validateAggregation(r.AggregationRule, hasBadSelector(old.AggregationRule))...)
 		},
 	})
-	d.Columns, d.Cells = roleTable()
-	return d
-}
-
-func roleTable() ([]resource.Column, func(resource.Object) ([]any, error)) {
-	created := core.AgeColumn()
-	created.Name, created.Type = "Created At", "date"
-	return []resource.Column{core.NameColumn(), created}, func(obj resource.Object) ([]any, error) {
-		return []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}, nil
-	}
 }
 
 func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {

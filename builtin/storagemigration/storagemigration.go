@@ -106,6 +106,7 @@ func versions() []resource.Version {
 	}
 	v1beta1 := resource.VersionOf[migration, migrationv1beta1.StorageVersionMigrationList]("v1beta1", nil)
 	v1beta1.Off = true
+	v1beta1.Deprecation = resource.Deprecation(new(migration), migrationv1beta1.SchemeGroupVersion.WithKind("StorageVersionMigration"))
 	return []resource.Version{v1, v1beta1}
 }
 

@@ -64,7 +64,7 @@ func TestErrors(t *testing.T) {
 		{[]string{"serve", "--data-dir", in("newer")}, exitError, "has format 99"},
 		{[]string{"serve", "--data-dir", in("other")}, exitError, "not a data folder of Kelson: " + in("other", "store") + " contains photo.jpg"},
 		{[]string{"serve", "--data-dir", text}, exitError, "cannot make the data folder " + text},
-		{[]string{"serve", "--data-dir", in("new"), "--bind-address", "localhost"}, exitError, `"localhost" is not an IP address to listen on`},
+		{[]string{"serve", "--data-dir", in("new"), "--bind-address", "localhost"}, exitUsage, `failed to parse IP: "localhost"`},
 		{[]string{"serve", "--data-dir", in("data"), "--bind-address", "192.0.2.1", "--secure-port", "0"}, exitError, "this machine has no address 192.0.2.1"},
 		{[]string{"serve", "--data-dir", in("new"), "--secure-port", "65536"}, exitError, "65536 is not a port"},
 		{[]string{"serve", "--data-dir", in("new"), "--secure-port", "https"}, exitUsage, `invalid argument "https" for "--secure-port"`},

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"time"
 
@@ -52,7 +54,7 @@ const etcdTopic = "Etcd"
 // serveFlags are all that a server can be told.
 type serveFlags struct {
 	storageFlags
-	address    string
+	address    net.IP
 	port       int
 	kubeconfig string
 	version    versionFlag
@@ -75,6 +77,7 @@ type setup struct {
 	config *controlplane.Config
 	log    *slog.Logger
 	flags  *pflag.FlagSet
+	kube   bool // the command line is kube-apiserver's
 }
 
 // given reports whether a flag was on the command line.
@@ -85,7 +88,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 	addTopic(fs, commonTopic, func(fs *pflag.FlagSet) {
 		bindDataDir(fs, &f.dataDir)
 		f.bindPlace(fs)
-		fs.StringVar(&f.address, "bind-address", controlplane.DefaultBindAddress, "IP `address` to listen on")
+		fs.IPVar(&f.address, "bind-address", net.ParseIP(controlplane.DefaultBindAddress), "IP `address` to listen on")
 		fs.IntVar(&f.port, "secure-port", controlplane.DefaultSecurePort, "`port` to listen on; 0 takes a free one")
 		fs.StringVar(&f.kubeconfig, "write-kubeconfig", "", "`file` for the administrator's kubeconfig, written when the server listens (default kubeconfig in the data folder)")
 		fs.BoolP("help", "h", false, "show this help")
@@ -130,13 +133,16 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 	if config.Logger, err = f.logs.logger(w); err != nil {
 		return config, err
 	}
-	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address, &f.port, f.kubeconfig
+	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address.String(), &f.port, f.kubeconfig
 	config.NotifySocket = os.Getenv("NOTIFY_SOCKET")
-	s := &setup{config: &config, log: config.Logger, flags: cmd.Flags()}
+	s := &setup{config: &config, log: config.Logger, flags: cmd.Flags(), kube: cmd.Name() == kubeName}
+	// Whoever has several mistakes in a command line wants to know all of them.
+	var errs []error
 	for _, topic := range f.topics {
-		if err := topic.flags.apply(s); err != nil {
-			return config, err
-		}
+		errs = append(errs, topic.flags.apply(s))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return config, err
 	}
 	logSettings(config.Logger, cmd.Flags())
 	return config, nil
@@ -165,7 +171,7 @@ func (f *kubeletFlags) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.addresses, "kubelet-preferred-address-types", []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
 		"`types` of the addresses of nodes at which kubelets are reached, the preferred one first")
 	fs.UintVar(&f.port, "kubelet-port", 10250, "`port` of kubelets whose nodes do not say")
-	_ = fs.MarkHidden("kubelet-port")
+	_ = fs.MarkDeprecated("kubelet-port", "kubelet-port is deprecated and will be removed.")
 	fs.Int64Var(&f.bytes, "max-connection-bytes-per-sec", 0, "`bytes` a second that a connection to a pod carries at most; 0 is no limit")
 }
 

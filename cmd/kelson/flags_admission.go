@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/apikeel/kelson/admission/plugin"
@@ -17,19 +19,29 @@ type admissionFlags struct {
 func (f *admissionFlags) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.Enable, "enable-admission-plugins", nil, "`plugins` to switch on, beside those that are on")
 	fs.StringSliceVar(&f.Disable, "disable-admission-plugins", nil, "`plugins` to switch off")
-	fs.StringSliceVar(&f.control, "admission-control", nil, "like --enable-admission-plugins")
-	_ = fs.MarkHidden("admission-control")
+	fs.StringSliceVar(&f.control, "admission-control", nil, "`plugins` that are on, all others being off")
+	_ = fs.MarkDeprecated("admission-control", "Use --enable-admission-plugins or --disable-admission-plugins instead. Will be removed in a future version.")
 	fs.StringVar(&f.File, "admission-control-config-file", "", "`file` with an AdmissionConfiguration")
 	fs.Int64Var(&f.notReady, "default-not-ready-toleration-seconds", 300, "`seconds` that pods stay on a node that is not ready, unless they say")
 	fs.Int64Var(&f.unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` that pods stay on a node that cannot be reached, unless they say")
 }
 
 func (f *admissionFlags) apply(s *setup) error {
+	var errs []error
 	if s.given("admission-control") {
-		s.log.Warn("--admission-control is deprecated: it switches plugins on, as --enable-admission-plugins does")
-		f.Enable = append(slices.Clone(f.control), f.Enable...)
+		if f.Enable != nil || f.Disable != nil {
+			errs = append(errs, errors.New("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"))
+		}
+		known, _ := plugin.Names()
+		for _, name := range f.control {
+			if !slices.Contains(known, name) {
+				errs = append(errs, fmt.Errorf("admission-control plugin %q is unknown", name))
+			}
+		}
+		f.Enable = f.control
+		f.Disable = slices.DeleteFunc(known, func(name string) bool { return slices.Contains(f.control, name) })
 	}
 	f.NotReadySeconds, f.UnreachableSeconds = &f.notReady, &f.unreachable
 	s.config.Admission = f.Config
-	return nil
+	return errors.Join(errs...)
 }

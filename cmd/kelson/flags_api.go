@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
@@ -25,12 +27,7 @@ func (f *apiFlags) bind(fs *pflag.FlagSet) {
 }
 
 func (f *apiFlags) apply(s *setup) error {
-	switch {
-	case f.RequestTimeout < 0:
-		return errors.New("--request-timeout can not be negative value")
-	case f.minRequestTimeout < 0:
-		return errors.New("--min-request-timeout can not be negative value")
-	}
+	errs := []error{negative("request-timeout", f.RequestTimeout), negative("min-request-timeout", f.minRequestTimeout), f.nameCore()}
 	c := s.config
 	c.RuntimeConfig, c.DenyPrivileged, c.EventTTL, c.RequestTimeout = f.RuntimeConfig, f.DenyPrivileged, f.EventTTL, f.RequestTimeout
 	if c.MinRequestTimeout = time.Duration(f.minRequestTimeout) * time.Second; c.MinRequestTimeout == 0 {
@@ -38,5 +35,24 @@ func (f *apiFlags) apply(s *setup) error {
 	}
 	var err error
 	s.config.Debug.Gates, err = checkGates(f.gates, s.log)
-	return err
+	return errors.Join(append(errs, err)...)
+}
+
+// nameCore gives the one version that has no group, and that may be written in
+// several ways, its name.
+func (f *apiFlags) nameCore() error {
+	for key, value := range f.RuntimeConfig {
+		version, _, _ := strings.Cut(strings.TrimPrefix(key, "api/"), "/")
+		switch {
+		case key == "api/legacy":
+			delete(f.RuntimeConfig, key)
+		case version != "v1":
+		case value == "false":
+			return fmt.Errorf("--runtime-config=%s=false: without this version there is no server", key)
+		default:
+			delete(f.RuntimeConfig, key)
+			f.RuntimeConfig["/v1"] = value
+		}
+	}
+	return nil
 }

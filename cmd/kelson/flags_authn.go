@@ -60,7 +60,7 @@ func (f *authnFlags) apply(s *setup) error {
 	if s.given("authentication-token-webhook-cache-ttl") && f.Webhook.CacheTTL == 0 {
 		f.Webhook.CacheTTL = -1
 	}
-	if sa := f.ServiceAccounts; len(sa.KeyFiles) > 0 && sa.SigningKeyFile == "" {
+	if sa := f.ServiceAccounts; len(sa.KeyFiles) > 0 && sa.SigningKeyFile == "" && !s.kube {
 		return errors.New("--service-account-key-file needs --service-account-signing-key-file: tokens would be signed with a key that none of the files has")
 	}
 	if f.BasicFile != "" {

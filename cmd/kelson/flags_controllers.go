@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/spf13/pflag"
 )
@@ -20,6 +23,7 @@ func (f *controllerFlags) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.elect, "leader-elect", false, "run controllers in one of several servers only (default true with etcd)")
 	fs.StringVar(&f.endpoints, "endpoint-reconciler-type", controlplane.EndpointLeases, "`how` the endpoints of the service kubernetes follow the servers that share an etcd: lease, master-count or none")
 	fs.IntVar(&f.servers, "apiserver-count", 1, "`number` of servers, with --endpoint-reconciler-type=master-count")
+	_ = fs.MarkDeprecated("apiserver-count", "apiserver-count is deprecated and will be removed in a future version.")
 }
 
 func (f *controllerFlags) apply(s *setup) error {
@@ -28,5 +32,12 @@ func (f *controllerFlags) apply(s *setup) error {
 	if s.given("leader-elect") {
 		s.config.LeaderElect = &f.elect
 	}
-	return nil
+	var err error
+	if s.kube || s.given("service-cluster-ip-range") {
+		err = sameFamily(s.config)
+	}
+	if f.servers <= 0 {
+		err = errors.Join(err, fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", f.servers))
+	}
+	return err
 }

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	library "github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/serverflags"
 	"github.com/spf13/pflag"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 )
 
 // flowFlags say how many requests are worked on at a time.
@@ -22,13 +24,13 @@ func (f *flowFlags) bind(fs *pflag.FlagSet) {
 }
 
 func (f *flowFlags) apply(s *setup) error {
-	switch {
-	case f.MaxReading < 0:
-		return errors.New("--max-requests-inflight can not be negative value")
-	case f.MaxWriting < 0:
-		return errors.New("--max-mutating-requests-inflight can not be negative value")
-	case !f.Off && f.MaxReading+f.MaxWriting == 0:
-		return errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive")
+	errs := []error{
+		negative("max-requests-inflight", f.MaxReading),
+		negative("max-mutating-requests-inflight", f.MaxWriting),
+		f.served(s.config.RuntimeConfig),
+	}
+	if !f.Off && f.MaxReading == 0 && f.MaxWriting == 0 {
+		errs = append(errs, errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive"))
 	}
 	// In a Config zero is the default, and less is no limit or, with priority and
 	// fairness, nothing that counts.
@@ -39,6 +41,28 @@ func (f *flowFlags) apply(s *setup) error {
 	}
 	f.RequestTimeout = s.config.RequestTimeout
 	s.config.Flow = f.Config
+	return errors.Join(errs...)
+}
+
+// negative refuses a number of which there is none below zero.
+func negative[T int | time.Duration](flag string, value T) error {
+	if value < 0 {
+		return fmt.Errorf("--%s can not be negative value", flag)
+	}
+	return nil
+}
+
+// served wants the objects that say who goes first to be there. The first setting
+// that has a say in that counts.
+func (f *flowFlags) served(runtime map[string]string) error {
+	for _, key := range []string{flowcontrolv1.SchemeGroupVersion.String(), "api/ga", "api/all"} {
+		switch value := runtime[key]; {
+		case f.Off || value == "true":
+			return nil
+		case value == "false":
+			return fmt.Errorf("--runtime-config=%s=false conflicts with --enable-priority-and-fairness=true", key)
+		}
+	}
 	return nil
 }
 
@@ -64,21 +88,18 @@ func (f *lifeFlags) bind(fs *pflag.FlagSet) {
 }
 
 func (f *lifeFlags) apply(s *setup) error {
-	switch {
-	case f.LivezGrace < 0:
-		return errors.New("--livez-grace-period can not be a negative value")
-	case f.Shutdown.Delay < 0:
-		return errors.New("--shutdown-delay-duration can not be negative value")
-	case f.Shutdown.WatchGrace < 0:
-		return errors.New("--shutdown-watch-termination-grace-period, if provided, can not be a negative value")
+	errs := []error{negative("shutdown-delay-duration", f.Shutdown.Delay)}
+	if f.LivezGrace < 0 {
+		errs = append(errs, errors.New("--livez-grace-period can not be a negative value"))
+	}
+	if f.Shutdown.WatchGrace < 0 {
+		errs = append(errs, errors.New("shutdown-watch-termination-grace-period, if provided, can not be a negative value"))
 	}
 	version := library.Version()
 	minor, _ := strconv.Atoi(version.EmulationMinor)
-	if err := f.debug.Metrics.Complete(fmt.Sprintf("%s.%d", version.EmulationMajor, minor-1)); err != nil {
-		return err
-	}
+	errs = append(errs, f.debug.Metrics.Complete(fmt.Sprintf("%s.%d", version.EmulationMajor, minor-1)))
 	f.debug.Gates = s.config.Debug.Gates
 	s.config.LivezGrace, s.config.Shutdown, s.config.Debug, s.config.TracingFile = f.LivezGrace, f.Shutdown, f.debug, f.tracing
 	s.config.Debug.Flags = flagValues(s.flags)
-	return nil
+	return errors.Join(errs...)
 }

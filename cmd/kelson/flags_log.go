@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/spf13/pflag"
+
+	"github.com/apikeel/kelson/internal/jsonlog"
 )
 
 // logFlags say what is logged.
@@ -25,7 +27,7 @@ func (f *logFlags) bind(fs *pflag.FlagSet) {
 }
 
 func (f *logFlags) apply(s *setup) error {
-	s.config.Debug.SetVerbosity = func(n uint64) { f.verbosity.level.Set(levelOf(n)) }
+	s.config.Debug.SetVerbosity = func(n uint64) { f.verbosity.level.Set(jsonlog.Level(n)) }
 	return nil
 }
 
@@ -40,7 +42,7 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	case "text":
 		handler = slog.NewTextHandler(w, options)
 	case "json":
-		handler = slog.NewJSONHandler(w, options)
+		handler = jsonlog.New(w, options.Level)
 	default:
 		return nil, fmt.Errorf("--logging-format %q: it is text or json", f.format)
 	}
@@ -70,7 +72,7 @@ type verbosity struct {
 
 func (v *verbosity) set(n uint64) {
 	v.n = n
-	v.level.Set(levelOf(n))
+	v.level.Set(jsonlog.Level(n))
 }
 
 // Set implements pflag.Value.
@@ -87,15 +89,3 @@ func (v *verbosity) String() string { return strconv.FormatUint(v.n, 10) }
 
 // Type implements pflag.Value.
 func (*verbosity) Type() string { return "Level" }
-
-// levelOf returns the least important that is logged at a verbosity: 0 has
-// warnings, 1 information, 4 and beyond what is for debugging.
-func levelOf(n uint64) slog.Level {
-	switch {
-	case n == 0:
-		return slog.LevelWarn
-	case n < 4:
-		return slog.LevelInfo - slog.Level(n-1)
-	}
-	return -slog.Level(min(n, 1<<15))
-}

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 )
 
 // foreign is a flag of kube-apiserver that means nothing here.
@@ -13,10 +17,14 @@ type foreign struct {
 	kind   string // of its value, as pflag calls it
 	value  string // that kube-apiserver has by default
 	reason string
+	// deprecated is what kube-apiserver says about using it at all.
+	deprecated string
 	// harmful ones are refused: whoever gives them counts on what they do.
 	harmful bool
 	// fine are values that are what this server does anyway.
 	fine []string
+	// wrong says what kube-apiserver has against a value; nil has nothing.
+	wrong func(value string) error
 }
 
 // foreignFlags are accepted with a warning, so that what was written for
@@ -31,30 +39,32 @@ func foreignFlags() []foreign {
 		version = "there is one version of the server to be"
 	)
 	return []foreign{
-		{name: "etcd-servers-overrides", kind: "strings", value: "[]", reason: "all objects are in one etcd", harmful: true},
-		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", harmful: true, fine: []string{"", "etcd3"}},
-		{name: "storage-media-type", kind: "string", value: "application/vnd.kubernetes.protobuf", reason: "built-in kinds are stored as protobuf", fine: []string{"application/vnd.kubernetes.protobuf"}},
+		{name: "etcd-servers-overrides", kind: "strings", value: "[]", reason: "all objects are in one etcd", harmful: true, wrong: wrongOverride},
+		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", fine: []string{"", "etcd3"}, wrong: wrongBackend},
+		{name: "storage-media-type", kind: "string", value: "application/vnd.kubernetes.protobuf", reason: "built-in kinds are stored as protobuf",
+			fine: []string{"", "application/vnd.kubernetes.protobuf"}, wrong: wrongMediaType},
 		{name: "etcd-count-metric-poll-period", kind: "duration", value: "1m0s", reason: metrics},
 		{name: "etcd-db-metric-poll-interval", kind: "duration", value: "30s", reason: metrics},
-		{name: "storage-initialization-timeout", kind: "duration", value: "1m0s", reason: "the server is ready when its caches are"},
+		{name: "storage-initialization-timeout", kind: "duration", value: "1m0s", reason: "the server is ready when its caches are", wrong: wrongTimeout},
 		{name: "watch-cache", kind: "bool", value: "true", reason: cache, fine: []string{"true"}},
-		{name: "watch-cache-sizes", kind: "strings", value: "[]", reason: cache},
+		{name: "watch-cache-sizes", kind: "strings", value: "[]", reason: cache, wrong: wrongCacheSize},
 		{name: "delete-collection-workers", kind: "int", value: "1", reason: "collections are deleted as fast as the store takes it"},
 		{name: "enable-garbage-collector", kind: "bool", value: "true", reason: "owners are always honoured", fine: []string{"true"}},
 
 		{name: "kubelet-timeout", kind: "duration", value: "5s", reason: "connections to kubelets last as long as their requests"},
 
-		{name: "kubelet-read-only-port", kind: "uint", value: "10255", reason: "kubelets are not spoken to without TLS", fine: []string{"10255"}},
-		{name: "default-watch-cache-size", kind: "int", value: "100", reason: cache},
+		{name: "kubelet-read-only-port", kind: "uint", deprecated: "kubelet-read-only-port is deprecated and will be removed.", value: "10255", reason: "kubelets are not spoken to without TLS", fine: []string{"10255"}},
+		{name: "default-watch-cache-size", kind: "int", value: "100", reason: cache,
+			deprecated: "Watch caches are sized automatically. This flag is no-op and it will be removed in a future version."},
 
-		{name: "emulated-version", kind: "strings", value: "[]", reason: version, harmful: true, fine: []string{"1.37", "kube=1.37"}},
-		{name: "min-compatibility-version", kind: "strings", value: "[]", reason: version},
-		{name: "emulation-forward-compatible", kind: "bool", value: "false", reason: version},
-		{name: "runtime-config-emulation-forward-compatible", kind: "bool", value: "false", reason: version},
+		{name: "emulated-version", kind: "strings", value: "[]", reason: version, harmful: true, fine: []string{"1.37", "kube=1.37"}, wrong: wrongEmulation},
+		{name: "min-compatibility-version", kind: "strings", value: "[]", reason: version, wrong: wrongCompatibility},
+		{name: "emulation-forward-compatible", kind: "bool", value: "false", reason: version, fine: []string{"false"}, wrong: forward("EmulationForwardCompatible")},
+		{name: "runtime-config-emulation-forward-compatible", kind: "bool", value: "false", reason: version, fine: []string{"false"}, wrong: forward("RuntimeConfigEmulationForwardCompatible")},
 
-		{name: "coordinated-leadership-lease-duration", kind: "duration", value: "15s", reason: leader},
-		{name: "coordinated-leadership-renew-deadline", kind: "duration", value: "10s", reason: leader},
-		{name: "coordinated-leadership-retry-period", kind: "duration", value: "2s", reason: leader},
+		{name: leaseDuration, kind: "duration", value: "15s", reason: leader},
+		{name: renewDeadline, kind: "duration", value: "10s", reason: leader},
+		{name: retryPeriod, kind: "duration", value: "2s", reason: leader},
 		{name: "peer-advertise-ip", kind: "string", reason: peers},
 		{name: "peer-advertise-port", kind: "string", reason: peers},
 		{name: "peer-ca-file", kind: "string", reason: peers},
@@ -70,15 +80,34 @@ func foreignFlags() []foreign {
 // otherFlags are the foreign ones.
 type otherFlags struct{ given []*foreignValue }
 
-// foreignValue takes whatever it is given.
+// foreignValue takes what is a value of its kind.
 type foreignValue struct {
 	foreign
 	values []string
 }
 
 // Set implements pflag.Value.
-func (v *foreignValue) Set(text string) error {
-	v.values = append(v.values, text)
+func (v *foreignValue) Set(text string) (err error) {
+	switch v.kind {
+	case "bool":
+		_, err = strconv.ParseBool(text)
+	case "int":
+		_, err = strconv.ParseInt(text, 0, 64)
+	case "uint":
+		_, err = strconv.ParseUint(text, 0, 64)
+	case "duration":
+		_, err = time.ParseDuration(text)
+	case "quantity":
+		_, err = apiresource.ParseQuantity(text)
+	}
+	if err != nil {
+		return err
+	}
+	if v.kind == "strings" {
+		v.values = append(v.values, strings.Split(text, ",")...)
+	} else {
+		v.values = []string{text}
+	}
 	return nil
 }
 
@@ -102,22 +131,39 @@ func (f *otherFlags) bind(fs *pflag.FlagSet) {
 		if flag.kind == "bool" {
 			added.NoOptDefVal = "true"
 		}
+		added.Deprecated = flag.deprecated
 	}
 }
 
 func (f *otherFlags) apply(s *setup) error {
 	var without []string
+	errs := []error{f.wrongLeadership(), f.wrongLogs(s)}
 	for _, flag := range f.given {
+		err := flag.refused()
 		switch {
+		case err != nil:
+			errs = append(errs, err)
 		case len(flag.values) == 0 || flag.isFine():
 		case flag.harmful:
-			return fmt.Errorf("--%s is not supported: %s", flag.name, flag.reason)
+			errs = append(errs, fmt.Errorf("--%s is not supported: %s", flag.name, flag.reason))
 		default:
 			without = append(without, "--"+flag.name+" ("+flag.reason+")")
 		}
 	}
 	if len(without) > 0 {
 		s.log.Warn("flags have no effect here", "flags", strings.Join(without, ", "))
+	}
+	return errors.Join(errs...)
+}
+
+// refused is what is wrong with the values.
+func (v *foreignValue) refused() error {
+	for _, value := range v.values {
+		if v.wrong != nil && value != "" {
+			if err := v.wrong(value); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func TestFlagsOfKubeAPIServer(t *testing.T) {
 		// There is nothing to lose by it here.
 		"encryption-provider-config-automatic-reload": "true",
 		"lease-reuse-duration-seconds":                "2", // what expires goes sooner
-		"service-cluster-ip-range":                    "[10.0.0.0/24]",
+		"service-cluster-ip-range":                    "10.0.0.0/24",
 	}
 	// Those that say it in their usage, since it matters whether they are given.
 	told := map[string]string{
@@ -108,12 +108,17 @@ func TestRefusedFlags(t *testing.T) {
 		{"--tracing-config-file=/no/file", exitError, "failed to read tracing config: unable to read tracing configuration from \"/no/file\": open /no/file: no such file or directory"},
 		{"--max-requests-inflight=-1", exitError, "--max-requests-inflight can not be negative value"},
 		{"--encryption-provider-config=/no/file", exitError, "error reading encryption provider configuration file"},
-		{"--storage-backend=etcd2", exitError, "--storage-backend is not supported"},
+		{"--storage-backend=etcd2", exitError, "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'"},
 		{"--show-hidden-metrics-for-version=1.20", exitError, `metrics.showHiddenMetricsForVersion: Invalid value: "1.20": must be omitted or have the value '1.36'; only the previous minor version is allowed`},
 		{"--disabled-metrics=9x", exitError, "metrics.disabledMetrics: Invalid value: [\"9x\"]: must be fully qualified metric names"},
 		{"--allow-metric-labels=ab=1,2", exitError, "metrics.allowListMapping: Invalid value: {\"ab\":\"1,2\"}: must have keys with format"},
 		{"--allow-metric-labels=a,b", exitUsage, `invalid argument "a,b" for "--allow-metric-labels" flag: a,b must be formatted as key=value`},
 		{"--kubernetes-service-node-port=70000", exitError, "--kubernetes-service-node-port 70000 must be between 0 and 65535, inclusive."},
+		{"--bind-address=nope", exitUsage, `invalid argument "nope" for "--bind-address" flag: failed to parse IP: "nope"`},
+		{"--service-cluster-ip-range=fd00::/108", exitError, `service IP family "fd00::/108" must match public address family`},
+		{"--service-node-port-range=30000-29000", exitUsage, "end port cannot be less than start port: 30000-29000"},
+		{"--kubelet-timeout=x", exitUsage, `invalid argument "x" for "--kubelet-timeout" flag: time: invalid duration "x"`},
+		{"--delete-collection-workers=x", exitUsage, "strconv.ParseInt: parsing \"x\": invalid syntax"},
 		{"--kubernetes-service-node-port=80", exitError, "kubernetes service node port range 30000-32767 doesn't contain 80"},
 		{"--logging-format=xml", exitError, `--logging-format "xml": it is text or json`},
 	} {

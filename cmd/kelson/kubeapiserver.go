@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/storage"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // kubeName is the command, and the name of a link to the program, under which it
@@ -73,18 +76,39 @@ Objects are in etcd. Nothing else is kept but the certificate in --cert-dir.`,
 
 func serveAsKube(cmd *cobra.Command, flags *serveFlags, s streams) error {
 	log, err := flags.logs.logger(s.err)
+	var config controlplane.Config
 	if err != nil {
-		return kubeError{err}
-	}
-	config, err := kubeConfig(cmd, flags, s.err)
-	if err == nil {
+		log = slog.New(slog.NewTextHandler(s.err, nil))
+		err = field.Invalid(field.NewPath("format"), flags.logs.format, "Unsupported log format")
+	} else if config, err = kubeConfig(cmd, flags, s.err); err == nil {
 		err = config.Run(cmd.Context())
 	}
 	if err != nil {
-		log.Error("command failed", "err", explain(err))
+		log.Error("command failed", "err", kubeText(err))
 		return errShown
 	}
 	return nil
+}
+
+// kubeText returns an error in kube-apiserver's form, which has all that is wrong
+// with a command line in one list.
+func kubeText(err error) string {
+	if errors.Is(err, storage.ErrUnavailable) {
+		return explain(err)
+	}
+	return utilerrors.NewAggregate(joined(err)).Error()
+}
+
+// joined returns the errors that were joined to one.
+func joined(err error) (all []error) {
+	several, ok := err.(interface{ Unwrap() []error })
+	if !ok || errors.Join(several.Unwrap()...).Error() != err.Error() {
+		return []error{err} // or it has more to say than they
+	}
+	for _, err := range several.Unwrap() {
+		all = append(all, joined(err)...)
+	}
+	return all
 }
 
 // kubeConfig returns what the flags say if they are those of kube-apiserver.
@@ -98,15 +122,16 @@ func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplan
 			return controlplane.Config{}, err
 		}
 	}
-	if err := kubeRequired(cmd.Flags(), flags.storage); err != nil {
-		return controlplane.Config{}, err
+	var missing error
+	if flags.storage == "" && len(flags.servers) == 0 {
+		missing = errors.New("--etcd-servers must be specified")
 	}
 	idle := flags.storage == "" && idling(cmd.Context(), flags.servers)
 	if idle {
 		flags.storage, flags.servers = controlplane.StorageMemory, nil
 	}
 	config, err := flags.config(cmd, w)
-	if err != nil {
+	if err := errors.Join(missing, err, kubeRequired(cmd.Flags())); err != nil {
 		return config, err
 	}
 	config.NoFolder = !given("data-dir")
@@ -120,8 +145,8 @@ func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplan
 	return config, nil
 }
 
-// kubeRequired misses what kube-apiserver does not start without.
-func kubeRequired(fs *pflag.FlagSet, storage string) error {
+// kubeRequired misses what kube-apiserver does not start without, but for etcd.
+func kubeRequired(fs *pflag.FlagSet) error {
 	var errs []error
 	miss := func(missing bool, text string) {
 		if missing {
@@ -129,12 +154,15 @@ func kubeRequired(fs *pflag.FlagSet, storage string) error {
 		}
 	}
 	given, elsewhere := fs.Changed, fs.Changed("service-account-signing-endpoint")
-	miss(storage == "" && !given("etcd-servers"), "--etcd-servers must be specified")
-	miss(!given("service-account-issuer"), "service-account-issuer is a required flag")
+	issuer, signs := given("service-account-issuer"), given("service-account-signing-key-file")
+	miss(!issuer, "service-account-issuer is a required flag")
 	miss(!given("service-account-key-file") && !elsewhere, "either `--service-account-key-file` or `--service-account-signing-endpoint` must be set")
-	miss((!given("service-account-signing-key-file") && !elsewhere) || !given("service-account-issuer"),
-		"--service-account-signing-key-file and --service-account-issuer are required flags")
-	return utilerrors.NewAggregate(errs)
+	if attempted := signs || issuer || given("api-audiences"); attempted {
+		miss(!issuer || !signs && !elsewhere, "--service-account-signing-key-file, --service-account-issuer, and --api-audiences should be specified together")
+	} else {
+		miss(true, "--service-account-signing-key-file and --service-account-issuer are required flags")
+	}
+	return errors.Join(errs...)
 }
 
 // idling reports whether an etcd is one that keeps nothing.

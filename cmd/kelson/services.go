@@ -1,68 +1,99 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 
+	library "github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/controlplane"
 	"github.com/spf13/pflag"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	netutils "k8s.io/utils/net"
 )
 
-// serviceFlags say which addresses and ports services get, with the names that
-// kube-apiserver has for them.
+// serviceFlags say which addresses and ports services get.
 type serviceFlags struct {
-	ranges   []string
-	ports    string
+	ranges   string
+	ports    utilnet.PortRange
 	nodePort int32
 }
 
+const (
+	defaultServiceRange = "10.0.0.0/24"
+	// minServiceBits leaves room for a few services in a range.
+	minServiceBits = 3
+)
+
+// defaultNodePorts are the ports of nodes that services get.
+func defaultNodePorts() utilnet.PortRange { return utilnet.PortRange{Base: 30000, Size: 2768} }
+
 func (f *serviceFlags) bind(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&f.ranges, "service-cluster-ip-range", []string{"10.0.0.0/24"},
+	f.ports = defaultNodePorts()
+	fs.StringVar(&f.ranges, "service-cluster-ip-range", defaultServiceRange,
 		"`range` of the cluster IPs of services, or two, one of each family")
-	fs.StringVar(&f.ports, "service-node-port-range", "30000-32767", "`range` of the node ports of services")
+	fs.Var(&f.ports, "service-node-port-range", "`range` of the node ports of services")
 	fs.Int32Var(&f.nodePort, "kubernetes-service-node-port", 0, "node `port` of the service kubernetes; with 0 it has none")
 }
 
 func (f *serviceFlags) apply(s *setup) error {
 	config := s.config
-	for _, text := range f.ranges {
-		cidr, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--service-cluster-ip-range: %w", err)
-		}
-		config.ServiceCIDRs = append(config.ServiceCIDRs, cidr)
+	ranges, err := parseRanges(f.ranges)
+	errs := []error{err}
+	config.ServiceCIDRs = ranges
+	if f.ports.Size == 0 {
+		f.ports = defaultNodePorts()
 	}
-	first, last, err := parsePorts(f.ports)
-	if err != nil {
-		return fmt.Errorf("--service-node-port-range: %w", err)
+	config.FirstNodePort, config.LastNodePort = int32(f.ports.Base), int32(f.ports.Base+f.ports.Size-1)
+	port := f.nodePort
+	if port < 0 || port > 65535 {
+		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", port))
 	}
-	config.FirstNodePort, config.LastNodePort = first, last
-	switch port := f.nodePort; {
-	case port < 0 || port > 65535:
-		return fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", port)
-	case port > 0 && (port < first || port > last):
-		return fmt.Errorf("kubernetes service node port range %v doesn't contain %v", f.ports, port)
+	if port > 0 && !f.ports.Contains(int(port)) {
+		errs = append(errs, fmt.Errorf("kubernetes service node port range %v doesn't contain %v", f.ports, port))
 	}
-	config.ServiceNodePort = f.nodePort
-	return nil
+	config.ServiceNodePort = port
+	return errors.Join(errs...)
 }
 
-// parsePorts reads 30000-32767, 30000+2767 or 30000.
-func parsePorts(text string) (first, last int32, err error) {
-	from, to, two := strings.Cut(text, "-")
-	more := ""
-	if !two {
-		from, more, two = strings.Cut(text, "+")
-		to = more
+// sameFamily wants an address of this server that the service kubernetes can lead
+// to, if it leads anywhere.
+func sameFamily(config *controlplane.Config) error {
+	if config.EndpointReconciler == controlplane.EndpointNone || len(config.ServiceCIDRs) == 0 {
+		return nil
 	}
-	a, err := strconv.ParseUint(strings.TrimSpace(from), 10, 16)
-	if err != nil || !two {
-		return int32(a), int32(a), err
+	server := library.Server{Addr: net.JoinHostPort(config.BindAddress, "0"), Serving: config.Serving}
+	ip, err := server.AdvertiseAddress()
+	if first := config.ServiceCIDRs[0]; err == nil && first.Addr().Is4() != netutils.IsIPv4(ip) {
+		return fmt.Errorf("service IP family %q must match public address family %q", first, ip)
 	}
-	b, err := strconv.ParseUint(strings.TrimSpace(to), 10, 16)
-	if more != "" {
-		b += a
+	return nil // without a network there is no other address
+}
+
+// parseRanges reads one range, or one of each family.
+func parseRanges(text string) (ranges []netip.Prefix, err error) {
+	if text == "" {
+		text = defaultServiceRange
 	}
-	return int32(a), int32(b), err
+	parts := strings.Split(text, ",")
+	for i, part := range parts[:min(len(parts), 2)] {
+		// Leading zeros were always taken.
+		_, ipNet, err := netutils.ParseCIDRSloppy(part)
+		if err != nil {
+			return nil, fmt.Errorf("service-cluster-ip-range[%d] is not %s", i, [...]string{"a valid cidr", "an ip net"}[i])
+		}
+		if ones, bits := ipNet.Mask.Size(); i == 0 && bits-ones < minServiceBits {
+			return nil, fmt.Errorf("error determining service IP ranges for primary service cidr: the service cluster IP range must be at least %d IP addresses", 1<<minServiceBits)
+		}
+		ranges = append(ranges, netip.MustParsePrefix(ipNet.String()))
+	}
+	if len(parts) > 2 {
+		err = errors.New("--service-cluster-ip-range must not contain more than two entries")
+	}
+	if len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
+		err = errors.Join(err, errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family"))
+	}
+	return ranges, err
 }

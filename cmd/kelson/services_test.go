@@ -1,21 +1,28 @@
 package main
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
-func TestParsePorts(t *testing.T) {
-	for text, want := range map[string][2]int32{
-		"30000-32767":   {30000, 32767},
-		"30000 - 30010": {30000, 30010},
-		"30000+10":      {30000, 30010},
-		"30000":         {30000, 30000},
+// TestParseRanges has the ranges of services that kube-apiserver takes, and its
+// words for others.
+func TestParseRanges(t *testing.T) {
+	const small = "error determining service IP ranges for primary service cidr: the service cluster IP range must be at least 8 IP addresses"
+	for text, want := range map[string]string{
+		"":                          "[10.0.0.0/24] <nil>",
+		"10.0.0.5/24":               "[10.0.0.0/24] <nil>",
+		"10.0.0.0/29,fd00::/127":    "[10.0.0.0/29 fd00::/127] <nil>",
+		"fd00::/64,010.0.0.0/16":    "[fd00::/64 10.0.0.0/16] <nil>",
+		"10.0.0.0":                  "[] service-cluster-ip-range[0] is not a valid cidr",
+		"10.0.0.0/30":               "[] " + small,
+		"10.0.0.0/24,":              "[] service-cluster-ip-range[1] is not an ip net",
+		"10.0.0.0/24,10.1.0.0/24":   "[10.0.0.0/24 10.1.0.0/24] --service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family",
+		"10.0.0.0/24,fd00::/108,no": "[10.0.0.0/24 fd00::/108] --service-cluster-ip-range must not contain more than two entries",
 	} {
-		if first, last, err := parsePorts(text); err != nil || first != want[0] || last != want[1] {
-			t.Errorf("%q: %d to %d, %v", text, first, last, err)
-		}
-	}
-	for _, text := range []string{"", "a", "1-", "-1", "1-b", "70000", "1+x"} {
-		if first, last, err := parsePorts(text); err == nil {
-			t.Errorf("%q is %d to %d", text, first, last)
+		ranges, err := parseRanges(text)
+		if got := fmt.Sprint(ranges, " ", err); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
 }

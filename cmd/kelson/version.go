@@ -23,7 +23,7 @@ func (f *versionFlag) Set(text string) error {
 	}
 	served, _, _ := strings.Cut(library.Version().GitVersion, "+")
 	if strings.HasPrefix(text, "v") {
-		if name, _, _ := strings.Cut(text, "+"); name != served {
+		if name := text[:strings.IndexAny(text+"+", "+-")]; name != served {
 			return fmt.Errorf("version %q must match major/minor/patch of default version %q", text, served)
 		}
 		return nil

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/apikeel/kelson/internal/jsonlog"
 )
 
 // modules are verbosities of source files: pattern=N,…. A pattern with a slash
@@ -38,7 +39,7 @@ func (m *modules) Set(text string) error {
 		}
 		n, err := strconv.ParseUint(level, 10, 31)
 		if err != nil {
-			return fmt.Errorf("parsing verbosity in %q: %w", part, errors.Unwrap(err))
+			return fmt.Errorf("parsing verbosity in %q: %w", part, err)
 		}
 		m.all = append(m.all, module{pattern, n})
 	}
@@ -70,7 +71,7 @@ type moduleHandler struct {
 func newModuleHandler(next slog.Handler, level slog.Leveler, all []module) *moduleHandler {
 	h := &moduleHandler{Handler: next, level: level, modules: all, least: slog.LevelError, files: &sync.Map{}}
 	for _, m := range all {
-		h.least = min(h.least, levelOf(m.n))
+		h.least = min(h.least, jsonlog.Level(m.n))
 	}
 	return h
 }
@@ -106,7 +107,7 @@ func (h *moduleHandler) find(pc uintptr) any {
 			name = file
 		}
 		if ok, _ := path.Match(m.pattern, name); ok {
-			return levelOf(m.n)
+			return jsonlog.Level(m.n)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	celgo "github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -65,6 +66,9 @@ type Check struct {
 	Budget int64
 	// Warn takes what is wrong with values that are as they were.
 	Warn func(err *field.Error)
+	// Compiled is told how long it took to compile the rules of a type, which
+	// happens when they are first applied; nil is not.
+	Compiled func(took time.Duration)
 }
 
 // Validate returns which rules a value breaks. old is what the value was, nil if
@@ -166,7 +170,11 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 		return
 	}
 	r.once.Do(func() {
+		began := time.Now()
 		r.programs, r.err = compile(r.t, &compiler{stored: func(string) bool { return true }, plan: true})
+		if e.check.Compiled != nil {
+			e.check.Compiled(time.Since(began))
+		}
 		for i := range r.programs {
 			r.usesOld = r.usesOld || r.programs[i].UsesOld
 		}

@@ -6,12 +6,14 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/crd/cel"
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 // What rules may cost, by estimate: each by itself, and all of a schema.
@@ -34,7 +36,9 @@ func (w *walk) rules(at place, broken bool) {
 	if at.t == nil {
 		return
 	}
+	began := time.Now()
 	programs, err := cel.Compile(at.t, func(expression string) bool { return w.t.stored[expression] })
+	measure.Since(w.t.metrics, began, measure.CELCompilation)
 	if errors.Is(err, cel.ErrNoType) {
 		err = errors.New("internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations")
 	}

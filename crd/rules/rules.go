@@ -19,17 +19,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/webhook"
 )
 
 // Judge says what is wrong with definitions. The zero value is ready to use; it
 // must not be copied.
-type Judge struct{ accepted accepted }
+type Judge struct {
+	// Metrics measures what takes time; nil does not.
+	Metrics  measure.Sink
+	accepted accepted
+}
 
 // Validate returns everything that is wrong with a new definition.
 func (j *Judge) Validate(ctx context.Context, crd *v1.CustomResourceDefinition) field.ErrorList {
 	errs := validateName(crd)
-	errs = append(errs, validate(ctx, crd, &tolerance{ca: true, none: true, accepted: &j.accepted})...)
+	errs = append(errs, validate(ctx, crd, &tolerance{ca: true, none: true, accepted: &j.accepted, metrics: j.Metrics})...)
 	errs = append(errs, validateApproval(crd, nil)...)
 	return append(errs, validatePreserve(crd, nil)...)
 }
@@ -38,7 +43,7 @@ func (j *Judge) Validate(ctx context.Context, crd *v1.CustomResourceDefinition) 
 // the old definition was allowed, the new one is too.
 func (j *Judge) ValidateUpdate(ctx context.Context, crd, old *v1.CustomResourceDefinition) field.ErrorList {
 	t := toleranceOf(crd, old)
-	t.accepted = &j.accepted
+	t.accepted, t.metrics = &j.accepted, j.Metrics
 	errs := validate(ctx, crd, t)
 	spec := field.NewPath("spec")
 	if established(old) {

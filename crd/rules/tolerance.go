@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/crd/schema"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/webhook"
 )
 
@@ -33,6 +34,8 @@ type tolerance struct {
 	none bool
 	// accepted are schemas with which nothing is wrong.
 	accepted *accepted
+	// metrics has how long it takes to compile rules.
+	metrics measure.Sink
 
 	// structural and costly are about the schema that is judged.
 	structural, costly bool

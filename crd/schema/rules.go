@@ -32,9 +32,8 @@ func (s *Schema) Ruled() bool { return s.root.ruled }
 
 // ValidateRules returns which rules of x-kubernetes-validations an object
 // breaks; old is nil on create. found is what else is wrong with it: rules
-// assume that values are of their types. warn takes what is wrong with values
-// that are as they were.
-func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any, found field.ErrorList, warn func(*field.Error)) field.ErrorList {
+// assume that values are of their types.
+func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any, found field.ErrorList, check *cel.Check) field.ErrorList {
 	if !s.root.ruled {
 		return nil
 	}
@@ -50,7 +49,7 @@ func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any, fou
 	if old != nil {
 		before, correlation = old, common.NewCorrelatedObject(obj, old, t)
 	}
-	return rules.Validate(ctx, nil, obj, before, correlation, &cel.Check{Budget: cel.Budget, Warn: warn})
+	return rules.Validate(ctx, nil, obj, before, correlation, check)
 }
 
 // blocks reports an error after which rules cannot be relied upon.

@@ -2,8 +2,11 @@ package measure
 
 import (
 	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -26,7 +29,7 @@ func ConfigMetrics(what string) (reloads, last, info string) {
 func ConfigRead(to Sink, what string, data []byte) {
 	if to != nil {
 		_, _, info := ConfigMetrics(what)
-		to.Series(info, server(), hash(data)).Observe(1)
+		to.Series(info, server(), Hash(data)).Observe(1)
 	}
 }
 
@@ -48,13 +51,20 @@ func ConfigReloaded(to Sink, what string, data []byte, err error) {
 	}
 }
 
-// server tells this server from others of the cluster.
-func server() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return ""
+// ServerName tells servers of a cluster apart: it is the same for those on one
+// machine, as it is for kube-apiserver.
+func ServerName() string {
+	host, _ := os.Hostname()
+	var parts []byte
+	for _, part := range []string{host, "kube-apiserver"} {
+		parts = append(binary.BigEndian.AppendUint16(parts, uint16(len(part))), part...)
 	}
-	return hash([]byte(host))
+	hash := sha256.Sum256(parts)
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
-func hash(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
+// server is the name as metrics have it.
+func server() string { return Hash([]byte(ServerName())) }
+
+// Hash is how metrics name what may be long, or should not be seen.
+func Hash(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }

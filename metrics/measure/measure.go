@@ -73,11 +73,40 @@ const (
 	StaleTokens         = "serviceaccount_stale_tokens_total"
 	ValidTokens         = "serviceaccount_valid_tokens_total"
 
-	// CELEvaluation: without labels.
-	CELEvaluation = "apiserver_cel_evaluation_duration_seconds"
-	// WebhookNoNames, WebhookSHA1: without labels.
-	WebhookNoNames = "apiserver_webhooks_x509_missing_san_total"
-	WebhookSHA1    = "apiserver_webhooks_x509_insecure_sha1_total"
+	// Encryption of what is stored. Transformations: resource, transformation_type,
+	// transformer_prefix, status. TransformationDuration: transformation_type,
+	// transformer_prefix.
+	Transformations        = "apiserver_storage_transformation_operations_total"
+	TransformationDuration = "apiserver_storage_transformation_duration_seconds"
+	// DataKeyDuration, DataKeyFailures, DataKeyMisses: without labels.
+	DataKeyDuration = "apiserver_storage_data_key_generation_duration_seconds"
+	DataKeyFailures = "apiserver_storage_data_key_generation_failures_total"
+	DataKeyMisses   = "apiserver_storage_envelope_transformation_cache_misses_total"
+	// KMSDuration: provider_name, method_name, grpc_status_code.
+	KMSDuration = "apiserver_envelope_encryption_kms_operations_latency_seconds"
+	// KMSKeyUses, and when the last was: transformation_type, provider_name,
+	// key_id_hash, apiserver_id_hash.
+	KMSKeyUses    = "apiserver_envelope_encryption_key_id_hash_total"
+	KMSKeyLastUse = "apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds"
+	// KMSKeyLastStatus: provider_name, key_id_hash, apiserver_id_hash.
+	KMSKeyLastStatus = "apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds"
+	// KMSInvalidKeys: provider_name, error.
+	KMSInvalidKeys = "apiserver_envelope_encryption_invalid_key_id_from_status_total"
+	// KMSSources, which is set: provider_name.
+	KMSSources = "apiserver_envelope_encryption_dek_source_cache_size"
+
+	// CELCompilation, CELEvaluation: without labels.
+	CELCompilation = "apiserver_cel_compilation_duration_seconds"
+	CELEvaluation  = "apiserver_cel_evaluation_duration_seconds"
+	// PodLogs: usage. PodLogTLSFailures: without labels.
+	PodLogs           = "kube_apiserver_pod_logs_insecure_backend_total"
+	PodLogTLSFailures = "kube_apiserver_pod_logs_backend_tls_failure_total"
+	// WebhookNoNames, WebhookSHA1, AggregatorNoNames, AggregatorSHA1: without
+	// labels.
+	WebhookNoNames    = "apiserver_webhooks_x509_missing_san_total"
+	WebhookSHA1       = "apiserver_webhooks_x509_insecure_sha1_total"
+	AggregatorNoNames = "apiserver_kube_aggregator_x509_missing_san_total"
+	AggregatorSHA1    = "apiserver_kube_aggregator_x509_insecure_sha1_total"
 	// DialStarts, DialDuration: protocol, transport. DialFailures: protocol,
 	// transport, stage.
 	DialStarts   = "apiserver_egress_dialer_dial_start_total"

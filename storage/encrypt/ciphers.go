@@ -2,6 +2,7 @@ package encrypt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -10,6 +11,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/crypto/nacl/secretbox"
 )
@@ -191,8 +193,9 @@ func (t *box) open(_ context.Context, stored []byte, _ string) ([]byte, bool, er
 // choice is transformers that are told apart by how what they store begins. The
 // first one writes; what another has written is stale.
 type choice struct {
-	from []prefixed
-	none error // when nobody can read a value
+	from    []prefixed
+	none    error // when nobody can read a value
+	measure *measuring
 }
 
 type prefixed struct {
@@ -201,8 +204,9 @@ type prefixed struct {
 }
 
 func (c *choice) seal(ctx context.Context, value []byte, key string) ([]byte, error) {
-	first := &c.from[0]
+	first, began := &c.from[0], time.Now()
 	sealed, err := first.seal(ctx, value, key)
+	c.measure.transformed(key, toStorage, first.prefix, began, err)
 	if err != nil || first.prefix == "" {
 		return sealed, err
 	}
@@ -211,6 +215,7 @@ func (c *choice) seal(ctx context.Context, value []byte, key string) ([]byte, er
 }
 
 func (c *choice) open(ctx context.Context, stored []byte, key string) ([]byte, bool, error) {
+	began := time.Now()
 	var failed []error
 	for i := range c.from {
 		t := &c.from[i]
@@ -219,17 +224,19 @@ func (c *choice) open(ctx context.Context, stored []byte, key string) ([]byte, b
 			continue
 		}
 		value, stale, err := t.open(ctx, rest, key)
-		switch {
-		case err == nil:
-			return value, stale || i > 0, nil
-		case t.prefix != "":
-			// Another provider may have the same prefix and the right key. That
-			// plain values are not encrypted is no news.
-			failed = append(failed, err)
+		if err != nil && t.prefix == "" {
+			continue // that encrypted values are not plain is no news
 		}
+		c.measure.transformed(key, fromStorage, cmp.Or(t.prefix, "identity"), began, err)
+		if err == nil {
+			return value, stale || i > 0, nil
+		}
+		// Another provider may have the same prefix and the right key.
+		failed = append(failed, err)
 	}
 	if len(failed) > 0 {
 		return nil, false, aggregate(failed)
 	}
+	c.measure.transformed(key, fromStorage, "unknown", began, c.none)
 	return nil, false, c.none
 }

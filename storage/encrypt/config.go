@@ -120,18 +120,19 @@ func parse(path string, content []byte) (*configuration, error) {
 type set struct {
 	resources map[schema.GroupResource]transformer
 	plugins   []*plugin
+	measure   *measuring
 	// grace is how long calls may last that began before the set was replaced.
 	grace time.Duration
 }
 
 // build makes the transformers of a file.
-func (c *configuration) build(log *slog.Logger) (*set, error) {
-	s := &set{resources: map[schema.GroupResource]transformer{}}
+func (c *configuration) build(measure *measuring, log *slog.Logger) (*set, error) {
+	s := &set{resources: map[schema.GroupResource]transformer{}, measure: measure}
 	choices := map[schema.GroupResource]*choice{}
 	for _, rc := range c.Resources {
 		providers, err := s.providers(rc.Providers, log)
 		if err == nil {
-			err = join(choices, rc.Resources, providers)
+			err = s.join(choices, rc.Resources, providers)
 		}
 		if err != nil {
 			s.close()
@@ -146,7 +147,7 @@ func (c *configuration) build(log *slog.Logger) (*set, error) {
 
 // join adds providers to what resources have so far. A rule that a wildcard
 // before it hides is an error.
-func join(choices map[schema.GroupResource]*choice, names []string, providers []prefixed) error {
+func (s *set) join(choices map[schema.GroupResource]*choice, names []string, providers []prefixed) error {
 	for _, name := range names {
 		gr := schema.ParseGroupResource(name)
 		for _, wider := range []schema.GroupResource{{Group: gr.Group, Resource: "*"}, everything()} {
@@ -155,7 +156,7 @@ func join(choices map[schema.GroupResource]*choice, names []string, providers []
 			}
 		}
 		if choices[gr] == nil {
-			choices[gr] = &choice{none: errors.New("no matching prefix found")}
+			choices[gr] = &choice{none: errors.New("no matching prefix found"), measure: s.measure}
 		}
 		choices[gr].from = append(choices[gr].from, providers...)
 	}
@@ -177,15 +178,15 @@ func (s *set) providers(configs []providerConfig, log *slog.Logger) (all []prefi
 		var t prefixed
 		switch {
 		case p.AESGCM != nil:
-			t, err = keyed(p.AESGCM, "k8s:enc:aesgcm:v1:", "AES", func(secret []byte) (transformer, error) {
+			t, err = s.keyed(p.AESGCM, "k8s:enc:aesgcm:v1:", "AES", func(secret []byte) (transformer, error) {
 				return withBlock(secret, func(block cipher.Block) (transformer, error) { return newGCM(block) })
 			})
 		case p.AESCBC != nil:
-			t, err = keyed(p.AESCBC, "k8s:enc:aescbc:v1:", "AES", func(secret []byte) (transformer, error) {
+			t, err = s.keyed(p.AESCBC, "k8s:enc:aescbc:v1:", "AES", func(secret []byte) (transformer, error) {
 				return withBlock(secret, func(block cipher.Block) (transformer, error) { return cbc{block}, nil })
 			})
 		case p.Secretbox != nil:
-			t, err = keyed(p.Secretbox, "k8s:enc:secretbox:v1:", "Secretbox", func(secret []byte) (transformer, error) {
+			t, err = s.keyed(p.Secretbox, "k8s:enc:secretbox:v1:", "Secretbox", func(secret []byte) (transformer, error) {
 				return &box{[32]byte(secret)}, nil
 			})
 		case p.KMS != nil:
@@ -210,8 +211,8 @@ func withBlock(secret []byte, then func(cipher.Block) (transformer, error)) (tra
 }
 
 // keyed is a provider that tells its keys apart by their names.
-func keyed(c *keysConfig, prefix, name string, with func(secret []byte) (transformer, error)) (prefixed, error) {
-	keys := &choice{none: fmt.Errorf("no matching key was found for the provided %s transformer", name)}
+func (s *set) keyed(c *keysConfig, prefix, name string, with func(secret []byte) (transformer, error)) (prefixed, error) {
+	keys := &choice{none: fmt.Errorf("no matching key was found for the provided %s transformer", name), measure: s.measure}
 	for _, k := range c.Keys {
 		secret, err := base64.StdEncoding.DecodeString(k.Secret)
 		if err != nil {
@@ -232,7 +233,7 @@ func (s *set) plugin(c *kmsConfig, log *slog.Logger) (prefixed, error) {
 			"Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature."
 		return prefixed{}, fmt.Errorf("%s", refused)
 	}
-	p, err := dial(c, log)
+	p, err := dial(c, s.measure, log)
 	if err != nil {
 		return prefixed{}, fmt.Errorf("could not configure KMSv2-Plugin's probe %q, error: %w", c.Name, err)
 	}

@@ -56,7 +56,7 @@ type Options struct {
 	Resource func(key string) (group, resource string)
 	// Logger gets what operators want to know; nil discards it.
 	Logger *slog.Logger
-	// Metrics counts how often the file is read again; nil does not.
+	// Metrics has what is measured; nil if nothing is.
 	Metrics measure.Sink
 }
 
@@ -65,6 +65,7 @@ type Backend struct {
 	storage.Backend
 	opts    Options
 	files   *filewatch.Files
+	measure *measuring
 	current atomic.Pointer[set]
 	retired sync.WaitGroup // sets that calls may still use
 	closing chan struct{}
@@ -81,7 +82,7 @@ func Open(below storage.Backend, opts Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("error while parsing file: error while loading file: error reading encryption provider configuration file %q: %w", opts.File, err)
 	}
-	b := &Backend{Backend: below, opts: opts, files: files, closing: make(chan struct{})}
+	b := &Backend{Backend: below, opts: opts, files: files, measure: newMeasuring(opts), closing: make(chan struct{})}
 	s, err := b.read(files.Contents())
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (b *Backend) read(contents [][]byte) (*set, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.build(b.opts.Logger)
+	return c.build(b.measure, b.opts.Logger)
 }
 
 // Watch implements storage.Backend.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	kmsapi "k8s.io/kms/apis/v2"
+
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 const (
@@ -43,6 +44,7 @@ type plugin struct {
 	conn    *grpc.ClientConn
 	service kmsapi.KeyManagementServiceClient
 	timeout time.Duration
+	measure *measuring
 	log     *slog.Logger
 	now     func() time.Time
 
@@ -70,7 +72,7 @@ type seedState struct {
 }
 
 // dial begins to speak to a service, which need not be there yet.
-func dial(c *kmsConfig, log *slog.Logger) (*plugin, error) {
+func dial(c *kmsConfig, measure *measuring, log *slog.Logger) (*plugin, error) {
 	endpoint, err := url.Parse(c.Endpoint)
 	if err != nil {
 		return nil, err
@@ -83,6 +85,7 @@ func dial(c *kmsConfig, log *slog.Logger) (*plugin, error) {
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithUnaryInterceptor(measure.calls(c.Name)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}))
@@ -91,7 +94,7 @@ func dial(c *kmsConfig, log *slog.Logger) (*plugin, error) {
 	}
 	p := &plugin{
 		name: c.Name, conn: conn, service: kmsapi.NewKeyManagementServiceClient(conn), timeout: c.Timeout.Duration,
-		log: log, now: time.Now, opened: map[string]transformer{},
+		measure: measure, log: log, now: time.Now, opened: map[string]transformer{},
 	}
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
@@ -168,9 +171,13 @@ func (p *plugin) judge(ctx context.Context, s *kmsapi.StatusResponse) error {
 		}
 	}
 	if err := validKeyID(s.KeyId); err != nil {
+		p.measure.invalidKey(p.name, s.KeyId)
 		errs = append(errs, fmt.Errorf("got invalid KMSv2 KeyID hash %q: %w", hash(s.KeyId), err))
-	} else if err := p.rotate(ctx, s.KeyId); err != nil {
-		errs = append(errs, err)
+	} else {
+		p.measure.keyToldOf(p.name, s.KeyId)
+		if err := p.rotate(ctx, s.KeyId); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("kmsv2 Provider %s is not healthy, error: %w", p.name, aggregate(errs))
@@ -217,8 +224,10 @@ var errUnprimed = errors.New("got unexpected nil transformer")
 
 // newSeed makes a seed and has it encrypted.
 func (p *plugin) newSeed(ctx context.Context, uid string) (*seedState, error) {
+	began := time.Now()
 	seed := make([]byte, seedSize)
 	_, _ = rand.Read(seed) // it never fails
+	p.measure.observe(time.Since(began).Seconds(), measure.DataKeyDuration)
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	answer, err := p.service.Encrypt(ctx, &kmsapi.EncryptRequest{Plaintext: seed, Uid: uid})
@@ -246,6 +255,7 @@ func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
+	p.measure.keyUsed(toStorage, p.name, state.keyID)
 	return state.envelope(data), nil
 }
 
@@ -262,6 +272,7 @@ func (p *plugin) open(ctx context.Context, stored []byte, key string) ([]byte, b
 	if err != nil {
 		return nil, false, err
 	}
+	p.measure.keyUsed(fromStorage, p.name, from.keyID)
 	value, _, err := t.open(ctx, data, key)
 	return value, from.keyID != state.keyID || from.kind != sourceSeed, err
 }
@@ -275,6 +286,7 @@ func (p *plugin) unseal(ctx context.Context, from *source) (transformer, error) 
 	if t != nil {
 		return t, nil
 	}
+	p.measure.observe(1, measure.DataKeyMisses)
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	answer, err := p.service.Decrypt(ctx, &kmsapi.DecryptRequest{
@@ -304,6 +316,7 @@ func (p *plugin) keep(id string, t transformer) {
 		clear(p.opened)
 	}
 	p.opened[id] = t
+	p.measure.observe(float64(len(p.opened)), measure.KMSSources, p.name)
 }
 
 // hash is how messages name a key.
@@ -311,5 +324,5 @@ func hash(id string) string {
 	if id == "" {
 		return ""
 	}
-	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(id)))
+	return measure.Hash([]byte(id))
 }
