@@ -44,12 +44,13 @@ type exchange struct {
 	measured func()
 	// mark is when the stage began that is to be measured.
 	mark time.Time
+	line request.Timeline
 	writer
 }
 
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{}
-	x.Received = time.Now()
+	x.Received, x.Line = time.Now(), &x.line
 	x.lifetime.parent = r.Context()
 	x.r = r.WithContext(request.With(&x.lifetime, &x.Request))
 	x.writer.ResponseWriter = w

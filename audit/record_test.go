@@ -145,6 +145,10 @@ func TestSlow(t *testing.T) {
 		for _, d := range []time.Duration{3, 1} {
 			r.Spent(request.Storage, d*time.Millisecond)
 			r.Spent(request.ValidatingWebhooks, d*time.Millisecond)
+			r.Spent(request.Queue, d*time.Millisecond)
+			r.Spent(request.Decode, d*time.Millisecond)
+			r.Spent(request.Transform, d*time.Millisecond)
+			r.Spent(request.Serialize, d*time.Millisecond)
 		}
 		r.Answer(200)
 		r.Complete(nil)
@@ -163,6 +167,8 @@ func TestSlow(t *testing.T) {
 		delete(got, "apiserver.latency.k8s.io/total")
 		want := map[string]string{
 			"apiserver.latency.k8s.io/authentication": "1s", "apiserver.latency.k8s.io/etcd": "4ms", "apiserver.latency.k8s.io/validating-webhook": "3ms",
+			"apiserver.latency.k8s.io/apf-queue-wait": "3ms", "apiserver.latency.k8s.io/decode-response-object": "4ms",
+			"apiserver.latency.k8s.io/transform-response-object": "4ms", "apiserver.latency.k8s.io/serialize-response-object": "4ms",
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("%v", got)

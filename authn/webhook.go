@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -26,6 +25,7 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/request"
+	hooks "github.com/apikeel/kelson/webhook"
 )
 
 const (
@@ -123,7 +123,7 @@ func (w *webhook) review(ctx context.Context, spec authenticationv1.TokenReviewS
 		if last == nil {
 			return true, nil
 		}
-		if worthRetry(last) {
+		if hooks.MayPass(last) {
 			return false, nil
 		}
 		return false, last
@@ -135,15 +135,6 @@ func (w *webhook) review(ctx context.Context, spec authenticationv1.TokenReviewS
 		return nil, fmt.Errorf("webhook call failed: %w", err)
 	}
 	return status, nil
-}
-
-func worthRetry(err error) bool {
-	if utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) ||
-		apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) {
-		return true
-	}
-	_, asked := apierrors.SuggestsClientDelay(err)
-	return asked
 }
 
 func (w *webhook) post(ctx context.Context, body []byte) (*authenticationv1.TokenReviewStatus, error) {

@@ -3,9 +3,11 @@ package controlplane
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -27,6 +29,7 @@ func TestDebugPages(t *testing.T) {
 		want               string
 	}{
 		{"GET", "/statusz", "", 200, "apiserver statusz\n"},
+		{"GET", "/statusz", "", 200, " /livez /logs /metrics "},
 		{"GET", "/flagz", "", 200, "apiserver flagz\n"},
 		{"GET", "/metrics/slis", "", 200, `kubernetes_healthcheck{name="etcd",type="readyz"} 1`},
 		{"GET", "/metrics/slis", "", 200, `kubernetes_healthchecks_total{name="ping",status="success",type="readyz"} `},
@@ -42,6 +45,7 @@ func TestDebugPages(t *testing.T) {
 		{"GET", "/logs/" + strings.Repeat("x", 300), "", 404, "file not found\n"},
 		{"GET", "/logs/%2e%2e/%2e%2e/etc/passwd", "", 400, "invalid URL path"},
 		{"DELETE", "/metrics", "", 200, "metrics reset\n"},
+		{"DELETE", "/metrics/slis", "", 200, "metrics reset\n"},
 	} {
 		code, text := c.do(tt.method, tt.path, tt.body)
 		if code != tt.code || !strings.Contains(text, tt.want) || strings.Contains(text, "root:") {
@@ -76,4 +80,55 @@ func TestDebugPages(t *testing.T) {
 		t.Errorf("on the socket: %d %s", resp.StatusCode, body)
 	}
 	local.CloseIdleConnections()
+}
+
+// TestPages asks for everything that the server shows of itself in many ways, and
+// wants the answers that kube-apiserver gives.
+func TestPages(t *testing.T) {
+	text, err := os.ReadFile("testdata/pages.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	start(t, Config{DataDir: dir, Storage: StorageMemory, Debug: Debug{Logs: true, Flags: map[string]string{"v": "3"}, SetVerbosity: func(uint64) {}}})
+	c := newClient(t, KubeconfigFile(dir))
+	c.ready()
+	follow := *c.http
+	follow.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		question, want, ok := strings.Cut(strings.TrimSpace(line), " => ")
+		if !ok {
+			t.Fatalf("%q has no answer", line)
+		}
+		question, body, _ := strings.Cut(question, " <")
+		question, header, _ := strings.Cut(question, " | ")
+		method, path, _ := strings.Cut(question, " ")
+		req, err := http.NewRequestWithContext(t.Context(), method, c.url+path, strings.NewReader(strings.TrimSuffix(body, ">")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept-Encoding", "identity")
+		if name, value, ok := strings.Cut(header, ": "); ok {
+			req.Header.Set(name, value)
+		}
+		resp, err := follow.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		got := strings.TrimSpace(fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Content-Type")))
+		if encoding := resp.Header.Get("Content-Encoding"); encoding != "" {
+			got += " in " + encoding
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", strings.TrimSuffix(line, "\n"), got, want)
+		}
+		if control := resp.Header.Get("Cache-Control"); control != "no-cache, private" {
+			t.Errorf("%s: Cache-Control is %q", strings.TrimSuffix(line, "\n"), control)
+		}
+	}
 }

@@ -91,6 +91,13 @@ func (m *measured) begin(ctx context.Context, operation, name, key string) (cont
 	start := time.Now()
 	group, resource := m.find(key)
 	var span timed.Span
+	call := "Txn call"
+	switch operation {
+	case "get":
+		call = "Get call"
+	case "list":
+		call = "List call"
+	}
 	if timed.Wanted(ctx) {
 		ctx, span = timed.Start(ctx, name, request.SlowRequest, trace.String("audit-id", request.From(ctx).AuditID),
 			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource))
@@ -100,9 +107,9 @@ func (m *measured) begin(ctx context.Context, operation, name, key string) (cont
 		m.duration.WithLabelValues(operation, group, resource).Observe(time.Since(start).Seconds())
 		if err != nil {
 			m.errors.WithLabelValues(operation, group, resource).Inc()
-			span.Event("call failed", trace.String("err", err.Error()))
+			span.Event(call+" failed", trace.String("err", err.Error()))
 		} else {
-			span.Event("call succeeded")
+			span.Event(call + " succeeded")
 		}
 		span.End()
 	}

@@ -105,6 +105,9 @@ func setDefaults(crd *apiextensions.CustomResourceDefinition) {
 	if hook := crd.Spec.Conversion.Webhook; hook != nil && hook.ClientConfig != nil && hook.ClientConfig.Service != nil && hook.ClientConfig.Service.Port == nil {
 		hook.ClientConfig.Service.Port = ptr.To[int32](443)
 	}
+	if len(crd.Status.StoredVersions) == 0 {
+		rememberStored(crd)
+	}
 }
 
 func prepareCreate(_ context.Context, crd *apiextensions.CustomResourceDefinition) {

@@ -71,3 +71,36 @@ func TestOwnersOfVersions(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnersOfWrong: nobody comes to own anything by a write of what does not fit
+// the schema, be it where the write cannot change anything, or where only another
+// owner's version has it.
+func TestOwnersOfWrong(t *testing.T) {
+	_, catalog := served(t, `
+- {name: v1, served: true, storage: true, subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {a: {type: string}}}, status: {type: object, properties: {n: {type: integer}}}}}}}
+- {name: v2, served: true, storage: false, subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {b: {type: string}}}, status: {type: object, properties: {n: {type: integer}}}}}}}
+`)
+	v1, _ := catalog.Lookup("example.com", "v1", "foos")
+	var owners managedfields.Owners
+	write := func(subresource string, live resource.Object, text string) (resource.Object, error) {
+		obj := object(t, `{apiVersion: example.com/v1, kind: Foo, metadata: {name: x, uid: u}, `+text+`}`)
+		return owners.Update(v1, subresource, live, obj, "m", time.Now())
+	}
+	if obj, err := write("", nil, `spec: {a: x}, status: {n: wrong}`); err == nil || len(obj.GetManagedFields()) != 0 {
+		t.Errorf("wrong where nothing changes: %v, %v", obj.GetManagedFields(), err)
+	}
+	live, err := write("", nil, `spec: {a: x}, status: {n: 1}`)
+	if err != nil || len(live.GetManagedFields()) != 1 {
+		t.Fatal(live, err)
+	}
+	v2, _ := catalog.Lookup("example.com", "v2", "foos")
+	other := object(t, `{apiVersion: example.com/v2, kind: Foo, metadata: {name: x, uid: u}, spec: {}}`)
+	if _, err := owners.Update(v2, "", nil, other, "n", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	live.SetManagedFields(append(live.GetManagedFields(), other.GetManagedFields()...))
+	// Of v2, spec.a is wrong.
+	if obj, err := write("status", live, `spec: {a: x}, status: {n: 2}`); err == nil || len(obj.GetManagedFields()) != 2 {
+		t.Errorf("wrong in another version: %v, %v", obj.GetManagedFields(), err)
+	}
+}

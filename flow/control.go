@@ -173,12 +173,15 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 	if e.ahead > 0 {
 		observe(s.observers.Queue, e.ahead)
 	}
+	taken := state != outside
 	if state == waiting {
 		state = c.wait(ctx, e)
 		e.Waited = time.Since(now)
 		now = now.Add(e.Waited)
 	}
-	s.observers.waited(e.Waited, state == working)
+	// Who has given up in a queue counts among those who were let in, as with
+	// kube-apiserver: only who is sent away at once has not waited.
+	s.observers.waited(e.Waited, taken)
 	if state != working {
 		e.RetryAfter = s.level.retry.drop(time.Now())
 		return false

@@ -61,8 +61,8 @@ func (c *Count) Over() Histogram {
 // Observer takes measurements.
 type Observer interface{ Observe(float64) }
 
-// Observers take, in seconds, how long requests have waited that were let in and
-// that were refused, and how long others were worked on; of watches, how long it
+// Observers take, in seconds, how long requests have waited that were let in, if
+// only into a queue, and that were refused, and how long others were worked on; of watches, how long it
 // took them to begin. Seats takes how many a request is thought to need, Queue how
 // many there are in its queue when it has joined it, and Watches how many see what
 // it writes. Nil takes nothing.

@@ -304,7 +304,7 @@ func (c *converter) Convert(object *typed.TypedValue, version fieldpath.APIVersi
 	}
 	kind := to.WithKind(m.opts.Kind.Kind)
 	types, ok := m.opts.Cache.kind(m.opts.Types, kind)
-	if !ok {
+	if !ok || to.Group != m.opts.Kind.Group {
 		return object, m.noVersion(to)
 	}
 	empty, err := m.emptyIn(from)

@@ -327,7 +327,7 @@ func (w *walk) own(t *typ, v any, f *frame) {
 }
 
 func (w *walk) ownAtomic(t *typ, v any, f *frame) {
-	if err := t.checkBelow(v); err != nil {
+	if err := t.checkBelow(v, false); err != nil {
 		w.fail(f, err)
 	}
 	w.mark(f, member)

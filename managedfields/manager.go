@@ -269,8 +269,8 @@ func (c *comparisons) in(version string) (*node, error) {
 	}
 	kind := c.m.opts.Kind.Kind
 	types, ok := c.m.opts.Cache.kind(c.m.opts.Types, gv.WithKind(kind))
-	if !ok {
-		return nil, c.m.noVersion(gv)
+	if !ok || gv.Group != c.m.opts.Kind.Group {
+		return nil, c.m.noVersion(gv) // the versions of a group know nothing of another
 	}
 	live, err := c.m.liveIn(c.live, gv)
 	if err != nil {
@@ -280,10 +280,7 @@ func (c *comparisons) in(version string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if version != c.m.version {
-		err = errors.Join(types.fits(live), types.fits(new))
-	}
-	if err != nil {
+	if err := errors.Join(c.m.fits(types, live, version), c.m.fits(types, new, version)); err != nil {
 		return nil, err
 	}
 	changes, err := c.m.compare(types, live, new)
@@ -297,19 +294,20 @@ func (c *comparisons) in(version string) (*node, error) {
 	return changes, nil
 }
 
-// fits returns what is wrong with an object that is a map and has been converted:
-// nobody has seen to it, and also where nothing can change it must be right.
-// Metadata is not what conversions can change at will.
-func (k *kindType) fits(obj resource.Object) error {
+// fits returns what is wrong with an object that is a map where the comparison
+// does not look: with what the request cannot change and, if it was converted, with
+// all of it. Metadata has been seen to.
+func (m *Manager) fits(types *kindType, obj resource.Object, version string) error {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return nil
 	}
+	own := version == m.version
 	for name, v := range u.Object {
-		if name == "apiVersion" || name == "kind" || name == "metadata" {
+		if name == "apiVersion" || name == "kind" || name == "metadata" || own && !slices.Contains(m.opts.Scope.Except, name) {
 			continue
 		}
-		if err := k.typ.field(name).checkBelow(v); err != nil {
+		if err := types.typ.field(name).checkBelow(v, own); err != nil {
 			return fmt.Errorf(".%s: %w", name, err)
 		}
 	}

@@ -122,8 +122,9 @@ func (t *typ) inOrder(list []any) ([]listItem, error) {
 	return items, nil
 }
 
-// checkBelow returns what is wrong within an atomic value.
-func (t *typ) checkBelow(v any) error {
+// checkBelow returns what is wrong within a value that is not walked through.
+// Unless they may be there twice, items must not.
+func (t *typ) checkBelow(v any, twice bool) error {
 	if t == nil {
 		return errUndeclared
 	}
@@ -133,7 +134,7 @@ func (t *typ) checkBelow(v any) error {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, e := range v {
-			if err := t.field(name).checkBelow(e); err != nil {
+			if err := t.field(name).checkBelow(e, twice); err != nil {
 				return err
 			}
 		}
@@ -143,14 +144,14 @@ func (t *typ) checkBelow(v any) error {
 			if err != nil {
 				return err
 			}
-			for i := 1; i < len(items); i++ {
+			for i := 1; i < len(items) && !twice; i++ {
 				if compareKeys(items[i-1].keys, items[i].keys) == 0 {
 					return errTwice
 				}
 			}
 		}
 		for _, e := range v {
-			if err := t.item().checkBelow(e); err != nil {
+			if err := t.item().checkBelow(e, twice); err != nil {
 				return err
 			}
 		}

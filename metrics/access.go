@@ -73,7 +73,9 @@ func newAccess(r *Registry) Access {
 		deprecated: r.gauges("apiserver_requested_deprecated_apis", "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
 			"group", "version", "resource", "subresource", "removed_release"),
 	}
-	a.handshakes.WithLabelValues().Add(0)
+	none := func() { a.handshakes.WithLabelValues().Add(0) }
+	none()
+	r.resets = append(r.resets, none)
 	find := func() {
 		for i, name := range [...]string{"authentication", "audit", "constrainedimpersonation", "priorityandfairness", "authorization"} {
 			a.filters[i].Store(filters.with([]string{name}))

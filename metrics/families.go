@@ -46,10 +46,12 @@ type described struct {
 
 // family is one metric.
 type family struct {
-	of    *Families
-	with  func(labels ...string) observer
-	mu    sync.Mutex
-	named map[string]bool // the labels of its series
+	of   *Families
+	with func(labels ...string) observer
+	// always: its only series is shown although nothing was observed.
+	always bool
+	mu     sync.Mutex
+	named  map[string]bool // the labels of its series
 }
 
 // observer is a series of any type.
@@ -59,18 +61,28 @@ type observer = measure.Series
 func NewFamilies(r *Registry) *Families {
 	m := &Families{all: map[string]*family{}}
 	for _, d := range slices.Concat(partFamilies(), encryptionFamilies(), configFamilies(), admissionFamilies()) {
-		m.all[d.name] = &family{of: m, with: r.described(d), named: map[string]bool{}}
-		if len(d.labels) == 0 {
-			m.all[d.name].with()
-		}
+		f := &family{of: m, with: r.described(d), named: map[string]bool{}, always: len(d.labels) == 0}
+		m.all[d.name] = f
 	}
+	m.begin()
 	r.resets = append(r.resets, func() {
-		for _, f := range m.all {
-			f.forget()
-		}
+		m.begin()
 		m.resets.Add(1)
 	})
 	return m
+}
+
+// begin shows what is shown although nothing has been observed.
+func (m *Families) begin() {
+	for _, f := range m.all {
+		f.forget()
+	}
+	evaluated, exempt := m.all[measure.PodSecurityEvaluations], m.all[measure.PodSecurityExemptions]
+	for _, operation := range []string{"create", "update"} {
+		evaluated.find([]string{"allow", "privileged", "latest", "enforce", operation, "pod", ""}).Observe(0)
+		exempt.find([]string{operation, "pod", ""}).Observe(0)
+		exempt.find([]string{operation, "controller", ""}).Observe(0)
+	}
 }
 
 // described registers a metric, and returns what finds its series.
@@ -156,6 +168,9 @@ func (f *family) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.named)
+	if f.always {
+		f.with()
+	}
 }
 
 // count is a counter that grows by what is observed.

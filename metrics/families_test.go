@@ -39,8 +39,13 @@ func TestFamilies(t *testing.T) {
 	}
 	r.Handler(true).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("DELETE", "/metrics", nil))
 	kept.Observe(1)
-	if want := `apiserver_admission_webhook_fail_open_count{name="n",type="admit"} 1`; !strings.Contains(show(t, r), want) {
-		t.Errorf("after a reset, no %s", want)
+	for _, want := range []string{
+		`apiserver_admission_webhook_fail_open_count{name="n",type="admit"} 1`, "apiserver_cel_compilation_duration_seconds_count 0",
+		"apiserver_webhooks_x509_missing_san_total 0", `pod_security_exemptions_total{request_operation="create",resource="pod",subresource=""} 0`,
+	} {
+		if !strings.Contains(show(t, r), want) {
+			t.Errorf("after a reset, no %s", want)
+		}
 	}
 	for i := range maxNamed + 10 {
 		m.Series(admission.WebhookFailOpen, fmt.Sprint(i), "admit").Observe(1)

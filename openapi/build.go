@@ -125,6 +125,26 @@ func (b *builder) piece(from fingerprint, render func() ([]byte, []string, error
 	return p, nil
 }
 
+// recode returns pieces of objects in another format. encode gets an object.
+func (b *builder) recode(pieces []*piece, encode func(text []byte) ([]byte, error)) ([]*piece, error) {
+	var t text
+	out := make([]*piece, len(pieces))
+	for i, from := range pieces {
+		p, err := b.piece(from.says, func() ([]byte, []string, error) {
+			if err := t.inflate(from); err != nil {
+				return nil, nil, err
+			}
+			made, err := encode(slices.Concat([]byte{'{'}, t.current, []byte{'}'}))
+			return made, nil, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		out[i] = p
+	}
+	return out, nil
+}
+
 // paths returns the pieces of the paths.
 func (b *builder) paths(entries []entry, render func([]path, []entry) ([]byte, []string, error)) ([]*piece, error) {
 	runs := divide(entries, pathsInPiece, func(e entry) string { return e.at }, func(a, b entry) bool { return a.isCustom() != b.isCustom() })
@@ -284,8 +304,8 @@ func (h *Handler) json2(s *state) (*body, error) {
 		b.body.join(paths, ",")
 		b.body.glue([]byte(`},"definitions":{`))
 		b.body.join(definitions, ",")
-		tail := append([]byte(`},"parameters":`), h.sharedBy(paths, c.parameters)...)
-		b.body.glue(append(tail, `,"securityDefinitions":{"BearerToken":`+security2+`},"security":[{"BearerToken":[]}]}`...))
+		b.body.paths, b.body.definitions, b.body.parameters = paths, definitions, h.sharedBy(paths, c.parameters)
+		b.body.glue(append(append([]byte(`},"parameters":`), b.body.parameters...), `,"securityDefinitions":{"BearerToken":`+security2+`},"security":[{"BearerToken":[]}]}`...))
 		// It need not be that of the text, which takes a while to make.
 		b.body.hash = b.body.piecesHash()
 		return b.body, nil

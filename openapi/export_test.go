@@ -1,5 +1,23 @@
 package openapi
 
+import openapiv2 "github.com/google/gnostic-models/openapiv2"
+
+// QuickDefinitions and QuickPaths return a message as it is made quickly, and by
+// the models; plain is false if it cannot be made quickly.
+func QuickDefinitions(text []byte) (quick, models []byte, plain bool, err error) {
+	q := newQuick()
+	quick, plain = q.encode(q.definitions, text)
+	models, err = message(text, openapiv2.NewDefinitions)
+	return quick, models, plain, err
+}
+
+func QuickPaths(text []byte) (quick, models []byte, plain bool, err error) {
+	q := newQuick()
+	quick, plain = q.encode(q.paths, text)
+	models, err = message(text, openapiv2.NewPaths)
+	return quick, models, plain, err
+}
+
 // Hashes returns the content of data/hashes for what a handler serves, and the
 // names of the documents that would come from another one.
 func (h *Handler) Hashes() (content string, unknown []string, err error) {

@@ -258,7 +258,7 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request) {
 	a, err := h.json2(s)
 	if err == nil && subtype != "json" {
 		subtype = subtypeV2
-		a, err = h.proto2(s, a.hash)
+		a, err = h.proto2(s, a)
 	}
 	if err != nil {
 		h.config.Log.Error("building an OpenAPI document", "err", err)

@@ -2,7 +2,6 @@ package openapi
 
 import (
 	"bytes"
-	"compress/flate"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -12,6 +11,8 @@ import (
 	"sync"
 	"time"
 	"weak"
+
+	"github.com/klauspost/compress/flate"
 )
 
 // Documents are kept in compressed pieces. A piece is a run of paths or of
@@ -55,6 +56,9 @@ type body struct {
 	made     time.Time
 	// pieces by what they were made from.
 	pieces map[fingerprint]*piece
+	// What the document in protobuf is made from, of one of version 2 in JSON.
+	paths, definitions []*piece
+	parameters         []byte
 
 	keeping sync.Mutex
 	kept    weak.Pointer[[]byte] // the text

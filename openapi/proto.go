@@ -14,8 +14,8 @@ import (
 	"github.com/apikeel/kelson/openapi/internal/pack"
 )
 
-// Documents in protobuf are put together like those in JSON: definitions are
-// ready, and a message may be written field by field. Only paths are built.
+// Documents in protobuf are put together like those in JSON, since a message may be
+// written field by field.
 
 // Numbers of fields in the messages of the two versions.
 const (
@@ -24,7 +24,7 @@ const (
 	fieldSchemas3     = 1 // Components
 	fieldPaths2       = 8 // Document
 	fieldDefinitions2 = 9
-	fieldProperty     = 1 // SchemasOrReferences, Definitions
+	fieldProperty     = 1 // SchemasOrReferences
 )
 
 func appendField(b []byte, number protowire.Number, message []byte) []byte {
@@ -96,36 +96,28 @@ func (h *Handler) proto3(d *document, hash string) (*body, error) {
 	})
 }
 
-// proto2 returns the document of version 2 in protobuf.
-func (h *Handler) proto2(s *state, hash string) (*body, error) {
+// proto2 returns the document of version 2 in protobuf. It is made from the one in
+// JSON, piece by piece.
+func (h *Handler) proto2(s *state, from *body) (*body, error) {
 	return s.whole.proto.get(func(old *body) (*body, error) {
 		h.building.Lock()
 		defer h.building.Unlock()
+		q := newQuick()
 		b := h.newBuilder(newLibrary2(), old, "")
-		c, err := h.content2(s, b.l)
-		if err != nil {
-			return nil, err
-		}
-		w := h.newWriter2()
-		paths, err := b.paths(c.entries, func(paths []path, entries []entry) ([]byte, []string, error) {
-			text, shared, err := w.appendPaths(paths, entries)
-			if err != nil {
-				return nil, nil, err
+		paths, err := b.recode(from.paths, func(text []byte) ([]byte, error) {
+			if out, ok := q.encode(q.paths, text); ok {
+				return out, nil
 			}
-			out, err := message(append(append([]byte{'{'}, text...), '}'), openapiv2.NewPaths)
-			return out, shared, err
+			return message(text, openapiv2.NewPaths)
 		})
 		if err != nil {
 			return nil, err
 		}
-		definitions, err := b.definitions(c.definitions, func(out []byte, d *pack.Definition, _ int) (_ []byte, err error) {
-			of := d.V2Proto
-			if of == nil {
-				if of, err = schemaProto2(d.Name, d.V2); err != nil {
-					return nil, err
-				}
+		definitions, err := b.recode(from.definitions, func(text []byte) ([]byte, error) {
+			if out, ok := q.encode(q.definitions, text); ok {
+				return out, nil
 			}
-			return appendField(out, fieldProperty, of), nil
+			return message(text, openapiv2.NewDefinitions)
 		})
 		if err != nil {
 			return nil, err
@@ -140,7 +132,7 @@ func (h *Handler) proto2(s *state, hash string) (*body, error) {
 		if err != nil {
 			return nil, err
 		}
-		rest := append([]byte(`{"swagger":"2.0","info":{"title":"","version":""},"paths":{},"parameters":`), h.sharedBy(paths, c.parameters)...)
+		rest := append([]byte(`{"swagger":"2.0","info":{"title":"","version":""},"paths":{},"parameters":`), from.parameters...)
 		last, err := parse(append(rest, `,"securityDefinitions":{"BearerToken":`+security2+`},"security":[{"BearerToken":[]}]}`...), openapiv2.NewDocument)
 		if err != nil {
 			return nil, err
@@ -155,7 +147,7 @@ func (h *Handler) proto2(s *state, hash string) (*body, error) {
 		b.body.glue(appendLength(nil, fieldDefinitions2, sizeOf(definitions)))
 		b.body.join(definitions, "")
 		b.body.glue(tail)
-		b.body.hash = hash
+		b.body.hash = from.hash
 		return b.body, nil
 	})
 }
@@ -181,21 +173,13 @@ func message[M proto.Message](text []byte, read func(*yaml.Node, *compiler.Conte
 	return proto.Marshal(m)
 }
 
-// schemaProto3 and schemaProto2 make the messages that packs have ready.
+// schemaProto3 makes the message that packs have ready.
 func schemaProto3(name string, schema []byte) ([]byte, error) {
 	s, err := parse(schema, openapiv3.NewSchemaOrReference)
 	if err != nil {
 		return nil, err
 	}
 	return proto.Marshal(&openapiv3.NamedSchemaOrReference{Name: name, Value: s})
-}
-
-func schemaProto2(name string, schema []byte) ([]byte, error) {
-	s, err := parse(schema, openapiv2.NewSchema)
-	if err != nil {
-		return nil, err
-	}
-	return proto.Marshal(&openapiv2.NamedSchema{Name: name, Value: s})
 }
 
 // parse reads JSON into a message of the OpenAPI models. They read YAML, for

@@ -82,6 +82,8 @@ type Request struct {
 	Hold Hold
 	// Turns are taken by who works on a large answer; nil if nobody waits for them.
 	Turns Turns
+	// Line is where Time keeps the time; nil has it find a place.
+	Line *Timeline
 	// CanGoOn: the answer may go on without the handler.
 	CanGoOn bool
 

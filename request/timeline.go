@@ -1,6 +1,7 @@
 package request
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -244,8 +245,13 @@ func (r *Request) Time(name string) {
 	if began.IsZero() {
 		began = time.Now()
 	}
-	r.timeline = &Timeline{name: name, began: began, threshold: SlowRequest}
-	r.timeline.items = r.timeline.first[:0]
+	t := r.Line
+	if t == nil {
+		t = new(Timeline)
+	}
+	t.name, t.began, t.threshold = name, began, SlowRequest
+	t.items = t.first[:0]
+	r.timeline = t
 }
 
 // Timed says that what the request is for is done. If the audit has something to do
@@ -264,3 +270,12 @@ func (r *Request) Timed() {
 
 // Timeline is what Time has begun, nil if it has not.
 func (r *Request) Timeline() *Timeline { return r.timeline }
+
+// TimelineFrom returns the timeline of the request that a context carries, nil if
+// there is none.
+func TimelineFrom(ctx context.Context) *Timeline {
+	if r, ok := ctx.Value(contextKey{}).(*Request); ok {
+		return r.timeline
+	}
+	return nil
+}

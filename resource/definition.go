@@ -106,6 +106,14 @@ type Definition struct {
 	// nil is the usual.
 	UnknownField func(path string) string
 
+	// Bookmark completes the object of a bookmark, which says nothing and gets no
+	// defaults. It is of the hub version.
+	Bookmark func(obj Object)
+
+	// FieldAnnotations are annotations that stand for a field of another version:
+	// who asks for nothing but the metadata does not see them.
+	FieldAnnotations []string
+
 	// Answer makes the resource virtual: nothing is stored, the answer to a
 	// create is computed, as for the access reviews.
 	Answer func(ctx context.Context, obj Object) (Object, error)

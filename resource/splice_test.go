@@ -3,6 +3,7 @@ package resource
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"testing"
 
@@ -200,5 +201,25 @@ func BenchmarkMetadataJSON(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		MetadataJSON(body)
+	}
+}
+
+func TestStoredLabels(t *testing.T) {
+	def := &Definition{Group: "example.com", Kind: "Thing", Hub: "v1", StoreJSON: true, Versions: []Version{{Name: "v1"}, {Name: "v2"}}}
+	head := `{"kind":"Thing","apiVersion":"example.com/v1","metadata":`
+	for text, want := range map[string]string{
+		head + `{"name":"a","labels":{"b":"c"}},"spec":{"labels":{"x":"y"}}}`: "map[b:c]",
+		head + `{"name":"a"}}`: "map[]",
+		`{"kind":"Thing","apiVersion":"example.com/v2","metadata":{"name":"a"}}`: "",
+		head + `{"labels":{"b":null}}}`:                                          "",
+		head + `{"labels":{"b":1}}}`:                                             "",
+		head + `{"labels":{}},"spec":}`:                                          "",
+		head + `{"labels":[]}}`:                                                  "",
+		"k8s\x00":                                                                "",
+	} {
+		labels, ok := StoredLabels(def, []byte(text))
+		if got := fmt.Sprint(labels); ok != (want != "") || ok && got != want {
+			t.Errorf("%s: %s, %v", text, got, ok)
+		}
 	}
 }

@@ -2,12 +2,14 @@ package rest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 
@@ -35,6 +37,9 @@ func (s *scope) readBody() ([]byte, error) {
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, context.DeadlineExceeded // of the request: its client was too slow
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("failed to read the request body: %v", err))

@@ -91,6 +91,9 @@ func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
 		if meta, ok = resource.MetadataJSON(body); !ok {
 			return nil, fmt.Errorf("%s has no metadata", rec.Key)
 		}
+		if meta, err = withoutAnnotations(meta, s.def.FieldAnnotations); err != nil {
+			return nil, err
+		}
 		if rec.Has(s.formID(formJSON)) {
 			if meta, err = rec.Part(s.formID(formMetadata), func(*store.Record) ([]byte, error) { return meta, nil }); err != nil {
 				return nil, err
@@ -102,6 +105,21 @@ func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
 	dst = append(dst, `","metadata":`...)
 	dst = append(dst, meta...)
 	return append(dst, '}'), nil
+}
+
+// withoutAnnotations returns metadata in JSON without some of its annotations.
+func withoutAnnotations(meta []byte, names []string) ([]byte, error) {
+	if len(names) == 0 {
+		return meta, nil
+	}
+	var m metav1.ObjectMeta
+	if err := json.Unmarshal(meta, &m); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		delete(m.Annotations, name)
+	}
+	return json.Marshal(m)
 }
 
 // protoItem is a record in protobuf, or its metadata, about to be written.
@@ -347,8 +365,10 @@ func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
 func (s *scope) respondStatus(code int, status *metav1.Status) {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	s.span.Event(aboutToWrite)
+	clock := s.clock()
 	answeredStatus(s.req, status)
 	writeStatus(s.w, s.out, code, status)
+	clock.stop(request.Serialize)
 	s.span.Last(writingDone)
 }
 

@@ -23,6 +23,7 @@ package rest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -190,7 +191,8 @@ func (s *scope) pathFits() bool {
 	// In front of the resource the path may say watch, if that can be watched,
 	// and long ago it could say proxy.
 	prefixed := strings.Contains(s.req.Path, "/"+s.req.Version+"/"+s.req.Verb+"/")
-	if s.req.Verb == "proxy" || prefixed && s.req.Verb == request.Watch && s.def.Source != nil {
+	unwatched := s.def.Source != nil || s.req.Subresource != "" && !s.served.Unstructured
+	if s.req.Verb == "proxy" || prefixed && s.req.Verb == request.Watch && unwatched {
 		return false
 	}
 	if s.req.Subresource == "" {
@@ -252,6 +254,9 @@ func (s *scope) serve() error {
 	}
 	if s.def.Answer == nil {
 		s.objects = s.h.objects(s.def)
+	}
+	if ns := s.req.Namespace; (ns == "." || ns == "..") && verb != request.Create {
+		return errBare(fmt.Errorf("invalid key: %q", strings.TrimSuffix("/"+s.def.StorageKey+"/"+ns+"/"+s.req.Name, "/")))
 	}
 	switch verb {
 	case request.Get:

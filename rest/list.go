@@ -11,6 +11,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/trace"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -34,6 +35,8 @@ func (s *scope) list() error {
 	if err != nil {
 		return err
 	}
+	s.span.Event(aboutToWrite)
+	defer s.span.Last(writingDone)
 	return s.writeList(p)
 }
 
@@ -107,6 +110,8 @@ func (s *scope) page(o *listOptions) (*page, error) {
 		}
 		return true
 	})
+	s.span.Event("Listed items from cache", trace.Int("count", int64(evaluated)))
+	s.span.Event("Filtered items", trace.Int("count", int64(len(p.records))))
 	if s.h.Metrics != nil {
 		s.h.Metrics.Listed(s.req.Group, s.req.Resource, evaluated, len(p.records))
 	}

@@ -175,6 +175,9 @@ func (v *viewer) advance() bool {
 		return false
 	}
 	v.more = more
+	if v.s.out.list && len(events) > 0 {
+		return false // an event is not a list
+	}
 	for _, ev := range events {
 		if err := v.event(eventName(ev.Type), ev.Record); err != nil {
 			v.error(v.s.translate(err))
@@ -354,6 +357,9 @@ func (st *stream) bookmark(revision int64, end bool) {
 	obj.SetResourceVersion(revisionString(revision))
 	if end {
 		obj.SetAnnotations(map[string]string{initialEventsEnd: "true"})
+	}
+	if f := st.s.def.Bookmark; f != nil {
+		f(obj)
 	}
 	rec, err := st.s.unstored(obj)
 	if err == nil {

@@ -242,15 +242,29 @@ func (o *Options) Run(ctx context.Context) (err error) {
 // Main is the main function of a server: it reads the command line, and serves
 // until it is told to stop by a signal.
 func Main(server *kelson.Server) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends it at once
-	err := Run(ctx, server, os.Args[1:])
+	err := Run(SignalContext(), server, os.Args[1:])
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "%s: %v\n", server.Name, err)
 		os.Exit(1)
 	}
+}
+
+// SignalContext returns a context that ends when the process is told to stop, by
+// SIGINT or SIGTERM. Who says so a second time does not want to wait any longer:
+// the process exits at once, with an error. It is for main functions.
+func SignalContext() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	told := make(chan os.Signal, 2)
+	signal.Notify(told, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-told
+		cancel()
+		<-told
+		os.Exit(1)
+	}()
+	return ctx
 }
 
 // Run is Main for arguments of one's own.

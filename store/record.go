@@ -103,7 +103,13 @@ func (f Fields) lookup(path string) (string, bool) {
 // newRecord extracts what selectors need from an object. obj may be nil, then
 // it is decoded from the stored bytes.
 func (r *Resource) newRecord(key string, revision int64, stored []byte, obj resource.Object) (*Record, error) {
-	if obj == nil {
+	var labels map[string]string
+	known := false
+	if obj == nil && len(r.def.Fields) == 0 {
+		// When many are loaded, decoding them is most of the work.
+		labels, known = resource.StoredLabels(r.def, stored)
+	}
+	if obj == nil && !known {
 		var err error
 		if obj, err = r.codec.Decode(stored); err != nil {
 			return nil, err
@@ -111,7 +117,10 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 	}
 	rec := &Record{Key: key, Revision: revision, Stored: stored, forms: &forms{budget: &r.store.forms}}
 	rec.Namespace, rec.Name = r.split(key)
-	if labels := obj.GetLabels(); len(labels) > 0 {
+	if !known {
+		labels = obj.GetLabels()
+	}
+	if len(labels) > 0 {
 		rec.labels = make([]string, 0, 2*len(labels))
 		for k, v := range labels {
 			rec.labels = append(rec.labels, k, v)

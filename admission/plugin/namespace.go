@@ -15,13 +15,10 @@ import (
 func isNamespace(t admission.Target) bool { return t.Group == "" && t.Resource == "namespaces" }
 
 // namespace reads a namespace. Who asks for a missing one hears that from the
-// newest state.
+// newest state. Other errors are the store's, which have answers of their own: it
+// cannot be reached, or the time of the request is over.
 func namespace(ctx context.Context, objects admission.Objects, name string) (*corev1.Namespace, error) {
-	ns, err := newest[*corev1.Namespace](ctx, objects, "", "namespaces", "", name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		err = apierrors.NewInternalError(err)
-	}
-	return ns, err
+	return newest[*corev1.Namespace](ctx, objects, "", "namespaces", "", name)
 }
 
 // lifecycle keeps objects out of namespaces that are not there or going, and

@@ -1,6 +1,8 @@
 package plugin
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
 )
 
 func TestNamespaces(t *testing.T) {
@@ -61,6 +64,26 @@ func TestAutoProvision(t *testing.T) {
 		}
 		if _, err := objects.Get(t.Context(), "", "namespaces", "", "ns"); (err == nil) == dry {
 			t.Errorf("dry run %v: the namespace: %v", dry, err)
+		}
+	}
+}
+
+// failing are objects of a store that does not work.
+type failing struct {
+	admission.Objects
+	err error
+}
+
+func (f failing) Get(context.Context, string, string, string, string) (resource.Object, error) {
+	return nil, f.err
+}
+
+// What is wrong with the store is not hidden: clients are to come back, or have run
+// out of time.
+func TestNamespaceOfBrokenStore(t *testing.T) {
+	for _, want := range []error{context.DeadlineExceeded, storage.ErrUnavailable} {
+		if _, err := namespace(t.Context(), failing{err: want}, "default"); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
 		}
 	}
 }

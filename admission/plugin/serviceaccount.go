@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,6 +129,9 @@ func (s *serviceAccount) account(ctx context.Context, a *admission.Attributes, n
 	}
 	if apierrors.IsNotFound(err) {
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccount"}, name)
+		if wrong := content.IsPathSegmentName(name); len(wrong) > 0 {
+			err = fmt.Errorf("invalid resource name %q: %v", name, wrong)
+		}
 	}
 	if err != nil {
 		return nil, a.Forbidden(fmt.Errorf("error looking up service account %s/%s: %w", a.Namespace, name, err))

@@ -11,14 +11,10 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	authorizationv1beta1 "k8s.io/api/authorization/v1beta1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/cache"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -27,6 +23,7 @@ import (
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/request"
+	hooks "github.com/apikeel/kelson/webhook"
 )
 
 const (
@@ -105,10 +102,7 @@ func New(cfg Config) (*Authorizer, error) {
 	client.Wrap(cfg.Certificates.Wrap)
 	client.QPS = -1 // how many requests there are is decided elsewhere
 	client.ContentType = runtime.ContentTypeJSON
-	// Reviews are encoded here; the client only has to know errors.
-	errorTypes := runtime.NewScheme()
-	metav1.AddToGroupVersion(errorTypes, schema.GroupVersion{Version: "v1"})
-	client.NegotiatedSerializer = serializer.NewCodecFactory(errorTypes).WithoutConversion()
+	client.NegotiatedSerializer = hooks.OnlyErrors() // reviews are encoded here
 	a := &Authorizer{cfg: cfg, answers: cache.NewLRUExpireCache(cacheEntries)}
 	if a.client, err = rest.UnversionedRESTClientFor(client); err != nil {
 		return nil, err
@@ -186,7 +180,7 @@ func (a *Authorizer) review(ctx context.Context, spec *authorizationv1.SubjectAc
 	}
 	var failed error
 	err = wait.ExponentialBackoffWithContext(ctx, a.cfg.Backoff, func(ctx context.Context) (done bool, _ error) {
-		if status, failed = a.post(ctx, body); failed != nil && retry(failed) {
+		if status, failed = a.post(ctx, body); failed != nil && hooks.MayPass(failed) {
 			return false, nil
 		}
 		return failed == nil, failed
@@ -243,15 +237,6 @@ func (a *Authorizer) encode(spec *authorizationv1.SubjectAccessReviewSpec) ([]by
 		old.Spec.Extra[k] = authorizationv1beta1.ExtraValue(v)
 	}
 	return json.Marshal(old)
-}
-
-// retry reports whether an error may be gone at the next try.
-func retry(err error) bool {
-	if _, wait := apierrors.SuggestsClientDelay(err); wait {
-		return true
-	}
-	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) ||
-		apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
 }
 
 // specOf is what is asked, in the words of a review.

@@ -29,7 +29,7 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 			ValidateUpdate: judge,
 			Generation:     func(b, old *binding) bool { return !equality.Semantic.DeepEqual(b.Spec, old.Spec) },
 		})
-	d.Columns = bindingColumns("configration")
+	d.Columns = bindingColumns()
 	d.Cells = resource.CellsFunc(func(b *binding) []any { return bindingCells(b, b.Spec.PolicyName, b.Spec.ParamRef) })
 	return d
 }
@@ -50,18 +50,16 @@ func MutatingPolicyBindings(cfg Config) resource.Definition {
 			ValidateUpdate: judge,
 			Generation:     func(b, old *binding) bool { return !equality.Semantic.DeepEqual(b.Spec, old.Spec) },
 		})
-	d.Columns = bindingColumns("configuration")
+	d.Columns = bindingColumns()
 	d.Cells = resource.CellsFunc(func(b *binding) []any { return bindingCells(b, b.Spec.PolicyName, b.Spec.ParamRef) })
 	return d
 }
 
-// bindingColumns returns the columns of a kind, which has its own way to spell a
-// word.
-func bindingColumns(configuration string) []resource.Column {
+func bindingColumns() []resource.Column {
 	return []resource.Column{
 		core.NameColumn(),
 		{Name: "PolicyName", Type: "string", Description: "PolicyName indicates the policy definition which the policy binding binded to"},
-		{Name: "ParamRef", Type: "string", Description: "ParamRef indicates the param resource which sets the " + configuration + " param"},
+		{Name: "ParamRef", Type: "string", Description: "ParamRef indicates the param resource which sets the configuration param"},
 		core.AgeColumn(),
 	}
 }

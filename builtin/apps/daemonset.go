@@ -32,14 +32,16 @@ func DaemonSets() resource.Definition {
 	}.Strategy()
 	observed := appsv1.DaemonSetStatus{}.SwaggerDoc()
 	return resource.Definition{
-		Group:      appsv1.GroupName,
-		Resource:   "daemonsets",
-		Kind:       "DaemonSet",
-		ShortNames: []string{"ds"},
-		Categories: []string{"all"},
-		Namespaced: true,
-		StorageKey: "daemonsets",
-		Versions:   daemonSetVersions(),
+		Group:            appsv1.GroupName,
+		Resource:         "daemonsets",
+		Kind:             "DaemonSet",
+		ShortNames:       []string{"ds"},
+		Categories:       []string{"all"},
+		Namespaced:       true,
+		StorageKey:       "daemonsets",
+		Bookmark:         func(obj resource.Object) { setTemplateGeneration(obj.(*appsv1.DaemonSet), 0) },
+		FieldAnnotations: []string{appsv1.DeprecatedTemplateGeneration},
+		Versions:         daemonSetVersions(),
 		Strategy: resource.Rules[*appsv1.DaemonSet]{
 			PrepareCreate: func(_ context.Context, d *appsv1.DaemonSet) {
 				d.Status = appsv1.DaemonSetStatus{}

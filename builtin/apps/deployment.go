@@ -28,14 +28,16 @@ func Deployments() resource.Definition {
 		Resets: []string{"spec", "metadata.labels"},
 	}.Strategy()
 	return resource.Definition{
-		Group:      appsv1.GroupName,
-		Resource:   "deployments",
-		Kind:       "Deployment",
-		ShortNames: []string{"deploy"},
-		Categories: []string{"all"},
-		Namespaced: true,
-		StorageKey: "deployments",
-		Versions:   deploymentVersions(),
+		Group:            appsv1.GroupName,
+		Resource:         "deployments",
+		Kind:             "Deployment",
+		ShortNames:       []string{"deploy"},
+		Categories:       []string{"all"},
+		Namespaced:       true,
+		StorageKey:       "deployments",
+		Bookmark:         func(obj resource.Object) { obj.(*appsv1.Deployment).Spec.Replicas = new(int32) },
+		FieldAnnotations: []string{appsv1.DeprecatedRollbackTo},
+		Versions:         deploymentVersions(),
 		Strategy: resource.Rules[*appsv1.Deployment]{
 			PrepareCreate: func(_ context.Context, d *appsv1.Deployment) {
 				d.Status = appsv1.DeploymentStatus{}

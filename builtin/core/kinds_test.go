@@ -231,3 +231,13 @@ func TestComponentStatuses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A generated name that is wrong is said to be wrong once: not as a label, too.
+func TestNamespaceLabel(t *testing.T) {
+	for name, want := range map[string]string{"a-x": "a-x", "a/x": ""} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, GenerateName: "a"}}
+		if labelWithName(ns); ns.Labels[corev1.LabelMetadataName] != want {
+			t.Errorf("%s: %v", name, ns.Labels)
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -197,5 +198,10 @@ func TestEviction(t *testing.T) {
 	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}
 	if _, err := evictPod(context.Background(), target, eviction); err != nil || target.deleted || target.pod.ResourceVersion != "7" {
 		t.Errorf("dry run: %v, %+v", err, target)
+	}
+	eviction.DeleteOptions.DryRun = []string{"Some"}
+	dry := request.With(context.Background(), &request.Request{DryRun: true})
+	if _, err := evictPod(dry, target, eviction); err == nil || !strings.HasSuffix(err.Error(), "content: [All] and [Some]") {
+		t.Errorf("two kinds of dry run: %v", err)
 	}
 }

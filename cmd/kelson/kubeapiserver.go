@@ -122,16 +122,20 @@ func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplan
 			return controlplane.Config{}, err
 		}
 	}
-	var missing error
+	var first error
 	if flags.storage == "" && len(flags.servers) == 0 {
-		missing = errors.New("--etcd-servers must be specified")
+		first = errors.New("--etcd-servers must be specified")
+	}
+	// Where kube-apiserver refuses 0, a free port is taken.
+	if flags.port < 0 || flags.port > 65535 {
+		first = errors.Join(first, fmt.Errorf("--secure-port %d must be between 1 and 65535, inclusive. It cannot be turned off with 0", flags.port))
 	}
 	idle := flags.storage == "" && idling(cmd.Context(), flags.servers)
 	if idle {
 		flags.storage, flags.servers = controlplane.StorageMemory, nil
 	}
 	config, err := flags.config(cmd, w)
-	if err := errors.Join(missing, err, kubeRequired(cmd.Flags())); err != nil {
+	if err := errors.Join(first, err, kubeRequired(cmd.Flags())); err != nil {
 		return config, err
 	}
 	config.NoFolder = !given("data-dir")

@@ -96,6 +96,7 @@ func TestKubeRefusals(t *testing.T) {
 	const required = "--service-account-issuer=https://x --service-account-key-file=x --service-account-signing-key-file=x --advertise-address=192.0.2.1 "
 	for _, c := range []struct{ args, want string }{
 		{"--etcd-servers=", "--etcd-servers must be specified"},
+		{"--secure-port=70000", "--secure-port 70000 must be between 1 and 65535, inclusive. It cannot be turned off with 0"},
 		{"--request-timeout=-1s --goaway-chance=1 --max-requests-inflight=-1",
 			"[--goaway-chance can not be less than 0 or greater than 0.02, --request-timeout can not be negative value, --max-requests-inflight can not be negative value]"},
 		{"--shutdown-delay-duration=-1s --shutdown-watch-termination-grace-period=-1s",

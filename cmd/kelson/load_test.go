@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -115,6 +117,82 @@ func TestStopUnderLoad(t *testing.T) {
 	})
 	if got := strings.Count(list, `"name":"c-`); int64(got) != count.Load() {
 		t.Errorf("%d were acknowledged, %d are there", count.Load(), got)
+	}
+	s.stop(t)
+}
+
+// TestKillUnderLoad kills a server that 32 clients write to and 32 watch, on the
+// same folder several times. What was acknowledged, and what somebody who watched
+// has seen, is there afterwards.
+func TestKillUnderLoad(t *testing.T) {
+	t.Parallel()
+	const pairs, rounds = 32, 3
+	dir := filepath.Join(t.TempDir(), "data")
+	file, folder := controlplane.KubeconfigFile(dir), "/api/v1/namespaces/default/configmaps"
+	var acknowledged, seen sync.Map
+	for round := range rounds {
+		s := serve(t, "serve", "--data-dir", dir)
+		admin := newClient(t, file)
+		admin.ready()
+		var clients sync.WaitGroup
+		var count atomic.Int64
+		for i := range pairs {
+			watcher, writer := ownConnection(t, admin.config), ownConnection(t, admin.config)
+			clients.Go(func() {
+				resp, err := watcher.Get(admin.config.Host + folder + "?watch=1&resourceVersion=0")
+				if err != nil {
+					return // it may be dead by now
+				}
+				defer resp.Body.Close()
+				for events := json.NewDecoder(resp.Body); ; {
+					var event struct{ Object metav1.PartialObjectMetadata }
+					if events.Decode(&event) != nil {
+						return
+					}
+					seen.Store(event.Object.Name, true)
+				}
+			})
+			clients.Go(func() {
+				for n := 0; ; n++ {
+					name := fmt.Sprintf("c-%d-%d-%d", round, i, n)
+					resp, err := writer.Post(admin.config.Host+folder, "application/json", strings.NewReader(`{"metadata":{"name":"`+name+`"}}`))
+					if err != nil {
+						return
+					}
+					resp.Body.Close()
+					if resp.StatusCode != http.StatusCreated {
+						t.Errorf("client %d: %s", i, resp.Status)
+						return
+					}
+					acknowledged.Store(name, true)
+					count.Add(1)
+				}
+			})
+		}
+		for tick := time.NewTicker(time.Millisecond); count.Load() < 10*pairs && !t.Failed(); {
+			<-tick.C
+		}
+		s.end(syscall.SIGKILL)
+		clients.Wait()
+	}
+	s := serve(t, "serve", "--data-dir", dir)
+	admin := newClient(t, file)
+	admin.ready()
+	there := map[any]bool{}
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal([]byte(admin.get(folder)), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range list.Items {
+		there[item.Name] = true
+	}
+	for what, names := range map[string]*sync.Map{"acknowledged": &acknowledged, "seen": &seen} {
+		names.Range(func(name, _ any) bool {
+			if strings.HasPrefix(name.(string), "c-") && !there[name] {
+				t.Errorf("%s was %s and is not there", name, what)
+			}
+			return true
+		})
 	}
 	s.stop(t)
 }

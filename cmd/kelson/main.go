@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"github.com/apikeel/kelson/serverflags"
 )
 
 // Exit codes.
@@ -21,10 +21,7 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// Whoever sends a second signal does not want to wait any longer.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, called(os.Args), streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+	os.Exit(run(serverflags.SignalContext(), called(os.Args), streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
 
 // called returns the arguments of kelson, which can be called by the name of a

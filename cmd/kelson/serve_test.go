@@ -375,6 +375,9 @@ func TestSecondSignal(t *testing.T) {
 	for deadline := time.After(30 * time.Second); ; {
 		select {
 		case <-ended:
+			if code := s.cmd.ProcessState.ExitCode(); code != exitError {
+				t.Errorf("exit code %d", code)
+			}
 			return
 		case <-tick.C:
 			_ = s.cmd.Process.Signal(syscall.SIGTERM)

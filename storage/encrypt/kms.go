@@ -20,6 +20,7 @@ import (
 	kmsapi "k8s.io/kms/apis/v2"
 
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/trace"
 )
 
 const (
@@ -251,10 +252,16 @@ func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, er
 		return nil, fmt.Errorf("encryptedDEKSource with keyID hash %q expired at %s (current time is %s)",
 			hash(state.keyID), state.expires.Format(time.RFC3339), now.Format(time.RFC3339))
 	}
+	ctx, span := trace.Start(ctx, "TransformToStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
+	defer span.End()
+	span.Event("About to encrypt data using DEK")
 	data, err := state.seeded.seal(ctx, value, key)
 	if err != nil {
+		span.Event("Data encryption failed")
+		span.Fail(err)
 		return nil, err
 	}
+	span.Event("Data encryption succeeded")
 	p.measure.keyUsed(toStorage, p.name, state.keyID)
 	return state.envelope(data), nil
 }
@@ -268,12 +275,22 @@ func (p *plugin) open(ctx context.Context, stored []byte, key string) ([]byte, b
 	if state == nil {
 		return nil, false, errUnprimed
 	}
+	ctx, span := trace.Start(ctx, "TransformFromStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
+	defer span.End()
 	t, err := p.unseal(ctx, &from)
 	if err != nil {
+		span.Fail(err)
 		return nil, false, err
 	}
 	p.measure.keyUsed(fromStorage, p.name, from.keyID)
+	span.Event("About to decrypt data using DEK")
 	value, _, err := t.open(ctx, data, key)
+	if err != nil {
+		span.Event("Data decryption failed")
+		span.Fail(err)
+	} else {
+		span.Event("Data decryption succeeded")
+	}
 	return value, from.keyID != state.keyID || from.kind != sourceSeed, err
 }
 
@@ -287,14 +304,18 @@ func (p *plugin) unseal(ctx context.Context, from *source) (transformer, error) 
 		return t, nil
 	}
 	p.measure.observe(1, measure.DataKeyMisses)
+	span := trace.From(ctx)
+	span.Event("About to decrypt DEK using remote service")
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	answer, err := p.service.Decrypt(ctx, &kmsapi.DecryptRequest{
 		Ciphertext: from.ciphertext, Uid: uuid.NewString(), KeyId: from.keyID, Annotations: from.annotations,
 	})
 	if err != nil {
+		span.Event("DEK decryption failed")
 		return nil, fmt.Errorf("failed to decrypt DEK, error: %w", err)
 	}
+	span.Event("DEK decryption succeeded")
 	if from.kind == sourceSeed {
 		t, err = newSeeded(answer.Plaintext)
 	} else if block, aesErr := aes.NewCipher(answer.Plaintext); aesErr != nil {

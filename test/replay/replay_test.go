@@ -28,6 +28,7 @@ var shares = []struct {
 	{"status", 99, 91},
 	{"update", 99, 88},
 	{"validation", 99, 89},
+	{"odd", 99, 97}, // what clients rarely send
 }
 
 // TestReplay plays all recordings that apply. With -v it shows where answers

@@ -23,14 +23,18 @@ type Span struct {
 // Wanted reports whether anybody wants to know what takes time: it saves the work
 // of describing it.
 func Wanted(ctx context.Context) bool {
-	return trace.From(ctx).Recording() || request.From(ctx).Timeline() != nil
+	return trace.From(ctx).Recording() || request.TimelineFrom(ctx) != nil
 }
 
 // Start begins something within a request. What takes less time than the threshold is
 // not for the log.
 func Start(ctx context.Context, name string, threshold time.Duration, attributes ...trace.Attribute) (context.Context, Span) {
+	line := request.TimelineFrom(ctx)
 	ctx, span := trace.Start(ctx, name, attributes...)
-	return ctx, Span{span, request.From(ctx).Timeline().Nest(name, threshold, fields(attributes)...)}
+	if line == nil {
+		return ctx, Span{trace: span}
+	}
+	return ctx, Span{span, line.Nest(name, threshold, fields(attributes)...)}
 }
 
 // Event notes that something has happened.
@@ -100,7 +104,10 @@ func Attributes(r *http.Request, req *request.Request, verb string) []trace.Attr
 	if ip := utilnet.GetClientIP(r); ip != nil {
 		client = ip.String()
 	}
-	scope := "cluster"
+	scope, name := "cluster", req.Name
+	if req.Verb == request.Create && len(req.Parts) < 2 {
+		name = "" // the path has none
+	}
 	switch {
 	case req.Name != "" || req.Verb == request.Create:
 		scope = "resource"
@@ -113,7 +120,7 @@ func Attributes(r *http.Request, req *request.Request, verb string) []trace.Attr
 	}
 	return []trace.Attribute{
 		trace.String("accept", r.Header.Get("Accept")), trace.String("audit-id", req.AuditID), trace.String("client", client),
-		trace.String("api-group", req.Group), trace.String("api-version", req.Version), trace.String("name", req.Name),
+		trace.String("api-group", req.Group), trace.String("api-version", req.Version), trace.String("name", name),
 		trace.String("subresource", req.Subresource), trace.String("namespace", req.Namespace), trace.String("protocol", r.Proto),
 		trace.String("resource", req.Resource), trace.String("scope", scope), trace.String("url", r.URL.Path),
 		trace.String("user-agent", agent), trace.String("verb", verb),

@@ -1,0 +1,105 @@
+package rest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Requests that clients rarely send, and what kube-apiserver says to them.
+func TestOddRequests(t *testing.T) {
+	const (
+		merge     = "application/merge-patch+json"
+		strict    = "?fieldValidation=Strict"
+		converts  = "converting (v1.%s) to (v1.DeleteOptions): unknown conversion"
+		nameless  = "the name of the object (a based on URL) was undeterminable: name must be provided"
+		patches   = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml"
+		configMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}`
+	)
+	for _, c := range []struct {
+		name, method, path, body string
+		headers                  []string
+		code                     int
+		message                  string // its end
+	}{
+		{"all types of one format", "GET", "/a", "", []string{"Accept", "*/json"}, 406, "application/vnd.kubernetes.protobuf"},
+		{"watch of what is liked best", "GET", "?watch=1", "", []string{"Accept", "application/json;q=0.1, application/yaml"}, 406, ""},
+		{"patch type in capitals", "PATCH", "/a", "{}", []string{"Content-Type", "APPLICATION/MERGE-PATCH+JSON"}, 415, "415: Unsupported Media Type"},
+		{"two patch types", "PATCH", "/a", "{}", []string{"Content-Type", merge + ",application/json"}, 415, patches},
+		{"patch with a character set", "PATCH", "/a", "{}", []string{"Content-Type", merge + ";charset=utf-8"}, 200, ""},
+		{"patch without a kind", "PATCH", "/a", `{"kind":null}`, []string{"Content-Type", merge}, 200, ""},
+		{"patch without a version", "PATCH", "/a", `{"apiVersion":null}`, []string{"Content-Type", merge}, 400, nameless},
+		{"strict patch without a version", "PATCH", "/a" + strict, `{"apiVersion":null}`, []string{"Content-Type", merge}, 422, `strict decoding error: unknown field "metadata"`},
+		{"patch to an unknown kind", "PATCH", "/a", `{"apiVersion":null,"kind":"X"}`, []string{"Content-Type", merge}, 422, `no kind "X" is registered for the internal version of group "" in scheme "pkg/runtime/scheme.go:111"`},
+		{"patch to half a version", "PATCH", "/a", `{"apiVersion":"v1/"}`, []string{"Content-Type", merge}, 422, `"}}'`},
+		{"kind in capitals", "POST", "", `{"APIVERSION":"v1","KIND":"X","metadata":{"name":"b"}}`, nil, 400, `no kind "X" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
+		{"half a version", "POST", "", `{"apiVersion":"v1/","kind":"ConfigMap"}`, nil, 400, `Object 'apiVersion' is missing in '{"apiVersion":"v1/","kind":"ConfigMap"}'`},
+		{"space in front of YAML", "POST", "", " \n\t{", []string{"Content-Type", "application/yaml"}, 400, "(200a097b)"},
+		{"update of a name that is none", "PUT", "/a%25b", `{"metadata":{"name":"a%b"}}`, nil, 400, `Name parameter invalid: "a%b": may not contain '%'`},
+		{"namespace that is none", "GET", "/..", "", nil, 500, ""},
+		{"delete with a Status", "DELETE", "/a", `{"apiVersion":"x/v2","kind":"Status"}`, nil, 400, fmt.Sprintf(converts, "Status")},
+		{"delete with list options", "DELETE", "/a", `{"kind":"ListOptions"}`, nil, 400, fmt.Sprintf(converts, "ListOptions")},
+		{"delete with half a version", "DELETE", "/a", `{"apiVersion":"x/"}`, nil, 400, `Object 'apiVersion' is missing in '{"apiVersion":"x/"}'`},
+		{"delete of another one", "DELETE", "/a?uid=x", "", nil, 409, "The object might have been deleted and then recreated"},
+		{"delete of another version", "DELETE", "/a?resourceVersion=1", "", nil, 409, "The object might have been modified"},
+		{"unsafe delete with a grace period", "DELETE", "/a?ignoreStoreReadErrorWithClusterBreakingPotential=true&gracePeriodSeconds=1", "", nil, 422, "cannot be set together with .gracePeriodSeconds"},
+		{"selector of another version", "GET", "?fieldSelector=hub%3Dx", "", nil, 400, "field label not supported: hub"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, _ := serve(t, func(d *resource.Definition) {
+				d.Fields = []resource.Field{{Path: "hub", Get: func(resource.Object) string { return "" }}}
+				d.Versions[0].FieldNames = map[string]string{"spoke": "hub"}
+			})
+			do(t, h, "POST", configMaps, configMap)
+			path := configMaps + c.path
+			if strings.HasPrefix(c.path, "/..") {
+				path = "/api/v1/namespaces/../configmaps"
+			}
+			a := do(t, h, c.method, path, c.body, c.headers...)
+			if a.code != c.code || !strings.HasSuffix(a.message(), c.message) {
+				t.Errorf("%d %q, want %d …%q", a.code, a.message(), c.code, c.message)
+			}
+		})
+	}
+}
+
+// A watch that begins with what there is ends that with a bookmark, also if the
+// client does not ask for it in so many words. Events of it are not lists.
+func TestWatchBeginning(t *testing.T) {
+	t.Parallel() // it takes the seconds that the watches last
+	h, _ := serve(t, func(d *resource.Definition) {
+		d.Bookmark = func(obj resource.Object) { obj.SetLabels(map[string]string{"in": "bookmarks"}) }
+	})
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a"}}`)
+	for _, version := range []string{"", "&resourceVersion=0"} {
+		a := do(t, h, "GET", configMaps+"?watch=1&timeoutSeconds=1&allowWatchBookmarks=1"+version, "")
+		if !strings.Contains(a.body, `"labels":{"in":"bookmarks"},"annotations":{"k8s.io/initial-events-end":"true"}`) {
+			t.Errorf("with %q: %s", version, a.body)
+		}
+	}
+	list := "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+	if a := do(t, h, "GET", configMaps+"?watch=1", "", "Accept", list); a.code != 200 || a.body != "" {
+		t.Errorf("%d %s", a.code, a.body)
+	}
+}
+
+// What stands for a field is not metadata, and a list of a kind without columns of
+// its own has no rows, rather than none.
+func TestMetadataAndTables(t *testing.T) {
+	h, _ := serve(t, func(d *resource.Definition) { d.FieldAnnotations = []string{"f"} })
+	const table, meta = "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+	if a := do(t, h, "GET", configMaps, "", "Accept", table); !strings.HasSuffix(a.body, `"rows":null}`+"\n") {
+		t.Error(a.body)
+	}
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a","annotations":{"f":"1","g":"2"}}}`)
+	for _, accept := range []string{table, meta} {
+		if a := do(t, h, "GET", configMaps+"/a", "", "Accept", accept); !strings.Contains(a.body, `"annotations":{"g":"2"}`) {
+			t.Error(a.body)
+		}
+	}
+	if a := do(t, h, "GET", configMaps+"/a", ""); !strings.Contains(a.body, `"f":"1"`) {
+		t.Error(a.body)
+	}
+}
