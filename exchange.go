@@ -68,7 +68,9 @@ func (x *exchange) finish() {
 	if x.status == 0 {
 		x.begin(http.StatusOK) // net/http writes the header now
 	}
-	x.turn.End()
+	if x.turn.End(); !x.turn.taken && x.turn.turns != nil {
+		x.turn.turns.came()
+	}
 	x.lifetime.release()
 }
 

@@ -82,3 +82,35 @@ func TestManyTurns(t *testing.T) {
 		}
 	})
 }
+
+// TestRest: as long as many wait and there are small requests, large answers take
+// half of the time that there is.
+func TestRest(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		small bool
+		want  time.Duration
+	}{{"alone", false, 20 * time.Millisecond}, {"with small ones", true, 35 * time.Millisecond}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				turns := &turns{processors: 1}
+				begin := time.Now()
+				var all sync.WaitGroup
+				for range 20 {
+					all.Go(func() {
+						done := turns.take()
+						time.Sleep(stint)
+						done()
+						if test.small {
+							turns.came()
+						}
+					})
+				}
+				all.Wait()
+				if took := time.Since(begin); took != test.want {
+					t.Errorf("it took %v, not %v", took, test.want)
+				}
+			})
+		})
+	}
+}
