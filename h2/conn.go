@@ -35,6 +35,13 @@ const (
 	// readBuffer holds a few small frames, so that they are read together.
 	readBuffer = 512
 
+	// largeWrite is what the handler of a large answer writes at a time. While there
+	// is one, a client whose windows have at least calmWindow is listened to every
+	// calmFor only.
+	largeWrite = 64 << 10
+	calmWindow = 1 << 20
+	calmFor    = time.Millisecond
+
 	prefaceTimeout = 10 * time.Second
 	// closeTimeout is how long a client has to read the last words.
 	closeTimeout = time.Second
@@ -55,6 +62,9 @@ type conn struct {
 	framer  *http2.Framer
 	names   map[string]string // of headers, as net/http writes them
 
+	// pause ends what calm waits for, and quick does before its time.
+	pause *time.Timer
+	quick chan struct{}
 	// deadlineSet belongs to whoever writes.
 	deadlineSet time.Time
 	// work is where goroutines without a request get one.
@@ -70,6 +80,7 @@ type conn struct {
 
 	streams  map[uint32]*stream
 	last     uint32 // the newest stream of the client
+	large    int    // streams with a large answer
 	handlers int    // that run
 	waiting  []*stream
 	idle     int       // goroutines that wait at work
@@ -92,11 +103,13 @@ func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler)
 	state := tc.ConnectionState()
 	c := &conn{
 		srv: s, handler: handler, tls: tc, net: tc.NetConn(), state: &state, remote: tc.RemoteAddr().String(),
-		in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, work: make(chan *stream, maxIdleWorkers), used: time.Now(),
+		in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, work: make(chan *stream, maxIdleWorkers), quick: make(chan struct{}, 1), used: time.Now(),
 		streams: map[uint32]*stream{}, maxFrame: defaultFrame, initialWindow: defaultWindow, window: defaultWindow, ahead: s.ConnWindow,
 	}
+	if c.gather, _ = c.net.(*gather); c.gather != nil {
+		c.gather.calm = c.calm
+	}
 	c.ctx, c.cancel = context.WithCancel(ctx)
-	c.gather, _ = c.net.(*gather)
 	c.writable.L = &c.mu
 	c.encoder = hpack.NewEncoder(&c.block)
 	c.framer = http2.NewFramer(nil, c.in)
@@ -203,6 +216,30 @@ func (c *conn) windows() error {
 			return err
 		}
 	}
+}
+
+// calm is called before something is read from a client that has said nothing more.
+// While it is sent a large answer it tells of every few kilobytes that it has read,
+// and to be woken for each costs as much as to send them: it may read some more.
+// It reports whether that was so.
+func (c *conn) calm() bool {
+	c.mu.Lock()
+	calm := c.large > 0 && c.initialWindow >= calmWindow && c.window >= calmWindow
+	c.mu.Unlock()
+	if !calm {
+		return false
+	}
+	if c.pause == nil {
+		c.pause = time.NewTimer(calmFor)
+	} else {
+		c.pause.Reset(calmFor)
+	}
+	select {
+	case <-c.pause.C:
+	case <-c.quick:
+	case <-c.ctx.Done():
+	}
+	return true
 }
 
 // greet tells the client the settings.

@@ -132,6 +132,10 @@ func write[P []byte | string](w *response, p P) (int, error) {
 	c := w.st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(p) >= largeWrite && !w.st.large && w.st.closed == nil {
+		w.st.large = true
+		c.large++
+	}
 	err := w.add([]byte(p), false)
 	c.send()
 	if err != nil {

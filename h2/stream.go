@@ -25,6 +25,7 @@ type stream struct {
 	handle http.Handler
 
 	window   int64 // what the client takes
+	large    bool  // the answer
 	answered bool  // the answer is complete
 	closed   error // why there is no stream any longer
 
@@ -215,6 +216,14 @@ func (c *conn) closeStream(st *stream, cause error) {
 		return
 	}
 	delete(c.streams, st.id)
+	if st.large {
+		if c.large--; c.large == 0 {
+			select {
+			case c.quick <- struct{}{}:
+			default:
+			}
+		}
+	}
 	if st.closed = cause; cause == nil {
 		st.closed = errFinished
 	} else {
