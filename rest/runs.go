@@ -27,8 +27,9 @@ const (
 	gzipSaves = 8
 	// maxRuns is how many there are, with those that were seen only once.
 	maxRuns = 4096
-	// busyRun is for how long a run that was used keeps its place if others need it.
-	busyRun = 200 * time.Millisecond
+	// busyRun is for how long a run that was used keeps its place if others need it,
+	// which must have come twice.
+	busyRun = 50 * time.Millisecond
 	// idleRun is after what time a run goes that nobody uses.
 	idleRun = 10 * time.Second
 )
@@ -57,7 +58,7 @@ type run struct {
 type span struct {
 	from, to int
 	run      *run // nil if it has to be made
-	keep     bool // if it has to be, it is worth keeping
+	keep     bool // if it has to be, it is worth keeping, or there is room
 }
 
 // runs is the runs of a server.
@@ -98,7 +99,8 @@ func (rs *runs) cut(records []*store.Record, form runForm) (spans []span) {
 			r.used = now
 		} else {
 			rs.see(key, some, now)
-			sp.keep = form.gzip // it has to be made anyhow, and is small
+			// One that is compressed has to be made anyhow, and is small.
+			sp.keep = form.gzip || rs.held+made <= maxRunBytes
 		}
 		spans = append(spans, sp)
 		at = sp.to
@@ -121,7 +123,7 @@ func runLength(records []*store.Record) (n, size int) {
 	return n, size
 }
 
-// see notes that a list has a run, which may be kept when it comes again.
+// see notes that a list has a run, which may be kept now or when it comes again.
 func (rs *runs) see(key runKey, records []*store.Record, now time.Time) {
 	if old := rs.kept[key]; old != nil {
 		rs.drop(key, old)
