@@ -74,7 +74,7 @@ const maxPlain = 16 << 20
 // plain returns the text. If it is read often, it is not inflated every time:
 // until the garbage collector wants its memory, it stays.
 func (b *body) plain() io.ReadSeeker {
-	if b.size > maxPlain {
+	if b.sum.Size > maxPlain {
 		return b.text()
 	}
 	b.keeping.Lock()
@@ -82,7 +82,7 @@ func (b *body) plain() io.ReadSeeker {
 	if kept := b.kept.Value(); kept != nil {
 		return bytes.NewReader(*kept)
 	}
-	data := make([]byte, b.size)
+	data := make([]byte, b.sum.Size)
 	if _, err := io.ReadFull(b.text(), data); err != nil {
 		return b.text() // who reads it is told
 	}
@@ -117,9 +117,7 @@ func (b *builder) piece(from fingerprint, render func() ([]byte, []string, error
 		if err != nil {
 			return nil, err
 		}
-		if p, err = b.l.deflater.piece(text, shared); err != nil {
-			return nil, err
-		}
+		p = compress(&b.l.buf, text, shared)
 	}
 	b.body.pieces[from] = p
 	return p, nil
@@ -267,7 +265,7 @@ func (h *Handler) json3(d *document, l *library) (*body, error) {
 // textHash returns the hash of the text, which is what kube-apiserver has. For a
 // text so long that this would be most of the work, it is made of its pieces.
 func (b *body) textHash() (string, error) {
-	if b.size > maxPlain {
+	if b.sum.Size > maxPlain {
 		return b.piecesHash(), nil
 	}
 	hash := sha512.New()

@@ -69,8 +69,8 @@ type library struct {
 	made map[*source]bool
 	// two tells that definitions are made for version 2, not for version 3.
 	two bool
-	// deflater is kept since making one takes a megabyte.
-	deflater compressor
+	// buf is where pieces are compressed.
+	buf bytes.Buffer
 }
 
 func newLibrary() *library {

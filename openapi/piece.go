@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"io"
 	"strings"
 	"sync"
@@ -13,6 +12,8 @@ import (
 	"weak"
 
 	"github.com/klauspost/compress/flate"
+
+	"github.com/apikeel/kelson/internal/gzipped"
 )
 
 // Documents are kept in compressed pieces. A piece is a run of paths or of
@@ -26,10 +27,8 @@ type fingerprint [sha256.Size]byte
 
 // piece is a part of a document. It is never changed.
 type piece struct {
-	deflated []byte
-	size     int // of the text
-	crc      uint32
-	says     fingerprint
+	gzipped.Piece
+	says fingerprint
 	// shared are the names of the parameters that paths of version 2 refer to.
 	shared []string
 }
@@ -42,7 +41,7 @@ type segment struct {
 
 func (s segment) size() int {
 	if s.piece != nil {
-		return s.piece.size
+		return s.piece.Size
 	}
 	return len(s.glue)
 }
@@ -50,8 +49,7 @@ func (s segment) size() int {
 // body is a document in one format.
 type body struct {
 	segments []segment
-	size     int
-	crc      uint32
+	sum      gzipped.Sum
 	hash     string
 	made     time.Time
 	// pieces by what they were made from.
@@ -67,8 +65,7 @@ type body struct {
 // glue appends bytes that belong to no piece.
 func (b *body) glue(text []byte) {
 	b.segments = append(b.segments, segment{glue: text})
-	b.size += len(text)
-	b.crc = crc32.Update(b.crc, crc32.IEEETable, text)
+	b.sum = b.sum.Then(gzipped.SumOf(text))
 }
 
 // join appends pieces with something between them.
@@ -78,48 +75,29 @@ func (b *body) join(pieces []*piece, between string) {
 			b.glue([]byte(between))
 		}
 		b.segments = append(b.segments, segment{piece: p})
-		b.size += p.size
-		b.crc = joinCRC(b.crc, p.crc, p.size)
+		b.sum = b.sum.Then(p.Sum)
 	}
 }
 
-// Parts of a gzip stream: its header, an empty last block of deflate, and a
-// block that is stored as it is.
-const (
-	gzipHeader  = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-	lastBlock   = "\x01\x00\x00\xff\xff"
-	storedBlock = "\x00"
-	maxStored   = 1<<16 - 1
-)
-
 // compressed returns the document as a gzip stream.
 func (b *body) compressed() *bytes.Reader {
-	size := len(gzipHeader) + len(lastBlock) + 8
+	size := len(gzipped.Header) + gzipped.EndSize
 	for _, s := range b.segments {
 		if s.piece != nil {
-			size += len(s.piece.deflated)
+			size += len(s.piece.Bytes)
 		} else {
-			size += len(s.glue) + 5*(len(s.glue)/maxStored+1)
+			size += gzipped.StoredSize(len(s.glue))
 		}
 	}
-	out := append(make([]byte, 0, size), gzipHeader...)
+	out := append(make([]byte, 0, size), gzipped.Header...)
 	for _, s := range b.segments {
 		if s.piece != nil {
-			out = append(out, s.piece.deflated...)
-			continue
-		}
-		for rest := s.glue; len(rest) > 0; {
-			n := min(len(rest), maxStored)
-			out = append(out, storedBlock...)
-			out = binary.LittleEndian.AppendUint16(out, uint16(n))
-			out = binary.LittleEndian.AppendUint16(out, ^uint16(n))
-			out = append(out, rest[:n]...)
-			rest = rest[n:]
+			out = append(out, s.piece.Bytes...)
+		} else {
+			out = gzipped.AppendStored(out, s.glue)
 		}
 	}
-	out = append(out, lastBlock...)
-	out = binary.LittleEndian.AppendUint32(out, b.crc)
-	return bytes.NewReader(binary.LittleEndian.AppendUint32(out, uint32(b.size)))
+	return bytes.NewReader(gzipped.AppendEnd(out, b.sum))
 }
 
 // text is the document as it is read, piece by piece.
@@ -141,7 +119,7 @@ func (t *text) Seek(offset int64, whence int) (int64, error) {
 	case io.SeekCurrent:
 		offset += int64(t.at)
 	case io.SeekEnd:
-		offset += int64(t.of.size)
+		offset += int64(t.of.sum.Size)
 	}
 	if offset < 0 {
 		return 0, errors.New("openapi: seek before the beginning")
@@ -187,72 +165,25 @@ func (t *text) next() ([]byte, error) {
 }
 
 func (t *text) inflate(p *piece) error {
-	from := bytes.NewReader(p.deflated)
+	from := bytes.NewReader(p.Bytes)
 	if t.inflater == nil {
 		t.inflater = flate.NewReader(from)
 	} else if err := t.inflater.(flate.Resetter).Reset(from, nil); err != nil {
 		return err
 	}
-	if cap(t.buf) < p.size {
-		t.buf = make([]byte, p.size)
+	if cap(t.buf) < p.Size {
+		t.buf = make([]byte, p.Size)
 	}
-	t.current = t.buf[:p.size]
+	t.current = t.buf[:p.Size]
 	_, err := io.ReadFull(t.inflater, t.current)
 	return err
 }
 
-// compressor makes pieces.
-type compressor struct {
-	w   *flate.Writer // is large, and made once
-	buf bytes.Buffer
-}
-
-func (c *compressor) piece(text []byte, shared []string) (*piece, error) {
-	c.buf.Reset()
-	if c.w == nil {
-		w, err := flate.NewWriter(&c.buf, flate.BestSpeed)
-		if err != nil {
-			return nil, err
-		}
-		c.w = w
-	} else {
-		c.w.Reset(&c.buf)
-	}
-	if _, err := c.w.Write(text); err != nil {
-		return nil, err
-	}
-	if err := c.w.Flush(); err != nil {
-		return nil, err
-	}
-	return &piece{
-		deflated: bytes.Clone(c.buf.Bytes()), size: len(text),
-		crc: crc32.ChecksumIEEE(text), says: sha256.Sum256(text), shared: shared,
-	}, nil
-}
-
-// joinCRC returns the CRC of two texts of which the second has the given size.
-// The first has to be moved by that many zero bytes, which is a multiplication
-// with x^(8*size) modulo the polynomial.
-func joinCRC(first, second uint32, size int) uint32 {
-	shift := uint32(1 << 31) // 1: the highest bit is the coefficient of x^0
-	for square := uint32(1 << 23); size > 0; size >>= 1 {
-		if size&1 != 0 {
-			shift = multiply(shift, square)
-		}
-		square = multiply(square, square)
-	}
-	return multiply(shift, first) ^ second
-}
-
-// multiply multiplies polynomials over bits, modulo that of the CRC.
-func multiply(a, b uint32) (product uint32) {
-	for ; a != 0; a <<= 1 {
-		if a>>31 != 0 {
-			product ^= b
-		}
-		b = b>>1 ^ crc32.IEEE&-(b&1)
-	}
-	return product
+// compress makes a piece in a buffer that can be used again.
+func compress(b *bytes.Buffer, text []byte, shared []string) *piece {
+	p := &piece{Piece: gzipped.Compress(b, text), says: sha256.Sum256(text), shared: shared}
+	p.Bytes = bytes.Clone(p.Bytes)
+	return p
 }
 
 // How many elements a piece has on average; it has at most four times as many.

@@ -159,7 +159,7 @@ func appendLength(b []byte, number protowire.Number, size int) []byte {
 
 func sizeOf(pieces []*piece) (size int) {
 	for _, p := range pieces {
-		size += p.size
+		size += p.Size
 	}
 	return size
 }

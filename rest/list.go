@@ -385,7 +385,7 @@ func (s *scope) writeProtoList(p *page) error {
 	var made []protoItem // of those that no run has
 	for _, sp := range items.spans {
 		if sp.run != nil {
-			size += sp.run.size
+			size += sp.run.Size
 			continue
 		}
 		if made == nil {

@@ -53,12 +53,12 @@ func (c *pieces) whole(r *run) {
 	switch {
 	case c.err != nil:
 	case c.zip != nil:
-		c.zip.add(r.packed)
+		c.zip.add(r.Piece)
 		c.err = c.zip.err
 	default:
-		_, c.err = c.w.Write(r.bytes)
+		_, c.err = c.w.Write(r.Bytes)
 	}
-	if c.wrote += len(r.bytes); c.wrote >= pieceSize {
+	if c.wrote += len(r.Bytes); c.wrote >= pieceSize {
 		c.paced()
 	}
 }

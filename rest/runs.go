@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apikeel/kelson/internal/gzipped"
 	"github.com/apikeel/kelson/store"
 )
 
@@ -49,9 +50,9 @@ type runKey struct {
 
 // run is records that follow each other in a list, as they are written there.
 type run struct {
-	packed  // what it is, compressed or not; empty if it was only seen
-	records []*store.Record
-	used    time.Time
+	gzipped.Piece // compressed or not; empty if it was only seen
+	records       []*store.Record
+	used          time.Time
 }
 
 // span is a part of a list: records[from:to].
@@ -82,7 +83,7 @@ func (rs *runs) cut(records []*store.Record, form runForm) (spans []span) {
 	for at := 0; at < len(records); {
 		key := runKey{records[at], form}
 		r := rs.kept[key]
-		if r != nil && r.bytes != nil && len(r.records) <= len(records)-at && slices.Equal(r.records, records[at:at+len(r.records)]) {
+		if r != nil && r.Bytes != nil && len(r.records) <= len(records)-at && slices.Equal(r.records, records[at:at+len(r.records)]) {
 			r.used = now
 			spans = append(spans, span{from: at, to: at + len(r.records), run: r})
 			at += len(r.records)
@@ -151,17 +152,16 @@ func (rs *runs) keep(records []*store.Record, form runForm, made []byte) *run {
 	}
 	r := &run{records: slices.Clone(records), used: time.Now()}
 	if form.gzip {
-		var b bytes.Buffer
-		r.packed = zip(&b, made)
-		r.bytes = bytes.Clone(r.bytes) // the buffer is larger
+		r.Piece = gzipped.Compress(new(bytes.Buffer), made)
+		r.Bytes = bytes.Clone(r.Bytes) // the buffer is larger
 	} else {
-		r.packed = packed{bytes: bytes.Clone(made), size: len(made)}
+		r.Bytes, r.Size = bytes.Clone(made), len(made)
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if old := rs.kept[key]; old != nil && old.bytes == nil {
+	if old := rs.kept[key]; old != nil && old.Bytes == nil {
 		rs.kept[key] = r
-		rs.held += len(r.bytes)
+		rs.held += len(r.Bytes)
 	}
 	return r
 }
@@ -170,7 +170,7 @@ func (rs *runs) keep(records []*store.Record, form runForm, made []byte) *run {
 func (rs *runs) wanted(key runKey, size int) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if r := rs.kept[key]; r == nil || r.bytes != nil {
+	if r := rs.kept[key]; r == nil || r.Bytes != nil {
 		return false // somebody else has kept it meanwhile
 	}
 	if key.form.gzip {
@@ -184,7 +184,7 @@ func (rs *runs) wanted(key runKey, size int) bool {
 
 func (rs *runs) drop(key runKey, r *run) {
 	delete(rs.kept, key)
-	rs.held -= len(r.bytes)
+	rs.held -= len(r.Bytes)
 }
 
 // sweep makes room, if some can be had.
