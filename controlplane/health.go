@@ -43,8 +43,8 @@ func (a *assembly) checks() []kelson.HealthCheck {
 }
 
 // tellManager tells a service manager when the server is ready, and when it is
-// about to end.
-func tellManager(socket string, signals *kelson.Signals, log *slog.Logger) {
+// about to end, at the latest when ctx ends.
+func tellManager(ctx context.Context, socket string, signals *kelson.Signals, log *slog.Logger) {
 	tell := func(state string) {
 		if err := notify(socket, state); err != nil {
 			log.Warn("the service manager cannot be told", "state", state, "error", err)
@@ -54,10 +54,17 @@ func tellManager(socket string, signals *kelson.Signals, log *slog.Logger) {
 	case <-signals.MuxAndDiscoveryComplete.Happened():
 		tell("READY=1")
 	case <-signals.ShutdownInitiated.Happened():
+	case <-ctx.Done():
 	}
-	<-signals.ShutdownInitiated.Happened()
+	select {
+	case <-signals.ShutdownInitiated.Happened():
+	case <-ctx.Done():
+	}
 	tell("STOPPING=1")
 }
+
+// notifyWithin is how long a service manager has to take a message.
+const notifyWithin = time.Second
 
 // notify sends a message in systemd's protocol. A name that begins with @ is one
 // that is in no file system.
@@ -69,6 +76,7 @@ func notify(socket, state string) error {
 	if err != nil {
 		return err
 	}
+	_ = conn.SetWriteDeadline(time.Now().Add(notifyWithin))
 	_, err = conn.Write([]byte(state))
 	return errors.Join(err, conn.Close())
 }

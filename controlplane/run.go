@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -59,10 +60,14 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 		return err
 	}
 	server.Addr = net.JoinHostPort(c.BindAddress, strconv.Itoa(*c.SecurePort))
+	var telling sync.WaitGroup
 	if server.Listen() == nil {
 		go tidy(ctx, server.Signals(), c.Logger)
 		if c.NotifySocket != "" {
-			go tellManager(c.NotifySocket, server.Signals(), c.Logger)
+			ended, end := context.WithCancel(context.Background())
+			defer telling.Wait() // a process that has ended tells nothing
+			defer end()
+			telling.Go(func() { tellManager(ended, c.NotifySocket, server.Signals(), c.Logger) })
 		}
 		if err = c.writeKubeconfig(authority, server.URL()); err == nil {
 			err = c.greet(server.URL())
