@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 
 	"github.com/apikeel/kelson/request"
@@ -91,11 +92,15 @@ func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
 		if meta, ok = resource.MetadataJSON(body); !ok {
 			return nil, fmt.Errorf("%s has no metadata", rec.Key)
 		}
-		if meta, err = withoutAnnotations(meta, s.def.FieldAnnotations); err != nil {
-			return nil, err
+		keep := rec.Part
+		if s.annotated(meta) {
+			keep = rec.Form
+			if meta, err = withoutAnnotations(meta, s.def.FieldAnnotations); err != nil {
+				return nil, err
+			}
 		}
 		if rec.Has(s.formID(formJSON)) {
-			if meta, err = rec.Part(s.formID(formMetadata), func(*store.Record) ([]byte, error) { return meta, nil }); err != nil {
+			if meta, err = keep(s.formID(formMetadata), func(*store.Record) ([]byte, error) { return meta, nil }); err != nil {
 				return nil, err
 			}
 		}
@@ -107,11 +112,13 @@ func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
+// annotated reports whether metadata may have annotations that stand for fields.
+func (s *scope) annotated(meta []byte) bool {
+	return slices.ContainsFunc(s.def.FieldAnnotations, func(name string) bool { return bytes.Contains(meta, []byte(name)) })
+}
+
 // withoutAnnotations returns metadata in JSON without some of its annotations.
 func withoutAnnotations(meta []byte, names []string) ([]byte, error) {
-	if len(names) == 0 {
-		return meta, nil
-	}
 	var m metav1.ObjectMeta
 	if err := json.Unmarshal(meta, &m); err != nil {
 		return nil, err

@@ -159,7 +159,7 @@ func (rs *runs) keep(records []*store.Record, form runForm, made []byte) *run {
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if old := rs.kept[key]; old != nil && old.Bytes == nil {
+	if old := rs.kept[key]; old != nil && old.Bytes == nil && rs.held+len(r.Bytes) <= maxRunBytes {
 		rs.kept[key] = r
 		rs.held += len(r.Bytes)
 	}

@@ -1,15 +1,29 @@
 package webhook
 
 import (
+	"io"
+	"net/http"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
 )
 
-// Services that a kubeconfig tells the way to are asked by clients of client-go.
+// ReviewClient returns a client for a service that a kubeconfig tells the way to, and
+// that answers reviews. These are encoded by who asks, who also decides how many there
+// are; an answer has at most MaxAnswer bytes.
+func ReviewClient(config *rest.Config) (*rest.RESTClient, error) {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	config.ContentType = runtime.ContentTypeJSON
+	config.NegotiatedSerializer = OnlyErrors()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	return rest.UnversionedRESTClientFor(config)
+}
 
 // OnlyErrors is what a client needs to read that sends and gets bytes: the Status
 // that says why there are none.
@@ -17,6 +31,32 @@ func OnlyErrors() runtime.NegotiatedSerializer {
 	types := runtime.NewScheme()
 	metav1.AddToGroupVersion(types, schema.GroupVersion{Version: "v1"})
 	return serializer.NewCodecFactory(types).WithoutConversion()
+}
+
+// bounded refuses answers that are too large.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(r)
+	if err == nil {
+		resp.Body = &boundedBody{resp.Body, MaxAnswer}
+	}
+	return resp, err
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int // less than none: it was too large
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left+1)])
+	if b.left -= n; b.left < 0 {
+		b.left = 0
+		return 0, ErrTooLarge
+	}
+	return n, err
 }
 
 // MayPass reports whether an error may be gone at the next try.

@@ -82,9 +82,8 @@ func newImagePolicy(b *builder) (admission.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.Timeout, config.QPS = imagePolicyTimeout, -1
-	config.NegotiatedSerializer = webhook.OnlyErrors()
-	p.client, err = rest.UnversionedRESTClientFor(config)
+	config.Timeout = imagePolicyTimeout
+	p.client, err = webhook.ReviewClient(config)
 	return p, err
 }
 

@@ -21,12 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/webhook"
 )
 
 const (
@@ -53,9 +52,7 @@ func New(ctx context.Context, parent *rest.Config, log *slog.Logger) (*Authentic
 	}
 	cfg := rest.CopyConfig(parent)
 	// Objects are encoded here; the client only has to know errors.
-	errorTypes := runtime.NewScheme()
-	metav1.AddToGroupVersion(errorTypes, schema.GroupVersion{Version: "v1"})
-	cfg.ContentType, cfg.NegotiatedSerializer = runtime.ContentTypeJSON, serializer.NewCodecFactory(errorTypes).WithoutConversion()
+	cfg.ContentType, cfg.NegotiatedSerializer = runtime.ContentTypeJSON, webhook.OnlyErrors()
 	cfg.QPS = -1 // how many requests there are is decided by callers
 	client, err := rest.UnversionedRESTClientFor(cfg)
 	if err != nil {

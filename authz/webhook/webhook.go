@@ -100,11 +100,8 @@ func New(cfg Config) (*Authorizer, error) {
 		client.Dial = cfg.Dial
 	}
 	client.Wrap(cfg.Certificates.Wrap)
-	client.QPS = -1 // how many requests there are is decided elsewhere
-	client.ContentType = runtime.ContentTypeJSON
-	client.NegotiatedSerializer = hooks.OnlyErrors() // reviews are encoded here
 	a := &Authorizer{cfg: cfg, answers: cache.NewLRUExpireCache(cacheEntries)}
-	if a.client, err = rest.UnversionedRESTClientFor(client); err != nil {
+	if a.client, err = hooks.ReviewClient(client); err != nil {
 		return nil, err
 	}
 	return a, nil
