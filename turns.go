@@ -2,6 +2,7 @@ package kelson
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,56 +34,101 @@ type turns struct {
 	small   atomic.Int64
 
 	mu      sync.Mutex
-	taken   int
-	waiting []chan struct{} // is closed when the turn has come
-	worked  time.Duration   // since the last rest
+	running []*takenTurn
+	waiting []chan *takenTurn // gets the turn
+	late    *time.Timer       // ends turns that take too long, while somebody waits
+	worked  time.Duration     // since the last rest
 	resting bool
 }
+
+// takenTurn is a turn that somebody has.
+type takenTurn struct{ began time.Time }
 
 // newTurns lets as many answers be worked on at a time as there are processors.
 func newTurns() *turns { return &turns{processors: runtime.GOMAXPROCS(0)} }
 
-// take waits for a turn, which ends when done is called, or takes too long.
-func (t *turns) take() (done func()) {
+// take waits for a turn, which lasts until end is called, or for longTurn if others
+// wait.
+func (t *turns) take() (r *takenTurn) {
 	t.mu.Lock()
-	if len(t.waiting) == 0 && t.taken < t.processors {
-		t.taken++
+	if len(t.waiting) == 0 && len(t.running) < t.processors {
+		r = t.start()
 		t.mu.Unlock()
 	} else {
-		come := make(chan struct{})
+		come := make(chan *takenTurn, 1)
 		t.waiting = append(t.waiting, come)
+		if t.late == nil {
+			t.late = time.AfterFunc(t.patience(), t.endLate)
+		}
 		t.mu.Unlock()
-		<-come
+		r = <-come
 	}
 	// Whoever has been waiting for a processor meanwhile goes first.
 	runtime.Gosched()
-	var once sync.Once
-	began := time.Now()
-	end := func() { once.Do(func() { t.end(time.Since(began)) }) }
-	timer := time.AfterFunc(longTurn, end)
-	return func() {
-		timer.Stop()
-		end()
-	}
+	t.mu.Lock()
+	r.began = time.Now()
+	t.mu.Unlock()
+	return r
 }
 
-// end ends a turn, and begins those that can begin.
-func (t *turns) end(took time.Duration) {
+// start begins a turn.
+func (t *turns) start() *takenTurn {
+	r := &takenTurn{time.Now()}
+	t.running = append(t.running, r)
+	return r
+}
+
+// end ends a turn, unless that was done because it took too long, and begins those
+// that can begin.
+func (t *turns) end(r *takenTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.taken--
+	t.stop(r)
+	t.begin()
+}
+
+func (t *turns) stop(r *takenTurn) {
+	i := slices.Index(t.running, r)
+	if i < 0 {
+		return
+	}
+	t.running = slices.Delete(t.running, i, i+1)
 	crowded := t.many()
 	if t.crowded.Load() != crowded {
 		t.crowded.Store(crowded)
 	}
-	if t.worked += took; t.worked >= stint {
+	if t.worked += time.Since(r.began); t.worked >= stint {
 		if crowded && !t.resting && time.Since(time.Unix(0, t.small.Load())) < recently {
 			t.resting = true
 			time.AfterFunc(min(t.worked, longTurn), t.goOn)
 		}
 		t.worked = 0
 	}
-	t.begin()
+}
+
+// endLate ends the turns that have taken too long.
+func (t *turns) endLate() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range slices.Clone(t.running) {
+		if time.Since(r.began) >= longTurn {
+			t.stop(r)
+		}
+	}
+	if t.begin(); len(t.waiting) > 0 {
+		t.late.Reset(t.patience())
+	} else {
+		t.late = nil
+	}
+}
+
+// patience is how long the oldest turn may go on.
+func (t *turns) patience() time.Duration {
+	left := longTurn
+	for _, r := range t.running {
+		left = min(left, longTurn-time.Since(r.began))
+	}
+	return max(left, 0)
 }
 
 // goOn is called when it has been rested.
@@ -94,11 +140,10 @@ func (t *turns) goOn() {
 }
 
 func (t *turns) begin() {
-	for len(t.waiting) > 0 && !t.resting && t.taken < t.limit() {
-		close(t.waiting[0])
+	for len(t.waiting) > 0 && !t.resting && len(t.running) < t.limit() {
+		t.waiting[0] <- t.start()
 		t.waiting[0] = nil
 		t.waiting = t.waiting[1:]
-		t.taken++
 	}
 }
 
@@ -122,22 +167,22 @@ func (t *turns) came() {
 
 // turn is the turn of a request. Only its handler uses it.
 type turn struct {
-	turns *turns
-	done  func() // nil as long as there is none
-	taken bool   // there was one
+	turns   *turns
+	running *takenTurn // nil as long as there is none
+	taken   bool       // there was one
 }
 
 // Take implements request.Turns.
 func (t *turn) Take() {
-	if t.done == nil && t.turns != nil {
-		t.done, t.taken = t.turns.take(), true
+	if t.running == nil && t.turns != nil {
+		t.running, t.taken = t.turns.take(), true
 	}
 }
 
 // End implements request.Turns.
 func (t *turn) End() {
-	if t.done != nil {
-		t.done()
-		t.done = nil
+	if t.running != nil {
+		t.turns.end(t.running)
+		t.running = nil
 	}
 }

@@ -12,7 +12,7 @@ func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := &turns{processors: 1}
 		begin := time.Now()
-		turns.take()()
+		turns.end(turns.take())
 		stuck := turns.take()
 		if waited := time.Since(begin); waited != 0 {
 			t.Errorf("a free turn was waited for: %v", waited)
@@ -21,13 +21,13 @@ func TestTurns(t *testing.T) {
 		if waited := time.Since(begin); waited != longTurn {
 			t.Errorf("one that is stuck was waited for: %v", waited)
 		}
-		stuck() // changes nothing: its turn has been over
-		if turns.taken != 1 {
+		turns.end(stuck) // changes nothing: its turn has been over
+		if len(turns.running) != 1 {
 			t.Error("somebody else's turn was ended")
 		}
-		done()
-		if turns.taken != 0 {
-			t.Errorf("%d turns are left", turns.taken)
+		turns.end(done)
+		if len(turns.running) != 0 {
+			t.Errorf("%d turns are left", len(turns.running))
 		}
 	})
 }
@@ -38,29 +38,29 @@ func TestManyTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const processors, all = 4, 100
 		turns := &turns{processors: processors}
-		order, most, running := make(chan int, all), 0, 0
-		var mu sync.Mutex // of most and running
-		first := []func(){turns.take(), turns.take(), turns.take(), turns.take()}
+		order, most, active := make(chan int, all), 0, 0
+		var mu sync.Mutex // of most and active
+		first := []*takenTurn{turns.take(), turns.take(), turns.take(), turns.take()}
 		for i := range all {
 			go func() {
-				done := turns.take()
+				own := turns.take()
 				mu.Lock()
-				running++
+				active++
 				if i < all/2 {
-					most = max(most, running)
+					most = max(most, active)
 				}
 				mu.Unlock()
 				order <- i
 				time.Sleep(time.Millisecond)
 				mu.Lock()
-				running--
+				active--
 				mu.Unlock()
-				done()
+				turns.end(own)
 			}()
 			synctest.Wait()
 		}
-		for _, done := range first {
-			done()
+		for _, r := range first {
+			turns.end(r)
 		}
 		for i := range all {
 			if got := <-order; got/processors > i/processors+1 || got/processors < i/processors-1 {
@@ -77,8 +77,8 @@ func TestManyTurns(t *testing.T) {
 		mu.Lock()
 		turns.mu.Lock()
 		defer turns.mu.Unlock()
-		if turns.taken != 0 || len(turns.waiting) != 0 {
-			t.Errorf("%d turns and %d who wait are left", turns.taken, len(turns.waiting))
+		if len(turns.running) != 0 || len(turns.waiting) != 0 {
+			t.Errorf("%d turns and %d who wait are left", len(turns.running), len(turns.waiting))
 		}
 	})
 }
@@ -98,9 +98,9 @@ func TestRest(t *testing.T) {
 				var all sync.WaitGroup
 				for range 20 {
 					all.Go(func() {
-						done := turns.take()
+						own := turns.take()
 						time.Sleep(stint)
-						done()
+						turns.end(own)
 						if test.small {
 							turns.came()
 						}

@@ -107,7 +107,7 @@ func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler)
 		streams: map[uint32]*stream{}, maxFrame: defaultFrame, initialWindow: defaultWindow, window: defaultWindow, ahead: s.ConnWindow,
 	}
 	if c.gather, _ = c.net.(*gather); c.gather != nil {
-		c.gather.calm = c.calm
+		c.gather.busy, c.gather.pause = c.busy, c.calm
 	}
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.writable.L = &c.mu
@@ -218,17 +218,17 @@ func (c *conn) windows() error {
 	}
 }
 
-// calm is called before something is read from a client that has said nothing more.
-// While it is sent a large answer it tells of every few kilobytes that it has read,
-// and to be woken for each costs as much as to send them: it may read some more.
-// It reports whether that was so.
-func (c *conn) calm() bool {
+// busy reports whether the client is sent a large answer. It tells of every few
+// kilobytes that it has read then, and to be woken for each costs as much as to send
+// them: as long as its windows have room they are only looked at now and then.
+func (c *conn) busy() bool {
 	c.mu.Lock()
-	calm := c.large > 0 && c.initialWindow >= calmWindow && c.window >= calmWindow
-	c.mu.Unlock()
-	if !calm {
-		return false
-	}
+	defer c.mu.Unlock()
+	return c.large > 0 && c.initialWindow >= calmWindow && c.window >= calmWindow && c.err == nil && c.ctx.Err() == nil
+}
+
+// calm waits for now and then.
+func (c *conn) calm() {
 	if c.pause == nil {
 		c.pause = time.NewTimer(calmFor)
 	} else {
@@ -239,7 +239,6 @@ func (c *conn) calm() bool {
 	case <-c.quick:
 	case <-c.ctx.Done():
 	}
-	return true
 }
 
 // greet tells the client the settings.

@@ -15,18 +15,19 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gather{Conn: conn}, nil
+	return &gather{Conn: conn, ears: newEars(conn)}, nil
 }
 
 // gather is a connection below TLS. TLS writes each record by itself; between
 // hold and release they are put together.
 type gather struct {
 	net.Conn
-	// calm is called before a read when there was nothing more to read in the last
-	// one, and reports whether there will be much; nil before HTTP/2 is spoken. The
-	// reader has it, and what follows.
-	calm    func() bool
-	drained bool
+	// busy tells whether to read now and then is enough, and pause waits until then;
+	// nil before HTTP/2 is spoken. The reader has them, and what follows.
+	busy    func() bool
+	pause   func()
+	ears    *ears   // nil if there is nothing like that
+	drained bool    // there was nothing more to read
 	ahead   *[]byte // what was read ahead, nil if nothing
 	taken   int     // of it
 
@@ -36,19 +37,28 @@ type gather struct {
 
 // Read reads ahead what comes in many small records: TLS asks for a few at a time.
 func (g *gather) Read(p []byte) (int, error) {
-	if g.ahead == nil {
-		if g.calm == nil || !g.drained || !g.calm() {
+	for g.ahead == nil {
+		if g.busy == nil || !g.busy() {
+			g.ears.open()
 			n, err := g.Conn.Read(p)
 			g.drained = n < len(p)
 			return n, err
 		}
-		b := smallBuffers.Get().(*[]byte)
-		n, err := g.Conn.Read((*b)[:cap(*b)])
-		if err != nil {
-			recycle(b)
-			return 0, err
+		if g.drained {
+			g.ears.close()
+			g.pause()
 		}
-		*b, g.ahead, g.taken, g.drained = (*b)[:n], b, 0, n < cap(*b)
+		b := smallBuffers.Get().(*[]byte)
+		n, err := g.ears.read(g.Conn, (*b)[:cap(*b)])
+		g.drained = n < cap(*b)
+		if n == 0 {
+			recycle(b)
+			if err != nil {
+				return 0, err
+			}
+			continue
+		}
+		*b, g.ahead, g.taken = (*b)[:n], b, 0
 	}
 	n := copy(p, (*g.ahead)[g.taken:])
 	if g.taken += n; g.taken == len(*g.ahead) {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log"
 	"maps"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -255,6 +256,59 @@ func TestParallel(t *testing.T) {
 }
 
 func sum(b []byte) []byte { s := sha256.Sum256(b); return s[:] }
+
+// TestFlushed: what is written in large pieces and small ones may wait for more, but
+// not once it is flushed.
+func TestFlushed(t *testing.T) {
+	sizes := []int{100 << 10, 10, 64 << 10, 5000, 1, 200<<10 + 1}
+	seen := make(chan struct{})
+	ts := serve(t, newServer(), func(w http.ResponseWriter, _ *http.Request) {
+		for i, size := range sizes {
+			_, _ = w.Write(bytes.Repeat([]byte{byte('a' + i)}, size))
+			w.(http.Flusher).Flush()
+			<-seen
+		}
+	})
+	resp, err := ts.Client().Get(ts.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for i, size := range sizes {
+		part := make([]byte, size)
+		if _, err := io.ReadFull(resp.Body, part); err != nil {
+			t.Fatal(err)
+		}
+		if want := bytes.Repeat([]byte{byte('a' + i)}, size); !bytes.Equal(part, want) {
+			t.Fatalf("piece %d is not what was written", i)
+		}
+		seen <- struct{}{}
+	}
+	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
+		t.Errorf("%d bytes more: %v", len(rest), err)
+	}
+}
+
+// TestPieces: the pieces in which an answer is written do not change it.
+func TestPieces(t *testing.T) {
+	var want []byte
+	ts := serve(t, newServer(), func(w http.ResponseWriter, _ *http.Request) {
+		for rest := want; len(rest) > 0; {
+			n := min(len(rest), []int{1, 100, 4096, 5000, 16384, 64 << 10, 65500, 300 << 10}[mathrand.IntN(8)])
+			_, _ = w.Write(rest[:n])
+			if rest = rest[n:]; mathrand.IntN(20) == 0 {
+				w.(http.Flusher).Flush()
+			}
+		}
+	})
+	for range 20 {
+		want = make([]byte, mathrand.IntN(4<<20))
+		_, _ = rand.Read(want)
+		if _, got := get(t, ts, "/"); got != string(want) {
+			t.Fatalf("%d bytes are not the %d that were written", len(got), len(want))
+		}
+	}
+}
 
 // TestSlowReader has a client that does not read one answer and gets others.
 func TestSlowReader(t *testing.T) {

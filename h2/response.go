@@ -136,8 +136,11 @@ func write[P []byte | string](w *response, p P) (int, error) {
 		w.st.large = true
 		c.large++
 	}
-	err := w.add([]byte(p), false)
-	c.send()
+	err := w.add([]byte(p), false, false)
+	// What is less than is worth writing waits for more.
+	if !w.st.large || c.queued() >= maxOut || err != nil {
+		c.send()
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -155,7 +158,7 @@ func (w *response) FlushError() error {
 	c := w.st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := w.add(nil, false)
+	err := w.add(nil, true, false)
 	c.send()
 	return err
 }
@@ -190,7 +193,7 @@ func (w *response) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.rest = nil
-	if w.add(nil, true) == nil {
+	if w.add(nil, true, true) == nil {
 		c.finishStream(w.st)
 		if w.leave {
 			c.leave()
@@ -203,8 +206,9 @@ func (w *response) finish() {
 	}
 }
 
-// add adds everything that is not sent yet, and then p.
-func (w *response) add(p []byte, last bool) error {
+// add adds everything that is not sent yet, and then p: all of it, or but for an end
+// that is worth no frame. The last is the end of the answer.
+func (w *response) add(p []byte, all, last bool) error {
 	st, c := w.st, w.st.c
 	if err := st.failed(); err != nil {
 		return err
@@ -236,24 +240,33 @@ func (w *response) add(p []byte, last bool) error {
 	if w.head {
 		buffered, p = nil, nil
 	}
-	if len(buffered) > 0 {
-		err := c.addData(st, buffered, last && len(p) == 0 && !trailers)
-		recycle(w.buffer)
-		w.buffer = nil
-		if err != nil || last && len(p) == 0 && !trailers {
+	if len(buffered)+len(p) > 0 || last && !trailers {
+		rest, err := c.addData(st, buffered, p, all, last && !trailers)
+		if err != nil {
 			return err
 		}
-	}
-	if len(p) > 0 || last && !trailers {
-		if err := c.addData(st, p, last && !trailers); err != nil {
-			return err
-		}
+		w.buffer = keepRest(w.buffer, rest)
 	}
 	if trailers {
 		w.encodeTrailers()
 		c.addHeaders(st.id, true)
 	}
 	return nil
+}
+
+// keepRest leaves the rest of a body in a buffer, which there need not be.
+func keepRest(buffer *[]byte, rest []byte) *[]byte {
+	switch {
+	case len(rest) > 0:
+		if buffer == nil {
+			buffer = smallBuffers.Get().(*[]byte)
+		}
+		*buffer = append((*buffer)[:0], rest...)
+	case buffer != nil:
+		recycle(buffer)
+		buffer = nil
+	}
+	return buffer
 }
 
 // complete encodes the headers of the answer, with what every answer has. body is

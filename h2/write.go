@@ -70,10 +70,16 @@ func (c *conn) queued() int {
 
 // addFrame adds a frame to what is to be written.
 func (c *conn) addFrame(kind http2.FrameType, flags http2.Flags, stream uint32, payload ...byte) {
-	c.room(frameHeaderLen + len(payload))
-	n := len(payload)
+	c.addFrameOf(kind, flags, stream, nil, payload)
+}
+
+// addFrameOf is addFrame with a payload in two parts.
+func (c *conn) addFrameOf(kind http2.FrameType, flags http2.Flags, stream uint32, first, payload []byte) {
+	n := len(first) + len(payload)
+	c.room(frameHeaderLen + n)
 	*c.out = append(*c.out, byte(n>>16), byte(n>>8), byte(n), byte(kind), byte(flags),
 		byte(stream>>24), byte(stream>>16), byte(stream>>8), byte(stream))
+	*c.out = append(*c.out, first...)
 	*c.out = append(*c.out, payload...)
 }
 
@@ -111,15 +117,20 @@ func (c *conn) addHeaders(stream uint32, end bool) {
 	c.block.Reset()
 }
 
-// addData adds p as frames of a stream. It waits for room and windows, and what
-// there is is written meanwhile; if it fails, the client may have got a part.
-func (c *conn) addData(st *stream, p []byte, end bool) error {
+// addData adds first and then p as frames of a stream. It waits for room and windows,
+// and what there is is written meanwhile; if it fails, the client may have got a part.
+// Unless it is all, it returns what is left of p when that is worth no frame yet.
+func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte, err error) {
 	for {
 		if err := st.failed(); err != nil {
-			return err
+			return nil, err
 		}
-		n := min(len(p), c.maxFrame, int(c.window), int(st.window))
-		if len(p) > 0 && (n <= 0 || c.queued() >= maxOut) {
+		have := len(first) + len(p)
+		if !all && len(first) == 0 && have <= maxBuffered {
+			return p, nil
+		}
+		n := min(have, c.maxFrame, int(c.window), int(st.window))
+		if have > 0 && (n <= 0 || c.queued() >= maxOut) {
 			if !c.send() {
 				c.wait(&c.writable, st.writeDeadline)
 			}
@@ -129,17 +140,32 @@ func (c *conn) addData(st *stream, p []byte, end bool) error {
 			continue
 		}
 		n = max(n, 0)
+		if n < have {
+			n = c.aligned(n)
+		}
 		flags := http2.Flags(0)
-		if end && n == len(p) {
+		if end && n == have {
 			flags = http2.FlagDataEndStream
 		}
-		c.addFrame(http2.FrameData, flags, st.id, p[:n]...)
+		ofFirst := min(n, len(first))
+		c.addFrameOf(http2.FrameData, flags, st.id, first[:ofFirst], p[:n-ofFirst])
+		first, p = first[ofFirst:], p[n-ofFirst:]
 		c.window -= int64(n)
 		st.window -= int64(n)
-		if p = p[n:]; len(p) == 0 {
-			return nil
+		if n == have {
+			return nil, nil
 		}
 	}
+}
+
+// aligned is how much of n to take so that the frame ends where a TLS record does:
+// clients get whole frames, and no record is short. It is not worth a small frame.
+func (c *conn) aligned(n int) int {
+	begin := c.queued() + frameHeaderLen
+	if end := (begin + n) / maxRecord * maxRecord; end-begin >= n/4 {
+		return end - begin
+	}
+	return n
 }
 
 // wait waits for a condition, and not beyond a deadline.

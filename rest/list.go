@@ -323,7 +323,9 @@ func (s *scope) jsonItems(c *pieces, p *page) error {
 		kind = formMetadata
 		item = func(dst []byte, i int) ([]byte, error) { return s.appendMetadata(dst, p.records[i]) }
 	}
-	return s.items(p, kind, c.zip != nil).write(c, ",", item)
+	items := s.items(p, kind, c.zip != nil)
+	defer items.release()
+	return items.write(c, ",", item)
 }
 
 // appendMeta appends the metadata of the list.
@@ -381,11 +383,12 @@ func (s *scope) writeProtoList(p *page) error {
 		kind = formProtoMetadata
 	}
 	items := s.items(p, kind, s.compressed(p))
+	defer items.release()
 	size := len(appendField(nil, 1, rawMeta))
 	var made []protoItem // of those that no run has
 	for _, sp := range items.spans {
 		if sp.run != nil {
-			size += sp.run.Size
+			size += sp.run.size
 			continue
 		}
 		if made == nil {

@@ -15,7 +15,9 @@ type pieces struct {
 	w   io.Writer
 	zip *zipper // w, if that is one
 	buf []byte
-	err error // of the first write that failed
+	// draft gets what is written, too, if there is one.
+	draft *draft
+	err   error // of the first write that failed
 	// wrote is how much of the piece is written.
 	wrote int
 	// next is called before another piece is begun; nil for what is not large.
@@ -33,6 +35,10 @@ func newPieces(w io.Writer) *pieces {
 
 // free gives the buffer back, unless an object made it large.
 func (c *pieces) free() {
+	if c.draft != nil {
+		c.draft.end(false)
+		c.draft = nil
+	}
 	if cap(c.buf) <= 2*pieceSize {
 		*c = pieces{buf: c.buf[:0]}
 		piecePool.Put(c)
@@ -50,15 +56,25 @@ func (c *pieces) spill() {
 // whole writes a run.
 func (c *pieces) whole(r *run) {
 	c.flush()
-	switch {
-	case c.err != nil:
-	case c.zip != nil:
-		c.zip.add(r.Piece)
-		c.err = c.zip.err
-	default:
-		_, c.err = c.w.Write(r.Bytes)
+	if c.zip != nil {
+		if c.err == nil {
+			c.zip.add(r.zip)
+			c.err = c.zip.err
+		}
+		c.count(len(r.zip.Bytes))
+		return
 	}
-	if c.wrote += len(r.Bytes); c.wrote >= pieceSize {
+	for _, b := range r.blocks {
+		if c.err == nil {
+			_, c.err = c.w.Write(b)
+		}
+		c.count(len(b))
+	}
+}
+
+// count counts what is written.
+func (c *pieces) count(n int) {
+	if c.wrote += n; c.wrote >= pieceSize {
 		c.paced()
 	}
 }
@@ -75,6 +91,9 @@ func (c *pieces) paced() {
 func (c *pieces) flush() {
 	if c.err == nil && len(c.buf) > 0 {
 		_, c.err = c.w.Write(c.buf)
+	}
+	if c.draft != nil {
+		c.draft.add(c.buf)
 	}
 	c.buf = c.buf[:0]
 }

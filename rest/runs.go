@@ -21,8 +21,11 @@ import (
 const (
 	// A run has this many bytes, more or less.
 	minRun, maxRun = 128 << 10, 512 << 10
-	// maxRunBytes is what all runs of a server take. What does not fit is written as
-	// if there were no runs.
+	// Its text is in blocks, all of one size, so that any block can be used again:
+	// fresh memory costs more than what is written into it.
+	blockSize = 64 << 10
+	// maxRunBytes is what all runs of a server take, with blocks that wait to be used
+	// again. What does not fit is written as if there were no runs.
 	maxRunBytes = 16 << 20
 	// gzipSaves is how much smaller compressed runs are at least, as a rule.
 	gzipSaves = 8
@@ -48,12 +51,25 @@ type runKey struct {
 	form  runForm
 }
 
-// run is records that follow each other in a list, as they are written there.
+// run is records that follow each other in a list, as they are written there. It is
+// guarded by the mutex of the runs, but for its text, which does not change.
 type run struct {
-	gzipped.Piece // compressed or not; empty if it was only seen
-	records       []*store.Record
-	used          time.Time
+	records []*store.Record
+	used    time.Time
+
+	// blocks are the text, all but the last are full; zip is the text compressed.
+	// A run without a text was only seen.
+	blocks [][]byte
+	zip    gzipped.Piece
+	size   int // of the text, before it was compressed
+
+	making bool // somebody makes the text
+	users  int  // lists that are written from it
+	gone   bool // it is not kept: when nobody uses it, its blocks are free
 }
+
+// hasText reports whether the text is made.
+func (r *run) hasText() bool { return r.blocks != nil || r.zip.Bytes != nil }
 
 // span is a part of a list: records[from:to].
 type span struct {
@@ -66,12 +82,13 @@ type span struct {
 type runs struct {
 	mu    sync.Mutex
 	kept  map[runKey]*run
-	held  int // bytes
+	held  int      // bytes of texts, those of runs that are gone but used among them
+	free  [][]byte // blocks
 	swept time.Time
 	timer *time.Timer // runs while something is kept
 }
 
-// cut cuts a list into spans.
+// cut cuts a list into spans. Their runs must be released.
 func (rs *runs) cut(records []*store.Record, form runForm) (spans []span) {
 	now := time.Now()
 	rs.mu.Lock()
@@ -83,8 +100,9 @@ func (rs *runs) cut(records []*store.Record, form runForm) (spans []span) {
 	for at := 0; at < len(records); {
 		key := runKey{records[at], form}
 		r := rs.kept[key]
-		if r != nil && r.Bytes != nil && len(r.records) <= len(records)-at && slices.Equal(r.records, records[at:at+len(r.records)]) {
+		if r != nil && r.hasText() && len(r.records) <= len(records)-at && slices.Equal(r.records, records[at:at+len(r.records)]) {
 			r.used = now
+			r.users++
 			spans = append(spans, span{from: at, to: at + len(r.records), run: r})
 			at += len(r.records)
 			continue
@@ -143,48 +161,154 @@ func (rs *runs) see(key runKey, records []*store.Record, now time.Time) {
 	}
 }
 
-// keep keeps a run that was seen, and is made now. It returns nil if that is not
-// wanted, or there is no room.
-func (rs *runs) keep(records []*store.Record, form runForm, made []byte) *run {
-	key := runKey{records[0], form}
-	if !rs.wanted(key, len(made)) {
-		return nil
-	}
-	r := &run{records: slices.Clone(records), used: time.Now()}
-	if form.gzip {
-		r.Piece = gzipped.Compress(new(bytes.Buffer), made)
-		r.Bytes = bytes.Clone(r.Bytes) // the buffer is larger
-	} else {
-		r.Bytes, r.Size = bytes.Clone(made), len(made)
-	}
+// release is called when a list has been written from its runs.
+func (rs *runs) release(spans []span) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if old := rs.kept[key]; old != nil && old.Bytes == nil && rs.held+len(r.Bytes) <= maxRunBytes {
-		rs.kept[key] = r
-		rs.held += len(r.Bytes)
+	for _, sp := range spans {
+		if sp.run == nil {
+			continue
+		}
+		if sp.run.users--; sp.run.users == 0 && sp.run.gone {
+			rs.reclaim(sp.run)
+		}
 	}
-	return r
 }
 
-// wanted reports whether a run should be kept, and can be.
-func (rs *runs) wanted(key runKey, size int) bool {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	if r := rs.kept[key]; r == nil || r.Bytes != nil {
-		return false // somebody else has kept it meanwhile
-	}
-	if key.form.gzip {
-		size /= gzipSaves
-	}
-	if rs.held+size > maxRunBytes {
-		rs.sweep(time.Now())
-	}
-	return rs.held+size <= maxRunBytes
-}
-
+// drop forgets a run.
 func (rs *runs) drop(key runKey, r *run) {
 	delete(rs.kept, key)
-	rs.held -= len(r.Bytes)
+	if r.gone = true; r.users == 0 && !r.making {
+		rs.reclaim(r)
+	}
+}
+
+// reclaim takes the text of a run that nobody uses.
+func (rs *runs) reclaim(r *run) {
+	rs.held -= len(r.zip.Bytes)
+	rs.giveBack(r.blocks)
+	r.blocks, r.zip.Bytes = nil, nil
+}
+
+func (rs *runs) giveBack(blocks [][]byte) {
+	rs.held -= len(blocks) * blockSize
+	if rs.timer != nil { // which lets them go when they are not needed
+		rs.free = append(rs.free, blocks...)
+	}
+}
+
+// room makes room for n bytes, if it can be had.
+func (rs *runs) room(n int) bool {
+	if rs.held+n > maxRunBytes {
+		rs.sweep(time.Now())
+	}
+	for len(rs.free) > 0 && rs.held+len(rs.free)*blockSize+n > maxRunBytes {
+		rs.unused()
+	}
+	return rs.held+n <= maxRunBytes
+}
+
+// unused returns a block that waits to be used again, or nil.
+func (rs *runs) unused() (b []byte) {
+	if last := len(rs.free) - 1; last >= 0 {
+		b, rs.free[last] = rs.free[last][:0], nil
+		rs.free = rs.free[:last]
+	}
+	return b
+}
+
+// block returns a block, or nil if there is no room.
+func (rs *runs) block() []byte {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if len(rs.free) == 0 && rs.held+blockSize > maxRunBytes {
+		rs.sweep(time.Now())
+	}
+	b := rs.unused()
+	if b == nil && rs.held+blockSize <= maxRunBytes {
+		b = make([]byte, 0, blockSize)
+	}
+	if b != nil {
+		rs.held += blockSize
+	}
+	return b
+}
+
+// draft is a run whose text is being made.
+type draft struct {
+	rs     *runs
+	run    *run
+	blocks [][]byte
+	size   int
+	full   bool // there is no room
+}
+
+// begin begins to make a run that was seen. It returns nil if that is not wanted any
+// longer, or somebody else does it. Otherwise end must be called.
+func (rs *runs) begin(records []*store.Record, form runForm) *draft {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r := rs.kept[runKey{records[0], form}]
+	if r == nil || r.making || r.hasText() || !slices.Equal(r.records, records) {
+		return nil
+	}
+	r.making = true
+	return &draft{rs: rs, run: r}
+}
+
+// add adds to the text.
+func (d *draft) add(p []byte) {
+	d.size += len(p)
+	for len(p) > 0 && !d.full {
+		last := len(d.blocks) - 1
+		if last < 0 || len(d.blocks[last]) == blockSize {
+			b := d.rs.block()
+			if b == nil {
+				d.full = true
+				return
+			}
+			d.blocks = append(d.blocks, b)
+			continue
+		}
+		b := d.blocks[last]
+		n := copy(b[len(b):blockSize], p)
+		d.blocks[last], p = b[:len(b)+n], p[n:]
+	}
+}
+
+// end keeps the run, if its text is complete.
+func (d *draft) end(complete bool) {
+	d.rs.mu.Lock()
+	defer d.rs.mu.Unlock()
+	d.run.making = false
+	if complete && !d.full && !d.run.gone {
+		d.run.blocks, d.run.size = d.blocks, d.size
+	} else {
+		d.rs.giveBack(d.blocks)
+	}
+}
+
+// compress makes a run that was seen from its text, and compresses it. It returns nil
+// if that is not wanted, or there is no room.
+func (rs *runs) compress(records []*store.Record, form runForm, text []byte) *run {
+	key := runKey{records[0], form}
+	rs.mu.Lock()
+	seen := rs.kept[key]
+	wanted := seen != nil && !seen.hasText() && rs.room(len(text)/gzipSaves)
+	rs.mu.Unlock()
+	if !wanted {
+		return nil
+	}
+	piece := gzipped.Compress(new(bytes.Buffer), text)
+	piece.Bytes = bytes.Clone(piece.Bytes) // the buffer is larger
+	made := &run{records: slices.Clone(records), used: time.Now(), zip: piece, size: len(text)}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.room(len(piece.Bytes)) && rs.kept[key] == seen {
+		rs.kept[key] = made
+		rs.held += len(piece.Bytes)
+	}
+	return made
 }
 
 // sweep makes room, if some can be had.
@@ -208,6 +332,7 @@ func (rs *runs) tidy() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.dropUnused(time.Now().Add(-idleRun))
+	rs.free = nil
 	if len(rs.kept) > 0 {
 		rs.timer.Reset(idleRun)
 	} else {
@@ -235,8 +360,12 @@ func (s *scope) items(p *page, kind int, gzip bool) *itemList {
 	return l
 }
 
+// release must be called when the list is written, or will not be.
+func (l *itemList) release() { l.s.h.runs.release(l.spans) }
+
 // write writes the items. add appends one, by its index; between goes between two.
 func (l *itemList) write(c *pieces, between string, add func(dst []byte, i int) ([]byte, error)) error {
+	rs := &l.s.h.runs
 	for _, sp := range l.spans {
 		if sp.from > 0 {
 			c.buf = append(c.buf, between...)
@@ -244,6 +373,12 @@ func (l *itemList) write(c *pieces, between string, add func(dst []byte, i int) 
 		if sp.run != nil {
 			c.whole(sp.run)
 			continue
+		}
+		records := l.p.records[sp.from:sp.to]
+		whole := sp.keep && l.form.gzip // is compressed, and then written
+		if sp.keep && !whole {
+			c.flush()
+			c.draft = rs.begin(records, l.form)
 		}
 		begin := len(c.buf)
 		for i := sp.from; i < sp.to; i++ {
@@ -254,16 +389,21 @@ func (l *itemList) write(c *pieces, between string, add func(dst []byte, i int) 
 			if c.buf, err = add(c.buf, i); err != nil {
 				return err
 			}
-			if !sp.keep {
+			if !whole {
 				c.spill()
 			}
 		}
-		if sp.keep {
-			if r := l.s.h.runs.keep(l.p.records[sp.from:sp.to], l.form, c.buf[begin:]); r != nil {
+		if whole {
+			if r := rs.compress(records, l.form, c.buf[begin:]); r != nil {
 				c.buf = c.buf[:begin]
 				c.whole(r)
 			}
 			c.spill()
+		}
+		if c.draft != nil {
+			c.flush()
+			c.draft.end(true)
+			c.draft = nil
 		}
 	}
 	return nil

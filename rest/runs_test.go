@@ -1,12 +1,15 @@
 package rest
 
 import (
+	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,7 +63,7 @@ func TestRuns(t *testing.T) {
 			}
 		}
 		for _, r := range with.runs.kept {
-			if r.Bytes != nil {
+			if r.hasText() {
 				used++
 			}
 		}
@@ -98,25 +101,31 @@ func TestRunBounds(t *testing.T) {
 		form := runForm{id: 1}
 		// list lists and returns how many records were in runs.
 		list := func(records []*store.Record) (inRuns int) {
-			for _, sp := range rs.cut(records, form) {
+			spans := rs.cut(records, form)
+			for _, sp := range spans {
 				some := records[sp.from:sp.to]
-				switch {
-				case sp.run != nil:
+				if sp.run != nil {
 					inRuns += len(some)
-				case sp.keep:
-					rs.keep(some, form, make([]byte, len(some)*len(some[0].Stored)))
+				} else if sp.keep {
+					if d := rs.begin(some, form); d != nil {
+						for _, rec := range some {
+							d.add(rec.Stored)
+						}
+						d.end(true)
+					}
 				}
 			}
+			rs.release(spans)
 			rs.mu.Lock()
 			defer rs.mu.Unlock()
-			if rs.held > maxRunBytes || len(rs.kept) > maxRuns {
-				t.Fatalf("%d bytes in %d runs", rs.held, len(rs.kept))
+			if rs.held+len(rs.free)*blockSize > maxRunBytes || len(rs.kept) > maxRuns {
+				t.Fatalf("%d bytes in %d runs, and %d blocks", rs.held, len(rs.kept), len(rs.free))
 			}
 			return inRuns
 		}
 		var lists [][]*store.Record
 		for range 5 {
-			lists = append(lists, someRecords(1000, maxRunBytes/2100))
+			lists = append(lists, someRecords(1000, maxRunBytes/2600))
 		}
 		for _, records := range lists[:2] {
 			for i, want := range []int{0, len(records), len(records)} {
@@ -154,10 +163,70 @@ func TestRunBounds(t *testing.T) {
 		synctest.Wait()
 		rs.mu.Lock()
 		defer rs.mu.Unlock()
-		if len(rs.kept) > 0 || rs.held != 0 || rs.timer != nil {
+		if len(rs.kept) > 0 || rs.held != 0 || rs.free != nil || rs.timer != nil {
 			t.Errorf("%d runs are kept that nobody uses, of %d bytes", len(rs.kept), rs.held)
 		}
 	})
+}
+
+// TestRunsInUse: what a list is written from stays what it is, whatever is dropped
+// and made meanwhile.
+func TestRunsInUse(t *testing.T) {
+	var rs runs
+	all := someRecords(3000, maxRunBytes/4000)
+	for _, rec := range all {
+		for i := range rec.Stored {
+			rec.Stored[i] = byte(rand.Uint32())
+		}
+	}
+	text := func(records []*store.Record) (b []byte) {
+		for _, rec := range records {
+			b = append(b, rec.Stored...)
+		}
+		return b
+	}
+	var used, made atomic.Int64
+	var lists sync.WaitGroup
+	for range 8 {
+		lists.Go(func() {
+			for range 10 {
+				from := rand.IntN(len(all) / 2)
+				records, form := all[from:from+len(all)/2], runForm{id: store.FormID(rand.IntN(3))}
+				spans := rs.cut(records, form)
+				for _, sp := range spans {
+					some := records[sp.from:sp.to]
+					if sp.run != nil {
+						used.Add(1)
+						if !bytes.Equal(bytes.Join(sp.run.blocks, nil), text(some)) {
+							t.Error("a run is not what it was made of")
+						}
+					} else if d := rs.begin(some, form); d != nil {
+						made.Add(1)
+						for _, rec := range some {
+							d.add(rec.Stored)
+						}
+						d.end(rand.IntN(4) > 0)
+					}
+					if rand.IntN(20) == 0 {
+						rs.mu.Lock()
+						rs.dropUnused(time.Now().Add(-time.Duration(rand.IntN(10)) * time.Millisecond))
+						rs.mu.Unlock()
+					}
+				}
+				rs.release(spans)
+			}
+		})
+	}
+	lists.Wait()
+	if used.Load() == 0 || made.Load() == 0 {
+		t.Errorf("%d runs were used and %d made", used.Load(), made.Load())
+	}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.dropUnused(time.Now())
+	if blocks := len(rs.free) * blockSize; rs.held != 0 || blocks == 0 || blocks > maxRunBytes {
+		t.Errorf("%d bytes are held by nobody, %d are free", rs.held, blocks)
+	}
 }
 
 func TestZipper(t *testing.T) {
