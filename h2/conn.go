@@ -75,6 +75,7 @@ type conn struct {
 	out      *[]byte      // frames that nobody has begun to write
 	writing  bool         // somebody writes
 	writable sync.Cond    // there may be room, or a window
+	wider    bool         // there is, and nobody was told
 	block    bytes.Buffer // header fields that are being encoded
 	encoder  *hpack.Encoder
 
@@ -218,12 +219,17 @@ func (c *conn) windows() error {
 	}
 }
 
-// busy reports whether the client is sent a large answer. It tells of every few
+// busy is called when everything that came is read, and reports whether the client is
+// sent a large answer. It tells of every few
 // kilobytes that it has read then, and to be woken for each costs as much as to send
 // them: as long as its windows have room they are only looked at now and then.
 func (c *conn) busy() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.wider {
+		c.wider = false
+		c.writable.Broadcast()
+	}
 	return c.large > 0 && c.initialWindow >= calmWindow && c.window >= calmWindow && c.err == nil && c.ctx.Err() == nil
 }
 
@@ -351,7 +357,7 @@ func (c *conn) windowUpdate(stream, increment uint32) error {
 		if c.window += int64(increment); c.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
-		c.writable.Broadcast()
+		c.widened()
 		return nil
 	}
 	st := c.streams[stream]
@@ -364,8 +370,16 @@ func (c *conn) windowUpdate(stream, increment uint32) error {
 	if st.window += int64(increment); st.window > maxWindow {
 		return http2.StreamError{StreamID: stream, Code: http2.ErrCodeFlowControl}
 	}
-	c.writable.Broadcast()
+	c.widened()
 	return nil
+}
+
+// widened tells those who write that a window is wider. If there are many such news,
+// they are told when all are read: they would send as little as each allows.
+func (c *conn) widened() {
+	if c.wider = c.gather != nil; !c.wider {
+		c.writable.Broadcast()
+	}
 }
 
 // receive counts what a client sends.
