@@ -5,12 +5,15 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
@@ -36,7 +39,7 @@ func TestAnswers(t *testing.T) {
 	fine := func(context.Context) error { return nil }
 	s := start(t, &Server{
 		API:          routes{"/api/v1/pods": say("pods"), "/api/v1/watch/pods": say("watch")},
-		HealthChecks: []HealthCheck{{Name: "etcd", Check: fine}, {Name: "etcd-readiness", Check: fine, ReadyOnly: true}},
+		HealthChecks: []HealthCheck{{Name: "etcd", Check: fine}, {Name: "etcd-readiness", Check: fine, On: Readyz}},
 	})
 	client := s.admin(t)
 	tests := []struct {
@@ -59,11 +62,11 @@ func TestAnswers(t *testing.T) {
 		{"GET /readyz/shutdown", "", 200, text, "ok"},
 		{"GET /livez?exclude=etcd", "", 200, text, "ok"},
 		{"GET /readyz?exclude=nope", "", 200, text, "ok"},
-		{"GET /healthz?verbose", "", 200, text, "[+]ping ok\n[+]log ok\n[+]etcd ok\nhealthz check passed\n"},
-		{"GET /livez?verbose=1", "", 200, text, "[+]ping ok\n[+]log ok\n[+]etcd ok\nlivez check passed\n"},
+		{"GET /healthz?verbose", "", 200, text, "[+]ping ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[+]etcd ok\nhealthz check passed\n"},
+		{"GET /livez?verbose=1", "", 200, text, "[+]ping ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[+]etcd ok\nlivez check passed\n"},
 		{"GET /readyz?verbose", "", 200, text, "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]etcd-readiness ok\n[+]shutdown ok\nreadyz check passed\n"},
 		{"GET /livez?verbose&exclude=ping&exclude=foo&exclude=bar", "", 200, text,
-			"[+]ping excluded: ok\n[+]log ok\n[+]etcd ok\nwarn: some health checks cannot be excluded: no matches for \"bar\",\"foo\"\nlivez check passed\n"},
+			"[+]ping excluded: ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[+]etcd ok\nwarn: some health checks cannot be excluded: no matches for \"bar\",\"foo\"\nlivez check passed\n"},
 
 		{"GET /version/foo", "", 404, mediaJSON, notFoundStatus},
 		{"POST /version/foo", "", 404, mediaJSON, notFoundStatus},
@@ -152,14 +155,14 @@ func TestProtobufError(t *testing.T) {
 func TestFailedCheck(t *testing.T) {
 	s := start(t, &Server{HealthChecks: []HealthCheck{
 		{Name: "a", Check: func(context.Context) error { return errors.New("secret") }},
-		{Name: "b", Check: func(context.Context) error { return errors.New("not yet") }, ReadyOnly: true},
+		{Name: "b", Check: func(context.Context) error { return errors.New("not yet") }, On: Readyz},
 	}})
 	client := s.admin(t)
 	for path, want := range map[string]string{
-		"/livez":           "[+]ping ok\n[+]log ok\n[-]a failed: reason withheld\nlivez check failed\n",
+		"/livez":           "[+]ping ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[-]a failed: reason withheld\nlivez check failed\n",
 		"/readyz":          "[+]ping ok\n[+]log ok\n[-]a failed: reason withheld\n[-]b failed: reason withheld\n[+]shutdown ok\nreadyz check failed\n",
 		"/readyz/a":        "internal server error: secret\n",
-		"/livez?exclude=b": "[+]ping ok\n[+]log ok\n[-]a failed: reason withheld\nwarn: some health checks cannot be excluded: no matches for \"b\"\nlivez check failed\n",
+		"/livez?exclude=b": "[+]ping ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[-]a failed: reason withheld\nwarn: some health checks cannot be excluded: no matches for \"b\"\nlivez check failed\n",
 	} {
 		code, body, header := s.get(t, client, "GET", path)
 		if code != 500 || body != want || header.Get("Content-Type") != text || header.Get("X-Content-Type-Options") != "nosniff" {
@@ -305,6 +308,40 @@ func TestWarnings(t *testing.T) {
 			if _, _, header := s.get(t, s.admin(t), "GET", "/"+name); !slices.Equal(header["Warning"], tt.want) {
 				t.Errorf("%s: got %q, want %q", name, header["Warning"], tt.want)
 			}
+		}
+	}
+}
+
+// A check that belongs to a post-start hook comes after it, and /livez asks both
+// when the start may be over.
+func TestCheckAfterHook(t *testing.T) {
+	s := &Server{
+		HealthChecks: []HealthCheck{
+			{Name: "late", After: "first", Check: func(context.Context) error { return errors.New("not yet") }},
+			{Name: "unasked", On: Healthz | Readyz, Check: func(context.Context) error { return nil }},
+		},
+		PostStartHooks: []Hook{{Name: "first", Run: func(context.Context) error { return nil }}, {Name: "second", Run: func(context.Context) error { return nil }}},
+		LivezGrace:     time.Hour,
+	}
+	if err := s.PrepareRun(); err != nil {
+		t.Fatal(err)
+	}
+	const hooks = "[-]poststarthook/first failed: reason withheld\n[-]late failed: reason withheld\n[-]poststarthook/second failed: reason withheld\n"
+	for path, want := range map[string]string{
+		"/livez?verbose": "[+]ping ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[+]poststarthook/first ok\n[+]late ok\n[+]poststarthook/second ok\nlivez check passed\n",
+		"/readyz":        "[+]ping ok\n[+]log ok\n[+]unasked ok\n" + hooks + "[+]shutdown ok\nreadyz check failed\n",
+		"/healthz":       "[+]ping ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[+]unasked ok\n" + hooks + "healthz check failed\n",
+		"/livez/late":    "ok",
+		"/readyz/late":   "internal server error: not yet\n",
+	} {
+		resp, err := s.Loopback(request.User{Name: "x"}).RoundTrip(httptest.NewRequestWithContext(t.Context(), "GET", path, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if string(body) != want {
+			t.Errorf("%s: %q, not %q", path, body, want)
 		}
 	}
 }

@@ -19,10 +19,26 @@ const hookCheck = "poststarthook/"
 type HealthCheck struct {
 	Name  string
 	Check func(ctx context.Context) error
-	// ReadyOnly: it tells whether the server should get requests, not whether
-	// it would help to start it again.
-	ReadyOnly bool
+	// On are the endpoints that ask it; the default is all of them.
+	On Endpoints
+	// After is the post-start hook that it belongs to, if it does: it comes after
+	// that one, and /livez asks it no sooner.
+	After string
 }
+
+// Endpoints are some of those that tell how the server is.
+type Endpoints uint8
+
+// The endpoints. What is on /livez is about whether it would help to start the
+// server again, what is on /readyz about whether it should get requests, and
+// /healthz is for those who do not know the other two yet.
+const (
+	Healthz Endpoints = 1 << iota
+	Livez
+	Readyz
+)
+
+var endpointNames = [...]string{"healthz", "livez", "readyz"}
 
 // installHealth adds /healthz, /livez and /readyz, and a path for every check
 // below each of them.
@@ -33,19 +49,28 @@ func (s *Server) installHealth() error {
 		// Records are written when they are made, so there is no queue that
 		// could be stuck. It is here for those who ask for it by name.
 		{Name: "log", Check: fine},
+		{Name: "loopback-serving-certificate", On: Healthz | Livez, Check: s.ownCertificate},
 	}
+	belonging := map[string][]HealthCheck{}
 	for _, link := range slices.Backward(s.chain) {
-		checks = append(checks, link.HealthChecks...)
+		for _, check := range link.HealthChecks {
+			if check.After != "" {
+				belonging[check.After] = append(belonging[check.After], check)
+			} else {
+				checks = append(checks, check)
+			}
+		}
 	}
 	for _, hook := range s.hooks {
-		checks = append(checks, HealthCheck{Name: hookCheck + hook.Name, Check: func(context.Context) error {
+		checks = append(checks, HealthCheck{Name: hookCheck + hook.Name, After: hook.Name, Check: func(context.Context) error {
 			if !hook.done.Load() {
 				return errors.New("not finished")
 			}
 			return nil
 		}})
+		checks = append(checks, belonging[hook.Name]...)
 	}
-	checks = append(checks, HealthCheck{Name: "shutdown", ReadyOnly: true, Check: func(context.Context) error {
+	checks = append(checks, HealthCheck{Name: "shutdown", On: Readyz, Check: func(context.Context) error {
 		if s.signals.ShutdownInitiated.HasHappened() {
 			return errors.New("process is shutting down")
 		}
@@ -62,20 +87,33 @@ func (s *Server) installHealth() error {
 		}
 		seen[check.Name] = true
 	}
-	for _, name := range []string{"healthz", "livez", "readyz"} {
+	for i, name := range endpointNames {
+		endpoint := Endpoints(1 << i)
 		var own []HealthCheck
 		for _, check := range checks {
-			if !check.ReadyOnly || name == "readyz" {
-				if name == "livez" && strings.HasPrefix(check.Name, hookCheck) {
-					check.Check = s.graced(check.Check)
-				}
-				own = append(own, check)
-				s.paths["/"+name+"/"+check.Name] = http.HandlerFunc(check.serve)
+			if check.On != 0 && check.On&endpoint == 0 {
+				continue
 			}
+			if endpoint == Livez && check.After != "" {
+				check.Check = s.graced(check.Check)
+			}
+			own = append(own, check)
+			s.paths["/"+name+"/"+check.Name] = http.HandlerFunc(check.serve)
 		}
 		s.paths["/"+name] = s.health(name, own)
 	}
 	return nil
+}
+
+// ownCertificate checks that the certificate which the server has issued to itself
+// is good. It is renewed in time, so that only a clock that was far off, or an
+// authority that has come to its end, makes this fail.
+func (s *Server) ownCertificate(context.Context) error {
+	own, err := s.PKI.ServerCertificate(nil)
+	if err == nil && time.Now().After(own.Leaf.NotAfter) {
+		err = errors.New("loopback serving certificate is expired")
+	}
+	return err
 }
 
 // graced is a check that does not fail as long as the server may take to start.

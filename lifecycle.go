@@ -78,7 +78,11 @@ func (s *Server) Signals() *Signals { return s.signals }
 // signal tells that something has happened.
 func (s *Server) signal(what *Signal) {
 	what.once.Do(func() {
-		s.Logger.Info("lifecycle", "server", s.Name, "signal", what.name)
+		message := "lifecycle"
+		if s.signals.ShutdownInitiated.HasHappened() || what == &s.signals.ShutdownInitiated {
+			message = "[graceful-termination] shutdown event" // what operators of Kubernetes look for
+		}
+		s.Logger.Info(message, "name", what.name, "server", s.Name)
 		close(what.ch)
 	})
 }

@@ -19,8 +19,9 @@ import (
 // order returns the names of signals in the order in which they have happened.
 func order(log string) (names []string) {
 	for line := range strings.Lines(log) {
-		if _, name, ok := strings.Cut(line, " signal="); ok {
-			names = append(names, strings.TrimSpace(name))
+		if _, name, ok := strings.Cut(line, " name="); ok {
+			name, _, _ = strings.Cut(name, " ")
+			names = append(names, name)
 		}
 	}
 	return names
@@ -211,7 +212,7 @@ func TestNotFoundYet(t *testing.T) {
 	if code != 503 || h.Get("Retry-After") != "5" || !strings.Contains(body, "the request has been made before all known HTTP paths have been installed, please try again") {
 		t.Errorf("%d %q %v", code, body, h)
 	}
-	if code, body, _ := s.get(t, client, "GET", "/livez?verbose"); code != 200 || body != "[+]ping ok\n[+]log ok\n[+]poststarthook/slow ok\nlivez check passed\n" {
+	if code, body, _ := s.get(t, client, "GET", "/livez?verbose"); code != 200 || body != "[+]ping ok\n[+]log ok\n[+]loopback-serving-certificate ok\n[+]poststarthook/slow ok\nlivez check passed\n" {
 		t.Errorf("%d %q", code, body)
 	}
 	if code, _, _ := s.get(t, client, "GET", "/readyz"); code != 500 || s.Signals().HasBeenReady.HasHappened() {

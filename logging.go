@@ -3,8 +3,10 @@ package kelson
 import (
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"time"
 
+	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/trace"
@@ -14,8 +16,9 @@ import (
 const (
 	// LevelRequests is the level at which there is a line for each request.
 	LevelRequests = slog.LevelInfo - 2
-	// levelSteps is the level at which all steps of slow requests are told.
-	levelSteps = slog.LevelDebug
+	// levelMore is the level at which the lines of requests have more than
+	// kube-apiserver's, and all steps of slow requests are told.
+	levelMore = slog.LevelDebug
 )
 
 // logged writes a line for each request if operators want to know so much, or
@@ -45,7 +48,8 @@ func (s *Server) log(x *exchange) {
 	if !s.Logger.Enabled(ctx, level) {
 		return
 	}
-	// Those that kube-apiserver's line has, in its order, and then some more.
+	// Those that kube-apiserver's line has, in its order, and then some more for
+	// those who want to know more.
 	line := []slog.Attr{
 		slog.String("verb", metrics.Verb(x.r, &x.Info)), slog.String("URI", x.r.RequestURI), slog.Duration("latency", took),
 		slog.String("userAgent", x.r.UserAgent()), slog.String("contentType", x.r.Header.Get("Content-Type")),
@@ -53,14 +57,25 @@ func (s *Server) log(x *exchange) {
 	}
 	if d, ok := x.entry.Describe(); ok {
 		line = append(line, slog.String("apf_pl", d.Level), slog.String("apf_fs", d.Schema), slog.Int("apf_iseats", d.Seats), slog.Int("apf_fseats", d.FinalSeats),
-			slog.Duration("apf_additionalLatency", d.After), slog.Duration("apf_execution_time", d.Worked))
+			slog.Duration("apf_additionalLatency", d.After))
+		if x.Verb == request.Watch {
+			line = append(line, slog.Duration("apf_init_latency", d.Worked))
+		}
+		line = append(line, slog.Duration("apf_execution_time", d.Worked))
 	}
-	line = append(line, slog.Int("resp", x.status), slog.String("user", x.User.Name), slog.Int64("bytes", x.written))
-	if x.entry.Waited > 0 {
-		line = append(line, slog.Duration("queued", x.entry.Waited))
+	if x.status == http.StatusSwitchingProtocols {
+		line = append(line, slog.Bool("hijacked", true))
+	} else {
+		line = append(line, slog.Int("resp", x.status))
 	}
-	if webhooks := x.Webhooks(); webhooks > 0 {
-		line = append(line, slog.Duration("webhooks", webhooks))
+	if level == slog.LevelInfo || s.Logger.Enabled(ctx, levelMore) {
+		line = append(line, slog.String("user", x.User.Name), slog.Int64("bytes", x.written))
+		if x.entry.Waited > 0 {
+			line = append(line, slog.Duration("queued", x.entry.Waited))
+		}
+		if webhooks := x.Webhooks(); webhooks > 0 {
+			line = append(line, slog.Duration("webhooks", webhooks))
+		}
 	}
 	s.Logger.LogAttrs(ctx, level, message, line...)
 }
@@ -69,9 +84,9 @@ func (s *Server) log(x *exchange) {
 // servers: operators look for them.
 func (s *Server) logSteps(x *exchange, now time.Time) {
 	ctx := x.lifetime.parent
-	for _, text := range timed.Text(&x.Request, now, func() uint32 { return rand.Uint32() >> 1 }, s.Logger.Enabled(ctx, levelSteps), func() []trace.Attribute {
+	for _, text := range timed.Text(&x.Request, now, func() uint32 { return rand.Uint32() >> 1 }, s.Logger.Enabled(ctx, levelMore), func() []trace.Attribute {
 		return timed.Attributes(x.r, &x.Request, metrics.Verb(x.r, &x.Info))
 	}) {
-		s.Logger.InfoContext(ctx, text)
+		s.Logger.InfoContext(textlog.Plain(ctx), text)
 	}
 }

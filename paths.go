@@ -55,7 +55,7 @@ func Version() version.Info {
 	return info
 }
 
-func serveVersion(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveVersion(w http.ResponseWriter, r *http.Request) {
 	code, message := 0, ""
 	switch {
 	case strings.TrimSuffix(r.URL.Path, "/") != "/version":
@@ -66,7 +66,11 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 		code = http.StatusNotAcceptable
 		message = "406: Not Acceptable\n\nAvailable representations: " + mediaJSON
 	default:
-		writeJSON(w, Version())
+		info := s.Version
+		if info == (version.Info{}) {
+			info = Version()
+		}
+		writeJSON(w, info)
 		return
 	}
 	writeError(w, r, apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false))

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	apiversion "k8s.io/apimachinery/pkg/version"
+
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn/certificate"
@@ -73,6 +75,8 @@ type Server struct {
 	// close.
 	DataDir string
 	Storage storage.Backend
+	// Version is what /version tells; the zero value is Version().
+	Version apiversion.Info
 	// Paths are handlers beside the API, such as /metrics. A path that ends in
 	// a slash stands for all below it. They go before the API.
 	Paths map[string]http.Handler
@@ -291,7 +295,7 @@ func (s *Server) installPaths() error {
 	}
 	index := http.HandlerFunc(s.serveIndex)
 	s.paths["/"], s.paths["/index.html"] = index, index
-	version := http.HandlerFunc(serveVersion)
+	version := http.HandlerFunc(s.serveVersion)
 	s.paths["/version"], s.paths["/version/"] = version, version
 	return s.installHealth()
 }

@@ -110,9 +110,10 @@ func TestSpanNames(t *testing.T) {
 
 func TestRequestLog(t *testing.T) {
 	for level, want := range map[slog.Level][]string{
-		LevelRequests:  {"msg=HTTP verb=GET URI=/version latency=", ` userAgent="" contentType="" audit-ID=`, " resp=200 user=joe ", `msg="slow request" verb=GET URI=/slow `},
-		slog.LevelInfo: {`msg="slow request" verb=GET URI=/slow `},
-		slog.LevelWarn: nil,
+		LevelRequests:   {"msg=HTTP verb=GET URI=/version latency=", ` userAgent="" contentType="" audit-ID=`, " resp=200\n", `msg="slow request" verb=GET URI=/slow `},
+		slog.LevelDebug: {" resp=200 user=joe "},
+		slog.LevelInfo:  {`msg="slow request" verb=GET URI=/slow `},
+		slog.LevelWarn:  nil,
 	} {
 		log := &logBuffer{}
 		s := &Server{

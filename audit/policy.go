@@ -14,6 +14,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -73,7 +74,7 @@ func LoadPolicy(file string, logger *slog.Logger) (*Policy, error) {
 // parsePolicy also returns what a strict decoder refuses.
 func parsePolicy(content []byte) (p *Policy, problems []error, err error) {
 	strict := yaml.UnmarshalStrict(content, new(any))
-	content, err = yaml.YAMLToJSON(content)
+	content, _, err = configfile.Kind(content)
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed decoding: %w", err)
 	}

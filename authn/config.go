@@ -191,6 +191,9 @@ func (c Config) defaults() Config {
 	return c
 }
 
+// Validate checks what can be known before anything is opened.
+func (c Config) Validate() error { return c.defaults().validate() }
+
 func (c Config) validate() error {
 	errs := append(c.ServiceAccounts.validate(), c.RequestHeader.validate(c.X509.CAFile)...)
 	refuse := func(when bool, text string) {
@@ -206,7 +209,6 @@ func (c Config) validate() error {
 		refuse(flags && (c.OIDC.IssuerURL == "" || c.OIDC.ClientID == ""), "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")
 	}
 	refuse(c.Webhook.Backoff.Steps <= 0, fmt.Sprintf("number of webhook retry attempts must be greater than 0, but is: %d", c.Webhook.Backoff.Steps))
-	refuse(c.Objects == nil && (c.BootstrapTokens || c.ServiceAccounts.enabled()), "tokens of service accounts and bootstrap tokens need access to objects")
 	return errors.Join(errs...)
 }
 

@@ -103,7 +103,7 @@ func readSecrets(data []byte, add func(n int, secret string, u request.User)) er
 			return fmt.Errorf("is not valid CSV in record %d", n)
 		}
 		if len(record) < 3 {
-			return fmt.Errorf("must have at least 3 columns (secret, user name, user uid), found %d", len(record))
+			return fmt.Errorf("must have at least 3 columns (token, user name, user uid), found %d", len(record))
 		}
 		u := request.User{Name: record[1], UID: record[2]}
 		if len(record) > 3 {

@@ -129,7 +129,7 @@ func TestProxyConfig(t *testing.T) {
 		{"empty name", Config{RequestHeader: RequestHeader{AllowedNames: []string{" "}}}, `empty value in "requestheader-allowed-names"`},
 		{"uid header", Config{RequestHeader: RequestHeader{UIDHeaders: []string{"X-Uid"}}}, "X-Remote-Uid"},
 		{"no file", Config{RequestHeader: RequestHeader{CAFile: "/nonexistent"}}, "no such file"},
-		{"no certificates", Config{RequestHeader: RequestHeader{CAFile: writeFile(t, "c", []byte("x"))}}, "no certificates found"},
+		{"no certificates", Config{RequestHeader: RequestHeader{CAFile: writeFile(t, "c", []byte("x"))}}, "does not contain any valid RSA or ECDSA certificates"},
 	}
 	for _, test := range tests {
 		if _, err := test.c.New(); (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -55,6 +56,9 @@ func (c Config) New() (*Stage, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
+	if c.Objects == nil && (c.BootstrapTokens || c.ServiceAccounts.enabled()) {
+		return nil, errors.New("tokens of service accounts and bootstrap tokens need access to objects")
+	}
 	c.RequestHeader.warn(c.Log)
 	s := &Stage{cfg: c, files: files{log: c.Log}}
 	if !c.DisableAnonymous {
@@ -86,7 +90,7 @@ func (s *Stage) addCertificates() error {
 		roots := x509.NewCertPool()
 		for _, pem := range pems {
 			if len(pem) > 0 && !roots.AppendCertsFromPEM(pem) {
-				return errors.New("no certificates found")
+				return errors.New("data does not contain any valid RSA or ECDSA certificates")
 			}
 		}
 		p.Store(roots)
@@ -94,8 +98,8 @@ func (s *Stage) addCertificates() error {
 	}
 	if h := s.cfg.RequestHeader; h.CAFile != "" {
 		err := s.files.addOne(h.CAFile, func(data []byte) error {
-			if err := set(&s.proxyCAs, data); err != nil {
-				return fmt.Errorf("error loading certs from %s: %w", h.CAFile, err)
+			if err := bundle("request-header", h.CAFile, data, set(&s.proxyCAs, data)); err != nil {
+				return err
 			}
 			proxies = data
 			advertise()
@@ -117,8 +121,8 @@ func (s *Stage) addCertificates() error {
 	}
 	if x := s.cfg.X509; x.CAFile != "" {
 		err := s.files.addOne(x.CAFile, func(data []byte) error {
-			if err := set(&s.clientCAs, data, x.CAs); err != nil {
-				return fmt.Errorf("error loading certs from %s: %w", x.CAFile, err)
+			if err := bundle("client-ca-bundle", x.CAFile, data, set(&s.clientCAs, data, x.CAs)); err != nil {
+				return err
 			}
 			client = data
 			advertise()
@@ -135,6 +139,17 @@ func (s *Stage) addCertificates() error {
 	}
 	if s.clientCAs.Load() != nil {
 		s.known = append(s.known, &certificates{roots: &s.clientCAs, now: s.cfg.X509.Now})
+	}
+	return nil
+}
+
+// bundle says what is wrong with a file of authorities.
+func bundle(name, file string, data []byte, err error) error {
+	switch {
+	case len(data) == 0:
+		return fmt.Errorf("missing content for CA bundle %q", name+"::"+file)
+	case err != nil:
+		return fmt.Errorf("error loading CA bundle for %q: %w", name+"::"+file, err)
 	}
 	return nil
 }
@@ -328,6 +343,9 @@ func (s *Stage) addProviders() error {
 		v, err := oidc.New(c, opts)
 		s.providers.Store(v)
 		return err
+	}
+	if _, err := os.ReadFile(s.cfg.StructuredFile); err != nil {
+		return fmt.Errorf("failed to load authentication configuration from file %q: %w", s.cfg.StructuredFile, err)
 	}
 	var first *oidc.Configuration
 	return s.files.addOne(s.cfg.StructuredFile, func(data []byte) (err error) {

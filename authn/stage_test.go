@@ -202,7 +202,7 @@ func TestConfigErrors(t *testing.T) {
 		"oidc not https":  {Config{OIDC: OIDC{IssuerURL: "http://a", ClientID: "b"}}, "URL scheme must be https"},
 		"oidc algorithm":  {Config{OIDC: OIDC{IssuerURL: "https://a", ClientID: "b", SigningAlgs: []string{"none"}}}, `unsupported signing alg: "none"`},
 		"oidc own issuer": {Config{OIDC: OIDC{IssuerURL: DefaultIssuer, ClientID: "b"}}, "URL must not overlap with disallowed issuers"},
-		"no certificates": {Config{X509: X509{CAs: []byte("x")}}, "no certificates found"},
+		"no certificates": {Config{X509: X509{CAs: []byte("x")}}, "does not contain any valid RSA or ECDSA certificates"},
 	} {
 		if _, err := test.c.New(); err == nil || !strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s: error %v, want %q", name, err, test.err)

@@ -56,13 +56,13 @@ func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Bac
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("authentication webhook: %w", err)
+		return nil, err
 	}
 	cfg.Timeout, cfg.Dial = webhookTimeout, dial
 	cfg.Wrap(servercert.OfWebhooks(metrics, log).Wrap)
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("authentication webhook: %w", err)
+		return nil, err
 	}
 	return &webhook{
 		url: cfg.Host, client: client, apiVersion: authenticationv1.GroupName + "/" + version,

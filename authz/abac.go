@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -74,6 +75,9 @@ func parsePolicy(line []byte) (p policy, versioned bool, err error) {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 		Spec       policy `json:"spec"`
+	}
+	if _, _, err := configfile.Kind(line); err != nil {
+		return p, false, err
 	}
 	if err := json.Unmarshal(line, &read); err != nil {
 		return p, false, err

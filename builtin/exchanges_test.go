@@ -271,6 +271,8 @@ func (w *world) write(ctx context.Context, d resource.Definition, info request.I
 	}
 	var errs field.ErrorList
 	switch {
+	case old == nil && strategy.JudgesMetadata:
+		errs = strategy.Validate(ctx, obj)
 	case old == nil:
 		errs = append(apivalidation.ValidateObjectMetaAccessor(obj, d.Namespaced, namer, meta), strategy.Validate(ctx, obj)...)
 	case strategy.ValidateUpdate != nil:

@@ -32,9 +32,18 @@ func isOther(group string) bool {
 // Versions that Kubernetes has removed are only switched on by their names. A
 // resource without a version that is on is left out.
 func Select(groups []resource.Group, runtimeConfig map[string]string) ([]resource.Group, error) {
+	return SelectAs(groups, runtimeConfig, Emulation{})
+}
+
+// SelectAs is Select in a server that behaves as one of an earlier version: what came
+// later is off.
+func SelectAs(groups []resource.Group, runtimeConfig map[string]string, e Emulation) ([]resource.Group, error) {
 	config, err := parseConfig(groups, runtimeConfig)
 	if err != nil {
 		return nil, err
+	}
+	if config.minor = minorVersion; e.Version != nil {
+		config.minor = int(e.Version.Minor())
 	}
 	out := slices.Clone(groups)
 	for i := range out {
@@ -43,14 +52,18 @@ func Select(groups []resource.Group, runtimeConfig map[string]string) ([]resourc
 			d.Versions = slices.Clone(d.Versions)
 			for j := range d.Versions {
 				v := &d.Versions[j]
-				v.Off = !config.enabled(groupVersion(&groups[i], &d, v).WithResource(d.Resource), v)
+				r := groupVersion(&groups[i], &d, v).WithResource(d.Resource)
+				v.Off = !config.enabled(r, v) || slices.Contains(e.Without, r.GroupResource())
 			}
 			if slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return !v.Off }) {
 				out[i].Resources = append(out[i].Resources, d)
 			}
 		}
 	}
-	return out, nil
+	if e.Version == nil {
+		return out, nil
+	}
+	return e.apply(out, config)
 }
 
 // groupVersion returns where a version of a resource is served.
@@ -83,6 +96,7 @@ func levels() []level {
 // versionConfig is a runtime configuration, taken apart.
 type versionConfig struct {
 	levels    []level
+	minor     int // of Kubernetes 1
 	byLevel   map[string]bool
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupVersionResource]bool
@@ -97,7 +111,7 @@ func (c *versionConfig) enabled(r schema.GroupVersionResource, v *resource.Versi
 	}
 	on := !v.Off
 	for _, l := range c.levels {
-		if value, ok := c.byLevel[l.name]; ok && l.match(v.Name) && !(value && removed(v)) {
+		if value, ok := c.byLevel[l.name]; ok && l.match(v.Name) && !(value && removed(v, c.minor)) {
 			on = value
 		}
 	}
@@ -105,7 +119,7 @@ func (c *versionConfig) enabled(r schema.GroupVersionResource, v *resource.Versi
 }
 
 // removed tells versions that Kubernetes no longer has.
-func removed(v *resource.Version) bool {
+func removed(v *resource.Version, minorVersion int) bool {
 	r, ok := v.New().(interface{ APILifecycleRemoved() (major, minor int) })
 	if !ok {
 		return false
@@ -114,30 +128,38 @@ func removed(v *resource.Version) bool {
 	return major == 1 && minor <= minorVersion
 }
 
-func parseConfig(groups []resource.Group, config map[string]string) (*versionConfig, error) {
+// CheckKeys refuses a runtime configuration that names what there is not.
+func CheckKeys(runtimeConfig map[string]string) error {
+	if len(runtimeConfig) == 0 {
+		return nil
+	}
+	_, err := parseKeys(Groups(Config{}), runtimeConfig)
+	return err
+}
+
+// CheckConfig refuses a runtime configuration that Select would refuse.
+func CheckConfig(runtimeConfig map[string]string) error {
+	if len(runtimeConfig) == 0 {
+		return nil
+	}
+	_, err := parseConfig(Groups(Config{}), runtimeConfig)
+	return err
+}
+
+// parseKeys takes the keys apart that name versions and resources. Everything that is
+// wrong with them comes before what is wrong with a value.
+func parseKeys(groups []resource.Group, config map[string]string) (map[string][]string, error) {
 	if config["api/all"] == "false" && len(config) == 1 {
 		return nil, errors.New("invalid runtime-config with only api/all=false")
 	}
-	c := &versionConfig{
-		levels: levels(), byLevel: map[string]bool{},
-		versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupVersionResource]bool{},
+	knownGroups := map[string]bool{}
+	for gv := range versionsOf(groups) {
+		knownGroups[gv.Group] = true
 	}
-	known, knownGroups := map[schema.GroupVersion]bool{}, map[string]bool{}
-	for i := range groups {
-		for _, d := range groups[i].Resources {
-			for j := range d.Versions {
-				gv := groupVersion(&groups[i], &d, &d.Versions[j])
-				known[gv], knownGroups[gv.Group] = true, true
-			}
-		}
-	}
-
-	// Everything that is wrong with the keys comes before what is wrong with a
-	// value.
 	keys := map[string][]string{}
 	var unknown []string
 	for _, key := range slices.Sorted(maps.Keys(config)) {
-		if slices.ContainsFunc(c.levels, func(l level) bool { return l.name == key }) {
+		if slices.ContainsFunc(levels(), func(l level) bool { return l.name == key }) {
 			continue
 		}
 		parts := strings.Split(key, "/")
@@ -156,7 +178,31 @@ func parseConfig(groups []resource.Group, config map[string]string) (*versionCon
 		slices.Sort(unknown)
 		return nil, fmt.Errorf("unknown api groups %s", strings.Join(slices.Compact(unknown), ","))
 	}
+	return keys, nil
+}
 
+// versionsOf returns the versions that groups have.
+func versionsOf(groups []resource.Group) map[schema.GroupVersion]bool {
+	known := map[schema.GroupVersion]bool{}
+	for i := range groups {
+		for _, d := range groups[i].Resources {
+			for j := range d.Versions {
+				known[groupVersion(&groups[i], &d, &d.Versions[j])] = true
+			}
+		}
+	}
+	return known
+}
+
+func parseConfig(groups []resource.Group, config map[string]string) (*versionConfig, error) {
+	keys, err := parseKeys(groups, config)
+	if err != nil {
+		return nil, err
+	}
+	c := &versionConfig{
+		levels: levels(), byLevel: map[string]bool{},
+		versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupVersionResource]bool{},
+	}
 	for _, l := range c.levels {
 		switch value, ok := config[l.name]; {
 		case !ok:
@@ -166,6 +212,7 @@ func parseConfig(groups []resource.Group, config map[string]string) (*versionCon
 			c.byLevel[l.name] = value == "true"
 		}
 	}
+	known := versionsOf(groups)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		parts := keys[key]
 		gv := schema.GroupVersion{Group: parts[0], Version: parts[1]}

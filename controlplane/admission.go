@@ -26,7 +26,15 @@ import (
 const statusManager = "kube-apiserver"
 
 // admission puts the plugins into the way of writes.
-func (a *assembly) admission() error {
+func (a *assembly) admission() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("failed to apply admission: %w", err)
+		}
+	}()
+	if _, err := a.Admission.Configuration(""); err != nil {
+		return err // for which no plugin is to blame
+	}
 	objects := newSeen(a.resources, a.backend, a.owners)
 	cfg := a.Admission
 	// The controller that makes the accounts may not run, or not yet be there.

@@ -87,24 +87,58 @@ func (a *assembly) aggregation() error {
 		a.aggregator.Changed()
 	}
 	a.outer.API = a.aggregator
-	a.outer.HealthChecks = append(a.outer.HealthChecks, kelson.HealthCheck{Name: "autoregister-completion", Check: func(context.Context) error {
-		if !a.registered.Load() {
+	const registration = "kube-apiserver-autoregistration"
+	a.outer.HealthChecks = append(a.outer.HealthChecks, kelson.HealthCheck{Name: "autoregister-completion", After: registration, Check: func(context.Context) error {
+		if !a.isRegistered() {
 			return errors.New("missing APIService")
 		}
 		return nil
 	}})
-	a.outer.PostStartHooks = append(a.outer.PostStartHooks,
-		kelson.Hook{Name: "kube-apiserver-autoregistration", Run: func(ctx context.Context) error {
-			if err := a.aggregator.Register(ctx); err != nil {
-				return err
-			}
-			a.registered.Store(true)
-			a.running.Go(func() { a.aggregator.Run(ctx) })
-			return nil
-		}},
-		kelson.Hook{Name: "start-cluster-authentication-info-controller", Run: a.ensureTrust},
-	)
+	add := func(hooks ...kelson.Hook) { a.outer.PostStartHooks = append(a.outer.PostStartHooks, hooks...) }
+	if a.Aggregation.ProxyCertificate != "" {
+		// It is read whenever it is shown.
+		add(kelson.Hook{Name: "aggregator-reload-proxy-client-cert", Run: func(context.Context) error {
+			_, err := certificate()
+			return err
+		}})
+	}
+	// What has these names elsewhere is one part here, which begins to follow
+	// APIServices when all that is served here has one. Each of them is done then.
+	for _, name := range []string{
+		"start-kube-aggregator-informers", "apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
+		"apiservice-registration-controller", "apiservice-discovery-controller",
+	} {
+		add(kelson.Hook{Name: name, Run: a.awaitRegistered})
+	}
+	add(kelson.Hook{Name: registration, Run: func(ctx context.Context) error {
+		if err := a.aggregator.Register(ctx); err != nil {
+			return err
+		}
+		a.running.Go(func() { a.aggregator.Run(ctx) })
+		close(a.registered)
+		return nil
+	}})
+	add(kelson.Hook{Name: "apiservice-openapi-controller", Run: a.awaitRegistered}, kelson.Hook{Name: "apiservice-openapiv3-controller", Run: a.awaitRegistered})
 	return nil
+}
+
+func (a *assembly) isRegistered() bool {
+	select {
+	case <-a.registered:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitRegistered waits until all that is served here has an APIService.
+func (a *assembly) awaitRegistered(ctx context.Context) error {
+	select {
+	case <-a.registered:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // proxyCertificate returns what this server shows to those behind it.

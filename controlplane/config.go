@@ -107,6 +107,8 @@ type Config struct {
 	// RuntimeConfig switches versions of the API on and off, as --runtime-config
 	// does: {"api/beta": "true"}.
 	RuntimeConfig map[string]string
+	// Emulation is the version that the server behaves as: --emulated-version.
+	Emulation Emulation
 
 	// DenyPrivileged refuses pods with privileged containers:
 	// --allow-privileged=false.

@@ -92,9 +92,6 @@ func (a *assembly) newManager() (*controller.Manager, error) {
 // accounts too.
 func (a *assembly) startControllers(ctx context.Context) error {
 	m := a.manager
-	if on, err := controller.Enabled(m.Controllers, m.Enabled); err != nil || len(on) == 0 {
-		return err
-	}
 	if err := a.ensureNamespaces(ctx); err != nil {
 		return err
 	}

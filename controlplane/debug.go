@@ -28,8 +28,8 @@ type Debug struct {
 	NoProfiling bool
 	// Contention profiles who waits for locks too: --contention-profiling.
 	Contention bool
-	// Socket is a file for a socket on which the profiles are served without
-	// asking who wants them: --debug-socket-path.
+	// Socket is a file for a socket on which profiles and flags are served, whatever
+	// NoProfiling says, without asking who wants them: --debug-socket-path.
 	Socket string
 	// Logs serves what is in /var/log: --enable-logs-handler.
 	Logs bool
@@ -61,7 +61,7 @@ const (
 func (a *assembly) debugging() map[string]http.Handler {
 	d := a.Debug
 	a.registry.Configure(d.Metrics)
-	info := kelson.Version()
+	info := a.Emulation.version()
 	version, _, _ := strings.Cut(strings.TrimPrefix(info.GitVersion, "v"), "+")
 	about := zpages.Status{
 		Started: time.Now(), Version: version, Emulated: info.EmulationMajor + "." + info.EmulationMinor,
@@ -82,12 +82,12 @@ func (a *assembly) debugging() map[string]http.Handler {
 		if d.SetVerbosity != nil {
 			addFlags(paths, d.SetVerbosity)
 		}
-		if d.Contention {
-			runtime.SetBlockProfileRate(1)
-		}
-		if d.Socket != "" {
-			a.outer.PostStartHooks = append(a.outer.PostStartHooks, kelson.Hook{Name: "start-debug-socket", Run: a.serveSocket})
-		}
+	}
+	if d.Socket != "" {
+		a.outer.PostStartHooks = append(a.outer.PostStartHooks, kelson.Hook{Name: "start-debug-socket", Run: a.serveSocket})
+	}
+	if d.Contention && (!d.NoProfiling || d.Socket != "") {
+		runtime.SetBlockProfileRate(1)
 	}
 	if d.Logs {
 		logs := a.only(http.HandlerFunc(serveLogs), http.MethodGet)
@@ -174,8 +174,16 @@ func (w uncached) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // debugTimeout bounds the headers of a request on the debug socket.
 const debugTimeout = 10 * time.Second
 
-// serveSocket serves the profiles on a socket that only this user can open.
+// serveSocket serves the profiles on a socket that only this user can open. A server
+// without one is a server nevertheless.
 func (a *assembly) serveSocket(ctx context.Context) error {
+	if err := a.openSocket(ctx); err != nil {
+		a.Logger.Error("Failed to serve on the debug socket", "file", a.Debug.Socket, "error", err)
+	}
+	return nil
+}
+
+func (a *assembly) openSocket(ctx context.Context) error {
 	file := a.Debug.Socket
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("failed to remove existing debug socket: %w", err)
@@ -189,6 +197,10 @@ func (a *assembly) serveSocket(ctx context.Context) error {
 	}
 	paths, mux := map[string]http.Handler{}, http.NewServeMux()
 	addProfiles(paths)
+	paths["/debug/pprof/cmdline"] = http.HandlerFunc(pprof.Cmdline)
+	if a.Debug.SetVerbosity != nil {
+		addFlags(paths, a.Debug.SetVerbosity)
+	}
 	for path, handler := range paths {
 		mux.Handle(path, handler)
 	}

@@ -1,11 +1,9 @@
 package controlplane
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 
-	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
@@ -30,23 +28,6 @@ func (a *assembly) release() {
 	if a.encrypted != nil {
 		a.encrypted.Release()
 	}
-}
-
-func (a *assembly) encryptionHooks() []kelson.Hook {
-	if a.encrypted == nil || !a.Encryption.Reload {
-		return nil
-	}
-	return []kelson.Hook{{Name: "start-encryption-provider-config-automatic-reload", Run: func(ctx context.Context) error {
-		a.running.Go(func() { a.encrypted.Follow(ctx) })
-		return nil
-	}}}
-}
-
-func (a *assembly) encryptionChecks() []kelson.HealthCheck {
-	if a.encrypted == nil || !a.encrypted.Checked() {
-		return nil
-	}
-	return []kelson.HealthCheck{{Name: encrypt.HealthCheck, Check: a.encrypted.Check}}
 }
 
 // keyOwners tells which resources keys belong to.

@@ -98,14 +98,8 @@ func (s flowSource) Wait(ctx context.Context) {
 	reflect.Select(cases)
 }
 
-// followFlow starts flow control, which knows what there is when it returns.
-func (a *assembly) followFlow(ctx context.Context) error {
-	if a.flow == nil {
-		return nil
-	}
-	if err := a.flow.Sync(ctx); err != nil {
-		return err
-	}
+// runFlow has flow control follow what there is.
+func (a *assembly) runFlow(ctx context.Context) error {
 	a.running.Go(func() { a.flow.Run(ctx) })
 	return nil
 }

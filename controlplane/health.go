@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/storage/encrypt"
 )
 
 // storageTimeout bounds how long the store has to say that it is there, unless the
@@ -30,16 +31,20 @@ func (a *assembly) checks() []kelson.HealthCheck {
 			return nil
 		}
 	}
-	return append(a.encryptionChecks(), []kelson.HealthCheck{
+	checks := []kelson.HealthCheck{
 		{Name: "etcd", Check: stored(a.HealthTimeout)},
-		{Name: "etcd-readiness", ReadyOnly: true, Check: stored(a.ReadyTimeout)},
-		{Name: "informer-sync", ReadyOnly: true, Check: func(context.Context) error {
-			if a.synced != nil && !a.synced() {
-				return errors.New("flow schemas and priority levels have not been read yet")
-			}
-			return nil
-		}},
-	}...)
+		{Name: "etcd-readiness", On: kelson.Readyz, Check: stored(a.ReadyTimeout)},
+	}
+	if a.encrypted != nil && a.encrypted.Checked() {
+		// A service for keys does not come back because this server starts again.
+		checks = append(checks, kelson.HealthCheck{Name: encrypt.HealthCheck, On: kelson.Healthz | kelson.Readyz, Check: a.encrypted.Check})
+	}
+	return append(checks, kelson.HealthCheck{Name: "informer-sync", On: kelson.Readyz, Check: func(context.Context) error {
+		if a.synced != nil && !a.synced() {
+			return errors.New("flow schemas and priority levels have not been read yet")
+		}
+		return nil
+	}})
 }
 
 // tellManager tells a service manager when the server is ready, and when it is

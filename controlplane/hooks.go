@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,25 +25,51 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// hooks are what the core server does when it starts: files are followed, and
-// what every cluster has is made, or brought up to date.
-func (a *assembly) hooks() []kelson.Hook {
-	return append(a.encryptionHooks(), []kelson.Hook{
-		{Name: "start-authentication-reload", Run: func(ctx context.Context) error {
-			a.running.Go(func() { a.authn.Watch(ctx) })
-			return nil
-		}},
-		{Name: "start-authorization-reload", Run: func(ctx context.Context) error {
-			a.running.Go(func() { a.authz.Run(ctx) })
-			return nil
-		}},
-		{Name: "start-apiserver-admission-initializer", Run: func(ctx context.Context) error {
-			for _, dir := range a.manifestDirs {
-				a.running.Go(func() { dir.Watch(ctx) })
+// Hooks have the names, and the order, that kube-apiserver has for them: they are
+// names of health checks, and can be switched off by name.
+
+// commonHooks are those that no one of the servers has for itself: what decides
+// about requests is followed, in files and in the store.
+func (a *assembly) commonHooks() (hooks []kelson.Hook) {
+	add := func(name string, run func(ctx context.Context) error) {
+		hooks = append(hooks, kelson.Hook{Name: name, Run: run})
+	}
+	inBackground := func(name string, follow ...func(ctx context.Context)) {
+		add(name, func(ctx context.Context) error {
+			for _, f := range follow {
+				a.running.Go(func() { f(ctx) })
 			}
 			return nil
-		}},
+		})
+	}
+	if a.encrypted != nil && a.Encryption.Reload {
+		inBackground("start-encryption-provider-config-automatic-reload", a.encrypted.Follow)
+	}
+	var admission []func(ctx context.Context)
+	for _, dir := range a.manifestDirs {
+		admission = append(admission, dir.Watch)
+	}
+	inBackground("start-apiserver-admission-initializer", admission...)
+	inBackground("generic-apiserver-start-informers", a.authn.Watch, a.authz.Run)
+	if a.flow != nil {
+		add("priority-and-fairness-config-consumer", a.flow.Sync)
+		add("priority-and-fairness-filter", a.runFlow)
+	}
+	return hooks
+}
+
+// hooks are what the core server does when it starts: what every cluster has is
+// made, or brought up to date.
+func (a *assembly) hooks(self *identity) []kelson.Hook {
+	hooks := slices.Concat([]kelson.Hook{
 		{Name: "start-system-namespaces-controller", Run: a.ensureNamespaces},
+		{Name: "start-cluster-authentication-info-controller", Run: a.ensureTrust},
+	}, self.hooks(), []kelson.Hook{
+		{Name: "storage-readiness", Run: a.awaitStorage},
+		{Name: "start-legacy-token-tracking-controller", Run: a.ensureTracking},
+		{Name: "start-service-ip-repair-controllers", Run: func(ctx context.Context) error {
+			return repairing(ctx, a.allocator, &a.running, a.Logger, a.measured)
+		}},
 		{Name: "rbac/bootstrap-roles", Run: func(ctx context.Context) error {
 			return a.ensureAll(ctx, bootstrap.RBAC(), bootstrap.ReconcileRBAC)
 		}},
@@ -50,14 +77,28 @@ func (a *assembly) hooks() []kelson.Hook {
 			return a.ensureAll(ctx, bootstrap.PriorityClasses(), nil)
 		}},
 		{Name: "priority-and-fairness-config-producer", Run: a.ensureFlow},
-		{Name: "start-kubernetes-service-cidr-controller", Run: a.allocator.EnsureRanges},
-		{Name: "start-service-ip-repair-controllers", Run: func(ctx context.Context) error {
-			return repairing(ctx, a.allocator, &a.running, a.Logger, a.measured)
-		}},
 		{Name: "bootstrap-controller", Run: a.ensureService},
-		{Name: "start-legacy-token-tracking-controller", Run: a.ensureTracking},
-		{Name: "start-controllers", Run: a.startControllers},
-	}...)
+		{Name: "start-kubernetes-service-cidr-controller", Run: a.allocator.EnsureRanges},
+	})
+	if on, err := controller.Enabled(a.manager.Controllers, a.manager.Enabled); err != nil || len(on) > 0 {
+		hooks = append(hooks, kelson.Hook{Name: "start-controllers", Run: a.startControllers})
+	}
+	return hooks
+}
+
+// awaitStorage waits until caches are as new as what is stored. A store that is
+// too busy for that is no reason not to start.
+func (a *assembly) awaitStorage(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, storageReadyWithin)
+	defer cancel()
+	revision, err := a.backend.Revision(bounded)
+	if err == nil {
+		err = a.objects.WaitFor(bounded, revision)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.Logger.Warn("the storage is not ready yet", "error", err)
+	}
+	return nil
 }
 
 // ensureNamespaces creates the namespaces that every cluster has.
@@ -70,6 +111,9 @@ func (a *assembly) ensureNamespaces(ctx context.Context) error {
 	}
 	return a.ensureAll(ctx, objs, nil)
 }
+
+// storageReadyWithin is how long the start waits for caches.
+const storageReadyWithin = time.Minute
 
 // ensureWorkers is how many objects are made at a time: the store makes few
 // commits of them.
@@ -111,7 +155,8 @@ func (a *assembly) ensure(ctx context.Context, wanted resource.Object, reconcile
 	}
 	objects := a.resources.Objects(kind.Group, served.Definition.Resource)
 	existing, err := objects.Get(ctx, wanted.GetNamespace(), wanted.GetName())
-	if apierrors.IsNotFound(err) {
+	// One that cannot be read is there, if nothing is to be changed about it.
+	if apierrors.IsNotFound(err) || err != nil && reconcile == nil {
 		if err = objects.Create(ctx, wanted.DeepCopyObject().(resource.Object)); apierrors.IsAlreadyExists(err) {
 			return nil // another server was faster
 		}
@@ -193,13 +238,13 @@ func (a *assembly) pointService(existing, wanted resource.Object) (resource.Obje
 }
 
 // endHooks are what the core server does when it is about to end.
-func (a *assembly) endHooks() []kelson.Hook {
-	return []kelson.Hook{{Name: "stop-kubernetes-service-controller", Run: func(ctx context.Context) error {
+func (a *assembly) endHooks(self *identity) []kelson.Hook {
+	return append(self.endHooks(), kelson.Hook{Name: "stop-kubernetes-service-controller", Run: func(ctx context.Context) error {
 		if e := a.endpoints.Load(); e != nil {
 			return e.stop(ctx)
 		}
 		return nil
-	}}}
+	}})
 }
 
 // ensureTracking makes the config map that says since when the use of tokens in

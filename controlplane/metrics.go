@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/metrics"
@@ -167,7 +166,7 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 	for _, g := range s.a.Debug.Gates {
 		gauge("kubernetes_feature_enabled", number(g.Enabled), g.Name, g.Stage)
 	}
-	v := kelson.Version()
+	v := s.a.Emulation.version()
 	binary, _, _ := strings.Cut(strings.TrimPrefix(v.GitVersion, "v"), "+")
 	gauge("version_info", 1, "kube", binary, v.EmulationMajor+"."+v.EmulationMinor, v.MinCompatibilityMajor+"."+v.MinCompatibilityMinor)
 	gauge("kubernetes_build_info", 1, v.Major, v.Minor, v.GitVersion, v.GitCommit, v.GitTreeState, v.BuildDate, v.GoVersion, v.Compiler, v.Platform)

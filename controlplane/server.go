@@ -80,7 +80,7 @@ type assembly struct {
 	endpoints atomic.Pointer[serviceEndpoints] // nil before they are kept
 
 	aggregator *aggregator.Server
-	registered atomic.Bool                 // all that is served here has an APIService
+	registered chan struct{}               // closed when all that is served here has an APIService
 	settled    func(context.Context) error // returns when all custom resources are in the catalog
 	proxies    *pki.Authority              // of the certificate for servers behind this one; nil if that is in a file
 
@@ -93,9 +93,9 @@ type assembly struct {
 // Server builds the chain of servers on a store: aggregator, core, extensions.
 // The store stays the caller's to close.
 func (c Config) Server(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*kelson.Server, error) {
-	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &owners{}}
+	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &owners{}, registered: make(chan struct{})}
 	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
-	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now = c.Shutdown, c.LivezGrace, c.Now
+	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now, a.outer.Version = c.Shutdown, c.LivezGrace, c.Now, c.Emulation.version()
 	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {
 		return nil, err
 	}
@@ -188,15 +188,10 @@ func (a *assembly) stages() (err error) {
 		return address
 	})
 	for path, handler := range s.Paths {
-		s.Paths[path] = a.getOnly(handler)
+		s.Paths[path] = a.only(handler, http.MethodGet) // not even HEAD
 	}
 	maps.Copy(s.Paths, a.debugging())
 	return nil
-}
-
-// getOnly refuses other methods than GET.
-func (a *assembly) getOnly(next http.Handler) http.Handler {
-	return a.only(next, http.MethodGet, http.MethodHead)
 }
 
 // only passes on requests with some methods.
@@ -225,7 +220,7 @@ func (a *assembly) catalog() (err error) {
 		return err
 	}
 	longest, extended := a.authn.TokenLifetime()
-	groups, err := builtin.Select(builtin.Groups(builtin.Config{
+	groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{
 		Authentication: authentication.Config{Reviewer: a.authn},
 		Authorization:  authorization.Config{Authorizer: a.authz},
 		RBAC:           builtinrbac.Config{Escalation: a.guard.Check},
@@ -240,7 +235,7 @@ func (a *assembly) catalog() (err error) {
 				MaxExpiration: longest, MaxExtended: extended, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
 			},
 		},
-	}), a.RuntimeConfig)
+	}), a.RuntimeConfig, a.Emulation.Emulation)
 	if err != nil {
 		return err
 	}
@@ -255,10 +250,11 @@ func (a *assembly) catalog() (err error) {
 
 // core is the server of the built-in kinds.
 func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
+	self := a.newIdentity()
 	return &kelson.Server{
 		Name: "core", API: newAPI(a.catalogs.get, a.resources), Delegate: delegate,
-		PostStartHooks:   a.hooks(),
-		PreShutdownHooks: a.endHooks(),
+		PostStartHooks:   a.hooks(self),
+		PreShutdownHooks: a.endHooks(self),
 		HealthChecks:     a.checks(),
 		Close:            []func() error{a.close},
 	}
@@ -274,10 +270,14 @@ func (a *assembly) extensions() *kelson.Server {
 	a.settled = custom.Sync
 	return &kelson.Server{
 		Name: "extensions", API: extensions{custom, newAPI(a.catalogs.get, a.resources), notFound{a.resources}},
-		PostStartHooks: []kelson.Hook{{Name: "priority-and-fairness-config-consumer", Run: a.followFlow}, {Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
-			a.running.Go(func() { custom.Run(ctx) })
-			return custom.Sync(ctx)
-		}}, {Name: "crd-informer-synced", Run: custom.Sync}},
+		PostStartHooks: append(a.commonHooks(), []kelson.Hook{
+			{Name: "start-apiextensions-informers", Run: custom.Sync},
+			{Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
+				a.running.Go(func() { custom.Run(ctx) })
+				return nil
+			}},
+			{Name: "crd-informer-synced", Run: custom.Sync},
+		}...),
 	}
 }
 

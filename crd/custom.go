@@ -171,9 +171,9 @@ func (c *custom) prune(obj resource.Object, version string, how resource.Pruning
 	if how != resource.PruneReporting {
 		return nil, nil
 	}
-	unknown = append(unknown, more...)
 	slices.Sort(unknown)
-	return unknown, nil
+	slices.Sort(more)
+	return append(unknown, more...), nil
 }
 
 // strategy is how objects are written.

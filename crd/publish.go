@@ -22,8 +22,8 @@ const (
 
 // published returns the schema of objects for OpenAPI.
 func published(text *schemaText) *spec.Schema {
-	out := &spec.Schema{}
-	if err := out.UnmarshalJSON(text.json); err != nil {
+	out, err := readSchema(text.json)
+	if err != nil {
 		return preserved()
 	}
 	if text.preserve {

@@ -40,7 +40,11 @@ func scaleSubresource(version string, scale *apiextensions.CustomResourceSubreso
 			Columns: scaleColumns(),
 			Cells: func(projection resource.Object) ([]any, error) {
 				s := projection.(*autoscalingv1.Scale)
-				return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), resource.Since(s.CreationTimestamp.Time)}, nil
+				var desired any // nothing if it is none: the field is left out then
+				if s.Spec.Replicas != 0 {
+					desired = int64(s.Spec.Replicas)
+				}
+				return []any{s.Name, desired, int64(s.Status.Replicas), resource.Since(s.CreationTimestamp.Time)}, nil
 			},
 		},
 	}

@@ -24,6 +24,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
@@ -115,17 +116,12 @@ type tlsConfig struct {
 // Load reads a file with an EgressSelectorConfiguration.
 func Load(file string) (*Selector, error) {
 	data, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("egress-selector-config-file %s does not exist", file)
-	} else if err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("failed to read egress selector config: unable to read egress selector configuration from %q [%w]", file, err)
 	}
 	c, err := decode(data)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read egress selector config: %w", err)
-	}
-	if v := c.APIVersion; c.Kind != "EgressSelectorConfiguration" || v != "apiserver.k8s.io/v1beta1" && v != "apiserver.k8s.io/v1alpha1" {
-		return nil, fmt.Errorf("failed to read egress selector config: no kind %q is registered for version %q", c.Kind, c.APIVersion)
 	}
 	if errs := c.validate(); len(errs) > 0 {
 		return nil, fmt.Errorf("failed to validate egress selector configuration: %w", errs.ToAggregate())
@@ -151,6 +147,9 @@ func Load(file string) (*Selector, error) {
 
 // decode reads a configuration strictly: what it does not know is an error.
 func decode(data []byte) (*configuration, error) {
+	if err := configfile.Check(data, "EgressSelectorConfiguration", "apiserver.k8s.io/v1beta1", "apiserver.k8s.io/v1alpha1"); err != nil {
+		return nil, err
+	}
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return nil, err

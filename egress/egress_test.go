@@ -182,7 +182,7 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s:\n%v, want\n%s", tt[0], err, tt[1])
 		}
 	}
-	if _, err := Load("/none"); err == nil || err.Error() != "egress-selector-config-file /none does not exist" {
+	if _, err := Load("/none"); err == nil || !strings.HasPrefix(err.Error(), "failed to read egress selector config: unable to read egress selector configuration from \"/none\" [open ") {
 		t.Errorf("no file: %v", err)
 	}
 	if _, err := Load(write(t, "config", "apiVersion: v1\nkind: Pod\n")); err == nil || !strings.Contains(err.Error(), `no kind "Pod" is registered for version "v1"`) {

@@ -91,6 +91,9 @@ func (f *Files) read() error {
 	for i, path := range f.paths {
 		var err error
 		if stats[i], err = os.Stat(path); err != nil {
+			if _, opening := os.ReadFile(path); opening != nil {
+				return opening // which operators know better
+			}
 			return err
 		}
 		if contents[i], err = os.ReadFile(path); err != nil {

@@ -66,10 +66,18 @@ func capped(limit, most int) int64 {
 
 // listSeats is for lists, and for watches that begin with one.
 func (c *Control) listSeats(r *request.Request, query string, limit int) int {
+	page, err := number(query, "limit")
+	if err == nil {
+		_, err = number(query, "timeoutSeconds")
+	}
+	if err != nil {
+		return int(capped(limit, maxListSeats)) // it will be refused; nobody should profit
+	}
 	if r.Verb == request.Watch {
 		revision, _ := request.Param(query, "resourceVersion")
-		initial, _ := request.Param(query, "sendInitialEvents")
-		if wanted, _ := strconv.ParseBool(initial); !wanted && revision != "" && revision != "0" {
+		initial, wanted := request.Param(query, "sendInitialEvents")
+		wanted = wanted && initial != "0" && !strings.EqualFold(initial, "false")
+		if !wanted && revision != "" && revision != "0" {
 			return 1
 		}
 	}
@@ -80,10 +88,8 @@ func (c *Control) listSeats(r *request.Request, query string, limit int) int {
 	if size <= 0 {
 		size = unknownSize
 	}
-	if text, _ := request.Param(query, "limit"); text != "" {
-		if page, err := strconv.ParseInt(text, 10, 64); err == nil && page > 0 {
-			count = min(count, page)
-		}
+	if page > 0 {
+		count = min(count, page)
 	}
 	if r.Name != "" {
 		count = 1
@@ -91,6 +97,15 @@ func (c *Control) listSeats(r *request.Request, query string, limit int) int {
 	// Beyond so many the product, which might overflow, does not matter.
 	bytes := min(min(count, maxListBytes)*size, maxListBytes)
 	return int(max(1, min((bytes+bytesPerSeat-1)/bytesPerSeat, capped(limit, maxListSeats))))
+}
+
+// number reads a parameter, which is 0 if it is not there.
+func number(query, key string) (int64, error) {
+	text, ok := request.Param(query, key)
+	if !ok {
+		return 0, nil
+	}
+	return strconv.ParseInt(text, 10, 64)
 }
 
 func (c *Control) writeSeats(r *request.Request, limit int, sample Observer) estimate {

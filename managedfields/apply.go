@@ -125,7 +125,7 @@ func (a *application) run(force bool) (resource.Object, error) {
 		return nil, internal("failed to convert live object (%s) to proper version: %v", describeObject(a.live), err)
 	}
 	if a.before, err = a.types.parseable.FromUnstructured(fields, typed.AllowDuplicates); err != nil {
-		return nil, internal("failed to create typed live object (%s): %v", describeObject(a.live), err)
+		return nil, internal("failed to create typed live object (%v/%v; %v): %v", a.live.GetNamespace(), a.live.GetName(), m.opts.Kind, err)
 	}
 	result, entries, err := a.merge(config, force)
 	var conflicts merge.Conflicts

@@ -2,7 +2,7 @@ package openapi
 
 import (
 	"bytes"
-	"embed"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -19,12 +19,19 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-//go:generate go run ./internal/generate -dir internal/generate -out data k8s.io/api/... k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1 k8s.io/kube-aggregator/pkg/apis/apiregistration/v1 k8s.io/apimachinery/pkg/api/resource k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/util/intstr k8s.io/apimachinery/pkg/version
+//go:generate go run ./internal/generate -dir internal/generate -out data/definitions.pack k8s.io/api/... k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1 k8s.io/kube-aggregator/pkg/apis/apiregistration/v1 k8s.io/apimachinery/pkg/api/resource k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/util/intstr k8s.io/apimachinery/pkg/version
 
-// packs are the generated definitions, a file a Go package.
-//
-//go:embed data/*.pack
-var packs embed.FS
+//go:embed data/definitions.pack
+var packed string
+
+// openPack returns the generated definitions.
+func openPack() *pack.Pack {
+	p, err := pack.Open(packed)
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	return p
+}
 
 const (
 	gvkExtension     = "x-kubernetes-group-version-kind"
@@ -57,73 +64,85 @@ func listName(s *resource.Served) string {
 	return definitionName(s.Version.NewList(), s.GroupVersion.WithKind(s.Definition.ListKind))
 }
 
-// library finds definitions. It reads packs when they are first needed and
-// lives for as long as documents are being built: what is read is much larger
-// than the documents made of it, once compressed.
+// library finds definitions. It inflates those of the pack when they are first
+// needed, makes those that the pack does not have, and lives for as long as
+// documents are being built: what it has read is much larger than what is kept.
 type library struct {
-	read  map[string]bool
-	found map[string]*pack.Definition
-	// own are the sources of the definitions that packs do not have, made those
-	// whose definitions have been made.
+	pack  *pack.Pack
+	texts *pack.Reader
+	// own are the sources of the definitions that the pack does not have, made those
+	// that have been made.
 	own  map[string]*source
-	made map[*source]bool
+	made map[string]*schemaOf
 	// two tells that definitions are made for version 2, not for version 3.
 	two bool
 	// buf is where pieces are compressed.
 	buf bytes.Buffer
+	// kinds are what clientKinds has returned.
+	kinds map[string][]byte
+	// paths of the sources that are read.
+	paths map[*source][]path
+	// paths3 and paths2 write those of the two versions.
+	paths3      *writer3
+	paths3Proto *protoWriter3
+	paths2      *writer2
 }
 
-func newLibrary() *library {
-	return &library{read: map[string]bool{}, found: map[string]*pack.Definition{}, made: map[*source]bool{}}
+// schemaOf is a definition that is not in the pack.
+type schemaOf struct {
+	// text is JSON, in the version of the library.
+	text []byte
+}
+
+func newLibrary(p *pack.Pack) *library {
+	return &library{pack: p, texts: p.NewReader(), made: map[string]*schemaOf{}, paths: map[*source][]path{},
+		paths3: &writer3{map[parameter][]byte{}}, paths3Proto: &protoWriter3{map[parameter][]byte{}, map[string][]byte{}}, paths2: newWriter2()}
 }
 
 // newLibrary2 is newLibrary for documents of version 2.
-func newLibrary2() *library {
-	l := newLibrary()
+func newLibrary2(p *pack.Pack) *library {
+	l := newLibrary(p)
 	l.two = true
 	return l
 }
 
-// get returns a definition, nil if there is none of the name.
-func (l *library) get(name string) (*pack.Definition, error) {
-	if d := l.found[name]; d != nil {
-		return d, nil
-	}
-	if file := pack.Of(name); !l.read[file] {
-		l.read[file] = true
-		if err := l.readPack(file); err != nil {
-			return nil, err
+// get returns a definition in JSON, nil if there is none of the name.
+func (l *library) get(name string) ([]byte, error) {
+	if n, ok := l.pack.Find(name); ok {
+		form := pack.V3
+		if l.two {
+			form = pack.V2
 		}
+		return l.texts.Text(n, form)
 	}
-	if s := l.own[name]; s != nil && l.found[name] == nil && !l.made[s] {
-		l.made[s] = true
+	d, err := l.ownDefinition(name)
+	if d == nil || err != nil {
+		return nil, err
+	}
+	return d.text, nil
+}
+
+// ownDefinition returns a definition that is not in the pack, nil if there is none.
+func (l *library) ownDefinition(name string) (*schemaOf, error) {
+	if s := l.own[name]; s != nil && l.made[name] == nil {
 		if err := l.add(s.served); err != nil {
 			return nil, err
 		}
 	}
-	return l.found[name], nil
+	return l.made[name], nil
 }
 
-func (l *library) readPack(file string) error {
-	packed, err := packs.ReadFile("data/" + file + ".pack")
-	if err != nil {
-		return nil // not one of the generated packages
-	}
-	definitions, err := pack.Read(packed)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	for i := range definitions {
-		l.found[definitions[i].Name] = &definitions[i]
-	}
-	return nil
+// has reports whether a definition is known, and need not be made.
+func (l *library) has(name string) bool {
+	_, ok := l.pack.Find(name)
+	return ok || l.made[name] != nil
 }
 
 // add makes the definitions of a resource for whose types none were generated.
 func (l *library) add(s *resource.Served) error {
 	name, list := objectName(s), listName(s)
-	if d, err := l.get(name); d != nil || err != nil {
-		return err
+	if l.has(name) {
+		return nil
 	}
 	own := spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}}}
 	own.AddExtension(preserveUnknown, true)
@@ -134,8 +153,8 @@ func (l *library) add(s *resource.Served) error {
 	if err := l.put(name, &own, s.GroupVersionKind()); err != nil || list == "" {
 		return err
 	}
-	if d, err := l.get(list); d != nil || err != nil {
-		return err
+	if l.has(list) {
+		return nil
 	}
 	of := listSchema(s.Definition.Kind, name)
 	if s.Unstructured {
@@ -153,40 +172,50 @@ func (l *library) add(s *resource.Served) error {
 // put makes a definition in the version that the library is for.
 func (l *library) put(name string, s *spec.Schema, kind schema.GroupVersionKind) (err error) {
 	s.AddExtension(gvkExtension, []any{map[string]any{"group": kind.Group, "version": kind.Version, "kind": kind.Kind}})
-	d := &pack.Definition{Name: name}
+	d := &schemaOf{}
 	if l.two {
-		two := swagger(s)
+		two := s
 		if s.Extensions[preserveUnknown] == true {
 			// Clients would refuse everything that is not said of an object, so
 			// nothing is.
 			two = &spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}}}
 			two.AddExtension(gvkExtension, s.Extensions[gvkExtension])
 		}
-		d.V2, err = two.MarshalJSON()
+		d.text, err = marshalSchema2(two)
 	} else {
-		var raw []byte
-		raw, err = s.MarshalJSON()
-		var escaped bytes.Buffer
-		json.HTMLEscape(&escaped, raw)
-		d.V3 = escaped.Bytes()
+		d.text, err = marshalSchema3(s)
 	}
 	if err != nil {
 		return fmt.Errorf("schema of %s: %w", kind, err)
 	}
-	for _, m := range reference.FindAllSubmatch(slices.Concat(d.V2, d.V3), -1) {
-		d.Refs = append(d.Refs, string(m[1]))
-	}
-	l.found[name] = d
+	l.made[name] = d
 	return nil
+}
+
+// refs returns the names of the definitions that it refers to.
+func (d *schemaOf) refs() (names []string) {
+	for _, m := range reference.FindAllSubmatch(d.text, -1) {
+		names = append(names, string(m[1]))
+	}
+	return names
+}
+
+// appendHTML appends JSON as json.Marshal would have it.
+func appendHTML(b, text []byte) []byte {
+	out := bytes.NewBuffer(b)
+	json.HTMLEscape(out, text)
+	return out.Bytes()
 }
 
 var reference = regexp.MustCompile(`"\$ref":"#/(?:components/schemas|definitions)/([^"]+)"`)
 
 // unknown is the definition of a type that nothing is known of: an object of
 // any content. A kind without a schema must not cost the others theirs.
-func unknown(name string) *pack.Definition {
-	return &pack.Definition{Name: name,
-		V3: []byte(`{"type":"object","` + preserveUnknown + `":true}`), V2: []byte(`{"` + preserveUnknown + `":true}`)}
+func (l *library) unknown() []byte {
+	if l.two {
+		return []byte(`{"` + preserveUnknown + `":true}`)
+	}
+	return []byte(`{"type":"object","` + preserveUnknown + `":true}`)
 }
 
 // listSchema is the schema of a list of objects.

@@ -21,7 +21,7 @@ func TestDefinitionsAreCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, seen := newLibrary(), map[reflect.Type]bool{}
+	l, seen := newLibrary(openPack()), map[reflect.Type]bool{}
 	var check func(typ reflect.Type)
 	check = func(typ reflect.Type) {
 		switch typ.Kind() {
@@ -43,7 +43,7 @@ func TestDefinitionsAreCurrent(t *testing.T) {
 			return
 		}
 		var s spec.Schema
-		if err := json.Unmarshal(d.V3, &s); err != nil {
+		if err := json.Unmarshal(d, &s); err != nil {
 			t.Fatal(err)
 		}
 		if len(s.Properties) == 0 {
@@ -52,13 +52,13 @@ func TestDefinitionsAreCurrent(t *testing.T) {
 		fields := fieldsOf(typ)
 		for name, field := range fields {
 			if _, ok := s.Properties[name]; !ok {
-				t.Errorf("%s: no property %s", d.Name, name)
+				t.Errorf("%s: no property %s", named.OpenAPIModelName(), name)
 			}
 			check(field)
 		}
 		for name := range s.Properties {
 			if fields[name] == nil {
-				t.Errorf("%s: property %s, but no field", d.Name, name)
+				t.Errorf("%s: property %s, but no field", named.OpenAPIModelName(), name)
 			}
 		}
 	}

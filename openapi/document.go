@@ -85,45 +85,74 @@ func (p *part) same(other *part) bool {
 	return slices.Equal(p.version.Resources, other.version.Resources)
 }
 
-// scoped completes the definition of a kind that every group has: a document
-// says that it is of its own group and version, and of v1. In the documents of
-// custom resources it is of every group that clients are made for.
-func (p *part) scoped(d *pack.Definition) *pack.Definition {
-	if p.group == nil || !pack.Everywhere(d.Name) {
-		return d
-	}
-	kind := d.Name[len(metaPrefix):]
-	b := append(slices.Clone(d.V3[:len(d.V3)-1]), `,"`+gvkExtension+`":[`...)
-	if p.custom() {
-		b = appendClientKinds(b, d)
-	} else {
-		b = appendKind(b, metav1.Unversioned.WithKind(kind))
-		if own := (schema.GroupVersion{Group: p.group.Name, Version: p.version.Name}); own != metav1.Unversioned {
-			b = appendKind(append(b, ','), own.WithKind(kind))
-		}
-	}
-	return &pack.Definition{Name: d.Name, Refs: d.Refs, V3: append(b, "]}"...)}
+// scope is the group and the version that a document is about.
+type scope struct {
+	schema.GroupVersion
+	custom, none bool
 }
 
-// appendClientKinds appends the kinds that a definition of version 2 has, but
-// for those of the groups that client-go has no clients for.
-func appendClientKinds(b []byte, d *pack.Definition) []byte {
+func (p *part) scope() scope {
+	if p.group == nil {
+		return scope{none: true}
+	}
+	return scope{GroupVersion: schema.GroupVersion{Group: p.group.Name, Version: p.version.Name}, custom: p.custom()}
+}
+
+// complete completes the definition of a kind that every group has: a document
+// says that it is of its own group and version, and of v1. In the documents of
+// custom resources it is of every group that clients are made for.
+func (s scope) complete(name string, text []byte, l *library) ([]byte, error) {
+	if s.none || !pack.Everywhere(name) {
+		return text, nil
+	}
+	kind := name[len(metaPrefix):]
+	b := append(slices.Clone(text[:len(text)-1]), `,"`+gvkExtension+`":[`...)
+	if s.custom {
+		kinds, err := l.clientKinds(name)
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, kinds...)
+	} else {
+		b = appendKind(b, metav1.Unversioned.WithKind(kind))
+		if s.GroupVersion != metav1.Unversioned {
+			b = appendKind(append(b, ','), s.WithKind(kind))
+		}
+	}
+	return append(b, "]}"...), nil
+}
+
+// clientKinds returns the kinds that a definition of version 2 has, but for those of
+// the groups that client-go has no clients for.
+func (l *library) clientKinds(name string) (out []byte, err error) {
+	if out, ok := l.kinds[name]; ok {
+		return out, nil
+	}
 	var known struct {
 		Kinds []schema.GroupVersionKind `json:"x-kubernetes-group-version-kind"`
 	}
-	if err := json.Unmarshal(d.V2, &known); err != nil {
-		panic(err) // it is generated
+	n, _ := l.pack.Find(name)
+	text, err := l.texts.Text(n, pack.V2)
+	if err == nil {
+		err = json.Unmarshal(text, &known)
 	}
-	n := 0
+	if err != nil {
+		return nil, err
+	}
+	count := 0
 	for _, k := range known.Kinds {
 		switch k.Group {
 		case "admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io":
 		default:
-			b = appendKind(separator(b, n), k)
-			n++
+			out = appendKind(separator(out, count), k)
+			count++
 		}
 	}
-	return b
+	if l.kinds == nil {
+		l.kinds = map[string][]byte{}
+	}
+	l.kinds[name] = out
+	return out, nil
 }
 
 // info is what a document says of itself.

@@ -119,13 +119,16 @@ func (w *writer3) appendOperation(b []byte, op operation) []byte {
 	}
 	b = append(b, `,"401":{"description":"Unauthorized"}}`...)
 	if op.action != "" {
-		b = appendAction(b, op.action)
-		b = append(b, `{"group":`...)
-		b = append(appendText(b, op.kind.Group), `,"version":`...)
-		b = append(appendText(b, op.kind.Version), `,"kind":`...)
-		b = append(appendText(b, op.kind.Kind), '}')
+		b = appendKind3(appendAction(b, op.action), op.kind)
 	}
 	return append(b, '}')
+}
+
+func appendKind3(b []byte, kind schema.GroupVersionKind) []byte {
+	b = append(b, `{"group":`...)
+	b = append(appendText(b, kind.Group), `,"version":`...)
+	b = append(appendText(b, kind.Version), `,"kind":`...)
+	return append(appendText(b, kind.Kind), '}')
 }
 
 func (w *writer3) appendParameters(b []byte, parameters []parameter) []byte {
@@ -200,13 +203,14 @@ type written2 struct {
 	shared string // name of the parameter that is referred to, if it is
 }
 
-func (h *Handler) newWriter2() *writer2 {
-	return &writer2{parameters: map[parameter]written2{}, shared: h.shared}
+func newWriter2() *writer2 {
+	return &writer2{parameters: map[parameter]written2{}, shared: map[string][]byte{}}
 }
 
-// appendPaths writes paths, of which those of others are written already, and
+// appendPaths2 writes paths, of which those of others are written already, and
 // returns the shared parameters that they refer to.
-func (w *writer2) appendPaths(paths []path, entries []entry) (out []byte, shared []string, _ error) {
+func appendPaths2(out []byte, l *library, paths []path, entries []entry) (_ []byte, shared []string, _ error) {
+	w := l.paths2
 	w.used = map[string]bool{}
 	for i, e := range entries {
 		out = separator(out, i)

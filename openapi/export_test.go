@@ -1,6 +1,11 @@
 package openapi
 
-import openapiv2 "github.com/google/gnostic-models/openapiv2"
+import (
+	"slices"
+	"strings"
+
+	openapiv2 "github.com/google/gnostic-models/openapiv2"
+)
 
 // QuickDefinitions and QuickPaths return a message as it is made quickly, and by
 // the models; plain is false if it cannot be made quickly.
@@ -21,7 +26,8 @@ func QuickPaths(text []byte) (quick, models []byte, plain bool, err error) {
 // Hashes returns the content of data/hashes for what a handler serves, and the
 // names of the documents that would come from another one.
 func (h *Handler) Hashes() (content string, unknown []string, err error) {
-	s, l := h.state(), newLibrary()
+	var lines []string
+	s, l := h.state(), h.newLibrary()
 	for _, name := range s.names() {
 		d := s.documents[name]
 		if d.part.custom() {
@@ -30,7 +36,7 @@ func (h *Handler) Hashes() (content string, unknown []string, err error) {
 		if h.knownHash(&d.part) == "" {
 			unknown = append(unknown, name)
 		}
-		b, err := h.json3(d, l)
+		b, err := h.json3(d, func() *library { return l })
 		if err != nil {
 			return "", nil, err
 		}
@@ -38,7 +44,8 @@ func (h *Handler) Hashes() (content string, unknown []string, err error) {
 		if err != nil {
 			return "", nil, err
 		}
-		content += h.fingerprint(&d.part) + " " + hash + "\n"
+		lines = append(lines, h.fingerprint(&d.part)+" "+hash+"\n")
 	}
-	return content, unknown, nil
+	slices.Sort(lines)
+	return strings.Join(lines, ""), unknown, nil
 }

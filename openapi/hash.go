@@ -2,28 +2,31 @@ package openapi
 
 import (
 	"crypto/sha256"
+	"crypto/sha512"
 	_ "embed"
+	"encoding/binary"
 	"encoding/hex"
-	"fmt"
-	"io"
+	"reflect"
+	"sort"
 	"strings"
 
+	"github.com/apikeel/kelson/openapi/internal/pack"
 	"github.com/apikeel/kelson/resource"
 )
 
 // The hashes of documents of built-in kinds are known ahead of time, so that
 // the index need not make the documents: a line for each, the fingerprint of
-// what it is made from and the hash. TestHashes keeps them right.
+// what it is made from and the hash, sorted. TestHashes keeps them right.
 //
 //go:embed data/hashes
 var hashes string
 
 // hash3 returns the hash of a document of version 3.
-func (h *Handler) hash3(d *document, l *library) (string, error) {
+func (h *Handler) hash3(d *document, open func() *library) (string, error) {
 	if hash := h.knownHash(&d.part); hash != "" {
 		return hash, nil
 	}
-	b, err := h.json3(d, l)
+	b, err := h.json3(d, open)
 	if err != nil {
 		return "", err
 	}
@@ -35,68 +38,77 @@ func (h *Handler) knownHash(p *part) string {
 	if p.custom() {
 		return ""
 	}
-	_, after, ok := strings.Cut(hashes, h.fingerprint(p)+" ")
-	if !ok {
+	want := h.fingerprint(p)
+	n, found := sort.Find(len(hashes)/hashLine, func(i int) int { return strings.Compare(want, hashes[i*hashLine:][:fingerprintSize]) })
+	if !found {
 		return ""
 	}
-	hash, _, _ := strings.Cut(after, "\n")
-	return hash
+	return hashes[n*hashLine+fingerprintSize+1 : (n+1)*hashLine-1]
 }
+
+// A line has a fingerprint, a space, a hash, and its end.
+const (
+	fingerprintSize = 2 * 16
+	hashLine        = fingerprintSize + 1 + 2*sha512.Size + 1
+)
 
 // fingerprint identifies everything that the document of a part is made from
 // but the program: what it describes, and the generated definitions.
 func (h *Handler) fingerprint(p *part) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %q %q %x\n", p.name, h.config.Title, h.config.Version, h.packed)
-	if p.route != nil {
-		fmt.Fprintf(&b, "%q\n", *p.route)
+	d := describer(make([]byte, 0, 4096))
+	d.texts(p.name, h.config.Title, h.config.Version, pack.Sum(packed))
+	if r := p.route; r != nil {
+		d.texts(r.Path, r.Operation, r.Description, r.Tag, r.Definition)
+		d.list(r.Consumes)
+		d.list(r.Produces)
 	} else {
 		for _, s := range p.version.Resources {
-			describe(&b, s)
+			d.resource(s)
 		}
 	}
-	sum := sha256.Sum256([]byte(b.String()))
-	return hex.EncodeToString(sum[:16])
+	sum := sha256.Sum256(d)
+	return hex.EncodeToString(sum[:fingerprintSize/2])
 }
 
-// describe writes all that paths and definitions are made from.
-func describe(b *strings.Builder, s *resource.Served) {
-	d := s.Definition
-	fmt.Fprintf(b, "%q %q %q %t %q %q %t %t %t\n", d.Resource, d.Kind, d.ListKind, d.Namespaced, objectName(s), listName(s),
-		d.Strategy.ReturnDeleted, d.Strategy.BeforeDelete == nil, s.Version.Schema == nil)
-	fmt.Fprintln(b, d.Verbs)
+// describer writes all that paths and definitions are made from, so that no two things
+// look the same.
+type describer []byte
+
+func (d *describer) texts(texts ...string) {
+	for _, text := range texts {
+		*d = append(binary.AppendUvarint(*d, uint64(len(text))), text...)
+	}
+}
+
+func (d *describer) list(texts []string) {
+	*d = binary.AppendUvarint(*d, uint64(len(texts)))
+	d.texts(texts...)
+}
+
+func (d *describer) flags(flags ...bool) {
+	for _, flag := range flags {
+		*d = append(*d, '0')
+		if flag {
+			(*d)[len(*d)-1] = '1'
+		}
+	}
+}
+
+func (d *describer) resource(s *resource.Served) {
+	of := s.Definition
+	d.texts(of.Resource, of.Kind, of.ListKind, objectName(s), listName(s))
+	d.flags(of.Namespaced, of.Strategy.ReturnDeleted, of.Strategy.BeforeDelete == nil, s.Version.Schema == nil)
+	d.list(of.Verbs)
 	for sub := range s.Subresources() {
-		fmt.Fprintf(b, "%q %q %q\n", sub.Name, sub.Kind, sub.ServedVerbs())
+		d.texts(sub.Name, sub.Kind.Group, sub.Kind.Version, sub.Kind.Kind)
+		d.list(sub.ServedVerbs())
 		if c := sub.Connect; c != nil {
-			fmt.Fprintf(b, "%q %t %t %T\n", c.Methods, c.Path, c.Text, c.Options())
+			d.list(c.Methods)
+			d.flags(c.Path, c.Text)
+			d.texts(reflect.TypeOf(c.Options()).String())
 		} else if sub.Kind.Kind != "" {
-			fmt.Fprintln(b, definitionName(sub.New(), sub.Kind))
+			d.texts(definitionName(sub.New(), sub.Kind))
 		}
 	}
-}
-
-// packsSum identifies the generated definitions: what their files end with, the
-// checksum and the size of the content.
-func packsSum() []byte {
-	sum := sha256.New()
-	files, err := packs.ReadDir("data")
-	if err != nil {
-		panic(err) // they are part of the program
-	}
-	for _, file := range files {
-		f, err := packs.Open("data/" + file.Name())
-		if err != nil {
-			panic(err)
-		}
-		info, err := f.Stat()
-		if err != nil {
-			panic(err)
-		}
-		var end [8]byte
-		if _, err := f.(io.ReaderAt).ReadAt(end[:], info.Size()-int64(len(end))); err != nil {
-			panic(err)
-		}
-		fmt.Fprintf(sum, "%s %x\n", file.Name(), end)
-	}
-	return sum.Sum(nil)[:16]
+	d.texts("") // a resource ends
 }

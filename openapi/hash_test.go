@@ -19,15 +19,7 @@ var update = flag.Bool("update", false, "rewrite data/hashes")
 // server with its usual settings has. If the documents have changed, run it with
 // -update.
 func TestHashes(t *testing.T) {
-	cfg := builtin.Config{Core: core.Config{Tokens: core.Tokens{Issuer: noTokens{}}}}
-	groups, err := builtin.Select(builtin.Groups(cfg), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(nil), aggregator.Definitions())...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := usualCatalog(t)
 	h := openapi.New(func() *resource.Catalog { return catalog }, openapi.Config{})
 	got, unknown, err := h.Hashes()
 	if err != nil {
@@ -46,6 +38,21 @@ func TestHashes(t *testing.T) {
 	if got != string(want) {
 		t.Errorf("data/hashes is not up to date; of %d documents no hash is known: %q", len(unknown), unknown)
 	}
+}
+
+// usualCatalog is that of a server with its usual settings.
+func usualCatalog(t testing.TB) *resource.Catalog {
+	t.Helper()
+	cfg := builtin.Config{Core: core.Config{Tokens: core.Tokens{Issuer: noTokens{}}}}
+	groups, err := builtin.Select(builtin.Groups(cfg), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(nil), aggregator.Definitions())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return catalog
 }
 
 // noTokens is there for service accounts to have tokens.

@@ -1,10 +1,10 @@
 // Package openapi describes what a server serves: /openapi/v3, a document a
 // group version behind an index, and /openapi/v2, everything in one document.
 //
-// Documents are computed from a catalog when somebody first asks, and kept in
-// compressed pieces; when the catalog changes, only the pieces are made again
-// that what changed has a part in (piece.go). What they say of the Go types of the Kubernetes API is
-// generated ahead of time (see internal/generate) and embedded; a kind that has
+// Documents are computed from a catalog when somebody asks, in pieces, of which
+// those that take long are kept compressed; when the catalog changes, only the
+// pieces are made again that what changed has a part in (piece.go). What they
+// say of the Go types of the Kubernetes API is generated ahead of time (see internal/generate) and embedded; a kind that has
 // no generated definitions brings its schema itself (resource.Version.Schema).
 package openapi
 
@@ -21,6 +21,7 @@ import (
 
 	"github.com/munnerz/goautoneg"
 
+	"github.com/apikeel/kelson/openapi/internal/pack"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -54,7 +55,8 @@ type Handler struct {
 	catalog func() *resource.Catalog
 	config  Config
 	options *parameters
-	packed  []byte // identifies the generated definitions
+	// pack has the generated definitions.
+	pack func() *pack.Pack
 
 	mu sync.Mutex
 	// current is what the documents describe. A request takes it once, so that
@@ -65,8 +67,6 @@ type Handler struct {
 	// takes memory enough. It guards what follows.
 	building sync.Mutex
 	sources  uint64 // how many there have been
-	// graph has the references of generated definitions.
-	graph map[string][]string
 	// shared are the parameters of version 2 by their names.
 	shared map[string][]byte
 }
@@ -99,8 +99,10 @@ func New(catalog func() *resource.Catalog, config Config) *Handler {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{catalog: catalog, config: config, options: newParameters(), packed: packsSum(), graph: map[string][]string{}, shared: map[string][]byte{}}
+	return &Handler{catalog: catalog, config: config, options: newParameters(), pack: sync.OnceValue(openPack), shared: map[string][]byte{}}
 }
+
+func (h *Handler) newLibrary() *library { return newLibrary(h.pack()) }
 
 // Serve answers a request below /openapi. It reports false, and does nothing,
 // if the path is not one of its own.
@@ -173,14 +175,14 @@ func (h *Handler) serveIndex(w http.ResponseWriter, r *http.Request) {
 // buildIndex needs every document whose hash is not known, for the index has
 // the hashes of all.
 func (h *Handler) buildIndex(s *state) ([]byte, error) {
-	l := newLibrary()
+	open := sync.OnceValue(h.newLibrary)
 	b := []byte(`{"paths":{`)
 	for i, name := range s.names() {
 		at := ""
 		if remote := s.remotes.find(name); remote != nil {
 			at = remote.Address
 		} else {
-			hash, err := h.hash3(s.documents[name], l)
+			hash, err := h.hash3(s.documents[name], open)
 			if err != nil {
 				return nil, err
 			}
@@ -223,10 +225,13 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, name string) {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	a, err := h.json3(d, newLibrary())
-	if err == nil && subtype != "json" {
+	var a *body
+	var err error
+	if subtype == "json" {
+		a, err = h.json3(d, h.newLibrary)
+	} else {
 		subtype = subtypeV3
-		a, err = h.proto3(d, a.hash)
+		a, err = h.proto3(d)
 	}
 	if err != nil {
 		h.failed(w, err)
@@ -269,7 +274,12 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", strconv.Quote(a.hash))
 	if acceptsGzip(r) {
 		w.Header().Set("Content-Encoding", "gzip")
-		http.ServeContent(w, r, "", a.made, a.compressed())
+		packed, err := a.compressed()
+		if err != nil {
+			h.failed(w, err)
+			return
+		}
+		http.ServeContent(w, r, "", a.made, packed)
 		return
 	}
 	http.ServeContent(w, r, "", a.made, a.plain())

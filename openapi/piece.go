@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -16,21 +17,36 @@ import (
 	"github.com/apikeel/kelson/internal/gzipped"
 )
 
-// Documents are kept in compressed pieces. A piece is a run of paths or of
-// definitions that was deflated on its own and ends at a byte, so that the
+// Documents are kept in pieces: runs of paths or of definitions. When one
+// resource of a thousand changes, the few pieces are made again that it has a
+// part in. A piece that takes a while to make is kept compressed; others are
+// made again from what is generated when somebody reads them.
+//
+// A compressed piece was deflated on its own and ends at a byte, so that the
 // pieces of a document, one after the other, are the content of a gzip stream.
-// When one resource of a thousand changes, the few pieces are made again that
-// it has a part in.
 
 // fingerprint tells what a piece is made from, or what it says.
 type fingerprint [sha256.Size]byte
 
-// piece is a part of a document. It is never changed.
+// piece is a part of a document. What it says never changes.
 type piece struct {
-	gzipped.Piece
+	size int
+	// says is the sum of the text; zero if nobody needed it when it was made.
 	says fingerprint
 	// shared are the names of the parameters that paths of version 2 refer to.
 	shared []string
+	// again appends the text; nil if it is kept compressed.
+	again func(out []byte, l *library) ([]byte, error)
+	// packed is the text compressed; nil if nobody needed that.
+	packed atomic.Pointer[gzipped.Piece]
+}
+
+// pack compresses a piece in a buffer that can be used again.
+func (p *piece) pack(b *bytes.Buffer, text []byte) *gzipped.Piece {
+	made := gzipped.Compress(b, text)
+	made.Bytes = bytes.Clone(made.Bytes)
+	p.packed.Store(&made)
+	return &made
 }
 
 // segment is a piece, or a few bytes between two of them.
@@ -41,15 +57,17 @@ type segment struct {
 
 func (s segment) size() int {
 	if s.piece != nil {
-		return s.piece.Size
+		return s.piece.size
 	}
 	return len(s.glue)
 }
 
 // body is a document in one format.
 type body struct {
+	// library returns a new one, for pieces that are made again.
+	library  func() *library
 	segments []segment
-	sum      gzipped.Sum
+	size     int
 	hash     string
 	made     time.Time
 	// pieces by what they were made from.
@@ -60,31 +78,80 @@ type body struct {
 
 	keeping sync.Mutex
 	kept    weak.Pointer[[]byte] // the text
+	// held is the text while it is read often, read when that was last.
+	held  *[]byte
+	read  time.Time
+	until *time.Timer
+	sum   gzipped.Sum // once it has been compressed
 }
 
-// glue appends bytes that belong to no piece.
-func (b *body) glue(text []byte) {
-	b.segments = append(b.segments, segment{glue: text})
-	b.sum = b.sum.Then(gzipped.SumOf(text))
+// add appends a segment.
+func (b *body) add(s segment) {
+	b.segments = append(b.segments, s)
+	b.size += s.size()
 }
 
-// join appends pieces with something between them.
-func (b *body) join(pieces []*piece, between string) {
-	for i, p := range pieces {
-		if i > 0 && between != "" {
-			b.glue([]byte(between))
-		}
-		b.segments = append(b.segments, segment{piece: p})
-		b.sum = b.sum.Then(p.Sum)
+// maxPlain is the size up to which the text of a document is kept as long as
+// there is memory.
+const maxPlain = 16 << 20
+
+// whole returns the text; nil if it is too long. It stays until the garbage collector
+// wants its memory. The caller holds b.keeping.
+func (b *body) whole() (*[]byte, error) {
+	if b.size > maxPlain {
+		return nil, nil
 	}
+	if kept := b.kept.Value(); kept != nil {
+		return kept, nil
+	}
+	data := make([]byte, b.size)
+	if _, err := io.ReadFull(b.text(), data); err != nil {
+		return nil, err
+	}
+	b.kept = weak.Make(&data)
+	return &data, nil
+}
+
+// plain returns the text for a reader. One that is read twice in holdFor is not left to
+// the garbage collector as long as that goes on.
+func (b *body) plain() io.ReadSeeker {
+	b.keeping.Lock()
+	defer b.keeping.Unlock()
+	data, err := b.whole()
+	if data == nil || err != nil {
+		return b.text() // who reads it is told
+	}
+	now := time.Now()
+	if now.Sub(b.read) < holdFor {
+		b.held = data
+		if b.until == nil {
+			b.until = time.AfterFunc(holdFor, b.release)
+		} else {
+			b.until.Reset(holdFor)
+		}
+	}
+	b.read = now
+	return bytes.NewReader(*data)
+}
+
+// holdFor is how long a text is held after it was read.
+const holdFor = 10 * time.Second
+
+func (b *body) release() {
+	b.keeping.Lock()
+	defer b.keeping.Unlock()
+	b.held = nil
 }
 
 // compressed returns the document as a gzip stream.
-func (b *body) compressed() *bytes.Reader {
+func (b *body) compressed() (*bytes.Reader, error) {
+	if err := b.pack(); err != nil {
+		return nil, err
+	}
 	size := len(gzipped.Header) + gzipped.EndSize
 	for _, s := range b.segments {
 		if s.piece != nil {
-			size += len(s.piece.Bytes)
+			size += len(s.piece.packed.Load().Bytes)
 		} else {
 			size += gzipped.StoredSize(len(s.glue))
 		}
@@ -92,12 +159,48 @@ func (b *body) compressed() *bytes.Reader {
 	out := append(make([]byte, 0, size), gzipped.Header...)
 	for _, s := range b.segments {
 		if s.piece != nil {
-			out = append(out, s.piece.Bytes...)
+			out = append(out, s.piece.packed.Load().Bytes...)
 		} else {
 			out = gzipped.AppendStored(out, s.glue)
 		}
 	}
-	return bytes.NewReader(gzipped.AppendEnd(out, b.sum))
+	return bytes.NewReader(gzipped.AppendEnd(out, b.sum)), nil
+}
+
+// pack compresses what is not, and sums up.
+func (b *body) pack() error {
+	b.keeping.Lock()
+	defer b.keeping.Unlock()
+	if b.sum.Size == b.size {
+		return nil
+	}
+	whole, err := b.whole()
+	if err != nil {
+		return err
+	}
+	var sum gzipped.Sum
+	var buf bytes.Buffer
+	t := b.text()
+	for _, s := range b.segments {
+		at := sum.Size
+		if s.piece == nil {
+			sum = sum.Then(gzipped.SumOf(s.glue))
+			continue
+		}
+		packed := s.piece.packed.Load()
+		if packed == nil {
+			var text []byte
+			if whole != nil {
+				text = (*whole)[at : at+s.piece.size]
+			} else if text, err = t.read(s.piece); err != nil {
+				return err
+			}
+			packed = s.piece.pack(&buf, text)
+		}
+		sum = sum.Then(packed.Sum)
+	}
+	b.sum = sum
+	return nil
 }
 
 // text is the document as it is read, piece by piece.
@@ -109,6 +212,7 @@ type text struct {
 	current         []byte
 	inflater        io.ReadCloser
 	buf             []byte
+	library         *library // if anything was made again
 }
 
 func (b *body) text() *text { return &text{of: b} }
@@ -119,7 +223,7 @@ func (t *text) Seek(offset int64, whence int) (int64, error) {
 	case io.SeekCurrent:
 		offset += int64(t.at)
 	case io.SeekEnd:
-		offset += int64(t.of.sum.Size)
+		offset += int64(t.of.size)
 	}
 	if offset < 0 {
 		return 0, errors.New("openapi: seek before the beginning")
@@ -153,8 +257,10 @@ func (t *text) next() ([]byte, error) {
 			continue
 		}
 		if t.current == nil {
-			if t.current = s.glue; s.piece != nil {
-				if err := t.inflate(s.piece); err != nil {
+			t.current = s.glue
+			if s.piece != nil {
+				var err error
+				if t.current, err = t.read(s.piece); err != nil {
 					return nil, err
 				}
 			}
@@ -164,26 +270,28 @@ func (t *text) next() ([]byte, error) {
 	return nil, io.EOF
 }
 
-func (t *text) inflate(p *piece) error {
-	from := bytes.NewReader(p.Bytes)
+// read returns the text of a piece, which is good until the next one is read.
+func (t *text) read(p *piece) ([]byte, error) {
+	packed := p.packed.Load()
+	if packed == nil {
+		if t.library == nil {
+			t.library = t.of.library()
+		}
+		var err error
+		t.buf, err = p.again(t.buf[:0], t.library)
+		return t.buf, err
+	}
+	from := bytes.NewReader(packed.Bytes)
 	if t.inflater == nil {
 		t.inflater = flate.NewReader(from)
 	} else if err := t.inflater.(flate.Resetter).Reset(from, nil); err != nil {
-		return err
+		return nil, err
 	}
-	if cap(t.buf) < p.Size {
-		t.buf = make([]byte, p.Size)
+	if cap(t.buf) < p.size {
+		t.buf = make([]byte, p.size)
 	}
-	t.current = t.buf[:p.Size]
-	_, err := io.ReadFull(t.inflater, t.current)
-	return err
-}
-
-// compress makes a piece in a buffer that can be used again.
-func compress(b *bytes.Buffer, text []byte, shared []string) *piece {
-	p := &piece{Piece: gzipped.Compress(b, text), says: sha256.Sum256(text), shared: shared}
-	p.Bytes = bytes.Clone(p.Bytes)
-	return p
+	_, err := io.ReadFull(t.inflater, t.buf[:p.size])
+	return t.buf[:p.size], err
 }
 
 // How many elements a piece has on average; it has at most four times as many.

@@ -14,18 +14,26 @@ import (
 // can be read from anywhere.
 func TestBody(t *testing.T) {
 	var buf bytes.Buffer
-	b, want := &body{}, ""
+	b, want := &body{library: func() *library { return nil }}, ""
 	for i := range 5 {
 		glue, text := fmt.Sprint("glue", i), strings.Repeat(fmt.Sprint("text ", i), 1000*i+1)
 		if i == 3 {
 			glue = strings.Repeat(glue, 20_000) // more than a block
 		}
-		p := compress(&buf, []byte(text), nil)
-		b.glue([]byte(glue))
-		b.join([]*piece{p, p}, "; ")
+		p := &piece{size: len(text), again: func(out []byte, _ *library) ([]byte, error) { return append(out, text...), nil }}
+		if i%2 == 0 {
+			p.pack(&buf, []byte(text))
+		}
+		for _, s := range []segment{{glue: []byte(glue)}, {piece: p}, {glue: []byte("; ")}, {piece: p}} {
+			b.add(s)
+		}
 		want += glue + text + "; " + text
 	}
-	r, err := gzip.NewReader(b.compressed())
+	packed, err := b.compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := gzip.NewReader(packed)
 	if err != nil {
 		t.Fatal(err)
 	}

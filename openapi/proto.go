@@ -32,41 +32,21 @@ func appendField(b []byte, number protowire.Number, message []byte) []byte {
 }
 
 // proto3 returns a document of version 3 in protobuf.
-func (h *Handler) proto3(d *document, hash string) (*body, error) {
+func (h *Handler) proto3(d *document) (*body, error) {
 	return d.proto.get(func(old *body) (*body, error) {
-		h.building.Lock()
-		defer h.building.Unlock()
-		b := h.newBuilder(newLibrary(), old, d.part.kind())
-		sources := h.sourcesOf(d)
-		w := writer3{parameters: map[parameter][]byte{}}
-		paths, err := b.paths(entriesOf(sources), func(paths []path, _ []entry) ([]byte, []string, error) {
-			text := []byte{'{'}
-			for i, p := range paths {
-				text = w.appendPath(separator(text, i), p)
-			}
-			out, err := message(append(text, '}'), openapiv3.NewPaths)
-			return out, nil, err
-		})
+		hash, err := h.hash3(d, h.newLibrary)
 		if err != nil {
 			return nil, err
 		}
+		h.building.Lock()
+		defer h.building.Unlock()
+		b := h.newBuilder(h.newLibrary(), old, d.part.kind())
+		sources := h.sourcesOf(d, b.l)
+		entries := entriesOf(sources)
 		names, err := h.definitionsOf(sources, b.l)
 		if err != nil {
 			return nil, err
 		}
-		definitions, err := b.definitions(names, func(out []byte, found *pack.Definition, _ int) (_ []byte, err error) {
-			found = d.part.scoped(found)
-			if found.V3Proto == nil {
-				if found.V3Proto, err = schemaProto3(found.Name, found.V3); err != nil {
-					return nil, err
-				}
-			}
-			return appendField(out, fieldProperty, found.V3Proto), nil
-		})
-		if err != nil {
-			return nil, err
-		}
-
 		security := `"components":{"securitySchemes":{"BearerToken":` + security3 + `}}`
 		if d.part.custom() {
 			security = `"components":{}`
@@ -85,14 +65,40 @@ func (h *Handler) proto3(d *document, hash string) (*body, error) {
 		if err != nil {
 			return nil, err
 		}
-		schemas := appendLength(nil, fieldSchemas3, sizeOf(definitions))
-		b.body.glue(appendLength(head, fieldPaths3, sizeOf(paths)))
-		b.body.join(paths, "")
-		b.body.glue(append(appendLength(nil, fieldComponents3, len(schemas)+sizeOf(definitions)+len(components)), schemas...))
-		b.body.join(definitions, "")
-		b.body.glue(components)
+
+		b.expect(entries, usualPath3, names, pack.V3Proto)
+		before, begin := b.hole(), b.body.size
+		if _, err := b.paths(entries, "", func(out []byte, l *library, paths []path, _ []entry) ([]byte, []string, error) {
+			for _, p := range paths {
+				out = l.paths3Proto.appendPath(out, p)
+			}
+			return out, nil, nil
+		}); err != nil {
+			return nil, err
+		}
+		b.fill(before, appendLength(head, fieldPaths3, b.body.size-begin))
+		before, begin = b.hole(), b.body.size
+		scope := d.part.scope()
+		if _, err := b.definitions(names, "", func(out []byte, l *library, d definition, _ int) ([]byte, error) {
+			var made []byte
+			var err error
+			if d.number >= 0 && !pack.Everywhere(d.name) {
+				made, err = l.texts.Text(d.number, pack.V3Proto)
+			} else if made, err = d.json(l); err == nil {
+				if made, err = scope.complete(d.name, made, l); err == nil {
+					made, err = schemaProto3(d.name, made)
+				}
+			}
+			return appendField(out, fieldProperty, made), err
+		}); err != nil {
+			return nil, err
+		}
+		size := b.body.size - begin
+		schemas := appendLength(nil, fieldSchemas3, size)
+		b.fill(before, append(appendLength(nil, fieldComponents3, len(schemas)+size+len(components)), schemas...))
+		b.glue(string(components))
 		b.body.hash = hash
-		return b.body, nil
+		return b.done(), nil
 	})
 }
 
@@ -103,26 +109,7 @@ func (h *Handler) proto2(s *state, from *body) (*body, error) {
 		h.building.Lock()
 		defer h.building.Unlock()
 		q := newQuick()
-		b := h.newBuilder(newLibrary2(), old, "")
-		paths, err := b.recode(from.paths, func(text []byte) ([]byte, error) {
-			if out, ok := q.encode(q.paths, text); ok {
-				return out, nil
-			}
-			return message(text, openapiv2.NewPaths)
-		})
-		if err != nil {
-			return nil, err
-		}
-		definitions, err := b.recode(from.definitions, func(text []byte) ([]byte, error) {
-			if out, ok := q.encode(q.definitions, text); ok {
-				return out, nil
-			}
-			return message(text, openapiv2.NewDefinitions)
-		})
-		if err != nil {
-			return nil, err
-		}
-
+		b := h.newBuilder(newLibrary2(h.pack()), old, "")
 		first, err := parse(append(append([]byte(`{"swagger":"2.0","info":`), h.info(false)...), `,"paths":{}}`...), openapiv2.NewDocument)
 		if err != nil {
 			return nil, err
@@ -142,26 +129,35 @@ func (h *Handler) proto2(s *state, from *body) (*body, error) {
 		if err != nil {
 			return nil, err
 		}
-		b.body.glue(appendLength(head, fieldPaths2, sizeOf(paths)))
-		b.body.join(paths, "")
-		b.body.glue(appendLength(nil, fieldDefinitions2, sizeOf(definitions)))
-		b.body.join(definitions, "")
-		b.body.glue(tail)
+		before, begin := b.hole(), b.body.size
+		if err := b.recode(from, from.paths, func(text []byte) ([]byte, error) {
+			if out, ok := q.encode(q.paths, text); ok {
+				return out, nil
+			}
+			return message(text, openapiv2.NewPaths)
+		}); err != nil {
+			return nil, err
+		}
+		b.fill(before, appendLength(head, fieldPaths2, b.body.size-begin))
+		before, begin = b.hole(), b.body.size
+		if err := b.recode(from, from.definitions, func(text []byte) ([]byte, error) {
+			if out, ok := q.encode(q.definitions, text); ok {
+				return out, nil
+			}
+			return message(text, openapiv2.NewDefinitions)
+		}); err != nil {
+			return nil, err
+		}
+		b.fill(before, appendLength(nil, fieldDefinitions2, b.body.size-begin))
+		b.glue(string(tail))
 		b.body.hash = from.hash
-		return b.body, nil
+		return b.done(), nil
 	})
 }
 
 // appendLength begins a field of a size.
 func appendLength(b []byte, number protowire.Number, size int) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.BytesType), uint64(size))
-}
-
-func sizeOf(pieces []*piece) (size int) {
-	for _, p := range pieces {
-		size += p.Size
-	}
-	return size
 }
 
 // message returns the message that JSON stands for.

@@ -209,7 +209,7 @@ func (q *quick) message(b []byte, s *shape, n *yaml.Node) []byte {
 func (q *quick) named(b []byte, number protowire.Number, n *yaml.Node, of *shape, which func(name string) bool) []byte {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if name := n.Content[i].Value; which(name) {
-			b = q.within(b, number, func(b []byte) []byte {
+			b = within(b, number, func(b []byte) []byte {
 				b = q.text(b, 1, name)
 				if of == nil {
 					return q.any(b, valueInNamed, n.Content[i+1])
@@ -236,7 +236,7 @@ func (q *quick) member(b []byte, m shapeMember, n *yaml.Node) []byte {
 	case isTexts:
 		list(func(n *yaml.Node) { b = q.item(b, m.number, n) })
 	case isTypes:
-		return q.within(b, m.number, func(b []byte) []byte {
+		return within(b, m.number, func(b []byte) []byte {
 			if n.Kind != yaml.SequenceNode {
 				return q.item(b, 1, n)
 			}
@@ -247,9 +247,7 @@ func (q *quick) member(b []byte, m shapeMember, n *yaml.Node) []byte {
 		})
 	case isFlag:
 		q.unsure = q.unsure || n.Tag != "!!bool"
-		if n.Value == "true" {
-			b = protowire.AppendVarint(protowire.AppendTag(b, m.number, protowire.VarintType), 1)
-		}
+		return protoFlag(b, m.number, n.Value == "true")
 	case isCount:
 		v, err := strconv.ParseInt(n.Value, 10, 64)
 		q.unsure = q.unsure || n.Tag != "!!int" || err != nil
@@ -271,7 +269,7 @@ func (q *quick) member(b []byte, m shapeMember, n *yaml.Node) []byte {
 	case isAnys:
 		list(func(n *yaml.Node) { b = q.any(b, m.number, n) })
 	case isSchemaOrFlag:
-		return q.within(b, m.number, func(b []byte) []byte {
+		return within(b, m.number, func(b []byte) []byte {
 			if n.Tag == "!!bool" {
 				return protowire.AppendVarint(protowire.AppendTag(b, flagInSchemaBox, protowire.VarintType), protowire.EncodeBool(n.Value == "true"))
 			}
@@ -283,11 +281,8 @@ func (q *quick) member(b []byte, m shapeMember, n *yaml.Node) []byte {
 
 // text appends a text, unless it is empty; item does in any case.
 func (q *quick) text(b []byte, number protowire.Number, text string) []byte {
-	if text == "" {
-		return b
-	}
 	q.unsure = q.unsure || !utf8.ValidString(text)
-	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), text)
+	return protoText(b, number, text)
 }
 
 func (q *quick) item(b []byte, number protowire.Number, n *yaml.Node) []byte {
@@ -305,7 +300,7 @@ func (q *quick) any(b []byte, number protowire.Number, n *yaml.Node) []byte {
 		q.texts[key] = text
 	}
 	q.unsure = q.unsure || !utf8.Valid(text)
-	return q.within(b, number, func(b []byte) []byte { return q.text(b, yamlInAny, string(text)) })
+	return within(b, number, func(b []byte) []byte { return q.text(b, yamlInAny, string(text)) })
 }
 
 // appendNode appends what a value is.
@@ -322,12 +317,12 @@ func appendNode(b []byte, n *yaml.Node) []byte {
 
 // nested appends a message in a field.
 func (q *quick) nested(b []byte, number protowire.Number, s *shape, n *yaml.Node) []byte {
-	return q.within(b, number, func(b []byte) []byte { return q.message(b, s, n) })
+	return within(b, number, func(b []byte) []byte { return q.message(b, s, n) })
 }
 
 // within appends a field whose content is written in place: its length comes when
 // that is known.
-func (q *quick) within(b []byte, number protowire.Number, content func([]byte) []byte) []byte {
+func within(b []byte, number protowire.Number, content func([]byte) []byte) []byte {
 	b = append(protowire.AppendTag(b, number, protowire.BytesType), 0)
 	start := len(b)
 	b = content(b)

@@ -115,9 +115,9 @@ func (c *content2) merge(remotes *Remotes, l *library) error {
 			return err
 		}
 		if found == nil {
-			found = unknown(d.name)
+			found = l.unknown()
 		}
-		all.Definitions[d.name] = found.V2
+		all.Definitions[d.name] = found
 	}
 	ours := maps.Clone(all.Definitions)
 	for _, remote := range remotes.Documents {
@@ -131,12 +131,12 @@ func (c *content2) merge(remotes *Remotes, l *library) error {
 	}
 	for i, d := range c.definitions {
 		if text := all.Definitions[d.name]; names[d.name] && !bytes.Equal(text, ours[d.name]) {
-			c.definitions[i] = definition{name: d.name, text: compact(text)}
+			c.definitions[i] = definition{name: d.name, number: -1, text: compact(text)}
 		}
 	}
 	for name, text := range all.Definitions {
 		if ours[name] == nil {
-			c.definitions = append(c.definitions, definition{name: name, text: compact(text)})
+			c.definitions = append(c.definitions, definition{name: name, number: -1, text: compact(text)})
 		}
 	}
 	sortDefinitions(c.definitions)

@@ -3,8 +3,6 @@ package openapi
 import (
 	"encoding/json"
 	"testing"
-
-	"github.com/apikeel/kelson/openapi/internal/pack"
 )
 
 func TestReadSwagger(t *testing.T) {
@@ -29,13 +27,13 @@ func TestReadSwagger(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	raw := func(text string) json.RawMessage { return json.RawMessage(text) }
-	l := newLibrary()
+	l := newLibrary2(openPack())
 	c := content2{entries: []entry{{at: "/own", from: &source{}}}}
 	for name, text := range map[string]string{
 		"Shared": `{"type":"object","x-kubernetes-group-version-kind":[{"group":"own"}]}`, "Name": `{"type":"string"}`, "Other": `{}`,
 	} {
-		l.found[name] = &pack.Definition{Name: name, V2: []byte(text)}
-		c.definitions = append(c.definitions, definition{name: name})
+		l.made[name] = &schemaOf{text: []byte(text)}
+		c.definitions = append(c.definitions, definition{name: name, number: -1})
 	}
 	if err := c.merge(&Remotes{Documents: []Remote{{V2: &Swagger{
 		Paths: map[string]json.RawMessage{"/remote": raw(`{"a": {"$ref":"#/definitions/Name"},"b":{"$ref":"#/definitions/Shared"}}`), "/own": raw(`{"stolen":true}`)},

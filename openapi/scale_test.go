@@ -70,6 +70,16 @@ func thousand(t testing.TB) (*openapi.Handler, func()) {
 	}
 }
 
+// BenchmarkThousand is the first read with a thousand custom resources, much of which
+// is reading their schemas.
+func BenchmarkThousand(b *testing.B) {
+	for _, c := range []struct{ name, path, encoding string }{{"v3", "/openapi/v3", ""}, {"v2", "/openapi/v2", ""}, {"v2-gzip", "/openapi/v2", "gzip"}} {
+		b.Run(c.name, func(b *testing.B) {
+			benchmarkReads(b, c.path, "", c.encoding, func() *openapi.Handler { h, _ := thousand(b); return h })
+		})
+	}
+}
+
 func BenchmarkAfterChange(b *testing.B) {
 	h, change := thousand(b)
 	for _, c := range []struct{ name, path, accept, encoding string }{
@@ -115,7 +125,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-func cpuTime(t *testing.T) time.Duration {
+func cpuTime(t testing.TB) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 // that it refers to is in its place. A type that is part of itself ends in an
 // object of which nothing is said. It takes a while, and nothing is kept.
 func Schema(s *resource.Served) (*spec.Schema, error) {
-	in := inliner{library: newLibrary(), read: map[string]*spec.Schema{}, within: map[string]bool{}}
+	in := inliner{library: newLibrary(openPack()), read: map[string]*spec.Schema{}, within: map[string]bool{}}
 	if err := in.library.add(s); err != nil {
 		return nil, err
 	}
@@ -40,10 +40,10 @@ func (in *inliner) get(name string) (*spec.Schema, error) {
 		return nil, err
 	}
 	if d == nil {
-		d = unknown(name)
+		d = in.library.unknown()
 	}
 	s := new(spec.Schema)
-	if err := json.Unmarshal(d.V3, s); err != nil {
+	if err := json.Unmarshal(d, s); err != nil {
 		return nil, fmt.Errorf("schema of %s: %w", name, err)
 	}
 	in.read[name] = s

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/apikeel/kelson/openapi/internal/pack"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -35,11 +34,11 @@ func (s *source) paths(options *parameters, only string) []path {
 }
 
 // newSource returns a source for one of the two.
-func (h *Handler) newSource(served *resource.Served, route *Route) *source {
+func (h *Handler) newSource(served *resource.Served, route *Route, l *library) *source {
 	h.sources++
 	s := &source{served: served, route: route, id: h.sources}
 	refs := map[string]bool{}
-	for _, p := range s.paths(h.options, "") {
+	for _, p := range l.pathsOf(s, h.options, "") {
 		s.at = append(s.at, p.path)
 		for _, op := range p.operations {
 			refs[op.body] = true
@@ -60,9 +59,24 @@ func (h *Handler) newSource(served *resource.Served, route *Route) *source {
 	return s
 }
 
+// pathsOf returns the path of a source that is wanted, or all. They are wanted one
+// after the other; but in version 2, those of custom resources may be too many to
+// keep them.
+func (l *library) pathsOf(s *source, options *parameters, only string) []path {
+	if l.two && s.isCustom() {
+		return s.paths(options, only)
+	}
+	known, ok := l.paths[s]
+	if !ok {
+		known = s.paths(options, "")
+		l.paths[s] = known
+	}
+	return known
+}
+
 // sourcesOf returns the sources of a document. Those that it had before stay
 // the same. The caller holds h.building.
-func (h *Handler) sourcesOf(d *document) []*source {
+func (h *Handler) sourcesOf(d *document, l *library) []*source {
 	if known := d.sources.Load(); known != nil {
 		return *known
 	}
@@ -78,13 +92,13 @@ func (h *Handler) sourcesOf(d *document) []*source {
 		}
 	}
 	if route := d.part.discovery(); route != nil && len(all) == 0 {
-		all = append(all, h.newSource(nil, route))
+		all = append(all, h.newSource(nil, route, l))
 	}
 	if d.part.version != nil {
 		for _, served := range d.part.version.Resources {
 			s := before[served]
 			if s == nil {
-				s = h.newSource(served, nil)
+				s = h.newSource(served, nil, l)
 			}
 			all = append(all, s)
 		}
@@ -122,7 +136,9 @@ func sortEntries(entries []entry) {
 // definition is a definition of a document and where it comes from.
 type definition struct {
 	name string
-	from *source // nil if it is generated
+	// number in the pack, if it is generated; -1 otherwise.
+	number int
+	from   *source // nil if it is generated, or nobody knows it
 	// text is that of a definition which is not, or not only, ours.
 	text []byte
 }
@@ -136,20 +152,44 @@ func (h *Handler) definitionsOf(sources []*source, l *library) ([]definition, er
 			l.own[s.object], l.own[s.list] = s, s
 		}
 	}
-	reached := map[string]bool{}
+	generated, others := make([]bool, l.pack.Len()), map[string]bool{}
+	var all []definition
+	var visitGenerated func(n int)
+	visitGenerated = func(n int) {
+		if generated[n] {
+			return
+		}
+		generated[n] = true
+		all = append(all, definition{name: l.pack.Name(n), number: n})
+		for _, ref := range l.pack.Refs(n) {
+			visitGenerated(int(ref))
+		}
+	}
 	var visit func(name string) error
 	visit = func(name string) error {
-		if reached[name] {
+		if n, ok := l.pack.Find(name); ok {
+			visitGenerated(n)
 			return nil
 		}
-		reached[name] = true
-		refs, err := h.refs(name, l)
-		for _, ref := range refs {
-			if err == nil {
-				err = visit(ref)
+		if others[name] {
+			return nil
+		}
+		others[name] = true
+		from := l.own[name]
+		all = append(all, definition{name: name, number: -1, from: from})
+		if from == nil || from.isCustom() {
+			return nil // what those refer to is among the refs of the source
+		}
+		d, err := l.ownDefinition(name)
+		if d == nil || err != nil {
+			return err
+		}
+		for _, ref := range d.refs() {
+			if err := visit(ref); err != nil {
+				return err
 			}
 		}
-		return err
+		return nil
 	}
 	for _, s := range sources {
 		for _, ref := range s.refs {
@@ -158,14 +198,6 @@ func (h *Handler) definitionsOf(sources []*source, l *library) ([]definition, er
 			}
 		}
 	}
-	all := make([]definition, 0, len(reached))
-	for name := range reached {
-		d := definition{name: name}
-		if h.graph[name] == nil {
-			d.from = l.own[name]
-		}
-		all = append(all, d)
-	}
 	sortDefinitions(all)
 	return all, nil
 }
@@ -173,25 +205,3 @@ func (h *Handler) definitionsOf(sources []*source, l *library) ([]definition, er
 func sortDefinitions(all []definition) {
 	slices.SortFunc(all, func(a, b definition) int { return cmp.Compare(a.name, b.name) })
 }
-
-// refs returns the names of the definitions that one refers to. For those that
-// are generated it remembers them: reading the packs takes long.
-func (h *Handler) refs(name string, l *library) ([]string, error) {
-	if refs := h.graph[name]; refs != nil {
-		return refs, nil
-	}
-	if s := l.own[name]; s != nil && s.isCustom() {
-		return nil, nil // they are among those of the source
-	}
-	d, err := l.get(name)
-	if d == nil || err != nil {
-		return nil, err
-	}
-	if l.generated(d) {
-		h.graph[name] = append([]string{}, d.Refs...)
-	}
-	return d.Refs, nil
-}
-
-// generated reports whether a definition is from a pack.
-func (l *library) generated(d *pack.Definition) bool { return d.V2Proto != nil || d.V3Proto != nil }

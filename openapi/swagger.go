@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/kube-openapi/pkg/schemamutation"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -35,45 +36,60 @@ func sorted(value any) any {
 func swagger(s *spec.Schema) *spec.Schema {
 	w := schemamutation.Walker{
 		SchemaCallback: func(s *spec.Schema) *spec.Schema {
-			c := *s
-			if len(c.AllOf) == 1 && c.AllOf[0].Ref.String() != "" {
-				c.Ref = c.AllOf[0].Ref // version 2 describes references in place
-			}
-			c.AllOf, c.OneOf, c.AnyOf, c.Not, c.Default = nil, nil, nil, nil, nil
-			open := c.Extensions[preserveUnknown] == true
-			if c.Nullable || open {
-				c.Items, c.Properties = nil, nil
-				if c.Nullable || c.Type.Contains("object") {
-					c.Type = nil
-				}
-				c.Nullable = false
-			}
-			if open && c.Extensions[embedded] == true && len(c.Required) >= 2 {
-				// Where nothing is said of properties, those that every object
-				// has are not required either.
-				c.Required = slices.DeleteFunc(slices.Clone(c.Required), func(name string) bool { return name == "kind" || name == "apiVersion" })
-			}
-			if c.Items == nil && c.Type.Contains("array") {
-				c.Type = nil
-			}
-			if rules, ok := c.Extensions[validations]; ok {
-				c.Extensions = maps.Clone(c.Extensions)
-				c.Extensions[validations] = sorted(rules)
-			}
-			c.Required = slices.DeleteFunc(slices.Clone(c.Required), func(name string) bool { return c.Properties[name].Nullable })
-			if a := c.AdditionalProperties; a != nil && a.Schema != nil && a.Schema.Nullable {
-				c.Required = nil
-			}
+			c := swaggerOf(s)
 			return &c
 		},
 		RefCallback: func(ref *spec.Ref) *spec.Ref {
-			const v3 = "#/components/schemas/"
-			if name := ref.String(); len(name) > len(v3) && name[:len(v3)] == v3 {
-				r := spec.MustCreateRef("#/definitions/" + name[len(v3):])
-				return &r
+			if r := swaggerRef(ref.String()); r != ref.String() {
+				made := spec.MustCreateRef(r)
+				return &made
 			}
 			return ref
 		},
 	}
 	return w.WalkSchema(s)
+}
+
+// swaggerRef returns a reference of version 3 as it is in version 2.
+func swaggerRef(ref string) string {
+	if name, ok := strings.CutPrefix(ref, referencePrefix); ok && name != "" {
+		return "#/definitions/" + name
+	}
+	return ref
+}
+
+// swaggerOf does that for a schema, and leaves those below as they are.
+func swaggerOf(s *spec.Schema) spec.Schema {
+	c := *s
+	if len(c.AllOf) == 1 && c.AllOf[0].Ref.String() != "" {
+		c.Ref = c.AllOf[0].Ref // version 2 describes references in place
+	}
+	c.AllOf, c.OneOf, c.AnyOf, c.Not, c.Default = nil, nil, nil, nil, nil
+	open := c.Extensions[preserveUnknown] == true
+	if c.Nullable || open {
+		c.Items, c.Properties = nil, nil
+		if c.Nullable || c.Type.Contains("object") {
+			c.Type = nil
+		}
+		c.Nullable = false
+	}
+	if open && c.Extensions[embedded] == true && len(c.Required) >= 2 {
+		// Where nothing is said of properties, those that every object
+		// has are not required either.
+		c.Required = slices.DeleteFunc(slices.Clone(c.Required), func(name string) bool { return name == "kind" || name == "apiVersion" })
+	}
+	if c.Items == nil && c.Type.Contains("array") {
+		c.Type = nil
+	}
+	if rules, ok := c.Extensions[validations]; ok {
+		c.Extensions = maps.Clone(c.Extensions)
+		c.Extensions[validations] = sorted(rules)
+	}
+	if nullable := func(name string) bool { return c.Properties[name].Nullable }; slices.ContainsFunc(c.Required, nullable) {
+		c.Required = slices.DeleteFunc(slices.Clone(c.Required), nullable)
+	}
+	if a := c.AdditionalProperties; a != nil && a.Schema != nil && a.Schema.Nullable {
+		c.Required = nil
+	}
+	return c
 }

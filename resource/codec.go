@@ -101,11 +101,11 @@ func DecodeStored(def *Definition, data []byte) (Object, error) {
 		version, obj, err = decodeJSON(def, data)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("decode stored %s: %w", def.Kind, err)
+		return nil, err
 	}
 	if version.Prune != nil {
 		if _, err := version.Prune(obj, PruneStored); err != nil {
-			return nil, fmt.Errorf("decode stored %s: %w", def.Kind, err)
+			return nil, err
 		}
 	}
 	if version.Default != nil {
@@ -113,7 +113,7 @@ func DecodeStored(def *Definition, data []byte) (Object, error) {
 	}
 	if version != def.HubVersion() && version.ToHub != nil {
 		if obj, err = version.ToHub(obj); err != nil {
-			return nil, fmt.Errorf("convert stored %s of %s: %w", def.Kind, version.Name, err)
+			return nil, err
 		}
 	}
 	return obj, nil
@@ -195,7 +195,10 @@ func (d *Definition) storedVersion(apiVersion, kind []byte) (*Version, error) {
 			return v, nil
 		}
 	}
-	return nil, fmt.Errorf("is of unknown version %q", apiVersion)
+	if d.Between != nil {
+		return nil, fmt.Errorf("request to convert CR from an invalid group/version: %s", apiVersion)
+	}
+	return nil, fmt.Errorf("no kind %q is registered for version %q in scheme %q", kind, apiVersion, "pkg/runtime/scheme.go:111")
 }
 
 // JSONBody encodes an object of the hub version in the version given. The JSON

@@ -219,6 +219,9 @@ type Strategy struct {
 	PrepareUpdate func(ctx context.Context, obj, old Object)
 	// Validate returns everything that is wrong with a new object.
 	Validate func(ctx context.Context, obj Object) field.ErrorList
+	// JudgesMetadata: Validate returns also what is wrong with the metadata, which is
+	// otherwise said before what it returns.
+	JudgesMetadata bool
 	// ValidateUpdate returns everything that is wrong with a change. If it is
 	// nil, Validate judges the new object; otherwise ValidateUpdate calls what
 	// it needs itself.
@@ -358,7 +361,8 @@ type Lister interface {
 // its Target it respects dry runs, and what is not there is NotFound to it.
 type Others interface {
 	Lister
-	// Update changes an object as Target.Update does.
+	// Update changes the status of an object as Target.Update changes objects. The
+	// server comes to own what is changed.
 	Update(ctx context.Context, namespace, name string, change func(obj Object) error) (Object, error)
 }
 

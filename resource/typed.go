@@ -33,6 +33,7 @@ type Rules[T Object] struct {
 	OrphanByDefault bool
 	ReturnDeleted   bool
 	NoPropagation   bool
+	JudgesMetadata  bool
 	Resets          []string
 }
 
@@ -41,7 +42,7 @@ func (r Rules[T]) Strategy() Strategy {
 	s := Strategy{
 		ValidateName: r.ValidateName, CreateOnUpdate: r.CreateOnUpdate,
 		RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault, ReturnDeleted: r.ReturnDeleted, NoPropagation: r.NoPropagation,
-		Resets: r.Resets,
+		Resets: r.Resets, JudgesMetadata: r.JudgesMetadata,
 	}
 	if f := r.PrepareCreate; f != nil {
 		s.PrepareCreate = func(ctx context.Context, obj Object) { f(ctx, obj.(T)) }

@@ -33,6 +33,9 @@ func (s *scope) delete() error {
 		return err
 	}
 	s.span.Event("About to delete object from database")
+	if unsafe := opts.IgnoreStoreReadErrorWithClusterBreakingPotential; unsafe != nil && *unsafe {
+		return s.discard()
+	}
 	obj, gone, err := s.remove(s.key(), opts)
 	if err != nil {
 		return err
@@ -280,11 +283,6 @@ func unchanged(seen *store.Record) func(*store.Record) error {
 // mark returns an object as it is stored when its deletion begins or is made
 // quicker, nil if nothing needs to be stored before it goes.
 func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource.Object, error) {
-	if unsafe := opts.IgnoreStoreReadErrorWithClusterBreakingPotential; unsafe != nil && *unsafe {
-		return nil, apierrors.NewConflict(s.groupResource(), live.GetName(), fmt.Errorf(
-			"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage",
-			s.objects.Key(live.GetNamespace(), live.GetName())))
-	}
 	if p := opts.Preconditions; p != nil {
 		if err := s.deletePrecondition(live, p); err != nil {
 			return nil, err

@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -93,6 +91,12 @@ func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
 			return nil, fmt.Errorf("%s has no metadata", rec.Key)
 		}
 		keep := rec.Part
+		if s.served.Unstructured {
+			keep = rec.Form
+			if meta, err = resource.OrderMetadata(meta); err != nil {
+				return nil, err
+			}
+		}
 		if s.annotated(meta) {
 			keep = rec.Form
 			if meta, err = withoutAnnotations(meta, s.def.FieldAnnotations); err != nil {
@@ -144,6 +148,12 @@ func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
 	if it.raw, it.plan, err = s.protoBody(rec); err != nil {
 		return it, err
 	}
+	if it.metadata && s.annotated(it.raw) {
+		if it.raw, err = s.metadataProto(rec); err != nil {
+			return it, err
+		}
+		it.plan = resource.PlanProto(it.raw, revisionDigits(rec.Revision))
+	}
 	it.size = it.plan.Size
 	if it.metadata {
 		if it.plan.Metadata == 0 {
@@ -183,8 +193,8 @@ func (s *scope) protoBody(rec *store.Record) (raw []byte, plan resource.ProtoPla
 	return raw, resource.PlanProto(raw, digits), err
 }
 
-// metadataProto returns the metadata of a record whose kind has no protobuf form
-// as that of PartialObjectMetadata, which is where others have theirs, too.
+// metadataProto returns the metadata of a record as that of PartialObjectMetadata,
+// which is where kinds that have a protobuf form have theirs, too.
 func (s *scope) metadataProto(rec *store.Record) ([]byte, error) {
 	body, err := s.jsonBody(rec)
 	if err != nil {
@@ -195,6 +205,9 @@ func (s *scope) metadataProto(rec *store.Record) ([]byte, error) {
 		return nil, err
 	}
 	obj.TypeMeta, obj.ResourceVersion = metav1.TypeMeta{}, ""
+	for _, name := range s.def.FieldAnnotations {
+		delete(obj.Annotations, name)
+	}
 	return obj.Marshal()
 }
 
@@ -326,8 +339,7 @@ func (s *scope) unshown(rec *store.Record, err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
-	return apierrors.NewInternalError(fmt.Errorf("StorageError: corrupt object, Code: 7, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: object not decodable revision=%d: %v",
-		"/"+s.def.StorageKey+"/"+path.Join(rec.Namespace, rec.Name), rec.Revision, failed.Err))
+	return s.unreadable(&store.Unreadable{Key: rec.Key, Revision: rec.Revision, Err: failed.Err})
 }
 
 // respondObject answers with an object of the hub version that is not in the

@@ -191,7 +191,7 @@ func (s *scope) pathFits() bool {
 	// In front of the resource the path may say watch, if that can be watched,
 	// and long ago it could say proxy.
 	prefixed := strings.Contains(s.req.Path, "/"+s.req.Version+"/"+s.req.Verb+"/")
-	unwatched := s.def.Source != nil || s.req.Subresource != "" && !s.served.Unstructured
+	unwatched := s.def.Source != nil || s.def.Answer != nil || s.req.Subresource != "" && !s.served.Unstructured
 	if s.req.Verb == "proxy" || prefixed && s.req.Verb == request.Watch && unwatched {
 		return false
 	}
@@ -287,6 +287,8 @@ func (s *scope) methodFits(verb string) bool {
 	switch verb {
 	case request.Get, request.Update, request.Patch, request.Delete:
 		return s.req.Name != ""
+	case request.DeleteCollection:
+		return !s.def.Namespaced || s.req.Namespace != "" // never all there are
 	case request.List, request.Watch:
 		return s.r.Method == http.MethodGet
 	case request.Create:

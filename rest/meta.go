@@ -162,7 +162,10 @@ func (m quickMeta) GetManagedFields() []metav1.ManagedFieldsEntry {
 
 // validateNew checks a new object.
 func (s *scope) validateNew(obj resource.Object) error {
-	errs := apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), field.NewPath("metadata"))
+	var errs field.ErrorList
+	if !s.strategy().JudgesMetadata {
+		errs = apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), field.NewPath("metadata"))
+	}
 	if f := s.strategy().Validate; f != nil {
 		errs = append(errs, f(s.ctx(), obj)...)
 	}

@@ -88,18 +88,28 @@ func TestWatchBeginning(t *testing.T) {
 // What stands for a field is not metadata, and a list of a kind without columns of
 // its own has no rows, rather than none.
 func TestMetadataAndTables(t *testing.T) {
-	h, _ := serve(t, func(d *resource.Definition) { d.FieldAnnotations = []string{"f"} })
+	h, _ := serve(t, func(d *resource.Definition) { d.FieldAnnotations = []string{"hidden"} })
 	const table, meta = "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 	if a := do(t, h, "GET", configMaps, "", "Accept", table); !strings.HasSuffix(a.body, `"rows":null}`+"\n") {
 		t.Error(a.body)
 	}
-	do(t, h, "POST", configMaps, `{"metadata":{"name":"a","annotations":{"f":"1","g":"2"}}}`)
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a","annotations":{"hidden":"1","g":"2"}}}`)
 	for _, accept := range []string{table, meta} {
 		if a := do(t, h, "GET", configMaps+"/a", "", "Accept", accept); !strings.Contains(a.body, `"annotations":{"g":"2"}`) {
 			t.Error(a.body)
 		}
 	}
-	if a := do(t, h, "GET", configMaps+"/a", ""); !strings.Contains(a.body, `"f":"1"`) {
+	const proto, as = "application/vnd.kubernetes.protobuf", ";as=PartialObjectMetadata%s;v=v1;g=meta.k8s.io"
+	for path, list := range map[string]string{"": "List", "/a": ""} {
+		a := do(t, h, "GET", configMaps+path, "", "Accept", proto+fmt.Sprintf(as, list))
+		if a.code != 200 || strings.Contains(a.body, "hidden") {
+			t.Errorf("%d %q", a.code, a.body)
+		}
+		if a := do(t, h, "GET", configMaps+path, "", "Accept", proto); !strings.Contains(a.body, "hidden") {
+			t.Errorf("%d %q", a.code, a.body)
+		}
+	}
+	if a := do(t, h, "GET", configMaps+"/a", ""); !strings.Contains(a.body, `"hidden":"1"`) {
 		t.Error(a.body)
 	}
 }

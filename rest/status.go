@@ -25,6 +25,9 @@ func (s *scope) translate(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
+	if err := s.unreadable(err); err != nil {
+		return err
+	}
 	gr := schema.GroupResource{Group: s.served.GroupVersion.Group, Resource: s.def.Resource}
 	name := s.req.Name
 	switch {

@@ -194,7 +194,17 @@ func (o others) Update(ctx context.Context, namespace, name string, change func(
 	req := *o.s.req
 	req.Namespace, req.Name = namespace, name
 	on.req, on.def, on.sub, on.objects = &req, o.def, nil, o.objects
-	return target{&on}.Update(ctx, change)
+	return target{&on}.Update(ctx, func(obj resource.Object) error {
+		live := obj.DeepCopyObject().(resource.Object)
+		if err := change(obj); err != nil || on.h.Owners == nil {
+			return err
+		}
+		owned, err := on.h.Owners.Update(o.def.Stored(), "status", live, obj, serverManager, req.Received)
+		if err == nil {
+			resource.SetManagedFields(obj, resource.ManagedFields(owned))
+		}
+		return err
+	})
 }
 
 // lister reads objects for actions.

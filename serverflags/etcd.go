@@ -1,7 +1,6 @@
 package serverflags
 
 import (
-	"fmt"
 	"path"
 	"strings"
 	"time"
@@ -28,18 +27,13 @@ func (f *Etcd) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.ca, "etcd-cafile", "", "`file` with the authority that signed etcd's certificates")
 	fs.StringVar(&f.cert, "etcd-certfile", "", "`file` with the certificate to show to etcd")
 	fs.StringVar(&f.key, "etcd-keyfile", "", "`file` with the key of that certificate")
-	fs.StringVar(&f.prefix, "etcd-prefix", strings.TrimSuffix(storage.Root, "/"), "`path` in etcd below which the objects are; it must end with /registry")
+	fs.StringVar(&f.prefix, "etcd-prefix", strings.TrimSuffix(storage.Root, "/"), "`path` in etcd below which the objects are")
 	fs.DurationVar(&f.timeout, "etcd-dial-timeout", 10*time.Second, "how long to wait for etcd to answer")
 }
 
 // Options returns what the flags say.
-func (f *Etcd) Options() (etcd.Options, error) {
-	// What comes before storage.Root is ours to choose.
-	prefix, ok := strings.CutSuffix(path.Join("/", f.prefix)+"/", storage.Root)
-	if !ok {
-		return etcd.Options{}, fmt.Errorf("--etcd-prefix %q does not end with %s, where Kelson keeps objects", f.prefix, strings.TrimSuffix(storage.Root, "/"))
-	}
+func (f *Etcd) Options() etcd.Options {
 	return etcd.Options{
-		Endpoints: f.Servers, CAFile: f.ca, CertFile: f.cert, KeyFile: f.key, Prefix: prefix, DialTimeout: f.timeout,
-	}, nil
+		Endpoints: f.Servers, CAFile: f.ca, CertFile: f.cert, KeyFile: f.key, Prefix: path.Join("/", f.prefix), DialTimeout: f.timeout,
+	}
 }

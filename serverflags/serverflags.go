@@ -38,6 +38,7 @@ import (
 	"github.com/apikeel/kelson/authz/delegated"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/jsonlog"
+	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/storage/etcd"
 )
 
@@ -107,7 +108,7 @@ func (o *Options) Bind(fs *pflag.FlagSet) {
 	fs.IntVar(&o.writing, "max-mutating-requests-inflight", 200, "`requests` that write, at a time; 0 is no limit")
 	fs.DurationVar(&s.RequestTimeout, "request-timeout", kelson.DefaultRequestTimeout, "how long a request may take that is not a watch or the like")
 	Life(fs, s)
-	fs.IntVarP(&o.verbosity, "v", "v", 1, "`level` of logs: 0 has warnings, 1 what the server does, 4 what connections do")
+	fs.IntVarP(&o.verbosity, "v", "v", 1, "`level` of logs: 0 has warnings, 1 what the server does, 3 a line for each request, 4 what connections do")
 	fs.StringVar(&o.format, "logging-format", "text", "`format` of logs: text or json")
 }
 
@@ -132,10 +133,7 @@ func (o *Options) Apply(ctx context.Context) (closeAll func() error, err error) 
 		return closeAll, err
 	}
 	if len(o.etcd.Servers) > 0 {
-		options, err := o.etcd.Options()
-		if err != nil {
-			return closeAll, err
-		}
+		options := o.etcd.Options()
 		options.Logger = s.Logger
 		backend, err := etcd.Open(ctx, options)
 		if err != nil {
@@ -158,18 +156,12 @@ func (o *Options) logging() error {
 	if o.server.Logger != nil {
 		return nil
 	}
-	options := &slog.HandlerOptions{Level: slog.LevelWarn}
-	switch {
-	case o.verbosity >= 4:
-		options.Level = slog.LevelDebug
-	case o.verbosity >= 1:
-		options.Level = slog.LevelInfo
-	}
+	level := jsonlog.Level(uint64(max(0, o.verbosity)))
 	switch o.format {
 	case "text":
-		o.server.Logger = slog.New(slog.NewTextHandler(o.Logs, options))
+		o.server.Logger = slog.New(textlog.New(o.Logs, level))
 	case "json":
-		o.server.Logger = slog.New(jsonlog.New(o.Logs, options.Level))
+		o.server.Logger = slog.New(jsonlog.New(o.Logs, level))
 	default:
 		return fmt.Errorf("--logging-format %q: it is text or json", o.format)
 	}

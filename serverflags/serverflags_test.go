@@ -57,14 +57,13 @@ func TestApply(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for args, want := range map[string]string{
-		"--disable-admission-plugins=C":            "unknown admission plugin",
-		"--feature-gates=Slow=true":                "unrecognized feature gate",
-		"--feature-gates=Fast=maybe":               "invalid value",
-		"--logging-format=xml":                     "text or json",
-		"--goaway-chance=1":                        "goaway-chance",
-		"--etcd-servers=http://x --etcd-prefix=/a": "etcd-prefix",
-		"--kubeconfig=/nowhere":                    "nowhere",
-		"--unheard-of":                             "unknown flag",
+		"--disable-admission-plugins=C": "unknown admission plugin",
+		"--feature-gates=Slow=true":     "unrecognized feature gate",
+		"--feature-gates=Fast=maybe":    "invalid value",
+		"--logging-format=xml":          "text or json",
+		"--goaway-chance=1":             "goaway-chance",
+		"--kubeconfig=/nowhere":         "nowhere",
+		"--unheard-of":                  "unknown flag",
 	} {
 		if _, err := apply(t, new(bool), strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)

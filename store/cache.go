@@ -42,6 +42,7 @@ type Resource struct {
 	pending  pending
 	pins     []*Snapshot // of lists that are read in pages, the newest last
 	counts   counts
+	broken   broken // why it could not be loaded
 }
 
 type loadState int
@@ -86,6 +87,9 @@ func (r *Resource) load(ctx context.Context) error {
 	if r.loaded.Load() {
 		return nil
 	}
+	if err := r.recall(ctx); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	r.state, r.arrived = isLoading, nil
 	r.mu.Unlock()
@@ -100,6 +104,7 @@ func (r *Resource) load(ctx context.Context) error {
 	if err != nil || r.state != isLoading { // or the feed was restarted
 		if r.state == isLoading {
 			r.state = unloaded
+			r.remember(err)
 		}
 		r.arrived = nil
 		if err == nil {
@@ -128,27 +133,32 @@ func (r *Resource) load(ctx context.Context) error {
 // read builds a tree from the backend, as of a revision, zero for the current.
 func (r *Resource) read(ctx context.Context, revision int64) (*btree.BTreeG[*Record], int64, error) {
 	tree := btree.NewG(treeDegree, byKey)
+	var unreadable UnreadableObjects
 	opts := storage.ListOptions{Limit: loadPage, Revision: revision}
 	for {
 		page, err := r.store.backend.List(ctx, r.prefix, opts)
 		if err != nil {
 			return nil, 0, err
 		}
-		for _, kv := range page.Items {
-			if kv.Err != nil {
-				// It is there, and nobody can say what it is: what is decided
-				// by what is not there must not be.
-				return nil, 0, kv.Err
+		for i := range page.Items {
+			rec, err := r.readRecord(&page.Items[i])
+			var one *Unreadable
+			switch {
+			case errors.As(err, &one):
+				unreadable = append(unreadable, one)
+			case err != nil:
+				return nil, 0, err
+			default:
+				tree.ReplaceOrInsert(rec)
 			}
-			rec, err := r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
-			if err != nil {
-				// One object that cannot be read must not take the rest away.
-				r.store.log.Error("store: object cannot be decoded", "key", kv.Key, "error", err)
-				continue
+			if len(unreadable) == MaxUnreadable {
+				return nil, 0, unreadable
 			}
-			tree.ReplaceOrInsert(rec)
 		}
 		if !page.More {
+			if len(unreadable) > 0 {
+				return nil, 0, unreadable
+			}
 			return tree, page.Revision, nil
 		}
 		opts.Revision, opts.Start = page.Revision, storage.NextKey(page.Items[len(page.Items)-1].Key)
@@ -184,6 +194,8 @@ func (r *Resource) receive(ev *storage.Event) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch r.state {
+	case unloaded:
+		r.broken = broken{}
 	case isLoading:
 		r.arrived = append(r.arrived, *ev)
 	case isLoaded:
@@ -203,21 +215,17 @@ func (r *Resource) enter(ev *storage.Event) {
 	if ev.Op == storage.Deleted {
 		r.tree.Delete(&Record{Key: ev.KV.Key})
 		if prev == nil {
-			return // one that could not be decoded
+			return
 		}
 		entry.old, entry.last = prev, prev.at(ev.KV.ModRevision)
 	} else {
-		if ev.KV.Err != nil {
-			r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", ev.KV.Err)
-			r.drop()
-			return
-		}
 		rec, err := r.pending.take(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value)
 		if rec == nil {
-			rec, err = r.newRecord(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value, nil)
+			rec, err = r.readRecord(&ev.KV)
 		}
 		if err != nil {
-			r.store.log.Error("store: object cannot be decoded", "key", ev.KV.Key, "error", err)
+			r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", err)
+			r.drop()
 			return
 		}
 		r.tree.ReplaceOrInsert(rec)
@@ -409,7 +417,9 @@ func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
 
 // Get returns an object, as Snapshot would show it.
 func (r *Resource) Get(ctx context.Context, key string, read Read) (*Record, error) {
-	if err := r.ready(ctx, read); err != nil {
+	if err := r.ready(ctx, read); errors.As(err, new(UnreadableObjects)) {
+		return r.newest(ctx, key) // others that cannot be read are no reason
+	} else if err != nil {
 		return nil, err
 	}
 	r.mu.Lock()

@@ -298,8 +298,8 @@ func (w *Watcher) past(ctx context.Context) ([]Event, error) {
 	for i := range batch.Events {
 		entry, err := w.r.entry(&batch.Events[i])
 		if err != nil {
-			w.r.store.log.Error("store: object cannot be decoded", "key", batch.Events[i].KV.Key, "error", err)
-			continue
+			w.r.store.log.Error("store: object cannot be read", "key", batch.Events[i].KV.Key, "error", err)
+			return nil, fmt.Errorf("%w: %d: %w", ErrExpired, w.revision, err)
 		}
 		if ev, ok := w.see(entry); ok {
 			events = append(events, ev)

@@ -210,20 +210,25 @@ func (r *Resource) start(ctx context.Context, key string) (rec *Record, fresh bo
 // newest reads an object from the backend.
 func (r *Resource) newest(ctx context.Context, key string) (*Record, error) {
 	kv, err := r.store.backend.Get(ctx, key)
-	if err != nil {
+	switch {
+	case errors.Is(err, storage.ErrInvalidKey):
+		return nil, fmt.Errorf("%w: %s", storage.ErrNotFound, key) // and never will be
+	case err != nil && kv.Err == nil:
 		return nil, err
 	}
 	return r.readRecord(&kv)
 }
 
-// readRecord makes the record of what was read from the backend.
+// readRecord makes the record of what was read from the backend. The error is
+// Unreadable.
 func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
 	if kv.Err != nil {
-		return nil, kv.Err
+		return nil, &Unreadable{Key: kv.Key, Err: kv.Err}
 	}
 	rec, err := r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
-	if err == nil {
-		rec.stale = kv.Stale
+	if err != nil {
+		return nil, &Unreadable{Key: kv.Key, Revision: kv.ModRevision, Err: err}
 	}
-	return rec, err
+	rec.stale = kv.Stale
+	return rec, nil
 }

@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 // DefaultEndpoint is where a collector listens unless it is told otherwise.
@@ -50,21 +50,17 @@ func ReadConfig(file string) (*Config, error) {
 }
 
 func decodeConfig(data []byte) (*Config, error) {
-	text, err := yaml.YAMLToJSON(data)
+	text, kind, err := configfile.Kind(data)
 	if err != nil {
-		return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
+		return nil, err
 	}
 	c := &Config{}
 	if string(text) == "null" {
 		return c, nil
 	}
-	var kind metav1.TypeMeta
-	if err := json.Unmarshal(text, &kind); err != nil {
-		return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
-	}
 	versions := []string{"", "apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"}
-	if !slices.Contains(versions, kind.APIVersion) || kind.Kind != "" && kind.Kind != configKind {
-		return nil, fmt.Errorf("no kind %q is registered for version %q", kind.Kind, kind.APIVersion)
+	if !slices.Contains(versions, kind.GroupVersion().String()) || kind.Kind != "" && kind.Kind != configKind {
+		return nil, configfile.Unknown(kind)
 	}
 	strict, err := kjson.UnmarshalStrict(text, c)
 	if err != nil {

@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path"
@@ -10,11 +9,11 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/admission/manifests"
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 // configurations are those of plugins, as a file has them.
@@ -147,30 +146,11 @@ func (c configurations) of(name string) ([]byte, error) {
 // decode reads a configuration of a kind in one of some versions. It must have
 // no other fields.
 func decode(data []byte, into any, kind string, apiVersions ...string) error {
-	var is struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}
-	if err := yaml.Unmarshal(data, &is); err != nil {
+	if err := configfile.Check(data, kind, apiVersions...); err != nil {
 		return err
 	}
-	switch {
-	case is.Kind == "":
-		return runtime.NewMissingKindErr(string(bytes.TrimSpace(data)))
-	case is.APIVersion == "":
-		return runtime.NewMissingVersionErr(string(bytes.TrimSpace(data)))
+	if err := yaml.UnmarshalStrict(data, into); err != nil {
+		return fmt.Errorf("strict decoding error: %w", err)
 	}
-	for _, v := range apiVersions {
-		if is.Kind == kind && is.APIVersion == v {
-			if err := yaml.UnmarshalStrict(data, into); err != nil {
-				return fmt.Errorf("strict decoding error: %w", err)
-			}
-			return nil
-		}
-	}
-	gv, err := schema.ParseGroupVersion(is.APIVersion)
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("no kind %q is registered for version %q: it is %s of %s", is.Kind, gv, kind, strings.Join(apiVersions, " or "))
+	return nil
 }

@@ -86,7 +86,7 @@ func newEventRateLimit(b *builder) (admission.Plugin, error) {
 func validateEventLimits(limits []*eventLimit) (errs field.ErrorList) {
 	path := field.NewPath("limits")
 	if len(limits) == 0 {
-		errs = append(errs, field.Invalid(path, "", "must not be empty"))
+		errs = append(errs, field.Invalid(path, nil, "must not be empty"))
 	}
 	types := []string{"Server", "Namespace", "User", "SourceAndObject"}
 	for i, l := range limits {

@@ -11,11 +11,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/quota"
@@ -226,19 +226,22 @@ func withOthers(makers []maker, others []admission.Plugin) []maker {
 	return makers
 }
 
+// Validate refuses plugins that are not built in, and those that are both on and off.
+func (c Config) Validate() error { return c.validate(order()) }
+
 // validate checks the names of plugins.
 func (c Config) validate(makers []maker) error {
 	known := func(name string) bool {
 		return slices.ContainsFunc(makers, func(m maker) bool { return m.name == name })
 	}
-	var problems []string
+	var problems []error
 	for _, flag := range []struct {
 		name  string
 		names []string
 	}{{"enable-admission-plugins", c.Enable}, {"disable-admission-plugins", c.Disable}} {
 		for _, name := range flag.names {
 			if !known(name) {
-				problems = append(problems, fmt.Sprintf("%s plugin %q is unknown", flag.name, name))
+				problems = append(problems, fmt.Errorf("%s plugin %q is unknown", flag.name, name))
 			}
 		}
 	}
@@ -249,15 +252,12 @@ func (c Config) validate(makers []maker) error {
 		}
 	}
 	if slices.Sort(both); len(both) > 0 {
-		problems = append(problems, fmt.Sprintf("%v in enable-admission-plugins and disable-admission-plugins overlapped", both))
+		problems = append(problems, fmt.Errorf("%v in enable-admission-plugins and disable-admission-plugins overlapped", both))
 	}
-	switch len(problems) {
-	case 0:
+	if len(problems) == 0 {
 		return nil
-	case 1:
-		return fmt.Errorf("%s", problems[0])
 	}
-	return fmt.Errorf("[%s]", strings.Join(problems, ", "))
+	return utilerrors.NewAggregate(problems)
 }
 
 // base is the name of a plugin and what it looks at; nil handles nothing.

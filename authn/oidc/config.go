@@ -12,6 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 const (
@@ -105,17 +107,12 @@ func Parse(data []byte) (*Configuration, error) {
 	if len(data) == 0 {
 		return nil, fmt.Errorf("empty config data")
 	}
+	if err := configfile.Check(data, configKind, configGroup+"/v1", configGroup+"/v1beta1", configGroup+"/v1alpha1"); err != nil {
+		return nil, err
+	}
 	c := &Configuration{}
 	if err := yaml.UnmarshalStrict(data, c); err != nil {
 		return nil, err
-	}
-	switch c.APIVersion {
-	case configGroup + "/v1", configGroup + "/v1beta1", configGroup + "/v1alpha1":
-	default:
-		return nil, fmt.Errorf("no kind %q is registered for version %q", c.Kind, c.APIVersion)
-	}
-	if c.Kind != configKind {
-		return nil, fmt.Errorf("expected %s, got %q", configKind, c.Kind)
 	}
 	return c, nil
 }

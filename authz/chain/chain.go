@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -100,6 +101,19 @@ func (c *Config) defaults() {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+}
+
+// Validate checks what can be known before authorizers are made.
+func (c Config) Validate() error {
+	c.defaults()
+	if err := c.validate(); err != nil || c.ConfigFile == "" {
+		return err
+	}
+	data, err := os.ReadFile(c.ConfigFile)
+	if err == nil {
+		_, err = load(data, sync.OnceValues(webhook.NewCompiler), nil)
+	}
+	return err
 }
 
 func (c *Config) validate() error {
@@ -205,11 +219,14 @@ func New(cfg Config) (*Chain, error) {
 		if a.Type == ModeABAC {
 			var err error
 			if c.abac, err = authz.NewABAC(cfg.PolicyFile, cfg.Logger); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("invalid authorization config: %w", err)
 			}
 		}
 	}
-	return c, c.use(conf)
+	if err := c.use(conf); err != nil {
+		return nil, fmt.Errorf("invalid authorization config: %w", err)
+	}
+	return c, nil
 }
 
 // use makes the authorizers of a configuration and puts them in charge.

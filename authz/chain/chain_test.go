@@ -118,12 +118,12 @@ func TestFlagErrors(t *testing.T) {
 		{Config{ConfigFile: "x", Modes: []string{ModeRBAC}}, `--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined`},
 		{Config{ConfigFile: "x", WebhookVersion: "v1"}, `--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined`},
 		{Config{Modes: []string{"A", "B"}}, `[authorization-mode "A" is not a valid mode, authorization-mode "B" is not a valid mode]`},
-		{Config{Modes: []string{ModeRBAC}}, `authorizer type RBAC is not allowed if it was not enabled at initial server startup`},
-		{Config{ConfigFile: "/does/not/exist"}, `stat /does/not/exist: no such file or directory`},
-		{Config{Modes: []string{ModeABAC}, PolicyFile: "/does/not/exist"}, `open /does/not/exist: no such file or directory`},
-		{Config{Modes: []string{ModeWebhook}, WebhookConfigFile: "/does/not/exist"}, `stat /does/not/exist: no such file or directory`},
+		{Config{Modes: []string{ModeRBAC}}, `invalid authorization config: authorizer type RBAC is not allowed if it was not enabled at initial server startup`},
+		{Config{ConfigFile: "/does/not/exist"}, `open /does/not/exist: no such file or directory`},
+		{Config{Modes: []string{ModeABAC}, PolicyFile: "/does/not/exist"}, `invalid authorization config: open /does/not/exist: no such file or directory`},
+		{Config{Modes: []string{ModeWebhook}, WebhookConfigFile: "/does/not/exist"}, `invalid authorization config: stat /does/not/exist: no such file or directory`},
 		{Config{Modes: []string{ModeWebhook}, WebhookConfigFile: service(t, "x"), WebhookVersion: "v3"},
-			`unsupported webhook authorizer version "v3", supported versions are "v1", "v1beta1"`},
+			`invalid authorization config: unsupported webhook authorizer version "v3", supported versions are "v1", "v1beta1"`},
 	} {
 		if _, err := New(c.cfg); err == nil || err.Error() != c.want {
 			t.Errorf("got  %v\nwant %s", err, c.want)
@@ -158,9 +158,9 @@ func TestFileErrors(t *testing.T) {
 		{``, `authorizers: Required value: at least one authorization mode must be defined`},
 		{header, `authorizers: Required value: at least one authorization mode must be defined`},
 		{header + "authorizers: [{type: RBAC, name: rbac, foo: 1}]", `failed to load AuthorizationConfiguration from file: strict decoding error: unknown field "authorizers[0].foo"`},
-		{"authorizers: []", `failed to load AuthorizationConfiguration from file: Object 'Kind' is missing in '{"authorizers":[]}'`},
-		{"kind: AuthorizationConfiguration", `failed to load AuthorizationConfiguration from file: Object 'apiVersion' is missing in '{"kind":"AuthorizationConfiguration"}'`},
-		{"apiVersion: v1\nkind: Pod", `failed to load AuthorizationConfiguration from file: no kind "Pod" is registered for version "v1" in scheme "apiserver.config.k8s.io"`},
+		{"authorizers: []", `failed to load AuthorizationConfiguration from file: Object 'Kind' is missing in 'authorizers: []'`},
+		{"kind: AuthorizationConfiguration", `failed to load AuthorizationConfiguration from file: Object 'apiVersion' is missing in 'kind: AuthorizationConfiguration'`},
+		{"apiVersion: v1\nkind: Pod", `failed to load AuthorizationConfiguration from file: no kind "Pod" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
 		{header + "authorizers: [{name: x}]", `authorizers[0].type: Required value`},
 		{header + "authorizers: [{type: Foo, name: x}]", `authorizers[0].type: Unsupported value: "Foo": supported values: "ABAC", "AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"`},
 		{header + "authorizers: [{type: RBAC, name: rbac}, {type: RBAC, name: rbac2}]", `authorizers[1].type: Duplicate value: "RBAC"`},
@@ -182,7 +182,7 @@ func TestFileErrors(t *testing.T) {
 		{one(`timeout: 3s, subjectAccessReviewVersion: v1, failurePolicy: Deny, connectionInfo: {type: KubeConfigFile, kubeConfigFile: x}`), `authorizers[0].connectionInfo.kubeConfigFile: Invalid value: "x": must be an absolute path`},
 		{one(`timeout: 3s, subjectAccessReviewVersion: v1, failurePolicy: Deny, connectionInfo: {type: KubeConfigFile, kubeConfigFile: /no/x}`), `authorizers[0].connectionInfo.kubeConfigFile: Invalid value: "/no/x": error loading file: stat /no/x: no such file or directory`},
 		{one(`timeout: 3s, subjectAccessReviewVersion: v1, failurePolicy: Deny, connectionInfo: {type: KubeConfigFile, kubeConfigFile: ` + folder + `}`), `authorizers[0].connectionInfo.kubeConfigFile: Invalid value: "` + folder + `": must be a regular file`},
-		{one(fine), `connections of type InClusterConfig are not for an API server`},
+		{one(fine), `invalid authorization config: connections of type InClusterConfig are not for an API server`},
 		{header + "authorizers:" + hook("a", kubeconfig, "") + hook("a", kubeconfig, ""), `authorizers[1].name: Duplicate value: "a"`},
 	} {
 		_, err := New(Config{ConfigFile: write(t, "config", c.file), RBAC: by("rbac"), Node: by("node")})

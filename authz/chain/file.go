@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/authz/webhook"
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 const (
@@ -102,7 +103,7 @@ func decode(data []byte) (*configuration, error) {
 	if len(data) == 0 {
 		return c, nil
 	}
-	text, err := yaml.YAMLToJSON(data)
+	text, gvk, err := configfile.Kind(data)
 	if err != nil {
 		return nil, err
 	}
@@ -114,14 +115,13 @@ func decode(data []byte) (*configuration, error) {
 	if err != nil {
 		return nil, err
 	}
-	gvk := c.GroupVersionKind()
 	switch {
 	case gvk.Kind == "":
-		return nil, runtime.NewMissingKindErr(string(text))
+		return nil, runtime.NewMissingKindErr(string(data))
 	case gvk.Version == "":
-		return nil, runtime.NewMissingVersionErr(string(text))
+		return nil, runtime.NewMissingVersionErr(string(data))
 	case gvk.Group != configGroup || gvk.Kind != configKind || !slices.Contains([]string{"v1", "v1beta1", "v1alpha1"}, gvk.Version):
-		return nil, runtime.NewNotRegisteredErrForKind(configGroup, gvk)
+		return nil, configfile.Unknown(gvk)
 	}
 	if strict = append(strict, unknown...); len(strict) > 0 {
 		return nil, runtime.NewStrictDecodingError(strict)

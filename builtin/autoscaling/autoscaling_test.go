@@ -74,7 +74,8 @@ func TestV1(t *testing.T) {
 		t.Errorf("became\n%+v\nfrom\n%+v", back, h)
 	}
 	// Who says nothing means the CPU, and annotations nobody can read are none.
-	back, err = fromV1(&autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{metricsAnnotation: "?"}}})
+	back, err = fromV1(&autoscalingv1.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{metricsAnnotation: "?"}}, Spec: autoscalingv1.HorizontalPodAutoscalerSpec{MaxReplicas: 1}})
 	if err != nil || !equality.Semantic.DeepEqual(back.Spec.Metrics, []autoscalingv2.MetricSpec{cpuMetric(defaultUtilization)}) || len(back.Annotations) != 0 {
 		t.Errorf("%+v, %v", back, err)
 	}

@@ -39,6 +39,8 @@ func HorizontalPodAutoscalers() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "horizontalpodautoscalers",
+
+		FieldAnnotations: otherAnnotations(),
 		Versions: []resource.Version{
 			resource.VersionOf[autoscalingv2.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscalerList]("v2", defaultAutoscaler),
 			v1,
@@ -138,11 +140,16 @@ const (
 	upAnnotation         = "autoscaling.alpha.kubernetes.io/scale-up-tolerance"
 )
 
+// otherAnnotations are all of them.
+func otherAnnotations() []string {
+	return []string{metricsAnnotation, currentAnnotation, conditionsAnnotation, behaviorAnnotation, downAnnotation, upAnnotation}
+}
+
 // withoutOthers returns the annotations without those that stand for fields. The
 // map passed in stays as it is.
 func withoutOthers(annotations map[string]string) map[string]string {
 	out := annotations
-	for _, name := range []string{metricsAnnotation, currentAnnotation, conditionsAnnotation, behaviorAnnotation, downAnnotation, upAnnotation} {
+	for _, name := range otherAnnotations() {
 		if _, ok := out[name]; ok {
 			if len(out) == len(annotations) {
 				out = maps.Clone(annotations)

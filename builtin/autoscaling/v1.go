@@ -110,7 +110,8 @@ func fromV1(in *autoscalingv1.HorizontalPodAutoscaler) (*autoscalingv2.Horizonta
 	if p := in.Spec.TargetCPUUtilizationPercentage; p != nil {
 		out.Spec.Metrics = append(out.Spec.Metrics, cpuMetric(*p))
 	}
-	if len(out.Spec.Metrics) == 0 {
+	// What is empty stays so: an apply that creates begins with it.
+	if len(out.Spec.Metrics) == 0 && in.Spec != (autoscalingv1.HorizontalPodAutoscalerSpec{}) {
 		out.Spec.Metrics = []autoscalingv2.MetricSpec{cpuMetric(defaultUtilization)}
 	}
 	var behavior autoscalingv2.HorizontalPodAutoscalerBehavior

@@ -53,12 +53,17 @@ func Events(ttl time.Duration) resource.Definition {
 			ValidateName:   func(string, bool) []string { return nil },
 			CreateOnUpdate: true,
 			NoPropagation:  true,
+			JudgesMetadata: true,
 			Validate: func(ctx context.Context, e *corev1.Event) field.ErrorList {
-				errs := append(validateEventName(ctx, e), validateEvent(ctx, e)...)
-				if strictEvents(ctx) {
-					errs = append(errs, validateNewEvent(e)...)
+				errs := validateEvent(ctx, e)
+				switch {
+				case strictEvents(ctx):
+					errs = append(errs, validateEventMetadata(ctx, e)...)
+					return append(errs, validateNewEvent(e)...)
+				case len(errs) > 0:
+					return errs // in the old face, the rest is said only if this is right
 				}
-				return errs
+				return validateEventMetadata(ctx, e)
 			},
 			ValidateUpdate: func(ctx context.Context, e, old *corev1.Event) field.ErrorList {
 				errs := validateEvent(ctx, e)
@@ -123,7 +128,9 @@ func fromCoreEvent(e *corev1.Event) *eventsv1.Event {
 	return out
 }
 
-func validateEventName(ctx context.Context, e *corev1.Event) field.ErrorList {
+// validateEventMetadata holds for new events. In the old face a name is anything
+// that can be part of a path.
+func validateEventMetadata(ctx context.Context, e *corev1.Event) field.ErrorList {
 	rule := apivalidation.NameIsDNSSubdomain
 	if !strictEvents(ctx) {
 		rule = func(name string, prefix bool) []string {
@@ -133,15 +140,7 @@ func validateEventName(ctx context.Context, e *corev1.Event) field.ErrorList {
 			return content.IsPathSegmentName(name)
 		}
 	}
-	meta := field.NewPath("metadata")
-	var errs field.ErrorList
-	if e.GenerateName != "" {
-		errs = append(errs, invalid(meta.Child("generateName"), e.GenerateName, rule(e.GenerateName, true))...)
-	}
-	if e.Name != "" {
-		errs = append(errs, invalid(meta.Child("name"), e.Name, rule(e.Name, false))...)
-	}
-	return errs
+	return apivalidation.ValidateObjectMeta(&e.ObjectMeta, true, rule, field.NewPath("metadata"))
 }
 
 // validateEvent holds for both faces. An event without eventTime comes from an

@@ -20,9 +20,11 @@ func (f *aggregationFlags) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.reject, "aggregator-reject-forwarding-redirect", true, "refuse their redirects instead of passing them on to clients")
 }
 
-func (f *aggregationFlags) apply(s *setup) error {
+func (f *aggregationFlags) apply(s *setup) {
+	if s.kube {
+		f.checkFiles(s)
+	}
 	s.config.Aggregation = controlplane.Aggregation{
 		ProxyCertificate: f.cert, ProxyKey: f.key, EndpointRouting: f.endpoints, ForwardRedirects: !f.reject,
 	}
-	return nil
 }

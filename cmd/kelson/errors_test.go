@@ -58,7 +58,6 @@ func TestErrors(t *testing.T) {
 
 		{[]string{"serve", "--storage", "mysql"}, exitError, `unknown storage "mysql"`},
 		{[]string{"serve", "--storage", "etcd"}, exitError, "no etcd servers are given"},
-		{[]string{"serve", "--etcd-servers", "http://x:1", "--etcd-prefix", "/a"}, exitUsage, `--etcd-prefix "/a" does not end with /registry`},
 		{append([]string{"serve"}, noEtcd...), exitError, "no answer from http://127.0.0.1:1 within 300ms"},
 		{append([]string{"serve"}, noEtcd...), exitError, "is etcd running there"},
 		{[]string{"serve", "--data-dir", in("newer")}, exitError, "has format 99"},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -40,12 +39,8 @@ func bindDataDir(fs *pflag.FlagSet, dir *string) {
 	fs.StringVar(dir, "data-dir", controlplane.DefaultDataDir, "data `folder`")
 }
 
-func (f *storageFlags) config(cmd *cobra.Command) (controlplane.Config, error) {
-	options, err := f.etcd.options(cmd, f.servers)
-	if err != nil {
-		return controlplane.Config{}, err
-	}
-	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: options}, nil
+func (f *storageFlags) config() controlplane.Config {
+	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: f.etcd.options(f.servers)}
 }
 
 // etcdTopic has flags that other commands have too.
@@ -60,6 +55,9 @@ type serveFlags struct {
 	version    versionFlag
 	logs       logFlags
 	topics     []serveTopic
+	// first has what is looked at before all else, one after the other: a mistake there
+	// is told alone.
+	first []func(*setup) error
 }
 
 // serveTopic is flags about one thing.
@@ -68,7 +66,7 @@ type serveTopic struct {
 	flags interface {
 		bind(*pflag.FlagSet)
 		// apply puts the flags into the configuration.
-		apply(*setup) error
+		apply(*setup)
 	}
 }
 
@@ -78,6 +76,8 @@ type setup struct {
 	log    *slog.Logger
 	flags  *pflag.FlagSet
 	kube   bool // the command line is kube-apiserver's
+	gates  *gateStates
+	mistakes
 }
 
 // given reports whether a flag was on the command line.
@@ -96,24 +96,26 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 	})
 	// Authorization comes after authentication, which it may change, and limits
 	// after the time-out of requests.
+	api, services, authn, other := &apiFlags{}, &serviceFlags{}, &authnFlags{}, &otherFlags{}
+	f.first = []func(*setup) error{api.prepare, other.checkLogs, services.prepare, authn.prepare, other.checkCaches}
 	f.topics = []serveTopic{
 		{"Serving", &servingFlags{}},
-		{"Authentication", &authnFlags{}},
+		{"Authentication", authn},
 		{"Authorization", &authzFlags{}},
 		{"Auditing", &auditFlags{}},
 		{"Admission", &admissionFlags{}},
-		{"API and requests", &apiFlags{}},
+		{"API and requests", api},
 		{"API and requests", &flowFlags{}},
 		{"Start and end", &lifeFlags{}},
 		{etcdTopic, &historyFlags{}},
 		{"Encryption at rest", &encryptionFlags{}},
-		{"Services", &serviceFlags{}},
+		{"Services", services},
 		{"Kubelets", &kubeletFlags{}},
 		{"Networks", &egressFlags{}},
 		{"Controllers", &controllerFlags{}},
 		{"API servers behind this one", &aggregationFlags{}},
 		{"Logs", &f.logs},
-		{"Flags of kube-apiserver without a meaning here", &otherFlags{}},
+		{"Flags of kube-apiserver without a meaning here", other},
 	}
 	for _, topic := range f.topics {
 		if topic.title == etcdTopic {
@@ -126,22 +128,29 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 
 // config returns what the flags say. Warnings go to w.
 func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Config, error) {
-	config, err := f.storageFlags.config(cmd)
-	if err != nil {
-		return config, err
-	}
-	if config.Logger, err = f.logs.logger(w); err != nil {
+	config := f.storageFlags.config()
+	var err error
+	kube := cmd.Name() == kubeName
+	if config.Logger, err = f.logs.logger(w); err != nil && !kube {
 		return config, err
 	}
 	config.BindAddress, config.SecurePort, config.Kubeconfig = f.address.String(), &f.port, f.kubeconfig
 	config.NotifySocket = os.Getenv("NOTIFY_SOCKET")
-	s := &setup{config: &config, log: config.Logger, flags: cmd.Flags(), kube: cmd.Name() == kubeName}
-	// Whoever has several mistakes in a command line wants to know all of them.
-	var errs []error
-	for _, topic := range f.topics {
-		errs = append(errs, topic.flags.apply(s))
+	s := &setup{config: &config, log: config.Logger, flags: cmd.Flags(), kube: kube}
+	for _, first := range f.first {
+		if err := first(s); err != nil {
+			return config, err
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	// Whoever has several mistakes in a command line wants to know all of them.
+	for _, topic := range f.topics {
+		topic.flags.apply(s)
+	}
+	if s.kube {
+		f.required(s)
+		f.checkFiles(s)
+	}
+	if err := s.err(); err != nil {
 		return config, err
 	}
 	logSettings(config.Logger, cmd.Flags())
@@ -175,14 +184,16 @@ func (f *kubeletFlags) bind(fs *pflag.FlagSet) {
 	fs.Int64Var(&f.bytes, "max-connection-bytes-per-sec", 0, "`bytes` a second that a connection to a pod carries at most; 0 is no limit")
 }
 
-func (f *kubeletFlags) apply(s *setup) error {
+func (f *kubeletFlags) apply(s *setup) {
+	if s.kube {
+		f.checkFiles(s)
+	}
 	config := s.config
 	config.KubeletPort = int(f.port)
 	config.Kubelets = connect.Config{KubeletCA: f.ca, KubeletCertificate: f.cert, KubeletKey: f.key, MaxBytesPerSecond: f.bytes}
 	for _, t := range f.addresses {
 		config.KubeletAddresses = append(config.KubeletAddresses, corev1.NodeAddressType(t))
 	}
-	return nil
 }
 
 // etcdFlags say how to talk to etcd, with the names that kube-apiserver has
@@ -191,13 +202,9 @@ type etcdFlags struct{ serverflags.Etcd }
 
 func (f *etcdFlags) bind(fs *pflag.FlagSet) { f.Bind(fs) }
 
-func (f *etcdFlags) options(cmd *cobra.Command, servers []string) (etcd.Options, error) {
+func (f *etcdFlags) options(servers []string) etcd.Options {
 	f.Servers = servers
-	options, err := f.Options()
-	if err != nil {
-		err = usage(cmd, "%w", err)
-	}
-	return options, err
+	return f.Options()
 }
 
 // historyFlags say what a server does to an etcd beside keeping objects there.
@@ -214,7 +221,7 @@ func (f *historyFlags) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.ready, "etcd-readycheck-timeout", 2*time.Second, "how long it has to answer when it is asked whether the server is ready")
 }
 
-func (f *historyFlags) apply(s *setup) error {
+func (f *historyFlags) apply(s *setup) {
 	s.config.HealthTimeout, s.config.ReadyTimeout = f.health, f.ready
 	options := &s.config.Etcd
 	options.CompactInterval, options.LeaseReuse = f.compact, time.Duration(f.lease)*time.Second
@@ -225,7 +232,6 @@ func (f *historyFlags) apply(s *setup) error {
 	if f.lease == 0 {
 		options.LeaseReuse = -1
 	}
-	return nil
 }
 
 // flagValues returns the values of flags, of which the help is none.

@@ -26,22 +26,24 @@ func (f *admissionFlags) bind(fs *pflag.FlagSet) {
 	fs.Int64Var(&f.unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` that pods stay on a node that cannot be reached, unless they say")
 }
 
-func (f *admissionFlags) apply(s *setup) error {
-	var errs []error
+func (f *admissionFlags) apply(s *setup) {
 	if s.given("admission-control") {
 		if f.Enable != nil || f.Disable != nil {
-			errs = append(errs, errors.New("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"))
+			s.refuse(checkAdmission, errors.New("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"))
 		}
 		known, _ := plugin.Names()
 		for _, name := range f.control {
 			if !slices.Contains(known, name) {
-				errs = append(errs, fmt.Errorf("admission-control plugin %q is unknown", name))
+				s.refuse(checkAdmission, fmt.Errorf("admission-control plugin %q is unknown", name))
 			}
 		}
+		s.refuse(checkAdmission, f.Validate())
 		f.Enable = f.control
 		f.Disable = slices.DeleteFunc(known, func(name string) bool { return slices.Contains(f.control, name) })
 	}
+	if !s.given("admission-control") {
+		s.refuse(checkAdmission, f.Validate())
+	}
 	f.NotReadySeconds, f.UnreachableSeconds = &f.notReady, &f.unreachable
 	s.config.Admission = f.Config
-	return errors.Join(errs...)
 }

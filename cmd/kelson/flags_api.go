@@ -1,11 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/spf13/pflag"
 )
@@ -14,28 +14,43 @@ import (
 type apiFlags struct {
 	controlplane.Config
 	minRequestTimeout int
-	gates             []string
+	gates             gateFlag
+	emulation         emulationFlags
 }
 
 func (f *apiFlags) bind(fs *pflag.FlagSet) {
 	fs.Var(settings{to: &f.RuntimeConfig, bare: true}, "runtime-config", "`versions` of the API to switch on and off: api/beta=true, apps/v1beta1=true, batch/v1/cronjobs=false; keys are also api/all, api/ga and api/alpha")
-	fs.StringSliceVar(&f.gates, "feature-gates", nil, "`gates` of Kubernetes: Name=true,Other=false")
+	fs.Var(&f.gates, "feature-gates", "`gates` of Kubernetes: Name=true,Other=false")
+	f.emulation.bind(fs)
 	bindOpposite(fs, &f.DenyPrivileged, "allow-privileged", "let pods have privileged containers")
 	fs.DurationVar(&f.EventTTL, "event-ttl", time.Hour, "how long events are kept")
 	fs.DurationVar(&f.RequestTimeout, "request-timeout", time.Minute, "how long a request may take that is not a watch or the like")
 	fs.IntVar(&f.minRequestTimeout, "min-request-timeout", 1800, "`seconds` that a watch lasts at least, and half of what it lasts at most, if its client does not say; 0 is for ever")
 }
 
-func (f *apiFlags) apply(s *setup) error {
-	errs := []error{negative("request-timeout", f.RequestTimeout), negative("min-request-timeout", f.minRequestTimeout), f.nameCore()}
+func (f *apiFlags) apply(s *setup) {
+	s.refuse(checkRequestTimeout, negative("request-timeout", f.RequestTimeout))
+	s.refuse(checkMinRequestTimeout, negative("min-request-timeout", f.minRequestTimeout))
+	s.refuse(checkRuntimeConfig, f.nameCore(), builtin.CheckKeys(f.RuntimeConfig))
+	s.refuse(lateRuntimeConfig, builtin.CheckConfig(f.RuntimeConfig))
+	s.refuse(checkVersion, f.emulation.check(s.gates.version))
 	c := s.config
 	c.RuntimeConfig, c.DenyPrivileged, c.EventTTL, c.RequestTimeout = f.RuntimeConfig, f.DenyPrivileged, f.EventTTL, f.RequestTimeout
 	if c.MinRequestTimeout = time.Duration(f.minRequestTimeout) * time.Second; c.MinRequestTimeout == 0 {
 		c.MinRequestTimeout = -1 // zero is the default
 	}
-	var err error
-	s.config.Debug.Gates, err = checkGates(f.gates, s.log)
-	return errors.Join(append(errs, err)...)
+	s.gates.warn(f.gates, s.log)
+	s.config.Debug.Gates = s.gates.shown()
+	f.emulation.apply(s.gates, c)
+}
+
+// prepare sets the gates, on which what else is allowed depends.
+func (f *apiFlags) prepare(s *setup) error {
+	version, err := f.emulation.version()
+	if err == nil {
+		s.gates, err = newGateStates(f.gates, version)
+	}
+	return err
 }
 
 // nameCore gives the one version that has no group, and that may be written in

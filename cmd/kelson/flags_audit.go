@@ -14,7 +14,7 @@ func (f *auditFlags) bind(fs *pflag.FlagSet) {
 	serverflags.Audit(fs, &f.Config)
 }
 
-func (f *auditFlags) apply(s *setup) error {
+func (f *auditFlags) apply(s *setup) {
 	s.config.Audit = f.Config
-	return f.Validate()
+	s.refuse(checkAudit, f.Validate())
 }

@@ -2,9 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"strings"
+	"time"
 
 	"github.com/apikeel/kelson/authn"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // authnFlags say who is known to the server.
@@ -38,7 +42,7 @@ func (f *authnFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&o.GroupsClaim, "oidc-groups-claim", "", "`claim` that is the groups")
 	fs.StringVar(&o.GroupsPrefix, "oidc-groups-prefix", "", "`text` before groups")
 	fs.StringSliceVar(&o.SigningAlgs, "oidc-signing-algs", []string{"RS256"}, "`algorithms` of signatures")
-	fs.Var(settings{to: &o.RequiredClaims}, "oidc-required-claim", "`claim=value` that tokens must have; can be given several times")
+	fs.Var(settings{to: &o.RequiredClaims, whole: true}, "oidc-required-claim", "`claim=value` that tokens must have; can be given several times")
 
 	w := &f.Webhook
 	fs.StringVar(&w.KubeconfigFile, "authentication-token-webhook-config-file", "", "kubeconfig `file` of a service that is asked about tokens")
@@ -54,18 +58,64 @@ func (f *authnFlags) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&h.ExtraHeaderPrefixes, "requestheader-extra-headers-prefix", nil, "`beginnings` of headers with more about the user: X-Remote-Extra-")
 }
 
-func (f *authnFlags) apply(s *setup) error {
+// prepare reads the key that signs tokens.
+func (f *authnFlags) prepare(s *setup) error {
+	accounts := &f.ServiceAccounts
+	if d := accounts.MaxExpiration; d != 0 && (d < time.Hour || d > (1<<32)*time.Second) {
+		return errors.New("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds")
+	}
+	if !s.kube || len(accounts.Issuers) == 0 || accounts.Issuers[0] == "" || accounts.SigningKeyFile == "" {
+		return nil
+	}
+	if accounts.SigningEndpoint != "" {
+		return errors.New("service-account-signing-key-file and service-account-signing-endpoint are mutually exclusive and cannot be set at the same time")
+	}
+	if _, err := keyutil.PrivateKeyFromFile(accounts.SigningKeyFile); err != nil {
+		return fmt.Errorf("failed to parse service-account-issuer-key-file: %w", err)
+	}
+	return nil
+}
+
+// check has kube-apiserver's order.
+func (f *authnFlags) check(s *setup) {
+	accounts := f.ServiceAccounts
+	s.flags.Visit(func(flag *pflag.Flag) {
+		if strings.HasPrefix(flag.Name, "oidc-") && f.StructuredFile == "" && (f.OIDC.IssuerURL == "" || f.OIDC.ClientID == "") {
+			s.refuse(checkAuthentication, errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"))
+		}
+	})
+	parts := []authn.Config{{OIDC: f.OIDC, StructuredFile: f.StructuredFile}, {ServiceAccounts: authn.ServiceAccounts{Issuers: accounts.Issuers}}}
+	for _, part := range parts {
+		s.refuse(checkAuthentication, part.Validate())
+	}
+	if s.kube && len(accounts.Issuers) == 0 {
+		s.refuse(checkAuthentication, errors.New("service-account-issuer is a required flag"))
+	}
+	if elsewhere := accounts.SigningEndpoint != "" && len(accounts.Issuers) > 0; s.kube && len(accounts.KeyFiles) == 0 && !elsewhere {
+		s.refuse(checkAuthentication, errors.New("either `--service-account-key-file` or `--service-account-signing-endpoint` must be set"))
+	}
+	parts = []authn.Config{
+		{ServiceAccounts: authn.ServiceAccounts{JWKSURI: accounts.JWKSURI}}, {RequestHeader: f.RequestHeader, X509: f.X509},
+	}
+	for _, part := range parts {
+		s.refuse(checkAuthentication, part.Validate())
+	}
+	accounts.Issuers, accounts.JWKSURI = nil, ""
+	s.refuse(checkSigner, (authn.Config{ServiceAccounts: accounts}).Validate())
+}
+
+func (f *authnFlags) apply(s *setup) {
+	f.check(s)
 	f.AnonymousSet = s.given("anonymous-auth")
 	// In a Config zero is the default.
 	if s.given("authentication-token-webhook-cache-ttl") && f.Webhook.CacheTTL == 0 {
 		f.Webhook.CacheTTL = -1
 	}
 	if sa := f.ServiceAccounts; len(sa.KeyFiles) > 0 && sa.SigningKeyFile == "" && !s.kube {
-		return errors.New("--service-account-key-file needs --service-account-signing-key-file: tokens would be signed with a key that none of the files has")
+		s.refuse(checkTokens, errors.New("--service-account-key-file needs --service-account-signing-key-file: tokens would be signed with a key that none of the files has"))
 	}
 	if f.BasicFile != "" {
 		s.log.Warn("--basic-auth-file is for tests: passwords are sent with every request, are in the file in clear text, and do not expire")
 	}
 	s.config.Authentication = f.Config
-	return nil
 }

@@ -24,7 +24,7 @@ func (f *authzFlags) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.denied, "authorization-webhook-cache-unauthorized-ttl", 30*time.Second, "how long it is remembered what it has not")
 }
 
-func (f *authzFlags) apply(s *setup) error {
+func (f *authzFlags) apply(s *setup) {
 	if s.given("authorization-webhook-cache-authorized-ttl") {
 		f.WebhookCacheAuthorizedTTL = &f.allowed
 	}
@@ -37,5 +37,5 @@ func (f *authzFlags) apply(s *setup) error {
 		who.DisableAnonymous = true
 	}
 	s.config.Authorization = f.Config
-	return nil
+	s.refuse(checkAuthorization, f.Validate())
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/apikeel/kelson/controlplane"
@@ -26,18 +25,16 @@ func (f *controllerFlags) bind(fs *pflag.FlagSet) {
 	_ = fs.MarkDeprecated("apiserver-count", "apiserver-count is deprecated and will be removed in a future version.")
 }
 
-func (f *controllerFlags) apply(s *setup) error {
+func (f *controllerFlags) apply(s *setup) {
 	s.config.Controllers = f.names
 	s.config.EndpointReconciler, s.config.Servers = f.endpoints, f.servers
 	if s.given("leader-elect") {
 		s.config.LeaderElect = &f.elect
 	}
-	var err error
 	if s.kube || s.given("service-cluster-ip-range") {
-		err = sameFamily(s.config)
+		s.refuse(checkFamily, sameFamily(s.config))
 	}
 	if f.servers <= 0 {
-		err = errors.Join(err, fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", f.servers))
+		s.refuse(checkServers, fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", f.servers))
 	}
-	return err
 }

@@ -17,10 +17,9 @@ func (f *encryptionFlags) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.Reload, encryptionConfigFlag+"-automatic-reload", true, "read that file again when it changes")
 }
 
-func (f *encryptionFlags) apply(s *setup) error {
+func (f *encryptionFlags) apply(s *setup) {
 	if f.File == "" && s.given(encryptionConfigFlag+"-automatic-reload") && f.Reload {
-		return errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
+		s.refuse(checkEncryption, errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"))
 	}
 	s.config.Encryption = f.Options
-	return nil
 }

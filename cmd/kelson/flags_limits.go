@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	library "github.com/apikeel/kelson"
@@ -23,14 +22,11 @@ func (f *flowFlags) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&f.MaxWriting, "max-mutating-requests-inflight", 200, "`requests` that write, at a time")
 }
 
-func (f *flowFlags) apply(s *setup) error {
-	errs := []error{
-		negative("max-requests-inflight", f.MaxReading),
-		negative("max-mutating-requests-inflight", f.MaxWriting),
-		f.served(s.config.RuntimeConfig),
-	}
+func (f *flowFlags) apply(s *setup) {
+	s.refuse(checkInFlight, negative("max-requests-inflight", f.MaxReading), negative("max-mutating-requests-inflight", f.MaxWriting))
+	s.refuse(checkFairness, f.served(s.config.RuntimeConfig))
 	if !f.Off && f.MaxReading == 0 && f.MaxWriting == 0 {
-		errs = append(errs, errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive"))
+		s.refuse(lateHere, errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive"))
 	}
 	// In a Config zero is the default, and less is no limit or, with priority and
 	// fairness, nothing that counts.
@@ -41,7 +37,6 @@ func (f *flowFlags) apply(s *setup) error {
 	}
 	f.RequestTimeout = s.config.RequestTimeout
 	s.config.Flow = f.Config
-	return errors.Join(errs...)
 }
 
 // negative refuses a number of which there is none below zero.
@@ -87,19 +82,19 @@ func (f *lifeFlags) bind(fs *pflag.FlagSet) {
 	serverflags.Life(fs, &f.Server)
 }
 
-func (f *lifeFlags) apply(s *setup) error {
-	errs := []error{negative("shutdown-delay-duration", f.Shutdown.Delay)}
+func (f *lifeFlags) apply(s *setup) {
+	s.refuse(checkShutdown, negative("shutdown-delay-duration", f.Shutdown.Delay))
 	if f.LivezGrace < 0 {
-		errs = append(errs, errors.New("--livez-grace-period can not be a negative value"))
+		s.refuse(checkLivez, errors.New("--livez-grace-period can not be a negative value"))
 	}
 	if f.Shutdown.WatchGrace < 0 {
-		errs = append(errs, errors.New("shutdown-watch-termination-grace-period, if provided, can not be a negative value"))
+		s.refuse(checkShutdown, errors.New("shutdown-watch-termination-grace-period, if provided, can not be a negative value"))
 	}
-	version := library.Version()
-	minor, _ := strconv.Atoi(version.EmulationMinor)
-	errs = append(errs, f.debug.Metrics.Complete(fmt.Sprintf("%s.%d", version.EmulationMajor, minor-1)))
+	s.refuse(checkMetrics, f.debug.Metrics.Complete(majorMinor(s.gates.version.binary).SubtractMinor(1).String()))
+	if s.kube {
+		f.checkFile(s)
+	}
 	f.debug.Gates = s.config.Debug.Gates
 	s.config.LivezGrace, s.config.Shutdown, s.config.Debug, s.config.TracingFile = f.LivezGrace, f.Shutdown, f.debug, f.tracing
 	s.config.Debug.Flags = flagValues(s.flags)
-	return errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/apikeel/kelson/internal/jsonlog"
+	"github.com/apikeel/kelson/internal/textlog"
 )
 
 // logFlags say what is logged.
@@ -26,23 +27,22 @@ func (f *logFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.format, "logging-format", "text", "`format` of logs: text or json")
 }
 
-func (f *logFlags) apply(s *setup) error {
+func (f *logFlags) apply(s *setup) {
 	s.config.Debug.SetVerbosity = func(n uint64) { f.verbosity.level.Set(jsonlog.Level(n)) }
-	return nil
 }
 
 // logger logs to w as the flags say.
 func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: f.verbosity.level, ReplaceAttr: nameLevels}
+	level := slog.Leveler(f.verbosity.level)
 	if len(f.modules.all) > 0 {
-		options.Level = slog.Level(-1 << 16) // modules has a say
+		level = slog.Level(-1 << 16) // modules has a say
 	}
 	var handler slog.Handler
 	switch f.format {
 	case "text":
-		handler = slog.NewTextHandler(w, options)
+		handler = textlog.New(w, level)
 	case "json":
-		handler = jsonlog.New(w, options.Level)
+		handler = jsonlog.New(w, level)
 	default:
 		return nil, fmt.Errorf("--logging-format %q: it is text or json", f.format)
 	}
@@ -50,18 +50,6 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 		handler = newModuleHandler(handler, f.verbosity.level, f.modules.all)
 	}
 	return slog.New(handler), nil
-}
-
-// nameLevels calls what is less important than usual, but not for debugging, by a
-// name that readers of logs know.
-func nameLevels(groups []string, a slog.Attr) slog.Attr {
-	if a.Key != slog.LevelKey || len(groups) > 0 {
-		return a
-	}
-	if level, ok := a.Value.Any().(slog.Level); ok && level > slog.LevelDebug && level < slog.LevelInfo {
-		a.Value = slog.StringValue(slog.LevelInfo.String())
-	}
-	return a
 }
 
 // verbosity is how much is logged, which can be changed at any time.

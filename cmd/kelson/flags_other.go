@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -23,7 +22,9 @@ type foreign struct {
 	harmful bool
 	// fine are values that are what this server does anyway.
 	fine []string
-	// wrong says what kube-apiserver has against a value; nil has nothing.
+	// wrong says what kube-apiserver has against a value, when it is looked at; nil has
+	// nothing.
+	at    check
 	wrong func(value string) error
 }
 
@@ -36,18 +37,17 @@ func foreignFlags() []foreign {
 		leader  = "there is no coordinated leader election"
 		cache   = "the cache has everything, at no fixed size"
 		logs    = "logs are lines on the standard error"
-		version = "there is one version of the server to be"
 	)
 	return []foreign{
-		{name: "etcd-servers-overrides", kind: "strings", value: "[]", reason: "all objects are in one etcd", harmful: true, wrong: wrongOverride},
-		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", fine: []string{"", "etcd3"}, wrong: wrongBackend},
+		{name: "etcd-servers-overrides", kind: "strings", value: "[]", reason: "all objects are in one etcd", harmful: true, at: checkOverrides, wrong: wrongOverride},
+		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", fine: []string{"", "etcd3"}, at: checkStorageBackend, wrong: wrongBackend},
 		{name: "storage-media-type", kind: "string", value: "application/vnd.kubernetes.protobuf", reason: "built-in kinds are stored as protobuf",
-			fine: []string{"", "application/vnd.kubernetes.protobuf"}, wrong: wrongMediaType},
+			fine: []string{"", "application/vnd.kubernetes.protobuf"}, at: checkMediaType, wrong: wrongMediaType},
 		{name: "etcd-count-metric-poll-period", kind: "duration", value: "1m0s", reason: metrics},
 		{name: "etcd-db-metric-poll-interval", kind: "duration", value: "30s", reason: metrics},
-		{name: "storage-initialization-timeout", kind: "duration", value: "1m0s", reason: "the server is ready when its caches are", wrong: wrongTimeout},
+		{name: "storage-initialization-timeout", kind: "duration", value: "1m0s", reason: "the server is ready when its caches are", at: checkStorageTimeout, wrong: wrongTimeout},
 		{name: "watch-cache", kind: "bool", value: "true", reason: cache, fine: []string{"true"}},
-		{name: "watch-cache-sizes", kind: "strings", value: "[]", reason: cache, wrong: wrongCacheSize},
+		{name: "watch-cache-sizes", kind: "strings", value: "[]", reason: cache},
 		{name: "delete-collection-workers", kind: "int", value: "1", reason: "collections are deleted as fast as the store takes it"},
 		{name: "enable-garbage-collector", kind: "bool", value: "true", reason: "owners are always honoured", fine: []string{"true"}},
 
@@ -57,11 +57,6 @@ func foreignFlags() []foreign {
 		{name: "default-watch-cache-size", kind: "int", value: "100", reason: cache,
 			deprecated: "Watch caches are sized automatically. This flag is no-op and it will be removed in a future version."},
 
-		{name: "emulated-version", kind: "strings", value: "[]", reason: version, harmful: true, fine: []string{"1.37", "kube=1.37"}, wrong: wrongEmulation},
-		{name: "min-compatibility-version", kind: "strings", value: "[]", reason: version, wrong: wrongCompatibility},
-		{name: "emulation-forward-compatible", kind: "bool", value: "false", reason: version, fine: []string{"false"}, wrong: forward("EmulationForwardCompatible")},
-		{name: "runtime-config-emulation-forward-compatible", kind: "bool", value: "false", reason: version, fine: []string{"false"}, wrong: forward("RuntimeConfigEmulationForwardCompatible")},
-
 		{name: leaseDuration, kind: "duration", value: "15s", reason: leader},
 		{name: renewDeadline, kind: "duration", value: "10s", reason: leader},
 		{name: retryPeriod, kind: "duration", value: "2s", reason: leader},
@@ -70,10 +65,10 @@ func foreignFlags() []foreign {
 		{name: "peer-ca-file", kind: "string", reason: peers},
 
 		{name: "log-flush-frequency", kind: "duration", value: "5s", reason: logs},
-		{name: "log-json-info-buffer-size", kind: "quantity", value: "0", reason: logs},
-		{name: "log-json-split-stream", kind: "bool", value: "false", reason: logs},
-		{name: "log-text-info-buffer-size", kind: "quantity", value: "0", reason: logs},
 		{name: "log-text-split-stream", kind: "bool", value: "false", reason: logs},
+		{name: "log-text-info-buffer-size", kind: "quantity", value: "0", reason: logs},
+		{name: "log-json-split-stream", kind: "bool", value: "false", reason: logs},
+		{name: "log-json-info-buffer-size", kind: "quantity", value: "0", reason: logs},
 	}
 }
 
@@ -104,7 +99,9 @@ func (v *foreignValue) Set(text string) (err error) {
 		return err
 	}
 	if v.kind == "strings" {
-		v.values = append(v.values, strings.Split(text, ",")...)
+		if text != "" {
+			v.values = append(v.values, strings.Split(text, ",")...)
+		}
 	} else {
 		v.values = []string{text}
 	}
@@ -135,17 +132,18 @@ func (f *otherFlags) bind(fs *pflag.FlagSet) {
 	}
 }
 
-func (f *otherFlags) apply(s *setup) error {
+func (f *otherFlags) apply(s *setup) {
 	var without []string
-	errs := []error{f.wrongLeadership(), f.wrongLogs(s)}
+	s.refuse(checkLeadership, f.wrongLeadership())
+	s.refuse(checkPeers, f.wrongPeers(s))
 	for _, flag := range f.given {
 		err := flag.refused()
 		switch {
 		case err != nil:
-			errs = append(errs, err)
+			s.refuse(flag.at, err)
 		case len(flag.values) == 0 || flag.isFine():
 		case flag.harmful:
-			errs = append(errs, fmt.Errorf("--%s is not supported: %s", flag.name, flag.reason))
+			s.refuse(lateHere, fmt.Errorf("--%s is not supported: %s", flag.name, flag.reason))
 		default:
 			without = append(without, "--"+flag.name+" ("+flag.reason+")")
 		}
@@ -153,7 +151,6 @@ func (f *otherFlags) apply(s *setup) error {
 	if len(without) > 0 {
 		s.log.Warn("flags have no effect here", "flags", strings.Join(without, ", "))
 	}
-	return errors.Join(errs...)
 }
 
 // refused is what is wrong with the values.

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 
 	library "github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/serverflags"
@@ -14,13 +14,17 @@ type servingFlags struct{ library.Serving }
 
 func (f *servingFlags) bind(fs *pflag.FlagSet) { serverflags.Serving(fs, &f.Serving) }
 
-func (f *servingFlags) apply(s *setup) error {
-	if (f.Certificate.CertFile == "") != (f.Certificate.KeyFile == "") {
-		return fmt.Errorf("--tls-cert-file and --tls-private-key-file go together")
-	}
-	if err := f.Validate(); err != nil {
-		return err
-	}
+func (f *servingFlags) apply(s *setup) {
 	s.config.Serving = f.Serving
-	return nil
+	if s.kube {
+		s.refuse(checkGoaway, (&library.Serving{GoawayChance: f.GoawayChance}).Validate())
+		s.refuse(checkHSTS, (&library.Serving{HSTS: f.HSTS}).Validate())
+		s.refuse(checkCORS, (&library.Serving{CORS: f.CORS}).Validate())
+		f.checkFiles(s)
+		return
+	}
+	if (f.Certificate.CertFile == "") != (f.Certificate.KeyFile == "") {
+		s.refuse(checkServing, errors.New("--tls-cert-file and --tls-private-key-file go together"))
+	}
+	s.refuse(checkServing, f.Validate())
 }

@@ -142,7 +142,7 @@ func TestFlagsWithoutEffect(t *testing.T) {
 		{"--storage_backend=etcd3 --watch-cache --profiling=false", ""},
 		{"--watch-cache=false", `"flags have no effect here" flags="--watch-cache (`},
 		{"--vmodule=x=3 --delete-collection-workers 3 --peer-ca-file x", "--delete-collection-workers (collections are deleted as fast as the store takes it), --peer-ca-file ("},
-		{"--feature-gates=kube:WatchList=true,AllAlpha=false", "gate=AllAlpha"},
+		{"--feature-gates=kube:WatchList=true,kube:AllAlpha=false", `gate="AllAlpha"`},
 		{"--basic-auth-file=x", "--basic-auth-file is for tests"},
 		{"--authorization-mode=AlwaysAllow", "AnonymousAuth is not allowed with the AlwaysAllow authorizer"},
 		{"--authorization-mode=AlwaysAllow --anonymous-auth=false", ""},
@@ -164,6 +164,9 @@ func TestFlagsWithoutEffect(t *testing.T) {
 	config := configOf(t, "")
 	if config.Authentication.DisableAnonymous || config.Authentication.AnonymousSet || config.DenyPrivileged || config.Audit.PolicyFile != "" {
 		t.Errorf("without flags: %+v", config)
+	}
+	if c := configOf(t, "--admission-control=AlwaysAdmit").Admission; len(c.Enable) != 1 || len(c.Disable) < 20 {
+		t.Errorf("one plugin is on: %+v", c)
 	}
 	if c := configOf(t, "--max-requests-inflight=0").Flow; c.MaxReading >= 0 || c.MaxWriting != 200 {
 		t.Errorf("no reads count: %+v", c)

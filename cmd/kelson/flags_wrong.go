@@ -3,13 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	library "github.com/apikeel/kelson"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -17,13 +15,8 @@ import (
 // its words: whoever has a mistake in a command line should hear of it from both.
 
 func wrongOverride(text string) error {
-	key, servers, ok := strings.Cut(text, "#")
-	ok = ok && strings.Count(key, "/") == 1
-	for server := range strings.SplitSeq(servers, ";") {
-		_, err := url.ParseRequestURI(server)
-		ok = ok && err == nil
-	}
-	if !ok {
+	parts := strings.Split(text, "#")
+	if len(parts) != 2 || strings.Count(parts[0], "/") != 1 || slices.Contains(strings.Split(parts[1], ";"), "") {
 		return errors.New("--etcd-servers-overrides invalid, must be of format: group/resource#servers, where servers are URLs, semicolon separated")
 	}
 	return nil
@@ -51,85 +44,42 @@ func wrongTimeout(text string) error {
 	return nil
 }
 
-func wrongCacheSize(text string) error {
-	_, size, ok := strings.Cut(text, "#")
-	n, err := strconv.Atoi(size)
-	switch {
-	case !ok:
-		return fmt.Errorf("invalid value of watch cache size: %s", text)
-	case err != nil:
-		return fmt.Errorf("invalid size of watch cache size: %s", text)
-	case n < 0:
-		return fmt.Errorf("watch cache size cannot be negative: %s", text)
+// checkCaches looks at the sizes of caches, if there are any.
+func (f *otherFlags) checkCaches(*setup) error {
+	if on, _ := strconv.ParseBool(f.value("watch-cache").String()); !on {
+		return nil
+	}
+	for _, text := range f.value("watch-cache-sizes").values {
+		parts := strings.Split(text, "#")
+		if len(parts) != 2 {
+			return fmt.Errorf("invalid value of watch cache size: %s", text)
+		}
+		n, err := strconv.Atoi(parts[1])
+		if err != nil {
+			return fmt.Errorf("invalid size of watch cache size: %s", text)
+		}
+		if n < 0 {
+			return fmt.Errorf("watch cache size cannot be negative: %s", text)
+		}
 	}
 	return nil
 }
 
-// oldestVersion is how many minor versions kube-apiserver can go back.
-const oldestVersion = 3
-
-// parseVersion reads the version of a component, of which there is one: where it is
-// in the order of versions, and how it is written.
-func parseVersion(text string) (at int, name string, err error) {
-	if component, rest, ok := strings.Cut(text, "="); ok {
-		if component != "kube" {
-			return 0, "", fmt.Errorf("component not registered: %s", component)
+// wrongPeers refuses what is behind a gate.
+func (f *otherFlags) wrongPeers(s *setup) error {
+	const gate = "UnknownVersionInteroperabilityProxy"
+	var errs []error
+	for _, name := range []string{"peer-ca-file", "peer-advertise-ip", "peer-advertise-port"} {
+		if f.value(name).String() != "" && !s.gates.on(gate) {
+			errs = append(errs, fmt.Errorf("--%s requires %s feature to be turned on", name, gate))
 		}
-		text = rest
 	}
-	text = strings.TrimPrefix(text, "v")
-	major, minor, _ := strings.Cut(text, ".")
-	if at, err = versionAt(major, minor); err != nil {
-		return 0, "", fmt.Errorf("could not parse %q as version", text)
-	}
-	return at, text, nil
+	return errors.Join(errs...)
 }
 
-func versionAt(major, minor string) (int, error) {
-	m, err := strconv.ParseUint(major, 10, 15)
-	n, err2 := strconv.ParseUint(minor, 10, 15)
-	return int(m<<16 + n), errors.Join(err, err2)
-}
-
-// versions returns the newest and the oldest version that kube-apiserver can be.
-func versions() (newest, oldest int, newestName, oldestName string) {
-	v := library.Version()
-	minor, _ := strconv.Atoi(v.Minor)
-	newest, _ = versionAt(v.Major, v.Minor)
-	return newest, newest - oldestVersion, v.Major + "." + v.Minor, fmt.Sprintf("%s.%d", v.Major, minor-oldestVersion)
-}
-
-func wrongEmulation(text string) error {
-	at, name, err := parseVersion(text)
-	newest, oldest, newestName, oldestName := versions()
-	if err != nil || oldest <= at && at <= newest {
-		return err
-	}
-	err = fmt.Errorf("emulation version %s is not between [%s, %s.0]", name, oldestName, newestName)
-	if at < oldest {
-		err = errors.Join(err, fmt.Errorf("minCompatibilityVersion version %s is not between [%s, %s]", oldestName, oldestName, name))
-	}
-	return err
-}
-
-func wrongCompatibility(text string) error {
-	at, name, err := parseVersion(text)
-	newest, oldest, newestName, oldestName := versions()
-	if err != nil || oldest <= at && at <= newest {
-		return err
-	}
-	return fmt.Errorf("minCompatibilityVersion version %s is not between [%s, %s]", name, oldestName, newestName)
-}
-
-// forward refuses to be compatible with a later version, which only an older one
-// can be.
-func forward(option string) func(string) error {
-	return func(text string) error {
-		if on, _ := strconv.ParseBool(text); on {
-			return fmt.Errorf("ServerRunOptions.%s cannot be set to true if the emulation version is the same as the binary version", option)
-		}
-		return nil
-	}
+// value returns a flag of which it is known that there is one.
+func (f *otherFlags) value(name string) *foreignValue {
+	return f.given[slices.IndexFunc(f.given, func(v *foreignValue) bool { return v.name == name })]
 }
 
 // The flags of coordinated leader election.
@@ -142,8 +92,7 @@ const (
 // wrongLeadership wants each of these to be longer than the next.
 func (f *otherFlags) wrongLeadership() error {
 	take := func(name string) time.Duration {
-		i := slices.IndexFunc(f.given, func(v *foreignValue) bool { return v.name == name })
-		d, _ := time.ParseDuration(f.given[i].String())
+		d, _ := time.ParseDuration(f.value(name).String())
 		return d
 	}
 	var errs []error
@@ -155,13 +104,23 @@ func (f *otherFlags) wrongLeadership() error {
 	return errors.Join(errs...)
 }
 
-// wrongLogs refuses what is behind a gate of its own.
-func (f *otherFlags) wrongLogs(s *setup) error {
-	const gate = "LoggingAlphaOptions"
-	if strings.Contains(s.flags.Lookup("feature-gates").Value.String(), gate+"=true") {
-		return nil
-	}
+// checkLogs refuses formats that there are not, and what is behind a gate of its own.
+func (f *otherFlags) checkLogs(s *setup) error {
 	var errs []error
+	if d, _ := time.ParseDuration(f.value("log-flush-frequency").String()); d <= 0 {
+		errs = append(errs, field.Invalid(field.NewPath("flushFrequency"), d.String(), "Must be greater than zero"))
+	}
+	format := s.flags.Lookup("logging-format").Value.String()
+	if format != "text" && format != "json" {
+		errs = append(errs, field.Invalid(field.NewPath("format"), format, "Unsupported log format"))
+	}
+	if format != "text" && s.flags.Lookup("vmodule").Value.String() != "" {
+		errs = append(errs, field.Forbidden(field.NewPath("vmodule"), "Only supported for text log format"))
+	}
+	const gate = "LoggingAlphaOptions"
+	if s.gates.on(gate) {
+		return errors.Join(errs...)
+	}
 	for _, flag := range f.given {
 		parts := strings.SplitN(flag.name, "-", 3)
 		if parts[0] != "log" || parts[1] == "flush" || len(flag.values) == 0 || flag.values[0] == flag.value {

@@ -2,6 +2,7 @@ package main
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,72 +11,247 @@ import (
 	"strings"
 
 	"github.com/apikeel/kelson/controlplane"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
 
-// gateTable has the feature gates of kube-apiserver: name, stage, default and
-// whether it is locked.
+// gateTable has the feature gates of kube-apiserver, each with what it is from a
+// version on: its stage, whether it is on by default, whether that cannot be
+// changed, and the version that other servers must have for this to hold; and with
+// the gates that must be on for it to be.
 //
 //go:embed gates.txt
 var gateTable string
 
 // gate is a feature gate.
 type gate struct {
-	stage  string
-	on     bool // by default
-	locked bool
+	stages []gateStage
+	needs  []string
 }
+
+// gateStage is what a gate is from a version on. The zero value is a gate that does
+// not exist yet.
+type gateStage struct {
+	since, compatible *utilversion.Version
+	name              string
+	on, locked        bool
+}
+
+// Gates that stand for others.
+const (
+	allAlpha = "AllAlpha"
+	allBeta  = "AllBeta"
+)
 
 func gates() map[string]gate {
 	all := map[string]gate{}
 	for line := range strings.Lines(gateTable) {
-		if f := strings.Fields(line); len(f) >= 3 {
-			all[f[0]] = gate{stage: f[1], on: f[2] == "true", locked: len(f) > 3}
+		fields := strings.Fields(line)
+		var g gate
+		for _, field := range fields[1:] {
+			key, text, _ := strings.Cut(field, "=")
+			values := strings.Split(text, ",")
+			if key == "needs" {
+				g.needs = values
+				continue
+			}
+			stage := gateStage{since: utilversion.MustParse(key), name: values[0], on: values[1] == "on"}
+			for _, more := range values[2:] {
+				if more == "locked" {
+					stage.locked = true
+				} else {
+					stage.compatible = utilversion.MustParse(more)
+				}
+			}
+			g.stages = append(g.stages, stage)
 		}
+		all[fields[0]] = g
 	}
 	return all
 }
 
-// checkGates refuses what kube-apiserver would refuse, and says of the rest that
-// it changes nothing: what Kubernetes has behind a gate is either here or not. It
-// returns the gates as metrics show them.
-func checkGates(set []string, log *slog.Logger) ([]controlplane.Gate, error) {
-	known := gates()
-	shown := make([]controlplane.Gate, 0, len(known))
-	for _, name := range slices.Sorted(maps.Keys(known)) {
-		g := known[name]
-		stage := g.stage
-		if stage == "GA" {
-			stage = ""
+// at returns what a gate is in a server of a version.
+func (g gate) at(v serverVersion) gateStage {
+	for _, stage := range slices.Backward(g.stages) {
+		if v.emulated.AtLeast(stage.since) && (stage.compatible == nil || v.compatible.AtLeast(stage.compatible)) {
+			return stage
 		}
-		shown = append(shown, controlplane.Gate{Name: name, Stage: stage, Enabled: g.on})
 	}
-	for _, text := range set {
-		if text = strings.TrimSpace(text); text == "" {
+	return gateStage{}
+}
+
+// gateFlag has the gates of components, of which there is one.
+type gateFlag map[string][]string
+
+// kubeComponent is the name of this server among components.
+const kubeComponent = "kube"
+
+// Set implements pflag.Value.
+func (f *gateFlag) Set(text string) error {
+	if *f == nil {
+		*f = gateFlag{}
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		if pair == "" {
 			continue
 		}
-		if component, rest, ok := strings.Cut(text, ":"); ok {
-			if component != "kube" {
-				return nil, fmt.Errorf("component not registered: %s", component)
-			}
-			text = rest
-		}
-		name, value, ok := strings.Cut(text, "=")
-		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		component, value, ok := strings.Cut(pair, ":")
 		if !ok {
-			return nil, fmt.Errorf("missing bool value for %s", name)
+			component, value = "", pair
 		}
-		on, err := strconv.ParseBool(value)
-		if err != nil {
-			return nil, fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
-		}
-		switch g, ok := known[name]; {
-		case !ok:
-			return nil, fmt.Errorf("unrecognized feature gate: %s", name)
-		case g.locked && on != g.on:
-			return nil, fmt.Errorf("cannot set feature gate %v to %v, feature is locked to %v", name, on, g.on)
-		default:
-			log.Warn("feature gate has no effect here", "gate", name, "stage", g.stage, "value", on)
+		component = strings.TrimSpace(component)
+		(*f)[component] = append((*f)[component], strings.TrimSpace(value))
+	}
+	return nil
+}
+
+// String implements pflag.Value.
+func (f *gateFlag) String() string {
+	var all []string
+	for _, component := range slices.Sorted(maps.Keys(*f)) {
+		for _, value := range (*f)[component] {
+			all = append(all, component+":"+value)
 		}
 	}
-	return shown, nil
+	return strings.Join(all, ",")
+}
+
+// Type implements pflag.Value.
+func (*gateFlag) Type() string { return "colonSeparatedMultimapStringString" }
+
+// given returns the gates that were set.
+func (f gateFlag) given() (map[string]bool, error) {
+	set := map[string]bool{}
+	for _, component := range slices.Sorted(maps.Keys(f)) {
+		if _, both := f[kubeComponent]; component == "" && both {
+			return nil, errors.New("set kube feature gates with default empty prefix or kube: prefix consistently, do not mix use")
+		}
+		if component != "" && component != kubeComponent {
+			return nil, fmt.Errorf("component not registered: %s", component)
+		}
+		for _, text := range f[component] {
+			name, value, ok := strings.Cut(text, "=")
+			name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+			if text == "" {
+				continue
+			}
+			if !ok {
+				return nil, fmt.Errorf("missing bool value for %s", name)
+			}
+			on, err := strconv.ParseBool(value)
+			if err != nil {
+				return nil, fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
+			}
+			set[name] = on
+		}
+	}
+	return set, nil
+}
+
+// gateStates is which gates of a server are on.
+type gateStates struct {
+	known   map[string]gate
+	version serverVersion
+	set     map[string]bool // beside what they are by default
+}
+
+// newGateStates sets gates, and refuses what kube-apiserver would refuse.
+func newGateStates(flag gateFlag, v serverVersion) (*gateStates, error) {
+	given, err := flag.given()
+	if err != nil {
+		return nil, err
+	}
+	s := &gateStates{known: gates(), version: v, set: given}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		g, ok := s.known[name]
+		switch stage, on := g.at(v), given[name]; {
+		case !ok:
+			return nil, fmt.Errorf("unrecognized feature gate: %s", name)
+		case stage.locked && on != stage.on:
+			errs = append(errs, fmt.Errorf("cannot set feature gate %v to %v, feature is locked to %v", name, on, stage.on))
+		case stage.name == "":
+			errs = append(errs, fmt.Errorf("cannot set feature gate %v to %v, feature is PreAlpha at emulated version %s, min compatibility version %s", name, on, v.emulated, v.compatible))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	s.setAll(allAlpha, "ALPHA")
+	s.setAll(allBeta, "BETA")
+	for _, name := range slices.Sorted(maps.Keys(s.known)) {
+		off := slices.DeleteFunc(slices.Clone(s.known[name].needs), s.on)
+		if s.on(name) && len(off) > 0 {
+			errs = append(errs, fmt.Errorf("%s is enabled, but depends on features that are disabled: %v", name, off))
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// setAll sets the gates of a stage of which nothing is said, if another one is set
+// that stands for them.
+func (s *gateStates) setAll(by, stage string) {
+	on, ok := s.set[by]
+	if !ok {
+		return
+	}
+	for name, g := range s.known {
+		if _, given := s.set[name]; !given && g.at(s.version).name == stage && name != allAlpha && name != allBeta {
+			s.set[name] = on
+		}
+	}
+}
+
+// on reports whether a gate is.
+func (s *gateStates) on(name string) bool {
+	if on, ok := s.set[name]; ok {
+		return on
+	}
+	return s.known[name].at(s.version).on
+}
+
+// shown returns the gates as metrics have them.
+func (s *gateStates) shown() (all []controlplane.Gate) {
+	for _, name := range slices.Sorted(maps.Keys(s.known)) {
+		stage := s.known[name].at(s.version).name
+		switch stage {
+		case "":
+			continue
+		case "GA":
+			stage = ""
+		}
+		all = append(all, controlplane.Gate{Name: name, Stage: stage, Enabled: s.on(name)})
+	}
+	return all
+}
+
+// gatedResources are those that are only there if a gate is on.
+func gatedResources() map[string]schema.GroupResource {
+	return map[string]schema.GroupResource{
+		"ClusterTrustBundle":     {Group: "certificates.k8s.io", Resource: "clustertrustbundles"},
+		"PodCertificateRequest":  {Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
+		"StorageVersionMigrator": {Group: "storagemigration.k8s.io", Resource: "storageversionmigrations"},
+	}
+}
+
+// without returns the resources that are behind gates which are off.
+func (s *gateStates) without() (off []schema.GroupResource) {
+	for gate, resource := range gatedResources() {
+		if !s.on(gate) {
+			off = append(off, resource)
+		}
+	}
+	return off
+}
+
+// warn says of the gates that were given that they change nothing, which is so for
+// most: what Kubernetes has behind a gate is either here or not.
+func (s *gateStates) warn(flag gateFlag, log *slog.Logger) {
+	given, _ := flag.given()
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if _, ok := gatedResources()[name]; ok {
+			continue
+		}
+		log.Warn("feature gate has no effect here", "gate", name, "stage", s.known[name].at(s.version).name, "value", given[name])
+	}
 }

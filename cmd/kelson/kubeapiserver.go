@@ -7,15 +7,15 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/storage"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // kubeName is the command, and the name of a link to the program, under which it
@@ -54,7 +54,7 @@ does the same.
 
 Objects are in etcd. Nothing else is kept but the certificate in --cert-dir.`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
+			if slices.ContainsFunc(args, func(arg string) bool { return arg != "" }) {
 				return kubeError{fmt.Errorf("%q does not take any arguments, got %q", kubeName, args)}
 			}
 			return nil
@@ -75,16 +75,15 @@ Objects are in etcd. Nothing else is kept but the certificate in --cert-dir.`,
 }
 
 func serveAsKube(cmd *cobra.Command, flags *serveFlags, s streams) error {
-	log, err := flags.logs.logger(s.err)
-	var config controlplane.Config
-	if err != nil {
-		log = slog.New(slog.NewTextHandler(s.err, nil))
-		err = field.Invalid(field.NewPath("format"), flags.logs.format, "Unsupported log format")
-	} else if config, err = kubeConfig(cmd, flags, s.err); err == nil {
+	config, err := kubeConfig(cmd, flags, s.err)
+	if err == nil {
 		err = config.Run(cmd.Context())
 	}
 	if err != nil {
-		log.Error("command failed", "err", kubeText(err))
+		if config.Logger == nil {
+			config.Logger = slog.New(textlog.New(s.err, slog.LevelInfo))
+		}
+		config.Logger.Error("command failed", "err", kubeText(err))
 		return errShown
 	}
 	return nil
@@ -122,20 +121,12 @@ func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplan
 			return controlplane.Config{}, err
 		}
 	}
-	var first error
-	if flags.storage == "" && len(flags.servers) == 0 {
-		first = errors.New("--etcd-servers must be specified")
-	}
-	// Where kube-apiserver refuses 0, a free port is taken.
-	if flags.port < 0 || flags.port > 65535 {
-		first = errors.Join(first, fmt.Errorf("--secure-port %d must be between 1 and 65535, inclusive. It cannot be turned off with 0", flags.port))
-	}
 	idle := flags.storage == "" && idling(cmd.Context(), flags.servers)
 	if idle {
 		flags.storage, flags.servers = controlplane.StorageMemory, nil
 	}
 	config, err := flags.config(cmd, w)
-	if err := errors.Join(first, err, kubeRequired(cmd.Flags())); err != nil {
+	if err != nil {
 		return config, err
 	}
 	config.NoFolder = !given("data-dir")
@@ -149,24 +140,23 @@ func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplan
 	return config, nil
 }
 
-// kubeRequired misses what kube-apiserver does not start without, but for etcd.
-func kubeRequired(fs *pflag.FlagSet) error {
-	var errs []error
-	miss := func(missing bool, text string) {
-		if missing {
-			errs = append(errs, errors.New(text))
-		}
+// required misses what kube-apiserver does not start without.
+func (f *serveFlags) required(s *setup) {
+	if s.config.Storage == "" && len(f.servers) == 0 {
+		s.refuse(checkEtcd, errors.New("--etcd-servers must be specified"))
 	}
-	given, elsewhere := fs.Changed, fs.Changed("service-account-signing-endpoint")
-	issuer, signs := given("service-account-issuer"), given("service-account-signing-key-file")
-	miss(!issuer, "service-account-issuer is a required flag")
-	miss(!given("service-account-key-file") && !elsewhere, "either `--service-account-key-file` or `--service-account-signing-endpoint` must be set")
-	if attempted := signs || issuer || given("api-audiences"); attempted {
-		miss(!issuer || !signs && !elsewhere, "--service-account-signing-key-file, --service-account-issuer, and --api-audiences should be specified together")
-	} else {
-		miss(true, "--service-account-signing-key-file and --service-account-issuer are required flags")
+	// Where kube-apiserver refuses 0, a free port is taken.
+	if f.port < 0 || f.port > 65535 {
+		s.refuse(checkServing, fmt.Errorf("--secure-port %d must be between 1 and 65535, inclusive. It cannot be turned off with 0", f.port))
 	}
-	return errors.Join(errs...)
+	accounts := s.config.Authentication.ServiceAccounts
+	issuer := len(accounts.Issuers) > 0 && accounts.Issuers[0] != ""
+	switch {
+	case accounts.SigningKeyFile == "" && !issuer && len(s.config.Authentication.APIAudiences) == 0:
+		s.refuse(checkTokens, errors.New("--service-account-signing-key-file and --service-account-issuer are required flags"))
+	case !issuer || accounts.SigningKeyFile == "" && accounts.SigningEndpoint == "":
+		s.refuse(checkTokens, errors.New("--service-account-signing-key-file, --service-account-issuer, and --api-audiences should be specified together"))
+	}
 }
 
 // idling reports whether an etcd is one that keeps nothing.

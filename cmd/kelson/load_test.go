@@ -96,9 +96,9 @@ func TestStopUnderLoad(t *testing.T) {
 	if code != exitOK || refused.Load() != pairs {
 		t.Errorf("it ended with %d, and told %d of %d clients to come back: %s", code, refused.Load(), pairs, s.log.String())
 	}
-	rest := s.log.String()
+	rest := strings.ReplaceAll(s.log.String(), `"`, "")
 	for _, name := range signalOrder {
-		before, after, ok := strings.Cut(rest, "signal="+name)
+		before, after, ok := strings.Cut(rest, "name="+name)
 		if !ok {
 			t.Errorf("no %s in %q, after what came before it", name, before)
 		}

@@ -72,9 +72,9 @@ func (f *etcdFlags) place(cmd *cobra.Command, flag, value string) (place, error)
 	case value == "":
 		return place{}, usage(cmd, "%s is missing: a data folder or URLs of etcd", flag)
 	case strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://"):
-		options, err := f.options(cmd, urls)
+		options := f.options(urls)
 		options.CompactInterval = -1 // leave that to the servers
-		return place{name: value, etcd: options}, err
+		return place{name: value, etcd: options}, nil
 	case strings.Contains(value, "://") || regexp.MustCompile(`:[0-9]+$`).MatchString(urls[0]):
 		return place{}, usage(cmd, "%s %s: the URL of an etcd begins with http:// or https://", flag, value)
 	}

@@ -60,8 +60,8 @@ func TestMigrate(t *testing.T) {
 	}
 
 	// Below another prefix there is another store.
-	must(t, "Copied 300 keys", migrate("--from", first, "--to", url, "--etcd-prefix", "/other/registry")...)
-	resp, err := client.Get(t.Context(), "/other/registry/things/default/c-0101")
+	must(t, "Copied 300 keys", migrate("--from", first, "--to", url, "--etcd-prefix", "other")...)
+	resp, err := client.Get(t.Context(), "/other/things/default/c-0101")
 	if err != nil || resp.Count != 1 {
 		t.Errorf("below another prefix: %v, %v", resp, err)
 	}

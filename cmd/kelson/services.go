@@ -38,24 +38,27 @@ func (f *serviceFlags) bind(fs *pflag.FlagSet) {
 	fs.Int32Var(&f.nodePort, "kubernetes-service-node-port", 0, "node `port` of the service kubernetes; with 0 it has none")
 }
 
-func (f *serviceFlags) apply(s *setup) error {
+// prepare reads the ranges.
+func (f *serviceFlags) prepare(s *setup) (err error) {
+	s.config.ServiceCIDRs, err = parseRanges(f.ranges)
+	return err
+}
+
+func (f *serviceFlags) apply(s *setup) {
 	config := s.config
-	ranges, err := parseRanges(f.ranges)
-	errs := []error{err}
-	config.ServiceCIDRs = ranges
+	s.refuse(checkServiceRanges, f.checkRanges(config.ServiceCIDRs))
 	if f.ports.Size == 0 {
 		f.ports = defaultNodePorts()
 	}
 	config.FirstNodePort, config.LastNodePort = int32(f.ports.Base), int32(f.ports.Base+f.ports.Size-1)
 	port := f.nodePort
 	if port < 0 || port > 65535 {
-		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", port))
+		s.refuse(checkNodePort, fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", port))
 	}
 	if port > 0 && !f.ports.Contains(int(port)) {
-		errs = append(errs, fmt.Errorf("kubernetes service node port range %v doesn't contain %v", f.ports, port))
+		s.refuse(checkNodePort, fmt.Errorf("kubernetes service node port range %v doesn't contain %v", f.ports, port))
 	}
 	config.ServiceNodePort = port
-	return errors.Join(errs...)
 }
 
 // sameFamily wants an address of this server that the service kubernetes can lead
@@ -72,7 +75,7 @@ func sameFamily(config *controlplane.Config) error {
 	return nil // without a network there is no other address
 }
 
-// parseRanges reads one range, or one of each family.
+// parseRanges reads the first two ranges.
 func parseRanges(text string) (ranges []netip.Prefix, err error) {
 	if text == "" {
 		text = defaultServiceRange
@@ -89,11 +92,16 @@ func parseRanges(text string) (ranges []netip.Prefix, err error) {
 		}
 		ranges = append(ranges, netip.MustParsePrefix(ipNet.String()))
 	}
-	if len(parts) > 2 {
+	return ranges, nil
+}
+
+// checkRanges refuses ranges that cannot be used together.
+func (f *serviceFlags) checkRanges(ranges []netip.Prefix) (err error) {
+	if strings.Count(f.ranges, ",") > 1 {
 		err = errors.New("--service-cluster-ip-range must not contain more than two entries")
 	}
 	if len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
 		err = errors.Join(err, errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family"))
 	}
-	return ranges, err
+	return err
 }

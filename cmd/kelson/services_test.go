@@ -21,6 +21,9 @@ func TestParseRanges(t *testing.T) {
 		"10.0.0.0/24,fd00::/108,no": "[10.0.0.0/24 fd00::/108] --service-cluster-ip-range must not contain more than two entries",
 	} {
 		ranges, err := parseRanges(text)
+		if err == nil {
+			err = (&serviceFlags{ranges: text}).checkRanges(ranges)
+		}
 		if got := fmt.Sprint(ranges, " ", err); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}

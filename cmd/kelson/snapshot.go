@@ -42,11 +42,7 @@ verified. It holds everything, secrets too, and only you can read it.`,
   kelson snapshot save --etcd-servers http://10.0.0.1:2379 backup.snap`,
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := flags.config(cmd)
-			if err != nil {
-				return err
-			}
-			return save(cmd.Context(), s, config, args[0], force)
+			return save(cmd.Context(), s, flags.config(), args[0], force)
 		},
 	}
 	flags.bind(cmd.Flags())

@@ -35,8 +35,8 @@ func (opposite) Type() string { return "bool" }
 // given several times.
 type settings struct {
 	to *map[string]string
-	// bare allows keys without a value.
-	bare bool
+	// bare allows keys without a value, and whole commas in values.
+	bare, whole bool
 }
 
 // Set implements pflag.Value.
@@ -44,7 +44,11 @@ func (s settings) Set(text string) error {
 	if *s.to == nil {
 		*s.to = map[string]string{}
 	}
-	for pair := range strings.SplitSeq(text, ",") {
+	pairs := strings.Split(text, ",")
+	if s.whole {
+		pairs = []string{text}
+	}
+	for _, pair := range pairs {
 		if pair == "" {
 			continue
 		}

@@ -15,6 +15,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 const (
@@ -89,19 +91,18 @@ func parse(path string, content []byte) (*configuration, error) {
 	if len(content) == 0 {
 		return nil, fmt.Errorf("error while parsing file: error while loading file: encryption provider configuration file %q is empty", path)
 	}
+	if err := configfile.Check(content, configKind, configVersion); err != nil {
+		return nil, wrong(err)
+	}
 	text, err := yaml.YAMLToJSONStrict(content)
 	if err != nil {
-		return nil, wrong(fmt.Errorf("couldn't get version/kind; json parse error: %w", err))
+		return nil, wrong(err)
 	}
 	var c configuration
 	unknown, err := kjson.UnmarshalStrict(text, &c)
 	switch {
 	case err != nil:
 		return nil, wrong(err)
-	case c.Kind == "":
-		return nil, wrong(fmt.Errorf("%s 'Kind' is missing in '%s'", "Object", text))
-	case c.APIVersion != configVersion || c.Kind != configKind:
-		return nil, wrong(fmt.Errorf("no kind %q is registered for version %q", c.Kind, c.APIVersion))
 	case len(unknown) > 0:
 		texts := make([]string, len(unknown))
 		for i := range unknown {

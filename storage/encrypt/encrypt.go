@@ -267,10 +267,7 @@ func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error)
 func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
 	page, err := b.Backend.List(ctx, prefix, opts)
 	for i := range page.Items {
-		kv := &page.Items[i]
-		if b.open(ctx, kv); kv.Err != nil {
-			kv.Err = unreadable{fmt.Errorf("unable to transform key %q: %w", kv.Key, kv.Err)}
-		}
+		b.open(ctx, &page.Items[i])
 	}
 	return page, err
 }

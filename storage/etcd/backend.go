@@ -183,7 +183,7 @@ func (b *Backend) Revision(ctx context.Context) (int64, error) {
 // readRevision asks etcd. The key is never written, and lies in the range that
 // a user of etcd restricted to Kubernetes objects may read.
 func (b *Backend) readRevision(ctx context.Context) (int64, error) {
-	resp, err := b.kv.Get(ctx, b.opts.Prefix+storage.Root, clientv3.WithCountOnly())
+	resp, err := b.kv.Get(ctx, b.place(storage.Root), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, b.readError(ctx, err)
 	}

@@ -284,7 +284,7 @@ func TestPrefixesDoNotSeeEachOther(t *testing.T) {
 	ctx := t.Context()
 	backends := []*Backend{
 		open(t, cluster, func(o *Options) { o.Prefix = "/one" }),
-		open(t, cluster, func(o *Options) { o.Prefix = "/two" }),
+		open(t, cluster, func(o *Options) { o.Prefix = "two/../three/four/" }),
 	}
 	var watchers []storage.Watcher
 	for _, b := range backends {
@@ -315,9 +315,11 @@ func TestPrefixesDoNotSeeEachOther(t *testing.T) {
 			}
 		}
 	}
-	resp, err := cluster.Client(t).Get(ctx, "/one/registry/a")
-	if err != nil || len(resp.Kvs) != 1 {
-		t.Errorf("under its full name: %v, %v", resp, err)
+	for _, name := range []string{"/one/a", "/three/four/a"} {
+		resp, err := cluster.Client(t).Get(ctx, name)
+		if err != nil || len(resp.Kvs) != 1 {
+			t.Errorf("under its full name: %v, %v", resp, err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/storage"
@@ -47,7 +48,7 @@ func (b *Backend) Delete(ctx context.Context, key string, guard int64) (storage.
 		return storage.KeyValue{}, 0, err
 	}
 	defer b.endWrite()
-	full := b.opts.Prefix + key
+	full := b.place(key)
 	resp, err := b.guarded(ctx, full, guard, clientv3.OpDelete(full, clientv3.WithPrevKV()))
 	if err != nil {
 		return storage.KeyValue{}, 0, b.writeError(ctx, err)
@@ -67,7 +68,7 @@ func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error)
 	if err := b.usable(ctx); err != nil {
 		return storage.KeyValue{}, err
 	}
-	resp, err := b.kv.Get(ctx, b.opts.Prefix+key)
+	resp, err := b.kv.Get(ctx, b.place(key))
 	if err != nil {
 		return storage.KeyValue{}, b.readError(ctx, err)
 	}
@@ -134,7 +135,7 @@ func (b *Backend) putOnce(ctx context.Context, key string, value []byte, guard i
 		}
 		opts = append(opts, clientv3.WithLease(lease))
 	}
-	full := b.opts.Prefix + key
+	full := b.place(key)
 	then := []clientv3.Op{clientv3.OpPut(full, string(value), opts...)}
 	if guard != 0 {
 		// For the revision at which it was created; cheaper than having the
@@ -187,7 +188,7 @@ func (b *Backend) afterNoSpace(ctx context.Context, key string, guard int64, cau
 	if errors.As(cause, new(notSentError)) {
 		return b.writeError(ctx, cause)
 	}
-	resp, err := b.kv.Get(ctx, b.opts.Prefix+key, clientv3.WithKeysOnly())
+	resp, err := b.kv.Get(ctx, b.place(key), clientv3.WithKeysOnly())
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: etcd: %w; reading the key again: %w", storage.ErrUncertain, cause, err)
@@ -197,10 +198,26 @@ func (b *Backend) afterNoSpace(ctx context.Context, key string, guard int64, cau
 	return fmt.Errorf("%w: etcd: %w", storage.ErrUncertain, cause)
 }
 
+// place returns where a key, or what keys begin with, is in etcd.
+func (b *Backend) place(key string) string {
+	if b.opts.Prefix == storage.Root {
+		return key
+	}
+	return b.opts.Prefix + strings.TrimPrefix(key, storage.Root)
+}
+
+// named is the opposite of place.
+func (b *Backend) named(key []byte) string {
+	if b.opts.Prefix == storage.Root {
+		return string(key)
+	}
+	return storage.Root + strings.TrimPrefix(string(key), b.opts.Prefix)
+}
+
 // keyValue returns a key of etcd's as this backend hands it out.
 func (b *Backend) keyValue(kv *mvccpb.KeyValue) storage.KeyValue {
 	return storage.KeyValue{
-		Key:            string(kv.Key[len(b.opts.Prefix):]),
+		Key:            b.named(kv.Key),
 		Value:          kv.Value,
 		CreateRevision: kv.CreateRevision,
 		ModRevision:    kv.ModRevision,

@@ -32,7 +32,7 @@ const (
 // keyRange returns the range of keys in etcd that a prefix stands for, in
 // etcd's way of writing it: no key is empty, and an end of "\x00" is none.
 func (b *Backend) keyRange(prefix string) (key, end string) {
-	key = b.opts.Prefix + prefix
+	key = b.place(prefix)
 	end = storage.PrefixEnd(key)
 	if key == "" {
 		key = "\x00"
@@ -68,7 +68,7 @@ func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOpti
 func (b *Backend) list(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
 	key, end := b.keyRange(prefix)
 	if opts.Start != "" {
-		key = b.opts.Prefix + opts.Start
+		key = b.place(opts.Start)
 	}
 	page := storage.Page{Revision: opts.Revision}
 	var leases []int64 // parallel to page.Items, if wanted

@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path"
 	"strings"
 	"time"
 
+	"github.com/apikeel/kelson/storage"
 	"google.golang.org/grpc"
 )
 
@@ -31,9 +33,11 @@ type Options struct {
 	// Dial is how members are reached; nil is directly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Prefix comes before every key in etcd and is not part of any key handed
-	// out: two backends with different prefixes, neither of which begins with
-	// the other, do not see each other's keys. They share the revision counter.
+	// Prefix is the path in etcd below which there is what is below storage.Root
+	// here: with /a, /registry/pods/x is /a/pods/x there. Empty is storage.Root; with
+	// another one, no other keys may be used. Two backends with different prefixes,
+	// neither of which is below the other, do not see each other's keys. They share
+	// the revision counter.
 	Prefix string
 
 	// DialTimeout is how long Open waits for an answer, and every attempt to
@@ -70,6 +74,10 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.CompactInterval, 5*time.Minute)
 	setDefault(&o.LeaseReuse, 2*time.Second)
 	setDefault(&o.LeaseMaxKeys, 1000)
+	setDefault(&o.Prefix, storage.Root)
+	if o.Prefix = path.Join("/", o.Prefix); o.Prefix != "/" {
+		o.Prefix += "/"
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -47,8 +47,12 @@ func TestManifests(t *testing.T) {
 	file("a.yaml", manifest("maps", "", "configmaps", "one"))
 	file("b.yaml", manifest("policies", "admissionregistration.k8s.io", "validatingadmissionpolicies", "open"))
 	config := filepath.Join(t.TempDir(), "admission.yaml")
-	text := fmt.Sprintf(`{apiVersion: apiserver.config.k8s.io/v1, kind: AdmissionConfiguration, plugins: [{name: ValidatingAdmissionPolicy,
-  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: ValidatingAdmissionPolicyConfiguration, staticManifestsDir: %q}}]}`, dir)
+	text := fmt.Sprintf(`
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: ValidatingAdmissionPolicy
+  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: ValidatingAdmissionPolicyConfiguration, staticManifestsDir: %q}`, dir)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -213,7 +213,7 @@ func newServer(well *atomic.Bool, hooks *atomic.Int64) *kelson.Server {
 		return s.Objects(group, "books").Create(ctx, &Book{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "atlas"}, Title: "Atlas"})
 	}}}
 	s.PreShutdownHooks = []kelson.Hook{{Name: "count", Run: func(context.Context) error { hooks.Add(10); return nil }}}
-	s.HealthChecks = []kelson.HealthCheck{{Name: "well", ReadyOnly: true, Check: func(context.Context) error {
+	s.HealthChecks = []kelson.HealthCheck{{Name: "well", On: kelson.Readyz, Check: func(context.Context) error {
 		if !well.Load() {
 			return errors.New("not well")
 		}

@@ -109,7 +109,8 @@ func (r *recording) applies(served map[string]bool) bool {
 				return false
 			}
 		}
-		if api := apiOf(s.Path); s.Status != http.StatusNotFound && api != "" && !served[api] {
+		// A recording makes the resources that have its name itself.
+		if api := apiOf(s.Path); !strings.Contains(api, "{{ns}}") && s.Status != http.StatusNotFound && api != "" && !served[api] {
 			return false
 		}
 	}

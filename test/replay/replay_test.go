@@ -28,7 +28,8 @@ var shares = []struct {
 	{"status", 99, 91},
 	{"update", 99, 88},
 	{"validation", 99, 89},
-	{"odd", 99, 97}, // what clients rarely send
+	{"odd", 99, 97},       // what clients rarely send
+	{"sequences", 99, 97}, // several requests that build on each other
 }
 
 // TestReplay plays all recordings that apply. With -v it shows where answers

@@ -1,6 +1,6 @@
 // Command generate makes the definitions that package openapi embeds: it reads
-// the Go source of the API types, with their comments and markers, and writes a
-// pack a package.
+// the Go source of the API types, with their comments and markers, and writes
+// a pack.
 //
 // It works in two steps, since the generator of kube-openapi writes Go: the
 // first generates that code in a folder of its own inside the module, the
@@ -46,7 +46,7 @@ func main() {
 `
 
 func main() {
-	out := flag.String("out", "", "folder to write the packs to")
+	out := flag.String("out", "", "the pack to write")
 	dir := flag.String("dir", "", "folder of this command, inside the module")
 	flag.Parse()
 	log.SetFlags(0)

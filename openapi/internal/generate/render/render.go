@@ -1,5 +1,5 @@
 // Package render turns the schemas that kube-openapi's generator makes from Go
-// types into packs.
+// types into a pack.
 package render
 
 import (
@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	openapiv2 "github.com/google/gnostic-models/openapiv2"
 	openapiv3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -30,48 +28,33 @@ import (
 	"github.com/apikeel/kelson/openapi/internal/pack"
 )
 
-const gvkExtension = "x-kubernetes-group-version-kind"
+const (
+	gvkExtension = "x-kubernetes-group-version-kind"
+	// shared is the package of what every group has.
+	shared = "io.k8s.apimachinery.pkg.apis.meta.v1"
+)
 
-// Write replaces the packs in a folder.
-func Write(dir string, definitions common.GetOpenAPIDefinitions) error {
+// Write makes a pack.
+func Write(file string, definitions common.GetOpenAPIDefinitions) error {
 	v3 := definitions(refs("#/components/schemas/"))
 	v2 := definitions(refs("#/definitions/"))
 	kinds, err := kindsByName()
 	if err != nil {
 		return err
 	}
-	packs := map[string][]pack.Definition{}
+	var all []pack.Definition
 	for _, typeName := range slices.Sorted(maps.Keys(v3)) {
 		d, err := render(typeName, v3[typeName], v2[typeName], kinds)
 		if err != nil {
 			return fmt.Errorf("%s: %w", typeName, err)
 		}
-		packs[pack.Of(d.Name)] = append(packs[pack.Of(d.Name)], d)
+		all = append(all, d)
 	}
-
-	old, err := filepath.Glob(filepath.Join(dir, "*.pack"))
+	data, err := pack.Write(all)
 	if err != nil {
 		return err
 	}
-	for _, file := range old {
-		if err := os.Remove(file); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	for name, definitions := range packs {
-		slices.SortFunc(definitions, func(a, b pack.Definition) int { return cmp.Compare(a.Name, b.Name) })
-		data, err := pack.Write(definitions)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, name+".pack"), data, 0o666); err != nil {
-			return err
-		}
-	}
-	return nil
+	return os.WriteFile(file, data, 0o666)
 }
 
 func refs(prefix string) common.ReferenceCallback {
@@ -91,6 +74,7 @@ func definitionName(typeName string) string {
 
 func render(typeName string, v3, v2 common.OpenAPIDefinition, kinds map[string][]any) (pack.Definition, error) {
 	d := pack.Definition{Name: definitionName(typeName)}
+	d.Root = kinds[d.Name] != nil || pack.Of(d.Name) == shared
 	for _, dependency := range v3.Dependencies {
 		d.Refs = append(d.Refs, definitionName(dependency))
 	}
@@ -114,26 +98,19 @@ func render(typeName string, v3, v2 common.OpenAPIDefinition, kinds map[string][
 	two = *withoutDefaults(&two)
 
 	var err error
-	if d.V3, err = json.Marshal(builderutil.WrapRefs(&three)); err != nil {
+	if d.Texts[pack.V3], err = json.Marshal(builderutil.WrapRefs(&three)); err != nil {
 		return d, err
 	}
 	// Unlike json.Marshal, this leaves <, > and & alone, as documents of
 	// version 2 always have.
-	if d.V2, err = two.MarshalJSON(); err != nil {
+	if d.Texts[pack.V2], err = two.MarshalJSON(); err != nil {
 		return d, err
 	}
-	doc3, err := openapiv3.ParseDocument(fmt.Appendf(nil, `{"openapi":"3.0.0","info":{"title":"","version":""},"paths":{},"components":{"schemas":{%q:%s}}}`, d.Name, d.V3))
+	doc3, err := openapiv3.ParseDocument(fmt.Appendf(nil, `{"openapi":"3.0.0","info":{"title":"","version":""},"paths":{},"components":{"schemas":{%q:%s}}}`, d.Name, d.Texts[pack.V3]))
 	if err != nil {
 		return d, err
 	}
-	if d.V3Proto, err = proto.Marshal(doc3.Components.Schemas.AdditionalProperties[0]); err != nil {
-		return d, err
-	}
-	doc2, err := openapiv2.ParseDocument(fmt.Appendf(nil, `{"swagger":"2.0","info":{"title":"","version":""},"paths":{},"definitions":{%q:%s}}`, d.Name, d.V2))
-	if err != nil {
-		return d, err
-	}
-	d.V2Proto, err = proto.Marshal(doc2.Definitions.AdditionalProperties[0])
+	d.Texts[pack.V3Proto], err = proto.Marshal(doc3.Components.Schemas.AdditionalProperties[0])
 	return d, err
 }
 

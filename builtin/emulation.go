@@ -1,0 +1,94 @@
+package builtin
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	apiversion "k8s.io/apimachinery/pkg/version"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// Emulation is a version of Kubernetes that a server behaves as, before the one that
+// it is.
+type Emulation struct {
+	// Version has no patch; nil is the one of the server.
+	Version *utilversion.Version
+	// Forward serves what came later if an older version of the same resource, but
+	// for alpha ones, is served.
+	Forward bool
+	// RuntimeForward serves what came later if the runtime configuration names it.
+	RuntimeForward bool
+	// Without are resources that are behind feature gates which are off.
+	Without []schema.GroupResource
+}
+
+// apply switches off what came later, unless the configuration wants it.
+func (e Emulation) apply(groups []resource.Group, config *versionConfig) ([]resource.Group, error) {
+	out := slices.Clone(groups)
+	left, gone := map[schema.GroupVersion]bool{}, map[schema.GroupVersion]bool{}
+	alpha := regexp.MustCompile(`^v\d+alpha\d+$`)
+	for i := range out {
+		out[i].Resources = nil
+		for _, d := range groups[i].Resources {
+			d.Versions = slices.Clone(d.Versions)
+			older := map[string]bool{} // groups that serve an older version
+			// The oldest first, to know of those when it comes to the newer ones.
+			for _, j := range byAge(d.Versions) {
+				v := &d.Versions[j]
+				r := groupVersion(&groups[i], &d, v).WithResource(d.Resource)
+				if v.Off {
+					continue
+				}
+				since := introduced(v)
+				explicit := config.resources[r]
+				switch {
+				case e.Version.AtLeast(since) || e.Forward && older[r.Group] || e.RuntimeForward && (explicit || config.versions[r.GroupVersion()]):
+					left[r.GroupVersion()] = true
+					older[r.Group] = older[r.Group] || !alpha.MatchString(v.Name)
+				case explicit:
+					return nil, fmt.Errorf("cannot enable resource %s in runtime-config because it is introduced at %s after the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", r, since, e.Version)
+				default:
+					v.Off, gone[r.GroupVersion()] = true, true
+				}
+			}
+			if slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return !v.Off }) {
+				out[i].Resources = append(out[i].Resources, d)
+			}
+		}
+	}
+	for _, gv := range slices.SortedFunc(maps.Keys(gone), func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) }) {
+		if !left[gv] && config.versions[gv] {
+			return nil, fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv, e.Version)
+		}
+	}
+	return out, nil
+}
+
+// byAge returns the places of versions, the least mature first.
+func byAge(versions []resource.Version) []int {
+	order := make([]int, len(versions))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return apiversion.CompareKubeAwareVersionStrings(versions[a].Name, versions[b].Name)
+	})
+	return order
+}
+
+// introduced returns the version of Kubernetes that first had a version of a
+// resource, as far as that is told.
+func introduced(v *resource.Version) *utilversion.Version {
+	i, ok := v.New().(interface{ APILifecycleIntroduced() (major, minor int) })
+	if !ok {
+		return utilversion.MajorMinor(0, 0)
+	}
+	major, minor := i.APILifecycleIntroduced()
+	return utilversion.MajorMinor(uint(major), uint(minor))
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+)
+
+// check is a place in the order in which kube-apiserver looks at a command line,
+// and in which it tells what is wrong with it.
+type check int
+
+const (
+	checkLivez check = iota
+	checkInFlight
+	checkRequestTimeout
+	checkGoaway
+	checkMinRequestTimeout
+	checkStorageTimeout
+	checkShutdown
+	checkHSTS
+	checkCORS
+	checkVersion
+	checkEtcd
+	checkStorageBackend
+	checkOverrides
+	checkEncryption
+	checkMediaType
+	checkFairness
+	checkServing
+	checkAuthentication
+	checkAuthorization
+	checkAudit
+	checkAdmission
+	checkRuntimeConfig
+	checkTokens
+	checkMetrics
+	checkPeers
+	checkSigner
+	checkLeadership
+	checkServiceRanges
+	checkNodePort
+	checkFamily
+	checkServers
+
+	// From here on, what is wrong is found one after the other.
+	lateServing
+	lateRuntimeConfig
+	lateEgress
+	lateTracing
+	lateEtcd
+	lateHere // what this server alone has against it
+	lateKubelets
+	lateAggregation
+)
+
+// mistakes are what is wrong with a command line.
+type mistakes []mistake
+
+type mistake struct {
+	at  check
+	err error
+}
+
+// refuse notes what is wrong, if anything is.
+func (m *mistakes) refuse(at check, errs ...error) {
+	for _, err := range errs {
+		if err != nil {
+			*m = append(*m, mistake{at, err})
+		}
+	}
+}
+
+// err returns all mistakes as one error.
+func (m mistakes) err() error {
+	slices.SortStableFunc(m, func(a, b mistake) int { return cmp.Compare(a.at, b.at) })
+	var errs []error
+	for _, one := range m {
+		if one.at >= lateServing && len(errs) > 0 {
+			break
+		}
+		errs = append(errs, one.err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,200 @@
+// Package textlog writes logs as text in the form that the servers of Kubernetes
+// have, which those who collect logs know:
+//
+//	I1115 17:58:00.123456   12345 file.go:123] "message" key="value" err="why"
+//
+// The first letter is how serious it is (I, W or E), the number before the file is
+// that of the process, and the time is local. Text in several lines is indented.
+package textlog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Handler is a slog.Handler.
+type Handler struct {
+	level  slog.Leveler
+	out    *output
+	attrs  []byte // those of WithAttrs, as they are written
+	prefix string // of keys: the groups that are open
+}
+
+type output struct {
+	mu  sync.Mutex
+	w   io.Writer
+	pid int
+}
+
+// New returns a handler that writes to w what is important enough.
+func New(w io.Writer, level slog.Leveler) *Handler {
+	return &Handler{level: level, out: &output{w: w, pid: os.Getpid()}}
+}
+
+type plainKey struct{}
+
+// Plain marks records whose message is written as it is, not quoted: it is text for
+// people, as traces of slow requests are.
+func Plain(ctx context.Context) context.Context { return context.WithValue(ctx, plainKey{}, true) }
+
+// Enabled implements slog.Handler.
+func (h *Handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
+
+// Handle implements slog.Handler. A record is one write.
+func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
+	b := bytes.NewBuffer(make([]byte, 0, 512))
+	h.header(b, &r)
+	if plain, _ := ctx.Value(plainKey{}).(bool); plain {
+		b.WriteString(strings.TrimSuffix(r.Message, "\n"))
+	} else {
+		b.WriteString(strconv.Quote(r.Message))
+	}
+	// What went wrong is the first to be told of an error.
+	first := ""
+	if r.Level >= slog.LevelError {
+		r.Attrs(func(a slog.Attr) bool {
+			if isError(a.Key) {
+				first = a.Key
+				h.pair(b, h.prefix, a)
+			}
+			return first == ""
+		})
+	}
+	b.Write(h.attrs)
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == first && first != "" {
+			first = ""
+			return true
+		}
+		h.pair(b, h.prefix, a)
+		return true
+	})
+	b.WriteByte('\n')
+	h.out.mu.Lock()
+	defer h.out.mu.Unlock()
+	_, err := h.out.w.Write(b.Bytes())
+	return err
+}
+
+func (h *Handler) header(b *bytes.Buffer, r *slog.Record) {
+	letter := byte('I')
+	switch {
+	case r.Level >= slog.LevelError:
+		letter = 'E'
+	case r.Level >= slog.LevelWarn:
+		letter = 'W'
+	}
+	b.WriteByte(letter)
+	when := r.Time
+	if when.IsZero() {
+		when = time.Now()
+	}
+	b.Write(when.Local().AppendFormat(b.AvailableBuffer(), "0102 15:04:05.000000"))
+	file, line := "???", 1
+	if r.PC != 0 {
+		frame, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
+		file, line = path.Base(frame.File), frame.Line
+	}
+	fmt.Fprintf(b, " %7d %s:%d] ", h.out.pid, file, line)
+}
+
+func isError(key string) bool { return key == "error" || key == "err" }
+
+// pair writes an attribute, or all of a group.
+func (h *Handler) pair(b *bytes.Buffer, prefix string, a slog.Attr) {
+	value := a.Value.Resolve()
+	if value.Kind() == slog.KindGroup {
+		if a.Key != "" {
+			prefix += a.Key + "."
+		}
+		for _, inner := range value.Group() {
+			h.pair(b, prefix, inner)
+		}
+		return
+	}
+	if a.Equal(slog.Attr{}) {
+		return
+	}
+	key := a.Key
+	if key == "error" {
+		key = "err"
+	}
+	b.WriteByte(' ')
+	b.WriteString(prefix)
+	b.WriteString(key)
+	b.WriteByte('=')
+	write(b, value)
+}
+
+func write(b *bytes.Buffer, value slog.Value) {
+	switch value.Kind() {
+	case slog.KindString, slog.KindDuration, slog.KindTime:
+		text(b, value.String())
+	case slog.KindAny:
+		switch v := value.Any().(type) {
+		case error:
+			text(b, v.Error())
+		case fmt.Stringer:
+			text(b, v.String())
+		case []byte:
+			fmt.Fprintf(b, "%+q", v)
+		default:
+			encoded, err := json.Marshal(v)
+			if err != nil {
+				encoded = strconv.AppendQuote(nil, fmt.Sprintf("<internal error: %v>", err))
+			}
+			b.Write(encoded)
+		}
+	default:
+		b.WriteString(value.String())
+	}
+}
+
+// text quotes a line; several are written one below the other.
+func text(b *bytes.Buffer, s string) {
+	if !strings.Contains(s, "\n") {
+		b.Write(strconv.AppendQuote(b.AvailableBuffer(), s))
+		return
+	}
+	b.WriteString("<\n")
+	for line := range strings.Lines(s) {
+		b.WriteByte('\t')
+		b.WriteString(line)
+	}
+	if !strings.HasSuffix(s, "\n") {
+		b.WriteByte('\n')
+	}
+	b.WriteString(" >")
+}
+
+// WithAttrs implements slog.Handler.
+func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	b := bytes.NewBuffer(slices.Clone(h.attrs))
+	for _, a := range attrs {
+		h.pair(b, h.prefix, a)
+	}
+	with := *h
+	with.attrs = b.Bytes()
+	return &with
+}
+
+// WithGroup implements slog.Handler.
+func (h *Handler) WithGroup(name string) slog.Handler {
+	with := *h
+	if name != "" {
+		with.prefix += name + "."
+	}
+	return &with
+}

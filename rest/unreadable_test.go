@@ -1,0 +1,73 @@
+package rest
+
+import (
+	"strings"
+	"testing"
+)
+
+// An object that cannot be read is there nevertheless: what would have to leave it
+// out is refused, and it goes only if somebody wants just that.
+func TestUnreadable(t *testing.T) {
+	const unsafe = "?ignoreStoreReadErrorWithClusterBreakingPotential=true"
+	h, backend := serve(t, nil)
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a"}}`)
+	do(t, h, "GET", configMaps, "") // the resource is loaded when the other one comes
+	for _, name := range []string{"b", "c"} {
+		stored := `{"apiVersion":"v0","kind":"ConfigMap","metadata":{"name":"` + name + `"}}`
+		if _, err := backend.Create(t.Context(), "/registry/configmaps/ns/"+name, []byte(stored), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const (
+		why  = `no kind "ConfigMap" is registered for version "v0" in scheme "pkg/runtime/scheme.go:111"`
+		busy = "storage is (re)initializing: failed to list <unspecified>: failed to read one or more configmaps from the storage: " +
+			"StorageError: corrupt object, Code: 7, Key: /registry/configmaps/ns/b, ResourceVersion: 0, AdditionalErrorMsg: object not decodable"
+	)
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		reason             string
+		message            string // a part of it
+	}{
+		{"GET", "", "", 429, "TooManyRequests", busy},
+		{"GET", "?resourceVersion=0", "", 429, "TooManyRequests", "(and 1 more)"},
+		{"GET", "?watch=1", "", 429, "TooManyRequests", busy},
+		{"GET", "?limit=1", "", 500, "StorageReadError", "Key: /registry/configmaps/ns/b,"},
+		{"DELETE", "", "", 500, "StorageReadError", "(and 1 more)"},
+		{"DELETE", "?labelSelector=x", "", 429, "TooManyRequests", busy},
+		{"GET", "/a", "", 200, "", ""},
+		{"PUT", "/a", `{"metadata":{"name":"a"},"data":{"k":"v"}}`, 200, "", ""},
+		{"GET", "/b", "", 500, "InternalError", "Key: /configmaps/ns/b, ResourceVersion: 0, AdditionalErrorMsg: object not decodable revision="},
+		{"GET", "/none", "", 404, "NotFound", ""},
+		{"PUT", "/b", `{"metadata":{"name":"b"}}`, 500, "", why},
+		{"POST", "", `{"metadata":{"name":"b"}}`, 409, "AlreadyExists", ""},
+		{"DELETE", "/b", "", 500, "InternalError", why},
+		{"DELETE", "/a" + unsafe, "", 409, "Conflict", "the object is decodable from storage"},
+		{"DELETE", "/none" + unsafe, "", 404, "NotFound", ""},
+		{"DELETE", "/b" + unsafe + "&dryRun=All", "", 200, "", ""},
+		{"GET", "/b", "", 500, "InternalError", why},
+		{"DELETE", "/b" + unsafe, "", 200, "", ""},
+		{"GET", "/b", "", 404, "NotFound", ""},
+		{"GET", "", "", 429, "TooManyRequests", "configmaps/ns/c"},
+		{"DELETE", "/c" + unsafe, "", 200, "", ""},
+		{"GET", "", "", 200, "", ""},
+	} {
+		a := do(t, h, c.method, configMaps+c.path, c.body)
+		reason, _ := a.object["reason"].(string)
+		if a.code != c.code || reason != c.reason || !strings.Contains(a.message(), c.message) {
+			t.Errorf("%s %s: %d %s %q, want %d %s …%q…", c.method, c.path, a.code, reason, a.message(), c.code, c.reason, c.message)
+		}
+	}
+}
+
+// Objects of all namespaces are not deleted at once.
+func TestDeleteOfAllNamespaces(t *testing.T) {
+	h, _ := serve(t, nil)
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a"}}`)
+	if a := do(t, h, "DELETE", "/api/v1/configmaps", ""); a.code != 405 {
+		t.Errorf("%d %s", a.code, a.body)
+	}
+	if a := do(t, h, "GET", configMaps+"/a", ""); a.code != 200 {
+		t.Errorf("%d %s", a.code, a.body)
+	}
+}
