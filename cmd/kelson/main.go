@@ -23,7 +23,7 @@ const (
 
 // garbage is how much of the heap may be garbage, in percent of what is in use: less
 // than usual, as what is in use is mostly what is served, and costs little to mark.
-const garbage = 75
+const garbage = 60
 
 func main() {
 	if os.Getenv("GOGC") == "" {
