@@ -46,9 +46,7 @@ func (s *Server) installHealth() error {
 	fine := func(context.Context) error { return nil }
 	checks := []HealthCheck{
 		{Name: "ping", Check: fine},
-		// Records are written when they are made, so there is no queue that
-		// could be stuck. It is here for those who ask for it by name.
-		{Name: "log", Check: fine},
+		{Name: "log", Check: s.Logger.Handler().(logWatch).check},
 		{Name: "loopback-serving-certificate", On: Healthz | Livez, Check: s.ownCertificate},
 	}
 	belonging := map[string][]HealthCheck{}

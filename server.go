@@ -252,6 +252,7 @@ func (s *Server) defaults() {
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)
 	}
+	s.Logger = watchLogs(s.Logger)
 }
 
 // collectHooks takes over the hooks of the chain. The last server's come
