@@ -100,17 +100,13 @@ func (e *serviceEndpoints) start(ctx context.Context) error {
 			return
 		case <-e.outer.Signals().MuxAndDiscoveryComplete.Happened():
 		}
-		for tick := time.NewTicker(endpointsEvery); ; {
-			if err := e.renew(ctx); err != nil && ctx.Err() == nil {
+		nowAndEvery(ctx, endpointsEvery, func() {
+			ctx, cancel := context.WithTimeout(ctx, endpointsEvery)
+			defer cancel()
+			if err := e.renew(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 				e.Logger.Warn("the endpoints of the service kubernetes could not be brought up to date", "error", err)
 			}
-			select {
-			case <-ctx.Done():
-				tick.Stop()
-				return
-			case <-tick.C:
-			}
-		}
+		})
 	})
 	return nil
 }

@@ -111,18 +111,11 @@ func (a *assembly) ensureFlow(ctx context.Context) error {
 		return err
 	}
 	a.running.Go(func() {
-		tick := time.NewTicker(ensureFlowEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		every(ctx, ensureFlowEvery, func() {
 			if err := a.ensureFlowOnce(ctx); err != nil && ctx.Err() == nil {
 				a.Logger.Warn("flow schemas and priority levels are not as they should be", "error", err)
 			}
-		}
+		})
 	})
 	return nil
 }

@@ -116,7 +116,9 @@ func TestChecks(t *testing.T) {
 func TestIdentity(t *testing.T) {
 	backend, client, stop := shared(t)
 	var list coordinationv1.LeaseList
-	for deadline := time.Now().Add(30 * time.Second); len(list.Items) == 0; time.Sleep(time.Millisecond) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); len(list.Items) == 0; <-tick.C {
 		text := read(t, client, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=apiserver.kubernetes.io/identity%3Dkube-apiserver")
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
 			t.Fatal(err)

@@ -28,6 +28,26 @@ import (
 // Hooks have the names, and the order, that kube-apiserver has for them: they are
 // names of health checks, and can be switched off by name.
 
+// every calls f after each period until ctx ends.
+func every(ctx context.Context, period time.Duration, f func()) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f()
+		}
+	}
+}
+
+// nowAndEvery is every for what is also to be done at once.
+func nowAndEvery(ctx context.Context, period time.Duration, f func()) {
+	f()
+	every(ctx, period, f)
+}
+
 // commonHooks are those that no one of the servers has for itself: what decides
 // about requests is followed, in files and in the store.
 func (a *assembly) commonHooks() (hooks []kelson.Hook) {

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -54,7 +55,7 @@ func (i *identity) hooks() []kelson.Hook {
 	return []kelson.Hook{
 		{Name: "start-kube-apiserver-identity-lease-controller", Run: i.start},
 		{Name: "start-kube-apiserver-identity-lease-garbage-collector", Run: func(ctx context.Context) error {
-			i.running.Go(func() { i.again(ctx, forgetOthersEach, i.forgetOthers) })
+			i.running.Go(func() { i.keep(ctx, forgetOthersEach, i.forgetOthers) })
 			return nil
 		}},
 	}
@@ -68,7 +69,12 @@ func (i *identity) endHooks() []kelson.Hook {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.stopped = true
-		return i.remove(ctx, i.name)
+		ctx, cancel := context.WithTimeout(ctx, identityEvery)
+		defer cancel()
+		if err := i.remove(ctx, i.name); err != nil { // it will expire
+			i.Logger.Warn("the lease of this server could not be removed", "error", err)
+		}
+		return nil
 	}}}
 }
 
@@ -80,24 +86,19 @@ func (i *identity) start(ctx context.Context) error {
 	if err := i.remove(ctx, i.name); err != nil {
 		i.Logger.Warn("the old lease of this server is still there", "error", err)
 	}
-	i.running.Go(func() { i.again(ctx, identityEvery, i.renew) })
+	i.running.Go(func() { i.keep(ctx, identityEvery, i.renew) })
 	return nil
 }
 
-// again does something now and then until ctx ends.
-func (i *identity) again(ctx context.Context, every time.Duration, do func(ctx context.Context) error) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if err := do(ctx); err != nil && ctx.Err() == nil {
+// keep does something now and then until ctx ends.
+func (i *identity) keep(ctx context.Context, period time.Duration, do func(ctx context.Context) error) {
+	nowAndEvery(ctx, period, func() {
+		ctx, cancel := context.WithTimeout(ctx, identityEvery)
+		defer cancel()
+		if err := do(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 			i.Logger.Warn("leases of servers could not be brought up to date", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	})
 }
 
 func (i *identity) renew(ctx context.Context) error {

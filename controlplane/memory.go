@@ -21,22 +21,15 @@ const (
 // until ctx ends. The runtime itself would keep what the last burst of work has
 // needed for minutes, and garbage until there is as much of it as of the rest.
 func giveBack(ctx context.Context) {
-	tick := time.NewTicker(quietFor)
-	defer tick.Stop()
 	var before heapUse
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	every(ctx, quietFor, func() {
 		now := readHeap()
 		if now.allocated-before.allocated < quietBytes && now.idle > max(worthBytes, now.live/worthOfLive) {
 			debug.FreeOSMemory()
 			now = readHeap()
 		}
 		before = now
-	}
+	})
 }
 
 // heapUse is what memory is used for.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/metrics/measure"
@@ -31,19 +30,12 @@ func repairing(ctx context.Context, a *core.ClusterAllocator, running *sync.Wait
 		return err
 	}
 	running.Go(func() {
-		tick := time.NewTicker(core.RepairEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		every(ctx, core.RepairEvery, func() {
 			if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
 				log.Warn("repairing the addresses of services", "error", err)
 				measure.Count(metrics, measure.ServiceRepairErrors)
 			}
-		}
+		})
 	})
 	return nil
 }

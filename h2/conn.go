@@ -377,7 +377,9 @@ func (c *conn) windowUpdate(stream, increment uint32) error {
 // widened tells those who write that a window is wider. If there are many such news,
 // they are told when all are read: they would send as little as each allows.
 func (c *conn) widened() {
-	if c.wider = c.gather != nil; !c.wider {
+	if c.gather != nil { // which tells when they are
+		c.wider = true
+	} else {
 		c.writable.Broadcast()
 	}
 }
