@@ -1,6 +1,7 @@
-// Package peertest runs the programs of Kubernetes that tests compare this server
-// with, or put behind it. They are not part of this repository: KELSON_PEERS names
-// the folder that has them, and tests that need them are skipped without it.
+// Package peertest runs the programs of Kubernetes and around it that tests compare
+// this server with, put behind it, or use it with. They are not part of this
+// repository: KELSON_PEERS names the folder that has them, and tests that need one
+// that is not there are skipped.
 package peertest
 
 import (
@@ -38,7 +39,11 @@ func Binary(t testing.TB, name string) string {
 	if folder == "" {
 		t.Skipf("KELSON_PEERS names no folder with a %s", name)
 	}
-	return filepath.Join(folder, name)
+	path := filepath.Join(folder, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("KELSON_PEERS has no %s: %v", name, err)
+	}
+	return path
 }
 
 // Start runs a program until the test ends, or stop is called. What it says is
