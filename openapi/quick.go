@@ -51,13 +51,19 @@ const (
 	isMessages
 	isAny
 	isAnys
-	isTypes         // a text, or several
-	isSchemaOrFlag  // additionalProperties
-	maxMember       = 32
+	isTypes        // a text, or several
+	isSchemaOrFlag // additionalProperties
+)
+
+// Fields of messages that hold a value and little else.
+const (
 	valueInNamed    = 2
 	yamlInAny       = 2
 	flagInSchemaBox = 2
 )
+
+// maxMember is more than the number of any field.
+const maxMember = 32
 
 // quick encodes messages of version 2.
 type quick struct {

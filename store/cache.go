@@ -40,7 +40,7 @@ type Resource struct {
 	snapshot *Snapshot       // of tree, until it changes
 	log      *eventLog
 	pending  pending
-	pins     []*Snapshot // of lists that are read in pages, the newest last
+	pins     pins // of lists that are read in pages
 	counts   counts
 	broken   broken // why it could not be loaded
 }
@@ -236,7 +236,7 @@ func (r *Resource) enter(ev *storage.Event) {
 	}
 	r.snapshot = nil
 	r.counts.received++
-	r.log.append(entry)
+	r.pins.outlive(r.log.append(entry), r.log.since)
 }
 
 // announce wakes the watchers of the resource.
@@ -251,6 +251,7 @@ type Snapshot struct {
 	// Revision of the state.
 	Revision int64
 	tree     *btree.BTreeG[*Record]
+	own      int // bytes of records that are not those of the cache
 }
 
 // snap returns the newest state of the cache, nil if it is not loaded. It is
@@ -363,37 +364,12 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Snapshot{Revision: revision, tree: tree}, nil
-}
-
-// maxPins is how many states are kept for lists that are read in pages. One
-// that is not kept is read from the backend.
-const maxPins = 16
-
-// Pin keeps a state, so that the next page of a list finds it.
-func (r *Resource) Pin(s *Snapshot) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, p := range r.pins {
-		if p.Revision == s.Revision {
-			return
-		}
-	}
-	if len(r.pins) == maxPins {
-		r.pins = append(r.pins[:0:0], r.pins[1:]...)
-	}
-	r.pins = append(r.pins, s)
-}
-
-func (r *Resource) pinned(revision int64) *Snapshot {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, p := range r.pins {
-		if p.Revision == revision {
-			return p
-		}
-	}
-	return nil
+	read := &Snapshot{Revision: revision, tree: tree}
+	tree.Ascend(func(rec *Record) bool {
+		read.own += rec.size()
+		return true
+	})
+	return read, nil
 }
 
 // Get returns the record of a key.

@@ -89,8 +89,9 @@ type Store struct {
 	trimmer   *time.Timer          // nil while there are no events to forget
 }
 
-// keepEvents is how long events are kept for watchers, at least; twice that at
-// most. Who is slower, or comes later, reads the history of the backend.
+// keepEvents is how long events are kept for watchers, and states for readers of
+// pages, at least; twice that at most. Who is slower, or comes later, reads the history
+// of the backend.
 const keepEvents = 10 * time.Second
 
 // Open starts a store on a backend, which stays the caller's to close, after
@@ -248,8 +249,8 @@ func (s *Store) apply(batch storage.Batch) {
 			touched = append(touched, r)
 		}
 	}
-	if len(touched) > 0 && s.trimmer == nil {
-		s.trimmer = time.AfterFunc(keepEvents, s.trim)
+	if len(touched) > 0 {
+		s.trimSoon()
 	}
 	s.position = batch.Revision
 	// Watchers are woken once a batch, when all of it is there.
@@ -259,8 +260,8 @@ func (s *Store) apply(batch storage.Batch) {
 	s.announce()
 }
 
-// trim gives back what old events take, and comes again as long as there are
-// any.
+// trim gives back what old events and states take, and comes again as long as there
+// are any.
 func (s *Store) trim() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,12 +271,10 @@ func (s *Store) trim() {
 	}
 	left := false
 	for _, r := range s.resources {
-		r.mu.Lock()
-		left = r.log.trim() || left
-		r.mu.Unlock()
+		left = r.trim() || left
 	}
 	if left {
-		s.trimmer = time.AfterFunc(keepEvents, s.trim)
+		s.trimSoon()
 	}
 }
 

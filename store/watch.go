@@ -50,7 +50,9 @@ func (l *eventLog) reset(revision int64) {
 	l.since, l.last = revision, revision
 }
 
-func (l *eventLog) append(e logEntry) {
+// append adds an event and returns how many bytes of records went for it that are not
+// in the cache.
+func (l *eventLog) append(e logEntry) (dropped int) {
 	l.entries = append(l.entries, e)
 	l.bytes += e.size()
 	l.last = e.revision
@@ -58,6 +60,7 @@ func (l *eventLog) append(e logEntry) {
 	for len(l.entries)-drop > logEntries || l.bytes > logBytes && len(l.entries)-drop > 1 {
 		l.bytes -= l.entries[drop].size()
 		l.since = l.entries[drop].revision
+		dropped += l.entries[drop].replaced()
 		l.entries[drop] = logEntry{}
 		drop++
 	}
@@ -66,27 +69,37 @@ func (l *eventLog) append(e logEntry) {
 	if drop > 0 {
 		l.lost = l.first
 	}
+	return dropped
 }
 
 // trim drops the entries that were there already at the last trim, and reports
 // whether there are others. Who needs them finds them in the history of the
-// backend.
-func (l *eventLog) trim() (left bool) {
+// backend. dropped is as with append.
+func (l *eventLog) trim() (dropped int, left bool) {
 	if n := int(l.mark - l.first); n > 0 {
 		for i := range n {
 			l.bytes -= l.entries[i].size()
+			dropped += l.entries[i].replaced()
 		}
 		l.since = l.entries[n-1].revision
 		l.entries = slices.Clone(l.entries[n:])
 		l.first += int64(n)
 	}
 	l.mark = l.first + int64(len(l.entries))
-	return len(l.entries) > 0
+	return dropped, len(l.entries) > 0
 }
 
 func (e *logEntry) size() int {
 	if e.now != nil {
 		return e.now.size()
+	}
+	return e.old.size()
+}
+
+// replaced is the size of what the event has made old.
+func (e *logEntry) replaced() int {
+	if e.old == nil {
+		return 0
 	}
 	return e.old.size()
 }

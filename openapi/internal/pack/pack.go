@@ -4,8 +4,9 @@
 //
 // A pack is an index and blocks. The index is not compressed, so that names and
 // references are read where they lie. A block is the text of one form of some
-// definitions, compressed with S2, which is read several times as fast as deflate. Definitions that the same packages use share blocks: a
-// document needs what is in its blocks, and hardly anything else is read for it.
+// definitions, compressed with S2, which is read several times as fast as deflate.
+// Definitions that the same packages use share blocks: a document needs what is in
+// its blocks, and hardly anything else is read for it.
 //
 // The file begins with its checksum. Everything in the index is a number (uvarint) or
 // as many bytes as the number before them says.
