@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -19,6 +20,8 @@ const hookCheck = "poststarthook/"
 type HealthCheck struct {
 	Name  string
 	Check func(ctx context.Context) error
+	// Group, if it has one, is a name by which it can be excluded with others.
+	Group string
 	// On are the endpoints that ask it; the default is all of them.
 	On Endpoints
 	// After is the post-start hook that it belongs to, if it does: it comes after
@@ -141,12 +144,18 @@ func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 		for _, check := range query["exclude"] {
 			excluded[check] = true
 		}
+		unknown := maps.Clone(excluded)
 		var text bytes.Buffer
 		failed := false
 		for _, check := range checks {
 			if excluded[check.Name] {
-				delete(excluded, check.Name)
+				delete(unknown, check.Name)
 				fmt.Fprintf(&text, "[+]%s excluded: ok\n", check.Name)
+				continue
+			}
+			if check.Group != "" && excluded[check.Group] {
+				delete(unknown, check.Group)
+				fmt.Fprintf(&text, "[+]%s excluded with %s: ok\n", check.Name, check.Group)
 				continue
 			}
 			err := check.Check(r.Context())
@@ -162,13 +171,12 @@ func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 				fmt.Fprintf(&text, "[+]%s ok\n", check.Name)
 			}
 		}
-		if len(excluded) > 0 {
-			var unknown []string
-			for check := range excluded {
-				unknown = append(unknown, strconv.Quote(check))
+		if len(unknown) > 0 {
+			var names []string
+			for _, check := range slices.Sorted(maps.Keys(unknown)) {
+				names = append(names, strconv.Quote(check))
 			}
-			slices.Sort(unknown)
-			fmt.Fprintf(&text, "warn: some health checks cannot be excluded: no matches for %s\n", strings.Join(unknown, ","))
+			fmt.Fprintf(&text, "warn: some health checks cannot be excluded: no matches for %s\n", strings.Join(names, ","))
 		}
 		if failed {
 			http.Error(w, text.String()+name+" check failed", http.StatusInternalServerError)

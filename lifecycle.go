@@ -1,7 +1,9 @@
 package kelson
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -82,7 +84,11 @@ func (s *Server) signal(what *Signal) {
 		if s.signals.ShutdownInitiated.HasHappened() || what == &s.signals.ShutdownInitiated {
 			message = "[graceful-termination] shutdown event" // what operators of Kubernetes look for
 		}
-		s.Logger.Info(message, "name", what.name, "server", s.Name)
+		level := slog.LevelInfo
+		if what == &s.signals.MuxAndDiscoveryComplete || what == &s.signals.ShutdownInitiated {
+			level = LevelNotice
+		}
+		s.Logger.Log(context.Background(), level, message, "name", what.name, "server", s.Name)
 		close(what.ch)
 	})
 }

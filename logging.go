@@ -14,6 +14,9 @@ import (
 )
 
 const (
+	// LevelNotice is the level of the few things that every operator wants to know, also
+	// when all is well: which server this is, where it listens, and that it ends.
+	LevelNotice = slog.LevelInfo + 2
 	// LevelRequests is the level at which there is a line for each request.
 	LevelRequests = slog.LevelInfo - 2
 	// levelMore is the level at which the lines of requests have more than

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -45,9 +46,10 @@ func (s *Server) Run(ctx context.Context) (err error) {
 		if err := server.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
 		}
+		s.notice("Stopped listening on " + s.listener.Addr().String())
 		s.signal(&s.signals.HTTPServerStoppedListening)
 	})
-	s.Logger.Info("serving", "server", s.Name, "address", s.listener.Addr().String())
+	s.notice("Serving securely on " + s.listener.Addr().String())
 
 	if s.Now != nil {
 		base = request.WithClock(base, s.Now)
@@ -88,6 +90,11 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	endBase() // requests that nobody waits for any longer
 	s.Logger.Info("stopped", "server", s.Name)
 	return err
+}
+
+// notice logs what operators of Kubernetes look for, in the words that they know.
+func (s *Server) notice(text string) {
+	s.Logger.Log(textlog.Plain(context.Background()), LevelNotice, text)
 }
 
 // bounded runs a step of the end.

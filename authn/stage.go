@@ -38,7 +38,8 @@ type Stage struct {
 	files  files
 
 	clientCAs, proxyCAs pool
-	advertised          pool // both, for the handshake
+	clients, proxies    [][]byte // what is in them
+	advertised          pool     // both, for the handshake
 	proxy               *proxy
 	accounts            *serviceaccount.Verifier
 	issuer              atomic.Pointer[serviceaccount.Issuer]
@@ -64,8 +65,11 @@ func (c Config) New() (*Stage, error) {
 	if !c.DisableAnonymous {
 		s.nobody = newAnonymous(nil)
 	}
-	for _, add := range []func() error{s.addCertificates, s.addTokens, s.addBasic} {
+	// Files are read in kube-apiserver's order, which is not the one in which those who
+	// know users are asked.
+	for _, add := range []func() error{s.readClients, s.addProviders, s.readProxies, s.addServiceAccounts, s.addCertificates, s.addTokens, s.addBasic} {
 		if err := add(); err != nil {
+			s.Close()
 			return nil, err
 		}
 	}
@@ -76,66 +80,51 @@ func (c Config) New() (*Stage, error) {
 	return s, nil
 }
 
-func (s *Stage) addCertificates() error {
-	var client, proxies []byte
-	advertise := func() {
-		all := x509.NewCertPool()
-		all.AppendCertsFromPEM(client)
-		all.AppendCertsFromPEM(s.cfg.X509.CAs)
-		all.AppendCertsFromPEM(proxies)
-		s.advertised.Store(all)
-	}
+// readClients reads the authorities of clients.
+func (s *Stage) readClients() error {
+	x := s.cfg.X509
+	return s.readAuthorities(x.CAFile, "client-ca-bundle", &s.clientCAs, &s.clients, x.CAs)
+}
+
+// readProxies reads the authorities of proxies.
+func (s *Stage) readProxies() error {
+	h := s.cfg.RequestHeader
+	return s.readAuthorities(h.CAFile, "request-header", &s.proxyCAs, &s.proxies, h.CAs)
+}
+
+// readAuthorities fills a pool from a file, if there is one, and from what is given.
+// Clients are told of all that is in pems.
+func (s *Stage) readAuthorities(file, name string, p *pool, pems *[][]byte, given []byte) error {
 	// A pool is replaced as a whole: what was proved to the one before is void.
-	set := func(p *pool, pems ...[]byte) error {
+	set := func(all ...[]byte) error {
 		roots := x509.NewCertPool()
-		for _, pem := range pems {
+		for _, pem := range all {
 			if len(pem) > 0 && !roots.AppendCertsFromPEM(pem) {
 				return errors.New("data does not contain any valid RSA or ECDSA certificates")
 			}
 		}
 		p.Store(roots)
+		*pems = all
+		advertised := x509.NewCertPool()
+		for _, pem := range slices.Concat(s.clients, s.proxies) {
+			advertised.AppendCertsFromPEM(pem)
+		}
+		s.advertised.Store(advertised)
 		return nil
 	}
-	if h := s.cfg.RequestHeader; h.CAFile != "" {
-		err := s.files.addOne(h.CAFile, func(data []byte) error {
-			if err := bundle("request-header", h.CAFile, data, set(&s.proxyCAs, data)); err != nil {
-				return err
-			}
-			proxies = data
-			advertise()
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	} else if len(h.CAs) > 0 {
-		if err := set(&s.proxyCAs, h.CAs); err != nil {
-			return err
-		}
-		proxies = h.CAs
-		advertise()
+	switch {
+	case file != "":
+		return s.files.addOne(file, func(data []byte) error { return bundle(name, file, data, set(data, given)) })
+	case len(given) > 0:
+		return set(given)
 	}
+	return nil
+}
+
+func (s *Stage) addCertificates() error {
 	if s.proxyCAs.Load() != nil {
 		s.proxy = newProxy(&s.proxyCAs, s.cfg.X509.Now, s.cfg.RequestHeader)
 		s.known = append(s.known, s.proxy)
-	}
-	if x := s.cfg.X509; x.CAFile != "" {
-		err := s.files.addOne(x.CAFile, func(data []byte) error {
-			if err := bundle("client-ca-bundle", x.CAFile, data, set(&s.clientCAs, data, x.CAs)); err != nil {
-				return err
-			}
-			client = data
-			advertise()
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	} else if len(x.CAs) > 0 {
-		if err := set(&s.clientCAs, x.CAs); err != nil {
-			return err
-		}
-		advertise()
 	}
 	if s.clientCAs.Load() != nil {
 		s.known = append(s.known, &certificates{roots: &s.clientCAs, now: s.cfg.X509.Now})
@@ -173,19 +162,13 @@ func (s *Stage) addTokens() error {
 		}
 		all = append(all, forServer{t, s.cfg.APIAudiences})
 	}
-	if s.cfg.ServiceAccounts.enabled() {
-		if err := s.addServiceAccounts(); err != nil {
-			return err
-		}
+	if s.accounts != nil {
 		all = append(all, TokensFunc(s.serviceAccountToken))
 	}
 	if s.cfg.BootstrapTokens {
 		all = append(all, forServer{&bootstrap{s.cfg.Objects, s.cfg.Log, s.cfg.Now}, s.cfg.APIAudiences})
 	}
 	// After those that can be judged here: others may have to be asked.
-	if err := s.addProviders(); err != nil {
-		return err
-	}
 	if s.providers.Load() != nil {
 		all = append(all, forServer{TokensFunc(s.providerToken), s.cfg.APIAudiences})
 	}
@@ -210,6 +193,9 @@ func (s *Stage) addTokens() error {
 
 func (s *Stage) addServiceAccounts() error {
 	sa := s.cfg.ServiceAccounts
+	if !sa.enabled() {
+		return nil
+	}
 	s.accounts = &serviceaccount.Verifier{
 		Issuers: sa.Issuers, Audiences: s.cfg.APIAudiences, Objects: s.cfg.Objects,
 		SkipLookup: sa.SkipLookup, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics,
@@ -249,7 +235,7 @@ func (s *Stage) addSigner() (err error) {
 		return fmt.Errorf("while setting up external-jwt-signer: %w", err)
 	}
 	if most := s.signer.MaxLifetime; sa.MaxExpiration > most {
-		return errors.Join(fmt.Errorf("service-account-max-token-expiration cannot be set longer than the token expiration supported by service-account-signing-endpoint: %s > %s", sa.MaxExpiration, most), s.closeSigner())
+		return fmt.Errorf("service-account-max-token-expiration cannot be set longer than the token expiration supported by service-account-signing-endpoint: %s > %s", sa.MaxExpiration, most)
 	} else if sa.MaxExpiration == 0 {
 		sa.MaxExpiration = most
 	}
@@ -257,13 +243,6 @@ func (s *Stage) addSigner() (err error) {
 	issuer := serviceaccount.NewExternalIssuer(sa.Issuers[0], s.signer)
 	issuer.Now = s.cfg.Now
 	s.issuer.Store(issuer)
-	return nil
-}
-
-func (s *Stage) closeSigner() error {
-	if s.signer != nil {
-		s.signer.Close()
-	}
 	return nil
 }
 
@@ -555,5 +534,7 @@ func (s *Stage) Close() {
 	if s.webhook != nil {
 		s.webhook.Close()
 	}
-	_ = s.closeSigner()
+	if s.signer != nil {
+		s.signer.Close()
+	}
 }

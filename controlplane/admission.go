@@ -125,7 +125,7 @@ func (s *seen) resource(group, name string) (*seenResource, error) {
 		return known.(*seenResource), nil
 	}
 	r := &seenResource{def: def, objects: s.rest.Store.Resource(def, storedCodec{def}), decoded: map[string]decoded{}}
-	r.written = &written{prefixes: []string{r.objects.Key("", "")}}
+	r.written = &written{prefix: r.objects.Key("", "")}
 	// Writes are noted from here on; what was written before is waited for once.
 	r.upTo.Store(-1)
 	s.acks.note(r.written)
@@ -139,7 +139,7 @@ func (s *seen) resource(group, name string) (*seenResource, error) {
 }
 
 // current waits until memory has what this server has acknowledged.
-func (r *seenResource) current(ctx context.Context, s *store.Store) error {
+func (r *seenResource) current(ctx context.Context) error {
 	newest, upTo := r.written.newest.Load(), r.upTo.Load()
 	if upTo >= newest {
 		return nil
@@ -148,7 +148,7 @@ func (r *seenResource) current(ctx context.Context, s *store.Store) error {
 		if _, err := r.objects.Snapshot(ctx, store.Read{}); err != nil {
 			return err
 		}
-	} else if err := s.WaitFor(ctx, newest); err != nil {
+	} else if err := r.objects.WaitFor(ctx, newest); err != nil {
 		return err
 	}
 	for upTo < newest && !r.upTo.CompareAndSwap(upTo, newest) {
@@ -195,7 +195,7 @@ func (s *seen) GetNewest(ctx context.Context, group, name, namespace, key string
 func (s *seen) get(ctx context.Context, group, name, namespace, key string, read store.Read) (resource.Object, error) {
 	r, err := s.resource(group, name)
 	if err == nil && read.Any {
-		err = r.current(ctx, s.rest.Store)
+		err = r.current(ctx)
 	}
 	var rec *store.Record
 	if err == nil {
@@ -225,7 +225,7 @@ func (s *seen) List(ctx context.Context, group, name, namespace string) ([]resou
 	if err != nil {
 		return nil, err
 	}
-	if err := r.current(ctx, s.rest.Store); err != nil {
+	if err := r.current(ctx); err != nil {
 		return nil, unavailable(err)
 	}
 	snapshot, err := r.objects.Snapshot(ctx, store.Read{Any: true})

@@ -23,7 +23,7 @@ func newTestSeen(tb testing.TB) *seen {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	noted := &acks{Backend: backend}
+	noted := newAcks(backend)
 	objects, err := store.Open(tb.Context(), noted, store.Options{})
 	if err != nil {
 		tb.Fatal(err)

@@ -69,6 +69,10 @@ type Config struct {
 	Storage string
 	// Etcd says how to reach etcd. Its logger is the one of this Config.
 	Etcd etcd.Options
+	// EtcdOverrides are resources that are in another etcd, which is reached in the
+	// same way. Run opens them; a Server has one store, the one that it is given.
+	EtcdOverrides []EtcdOverride
+	elsewhere     []storage.Backend // one for each set of servers in EtcdOverrides
 
 	// Encryption says how values are kept encrypted; they are not, unless it has
 	// a file. Its resources and logger are those of the server.
@@ -241,7 +245,7 @@ func (c *Config) validate() error {
 	}
 	switch c.Storage {
 	case StorageEngine, StorageMemory:
-		if len(c.Etcd.Endpoints) > 0 {
+		if len(c.Etcd.Endpoints) > 0 || len(c.EtcdOverrides) > 0 {
 			return fmt.Errorf("etcd servers are given, but the storage is %q and not %q", c.Storage, StorageEtcd)
 		}
 	case StorageEtcd:

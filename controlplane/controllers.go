@@ -56,7 +56,7 @@ func (a *assembly) tokenKey() (crypto.Signer, error) {
 // newManager makes what runs the controllers, or says what is wrong with the choice
 // of them.
 func (a *assembly) newManager() (*controller.Manager, error) {
-	f := &feed{backend: a.backend, catalog: a.catalogs.get}
+	f := &feed{places: a.places, placeOf: a.placeOf, catalog: a.catalogs.get}
 	a.catalogs.onChange = f.changed
 	queues := metrics.NewQueues(a.registry)
 	m := &controller.Manager{

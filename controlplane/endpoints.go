@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,13 +45,12 @@ const (
 // serviceEndpoints keeps the endpoints of the service kubernetes current.
 type serviceEndpoints struct {
 	*assembly
-	how string // "" for a server that is alone with its store
-	ip  string
+	keys *acks
+	how  string // "" for a server that is alone with its store
+	ip   string
 	// port is what this server listens on.
 	port int32
-
-	mu      sync.Mutex
-	stopped bool
+	*presence
 }
 
 func checkEndpointReconciler(how string) error {
@@ -64,7 +62,8 @@ func checkEndpointReconciler(how string) error {
 }
 
 func (a *assembly) newEndpoints(ip string, port int32) *serviceEndpoints {
-	e := &serviceEndpoints{assembly: a, how: a.EndpointReconciler, ip: ip, port: port}
+	e := &serviceEndpoints{assembly: a, keys: a.places[a.where("", leaseResource)].backend, how: a.EndpointReconciler, ip: ip, port: port,
+		presence: newPresence("the endpoint of the service kubernetes", a.Logger)}
 	switch {
 	case a.Storage != StorageEtcd && e.how != EndpointNone:
 		e.how = ""
@@ -100,40 +99,21 @@ func (e *serviceEndpoints) start(ctx context.Context) error {
 			return
 		case <-e.outer.Signals().MuxAndDiscoveryComplete.Happened():
 		}
-		nowAndEvery(ctx, endpointsEvery, func() {
-			ctx, cancel := context.WithTimeout(ctx, endpointsEvery)
-			defer cancel()
-			if err := e.renew(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-				e.Logger.Warn("the endpoints of the service kubernetes could not be brought up to date", "error", err)
-			}
-		})
+		e.keep(ctx, endpointsEvery, e.renew)
 	})
 	return nil
 }
 
 // stop takes this server out of the endpoints. It does not come back.
 func (e *serviceEndpoints) stop(ctx context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.stopped = true
-	if e.how == "" || e.how == EndpointNone {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*endpointsEvery)
-	defer cancel()
-	if err := e.remove(ctx); err != nil { // the others will notice
-		e.Logger.Warn("the endpoint of the service kubernetes could not be removed", "error", err)
+	if e.how != "" && e.how != EndpointNone {
+		e.takeBack(ctx, e.remove)
 	}
 	return nil
 }
 
 // renew makes this server one of those that there are.
 func (e *serviceEndpoints) renew(ctx context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.stopped {
-		return nil
-	}
 	if e.how == EndpointLeases {
 		if err := e.renewLease(ctx); err != nil {
 			return err
@@ -155,9 +135,9 @@ func (e *serviceEndpoints) renew(ctx context.Context) error {
 // remove takes this server out.
 func (e *serviceEndpoints) remove(ctx context.Context) error {
 	if e.how == EndpointLeases {
-		kv, err := e.backend.Get(ctx, leasePrefix+e.ip)
+		kv, err := e.keys.Get(ctx, leasePrefix+e.ip)
 		if err == nil {
-			_, _, err = e.backend.Delete(ctx, kv.Key, kv.ModRevision)
+			_, _, err = e.keys.Delete(ctx, kv.Key, kv.ModRevision)
 		}
 		if errors.Is(err, storage.ErrNotFound) {
 			return nil
@@ -178,7 +158,7 @@ func (e *serviceEndpoints) remove(ctx context.Context) error {
 func (e *serviceEndpoints) renewLease(ctx context.Context) error {
 	for {
 		lease := &corev1.Endpoints{}
-		kv, err := e.backend.Get(ctx, leasePrefix+e.ip)
+		kv, err := e.keys.Get(ctx, leasePrefix+e.ip)
 		switch {
 		case err == nil:
 			lease = readLease(kv.Value)
@@ -193,9 +173,9 @@ func (e *serviceEndpoints) renewLease(ctx context.Context) error {
 		}
 		value := resource.AppendEnvelope(nil, "v1", "Endpoints", raw)
 		if kv.ModRevision == 0 {
-			_, err = e.backend.Create(ctx, leasePrefix+e.ip, value, leaseTTL)
+			_, err = e.keys.Create(ctx, leasePrefix+e.ip, value, leaseTTL)
 		} else {
-			_, err = e.backend.Update(ctx, leasePrefix+e.ip, value, kv.ModRevision, leaseTTL)
+			_, err = e.keys.Update(ctx, leasePrefix+e.ip, value, kv.ModRevision, leaseTTL)
 		}
 		if !errors.Is(err, storage.ErrExists) && !errors.Is(err, storage.ErrConflict) && !errors.Is(err, storage.ErrNotFound) {
 			return err
@@ -214,7 +194,7 @@ func readLease(value []byte) *corev1.Endpoints {
 
 // leases returns the addresses of the servers that live.
 func (e *serviceEndpoints) leases(ctx context.Context) ([]string, error) {
-	page, err := e.backend.List(ctx, leasePrefix, storage.ListOptions{})
+	page, err := e.keys.List(ctx, leasePrefix, storage.ListOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -25,21 +25,28 @@ const feedPage = 500
 // bytes and keeps nothing, so that controllers load no resource into the cache
 // by following it.
 type feed struct {
-	backend storage.Backend
+	places  []place
+	placeOf func(*resource.Definition) int
 	catalog func() *resource.Catalog
 
 	mu    sync.Mutex
 	kinds *kinds
-	wake  context.CancelFunc // ends the wait for changes
+	wake  map[int]context.CancelFunc // ends the wait for changes in a place
 }
 
 // kinds are the stored resources of a catalog.
 type kinds struct {
 	catalog  *resource.Catalog
 	all      []*controller.Kind
-	prefixes map[string]*controller.Kind // by where they are stored
-	paths    map[*controller.Kind]string
+	prefixes map[location]*controller.Kind
+	paths    map[*controller.Kind]location
 	names    map[schema.GroupResource]*controller.Kind
+}
+
+// location is where objects are.
+type location struct {
+	place  int
+	prefix string
 }
 
 // current returns the resources of the catalog as it is now.
@@ -51,7 +58,7 @@ func (f *feed) current() *kinds {
 		return f.kinds
 	}
 	k := &kinds{
-		catalog: catalog, prefixes: map[string]*controller.Kind{}, paths: map[*controller.Kind]string{},
+		catalog: catalog, prefixes: map[location]*controller.Kind{}, paths: map[*controller.Kind]location{},
 		names: map[schema.GroupResource]*controller.Kind{},
 	}
 	for _, def := range catalog.Definitions() {
@@ -63,13 +70,17 @@ func (f *feed) current() *kinds {
 		kind := &controller.Kind{
 			Group: gv.Group, Version: gv.Version, Resource: def.Resource, Kind: def.Kind, Namespaced: def.Namespaced, Verbs: def.Verbs,
 		}
-		prefix := storage.Root + def.StorageKey + "/"
+		at := f.locate(def)
 		k.all = append(k.all, kind)
-		k.prefixes[prefix], k.paths[kind] = kind, prefix
+		k.prefixes[at], k.paths[kind] = kind, at
 		k.names[schema.GroupResource{Group: gv.Group, Resource: def.Resource}] = kind
 	}
 	f.kinds = k
 	return k
+}
+
+func (f *feed) locate(def *resource.Definition) location {
+	return location{f.placeOf(def), storage.Root + def.StorageKey + "/"}
 }
 
 // served returns the version of a definition that is served and preferred.
@@ -104,20 +115,20 @@ func (f *feed) Find(apiVersion, kind string) (*controller.Kind, bool) {
 	if !ok {
 		return nil, false
 	}
-	found, ok := k.prefixes[storage.Root+s.Definition.StorageKey+"/"]
+	found, ok := k.prefixes[f.locate(s.Definition)]
 	return found, ok
 }
 
 // Holds implements controller.Feed.
 func (f *feed) Holds(ctx context.Context, kind *controller.Kind, namespace string) (bool, error) {
-	prefix, ok := f.current().paths[kind]
+	at, ok := f.current().paths[kind]
 	if !ok {
 		return true, nil // nothing is known of it any more
 	}
 	if kind.Namespaced && namespace != "" {
-		prefix += namespace + "/"
+		at.prefix += namespace + "/"
 	}
-	page, err := f.backend.List(ctx, prefix, storage.ListOptions{Limit: 1, KeysOnly: true})
+	page, err := f.places[at.place].backend.List(ctx, at.prefix, storage.ListOptions{Limit: 1, KeysOnly: true})
 	return err != nil || len(page.Items) > 0, err
 }
 
@@ -126,38 +137,80 @@ func (f *feed) Holds(ctx context.Context, kind *controller.Kind, namespace strin
 func (f *feed) changed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.wake != nil {
-		f.wake()
+	for _, wake := range f.wake {
+		wake()
 	}
 }
 
 // errLostPlace: a change cannot be told since its object is not known.
 var errLostPlace = errors.New("the last state of a deleted object is not kept")
 
-// Follow implements controller.Feed.
+// Follow implements controller.Feed. Changes in one place are told in their order,
+// and those of several one at a time.
 func (f *feed) Follow(ctx context.Context, see func([]controller.Change)) error {
-	position, err := f.backend.Revision(ctx)
-	if err != nil {
-		return err
-	}
-	w, err := f.backend.Watch(ctx, storage.Root, position)
-	if err != nil {
-		return err
-	}
-	defer w.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
 	known := f.current()
-	if err := f.scan(ctx, known, storage.Root, position, see); err != nil {
-		return err
+	positions, watchers := make([]int64, len(f.places)), make([]storage.Watcher, len(f.places))
+	for i, p := range f.places {
+		var err error
+		if positions[i], err = p.backend.Revision(ctx); err != nil {
+			return err
+		}
+		if watchers[i], err = p.backend.Watch(ctx, storage.Root, positions[i]); err != nil {
+			return err
+		}
+		defer watchers[i].Close()
+		if err := f.scanAll(ctx, known, i, positions[i], see); err != nil {
+			return err
+		}
 	}
 	see(nil)
+	if len(f.places) == 1 {
+		return f.follow(ctx, 0, known, watchers[0], positions[0], see)
+	}
+	var mu sync.Mutex
+	ended := make(chan error, len(f.places))
+	for i := range f.places {
+		all.Go(func() {
+			ended <- f.follow(ctx, i, known, watchers[i], positions[i], func(changes []controller.Change) {
+				mu.Lock()
+				defer mu.Unlock()
+				see(changes)
+			})
+		})
+	}
+	return <-ended
+}
+
+// scanAll tells of all objects in a place. In one that is not the first there may
+// be much that belongs to others.
+func (f *feed) scanAll(ctx context.Context, known *kinds, place int, revision int64, see func([]controller.Change)) error {
+	if place == 0 {
+		return f.scan(ctx, known, location{0, storage.Root}, revision, see)
+	}
+	for at, kind := range known.prefixes {
+		if at.place == place && wanted(kind) {
+			if err := f.scan(ctx, known, at, revision, see); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// follow tells of changes in a place, from a position on.
+func (f *feed) follow(ctx context.Context, place int, known *kinds, w storage.Watcher, position int64, see func([]controller.Change)) error {
 	for {
-		batch, err := f.next(ctx, w, known)
+		batch, err := f.next(ctx, place, w, known)
 		if now := f.current(); now != known {
 			// Objects of a kind that is new are told as they were when what has
 			// been told so far ended.
-			for prefix := range now.prefixes {
-				if known.prefixes[prefix] == nil {
-					if err := f.scan(ctx, now, prefix, position, see); err != nil {
+			for at := range now.prefixes {
+				if at.place == place && known.prefixes[at] == nil {
+					if err := f.scan(ctx, now, at, position, see); err != nil {
 						return err
 					}
 				}
@@ -170,7 +223,7 @@ func (f *feed) Follow(ctx context.Context, see func([]controller.Change)) error 
 			}
 			return err
 		}
-		changes, err := known.changes(batch.Events)
+		changes, err := known.changes(place, batch.Events)
 		if err != nil {
 			return err
 		}
@@ -182,11 +235,14 @@ func (f *feed) Follow(ctx context.Context, see func([]controller.Change)) error 
 }
 
 // next waits for changes, or for another catalog.
-func (f *feed) next(ctx context.Context, w storage.Watcher, known *kinds) (storage.Batch, error) {
+func (f *feed) next(ctx context.Context, place int, w storage.Watcher, known *kinds) (storage.Batch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f.mu.Lock()
-	f.wake = cancel
+	if f.wake == nil {
+		f.wake = map[int]context.CancelFunc{}
+	}
+	f.wake[place] = cancel
 	if f.catalog() != known.catalog {
 		cancel()
 	}
@@ -195,17 +251,17 @@ func (f *feed) next(ctx context.Context, w storage.Watcher, known *kinds) (stora
 }
 
 // scan tells of all objects below a prefix at a revision.
-func (f *feed) scan(ctx context.Context, known *kinds, prefix string, revision int64, see func([]controller.Change)) error {
+func (f *feed) scan(ctx context.Context, known *kinds, at location, revision int64, see func([]controller.Change)) error {
 	opts := storage.ListOptions{Revision: revision, Limit: feedPage}
 	for {
-		page, err := f.backend.List(ctx, prefix, opts)
+		page, err := f.places[at.place].backend.List(ctx, at.prefix, opts)
 		if err != nil {
 			return err
 		}
 		var changes []controller.Change
 		for i := range page.Items {
 			kv := &page.Items[i]
-			if c, ok := known.change(kv.Key); ok {
+			if c, ok := known.change(at.place, kv.Key); ok {
 				c.Revision = kv.ModRevision
 				if err := readMeta(kv.Value, &c.Meta); err != nil {
 					continue // the store says so
@@ -224,11 +280,11 @@ func (f *feed) scan(ctx context.Context, known *kinds, prefix string, revision i
 }
 
 // changes are what events mean.
-func (k *kinds) changes(events []storage.Event) ([]controller.Change, error) {
+func (k *kinds) changes(place int, events []storage.Event) ([]controller.Change, error) {
 	var changes []controller.Change
 	for i := range events {
 		ev := &events[i]
-		c, ok := k.change(ev.KV.Key)
+		c, ok := k.change(place, ev.KV.Key)
 		if !ok {
 			continue
 		}
@@ -247,20 +303,23 @@ func (k *kinds) changes(events []storage.Event) ([]controller.Change, error) {
 	return changes, nil
 }
 
-// change tells which object a key is about. Events are told of by nobody.
-func (k *kinds) change(key string) (c controller.Change, ok bool) {
+// wanted reports whether anybody wants to know of a kind.
+func wanted(k *controller.Kind) bool { return k.Resource != "events" }
+
+// change tells which object a key is about.
+func (k *kinds) change(place int, key string) (c controller.Change, ok bool) {
 	for i := len(storage.Root); ; {
 		n := strings.IndexByte(key[i:], '/')
 		if n < 0 {
 			return c, false
 		}
 		i += n + 1
-		if kind := k.prefixes[key[:i]]; kind != nil {
+		if kind := k.prefixes[location{place, key[:i]}]; kind != nil {
 			c.Kind, c.Name = kind, key[i:]
 			if kind.Namespaced {
 				c.Namespace, c.Name, _ = strings.Cut(c.Name, "/")
 			}
-			return c, c.Name != "" && kind.Resource != "events"
+			return c, c.Name != "" && wanted(kind)
 		}
 	}
 }

@@ -21,19 +21,25 @@ const storageTimeout = 2 * time.Second
 // checks are what must be well for the server to be so. The store has the name
 // that clients know it by.
 func (a *assembly) checks() []kelson.HealthCheck {
-	stored := func(timeout time.Duration) func(ctx context.Context) error {
-		return func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, cmp.Or(timeout, storageTimeout))
-			defer cancel()
-			if _, err := a.backend.Revision(ctx); err != nil {
-				return fmt.Errorf("error getting data from etcd: %w", err)
+	var checks []kelson.HealthCheck
+	for i, p := range a.places {
+		stored := func(timeout time.Duration) func(ctx context.Context) error {
+			return func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, cmp.Or(timeout, storageTimeout))
+				defer cancel()
+				if _, err := p.backend.Revision(ctx); err != nil {
+					return fmt.Errorf("error getting data from etcd: %w", err)
+				}
+				return nil
 			}
-			return nil
 		}
-	}
-	checks := []kelson.HealthCheck{
-		{Name: "etcd", Check: stored(a.HealthTimeout)},
-		{Name: "etcd-readiness", On: kelson.Readyz, Check: stored(a.ReadyTimeout)},
+		healthy, ready := "etcd", "etcd-readiness"
+		if i > 0 {
+			healthy, ready = fmt.Sprintf("etcd-override-%d", i-1), fmt.Sprintf("etcd-override-readiness-%d", i-1)
+		}
+		checks = append(checks,
+			kelson.HealthCheck{Name: healthy, Group: "etcd", Check: stored(a.HealthTimeout)},
+			kelson.HealthCheck{Name: ready, Group: "etcd-readiness", On: kelson.Readyz, Check: stored(a.ReadyTimeout)})
 	}
 	if a.encrypted != nil && a.encrypted.Checked() {
 		// A service for keys does not come back because this server starts again.

@@ -111,12 +111,10 @@ func (a *assembly) hooks(self *identity) []kelson.Hook {
 func (a *assembly) awaitStorage(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, storageReadyWithin)
 	defer cancel()
-	revision, err := a.backend.Revision(bounded)
-	if err == nil {
-		err = a.objects.WaitFor(bounded, revision)
-	}
-	if err != nil && ctx.Err() == nil {
-		a.Logger.Warn("the storage is not ready yet", "error", err)
+	for _, p := range a.places {
+		if err := p.current(bounded); err != nil && ctx.Err() == nil {
+			a.Logger.Warn("the storage is not ready yet", "error", err)
+		}
 	}
 	return nil
 }

@@ -2,9 +2,7 @@ package controlplane
 
 import (
 	"context"
-	"errors"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,9 +32,7 @@ type identity struct {
 	leases resource.Objects
 	name   string // of servers on this machine
 	holder string // this one
-
-	mu      sync.Mutex
-	stopped bool
+	*presence
 }
 
 // newIdentity returns nil if this server is alone.
@@ -45,7 +41,8 @@ func (a *assembly) newIdentity() *identity {
 		return nil
 	}
 	name := measure.ServerName()
-	return &identity{assembly: a, leases: a.resources.Objects(coordinationv1.GroupName, "leases"), name: name, holder: name + "_" + uuid.NewString()}
+	return &identity{assembly: a, leases: a.resources.Objects(coordinationv1.GroupName, "leases"), name: name, holder: name + "_" + uuid.NewString(),
+		presence: newPresence("the lease of this server", a.Logger)}
 }
 
 func (i *identity) hooks() []kelson.Hook {
@@ -55,7 +52,8 @@ func (i *identity) hooks() []kelson.Hook {
 	return []kelson.Hook{
 		{Name: "start-kube-apiserver-identity-lease-controller", Run: i.start},
 		{Name: "start-kube-apiserver-identity-lease-garbage-collector", Run: func(ctx context.Context) error {
-			i.running.Go(func() { i.keep(ctx, forgetOthersEach, i.forgetOthers) })
+			others := newPresence("leases of other servers", i.Logger)
+			i.running.Go(func() { others.keep(ctx, forgetOthersEach, i.forgetOthers) })
 			return nil
 		}},
 	}
@@ -66,14 +64,7 @@ func (i *identity) endHooks() []kelson.Hook {
 		return nil
 	}
 	return []kelson.Hook{{Name: "stop-kube-apiserver-identity-lease-controller", Run: func(ctx context.Context) error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.stopped = true
-		ctx, cancel := context.WithTimeout(ctx, identityEvery)
-		defer cancel()
-		if err := i.remove(ctx, i.name); err != nil { // it will expire
-			i.Logger.Warn("the lease of this server could not be removed", "error", err)
-		}
+		i.takeBack(ctx, func(ctx context.Context) error { return i.remove(ctx, i.name) })
 		return nil
 	}}}
 }
@@ -90,23 +81,7 @@ func (i *identity) start(ctx context.Context) error {
 	return nil
 }
 
-// keep does something now and then until ctx ends.
-func (i *identity) keep(ctx context.Context, period time.Duration, do func(ctx context.Context) error) {
-	nowAndEvery(ctx, period, func() {
-		ctx, cancel := context.WithTimeout(ctx, identityEvery)
-		defer cancel()
-		if err := do(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-			i.Logger.Warn("leases of servers could not be brought up to date", "error", err)
-		}
-	})
-}
-
 func (i *identity) renew(ctx context.Context) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.stopped {
-		return nil
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		return err

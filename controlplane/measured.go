@@ -20,6 +20,11 @@ import (
 // kube-apiserver has for etcd, whatever store it is.
 type measured struct {
 	storage.Backend
+	*meters
+}
+
+// meters are shared by all stores of a server.
+type meters struct {
 	catalog func() *resource.Catalog
 
 	requests, errors *prometheus.CounterVec
@@ -29,11 +34,11 @@ type measured struct {
 	stored map[string]*resource.Definition // by where they are stored
 }
 
-func measureStore(backend storage.Backend, r *metrics.Registry, catalog func() *resource.Catalog) *measured {
+func newMeters(r *metrics.Registry, catalog func() *resource.Catalog) *meters {
 	labels := []string{"operation", "group", "resource"}
 	seconds := []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
-	return &measured{
-		Backend: backend, catalog: catalog,
+	return &meters{
+		catalog:  catalog,
 		requests: r.Counters("etcd_requests_total", "[ALPHA] Etcd request counts for each operation and object type.", labels...),
 		errors:   r.Counters("etcd_request_errors_total", "[ALPHA] Etcd failed request counts for each operation and object type.", labels...),
 		duration: r.Histograms("etcd_request_duration_seconds", "[ALPHA] Etcd request latency in seconds for each operation and object type.",
@@ -87,7 +92,7 @@ func (m *measured) List(ctx context.Context, prefix string, opts storage.ListOpt
 }
 
 // begin starts the clock. What it returns stops it.
-func (m *measured) begin(ctx context.Context, operation, name, key string) (context.Context, func(error)) {
+func (m *meters) begin(ctx context.Context, operation, name, key string) (context.Context, func(error)) {
 	start := time.Now()
 	group, resource := m.find(key)
 	var span timed.Span
@@ -117,7 +122,7 @@ func (m *measured) begin(ctx context.Context, operation, name, key string) (cont
 
 // find returns what is kept under a key. What no kind keeps has no name, so that
 // the number of series is bounded.
-func (m *measured) find(key string) (group, resource string) {
+func (m *meters) find(key string) (group, resource string) {
 	catalog := m.catalog()
 	if catalog == nil {
 		return "", ""
@@ -139,7 +144,7 @@ func (m *measured) find(key string) (group, resource string) {
 }
 
 // learn remembers where the kinds are stored that do not come and go.
-func (m *measured) learn(catalog *resource.Catalog) {
+func (m *meters) learn(catalog *resource.Catalog) {
 	m.stored = map[string]*resource.Definition{}
 	for _, def := range catalog.Definitions() {
 		m.stored[def.StorageKey] = def

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -139,8 +140,10 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 			}
 		}
 	}
-	if status, err := s.a.backend.Status(context.Background()); err == nil {
-		gauge("apiserver_storage_size_bytes", float64(status.SizeBytes), "etcd-0") // what there is first is called so
+	for i, p := range s.a.places {
+		if status, err := p.backend.Status(context.Background()); err == nil {
+			gauge("apiserver_storage_size_bytes", float64(status.SizeBytes), fmt.Sprintf("etcd-%d", i)) // whatever it is
+		}
 	}
 	var written audit.Stats
 	if s.a.audit != nil {
@@ -183,10 +186,9 @@ func number(yes bool) float64 {
 // cache.
 func (s *state) collectCaches(gauge, counter func(name string, value float64, labels ...string)) {
 	const digits = 1e15 // of a revision that a float64 holds
-	var names [][2]string
-	revision := s.a.objects.Caches(func(def *resource.Definition, c store.CacheStats) {
+	collect := func(def *resource.Definition, c store.CacheStats) {
 		group, resource := def.Group, def.Resource
-		names = append(names, [2]string{group, resource})
+		gauge("apiserver_watch_cache_resource_version", float64(c.Revision%digits), group, resource)
 		counter("apiserver_watch_cache_initializations_total", float64(c.Loads), group, resource)
 		gauge("watch_cache_capacity", float64(c.Capacity), group, resource)
 		if c.Received > 0 {
@@ -203,8 +205,8 @@ func (s *state) collectCaches(gauge, counter func(name string, value float64, la
 		if c.Failed > 0 {
 			counter("apiserver_watch_cache_consistent_read_total", float64(c.Failed), group, resource, "false", "false")
 		}
-	})
-	for _, name := range names {
-		gauge("apiserver_watch_cache_resource_version", float64(revision%digits), name[0], name[1])
+	}
+	for _, p := range s.a.places {
+		p.objects.Caches(collect)
 	}
 }

@@ -56,8 +56,9 @@ type follower struct {
 	log     *slog.Logger
 
 	mu        sync.Mutex
-	written   *written
+	resolved  bool // the next two are known
 	resources []*store.Resource
+	written   []*written       // to each of them
 	watchers  []*store.Watcher // nil until the state has been told
 
 	told atomic.Pointer[told] // nil until the state has been told
@@ -65,7 +66,7 @@ type follower struct {
 
 // told is how far a follower has come.
 type told struct {
-	acked int64
+	acked []int64           // the newest write to each resource
 	more  []<-chan struct{} // each is closed when a log goes on
 }
 
@@ -80,8 +81,13 @@ func follow(objects *store.Store, catalog func() *resource.Catalog, acks *acks, 
 // Current implements authz.Source.
 func (f *follower) Current() bool {
 	t := f.told.Load()
-	if t == nil || f.written.newest.Load() > t.acked {
+	if t == nil {
 		return false
+	}
+	for i, w := range f.written {
+		if w.newest.Load() > t.acked[i] {
+			return false
+		}
 	}
 	for _, more := range t.more {
 		select {
@@ -100,12 +106,16 @@ func (f *follower) Pull(ctx context.Context, apply func(reset bool, changes []au
 	if f.Current() {
 		return nil // somebody else has pulled meanwhile
 	}
-	if f.written == nil {
+	if !f.resolved {
 		f.resolve()
 	}
-	t := &told{acked: f.written.newest.Load()}
-	if err := f.store.WaitFor(ctx, t.acked); err != nil {
-		return err
+	t := &told{}
+	for i, r := range f.resources {
+		newest := f.written[i].newest.Load()
+		if err := r.WaitFor(ctx, newest); err != nil {
+			return err
+		}
+		t.acked = append(t.acked, newest)
 	}
 	if f.watchers != nil {
 		changes, err := f.poll(ctx, t)
@@ -132,18 +142,17 @@ func (f *follower) Pull(ctx context.Context, apply func(reset bool, changes []au
 
 // resolve finds the resources.
 func (f *follower) resolve() {
-	written := &written{}
+	f.resolved = true
 	for _, name := range f.names {
 		if def, ok := f.catalog().Definition(name.Group, name.Resource); ok {
 			r := f.store.Resource(def, storedCodec{def})
-			f.resources = append(f.resources, r)
-			written.prefixes = append(written.prefixes, r.Key("", ""))
+			w := &written{prefix: r.Key("", "")}
+			f.resources, f.written = append(f.resources, r), append(f.written, w)
+			// From here on, writes are noted; those before are in the state that is
+			// told first.
+			f.acks.note(w)
 		}
 	}
-	// From here on, writes are noted; those before are in the state that is
-	// told first.
-	f.acks.note(written)
-	f.written = written
 }
 
 func (f *follower) forget() {
@@ -221,13 +230,21 @@ func (c storedCodec) Decode(stored []byte) (resource.Object, error) {
 // those who must know before the event arrives.
 type acks struct {
 	storage.Backend
-	noted atomic.Pointer[[]*written]
+	// noted is shared by all backends of a server.
+	noted *atomic.Pointer[[]*written]
 }
 
-// written is the newest write below some prefixes.
+func newAcks(backend storage.Backend) *acks {
+	return &acks{backend, &atomic.Pointer[[]*written]{}}
+}
+
+// over notes writes to another backend of the same server.
+func (a *acks) over(backend storage.Backend) *acks { return &acks{backend, a.noted} }
+
+// written is the newest write below a prefix.
 type written struct {
-	prefixes []string
-	newest   atomic.Int64
+	prefix string
+	newest atomic.Int64
 }
 
 // note notes writes from now on.
@@ -250,12 +267,10 @@ func (a *acks) acknowledge(key string, revision int64) {
 		return
 	}
 	for _, w := range *noted {
-		for _, prefix := range w.prefixes {
-			if !strings.HasPrefix(key, prefix) {
-				continue
-			}
-			for was := w.newest.Load(); was < revision && !w.newest.CompareAndSwap(was, revision); was = w.newest.Load() {
-			}
+		if !strings.HasPrefix(key, w.prefix) {
+			continue
+		}
+		for was := w.newest.Load(); was < revision && !w.newest.CompareAndSwap(was, revision); was = w.newest.Load() {
 		}
 	}
 }

@@ -82,7 +82,7 @@ func newCluster(t testing.TB) *cluster {
 	open := make(chan struct{})
 	close(open)
 	c := &cluster{t: t, gated: &gated{Backend: e, open: open}}
-	tracked := &acks{Backend: c.gated}
+	tracked := newAcks(c.gated)
 	if c.objects, err = store.Open(t.Context(), tracked, store.Options{}); err != nil {
 		t.Fatal(err)
 	}

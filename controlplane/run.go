@@ -19,6 +19,7 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/etcd"
 )
 
 // Run opens the store and serves until ctx ends. That is no error.
@@ -31,6 +32,9 @@ func (c Config) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		if earlier := c.CheckFiles(ctx, false); earlier != nil {
+			return earlier
+		}
 		return err
 	}
 	// A server that others cannot ask is worth more than none: some file
@@ -41,12 +45,36 @@ func (c Config) Run(ctx context.Context) error {
 			c.Logger.Warn("no control socket: snapshots can only be taken when this process has ended", "error", err)
 		}
 	}
-	err = c.serve(ctx, store)
+	if err = c.openElsewhere(ctx); err == nil {
+		err = c.serve(ctx, store)
+	} else if earlier := c.CheckFiles(ctx, true); earlier != nil && ctx.Err() == nil {
+		err = earlier
+	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 	}
 	// The socket goes first: as long as the store is locked it is ours.
-	return errors.Join(err, door.close(), store.Close())
+	return errors.Join(err, door.close(), c.closeElsewhere(), store.Close())
+}
+
+// CheckFiles returns the first thing that is wrong with the files of encryption,
+// authentication, authorization and auditing, and of admission if it is asked for.
+// kube-apiserver reads them before it needs etcd.
+func (c Config) CheckFiles(ctx context.Context, admission bool) error {
+	c.Storage, c.Etcd, c.EtcdOverrides, c.elsewhere = StorageMemory, etcd.Options{}, nil, nil
+	c.defaults()
+	backend, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	a, err := c.assemble(ctx, backend, nil)
+	if err == nil {
+		if admission {
+			err = a.admission()
+		}
+		err = errors.Join(err, a.close())
+	}
+	return errors.Join(err, backend.Close())
 }
 
 // serve answers requests until ctx ends.

@@ -49,8 +49,10 @@ import (
 type assembly struct {
 	Config
 	authority *pki.Authority
-	backend   *acks
-	encrypted *encrypt.Backend // nil if nothing is
+	places    []place
+	where     func(group, name string) int // the place of a resource
+	backend   *acks                        // of the first place, as objects is
+	encrypted *encrypt.Backend             // nil if nothing is
 	objects   *store.Store
 	resources *rest.Handler
 	owners    *owners
@@ -93,6 +95,29 @@ type assembly struct {
 // Server builds the chain of servers on a store: aggregator, core, extensions.
 // The store stays the caller's to close.
 func (c Config) Server(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*kelson.Server, error) {
+	a, err := c.assemble(ctx, backend, authority)
+	if err != nil {
+		return nil, err
+	}
+	if a.manager, err = a.newManager(); err == nil {
+		err = a.admission()
+	}
+	if err == nil {
+		a.outer.Delegate = a.core(a.extensions())
+		err = a.aggregation()
+	}
+	if err == nil {
+		a.Kubelets.Metrics = a.measured
+		a.resources.Connector, err = connect.New(a.Kubelets)
+	}
+	if err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	return a.outer, nil
+}
+
+// assemble opens the stores, and makes what requests go through and what is served.
+func (c Config) assemble(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*assembly, error) {
 	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &owners{}, registered: make(chan struct{})}
 	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
 	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now, a.outer.Version = c.Shutdown, c.LivezGrace, c.Now, c.Emulation.version()
@@ -102,22 +127,17 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	a.registry = metrics.New()
 	a.measured = metrics.NewFamilies(a.registry)
 	a.Egress.Measure(a.measured)
-	c.Kubelets.Metrics = a.measured
-	connector, err := connect.New(c.Kubelets)
+	backend, err := a.encrypting(backend)
 	if err != nil {
 		return nil, err
 	}
-	if backend, err = a.encrypting(backend); err != nil {
-		return nil, err
-	}
-	a.backend = &acks{Backend: measureStore(backend, a.registry, a.catalogs.get)}
-	if a.objects, err = store.Open(ctx, a.backend, store.Options{Logger: c.Logger, Metrics: a.measured}); err != nil {
+	if err = a.openPlaces(ctx, backend); err != nil {
 		a.release()
 		return nil, err
 	}
 	a.catalogs.objects, a.catalogs.owners = a.objects, a.owners
 	a.resources = &rest.Handler{
-		Catalog: a.catalogs.get, Store: a.objects, Connector: connector, Owners: a.owners,
+		Catalog: a.catalogs.get, Store: a.objects, Owners: a.owners,
 		MinWatch: c.MinRequestTimeout, Logger: c.Logger,
 	}
 	if err = a.tracing(); err == nil {
@@ -126,20 +146,10 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	if err == nil {
 		err = a.catalog()
 	}
-	if err == nil {
-		a.manager, err = a.newManager()
-	}
-	if err == nil {
-		err = a.admission()
-	}
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
-	a.outer.Delegate = a.core(a.extensions())
-	if err := a.aggregation(); err != nil {
-		return nil, errors.Join(err, a.close())
-	}
-	return a.outer, nil
+	return a, nil
 }
 
 // stages makes what requests go through before they are routed.
@@ -228,7 +238,7 @@ func (a *assembly) catalog() (err error) {
 		DenyPrivileged: a.DenyPrivileged,
 		Core: core.Config{
 			Log: a.Logger, EventTTL: a.EventTTL,
-			KubeletAddresses: a.KubeletAddresses, KubeletPort: a.KubeletPort, Components: components(a.backend),
+			KubeletAddresses: a.KubeletAddresses, KubeletPort: a.KubeletPort, Components: components(a.places),
 			Allocator: &measuredAllocator{a.allocator, a},
 			Tokens: core.Tokens{
 				Issuer: a.authn, Audiences: a.authn.Audiences(),
@@ -290,7 +300,7 @@ func (a *assembly) close() error {
 	for _, c := range a.webhooks {
 		c.Close()
 	}
-	a.objects.Close()
+	a.closePlaces()
 	a.release()
 	a.closeTraces()
 	return nil

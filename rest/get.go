@@ -60,7 +60,7 @@ func fresh[T any](s *scope, read store.Read, run func(context.Context) (T, error
 	defer cancel()
 	v, err := run(ctx)
 	if errors.Is(err, context.DeadlineExceeded) && s.ctx().Err() == nil {
-		err = errTooLargeRevision(read.AtLeast, s.h.Store.Revision())
+		err = errTooLargeRevision(read.AtLeast, s.objects.Revision())
 	}
 	return v, err
 }

@@ -77,7 +77,7 @@ func (s *scope) page(o *listOptions) (*page, error) {
 	snap, err := fresh(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
 	switch {
 	case errors.Is(err, storage.ErrFutureRevision):
-		return nil, errTooLargeRevision(read.Exact, s.h.Store.Revision())
+		return nil, errTooLargeRevision(read.Exact, s.objects.Revision())
 	case errors.Is(err, storage.ErrCompacted) && o.continueToken != "":
 		return nil, errContinueExpired(start, prefix)
 	case err != nil:

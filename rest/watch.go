@@ -134,7 +134,7 @@ func (s *scope) beginWatch() (*viewer, error) {
 	// ended.
 	switch {
 	case errors.Is(err, store.ErrExpired):
-		return nil, s.watchEnds(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.h.Store.Revision())))
+		return nil, s.watchEnds(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.objects.Revision())))
 	case err != nil && o.initialEvents != nil && apierrors.IsTimeout(err):
 		return nil, s.watchEnds(err)
 	case err != nil:

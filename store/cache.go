@@ -60,6 +60,14 @@ func newResource(s *Store, def *resource.Definition, codec Codec, prefix string)
 // Definition returns what the objects are.
 func (r *Resource) Definition() *resource.Definition { return r.def }
 
+// Revision returns how far the cache is.
+func (r *Resource) Revision() int64 { return r.store.Revision() }
+
+// WaitFor waits until the cache has come to a revision.
+func (r *Resource) WaitFor(ctx context.Context, revision int64) error {
+	return r.store.WaitFor(ctx, revision)
+}
+
 // Decode returns the object of a record, which the caller may change.
 func (r *Resource) Decode(rec *Record) (resource.Object, error) { return r.codec.Decode(rec.Stored) }
 

@@ -35,11 +35,12 @@ type CacheStats struct {
 	Consistent, Failed int64
 	// Capacity is how many events are kept at most.
 	Capacity int
+	// Revision is how far the cache has come.
+	Revision int64
 }
 
-// Caches calls yield for each resource that has been loaded, and tells how far all
-// of them have come.
-func (s *Store) Caches(yield func(def *resource.Definition, c CacheStats)) (revision int64) {
+// Caches calls yield for each resource of this store that has been loaded.
+func (s *Store) Caches(yield func(def *resource.Definition, c CacheStats)) {
 	s.mu.Lock()
 	all, revision := make([]*Resource, 0, len(s.resources)), s.position
 	for _, r := range s.resources {
@@ -51,13 +52,13 @@ func (s *Store) Caches(yield func(def *resource.Definition, c CacheStats)) (revi
 		c := CacheStats{
 			Received: r.counts.received, Loads: r.counts.loads, Initial: r.counts.initial.Load(),
 			Consistent: r.counts.reads.Load(), Failed: r.counts.failed.Load(), Capacity: logEntries,
+			Revision: revision,
 		}
 		r.mu.Unlock()
 		if c.Loads > 0 {
 			yield(r.def, c)
 		}
 	}
-	return revision
 }
 
 // sampled is how many objects tell how large the others are.

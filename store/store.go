@@ -67,6 +67,10 @@ type Options struct {
 	Logger *slog.Logger
 	// Metrics measures what takes time; nil does not.
 	Metrics measure.Sink
+	// Elsewhere returns the store that has the objects of a definition, if it is
+	// another one; nil is this one, as it is for all if Elsewhere is nil. Revisions of
+	// different stores have nothing to do with each other.
+	Elsewhere func(def *resource.Definition) *Store
 }
 
 // Store is all objects of a server.
@@ -76,6 +80,7 @@ type Store struct {
 	log     *slog.Logger
 	metrics measure.Sink
 	forms   formBudget
+	other   func(def *resource.Definition) *Store // nil if there is none
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -107,7 +112,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{
-		backend: backend, root: opts.Root, log: opts.Logger, metrics: opts.Metrics,
+		backend: backend, root: opts.Root, log: opts.Logger, metrics: opts.Metrics, other: opts.Elsewhere,
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
 	}
 	s.forms.limit, s.forms.each = opts.FormBytes, s.eachForms
@@ -137,9 +142,20 @@ func (s *Store) Close() {
 	}
 }
 
+// of returns the store that has the objects of a definition.
+func (s *Store) of(def *resource.Definition) *Store {
+	if s.other != nil {
+		if other := s.other(def); other != nil {
+			return other
+		}
+	}
+	return s
+}
+
 // Resource returns the objects of a definition. It is the same for every call
 // with the same storage key, and costs nothing until it is used.
 func (s *Store) Resource(def *resource.Definition, codec Codec) *Resource {
+	s = s.of(def)
 	prefix := s.root + def.StorageKey + "/"
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,6 +175,7 @@ func (s *Store) Resource(def *resource.Definition, codec Codec) *Resource {
 // Forget drops the cache of a definition that is served no more, and ends its
 // watches.
 func (s *Store) Forget(def *resource.Definition) {
+	s = s.of(def)
 	prefix := s.root + def.StorageKey + "/"
 	s.mu.Lock()
 	r := s.resources[prefix]

@@ -22,11 +22,14 @@ const (
 	portTimeout = 30 * time.Second
 )
 
+// RangeResource is the name of RangeAllocations.
+const RangeResource = "rangeallocations"
+
 // RangeAllocations are bitmaps of what is in use of a range. They are the
 // server's own, and not served.
 func RangeAllocations() resource.Definition {
 	return resource.Definition{
-		Resource:   "rangeallocations",
+		Resource:   RangeResource,
 		Kind:       "RangeAllocation",
 		StorageKey: "ranges",
 		Versions:   []resource.Version{v1[corev1.RangeAllocation, corev1.List](nil)},

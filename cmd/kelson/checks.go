@@ -45,13 +45,15 @@ const (
 
 	// From here on, what is wrong is found one after the other.
 	lateServing
+	lateFairness
 	lateRuntimeConfig
 	lateEgress
 	lateTracing
+	// Here the files of encryption, authentication, authorization and auditing are
+	// read, and after lateEtcd those of admission.
 	lateEtcd
-	lateHere // what this server alone has against it
-	lateKubelets
 	lateAggregation
+	lateKubelets
 )
 
 // mistakes are what is wrong with a command line.
@@ -69,6 +71,11 @@ func (m *mistakes) refuse(at check, errs ...error) {
 			*m = append(*m, mistake{at, err})
 		}
 	}
+}
+
+// first returns where the first mistake is.
+func (m mistakes) first() check {
+	return slices.MinFunc(m, func(a, b mistake) int { return cmp.Compare(a.at, b.at) }).at
 }
 
 // err returns all mistakes as one error.

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
+	library "github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/serverflags"
@@ -131,6 +136,9 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 	config := f.storageFlags.config()
 	var err error
 	kube := cmd.Name() == kubeName
+	if kube {
+		f.logs.setKube()
+	}
 	if config.Logger, err = f.logs.logger(w); err != nil && !kube {
 		return config, err
 	}
@@ -151,14 +159,20 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 		f.checkFiles(s)
 	}
 	if err := s.err(); err != nil {
+		if s.kube && s.first() >= lateEtcd {
+			if earlier := config.CheckFiles(cmd.Context(), s.first() > lateEtcd); earlier != nil {
+				err = earlier
+			}
+		}
 		return config, err
 	}
 	logSettings(config.Logger, cmd.Flags())
 	return config, nil
 }
 
-// logSettings tells operators, in one line, what the server was told.
+// logSettings tells operators which server this is and, in one line, what it was told.
 func logSettings(log *slog.Logger, fs *pflag.FlagSet) {
+	log.Log(context.Background(), library.LevelNotice, "starting", "version", library.Version().GitVersion)
 	var all []any
 	fs.VisitAll(func(f *pflag.Flag) { all = append(all, slog.String(f.Name, f.Value.String())) })
 	log.Info("settings", slog.Group("flags", all...))
@@ -209,12 +223,14 @@ func (f *etcdFlags) options(servers []string) etcd.Options {
 
 // historyFlags say what a server does to an etcd beside keeping objects there.
 type historyFlags struct {
+	overrides     []string
 	compact       time.Duration
 	lease         int
 	health, ready time.Duration
 }
 
 func (f *historyFlags) bind(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&f.overrides, "etcd-servers-overrides", nil, "built-in `resources` that are in another etcd: group/resource#server1;server2, separated by commas")
 	fs.DurationVar(&f.compact, "etcd-compaction-interval", 5*time.Minute, "how often history is compacted; 0 leaves it to others")
 	fs.IntVar(&f.lease, "lease-reuse-duration-seconds", 2, "`seconds` for which what expires shares a lease")
 	fs.DurationVar(&f.health, "etcd-healthcheck-timeout", 2*time.Second, "how long the store has to answer when the health of the server is asked for")
@@ -223,6 +239,14 @@ func (f *historyFlags) bind(fs *pflag.FlagSet) {
 
 func (f *historyFlags) apply(s *setup) {
 	s.config.HealthTimeout, s.config.ReadyTimeout = f.health, f.ready
+	for _, text := range f.overrides {
+		override, err := parseOverride(text)
+		if err != nil {
+			s.refuse(checkOverrides, err)
+			break
+		}
+		s.config.EtcdOverrides = append(s.config.EtcdOverrides, override)
+	}
 	options := &s.config.Etcd
 	options.CompactInterval, options.LeaseReuse = f.compact, time.Duration(f.lease)*time.Second
 	// In the options zero is the default.
@@ -232,6 +256,17 @@ func (f *historyFlags) apply(s *setup) {
 	if f.lease == 0 {
 		options.LeaseReuse = -1
 	}
+}
+
+// parseOverride reads which resource is in which etcd.
+func parseOverride(text string) (controlplane.EtcdOverride, error) {
+	what, where, ok := strings.Cut(text, "#")
+	group, name, named := strings.Cut(what, "/")
+	servers := strings.Split(where, ";")
+	if !ok || !named || strings.ContainsRune(where, '#') || strings.ContainsRune(name, '/') || slices.Contains(servers, "") {
+		return controlplane.EtcdOverride{}, errors.New("--etcd-servers-overrides invalid, must be of format: group/resource#servers, where servers are URLs, semicolon separated")
+	}
+	return controlplane.EtcdOverride{Group: group, Resource: name, Servers: servers}, nil
 }
 
 // flagValues returns the values of flags, of which the help is none.

@@ -26,7 +26,7 @@ func (f *flowFlags) apply(s *setup) {
 	s.refuse(checkInFlight, negative("max-requests-inflight", f.MaxReading), negative("max-mutating-requests-inflight", f.MaxWriting))
 	s.refuse(checkFairness, f.served(s.config.RuntimeConfig))
 	if !f.Off && f.MaxReading == 0 && f.MaxWriting == 0 {
-		s.refuse(lateHere, errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive"))
+		s.refuse(lateFairness, errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive"))
 	}
 	// In a Config zero is the default, and less is no limit or, with priority and
 	// fairness, nothing that counts.

@@ -19,6 +19,12 @@ type logFlags struct {
 	format    string
 }
 
+// setKube logs at verbosity 0, as kube-apiserver does, not only warnings.
+func (f *logFlags) setKube() {
+	f.verbosity.notices = true
+	f.verbosity.set(f.verbosity.n)
+}
+
 func (f *logFlags) bind(fs *pflag.FlagSet) {
 	f.verbosity.level = new(slog.LevelVar)
 	f.verbosity.set(0)
@@ -28,7 +34,7 @@ func (f *logFlags) bind(fs *pflag.FlagSet) {
 }
 
 func (f *logFlags) apply(s *setup) {
-	s.config.Debug.SetVerbosity = func(n uint64) { f.verbosity.level.Set(jsonlog.Level(n)) }
+	s.config.Debug.SetVerbosity = f.verbosity.use
 }
 
 // logger logs to w as the flags say.
@@ -54,12 +60,22 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 
 // verbosity is how much is logged, which can be changed at any time.
 type verbosity struct {
-	n     uint64
-	level *slog.LevelVar
+	n       uint64
+	notices bool // 0 has more than warnings
+	level   *slog.LevelVar
 }
 
 func (v *verbosity) set(n uint64) {
 	v.n = n
+	v.use(n)
+}
+
+// use changes what is logged, and not what the flag says.
+func (v *verbosity) use(n uint64) {
+	if n == 0 && !v.notices {
+		v.level.Set(slog.LevelWarn)
+		return
+	}
 	v.level.Set(jsonlog.Level(n))
 }
 

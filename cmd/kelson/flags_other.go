@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -18,8 +17,6 @@ type foreign struct {
 	reason string
 	// deprecated is what kube-apiserver says about using it at all.
 	deprecated string
-	// harmful ones are refused: whoever gives them counts on what they do.
-	harmful bool
 	// fine are values that are what this server does anyway.
 	fine []string
 	// wrong says what kube-apiserver has against a value, when it is looked at; nil has
@@ -39,7 +36,6 @@ func foreignFlags() []foreign {
 		logs    = "logs are lines on the standard error"
 	)
 	return []foreign{
-		{name: "etcd-servers-overrides", kind: "strings", value: "[]", reason: "all objects are in one etcd", harmful: true, at: checkOverrides, wrong: wrongOverride},
 		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", fine: []string{"", "etcd3"}, at: checkStorageBackend, wrong: wrongBackend},
 		{name: "storage-media-type", kind: "string", value: "application/vnd.kubernetes.protobuf", reason: "built-in kinds are stored as protobuf",
 			fine: []string{"", "application/vnd.kubernetes.protobuf"}, at: checkMediaType, wrong: wrongMediaType},
@@ -142,8 +138,6 @@ func (f *otherFlags) apply(s *setup) {
 		case err != nil:
 			s.refuse(flag.at, err)
 		case len(flag.values) == 0 || flag.isFine():
-		case flag.harmful:
-			s.refuse(lateHere, fmt.Errorf("--%s is not supported: %s", flag.name, flag.reason))
 		default:
 			without = append(without, "--"+flag.name+" ("+flag.reason+")")
 		}

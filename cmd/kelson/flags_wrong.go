@@ -14,14 +14,6 @@ import (
 // What kube-apiserver has against the values of flags that mean nothing here, in
 // its words: whoever has a mistake in a command line should hear of it from both.
 
-func wrongOverride(text string) error {
-	parts := strings.Split(text, "#")
-	if len(parts) != 2 || strings.Count(parts[0], "/") != 1 || slices.Contains(strings.Split(parts[1], ";"), "") {
-		return errors.New("--etcd-servers-overrides invalid, must be of format: group/resource#servers, where servers are URLs, semicolon separated")
-	}
-	return nil
-}
-
 func wrongBackend(text string) error {
 	if text != "etcd3" {
 		return errors.New("--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'")

@@ -142,8 +142,8 @@ func TestKubeAPIServer(t *testing.T) {
 		if err != nil {
 			t.Fatalf("the server ended: %s", log.String())
 		}
-		if _, text, ok := strings.Cut(line, `"serving" server="aggregator" address=`); ok {
-			address = strings.Trim(text, "\"\n")
+		if _, text, ok := strings.Cut(line, "] Serving securely on "); ok {
+			address = strings.TrimSpace(text)
 		}
 	}
 	ended := make(chan struct{})

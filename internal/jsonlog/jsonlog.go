@@ -51,12 +51,12 @@ func rename(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Level returns the least important that is logged at a verbosity: 0 has warnings, 1
-// information, 4 and beyond what is for debugging.
+// Level returns the least important that is logged at a verbosity: 0 has warnings, and
+// what is more than information, 1 information, 4 and beyond what is for debugging.
 func Level(verbosity uint64) slog.Level {
 	switch {
 	case verbosity == 0:
-		return slog.LevelWarn
+		return slog.LevelInfo + 1
 	case verbosity < 4:
 		return slog.LevelInfo - slog.Level(verbosity-1)
 	}

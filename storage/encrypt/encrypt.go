@@ -63,6 +63,11 @@ type Options struct {
 // Backend is a storage.Backend whose values are encrypted in another.
 type Backend struct {
 	storage.Backend
+	*state
+}
+
+// state is what all backends with the same keys share.
+type state struct {
 	opts    Options
 	files   *filewatch.Files
 	measure *measuring
@@ -82,7 +87,7 @@ func Open(below storage.Backend, opts Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("error while parsing file: error while loading file: error reading encryption provider configuration file %q: %w", opts.File, err)
 	}
-	b := &Backend{Backend: below, opts: opts, files: files, measure: newMeasuring(opts), closing: make(chan struct{})}
+	b := &Backend{below, &state{opts: opts, files: files, measure: newMeasuring(opts), closing: make(chan struct{})}}
 	s, err := b.read(files.Contents())
 	if err != nil {
 		return nil, err
@@ -91,6 +96,10 @@ func Open(below storage.Backend, opts Options) (*Backend, error) {
 	measure.ConfigRead(opts.Metrics, measure.Encryption, files.Contents()[0])
 	return b, nil
 }
+
+// Over returns a backend that encrypts in another one with the same keys, which are
+// released with b.
+func (b *Backend) Over(below storage.Backend) *Backend { return &Backend{below, b.state} }
 
 func (b *Backend) read(contents [][]byte) (*set, error) {
 	c, err := parse(b.opts.File, contents[0])

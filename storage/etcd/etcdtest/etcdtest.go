@@ -173,6 +173,10 @@ func (c *Cluster) Stop(i int) { c.members[i].stop(false) }
 // all connections break first, and nothing is handed over. The data is kept.
 func (c *Cluster) Kill(i int) { c.members[i].stop(true) }
 
+// Freeze makes a member answer no clients any longer, as if its process had been
+// stopped by a debugger: connections stay, and can be made, but nothing comes.
+func (c *Cluster) Freeze(i int) { c.members[i].client.freeze() }
+
 // Restart starts stopped members with the data and the addresses they had and
 // waits until they serve. With more than one member, enough must be running or
 // restarting for a quorum.

@@ -15,6 +15,7 @@ type forwarder struct {
 	mu     sync.Mutex
 	target string // empty: connections are closed as they arrive
 	conns  map[net.Conn]struct{}
+	frozen chan struct{} // nil unless nothing is passed on; closed when it is again
 }
 
 func newForwarder() (*forwarder, error) {
@@ -41,8 +42,26 @@ func (f *forwarder) refuse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.target = ""
+	f.thaw()
 	for c := range f.conns {
 		_ = c.Close()
+	}
+}
+
+// freeze lets connections be, but passes nothing on.
+func (f *forwarder) freeze() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.frozen == nil {
+		f.frozen = make(chan struct{})
+	}
+}
+
+// thaw passes on again. The mutex is held.
+func (f *forwarder) thaw() {
+	if f.frozen != nil {
+		close(f.frozen)
+		f.frozen = nil
 	}
 }
 
@@ -85,8 +104,8 @@ func (f *forwarder) serve(down net.Conn) {
 	}
 	defer f.unregister(down, up)
 	var wg sync.WaitGroup
-	wg.Go(func() { pass(up, down) })
-	wg.Go(func() { pass(down, up) })
+	wg.Go(func() { f.pass(up, down) })
+	wg.Go(func() { f.pass(down, up) })
 	wg.Wait()
 }
 
@@ -112,10 +131,27 @@ func (f *forwarder) unregister(conns ...net.Conn) {
 	}
 }
 
+// unlessFrozen writes when something is passed on.
+type unlessFrozen struct {
+	io.Writer
+	f *forwarder
+}
+
+// Write implements io.Writer.
+func (w unlessFrozen) Write(p []byte) (int, error) {
+	w.f.mu.Lock()
+	frozen := w.f.frozen
+	w.f.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
+	return w.Writer.Write(p)
+}
+
 // pass copies until either side ends, then ends both: gRPC and etcd's peer
 // protocol have no use for half-open connections.
-func pass(to, from net.Conn) {
-	_, _ = io.Copy(to, from)
+func (f *forwarder) pass(to, from net.Conn) {
+	_, _ = io.Copy(unlessFrozen{to, f}, from)
 	_ = to.Close()
 	_ = from.Close()
 }
