@@ -57,14 +57,11 @@ const (
 // Definitions is the group of APIServices.
 func Definitions() resource.Group {
 	main := resource.Rules[*apiregistration.APIService]{
-		ValidateName:  func(name string, _ bool) []string { return content.IsPathSegmentName(name) },
-		PrepareCreate: prepareCreate,
-		PrepareUpdate: func(_ context.Context, s, old *apiregistration.APIService) { s.Status = *old.Status.DeepCopy() },
-		Validate:      func(_ context.Context, s *apiregistration.APIService) field.ErrorList { return validate(s) },
-		ValidateUpdate: func(_ context.Context, s, old *apiregistration.APIService) field.ErrorList {
-			// The metadata is judged once more, as it always was here.
-			return append(apivalidation.ValidateObjectMetaUpdate(&s.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata")), validate(s)...)
-		},
+		Repeats:        true,
+		JudgesMetadata: true,
+		PrepareCreate:  prepareCreate,
+		PrepareUpdate:  func(_ context.Context, s, old *apiregistration.APIService) { s.Status = *old.Status.DeepCopy() },
+		Validate:       func(_ context.Context, s *apiregistration.APIService) field.ErrorList { return validate(s) },
 		RequireVersion: true,
 	}.Strategy()
 	status := resource.Rules[*apiregistration.APIService]{
@@ -72,6 +69,7 @@ func Definitions() resource.Group {
 			s.Spec = *old.Spec.DeepCopy()
 			s.Labels, s.Annotations, s.Finalizers, s.OwnerReferences = old.Labels, old.Annotations, old.Finalizers, old.OwnerReferences
 		},
+		Repeats:        true,
 		ValidateUpdate: func(_ context.Context, s, _ *apiregistration.APIService) field.ErrorList { return validateStatus(s) },
 		RequireVersion: true,
 		Resets:         []string{"spec", "metadata"},
@@ -112,14 +110,15 @@ func prepareCreate(ctx context.Context, s *apiregistration.APIService) {
 }
 
 func validate(s *apiregistration.APIService) field.ErrorList {
-	var errs field.ErrorList
-	spec, meta := field.NewPath("spec"), field.NewPath("metadata")
+	spec := field.NewPath("spec")
 	wanted := s.Spec.Version + "." + s.Spec.Group
-	for path, name := range map[string]string{"name": s.Name, "generateName": s.GenerateName} {
-		if name != "" && name != wanted && len(content.IsPathSegmentName(name)) == 0 {
-			errs = append(errs, field.Invalid(meta.Child(path), name, fmt.Sprintf("must be `spec.version+\".\"+spec.group`: %q", wanted)))
+	errs := apivalidation.ValidateObjectMeta(&s.ObjectMeta, false, func(name string, _ bool) []string {
+		wrong := content.IsPathSegmentName(name)
+		if len(wrong) == 0 && name != wanted {
+			wrong = []string{fmt.Sprintf("must be `spec.version+\".\"+spec.group`: %q", wanted)}
 		}
-	}
+		return wrong
+	}, field.NewPath("metadata"))
 	if s.Spec.Group == "" {
 		if s.Spec.Version != "v1" {
 			errs = append(errs, field.Required(spec.Child("group"), "only v1 may have an empty group and it better be legacy kube"))

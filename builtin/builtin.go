@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/admissionregistration"
+	"github.com/apikeel/kelson/builtin/apiserverinternal"
 	"github.com/apikeel/kelson/builtin/apps"
 	"github.com/apikeel/kelson/builtin/authentication"
 	"github.com/apikeel/kelson/builtin/authorization"
@@ -63,6 +64,7 @@ func Groups(cfg Config) []resource.Group {
 		withFinalizerRule(discovery.Group()),
 		withFinalizerRule(dra.Group(cfg.Devices)),
 		withFinalizerRule(flowcontrol.Group()),
+		apiserverinternal.Group(),
 		withFinalizerRule(storagemigration.Group()),
 	}
 	for _, g := range groups {

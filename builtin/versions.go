@@ -111,11 +111,22 @@ func (c *versionConfig) enabled(r schema.GroupVersionResource, v *resource.Versi
 	}
 	on := !v.Off
 	for _, l := range c.levels {
-		if value, ok := c.byLevel[l.name]; ok && l.match(v.Name) && !(value && removed(v, c.minor)) {
+		if value, ok := c.byLevel[l.name]; ok && l.match(v.Name) && !(value && (removed(v, c.minor) || forgotten(r))) {
 			on = value
 		}
 	}
 	return on
+}
+
+// forgotten tells versions that Kubernetes no longer has, although their types do not
+// say so, or say that it has been so for a short time only.
+func forgotten(r schema.GroupVersionResource) bool {
+	switch r {
+	case schema.GroupVersionResource{Group: "node.k8s.io", Version: "v1alpha1", Resource: "runtimeclasses"},
+		schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1alpha1", Resource: "volumeattributesclasses"}:
+		return true
+	}
+	return false
 }
 
 // removed tells versions that Kubernetes no longer has.

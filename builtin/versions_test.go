@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	appsv1beta1 "k8s.io/api/apps/v1beta1"
+	resourcev1beta1 "k8s.io/api/resource/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,9 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/randfill"
 
+	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/apps"
 	"github.com/apikeel/kelson/builtin/autoscaling"
 	"github.com/apikeel/kelson/builtin/batch"
+	"github.com/apikeel/kelson/builtin/certificates"
+	"github.com/apikeel/kelson/builtin/coordination"
+	"github.com/apikeel/kelson/builtin/dra"
 	"github.com/apikeel/kelson/builtin/policy"
 	"github.com/apikeel/kelson/resource"
 )
@@ -115,8 +120,15 @@ func TestVersionsRoundTrip(t *testing.T) {
 			s.ObservedGeneration = new(int64)
 		},
 		func(v *intstr.IntOrString, c randfill.Continue) { *v = intstr.FromInt32(c.Int31n(100)) },
+		func(d *resourcev1beta1.Device, c randfill.Continue) {
+			c.FillNoCustom(d)
+			d.Basic = new(resourcev1beta1.BasicDevice)
+			c.Fill(d.Basic)
+		},
 	)
-	for _, g := range versionedGroups() {
+	groups := append(versionedGroups(), admissionregistration.Group(admissionregistration.Config{}), certificates.Group(certificates.Config{}),
+		coordination.Group(), dra.Group(dra.Config{}))
+	for _, g := range groups {
 		for _, d := range g.Resources {
 			// An autoscaler of v1 has no place for most of a random one.
 			if d.Resource == "horizontalpodautoscalers" {

@@ -55,6 +55,8 @@ func Definitions(metrics measure.Sink) resource.Group {
 	}
 	judge := &rules.Judge{Metrics: metrics}
 	main := resource.Rules[*apiextensions.CustomResourceDefinition]{
+		Repeats:        true,
+		JudgesMetadata: true,
 		PrepareCreate:  prepareCreate,
 		PrepareUpdate:  prepareUpdate,
 		Validate:       judge.Validate,
@@ -68,6 +70,7 @@ func Definitions(metrics measure.Sink) resource.Group {
 		BeforeDelete: beforeDelete,
 	}.Strategy()
 	status := resource.Rules[*apiextensions.CustomResourceDefinition]{
+		Repeats: true,
 		PrepareUpdate: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) {
 			crd.Spec = old.Spec // the metadata may change here, as it always could
 		},
@@ -102,7 +105,9 @@ func setDefaults(crd *apiextensions.CustomResourceDefinition) {
 	if crd.Spec.Conversion == nil {
 		crd.Spec.Conversion = &apiextensions.CustomResourceConversion{Strategy: apiextensions.NoneConverter}
 	}
-	if hook := crd.Spec.Conversion.Webhook; hook != nil && hook.ClientConfig != nil && hook.ClientConfig.Service != nil && hook.ClientConfig.Service.Port == nil {
+	if hook := crd.Spec.Conversion.Webhook; hook != nil && hook.ClientConfig == nil && hook.ConversionReviewVersions == nil {
+		crd.Spec.Conversion.Webhook = nil // which says nothing
+	} else if hook != nil && hook.ClientConfig != nil && hook.ClientConfig.Service != nil && hook.ClientConfig.Service.Port == nil {
 		hook.ClientConfig.Service.Port = ptr.To[int32](443)
 	}
 	if len(crd.Status.StoredVersions) == 0 {

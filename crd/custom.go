@@ -205,6 +205,7 @@ func (c *custom) strategy() resource.Strategy {
 		},
 		Warnings:       finalizerWarnings,
 		RequireVersion: true,
+		Repeats:        true,
 	}
 }
 
@@ -294,6 +295,7 @@ func (c *custom) subresources(def *resource.Definition, versions []apiextensions
 			},
 			Resets:         []string{"metadata", "spec"},
 			RequireVersion: true,
+			Repeats:        true,
 		}})
 	}
 	for i := range versions {

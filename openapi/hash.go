@@ -97,7 +97,7 @@ func (d *describer) flags(flags ...bool) {
 func (d *describer) resource(s *resource.Served) {
 	of := s.Definition
 	d.texts(of.Resource, of.Kind, of.ListKind, objectName(s), listName(s))
-	d.flags(of.Namespaced, of.Strategy.ReturnDeleted, of.Strategy.BeforeDelete == nil, s.Version.Schema == nil)
+	d.flags(of.Namespaced, of.Strategy.ReturnDeleted || s.Version.ReturnDeleted, of.Strategy.BeforeDelete == nil, s.Version.Schema == nil)
 	d.list(of.Verbs)
 	for sub := range s.Subresources() {
 		d.texts(sub.Name, sub.Kind.Group, sub.Kind.Version, sub.Kind.Kind)

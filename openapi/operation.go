@@ -132,7 +132,7 @@ func (o *parameters) paths(s *resource.Served, only string) []path {
 		object: objectName(s), list: listName(s), verbs: d.Verbs,
 		// Where a deletion begins with a change, and the object may well stay,
 		// documents have only ever promised a Status.
-		answersDeleted: d.Strategy.ReturnDeleted && d.Strategy.BeforeDelete == nil, options: o,
+		answersDeleted: (d.Strategy.ReturnDeleted || s.Version.ReturnDeleted) && d.Strategy.BeforeDelete == nil, options: o,
 		custom: s.Unstructured, only: only,
 	}
 	paths := e.paths()

@@ -245,8 +245,9 @@ func (r *Request) AnnotateBody(key, value string) {
 	}
 }
 
-// maxWarnings bounds what a request can collect; clients get the first ones.
-const maxWarnings = 64
+// maxWarnings bounds what a request can collect. Clients get the first ones, up to
+// that many letters of text.
+const maxWarnings = 4096
 
 // Warn adds a warning for the client, once.
 func (r *Request) Warn(text string) {

@@ -179,6 +179,8 @@ type Version struct {
 	// does not list cannot be selected in this version. metadata.name and
 	// metadata.namespace are never listed.
 	FieldNames map[string]string
+	// UnknownField is the definition's, if this version has another.
+	UnknownField func(path string) string
 	// Schema returns the OpenAPI v3 schema of the objects, for kinds without
 	// generated definitions: custom resources and the kinds of library users. It
 	// refers to others as "#/components/schemas/" and their name, and says
@@ -188,6 +190,11 @@ type Version struct {
 	Deprecation string
 	// OrphanByDefault is that of Strategy, for clients of this version only.
 	OrphanByDefault bool
+	// ReturnDeleted is that of Strategy, for clients of this version only.
+	ReturnDeleted bool
+	// AnyRevision: an update need not name the resourceVersion that it changes, even
+	// if the Strategy wants it.
+	AnyRevision bool
 	// Off: the version is not served, unless somebody switches it on before a
 	// catalog is made. Stored objects may be of it nevertheless.
 	Off bool
@@ -213,6 +220,10 @@ type Strategy struct {
 	// generated one. The default wants a DNS subdomain.
 	ValidateName func(name string, prefix bool) []string
 
+	// NameOnUpdate: ValidateName judges changes too. A name never changes, but
+	// the prefix that it was generated from can.
+	NameOnUpdate bool
+
 	// PrepareCreate clears what a client may not set, such as the status.
 	PrepareCreate func(ctx context.Context, obj Object)
 	// PrepareUpdate keeps of the old object what this request may not change.
@@ -222,10 +233,17 @@ type Strategy struct {
 	// JudgesMetadata: Validate returns also what is wrong with the metadata, which is
 	// otherwise said before what it returns.
 	JudgesMetadata bool
+	// Repeats: what is wrong with the metadata of a change is said as often as
+	// kube-apiserver's extensions find it: up to three times. Otherwise it is said
+	// once.
+	Repeats bool
 	// ValidateUpdate returns everything that is wrong with a change. If it is
 	// nil, Validate judges the new object; otherwise ValidateUpdate calls what
 	// it needs itself.
 	ValidateUpdate func(ctx context.Context, obj, old Object) field.ErrorList
+	// Declared lists what is said last of what is wrong, in the order of the
+	// fields, as DeclaredLast wants it.
+	Declared []string
 	// Warnings returns what a client should know; old is nil on create.
 	Warnings func(ctx context.Context, obj, old Object) []string
 

@@ -70,6 +70,12 @@ func AlikeVersion[T, L, H any, P interface {
 	return v
 }
 
+// CopyAlike copies the fields of a struct into those of another one that have the
+// same names and forms, as AlikeVersion does, and leaves the others alone.
+func CopyAlike[To, From any](to *To, from *From) {
+	copyAlike(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem())
+}
+
 // copyAlike copies a value into one of another type that has the same form,
 // except that either may be a pointer. What the other type does not have is left
 // out.

@@ -138,7 +138,9 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 		if _, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {
 			return nil, nil, s.exists()
 		}
-		obj, err = s.asStored(obj)
+		if obj, err = s.asStored(obj); err == nil {
+			obj.SetResourceVersion(version) // which only the store takes away
+		}
 		return nil, obj, err
 	}
 	if n, err := strconv.ParseUint(version, 10, 64); err == nil && n != 0 {

@@ -45,7 +45,7 @@ func (s *scope) delete() error {
 	if !gone && opts.OrphanDependents != nil && !*opts.OrphanDependents {
 		code = http.StatusAccepted
 	}
-	if gone && !s.def.Strategy.ReturnDeleted {
+	if gone && !s.def.Strategy.ReturnDeleted && !s.served.Version.ReturnDeleted {
 		s.respondStatus(code, &metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
 			Name: obj.GetName(), Group: s.served.GroupVersion.Group, Kind: s.def.Resource, UID: obj.GetUID(),
 		}})

@@ -102,9 +102,12 @@ func (s *scope) namespaceFits(obj resource.Object) error {
 
 // nameFits checks that an object is the one that the path names.
 func (s *scope) nameFits(obj resource.Object) error {
+	if err := s.namespaceFits(obj); err != nil {
+		return err
+	}
 	switch name := obj.GetName(); name {
 	case s.req.Name:
-		return s.namespaceFits(obj)
+		return nil
 	case "":
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", s.req.Name))
 	default:
@@ -169,8 +172,11 @@ func (s *scope) validateNew(obj resource.Object) error {
 	if f := s.strategy().Validate; f != nil {
 		errs = append(errs, f(s.ctx(), obj)...)
 	}
+	if len(errs) == 0 {
+		errs = validateSegments(obj)
+	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(s.groupKind(), obj.GetName(), errs)
+		return s.invalid(obj, errs)
 	}
 	s.warn(obj, nil)
 	return nil
@@ -178,7 +184,7 @@ func (s *scope) validateNew(obj resource.Object) error {
 
 // validateChange checks a change of an object.
 func (s *scope) validateChange(obj, old resource.Object) error {
-	errs := validateMetaChange(obj, old, s.def.Namespaced)
+	errs := s.validateMetaChange(obj, old)
 	st := s.strategy()
 	switch {
 	case st.ValidateUpdate != nil:
@@ -187,10 +193,15 @@ func (s *scope) validateChange(obj, old resource.Object) error {
 		errs = append(errs, st.Validate(s.ctx(), obj)...)
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(s.groupKind(), obj.GetName(), errs)
+		return s.invalid(obj, errs)
 	}
 	s.warn(obj, old)
 	return nil
+}
+
+// invalid is the answer to an object that breaks rules.
+func (s *scope) invalid(obj resource.Object, errs field.ErrorList) error {
+	return apierrors.NewInvalid(s.groupKind(), obj.GetName(), resource.DeclaredLast(errs, s.strategy().Declared))
 }
 
 func (s *scope) warn(obj, old resource.Object) {

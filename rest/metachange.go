@@ -14,23 +14,48 @@ import (
 )
 
 // validateMetaChange returns everything that is wrong with the metadata of a
-// changed object, each problem once.
-func validateMetaChange(obj, old resource.Object, namespaced bool) field.ErrorList {
+// changed object, each problem once unless the strategy wants it otherwise.
+func (s *scope) validateMetaChange(obj, old resource.Object) field.ErrorList {
 	path := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(quickMeta{obj}, quickMeta{old}, path)
 	if len(errs) == 0 && obj.GetGenerateName() == old.GetGenerateName() &&
 		len(apivalidation.ValidateFinalizers(obj.GetFinalizers(), path.Child("finalizers"))) == 0 {
 		return nil
 	}
+	alone := apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, validateSegment, path)
+	if s.strategy().Repeats {
+		return slices.Concat(alone, errs, errs)
+	}
+	errs = append(alone, errs...)
+	if s.strategy().NameOnUpdate {
+		errs = append(errs, apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), path)...)
+	}
 	var out field.ErrorList
 	seen := map[string]bool{}
-	for _, err := range append(apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, namespaced, validateSegment, path), errs...) {
+	for _, err := range errs {
 		if text := err.Error(); !seen[text] {
 			seen[text] = true
 			out = append(out, err)
 		}
 	}
 	return out
+}
+
+// validateSegments wants names that can be in a path, whatever the rules of the kind
+// are.
+func validateSegments(obj resource.Object) (errs field.ErrorList) {
+	for _, f := range []struct {
+		field, name string
+		prefix      bool
+	}{{"generateName", obj.GetGenerateName(), true}, {"name", obj.GetName(), false}} {
+		if f.name == "" {
+			continue
+		}
+		for _, wrong := range validateSegment(f.name, f.prefix) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", f.field), f.name, wrong))
+		}
+	}
+	return errs
 }
 
 // validateSegment is the rule for names that holds for every kind.

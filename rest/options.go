@@ -79,7 +79,7 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 			case strings.HasPrefix(path, "metadata."):
 				return path, value, nil
 			}
-			return "", "", errFieldSelector(s.def, path)
+			return "", "", s.errFieldSelector(path)
 		})
 		if err != nil {
 			return o, err
@@ -87,7 +87,7 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	}
 	for _, r := range o.fields.Requirements() {
 		if !selectable(s.def, r.Field) {
-			return o, errFieldSelector(s.def, r.Field)
+			return o, s.errFieldSelector(r.Field)
 		}
 	}
 	if latest := o.revisionText == "" || o.revisionText == "0"; watch && latest && o.match == "" && o.initialEvents == nil {
@@ -166,11 +166,15 @@ func selectable(def *resource.Definition, path string) bool {
 	return false
 }
 
-func errFieldSelector(def *resource.Definition, path string) error {
-	if def.UnknownField != nil {
-		return apierrors.NewBadRequest(def.UnknownField(path))
+func (s *scope) errFieldSelector(path string) error {
+	unknown := s.served.Version.UnknownField
+	if unknown == nil {
+		unknown = s.def.UnknownField
 	}
-	if len(def.Fields) > 0 {
+	if unknown != nil {
+		return apierrors.NewBadRequest(unknown(path))
+	}
+	if len(s.def.Fields) > 0 {
 		return apierrors.NewBadRequest("field label not supported: " + path)
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("%q is not a known field selector: only %q, %q", path, "metadata.name", "metadata.namespace"))

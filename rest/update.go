@@ -186,7 +186,7 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	}
 	version := obj.GetResourceVersion()
 	if version == "" || version == "0" {
-		if st.RequireVersion {
+		if st.RequireVersion && !s.served.Version.AnyRevision {
 			return nil, apierrors.NewInvalid(schema.GroupKind{Group: s.def.Group, Kind: s.def.Resource}, obj.GetName(), field.ErrorList{
 				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 		}

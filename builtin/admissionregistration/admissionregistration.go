@@ -60,7 +60,7 @@ func define[T, L any, P interface {
 }](cfg Config, name, kind string, defaults func(P), rules resource.Rules[P]) resource.Definition {
 	const reserved = ".static.k8s.io"
 	text := fmt.Sprintf("names ending with %q are reserved for static manifest-based configurations and cannot be managed via the API", reserved)
-	rules.RequireVersion = true
+	rules.RequireVersion, rules.NameOnUpdate = true, true
 	validate, warnings := rules.Validate, rules.Warnings
 	rules.Validate = func(ctx context.Context, obj P) field.ErrorList {
 		errs := validate(ctx, obj)

@@ -70,8 +70,8 @@ func TestLeniency(t *testing.T) {
 	env := new(policycel.Environment)
 	twice := hooks("a.example.com", "a.example.com")
 	want := []string{
-		"webhooks[0].sideEffects", "webhooks[0].admissionReviewVersions", "webhooks[0].matchConditions[0].expression",
-		"webhooks[1].sideEffects", "webhooks[1].admissionReviewVersions", "webhooks[1].matchConditions[0].expression", "webhooks[1].name",
+		"webhooks[0].sideEffects", "webhooks[0].matchConditions[0].expression", "webhooks[0].admissionReviewVersions",
+		"webhooks[1].sideEffects", "webhooks[1].matchConditions[0].expression", "webhooks[1].admissionReviewVersions", "webhooks[1].name",
 	}
 	if got := fields(validateWebhooks(twice, nil, env)); !slices.Equal(got, want) {
 		t.Errorf("on create: %q", got)

@@ -25,6 +25,7 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 	d := define[binding, admissionv1.ValidatingAdmissionPolicyBindingList](cfg, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
 		func(b *binding) { defaultMatch(b.Spec.MatchResources) },
 		resource.Rules[*binding]{
+			Declared:       []string{"spec.policyName: Required value", "spec.validationActions: Required value"},
 			Validate:       func(ctx context.Context, b *binding) field.ErrorList { return judge(ctx, b, nil) },
 			ValidateUpdate: judge,
 			Generation:     func(b, old *binding) bool { return !equality.Semantic.DeepEqual(b.Spec, old.Spec) },
@@ -36,7 +37,7 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 
 // MutatingPolicyBindings put mutating policies into force.
 func MutatingPolicyBindings(cfg Config) resource.Definition {
-	type binding = admissionv1.MutatingAdmissionPolicyBinding
+	type binding = mutatingBinding
 	judge := func(ctx context.Context, b, _ *binding) field.ErrorList {
 		path := field.NewPath("spec")
 		errs := validateBinding(b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, path)
@@ -44,12 +45,13 @@ func MutatingPolicyBindings(cfg Config) resource.Definition {
 		return mayReadParams(ctx, cfg, b, b.Spec.ParamRef != nil, "paramRef", errs)
 	}
 	d := define[binding, admissionv1.MutatingAdmissionPolicyBindingList](cfg, "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding",
-		func(b *binding) { defaultMatch(b.Spec.MatchResources) },
+		defaultMutatingBinding,
 		resource.Rules[*binding]{
 			Validate:       func(ctx context.Context, b *binding) field.ErrorList { return judge(ctx, b, nil) },
 			ValidateUpdate: judge,
 			Generation:     func(b, old *binding) bool { return !equality.Semantic.DeepEqual(b.Spec, old.Spec) },
 		})
+	d.Versions = append(d.Versions, oldMutatingBindings()...)
 	d.Columns = bindingColumns()
 	d.Cells = resource.CellsFunc(func(b *binding) []any { return bindingCells(b, b.Spec.PolicyName, b.Spec.ParamRef) })
 	return d

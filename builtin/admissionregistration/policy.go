@@ -75,15 +75,13 @@ func MutatingPolicies(cfg Config) resource.Definition {
 		return mayReadParams(ctx, cfg, p, p.Spec.ParamKind != nil && changed, "paramKind", errs)
 	}
 	d := define[mutatingPolicy, admissionv1.MutatingAdmissionPolicyList](cfg, "mutatingadmissionpolicies", "MutatingAdmissionPolicy",
-		func(p *mutatingPolicy) {
-			setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
-			defaultMatch(p.Spec.MatchConstraints)
-		},
+		defaultMutatingPolicy,
 		resource.Rules[*mutatingPolicy]{
 			Validate:       func(ctx context.Context, p *mutatingPolicy) field.ErrorList { return judge(ctx, p, nil) },
 			ValidateUpdate: judge,
 			Generation:     func(p, old *mutatingPolicy) bool { return !equality.Semantic.DeepEqual(p.Spec, old.Spec) },
 		})
+	d.Versions = append(d.Versions, oldMutatingPolicies()...)
 	d.Columns = policyColumns("Mutations", "Mutation indicates the number of mutations rules defined in this configuration")
 	d.Cells = resource.CellsFunc(func(p *mutatingPolicy) []any {
 		return []any{p.Name, int64(len(p.Spec.Mutations)), paramKindCell(p.Spec.ParamKind), core.Since(p.CreationTimestamp.Time)}

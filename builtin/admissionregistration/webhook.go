@@ -204,11 +204,11 @@ func validateWebhooks(hooks []hook, old *[]hook, env *policycel.Environment) fie
 	for i := range hooks {
 		w, path := &hooks[i], field.NewPath("webhooks").Index(i)
 		errs = append(errs, validateWebhook(w, allowed, path)...)
-		errs = append(errs, validateReviewVersions(w.AdmissionReviewVersions, allowed.reviewVersions, path.Child("admissionReviewVersions"))...)
 		if !allowed.conditions {
 			c := compiler{plain: env.Compiler(), known: allowed.expressions}
 			errs = append(errs, c.matchConditions(w.MatchConditions, path.Child("matchConditions"))...)
 		}
+		errs = append(errs, validateReviewVersions(w.AdmissionReviewVersions, allowed.reviewVersions, path.Child("admissionReviewVersions"))...)
 		if w.Name != "" && seen[w.Name] && !allowed.names {
 			errs = append(errs, field.Duplicate(path.Child("name"), w.Name))
 		}

@@ -27,6 +27,7 @@ func ControllerRevisions() resource.Definition {
 		StorageKey: "controllerrevisions",
 		Versions:   append([]resource.Version{resource.VersionOf[appsv1.ControllerRevision, appsv1.ControllerRevisionList]("v1", nil)}, oldControllerRevisions()...),
 		Strategy: resource.Rules[*appsv1.ControllerRevision]{
+			NameOnUpdate: true,
 			Validate: func(_ context.Context, r *appsv1.ControllerRevision) field.ErrorList {
 				errs := nonnegative(r.Revision, field.NewPath("revision"))
 				return append(errs, validateRevisionData(r.Data.Raw, field.NewPath("data"))...)

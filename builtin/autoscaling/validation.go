@@ -148,15 +148,9 @@ func validateMetric(m *autoscalingv2.MetricSpec, path *field.Path, checkVersion 
 			return validateContainerResource(m.ContainerResource, path)
 		}},
 	}
-	count := 0
 	var kinds []autoscalingv2.MetricSourceType
 	for _, s := range sources {
 		kinds = append(kinds, s.kind)
-		if s.set {
-			if count++; count == 1 {
-				errs = append(errs, s.validate(path.Child(s.name))...)
-			}
-		}
 	}
 	slices.Sort(kinds)
 	if m.Type == "" {
@@ -164,6 +158,14 @@ func validateMetric(m *autoscalingv2.MetricSpec, path *field.Path, checkVersion 
 	}
 	if !slices.Contains(kinds, m.Type) {
 		errs = append(errs, field.NotSupported(path.Child("type"), m.Type, kinds))
+	}
+	count := 0
+	for _, s := range sources {
+		if s.set {
+			if count++; count == 1 {
+				errs = append(errs, s.validate(path.Child(s.name))...)
+			}
+		}
 	}
 	for _, s := range sources {
 		switch {

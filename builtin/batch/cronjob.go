@@ -41,6 +41,7 @@ func CronJobs() resource.Definition {
 		StorageKey: "cronjobs",
 		Versions:   []resource.Version{resource.VersionOf[batchv1.CronJob, batchv1.CronJobList]("v1", defaultCronJob), oldCronJobs()},
 		Strategy: resource.Rules[*batchv1.CronJob]{
+			Declared: []string{"spec.schedule: Required value"},
 			PrepareCreate: func(_ context.Context, c *batchv1.CronJob) {
 				c.Status = batchv1.CronJobStatus{}
 				dropDisabled(&c.Spec.JobTemplate.Spec, nil)
@@ -188,7 +189,7 @@ func validateTimeZone(zone *string, path *field.Path) field.ErrorList {
 	if zone == nil {
 		return nil
 	}
-	wrong := func(detail string) field.ErrorList { return field.ErrorList{field.Invalid(path, *zone, detail)} }
+	wrong := func(detail string) field.ErrorList { return field.ErrorList{field.Invalid(path, zone, detail)} }
 	if *zone == "" {
 		return wrong("timeZone must be nil or non-empty string")
 	}

@@ -149,7 +149,7 @@ func validateIndexes(j *batchv1.Job, completedChange, failedChange bool, path *f
 	if failedChange {
 		if n != nil && perIndex {
 			if _, err := countIndexes(*failed, *n); err != nil {
-				errs = append(errs, field.Invalid(at, *failed, "error parsing failedIndexes: "+err.Error()))
+				errs = append(errs, field.Invalid(at, failed, "error parsing failedIndexes: "+err.Error()))
 			}
 		}
 		if !perIndex {

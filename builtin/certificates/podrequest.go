@@ -181,8 +181,8 @@ func validatePodRequest(spec *certificatesv1beta1.PodCertificateRequestSpec) fie
 	if apivalidation.ValidateAnnotationsSize(spec.UnverifiedUserAnnotations) != nil {
 		errs = append(errs, field.TooLong(annotations, "", apivalidation.TotalAnnotationSizeLimitB))
 	}
-	named := func(who, name, uid string) {
-		errs = append(errs, core.Invalid(path.Child(who+"Name"), name, apivalidation.NameIsDNSSubdomain(name, false))...)
+	named := func(who, name string, shown any, uid string) {
+		errs = append(errs, core.Invalid(path.Child(who+"Name"), shown, apivalidation.NameIsDNSSubdomain(name, false))...)
 		switch path := path.Child(who + "UID"); {
 		case uid == "":
 			errs = append(errs, field.Invalid(path, uid, "must not be empty"))
@@ -190,9 +190,9 @@ func validatePodRequest(spec *certificatesv1beta1.PodCertificateRequestSpec) fie
 			errs = append(errs, field.TooLong(path, uid, maxUID))
 		}
 	}
-	named("pod", spec.PodName, string(spec.PodUID))
-	named("serviceAccount", spec.ServiceAccountName, string(spec.ServiceAccountUID))
-	named("node", string(spec.NodeName), string(spec.NodeUID))
+	named("pod", spec.PodName, spec.PodName, string(spec.PodUID))
+	named("serviceAccount", spec.ServiceAccountName, spec.ServiceAccountName, string(spec.ServiceAccountUID))
+	named("node", string(spec.NodeName), spec.NodeName, string(spec.NodeUID))
 
 	if spec.MaxExpirationSeconds == nil {
 		return append(errs, field.Required(path.Child("maxExpirationSeconds"), "must be set"))

@@ -9,8 +9,10 @@ import (
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1alpha1 "k8s.io/api/certificates/v1alpha1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
@@ -32,13 +34,13 @@ func TrustBundles() resource.Definition {
 		Versions:   trustBundleVersions(),
 		Strategy: resource.Rules[*trustBundle]{
 			RequireVersion: true,
-			// The rule depends on the signer, so validateBundle has it.
-			ValidateName: func(string, bool) []string { return nil },
+			// The rule for names depends on the signer.
+			JudgesMetadata: true,
 			Validate: func(_ context.Context, b *trustBundle) field.ErrorList {
-				return append(validateBundle(b), validateAnchors(b.Spec.TrustBundle)...)
+				return append(validateBundle(b, false), validateAnchors(b.Spec.TrustBundle)...)
 			},
 			ValidateUpdate: func(_ context.Context, b, old *trustBundle) field.ErrorList {
-				errs := validateBundle(b)
+				errs := validateBundle(b, true)
 				// What was once accepted stays so, whatever Go makes of it now.
 				if b.Spec.TrustBundle != old.Spec.TrustBundle {
 					errs = append(errs, validateAnchors(b.Spec.TrustBundle)...)
@@ -57,32 +59,31 @@ func TrustBundles() resource.Definition {
 	}
 }
 
-// trustBundleVersions returns the version that is served, and the one before it,
-// in which objects are kept. They are the same but for the name.
+// trustBundleVersions returns the version that is served, and those before it, in one
+// of which objects are kept. They are the same but for the name.
 func trustBundleVersions() []resource.Version {
-	v1 := resource.VersionOf[certificatesv1.ClusterTrustBundle, certificatesv1.ClusterTrustBundleList]("v1", nil)
-	v1.ToHub = func(obj resource.Object) (resource.Object, error) {
-		b := obj.(*certificatesv1.ClusterTrustBundle)
-		return &trustBundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Spec: certificatesv1beta1.ClusterTrustBundleSpec(b.Spec)}, nil
-	}
-	v1.FromHub = func(obj resource.Object) (resource.Object, error) {
-		b := obj.(*trustBundle)
-		return &certificatesv1.ClusterTrustBundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Spec: certificatesv1.ClusterTrustBundleSpec(b.Spec)}, nil
-	}
+	const kind = "ClusterTrustBundle"
 	v1beta1 := resource.VersionOf[trustBundle, certificatesv1beta1.ClusterTrustBundleList]("v1beta1", nil)
 	v1beta1.Off = true
-	v1beta1.Deprecation = resource.Deprecation(new(trustBundle), certificatesv1beta1.SchemeGroupVersion.WithKind("ClusterTrustBundle"))
-	return []resource.Version{v1, v1beta1}
+	v1beta1.Deprecation = resource.Deprecation(new(trustBundle), certificatesv1beta1.SchemeGroupVersion.WithKind(kind))
+	return []resource.Version{
+		resource.AlikeVersion[certificatesv1.ClusterTrustBundle, certificatesv1.ClusterTrustBundleList, trustBundle](
+			certificatesv1.SchemeGroupVersion.WithKind(kind), nil, nil, nil),
+		v1beta1,
+		resource.AlikeVersion[certificatesv1alpha1.ClusterTrustBundle, certificatesv1alpha1.ClusterTrustBundleList, trustBundle](
+			certificatesv1alpha1.SchemeGroupVersion.WithKind(kind), nil, nil, nil),
+	}
 }
 
-func validateBundle(b *trustBundle) field.ErrorList {
-	var errs field.ErrorList
-	if b.GenerateName != "" {
-		errs = append(errs, core.Invalid(field.NewPath("metadata", "generateName"), b.GenerateName, bundleNameProblems(b.GenerateName, b.Spec.SignerName, true))...)
+func validateBundle(b *trustBundle, update bool) field.ErrorList {
+	// Only the names count on update, when the verb has judged the rest.
+	meta := b.ObjectMeta
+	if update {
+		meta = metav1.ObjectMeta{Name: b.Name, GenerateName: b.GenerateName}
 	}
-	if b.Name != "" {
-		errs = append(errs, core.Invalid(field.NewPath("metadata", "name"), b.Name, bundleNameProblems(b.Name, b.Spec.SignerName, false))...)
-	}
+	errs := apivalidation.ValidateObjectMeta(&meta, false, func(name string, prefix bool) []string {
+		return bundleNameProblems(name, b.Spec.SignerName, prefix)
+	}, field.NewPath("metadata"))
 	if b.Spec.SignerName != "" {
 		errs = append(errs, core.ValidateSignerName(b.Spec.SignerName, field.NewPath("spec", "signerName"))...)
 	}

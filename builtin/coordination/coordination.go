@@ -9,5 +9,5 @@ import (
 
 // Group returns the group.
 func Group() resource.Group {
-	return resource.Group{Name: coordinationv1.GroupName, Resources: []resource.Definition{Leases()}}
+	return resource.Group{Name: coordinationv1.GroupName, Resources: []resource.Definition{Candidates(), Leases()}}
 }

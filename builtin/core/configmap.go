@@ -24,7 +24,8 @@ func ConfigMaps() resource.Definition {
 		Namespaced: true,
 		Versions:   []resource.Version{v1[corev1.ConfigMap, corev1.ConfigMapList](func(cm *corev1.ConfigMap) { emptyNotNull(cm.BinaryData) })},
 		Strategy: resource.Rules[*corev1.ConfigMap]{
-			Validate: func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
+			NameOnUpdate: true,
+			Validate:     func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
 			ValidateUpdate: func(_ context.Context, cm, old *corev1.ConfigMap) field.ErrorList {
 				errs := frozen(cm.Immutable, old.Immutable, map[string]bool{
 					"data":       !maps.Equal(cm.Data, old.Data),

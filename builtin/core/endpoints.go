@@ -41,6 +41,7 @@ func Endpoints() resource.Definition {
 		StorageKey: "services/endpoints",
 		Versions:   []resource.Version{version},
 		Strategy: resource.Rules[*corev1.Endpoints]{
+			NameOnUpdate:   true,
 			CreateOnUpdate: true,
 			Validate:       func(_ context.Context, ep *corev1.Endpoints) field.ErrorList { return validateSubsets(ep.Subsets) },
 			// What was there before today's rules may stay.

@@ -47,19 +47,13 @@ func DefaultInlineVolume(spec *corev1.PersistentVolumeSpec) {
 func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) field.ErrorList {
 	var e problems
 	const inline = " in the context of inline volumes"
-	for _, f := range []struct {
-		name string
-		set  bool
-	}{
-		{"claimRef", spec.ClaimRef != nil},
-		{"capacity", len(spec.Capacity) > 0},
-		{"nodeAffinity", spec.NodeAffinity != nil},
-		{"storageClassName", spec.StorageClassName != ""},
-	} {
-		if f.set {
-			e.forbidden(p.Child(f.name), "may not be specified"+inline)
+	forbid := func(name string, set bool) {
+		if set {
+			e.forbidden(p.Child(name), "may not be specified"+inline)
 		}
 	}
+	forbid("claimRef", spec.ClaimRef != nil)
+	forbid("capacity", len(spec.Capacity) > 0)
 	if spec.CSI == nil {
 		e.required(p.Child("csi"), "has to be specified"+inline)
 	}
@@ -67,7 +61,9 @@ func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) fiel
 	if policy := spec.PersistentVolumeReclaimPolicy; policy != "" && policy != corev1.PersistentVolumeReclaimRetain {
 		e.forbidden(p.Child("persistentVolumeReclaimPolicy"), "may only be "+string(corev1.PersistentVolumeReclaimRetain)+inline)
 	}
+	forbid("nodeAffinity", spec.NodeAffinity != nil)
 	checkPersistentSource(&e, &corev1.PersistentVolume{Spec: *spec}, p)
+	forbid("storageClassName", spec.StorageClassName != "")
 	if mode := spec.VolumeMode; mode != nil && *mode != corev1.PersistentVolumeFilesystem {
 		e.forbidden(p.Child("volumeMode"), "may not specify volumeMode other than "+string(corev1.PersistentVolumeFilesystem)+inline)
 	}

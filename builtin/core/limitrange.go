@@ -30,6 +30,7 @@ func LimitRanges() resource.Definition {
 			}
 		})},
 		Strategy: resource.Rules[*corev1.LimitRange]{
+			NameOnUpdate:   true,
 			CreateOnUpdate: true,
 			PrepareCreate: func(_ context.Context, l *corev1.LimitRange) {
 				if l.Name == "" {

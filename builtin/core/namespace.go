@@ -22,6 +22,7 @@ func Namespaces() resource.Definition {
 		Verbs:      []string{"create", "delete", "get", "list", "patch", "update", "watch"},
 		Versions:   []resource.Version{v1[corev1.Namespace, corev1.NamespaceList](defaultNamespace)},
 		Strategy: namespaceRules(resource.Rules[*corev1.Namespace]{
+			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, ns *corev1.Namespace) {
 				labelWithName(ns)
 				ns.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}

@@ -30,6 +30,7 @@ func Nodes() resource.Definition {
 		StorageKey: "minions",
 		Versions:   []resource.Version{v1[corev1.Node, corev1.NodeList](defaultNode)},
 		Strategy: resource.Rules[*corev1.Node]{
+			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, n *corev1.Node) {
 				n.Spec.ConfigSource = nil
 				n.Spec.PodPreemptionPolicy = nil

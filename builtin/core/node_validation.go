@@ -113,13 +113,13 @@ func validateNodeAlways(n *corev1.Node) field.ErrorList {
 			errs = append(errs, field.Invalid(path.Index(i), f, fmt.Sprintf("invalid feature name %q: must start with an UpperCamelCase segment, "+
 				"with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes", f)))
 		}
-		if i == 0 {
-			continue
+		if i+1 == len(n.Status.DeclaredFeatures) {
+			break
 		}
-		if before := n.Status.DeclaredFeatures[i-1]; before == f {
-			errs = append(errs, field.Duplicate(path.Index(i), f))
-		} else if before > f {
-			errs = append(errs, field.Invalid(path.Index(i), f, "list must be sorted alphabetically"))
+		if next := n.Status.DeclaredFeatures[i+1]; next == f {
+			errs = append(errs, field.Duplicate(path.Index(i+1), next))
+		} else if next < f {
+			errs = append(errs, field.Invalid(path.Index(i+1), next, "list must be sorted alphabetically"))
 		}
 	}
 	return errs

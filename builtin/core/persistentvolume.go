@@ -29,6 +29,7 @@ func PersistentVolumes() resource.Definition {
 		ShortNames: []string{"pv"},
 		Versions:   []resource.Version{v1[corev1.PersistentVolume, corev1.PersistentVolumeList](defaultPersistentVolume)},
 		Strategy: resource.Rules[*corev1.PersistentVolume]{
+			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			PrepareCreate: func(ctx context.Context, pv *corev1.PersistentVolume) {
 				pv.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: now(ctx)}
@@ -122,14 +123,16 @@ func validatePersistentVolumeUpdate(pv, old *corev1.PersistentVolume) field.Erro
 func checkVolumeAffinityUpdate(e *problems, is, was *corev1.VolumeNodeAffinity, p *field.Path) {
 	same := is.DeepCopy()
 	if same != nil && same.Required != nil && was.Required != nil && len(same.Required.NodeSelectorTerms) == len(was.Required.NodeSelectorTerms) {
-		for i := range was.Required.NodeSelectorTerms {
-			before := was.Required.NodeSelectorTerms[i].MatchExpressions
-			after := same.Required.NodeSelectorTerms[i].MatchExpressions
+		old := func(after, before []corev1.NodeSelectorRequirement) {
 			for j := range min(len(before), len(after)) {
 				if newNodeLabel(before[j].Key) == after[j].Key {
 					after[j].Key = before[j].Key
 				}
 			}
+		}
+		for i, term := range was.Required.NodeSelectorTerms {
+			old(same.Required.NodeSelectorTerms[i].MatchExpressions, term.MatchExpressions)
+			old(same.Required.NodeSelectorTerms[i].MatchFields, term.MatchFields)
 		}
 	}
 	if !equality.Semantic.DeepEqual(same, was) {

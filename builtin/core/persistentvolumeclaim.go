@@ -29,6 +29,7 @@ func PersistentVolumeClaims() resource.Definition {
 			roundUp(c.Status.AllocatedResources)
 		})},
 		Strategy: resource.Rules[*corev1.PersistentVolumeClaim]{
+			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			PrepareCreate: func(_ context.Context, c *corev1.PersistentVolumeClaim) {
 				c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}

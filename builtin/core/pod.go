@@ -29,6 +29,7 @@ func Pods() resource.Definition {
 		Namespaced: true,
 		Versions:   []resource.Version{version},
 		Strategy: resource.Rules[*corev1.Pod]{
+			NameOnUpdate:   true,
 			PrepareCreate:  preparePod,
 			PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodUpdate(pod, old) },
 			Validate:       func(_ context.Context, pod *corev1.Pod) field.ErrorList { return validatePod(pod) },

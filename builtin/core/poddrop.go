@@ -17,7 +17,7 @@ func offSpec() []walk[corev1.PodSpec] {
 			visit(s.SchedulingGroup != nil, func() { s.SchedulingGroup = nil })
 		},
 		func(s *corev1.PodSpec, visit func(bool, func())) {
-			visit(len(s.EvictionResponders) > 0, func() { s.EvictionResponders = nil })
+			visit(s.EvictionResponders != nil, func() { s.EvictionResponders = nil })
 		},
 		func(s *corev1.PodSpec, visit func(bool, func())) {
 			for i := range s.Volumes {
@@ -31,7 +31,7 @@ func offSpec() []walk[corev1.PodSpec] {
 			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				for i := range c.VolumeMounts {
 					m := &c.VolumeMounts[i]
-					visit(len(m.BindMountOptions) > 0, func() { m.BindMountOptions = nil })
+					visit(m.BindMountOptions != nil, func() { m.BindMountOptions = nil })
 				}
 			})
 		},
@@ -70,10 +70,10 @@ func offSpec() []walk[corev1.PodSpec] {
 func offStatus() []walk[corev1.PodStatus] {
 	return []walk[corev1.PodStatus]{
 		func(s *corev1.PodStatus, visit func(bool, func())) {
-			visit(len(s.NodeAllocatableResourceClaimStatuses) > 0, func() { s.NodeAllocatableResourceClaimStatuses = nil })
+			visit(s.NodeAllocatableResourceClaimStatuses != nil, func() { s.NodeAllocatableResourceClaimStatuses = nil })
 		},
 		func(s *corev1.PodStatus, visit func(bool, func())) {
-			visit(len(s.VolumeHealth) > 0, func() { s.VolumeHealth = nil })
+			visit(s.VolumeHealth != nil, func() { s.VolumeHealth = nil })
 		},
 		func(s *corev1.PodStatus, visit func(bool, func())) {
 			for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -35,6 +34,12 @@ func ReplicationControllers() resource.Definition {
 		StorageKey: "controllers",
 		Versions:   []resource.Version{v1[corev1.ReplicationController, corev1.ReplicationControllerList](defaultController)},
 		Strategy: resource.Rules[*corev1.ReplicationController]{
+			Declared: []string{
+				"metadata.name: Invalid value",
+				"spec.replicas: Required value",
+				"spec.replicas: Invalid value",
+				"spec.minReadySeconds: Invalid value",
+			},
 			ValidateName:    longName,
 			OrphanByDefault: true,
 			PrepareCreate: func(_ context.Context, rc *corev1.ReplicationController) {
@@ -123,7 +128,7 @@ func defaultController(rc *corev1.ReplicationController) {
 // there are none.
 func longName(name string, prefix bool) []string {
 	if prefix {
-		return apivalidation.NameIsDNSSubdomain(name, prefix)
+		return nil // which is judged as any prefix
 	}
 	return content.IsDNS1123Subdomain(name)
 }

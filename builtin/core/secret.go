@@ -22,6 +22,7 @@ func Secrets() resource.Definition {
 		Namespaced: true,
 		Versions:   []resource.Version{v1[corev1.Secret, corev1.SecretList](defaultSecret)},
 		Strategy: resource.Rules[*corev1.Secret]{
+			NameOnUpdate: true,
 			PrepareUpdate: func(_ context.Context, s, old *corev1.Secret) {
 				if s.Type == "" {
 					s.Type = old.Type

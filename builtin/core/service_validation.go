@@ -74,25 +74,28 @@ func validateService(s, old *corev1.Service) field.ErrorList {
 	}
 	add(mustBeOneOf(spec.Child("type"), s.Spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName,
 		corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort)...)
+	add(validatePortNumbers(s, spec.Child("ports"))...)
 	add(validateSourceRanges(s, &before, spec)...)
 
-	if isLoadBalancer(s) {
-		if s.Spec.AllocateLoadBalancerNodePorts == nil {
-			add(field.Required(field.NewPath("allocateLoadBalancerNodePorts"), ""))
-		}
-		if c := s.Spec.LoadBalancerClass; c != nil {
-			add(invalid(spec.Child("loadBalancerClass"), *c, validation.IsQualifiedName(*c))...)
-		}
-	} else {
-		if s.Spec.AllocateLoadBalancerNodePorts != nil {
-			add(field.Forbidden(spec.Child("allocateLoadBalancerNodePorts"), onlyLoadBalancers))
-		}
-		if s.Spec.LoadBalancerClass != nil {
-			add(field.Forbidden(spec.Child("loadBalancerClass"), onlyLoadBalancers))
-		}
+	if allocate := s.Spec.AllocateLoadBalancerNodePorts; allocate != nil && !isLoadBalancer(s) {
+		add(field.Forbidden(spec.Child("allocateLoadBalancerNodePorts"), onlyLoadBalancers))
+	} else if allocate == nil && isLoadBalancer(s) {
+		add(field.Required(field.NewPath("allocateLoadBalancerNodePorts"), ""))
 	}
+	add(validateLoadBalancerClass(s, spec.Child("loadBalancerClass"))...)
 	add(validateTraffic(s, spec)...)
 	return errs
+}
+
+func validateLoadBalancerClass(s *corev1.Service, path *field.Path) field.ErrorList {
+	switch c := s.Spec.LoadBalancerClass; {
+	case c == nil:
+		return nil
+	case !isLoadBalancer(s):
+		return field.ErrorList{field.Forbidden(path, onlyLoadBalancers)}
+	default:
+		return invalid(path, *c, validation.IsQualifiedName(*c))
+	}
 }
 
 func validateExternalName(s *corev1.Service, spec *field.Path) field.ErrorList {
@@ -118,12 +121,8 @@ func validateExternalName(s *corev1.Service, spec *field.Path) field.ErrorList {
 }
 
 func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
-	type number struct {
-		protocol corev1.Protocol
-		port     int32
-	}
 	var errs field.ErrorList
-	names, ports, nodePorts := map[string]bool{}, map[number]bool{}, map[number]bool{}
+	names := map[string]bool{}
 	for i, p := range s.Spec.Ports {
 		at := path.Index(i)
 		if p.Name != "" {
@@ -148,20 +147,39 @@ func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
 		if p.AppProtocol != nil {
 			errs = append(errs, invalid(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
 		}
+	}
+	return errs
+}
 
-		if p.NodePort != 0 {
-			if s.Spec.Type == corev1.ServiceTypeClusterIP {
-				errs = append(errs, field.Forbidden(at.Child("nodePort"), "may not be used when `type` is 'ClusterIP'"))
-			}
-			if nodePorts[number{p.Protocol, p.NodePort}] {
-				errs = append(errs, field.Duplicate(at.Child("nodePort"), p.NodePort))
-			}
-			nodePorts[number{p.Protocol, p.NodePort}] = true
+// validatePortNumbers wants the ports of a service, and those on nodes, to be its
+// own for each protocol.
+func validatePortNumbers(s *corev1.Service, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, p := range s.Spec.Ports {
+		if p.NodePort != 0 && s.Spec.Type == corev1.ServiceTypeClusterIP {
+			errs = append(errs, field.Forbidden(path.Index(i).Child("nodePort"), "may not be used when `type` is 'ClusterIP'"))
 		}
-		if ports[number{p.Protocol, p.Port}] {
-			errs = append(errs, field.Duplicate(at, goForm{corev1.ServicePort{Protocol: p.Protocol, Port: p.Port}}))
+	}
+	type number struct {
+		protocol corev1.Protocol
+		port     int32
+	}
+	seen := map[number]bool{}
+	for i, p := range s.Spec.Ports {
+		if n := (number{p.Protocol, p.NodePort}); p.NodePort != 0 {
+			if seen[n] {
+				errs = append(errs, field.Duplicate(path.Index(i).Child("nodePort"), p.NodePort))
+			}
+			seen[n] = true
 		}
-		ports[number{p.Protocol, p.Port}] = true
+	}
+	clear(seen)
+	for i, p := range s.Spec.Ports {
+		n := number{p.Protocol, p.Port}
+		if seen[n] {
+			errs = append(errs, field.Duplicate(path.Index(i), goForm{corev1.ServicePort{Protocol: p.Protocol, Port: p.Port}}))
+		}
+		seen[n] = true
 	}
 	return errs
 }
@@ -380,6 +398,7 @@ func validateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 	if isLoadBalancer(s) && isLoadBalancer(old) && !equalPtr(s.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass) {
 		errs = append(errs, field.Invalid(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, "may not change once set"))
 	}
+	errs = append(errs, validateLoadBalancerClass(s, spec.Child("loadBalancerClass"))...)
 	if wantsHealthPort(s) && wantsHealthPort(old) && s.Spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort {
 		errs = append(errs, field.Forbidden(spec.Child("healthCheckNodePort"), "field is immutable"))
 	}

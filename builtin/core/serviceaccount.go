@@ -29,6 +29,7 @@ func ServiceAccounts(tokens Tokens) resource.Definition {
 		Namespaced: true,
 		Versions:   []resource.Version{v1[corev1.ServiceAccount, corev1.ServiceAccountList, *corev1.ServiceAccount](nil)},
 		Strategy: resource.Rules[*corev1.ServiceAccount]{
+			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			PrepareCreate: func(_ context.Context, sa *corev1.ServiceAccount) { namesOnly(sa) },
 			PrepareUpdate: func(_ context.Context, sa, _ *corev1.ServiceAccount) { namesOnly(sa) },

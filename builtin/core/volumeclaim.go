@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -23,12 +24,16 @@ type ClaimAllowances struct {
 // ValidateClaimTemplate returns everything that is wrong with the template of a
 // volume claim.
 func ValidateClaimTemplate(t *corev1.PersistentVolumeClaimTemplate, p *field.Path) field.ErrorList {
+	return append(ValidateTemplateMeta(&t.ObjectMeta, p.Child("metadata")), ValidateClaimSpec(&t.Spec, p.Child("spec"), ClaimAllowances{})...)
+}
+
+// ValidateTemplateMeta returns everything that is wrong with the metadata of a
+// template, which are labels and annotations.
+func ValidateTemplateMeta(meta *metav1.ObjectMeta, p *field.Path) field.ErrorList {
 	var e problems
-	mp := p.Child("metadata")
-	e.add(apivalidation.ValidateAnnotations(t.Annotations, mp.Child("annotations"))...)
-	e.add(metavalidation.ValidateLabels(t.Labels, mp.Child("labels"))...)
-	forbidOthers(&e, t.ObjectMeta, "cannot be set", mp, "Annotations", "Labels")
-	e.add(ValidateClaimSpec(&t.Spec, p.Child("spec"), ClaimAllowances{})...)
+	e.add(apivalidation.ValidateAnnotations(meta.Annotations, p.Child("annotations"))...)
+	e.add(metavalidation.ValidateLabels(meta.Labels, p.Child("labels"))...)
+	forbidOthers(&e, *meta, "cannot be set", p, "Annotations", "Labels")
 	return field.ErrorList(e)
 }
 

@@ -47,6 +47,14 @@ func EndpointSlices() resource.Definition {
 		StorageKey: "endpointslices",
 		Versions:   append([]resource.Version{resource.VersionOf[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList]("v1", defaultSlice)}, oldEndpointSlices()...),
 		Strategy: resource.Rules[*discoveryv1.EndpointSlice]{
+			Declared: []string{
+				"addressType: Required value",
+				"addressType: Invalid value: field is immutable",
+				"addressType: Unsupported value",
+				"endpoints[*].addresses: Required value",
+				"endpoints[*].addresses: Too many",
+			},
+			NameOnUpdate:  true,
 			PrepareCreate: func(ctx context.Context, s *discoveryv1.EndpointSlice) { dropTopology(ctx, s, nil) },
 			PrepareUpdate: func(ctx context.Context, s, old *discoveryv1.EndpointSlice) {
 				// What is dropped counts as a change, too.

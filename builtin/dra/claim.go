@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -37,15 +36,9 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 		Kind:       "ResourceClaim",
 		Namespaced: true,
 		StorageKey: "resourceclaims",
-		Versions: []resource.Version{resource.VersionOf[claim, resourcev1.ResourceClaimList]("v1", func(c *claim) {
-			defaultClaim(&c.Spec)
-			if c.Status.Allocation != nil {
-				for _, r := range c.Status.Allocation.Devices.Results {
-					defaultTolerations(r.Tolerations)
-				}
-			}
-		})},
+		Versions:   claimVersions(),
 		Strategy: resource.Rules[*claim]{
+			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			PrepareCreate: func(_ context.Context, c *claim) {
 				c.Status = resourcev1.ResourceClaimStatus{}
@@ -59,10 +52,7 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 				return append(mayAdminister(ctx, cfg, c.Namespace, &c.Spec), s.validateClaim(&c.Spec, field.NewPath("spec"))...)
 			},
 			ValidateUpdate: func(_ context.Context, c, old *claim) field.ErrorList {
-				if equality.Semantic.DeepEqual(c.Spec, old.Spec) {
-					return nil
-				}
-				return field.ErrorList{field.Invalid(field.NewPath("spec"), nil, apivalidation.FieldImmutableErrorMsg)}
+				return sameSpec(c.Spec, old.Spec)
 			},
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
@@ -79,9 +69,7 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
 	judge := func(t *claimTemplate) field.ErrorList {
 		path := field.NewPath("spec")
-		errs := apivalidation.ValidateAnnotations(t.Spec.Annotations, path.Child("metadata", "annotations"))
-		errs = append(errs, metavalidation.ValidateLabels(t.Spec.Labels, path.Child("metadata", "labels"))...)
-		return append(errs, s.validateClaim(&t.Spec.Spec, path.Child("spec"))...)
+		return append(core.ValidateTemplateMeta(&t.Spec.ObjectMeta, path.Child("metadata")), s.validateClaim(&t.Spec.Spec, path.Child("spec"))...)
 	}
 	return resource.Definition{
 		Group:      resourcev1.GroupName,
@@ -89,10 +77,9 @@ func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
 		Kind:       "ResourceClaimTemplate",
 		Namespaced: true,
 		StorageKey: "resourceclaimtemplates",
-		Versions: []resource.Version{resource.VersionOf[claimTemplate, resourcev1.ResourceClaimTemplateList]("v1", func(t *claimTemplate) {
-			defaultClaim(&t.Spec.Spec)
-		})},
+		Versions:   claimTemplateVersions(),
 		Strategy: resource.Rules[*claimTemplate]{
+			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			PrepareCreate: func(_ context.Context, t *claimTemplate) { dropClaimFields(&t.Spec.Spec, nil) },
 			PrepareUpdate: func(_ context.Context, t, old *claimTemplate) { dropClaimFields(&t.Spec.Spec, &old.Spec.Spec) },
@@ -243,9 +230,8 @@ func (n requestNames) validateRefs(refs []string, path *field.Path) field.ErrorL
 func (s *Selectors) validateClaim(spec *resourcev1.ResourceClaimSpec, path *field.Path) field.ErrorList {
 	d, path := &spec.Devices, path.Child("devices")
 	names := namesOf(d)
-	errs := each(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), s.validateRequest)
-	errs = append(errs, unique(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"),
-		func(r *resourcev1.DeviceRequest) string { return r.Name }, nil)...)
+	errs := unique(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), func(r *resourcev1.DeviceRequest) string { return r.Name }, nil)
+	errs = append(errs, each(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), s.validateRequest)...)
 	errs = append(errs, each(d.Constraints, resourcev1.DeviceConstraintsMaxSize, path.Child("constraints"), func(c *resourcev1.DeviceConstraint, path *field.Path) field.ErrorList {
 		errs := names.validateRefs(c.Requests, path.Child("requests"))
 		if c.MatchAttribute != nil {
@@ -288,14 +274,14 @@ func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Pat
 	}
 	path = path.Child("firstAvailable")
 	const limit = resourcev1.FirstAvailableDeviceRequestMaxSize
-	errs = append(errs, each(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest, path *field.Path) field.ErrorList {
+	errs = append(errs, unique(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest) string { return a.Name }, nil)...)
+	return append(errs, each(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest, path *field.Path) field.ErrorList {
 		errs := needed(validate.LongName, a.DeviceClassName, path.Child("deviceClassName"))
 		if !both {
 			errs = append(errs, validateLabelName(a.Name, path.Child("name"))...)
 		}
 		return append(errs, s.validateDevices(a.Selectors, a.AllocationMode, a.Count, a.Tolerations, both, path)...)
 	})...)
-	return append(errs, unique(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest) string { return a.Name }, nil)...)
 }
 
 // validateDevices judges what a request and an alternative have in common, by

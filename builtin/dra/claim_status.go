@@ -137,10 +137,10 @@ func validateClaimStatus(c, old *claim) field.ErrorList {
 	errs := each(s.ReservedFor, limit, reserved, validateConsumer)
 	errs = append(errs, unique(s.ReservedFor, limit, reserved, func(r *resourcev1.ResourceClaimConsumerReference) types.UID { return r.UID }, nil)...)
 	allocated := allocatedDevices(s.Allocation)
+	errs = append(errs, unique(s.Devices, -1, devices, statusID, nil)...)
 	errs = append(errs, each(s.Devices, -1, devices, func(d *resourcev1.AllocatedDeviceStatus, path *field.Path) field.ErrorList {
 		return validateDeviceStatus(d, allocated, path)
 	})...)
-	errs = append(errs, unique(s.Devices, -1, devices, statusID, nil)...)
 	switch {
 	case len(s.ReservedFor) == 0:
 	case s.Allocation == nil:

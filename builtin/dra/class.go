@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
@@ -21,12 +20,13 @@ func DeviceClasses(s *Selectors) resource.Definition {
 		Resource:   "deviceclasses",
 		Kind:       "DeviceClass",
 		StorageKey: "deviceclasses",
-		Versions:   []resource.Version{resource.VersionOf[resourcev1.DeviceClass, resourcev1.DeviceClassList]("v1", nil)},
+		Versions:   classVersions(),
 		Strategy: resource.Rules[*resourcev1.DeviceClass]{
 			ReturnDeleted: true,
+			Declared:      []string{"metadata.name: Invalid value"},
 			ValidateName: func(name string, prefix bool) []string {
 				if prefix {
-					return apivalidation.NameIsDNSSubdomain(name, prefix)
+					return nil // which is judged as any prefix
 				}
 				return content.IsDNS1123Subdomain(name)
 			},

@@ -41,11 +41,20 @@ func Group(cfg Config) resource.Group {
 		cfg.MayReport = func(context.Context, string, []string) error { return nil }
 	}
 	selectors := new(Selectors)
-	return resource.Group{Name: resourcev1.GroupName, Resources: []resource.Definition{
+	group := resource.Group{Name: resourcev1.GroupName, Resources: []resource.Definition{
 		DeviceClasses(selectors),
 		TaintRules(),
 		Claims(cfg, selectors),
 		ClaimTemplates(cfg, selectors),
+		PoolRequests(),
 		Slices(),
 	}}
+	for i := range group.Resources {
+		d := &group.Resources[i]
+		declaredLast(&d.Strategy)
+		for _, sub := range d.Subresources {
+			declaredLast(sub.Part)
+		}
+	}
+	return group
 }

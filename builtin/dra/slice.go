@@ -3,7 +3,6 @@ package dra
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -27,24 +26,22 @@ func Slices() resource.Definition {
 		Resource:   "resourceslices",
 		Kind:       "ResourceSlice",
 		StorageKey: "resourceslices",
-		Versions: []resource.Version{resource.VersionOf[slice, resourcev1.ResourceSliceList]("v1", func(s *slice) {
-			for i := range s.Spec.Devices {
-				for j := range s.Spec.Devices[i].Taints {
-					if t := &s.Spec.Devices[i].Taints[j]; t.TimeAdded == nil {
-						t.TimeAdded = now()
-					}
-				}
-			}
-		})},
+		Versions:   sliceVersions(),
 		Strategy: resource.Rules[*slice]{
 			ReturnDeleted: true,
 			PrepareCreate: func(_ context.Context, s *slice) { dropSliceFields(&s.Spec, &resourcev1.ResourceSliceSpec{}) },
-			PrepareUpdate: func(_ context.Context, s, old *slice) { dropSliceFields(&s.Spec, &old.Spec) },
-			Validate:      func(_ context.Context, s *slice) field.ErrorList { return validateSlice(&s.Spec, nil) },
+			PrepareUpdate: func(_ context.Context, s, old *slice) {
+				// What is dropped moves the generation too.
+				if !equality.Semantic.DeepEqual(s.Spec, old.Spec) {
+					s.Generation = old.Generation + 1
+				}
+				dropSliceFields(&s.Spec, &old.Spec)
+			},
+			Validate: func(_ context.Context, s *slice) field.ErrorList { return validateSlice(&s.Spec, nil) },
 			ValidateUpdate: func(_ context.Context, s, old *slice) field.ErrorList {
 				return validateSlice(&s.Spec, &old.Spec)
 			},
-			Generation: func(s, old *slice) bool { return !equality.Semantic.DeepEqual(s.Spec, old.Spec) },
+			Generation: func(*slice, *slice) bool { return false },
 			Warnings: func(_ context.Context, s, _ *slice) []string {
 				if d := s.Spec.Driver; d != strings.ToLower(d) {
 					return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters", d)}
@@ -56,9 +53,6 @@ func Slices() resource.Definition {
 			resource.FieldFunc(resourcev1.ResourceSliceSelectorNodeName, func(s *slice) string { return deref(s.Spec.NodeName) }),
 			resource.FieldFunc(resourcev1.ResourceSliceSelectorDriver, func(s *slice) string { return s.Spec.Driver }),
 			resource.FieldFunc(resourcev1.ResourceSliceSelectorPoolName, func(s *slice) string { return s.Spec.Pool.Name }),
-		},
-		UnknownField: func(path string) string {
-			return "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: " + path
 		},
 		Columns: []resource.Column{
 			core.NameColumn(),
@@ -162,12 +156,12 @@ func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 		return validateDevice(d, was, deref(spec.PerDeviceNodeSelection), path)
 	})...)
 	name := func(d *resourcev1.Device) string { return d.Name }
-	errs = append(errs, unique(spec.Devices, limit, path.Child("devices"), name, func(d *resourcev1.Device) any { return d.Name })...)
-	errs = append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
+	errs = append(errs, undeclared(unique(spec.Devices, limit, path.Child("devices"), name, func(d *resourcev1.Device) any { return d.Name }))...)
+	errs = append(errs, unique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"),
+		func(c *resourcev1.CounterSet) string { return c.Name }, nil)...)
+	return append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
 		return append(needed(validate.ShortName, c.Name, path.Child("name")), validateCounters(c.Counters, path.Child("counters"))...)
 	})...)
-	return append(errs, unique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"),
-		func(c *resourcev1.CounterSet) string { return c.Name }, nil)...)
 }
 
 // validateNodes wants to know in one way from which nodes the devices can be
@@ -209,7 +203,7 @@ func validateNodes(spec *resourcev1.ResourceSliceSpec, path *field.Path) field.E
 
 func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) field.ErrorList {
 	if len(counters) == 0 {
-		return field.ErrorList{field.Required(path, "")}
+		return declared(field.ErrorList{field.Required(path, "")})
 	}
 	if n := len(counters); n > resourcev1.ResourceSliceMaxCountersPerCounterSet {
 		return field.ErrorList{field.TooMany(path, n, resourcev1.ResourceSliceMaxCountersPerCounterSet)}
@@ -245,17 +239,21 @@ func validateDevice(d, old *resourcev1.Device, selectsNodes bool, path *field.Pa
 			errs = append(errs, validateCapacity(&c, deref(d.AllowMultipleAllocations), keyed(path.Child("capacity"), string(name), maxNameLength))...)
 		}
 	}
-	if old == nil || !equality.Semantic.DeepEqual(d.Taints, old.Taints) {
-		errs = append(errs, each(d.Taints, resourcev1.DeviceTaintsMaxLength, path.Child("taints"), func(t *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
-			return validateTaint(t, nil, path)
-		})...)
-	}
 	const limit = resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice
+	errs = append(errs, unique(d.ConsumesCounters, limit, path.Child("consumesCounters"),
+		func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet }, nil)...)
 	errs = append(errs, each(d.ConsumesCounters, limit, path.Child("consumesCounters"), func(c *resourcev1.DeviceCounterConsumption, path *field.Path) field.ErrorList {
 		return append(needed(validate.ShortName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
 	})...)
-	errs = append(errs, unique(d.ConsumesCounters, limit, path.Child("consumesCounters"),
-		func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet }, nil)...)
+	if n := len(d.Taints); old != nil && equality.Semantic.DeepEqual(d.Taints, old.Taints) {
+		// They were judged before.
+	} else if n > resourcev1.DeviceTaintsMaxLength {
+		errs = append(errs, field.TooMany(path.Child("taints"), n, resourcev1.DeviceTaintsMaxLength))
+	} else {
+		errs = append(errs, each(d.Taints, -1, path.Child("taints"), func(t *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
+			return validateTaint(t, nil, path)
+		})...)
+	}
 	errs = append(errs, validateDeviceNodes(d, selectsNodes, path)...)
 	return append(errs, validateBindingConditions(d.BindingConditions, d.BindingFailureConditions, path)...)
 }
@@ -296,13 +294,6 @@ func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) f
 	return errs
 }
 
-// semver returns a version as semver.org has it, in three numbers with an
-// optional pre-release and build.
-func semver() *regexp.Regexp {
-	const number, pre, build = `(0|[1-9]\d*)`, `(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)`, `[0-9a-zA-Z-]+`
-	return regexp.MustCompile(`^` + number + `\.` + number + `\.` + number + `(-` + pre + `(\.` + pre + `)*)?(\+` + build + `(\.` + build + `)*)?$`)
-}
-
 // validateAttribute wants exactly one value. Lists of values, a feature that is
 // off, only count.
 func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.ErrorList {
@@ -316,7 +307,7 @@ func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.Er
 		text(*v, "string")
 	}
 	if v := a.VersionValue; v != nil {
-		if !semver().MatchString(*v) {
+		if !core.IsSemver(*v) {
 			errs = append(errs, field.Invalid(path.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
 		}
 		text(*v, "version")
@@ -335,11 +326,12 @@ func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.Er
 			set = append(set, m.name)
 		}
 	}
+	var union field.ErrorList
 	switch {
 	case len(set) == 0:
-		errs = append(errs, field.Invalid(path, "", "must specify one of: "+strings.Join(names, ", ")))
+		union = field.ErrorList{field.Invalid(path, "", "must specify one of: "+strings.Join(names, ", "))}
 	case len(set) > 1:
-		errs = append(errs, field.Invalid(path, "{"+strings.Join(set, ", ")+"}", "must specify exactly one of: "+strings.Join(names, ", ")))
+		union = field.ErrorList{field.Invalid(path, "{"+strings.Join(set, ", ")+"}", "must specify exactly one of: "+strings.Join(names, ", "))}
 	}
-	return errs
+	return append(errs, declared(union)...)
 }

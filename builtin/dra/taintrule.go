@@ -5,6 +5,7 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	resourcev1alpha3 "k8s.io/api/resource/v1alpha3"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,8 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
+
+const taintRuleKind = "DeviceTaintRule"
 
 // taintRule is the form in which objects are kept.
 type taintRule = resourcev1beta2.DeviceTaintRule
@@ -41,7 +44,7 @@ func TaintRules() resource.Definition {
 	return resource.Definition{
 		Group:      resourcev1.GroupName,
 		Resource:   "devicetaintrules",
-		Kind:       "DeviceTaintRule",
+		Kind:       taintRuleKind,
 		StorageKey: "devicetaintrules",
 		Hub:        "v1beta2",
 		Versions:   taintRuleVersions(),
@@ -86,43 +89,24 @@ func now() *metav1.Time { return seconds(time.Now()) }
 // seconds is a time as it survives being stored.
 func seconds(t time.Time) *metav1.Time { return new(metav1.NewTime(t.Truncate(time.Second))) }
 
-// taintRuleVersions returns the version that is served, and the one before it,
-// in which objects are kept. They are the same but for the name.
+// taintRuleVersions returns the version that is served, and those before it, in one
+// of which objects are kept. They are the same but for the name.
 func taintRuleVersions() []resource.Version {
-	added := func(t **metav1.Time) {
-		if *t == nil {
-			*t = now()
+	added := func(r *taintRule) {
+		if t := &r.Spec.Taint; t.TimeAdded == nil {
+			t.TimeAdded = now()
 		}
 	}
-	v1 := resource.VersionOf[resourcev1.DeviceTaintRule, resourcev1.DeviceTaintRuleList]("v1",
-		func(r *resourcev1.DeviceTaintRule) { added(&r.Spec.Taint.TimeAdded) })
-	v1.ToHub = func(obj resource.Object) (resource.Object, error) {
-		r := obj.(*resourcev1.DeviceTaintRule)
-		t := r.Spec.Taint
-		return &taintRule{
-			TypeMeta: r.TypeMeta, ObjectMeta: r.ObjectMeta,
-			Spec: resourcev1beta2.DeviceTaintRuleSpec{
-				DeviceSelector: (*resourcev1beta2.DeviceTaintSelector)(r.Spec.DeviceSelector),
-				Taint:          resourcev1beta2.DeviceTaint{Key: t.Key, Value: t.Value, Effect: resourcev1beta2.DeviceTaintEffect(t.Effect), TimeAdded: t.TimeAdded},
-			},
-			Status: resourcev1beta2.DeviceTaintRuleStatus(r.Status),
-		}, nil
-	}
-	v1.FromHub = func(obj resource.Object) (resource.Object, error) {
-		r := obj.(*taintRule)
-		return &resourcev1.DeviceTaintRule{
-			TypeMeta: r.TypeMeta, ObjectMeta: r.ObjectMeta,
-			Spec: resourcev1.DeviceTaintRuleSpec{
-				DeviceSelector: (*resourcev1.DeviceTaintSelector)(r.Spec.DeviceSelector),
-				Taint:          *taintOf(&r.Spec),
-			},
-			Status: resourcev1.DeviceTaintRuleStatus(r.Status),
-		}, nil
-	}
-	v1beta2 := resource.VersionOf[taintRule, resourcev1beta2.DeviceTaintRuleList]("v1beta2",
-		func(r *taintRule) { added(&r.Spec.Taint.TimeAdded) })
+	v1 := resource.AlikeVersion[resourcev1.DeviceTaintRule, resourcev1.DeviceTaintRuleList](resourcev1.SchemeGroupVersion.WithKind(taintRuleKind), added, nil, nil)
+	v1beta2 := resource.VersionOf[taintRule, resourcev1beta2.DeviceTaintRuleList]("v1beta2", added)
 	v1beta2.Off = true
-	return []resource.Version{v1, v1beta2}
+	v1beta2.Deprecation = resource.Deprecation(new(taintRule), resourcev1beta2.SchemeGroupVersion.WithKind(taintRuleKind))
+	v1alpha3 := resource.AlikeVersion[resourcev1alpha3.DeviceTaintRule, resourcev1alpha3.DeviceTaintRuleList](resourcev1alpha3.SchemeGroupVersion.WithKind(taintRuleKind), added, nil, nil)
+	// Clients of these are used to it.
+	for _, old := range []*resource.Version{&v1beta2, &v1alpha3} {
+		old.ReturnDeleted, old.AnyRevision = true, true
+	}
+	return []resource.Version{v1, v1beta2, v1alpha3}
 }
 
 func taintOf(spec *resourcev1beta2.DeviceTaintRuleSpec) *resourcev1.DeviceTaint {

@@ -21,13 +21,13 @@ import (
 
 // conforms judges a value by one of the formats that Kubernetes declares.
 func conforms[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
-	return format(context.Background(), operation.Operation{}, path, &value, nil)
+	return declared(format(context.Background(), operation.Operation{}, path, &value, nil))
 }
 
 // needed is conforms for a value that has to be there.
 func needed[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
 	if value == "" {
-		return field.ErrorList{field.Required(path, "")}
+		return declared(field.ErrorList{field.Required(path, "")})
 	}
 	return conforms(format, value, path)
 }
@@ -36,9 +36,9 @@ func needed[T ~string](format func(context.Context, operation.Operation, *field.
 func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	switch {
 	case value == "":
-		return field.ErrorList{field.Required(path, "")}
+		return declared(field.ErrorList{field.Required(path, "")})
 	case !slices.Contains(known, value):
-		return field.ErrorList{field.NotSupported(path, value, known)}
+		return declared(field.ErrorList{field.NotSupported(path, value, known)})
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 // list that is too long is not looked at.
 func each[T any](list []T, limit int, path *field.Path, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
 	if limit >= 0 && len(list) > limit {
-		return field.ErrorList{field.TooMany(path, len(list), limit)}
+		return declared(field.ErrorList{field.TooMany(path, len(list), limit)})
 	}
 	var errs field.ErrorList
 	for i := range list {
@@ -76,7 +76,7 @@ func unique[T any, K comparable](list []T, limit int, path *field.Path, key func
 		}
 		seen[k] = true
 	}
-	return errs
+	return declared(errs)
 }
 
 func itself(s *string) string { return *s }
@@ -102,7 +102,7 @@ func validateDriver(name string, path *field.Path) field.ErrorList {
 func validateDriverFormat(name string, path *field.Path) field.ErrorList {
 	//lint:ignore SA1019 the names of drivers have always been free to have capitals
 	errs := needed(validate.LongNameCaseless, name, path)
-	return append(errs, validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength)...)
+	return append(errs, declared(validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength))...)
 }
 
 func validatePool(name string, path *field.Path) field.ErrorList {
@@ -250,8 +250,8 @@ func validateBindingConditions(conditions, failures []string, path *field.Path) 
 	}
 	errs := each(conditions, resourcev1.BindingConditionsMaxSize, good, label)
 	errs = append(errs, each(failures, resourcev1.BindingFailureConditionsMaxSize, bad, label)...)
-	errs = append(errs, unique(conditions, -1, good, itself, nil)...)
-	errs = append(errs, unique(failures, -1, bad, itself, nil)...)
+	errs = append(errs, undeclared(unique(conditions, -1, good, itself, nil))...)
+	errs = append(errs, undeclared(unique(failures, -1, bad, itself, nil))...)
 	for i, f := range failures {
 		if slices.Contains(conditions, f) {
 			errs = append(errs, field.Invalid(bad.Index(i), f, "bindingFailureConditions must not overlap with bindingConditions"))

@@ -34,6 +34,7 @@ func FlowSchemas() resource.Definition {
 			}
 		})},
 		Strategy: resource.Rules[*flowcontrolv1.FlowSchema]{
+			NameOnUpdate:  true,
 			PrepareCreate: func(_ context.Context, f *flowcontrolv1.FlowSchema) { f.Status = flowcontrolv1.FlowSchemaStatus{} },
 			PrepareUpdate: func(_ context.Context, f, old *flowcontrolv1.FlowSchema) { f.Status = old.Status },
 			Validate: func(_ context.Context, f *flowcontrolv1.FlowSchema) field.ErrorList {
@@ -219,39 +220,40 @@ func urlProblem(url string) string {
 
 // validateSubject wants the member that the kind names, and no other.
 func validateSubject(s *flowcontrolv1.Subject, path *field.Path) field.ErrorList {
+	named := func(name string, path *field.Path) (errs field.ErrorList) {
+		if name == "" {
+			errs = field.ErrorList{field.Required(path.Child("name"), "")}
+		}
+		return errs
+	}
 	members := []struct {
-		kind flowcontrolv1.SubjectKind
-		name string
-		set  bool
+		kind  flowcontrolv1.SubjectKind
+		name  string
+		set   bool
+		judge func(path *field.Path) field.ErrorList
 	}{
-		{flowcontrolv1.SubjectKindGroup, "group", s.Group != nil},
-		{flowcontrolv1.SubjectKindServiceAccount, "serviceAccount", s.ServiceAccount != nil},
-		{flowcontrolv1.SubjectKindUser, "user", s.User != nil},
+		{flowcontrolv1.SubjectKindServiceAccount, "serviceAccount", s.ServiceAccount != nil, func(path *field.Path) field.ErrorList { return validateAccount(s.ServiceAccount, path) }},
+		{flowcontrolv1.SubjectKindUser, "user", s.User != nil, func(path *field.Path) field.ErrorList { return named(s.User.Name, path) }},
+		{flowcontrolv1.SubjectKindGroup, "group", s.Group != nil, func(path *field.Path) field.ErrorList { return named(s.Group.Name, path) }},
 	}
 	var kinds []flowcontrolv1.SubjectKind
-	var errs field.ErrorList
+	var own, others field.ErrorList
 	for _, m := range members {
 		kinds = append(kinds, m.kind)
-		switch {
+		switch path := path.Child(m.name); {
 		case m.kind == s.Kind && !m.set:
-			errs = append(errs, field.Required(path.Child(m.name), fmt.Sprintf("%s is required when subject kind is '%s'", m.name, m.kind)))
-		case m.kind != s.Kind && m.set:
-			errs = append(errs, field.Forbidden(path.Child(m.name), fmt.Sprintf("%s is forbidden when subject kind is not '%s'", m.name, m.kind)))
+			own = field.ErrorList{field.Required(path, fmt.Sprintf("%s is required when subject kind is '%s'", m.name, m.kind))}
+		case m.kind == s.Kind:
+			own = m.judge(path)
+		case m.set:
+			others = append(others, field.Forbidden(path, fmt.Sprintf("%s is forbidden when subject kind is not '%s'", m.name, m.kind)))
 		}
 	}
 	if !slices.Contains(kinds, s.Kind) {
+		slices.Sort(kinds)
 		return field.ErrorList{field.NotSupported(path.Child("kind"), s.Kind, kinds)}
 	}
-	if s.Kind == flowcontrolv1.SubjectKindGroup && s.Group != nil && s.Group.Name == "" {
-		errs = append(errs, field.Required(path.Child("group", "name"), ""))
-	}
-	if s.Kind == flowcontrolv1.SubjectKindUser && s.User != nil && s.User.Name == "" {
-		errs = append(errs, field.Required(path.Child("user", "name"), ""))
-	}
-	if s.Kind == flowcontrolv1.SubjectKindServiceAccount && s.ServiceAccount != nil {
-		errs = append(errs, validateAccount(s.ServiceAccount, path.Child("serviceAccount"))...)
-	}
-	return errs
+	return append(own, others...)
 }
 
 func validateAccount(a *flowcontrolv1.ServiceAccountSubject, path *field.Path) field.ErrorList {

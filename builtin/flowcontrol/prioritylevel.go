@@ -36,6 +36,16 @@ func PriorityLevels() resource.Definition {
 			resource.VersionOf[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList]("v1", defaultLevel),
 		},
 		Strategy: resource.Rules[*flowcontrolv1.PriorityLevelConfiguration]{
+			Declared: []string{
+				"spec.exempt: Forbidden",
+				"spec.limited: Forbidden",
+				"spec.limited: Required value",
+				"spec.type: Required value",
+				"spec.limited.limitResponse.queuing: Forbidden",
+				"spec.limited.limitResponse.queuing: Required value",
+				"spec.limited.limitResponse.type: Required value",
+			},
+			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, p *flowcontrolv1.PriorityLevelConfiguration) {
 				p.Status = flowcontrolv1.PriorityLevelConfigurationStatus{}
 			},

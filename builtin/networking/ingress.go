@@ -36,6 +36,7 @@ func Ingresses() resource.Definition {
 		StorageKey: "ingress",
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.Ingress, networkingv1.IngressList]("v1", nil)}, oldIngresses()...),
 		Strategy: resource.Rules[*networkingv1.Ingress]{
+			NameOnUpdate:  true,
 			PrepareCreate: func(_ context.Context, in *networkingv1.Ingress) { in.Status = networkingv1.IngressStatus{} },
 			PrepareUpdate: func(_ context.Context, in, old *networkingv1.Ingress) { in.Status = old.Status },
 			Generation: func(in, old *networkingv1.Ingress) bool {

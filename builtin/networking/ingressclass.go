@@ -26,6 +26,8 @@ func IngressClasses() resource.Definition {
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.IngressClass, networkingv1.IngressClassList]("v1", defaultIngressClass)}, oldIngressClasses()...),
 		StorageKey: "ingressclasses",
 		Strategy: resource.Rules[*networkingv1.IngressClass]{
+			Declared:     []string{"spec.parameters.kind: Required value", "spec.parameters.name: Required value"},
+			NameOnUpdate: true,
 			Generation: func(c, old *networkingv1.IngressClass) bool {
 				return !equality.Semantic.DeepEqual(c.Spec, old.Spec)
 			},

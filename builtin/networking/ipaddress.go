@@ -26,6 +26,12 @@ func IPAddresses() resource.Definition {
 		StorageKey: "ipaddresses",
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.IPAddress, networkingv1.IPAddressList]("v1", nil)}, oldIPAddresses()...),
 		Strategy: resource.Rules[*networkingv1.IPAddress]{
+			Declared: []string{
+				"spec.parentRef: Required value",
+				"spec.parentRef: Invalid value: field is immutable",
+				"spec.parentRef.resource: Required value",
+				"spec.parentRef.name: Required value",
+			},
 			ValidateName: validateAddressName,
 			Validate: func(_ context.Context, ip *networkingv1.IPAddress) field.ErrorList {
 				return validateParent(ip.Spec.ParentRef)

@@ -2,11 +2,11 @@ package networking
 
 import (
 	"context"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -30,7 +30,9 @@ func NetworkPolicies() resource.Definition {
 		StorageKey: "networkpolicies",
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList]("v1", defaultPolicy)}, oldNetworkPolicies()...),
 		Strategy: resource.Rules[*networkingv1.NetworkPolicy]{
-			Generation: func(p, old *networkingv1.NetworkPolicy) bool { return !equality.Semantic.DeepEqual(p.Spec, old.Spec) },
+			Declared: []string{"spec.ingress[*].from[*].ipBlock.cidr: Required value", "spec.egress[*].to[*].ipBlock.cidr: Required value"},
+			// An empty list is another than none here.
+			Generation: func(p, old *networkingv1.NetworkPolicy) bool { return !reflect.DeepEqual(p.Spec, old.Spec) },
 			Validate: func(_ context.Context, p *networkingv1.NetworkPolicy) field.ErrorList {
 				return validatePolicy(&p.Spec, nil)
 			},
@@ -115,29 +117,18 @@ func validatePolicy(spec, old *networkingv1.NetworkPolicySpec) field.ErrorList {
 	}
 	path := field.NewPath("spec")
 	errs = append(errs, metavalidation.ValidateLabelSelector(&spec.PodSelector, labels, path.Child("podSelector"))...)
+	judge := func(ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer, rule *field.Path, side string) {
+		errs = append(errs, validatePolicyPorts(ports, rule.Child("ports"))...)
+		for i := range peers {
+			errs = append(errs, validatePeer(&peers[i], labels, had, rule.Child(side).Index(i))...)
+		}
+	}
 	for i, rule := range spec.Ingress {
-		errs = append(errs, validatePolicyPorts(rule.Ports, path.Child("ingress").Index(i).Child("ports"))...)
+		judge(rule.Ports, rule.From, path.Child("ingress").Index(i), "from")
 	}
 	for i, rule := range spec.Egress {
-		errs = append(errs, validatePolicyPorts(rule.Ports, path.Child("egress").Index(i).Child("ports"))...)
+		judge(rule.Ports, rule.To, path.Child("egress").Index(i), "to")
 	}
-	eachPeer(spec, func(peer *networkingv1.NetworkPolicyPeer, path *field.Path) {
-		if peer.PodSelector != nil {
-			errs = append(errs, metavalidation.ValidateLabelSelector(peer.PodSelector, labels, path.Child("podSelector"))...)
-		}
-		if peer.NamespaceSelector != nil {
-			errs = append(errs, metavalidation.ValidateLabelSelector(peer.NamespaceSelector, labels, path.Child("namespaceSelector"))...)
-		}
-		if peer.IPBlock != nil {
-			errs = append(errs, validateIPBlock(peer.IPBlock, path.Child("ipBlock"), had)...)
-		}
-		switch selects := peer.PodSelector != nil || peer.NamespaceSelector != nil; {
-		case !selects && peer.IPBlock == nil:
-			errs = append(errs, field.Required(path, "must specify a peer"))
-		case selects && peer.IPBlock != nil:
-			errs = append(errs, field.Forbidden(path, "may not specify both ipBlock and another peer"))
-		}
-	})
 	known := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
 	if len(spec.PolicyTypes) > len(known) {
 		return append(errs, field.Invalid(path.Child("policyTypes"), &spec.PolicyTypes, "may not specify more than two policyTypes"))
@@ -146,6 +137,26 @@ func validatePolicy(spec, old *networkingv1.NetworkPolicySpec) field.ErrorList {
 		if !slices.Contains(known, t) {
 			errs = append(errs, field.NotSupported(path.Child("policyTypes").Index(i), t, known))
 		}
+	}
+	return errs
+}
+
+func validatePeer(peer *networkingv1.NetworkPolicyPeer, labels metavalidation.LabelSelectorValidationOptions, had []string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if peer.PodSelector != nil {
+		errs = append(errs, metavalidation.ValidateLabelSelector(peer.PodSelector, labels, path.Child("podSelector"))...)
+	}
+	if peer.NamespaceSelector != nil {
+		errs = append(errs, metavalidation.ValidateLabelSelector(peer.NamespaceSelector, labels, path.Child("namespaceSelector"))...)
+	}
+	if peer.IPBlock != nil {
+		errs = append(errs, validateIPBlock(peer.IPBlock, path.Child("ipBlock"), had)...)
+	}
+	switch selects := peer.PodSelector != nil || peer.NamespaceSelector != nil; {
+	case !selects && peer.IPBlock == nil:
+		errs = append(errs, field.Required(path, "must specify a peer"))
+	case selects && peer.IPBlock != nil:
+		errs = append(errs, field.Forbidden(path, "may not specify both ipBlock and another peer"))
 	}
 	return errs
 }

@@ -28,6 +28,12 @@ func RuntimeClasses() resource.Definition {
 		StorageKey: "runtimeclasses",
 		Versions:   append([]resource.Version{resource.VersionOf[nodev1.RuntimeClass, nodev1.RuntimeClassList]("v1", nil)}, oldRuntimeClasses()...),
 		Strategy: resource.Rules[*nodev1.RuntimeClass]{
+			Declared: []string{
+				"handler: Invalid value: field is immutable",
+				"handler: Required value",
+				"handler: Invalid value",
+			},
+			NameOnUpdate:   true,
 			CreateOnUpdate: true,
 			RequireVersion: true,
 			Validate: func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList {

@@ -20,6 +20,7 @@ func RoleBindings() resource.Definition {
 	d := define[rbacv1.RoleBinding, rbacv1.RoleBindingList]("rolebindings", "RoleBinding",
 		func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
 		resource.Rules[*rbacv1.RoleBinding]{
+			Declared: []string{"subjects[*].name: Required value", "!roleRef: Invalid value: field is immutable", "roleRef.name: Required value"},
 			Validate: func(_ context.Context, b *rbacv1.RoleBinding) field.ErrorList {
 				return validateBinding(b.RoleRef, b.Subjects, kinds, true)
 			},
@@ -39,6 +40,7 @@ func ClusterRoleBindings() resource.Definition {
 	d := define[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList]("clusterrolebindings", "ClusterRoleBinding",
 		func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
 		resource.Rules[*rbacv1.ClusterRoleBinding]{
+			Declared: []string{"subjects[*].name: Required value", "!roleRef: Invalid value: field is immutable", "roleRef.name: Required value"},
 			Validate: func(_ context.Context, b *rbacv1.ClusterRoleBinding) field.ErrorList {
 				return validateBinding(b.RoleRef, b.Subjects, kinds, false)
 			},

@@ -72,7 +72,7 @@ func define[T, L any, P interface {
 	runtime.Object
 }](name, kind string, defaults func(P), rules resource.Rules[P]) resource.Definition {
 	rules.ValidateName = func(name string, _ bool) []string { return content.IsPathSegmentName(name) }
-	rules.CreateOnUpdate = true
+	rules.CreateOnUpdate, rules.NameOnUpdate = true, true
 	d := resource.Definition{
 		Group:      rbacv1.GroupName,
 		Resource:   name,

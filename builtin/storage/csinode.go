@@ -41,6 +41,7 @@ func CSINodes() resource.Definition {
 		StorageKey: "csinodes",
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.CSINode, storagev1.CSINodeList]("v1", nil)}, oldCSINodes()...),
 		Strategy: resource.Rules[*storagev1.CSINode]{
+			NameOnUpdate:   true,
 			RequireVersion: true,
 			ReturnDeleted:  true,
 			PrepareCreate:  func(_ context.Context, n *storagev1.CSINode) { n.Status = storagev1.CSINodeStatus{} },

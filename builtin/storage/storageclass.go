@@ -32,6 +32,14 @@ func StorageClasses() resource.Definition {
 		StorageKey: "storageclasses",
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.StorageClass, storagev1.StorageClassList]("v1", defaultStorageClass)}, oldStorageClasses()...),
 		Strategy: resource.Rules[*storagev1.StorageClass]{
+			Declared: []string{
+				"provisioner: Required value",
+				"provisioner: Invalid value: field is immutable",
+				"parameters: Invalid value: field is immutable",
+				"reclaimPolicy: Invalid value: field is immutable",
+				"volumeBindingMode: Invalid value: field is immutable",
+			},
+			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			Validate:      func(_ context.Context, c *storagev1.StorageClass) field.ErrorList { return validateStorageClass(c) },
 			ValidateUpdate: func(_ context.Context, c, old *storagev1.StorageClass) field.ErrorList {

@@ -42,6 +42,12 @@ func VolumeAttachments() resource.Definition {
 		StorageKey: "volumeattachments",
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList]("v1", defaultAttachment)}, oldVolumeAttachments()...),
 		Strategy: resource.Rules[*storagev1.VolumeAttachment]{
+			Declared: []string{
+				"spec: Invalid value: field is immutable",
+				"spec.attacher: Required value",
+				"spec.attacher: Invalid value",
+				"spec.attacher: Too long",
+			},
 			RequireVersion: true,
 			ReturnDeleted:  true,
 			PrepareCreate:  func(_ context.Context, a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} },

@@ -23,6 +23,7 @@ func VolumeAttributesClasses() resource.Definition {
 		StorageKey: "volumeattributesclasses",
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList]("v1", nil)}, oldVolumeAttributesClasses()...),
 		Strategy: resource.Rules[*storagev1.VolumeAttributesClass]{
+			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			Validate: func(_ context.Context, c *storagev1.VolumeAttributesClass) field.ErrorList {
 				return validateAttributes(c)

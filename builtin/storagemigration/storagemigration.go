@@ -49,6 +49,7 @@ func Migrations() resource.Definition {
 		Hub:        "v1beta1",
 		Versions:   versions(),
 		Strategy: resource.Rules[*migration]{
+			NameOnUpdate:   true,
 			RequireVersion: true,
 			PrepareCreate: func(_ context.Context, m *migration) {
 				m.Status = migrationv1beta1.StorageVersionMigrationStatus{}

@@ -33,10 +33,9 @@ type Judge struct {
 
 // Validate returns everything that is wrong with a new definition.
 func (j *Judge) Validate(ctx context.Context, crd *v1.CustomResourceDefinition) field.ErrorList {
-	errs := validateName(crd)
+	errs := validateMeta(crd)
 	errs = append(errs, validate(ctx, crd, &tolerance{ca: true, none: true, accepted: &j.accepted, metrics: j.Metrics})...)
-	errs = append(errs, validateApproval(crd, nil)...)
-	return append(errs, validatePreserve(crd, nil)...)
+	return append(errs, validateRest(crd, nil)...)
 }
 
 // ValidateUpdate returns everything that is wrong with a change. Most of what
@@ -52,8 +51,7 @@ func (j *Judge) ValidateUpdate(ctx context.Context, crd, old *v1.CustomResourceD
 	}
 	errs = append(errs, apivalidation.ValidateImmutableField(crd.Spec.Group, old.Spec.Group, spec.Child("group"))...)
 	errs = append(errs, apivalidation.ValidateImmutableField(crd.Spec.Names.Plural, old.Spec.Names.Plural, spec.Child("names", "plural"))...)
-	errs = append(errs, validateApproval(crd, old)...)
-	return append(errs, validatePreserve(crd, old)...)
+	return append(errs, validateRest(crd, old)...)
 }
 
 // ValidateStatusUpdate returns everything that is wrong with a change of the
@@ -62,18 +60,17 @@ func ValidateStatusUpdate(crd, _ *v1.CustomResourceDefinition) field.ErrorList {
 	return validateNames(&crd.Status.AcceptedNames, field.NewPath("status", "acceptedNames"))
 }
 
-// validateName checks that a definition is called what it defines.
-func validateName(crd *v1.CustomResourceDefinition) (errs field.ErrorList) {
-	const wrong = `must be spec.names.plural+"."+spec.group`
+// validateMeta checks the metadata, and that a definition is called what it defines.
+func validateMeta(crd *v1.CustomResourceDefinition) field.ErrorList {
 	want := crd.Spec.Names.Plural + "." + crd.Spec.Group
-	path := field.NewPath("metadata")
-	if name := crd.GenerateName; name != "" && name != want {
-		errs = append(errs, field.Invalid(path.Child("generateName"), name, wrong))
+	named := func(name string, prefix bool) []string {
+		wrong := apivalidation.NameIsDNSSubdomain(name, prefix)
+		if name != want {
+			wrong = append(wrong, `must be spec.names.plural+"."+spec.group`)
+		}
+		return wrong
 	}
-	if crd.Name != "" && crd.Name != want {
-		errs = append(errs, field.Invalid(path.Child("name"), crd.Name, wrong))
-	}
-	return errs
+	return apivalidation.ValidateObjectMeta(&crd.ObjectMeta, false, named, field.NewPath("metadata"))
 }
 
 // shared is the spec of a definition with what is the same in all versions taken
@@ -165,7 +162,7 @@ func schemas(spec *v1.CustomResourceDefinitionSpec) (all []*v1.JSONSchemaProps) 
 	return all
 }
 
-// validate checks a definition, without what compares it with another.
+// validate checks a specification, without what compares it with another.
 func validate(ctx context.Context, crd *v1.CustomResourceDefinition, t *tolerance) field.ErrorList {
 	path := field.NewPath("spec")
 	s := share(&crd.Spec)
@@ -218,8 +215,15 @@ func validate(ctx context.Context, crd *v1.CustomResourceDefinition, t *toleranc
 		}
 	}
 	errs = append(errs, validateConversion(s, path.Child("conversion"), t)...)
-	errs = append(errs, validateNames(&crd.Status.AcceptedNames, field.NewPath("status", "acceptedNames"))...)
-	return append(errs, validateStored(crd, field.NewPath("status", "storedVersions"))...)
+	return errs
+}
+
+// validateRest checks what is not in the specification; old is nil on create.
+func validateRest(crd, old *v1.CustomResourceDefinition) field.ErrorList {
+	errs := validateNames(&crd.Status.AcceptedNames, field.NewPath("status", "acceptedNames"))
+	errs = append(errs, validateStored(crd, field.NewPath("status", "storedVersions"))...)
+	errs = append(errs, validateApproval(crd, old)...)
+	return append(errs, validatePreserve(crd, old)...)
 }
 
 func validateGroup(s *shared, path *field.Path) (errs field.ErrorList) {

@@ -34,12 +34,13 @@ func validateSchema(ctx context.Context, v *v1.CustomResourceValidation, status 
 	if tooDeep(p, 0) {
 		return field.ErrorList{field.Invalid(at, "", fmt.Sprintf("must not be nested more than %d levels deep", maxDepth))}
 	}
-	about, known := verdictOn(p, status, t.structural)
-	if known && t.accepted.has(about) {
-		return nil // whatever is tolerated
-	}
 	if status {
+		// Which sees a difference between an empty list and none, unlike verdicts.
 		errs = append(errs, validateRoot(p, path)...)
+	}
+	about, known := verdictOn(p, status, t.structural)
+	if known && len(errs) == 0 && t.accepted.has(about) {
+		return nil // whatever is tolerated
 	}
 	if p.Nullable {
 		errs = append(errs, field.Forbidden(path.Child("openAPIV3Schema.nullable"), "nullable cannot be true at the root"))
@@ -358,7 +359,9 @@ func (w *walk) mapList(p *v1.JSONSchemaProps, path *field.Path) {
 		w.add(field.Required(items, "must have a schema if x-kubernetes-list-type is map"))
 		return
 	case p.Items.Schema == nil:
-		w.add(field.Invalid(items, p.Items, "must only have a single schema if x-kubernetes-list-type is map"))
+		var shown apiextensions.JSONSchemaPropsOrArray
+		_ = v1.Convert_v1_JSONSchemaPropsOrArray_To_apiextensions_JSONSchemaPropsOrArray(p.Items, &shown, nil)
+		w.add(field.Invalid(items, shown, "must only have a single schema if x-kubernetes-list-type is map"))
 		return
 	case p.Items.Schema.Type != "object":
 		w.add(field.Invalid(items.Child("type"), p.Items.Schema.Type, "must be object if parent array's x-kubernetes-list-type is map"))

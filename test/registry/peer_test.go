@@ -74,7 +74,7 @@ func startPeer(t *testing.T, binary string, cluster *etcdtest.Cluster, encryptio
 		"--etcd-servers=" + strings.Join(cluster.Endpoints(), ","), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + port,
 		"--cert-dir=" + dir, "--token-auth-file=" + tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--service-account-key-file=" + signer, "--service-account-signing-key-file=" + signer,
-		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
+		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", "--runtime-config=api/all=true",
 	}
 	if encryption != "" {
 		args = append(args, "--encryption-provider-config="+encryption)

@@ -21,6 +21,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -41,7 +42,9 @@ func startKelson(t *testing.T, cluster *etcdtest.Cluster, encryption string) *ap
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = backend.Close() })
-	opts := []kelsontest.Option{kelsontest.Backend(backend), kelsontest.NoControllers()}
+	opts := []kelsontest.Option{kelsontest.Backend(backend), kelsontest.NoControllers(), kelsontest.Configure(func(c *controlplane.Config) {
+		c.RuntimeConfig = map[string]string{"api/all": "true"}
+	})}
 	if encryption != "" {
 		opts = append(opts, kelsontest.Encryption(encryption))
 	}

@@ -45,6 +45,8 @@ type step struct {
 	BodyEncoding string
 	// Watch says that the answer is a stream of events.
 	Watch bool
+	// Ordered says that problems are in an order that is always the same.
+	Ordered bool
 	// Brief steps only prepare others: their status is all that counts.
 	Brief bool
 	// RetryUntil and RetryMatch say to ask again until an answer has this

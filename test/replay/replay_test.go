@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage/engine"
 	"k8s.io/client-go/discovery"
@@ -17,12 +18,14 @@ import (
 // watch to end.
 const atOnce = 32
 
-// shares of the recordings, in percent, that must match at least. They are only
-// ever raised.
-var shares = []struct {
+// share of the recordings of a file, in percent, that must match at least. It is
+// only ever raised.
+type share struct {
 	file         string
 	status, full float64
-}{
+}
+
+var shares = []share{
 	{"machinery", 97, 93},
 	{"lifecycle", 98.5, 93},
 	{"status", 99, 91},
@@ -30,12 +33,29 @@ var shares = []struct {
 	{"validation", 99, 89},
 	{"odd", 99, 97},       // what clients rarely send
 	{"sequences", 99, 97}, // several requests that build on each other
+	{"order", 100, 100},   // several problems at once, in the order in which they are said
+}
+
+// allVersions: the recordings of these files are of a server with all versions of the
+// API.
+var allVersions = []share{
+	{"versions", 99.5, 99.5},
 }
 
 // TestReplay plays all recordings that apply. With -v it shows where answers
 // differ.
 func TestReplay(t *testing.T) {
-	p := start(t)
+	replay(t, start(t), shares)
+}
+
+// TestReplayAllVersions is TestReplay with versions that are off by default.
+func TestReplayAllVersions(t *testing.T) {
+	replay(t, start(t, kelsontest.Configure(func(c *controlplane.Config) {
+		c.RuntimeConfig = map[string]string{"api/all": "true"}
+	})), allVersions)
+}
+
+func replay(t *testing.T, p *player, shares []share) {
 	for _, share := range shares {
 		t.Run(share.file, func(t *testing.T) {
 			recordings := load(t, filepath.Join("testdata", share.file+".jsonl.gz"))
@@ -71,14 +91,14 @@ func check(t *testing.T, what string, passed, of int, share float64) {
 
 // start starts a server whose first revisions are gone, as recordings of expired
 // revisions need it.
-func start(t *testing.T) *player {
+func start(t *testing.T, opts ...kelsontest.Option) *player {
 	t.Helper()
 	backend, err := engine.Open(engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = backend.Close() })
-	s := kelsontest.Start(t, kelsontest.Backend(backend), kelsontest.NoControllers())
+	s := kelsontest.Start(t, append(opts, kelsontest.Backend(backend), kelsontest.NoControllers())...)
 	revision, err := backend.Revision(t.Context())
 	if err == nil {
 		err = backend.Compact(t.Context(), revision)

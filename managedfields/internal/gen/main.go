@@ -31,8 +31,13 @@ import (
 )
 
 // more are types of built-in kinds that client-go has no apply configuration for
-// and that are applied nevertheless.
+// and that are applied nevertheless, and IntOrString, which can be anything until
+// it is decoded.
 const more = `
+- name: io.k8s.apimachinery.pkg.util.intstr.IntOrString
+  scalar: untyped
+  list: {elementType: {namedType: __untyped_atomic_}, elementRelationship: atomic}
+  map: {elementType: {namedType: __untyped_deduced_}, elementRelationship: separable}
 - name: io.k8s.api.authorization.v1.FieldSelectorAttributes
   map:
     fields:

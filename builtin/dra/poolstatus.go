@@ -1,0 +1,254 @@
+package dra
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	resourcev1alpha3 "k8s.io/api/resource/v1alpha3"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/operation"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/api/validate"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
+)
+
+// Limits of what a request is answered with.
+const (
+	maxPools          = 1000
+	maxPoolConditions = 10
+	maxSummary        = 32
+	maxPoolError      = 256
+)
+
+type poolRequest = resourcev1alpha3.ResourcePoolStatusRequest
+
+// PoolRequests ask, once, how much of the pools of a driver is in use; the status
+// is the answer.
+func PoolRequests() resource.Definition {
+	v1alpha3 := resource.VersionOf[poolRequest, resourcev1alpha3.ResourcePoolStatusRequestList]("v1alpha3", func(r *poolRequest) {
+		if r.Spec.Limit == nil {
+			r.Spec.Limit = new(resourcev1alpha3.ResourcePoolStatusRequestLimitDefault)
+		}
+	})
+	v1alpha3.Off = true
+	v1alpha3.Deprecation = resource.Deprecation(new(poolRequest), resourcev1alpha3.SchemeGroupVersion.WithKind("ResourcePoolStatusRequest"))
+	status := resource.Rules[*poolRequest]{
+		RequireVersion: true,
+		PrepareUpdate: func(_ context.Context, r, old *poolRequest) {
+			r.Spec = old.Spec
+			metav1.ResetObjectMetaForStatus(&r.ObjectMeta, &old.ObjectMeta)
+		},
+		ValidateUpdate: func(_ context.Context, r, old *poolRequest) field.ErrorList {
+			return validatePoolAnswer(r.Status, old.Status, field.NewPath("status"))
+		},
+	}.Strategy()
+	status.Resets = []string{"metadata", "spec"}
+	return resource.Definition{
+		Group:      resourcev1alpha3.GroupName,
+		Resource:   "resourcepoolstatusrequests",
+		Kind:       "ResourcePoolStatusRequest",
+		StorageKey: "resourcepoolstatusrequests",
+		Versions:   []resource.Version{v1alpha3},
+		Strategy: resource.Rules[*poolRequest]{
+			ReturnDeleted:  true,
+			RequireVersion: true,
+			PrepareCreate: func(_ context.Context, r *poolRequest) {
+				r.Status = nil
+				r.Spec.DefaultPartitionTypeAttribute = nil // a feature that is off
+			},
+			PrepareUpdate: func(_ context.Context, r, old *poolRequest) {
+				r.Status = old.Status
+				if old.Spec.DefaultPartitionTypeAttribute == nil {
+					r.Spec.DefaultPartitionTypeAttribute = nil
+				}
+			},
+			Validate: func(_ context.Context, r *poolRequest) field.ErrorList { return validatePoolRequest(&r.Spec) },
+			ValidateUpdate: func(_ context.Context, r, old *poolRequest) field.ErrorList {
+				return sameSpec(r.Spec, old.Spec)
+			},
+		}.Strategy(),
+		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Columns: []resource.Column{
+			core.NameColumn(),
+			{Name: "Driver", Type: "string", Description: "The driver to query pools for."},
+			{Name: "Total", Type: "string", Description: "Total number of devices across all pools."},
+			{Name: "Available", Type: "string", Description: "Number of available devices across all pools."},
+			{Name: "Allocated", Type: "string", Description: "Number of allocated devices across all pools."},
+			{Name: "Unavailable", Type: "string", Description: "Number of unavailable devices across all pools."},
+			{Name: "Errors", Type: "string", Description: "Number of pools with validation errors."},
+			{Name: "Pools", Type: "integer", Description: "Total number of matching pools."},
+			{Name: "Status", Type: "string", Description: "Processing status."},
+			{Name: "Completed", Type: "string", Description: "Time since the observation completed."},
+		},
+		Cells: resource.CellsFunc(poolCells),
+	}
+}
+
+func poolCells(r *poolRequest) []any {
+	state, completed, failed := "Pending", any("<none>"), false
+	var count int32
+	totals := [5]string{"-", "-", "-", "-", "-"}
+	if s := r.Status; s != nil {
+		for _, c := range s.Conditions {
+			if c.Status != metav1.ConditionTrue {
+				continue
+			}
+			if c.Type == resourcev1alpha3.ResourcePoolStatusRequestConditionComplete {
+				state, completed = "Complete", core.Since(c.LastTransitionTime.Time)
+				break
+			}
+			if failed = c.Type == resourcev1alpha3.ResourcePoolStatusRequestConditionFailed; failed {
+				state = "Failed"
+				break
+			}
+		}
+		count = deref(s.PoolCount)
+		if state == "Complete" && int(count) > len(s.Pools) {
+			state = fmt.Sprintf("Complete (%d/%d pools)", len(s.Pools), count)
+		}
+		if !failed {
+			var sums [5]int32
+			for _, p := range s.Pools {
+				for i, n := range []*int32{p.TotalDevices, p.AvailableDevices, p.AllocatedDevices, p.UnavailableDevices} {
+					sums[i] += deref(n)
+				}
+				if p.ValidationError != nil {
+					sums[4]++
+				}
+			}
+			for i, n := range sums {
+				totals[i] = strconv.Itoa(int(n))
+			}
+		}
+	}
+	return []any{r.Name, r.Spec.Driver, totals[0], totals[1], totals[2], totals[3], totals[4], int64(count), state, completed}
+}
+
+func validatePoolRequest(spec *resourcev1alpha3.ResourcePoolStatusRequestSpec) field.ErrorList {
+	path := field.NewPath("spec")
+	//lint:ignore SA1019 the names of drivers have always been free to have capitals
+	errs := needed(validate.LongNameCaseless, spec.Driver, path.Child("driver"))
+	if spec.PoolName != nil {
+		errs = append(errs, conforms(validate.ResourcePoolName, *spec.PoolName, path.Child("poolName"))...)
+	}
+	return append(errs, between(spec.Limit, 1, resourcev1alpha3.ResourcePoolStatusRequestLimitMax, path.Child("limit"))...)
+}
+
+// between judges a number, if there is one.
+func between(n *int32, least, most int32, path *field.Path) field.ErrorList {
+	ctx, op := context.Background(), operation.Operation{}
+	return append(validate.Maximum(ctx, op, path, n, nil, most), validate.Minimum(ctx, op, path, n, nil, least)...)
+}
+
+// there wants a number of zero or more.
+func there(n *int32, path *field.Path) field.ErrorList {
+	if n == nil {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return notNegative(n, path)
+}
+
+// notNegative is there for a number that may be left out.
+func notNegative(n *int32, path *field.Path) field.ErrorList {
+	return validate.Minimum(context.Background(), operation.Operation{}, path, n, nil, 0)
+}
+
+// validatePoolAnswer judges a status, which does not change once it is there. What
+// was there is not judged again.
+func validatePoolAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	switch {
+	case old != nil:
+		errs = immutableAnswer(s, old, path)
+	case s != nil:
+		errs = metavalidation.ValidateConditions(s.Conditions, path.Child("conditions"))
+	}
+	if s == nil {
+		return errs
+	}
+	same := func(a, b any) bool { return old != nil && equality.Semantic.DeepEqual(a, b) }
+	was := deref(old)
+	var rules field.ErrorList
+	if !same(s.PoolCount, was.PoolCount) {
+		rules = append(rules, there(s.PoolCount, path.Child("poolCount"))...)
+	}
+	if !same(s.Pools, was.Pools) {
+		rules = append(rules, each(s.Pools, maxPools, path.Child("pools"), validatePoolStatus)...)
+	}
+	if n := len(s.Conditions); n > maxPoolConditions && !same(s.Conditions, was.Conditions) {
+		rules = append(rules, field.TooMany(path.Child("conditions"), n, maxPoolConditions))
+	}
+	return append(errs, declared(rules)...)
+}
+
+func immutableAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus, path *field.Path) field.ErrorList {
+	if equality.Semantic.DeepEqual(s, old) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, core.GoForm(s), apivalidation.FieldImmutableErrorMsg)}
+}
+
+func validatePoolStatus(p *resourcev1alpha3.PoolStatus, path *field.Path) field.ErrorList {
+	ctx, op := context.Background(), operation.Operation{}
+	//lint:ignore SA1019 the names of drivers have always been free to have capitals
+	errs := needed(validate.LongNameCaseless, p.Driver, path.Child("driver"))
+	errs = append(errs, needed(validate.ResourcePoolName, p.PoolName, path.Child("poolName"))...)
+	if p.Generation == 0 {
+		errs = append(errs, field.Required(path.Child("generation"), ""))
+	} else {
+		errs = append(errs, validate.Minimum(ctx, op, path.Child("generation"), &p.Generation, nil, 0)...)
+	}
+	errs = append(errs, validate.Minimum(ctx, op, path.Child("resourceSliceCount"), p.ResourceSliceCount, nil, 1)...)
+	errs = append(errs, notNegative(p.TotalDevices, path.Child("totalDevices"))...)
+	errs = append(errs, notNegative(p.AllocatedDevices, path.Child("allocatedDevices"))...)
+	errs = append(errs, notNegative(p.AvailableDevices, path.Child("availableDevices"))...)
+	errs = append(errs, notNegative(p.UnavailableDevices, path.Child("unavailableDevices"))...)
+	if p.NodeName != nil {
+		errs = append(errs, conforms(validate.LongName, *p.NodeName, path.Child("nodeName"))...)
+	}
+	errs = append(errs, validate.MaxBytes(ctx, op, path.Child("validationError"), p.ValidationError, nil, maxPoolError)...)
+	type partition = resourcev1alpha3.PartitionTypeStatus
+	parts := path.Child("partitionSummary")
+	errs = append(errs, unique(p.PartitionSummary, maxSummary, parts, func(s *partition) [2]string { return [2]string{s.Attribute, s.Type} }, nil)...)
+	errs = append(errs, each(p.PartitionSummary, maxSummary, parts, func(s *partition, path *field.Path) field.ErrorList {
+		errs := said(s.Attribute, path.Child("attribute"))
+		errs = append(errs, said(s.Type, path.Child("type"))...)
+		errs = append(errs, there(s.Total, path.Child("total"))...)
+		return append(errs, there(s.Allocatable, path.Child("allocatable"))...)
+	})...)
+	if s := p.ShareableSummary; s != nil {
+		path := path.Child("shareableSummary")
+		errs = append(errs, there(s.FullyAvailableDevices, path.Child("fullyAvailableDevices"))...)
+		errs = append(errs, there(s.PartiallyAvailableDevices, path.Child("partiallyAvailableDevices"))...)
+		errs = append(errs, each(s.Capacity, maxSummary, path.Child("capacity"), validateShare)...)
+	}
+	return errs
+}
+
+func validateShare(c *resourcev1alpha3.ShareableCapacityStatus, path *field.Path) field.ErrorList {
+	errs := said(c.Name, path.Child("name"))
+	amount := func(q *quantity.Quantity, name string) {
+		if q == nil {
+			errs = append(errs, field.Required(path.Child(name), ""))
+		}
+	}
+	amount(c.Total, "total")
+	amount(c.Consumed, "consumed")
+	amount(c.Available, "available")
+	return errs
+}
+
+// said wants a text.
+func said(text string, path *field.Path) field.ErrorList {
+	if text == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return nil
+}
