@@ -1,7 +1,6 @@
 package kelson
 
 import (
-	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -14,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/apikeel/kelson/status"
 )
 
 // The version of Kubernetes whose API is served.
@@ -56,36 +57,21 @@ func Version() version.Info {
 }
 
 func (s *Server) serveVersion(w http.ResponseWriter, r *http.Request) {
-	code, message := 0, ""
+	refuse := func(code int) {
+		writeError(w, r, apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false))
+	}
 	switch {
 	case strings.TrimSuffix(r.URL.Path, "/") != "/version":
-		code = http.StatusNotFound
+		refuse(http.StatusNotFound)
 	case r.Method != http.MethodGet:
-		code = http.StatusMethodNotAllowed
-	case !acceptsExactly(r, mediaJSON):
-		code = http.StatusNotAcceptable
-		message = "406: Not Acceptable\n\nAvailable representations: " + mediaJSON
-	default:
+		refuse(http.StatusMethodNotAllowed)
+	case status.Only(w, r, mediaJSON):
 		info := s.Version
 		if info == (version.Info{}) {
 			info = Version()
 		}
 		writeJSON(w, info)
-		return
 	}
-	writeError(w, r, apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false))
-}
-
-// acceptsExactly reports whether a media type is among those accepted, or
-// anything is.
-func acceptsExactly(r *http.Request, media string) bool {
-	for _, clause := range strings.Split(cmp.Or(r.Header.Get("Accept"), "*/*"), ",") {
-		kind, _, _ := strings.Cut(clause, ";")
-		if kind = strings.TrimSpace(kind); kind == media || kind == "*/*" {
-			return true
-		}
-	}
-	return false
 }
 
 // serveIndex lists the paths of the whole chain.

@@ -48,6 +48,8 @@ type Config struct {
 	// all custom resources.
 	Catalog func() *resource.Catalog
 	Settled func(ctx context.Context) error
+	// Routes are other paths of this process that OpenAPI describes.
+	Routes []openapi.Route
 
 	// EndpointRouting sends requests to endpoints of services instead of their
 	// cluster IPs: --enable-aggregator-routing.
@@ -105,7 +107,7 @@ func New(cfg Config) *Server {
 	s.remotes.Store(&map[schema.GroupVersion]*backend{})
 	s.discovery = discovery.New(cfg.Catalog, func(r *http.Request) string { return r.Host })
 	s.discovery.Merge(s.mergedDiscovery)
-	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents})
+	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents, Routes: cfg.Routes})
 	return s
 }
 

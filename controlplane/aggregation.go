@@ -24,12 +24,15 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/aggregator"
+	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/metrics/servercert"
+	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
+	"github.com/apikeel/kelson/status"
 )
 
 // Aggregation says how API servers behind this one are reached.
@@ -73,7 +76,7 @@ func (a *assembly) aggregation() error {
 			[]schema.GroupResource{{Resource: "services"}, {Group: "discovery.k8s.io", Resource: "endpointslices"}}),
 		Objects: func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
 		Client:  a.client(), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
-		Catalog: a.catalogs.get, Settled: a.settled, Certificate: certificate,
+		Catalog: a.catalogs.get, Settled: a.settled, Routes: a.issuerRoutes(), Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
 		Dial:   a.Egress.For("cluster"),
@@ -332,4 +335,20 @@ func (f *follower) Wait(ctx context.Context) error {
 	}
 	reflect.Select(cases)
 	return ctx.Err()
+}
+
+// issuerRoutes describes the documents of the issuer of service account tokens, if
+// they are served.
+func (a *assembly) issuerRoutes() (routes []openapi.Route) {
+	for _, r := range []openapi.Route{
+		{Path: serviceaccount.ConfigurationPath, Operation: "getServiceAccountIssuerOpenIDConfiguration", Tag: "WellKnown", Produces: []string{status.JSON},
+			Description: "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'"},
+		{Path: serviceaccount.KeysPath, Operation: "getServiceAccountIssuerOpenIDKeyset", Produces: []string{serviceaccount.KeysMedia},
+			Description: "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)"},
+	} {
+		if a.outer.Paths[r.Path] != nil {
+			routes = append(routes, r)
+		}
+	}
+	return routes
 }

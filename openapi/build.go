@@ -332,7 +332,11 @@ func (h *Handler) json3(d *document, open func() *library) (*body, error) {
 		}); err != nil {
 			return nil, err
 		}
-		b.glue(`},"components":{"schemas":{`)
+		begin, end := `"schemas":{`, `},`
+		if len(names) == 0 { // of a route to a string
+			begin, end = "", ""
+		}
+		b.glue(`},"components":{` + begin)
 		scope := d.part.scope()
 		if _, err := b.definitions(names, ",", func(out []byte, l *library, d definition, i int) ([]byte, error) {
 			text, err := d.json(l)
@@ -347,7 +351,7 @@ func (h *Handler) json3(d *document, open func() *library) (*body, error) {
 		if d.part.custom() {
 			b.glue(`}}}`)
 		} else {
-			b.glue(`},"securitySchemes":{"BearerToken":` + security3 + `}}}`)
+			b.glue(end + `"securitySchemes":{"BearerToken":` + security3 + `}}}`)
 		}
 		made := b.done()
 		if made.hash = h.knownHash(&d.part); made.hash == "" {

@@ -41,7 +41,7 @@ type Config struct {
 	Title string
 	// Version of the API, that of Kubernetes unless told.
 	Version string
-	// Routes besides resources and discovery; /version unless told.
+	// Routes besides resources, discovery and /version.
 	Routes []Route
 	// Remote returns the documents about what other servers serve, the same
 	// value until they change; nil if there are none.
@@ -92,10 +92,8 @@ func New(catalog func() *resource.Catalog, config Config) *Handler {
 	if config.Version == "" {
 		config.Version = kubernetesVersion
 	}
-	if config.Routes == nil {
-		config.Routes = []Route{{Path: "/version", Operation: "getCodeVersion", Description: "get the version information for this server",
-			Consumes: []string{mediaJSON}, Produces: []string{mediaJSON}, Definition: "io.k8s.apimachinery.pkg.version.Info"}}
-	}
+	config.Routes = append([]Route{{Path: "/version", Operation: "getCodeVersion", Description: "get the version information for this server",
+		Consumes: []string{mediaJSON}, Produces: []string{mediaJSON}, Definition: "io.k8s.apimachinery.pkg.version.Info"}}, config.Routes...)
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}

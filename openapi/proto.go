@@ -94,7 +94,10 @@ func (h *Handler) proto3(d *document) (*body, error) {
 			return nil, err
 		}
 		size := b.body.size - begin
-		schemas := appendLength(nil, fieldSchemas3, size)
+		var schemas []byte
+		if len(names) > 0 {
+			schemas = appendLength(nil, fieldSchemas3, size)
+		}
 		b.fill(before, append(appendLength(nil, fieldComponents3, len(schemas)+size+len(components)), schemas...))
 		b.glue(string(components))
 		b.body.hash = hash

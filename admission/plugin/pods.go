@@ -11,6 +11,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/labels"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -189,6 +190,17 @@ func (p *podNodeSelector) allowed(a *admission.Attributes, pod *corev1.Pod) erro
 	return nil
 }
 
+// askable returns why no server can be asked for a name.
+func askable(name string) error {
+	if name == "" {
+		return errors.New("resource name may not be empty")
+	}
+	if wrong := content.IsPathSegmentName(name); len(wrong) > 0 {
+		return fmt.Errorf("invalid resource name %q: %v", name, wrong)
+	}
+	return nil
+}
+
 // runtimeClass gives pods what their runtime class says.
 type runtimeClass struct {
 	base
@@ -204,6 +216,9 @@ func (r *runtimeClass) class(ctx context.Context, a *admission.Attributes) (*cor
 	pod, ok := a.Object.(*corev1.Pod)
 	if !ok || pod.Spec.RuntimeClassName == nil {
 		return pod, nil, nil
+	}
+	if err := askable(*pod.Spec.RuntimeClassName); err != nil {
+		return nil, nil, err
 	}
 	class, err := newest[*nodev1.RuntimeClass](ctx, r.objects, "node.k8s.io", "runtimeclasses", "", *pod.Spec.RuntimeClassName)
 	if apierrors.IsNotFound(err) {

@@ -68,6 +68,8 @@ func TestRuntimeClass(t *testing.T) {
 	}{
 		{"completes", newPod(named("r")), ""},
 		{"missing", newPod(named("x")), `pod rejected: RuntimeClass "x" not found`},
+		{"no name", newPod(named("")), "resource name may not be empty"},
+		{"not a name", newPod(named("a/b")), `invalid resource name "a/b": [may not contain '/']`},
 		{"other overhead", newPod(named("r"), func(p *corev1.Pod) { p.Spec.Overhead = amount("cpu", "2") }), "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
 		{"overhead alone", newPod(func(p *corev1.Pod) { p.Spec.Overhead = amount("cpu", "2") }), "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
 		{"other node", newPod(named("r"), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"kind": "usual"} }),

@@ -9,6 +9,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -135,6 +137,18 @@ func TestDocuments(t *testing.T) {
 	} {
 		if _, err := NewDocuments(bad[0], bad[1], bad[2], mustKeys(t, ec)); err == nil {
 			t.Errorf("%q is accepted", bad)
+		}
+	}
+	for accept, codes := range map[string][2]int{ // of the configuration and of the keys
+		"": {200, 200}, "*/*": {200, 200}, "text/html, */*;q=0.1": {200, 200}, "application/json": {200, 406},
+		"application/jwk-set+json": {406, 200}, "application/*": {406, 406}, "text/html": {406, 406},
+	} {
+		for i, serve := range []http.HandlerFunc{d.ServeConfiguration, d.ServeKeys} {
+			w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.Header.Set("Accept", accept)
+			if serve(w, r); w.Code != codes[i] {
+				t.Errorf("accepting %q, document %d is answered with %d: %s", accept, i, w.Code, w.Body)
+			}
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/apikeel/kelson/status"
 )
 
 // Where the documents are served from which others learn to verify tokens.
@@ -17,6 +19,9 @@ const (
 	ConfigurationPath = "/.well-known/openid-configuration"
 	KeysPath          = "/openid/v1/jwks"
 )
+
+// KeysMedia is the format of what is at KeysPath.
+const KeysMedia = "application/jwk-set+json"
 
 // Documents are the two that describe an issuer.
 type Documents struct {
@@ -77,16 +82,19 @@ func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, erro
 }
 
 // ServeConfiguration answers requests for ConfigurationPath.
-func (d *Documents) ServeConfiguration(w http.ResponseWriter, _ *http.Request) {
-	d.serve(w, "application/json", d.Configuration)
+func (d *Documents) ServeConfiguration(w http.ResponseWriter, r *http.Request) {
+	d.serve(w, r, status.JSON, d.Configuration)
 }
 
 // ServeKeys answers requests for KeysPath.
-func (d *Documents) ServeKeys(w http.ResponseWriter, _ *http.Request) {
-	d.serve(w, "application/jwk-set+json", d.Keys)
+func (d *Documents) ServeKeys(w http.ResponseWriter, r *http.Request) {
+	d.serve(w, r, KeysMedia, d.Keys)
 }
 
-func (d *Documents) serve(w http.ResponseWriter, contentType string, body []byte) {
+func (d *Documents) serve(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
+	if !status.Only(w, r, contentType) {
+		return
+	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", int(d.MaxAge.Seconds())))
 	_, _ = w.Write(body) // a client that has gone needs no answer
