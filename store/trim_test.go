@@ -1,8 +1,10 @@
 package store
 
 import (
+	"runtime"
 	"slices"
 	"testing"
+	"weak"
 )
 
 // TestTrim: events that are forgotten are still there for those who ask for
@@ -54,4 +56,42 @@ func TestTrim(t *testing.T) {
 	if got := collect(t, quick, 1); !slices.Equal(got, []string{"ADDED c@4"}) {
 		t.Errorf("quick: %q", got)
 	}
+}
+
+// TestWatchLetsGo: a watch that has told of the state it began with does not keep it.
+func TestWatchLetsGo(t *testing.T) {
+	s, b := openStore(t)
+	r := s.Resource(podDefinition(), podCodec{})
+	ctx := t.Context()
+	w, first := func() (*Watcher, weak.Pointer[Record]) { // so that nothing else has it
+		mustCreate(t, r, newPod("a", ""))
+		state, err := r.Snapshot(ctx, Read{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := r.WatchFrom(ctx, state, r.prefix, true, func(*Record) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, _, err := w.Poll(ctx)
+		if err != nil || len(events) != 1 {
+			t.Fatalf("%v, %v", events, err)
+		}
+		return w, weak.Make(events[0].Record)
+	}()
+	defer w.Close()
+	if _, _, err := b.Delete(ctx, r.Key("default", "a"), 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := collect(t, w, 1); !slices.Equal(got, []string{"DELETED a@3"}) {
+		t.Fatalf("%q", got)
+	}
+	s.trim()
+	s.trim()
+	for range 10 {
+		if runtime.GC(); first.Value() == nil {
+			return
+		}
+	}
+	t.Error("the record that was deleted is still there")
 }

@@ -239,6 +239,9 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 	if len(w.initial) > 0 {
 		n := min(len(w.initial), batchEntries)
 		events, w.initial = w.initial[:n:n], w.initial[n:]
+		if len(w.initial) == 0 {
+			w.initial = nil // or records that are long gone would stay as long as the watch
+		}
 		w.r.counts.initial.Add(int64(n))
 		return events, closed(), nil
 	}
