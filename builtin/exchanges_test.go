@@ -282,7 +282,7 @@ func (w *world) write(ctx context.Context, d resource.Definition, info request.I
 	}
 	if len(errs) > 0 {
 		end(false)
-		return apierrors.NewInvalid(schema.GroupKind{Group: d.Group, Kind: d.Kind}, obj.GetName(), errs)
+		return apierrors.NewInvalid(schema.GroupKind{Group: d.Group, Kind: d.Kind}, obj.GetName(), resource.DeclaredLast(errs))
 	}
 	if strategy.Warnings != nil {
 		for _, text := range strategy.Warnings(ctx, obj, old) {

@@ -8,31 +8,33 @@ import (
 )
 
 func TestDeclaredLast(t *testing.T) {
-	declared := []string{"kind: Required value", "items: Too many", "items: Invalid value: field is immutable", "items[*].name: Required value", "items[*].parts[*].size: Invalid value: at least", "items[*].end: Required value"}
-	items := field.NewPath("items")
+	path := func(name string) *field.Path { return field.NewPath(name) }
+	declared := func(p *field.Path) *field.Error { return Declared(field.Required(p, ""))[0] }
+	immutable := func(p *field.Path) *field.Error { return Immutable(p)[0] }
+	items := path("items")
 	for _, test := range []struct {
 		name string
 		errs field.ErrorList
 		want []string
 	}{
-		{"one", field.ErrorList{field.Required(items.Index(0).Child("name"), "")}, []string{"items[0].name"}},
-		{"rules first", field.ErrorList{field.Required(field.NewPath("kind"), ""), field.Required(field.NewPath("z"), ""), field.Required(field.NewPath("a"), "")},
-			[]string{"z", "a", "kind"}},
-		{"by index, then by field", field.ErrorList{
-			field.Required(items.Index(10).Child("name"), ""), field.Required(items.Index(2).Child("end"), ""), field.Required(items.Index(2).Child("name"), ""),
-			field.Invalid(items.Index(2).Child("parts").Index(1).Child("size"), 0, "must be at least 1"), field.TooMany(items, 5, 3),
-		}, []string{"items", "items[2].name", "items[2].parts[1].size", "items[2].end", "items[10].name"}},
-		{"another type, another text", field.ErrorList{
-			field.Required(field.NewPath("kind"), ""), field.Invalid(items.Index(0).Child("name"), "", "x"), field.Invalid(items.Index(0).Child("parts").Index(0).Child("size"), 0, "odd"),
-		}, []string{"items[0].name", "items[0].parts[0].size", "kind"}},
+		{"none", nil, nil},
+		{"one", field.ErrorList{declared(items)}, []string{"items"}},
+		{"in the order of the rules", field.ErrorList{declared(path("kind")), field.Required(path("z"), ""), declared(items.Index(0)), field.Required(path("a"), "")},
+			[]string{"z", "a", "kind", "items[0]"}},
+		{"an origin that is no mark", field.ErrorList{field.Required(path("z"), "").WithOrigin("minimum"), field.Required(path("a"), "")}, []string{"z", "a"}},
 		{"what may not change hides the rest", field.ErrorList{
-			field.Required(items.Index(1).Child("name"), ""), field.Invalid(items, 0, "field is immutable"), field.TooMany(items, 5, 3), field.Required(field.NewPath("kind"), ""),
-		}, []string{"items[1].name", "items", "kind", "items"}},
+			declared(path("itemsToo")), declared(items.Index(1).Child("name")), immutable(items), declared(items.Child("kind")), Declared(field.TooMany(items, 5, 3))[0],
+		}, []string{"items[1].name", "items.kind", "items", "itemsToo", "items"}},
+		{"and not that it is missing", field.ErrorList{declared(items), immutable(items), field.Required(path("a"), "")}, []string{"a", "items", "items"}},
+		{"what is not declared hides nothing", field.ErrorList{declared(items.Child("kind")), field.Invalid(items, nil, "field is immutable")}, []string{"items", "items.kind"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
-			for _, err := range DeclaredLast(test.errs, declared) {
+			for _, err := range DeclaredLast(test.errs) {
 				got = append(got, err.Field)
+				if IsDeclared(err) {
+					t.Errorf("%v is still marked", err)
+				}
 			}
 			if !slices.Equal(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)

@@ -228,7 +228,8 @@ type Strategy struct {
 	PrepareCreate func(ctx context.Context, obj Object)
 	// PrepareUpdate keeps of the old object what this request may not change.
 	PrepareUpdate func(ctx context.Context, obj, old Object)
-	// Validate returns everything that is wrong with a new object.
+	// Validate returns everything that is wrong with a new object; what is marked with
+	// Declared is said last.
 	Validate func(ctx context.Context, obj Object) field.ErrorList
 	// JudgesMetadata: Validate returns also what is wrong with the metadata, which is
 	// otherwise said before what it returns.
@@ -241,9 +242,6 @@ type Strategy struct {
 	// nil, Validate judges the new object; otherwise ValidateUpdate calls what
 	// it needs itself.
 	ValidateUpdate func(ctx context.Context, obj, old Object) field.ErrorList
-	// Declared lists what is said last of what is wrong, in the order of the
-	// fields, as DeclaredLast wants it.
-	Declared []string
 	// Warnings returns what a client should know; old is nil on create.
 	Warnings func(ctx context.Context, obj, old Object) []string
 

@@ -37,7 +37,6 @@ type Rules[T Object] struct {
 	NameOnUpdate    bool
 	Repeats         bool
 	Resets          []string
-	Declared        []string
 }
 
 // Strategy returns the rules as a Strategy.
@@ -45,7 +44,7 @@ func (r Rules[T]) Strategy() Strategy {
 	s := Strategy{
 		ValidateName: r.ValidateName, CreateOnUpdate: r.CreateOnUpdate,
 		RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault, ReturnDeleted: r.ReturnDeleted, NoPropagation: r.NoPropagation,
-		Resets: r.Resets, JudgesMetadata: r.JudgesMetadata, NameOnUpdate: r.NameOnUpdate, Repeats: r.Repeats, Declared: r.Declared,
+		Resets: r.Resets, JudgesMetadata: r.JudgesMetadata, NameOnUpdate: r.NameOnUpdate, Repeats: r.Repeats,
 	}
 	if f := r.PrepareCreate; f != nil {
 		s.PrepareCreate = func(ctx context.Context, obj Object) { f(ctx, obj.(T)) }

@@ -201,7 +201,7 @@ func (s *scope) validateChange(obj, old resource.Object) error {
 
 // invalid is the answer to an object that breaks rules.
 func (s *scope) invalid(obj resource.Object, errs field.ErrorList) error {
-	return apierrors.NewInvalid(s.groupKind(), obj.GetName(), resource.DeclaredLast(errs, s.strategy().Declared))
+	return apierrors.NewInvalid(s.groupKind(), obj.GetName(), resource.DeclaredLast(errs))
 }
 
 func (s *scope) warn(obj, old resource.Object) {

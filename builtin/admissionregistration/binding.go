@@ -19,13 +19,15 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 	judge := func(ctx context.Context, b, _ *binding) field.ErrorList {
 		path := field.NewPath("spec")
 		errs := validateBinding(b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, path)
+		if b.Spec.PolicyName == "" {
+			resource.Declared(errs[0]) // of the bindings of mutating policies it is not
+		}
 		errs = append(errs, validateActions(b.Spec.ValidationActions, path.Child("validationActions"))...)
 		return mayReadParams(ctx, cfg, b, b.Spec.ParamRef != nil, "paramRef", errs)
 	}
 	d := define[binding, admissionv1.ValidatingAdmissionPolicyBindingList](cfg, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
 		func(b *binding) { defaultMatch(b.Spec.MatchResources) },
 		resource.Rules[*binding]{
-			Declared:       []string{"spec.policyName: Required value", "spec.validationActions: Required value"},
 			Validate:       func(ctx context.Context, b *binding) field.ErrorList { return judge(ctx, b, nil) },
 			ValidateUpdate: judge,
 			Generation:     func(b, old *binding) bool { return !equality.Semantic.DeepEqual(b.Spec, old.Spec) },
@@ -104,7 +106,7 @@ func validateActions(actions []admissionv1.ValidationAction, path *field.Path) f
 		errs = append(errs, field.Invalid(path, actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"))
 	}
 	if len(actions) == 0 {
-		errs = append(errs, field.Required(path, ""))
+		errs = append(errs, resource.Declared(field.Required(path, ""))...)
 	}
 	return errs
 }

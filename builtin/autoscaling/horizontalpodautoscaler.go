@@ -46,11 +46,6 @@ func HorizontalPodAutoscalers() resource.Definition {
 			v1,
 		},
 		Strategy: resource.Rules[*autoscalingv2.HorizontalPodAutoscaler]{
-			Declared: []string{
-				"spec.minReplicas: Invalid value: must be greater than or equal to",
-				"spec.maxReplicas: Required value",
-				"spec.maxReplicas: Invalid value: must be greater than or equal to 1",
-			},
 			PrepareCreate: func(_ context.Context, h *autoscalingv2.HorizontalPodAutoscaler) {
 				h.Status = autoscalingv2.HorizontalPodAutoscalerStatus{}
 			},

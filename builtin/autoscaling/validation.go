@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	"k8s.io/apimachinery/pkg/api/resource"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
 )
 
 const (
@@ -27,12 +28,12 @@ func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec, path *fi
 	var errs field.ErrorList
 	least, at := spec.MinReplicas, path.Child("maxReplicas")
 	if least != nil {
-		errs = apivalidation.ValidateNonnegativeField(int64(*least), path.Child("minReplicas"))
+		errs = resource.Declared(apivalidation.ValidateNonnegativeField(int64(*least), path.Child("minReplicas"))...)
 	}
 	if spec.MaxReplicas == 0 {
-		errs = append(errs, field.Required(at, ""))
+		errs = append(errs, resource.Declared(field.Required(at, ""))...)
 	} else if spec.MaxReplicas < 0 {
-		errs = append(errs, field.Invalid(at, spec.MaxReplicas, "must be greater than or equal to 1"))
+		errs = append(errs, resource.Declared(field.Invalid(at, spec.MaxReplicas, "must be greater than or equal to 1"))...)
 	}
 	if least != nil && spec.MaxReplicas < *least {
 		errs = append(errs, field.Invalid(at, spec.MaxReplicas, "must be greater than or equal to `minReplicas`"))
@@ -237,7 +238,7 @@ func validateTarget(t autoscalingv2.MetricTarget, path *field.Path) field.ErrorL
 	return errs
 }
 
-func validatePositive(q *resource.Quantity, path *field.Path) field.ErrorList {
+func validatePositive(q *quantity.Quantity, path *field.Path) field.ErrorList {
 	if q == nil || q.Sign() > 0 {
 		return nil
 	}

@@ -41,7 +41,6 @@ func CronJobs() resource.Definition {
 		StorageKey: "cronjobs",
 		Versions:   []resource.Version{resource.VersionOf[batchv1.CronJob, batchv1.CronJobList]("v1", defaultCronJob), oldCronJobs()},
 		Strategy: resource.Rules[*batchv1.CronJob]{
-			Declared: []string{"spec.schedule: Required value"},
 			PrepareCreate: func(_ context.Context, c *batchv1.CronJob) {
 				c.Status = batchv1.CronJobStatus{}
 				dropDisabled(&c.Spec.JobTemplate.Spec, nil)
@@ -131,7 +130,7 @@ func defaultCronJob(c *batchv1.CronJob) {
 func validateCronJob(spec, old *batchv1.CronJobSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if at := path.Child("schedule"); spec.Schedule == "" {
-		errs = append(errs, field.Required(at, ""))
+		errs = resource.Declared(field.Required(at, ""))
 	} else {
 		if err := parseSchedule(spec.Schedule); err != nil {
 			errs = append(errs, field.Invalid(at, spec.Schedule, err.Error()))

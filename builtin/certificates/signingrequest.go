@@ -30,7 +30,7 @@ type signingRequest = certificatesv1.CertificateSigningRequest
 // and status say what became of them.
 func SigningRequests() resource.Definition {
 	main := resource.Rules[*signingRequest]{
-		ValidateName:  func(string, bool) []string { return nil },
+		ValidateName:  core.AnyName,
 		PrepareCreate: func(ctx context.Context, r *signingRequest) { stampUser(r, request.From(ctx).User) },
 		PrepareUpdate: func(_ context.Context, r, old *signingRequest) { r.Spec, r.Status = old.Spec, old.Status },
 		Validate:      func(_ context.Context, r *signingRequest) field.ErrorList { return validateRequest(r, nil) },

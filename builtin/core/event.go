@@ -50,7 +50,7 @@ func Events(ttl time.Duration) resource.Definition {
 		},
 		Strategy: resource.Rules[*corev1.Event]{
 			// What a name has to look like depends on the face.
-			ValidateName:   func(string, bool) []string { return nil },
+			ValidateName:   AnyName,
 			CreateOnUpdate: true,
 			NoPropagation:  true,
 			JudgesMetadata: true,

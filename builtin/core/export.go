@@ -2,6 +2,7 @@ package core
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/resource"
@@ -15,6 +16,18 @@ func Part(s resource.Strategy) *resource.Strategy { return &s }
 // Invalid makes an error of each message.
 func Invalid(path *field.Path, value any, messages []string) field.ErrorList {
 	return invalid(path, value, messages)
+}
+
+// AnyName is the rule for names that are judged elsewhere.
+func AnyName(string, bool) []string { return nil }
+
+// ValidateLongName judges the name of a new object where it is declared that it is a
+// DNS name; that there is none is said in any case.
+func ValidateLongName(name string) field.ErrorList {
+	if name == "" {
+		return nil
+	}
+	return resource.Declared(invalid(field.NewPath("metadata", "name"), name, content.IsDNS1123Subdomain(name))...)
 }
 
 // OldNodeLabel says what to do about a label of nodes that is going away, "" if

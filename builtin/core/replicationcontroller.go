@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -34,13 +34,7 @@ func ReplicationControllers() resource.Definition {
 		StorageKey: "controllers",
 		Versions:   []resource.Version{v1[corev1.ReplicationController, corev1.ReplicationControllerList](defaultController)},
 		Strategy: resource.Rules[*corev1.ReplicationController]{
-			Declared: []string{
-				"metadata.name: Invalid value",
-				"spec.replicas: Required value",
-				"spec.replicas: Invalid value",
-				"spec.minReadySeconds: Invalid value",
-			},
-			ValidateName:    longName,
+			ValidateName:    AnyName,
 			OrphanByDefault: true,
 			PrepareCreate: func(_ context.Context, rc *corev1.ReplicationController) {
 				rc.Status = corev1.ReplicationControllerStatus{}
@@ -51,7 +45,7 @@ func ReplicationControllers() resource.Definition {
 				DropDisabledTemplateFields(rc.Spec.Template, old.Spec.Template)
 			},
 			Validate: func(_ context.Context, rc *corev1.ReplicationController) field.ErrorList {
-				return validateController(rc, nil)
+				return append(ValidateLongName(rc.Name), validateController(rc, nil)...)
 			},
 			ValidateUpdate: func(_ context.Context, rc, old *corev1.ReplicationController) field.ErrorList {
 				return append(validateController(rc, old.Spec.Template), validateUnconverted(rc, old)...)
@@ -124,15 +118,6 @@ func defaultController(rc *corev1.ReplicationController) {
 	DefaultPodTemplate(t)
 }
 
-// longName wants a DNS name, in the words of the newer rules; for prefixes
-// there are none.
-func longName(name string, prefix bool) []string {
-	if prefix {
-		return nil // which is judged as any prefix
-	}
-	return content.IsDNS1123Subdomain(name)
-}
-
 func controllerChanged(rc, old *corev1.ReplicationController) bool {
 	return !equality.Semantic.DeepEqual(rc.Spec, old.Spec)
 }
@@ -140,11 +125,11 @@ func controllerChanged(rc, old *corev1.ReplicationController) bool {
 func validateController(rc *corev1.ReplicationController, old *corev1.PodTemplateSpec) field.ErrorList {
 	var e problems
 	spec, p := &rc.Spec, field.NewPath("spec")
-	e.nonNegative(p.Child("minReadySeconds"), int64(spec.MinReadySeconds))
+	e.add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(ptr.Deref(spec.Replicas, 0)), p.Child("replicas"))...)...)
+	e.add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(spec.MinReadySeconds), p.Child("minReadySeconds"))...)...)
 	if len(spec.Selector) == 0 {
 		e.required(p.Child("selector"), "")
 	}
-	e.nonNegative(p.Child("replicas"), int64(ptr.Deref(spec.Replicas, 0)))
 	t, tp := spec.Template, p.Child("template")
 	if t == nil {
 		e.required(tp, "")

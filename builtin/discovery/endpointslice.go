@@ -47,13 +47,6 @@ func EndpointSlices() resource.Definition {
 		StorageKey: "endpointslices",
 		Versions:   append([]resource.Version{resource.VersionOf[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList]("v1", defaultSlice)}, oldEndpointSlices()...),
 		Strategy: resource.Rules[*discoveryv1.EndpointSlice]{
-			Declared: []string{
-				"addressType: Required value",
-				"addressType: Invalid value: field is immutable",
-				"addressType: Unsupported value",
-				"endpoints[*].addresses: Required value",
-				"endpoints[*].addresses: Too many",
-			},
 			NameOnUpdate:  true,
 			PrepareCreate: func(ctx context.Context, s *discoveryv1.EndpointSlice) { dropTopology(ctx, s, nil) },
 			PrepareUpdate: func(ctx context.Context, s, old *discoveryv1.EndpointSlice) {
@@ -167,12 +160,12 @@ func validateSlice(s, old *discoveryv1.EndpointSlice) field.ErrorList {
 	path := field.NewPath("addressType")
 	known := []discoveryv1.AddressType{discoveryv1.AddressTypeFQDN, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
 	if s.AddressType == "" {
-		errs = append(errs, field.Required(path, ""))
+		errs = resource.Declared(field.Required(path, ""))
 	} else if !slices.Contains(known, s.AddressType) {
-		errs = append(errs, field.NotSupported(path, s.AddressType, known))
+		errs = resource.Declared(field.NotSupported(path, s.AddressType, known))
 	}
 	if old != nil && s.AddressType != old.AddressType {
-		errs = append(errs, field.Invalid(path, nil, apivalidation.FieldImmutableErrorMsg))
+		errs = append(errs, resource.Immutable(path)...)
 	}
 	errs = append(errs, validatePorts(s.Ports, field.NewPath("ports"))...)
 	bad := validateEndpoints(s.Endpoints, s.AddressType, field.NewPath("endpoints"))
@@ -219,9 +212,9 @@ func validateEndpoints(endpoints []discoveryv1.Endpoint, kind discoveryv1.Addres
 		e, at := &endpoints[i], path.Index(i)
 		addresses := at.Child("addresses")
 		if n := len(e.Addresses); n == 0 {
-			errs = append(errs, field.Required(addresses, ""))
+			errs = append(errs, resource.Declared(field.Required(addresses, ""))...)
 		} else if n > maxAddresses {
-			errs = append(errs, field.TooMany(addresses, n, maxAddresses))
+			errs = append(errs, resource.Declared(field.TooMany(addresses, n, maxAddresses))...)
 		}
 		for j, address := range e.Addresses {
 			errs = append(errs, validateAddress(address, kind, addresses, j)...)

@@ -6,7 +6,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
@@ -23,15 +22,9 @@ func DeviceClasses(s *Selectors) resource.Definition {
 		Versions:   classVersions(),
 		Strategy: resource.Rules[*resourcev1.DeviceClass]{
 			ReturnDeleted: true,
-			Declared:      []string{"metadata.name: Invalid value"},
-			ValidateName: func(name string, prefix bool) []string {
-				if prefix {
-					return nil // which is judged as any prefix
-				}
-				return content.IsDNS1123Subdomain(name)
-			},
+			ValidateName:  core.AnyName,
 			Validate: func(_ context.Context, c *resourcev1.DeviceClass) field.ErrorList {
-				return s.validateClass(&c.Spec, nil)
+				return append(core.ValidateLongName(c.Name), s.validateClass(&c.Spec, nil)...)
 			},
 			ValidateUpdate: func(_ context.Context, c, old *resourcev1.DeviceClass) field.ErrorList {
 				return s.validateClass(&c.Spec, &old.Spec)

@@ -51,9 +51,9 @@ func Group(cfg Config) resource.Group {
 	}}
 	for i := range group.Resources {
 		d := &group.Resources[i]
-		declaredLast(&d.Strategy)
+		inItsVersion(&d.Strategy)
 		for _, sub := range d.Subresources {
-			declaredLast(sub.Part)
+			inItsVersion(sub.Part)
 		}
 	}
 	return group

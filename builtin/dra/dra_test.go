@@ -3,15 +3,17 @@ package dra
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 func TestSelectors(t *testing.T) {
@@ -39,8 +41,8 @@ func TestSelectors(t *testing.T) {
 }
 
 func TestCapacity(t *testing.T) {
-	q := func(s string) *resource.Quantity { return new(resource.MustParse(s)) }
-	values := func(list ...string) (out []resource.Quantity) {
+	q := func(s string) *quantity.Quantity { return new(quantity.MustParse(s)) }
+	values := func(list ...string) (out []quantity.Quantity) {
 		for _, s := range list {
 			out = append(out, *q(s))
 		}
@@ -122,5 +124,43 @@ func TestStatusRights(t *testing.T) {
 	}
 	if errs := mayChangeStatus(ctx, cfg, next, next); len(errs) > 0 {
 		t.Errorf("no change: %v", errs)
+	}
+}
+
+// TestInItsVersion wants declared rules to be about the version of the request.
+func TestInItsVersion(t *testing.T) {
+	class := &resourcev1.DeviceClass{Spec: resourcev1.DeviceClassSpec{Config: []resourcev1.DeviceClassConfiguration{
+		{DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: "_" + strings.Repeat("a", 300)}}},
+	}}}
+	class.Name = "A"
+	slice := &resourcev1.ResourceSlice{Spec: resourcev1.ResourceSliceSpec{Devices: []resourcev1.Device{{Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"a": {}}}}}}
+	class1 := []string{"metadata.name: Invalid value", "spec.config[0].opaque.driver: Invalid value", "spec.config[0].opaque.driver: Invalid value", "spec.config[0].opaque.driver: Too long"}
+	class0 := []string{"metadata.name: Invalid value", "spec.config[0].opaque.driver: Too long", "spec.config[0].opaque.driver: Invalid value", "spec.config[0].opaque.driver: Invalid value"}
+	for _, test := range []struct {
+		version string
+		obj     resource.Object
+		want    []string
+	}{
+		{"v1", class, class1},
+		{"v1beta2", class, class0},
+		{"v1beta1", class, class0},
+		{"v1", slice, []string{"spec.devices[0].attributes[a]: Invalid value"}},
+		{"v1beta1", slice, []string{"spec.devices[0].basic.attributes[a]: Invalid value"}},
+	} {
+		ctx := request.With(context.Background(), &request.Request{Info: request.Info{Verb: "create", Version: test.version}})
+		var got []string
+		for _, d := range Group(Config{}).Resources {
+			if reflect.TypeOf(d.Versions[0].New()) != reflect.TypeOf(test.obj) {
+				continue
+			}
+			for _, err := range d.Strategy.Validate(ctx, test.obj) {
+				if resource.IsDeclared(err) {
+					got = append(got, err.Field+": "+err.Type.String())
+				}
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %q, want %q", test.version, got, test.want)
+		}
 	}
 }

@@ -185,7 +185,7 @@ func validatePoolAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus
 	if n := len(s.Conditions); n > maxPoolConditions && !same(s.Conditions, was.Conditions) {
 		rules = append(rules, field.TooMany(path.Child("conditions"), n, maxPoolConditions))
 	}
-	return append(errs, declared(rules)...)
+	return append(errs, resource.Declared(rules...)...)
 }
 
 func immutableAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus, path *field.Path) field.ErrorList {

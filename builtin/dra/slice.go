@@ -156,7 +156,7 @@ func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 		return validateDevice(d, was, deref(spec.PerDeviceNodeSelection), path)
 	})...)
 	name := func(d *resourcev1.Device) string { return d.Name }
-	errs = append(errs, undeclared(unique(spec.Devices, limit, path.Child("devices"), name, func(d *resourcev1.Device) any { return d.Name }))...)
+	errs = append(errs, duplicates(spec.Devices, limit, path.Child("devices"), name, func(d *resourcev1.Device) any { return d.Name })...)
 	errs = append(errs, unique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"),
 		func(c *resourcev1.CounterSet) string { return c.Name }, nil)...)
 	return append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
@@ -203,7 +203,7 @@ func validateNodes(spec *resourcev1.ResourceSliceSpec, path *field.Path) field.E
 
 func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) field.ErrorList {
 	if len(counters) == 0 {
-		return declared(field.ErrorList{field.Required(path, "")})
+		return resource.Declared(field.Required(path, ""))
 	}
 	if n := len(counters); n > resourcev1.ResourceSliceMaxCountersPerCounterSet {
 		return field.ErrorList{field.TooMany(path, n, resourcev1.ResourceSliceMaxCountersPerCounterSet)}
@@ -333,5 +333,5 @@ func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.Er
 	case len(set) > 1:
 		union = field.ErrorList{field.Invalid(path, "{"+strings.Join(set, ", ")+"}", "must specify exactly one of: "+strings.Join(names, ", "))}
 	}
-	return append(errs, declared(union)...)
+	return append(errs, resource.Declared(union...)...)
 }

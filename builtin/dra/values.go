@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/operation"
 	"k8s.io/apimachinery/pkg/api/validate"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -17,17 +18,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/resource"
 )
 
 // conforms judges a value by one of the formats that Kubernetes declares.
 func conforms[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
-	return declared(format(context.Background(), operation.Operation{}, path, &value, nil))
+	return resource.Declared(format(context.Background(), operation.Operation{}, path, &value, nil)...)
 }
 
 // needed is conforms for a value that has to be there.
 func needed[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
 	if value == "" {
-		return declared(field.ErrorList{field.Required(path, "")})
+		return resource.Declared(field.Required(path, ""))
 	}
 	return conforms(format, value, path)
 }
@@ -36,9 +38,9 @@ func needed[T ~string](format func(context.Context, operation.Operation, *field.
 func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	switch {
 	case value == "":
-		return declared(field.ErrorList{field.Required(path, "")})
+		return resource.Declared(field.Required(path, ""))
 	case !slices.Contains(known, value):
-		return declared(field.ErrorList{field.NotSupported(path, value, known)})
+		return resource.Declared(field.NotSupported(path, value, known))
 	}
 	return nil
 }
@@ -47,7 +49,7 @@ func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 // list that is too long is not looked at.
 func each[T any](list []T, limit int, path *field.Path, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
 	if limit >= 0 && len(list) > limit {
-		return declared(field.ErrorList{field.TooMany(path, len(list), limit)})
+		return resource.Declared(field.TooMany(path, len(list), limit))
 	}
 	var errs field.ErrorList
 	for i := range list {
@@ -56,10 +58,15 @@ func each[T any](list []T, limit int, path *field.Path, judge func(item *T, path
 	return errs
 }
 
-// unique wants the items of a list to have keys of their own. shown is what an
+// unique is duplicates where it is declared that there are none.
+func unique[T any, K comparable](list []T, limit int, path *field.Path, key func(*T) K, shown func(*T) any) field.ErrorList {
+	return resource.Declared(duplicates(list, limit, path, key, shown)...)
+}
+
+// duplicates wants the items of a list to have keys of their own. shown is what an
 // error shows of an item, which is the item itself if it is nil. As in each, a
 // list that is too long is not looked at.
-func unique[T any, K comparable](list []T, limit int, path *field.Path, key func(*T) K, shown func(*T) any) field.ErrorList {
+func duplicates[T any, K comparable](list []T, limit int, path *field.Path, key func(*T) K, shown func(*T) any) field.ErrorList {
 	if limit >= 0 && len(list) > limit {
 		return nil
 	}
@@ -76,7 +83,15 @@ func unique[T any, K comparable](list []T, limit int, path *field.Path, key func
 		}
 		seen[k] = true
 	}
-	return declared(errs)
+	return errs
+}
+
+// sameSpec wants a spec not to change.
+func sameSpec(spec, old any) field.ErrorList {
+	if equality.Semantic.DeepEqual(spec, old) {
+		return nil
+	}
+	return resource.Immutable(field.NewPath("spec"))
 }
 
 func itself(s *string) string { return *s }
@@ -102,7 +117,7 @@ func validateDriver(name string, path *field.Path) field.ErrorList {
 func validateDriverFormat(name string, path *field.Path) field.ErrorList {
 	//lint:ignore SA1019 the names of drivers have always been free to have capitals
 	errs := needed(validate.LongNameCaseless, name, path)
-	return append(errs, declared(validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength))...)
+	return append(errs, resource.Declared(validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength)...)...)
 }
 
 func validatePool(name string, path *field.Path) field.ErrorList {
@@ -250,8 +265,8 @@ func validateBindingConditions(conditions, failures []string, path *field.Path) 
 	}
 	errs := each(conditions, resourcev1.BindingConditionsMaxSize, good, label)
 	errs = append(errs, each(failures, resourcev1.BindingFailureConditionsMaxSize, bad, label)...)
-	errs = append(errs, undeclared(unique(conditions, -1, good, itself, nil))...)
-	errs = append(errs, undeclared(unique(failures, -1, bad, itself, nil))...)
+	errs = append(errs, duplicates(conditions, -1, good, itself, nil)...)
+	errs = append(errs, duplicates(failures, -1, bad, itself, nil)...)
 	for i, f := range failures {
 		if slices.Contains(conditions, f) {
 			errs = append(errs, field.Invalid(bad.Index(i), f, "bindingFailureConditions must not overlap with bindingConditions"))

@@ -1,14 +1,19 @@
 package dra
 
 import (
+	"context"
 	"fmt"
 	"reflect"
+	"regexp"
+	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta1 "k8s.io/api/resource/v1beta1"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -155,4 +160,48 @@ func defaultFlatClaim(spec *resourcev1.ResourceClaimSpec) {
 		r := spec.Devices.Requests[i].Exactly
 		r.AllocationMode, r.Count = a.mode, a.count
 	}
+}
+
+// inItsVersion has what declared rules say be about objects of the version that a
+// request is made in.
+func inItsVersion(s *resource.Strategy) {
+	reword := func(ctx context.Context, errs field.ErrorList) field.ErrorList {
+		version := request.From(ctx).Version
+		for i, err := range errs {
+			if !resource.IsDeclared(err) {
+				continue
+			}
+			if version == "v1beta1" {
+				flattenError(err)
+			}
+			// The older versions ask for the length before the form.
+			if version != "v1" && err.Type == field.ErrorTypeTooLong && strings.HasSuffix(err.Field, ".opaque.driver") {
+				for ; i > 0 && errs[i-1].Field == err.Field; i-- {
+					errs[i-1], errs[i] = err, errs[i-1]
+				}
+			}
+		}
+		return errs
+	}
+	if f := s.Validate; f != nil {
+		s.Validate = func(ctx context.Context, obj resource.Object) field.ErrorList { return reword(ctx, f(ctx, obj)) }
+	}
+	if f := s.ValidateUpdate; f != nil {
+		s.ValidateUpdate = func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+			return reword(ctx, f(ctx, obj, old))
+		}
+	}
+}
+
+// flattenError has an error be about an object of v1beta1.
+func flattenError(err *field.Error) {
+	if r, ok := err.BadValue.(resourcev1.DeviceRequest); ok {
+		spec := resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{r}}}
+		var old resourcev1beta1.ResourceClaimSpec
+		resource.CopyAlike(&old, &spec)
+		flattenRequests(&spec, &old)
+		err.BadValue = old.Devices.Requests[0]
+	}
+	err.Field = strings.Replace(err.Field, "].exactly.", "].", 1)
+	err.Field = regexp.MustCompile(`^(spec\.devices\[\d+\]\.)`).ReplaceAllString(err.Field, "${1}basic.")
 }

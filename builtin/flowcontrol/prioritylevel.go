@@ -36,15 +36,6 @@ func PriorityLevels() resource.Definition {
 			resource.VersionOf[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList]("v1", defaultLevel),
 		},
 		Strategy: resource.Rules[*flowcontrolv1.PriorityLevelConfiguration]{
-			Declared: []string{
-				"spec.exempt: Forbidden",
-				"spec.limited: Forbidden",
-				"spec.limited: Required value",
-				"spec.type: Required value",
-				"spec.limited.limitResponse.queuing: Forbidden",
-				"spec.limited.limitResponse.queuing: Required value",
-				"spec.limited.limitResponse.type: Required value",
-			},
 			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, p *flowcontrolv1.PriorityLevelConfiguration) {
 				p.Status = flowcontrolv1.PriorityLevelConfigurationStatus{}
@@ -150,37 +141,37 @@ func validateLevel(p *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList 
 		}
 	}
 	errs = append(errs, validateLevelStatus(p)...)
-	return append(errs, validateParts(spec, path)...)
+	return append(errs, resource.Declared(validateParts(spec, path)...)...)
 }
 
-// validateParts wants the parts that go with the types, and no others.
+// validateParts wants the parts that go with the types, and no others, as it is
+// declared.
 func validateParts(spec *flowcontrolv1.PriorityLevelConfigurationSpec, path *field.Path) (errs field.ErrorList) {
 	isExempt, isLimited := spec.Type == flowcontrolv1.PriorityLevelEnablementExempt, spec.Type == flowcontrolv1.PriorityLevelEnablementLimited
-	if spec.Type == "" {
-		errs = append(errs, field.Required(path.Child("type"), ""))
-	}
 	if !isExempt && spec.Exempt != nil {
 		errs = append(errs, field.Forbidden(path.Child("exempt"), ""))
 	}
-	path = path.Child("limited")
-	switch {
+	switch limited := path.Child("limited"); {
 	case isLimited && spec.Limited == nil:
-		errs = append(errs, field.Required(path, ""))
+		errs = append(errs, field.Required(limited, ""))
 	case !isLimited && spec.Limited != nil:
-		errs = append(errs, field.Forbidden(path, ""))
+		errs = append(errs, field.Forbidden(limited, ""))
+	}
+	if spec.Type == "" {
+		errs = append(errs, field.Required(path.Child("type"), ""))
 	}
 	if spec.Limited == nil {
 		return errs
 	}
-	r, path := &spec.Limited.LimitResponse, path.Child("limitResponse")
-	if r.Type == "" {
-		errs = append(errs, field.Required(path.Child("type"), ""))
-	}
+	r, path := &spec.Limited.LimitResponse, path.Child("limited", "limitResponse")
 	switch queues := r.Type == flowcontrolv1.LimitResponseTypeQueue; {
 	case queues && r.Queuing == nil:
 		errs = append(errs, field.Required(path.Child("queuing"), ""))
 	case !queues && r.Queuing != nil:
 		errs = append(errs, field.Forbidden(path.Child("queuing"), ""))
+	}
+	if r.Type == "" {
+		errs = append(errs, field.Required(path.Child("type"), ""))
 	}
 	return errs
 }

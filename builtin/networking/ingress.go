@@ -285,6 +285,15 @@ func validateSegment(value string, path *field.Path) field.ErrorList {
 	return core.Invalid(path, value, content.IsPathSegmentName(value))
 }
 
+// declaredSegment is validateSegment where it is declared that there is a value.
+func declaredSegment(value string, path *field.Path) field.ErrorList {
+	errs := validateSegment(value, path)
+	if value == "" {
+		resource.Declared(errs...)
+	}
+	return errs
+}
+
 // validateEntries judges where an ingress can be reached.
 func validateEntries(in, old *networkingv1.Ingress) field.ErrorList {
 	var errs field.ErrorList

@@ -26,7 +26,6 @@ func IngressClasses() resource.Definition {
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.IngressClass, networkingv1.IngressClassList]("v1", defaultIngressClass)}, oldIngressClasses()...),
 		StorageKey: "ingressclasses",
 		Strategy: resource.Rules[*networkingv1.IngressClass]{
-			Declared:     []string{"spec.parameters.kind: Required value", "spec.parameters.name: Required value"},
 			NameOnUpdate: true,
 			Generation: func(c, old *networkingv1.IngressClass) bool {
 				return !equality.Semantic.DeepEqual(c.Spec, old.Spec)
@@ -82,8 +81,8 @@ func validateIngressClass(spec *networkingv1.IngressClassSpec) field.ErrorList {
 	if g := p.APIGroup; g != nil {
 		errs = append(errs, core.Invalid(path.Child("apiGroup"), *g, validation.IsDNS1123Subdomain(*g))...)
 	}
-	errs = append(errs, validateSegment(p.Kind, path.Child("kind"))...)
-	errs = append(errs, validateSegment(p.Name, path.Child("name"))...)
+	errs = append(errs, declaredSegment(p.Kind, path.Child("kind"))...)
+	errs = append(errs, declaredSegment(p.Name, path.Child("name"))...)
 	namespace := path.Child("namespace")
 	const cluster, namespaced = networkingv1.IngressClassParametersReferenceScopeCluster, networkingv1.IngressClassParametersReferenceScopeNamespace
 	switch {

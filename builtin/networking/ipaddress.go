@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -26,12 +25,6 @@ func IPAddresses() resource.Definition {
 		StorageKey: "ipaddresses",
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.IPAddress, networkingv1.IPAddressList]("v1", nil)}, oldIPAddresses()...),
 		Strategy: resource.Rules[*networkingv1.IPAddress]{
-			Declared: []string{
-				"spec.parentRef: Required value",
-				"spec.parentRef: Invalid value: field is immutable",
-				"spec.parentRef.resource: Required value",
-				"spec.parentRef.name: Required value",
-			},
 			ValidateName: validateAddressName,
 			Validate: func(_ context.Context, ip *networkingv1.IPAddress) field.ErrorList {
 				return validateParent(ip.Spec.ParentRef)
@@ -44,7 +37,7 @@ func IPAddresses() resource.Definition {
 					errs = append(errs, core.Invalid(field.NewPath("metadata", "generateName"), ip.GenerateName, validateAddressName(ip.GenerateName, true))...)
 				}
 				if changed {
-					errs = append(errs, field.Invalid(field.NewPath("spec", "parentRef"), nil, apivalidation.FieldImmutableErrorMsg))
+					errs = append(errs, resource.Immutable(field.NewPath("spec", "parentRef"))...)
 				}
 				return errs
 			},
@@ -80,14 +73,14 @@ func validateAddressName(name string, _ bool) []string {
 func validateParent(ref *networkingv1.ParentReference) field.ErrorList {
 	path := field.NewPath("spec", "parentRef")
 	if ref == nil {
-		return field.ErrorList{field.Required(path, "")}
+		return resource.Declared(field.Required(path, ""))
 	}
 	var errs field.ErrorList
 	if ref.Group != "" {
 		errs = append(errs, core.Invalid(path.Child("group"), ref.Group, validation.IsDNS1123Subdomain(ref.Group))...)
 	}
-	errs = append(errs, validateSegment(ref.Resource, path.Child("resource"))...)
-	errs = append(errs, validateSegment(ref.Name, path.Child("name"))...)
+	errs = append(errs, declaredSegment(ref.Resource, path.Child("resource"))...)
+	errs = append(errs, declaredSegment(ref.Name, path.Child("name"))...)
 	if ref.Namespace != "" {
 		errs = append(errs, validateSegment(ref.Namespace, path.Child("namespace"))...)
 	}

@@ -30,7 +30,6 @@ func NetworkPolicies() resource.Definition {
 		StorageKey: "networkpolicies",
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList]("v1", defaultPolicy)}, oldNetworkPolicies()...),
 		Strategy: resource.Rules[*networkingv1.NetworkPolicy]{
-			Declared: []string{"spec.ingress[*].from[*].ipBlock.cidr: Required value", "spec.egress[*].to[*].ipBlock.cidr: Required value"},
 			// An empty list is another than none here.
 			Generation: func(p, old *networkingv1.NetworkPolicy) bool { return !reflect.DeepEqual(p.Spec, old.Spec) },
 			Validate: func(_ context.Context, p *networkingv1.NetworkPolicy) field.ErrorList {
@@ -197,7 +196,7 @@ func validatePolicyPorts(ports []networkingv1.NetworkPolicyPort, path *field.Pat
 // range that the policy had before is good enough.
 func validateIPBlock(b *networkingv1.IPBlock, path *field.Path, had []string) field.ErrorList {
 	if b.CIDR == "" {
-		return field.ErrorList{field.Required(path.Child("cidr"), "")}
+		return resource.Declared(field.Required(path.Child("cidr"), ""))
 	}
 	errs := validation.IsValidCIDRForLegacyField(path.Child("cidr"), b.CIDR, true, had)
 	_, whole, err := utilnet.ParseCIDRSloppy(b.CIDR)

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -28,11 +27,6 @@ func RuntimeClasses() resource.Definition {
 		StorageKey: "runtimeclasses",
 		Versions:   append([]resource.Version{resource.VersionOf[nodev1.RuntimeClass, nodev1.RuntimeClassList]("v1", nil)}, oldRuntimeClasses()...),
 		Strategy: resource.Rules[*nodev1.RuntimeClass]{
-			Declared: []string{
-				"handler: Invalid value: field is immutable",
-				"handler: Required value",
-				"handler: Invalid value",
-			},
 			NameOnUpdate:   true,
 			CreateOnUpdate: true,
 			RequireVersion: true,
@@ -43,7 +37,7 @@ func RuntimeClasses() resource.Definition {
 				// The older form of the rule counts in characters.
 				errs := validateClass(c, validation.IsDNS1123Label)
 				if c.Handler != old.Handler {
-					errs = append(errs, field.Invalid(field.NewPath("handler"), nil, apivalidation.FieldImmutableErrorMsg))
+					errs = append(resource.Immutable(field.NewPath("handler")), errs...)
 				}
 				return errs
 			},
@@ -71,9 +65,9 @@ func validateClass(c *nodev1.RuntimeClass, label func(string) []string) field.Er
 	var errs field.ErrorList
 	path := field.NewPath("handler")
 	if c.Handler == "" {
-		errs = append(errs, field.Required(path, ""))
+		errs = resource.Declared(field.Required(path, ""))
 	} else {
-		errs = append(errs, core.Invalid(path, c.Handler, label(c.Handler))...)
+		errs = resource.Declared(core.Invalid(path, c.Handler, label(c.Handler))...)
 	}
 	if c.Overhead != nil {
 		errs = append(errs, core.ValidateLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)

@@ -20,12 +20,11 @@ func RoleBindings() resource.Definition {
 	d := define[rbacv1.RoleBinding, rbacv1.RoleBindingList]("rolebindings", "RoleBinding",
 		func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
 		resource.Rules[*rbacv1.RoleBinding]{
-			Declared: []string{"subjects[*].name: Required value", "!roleRef: Invalid value: field is immutable", "roleRef.name: Required value"},
 			Validate: func(_ context.Context, b *rbacv1.RoleBinding) field.ErrorList {
-				return validateBinding(b.RoleRef, b.Subjects, kinds, true)
+				return validateBinding(&b.RoleRef, nil, b.Subjects, kinds, true)
 			},
 			ValidateUpdate: func(_ context.Context, b, old *rbacv1.RoleBinding) field.ErrorList {
-				return append(validateBinding(b.RoleRef, b.Subjects, kinds, true), sameRole(b.RoleRef, old.RoleRef)...)
+				return validateBinding(&b.RoleRef, &old.RoleRef, b.Subjects, kinds, true)
 			},
 		})
 	d.Namespaced = true
@@ -40,12 +39,11 @@ func ClusterRoleBindings() resource.Definition {
 	d := define[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList]("clusterrolebindings", "ClusterRoleBinding",
 		func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
 		resource.Rules[*rbacv1.ClusterRoleBinding]{
-			Declared: []string{"subjects[*].name: Required value", "!roleRef: Invalid value: field is immutable", "roleRef.name: Required value"},
 			Validate: func(_ context.Context, b *rbacv1.ClusterRoleBinding) field.ErrorList {
-				return validateBinding(b.RoleRef, b.Subjects, kinds, false)
+				return validateBinding(&b.RoleRef, nil, b.Subjects, kinds, false)
 			},
 			ValidateUpdate: func(_ context.Context, b, old *rbacv1.ClusterRoleBinding) field.ErrorList {
-				return append(validateBinding(b.RoleRef, b.Subjects, kinds, false), sameRole(b.RoleRef, old.RoleRef)...)
+				return validateBinding(&b.RoleRef, &old.RoleRef, b.Subjects, kinds, false)
 			},
 		})
 	d.Columns = bindingColumns(rbacv1.ClusterRoleBinding{}.SwaggerDoc()["roleRef"], "clusterRoleBinding")
@@ -65,15 +63,19 @@ func defaultBinding(role *rbacv1.RoleRef, subjects []rbacv1.Subject) {
 	}
 }
 
-// validateBinding judges a binding that can refer to roles of some kinds. In a
-// namespace a service account without one is of the same.
-func validateBinding(role rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string, namespaced bool) field.ErrorList {
+// validateBinding judges a binding that can refer to roles of some kinds; old is nil
+// on create. In a namespace a service account without one is of the same.
+func validateBinding(role, old *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string, namespaced bool) field.ErrorList {
 	path := field.NewPath("roleRef")
 	errs := ofGroup(role.APIGroup, rbacv1.GroupName, path)
 	if !slices.Contains(kinds, role.Kind) {
 		errs = append(errs, field.NotSupported(path.Child("kind"), role.Kind, kinds))
 	}
-	errs = append(errs, named(role.Name, content.IsPathSegmentName, path)...)
+	errs = append(errs, core.Invalid(path.Child("name"), role.Name, content.IsPathSegmentName(role.Name))...)
+	unnamed := field.Required(path.Child("name"), "")
+	if role.Name == "" && old != nil {
+		errs = append(errs, unnamed) // the role may not change, which hides what is declared of it
+	}
 	for i := range subjects {
 		s, path := &subjects[i], field.NewPath("subjects").Index(i)
 		switch s.Kind {
@@ -91,6 +93,12 @@ func validateBinding(role rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []str
 			errs = append(errs, field.NotSupported(path.Child("kind"), s.Kind, []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
 		}
 	}
+	if role.Name == "" && old == nil {
+		errs = append(errs, resource.Declared(unnamed)...)
+	}
+	if old != nil && *role != *old {
+		errs = append(errs, field.Invalid(path, core.GoForm(*role), apivalidation.FieldImmutableErrorMsg))
+	}
 	return errs
 }
 
@@ -105,7 +113,7 @@ func ofGroup(group, want string, path *field.Path) field.ErrorList {
 func named(name string, problems func(string) []string, path *field.Path) field.ErrorList {
 	path = path.Child("name")
 	if name == "" {
-		return field.ErrorList{field.Required(path, "")}
+		return resource.Declared(field.Required(path, ""))
 	}
 	var errs field.ErrorList
 	if problems != nil {
@@ -114,13 +122,6 @@ func named(name string, problems func(string) []string, path *field.Path) field.
 		}
 	}
 	return errs
-}
-
-func sameRole(role, old rbacv1.RoleRef) field.ErrorList {
-	if role == old {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(field.NewPath("roleRef"), core.GoForm(role), apivalidation.FieldImmutableErrorMsg)}
 }
 
 func bindingColumns(role, name string) []resource.Column {

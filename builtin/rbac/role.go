@@ -14,7 +14,6 @@ import (
 // Roles say what may be done in a namespace.
 func Roles() resource.Definition {
 	d := define[rbacv1.Role, rbacv1.RoleList]("roles", "Role", nil, resource.Rules[*rbacv1.Role]{
-		Declared: []string{"rules[*].verbs: Required value"},
 		Validate: func(_ context.Context, r *rbacv1.Role) field.ErrorList { return validateRules(r.Rules, true) },
 	})
 	d.Namespaced = true
@@ -25,7 +24,6 @@ func Roles() resource.Definition {
 // bindings that refer to them.
 func ClusterRoles() resource.Definition {
 	return define[rbacv1.ClusterRole, rbacv1.ClusterRoleList]("clusterroles", "ClusterRole", nil, resource.Rules[*rbacv1.ClusterRole]{
-		Declared: []string{"rules[*].verbs: Required value"},
 		Validate: func(_ context.Context, r *rbacv1.ClusterRole) field.ErrorList {
 			return append(validateRules(r.Rules, false), validateAggregation(r.AggregationRule, false)...)
 		},
@@ -40,7 +38,7 @@ func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
 	for i := range rules {
 		rule, path := &rules[i], field.NewPath("rules").Index(i)
 		if len(rule.Verbs) == 0 {
-			errs = append(errs, field.Required(path.Child("verbs"), ""))
+			errs = append(errs, resource.Declared(field.Required(path.Child("verbs"), ""))...)
 		}
 		if len(rule.NonResourceURLs) > 0 {
 			if namespaced {

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -32,13 +31,6 @@ func StorageClasses() resource.Definition {
 		StorageKey: "storageclasses",
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.StorageClass, storagev1.StorageClassList]("v1", defaultStorageClass)}, oldStorageClasses()...),
 		Strategy: resource.Rules[*storagev1.StorageClass]{
-			Declared: []string{
-				"provisioner: Required value",
-				"provisioner: Invalid value: field is immutable",
-				"parameters: Invalid value: field is immutable",
-				"reclaimPolicy: Invalid value: field is immutable",
-				"volumeBindingMode: Invalid value: field is immutable",
-			},
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			Validate:      func(_ context.Context, c *storagev1.StorageClass) field.ErrorList { return validateStorageClass(c) },
@@ -48,13 +40,13 @@ func StorageClasses() resource.Definition {
 					name    string
 					changed bool
 				}{
-					{"parameters", !equality.Semantic.DeepEqual(c.Parameters, old.Parameters)},
 					{"provisioner", c.Provisioner != old.Provisioner},
+					{"parameters", !equality.Semantic.DeepEqual(c.Parameters, old.Parameters)},
 					{"reclaimPolicy", or(c.ReclaimPolicy, "") != or(old.ReclaimPolicy, "")},
 					{"volumeBindingMode", or(c.VolumeBindingMode, "") != or(old.VolumeBindingMode, "")},
 				} {
 					if f.changed {
-						errs = append(errs, field.Invalid(field.NewPath(f.name), nil, apivalidation.FieldImmutableErrorMsg))
+						errs = append(errs, resource.Immutable(field.NewPath(f.name))...)
 					}
 				}
 				return errs
@@ -125,7 +117,7 @@ func isDefault(c *storagev1.StorageClass) bool {
 func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
 	var errs field.ErrorList
 	if c.Provisioner == "" {
-		errs = append(errs, field.Required(field.NewPath("provisioner"), ""))
+		errs = resource.Declared(field.Required(field.NewPath("provisioner"), ""))
 	}
 	errs = append(errs, validateProvisioner(c.Provisioner, field.NewPath("provisioner"))...)
 	errs = append(errs, validateParameters(c.Parameters, field.NewPath("parameters"))...)

@@ -42,12 +42,6 @@ func VolumeAttachments() resource.Definition {
 		StorageKey: "volumeattachments",
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList]("v1", defaultAttachment)}, oldVolumeAttachments()...),
 		Strategy: resource.Rules[*storagev1.VolumeAttachment]{
-			Declared: []string{
-				"spec: Invalid value: field is immutable",
-				"spec.attacher: Required value",
-				"spec.attacher: Invalid value",
-				"spec.attacher: Too long",
-			},
 			RequireVersion: true,
 			ReturnDeleted:  true,
 			PrepareCreate:  func(_ context.Context, a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} },
@@ -82,7 +76,7 @@ func defaultAttachment(a *storagev1.VolumeAttachment) {
 func validateAttachmentUpdate(_ context.Context, a, old *storagev1.VolumeAttachment) field.ErrorList {
 	errs := append(validateDriverName(a.Spec.Attacher, field.NewPath("spec", "attacher")), validateAttachment(a)...)
 	if !equality.Semantic.DeepEqual(a.Spec, old.Spec) {
-		errs = append(errs, field.Invalid(field.NewPath("spec"), nil, apivalidation.FieldImmutableErrorMsg))
+		errs = append(errs, resource.Immutable(field.NewPath("spec"))...)
 	}
 	return errs
 }
@@ -91,10 +85,11 @@ func validateAttachmentUpdate(_ context.Context, a, old *storagev1.VolumeAttachm
 func validateAttacher(ctx context.Context, name string) field.ErrorList {
 	path, op := field.NewPath("spec", "attacher"), operation.Operation{Type: operation.Create}
 	if name == "" {
-		return field.ErrorList{field.Required(path, "")}
+		return resource.Declared(field.Required(path, ""))
 	}
 	//lint:ignore SA1019 the names of drivers have always been so
-	return append(validate.LongNameCaseless(ctx, op, path, &name, nil), validate.MaxLength(ctx, op, path, &name, nil, maxDriverName)...)
+	errs := append(validate.LongNameCaseless(ctx, op, path, &name, nil), validate.MaxLength(ctx, op, path, &name, nil, maxDriverName)...)
+	return resource.Declared(errs...)
 }
 
 func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
