@@ -76,7 +76,7 @@ func (a *assembly) aggregation() error {
 			[]schema.GroupResource{{Resource: "services"}, {Group: "discovery.k8s.io", Resource: "endpointslices"}}),
 		Objects: func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
 		Client:  a.client(), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
-		Catalog: a.catalogs.get, Settled: a.settled, Routes: a.issuerRoutes(), Certificate: certificate,
+		Catalog: a.catalogs.get, Settled: a.custom.Sync, Routes: a.issuerRoutes(), Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
 		Dial:   a.Egress.For("cluster"),

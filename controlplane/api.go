@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/crd"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 )
@@ -17,6 +19,26 @@ type api struct {
 
 func newAPI(catalog func() *resource.Catalog, resources *rest.Handler) *api {
 	return &api{kelson.NewAPI(catalog, resources), catalog}
+}
+
+// currentAPI is an api that serves custom resources as the definitions say that this
+// server has acknowledged.
+type currentAPI struct {
+	*api
+	custom      *crd.Server
+	definitions *written
+}
+
+// Route implements kelson.Router.
+func (c currentAPI) Route(w http.ResponseWriter, r *http.Request) bool {
+	if c.definitions.newest.Load() > c.custom.Revision() {
+		req := request.From(r.Context())
+		if s, ok := c.catalog().Lookup(req.Group, req.Version, req.Resource); ok && s.Unstructured {
+			// If it fails, there is still what was there before.
+			_ = c.custom.Sync(r.Context())
+		}
+	}
+	return c.api.Route(w, r)
 }
 
 // notFound ends the chain: below /api and the groups that are served the answer

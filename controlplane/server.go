@@ -81,10 +81,11 @@ type assembly struct {
 	running   sync.WaitGroup                   // what hooks have started
 	endpoints atomic.Pointer[serviceEndpoints] // nil before they are kept
 
-	aggregator *aggregator.Server
-	registered chan struct{}               // closed when all that is served here has an APIService
-	settled    func(context.Context) error // returns when all custom resources are in the catalog
-	proxies    *pki.Authority              // of the certificate for servers behind this one; nil if that is in a file
+	aggregator  *aggregator.Server
+	registered  chan struct{} // closed when all that is served here has an APIService
+	custom      *crd.Server
+	definitions *written       // by this server
+	proxies     *pki.Authority // of the certificate for servers behind this one; nil if that is in a file
 
 	// signer is what tokens of service accounts are signed with, nil if that is
 	// in a file.
@@ -262,7 +263,7 @@ func (a *assembly) catalog() (err error) {
 func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
 	self := a.newIdentity()
 	return &kelson.Server{
-		Name: "core", API: newAPI(a.catalogs.get, a.resources), Delegate: delegate,
+		Name: "core", API: currentAPI{newAPI(a.catalogs.get, a.resources), a.custom, a.definitions}, Delegate: delegate,
 		PostStartHooks:   a.hooks(self),
 		PreShutdownHooks: a.endHooks(self),
 		HealthChecks:     a.checks(),
@@ -277,7 +278,11 @@ func (a *assembly) extensions() *kelson.Server {
 		Publish: a.catalogs.publish, Logger: a.Logger,
 		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured,
 	}
-	a.settled = custom.Sync
+	a.custom, a.definitions = custom, &written{}
+	if def, ok := a.catalogs.get().Definition(crd.Group, crd.Resource); ok {
+		a.definitions.prefix = storage.Root + def.StorageKey + "/"
+		a.backend.note(a.definitions)
+	}
 	return &kelson.Server{
 		Name: "extensions", API: extensions{custom, newAPI(a.catalogs.get, a.resources), notFound{a.resources}},
 		PostStartHooks: append(a.commonHooks(), []kelson.Hook{

@@ -15,7 +15,9 @@
 // changes the catalog, and only then says that a definition is established. A
 // request for a resource that the catalog does not have waits until everything
 // that has been acknowledged is in it, so that who creates a definition can use
-// it at once, on any server.
+// it at once, on any server. One for a resource that the catalog has waits for the
+// definitions that this server has acknowledged, so that who changes a definition
+// finds it changed.
 package crd
 
 import (

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -67,10 +68,11 @@ type Server struct {
 
 	schemas schemas
 
+	revision atomic.Int64 // of the state in the catalog
+
 	// mu is held while a state is being brought into the catalog.
-	mu       sync.Mutex
-	revision int64 // of the state in the catalog
-	entries  map[string]*entry
+	mu      sync.Mutex
+	entries map[string]*entry
 	// published are the definitions in the catalog, by the names of theirs.
 	published map[string]*resource.Definition
 }
@@ -122,10 +124,7 @@ func (s *Server) Run(ctx context.Context) {
 			continue
 		}
 		wait = 0
-		s.mu.Lock()
-		revision := s.revision
-		s.mu.Unlock()
-		s.wait(ctx, revision, left)
+		s.wait(ctx, s.revision.Load(), left)
 	}
 }
 
@@ -160,16 +159,20 @@ func (s *Server) wait(ctx context.Context, revision int64, left []leftover) {
 // retryAfter is how long a failed watch is left alone.
 const retryAfter = time.Second
 
+// Revision returns the revision of the definitions in the catalog.
+func (s *Server) Revision() int64 { return s.revision.Load() }
+
 // Sync brings everything that is acknowledged by now into the catalog.
 func (s *Server) Sync(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stored, revision, changed, err := s.Store.Definitions(ctx, s.revision)
+	seen := s.revision.Load()
+	stored, revision, changed, err := s.Store.Definitions(ctx, seen)
 	if err != nil {
 		return err
 	}
 	if !changed {
-		s.revision = max(s.revision, revision)
+		s.revision.Store(max(seen, revision))
 		return nil
 	}
 	s.enter(stored)
@@ -192,7 +195,7 @@ func (s *Server) Sync(ctx context.Context) error {
 	if err := s.publish(); err != nil {
 		return err
 	}
-	s.revision = revision
+	s.revision.Store(revision)
 	return nil
 }
 
