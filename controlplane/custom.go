@@ -245,10 +245,12 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 			return s.Len(), 0, err
 		}
 	}
-	if s, err = list(); err != nil {
+	after, err := list()
+	if err != nil {
 		return 0, 0, err
 	}
-	return s.Len(), s.Revision, nil
+	// As of before: something may have been created meanwhile, and is not deleted yet.
+	return after.Len(), s.Revision, nil
 }
 
 // WaitObjects implements crd.Store.

@@ -38,7 +38,7 @@ type Store interface {
 	// one the definition.
 	Release(ctx context.Context, name string, change func(crd *apiextensions.CustomResourceDefinition) error) error
 	// DeleteObjects deletes all objects of a resource and returns how many are
-	// left, and when that was.
+	// left, and the revision after which that, or what is left, may have changed.
 	DeleteObjects(ctx context.Context, group, resource string) (left int, revision int64, err error)
 	// WaitObjects returns when objects of a resource may have changed after a
 	// revision.

@@ -3,6 +3,7 @@ package dra
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -209,7 +210,7 @@ func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) 
 		return field.ErrorList{field.TooMany(path, n, resourcev1.ResourceSliceMaxCountersPerCounterSet)}
 	}
 	var errs field.ErrorList
-	for name := range counters {
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
 		errs = append(errs, conforms(validate.ShortName, name, path)...)
 	}
 	return errs
@@ -229,12 +230,14 @@ func validateDevice(d, old *resourcev1.Device, selectsNodes bool, path *field.Pa
 	if values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice {
 		errs = append(errs, field.Invalid(path, values, fmt.Sprintf("the total number of attribute values must not exceed %d", resourcev1.ResourceSliceMaxAttributeValuesPerDevice)))
 	}
-	for name, a := range d.Attributes {
+	for _, name := range slices.Sorted(maps.Keys(d.Attributes)) {
+		a := d.Attributes[name]
 		errs = append(errs, validateQualifiedName(name, path.Child("attributes"))...)
 		errs = append(errs, validateAttribute(&a, keyed(path.Child("attributes"), string(name), maxNameLength))...)
 	}
 	if old == nil || !equality.Semantic.DeepEqual(d.Capacity, old.Capacity) {
-		for name, c := range d.Capacity {
+		for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
+			c := d.Capacity[name]
 			errs = append(errs, validateQualifiedName(name, path.Child("capacity"))...)
 			errs = append(errs, validateCapacity(&c, deref(d.AllowMultipleAllocations), keyed(path.Child("capacity"), string(name), maxNameLength))...)
 		}
