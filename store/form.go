@@ -134,10 +134,19 @@ type formBudget struct {
 }
 
 func (b *formBudget) spend(n int64) {
-	if b.spent.Add(n) <= b.limit || !b.sweeping.TryLock() {
-		return
+	// Who comes while another one sweeps leaves it to that one, who looks again; but not
+	// for ever, if others add as fast.
+	for try := 0; try < maxSweeps && b.spent.Add(n) > b.limit && b.sweeping.TryLock(); try++ {
+		n = 0
+		b.makeRoom()
+		b.sweeping.Unlock()
 	}
-	defer b.sweeping.Unlock()
+}
+
+// maxSweeps is how often one who adds a form sweeps for it.
+const maxSweeps = 8
+
+func (b *formBudget) makeRoom() {
 	before := b.spent.Load()
 	kept := b.sweep(func(fs *forms) bool { return fs.used.Swap(false) })
 	if kept > b.limit/4*3 {
