@@ -2,45 +2,43 @@ package authn
 
 import (
 	"context"
-	"crypto/sha256"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
+
+	"github.com/apikeel/kelson/filewatch"
+	"github.com/apikeel/kelson/internal/clock"
 )
 
-// reloadEvery is how often files are looked at. They are small, and their
-// content says more than their times.
+// reloadEvery is how often files are looked at.
 const reloadEvery = 5 * time.Second
 
 // files are read at the beginning and again when they change. What cannot be
 // used is reported, and what was there before stays.
 type files struct {
 	mu   sync.Mutex // held while files are read
-	list []*file
+	list []*loaded
 	log  *slog.Logger
 	// changed is called when something new is in use.
 	changed func()
 }
 
-type file struct {
-	paths []string
-	seen  [sha256.Size]byte
-	load  func(data [][]byte) error
+// loaded are files that are used together.
+type loaded struct {
+	*filewatch.Files
+	load func(data [][]byte) error
 }
 
 // add reads files that are used together for the first time.
 func (f *files) add(load func(data [][]byte) error, paths ...string) error {
-	one := &file{paths: paths, load: load}
-	data, sum, err := one.read()
+	read, err := filewatch.Read(paths...)
 	if err != nil {
 		return err
 	}
-	one.seen = sum
 	if len(paths) > 0 {
-		f.list = append(f.list, one)
+		f.list = append(f.list, &loaded{read, load})
 	}
-	return load(data)
+	return load(read.Contents())
 }
 
 // addOne reads a file for the first time.
@@ -54,21 +52,7 @@ func (f *files) reload() {
 	defer f.mu.Unlock()
 	changed := false
 	for _, one := range f.list {
-		data, sum, err := one.read()
-		if err != nil {
-			f.log.Error("reading authentication files failed", "files", one.paths, "error", err)
-			continue
-		}
-		if sum == one.seen {
-			continue
-		}
-		one.seen = sum
-		if err := one.load(data); err != nil {
-			f.log.Error("changed authentication files cannot be used", "files", one.paths, "error", err)
-			continue
-		}
-		f.log.Info("authentication files reloaded", "files", one.paths)
-		changed = true
+		changed = one.Follow(f.log, one.load) || changed
 	}
 	if changed && f.changed != nil {
 		f.changed()
@@ -80,30 +64,7 @@ func (f *files) watch(ctx context.Context) {
 	if len(f.list) == 0 {
 		return
 	}
-	tick := time.NewTicker(reloadEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			f.reload()
-		}
+	for range clock.Every(ctx, reloadEvery) {
+		f.reload()
 	}
-}
-
-// read returns the files and a hash of all.
-func (f *file) read() (data [][]byte, sum [sha256.Size]byte, err error) {
-	all := sha256.New()
-	for _, path := range f.paths {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return nil, sum, err
-		}
-		one := sha256.Sum256(content)
-		all.Write(one[:])
-		data = append(data, content)
-	}
-	all.Sum(sum[:0])
-	return data, sum, nil
 }

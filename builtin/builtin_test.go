@@ -1,11 +1,11 @@
 package builtin_test
 
 import (
-	"encoding/json"
 	"reflect"
 	"testing"
 
 	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/internal/recorded"
 )
 
 // TestColumns compares the columns of tables with those that kubectl users know.
@@ -14,10 +14,7 @@ func TestColumns(t *testing.T) {
 		Name, Type, Format, Description string
 		Priority                        int32
 	}
-	var want map[string][]column
-	if err := json.Unmarshal(readFile(t, "testdata/columns.json.gz").Bytes(), &want); err != nil {
-		t.Fatal(err)
-	}
+	want := recorded.ReadOne[map[string][]column](t, "testdata/columns.json.gz")
 	got := map[string][]column{}
 	for _, g := range builtin.Groups(builtin.Config{}) {
 		for _, d := range g.Resources {

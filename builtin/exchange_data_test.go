@@ -1,12 +1,8 @@
 package builtin_test
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -219,35 +215,4 @@ func compare(path string, want, got any) []string {
 		return []string{fmt.Sprintf("%s: got %v, want %v", path, got, want)}
 	}
 	return nil
-}
-
-func readFile(t *testing.T, name string) *bytes.Buffer {
-	t.Helper()
-	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(z); err != nil {
-		t.Fatal(err)
-	}
-	return &b
-}
-
-func readLines(t *testing.T, name string) []string {
-	var lines []string
-	s := bufio.NewScanner(readFile(t, name))
-	s.Buffer(nil, 16<<20)
-	for s.Scan() {
-		lines = append(lines, s.Text())
-	}
-	if err := s.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return lines
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -41,9 +42,9 @@ func TestExchanges(t *testing.T) {
 			cfg.ServiceCIDRs = append(cfg.ServiceCIDRs, netip.MustParsePrefix(cidr))
 		}
 		w := newWorld()
-		for _, line := range readLines(t, "testdata/"+file+".jsonl.gz") {
+		for _, line := range recorded.Read[json.RawMessage](t, "testdata/"+file+".jsonl.gz") {
 			var c exchange
-			if err := json.Unmarshal([]byte(expand(line)), &c); err != nil {
+			if err := json.Unmarshal([]byte(expand(string(line))), &c); err != nil {
 				t.Fatal(err)
 			}
 			t.Run(c.ID, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/builtin/flowcontrol"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -111,11 +112,11 @@ func (a *assembly) ensureFlow(ctx context.Context) error {
 		return err
 	}
 	a.running.Go(func() {
-		every(ctx, ensureFlowEvery, func() {
+		for range clock.Every(ctx, ensureFlowEvery) {
 			if err := a.ensureFlowOnce(ctx); err != nil && ctx.Err() == nil {
 				a.Logger.Warn("flow schemas and priority levels are not as they should be", "error", err)
 			}
-		})
+		}
 	})
 	return nil
 }

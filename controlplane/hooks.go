@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -28,24 +29,12 @@ import (
 // Hooks have the names, and the order, that kube-apiserver has for them: they are
 // names of health checks, and can be switched off by name.
 
-// every calls f after each period until ctx ends.
-func every(ctx context.Context, period time.Duration, f func()) {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			f()
-		}
-	}
-}
-
-// nowAndEvery is every for what is also to be done at once.
+// nowAndEvery calls f at once, and then after each period until ctx ends.
 func nowAndEvery(ctx context.Context, period time.Duration, f func()) {
 	f()
-	every(ctx, period, f)
+	for range clock.Every(ctx, period) {
+		f()
+	}
 }
 
 // commonHooks are those that no one of the servers has for itself: what decides

@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/apikeel/kelson/internal/clock"
 )
 
 // When memory is given back to the system: when the server has had next to
@@ -22,14 +24,14 @@ const (
 // needed for minutes, and garbage until there is as much of it as of the rest.
 func giveBack(ctx context.Context) {
 	var before heapUse
-	every(ctx, quietFor, func() {
+	for range clock.Every(ctx, quietFor) {
 		now := readHeap()
 		if now.allocated-before.allocated < quietBytes && now.idle > max(worthBytes, now.live/worthOfLive) {
 			debug.FreeOSMemory()
 			now = readHeap()
 		}
 		before = now
-	})
+	}
 }
 
 // heapUse is what memory is used for.

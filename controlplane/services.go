@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/rest"
 )
@@ -30,12 +31,12 @@ func repairing(ctx context.Context, a *core.ClusterAllocator, running *sync.Wait
 		return err
 	}
 	running.Go(func() {
-		every(ctx, core.RepairEvery, func() {
+		for range clock.Every(ctx, core.RepairEvery) {
 			if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
 				log.Warn("repairing the addresses of services", "error", err)
 				measure.Count(metrics, measure.ServiceRepairErrors)
 			}
-		})
+		}
 	})
 	return nil
 }

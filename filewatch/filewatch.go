@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"github.com/apikeel/kelson/internal/clock"
 )
 
 const (
@@ -111,24 +113,24 @@ func (f *Files) Watch(ctx context.Context, logger *slog.Logger, apply func(conte
 	if interval == 0 {
 		interval = DefaultInterval
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		changed, err := f.Refresh()
-		if changed {
-			err = apply(f.contents)
-		}
-		switch {
-		case err != nil && (changed || !f.failing):
-			logger.Warn("changed files cannot be used", "files", f.paths, "error", err)
-		case changed:
-			logger.Info("files have changed and are used now", "files", f.paths)
-		}
-		f.failing = err != nil
+	for range clock.Every(ctx, interval) {
+		f.Follow(logger, apply)
 	}
+}
+
+// Follow looks at the files once, as Watch does, and reports whether something new is
+// used now.
+func (f *Files) Follow(logger *slog.Logger, apply func(contents [][]byte) error) bool {
+	changed, err := f.Refresh()
+	if changed {
+		err = apply(f.contents)
+	}
+	switch {
+	case err != nil && (changed || !f.failing):
+		logger.Warn("changed files cannot be used", "files", f.paths, "error", err)
+	case changed:
+		logger.Info("files have changed and are used now", "files", f.paths)
+	}
+	f.failing = err != nil
+	return changed && err == nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/filewatch"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 )
@@ -120,15 +121,8 @@ func (d *Directory) measure(status string) {
 
 // Watch follows the directory until ctx ends.
 func (d *Directory) Watch(ctx context.Context) {
-	tick := time.NewTicker(d.cfg.Interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			d.refresh()
-		}
+	for range clock.Every(ctx, d.cfg.Interval) {
+		d.refresh()
 	}
 }
 

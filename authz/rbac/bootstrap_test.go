@@ -1,40 +1,27 @@
 package rbac
 
 import (
-	"compress/gzip"
-	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/request"
 )
 
 // bootstrap are the roles and bindings that a cluster has from the start.
 func bootstrap(tb testing.TB) (changes []authz.Change) {
 	tb.Helper()
-	f, err := os.Open("testdata/bootstrap.json.gz")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer f.Close()
-	unzipped, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	var all struct {
+	type objects struct {
 		ClusterRoles        []*rbacv1.ClusterRole
 		ClusterRoleBindings []*rbacv1.ClusterRoleBinding
 		Roles               []*rbacv1.Role
 		RoleBindings        []*rbacv1.RoleBinding
 	}
-	if err := json.NewDecoder(unzipped).Decode(&all); err != nil {
-		tb.Fatal(err)
-	}
+	all := recorded.ReadOne[objects](tb, "testdata/bootstrap.json.gz")
 	for _, o := range all.ClusterRoles {
 		changes = append(changes, set(o)...)
 	}

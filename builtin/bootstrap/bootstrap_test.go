@@ -1,10 +1,8 @@
 package bootstrap
 
 import (
-	"compress/gzip"
 	"context"
 	"encoding/json"
-	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -15,24 +13,13 @@ import (
 
 	"github.com/apikeel/kelson/builtin/flowcontrol"
 	builtinrbac "github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/resource"
 )
 
 // TestObjects compares the objects with those that kube-apiserver makes.
 func TestObjects(t *testing.T) {
-	f, err := os.Open("testdata/objects.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []map[string]any
-	if err := json.NewDecoder(z).Decode(&list); err != nil {
-		t.Fatal(err)
-	}
+	list := recorded.ReadOne[[]map[string]any](t, "testdata/objects.json.gz")
 	key := func(obj map[string]any) string {
 		meta := obj["metadata"].(map[string]any)
 		namespace, _ := meta["namespace"].(string)

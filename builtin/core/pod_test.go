@@ -1,12 +1,9 @@
 package core
 
 import (
-	"bufio"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -40,24 +38,8 @@ type podCase struct {
 }
 
 func TestPodAnswers(t *testing.T) {
-	file, err := os.Open("testdata/pods.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	unzipped, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(unzipped)
-	lines.Buffer(nil, 1<<20)
-	n := 0
-	for lines.Scan() {
-		n++
-		var c podCase
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
+	for i, c := range recorded.Read[podCase](t, "testdata/pods.jsonl.gz") {
+		n := i + 1
 		object, errs, warnings := c.run(t)
 		if got := causes(errs); !slices.Equal(got, c.Causes) {
 			t.Errorf("line %d (%s):\n got  %q\n want %q\n body %s", n, c.Op, got, c.Causes, c.Body)
@@ -72,9 +54,6 @@ func TestPodAnswers(t *testing.T) {
 		if !slices.Equal(warnings, c.Warnings) {
 			t.Errorf("line %d (%s):\n got  %q\n want %q", n, c.Op, warnings, c.Warnings)
 		}
-	}
-	if err := lines.Err(); err != nil || n == 0 {
-		t.Fatal(n, err)
 	}
 }
 

@@ -4,20 +4,19 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/apikeel/kelson/internal/recorded"
 )
 
 // commandLine is one that was given to kube-apiserver v1.37.1.
@@ -31,29 +30,6 @@ type commandLine struct {
 
 // in returns text with the name of a folder in it.
 func (c *commandLine) in(text, dir string) string { return strings.ReplaceAll(text, "{D}", dir) }
-
-// readCommandLines reads the lines that are recorded: a JSON object a line.
-func readCommandLines(t *testing.T) (all []commandLine) {
-	t.Helper()
-	file, err := os.Open("testdata/commandlines.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	text, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for lines := json.NewDecoder(text); ; {
-		var line commandLine
-		if err := lines.Decode(&line); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, line)
-	}
-}
 
 // TestCommandLines: what kube-apiserver says to command lines is said here, in the
 // same words.
@@ -75,7 +51,7 @@ func TestCommandLines(t *testing.T) {
 		"--etcd-servers=" + etcd.URL, "--service-account-issuer=https://x", "--service-account-key-file=" + file("sa.pub"),
 		"--service-account-signing-key-file=" + file("sa.key"), "--advertise-address=192.0.2.1", "--bind-address=127.0.0.1", "--secure-port=0",
 	}
-	lines := readCommandLines(t)
+	lines := recorded.Read[commandLine](t, "testdata/commandlines.gz")
 	if len(lines) < 300 {
 		t.Fatalf("%d lines", len(lines))
 	}

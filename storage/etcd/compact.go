@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/storage"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -168,14 +169,7 @@ type compactor struct {
 
 // run takes a step every interval until ctx ends.
 func (c *compactor) run(ctx context.Context, interval time.Duration) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for range clock.Every(ctx, interval) {
 		revision, err := c.step(ctx)
 		switch {
 		case ctx.Err() != nil:

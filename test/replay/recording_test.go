@@ -9,18 +9,14 @@
 package replay
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 )
 
 // recording is a short scenario.
@@ -57,33 +53,6 @@ type step struct {
 	Status          int
 	ResponseHeaders map[string]any
 	ResponseBody    json.RawMessage
-}
-
-// load reads the recordings of a file.
-func load(t *testing.T, file string) (out []*recording) {
-	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	unzipped, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(unzipped)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		r := &recording{}
-		if err := json.Unmarshal(lines.Bytes(), r); err != nil {
-			t.Fatalf("%s: recording %d: %v", file, len(out)+1, err)
-		}
-		out = append(out, r)
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // needsNamespace tells whether a namespace of the recording's name must exist.

@@ -7,11 +7,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/apikeel/kelson/controlplane"
-	"github.com/apikeel/kelson/kelsontest"
-	"github.com/apikeel/kelson/storage/engine"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+
+	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/recorded"
+	"github.com/apikeel/kelson/kelsontest"
+	"github.com/apikeel/kelson/storage/engine"
 )
 
 // atOnce is how many recordings are played at a time: many of them wait for a
@@ -58,7 +60,7 @@ func TestReplayAllVersions(t *testing.T) {
 func replay(t *testing.T, p *player, shares []share) {
 	for _, share := range shares {
 		t.Run(share.file, func(t *testing.T) {
-			recordings := load(t, filepath.Join("testdata", share.file+".jsonl.gz"))
+			recordings := recorded.Read[*recording](t, filepath.Join("testdata", share.file+".jsonl.gz"))
 			all := len(recordings)
 			recordings = slices.DeleteFunc(recordings, func(r *recording) bool { return !r.applies(p.served) })
 			status, full := 0, 0
