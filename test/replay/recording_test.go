@@ -12,7 +12,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -68,45 +67,6 @@ func (r *recording) harmless() bool {
 	return !slices.ContainsFunc(r.Steps, func(s step) bool {
 		return s.Method != "POST" || !strings.Contains(s.Path, "dryRun=All")
 	})
-}
-
-// applies tells whether the server has what the recording is about: the
-// resources, and the stages of a request that it uses.
-func (r *recording) applies(served map[string]bool) bool {
-	for i := range r.Steps {
-		s := &r.Steps[i]
-		for k, v := range s.Headers {
-			if strings.HasPrefix(k, "Impersonate-") || k == "Authorization" && v != "" {
-				return false
-			}
-		}
-		// A recording makes the resources that have its name itself.
-		if api := apiOf(s.Path); !strings.Contains(api, "{{ns}}") && s.Status != http.StatusNotFound && api != "" && !served[api] {
-			return false
-		}
-	}
-	return true
-}
-
-var apiPattern = regexp.MustCompile(`^/(?:api/(v1)|apis/([^/?]+)(?:/([^/?]+))?)(?:(?:/watch)?(?:/namespaces/[^/?]+)?/([a-z]+))?`)
-
-// apiOf returns what of the API a path is about: "apps", "apps/v1", or
-// "apps/v1/deployments"; nothing if it is about none.
-func apiOf(path string) string {
-	part := apiPattern.FindStringSubmatch(path)
-	if part == nil {
-		return ""
-	}
-	if part[1] != "" && (part[4] == "status" || part[4] == "finalize") {
-		part[4] = "namespaces" // which these are part of, and not in
-	}
-	api := part[1] + part[2]
-	for _, p := range part[3:] {
-		if p != "" {
-			api += "/" + p
-		}
-	}
-	return api
 }
 
 // placeholders fills in what the text of a request leaves open.
