@@ -17,21 +17,39 @@ const (
 	quietBytes  = 4 << 20 // allocated meanwhile
 	worthBytes  = 4 << 20 // that can be given back
 	worthOfLive = 4       // or this part of what is in use, if it is more
+	// lookAgain is the quiet moment at which the collector looks once more: what caches
+	// have dropped since it ran last, within half a minute of rest, nobody has counted.
+	lookAgain = 6
 )
 
 // giveBack gives memory back to the system whenever the server comes to rest,
 // until ctx ends. The runtime itself would keep what the last burst of work has
 // needed for minutes, and garbage until there is as much of it as of the rest.
 func giveBack(ctx context.Context) {
-	var before heapUse
+	var q quiet
 	for range clock.Every(ctx, quietFor) {
-		now := readHeap()
-		if now.allocated-before.allocated < quietBytes && now.idle > max(worthBytes, now.live/worthOfLive) {
+		if q.due(readHeap()) {
 			debug.FreeOSMemory()
-			now = readHeap()
 		}
-		before = now
 	}
+}
+
+// quiet knows how long the server has been at rest.
+type quiet struct {
+	allocated uint64 // ever, at the last moment
+	moments   int    // of rest
+}
+
+// due is asked every quietFor, and reports whether to give back memory.
+func (q *quiet) due(now heapUse) bool {
+	allocated := now.allocated - q.allocated
+	q.allocated = now.allocated
+	if allocated >= quietBytes {
+		q.moments = 0
+		return false
+	}
+	q.moments++
+	return q.moments == lookAgain || now.idle > max(worthBytes, now.live/worthOfLive)
 }
 
 // heapUse is what memory is used for.

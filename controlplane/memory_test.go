@@ -13,3 +13,30 @@ func TestReadHeap(t *testing.T) {
 		t.Error("the runtime does not say what memory is used for")
 	}
 }
+
+func TestGiveBack(t *testing.T) {
+	const mb = 1 << 20
+	var q quiet
+	var use heapUse
+	for i, c := range []struct {
+		allocated, live, idle uint64 // the first since the moment before
+		want                  bool
+	}{
+		{100 * mb, 50 * mb, 50 * mb, false}, // busy
+		{mb, 50 * mb, 51 * mb, true},
+		{mb, 50 * mb, mb, false},
+		{mb, 50 * mb, 2 * mb, false},
+		{mb, 50 * mb, 3 * mb, false},
+		{mb, 50 * mb, 4 * mb, false},
+		{mb, 50 * mb, 5 * mb, true}, // caches have dropped what they had
+		{mb, 10 * mb, mb, false},
+		{mb, 10 * mb, 5 * mb, true}, // the runtime has collected by itself
+		{5 * mb, 10 * mb, 5 * mb, false},
+		{mb, 10 * mb, 3 * mb, false},
+	} {
+		use = heapUse{allocated: use.allocated + c.allocated, live: c.live, idle: c.idle}
+		if got := q.due(use); got != c.want {
+			t.Errorf("moment %d: due is %v", i, got)
+		}
+	}
+}

@@ -26,6 +26,7 @@ const (
 const garbage = 60
 
 func main() {
+	smallPages()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}

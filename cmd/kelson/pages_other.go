@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// smallPages is for Linux.
+func smallPages() {}
