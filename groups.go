@@ -83,6 +83,9 @@ func (a *API) NotFound(w http.ResponseWriter, r *http.Request) bool {
 	group, _, _ := strings.Cut(path, "/")
 	g, known := a.catalog().Group(group)
 	served := known && group != "" && len(g.Versions) > 0
+	if served && len(g.Versions[0].Resources) > 0 {
+		served = !g.Versions[0].Resources[0].Unstructured // which answer for themselves alone
+	}
 	if inGroup && !served || !inGroup && !strings.HasPrefix(path, "/api/") {
 		return false
 	}

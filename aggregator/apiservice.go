@@ -85,7 +85,7 @@ func Definitions() resource.Group {
 		}},
 		StoreJSON:    true,
 		Strategy:     main,
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
 			{Name: "Name", Type: "string", Format: "name", Description: meta["name"]},
 			{Name: "Service", Type: "string", Description: "The reference to the service that hosts this API endpoint."},

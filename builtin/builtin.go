@@ -19,6 +19,8 @@ import (
 	"github.com/apikeel/kelson/builtin/discovery"
 	"github.com/apikeel/kelson/builtin/dra"
 	"github.com/apikeel/kelson/builtin/flowcontrol"
+	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/builtin/lifecycle"
 	"github.com/apikeel/kelson/builtin/networking"
 	"github.com/apikeel/kelson/builtin/node"
 	"github.com/apikeel/kelson/builtin/policy"
@@ -38,6 +40,8 @@ type Config struct {
 	Admission      admissionregistration.Config
 	Devices        dra.Config
 	RBAC           rbac.Config
+	// Gates are those that are not as they are by default.
+	Gates gate.Set
 	// DenyPrivileged refuses privileged containers, in pods and in what pods are
 	// made from.
 	DenyPrivileged bool
@@ -58,31 +62,42 @@ func Groups(cfg Config) []resource.Group {
 		withFinalizerRule(rbac.Group(cfg.RBAC)),
 		withFinalizerRule(storage.Group()),
 		admissionregistration.Group(cfg.Admission),
-		withFinalizerRule(scheduling.Group()),
+		withFinalizerRule(scheduling.Group(cfg.Gates)),
 		coordination.Group(),
 		node.Group(),
 		withFinalizerRule(discovery.Group()),
 		withFinalizerRule(dra.Group(cfg.Devices)),
 		withFinalizerRule(flowcontrol.Group()),
 		apiserverinternal.Group(),
+		withFinalizerRule(lifecycle.Group()),
 		withFinalizerRule(storagemigration.Group()),
 	}
 	for _, g := range groups {
 		if cfg.DenyPrivileged {
 			denyPrivileged(g)
 		}
-		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) { wrap(s, once) })
+		if cfg.Gates.On(h2cProbes) {
+			defaultProtocols(g)
+		}
+		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) {
+			wrap(s, once)
+			if len(cfg.Gates) > 0 {
+				withGates(s, cfg.Gates)
+			}
+		})
 	}
 	return groups
 }
 
 // withFinalizerRule adds the rule that all kinds of a group have about the
 // names of finalizers. Events have it where they are judged strictly, and see to
-// that themselves.
+// that themselves, as the status of stateful sets does; that of cron jobs has no
+// such rule.
 func withFinalizerRule(g resource.Group) resource.Group {
 	path := field.NewPath("metadata", "finalizers")
 	eachStrategy(g, func(d *resource.Definition, s *resource.Strategy) {
-		if d.Resource == "events" {
+		part := s != &d.Strategy
+		if d.Resource == "events" || part && (d.Resource == "statefulsets" || d.Resource == "cronjobs") {
 			return
 		}
 		wrap(s, func(obj resource.Object, errs field.ErrorList) field.ErrorList {

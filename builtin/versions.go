@@ -11,6 +11,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/builtin/lifecycle"
+	"github.com/apikeel/kelson/builtin/scheduling"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -64,6 +67,21 @@ func SelectAs(groups []resource.Group, runtimeConfig map[string]string, e Emulat
 		return out, nil
 	}
 	return e.apply(out, config)
+}
+
+// Behind returns the resources that are not served since gates are off which are off
+// by default.
+func Behind(gates gate.Set) (off []schema.GroupResource) {
+	for name, resources := range map[string][]schema.GroupResource{
+		scheduling.GenericWorkload:   {{Group: "scheduling.k8s.io", Resource: "workloads"}, {Group: "scheduling.k8s.io", Resource: "podgroups"}},
+		scheduling.CompositePodGroup: {{Group: "scheduling.k8s.io", Resource: "compositepodgroups"}},
+		lifecycle.EvictionRequestAPI: {{Group: "lifecycle.k8s.io", Resource: "evictions"}, {Group: "lifecycle.k8s.io", Resource: "evictionrequests"}},
+	} {
+		if !gates.On(name) {
+			off = append(off, resources...)
+		}
+	}
+	return off
 }
 
 // groupVersion returns where a version of a resource is served.

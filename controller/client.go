@@ -2,6 +2,7 @@ package controller
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,8 @@ const (
 // transport that knows who asks. Errors are those of apimachinery.
 type Client struct {
 	Transport http.RoundTripper
+	// Agent is who the client says that it is; "" is what controllers say.
+	Agent string
 }
 
 func path(k *Kind, namespace, name string) string {
@@ -134,7 +137,7 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("User-Agent", agent)
+	req.Header.Set("User-Agent", cmp.Or(c.Agent, agent))
 	if r.accept == "" {
 		r.accept = asJSON
 	}

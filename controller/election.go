@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -23,6 +24,11 @@ const (
 type Election struct {
 	// Identity tells this server from the others.
 	Identity string
+	// Lease is the name of the lease; "" is that of the controllers.
+	Lease string
+	// For is how long the lease holds, Renew how long its holder tries to renew it,
+	// and Retry how long anybody waits before the next try. Zero is the usual.
+	For, Renew, Retry time.Duration
 	// Kind of leases.
 	Kind func() *Kind
 
@@ -32,25 +38,31 @@ type Election struct {
 	since time.Time
 }
 
+func (e *Election) defaults() {
+	e.Lease = cmp.Or(e.Lease, leaseName)
+	e.For, e.Renew, e.Retry = cmp.Or(e.For, leaseFor), cmp.Or(e.Renew, leaseRenew), cmp.Or(e.Retry, leaseRetry)
+}
+
 // lead waits until the lease can be had, calls run while it is held, and gives
 // it back. A server that waits is ready: another one does the work.
 func (e *Election) lead(ctx context.Context, c *Client, log *slog.Logger, ready func(), run func(context.Context) error) error {
+	e.defaults()
 	for told := false; ; told = true {
 		held, err := e.take(ctx, c)
 		if held {
 			break
 		}
 		if !told {
-			log.Info("controllers run elsewhere, or cannot have their lease", "error", err)
+			log.Info("controllers run elsewhere, or cannot have their lease", "lease", e.Lease, "error", err)
 			ready()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(leaseRetry):
+		case <-time.After(e.Retry):
 		}
 	}
-	log.Info("controllers run here", "identity", e.Identity)
+	log.Info("controllers run here", "lease", e.Lease, "identity", e.Identity)
 	leading, cancel := context.WithCancel(ctx)
 	renewed := make(chan struct{})
 	go func() {
@@ -61,7 +73,7 @@ func (e *Election) lead(ctx context.Context, c *Client, log *slog.Logger, ready 
 	err := run(leading)
 	cancel()
 	<-renewed
-	log.Info("controllers have stopped here", "identity", e.Identity)
+	log.Info("controllers have stopped here", "lease", e.Lease, "identity", e.Identity)
 	e.giveBack(context.WithoutCancel(ctx), c)
 	return err
 }
@@ -73,13 +85,13 @@ func (e *Election) keep(ctx context.Context, c *Client, log *slog.Logger) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(leaseRetry):
+		case <-time.After(e.Retry):
 		}
 		held, err := e.take(ctx, c)
 		switch {
 		case held:
 			last = time.Now()
-		case err == nil, time.Since(last) > leaseRenew:
+		case err == nil, time.Since(last) > e.Renew:
 			log.Warn("the lease of the controllers is lost", "error", err)
 			return
 		}
@@ -92,13 +104,13 @@ func (e *Election) take(ctx context.Context, c *Client) (bool, error) {
 	if kind == nil {
 		return true, nil // no leases, no rivals
 	}
-	now, seconds := metav1.NowMicro(), int32(leaseFor/time.Second)
+	now, seconds := metav1.NowMicro(), int32(e.For/time.Second)
 	var l coordinationv1.Lease
-	err := c.Get(ctx, kind, metav1.NamespaceSystem, leaseName, &l)
+	err := c.Get(ctx, kind, metav1.NamespaceSystem, e.Lease, &l)
 	if apierrors.IsNotFound(err) {
 		l = coordinationv1.Lease{
 			TypeMeta:   metav1.TypeMeta{APIVersion: kind.APIVersion(), Kind: kind.Kind},
-			ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: metav1.NamespaceSystem},
+			ObjectMeta: metav1.ObjectMeta{Name: e.Lease, Namespace: metav1.NamespaceSystem},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &e.Identity, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now},
 		}
 		err = c.Create(ctx, kind, metav1.NamespaceSystem, &l)
@@ -112,7 +124,7 @@ func (e *Election) take(ctx context.Context, c *Client) (bool, error) {
 			if !renewed.Equal(&e.seen) {
 				e.seen, e.since = *renewed, time.Now()
 			}
-			if time.Since(e.since) < leaseFor {
+			if time.Since(e.since) < e.For {
 				return false, nil
 			}
 		}
@@ -123,7 +135,7 @@ func (e *Election) take(ctx context.Context, c *Client) (bool, error) {
 		l.Spec.HolderIdentity, l.Spec.AcquireTime, l.Spec.LeaseTransitions = &e.Identity, &now, &transitions
 	}
 	l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &seconds, &now
-	err = c.Update(ctx, kind, metav1.NamespaceSystem, leaseName, "", &l, nil)
+	err = c.Update(ctx, kind, metav1.NamespaceSystem, e.Lease, "", &l, nil)
 	if apierrors.IsConflict(err) {
 		return false, nil
 	}
@@ -132,14 +144,14 @@ func (e *Election) take(ctx context.Context, c *Client) (bool, error) {
 
 // giveBack lets others have the lease at once.
 func (e *Election) giveBack(ctx context.Context, c *Client) {
-	ctx, cancel := context.WithTimeout(ctx, leaseRetry)
+	ctx, cancel := context.WithTimeout(ctx, e.Retry)
 	defer cancel()
 	kind := e.Kind()
 	var l coordinationv1.Lease
-	if kind == nil || c.Get(ctx, kind, metav1.NamespaceSystem, leaseName, &l) != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != e.Identity {
+	if kind == nil || c.Get(ctx, kind, metav1.NamespaceSystem, e.Lease, &l) != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != e.Identity {
 		return
 	}
 	nobody := ""
 	l.Spec.HolderIdentity = &nobody
-	_ = c.Update(ctx, kind, metav1.NamespaceSystem, leaseName, "", &l, nil)
+	_ = c.Update(ctx, kind, metav1.NamespaceSystem, e.Lease, "", &l, nil)
 }

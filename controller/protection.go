@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -13,12 +14,13 @@ import (
 const (
 	claimProtection  = "kubernetes.io/pvc-protection"
 	volumeProtection = "kubernetes.io/pv-protection"
+	groupProtection  = "scheduling.k8s.io/podgroup-protection"
 )
 
 // ClaimProtection keeps claims of volumes as long as pods use them.
 func ClaimProtection() Controller {
 	return protection("persistentvolumeclaim-protection-controller", "pvc-protection", "pvc-protection-controller",
-		"persistentvolumeclaims", claimProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
+		"", "persistentvolumeclaims", claimProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
 			var pods corev1.PodList
 			if err := env.List(ctx, env.Kind("v1", "Pod"), o.namespace, &pods); err != nil {
 				return true, err
@@ -50,10 +52,26 @@ func usesClaim(pod *corev1.Pod, name string, owners []metav1.OwnerReference) boo
 // VolumeProtection keeps volumes as long as they are bound.
 func VolumeProtection() Controller {
 	return protection("persistentvolume-protection-controller", "pv-protection", "pv-protection-controller",
-		"persistentvolumes", volumeProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
+		"", "persistentvolumes", volumeProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
 			var volume corev1.PersistentVolume
 			err := env.Get(ctx, o.kind, "", o.name, &volume)
 			return err != nil || volume.Status.Phase == corev1.VolumeBound, ignoreNotFound(err)
+		})
+}
+
+// GroupProtection keeps groups of pods as long as there are pods in them that run,
+// or will.
+func GroupProtection() Controller {
+	return protection("podgroup-protection-controller", "podgroup-protection", "podgroup-protection-controller",
+		schedulingv1beta1.GroupName, "podgroups", groupProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
+			var pods corev1.PodList
+			if err := env.List(ctx, env.Kind("v1", "Pod"), o.namespace, &pods); err != nil {
+				return true, err
+			}
+			return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+				g := p.Spec.SchedulingGroup
+				return g != nil && g.PodGroupName != nil && *g.PodGroupName == o.name && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+			}), nil
 		})
 }
 
@@ -67,9 +85,9 @@ type protected struct {
 
 // protection gives objects of a resource a finalizer, and takes it from those
 // that are being deleted and not used.
-func protection(name, alias, account, resource, finalizer string, used func(context.Context, *Env, *protected) (bool, error)) Controller {
+func protection(name, alias, account, group, resource, finalizer string, used func(context.Context, *Env, *protected) (bool, error)) Controller {
 	return Controller{Name: name, Alias: alias, Account: account, Start: func(env *Env) Observer {
-		p := &protector{resource: resource, finalizer: finalizer, pods: resource == "persistentvolumeclaims", objects: newLatest[named, *protected]()}
+		p := &protector{group: group, resource: resource, finalizer: finalizer, pods: resource != "persistentvolumes", objects: newLatest[named, *protected]()}
 		p.queue = NewQueue(env, 2, func(ctx context.Context, key named) error {
 			o := p.objects.get(key)
 			if o == nil {
@@ -92,10 +110,10 @@ func protection(name, alias, account, resource, finalizer string, used func(cont
 }
 
 type protector struct {
-	queue               *Queue[named]
-	resource, finalizer string
-	pods                bool // a change of a pod can mean that something is used no more
-	objects             *latest[named, *protected]
+	queue                      *Queue[named]
+	group, resource, finalizer string
+	pods                       bool // a change of a pod can mean that something is used no more
+	objects                    *latest[named, *protected]
 }
 
 // Observe implements Observer.
@@ -103,9 +121,10 @@ func (p *protector) Observe(changes []Change) {
 	for i := range changes {
 		c := &changes[i]
 		switch {
-		case c.Kind.Is("", p.resource):
+		case c.Kind.Is(p.group, p.resource):
 			key := named{c.Namespace, c.Name}
-			if c.Gone || c.Deleting != c.Has(p.finalizer) {
+			// Others give the finalizer to groups.
+			if c.Gone || c.Deleting != c.Has(p.finalizer) || p.finalizer == groupProtection && !c.Deleting {
 				p.objects.remove(key)
 				continue
 			}

@@ -113,6 +113,7 @@ func (a *assembly) aggregation() error {
 	} {
 		add(kelson.Hook{Name: name, Run: a.awaitRegistered})
 	}
+	add(a.storageVersionHooks()...)
 	add(kelson.Hook{Name: registration, Run: func(ctx context.Context) error {
 		if err := a.aggregator.Register(ctx); err != nil {
 			return err

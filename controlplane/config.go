@@ -32,6 +32,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/authz/chain"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/flow"
@@ -114,6 +115,11 @@ type Config struct {
 	// Emulation is the version that the server behaves as: --emulated-version.
 	Emulation Emulation
 
+	// Gates are the feature gates of Kubernetes that are not as they are by default.
+	// Those that this server does not know change nothing.
+	Gates gate.Set
+	// Leadership is for the choice of leaders by the server.
+	Leadership Leadership
 	// DenyPrivileged refuses pods with privileged containers:
 	// --allow-privileged=false.
 	DenyPrivileged bool

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/builtin/scheduling"
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -23,6 +24,12 @@ func (a *assembly) controllers(f *feed) []controller.Controller {
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
 		controller.Quotas(a.measure(f, newSeen(a.resources, a.backend, a.owners))),
 		controller.PolicyStatus(a.checker().Check),
+	}
+	if a.Gates.On(scheduling.GenericWorkload) {
+		all = append(all, controller.GroupProtection())
+	}
+	if a.Gates.On(storageVersionAPI) {
+		all = append(all, controller.StorageVersions())
 	}
 	var certificates []byte
 	if a.authority != nil {

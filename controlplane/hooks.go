@@ -72,6 +72,7 @@ func (a *assembly) commonHooks() (hooks []kelson.Hook) {
 func (a *assembly) hooks(self *identity) []kelson.Hook {
 	hooks := slices.Concat([]kelson.Hook{
 		{Name: "start-system-namespaces-controller", Run: a.ensureNamespaces},
+	}, a.coordinationHooks(), []kelson.Hook{
 		{Name: "start-cluster-authentication-info-controller", Run: a.ensureTrust},
 	}, self.hooks(), []kelson.Hook{
 		{Name: "storage-readiness", Run: a.awaitStorage},
@@ -80,7 +81,7 @@ func (a *assembly) hooks(self *identity) []kelson.Hook {
 			return repairing(ctx, a.allocator, &a.running, a.Logger, a.measured)
 		}},
 		{Name: "rbac/bootstrap-roles", Run: func(ctx context.Context) error {
-			return a.ensureAll(ctx, bootstrap.RBAC(), bootstrap.ReconcileRBAC)
+			return a.ensureAll(ctx, bootstrap.RBAC(a.Gates), bootstrap.ReconcileRBAC)
 		}},
 		{Name: "scheduling/bootstrap-system-priority-classes", Run: func(ctx context.Context) error {
 			return a.ensureAll(ctx, bootstrap.PriorityClasses(), nil)

@@ -35,9 +35,9 @@ type identity struct {
 	*presence
 }
 
-// newIdentity returns nil if this server is alone.
+// newIdentity returns nil if this server is alone, and need not say who it is.
 func (a *assembly) newIdentity() *identity {
-	if _, ok := a.catalogs.get().Definition(coordinationv1.GroupName, "leases"); !ok || a.Storage != StorageEtcd {
+	if _, ok := a.catalogs.get().Definition(coordinationv1.GroupName, "leases"); !ok || a.Gates.Off("APIServerIdentity") || a.Storage != StorageEtcd && !a.Gates.On(storageVersionAPI) {
 		return nil
 	}
 	name := measure.ServerName()

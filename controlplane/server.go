@@ -57,6 +57,7 @@ type assembly struct {
 	resources *rest.Handler
 	owners    *owners
 	catalogs  *catalogs
+	self      *identity // nil if nobody asks
 	allocator *core.ClusterAllocator
 
 	// The stages of a request.
@@ -231,7 +232,10 @@ func (a *assembly) catalog() (err error) {
 		return err
 	}
 	longest, extended := a.authn.TokenLifetime()
+	emulation := a.Emulation.Emulation
+	emulation.Without = append(builtin.Behind(a.Gates), emulation.Without...)
 	groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{
+		Gates:          a.Gates,
 		Authentication: authentication.Config{Reviewer: a.authn},
 		Authorization:  authorization.Config{Authorizer: a.authz},
 		RBAC:           builtinrbac.Config{Escalation: a.guard.Check},
@@ -246,7 +250,7 @@ func (a *assembly) catalog() (err error) {
 				MaxExpiration: longest, MaxExtended: extended, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
 			},
 		},
-	}), a.RuntimeConfig, a.Emulation.Emulation)
+	}), a.RuntimeConfig, emulation)
 	if err != nil {
 		return err
 	}
@@ -256,16 +260,16 @@ func (a *assembly) catalog() (err error) {
 		return fmt.Errorf("built-in kinds: %w", err)
 	}
 	a.catalogs.current.Store(catalog)
-	return nil
+	return a.checkStorageVersions()
 }
 
 // core is the server of the built-in kinds.
 func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
-	self := a.newIdentity()
+	a.self = a.newIdentity()
 	return &kelson.Server{
 		Name: "core", API: currentAPI{newAPI(a.catalogs.get, a.resources), a.custom, a.definitions}, Delegate: delegate,
-		PostStartHooks:   a.hooks(self),
-		PreShutdownHooks: a.endHooks(self),
+		PostStartHooks:   a.hooks(a.self),
+		PreShutdownHooks: a.endHooks(a.self),
 		HealthChecks:     a.checks(),
 		Close:            []func() error{a.close},
 	}

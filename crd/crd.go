@@ -61,8 +61,12 @@ func Definitions(metrics measure.Sink) resource.Group {
 		JudgesMetadata: true,
 		PrepareCreate:  prepareCreate,
 		PrepareUpdate:  prepareUpdate,
-		Validate:       judge.Validate,
-		ValidateUpdate: judge.ValidateUpdate,
+		Validate: func(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
+			return respelled(crd, judge.Validate(ctx, crd))
+		},
+		ValidateUpdate: func(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+			return respelled(crd, judge.ValidateUpdate(ctx, crd, old))
+		},
 		Warnings: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) []string {
 			return rules.Warnings(crd, old)
 		},
@@ -89,10 +93,20 @@ func Definitions(metrics measure.Sink) resource.Group {
 		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
 		Versions: []resource.Version{v, beta()}, StoreJSON: true,
 		Strategy:     main,
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns:      columns(),
 		Cells:        resource.CellsFunc(cells),
 	}}}
+}
+
+// respelled brings a definition with which nothing is wrong into the form in which
+// it is kept. It was judged, and compared with the old one, as it was written: 1.0
+// is no integer then.
+func respelled(crd *apiextensions.CustomResourceDefinition, errs field.ErrorList) field.ErrorList {
+	if len(errs) == 0 {
+		rules.Respell(&crd.Spec)
+	}
+	return errs
 }
 
 // setDefaults fills in what a definition leaves out.

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -64,7 +65,7 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *sou
 	def := resource.Definition{
 		Group: crd.Spec.Group, Resource: names.Plural, Singular: names.Singular, Kind: names.Kind, ListKind: names.ListKind,
 		ShortNames: slices.Clone(names.ShortNames), Categories: slices.Clone(names.Categories),
-		Namespaced: crd.Spec.Scope == apiextensions.NamespaceScoped,
+		Namespaced: crd.Spec.Scope == apiextensions.NamespaceScoped, NoNamespaceField: crd.Spec.Scope != apiextensions.NamespaceScoped,
 		StorageKey: crd.Spec.Group + "/" + names.Plural, StoreJSON: true,
 		UnknownField: func(path string) string { return "field label not supported: " + path },
 		Verbs:        []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}, // as discovery shows them
@@ -160,6 +161,7 @@ func (c *custom) prune(obj resource.Object, version string, how resource.Pruning
 		return nil, err
 	}
 	unknown := s.Prune(content(obj), how == resource.PruneReporting)
+	s.DropNulls(content(obj))
 	more, problem := s.Coerce(content(obj), how == resource.PruneStored)
 	if problem != nil && problem.Field == "metadata" {
 		return nil, errors.New(problem.Detail) // of the object itself, where it is needs no saying
@@ -167,13 +169,20 @@ func (c *custom) prune(obj resource.Object, version string, how resource.Pruning
 	if problem != nil {
 		return nil, problem
 	}
-	s.DropNulls(content(obj))
 	if how != resource.PruneReporting {
 		return nil, nil
 	}
-	slices.Sort(unknown)
-	slices.Sort(more)
-	return append(unknown, more...), nil
+	// That of the object's own metadata is said first, that of resources inside of
+	// it last.
+	var own, inner []string
+	for _, path := range more {
+		if strings.HasPrefix(path, "metadata.") {
+			own = append(own, path)
+		} else {
+			inner = append(inner, path)
+		}
+	}
+	return slices.Concat(own, unknown, inner), nil
 }
 
 // strategy is how objects are written.
@@ -260,8 +269,20 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 			began = began.Add(took) // is no evaluation
 		},
 	}
-	errs = append(errs, s.ValidateRules(ctx, content(obj), was, errs, check)...)
+	found := append(judgeMeta(obj), errs...)
+	errs = append(errs, s.ValidateRules(ctx, content(obj), was, found, check)...)
 	measure.Since(c.server.Metrics, began, measure.CELEvaluation)
+	return errs
+}
+
+// judgeMeta returns what of the metadata of an object is so wrong that no rules are
+// applied; others say so.
+func judgeMeta(obj resource.Object) field.ErrorList {
+	path := field.NewPath("metadata")
+	errs := apivalidation.ValidateAnnotations(obj.GetAnnotations(), path.Child("annotations"))
+	if obj.GetName() == "" {
+		errs = append(errs, field.Required(path.Child("name"), ""))
+	}
 	return errs
 }
 
@@ -300,7 +321,7 @@ func (c *custom) subresources(def *resource.Definition, versions []apiextensions
 	}
 	for i := range versions {
 		if scale := c.scale[versions[i].Name]; scale != nil {
-			def.Subresources = append(def.Subresources, scaleSubresource(versions[i].Name, scale))
+			def.Subresources = append(def.Subresources, c.scaleSubresource(versions[i].Name, scale))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -15,26 +16,57 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
+// unset stands for replicas that an object does not have, while they are changed.
+const unset = math.MinInt32
+
 // scaleSubresource shows the replicas of a custom resource as a Scale. The paths
 // are those of a version.
-func scaleSubresource(version string, scale *apiextensions.CustomResourceSubresourceScale) resource.Subresource {
-	spec, status := steps(scale.SpecReplicasPath), steps(scale.StatusReplicasPath)
+func (c *custom) scaleSubresource(version string, scale *apiextensions.CustomResourceSubresourceScale) resource.Subresource {
+	path, spec, status := scale.SpecReplicasPath, steps(scale.SpecReplicasPath), steps(scale.StatusReplicasPath)
 	var selector []string
 	if scale.LabelSelectorPath != nil && *scale.LabelSelectorPath != "" {
 		selector = steps(*scale.LabelSelectorPath)
 	}
-	get := func(obj resource.Object, must bool) (resource.Object, error) {
-		return getScale(obj, spec, status, selector, must)
+	get := func(obj resource.Object) (*autoscalingv1.Scale, bool, error) {
+		return getScale(obj, spec, status, selector)
 	}
 	return resource.Subresource{
 		Name: "scale", Versions: []string{version},
 		Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
 		New:  func() resource.Object { return &autoscalingv1.Scale{} },
 		Projection: &resource.Projection{
-			Get:    func(obj resource.Object) (resource.Object, error) { return get(obj, true) },
-			Before: func(obj resource.Object) (resource.Object, error) { return get(obj, false) },
+			Get: func(obj resource.Object) (resource.Object, error) {
+				s, found, err := get(obj)
+				if err == nil && !found {
+					err = apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", path))
+				}
+				return s, err
+			},
+			Before: func(obj resource.Object) (resource.Object, error) {
+				s, found, err := get(obj)
+				if err == nil && !found {
+					s.Spec.Replicas = unset
+				}
+				return s, err
+			},
+			After: func(obj resource.Object) (resource.Object, error) {
+				obj = obj.DeepCopyObject().(resource.Object)
+				// The path may be one that the schema does not know.
+				if _, err := c.prune(obj, version, resource.PruneStored); err != nil {
+					return nil, err
+				}
+				s, _, err := get(obj)
+				if err != nil {
+					return nil, apierrors.NewBadRequest(err.Error())
+				}
+				return s, nil
+			},
 			Set: func(_ context.Context, obj, projection resource.Object) error {
-				return unstructured.SetNestedField(content(obj), int64(projection.(*autoscalingv1.Scale).Spec.Replicas), spec...)
+				replicas := projection.(*autoscalingv1.Scale).Spec.Replicas
+				if replicas == unset {
+					return apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", path))
+				}
+				return unstructured.SetNestedField(content(obj), int64(replicas), spec...)
 			},
 			Managed: map[string]string{strings.Join(spec, "."): "spec.replicas"},
 			Columns: scaleColumns(),
@@ -63,23 +95,21 @@ func scaleColumns() []resource.Column {
 // steps takes a simple JSON path apart: .spec.replicas.
 func steps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
 
-func getScale(obj resource.Object, spec, status, selector []string, must bool) (resource.Object, error) {
+// getScale makes a Scale, and reports whether there is a number of replicas.
+func getScale(obj resource.Object, spec, status, selector []string) (_ *autoscalingv1.Scale, found bool, err error) {
 	object := content(obj)
-	replicas, ok, err := unstructured.NestedInt64(object, spec...)
+	replicas, found, err := unstructured.NestedInt64(object, spec...)
 	if err != nil {
-		return nil, err
-	}
-	if !ok && must {
-		return nil, fmt.Errorf("the spec replicas field %q does not exist", "."+strings.Join(spec, "."))
+		return nil, false, err
 	}
 	current, _, err := unstructured.NestedInt64(object, status...)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	text := ""
 	if selector != nil {
 		if text, _, err = unstructured.NestedString(object, selector...); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	return &autoscalingv1.Scale{
@@ -89,7 +119,7 @@ func getScale(obj resource.Object, spec, status, selector []string, must bool) (
 		},
 		Spec:   autoscalingv1.ScaleSpec{Replicas: int32(replicas)},
 		Status: autoscalingv1.ScaleStatus{Replicas: int32(current), Selector: text},
-	}, nil
+	}, found, nil
 }
 
 // validateScale checks the values that a scale shows. What is wrong is said of

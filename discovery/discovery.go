@@ -275,7 +275,7 @@ func resources(v *resource.ServedVersion) []metav1.APIResource {
 			list = append(list, subresource(s, sub))
 		}
 	}
-	custom := len(v.Resources) > 0 && v.Resources[0].Unstructured
+	custom := isCustom(v)
 	slices.SortStableFunc(list, func(a, b metav1.APIResource) int {
 		if custom { // whose subresources have an order of their own
 			x, _, _ := strings.Cut(a.Name, "/")
@@ -331,6 +331,11 @@ func aggregated(v view, root string) *apidiscovery.APIGroupDiscoveryList {
 		}
 	}
 	return list
+}
+
+// isCustom reports whether a version is one of custom resources.
+func isCustom(v *resource.ServedVersion) bool {
+	return len(v.Resources) > 0 && v.Resources[0].Unstructured
 }
 
 // nested puts subresources into their resources.

@@ -108,10 +108,30 @@ func (v view) content(group string, version MergedVersion) *apidiscovery.APIVers
 	}
 	if g, ok := v.catalog.Group(group); ok {
 		if served, ok := g.Version(version.Name); ok {
-			return &apidiscovery.APIVersionDiscovery{
+			content := &apidiscovery.APIVersionDiscovery{
 				Version: version.Name, Resources: nested(resources(served)), Freshness: apidiscovery.DiscoveryFreshnessCurrent,
 			}
+			if isCustom(served) {
+				spellKinds(content.Resources, group, version.Name)
+			}
+			return content
 		}
 	}
 	return nil
+}
+
+// spellKinds says the group and version of kinds that are those of the resources
+// themselves, which only custom resources do.
+func spellKinds(list []apidiscovery.APIResourceDiscovery, group, version string) {
+	spell := func(kind *metav1.GroupVersionKind) {
+		if kind.Version == "" {
+			kind.Group, kind.Version = group, version
+		}
+	}
+	for i := range list {
+		spell(list[i].ResponseKind)
+		for j := range list[i].Subresources {
+			spell(list[i].Subresources[j].ResponseKind)
+		}
+	}
 }

@@ -46,6 +46,9 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 	if err != nil {
 		return nil, internal("failed to decode managed fields: %v", err)
 	}
+	if len(entries) == 0 && m.opts.Shown {
+		return nil, internal("failed to create manager for existing fields: failed to convert live object (/; %v) to proper version: %v", m.opts.Kind, m.noVersion(m.opts.Hub))
+	}
 	if len(entries) == 0 && !created {
 		if entries, err = m.track(nil, live, nil, beforeFirstApply, now); err != nil {
 			return nil, internal("failed to create manager for existing fields: %v", m.whyNot(live, err))
@@ -169,7 +172,9 @@ func (a *application) merge(config *typed.TypedValue, force bool) (*typed.TypedV
 	if m.filter != nil {
 		filters[fieldpath.APIVersion(m.version)] = m.filter
 		for _, e := range a.entries {
-			filters[fieldpath.APIVersion(e.version)] = m.filter
+			if m.scoped(e.version) {
+				filters[fieldpath.APIVersion(e.version)] = m.filter
+			}
 		}
 	}
 	builder := merge.UpdaterBuilder{Converter: &converter{m}, IgnoreFilter: filters}
@@ -217,6 +222,9 @@ func (a *application) object(result *typed.TypedValue) (resource.Object, error) 
 
 func (a *application) objectOf(fields map[string]any) (resource.Object, error) {
 	m := a.m
+	if m.opts.Shown {
+		return nil, internal("failed to convert new object (%s) to proper version: %v", describeObject(a.patch), m.noVersion(m.opts.Hub))
+	}
 	obj, err := objectOf(m.opts.New(), fields)
 	if err != nil {
 		return nil, internal("failed to convert new object (%s) to proper version: unable to convert unstructured object to %v: %v", describeObject(a.patch), m.opts.Kind, err)

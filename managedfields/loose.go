@@ -135,6 +135,14 @@ func (w *walk) diffForm(t *typ, form forms, l, r loose, f *frame) bool {
 			return false
 		}
 	}
+	if form&scalarForm == 0 {
+		for _, o := range []loose{l, r} {
+			if err := t.checkBelow(o.v, true); err != nil {
+				w.fail(f, err)
+				return true
+			}
+		}
+	}
 	switch {
 	case !l.there:
 		w.mark(f, member)

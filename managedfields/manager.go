@@ -60,8 +60,11 @@ type Options struct {
 	Kind schema.GroupVersionKind
 	// Subresource that the requests are for, "" for the main resource.
 	Subresource string
-	// Scope of the requests.
-	Scope Scope
+	// Scope of the requests, and the apiVersions in which it counts what it says:
+	// whoever knows the object in another one sees all of a change. nil stands for
+	// all.
+	Scope    Scope
+	ScopedIn []string
 	// New returns an empty object of Kind. Required.
 	New func() resource.Object
 	// Default fills in defaults after an apply, in the version of the request.
@@ -75,6 +78,9 @@ type Options struct {
 	// Custom is set for custom resources. Owners that know one of those in a version
 	// that it does not have are in the way, where they are forgotten otherwise.
 	Custom bool
+	// Shown is set for what a custom resource is shown as. Nothing that is applied
+	// can be made into that: it is taken for the resource itself.
+	Shown bool
 	// Cache to share with other managers.
 	Cache *Cache
 }
@@ -85,6 +91,7 @@ type Manager struct {
 	opts    Options
 	version string
 	ignore  *node            // what does not count in a comparison
+	never   *node            // what does not count in any, whatever the Scope
 	only    *node            // what counts, nil for all
 	strip   *node            // what nobody owns
 	filter  fieldpath.Filter // the Scope, nil for all
@@ -105,7 +112,8 @@ func New(opts Options) (*Manager, error) {
 		return nil, errors.New("managedfields: a Scope has either Except or Only")
 	}
 	m := &Manager{opts: opts, version: opts.Kind.GroupVersion().String()}
-	m.ignore = paths(append([]string{"apiVersion", "kind", "metadata.managedFields"}, opts.Scope.Except...)...)
+	never := []string{"apiVersion", "kind", "metadata.managedFields"}
+	m.ignore, m.never = paths(append(never, opts.Scope.Except...)...), paths(never...)
 	m.strip = paths("apiVersion", "kind", "metadata", "metadata.name", "metadata.namespace", "metadata.creationTimestamp",
 		"metadata.selfLink", "metadata.uid", "metadata.clusterName", "metadata.generation", "metadata.managedFields",
 		"metadata.resourceVersion")
@@ -252,7 +260,7 @@ type comparisons struct {
 
 // noVersion is the error about a version that the kind does not have.
 func (m *Manager) noVersion(gv schema.GroupVersion) error {
-	if m.opts.Custom {
+	if m.opts.Custom || m.opts.Shown {
 		return fmt.Errorf("request to convert CR to an invalid group/version: %s", gv)
 	}
 	return ErrNoVersion
@@ -283,7 +291,7 @@ func (c *comparisons) in(version string) (*node, error) {
 	if err := errors.Join(c.m.fits(types, live, version), c.m.fits(types, new, version)); err != nil {
 		return nil, err
 	}
-	changes, err := c.m.compare(types, live, new)
+	changes, err := c.m.compare(types, live, new, c.m.scoped(version))
 	if err != nil {
 		return nil, err
 	}
@@ -302,14 +310,11 @@ func (m *Manager) fits(types *kindType, obj resource.Object, version string) err
 	if !ok {
 		return nil
 	}
-	own := version == m.version
-	for name, v := range u.Object {
-		if name == "apiVersion" || name == "kind" || name == "metadata" || own && !slices.Contains(m.opts.Scope.Except, name) {
-			continue
-		}
-		if err := types.typ.field(name).checkBelow(v, own); err != nil {
-			return fmt.Errorf(".%s: %w", name, err)
-		}
+	switch {
+	case version != m.version:
+		return types.typ.checkParts(u.Object, false, nil)
+	case len(m.opts.Scope.Except) > 0:
+		return types.typ.checkParts(u.Object, true, m.opts.Scope.Except)
 	}
 	return nil
 }
@@ -341,10 +346,18 @@ func (m *Manager) reconciled(e entry) *node {
 	return tree
 }
 
-// compare returns the tree of what changed and counts.
-func (m *Manager) compare(types *kindType, live, new resource.Object) (*node, error) {
+// scoped reports whether the Scope counts in a version.
+func (m *Manager) scoped(version string) bool {
+	return m.opts.ScopedIn == nil || slices.Contains(m.opts.ScopedIn, version)
+}
+
+// compare returns the tree of what changed and counts, within the Scope or at all.
+func (m *Manager) compare(types *kindType, live, new resource.Object, scoped bool) (*node, error) {
 	w := &walk{}
 	root := w.start(m.ignore)
+	if !scoped {
+		root = w.start(m.never)
+	}
 	lu, lok := live.(*unstructured.Unstructured)
 	nu, nok := new.(*unstructured.Unstructured)
 	switch {
@@ -358,7 +371,7 @@ func (m *Manager) compare(types *kindType, live, new resource.Object) (*node, er
 	if w.err != nil {
 		return nil, w.err
 	}
-	if m.only != nil {
+	if m.only != nil && scoped {
 		return root.node.include(m.only), nil
 	}
 	return root.node, nil

@@ -257,6 +257,7 @@ func TestKeepTimes(t *testing.T) {
 		kept bool
 	}{
 		"nothing":  {func(*corev1.ConfigMap) {}, true},
+		"kind":     {func(c *corev1.ConfigMap) { c.Kind, c.APIVersion = "ConfigMap", "v1" }, true},
 		"nil maps": {func(c *corev1.ConfigMap) { c.BinaryData = map[string][]byte{} }, true},
 		"data":     {func(c *corev1.ConfigMap) { c.Data["a"] = "2" }, false},
 		"owner":    {func(c *corev1.ConfigMap) { c.ManagedFields[0].Manager = "m2" }, false},
@@ -277,10 +278,10 @@ func TestKeepTimes(t *testing.T) {
 // scale with apimachinery's ScaleHandler.
 func TestProjectionLikeStock(t *testing.T) {
 	gv := schema.GroupVersion{Group: "apps", Version: "v1"}
-	mappings := stock.ResourcePathMappings{gv.String(): fieldpath.MakePathOrDie("spec", "replicas")}
+	mappings := stock.ResourcePathMappings{gv.String(): fieldpath.MakePathOrDie("spec", "replicas"), "apps/v2": fieldpath.MakePathOrDie("spec", "x"), "apps/v3": nil}
 	p := &Projection{
-		Paths: map[string]string{"spec.replicas": "spec.replicas"}, Kind: "autoscaling/v1",
-		Version: gv.String(), Versions: []string{gv.String()}, Cache: &Cache{},
+		Paths: map[string]map[string]string{gv.String(): {"spec.replicas": "spec.replicas"}, "apps/v2": {"spec.x": "spec.replicas"}, "apps/v3": nil},
+		Kind:  "autoscaling/v1", Version: gv.String(), Cache: &Cache{},
 	}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -295,7 +296,7 @@ func TestProjectionLikeStock(t *testing.T) {
 					e.Time = &oldTime
 				}
 				if r.IntN(6) == 0 {
-					e.APIVersion = "apps/v0"
+					e.APIVersion = []string{"apps/v0", "apps/v2", "apps/v3"}[r.IntN(3)]
 				}
 				out = append(out, e)
 			}

@@ -2,6 +2,7 @@ package managedfields
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -120,6 +121,20 @@ func (t *typ) inOrder(list []any) ([]listItem, error) {
 		items[i] = listItem{keys, i}
 	}
 	return items, nil
+}
+
+// checkParts is checkBelow for the members of an object without its metadata, which
+// has been seen to; only is which of them, nil stands for all.
+func (t *typ) checkParts(obj map[string]any, twice bool, only []string) error {
+	for name, v := range obj {
+		if name == "apiVersion" || name == "kind" || name == "metadata" || only != nil && !slices.Contains(only, name) {
+			continue
+		}
+		if err := t.field(name).checkBelow(v, twice); err != nil {
+			return fmt.Errorf(".%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // checkBelow returns what is wrong within a value that is not walked through.

@@ -77,10 +77,15 @@ func (o *Owners) Restore(s *resource.Served, sub *resource.Subresource, obj, pro
 
 func (o *Owners) projection(s *resource.Served, sub *resource.Subresource) *Projection {
 	p := &Projection{
-		Paths: sub.Projection.Managed, Kind: sub.Kind.GroupVersion().String(), Version: s.GroupVersion.String(), Cache: &o.cache,
+		Paths: map[string]map[string]string{}, Kind: sub.Kind.GroupVersion().String(), Version: s.GroupVersion.String(), Cache: &o.cache,
 	}
 	for i := range s.Definition.Versions {
-		p.Versions = append(p.Versions, groupVersion(s.Definition, &s.Definition.Versions[i]).String())
+		v := &s.Definition.Versions[i]
+		var paths map[string]string // none where there is no such projection
+		if in := (&resource.Served{Definition: s.Definition, Version: v}).Subresource(sub.Name); in != nil && in.Projection != nil {
+			paths = in.Projection.Managed
+		}
+		p.Paths[groupVersion(s.Definition, v).String()] = paths
 	}
 	return p
 }
@@ -153,7 +158,7 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 	def := s.Definition
 	opts := Options{Types: &o.types, Subresource: subresource, Cache: &o.cache}
 	if sub := s.Subresource(subresource); sub != nil && sub.Projection != nil {
-		opts.Kind, opts.New = sub.Kind, sub.New
+		opts.Kind, opts.New, opts.Shown = sub.Kind, sub.New, s.Unstructured
 		return opts
 	} else if sub != nil && sub.Owned {
 		// Defaults that a new body has are fields that somebody sets, too.
@@ -169,6 +174,17 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 		opts.Hub = opts.Kind.GroupVersion()
 	}
 	opts.Scope, opts.Custom = scopeOf(s, subresource), s.Version.Schema != nil
+	switch {
+	case opts.Custom && subresource == "":
+		opts.ScopedIn = []string{s.GroupVersion.String()}
+	case opts.Custom:
+		for i := range def.Versions {
+			v := &def.Versions[i]
+			if (&resource.Served{Definition: def, Version: v}).Subresource(subresource) != nil {
+				opts.ScopedIn = append(opts.ScopedIn, groupVersion(def, v).String())
+			}
+		}
+	}
 	return opts
 }
 

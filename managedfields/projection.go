@@ -16,14 +16,13 @@ import (
 //
 // with the Manager of the projection's kind.
 type Projection struct {
-	// Paths of fields in the object, and of the same fields in the projection.
-	Paths map[string]string
+	// Paths of fields in the object, and of the same fields in the projection, by
+	// the apiVersion of the object. Owners of other versions are forgotten.
+	Paths map[string]map[string]string
 	// Kind is the apiVersion of the projection: autoscaling/v1.
 	Kind string
-	// Version is the apiVersion of the object that the request is for, Versions
-	// are all that it is served in. Owners of other versions are forgotten.
-	Version  string
-	Versions []string
+	// Version is the apiVersion of the object that the request is for.
+	Version string
 	// Cache to share with managers.
 	Cache *Cache
 }
@@ -36,11 +35,12 @@ func (p *Projection) Project(object []metav1.ManagedFieldsEntry) ([]metav1.Manag
 	}
 	var out []entry
 	for _, e := range entries {
-		if !slices.Contains(p.Versions, e.version) {
+		managed, known := p.Paths[e.version]
+		if !known {
 			continue
 		}
 		var owned []string
-		for from, to := range p.Paths {
+		for from, to := range managed {
 			if e.set.tree.has(from) {
 				owned = append(owned, to)
 			}
@@ -67,11 +67,12 @@ func (p *Projection) Restore(object, projected []metav1.ManagedFieldsEntry) ([]m
 	find := func(in []entry, o owner) int { return slices.IndexFunc(in, func(e entry) bool { return e.owner == o }) }
 	var out []entry
 	for _, e := range before {
-		if !slices.Contains(p.Versions, e.version) {
+		managed, known := p.Paths[e.version]
+		if !known {
 			continue
 		}
 		var owned []string
-		for from := range p.Paths {
+		for from := range managed {
 			if e.set.tree.has(from) {
 				owned = append(owned, from)
 			}
@@ -93,7 +94,7 @@ func (p *Projection) Restore(object, projected []metav1.ManagedFieldsEntry) ([]m
 	}
 	for _, e := range after {
 		var owned []string
-		for to, from := range p.Paths {
+		for to, from := range p.Paths[p.Version] {
 			if e.set.tree.has(from) {
 				owned = append(owned, to)
 			}

@@ -53,7 +53,8 @@ func (a *application) confirm() bool {
 		}
 	}
 	if u, ok := live.(*unstructured.Unstructured); ok {
-		if !holdsLoose(a.types.typ, u.Object, config) {
+		// What a map holds elsewhere may be what nobody can own, too.
+		if !holdsLoose(a.types.typ, u.Object, config) || a.types.typ.checkParts(u.Object, true, nil) != nil {
 			return false
 		}
 	} else if !holds(a.types.plan(live), goOperand(live), config) {

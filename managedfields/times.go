@@ -34,6 +34,8 @@ func KeepTimes(obj, old resource.Object) {
 		return
 	}
 	obj.SetManagedFields(before)
+	// What was applied says its kind, what is stored does not.
+	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
 	if !equality.Semantic.DeepEqual(obj, old) {
 		obj.SetManagedFields(after)
 	}

@@ -179,7 +179,11 @@ func (l *library) put(name string, s *spec.Schema, kind schema.GroupVersionKind)
 			// Clients would refuse everything that is not said of an object, so
 			// nothing is.
 			two = &spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}}}
-			two.AddExtension(gvkExtension, s.Extensions[gvkExtension])
+			for _, name := range []string{gvkExtension, selectableFields} {
+				if v, ok := s.Extensions[name]; ok {
+					two.AddExtension(name, v)
+				}
+			}
 		}
 		d.text, err = marshalSchema2(two)
 	} else {

@@ -58,6 +58,21 @@ func swaggerRef(ref string) string {
 	return ref
 }
 
+// everyObject returns the properties of a schema that it has because values are
+// objects of their own; where they can have any others, there are none.
+func everyObject(s *spec.Schema, open bool) map[string]spec.Schema {
+	if open || s.Extensions[embedded] != true {
+		return nil
+	}
+	kept := map[string]spec.Schema{}
+	for _, name := range []string{"apiVersion", "kind", "metadata"} {
+		if p, ok := s.Properties[name]; ok {
+			kept[name] = p
+		}
+	}
+	return kept
+}
+
 // swaggerOf does that for a schema, and leaves those below as they are.
 func swaggerOf(s *spec.Schema) spec.Schema {
 	c := *s
@@ -67,7 +82,7 @@ func swaggerOf(s *spec.Schema) spec.Schema {
 	c.AllOf, c.OneOf, c.AnyOf, c.Not, c.Default = nil, nil, nil, nil, nil
 	open := c.Extensions[preserveUnknown] == true
 	if c.Nullable || open {
-		c.Items, c.Properties = nil, nil
+		c.Items, c.Properties = nil, everyObject(s, open)
 		if c.Nullable || c.Type.Contains("object") {
 			c.Type = nil
 		}

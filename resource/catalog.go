@@ -448,6 +448,16 @@ func (d *Definition) HubVersion() *Version {
 	return nil
 }
 
+// VersionNamed returns one of the versions, nil if there is none of that name.
+func (d *Definition) VersionNamed(name string) *Version {
+	for i := range d.Versions {
+		if d.Versions[i].Name == name {
+			return &d.Versions[i]
+		}
+	}
+	return nil
+}
+
 // HubAPIVersion returns the apiVersion of stored objects.
 func (d *Definition) HubAPIVersion() string {
 	if hub := d.HubVersion(); hub != nil {

@@ -241,10 +241,10 @@ func ProtoBody(def *Definition, version *Version, obj Object) ([]byte, error) {
 }
 
 // StoredProtoBody returns the protobuf body inside stored bytes, without
-// copying, if they are one of the version given.
+// copying, if they are one of the version given, and are read as they are.
 func StoredProtoBody(def *Definition, version *Version, stored []byte) ([]byte, bool) {
 	env, ok := openEnvelope(stored)
-	if !ok {
+	if !ok || def.ReadDefaults {
 		return nil, false
 	}
 	if v, err := def.storedVersion(env.apiVersion, env.kind); err != nil || v != version {

@@ -74,6 +74,9 @@ type Definition struct {
 	// StoreJSON keeps objects as JSON although the type has a protobuf form, as
 	// kube-apiserver does with the kinds that extend it.
 	StoreJSON bool
+	// ReadDefaults: Default has something to fill in that a Strategy leaves open when
+	// it stores an object, so that what is stored is not what is read.
+	ReadDefaults bool
 	// TTL returns how long an object is kept, 0 for ever.
 	TTL func(obj Object) time.Duration
 
@@ -313,6 +316,14 @@ type Subresource struct {
 	// of the methods of a Connect.
 	Verbs []string
 
+	// Default fills in what a client may leave out of a body of Kind.
+	Default func(body Object)
+	// KeepsMeta: the body of an Action keeps the uid and the times that a client
+	// has given it, which are else nobody's to give.
+	KeepsMeta bool
+	// NoTable: answers are not shown as tables.
+	NoTable bool
+
 	// Part: requests carry the whole object and may change a part of it. The
 	// strategy replaces the resource's own.
 	Part *Strategy
@@ -334,6 +345,8 @@ type Projection struct {
 	// Before makes the projection that a change begins with, if Get refuses what
 	// can be changed; nil is Get.
 	Before func(obj Object) (Object, error)
+	// After makes the projection that answers a change; nil is Get.
+	After func(obj Object) (Object, error)
 	// Set writes a changed projection back. obj is a copy that it may change.
 	Set func(ctx context.Context, obj, projection Object) error
 	// Validate returns everything that is wrong with a projection.

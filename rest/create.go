@@ -17,22 +17,21 @@ import (
 
 // create makes a new object, or runs an action.
 func (s *scope) create() error {
-	if err := s.writeOptions("CreateOptions"); err != nil {
-		return err
-	}
 	if s.sub != nil {
 		return s.act()
 	}
 	if s.def.CreateOn != "" {
 		return s.createOn()
 	}
-	obj, err := s.decodeBody("CreateOptions")
+	obj, err := s.decodeBody()
 	if err != nil {
 		return err
 	}
+	wipeMeta(obj)
 	if err := s.namespaceFits(obj); err != nil {
 		return err
 	}
+	s.distinctOwners(obj, false)
 	if s.def.Answer != nil {
 		if obj, err = s.own(nil, obj); err != nil {
 			return err
@@ -50,7 +49,6 @@ func (s *scope) create() error {
 		}
 		return s.respondObject(http.StatusCreated, answer)
 	}
-	s.distinctOwners(obj, false)
 	s.span.Event(aboutToStore)
 	rec, obj, err := s.insertNamed(obj)
 	s.stored(err)
@@ -94,8 +92,10 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	version := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
 	st := s.strategy()
-	obj.SetDeletionTimestamp(nil)
-	obj.SetDeletionGracePeriodSeconds(nil)
+	if s.req.Verb == request.Create { // else who sends them owns them, although they go
+		obj.SetDeletionTimestamp(nil)
+		obj.SetDeletionGracePeriodSeconds(nil)
+	}
 	if obj, err = s.own(nil, obj); err != nil {
 		return nil, nil, err
 	}
@@ -139,7 +139,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 			return nil, nil, s.exists()
 		}
 		if obj, err = s.asStored(obj); err == nil {
-			obj.SetResourceVersion(version) // which only the store takes away
+			obj.SetResourceVersion(version) // as that
 		}
 		return nil, obj, err
 	}
@@ -173,7 +173,11 @@ func (s *scope) asStored(obj resource.Object) (resource.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return codec{s.def}.Decode(stored)
+	out, err := codec{s.def}.Decode(stored)
+	if err == nil && obj.GetSelfLink() != "" {
+		out.SetSelfLink(obj.GetSelfLink()) // which only the store takes away
+	}
+	return out, err
 }
 
 func (s *scope) ttl(obj resource.Object) time.Duration {

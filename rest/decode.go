@@ -2,11 +2,13 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"os"
@@ -72,37 +74,39 @@ func (s *scope) bodyMedia() (media, error) {
 // fieldValidation is what becomes of fields that the server does not know.
 type fieldValidation string
 
-func (s *scope) fieldValidation(kind string) (fieldValidation, error) {
-	v := s.r.URL.Query().Get("fieldValidation")
-	switch v {
-	case "":
-		return metav1.FieldValidationWarn, nil
-	case metav1.FieldValidationIgnore, metav1.FieldValidationWarn, metav1.FieldValidationStrict:
-		return fieldValidation(v), nil
+// sentBody reads the body of a create or update, its format and the parameters,
+// and says what is wrong with them in the order of the verb.
+func (s *scope) sentBody() (body []byte, m media, err error) {
+	create := s.req.Verb == request.Create
+	if create {
+		if m, err = s.bodyMedia(); err != nil {
+			return nil, 0, err
+		}
 	}
-	return "", apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", field.ErrorList{
-		field.NotSupported(field.NewPath("fieldValidation"), v, []string{"", metav1.FieldValidationIgnore, metav1.FieldValidationStrict, metav1.FieldValidationWarn})})
+	if body, err = s.readBody(); err != nil {
+		return nil, 0, err
+	}
+	if create {
+		return body, m, s.writeOptions("CreateOptions")
+	}
+	if err := s.writeOptions("UpdateOptions"); err != nil {
+		return nil, 0, err
+	}
+	m, err = s.bodyMedia()
+	return body, m, err
 }
 
 // decodeBody decodes the body of a create or update into the form in which it is
 // written, with defaults.
-func (s *scope) decodeBody(optionsKind string) (resource.Object, error) {
-	validation, err := s.fieldValidation(optionsKind)
-	if err != nil {
-		return nil, err
-	}
-	m, err := s.bodyMedia()
-	if err != nil {
-		return nil, err
-	}
-	body, err := s.readBody()
+func (s *scope) decodeBody() (resource.Object, error) {
+	body, m, err := s.sentBody()
 	if err != nil {
 		return nil, err
 	}
 	s.span.Event("About to convert to expected version")
 	obj := s.served.Version.New()
 	kind := s.served.GroupVersionKind()
-	if err := s.decodeInto(obj, kind, body, m, validation); err != nil {
+	if err := s.decodeInto(obj, kind, body, m); err != nil {
 		return nil, err
 	}
 	if check := s.served.Version.Check; check != nil {
@@ -165,7 +169,7 @@ func (s *scope) settled(obj resource.Object) (_ resource.Object, err error) {
 }
 
 // decodeInto decodes a body that should be of a kind.
-func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, body []byte, m media, validation fieldValidation) error {
+func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, body []byte, m media) error {
 	var got schema.GroupVersionKind
 	sent := body
 	if m == mediaProto {
@@ -194,22 +198,16 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 			if j, err = yaml.YAMLToJSON(body); err != nil {
 				return s.decodeError(err, got, want, sent)
 			}
-			if validation != metav1.FieldValidationIgnore {
+			if s.validation != metav1.FieldValidationIgnore {
 				strict = append(strict, twice)
 			}
 		}
 		body = j
 	}
-	var parsed map[string]any
-	u, isMap := obj.(*unstructured.Unstructured)
-	if isMap {
-		parsed, _ = jsonvalue.Parse(body)
+	if u, isMap := obj.(*unstructured.Unstructured); isMap {
+		return s.decodeMap(u, want, body, sent, strict)
 	}
-	got, known := kindIn(parsed)
-	var err error
-	if !known {
-		got, err = kindOf(body)
-	}
+	got, err := kindOf(body)
 	if err != nil {
 		return s.decodeError(err, got, want, sent)
 	}
@@ -217,30 +215,67 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		return err
 	}
 	got = orWanted(got, want)
-	var problems []error
-	if known {
-		u.Object = parsed // nothing is wrong with it
-	} else if problems, err = unmarshal(body, obj, validation != metav1.FieldValidationIgnore); err != nil {
+	problems, err := unmarshal(body, obj, s.validation != metav1.FieldValidationIgnore)
+	if err != nil {
 		return s.decodeError(err, got, want, body)
 	}
-	strict = append(strict, problems...)
-	if problems, err = s.prune(obj, validation); err != nil {
+	if err := s.strict(append(strict, problems...)); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
-	strict = append(strict, problems...)
-	if len(strict) == 0 {
-		return nil
-	}
-	if validation == metav1.FieldValidationStrict {
-		texts := make([]string, len(strict))
-		for i, e := range strict {
-			texts[i] = e.Error()
-		}
-		return s.decodeError(fmt.Errorf("strict decoding error: %s", strings.Join(texts, ", ")), got, want, body)
-	}
-	s.warnStrict(strict...)
 	return nil
 }
+
+// decodeMap decodes a body in JSON that nothing but itself tells the kind of. sent
+// is what it was before, strict what is wrong with it so far.
+func (s *scope) decodeMap(obj *unstructured.Unstructured, want schema.GroupVersionKind, body, sent []byte, strict []error) (err error) {
+	lax := s.validation == metav1.FieldValidationIgnore
+	parsed, _ := jsonvalue.Parse(body)
+	got, known := kindIn(parsed)
+	if !known {
+		if got, err = kindOf(body); err != nil {
+			return s.decodeError(err, got, want, sent)
+		}
+	}
+	var problems []error
+	if known {
+		obj.Object = parsed // nothing is wrong with it
+	} else if problems, err = unmarshal(body, obj, !lax); err != nil {
+		return s.decodeError(err, orWanted(got, want), want, body)
+	}
+	strict = append(strict, problems...)
+	switch {
+	case got.Kind == "" && lax:
+		return s.decodeError(missing("Kind", body), orWanted(got, want), want, sent)
+	case got.Kind == "":
+		return s.decodeError(missing("Kind", sent), got, want, sent)
+	}
+	if problems, err = s.prune(obj, got); err != nil {
+		return s.decodeError(err, got, want, body)
+	}
+	if err := s.strict(append(strict, problems...)); err != nil && got.Version == "" {
+		return apierrors.NewBadRequest(errNoVersion().Error())
+	} else if err != nil {
+		return s.decodeError(err, got, got, body)
+	}
+	return s.checkKind(got, want, body)
+}
+
+// strict returns what a strict decoder refuses, as one error, if the client wants
+// it refused, and warns of it otherwise.
+func (s *scope) strict(problems []error) error {
+	if len(problems) == 0 || s.validation != metav1.FieldValidationStrict {
+		s.warnStrict(problems...)
+		return nil
+	}
+	texts := make([]string, len(problems))
+	for i, e := range problems {
+		texts[i] = e.Error()
+	}
+	return fmt.Errorf("strict decoding error: %s", strings.Join(texts, ", "))
+}
+
+// errNoVersion is said of a map that does not say its version.
+func errNoVersion() error { return missing("apiVersion", []byte("object has no apiVersion field")) }
 
 // warnStrict warns of what a strict decoder refuses; that for YAML puts several
 // problems into one error.
@@ -318,42 +353,60 @@ func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error,
 	return kjson.UnmarshalStrict(body, into)
 }
 
-// prune takes out of an object that is a map what its version does not know; the
-// problems are that.
-func (s *scope) prune(obj resource.Object, validation fieldValidation) (problems []error, err error) {
-	if _, isMap := obj.(*unstructured.Unstructured); !isMap || s.served.Version.Prune == nil {
-		return nil, nil
+// prune takes out of an object that is a map what the version that it is in does
+// not know; the problems are that.
+func (s *scope) prune(obj *unstructured.Unstructured, in schema.GroupVersionKind) (problems []error, err error) {
+	for _, name := range []string{"kind", "apiVersion"} {
+		if _, _, err := unstructured.NestedString(obj.Object, name); err != nil {
+			return nil, err
+		}
 	}
 	how := resource.PruneReporting
-	if validation == metav1.FieldValidationIgnore {
+	if s.validation == metav1.FieldValidationIgnore {
 		how = resource.PruneSent
 	}
-	unknown, err := s.served.Version.Prune(obj, how)
+	version, ofKind := s.def.VersionNamed(in.Version), in.Group == s.def.Group && in.Kind == s.def.Kind
+	pruned := obj
+	if version == nil || !ofKind {
+		// Nothing is known but what the metadata of all objects is.
+		version, pruned = s.served.Version, &unstructured.Unstructured{Object: map[string]any{}}
+		if meta, ok := obj.Object["metadata"]; ok {
+			pruned.Object["metadata"] = meta
+		}
+	}
+	var unknown []string
+	if version.Prune != nil {
+		if unknown, err = version.Prune(pruned, how); err != nil {
+			return nil, err
+		}
+	}
+	if pruned != obj && ofKind && how == resource.PruneReporting {
+		unknown = append(unknown, slices.DeleteFunc(slices.Sorted(maps.Keys(obj.Object)), func(name string) bool {
+			return name == "apiVersion" || name == "kind" || name == "metadata"
+		})...)
+	}
 	for _, path := range unknown {
 		problems = append(problems, fmt.Errorf("unknown field %q", path))
 	}
-	return problems, err
+	return problems, nil
 }
 
 // checkKind refuses bodies of another kind or version than the path is about.
 func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error {
-	if s.served.Unstructured {
-		// Without a type of Go nothing else tells what it is.
-		switch {
-		case got.Kind == "":
-			return s.decodeError(missing("Kind", body), schema.GroupVersionKind{}, want, body)
-		case got.Version == "":
-			return s.decodeError(missing("apiVersion", body), schema.GroupVersionKind{}, want, body)
-		}
+	isMap := s.served.Unstructured && (s.sub == nil || s.sub.Part != nil)
+	if !isMap {
+		got = orWanted(got, want)
 	}
-	got = orWanted(got, want)
 	if got == want || s.sub != nil && got.GroupKind() == want.GroupKind() && slices.Contains(s.sub.Also, got.Version) {
 		return nil
 	}
-	if s.served.Unstructured && s.sub == nil && got.GroupVersion() != want.GroupVersion() {
+	if isMap && got.GroupVersion() != want.GroupVersion() {
 		return errOtherVersion(got, want)
 	}
-	if s.served.Unstructured && s.sub == nil {
+	if isMap && s.sub != nil {
+		return nil // of which nothing but the part is taken
+	}
+	if isMap {
 		var named metav1.PartialObjectMetadata
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &named)
 		return errOtherKind(got, want, named.Name)
@@ -364,10 +417,17 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 	return errOtherVersion(got, want)
 }
 
-// errOtherKind refuses an object of another kind, for kinds that are known by
-// what objects say only.
+// errOtherKind refuses an object of another kind or version, for kinds that are
+// known by what objects say only.
 func errOtherKind(got, want schema.GroupVersionKind, name string) error {
-	return apierrors.NewInvalid(got.GroupKind(), name, field.ErrorList{field.Invalid(field.NewPath("kind"), got.Kind, "must be "+want.Kind)})
+	var errs field.ErrorList
+	if got.Kind != want.Kind {
+		errs = append(errs, field.Invalid(field.NewPath("kind"), got.Kind, "must be "+want.Kind))
+	}
+	if got.GroupVersion() != want.GroupVersion() {
+		errs = append(errs, field.Invalid(field.NewPath("apiVersion"), got.GroupVersion().String(), "must be "+want.GroupVersion().String()))
+	}
+	return apierrors.NewInvalid(got.GroupKind(), name, errs)
 }
 
 func errOtherVersion(got, want schema.GroupVersionKind) error {
@@ -379,7 +439,7 @@ func orWanted(got, want schema.GroupVersionKind) schema.GroupVersionKind {
 	if got.Kind == "" {
 		got.Kind = want.Kind
 	}
-	if got.Version == "" && got.Group == "" {
+	if got.Version == "" && (got.Group == "" || got.Group == want.Group) {
 		got.Group, got.Version = want.Group, want.Version
 	}
 	return got
@@ -393,14 +453,41 @@ func (s *scope) unlike(got, want schema.GroupVersionKind, body []byte) error {
 		return missing("apiVersion", body)
 	case !s.known(got) && !s.formerly(got, want):
 		return errUnregistered(got)
-	case got.Kind != want.Kind:
-		if other, ok := s.h.Catalog().LookupKind(got); ok && len(body) > 0 {
-			// It is read before it is found to be another one.
-			if _, err := unmarshal(body, other.Version.New(), false); err != nil {
-				return err
-			}
+	}
+	// It is read before it is found to be another one.
+	var problems []error
+	if into := s.emptyOf(got); into != nil && len(body) > 0 {
+		var err error
+		if problems, err = kjson.UnmarshalStrict(body, into); err != nil {
+			return err
 		}
+	}
+	if got.Kind != want.Kind {
 		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, internalPackage(want.Group), want.Kind)
+	}
+	return s.strict(problems)
+}
+
+// emptyOf returns an empty object of a kind that a body is of by mistake, nil if it
+// is not known well enough to read one.
+func (s *scope) emptyOf(kind schema.GroupVersionKind) any {
+	catalog := s.h.Catalog()
+	if served, ok := catalog.LookupKind(kind); ok && !served.Unstructured {
+		return served.Version.New()
+	}
+	if item, isList := strings.CutSuffix(kind.Kind, "List"); isList {
+		if served, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item)); ok && !served.Unstructured {
+			return served.Version.NewList()
+		}
+	}
+	if v := s.former(kind); v != nil {
+		return v.New()
+	}
+	switch kind.Kind {
+	case "Status":
+		return &metav1.Status{}
+	case "DeleteOptions":
+		return &metav1.DeleteOptions{}
 	}
 	return nil
 }
@@ -431,7 +518,19 @@ func (s *scope) known(kind schema.GroupVersionKind) bool {
 
 // formerly reports whether a kind is the wanted one in a version of the past.
 func (s *scope) formerly(got, want schema.GroupVersionKind) bool {
-	return s.sub != nil && got.Kind == want.Kind && slices.Contains(s.sub.Former, got.GroupVersion())
+	return got.Kind == want.Kind && (s.former(got) != nil || s.sub != nil && slices.Contains(s.sub.Former, got.GroupVersion()))
+}
+
+// former returns the version of the resource that a kind is in, also if it is not
+// served; nil if there is none.
+func (s *scope) former(kind schema.GroupVersionKind) *resource.Version {
+	for i := range s.def.Versions {
+		v := &s.def.Versions[i]
+		if kind.Kind == s.def.Kind && kind.Version == v.Name && kind.Group == cmp.Or(v.Group, s.def.Group) {
+			return v
+		}
+	}
+	return nil
 }
 
 // errUnregistered is about a kind that nobody knows. The words name a place in
@@ -455,6 +554,10 @@ func missing(what string, body []byte) error {
 }
 
 func (s *scope) decodeError(err error, got, want schema.GroupVersionKind, body []byte) error {
+	if s.served.Unstructured && s.sub != nil && s.sub.Projection != nil {
+		// Those who name the kind here know no types of Go but those of options.
+		return apierrors.NewBadRequest(fmt.Sprintf("no kind is registered for the type %s.%s in scheme %q", want.Version, want.Kind, "pkg/runtime/scheme.go:111"))
+	}
 	if got.Kind != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, want.Kind, err))
 	}

@@ -18,6 +18,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -36,6 +37,7 @@ func (s *scope) delete() error {
 	if unsafe := opts.IgnoreStoreReadErrorWithClusterBreakingPotential; unsafe != nil && *unsafe {
 		return s.discard()
 	}
+	s.warnOrphans(opts)
 	obj, gone, err := s.remove(s.key(), opts)
 	if err != nil {
 		return err
@@ -44,6 +46,11 @@ func (s *scope) delete() error {
 	code := http.StatusOK
 	if !gone && opts.OrphanDependents != nil && !*opts.OrphanDependents {
 		code = http.StatusAccepted
+	}
+	if gone && s.req.DryRun && len(obj.GetFinalizers()) > 0 {
+		// It would have had to take these away first, and what that had left is not known:
+		// clients get an empty object.
+		return s.respondObject(code, s.def.HubVersion().New())
 	}
 	if gone && !s.def.Strategy.ReturnDeleted && !s.served.Version.ReturnDeleted {
 		s.respondStatus(code, &metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
@@ -77,10 +84,14 @@ func (s *scope) deleteOptions() (*metav1.DeleteOptions, error) {
 		return nil, err
 	}
 	s.req.DryRun = len(opts.DryRun) > 0
+	return opts, nil
+}
+
+// warnOrphans tells who does not say what should become of dependents what will.
+func (s *scope) warnOrphans(opts *metav1.DeleteOptions) {
 	if w := s.def.Strategy.OrphanWarning; w != "" && opts.PropagationPolicy == nil && opts.OrphanDependents == nil {
 		s.req.Warn(w)
 	}
-	return opts, nil
 }
 
 func validateDelete(opts *metav1.DeleteOptions) error {
@@ -104,8 +115,8 @@ func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
-		if kind != "DeleteOptions" {
-			return apierrors.NewBadRequest(errUnregistered(schema.FromAPIVersionAndKind(apiVersion, kind)).Error())
+		if err := deleteOptionsKind(schema.FromAPIVersionAndKind(apiVersion, kind), sent); err != nil {
+			return err
 		}
 		if err := opts.Unmarshal(raw); err != nil {
 			return apierrors.NewBadRequest(err.Error())
@@ -123,6 +134,17 @@ func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
+	if err := deleteOptionsKind(got, sent); err != nil {
+		return err
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, opts); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	return nil
+}
+
+// deleteOptionsKind refuses a body of another kind.
+func deleteOptionsKind(got schema.GroupVersionKind, sent []byte) error {
 	switch got = orWanted(got, metav1.SchemeGroupVersion.WithKind("DeleteOptions")); {
 	case got.Version == "":
 		return apierrors.NewBadRequest(missing("apiVersion", sent).Error())
@@ -130,9 +152,6 @@ func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error
 		return apierrors.NewBadRequest(fmt.Sprintf("converting (v1.%s) to (v1.DeleteOptions): unknown conversion", got.Kind))
 	case got.Kind != "DeleteOptions":
 		return apierrors.NewBadRequest(errUnregistered(got).Error())
-	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, opts); err != nil {
-		return apierrors.NewBadRequest(err.Error())
 	}
 	return nil
 }
@@ -332,7 +351,7 @@ func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource
 // setDeletion sets when an object is deleted. The first time is a change of
 // what is wanted, so the generation moves.
 func setDeletion(obj resource.Object, at time.Time, grace int64) {
-	if obj.GetDeletionGracePeriodSeconds() == nil && obj.GetGeneration() > 0 {
+	if obj.GetDeletionTimestamp() == nil && obj.GetGeneration() > 0 {
 		obj.SetGeneration(obj.GetGeneration() + 1)
 	}
 	t := metav1.NewTime(at.UTC().Truncate(time.Second))
@@ -368,35 +387,45 @@ func (s *scope) deletePrecondition(live resource.Object, p *metav1.Preconditions
 // setFinalizers sets the finalizers of garbage collection as the propagation
 // policy wants them.
 func (s *scope) setFinalizers(obj resource.Object, opts *metav1.DeleteOptions) {
-	if s.def.Strategy.NoPropagation {
-		return
+	st := &s.def.Strategy
+	if st.NoPropagation && st.Held != nil {
+		return // it begins to go by a plain update
 	}
 	orphan, foreground := false, false
 	switch {
+	case st.NoPropagation:
 	case opts.OrphanDependents != nil:
 		orphan = *opts.OrphanDependents
+		foreground = !orphan && s.def.Strategy.Held != nil // only what can be held takes it so
+		foreground = !orphan && st.Held != nil && slices.Contains(obj.GetFinalizers(), metav1.FinalizerDeleteDependents)
 	case opts.PropagationPolicy != nil:
 		orphan = *opts.PropagationPolicy == metav1.DeletePropagationOrphan
 		foreground = *opts.PropagationPolicy == metav1.DeletePropagationForeground
 	default:
-		// What the object says already stays.
-		orphan = slices.Contains(obj.GetFinalizers(), metav1.FinalizerOrphanDependents) ||
-			s.def.Strategy.OrphanByDefault || s.served.Version.OrphanByDefault
-		foreground = slices.Contains(obj.GetFinalizers(), metav1.FinalizerDeleteDependents)
-	}
-	var kept []string
-	for _, f := range obj.GetFinalizers() {
-		if f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
-			kept = append(kept, f)
+		// What the object says already stays; the first one, if it says two things.
+		said := slices.IndexFunc(obj.GetFinalizers(), isPropagation)
+		if said >= 0 {
+			orphan = obj.GetFinalizers()[said] == metav1.FinalizerOrphanDependents
+			foreground = !orphan
+		} else {
+			orphan = st.OrphanByDefault || s.served.Version.OrphanByDefault
 		}
 	}
+	kept := slices.DeleteFunc(slices.Clone(obj.GetFinalizers()), isPropagation)
 	if orphan {
 		kept = append(kept, metav1.FinalizerOrphanDependents)
 	}
 	if foreground {
 		kept = append(kept, metav1.FinalizerDeleteDependents)
 	}
-	obj.SetFinalizers(kept)
+	if !sets.New(kept...).Equal(sets.New(obj.GetFinalizers()...)) { // else they stay as they are
+		obj.SetFinalizers(kept)
+	}
+}
+
+// isPropagation tells the finalizers of garbage collection from others.
+func isPropagation(finalizer string) bool {
+	return finalizer == metav1.FinalizerOrphanDependents || finalizer == metav1.FinalizerDeleteDependents
 }
 
 // deleteWorkers is how many objects of a collection are deleted at a time.
@@ -405,6 +434,10 @@ const deleteWorkers = 16
 // deleteCollection deletes all objects that match, and answers with the list of
 // them as they were.
 func (s *scope) deleteCollection() error {
+	o, err := s.listOptions(false)
+	if err != nil {
+		return err
+	}
 	opts, err := s.deleteOptions()
 	if err != nil {
 		return err
@@ -413,11 +446,8 @@ func (s *scope) deleteCollection() error {
 		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", field.ErrorList{
 			field.Invalid(field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true, "is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
-	o, err := s.listOptions(false)
-	if err != nil {
-		return err
-	}
-	if o.match == "" {
+	s.warnOrphans(opts)
+	if o.match == "" && !o.single() {
 		o.match = metav1.ResourceVersionMatchExact // as in lists that come in pages
 	}
 	p, err := s.page(&o)

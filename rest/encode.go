@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // The forms of a record that are kept, for each version of a resource.
@@ -184,13 +186,18 @@ func (s *scope) protoBody(rec *store.Record) (raw []byte, plan resource.ProtoPla
 		if err != nil {
 			return nil, err
 		}
-		b, err := resource.ProtoBody(s.def, s.served.Version, obj)
-		if s.out.view == viewMetadata && errors.Is(err, resource.ErrNotEncodable) {
-			return s.metadataProto(rec)
-		}
-		return b, err
+		return s.makeProto(rec, obj)
 	})
 	return raw, resource.PlanProto(raw, digits), err
+}
+
+// makeProto returns the protobuf of the object of a record.
+func (s *scope) makeProto(rec *store.Record, obj resource.Object) ([]byte, error) {
+	b, err := resource.ProtoBody(s.def, s.served.Version, obj)
+	if s.out.view == viewMetadata && errors.Is(err, resource.ErrNotEncodable) {
+		return s.metadataProto(rec)
+	}
+	return b, err
 }
 
 // metadataProto returns the metadata of a record as that of PartialObjectMetadata,
@@ -204,7 +211,10 @@ func (s *scope) metadataProto(rec *store.Record) ([]byte, error) {
 	if err := json.Unmarshal(body, &obj); err != nil {
 		return nil, err
 	}
-	obj.TypeMeta, obj.ResourceVersion = metav1.TypeMeta{}, ""
+	obj.TypeMeta = metav1.TypeMeta{}
+	if rec.Revision != 0 {
+		obj.ResourceVersion = "" // it is added
+	}
 	for _, name := range s.def.FieldAnnotations {
 		delete(obj.Annotations, name)
 	}
@@ -347,7 +357,7 @@ func (s *scope) unshown(rec *store.Record, err error) error {
 func (s *scope) respondObject(code int, obj resource.Object) error {
 	rec, err := s.unstored(obj)
 	if err != nil {
-		return err
+		return notShown(err)
 	}
 	return notShown(s.respond(code, rec))
 }
@@ -404,7 +414,16 @@ func (s *scope) write(code int, body []byte) {
 			body = append(body, '\n')
 		}
 	case mediaYAML:
-		body = toYAML(body)
+		text, err := yaml.JSONToYAML(body)
+		if err != nil { // a key is too long for it
+			code, s.out.pretty = http.StatusInternalServerError, false
+			writeStatus(s.w, s.out, code, &metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+				Status:   metav1.StatusFailure, Message: err.Error(), Code: int32(code),
+			})
+			return
+		}
+		body = text
 	}
 	h := s.w.Header()
 	h.Set("Content-Type", s.out.contentType())
@@ -417,15 +436,22 @@ func (s *scope) write(code int, body []byte) {
 }
 
 // unstored makes a record of an object of the hub version that is not in the
-// store. It has no resourceVersion if the object has none.
+// store, in the form that the request wants. It shows the object as it is.
 func (s *scope) unstored(obj resource.Object) (*store.Record, error) {
-	stored, err := resource.EncodeStored(s.def, obj)
-	if err != nil {
-		return nil, err
+	rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName()}
+	// All forms but protobuf are made of this one, and the audit wants it.
+	_, err := rec.Form(s.formID(formJSON), func(*store.Record) ([]byte, error) {
+		return resource.JSONBody(s.def, s.served.Version, obj)
+	})
+	switch {
+	case err != nil:
+	case s.out.view == viewTable:
+		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
+		_, err = rec.Form(s.formID(formRow), func(*store.Record) ([]byte, error) { return s.makeRowOf(obj, nil) })
+	case s.out.media == mediaProto:
+		_, err = rec.Form(s.formID(formProto), func(*store.Record) ([]byte, error) { return s.makeProto(rec, obj) })
 	}
-	rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName(), Stored: stored}
-	rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
-	return rec, nil
+	return rec, err
 }
 
 func appendStatusEnvelope(raw []byte) []byte {

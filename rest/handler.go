@@ -113,7 +113,9 @@ type scope struct {
 	objects *store.Resource
 	out     output
 	applied bool // by server-side apply, which has settled who owns what
-	context context.Context
+	// validation is what the request wants to become of unknown fields.
+	validation fieldValidation
+	context    context.Context
 	// span is of the verb; what happens to the request is noted there.
 	span     timed.Span
 	bodySize int // of what was sent

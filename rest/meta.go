@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -18,9 +20,11 @@ import (
 )
 
 // checkName refuses names in paths that could not name anything.
-func (s *scope) checkName() error {
-	if msgs := content.IsPathSegmentName(s.req.Name); s.req.Name != "" && len(msgs) > 0 {
-		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", s.req.Name, strings.Join(msgs, ";")))
+func (s *scope) checkName() error { return checkName(s.req.Name) }
+
+func checkName(name string) error {
+	if msgs := content.IsPathSegmentName(name); name != "" && len(msgs) > 0 {
+		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, strings.Join(msgs, ";")))
 	}
 	return nil
 }
@@ -28,42 +32,21 @@ func (s *scope) checkName() error {
 // errNoName is the answer to who names no object where one is wanted.
 func errNoName() error { return apierrors.NewBadRequest("Name parameter required.") }
 
-// writeOptions reads the parameters that all writes share.
-func (s *scope) writeOptions(kind string) error {
+// writeOptions reads the parameters that all writes share. errs is what is wrong
+// with others.
+func (s *scope) writeOptions(kind string, errs ...*field.Error) error {
 	q := s.r.URL.Query()
-	var errs field.ErrorList
-	if dry := q["dryRun"]; len(dry) > 0 {
-		for _, d := range dry {
-			if d != metav1.DryRunAll {
-				errs = append(errs, field.NotSupported(field.NewPath("dryRun"), dry, []string{metav1.DryRunAll}))
-				break
-			}
-		}
-		s.req.DryRun = true
-	}
-	manager := q.Get("fieldManager")
-	errs = append(errs, validateManager(manager)...)
+	manager, dry, validation := q.Get("fieldManager"), q["dryRun"], q.Get("fieldValidation")
+	errs = append(errs, metavalidation.ValidateFieldManager(manager, field.NewPath("fieldManager"))...)
+	errs = append(errs, metavalidation.ValidateDryRun(field.NewPath("dryRun"), dry)...)
+	errs = append(errs, metavalidation.ValidateFieldValidation(field.NewPath("fieldValidation"), validation)...)
 	if len(errs) > 0 {
 		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
+	s.req.DryRun = s.req.DryRun || len(dry) > 0
 	s.req.FieldManager = managerOrAgent(manager, s.r.UserAgent())
+	s.validation = fieldValidation(cmp.Or(validation, metav1.FieldValidationWarn))
 	return nil
-}
-
-// maxManager is how long the name of a field manager may be.
-const maxManager = 128
-
-func validateManager(name string) (errs field.ErrorList) {
-	p := field.NewPath("fieldManager")
-	if len(name) > maxManager {
-		errs = append(errs, field.TooLong(p, name, maxManager))
-	}
-	for i, r := range name {
-		if !unicode.IsPrint(r) {
-			errs = append(errs, field.Invalid(p, name, fmt.Sprintf("invalid character %#U (at position %d)", r, i)))
-		}
-	}
-	return errs
 }
 
 // managerOrAgent names the field manager of a request that does not: the
@@ -76,7 +59,7 @@ func managerOrAgent(manager, agent string) string {
 	var b strings.Builder
 	for _, r := range name {
 		if unicode.IsPrint(r) {
-			if b.Len()+len(string(r)) > maxManager {
+			if b.Len()+len(string(r)) > metavalidation.FieldManagerMaxLength {
 				break
 			}
 			b.WriteRune(r)
@@ -113,6 +96,16 @@ func (s *scope) nameFits(obj resource.Object) error {
 	default:
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, s.req.Name))
 	}
+}
+
+// wipeMeta clears what only the server gives to something new, before anybody sees
+// it.
+func wipeMeta(obj resource.Object) {
+	obj.SetCreationTimestamp(metav1.Time{})
+	obj.SetUID("")
+	obj.SetDeletionTimestamp(nil)
+	obj.SetDeletionGracePeriodSeconds(nil)
+	obj.SetSelfLink("")
 }
 
 // newMeta sets the metadata that a new object gets from the server.
@@ -184,13 +177,15 @@ func (s *scope) validateNew(obj resource.Object) error {
 
 // validateChange checks a change of an object.
 func (s *scope) validateChange(obj, old resource.Object) error {
-	errs := s.validateMetaChange(obj, old)
+	errs, names := s.validateMetaChange(obj, old)
 	st := s.strategy()
 	switch {
 	case st.ValidateUpdate != nil:
-		errs = append(errs, st.ValidateUpdate(s.ctx(), obj, old)...)
+		errs = append(errs, insertNames(st.ValidateUpdate(s.ctx(), obj, old), names)...)
 	case st.Validate != nil:
-		errs = append(errs, st.Validate(s.ctx(), obj)...)
+		errs = append(errs, insertNames(st.Validate(s.ctx(), obj), names)...)
+	default:
+		errs = append(errs, names...)
 	}
 	if len(errs) > 0 {
 		return s.invalid(obj, errs)

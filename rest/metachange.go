@@ -14,31 +14,49 @@ import (
 )
 
 // validateMetaChange returns everything that is wrong with the metadata of a
-// changed object, each problem once unless the strategy wants it otherwise.
-func (s *scope) validateMetaChange(obj, old resource.Object) field.ErrorList {
+// changed object, each problem once unless the strategy wants it otherwise. names
+// is what is wrong by the rules that the kind has for names.
+func (s *scope) validateMetaChange(obj, old resource.Object) (errs, names field.ErrorList) {
 	path := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessorUpdate(quickMeta{obj}, quickMeta{old}, path)
-	if len(errs) == 0 && obj.GetGenerateName() == old.GetGenerateName() &&
+	changed := apivalidation.ValidateObjectMetaAccessorUpdate(quickMeta{obj}, quickMeta{old}, path)
+	prefix := obj.GetGenerateName()
+	// What a part was changed by may have left a prefix that the whole object refuses.
+	same := prefix == old.GetGenerateName() && (prefix == "" || !s.strategy().NameOnUpdate || len(s.validateName()(prefix, true)) == 0)
+	if same && len(changed) == 0 &&
 		len(apivalidation.ValidateFinalizers(obj.GetFinalizers(), path.Child("finalizers"))) == 0 {
-		return nil
+		return nil, nil
 	}
 	alone := apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, validateSegment, path)
 	if s.strategy().Repeats {
-		return slices.Concat(alone, errs, errs)
+		return slices.Concat(alone, changed, changed), nil
 	}
-	errs = append(alone, errs...)
-	if s.strategy().NameOnUpdate {
-		errs = append(errs, apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), path)...)
-	}
-	var out field.ErrorList
 	seen := map[string]bool{}
-	for _, err := range errs {
-		if text := err.Error(); !seen[text] {
-			seen[text] = true
-			out = append(out, err)
+	first := func(errs field.ErrorList) (out field.ErrorList) {
+		for _, err := range errs {
+			if text := err.Error(); !seen[text] {
+				seen[text] = true
+				out = append(out, err)
+			}
 		}
+		return out
 	}
-	return out
+	errs = first(append(alone, changed...))
+	if s.strategy().NameOnUpdate {
+		names = first(apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), path))
+	}
+	return errs, names
+}
+
+// insertNames puts what is wrong with names into what else is: behind what a kind says
+// of metadata and of fields that are frozen, before it looks at the object as a whole.
+func insertNames(errs, names field.ErrorList) field.ErrorList {
+	at := slices.IndexFunc(errs, func(err *field.Error) bool {
+		return !strings.HasPrefix(err.Field, "metadata.") && !strings.HasPrefix(err.Detail, "field is immutable when")
+	})
+	if at < 0 {
+		at = len(errs)
+	}
+	return slices.Insert(errs, at, names...)
 }
 
 // validateSegments wants names that can be in a path, whatever the rules of the kind

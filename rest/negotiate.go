@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/munnerz/goautoneg"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
@@ -79,18 +78,18 @@ func (o output) metaVersion() string {
 // negotiate decides how the answer is written.
 func (s *scope) negotiate() (output, error) {
 	watch := s.req.Verb == request.Watch
-	transforms := s.def.Answer == nil && (s.sub == nil || s.sub.Action == nil)
+	tables := s.def.Answer == nil && s.def.CreateOn == "" && (s.sub == nil || s.sub.Action == nil && s.sub.Connect == nil && !s.sub.NoTable)
 	header := s.r.Header.Get("Accept")
 	if header != "" && !representable(header) {
 		return output{}, errNoRepresentation(watch || s.req.Verb == request.List)
 	}
-	out, err := negotiateHeader(header, transforms, watch, s.served.Unstructured)
+	out, err := negotiateHeader(header, tables, watch, s.served.Unstructured)
 	out.stream = watch
 	out.pretty = out.pretty || status.Pretty(s.r)
 	return out, err
 }
 
-func negotiateHeader(header string, transforms, watch, noProto bool) (output, error) {
+func negotiateHeader(header string, tables, watch, noProto bool) (output, error) {
 	if header == "" {
 		return output{}, nil
 	}
@@ -99,7 +98,7 @@ func negotiateHeader(header string, transforms, watch, noProto bool) (output, er
 			if !status.Takes(clause, m.String()) {
 				continue
 			}
-			out, ok := accept(m, clause.Params, transforms)
+			out, ok := accept(m, clause.Params, tables)
 			switch {
 			case !ok, m == mediaProto && noProto && out.view == viewObject:
 			case watch && m == mediaYAML: // a stream of documents has no frames
@@ -127,7 +126,7 @@ func representable(header string) bool {
 
 // accept reads what a clause of an Accept header wants of a format, and reports
 // whether it can have it.
-func accept(m media, params map[string]string, transforms bool) (out output, ok bool) {
+func accept(m media, params map[string]string, tables bool) (out output, ok bool) {
 	out.media = m
 	switch params["stream"] {
 	case "":
@@ -148,14 +147,14 @@ func accept(m media, params map[string]string, transforms bool) (out output, ok 
 	if !kind && !ofGroup && !ofVersion {
 		return out, true
 	}
-	if !transforms || group != metav1.GroupName || version != "v1" && version != "v1beta1" {
+	if group != metav1.GroupName || version != "v1" && version != "v1beta1" {
 		return out, false
 	}
 	out.beta = version == "v1beta1"
 	switch as {
 	case "Table":
 		out.view = viewTable
-		return out, m != mediaProto
+		return out, tables && m != mediaProto
 	case "PartialObjectMetadata", "PartialObjectMetadataList":
 		out.view, out.list = viewMetadata, as == "PartialObjectMetadataList"
 		return out, true
@@ -167,12 +166,16 @@ func accept(m media, params map[string]string, transforms bool) (out output, ok 
 // the reverse.
 func errWrongList(s *scope, isList bool) error {
 	pkg, kind := internalPackage(s.def.Group), s.def.Kind
-	if s.sub != nil && s.sub.Projection != nil {
+	if s.sub != nil && s.sub.Kind.Kind != "" {
 		pkg, kind = internalPackage(s.sub.Kind.Group), s.sub.Kind.Kind
+	}
+	list := s.def.ListKind
+	if s.served.Unstructured && (s.sub == nil || s.sub.Part != nil) {
+		pkg, kind, list = "unstructured", "Unstructured", "UnstructuredList"
 	}
 	text := fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (*%s.%s)", pkg, kind)
 	if isList {
-		text = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (*%s.%s)", pkg, s.def.ListKind)
+		text = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (*%s.%s)", pkg, list)
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: text,
@@ -191,13 +194,4 @@ func errNoRepresentation(streams bool) error {
 		Message: "406: Not Acceptable\n\nAvailable representations: " + types,
 		Details: &metav1.StatusDetails{},
 	}}
-}
-
-// toYAML converts JSON that this server made.
-func toYAML(b []byte) []byte {
-	y, err := yaml.JSONToYAML(b)
-	if err != nil {
-		return b
-	}
-	return y
 }

@@ -191,6 +191,13 @@ func (s *scope) match(o *listOptions, prefix string) store.Match {
 	}
 }
 
+// single reports that no more than one object is asked for, by its name: then there
+// are no pages.
+func (o *listOptions) single() bool {
+	_, ok := o.fields.RequiresExactMatch("metadata.name")
+	return ok && o.continueToken == ""
+}
+
 // read returns how current the state must be that a list shows.
 func (o *listOptions) read() store.Read {
 	switch {
@@ -198,7 +205,7 @@ func (o *listOptions) read() store.Read {
 		return store.Read{}
 	case o.revision == 0:
 		return store.Read{Any: true}
-	case o.match == metav1.ResourceVersionMatchExact, o.match == "" && o.limit > 0:
+	case o.match == metav1.ResourceVersionMatchExact, o.match == "" && o.limit > 0 && !o.single():
 		return store.Read{Exact: o.revision}
 	}
 	return store.Read{AtLeast: o.revision}

@@ -14,6 +14,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -44,13 +45,9 @@ func (s *scope) patch() error {
 		return err
 	}
 	s.sentPatch(body, false)
-	validation, err := s.fieldValidation("PatchOptions")
-	if err != nil {
-		return err
-	}
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.changeProjection(func(current resource.Object) (resource.Object, error) {
-			return s.patched(current, s.sub.New, s.sub.Kind, kind, body, validation)
+			return s.patched(current, s.sub.New, s.sub.Kind, kind, body)
 		})
 	}
 	return s.change(func(live resource.Object) (resource.Object, error) {
@@ -61,7 +58,7 @@ func (s *scope) patch() error {
 		if err != nil {
 			return nil, err
 		}
-		out, err := s.patched(in, s.served.Version.New, s.served.GroupVersionKind(), kind, body, validation)
+		out, err := s.patched(in, s.served.Version.New, s.served.GroupVersionKind(), kind, body)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +82,7 @@ func (s *scope) patchType() (types.PatchType, error) {
 		return types.PatchType(kind), nil
 	}
 	// A header may name several types, and one of them is enough to get here.
-	listed := s.served.Unstructured && s.sub == nil
+	listed := s.served.Unstructured
 	for part := range strings.SplitSeq(header, ",") {
 		part, _, _ = strings.Cut(part, ";")
 		listed = listed || slices.Contains(accepted, strings.TrimSpace(part))
@@ -110,10 +107,7 @@ func (s *scope) patchOptions(kind types.PatchType) error {
 	} else if q.Has("force") {
 		errs = append(errs, field.Forbidden(field.NewPath("force"), "may not be specified for non-apply patch"))
 	}
-	if len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "PatchOptions"}, "", errs)
-	}
-	return s.writeOptions("PatchOptions")
+	return s.writeOptions("PatchOptions", errs...)
 }
 
 // fromHub converts an object to the version of the request.
@@ -125,8 +119,8 @@ func (s *scope) fromHub(obj resource.Object) (resource.Object, error) {
 }
 
 // patched returns the result of a patch on an object of some kind.
-func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk schema.GroupVersionKind, kind types.PatchType, body []byte, validation fieldValidation) (resource.Object, error) {
-	check := validation != metav1.FieldValidationIgnore
+func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk schema.GroupVersionKind, kind types.PatchType, body []byte) (resource.Object, error) {
+	check := s.validation != metav1.FieldValidationIgnore
 	obj.GetObjectKind().SetGroupVersionKind(gvk)
 	var strict []error
 	var value string
@@ -151,9 +145,12 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 		if err != nil {
 			return nil, err
 		}
+		if u, isMap := out.(*unstructured.Unstructured); isMap {
+			return s.patchedMap(u, gvk, result, strict)
+		}
 		problems, err := unmarshal(result, out, check)
 		if got := out.GetObjectKind().GroupVersionKind(); got != gvk {
-			bare, wrong := s.patchedKind(result, out.GetName(), gvk)
+			bare, wrong := s.patchedKind(result, gvk)
 			if wrong != nil {
 				return nil, wrong
 			}
@@ -167,43 +164,59 @@ func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk s
 			return nil, patch.Invalid(string(result), err)
 		}
 		strict, value = append(strict, problems...), string(result)
-		if problems, err = s.prune(out, validation); err != nil {
-			return nil, patch.Invalid(value, err)
-		}
-		strict = append(strict, problems...)
 	}
-	if len(strict) > 0 {
-		if validation == metav1.FieldValidationStrict {
-			texts := make([]string, len(strict))
-			for i, e := range strict {
-				texts[i] = e.Error()
-			}
-			return nil, patch.Invalid(value, errors.New("strict decoding error: "+strings.Join(texts, ", ")))
-		}
-		for _, e := range strict {
-			s.req.Warn(e.Error())
-		}
+	if err := s.strict(strict); err != nil {
+		return nil, patch.Invalid(value, err)
 	}
 	return out, nil
+}
+
+// patchedMap decodes the result of a patch that nothing but itself tells the kind
+// of.
+func (s *scope) patchedMap(obj *unstructured.Unstructured, gvk schema.GroupVersionKind, result []byte, strict []error) (resource.Object, error) {
+	got, err := kindOf(result)
+	var problems []error
+	if err == nil {
+		problems, err = unmarshal(result, obj, s.validation != metav1.FieldValidationIgnore)
+	}
+	if err == nil && got.Kind == "" {
+		err = missing("Kind", result)
+	}
+	strict = append(strict, problems...)
+	if err == nil {
+		problems, err = s.prune(obj, got)
+	}
+	if err != nil {
+		return nil, patch.Invalid(string(result), err)
+	}
+	if err := s.strict(append(strict, problems...)); err != nil {
+		return nil, patch.Invalid(string(result), err)
+	}
+	switch {
+	case got.Version == "":
+		return nil, apierrors.NewInternalError(errNoVersion())
+	case got != gvk && s.sub == nil:
+		return nil, errOtherKind(got, gvk, obj.GetName())
+	}
+	obj.SetGroupVersionKind(gvk)
+	return obj, nil
 }
 
 // patchedKind judges the kind of what a patch has made of an object. A strategic
 // merge patch cannot make another kind of it. An object that has lost its version
 // is bare.
-func (s *scope) patchedKind(result []byte, name string, gvk schema.GroupVersionKind) (bare bool, err error) {
+func (s *scope) patchedKind(result []byte, gvk schema.GroupVersionKind) (bare bool, err error) {
 	got, err := kindOf(result)
 	full := orWanted(got, gvk)
 	lost := got.Version == "" && got.Group == ""
-	switch typed := !s.served.Unstructured || s.sub != nil; {
+	switch {
 	case err != nil:
-	case !typed && got.GroupVersion() == gvk.GroupVersion():
-		return false, errOtherKind(got, gvk, name)
-	case typed && full == gvk:
+	case full == gvk:
 		return lost, nil
-	case typed && lost && s.known(full):
+	case lost && s.known(full):
 		pkg := internalPackage(gvk.Group)
 		err = fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", pkg, full.Kind, pkg, gvk.Kind)
-	case typed && lost:
+	case lost:
 		err = fmt.Errorf("no kind %q is registered for the internal version of group %q in scheme %q", full.Kind, gvk.Group, "pkg/runtime/scheme.go:111")
 	default:
 		err = cmp.Or(s.unlike(full, gvk, result), errUnregistered(got))
@@ -237,17 +250,13 @@ func (s *scope) apply(body []byte) error {
 	if s.h.Owners == nil {
 		return errUnsupportedMedia("application/json-patch+json, application/merge-patch+json")
 	}
-	validation, err := s.fieldValidation("PatchOptions")
-	if err != nil {
-		return err
-	}
 	force := parseBool(s.r.URL.Query(), "force")
 	merge := func(live resource.Object) (resource.Object, error) {
 		obj, err := s.h.Owners.Apply(s.served, s.req.Subresource, live, body, s.req.FieldManager, force, s.req.Received)
 		if err != nil {
 			return nil, err
 		}
-		if err := s.checkApplied(body, validation); err != nil {
+		if err := s.checkApplied(body); err != nil {
 			return nil, err
 		}
 		if live == nil {
@@ -259,10 +268,10 @@ func (s *scope) apply(body []byte) error {
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.changeProjection(merge)
 	}
-	err = s.change(func(live resource.Object) (resource.Object, error) {
+	err := s.change(func(live resource.Object) (resource.Object, error) {
 		return merge(live.DeepCopyObject().(resource.Object))
 	}, nil)
-	if !errors.Is(err, storage.ErrNotFound) || s.sub != nil {
+	if !errors.Is(err, storage.ErrNotFound) || s.sub != nil && !s.strategy().CreateOnUpdate {
 		return err
 	}
 	obj, err := merge(nil)
@@ -282,15 +291,15 @@ func (s *scope) apply(body []byte) error {
 }
 
 // checkApplied looks for what a configuration says twice.
-func (s *scope) checkApplied(body []byte, validation fieldValidation) error {
-	if validation == metav1.FieldValidationIgnore {
+func (s *scope) checkApplied(body []byte) error {
+	if s.validation == metav1.FieldValidationIgnore {
 		return nil
 	}
 	err := s.h.Owners.CheckPatch(body)
 	if err == nil {
 		return nil
 	}
-	if validation == metav1.FieldValidationStrict {
+	if s.validation == metav1.FieldValidationStrict {
 		return apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))
 	}
 	s.warnStrict(err)

@@ -22,18 +22,17 @@ func (s *scope) respondProjection(code int, obj resource.Object) error {
 	if err != nil {
 		return err
 	}
-	projection, err := s.sub.Projection.Get(obj)
+	get := s.sub.Projection.Get
+	if s.req.Verb != request.Get && s.sub.Projection.After != nil {
+		get = s.sub.Projection.After
+	}
+	projection, err := get(obj)
 	if err != nil {
-		return err
+		return begun(err)
 	}
 	projection.GetObjectKind().SetGroupVersionKind(s.sub.Kind)
-	switch {
-	case s.out.view == viewObject:
+	if s.out.view != viewTable {
 		return s.respondRuntime(code, projection)
-	case s.out.list:
-		return errWrongList(s, false)
-	case s.out.view == viewMetadata:
-		return s.respondOther(code, s.out.metaVersion(), "PartialObjectMetadata", s.metadataOf(projection))
 	}
 	t, err := s.projectionTable(projection)
 	if err != nil {
@@ -93,20 +92,12 @@ func (s *scope) projectionTable(projection resource.Object) (*metav1.Table, erro
 
 // updateProjection writes a projection back into its object.
 func (s *scope) updateProjection() error {
-	validation, err := s.fieldValidation("UpdateOptions")
-	if err != nil {
-		return err
-	}
-	m, err := s.bodyMedia()
-	if err != nil {
-		return err
-	}
-	body, err := s.readBody()
+	body, m, err := s.sentBody()
 	if err != nil {
 		return err
 	}
 	projection := s.sub.New()
-	if err := s.decodeInto(projection, s.sub.Kind, body, m, validation); err != nil {
+	if err := s.decodeInto(projection, s.sub.Kind, body, m); err != nil {
 		return err
 	}
 	s.sentOther(projection)
@@ -153,7 +144,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	}
 	current, err := before(live)
 	if err != nil {
-		return nil, err
+		return nil, begun(err)
 	}
 	if owners != nil {
 		if err := owners.Project(s.served, s.sub, live, current); err != nil {
@@ -167,6 +158,9 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	if err := s.nameFits(projection); err != nil {
 		return nil, err
 	}
+	if s.req.Verb == request.Update {
+		s.distinctOwners(projection, false)
+	}
 	if !s.applied {
 		if projection, err = s.own(current, projection); err != nil {
 			return nil, err
@@ -176,6 +170,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	if err != nil {
 		return nil, err
 	}
+	s.distinctOwners(projection, true)
 	if p.Validate != nil {
 		if errs := p.Validate(s.ctx(), projection); len(errs) > 0 {
 			return nil, apierrors.NewInvalid(s.sub.Kind.GroupKind(), live.GetName(), errs)
@@ -202,7 +197,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	}
 	obj := live.DeepCopyObject().(resource.Object)
 	if err := p.Set(s.ctx(), obj, projection); err != nil {
-		return nil, err
+		return nil, begun(err)
 	}
 	if version := projection.GetResourceVersion(); version != "" {
 		obj.SetResourceVersion(version)

@@ -21,9 +21,15 @@ import (
 // of the subresource.
 func (s *scope) respondRuntime(code int, obj runtime.Object) error {
 	gvk := obj.GetObjectKind().GroupVersionKind()
-	if gvk.Empty() && s.sub != nil {
+	if (gvk.Kind == "" || gvk.Version == "") && s.sub != nil {
 		gvk = s.sub.Kind
 		obj.GetObjectKind().SetGroupVersionKind(gvk)
+	}
+	if o, ok := obj.(resource.Object); ok && s.out.view == viewMetadata {
+		if s.out.list {
+			return errWrongList(s, false)
+		}
+		return s.respondOther(code, s.out.metaVersion(), "PartialObjectMetadata", s.metadataOf(o))
 	}
 	return s.respondOther(code, gvk.GroupVersion().String(), gvk.Kind, obj)
 }
@@ -33,23 +39,22 @@ func (s *scope) act() error {
 	if s.sub.Action == nil {
 		return errMethodNotAllowed()
 	}
-	validation, err := s.fieldValidation("CreateOptions")
-	if err != nil {
-		return err
-	}
-	m, err := s.bodyMedia()
-	if err != nil {
-		return err
-	}
-	raw, err := s.readBody()
+	raw, m, err := s.sentBody()
 	if err != nil {
 		return err
 	}
 	body := s.sub.New()
-	if err := s.decodeInto(body, s.sub.Kind, raw, m, validation); err != nil {
+	if err := s.decodeInto(body, s.sub.Kind, raw, m); err != nil {
 		return err
 	}
+	if s.sub.Default != nil {
+		s.sub.Default(body)
+	}
 	s.sentOther(body)
+	if !s.sub.KeepsMeta {
+		wipeMeta(body)
+	}
+	s.distinctOwners(body, false)
 	if s.sub.Owned {
 		if body, err = s.own(nil, body); err != nil {
 			return err
@@ -61,10 +66,11 @@ func (s *scope) act() error {
 // createOn runs the action of another resource, on the object that the body
 // names: the old form of bindings.
 func (s *scope) createOn() error {
-	body, err := s.decodeBody("CreateOptions")
+	body, err := s.decodeBody()
 	if err != nil {
 		return err
 	}
+	wipeMeta(body)
 	if err := s.namespaceFits(body); err != nil {
 		return err
 	}
@@ -78,7 +84,9 @@ func (s *scope) createOn() error {
 			on := *s
 			on.def, on.sub, on.objects = def, &def.Subresources[i], s.h.objects(def)
 			on.req.Name = body.GetName()
-			body.SetUID("") // as in all that is created
+			if err := on.checkName(); err != nil {
+				return err
+			}
 			return on.runAction(body)
 		}
 	}
@@ -115,6 +123,9 @@ func (t target) Namespace() string { return t.s.req.Namespace }
 func (t target) Name() string { return t.s.req.Name }
 
 func (t target) Get(ctx context.Context) (resource.Object, error) {
+	if err := t.s.checkName(); err != nil {
+		return nil, err
+	}
 	rec, err := t.s.objects.Get(ctx, t.s.key(), store.Read{})
 	if err != nil {
 		return nil, t.s.translate(err)
@@ -181,6 +192,9 @@ type others struct {
 func (o others) Get(ctx context.Context, namespace, name string) (resource.Object, error) {
 	if name == "" {
 		return nil, errNoName()
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
 	}
 	obj, err := o.lister.Get(ctx, namespace, name)
 	if errors.Is(err, storage.ErrNotFound) {

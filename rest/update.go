@@ -2,7 +2,6 @@ package rest
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -19,13 +18,10 @@ import (
 
 // update replaces an object, or the part of it that the path names.
 func (s *scope) update() error {
-	if err := s.writeOptions("UpdateOptions"); err != nil {
-		return err
-	}
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.updateProjection()
 	}
-	obj, err := s.decodeBody("UpdateOptions")
+	obj, err := s.decodeBody()
 	if err != nil {
 		return err
 	}
@@ -154,8 +150,7 @@ func (s *scope) next(stored resource.Object, next func(live resource.Object) (re
 // createInstead creates an object that an update did not find.
 func (s *scope) createInstead(obj resource.Object) error {
 	if uid := obj.GetUID(); uid != "" {
-		//lint:ignore ST1005 the words that clients know
-		return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: ", uid))
+		return s.sameUID(s.def.HubVersion().New(), uid)
 	}
 	if version := obj.GetResourceVersion(); version != "" {
 		if _, err := strconv.ParseUint(version, 10, 64); err != nil {
@@ -184,17 +179,6 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 			return nil, err
 		}
 	}
-	version := obj.GetResourceVersion()
-	if version == "" || version == "0" {
-		if st.RequireVersion && !s.served.Version.AnyRevision {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Group: s.def.Group, Kind: s.def.Resource}, obj.GetName(), field.ErrorList{
-				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
-		}
-	} else if _, err := strconv.ParseUint(version, 10, 64); err != nil {
-		return nil, errBare(err)
-	} else if version != live.GetResourceVersion() {
-		return nil, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
-	}
 	// Before the strategy: what the server fills in belongs to nobody. A
 	// projection has been seen to already.
 	var err error
@@ -211,8 +195,19 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 		}
 		reserved.admitted = admitted
 	}
+	s.distinctOwners(obj, true)
+	version := obj.GetResourceVersion()
+	if version == "" || version == "0" {
+		if st.RequireVersion && !s.served.Version.AnyRevision {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Group: s.def.Group, Kind: s.def.Resource}, obj.GetName(), field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
+		}
+	} else if _, err := strconv.ParseUint(version, 10, 64); err != nil {
+		return nil, errBare(err)
+	} else if version != live.GetResourceVersion() {
+		return nil, apierrors.NewConflict(s.groupResource(), s.req.Name, errModified)
+	}
 	obj.SetGeneration(live.GetGeneration())
-	obj.SetSelfLink("")
 	if obj.GetUID() == "" {
 		obj.SetUID(live.GetUID())
 	}
@@ -225,7 +220,6 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	if obj.GetDeletionGracePeriodSeconds() == nil {
 		obj.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
 	}
-	s.distinctOwners(obj, true)
 	if st.PrepareUpdate != nil {
 		st.PrepareUpdate(s.ctx(), obj, live)
 	}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -362,12 +361,6 @@ func (st *stream) bookmark(revision int64, end bool) {
 		f(obj)
 	}
 	rec, err := st.s.unstored(obj)
-	if err == nil {
-		// As it is: what comes from the store would get defaults.
-		_, err = rec.Form(st.s.formID(formJSON), func(*store.Record) ([]byte, error) {
-			return resource.JSONBody(st.s.def, st.s.served.Version, obj)
-		})
-	}
 	if err == nil {
 		err = st.event("BOOKMARK", rec)
 	}

@@ -4,6 +4,7 @@ package status
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -39,10 +40,24 @@ func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
 		record.AnsweredStatus(&s, func() ([]byte, error) { return json.Marshal(&s) })
 	}
 	body, media := Encode(&s, media, pretty)
-	w.Header().Set("Content-Type", media)
+	h := w.Header()
+	h.Set("Content-Type", media)
+	if len(body) <= gzipFrom || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.WriteHeader(int(s.Code))
+		_, _ = w.Write(body)
+		return
+	}
+	h.Set("Content-Encoding", "gzip")
+	h.Add("Vary", "Accept-Encoding")
+	h.Del("Content-Length")
 	w.WriteHeader(int(s.Code))
-	_, _ = w.Write(body)
+	z := gzip.NewWriter(w)
+	_, _ = z.Write(body)
+	_ = z.Close()
 }
+
+// gzipFrom is the size above which a Status is compressed for those who accept it.
+const gzipFrom = 128 << 10
 
 // Encode returns a Status in a format; in JSON, if it is not possible in the
 // one that is wanted.

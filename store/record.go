@@ -105,7 +105,9 @@ func (f Fields) lookup(path string) (string, bool) {
 func (r *Resource) newRecord(key string, revision int64, stored []byte, obj resource.Object) (*Record, error) {
 	var labels map[string]string
 	known := false
-	if obj == nil && len(r.def.Fields) == 0 {
+	if r.def.ReadDefaults {
+		obj = nil // selectors see what readers see
+	} else if obj == nil && len(r.def.Fields) == 0 {
 		// When many are loaded, decoding them is most of the work.
 		labels, known = resource.StoredLabels(r.def, stored)
 	}

@@ -65,6 +65,8 @@ type Deps struct {
 	// as MutatingAdmissionWebhook, takes its place; others come before these, and
 	// are on unless they are switched off.
 	Plugins []admission.Plugin
+	// Gates reports whether a feature gate is on that is off by default; nil is none.
+	Gates func(name string) bool
 	// Metrics measures how long plugins take; nil does not.
 	Metrics admission.Metrics
 	// Log gets what no client can be told; nil discards it.
@@ -117,8 +119,7 @@ func order() []maker {
 		{"ExtendedResourceToleration", off, plain(newExtendedResources)},
 		{"DefaultStorageClass", on, plain(newDefaultStorageClass)},
 		{"StorageObjectInUseProtection", on, plain(newInUseProtection)},
-		// Pod groups are behind a gate that is shut.
-		{"PodGroupProtection", on, plain(func(*builder) admission.Plugin { return base{name: "PodGroupProtection"} })},
+		{"PodGroupProtection", on, plain(newGroupProtection)},
 		{"OwnerReferencesPermissionEnforcement", off, plain(newOwnerReferences)},
 		{"PersistentVolumeClaimResize", on, plain(newClaimResize)},
 		{"RuntimeClass", on, plain(newRuntimeClass)},

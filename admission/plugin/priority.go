@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/apikeel/kelson/admission"
@@ -18,16 +20,29 @@ const schedulingGroup = "scheduling.k8s.io"
 type priority struct {
 	base
 	objects admission.Objects
+	// policies: groups of pods have a policy of preemption.
+	policies bool
 }
 
 func newPriority(b *builder) admission.Plugin {
 	pods := on("", "pods", admission.Create, admission.Update)
 	classes := on(schedulingGroup, "priorityclasses", admission.Create, admission.Update, admission.Delete)
-	return &priority{base{"Priority", func(t admission.Target) bool { return pods(t) || classes(t) }}, b.Objects}
+	groups := on(schedulingGroup, "podgroups", admission.Create)
+	composite := on(schedulingGroup, "compositepodgroups", admission.Create)
+	return &priority{base{"Priority", func(t admission.Target) bool { return pods(t) || classes(t) || groups(t) || composite(t) }},
+		b.Objects, b.Gates != nil && b.Gates("PodGroupPreemptionPolicy")}
 }
 
 // Admit implements admission.Mutator.
 func (p *priority) Admit(ctx context.Context, a *admission.Attributes) error {
+	switch group := a.Object.(type) {
+	case *schedulingv1beta1.PodGroup:
+		s := &group.Spec
+		return admitGroup(ctx, p, a, "pod group", &s.PriorityClassName, &s.Priority, &s.PreemptionPolicy)
+	case *schedulingv1alpha3.CompositePodGroup:
+		s := &group.Spec
+		return admitGroup(ctx, p, a, "composite pod group", &s.PriorityClassName, &s.Priority, &s.PreemptionPolicy)
+	}
 	pod, ok := a.Object.(*corev1.Pod)
 	if !ok {
 		return nil
@@ -57,6 +72,27 @@ func (p *priority) Admit(ctx context.Context, a *admission.Attributes) error {
 		}
 		spec.PreemptionPolicy = new(*policy)
 	}
+	return nil
+}
+
+// admitGroup is Admit for groups of pods, of either kind.
+func admitGroup[T ~string](ctx context.Context, p *priority, a *admission.Attributes, what string, name *string, value **int32, policy **T) error {
+	class, err := p.class(ctx, a, *name)
+	if err != nil {
+		return err
+	}
+	if *value != nil && **value != class.Value {
+		return a.Forbidden(fmt.Errorf("priority set in the %s (%d) must match the priority computed (%d) based on the priority class set in the spec", what, **value, class.Value))
+	}
+	*value, *name = new(class.Value), class.Name
+	if !p.policies || class.PreemptionPolicy == nil {
+		return nil
+	}
+	computed := T(*class.PreemptionPolicy)
+	if *policy != nil && **policy != computed {
+		return a.Forbidden(fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in %s spec; priority admission controller computed %s from the given PriorityClass name", **policy, what, computed))
+	}
+	*policy = &computed
 	return nil
 }
 

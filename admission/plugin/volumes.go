@@ -66,7 +66,14 @@ type inUseProtection struct{ base }
 
 func newInUseProtection(*builder) admission.Plugin {
 	return inUseProtection{base{"StorageObjectInUseProtection", func(t admission.Target) bool {
-		return t.Operation == admission.Create && protection(t) != ""
+		return t.Operation == admission.Create && t.Group != schedulingGroup && protection(t) != ""
+	}}}
+}
+
+// newGroupProtection keeps groups of pods as long as they are used, if there are any.
+func newGroupProtection(*builder) admission.Plugin {
+	return inUseProtection{base{"PodGroupProtection", func(t admission.Target) bool {
+		return t.Operation == admission.Create && t.Group == schedulingGroup && t.Resource == "podgroups" && t.Subresource == ""
 	}}}
 }
 
@@ -80,6 +87,8 @@ func protection(t admission.Target) string {
 		return "kubernetes.io/pvc-protection"
 	case t.Group == storageGroup && t.Resource == "volumeattributesclasses":
 		return "kubernetes.io/vac-protection"
+	case t.Group == schedulingGroup && t.Resource == "podgroups":
+		return "scheduling.k8s.io/podgroup-protection"
 	}
 	return ""
 }

@@ -43,24 +43,24 @@ func DaemonSets() resource.Definition {
 		FieldAnnotations: []string{appsv1.DeprecatedTemplateGeneration},
 		Versions:         daemonSetVersions(),
 		Strategy: resource.Rules[*appsv1.DaemonSet]{
-			PrepareCreate: func(_ context.Context, d *appsv1.DaemonSet) {
+			PrepareCreate: func(ctx context.Context, d *appsv1.DaemonSet) {
 				d.Status = appsv1.DaemonSetStatus{}
 				setTemplateGeneration(d, max(templateGeneration(d), 1))
-				core.DropDisabledTemplateFields(&d.Spec.Template, nil)
+				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, nil)
 			},
-			PrepareUpdate: func(_ context.Context, d, old *appsv1.DaemonSet) {
+			PrepareUpdate: func(ctx context.Context, d, old *appsv1.DaemonSet) {
 				d.Status = old.Status
-				core.DropDisabledTemplateFields(&d.Spec.Template, &old.Spec.Template)
+				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, &old.Spec.Template)
 				generation := templateGeneration(old)
 				if !equality.Semantic.DeepEqual(d.Spec.Template, old.Spec.Template) {
 					generation++
 				}
 				setTemplateGeneration(d, generation)
 			},
-			Validate: func(_ context.Context, d *appsv1.DaemonSet) field.ErrorList { return validateDaemonSet(d, nil) },
-			ValidateUpdate: func(_ context.Context, d, old *appsv1.DaemonSet) field.ErrorList {
+			Validate: func(ctx context.Context, d *appsv1.DaemonSet) field.ErrorList { return validateDaemonSet(ctx, d, nil) },
+			ValidateUpdate: func(ctx context.Context, d, old *appsv1.DaemonSet) field.ErrorList {
 				errs := validation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))
-				return append(errs, validateDaemonSet(d, old)...)
+				return append(errs, validateDaemonSet(ctx, d, old)...)
 			},
 			Generation: func(d, old *appsv1.DaemonSet) bool { return !equality.Semantic.DeepEqual(d.Spec, old.Spec) },
 			Warnings: func(_ context.Context, d, old *appsv1.DaemonSet) []string {
@@ -147,7 +147,7 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 }
 
 // validateDaemonSet judges the specification; old is nil on create.
-func validateDaemonSet(d, old *appsv1.DaemonSet) field.ErrorList {
+func validateDaemonSet(ctx context.Context, d, old *appsv1.DaemonSet) field.ErrorList {
 	spec, path := &d.Spec, field.NewPath("spec")
 	var template *corev1.PodTemplateSpec
 	var opts metavalidation.LabelSelectorValidationOptions
@@ -162,7 +162,7 @@ func validateDaemonSet(d, old *appsv1.DaemonSet) field.ErrorList {
 	if s := spec.Selector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
 		errs = append(errs, field.Invalid(path.Child("selector"), s, "empty selector is invalid for daemonset"))
 	}
-	errs = append(errs, core.ValidatePodTemplateSpec(&spec.Template, path.Child("template"), template)...)
+	errs = append(errs, core.ValidatePodTemplateSpec(ctx, &spec.Template, path.Child("template"), template)...)
 	errs = append(errs, validateEndless(&spec.Template.Spec, "DaemonSet", path.Child("template", "spec"))...)
 	errs = append(errs, nonnegative(spec.MinReadySeconds, path.Child("minReadySeconds"))...)
 	errs = append(errs, validateDaemonSetStrategy(&spec.UpdateStrategy, path.Child("updateStrategy"))...)
@@ -212,5 +212,6 @@ func validateDaemonSetStatus(s, old *appsv1.DaemonSetStatus, path *field.Path) f
 	errs = append(errs, nonnegative(s.UpdatedNumberScheduled, path.Child("updatedNumberScheduled"))...)
 	errs = append(errs, nonnegative(s.NumberAvailable, path.Child("numberAvailable"))...)
 	errs = append(errs, nonnegative(s.NumberUnavailable, path.Child("numberUnavailable"))...)
+	errs = append(errs, nonnegativeIfSet(s.CollisionCount, path.Child("collisionCount"))...)
 	return append(errs, validateCollisions(s.CollisionCount, old.CollisionCount, path.Child("collisionCount"))...)
 }

@@ -39,19 +39,19 @@ func Deployments() resource.Definition {
 		FieldAnnotations: []string{appsv1.DeprecatedRollbackTo},
 		Versions:         deploymentVersions(),
 		Strategy: resource.Rules[*appsv1.Deployment]{
-			PrepareCreate: func(_ context.Context, d *appsv1.Deployment) {
+			PrepareCreate: func(ctx context.Context, d *appsv1.Deployment) {
 				d.Status = appsv1.DeploymentStatus{}
-				core.DropDisabledTemplateFields(&d.Spec.Template, nil)
+				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, nil)
 			},
-			PrepareUpdate: func(_ context.Context, d, old *appsv1.Deployment) {
+			PrepareUpdate: func(ctx context.Context, d, old *appsv1.Deployment) {
 				d.Status = old.Status
-				core.DropDisabledTemplateFields(&d.Spec.Template, &old.Spec.Template)
+				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, &old.Spec.Template)
 			},
-			Validate: func(_ context.Context, d *appsv1.Deployment) field.ErrorList {
-				return validateDeployment(d, nil)
+			Validate: func(ctx context.Context, d *appsv1.Deployment) field.ErrorList {
+				return validateDeployment(ctx, d, nil)
 			},
-			ValidateUpdate: func(_ context.Context, d, old *appsv1.Deployment) field.ErrorList {
-				errs := validateDeployment(d, old)
+			ValidateUpdate: func(ctx context.Context, d, old *appsv1.Deployment) field.ErrorList {
+				errs := validateDeployment(ctx, d, old)
 				return append(errs, validation.ValidateImmutableField(d.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
 			},
 			Generation: deploymentChanged,
@@ -147,13 +147,13 @@ func tidyRollback(d *appsv1.Deployment) {
 }
 
 // validateDeployment judges the specification; old is nil on create.
-func validateDeployment(d, old *appsv1.Deployment) field.ErrorList {
+func validateDeployment(ctx context.Context, d, old *appsv1.Deployment) field.ErrorList {
 	spec, path := &d.Spec, field.NewPath("spec")
 	errs := nonnegative(deref(spec.Replicas), path.Child("replicas"))
 	if old == nil {
-		errs = append(errs, validateSelected(spec.Selector, &spec.Template, nil, path)...)
+		errs = append(errs, validateSelected(ctx, spec.Selector, &spec.Template, nil, path)...)
 	} else {
-		errs = append(errs, validateSelected(spec.Selector, &spec.Template, &old.Spec.Template, path)...)
+		errs = append(errs, validateSelected(ctx, spec.Selector, &spec.Template, &old.Spec.Template, path)...)
 	}
 	errs = append(errs, validateStrategy(&spec.Strategy, path.Child("strategy"))...)
 	errs = append(errs, nonnegative(spec.MinReadySeconds, path.Child("minReadySeconds"))...)
@@ -226,9 +226,10 @@ func validateDeploymentStatus(s, old *appsv1.DeploymentStatus, path *field.Path)
 	errs = append(errs, nonnegative(s.AvailableReplicas, path.Child("availableReplicas"))...)
 	errs = append(errs, nonnegative(s.UnavailableReplicas, path.Child("unavailableReplicas"))...)
 	errs = append(errs, nonnegativeIfSet(s.TerminatingReplicas, path.Child("terminatingReplicas"))...)
-	errs = append(errs, validateCollisions(s.CollisionCount, old.CollisionCount, path.Child("collisionCount"))...)
+	errs = append(errs, nonnegativeIfSet(s.CollisionCount, path.Child("collisionCount"))...)
 	errs = append(errs, atMost(s.UpdatedReplicas, s.Replicas, "status.replicas", path.Child("updatedReplicas"))...)
 	errs = append(errs, atMost(s.ReadyReplicas, s.Replicas, "status.replicas", path.Child("readyReplicas"))...)
 	errs = append(errs, atMost(s.AvailableReplicas, s.Replicas, "status.replicas", path.Child("availableReplicas"))...)
-	return append(errs, atMost(s.AvailableReplicas, s.ReadyReplicas, "readyReplicas", path.Child("availableReplicas"))...)
+	errs = append(errs, atMost(s.AvailableReplicas, s.ReadyReplicas, "readyReplicas", path.Child("availableReplicas"))...)
+	return append(errs, validateCollisions(s.CollisionCount, old.CollisionCount, path.Child("collisionCount"))...)
 }

@@ -33,19 +33,19 @@ func ReplicaSets() resource.Definition {
 		Bookmark:   func(obj resource.Object) { obj.(*appsv1.ReplicaSet).Spec.Replicas = new(int32) },
 		Versions:   append([]resource.Version{resource.VersionOf[appsv1.ReplicaSet, appsv1.ReplicaSetList]("v1", defaultReplicaSet)}, oldReplicaSets()...),
 		Strategy: resource.Rules[*appsv1.ReplicaSet]{
-			PrepareCreate: func(_ context.Context, r *appsv1.ReplicaSet) {
+			PrepareCreate: func(ctx context.Context, r *appsv1.ReplicaSet) {
 				r.Status = appsv1.ReplicaSetStatus{}
-				core.DropDisabledTemplateFields(&r.Spec.Template, nil)
+				core.DropDisabledTemplateFields(ctx, &r.Spec.Template, nil)
 			},
-			PrepareUpdate: func(_ context.Context, r, old *appsv1.ReplicaSet) {
+			PrepareUpdate: func(ctx context.Context, r, old *appsv1.ReplicaSet) {
 				r.Status = old.Status
-				core.DropDisabledTemplateFields(&r.Spec.Template, &old.Spec.Template)
+				core.DropDisabledTemplateFields(ctx, &r.Spec.Template, &old.Spec.Template)
 			},
-			Validate: func(_ context.Context, r *appsv1.ReplicaSet) field.ErrorList {
-				return validateReplicaSet(r, nil)
+			Validate: func(ctx context.Context, r *appsv1.ReplicaSet) field.ErrorList {
+				return validateReplicaSet(ctx, r, nil)
 			},
-			ValidateUpdate: func(_ context.Context, r, old *appsv1.ReplicaSet) field.ErrorList {
-				errs := validateReplicaSet(r, old)
+			ValidateUpdate: func(ctx context.Context, r, old *appsv1.ReplicaSet) field.ErrorList {
+				errs := validateReplicaSet(ctx, r, old)
 				return append(errs, validation.ValidateImmutableField(r.Spec.Selector, old.Spec.Selector, field.NewPath("spec", "selector"))...)
 			},
 			Generation: replicaSetChanged,
@@ -93,14 +93,14 @@ func replicaSetChanged(r, old *appsv1.ReplicaSet) bool {
 }
 
 // validateReplicaSet judges the specification; old is nil on create.
-func validateReplicaSet(r, old *appsv1.ReplicaSet) field.ErrorList {
+func validateReplicaSet(ctx context.Context, r, old *appsv1.ReplicaSet) field.ErrorList {
 	spec, path := &r.Spec, field.NewPath("spec")
 	errs := nonnegative(deref(spec.Replicas), path.Child("replicas"))
 	errs = append(errs, nonnegative(spec.MinReadySeconds, path.Child("minReadySeconds"))...)
 	if old == nil {
-		return append(errs, validateSelected(spec.Selector, &spec.Template, nil, path)...)
+		return append(errs, validateSelected(ctx, spec.Selector, &spec.Template, nil, path)...)
 	}
-	return append(errs, validateSelected(spec.Selector, &spec.Template, &old.Spec.Template, path)...)
+	return append(errs, validateSelected(ctx, spec.Selector, &spec.Template, &old.Spec.Template, path)...)
 }
 
 func validateReplicaSetStatus(s *appsv1.ReplicaSetStatus, path *field.Path) field.ErrorList {

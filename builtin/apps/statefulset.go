@@ -17,11 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
-// recreate belongs to a feature that is off; sets that have it keep it.
-const recreate = appsv1.RecreateStatefulSetStrategyType
+// recreate is behind a gate; sets that have it keep it.
+const (
+	recreate     = appsv1.RecreateStatefulSetStrategyType
+	recreateGate = "StatefulSetRecreateStrategy"
+)
 
 // StatefulSets keep a number of pods running that each have a name and volumes
 // of their own.
@@ -29,7 +33,10 @@ func StatefulSets() resource.Definition {
 	status := resource.Rules[*appsv1.StatefulSet]{
 		PrepareUpdate: func(_ context.Context, s, old *appsv1.StatefulSet) { s.Spec = old.Spec },
 		ValidateUpdate: func(_ context.Context, s, old *appsv1.StatefulSet) field.ErrorList {
-			return validateStatefulSetStatus(&s.Status, &old.Status, field.NewPath("status"))
+			path := field.NewPath("status")
+			errs := validateStatefulSetStatus(&s.Status, path)
+			errs = append(errs, core.ValidateFinalizers(s.Finalizers, field.NewPath("metadata", "finalizers"))...)
+			return append(errs, validateCollisions(s.Status.CollisionCount, old.Status.CollisionCount, path.Child("collisionCount"))...)
 		},
 	}.Strategy()
 	return resource.Definition{
@@ -44,19 +51,19 @@ func StatefulSets() resource.Definition {
 		Versions:   append([]resource.Version{resource.VersionOf[appsv1.StatefulSet, appsv1.StatefulSetList]("v1", defaultStatefulSet)}, oldStatefulSets()...),
 		Strategy: resource.Rules[*appsv1.StatefulSet]{
 			ValidateName: validation.NameIsDNSLabel,
-			PrepareCreate: func(_ context.Context, s *appsv1.StatefulSet) {
+			PrepareCreate: func(ctx context.Context, s *appsv1.StatefulSet) {
 				s.Status = appsv1.StatefulSetStatus{}
-				core.DropDisabledTemplateFields(&s.Spec.Template, nil)
+				core.DropDisabledTemplateFields(ctx, &s.Spec.Template, nil)
 			},
-			PrepareUpdate: func(_ context.Context, s, old *appsv1.StatefulSet) {
+			PrepareUpdate: func(ctx context.Context, s, old *appsv1.StatefulSet) {
 				s.Status = old.Status
-				core.DropDisabledTemplateFields(&s.Spec.Template, &old.Spec.Template)
+				core.DropDisabledTemplateFields(ctx, &s.Spec.Template, &old.Spec.Template)
 			},
-			Validate: func(_ context.Context, s *appsv1.StatefulSet) field.ErrorList {
-				return validateStatefulSet(&s.Spec, field.NewPath("spec"), statefulSetRules{})
+			Validate: func(ctx context.Context, s *appsv1.StatefulSet) field.ErrorList {
+				return validateStatefulSet(ctx, &s.Spec, field.NewPath("spec"), statefulSetRules{recreate: gate.From(ctx).On(recreateGate)})
 			},
-			ValidateUpdate: func(_ context.Context, s, old *appsv1.StatefulSet) field.ErrorList {
-				return validateStatefulSetUpdate(&s.Spec, &old.Spec, field.NewPath("spec"))
+			ValidateUpdate: func(ctx context.Context, s, old *appsv1.StatefulSet) field.ErrorList {
+				return validateStatefulSetUpdate(ctx, &s.Spec, &old.Spec, field.NewPath("spec"))
 			},
 			Generation: statefulSetChanged,
 			Warnings:   statefulSetWarnings,
@@ -150,10 +157,10 @@ type statefulSetRules struct {
 	anyTemplate bool
 }
 
-func validateStatefulSetUpdate(spec, old *appsv1.StatefulSetSpec, path *field.Path) field.ErrorList {
-	rules := statefulSetRules{old: &old.Template, update: true, recreate: old.UpdateStrategy.Type == recreate}
-	rules.anyTemplate = len(validateStatefulSet(old, path, rules)) > 0
-	errs := validateStatefulSet(spec, path, rules)
+func validateStatefulSetUpdate(ctx context.Context, spec, old *appsv1.StatefulSetSpec, path *field.Path) field.ErrorList {
+	rules := statefulSetRules{old: &old.Template, update: true, recreate: old.UpdateStrategy.Type == recreate || gate.From(ctx).On(recreateGate)}
+	rules.anyTemplate = len(validateStatefulSet(ctx, old, path, rules)) > 0
+	errs := validateStatefulSet(ctx, spec, path, rules)
 	errs = append(errs, validation.ValidateImmutableField(spec.Selector, old.Selector, path.Child("selector"))...)
 	if !equality.Semantic.DeepEqual(spec.VolumeClaimTemplates, old.VolumeClaimTemplates) {
 		shown := slices.Clone(spec.VolumeClaimTemplates)
@@ -166,7 +173,7 @@ func validateStatefulSetUpdate(spec, old *appsv1.StatefulSetSpec, path *field.Pa
 	return append(errs, validation.ValidateImmutableField(spec.PodManagementPolicy, old.PodManagementPolicy, path.Child("podManagementPolicy"))...)
 }
 
-func validateStatefulSet(spec *appsv1.StatefulSetSpec, path *field.Path, rules statefulSetRules) field.ErrorList {
+func validateStatefulSet(ctx context.Context, spec *appsv1.StatefulSetSpec, path *field.Path, rules statefulSetRules) field.ErrorList {
 	var errs field.ErrorList
 	switch p := spec.PodManagementPolicy; p {
 	case "":
@@ -197,12 +204,12 @@ func validateStatefulSet(spec *appsv1.StatefulSetSpec, path *field.Path, rules s
 			errs = append(errs, field.Invalid(path.Child("serviceName"), spec.ServiceName, m))
 		}
 	}
-	errs = append(errs, validateStatefulSetTemplate(spec, path, rules)...)
+	errs = append(errs, validateStatefulSetTemplate(ctx, spec, path, rules)...)
 	return append(errs, validateEndless(&spec.Template.Spec, "StatefulSet", path.Child("template", "spec"))...)
 }
 
 // validateStatefulSetTemplate judges the selector and the template.
-func validateStatefulSetTemplate(spec *appsv1.StatefulSetSpec, path *field.Path, rules statefulSetRules) field.ErrorList {
+func validateStatefulSetTemplate(ctx context.Context, spec *appsv1.StatefulSetSpec, path *field.Path, rules statefulSetRules) field.ErrorList {
 	var errs field.ErrorList
 	at := path.Child("selector")
 	if spec.Selector == nil {
@@ -225,7 +232,7 @@ func validateStatefulSetTemplate(spec *appsv1.StatefulSetSpec, path *field.Path,
 		errs = append(errs, metavalidation.ValidateLabels(spec.Template.Labels, at.Child("labels"))...)
 		return append(errs, validation.ValidateAnnotations(spec.Template.Annotations, at.Child("annotations"))...)
 	}
-	return append(errs, core.ValidatePodTemplateSpec(claimedTemplate(spec), at, rules.old)...)
+	return append(errs, core.ValidatePodTemplateSpec(ctx, claimedTemplate(spec), at, rules.old)...)
 }
 
 // claimedTemplate is the template as its pods will be: with names from the
@@ -297,14 +304,14 @@ func validateStatefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, path *fiel
 	return errs
 }
 
-func validateStatefulSetStatus(s, old *appsv1.StatefulSetStatus, path *field.Path) field.ErrorList {
+func validateStatefulSetStatus(s *appsv1.StatefulSetStatus, path *field.Path) field.ErrorList {
 	errs := nonnegative(s.Replicas, path.Child("replicas"))
 	errs = append(errs, nonnegative(s.ReadyReplicas, path.Child("readyReplicas"))...)
 	errs = append(errs, nonnegative(s.CurrentReplicas, path.Child("currentReplicas"))...)
 	errs = append(errs, nonnegative(s.UpdatedReplicas, path.Child("updatedReplicas"))...)
 	errs = append(errs, nonnegative(s.AvailableReplicas, path.Child("availableReplicas"))...)
 	errs = append(errs, nonnegative(s.ObservedGeneration, path.Child("observedGeneration"))...)
-	errs = append(errs, validateCollisions(s.CollisionCount, old.CollisionCount, path.Child("collisionCount"))...)
+	errs = append(errs, nonnegativeIfSet(s.CollisionCount, path.Child("collisionCount"))...)
 	errs = append(errs, atMost(s.ReadyReplicas, s.Replicas, "status.replicas", path.Child("readyReplicas"))...)
 	errs = append(errs, atMost(s.CurrentReplicas, s.Replicas, "status.replicas", path.Child("currentReplicas"))...)
 	errs = append(errs, atMost(s.UpdatedReplicas, s.Replicas, "status.replicas", path.Child("updatedReplicas"))...)

@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func atMost(value, limit int32, name string, path *field.Path) field.ErrorList {
 // validateSelected judges the selector of a kind whose pods run for ever, and
 // the template that makes them; path is that of the specification. old is the
 // template before an update, nil on create.
-func validateSelected(selector *metav1.LabelSelector, template, old *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
+func validateSelected(ctx context.Context, selector *metav1.LabelSelector, template, old *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	at := path.Child("selector")
 	if selector == nil {
@@ -88,7 +89,7 @@ func validateSelected(selector *metav1.LabelSelector, template, old *corev1.PodT
 	if !matcher.Empty() && !matcher.Matches(labels.Set(template.Labels)) {
 		errs = append(errs, field.Invalid(at.Child("metadata", "labels"), template.Labels, "`selector` does not match template `labels`"))
 	}
-	errs = append(errs, core.ValidatePodTemplateSpec(template, at, old)...)
+	errs = append(errs, core.ValidatePodTemplateSpec(ctx, template, at, old)...)
 	return append(errs, validateEndless(&template.Spec, "ReplicaSet", at.Child("spec"))...)
 }
 
@@ -107,11 +108,10 @@ func validateEndless(spec *corev1.PodSpec, kind string, path *field.Path) field.
 // validateCollisions judges how often a controller has met a name that was
 // taken, which never becomes less.
 func validateCollisions(count, old *int32, path *field.Path) field.ErrorList {
-	errs := nonnegativeIfSet(count, path)
 	if old != nil && (count == nil || *count < *old) {
-		errs = append(errs, field.Invalid(path, deref(count), "cannot be decremented"))
+		return field.ErrorList{field.Invalid(path, deref(count), "cannot be decremented")}
 	}
-	return errs
+	return nil
 }
 
 // ValidateIntOrPercent wants a number that is not negative, or a percentage.

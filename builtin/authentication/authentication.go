@@ -57,7 +57,15 @@ func TokenReviews(reviewer Reviewer) resource.Definition {
 			if err != nil {
 				return nil, err
 			}
-			review.Status = status
+			// What is not known stays as the client has sent it.
+			sent := &review.Status
+			sent.Authenticated = status.Authenticated
+			if status.Error != "" {
+				sent.Error = status.Error
+			}
+			if status.Authenticated {
+				sent.User, sent.Audiences = status.User, status.Audiences
+			}
 			return review, nil
 		},
 	}

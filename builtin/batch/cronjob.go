@@ -41,23 +41,23 @@ func CronJobs() resource.Definition {
 		StorageKey: "cronjobs",
 		Versions:   []resource.Version{resource.VersionOf[batchv1.CronJob, batchv1.CronJobList]("v1", defaultCronJob), oldCronJobs()},
 		Strategy: resource.Rules[*batchv1.CronJob]{
-			PrepareCreate: func(_ context.Context, c *batchv1.CronJob) {
+			PrepareCreate: func(ctx context.Context, c *batchv1.CronJob) {
 				c.Status = batchv1.CronJobStatus{}
-				dropDisabled(&c.Spec.JobTemplate.Spec, nil)
+				dropDisabled(ctx, &c.Spec.JobTemplate.Spec, nil)
 			},
-			PrepareUpdate: func(_ context.Context, c, old *batchv1.CronJob) {
+			PrepareUpdate: func(ctx context.Context, c, old *batchv1.CronJob) {
 				c.Status = old.Status
-				dropDisabled(&c.Spec.JobTemplate.Spec, &old.Spec.JobTemplate.Spec)
+				dropDisabled(ctx, &c.Spec.JobTemplate.Spec, &old.Spec.JobTemplate.Spec)
 			},
-			Validate: func(_ context.Context, c *batchv1.CronJob) field.ErrorList {
-				errs := validateCronJob(&c.Spec, nil, field.NewPath("spec"))
+			Validate: func(ctx context.Context, c *batchv1.CronJob) field.ErrorList {
+				errs := validateCronJob(ctx, &c.Spec, nil, field.NewPath("spec"))
 				if limit := validation.DNS1035LabelMaxLength - jobSuffix; len(c.Name) > limit {
 					errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), c.Name, fmt.Sprintf("must be no more than %d characters", limit)))
 				}
 				return errs
 			},
-			ValidateUpdate: func(_ context.Context, c, old *batchv1.CronJob) field.ErrorList {
-				return validateCronJob(&c.Spec, &old.Spec, field.NewPath("spec"))
+			ValidateUpdate: func(ctx context.Context, c, old *batchv1.CronJob) field.ErrorList {
+				return validateCronJob(ctx, &c.Spec, &old.Spec, field.NewPath("spec"))
 			},
 			Generation: cronJobChanged,
 			Warnings:   cronJobWarnings,
@@ -127,7 +127,7 @@ func defaultCronJob(c *batchv1.CronJob) {
 }
 
 // validateCronJob judges the specification; old is nil on create.
-func validateCronJob(spec, old *batchv1.CronJobSpec, path *field.Path) field.ErrorList {
+func validateCronJob(ctx context.Context, spec, old *batchv1.CronJobSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if at := path.Child("schedule"); spec.Schedule == "" {
 		errs = resource.Declared(field.Required(at, ""))
@@ -158,7 +158,7 @@ func validateCronJob(spec, old *batchv1.CronJobSpec, path *field.Path) field.Err
 		oldJob = &old.JobTemplate.Spec
 	}
 	job, at := &spec.JobTemplate.Spec, path.Child("jobTemplate", "spec")
-	errs = append(errs, validateJobSpec(job, oldJob, at)...)
+	errs = append(errs, validateJobSpec(ctx, job, oldJob, at)...)
 	if job.Selector != nil {
 		errs = append(errs, field.Invalid(at.Child("selector"), job.Selector, "`selector` will be auto-generated"))
 	}

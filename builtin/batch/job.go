@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -35,26 +36,26 @@ func Jobs() resource.Definition {
 		},
 	}.Strategy()
 	strategy := resource.Rules[*batchv1.Job]{
-		PrepareCreate: func(_ context.Context, j *batchv1.Job) {
+		PrepareCreate: func(ctx context.Context, j *batchv1.Job) {
 			if !ptr.Deref(j.Spec.ManualSelector, false) {
 				generateSelector(j)
 			}
 			j.Status = batchv1.JobStatus{}
-			dropDisabled(&j.Spec, nil)
+			dropDisabled(ctx, &j.Spec, nil)
 		},
-		PrepareUpdate: func(_ context.Context, j, old *batchv1.Job) {
+		PrepareUpdate: func(ctx context.Context, j, old *batchv1.Job) {
 			j.Status = old.Status
-			dropDisabled(&j.Spec, &old.Spec)
+			dropDisabled(ctx, &j.Spec, &old.Spec)
 		},
-		Validate: func(_ context.Context, j *batchv1.Job) field.ErrorList {
+		Validate: func(ctx context.Context, j *batchv1.Job) field.ErrorList {
 			path := field.NewPath("spec")
 			errs := validateGenerated(j)
-			errs = append(errs, validateJobSpec(&j.Spec, nil, path)...)
+			errs = append(errs, validateJobSpec(ctx, &j.Spec, nil, path)...)
 			errs = append(errs, validateSelector(&j.Spec, nil, path)...)
 			return append(errs, validateIndexedName(j)...)
 		},
-		ValidateUpdate: func(_ context.Context, j, old *batchv1.Job) field.ErrorList {
-			return append(validateJobUpdate(j, old, field.NewPath("spec")), validateIndexedName(j)...)
+		ValidateUpdate: func(ctx context.Context, j, old *batchv1.Job) field.ErrorList {
+			return append(validateJobUpdate(ctx, j, old, field.NewPath("spec")), validateIndexedName(j)...)
 		},
 		Generation: jobChanged,
 		Warnings: func(_ context.Context, j, old *batchv1.Job) []string {
@@ -77,6 +78,7 @@ func Jobs() resource.Definition {
 		Categories:   []string{"all"},
 		Namespaced:   true,
 		StorageKey:   "jobs",
+		ReadDefaults: true, // labels, of the template that is completed
 		Versions:     []resource.Version{resource.VersionOf[batchv1.Job, batchv1.JobList]("v1", defaultJob)},
 		Strategy:     strategy,
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
@@ -140,21 +142,25 @@ func defaultJobSpec(spec *batchv1.JobSpec) {
 
 // dropDisabled clears the fields of features that are off, unless the old
 // specification, nil on create, uses them already.
-func dropDisabled(spec, old *batchv1.JobSpec) {
+func dropDisabled(ctx context.Context, spec, old *batchv1.JobSpec) {
+	off := !gate.From(ctx).On(workloadWithJob)
 	if old == nil {
-		spec.Scheduling = nil
-		core.DropDisabledTemplateFields(&spec.Template, nil)
+		if off {
+			spec.Scheduling = nil
+		}
+		core.DropDisabledTemplateFields(ctx, &spec.Template, nil)
 		return
 	}
-	if old.Scheduling == nil {
+	if off && old.Scheduling == nil {
 		spec.Scheduling = nil
 	}
-	core.DropDisabledTemplateFields(&spec.Template, &old.Template)
+	core.DropDisabledTemplateFields(ctx, &spec.Template, &old.Template)
 }
 
 // generateSelector makes the job select its own pods and no others. What a
 // client has set stays, and is judged later. A job without labels has those of
-// its template, also the ones that are added here: defaultJob shares the map.
+// its template, also the ones that are added here: defaultJob shares the map. If
+// there was none to share, who reads the job sees them nevertheless: ReadDefaults.
 func generateSelector(j *batchv1.Job) {
 	name, uid := j.Name, string(j.UID)
 	addMissing(&j.Spec.Template.Labels, map[string]string{

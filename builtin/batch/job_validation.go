@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -89,7 +90,7 @@ func validateSelector(spec, old *batchv1.JobSpec, path *field.Path) field.ErrorL
 
 // validateJobSpec judges what jobs and templates of jobs have in common; old is
 // nil on create.
-func validateJobSpec(spec, old *batchv1.JobSpec, path *field.Path) field.ErrorList {
+func validateJobSpec(ctx context.Context, spec, old *batchv1.JobSpec, path *field.Path) field.ErrorList {
 	errs := nonnegative(spec.Parallelism, path.Child("parallelism"))
 	errs = append(errs, nonnegative(spec.Completions, path.Child("completions"))...)
 	errs = append(errs, nonnegative(spec.ActiveDeadlineSeconds, path.Child("activeDeadlineSeconds"))...)
@@ -124,11 +125,12 @@ func validateJobSpec(spec, old *batchv1.JobSpec, path *field.Path) field.ErrorLi
 		}
 		errs = append(errs, oneOf(*p, path.Child("podReplacementPolicy"), known)...)
 	}
+	errs = append(errs, validateScheduling(ctx, spec, old, path)...)
 	var template *corev1.PodTemplateSpec
 	if old != nil {
 		template = &old.Template
 	}
-	errs = append(errs, core.ValidatePodTemplateSpec(&spec.Template, path.Child("template"), template)...)
+	errs = append(errs, core.ValidatePodTemplateSpec(ctx, &spec.Template, path.Child("template"), template)...)
 
 	at := path.Child("template", "spec", "restartPolicy")
 	switch p := spec.Template.Spec.RestartPolicy; {
@@ -299,9 +301,9 @@ func validateSuccessPolicy(spec *batchv1.JobSpec, path *field.Path) field.ErrorL
 	return errs
 }
 
-func validateJobUpdate(j, oldJob *batchv1.Job, path *field.Path) field.ErrorList {
+func validateJobUpdate(ctx context.Context, j, oldJob *batchv1.Job, path *field.Path) field.ErrorList {
 	spec, old := &j.Spec, &oldJob.Spec
-	errs := validateJobSpec(spec, old, path)
+	errs := validateJobSpec(ctx, spec, old, path)
 	errs = append(errs, validateSelector(spec, old, path)...)
 	if at := path.Child("completions"); !isIndexed(spec) {
 		errs = append(errs, apivalidation.ValidateImmutableField(spec.Completions, old.Completions, at)...)
@@ -314,7 +316,8 @@ func validateJobUpdate(j, oldJob *batchv1.Job, path *field.Path) field.ErrorList
 	errs = append(errs, immutable(spec.PodFailurePolicy, old.PodFailurePolicy, path.Child("podFailurePolicy"))...)
 	errs = append(errs, immutable(spec.BackoffLimitPerIndex, old.BackoffLimitPerIndex, path.Child("backoffLimitPerIndex"))...)
 	errs = append(errs, immutable(spec.ManagedBy, old.ManagedBy, path.Child("managedBy"))...)
-	return append(errs, immutable(spec.SuccessPolicy, old.SuccessPolicy, path.Child("successPolicy"))...)
+	errs = append(errs, immutable(spec.SuccessPolicy, old.SuccessPolicy, path.Child("successPolicy"))...)
+	return append(errs, samePolicy(spec, old, path)...)
 }
 
 // validateTemplateUpdate wants the template to stay as it is. While a job is

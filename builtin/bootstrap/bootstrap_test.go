@@ -29,7 +29,7 @@ func TestObjects(t *testing.T) {
 	for _, obj := range list {
 		want[key(obj)] = obj
 	}
-	for _, obj := range slices.Concat(RBAC(), PriorityClasses(), PriorityLevels(), FlowSchemas()) {
+	for _, obj := range slices.Concat(RBAC(nil), PriorityClasses(), PriorityLevels(), FlowSchemas()) {
 		text, err := json.Marshal(obj)
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestValid(t *testing.T) {
 			definitions[d.Kind] = d
 		}
 	}
-	for _, obj := range slices.Concat(RBAC(), PriorityLevels(), FlowSchemas()) {
+	for _, obj := range slices.Concat(RBAC(nil), PriorityLevels(), FlowSchemas()) {
 		d := definitions[obj.GetObjectKind().GroupVersionKind().Kind]
 		before := obj.DeepCopyObject()
 		if f := d.Versions[0].Default; f != nil {

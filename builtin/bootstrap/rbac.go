@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/authz/rbac"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -22,19 +23,38 @@ const labelPrefix = rbacv1.GroupName + "/"
 
 // RBAC returns the roles and bindings, cluster roles first, then roles, cluster
 // role bindings and role bindings.
-func RBAC() []resource.Object {
+func RBAC(gates gate.Set) []resource.Object {
 	var objects []resource.Object
+	skip := false // what belongs to an object that is left out
 	for line := range strings.Lines(rbacText) {
 		words := strings.Fields(line)
+		if len(words) == 0 || words[0] == "#" {
+			continue
+		}
+		words, off := judge(words, gates)
 		switch {
-		case len(words) == 0 || words[0] == "#":
 		case line[0] != '\t':
-			objects = append(objects, begin(words))
-		default:
+			if skip = off; !skip {
+				objects = append(objects, begin(words))
+			}
+		case !skip && !off:
 			add(objects[len(objects)-1], words)
 		}
 	}
 	return objects
+}
+
+// judge returns the words of a line without the gate that it depends on, and whether
+// that is off.
+func judge(words []string, gates gate.Set) (rest []string, off bool) {
+	rest = words[:len(words)-1]
+	switch how, name, _ := strings.Cut(words[len(words)-1], ":"); how {
+	case "if":
+		return rest, !gates.On(name)
+	case "unless-off":
+		return rest, gates.Off(name)
+	}
+	return words, false
 }
 
 // begin makes the object of a line at the margin.

@@ -49,6 +49,9 @@ func PodRequests(maySign func(ctx context.Context, signer string) bool) resource
 			metav1.ResetObjectMetaForStatus(&r.ObjectMeta, &old.ObjectMeta)
 		},
 		ValidateUpdate: func(ctx context.Context, r, old *podRequest) field.ErrorList {
+			if len(apivalidation.ValidateObjectMetaUpdate(&r.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))) > 0 {
+				return nil // that is said already, and enough
+			}
 			req := request.From(ctx)
 			if errs := validatePodRequestStatus(r, old, req.Received); len(errs) > 0 {
 				return errs

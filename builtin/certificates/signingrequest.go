@@ -78,7 +78,7 @@ func SigningRequests() resource.Definition {
 		},
 		Strategy: main,
 		Subresources: []resource.Subresource{
-			{Name: "approval", Part: &approval},
+			{Name: "approval", NoTable: true, Part: &approval},
 			{Name: "status", Part: &status},
 		},
 		Fields: []resource.Field{

@@ -11,8 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
+
+// CoordinatedLeaderElection is the gate that has the server choose who leads.
+const CoordinatedLeaderElection = "CoordinatedLeaderElection"
 
 // Leases say who leads, and until when.
 func Leases() resource.Definition {
@@ -30,12 +34,17 @@ func Leases() resource.Definition {
 		Strategy: resource.Rules[*coordinationv1.Lease]{
 			CreateOnUpdate: true,
 			RequireVersion: true,
-			// Election by the server is a feature that is off; only leases that
-			// have its fields keep them.
-			PrepareCreate: func(_ context.Context, l *coordinationv1.Lease) {
-				l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil
+			// If leaders are not chosen by the server, only leases that have the fields
+			// for that keep them.
+			PrepareCreate: func(ctx context.Context, l *coordinationv1.Lease) {
+				if !gate.From(ctx).On(CoordinatedLeaderElection) {
+					l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil
+				}
 			},
-			PrepareUpdate: func(_ context.Context, l, old *coordinationv1.Lease) {
+			PrepareUpdate: func(ctx context.Context, l, old *coordinationv1.Lease) {
+				if gate.From(ctx).On(CoordinatedLeaderElection) {
+					return
+				}
 				if old.Spec.Strategy == nil {
 					l.Spec.Strategy = nil
 				}

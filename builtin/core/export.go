@@ -30,6 +30,18 @@ func ValidateLongName(name string) field.ErrorList {
 	return resource.Declared(invalid(field.NewPath("metadata", "name"), name, content.IsDNS1123Subdomain(name))...)
 }
 
+// DefaultProbeProtocols has requests of probes and hooks that do not say which
+// protocol they speak say so.
+func DefaultProbeProtocols(spec *corev1.PodSpec) {
+	eachContainer(spec, nil, func(c *corev1.Container, _ *field.Path) {
+		for _, get := range httpGets(c) {
+			if get.Protocol == nil {
+				get.Protocol = new(corev1.HTTPProtocolHTTP1)
+			}
+		}
+	})
+}
+
 // OldNodeLabel says what to do about a label of nodes that is going away, "" if
 // it is not.
 func OldNodeLabel(key string) string { return oldNodeLabel(key) }

@@ -136,7 +136,7 @@ func TestClaimSources(t *testing.T) {
 		"another namespace":  {spec: corev1.PersistentVolumeClaimSpec{DataSourceRef: far}},
 		"it had one already": {spec: corev1.PersistentVolumeClaimSpec{DataSourceRef: far}, old: corev1.PersistentVolumeClaimSpec{DataSourceRef: far}, ref: true},
 	} {
-		dropClaimFields(&test.spec, &test.old)
+		dropClaimFields(t.Context(), &test.spec, &test.old)
 		matchDataSources(&test.spec)
 		if (test.spec.DataSource != nil) != test.source || (test.spec.DataSourceRef != nil) != test.ref {
 			t.Errorf("%s: %v, %v", name, test.spec.DataSource, test.spec.DataSourceRef)

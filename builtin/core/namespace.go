@@ -41,7 +41,7 @@ func Namespaces() resource.Definition {
 			},
 		}),
 		Subresources: []resource.Subresource{{
-			Name:  "finalize",
+			Name: "finalize", NoTable: true,
 			Verbs: []string{"update"},
 			Part: part(namespaceRules(resource.Rules[*corev1.Namespace]{
 				PrepareUpdate: func(_ context.Context, ns, old *corev1.Namespace) {

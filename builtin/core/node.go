@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -20,6 +21,9 @@ const (
 	nodeRolePrefix = "node-role.kubernetes.io/"
 	nodeRoleLabel  = "kubernetes.io/role"
 )
+
+// nodePreemption is the gate of which pods a node lets go for others that grow.
+const nodePreemption = "InPlacePodVerticalScalingSchedulerPreemption"
 
 // Nodes are the machines. Unlike other kinds they can be created with a status.
 func Nodes() resource.Definition {
@@ -31,24 +35,28 @@ func Nodes() resource.Definition {
 		Versions:   []resource.Version{v1[corev1.Node, corev1.NodeList](defaultNode)},
 		Strategy: resource.Rules[*corev1.Node]{
 			NameOnUpdate: true,
-			PrepareCreate: func(_ context.Context, n *corev1.Node) {
+			PrepareCreate: func(ctx context.Context, n *corev1.Node) {
 				n.Spec.ConfigSource = nil
-				n.Spec.PodPreemptionPolicy = nil
+				if !gate.From(ctx).On(nodePreemption) {
+					n.Spec.PodPreemptionPolicy = nil
+				}
 				n.Status.Config = nil
 				taintUnready(n)
 			},
-			PrepareUpdate: func(_ context.Context, n, old *corev1.Node) {
+			PrepareUpdate: func(ctx context.Context, n, old *corev1.Node) {
 				n.Status = old.Status
 				if old.Spec.ConfigSource == nil {
 					n.Spec.ConfigSource = nil
 				}
-				if old.Spec.PodPreemptionPolicy == nil {
+				if old.Spec.PodPreemptionPolicy == nil && !gate.From(ctx).On(nodePreemption) {
 					n.Spec.PodPreemptionPolicy = nil
 				}
 			},
-			Validate: func(_ context.Context, n *corev1.Node) field.ErrorList { return validateNode(n) },
-			ValidateUpdate: func(_ context.Context, n, old *corev1.Node) field.ErrorList {
-				return append(validateNode(n), validateNodeUpdate(n, old)...)
+			Validate: func(ctx context.Context, n *corev1.Node) field.ErrorList {
+				return append(validateNode(n), validateNodePreemption(ctx, n, nil)...)
+			},
+			ValidateUpdate: func(ctx context.Context, n, old *corev1.Node) field.ErrorList {
+				return slices.Concat(validateNode(n), validateNodeUpdate(n, old), validateNodePreemption(ctx, n, old.Spec.PodPreemptionPolicy))
 			},
 			Warnings: func(_ context.Context, n, _ *corev1.Node) []string { return nodeWarnings(n) },
 		}.Strategy(),

@@ -3,6 +3,7 @@ package core
 //lint:file-ignore SA1019 nodes may still have fields that nothing uses
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -10,11 +11,17 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/operation"
+	"k8s.io/apimachinery/pkg/api/validate"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
+
+	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/resource"
 )
 
 const (
@@ -213,4 +220,37 @@ func validateConfigSource(source *corev1.NodeConfigSource, status bool, path *fi
 	check("name", cm.Name, func(s string) []string { return apivalidation.NameIsDNSSubdomain(s, false) })
 	check("kubeletConfigKey", cm.KubeletConfigKey, validation.IsConfigMapKey)
 	return errs
+}
+
+// maxDisabled is for how many resources a node can forbid preemption.
+const maxDisabled = 20
+
+// validateNodePreemption judges which resources of pods that grow nothing is preempted
+// for; what was there before is not judged again.
+func validateNodePreemption(ctx context.Context, n *corev1.Node, old *corev1.NodePodPreemptionPolicy) field.ErrorList {
+	p, path := n.Spec.PodPreemptionPolicy, field.NewPath("spec", "podPreemptionPolicy")
+	if p == nil || equality.Semantic.DeepEqual(p, old) {
+		return nil
+	}
+	if !gate.From(ctx).On(nodePreemption) {
+		return resource.Declared(field.Forbidden(path, ""))
+	}
+	var was []string
+	if old != nil {
+		was = old.DisableResizePreemption
+	}
+	path = path.Child("disableResizePreemption")
+	if len(p.DisableResizePreemption) > maxDisabled {
+		return resource.Declared(field.TooMany(path, len(p.DisableResizePreemption), maxDisabled))
+	}
+	var errs, names field.ErrorList
+	for i, name := range p.DisableResizePreemption {
+		if slices.Contains(p.DisableResizePreemption[:i], name) {
+			errs = append(errs, field.Duplicate(path.Index(i), name))
+		}
+		if !slices.Contains(was, name) {
+			names = append(names, validate.LabelKey(ctx, operation.Operation{}, path.Index(i), &name, nil)...)
+		}
+	}
+	return resource.Declared(append(names, errs...)...)
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -38,8 +39,8 @@ func PersistentVolumes() resource.Definition {
 			Validate: func(_ context.Context, pv *corev1.PersistentVolume) field.ErrorList {
 				return validatePersistentVolume(pv, nil)
 			},
-			ValidateUpdate: func(_ context.Context, pv, old *corev1.PersistentVolume) field.ErrorList {
-				return append(validatePersistentVolume(pv, old), validatePersistentVolumeUpdate(pv, old)...)
+			ValidateUpdate: func(ctx context.Context, pv, old *corev1.PersistentVolume) field.ErrorList {
+				return append(validatePersistentVolume(pv, old), validatePersistentVolumeUpdate(ctx, pv, old)...)
 			},
 			Warnings: func(_ context.Context, pv, _ *corev1.PersistentVolume) []string { return persistentVolumeWarnings(pv) },
 		}.Strategy(),
@@ -96,7 +97,7 @@ func defaultPersistentVolume(pv *corev1.PersistentVolume) {
 }
 
 // validatePersistentVolumeUpdate keeps what a volume is.
-func validatePersistentVolumeUpdate(pv, old *corev1.PersistentVolume) field.ErrorList {
+func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.PersistentVolume) field.ErrorList {
 	var e problems
 	is, was := pv.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource
 	// A volume may get the secret with which it is expanded later.
@@ -109,7 +110,7 @@ func validatePersistentVolumeUpdate(pv, old *corev1.PersistentVolume) field.Erro
 			"spec.persistentvolumesource is immutable after creation\n"+diff.Diff(goForm{was}, goForm{is}))
 	}
 	e.add(unchanged(pv.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
-	if old.Spec.NodeAffinity != nil {
+	if old.Spec.NodeAffinity != nil && !gate.From(ctx).On("MutablePVNodeAffinity") {
 		checkVolumeAffinityUpdate(&e, pv.Spec.NodeAffinity, old.Spec.NodeAffinity, field.NewPath("nodeAffinity"))
 	}
 	if old.Spec.VolumeAttributesClassName != nil && pv.Spec.VolumeAttributesClassName == nil {

@@ -12,16 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
 // PersistentVolumeClaims ask for a volume, and then stand for it.
 func PersistentVolumeClaims() resource.Definition {
 	return resource.Definition{
-		Resource:   "persistentvolumeclaims",
-		Kind:       "PersistentVolumeClaim",
-		ShortNames: []string{"pvc"},
-		Namespaced: true,
+		Resource:     "persistentvolumeclaims",
+		Kind:         "PersistentVolumeClaim",
+		ShortNames:   []string{"pvc"},
+		Namespaced:   true,
+		ReadDefaults: true, // the phase
 		Versions: []resource.Version{v1[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](func(c *corev1.PersistentVolumeClaim) {
 			DefaultClaimSpec(&c.Spec)
 			orDefault(&c.Status.Phase, corev1.ClaimPending)
@@ -31,14 +33,14 @@ func PersistentVolumeClaims() resource.Definition {
 		Strategy: resource.Rules[*corev1.PersistentVolumeClaim]{
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
-			PrepareCreate: func(_ context.Context, c *corev1.PersistentVolumeClaim) {
-				c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
-				dropClaimFields(&c.Spec, nil)
+			PrepareCreate: func(ctx context.Context, c *corev1.PersistentVolumeClaim) {
+				c.Status = corev1.PersistentVolumeClaimStatus{}
+				dropClaimFields(ctx, &c.Spec, nil)
 				matchDataSources(&c.Spec)
 			},
-			PrepareUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) {
+			PrepareUpdate: func(ctx context.Context, c, old *corev1.PersistentVolumeClaim) {
 				c.Status = old.Status
-				dropClaimFields(&c.Spec, &old.Spec)
+				dropClaimFields(ctx, &c.Spec, &old.Spec)
 				matchDataSources(&c.Spec)
 				// A claim of the time before dataSourceRef has not changed by
 				// getting one.
@@ -74,11 +76,11 @@ func PersistentVolumeClaims() resource.Definition {
 	}
 }
 
-// dropClaimFields clears data sources in other namespaces, and those that no
-// volume can be made from, unless the old claim has one already.
-func dropClaimFields(spec, old *corev1.PersistentVolumeClaimSpec) {
+// dropClaimFields clears data sources in other namespaces, which are behind a gate,
+// and those that no volume can be made from, unless the old claim has one already.
+func dropClaimFields(ctx context.Context, spec, old *corev1.PersistentVolumeClaimSpec) {
 	ref := spec.DataSourceRef
-	if ref != nil && ptr.Deref(ref.Namespace, "") != "" && (old == nil || old.DataSourceRef == nil) {
+	if !gate.From(ctx).On("CrossNamespaceVolumeDataSource") && ref != nil && ptr.Deref(ref.Namespace, "") != "" && (old == nil || old.DataSourceRef == nil) {
 		spec.DataSourceRef = nil
 	}
 	if spec.DataSource == nil || spec.DataSourceRef != nil || old != nil && (old.DataSource != nil || old.DataSourceRef != nil) {
@@ -173,12 +175,7 @@ func validateClaimStatus(c *corev1.PersistentVolumeClaim) field.ErrorList {
 		checkBasicQuantity(&e, status.Capacity, name, p.Child("capacity"))
 	}
 	if status.HealthStatus != nil {
-		for i, condition := range status.HealthStatus.HealthConditions {
-			if condition.Reason != "" {
-				e.each(p.Child("healthStatus", "healthConditions").Index(i).Child("reason"), condition.Reason,
-					metavalidation.IsValidConditionReason(condition.Reason))
-			}
-		}
+		checkHealthConditions(&e, status.HealthStatus.HealthConditions, p.Child("healthStatus", "healthConditions"))
 	}
 	rp := p.Child("allocatedResourceStatuses")
 	for name, resize := range status.AllocatedResourceStatuses {

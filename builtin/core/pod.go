@@ -31,9 +31,9 @@ func Pods() resource.Definition {
 		Strategy: resource.Rules[*corev1.Pod]{
 			NameOnUpdate:   true,
 			PrepareCreate:  preparePod,
-			PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodUpdate(pod, old) },
-			Validate:       func(_ context.Context, pod *corev1.Pod) field.ErrorList { return validatePod(pod) },
-			ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList { return validatePodUpdate(pod, old) },
+			PrepareUpdate:  preparePodUpdate,
+			Validate:       validatePod,
+			ValidateUpdate: validatePodUpdate,
 			Warnings: func(_ context.Context, pod, old *corev1.Pod) []string {
 				if old != nil {
 					return nil // updates of pods are the business of machines
@@ -48,27 +48,28 @@ func Pods() resource.Definition {
 			{
 				Name: "status",
 				Part: part(resource.Rules[*corev1.Pod]{
-					PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodStatus(pod, old) },
-					ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList { return validatePodStatus(pod, old) },
+					PrepareUpdate:  preparePodStatus,
+					ValidateUpdate: validatePodStatus,
 					Warnings:       func(_ context.Context, pod, _ *corev1.Pod) []string { return podStatusWarnings(pod) },
 					Resets:         []string{"spec", "metadata.deletionTimestamp", "metadata.ownerReferences"},
 				}.Strategy()),
 			},
 			{
-				Name: "ephemeralcontainers",
+				Name: "ephemeralcontainers", NoTable: true,
 				Part: part(resource.Rules[*corev1.Pod]{
-					PrepareUpdate: func(_ context.Context, pod, old *corev1.Pod) { prepareEphemeralContainers(pod, old) },
-					ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList {
-						return validateEphemeralUpdate(pod, old)
+					NameOnUpdate:  true,
+					PrepareUpdate: prepareEphemeralContainers,
+					ValidateUpdate: func(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
+						return validateEphemeralUpdate(ctx, pod, old)
 					},
 					Generation: podGeneration,
 				}.Strategy()),
 			},
 			{
-				Name: "resize",
+				Name: "resize", NoTable: true,
 				Part: part(resource.Rules[*corev1.Pod]{
-					PrepareUpdate:  func(_ context.Context, pod, old *corev1.Pod) { preparePodResize(pod, old) },
-					ValidateUpdate: func(_ context.Context, pod, old *corev1.Pod) field.ErrorList { return validatePodResize(pod, old) },
+					PrepareUpdate:  preparePodResize,
+					ValidateUpdate: validatePodResize,
 					Generation:     podGeneration,
 				}.Strategy()),
 			},
@@ -76,7 +77,7 @@ func Pods() resource.Definition {
 				Name:   "binding",
 				Kind:   corev1.SchemeGroupVersion.WithKind("Binding"),
 				New:    func() resource.Object { return &corev1.Binding{} },
-				Action: bindPod,
+				Action: bindPod, KeepsMeta: true,
 			},
 			{
 				Name:   "eviction",
@@ -139,10 +140,10 @@ func podGracePeriod(pod *corev1.Pod, asked *int64) int64 {
 
 // prepareEphemeralContainers takes over the ephemeral containers and nothing
 // else.
-func prepareEphemeralContainers(pod, old *corev1.Pod) {
+func prepareEphemeralContainers(ctx context.Context, pod, old *corev1.Pod) {
 	containers := pod.Spec.EphemeralContainers
 	pod.Spec, pod.Status = old.Spec, old.Status
 	pod.Spec.EphemeralContainers = containers
 	metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
-	dropPodFields(pod, old)
+	dropPodFields(ctx, pod, old)
 }

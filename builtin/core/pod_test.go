@@ -70,9 +70,9 @@ func (c *podCase) run(t *testing.T) (any, field.ErrorList, []string) {
 		decode(c.Body, &pt)
 		pt.Generation = 1
 		DefaultPodTemplate(&pt.Template)
-		DropDisabledTemplateFields(&pt.Template, nil)
+		DropDisabledTemplateFields(t.Context(), &pt.Template, nil)
 		path := field.NewPath("template")
-		errs := ValidatePodTemplateSpec(&pt.Template, path, nil)
+		errs := ValidatePodTemplateSpec(t.Context(), &pt.Template, path, nil)
 		if len(errs) > 0 {
 			return nil, errs, nil
 		}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"slices"
 	"strconv"
 
@@ -8,10 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/apikeel/kelson/builtin/gate"
 )
 
 // allowances is what a pod may contain against today's rules because its old
-// version does: an object that was once accepted can always be updated.
+// version does, since an object that was once accepted can always be updated, or
+// because of feature gates.
 type allowances struct {
 	// pod tells a pod from a template.
 	pod bool
@@ -34,8 +38,12 @@ type allowances struct {
 
 // allowancesFor returns what the old version of a pod or template, nil on
 // create, makes acceptable.
-func allowancesFor(old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *allowances {
-	a := &allowances{}
+func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *allowances {
+	gates := gate.From(ctx)
+	a := &allowances{
+		hostNetworkInUserNamespace: gates.On("UserNamespacesHostNetworkSupport"),
+		numericTolerations:         gates.On("TaintTolerationComparisonOperators"),
+	}
 	if old == nil {
 		return a
 	}
@@ -79,10 +87,10 @@ func allowancesFor(old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *allowances 
 		})
 	})
 	if old.HostUsers != nil && !*old.HostUsers {
-		a.hostNetworkInUserNamespace = old.HostNetwork
+		a.hostNetworkInUserNamespace = a.hostNetworkInUserNamespace || old.HostNetwork
 		a.devicesInUserNamespace = anyContainer(old, func(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 })
 	}
-	a.numericTolerations = slices.ContainsFunc(old.Tolerations, func(t corev1.Toleration) bool {
+	a.numericTolerations = a.numericTolerations || slices.ContainsFunc(old.Tolerations, func(t corev1.Toleration) bool {
 		return t.Operator == corev1.TolerationOpLt || t.Operator == corev1.TolerationOpGt
 	})
 	a.sysAdminWithoutEscalation = anyContainer(old, func(c *corev1.Container) bool {

@@ -1,41 +1,76 @@
 package core
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/gate"
 )
 
 // walk shows the places where a pod can use one feature: whether a place is in
 // use, and how to clear it.
 type walk[T any] func(at *T, visit func(used bool, clear func()))
 
-// offSpec and offStatus are the features that are off, by the fields in which
-// they show.
-func offSpec() []walk[corev1.PodSpec] {
-	return []walk[corev1.PodSpec]{
-		func(s *corev1.PodSpec, visit func(bool, func())) {
+// gated is a feature that is as its gate is, by the fields in which it shows.
+type gated[T any] struct {
+	gate string
+	walk walk[T]
+}
+
+// usualSpec are features that are on by default.
+func usualSpec() []gated[corev1.PodSpec] {
+	return []gated[corev1.PodSpec]{
+		{"ClusterTrustBundleProjection", func(s *corev1.PodSpec, visit func(bool, func())) {
+			eachProjection(s, func(p *corev1.VolumeProjection) {
+				visit(p.ClusterTrustBundle != nil, func() { p.ClusterTrustBundle = nil })
+			})
+		}},
+		{"PodCertificateRequest", func(s *corev1.PodSpec, visit func(bool, func())) {
+			eachProjection(s, func(p *corev1.VolumeProjection) {
+				visit(p.PodCertificate != nil, func() { p.PodCertificate = nil })
+			})
+		}},
+	}
+}
+
+func eachProjection(s *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
+	for i := range s.Volumes {
+		if p := s.Volumes[i].Projected; p != nil {
+			for j := range p.Sources {
+				f(&p.Sources[j])
+			}
+		}
+	}
+}
+
+// gatedSpec and gatedStatus are the features that are off by default.
+func gatedSpec() []gated[corev1.PodSpec] {
+	return []gated[corev1.PodSpec]{
+		{"GenericWorkload", func(s *corev1.PodSpec, visit func(bool, func())) {
 			visit(s.SchedulingGroup != nil, func() { s.SchedulingGroup = nil })
-		},
-		func(s *corev1.PodSpec, visit func(bool, func())) {
+		}},
+		{"EvictionRequestAPI", func(s *corev1.PodSpec, visit func(bool, func())) {
 			visit(s.EvictionResponders != nil, func() { s.EvictionResponders = nil })
-		},
-		func(s *corev1.PodSpec, visit func(bool, func())) {
+		}},
+		{"EmptyDirVolumeMode", func(s *corev1.PodSpec, visit func(bool, func())) {
 			for i := range s.Volumes {
 				if d := s.Volumes[i].EmptyDir; d != nil {
 					visit(d.Mode != nil, func() { d.Mode = nil })
 				}
 			}
-		},
-		volumeUsers,
-		func(s *corev1.PodSpec, visit func(bool, func())) {
+		}},
+		{"AtomicWriteVolumeUserFields", volumeUsers},
+		{"VolumeBindMountOptions", func(s *corev1.PodSpec, visit func(bool, func())) {
 			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				for i := range c.VolumeMounts {
 					m := &c.VolumeMounts[i]
 					visit(m.BindMountOptions != nil, func() { m.BindMountOptions = nil })
 				}
 			})
-		},
-		func(s *corev1.PodSpec, visit func(bool, func())) {
+		}},
+		{"GRPCContainerProbeTLS", func(s *corev1.PodSpec, visit func(bool, func())) {
 			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
 					if p != nil && p.GRPC != nil {
@@ -43,8 +78,8 @@ func offSpec() []walk[corev1.PodSpec] {
 					}
 				}
 			})
-		},
-		func(s *corev1.PodSpec, visit func(bool, func())) {
+		}},
+		{"ContainerStopSignals", func(s *corev1.PodSpec, visit func(bool, func())) {
 			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				if c.Lifecycle == nil {
 					return
@@ -56,26 +91,26 @@ func offSpec() []walk[corev1.PodSpec] {
 					}
 				})
 			})
-		},
-		func(s *corev1.PodSpec, visit func(bool, func())) {
+		}},
+		{"H2CContainerProbe", func(s *corev1.PodSpec, visit func(bool, func())) {
 			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				for _, a := range httpGets(c) {
 					visit(a.Protocol != nil, func() { a.Protocol = nil })
 				}
 			})
-		},
+		}},
 	}
 }
 
-func offStatus() []walk[corev1.PodStatus] {
-	return []walk[corev1.PodStatus]{
-		func(s *corev1.PodStatus, visit func(bool, func())) {
+func gatedStatus() []gated[corev1.PodStatus] {
+	return []gated[corev1.PodStatus]{
+		{"DRANodeAllocatableResources", func(s *corev1.PodStatus, visit func(bool, func())) {
 			visit(s.NodeAllocatableResourceClaimStatuses != nil, func() { s.NodeAllocatableResourceClaimStatuses = nil })
-		},
-		func(s *corev1.PodStatus, visit func(bool, func())) {
+		}},
+		{"CSIVolumeHealth", func(s *corev1.PodStatus, visit func(bool, func())) {
 			visit(s.VolumeHealth != nil, func() { s.VolumeHealth = nil })
-		},
-		func(s *corev1.PodStatus, visit func(bool, func())) {
+		}},
+		{"ImageVolumeWithDigest", func(s *corev1.PodStatus, visit func(bool, func())) {
 			for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
 				for i := range list {
 					for j := range list[i].VolumeMounts {
@@ -84,7 +119,7 @@ func offStatus() []walk[corev1.PodStatus] {
 					}
 				}
 			}
-		},
+		}},
 	}
 }
 
@@ -155,9 +190,9 @@ func volumeUsers(s *corev1.PodSpec, visit func(bool, func())) {
 
 // dropOff clears the features that are off, except those that the old version,
 // nil if there is none, uses.
-func dropOff[T any](now, old *T, off []walk[T]) {
-	for _, w := range off {
-		keep := false
+func dropOff[T any](on func(name string) bool, now, old *T, features []gated[T]) {
+	for _, f := range features {
+		w, keep := f.walk, on(f.gate)
 		if old != nil {
 			w(old, func(used bool, _ func()) { keep = keep || used })
 		}
@@ -172,16 +207,22 @@ func dropOff[T any](now, old *T, off []walk[T]) {
 	}
 }
 
-func dropSpecFields(spec, old *corev1.PodSpec) { dropOff(spec, old, offSpec()) }
+func dropSpecFields(gates gate.Set, spec, old *corev1.PodSpec) {
+	dropOff(gates.On, spec, old, gatedSpec())
+	if len(gates) > 0 {
+		dropOff(func(name string) bool { return !gates.Off(name) }, spec, old, usualSpec())
+	}
+}
 
-func dropPodFields(pod, old *corev1.Pod) {
+func dropPodFields(ctx context.Context, pod, old *corev1.Pod) {
+	gates := gate.From(ctx)
 	var oldSpec *corev1.PodSpec
 	var oldStatus *corev1.PodStatus
 	if old != nil {
 		oldSpec, oldStatus = &old.Spec, &old.Status
 	}
-	dropSpecFields(&pod.Spec, oldSpec)
-	dropOff(&pod.Status, oldStatus, offStatus())
+	dropSpecFields(gates, &pod.Spec, oldSpec)
+	dropOff(gates.On, &pod.Status, oldStatus, gatedStatus())
 	dropInitAnnotations(pod.Annotations)
 }
 

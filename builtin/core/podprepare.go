@@ -15,7 +15,7 @@ import (
 
 func preparePod(ctx context.Context, pod *corev1.Pod) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
-	dropPodFields(pod, nil)
+	dropPodFields(ctx, pod, nil)
 	if len(pod.Spec.SchedulingGates) > 0 {
 		setPodCondition(ctx, &pod.Status, corev1.PodCondition{
 			Type:    corev1.PodScheduled,
@@ -30,10 +30,10 @@ func preparePod(ctx context.Context, pod *corev1.Pod) {
 	pod.Status.QOSClass = qosClass(pod)
 }
 
-func preparePodUpdate(pod, old *corev1.Pod) {
+func preparePodUpdate(ctx context.Context, pod, old *corev1.Pod) {
 	pod.Status = old.Status
 	keepPodResources(pod, old)
-	dropPodFields(pod, old)
+	dropPodFields(ctx, pod, old)
 }
 
 // keepPodResources: clients from before pods had resources of their own drop

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,7 +11,7 @@ import (
 // preparePodResize takes over the resources of the containers and of the pod,
 // and nothing else. If the containers are not the same ones, that is left for
 // validation to see.
-func preparePodResize(pod, old *corev1.Pod) {
+func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
 		resources := pod.Spec.Resources
 		containers := takeResources(pod.Spec.Containers, old.Spec.Containers)
@@ -23,7 +24,7 @@ func preparePodResize(pod, old *corev1.Pod) {
 	// The old object must not change with the new one.
 	pod.Spec.Resources = pod.Spec.Resources.DeepCopy()
 	defaultPodResources(&pod.Spec)
-	dropPodFields(pod, old)
+	dropPodFields(ctx, pod, old)
 }
 
 func takeResources(containers, old []corev1.Container) []corev1.Container {
@@ -42,7 +43,7 @@ func takeResources(containers, old []corev1.Container) []corev1.Container {
 	return merged
 }
 
-func validatePodResize(pod, old *corev1.Pod) field.ErrorList {
+func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e problems
 	p := field.NewPath("spec")
 	switch {
@@ -51,7 +52,7 @@ func validatePodResize(pod, old *corev1.Pod) field.ErrorList {
 	case isWindows(&old.Spec):
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "windows pods cannot be resized")}
 	}
-	checkPod(&e, pod, podAllowances(old))
+	checkPod(&e, pod, podAllowances(ctx, old))
 	was := old.Status.QOSClass
 	if was == "" {
 		was = qosClass(old)
@@ -64,8 +65,8 @@ func validatePodResize(pod, old *corev1.Pod) field.ErrorList {
 	}
 	rest := pod.Spec.DeepCopy()
 	checkPodLevelResize(&e, pod, old, rest, p)
-	if !checkSameContainers(&e, pod.Spec.Containers, old.Spec.Containers, "containers", p) ||
-		!checkSameContainers(&e, pod.Spec.InitContainers, old.Spec.InitContainers, "initContainers", p) {
+	same := checkSameContainers(&e, pod.Spec.Containers, old.Spec.Containers, "containers", p)
+	if sameInit := checkSameContainers(&e, pod.Spec.InitContainers, old.Spec.InitContainers, "initContainers", p); !same || !sameInit {
 		return field.ErrorList(e)
 	}
 	for i := range old.Spec.InitContainers {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/declared"
 )
 
 // Limits of what a resolver can be told.
@@ -234,6 +237,24 @@ func checkSchedulingGroup(e *problems, spec *corev1.PodSpec, p *field.Path) {
 	if len(spec.EvictionResponders) > 0 {
 		e.forbidden(p, "may not be set when evictionResponders is set")
 	}
+}
+
+// responderRules are declared of those that respond when a pod is to be evicted.
+const responderRules = `
+PodSpec
+  evictionResponders max-items=10 optional key=name
+EvictionResponder
+  name required reserved=.k8s.io,.kubernetes.io prefixed-label-key
+  priority required reserved-below=1000 max=100000 min=0
+`
+
+// validateResponders judges who responds when a pod is to be evicted; old is nil if
+// the pod, or what makes it, is new.
+func validateResponders(ctx context.Context, spec, old *corev1.PodSpec, p *field.Path) field.ErrorList {
+	if len(spec.EvictionResponders) == 0 {
+		return nil
+	}
+	return declared.Parse(responderRules).Judge(ctx, spec, old, p)
 }
 
 // isMirror: the pod stands for one that a kubelet runs from a file.

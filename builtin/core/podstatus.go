@@ -1,21 +1,25 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
+
+	"github.com/apikeel/kelson/builtin/gate"
 )
 
 // preparePodStatus keeps everything but the status, and of that what a client
 // drops without meaning to.
-func preparePodStatus(pod, old *corev1.Pod) {
+func preparePodStatus(ctx context.Context, pod, old *corev1.Pod) {
 	pod.Spec = old.Spec
 	pod.DeletionTimestamp = old.DeletionTimestamp
 	// Old kubelets corrupt owner references.
@@ -50,13 +54,13 @@ func preparePodStatus(pod, old *corev1.Pod) {
 			generations[c.Type] = g[1:]
 		}
 	}
-	dropPodFields(pod, old)
+	dropPodFields(ctx, pod, old)
 }
 
-func validatePodStatus(pod, old *corev1.Pod) field.ErrorList {
+func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e problems
 	p, s := field.NewPath("status"), &pod.Status
-	checkAnnotationUpdates(&e, pod, old, podAllowances(old))
+	checkAnnotationUpdates(&e, pod, old, podAllowances(ctx, old))
 	for i, c := range s.Conditions {
 		cp := p.Child("conditions").Index(i)
 		if c.ObservedGeneration < 0 {
@@ -90,6 +94,7 @@ func validatePodStatus(pod, old *corev1.Pod) field.ErrorList {
 	checkClaimStatuses(&e, pod, p.Child("resourceClaimStatuses"))
 	checkExtendedClaim(&e, s.ExtendedResourceClaimStatus, &pod.Spec, p.Child("extendedResourceClaimStatus"))
 	checkAllocatable(&e, pod, p.Child("nodeAllocatableResourceClaimStatuses"))
+	checkVolumeHealth(&e, pod, p.Child("volumeHealth"))
 
 	addresses := func(list []corev1.PodIP) []string {
 		var ips []string
@@ -133,6 +138,11 @@ func validatePodStatus(pod, old *corev1.Pod) field.ErrorList {
 		if len(s.EphemeralContainerStatuses[i].AllocatedResourcesStatus) > 0 {
 			e.forbidden(p.Child("ephemeralContainerStatuses").Index(i).Child("allocatedResourcesStatus"), "must not be specified in container status")
 		}
+	}
+	if gate.From(ctx).On("ImageVolumeWithDigest") {
+		checkVolumeStatuses(&e, s.ContainerStatuses, p.Child("containerStatuses"))
+		checkVolumeStatuses(&e, s.InitContainerStatuses, p.Child("initContainerStatuses"))
+		checkVolumeStatuses(&e, s.EphemeralContainerStatuses, p.Child("ephemeralContainerStatuses"))
 	}
 	return field.ErrorList(e)
 }
@@ -286,6 +296,44 @@ func checkAllocatable(e *problems, pod *corev1.Pod, p *field.Path) {
 		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) &&
 			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(c corev1.PodResourceClaimStatus) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) {
 			e.invalid(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, "no mapping found in pod reference")
+		}
+	}
+}
+
+func checkVolumeHealth(e *problems, pod *corev1.Pod, p *field.Path) {
+	for i, h := range pod.Status.VolumeHealth {
+		if h.Name != "" && !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == h.Name }) {
+			e.add(field.NotFound(p.Index(i).Child("name"), h.Name))
+		}
+		checkHealthConditions(e, h.HealthConditions, p.Index(i).Child("healthConditions"))
+	}
+}
+
+func checkHealthConditions(e *problems, conditions []corev1.VolumeHealthCondition, p *field.Path) {
+	for i, c := range conditions {
+		if c.Reason != "" {
+			e.each(p.Index(i).Child("reason"), c.Reason, metavalidation.IsValidConditionReason(c.Reason))
+		}
+	}
+}
+
+// maxImageRef is how long the name of the image in a volume can be.
+const maxImageRef = 256
+
+// checkVolumeStatuses judges which images are in the volumes of containers.
+func checkVolumeStatuses(e *problems, statuses []corev1.ContainerStatus, p *field.Path) {
+	for i := range statuses {
+		for j, m := range statuses[i].VolumeMounts {
+			if m.VolumeStatus == nil || m.VolumeStatus.Image == nil {
+				continue
+			}
+			ref, p := m.VolumeStatus.Image.ImageRef, p.Index(i).Child("volumeMounts").Index(j).Child("volumeStatus", "imageVolumeStatus", "imageRef")
+			if ref == "" {
+				e.required(p, "imageRef must not be empty")
+			}
+			if len(ref) > maxImageRef {
+				e.add(field.TooLong(p, ref, maxImageRef))
+			}
 		}
 	}
 }

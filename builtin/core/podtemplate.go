@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -28,18 +29,18 @@ func PodTemplates() resource.Definition {
 		})},
 		Strategy: resource.Rules[*corev1.PodTemplate]{
 			ReturnDeleted: true,
-			PrepareCreate: func(_ context.Context, t *corev1.PodTemplate) { DropDisabledTemplateFields(&t.Template, nil) },
-			PrepareUpdate: func(_ context.Context, t, old *corev1.PodTemplate) {
-				DropDisabledTemplateFields(&t.Template, &old.Template)
+			PrepareCreate: func(ctx context.Context, t *corev1.PodTemplate) { DropDisabledTemplateFields(ctx, &t.Template, nil) },
+			PrepareUpdate: func(ctx context.Context, t, old *corev1.PodTemplate) {
+				DropDisabledTemplateFields(ctx, &t.Template, &old.Template)
 			},
-			Validate: func(_ context.Context, t *corev1.PodTemplate) field.ErrorList {
-				return ValidatePodTemplateSpec(&t.Template, path, nil)
+			Validate: func(ctx context.Context, t *corev1.PodTemplate) field.ErrorList {
+				return ValidatePodTemplateSpec(ctx, &t.Template, path, nil)
 			},
-			ValidateUpdate: func(_ context.Context, t, old *corev1.PodTemplate) field.ErrorList {
-				return ValidatePodTemplateSpec(&t.Template, path, &old.Template)
+			ValidateUpdate: func(ctx context.Context, t, old *corev1.PodTemplate) field.ErrorList {
+				return ValidatePodTemplateSpec(ctx, &t.Template, path, &old.Template)
 			},
 			Generation: changed,
-			Warnings: func(_ context.Context, t, old *corev1.PodTemplate) []string {
+			Warnings: func(ctx context.Context, t, old *corev1.PodTemplate) []string {
 				switch {
 				case old == nil:
 					return PodTemplateWarnings(&t.Template, nil, path)
@@ -64,9 +65,10 @@ func PodTemplates() resource.Definition {
 
 // ValidatePodTemplateSpec returns everything that is wrong with a pod template.
 // What the old template, nil on create, already has may stay.
-func ValidatePodTemplateSpec(t *corev1.PodTemplateSpec, path *field.Path, old *corev1.PodTemplateSpec) field.ErrorList {
+func ValidatePodTemplateSpec(ctx context.Context, t *corev1.PodTemplateSpec, path *field.Path, old *corev1.PodTemplateSpec) field.ErrorList {
 	var e problems
-	allow := allowancesFor(templateParts(old))
+	oldSpec, oldMeta := templateParts(old)
+	allow := allowancesFor(ctx, oldSpec, oldMeta)
 	e.add(metavalidation.ValidateLabels(t.Labels, path.Child("labels"))...)
 	e.add(apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
 	checkPodAnnotations(&e, t.Annotations, &t.Spec, path.Child("annotations"), allow)
@@ -75,6 +77,7 @@ func ValidatePodTemplateSpec(t *corev1.PodTemplateSpec, path *field.Path, old *c
 	if len(t.Spec.EphemeralContainers) > 0 {
 		e.forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template")
 	}
+	e.add(validateResponders(ctx, &t.Spec, oldSpec, path.Child("spec"))...)
 	return field.ErrorList(e)
 }
 
@@ -89,12 +92,12 @@ func PodTemplateWarnings(t, old *corev1.PodTemplateSpec, path *field.Path) []str
 
 // DropDisabledTemplateFields clears the fields of features that are off,
 // unless the old template, nil on create, uses them already.
-func DropDisabledTemplateFields(t, old *corev1.PodTemplateSpec) {
+func DropDisabledTemplateFields(ctx context.Context, t, old *corev1.PodTemplateSpec) {
 	if t == nil {
 		return
 	}
 	oldSpec, _ := templateParts(old)
-	dropSpecFields(&t.Spec, oldSpec)
+	dropSpecFields(gate.From(ctx), &t.Spec, oldSpec)
 	dropInitAnnotations(t.Annotations)
 }
 

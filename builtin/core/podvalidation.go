@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -15,21 +16,21 @@ import (
 )
 
 // podAllowances is allowancesFor a pod.
-func podAllowances(old *corev1.Pod) *allowances {
+func podAllowances(ctx context.Context, old *corev1.Pod) *allowances {
 	var a *allowances
 	if old == nil {
-		a = allowancesFor(nil, nil)
+		a = allowancesFor(ctx, nil, nil)
 	} else {
-		a = allowancesFor(&old.Spec, &old.ObjectMeta)
+		a = allowancesFor(ctx, &old.Spec, &old.ObjectMeta)
 	}
 	a.pod = true
 	return a
 }
 
-func validatePod(pod *corev1.Pod) field.ErrorList {
+func validatePod(ctx context.Context, pod *corev1.Pod) field.ErrorList {
 	var e problems
 	p := field.NewPath("spec")
-	checkPod(&e, pod, podAllowances(nil))
+	checkPod(&e, pod, podAllowances(ctx, nil))
 	if len(pod.Spec.EphemeralContainers) > 0 {
 		e.forbidden(p.Child("ephemeralContainers"), "cannot be set on create")
 	}
@@ -37,6 +38,7 @@ func validatePod(pod *corev1.Pod) field.ErrorList {
 		e.forbidden(p.Child("nodeName"), "cannot be set until all schedulingGates have been cleared")
 	}
 	checkProfileAnnotations(&e, &pod.ObjectMeta, &pod.Spec, p)
+	e.add(validateResponders(ctx, &pod.Spec, nil, p)...)
 	return field.ErrorList(e)
 }
 
@@ -98,9 +100,9 @@ func checkAnnotationUpdates(e *problems, pod, old *corev1.Pod, allow *allowances
 }
 
 // validatePodUpdate lets through the few changes that a running pod can take.
-func validatePodUpdate(pod, old *corev1.Pod) field.ErrorList {
+func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e problems
-	p, allow := field.NewPath("spec"), podAllowances(old)
+	p, allow := field.NewPath("spec"), podAllowances(ctx, old)
 	checkPod(&e, pod, allow)
 	checkAnnotationUpdates(&e, pod, old, allow)
 	if !checkImageUpdates(&e, pod.Spec.Containers, old.Spec.Containers, p.Child("containers")) ||
@@ -256,13 +258,13 @@ func onlyAdds(term, old corev1.NodeSelectorTerm) bool {
 }
 
 // validateEphemeralUpdate: ephemeral containers can be added, nothing else.
-func validateEphemeralUpdate(pod, old *corev1.Pod) field.ErrorList {
+func validateEphemeralUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e problems
 	if isMirror(&old.ObjectMeta) {
 		e.forbidden(field.NewPath(""), "static pods do not support ephemeral containers")
 		return field.ErrorList(e)
 	}
-	allow, p := podAllowances(old), field.NewPath("spec", "ephemeralContainers")
+	allow, p := podAllowances(ctx, old), field.NewPath("spec", "ephemeralContainers")
 	checkPod(&e, pod, allow)
 	checkAnnotationUpdates(&e, pod, old, allow)
 	for i := range old.Spec.EphemeralContainers {

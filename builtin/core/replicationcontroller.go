@@ -36,19 +36,19 @@ func ReplicationControllers() resource.Definition {
 		Strategy: resource.Rules[*corev1.ReplicationController]{
 			ValidateName:    AnyName,
 			OrphanByDefault: true,
-			PrepareCreate: func(_ context.Context, rc *corev1.ReplicationController) {
+			PrepareCreate: func(ctx context.Context, rc *corev1.ReplicationController) {
 				rc.Status = corev1.ReplicationControllerStatus{}
-				DropDisabledTemplateFields(rc.Spec.Template, nil)
+				DropDisabledTemplateFields(ctx, rc.Spec.Template, nil)
 			},
-			PrepareUpdate: func(_ context.Context, rc, old *corev1.ReplicationController) {
+			PrepareUpdate: func(ctx context.Context, rc, old *corev1.ReplicationController) {
 				rc.Status = old.Status
-				DropDisabledTemplateFields(rc.Spec.Template, old.Spec.Template)
+				DropDisabledTemplateFields(ctx, rc.Spec.Template, old.Spec.Template)
 			},
-			Validate: func(_ context.Context, rc *corev1.ReplicationController) field.ErrorList {
-				return append(ValidateLongName(rc.Name), validateController(rc, nil)...)
+			Validate: func(ctx context.Context, rc *corev1.ReplicationController) field.ErrorList {
+				return append(ValidateLongName(rc.Name), validateController(ctx, rc, nil)...)
 			},
-			ValidateUpdate: func(_ context.Context, rc, old *corev1.ReplicationController) field.ErrorList {
-				return append(validateController(rc, old.Spec.Template), validateUnconverted(rc, old)...)
+			ValidateUpdate: func(ctx context.Context, rc, old *corev1.ReplicationController) field.ErrorList {
+				return append(validateController(ctx, rc, old.Spec.Template), validateUnconverted(rc, old)...)
 			},
 			Generation: controllerChanged,
 			Warnings: func(_ context.Context, rc, old *corev1.ReplicationController) []string {
@@ -122,7 +122,7 @@ func controllerChanged(rc, old *corev1.ReplicationController) bool {
 	return !equality.Semantic.DeepEqual(rc.Spec, old.Spec)
 }
 
-func validateController(rc *corev1.ReplicationController, old *corev1.PodTemplateSpec) field.ErrorList {
+func validateController(ctx context.Context, rc *corev1.ReplicationController, old *corev1.PodTemplateSpec) field.ErrorList {
 	var e problems
 	spec, p := &rc.Spec, field.NewPath("spec")
 	e.add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(ptr.Deref(spec.Replicas, 0)), p.Child("replicas"))...)...)
@@ -138,7 +138,7 @@ func validateController(rc *corev1.ReplicationController, old *corev1.PodTemplat
 	if !labels.SelectorFromSet(spec.Selector).Matches(labels.Set(t.Labels)) {
 		e.invalid(tp.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
 	}
-	e.add(ValidatePodTemplateSpec(t, tp, old)...)
+	e.add(ValidatePodTemplateSpec(ctx, t, tp, old)...)
 	oneOf(&e, tp.Child("spec", "restartPolicy"), t.Spec.RestartPolicy, corev1.RestartPolicyAlways)
 	if t.Spec.ActiveDeadlineSeconds != nil {
 		e.forbidden(tp.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in ReplicationController is not Supported")

@@ -63,12 +63,12 @@ func (t Tokens) subresource() []resource.Subresource {
 	return []resource.Subresource{{
 		Name: "token",
 		Kind: tokenRequestKind(),
-		New: func() resource.Object {
-			seconds := int64(defaultTokenSeconds)
-			return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+		New:  func() resource.Object { return &authenticationv1.TokenRequest{} },
+		Default: func(body resource.Object) {
+			orPointer(&body.(*authenticationv1.TokenRequest).Spec.ExpirationSeconds, defaultTokenSeconds)
 		},
 		Action: t.create,
-		Owned:  true,
+		Owned:  true, KeepsMeta: true,
 	}}
 }
 
@@ -85,10 +85,6 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 	}
 	if len(req.Spec.Audiences) == 0 {
 		req.Spec.Audiences = t.Audiences
-	}
-	if req.Spec.ExpirationSeconds == nil {
-		seconds := int64(defaultTokenSeconds)
-		req.Spec.ExpirationSeconds = &seconds
 	}
 	req.Name, req.Namespace, req.UID = account.Name, account.Namespace, account.UID
 	// Before the token is made, so that the answer never promises more than it

@@ -9,11 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/gate"
 )
 
 // validateCapacity judges a capacity of a device, which can be shared out only
 // if the device can be allocated more than once.
-func validateCapacity(c *resourcev1.DeviceCapacity, shared bool, path *field.Path) field.ErrorList {
+func validateCapacity(gates gate.Set, c *resourcev1.DeviceCapacity, shared bool, path *field.Path) field.ErrorList {
 	p, path := c.RequestPolicy, path.Child("requestPolicy")
 	switch {
 	case p == nil:
@@ -25,18 +27,18 @@ func validateCapacity(c *resourcev1.DeviceCapacity, shared bool, path *field.Pat
 	case len(p.ValidValues) > 0 && p.Default == nil:
 		return field.ErrorList{field.Required(path.Child("default"), "required when validValues is defined")}
 	case len(p.ValidValues) > 0:
-		return validateValues(p.ValidValues, *p.Default, c.Value, path.Child("validValues"))
+		return validateValues(gates, p.ValidValues, *p.Default, c.Value, path.Child("validValues"))
 	case p.ValidRange != nil && p.Default == nil:
 		return field.ErrorList{field.Required(path.Child("default"), "required when validRange is defined")}
 	case p.ValidRange != nil:
-		return validateRange(p.ValidRange, *p.Default, c.Value, path.Child("validRange"))
+		return validateRange(gates, p.ValidRange, *p.Default, c.Value, path.Child("validRange"))
 	}
 	return nil
 }
 
 // validateValues judges the amounts that can be asked for, one of which is the
 // default.
-func validateValues(values []resource.Quantity, usual, all resource.Quantity, path *field.Path) field.ErrorList {
+func validateValues(gates gate.Set, values []resource.Quantity, usual, all resource.Quantity, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := 1; i < len(values); i++ {
 		if values[i-1].Cmp(values[i]) > 0 {
@@ -52,7 +54,12 @@ func validateValues(values []resource.Quantity, usual, all resource.Quantity, pa
 		}
 		return nil
 	})...)
-	number := func(v *resource.Quantity) string { return strconv.FormatInt(v.Value(), 10) }
+	number := func(v *resource.Quantity) string {
+		if gates.On(fractions) {
+			return v.AsDec().String()
+		}
+		return strconv.FormatInt(v.Value(), 10)
+	}
 	errs = append(errs, unique(values, limit, path, number, func(v *resource.Quantity) any { return number(v) })...)
 	if !found {
 		errs = append(errs, field.Invalid(path, usual.String(), "default value is not valid according to the requestPolicy"))
@@ -60,7 +67,7 @@ func validateValues(values []resource.Quantity, usual, all resource.Quantity, pa
 	return errs
 }
 
-func validateRange(r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity, path *field.Path) field.ErrorList {
+func validateRange(gates gate.Set, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity, path *field.Path) field.ErrorList {
 	if r.Min == nil {
 		return field.ErrorList{field.Required(path.Child("min"), "required when validRange is defined")}
 	}
@@ -78,6 +85,10 @@ func validateRange(r *resourcev1.CapacityRequestPolicyRange, usual, all resource
 		atMost(*r.Max, all, "max", *r.Max, "max is larger than capacity value: "+all.String())
 		atMost(usual, *r.Max, "default", usual, "default is more than max: "+r.Max.String())
 	}
+	milli := gates.On(fractions) && (fractional(&usual) || fractional(r.Min) || fractional(r.Max) || fractional(r.Step))
+	if unsafe := validateMilli(milli, r, usual, path); len(unsafe) > 0 {
+		return append(errs, unsafe...)
+	}
 	if r.Step == nil {
 		return errs
 	}
@@ -87,19 +98,47 @@ func validateRange(r *resourcev1.CapacityRequestPolicyRange, usual, all resource
 	first := r.Min.DeepCopy()
 	first.Add(*r.Step)
 	atMost(first, all, "step", *r.Step, fmt.Sprintf("one step %s is larger than capacity value: %s", first.String(), all.String()))
-	return append(errs, validateSteps(r, usual, path)...)
+	return append(errs, validateSteps(r, usual, milli, path)...)
+}
+
+// bound is a number of a range.
+type bound struct {
+	name  string
+	value *resource.Quantity // nil if there is none
+}
+
+func bounds(r *resourcev1.CapacityRequestPolicyRange, usual *resource.Quantity) []bound {
+	return []bound{{"default", usual}, {"min", r.Min}, {"max", r.Max}, {"step", r.Step}}
+}
+
+// fractional reports whether a quantity, which may be nil, is no whole number.
+func fractional(q *resource.Quantity) bool {
+	if q == nil {
+		return false
+	}
+	whole := q.DeepCopy()
+	return !whole.RoundUp(0)
+}
+
+// validateMilli wants numbers that are counted in thousandths to have no more digits
+// than that.
+func validateMilli(milli bool, r *resourcev1.CapacityRequestPolicyRange, usual resource.Quantity, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, q := range bounds(r, &usual) {
+		if milli && q.value != nil && q.value.Cmp(*resource.NewMilliQuantity(q.value.MilliValue(), q.value.Format)) != 0 {
+			errs = append(errs, field.Invalid(path.Child(q.name), q.value.String(), "value cannot be represented as a milli value"))
+		}
+	}
+	return errs
 }
 
 // validateSteps wants the default and the maximum to be a number of steps away
 // from the minimum, if all of them are numbers that one can count with.
-func validateSteps(r *resourcev1.CapacityRequestPolicyRange, usual resource.Quantity, path *field.Path) field.ErrorList {
+func validateSteps(r *resourcev1.CapacityRequestPolicyRange, usual resource.Quantity, milli bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, q := range []struct {
-		name  string
-		value *resource.Quantity
-	}{{"default", &usual}, {"min", r.Min}, {"max", r.Max}, {"step", r.Step}} {
+	for _, q := range bounds(r, &usual) {
 		switch {
-		case q.value == nil:
+		case q.value == nil || milli:
 		case q.value.Sign() < 0:
 			errs = append(errs, field.Invalid(path.Child(q.name), q.value.String(), apivalidation.IsNegativeErrorMsg))
 		case q.value.CmpInt64(math.MaxInt64) > 0:
@@ -110,7 +149,11 @@ func validateSteps(r *resourcev1.CapacityRequestPolicyRange, usual resource.Quan
 		return errs
 	}
 	for _, q := range []*resource.Quantity{&usual, r.Max} {
-		if q != nil && (q.Value()-r.Min.Value())%r.Step.Value() != 0 {
+		count := (*resource.Quantity).Value
+		if milli {
+			count = (*resource.Quantity).MilliValue
+		}
+		if q != nil && (count(q)-count(r.Min))%count(r.Step) != 0 {
 			errs = append(errs, field.Invalid(path.Child("step"), q.String(), fmt.Sprintf("value is not a multiple of a given step (%s) from (%s)", r.Step.String(), r.Min.String())))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -24,7 +25,7 @@ type claimTemplate = resourcev1.ResourceClaimTemplate
 // what was allocated, and for whom it is reserved.
 func Claims(cfg Config, s *Selectors) resource.Definition {
 	status := resource.Rules[*claim]{
-		PrepareUpdate: func(_ context.Context, c, old *claim) { prepareClaimStatus(c, old) },
+		PrepareUpdate: prepareClaimStatus,
 		ValidateUpdate: func(ctx context.Context, c, old *claim) field.ErrorList {
 			return append(mayChangeStatus(ctx, cfg, c, old), validateClaimStatus(c, old)...)
 		},
@@ -55,7 +56,7 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 				return sameSpec(c.Spec, old.Spec)
 			},
 		}.Strategy(),
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
 			core.NameColumn(),
 			{Name: "State", Type: "string", Description: "A summary of the current state (allocated, pending, reserved, etc.)."},
@@ -308,10 +309,12 @@ func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resou
 
 // prepareClaimStatus keeps all but the status, in which only devices that are
 // allocated can have one.
-func prepareClaimStatus(c, old *claim) {
+func prepareClaimStatus(ctx context.Context, c, old *claim) {
 	c.Spec = old.Spec
 	metav1.ResetObjectMetaForStatus(&c.ObjectMeta, &old.ObjectMeta)
-	dropStatusFields(c, old)
+	if !gate.From(ctx).On(optionalOperations) {
+		dropStatusFields(c, old)
+	}
 	gone := allocatedDevices(old.Status.Allocation)
 	for id := range allocatedDevices(c.Status.Allocation) {
 		delete(gone, id)

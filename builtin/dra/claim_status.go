@@ -183,7 +183,7 @@ func validateAllocation(a *resourcev1.AllocationResult, names requestNames, path
 		if r.ShareID != nil {
 			errs = append(errs, conforms(validate.UUID, *r.ShareID, path.Child("shareID"))...)
 		}
-		return errs
+		return append(errs, validateSkipped(r.SkipNodeOperations, nil, path.Child("skipNodeOperations"))...)
 	})
 	errs = append(errs, each(a.Devices.Config, 2*resourcev1.DeviceConfigMaxSize, devices.Child("config"), func(c *resourcev1.DeviceAllocationConfiguration, path *field.Path) field.ErrorList {
 		errs := oneOf(c.Source, path.Child("source"), resourcev1.AllocationConfigSourceClaim, resourcev1.AllocationConfigSourceClass)

@@ -65,7 +65,7 @@ func TestCapacity(t *testing.T) {
 		"values and range": {resourcev1.CapacityRequestPolicy{ValidValues: values("1"), ValidRange: &resourcev1.CapacityRequestPolicyRange{}}, []string{"p.requestPolicy"}},
 	} {
 		var got []string
-		for _, err := range validateCapacity(&resourcev1.DeviceCapacity{Value: *q("10"), RequestPolicy: &test.policy}, true, field.NewPath("p")) {
+		for _, err := range validateCapacity(nil, &resourcev1.DeviceCapacity{Value: *q("10"), RequestPolicy: &test.policy}, true, field.NewPath("p")) {
 			got = append(got, err.Field)
 		}
 		if !slices.Equal(got, test.want) {

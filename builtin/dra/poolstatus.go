@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -59,13 +60,15 @@ func PoolRequests() resource.Definition {
 		Strategy: resource.Rules[*poolRequest]{
 			ReturnDeleted:  true,
 			RequireVersion: true,
-			PrepareCreate: func(_ context.Context, r *poolRequest) {
+			PrepareCreate: func(ctx context.Context, r *poolRequest) {
 				r.Status = nil
-				r.Spec.DefaultPartitionTypeAttribute = nil // a feature that is off
+				if !gate.From(ctx).On(partitionTypes) {
+					r.Spec.DefaultPartitionTypeAttribute = nil
+				}
 			},
-			PrepareUpdate: func(_ context.Context, r, old *poolRequest) {
+			PrepareUpdate: func(ctx context.Context, r, old *poolRequest) {
 				r.Status = old.Status
-				if old.Spec.DefaultPartitionTypeAttribute == nil {
+				if old.Spec.DefaultPartitionTypeAttribute == nil && !gate.From(ctx).On(partitionTypes) {
 					r.Spec.DefaultPartitionTypeAttribute = nil
 				}
 			},
@@ -74,7 +77,7 @@ func PoolRequests() resource.Definition {
 				return sameSpec(r.Spec, old.Spec)
 			},
 		}.Strategy(),
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
 			core.NameColumn(),
 			{Name: "Driver", Type: "string", Description: "The driver to query pools for."},
@@ -138,7 +141,11 @@ func validatePoolRequest(spec *resourcev1alpha3.ResourcePoolStatusRequestSpec) f
 	if spec.PoolName != nil {
 		errs = append(errs, conforms(validate.ResourcePoolName, *spec.PoolName, path.Child("poolName"))...)
 	}
-	return append(errs, between(spec.Limit, 1, resourcev1alpha3.ResourcePoolStatusRequestLimitMax, path.Child("limit"))...)
+	errs = append(errs, between(spec.Limit, 1, resourcev1alpha3.ResourcePoolStatusRequestLimitMax, path.Child("limit"))...)
+	if name := spec.DefaultPartitionTypeAttribute; name != nil {
+		errs = append(errs, conforms(validate.ResourceFullyQualifiedName, *name, path.Child("defaultPartitionTypeAttribute"))...)
+	}
+	return errs
 }
 
 // between judges a number, if there is one.

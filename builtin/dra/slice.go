@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -30,17 +31,21 @@ func Slices() resource.Definition {
 		Versions:   sliceVersions(),
 		Strategy: resource.Rules[*slice]{
 			ReturnDeleted: true,
-			PrepareCreate: func(_ context.Context, s *slice) { dropSliceFields(&s.Spec, &resourcev1.ResourceSliceSpec{}) },
-			PrepareUpdate: func(_ context.Context, s, old *slice) {
+			PrepareCreate: func(ctx context.Context, s *slice) {
+				dropSliceFields(gate.From(ctx), &s.Spec, &resourcev1.ResourceSliceSpec{})
+			},
+			PrepareUpdate: func(ctx context.Context, s, old *slice) {
 				// What is dropped moves the generation too.
 				if !equality.Semantic.DeepEqual(s.Spec, old.Spec) {
 					s.Generation = old.Generation + 1
 				}
-				dropSliceFields(&s.Spec, &old.Spec)
+				dropSliceFields(gate.From(ctx), &s.Spec, &old.Spec)
 			},
-			Validate: func(_ context.Context, s *slice) field.ErrorList { return validateSlice(&s.Spec, nil) },
-			ValidateUpdate: func(_ context.Context, s, old *slice) field.ErrorList {
-				return validateSlice(&s.Spec, &old.Spec)
+			Validate: func(ctx context.Context, s *slice) field.ErrorList {
+				return validateSlice(gate.From(ctx), &s.Spec, nil)
+			},
+			ValidateUpdate: func(ctx context.Context, s, old *slice) field.ErrorList {
+				return validateSlice(gate.From(ctx), &s.Spec, &old.Spec)
 			},
 			Generation: func(*slice, *slice) bool { return false },
 			Warnings: func(_ context.Context, s, _ *slice) []string {
@@ -78,17 +83,17 @@ func deref[T any](p *T) T {
 
 // dropSliceFields clears the fields of features that are off, each unless the
 // slice made use of it before.
-func dropSliceFields(spec, old *resourcev1.ResourceSliceSpec) {
-	if old.PartitionTypeAttribute == nil {
+func dropSliceFields(gates gate.Set, spec, old *resourcev1.ResourceSliceSpec) {
+	if old.PartitionTypeAttribute == nil && !gates.On(partitionTypes) {
 		spec.PartitionTypeAttribute = nil
 	}
-	if len(old.SkipNodeOperations) == 0 {
+	if len(old.SkipNodeOperations) == 0 && !gates.On(optionalOperations) {
 		spec.SkipNodeOperations = nil
 	}
 	uses := func(f func(*resourcev1.Device) bool) bool {
 		return slices.ContainsFunc(old.Devices, func(d resourcev1.Device) bool { return f(&d) })
 	}
-	groups := uses(func(d *resourcev1.Device) bool {
+	groups := gates.On(compatibilityGroups) || uses(func(d *resourcev1.Device) bool {
 		return slices.ContainsFunc(d.ConsumesCounters, func(c resourcev1.DeviceCounterConsumption) bool { return len(c.CompatibilityGroups) > 0 })
 	})
 	allocatable := uses(func(d *resourcev1.Device) bool { return len(d.NodeAllocatableResources) > 0 })
@@ -122,7 +127,7 @@ func hasListAttributes(d *resourcev1.Device) bool {
 }
 
 // validateSlice judges a slice; old is nil on create.
-func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
+func validateSlice(gates gate.Set, spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	errs := validateDriver(spec.Driver, path.Child("driver"))
 	errs = append(errs, validatePool(spec.Pool.Name, path.Child("pool", "name"))...)
@@ -154,15 +159,21 @@ func validateSlice(spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 				was = &old.Devices[i]
 			}
 		}
-		return validateDevice(d, was, deref(spec.PerDeviceNodeSelection), path)
+		return validateDevice(gates, d, was, deref(spec.PerDeviceNodeSelection), path)
 	})...)
 	name := func(d *resourcev1.Device) string { return d.Name }
 	errs = append(errs, duplicates(spec.Devices, limit, path.Child("devices"), name, func(d *resourcev1.Device) any { return d.Name })...)
 	errs = append(errs, unique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"),
 		func(c *resourcev1.CounterSet) string { return c.Name }, nil)...)
-	return append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
+	errs = append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
 		return append(needed(validate.ShortName, c.Name, path.Child("name")), validateCounters(c.Counters, path.Child("counters"))...)
 	})...)
+	var was resourcev1.ResourceSliceSpec
+	if old != nil {
+		was = *old
+	}
+	errs = append(errs, validatePartitionType(gates, spec, was.PartitionTypeAttribute, path)...)
+	return append(errs, validateSkipped(spec.SkipNodeOperations, was.SkipNodeOperations, path.Child("skipNodeOperations"))...)
 }
 
 // validateNodes wants to know in one way from which nodes the devices can be
@@ -218,7 +229,7 @@ func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) 
 
 // validateDevice judges a device, of which old is what was there under the name,
 // if anything.
-func validateDevice(d, old *resourcev1.Device, selectsNodes bool, path *field.Path) field.ErrorList {
+func validateDevice(gates gate.Set, d, old *resourcev1.Device, selectsNodes bool, path *field.Path) field.ErrorList {
 	errs := validateLabelName(d.Name, path.Child("name"))
 	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
 		errs = append(errs, field.Invalid(path, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)))
@@ -239,14 +250,15 @@ func validateDevice(d, old *resourcev1.Device, selectsNodes bool, path *field.Pa
 		for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
 			c := d.Capacity[name]
 			errs = append(errs, validateQualifiedName(name, path.Child("capacity"))...)
-			errs = append(errs, validateCapacity(&c, deref(d.AllowMultipleAllocations), keyed(path.Child("capacity"), string(name), maxNameLength))...)
+			errs = append(errs, validateCapacity(gates, &c, deref(d.AllowMultipleAllocations), keyed(path.Child("capacity"), string(name), maxNameLength))...)
 		}
 	}
 	const limit = resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice
 	errs = append(errs, unique(d.ConsumesCounters, limit, path.Child("consumesCounters"),
 		func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet }, nil)...)
 	errs = append(errs, each(d.ConsumesCounters, limit, path.Child("consumesCounters"), func(c *resourcev1.DeviceCounterConsumption, path *field.Path) field.ErrorList {
-		return append(needed(validate.ShortName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
+		errs := append(needed(validate.ShortName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
+		return append(errs, validateCompatibility(c.CompatibilityGroups, path.Child("compatibilityGroups"))...)
 	})...)
 	if n := len(d.Taints); old != nil && equality.Semantic.DeepEqual(d.Taints, old.Taints) {
 		// They were judged before.

@@ -64,7 +64,7 @@ func TaintRules() resource.Definition {
 			},
 			Generation: func(r, old *taintRule) bool { return !equality.Semantic.DeepEqual(r.Spec, old.Spec) },
 		}.Strategy(),
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
 			core.NameColumn(),
 			{Name: "Key", Type: "string", Description: taint["key"]},

@@ -27,6 +27,7 @@ const (
 func VolumeAttachments() resource.Definition {
 	status := resource.Rules[*storagev1.VolumeAttachment]{
 		RequireVersion: true,
+		NameOnUpdate:   true,
 		PrepareUpdate: func(_ context.Context, a, old *storagev1.VolumeAttachment) {
 			a.Spec = old.Spec
 			metav1.ResetObjectMetaForStatus(&a.ObjectMeta, &old.ObjectMeta)
@@ -43,6 +44,7 @@ func VolumeAttachments() resource.Definition {
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList]("v1", defaultAttachment)}, oldVolumeAttachments()...),
 		Strategy: resource.Rules[*storagev1.VolumeAttachment]{
 			RequireVersion: true,
+			NameOnUpdate:   true,
 			ReturnDeleted:  true,
 			PrepareCreate:  func(_ context.Context, a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} },
 			PrepareUpdate:  func(_ context.Context, a, old *storagev1.VolumeAttachment) { a.Status = old.Status },

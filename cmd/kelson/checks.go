@@ -54,6 +54,7 @@ const (
 	lateEtcd
 	lateAggregation
 	lateKubelets
+	lateGates // what only this server refuses
 )
 
 // mistakes are what is wrong with a command line.

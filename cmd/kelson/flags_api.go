@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -22,6 +23,9 @@ func (f *apiFlags) bind(fs *pflag.FlagSet) {
 	fs.Var(settings{to: &f.RuntimeConfig, bare: true}, "runtime-config", "`versions` of the API to switch on and off: api/beta=true, apps/v1beta1=true, batch/v1/cronjobs=false; keys are also api/all, api/ga and api/alpha")
 	fs.Var(&f.gates, "feature-gates", "`gates` of Kubernetes: Name=true,Other=false")
 	f.emulation.bind(fs)
+	for _, l := range f.leadership() {
+		fs.DurationVar(l.value, l.name, l.usual, l.help)
+	}
 	bindOpposite(fs, &f.DenyPrivileged, "allow-privileged", "let pods have privileged containers")
 	fs.DurationVar(&f.EventTTL, "event-ttl", time.Hour, "how long events are kept")
 	fs.DurationVar(&f.RequestTimeout, "request-timeout", time.Minute, "how long a request may take that is not a watch or the like")
@@ -39,9 +43,40 @@ func (f *apiFlags) apply(s *setup) {
 	if c.MinRequestTimeout = time.Duration(f.minRequestTimeout) * time.Second; c.MinRequestTimeout == 0 {
 		c.MinRequestTimeout = -1 // zero is the default
 	}
-	s.gates.warn(f.gates, s.log)
+	s.refuse(lateGates, s.gates.refused())
+	s.refuse(checkLeadership, f.wrongLeadership())
+	c.Gates, c.Leadership = s.gates.changed(), f.Leadership
 	s.config.Debug.Gates = s.gates.shown()
 	f.emulation.apply(s.gates, c)
+}
+
+// leadershipFlag is a time of the agreement on which server chooses leaders.
+type leadershipFlag struct {
+	value *time.Duration
+	name  string
+	usual time.Duration
+	help  string
+}
+
+func (f *apiFlags) leadership() []leadershipFlag {
+	l := &f.Leadership
+	return []leadershipFlag{
+		{&l.Duration, "coordinated-leadership-lease-duration", 15 * time.Second, "how long one server chooses leaders, if CoordinatedLeaderElection has it do that, after it was last heard of"},
+		{&l.Deadline, "coordinated-leadership-renew-deadline", 10 * time.Second, "how long it tries to say that it is there"},
+		{&l.Retry, "coordinated-leadership-retry-period", 2 * time.Second, "how long it, and others that would do it instead, wait between two tries"},
+	}
+}
+
+// wrongLeadership wants each of these to be longer than the next.
+func (f *apiFlags) wrongLeadership() error {
+	var errs []error
+	all := f.leadership()
+	for i, l := range all[1:] {
+		if *all[i].value <= *l.value {
+			errs = append(errs, fmt.Errorf("--%s must be greater than --%s", all[i].name, l.name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // prepare sets the gates, on which what else is allowed depends.

@@ -31,7 +31,6 @@ func foreignFlags() []foreign {
 	const (
 		metrics = "the metrics are current whenever they are read"
 		peers   = "servers do not pass requests on to each other"
-		leader  = "there is no coordinated leader election"
 		cache   = "the cache has everything, at no fixed size"
 		logs    = "logs are lines on the standard error"
 	)
@@ -53,9 +52,6 @@ func foreignFlags() []foreign {
 		{name: "default-watch-cache-size", kind: "int", value: "100", reason: cache,
 			deprecated: "Watch caches are sized automatically. This flag is no-op and it will be removed in a future version."},
 
-		{name: leaseDuration, kind: "duration", value: "15s", reason: leader},
-		{name: renewDeadline, kind: "duration", value: "10s", reason: leader},
-		{name: retryPeriod, kind: "duration", value: "2s", reason: leader},
 		{name: "peer-advertise-ip", kind: "string", reason: peers},
 		{name: "peer-advertise-port", kind: "string", reason: peers},
 		{name: "peer-ca-file", kind: "string", reason: peers},
@@ -130,7 +126,6 @@ func (f *otherFlags) bind(fs *pflag.FlagSet) {
 
 func (f *otherFlags) apply(s *setup) {
 	var without []string
-	s.refuse(checkLeadership, f.wrongLeadership())
 	s.refuse(checkPeers, f.wrongPeers(s))
 	for _, flag := range f.given {
 		err := flag.refused()

@@ -142,7 +142,7 @@ func TestFlagsWithoutEffect(t *testing.T) {
 		{"--storage_backend=etcd3 --watch-cache --profiling=false", ""},
 		{"--watch-cache=false", `"flags have no effect here" flags="--watch-cache (`},
 		{"--vmodule=x=3 --delete-collection-workers 3 --peer-ca-file x", "--delete-collection-workers (collections are deleted as fast as the store takes it), --peer-ca-file ("},
-		{"--feature-gates=kube:WatchList=true,kube:AllAlpha=false", `gate="AllAlpha"`},
+		{"--feature-gates=kube:WatchList=true,kube:AllAlpha=false,kube:KubeProxyIPVS=false", ""},
 		{"--basic-auth-file=x", "--basic-auth-file is for tests"},
 		{"--authorization-mode=AlwaysAllow", "AnonymousAuth is not allowed with the AlwaysAllow authorizer"},
 		{"--authorization-mode=AlwaysAllow --anonymous-auth=false", ""},

@@ -74,28 +74,6 @@ func (f *otherFlags) value(name string) *foreignValue {
 	return f.given[slices.IndexFunc(f.given, func(v *foreignValue) bool { return v.name == name })]
 }
 
-// The flags of coordinated leader election.
-const (
-	leaseDuration = "coordinated-leadership-lease-duration"
-	renewDeadline = "coordinated-leadership-renew-deadline"
-	retryPeriod   = "coordinated-leadership-retry-period"
-)
-
-// wrongLeadership wants each of these to be longer than the next.
-func (f *otherFlags) wrongLeadership() error {
-	take := func(name string) time.Duration {
-		d, _ := time.ParseDuration(f.value(name).String())
-		return d
-	}
-	var errs []error
-	for _, pair := range [][2]string{{leaseDuration, renewDeadline}, {renewDeadline, retryPeriod}} {
-		if take(pair[0]) <= take(pair[1]) {
-			errs = append(errs, fmt.Errorf("--%s must be greater than --%s", pair[0], pair[1]))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // checkLogs refuses formats that there are not, and what is behind a gate of its own.
 func (f *otherFlags) checkLogs(s *setup) error {
 	var errs []error

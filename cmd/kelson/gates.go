@@ -4,12 +4,12 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/controlplane"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
@@ -17,16 +17,19 @@ import (
 
 // gateTable has the feature gates of kube-apiserver, each with what it is from a
 // version on: its stage, whether it is on by default, whether that cannot be
-// changed, and the version that other servers must have for this to hold; and with
-// the gates that must be on for it to be.
+// changed, and the version that other servers must have for this to hold; with the
+// gates that must be on for it to be; and with what it does: something here, if it
+// is set to another value than the one that it has by default, or nothing, in any API
+// server. The others cannot be set.
 //
 //go:embed gates.txt
 var gateTable string
 
-// gate is a feature gate.
-type gate struct {
+// featureGate is a feature gate.
+type featureGate struct {
 	stages []gateStage
 	needs  []string
+	does   string // "here", "nothing", or "" if it cannot be changed here
 }
 
 // gateStage is what a gate is from a version on. The zero value is a gate that does
@@ -43,16 +46,20 @@ const (
 	allBeta  = "AllBeta"
 )
 
-func gates() map[string]gate {
-	all := map[string]gate{}
+func gates() map[string]featureGate {
+	all := map[string]featureGate{}
 	for line := range strings.Lines(gateTable) {
 		fields := strings.Fields(line)
-		var g gate
+		var g featureGate
 		for _, field := range fields[1:] {
 			key, text, _ := strings.Cut(field, "=")
 			values := strings.Split(text, ",")
-			if key == "needs" {
+			switch key {
+			case "needs":
 				g.needs = values
+				continue
+			case "does":
+				g.does = text
 				continue
 			}
 			stage := gateStage{since: utilversion.MustParse(key), name: values[0], on: values[1] == "on"}
@@ -71,7 +78,7 @@ func gates() map[string]gate {
 }
 
 // at returns what a gate is in a server of a version.
-func (g gate) at(v serverVersion) gateStage {
+func (g featureGate) at(v serverVersion) gateStage {
 	for _, stage := range slices.Backward(g.stages) {
 		if v.emulated.AtLeast(stage.since) && (stage.compatible == nil || v.compatible.AtLeast(stage.compatible)) {
 			return stage
@@ -150,7 +157,7 @@ func (f gateFlag) given() (map[string]bool, error) {
 
 // gateStates is which gates of a server are on.
 type gateStates struct {
-	known   map[string]gate
+	known   map[string]featureGate
 	version serverVersion
 	set     map[string]bool // beside what they are by default
 }
@@ -210,6 +217,56 @@ func (s *gateStates) on(name string) bool {
 	return s.known[name].at(s.version).on
 }
 
+// changed returns the gates that were set to something else than what they are by
+// default in this version, of which the server is whatever it emulates, or that are
+// something else because of the oldest version that others may be.
+func (s *gateStates) changed() gate.Set {
+	changed := gate.Set{}
+	emulated := majorMinor(s.version.binary)
+	usual := serverVersion{s.version.binary, emulated, emulated.SubtractMinor(1)}
+	for name, g := range s.known {
+		_, given := s.set[name]
+		depends := slices.ContainsFunc(g.stages, func(s gateStage) bool { return s.compatible != nil })
+		if on := s.on(name); (given || depends) && g.at(usual).on != on {
+			changed[name] = on
+		}
+	}
+	return changed
+}
+
+// unmet returns the gates that were set to what this server does not do: those that
+// would have to be off, and those that would have to be on.
+func (s *gateStates) unmet() (missing, always []string) {
+	for name, on := range s.changed() {
+		g := s.known[name]
+		switch {
+		case g.does != "" || g.at(s.version).on == on:
+		case on:
+			missing = append(missing, name)
+		default:
+			always = append(always, name)
+		}
+	}
+	slices.Sort(missing)
+	slices.Sort(always)
+	return missing, always
+}
+
+// refused says which gates cannot be as they were set.
+func (s *gateStates) refused() error {
+	missing, always := s.unmet()
+	var errs []error
+	for _, w := range []struct {
+		what  string
+		names []string
+	}{{"does not have", missing}, {"cannot be without", always}} {
+		if len(w.names) > 0 {
+			errs = append(errs, fmt.Errorf("--feature-gates: this server %s what is behind %s", w.what, strings.Join(w.names, ", ")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // shown returns the gates as metrics have them.
 func (s *gateStates) shown() (all []controlplane.Gate) {
 	for _, name := range slices.Sorted(maps.Keys(s.known)) {
@@ -242,16 +299,4 @@ func (s *gateStates) without() (off []schema.GroupResource) {
 		}
 	}
 	return off
-}
-
-// warn says of the gates that were given that they change nothing, which is so for
-// most: what Kubernetes has behind a gate is either here or not.
-func (s *gateStates) warn(flag gateFlag, log *slog.Logger) {
-	given, _ := flag.given()
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		if _, ok := gatedResources()[name]; ok {
-			continue
-		}
-		log.Warn("feature gate has no effect here", "gate", name, "stage", s.known[name].at(s.version).name, "value", given[name])
-	}
 }

@@ -64,3 +64,44 @@ func TestGates(t *testing.T) {
 		}
 	}
 }
+
+// TestGatesRefused has what the server does about gates that are not as they are by
+// default.
+func TestGatesRefused(t *testing.T) {
+	for _, c := range []struct{ set, wrong, changed string }{
+		{"", "", ""},
+		{"WatchList=true,AllAlpha=false,KubeProxyIPVS=false", "", "KubeProxyIPVS"},
+		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI"},
+		{"WatchList=false", "--feature-gates: this server cannot be without what is behind WatchList", ""},
+		{"CBORServingAndStorage=true,KMSv1=true,OpenAPIEnums=false",
+			"--feature-gates: this server does not have what is behind CBORServingAndStorage, KMSv1\n" +
+				"--feature-gates: this server cannot be without what is behind OpenAPIEnums", ""},
+		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload"},
+	} {
+		var flag gateFlag
+		if err := flag.Set(c.set); err != nil {
+			t.Fatal(err)
+		}
+		s, err := newGateStates(flag, version137("1.37", "1.36"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		if err := s.refused(); err != nil {
+			text = err.Error()
+		}
+		if text != c.wrong {
+			t.Errorf("%s: %q, want %q", c.set, text, c.wrong)
+		}
+		for _, name := range strings.Fields(c.changed) {
+			if _, ok := s.changed()[name]; !ok {
+				t.Errorf("%s: %s is not changed", c.set, name)
+			}
+		}
+	}
+	for name, g := range gates() {
+		if g.does != "" && g.does != "here" && g.does != "nothing" {
+			t.Errorf("%s does %s", name, g.does)
+		}
+	}
+}

@@ -26,11 +26,13 @@ func TestVersions(t *testing.T) {
 			usual = c.Resources
 		}
 		want := slices.DeleteFunc(append(slices.Clone(usual), c.More...), func(r string) bool {
-			return slices.Contains(c.Less, r) || isMissing(r)
+			return slices.Contains(c.Less, r)
 		})
 		slices.Sort(want)
-		config := configOf(t, c.Flags)
-		groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{}), config.RuntimeConfig, config.Emulation.Emulation)
+		config := configOf(t, possible(t, c.Flags))
+		emulation := config.Emulation.Emulation
+		emulation.Without = append(emulation.Without, builtin.Behind(config.Gates)...)
+		groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{Gates: config.Gates}), config.RuntimeConfig, emulation)
 		if err != nil {
 			t.Errorf("%q: %v", c.Flags, err)
 			continue
@@ -52,10 +54,41 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// isMissing tells features that this server does not have, behind gates that are off by default.
-func isMissing(r string) bool {
-	name, _, _ := strings.Cut(r, " ")
-	return strings.HasPrefix(r, "lifecycle.k8s.io/") || strings.HasPrefix(r, "scheduling.k8s.io/") && !strings.HasSuffix(name, "/priorityclasses")
+// possible returns flags without the gates that this server refuses; none of them
+// has to do with what is served.
+func possible(t *testing.T, flags string) string {
+	t.Helper()
+	words := strings.Fields(flags)
+	at := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "--feature-gates=") })
+	if at < 0 {
+		return flags
+	}
+	var given gateFlag
+	if err := given.Set(strings.TrimPrefix(words[at], "--feature-gates=")); err != nil {
+		t.Fatal(err)
+	}
+	var emulation emulationFlags
+	for _, w := range words {
+		if v, ok := strings.CutPrefix(w, "--emulated-version="); ok {
+			emulation.emulated = []string{v}
+		}
+	}
+	version, err := emulation.version()
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, err := newGateStates(given, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing, always := states.unmet()
+	for _, name := range missing {
+		words[at] += "," + name + "=false"
+	}
+	for _, name := range always {
+		words[at] += "," + name + "=true"
+	}
+	return strings.Join(words, " ")
 }
 
 func resources(t *testing.T, groups []resource.Group) (all []string) {

@@ -37,8 +37,12 @@ const (
 	oldName  = "oldSelf"
 )
 
-// ErrNoType says that values with rules are of a type that rules cannot name.
-var ErrNoType = errors.New("failed to convert to declType for CEL validation rules")
+// Why rules cannot be compiled: there is no type for the values, since what they are
+// in has none, or since they are of a kind for which there is none.
+var (
+	ErrNoType     = errors.New("failed to convert to declType for CEL validation rules")
+	ErrUndeclared = errors.New("unable to convert structural schema to CEL declarations")
+)
 
 // Program is a rule, compiled.
 type Program struct {
@@ -73,8 +77,11 @@ func compile(t *Type, c *compiler) ([]Program, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
-	decl := t.declaration
-	if decl == nil {
+	decl := t.declared.decl
+	switch {
+	case decl == nil && t.declared.err != nil && !c.plan:
+		return nil, t.declared.err
+	case decl == nil:
 		return nil, ErrNoType
 	}
 	// The name is another every time, so that no rule can come to rely on it.
@@ -89,7 +96,7 @@ func compile(t *Type, c *compiler) ([]Program, error) {
 			continue
 		}
 		c.compile(p)
-		if p.Error == nil && rules[i].FieldPath != "" {
+		if p.Error == nil && p.MessageError == nil && rules[i].FieldPath != "" {
 			if path, _, err := FieldPath(rules[i].FieldPath, t.props, true); err == nil {
 				p.path = path.String()
 			}

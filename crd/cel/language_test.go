@@ -31,7 +31,7 @@ func TestLanguage(t *testing.T) {
 	typ := NewType(schema(t, `{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string","maxLength":20},"namespace":{"type":"string"},"b64":{"type":"string","format":"byte"},"t":{"type":"string","format":"date-time"},
 		"m":{"type":"object","additionalProperties":{"type":"integer"}},
 		"l":{"type":"array","maxItems":10,"items":{"type":"object","properties":{"k":{"type":"string"},"v":{"type":"integer"}}}}},"x-kubernetes-validations":[{"rule":"true"}]}`), true)
-	decl := typ.declaration.MaybeAssignTypeName("selfType")
+	decl := typ.declared.decl.MaybeAssignTypeName("selfType")
 	say := words{fails: "fails: ", wrongType: "type", program: "program: ", cost: "cost: "}
 	for at, stored := range []bool{false, true} {
 		c := &compiler{decl: decl, stored: func(string) bool { return stored }, costs: &library.CostEstimator{SizeEstimator: sizes{decl}}}

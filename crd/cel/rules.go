@@ -16,6 +16,7 @@ import (
 	"github.com/google/cel-go/interpreter"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/common"
 )
 
@@ -48,8 +49,12 @@ func newRules(t *Type) *Rules {
 	if t.other != nil && t.other.ruled {
 		r.other = newRules(t.other)
 	}
+	sees := t.nameable()
 	for name, p := range t.properties {
-		if p := p.(*Type); p.ruled {
+		// Members that the language has no type for are not looked at, nor is what is
+		// below them; nor are those that it could only name as members of such.
+		_, escapes := apiservercel.Escape(name)
+		if p := p.(*Type); p.ruled && p.nameable() && (sees || !escapes) {
 			if r.properties == nil {
 				r.properties = map[string]*Rules{}
 			}

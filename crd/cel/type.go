@@ -30,8 +30,8 @@ type Type struct {
 	resource *Type
 	// ruled tells that there are rules here or below.
 	ruled bool
-	// declaration is what the language knows of the type, if rules see it.
-	declaration *apiservercel.DeclType
+	// declared is what the language knows of the type, if rules see it.
+	declared declared
 }
 
 var _ common.Schema = (*Type)(nil)
@@ -43,7 +43,7 @@ func NewType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
 		return nil
 	}
 	t := newType(props, resource)
-	t.declare(nil, false)
+	t.declare(declared{}, false)
 	return t
 }
 
@@ -123,29 +123,58 @@ func (t *Type) hasProperty(name, kind string) bool {
 }
 
 // declare notes what the language knows of the type and of those below, as far as
-// rules see them: from the topmost that has rules. decl is what is known from
-// above, if rules there see it.
-func (t *Type) declare(decl *apiservercel.DeclType, seen bool) {
+// rules see them: from the topmost that has rules. above is what is known from
+// there.
+func (t *Type) declare(above declared, seen bool) {
 	if t == nil || !t.ruled {
 		return
 	}
-	if seen = seen || len(t.props.XValidations) > 0; seen && decl == nil {
+	if seen = seen || len(t.props.XValidations) > 0; seen && !above.known && above.err == nil {
 		// Rules above cannot name it, but it may have its own.
-		decl = common.SchemaDeclType(t, t.resource != nil)
+		above.decl = common.SchemaDeclType(t, t.resource != nil)
+		if above.known = above.decl != nil; !above.known {
+			above.err = ErrUndeclared
+		}
 	}
-	t.declaration = decl
+	t.declared = above
+	elem, decl := above, above.decl
 	if decl == nil {
 		decl = &apiservercel.DeclType{}
 	}
-	t.items.declare(decl.ElemType, seen)
-	t.other.declare(decl.ElemType, seen)
+	elem.decl = decl.ElemType
+	t.items.declare(elem, seen)
+	t.other.declare(elem, seen)
 	for name, p := range t.properties {
-		var below *apiservercel.DeclType
+		below := declared{err: above.err}
 		if escaped, ok := apiservercel.Escape(name); ok && decl.Fields[escaped] != nil {
-			below = decl.Fields[escaped].Type
+			below = declared{decl: decl.Fields[escaped].Type, known: true}
 		}
 		p.(*Type).declare(below, seen)
 	}
+}
+
+// declared is what the language knows of a type: a declaration, that there is none,
+// or why that cannot be said.
+type declared struct {
+	decl  *apiservercel.DeclType
+	known bool
+	err   error
+}
+
+// nameable reports whether the language has a type for values.
+func (t *Type) nameable() bool {
+	if t == nil || t.props.XIntOrString {
+		return t != nil
+	}
+	switch t.props.Type {
+	case "array":
+		return t.items.nameable()
+	case "object":
+		return t.other == nil || t.other.nameable()
+	case "string", "boolean", "integer", "number":
+		return true
+	}
+	return false
 }
 
 // Property returns the type of a member, nil if it is not named.

@@ -25,11 +25,14 @@ type verdict struct {
 	status, structural bool
 }
 
-// verdictOn returns whether a schema can have a verdict too. One with dependencies,
-// even if they are empty, cannot: its JSON does not show them then.
+// verdictOn returns whether a schema can have a verdict too. One with dependencies
+// or a list of what is required cannot if they are empty: its JSON does not show them
+// then.
 func verdictOn(p *v1.JSONSchemaProps, status, structural bool) (verdict, bool) {
 	raw, err := json.Marshal(p)
-	return verdict{sha256.Sum256(raw), status, structural}, err == nil && !has(p, func(p *v1.JSONSchemaProps) bool { return p.Dependencies != nil })
+	return verdict{sha256.Sum256(raw), status, structural}, err == nil && !has(p, func(p *v1.JSONSchemaProps) bool {
+		return p.Dependencies != nil || p.Required != nil && len(p.Required) == 0
+	})
 }
 
 func (a *accepted) has(v verdict) bool {

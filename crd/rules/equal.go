@@ -29,3 +29,31 @@ func equalJSON(a, b v1.JSON) bool {
 	}
 	return reflect.DeepEqual(x, y)
 }
+
+// Respell writes the JSON in the schemas of a definition as it is kept: values
+// that mean the same are spelled the same.
+func Respell(spec *v1.CustomResourceDefinitionSpec) {
+	for _, p := range schemas(spec) {
+		visit(p, func(p *v1.JSONSchemaProps) bool {
+			respell(p.Default)
+			respell(p.Example)
+			for i := range p.Enum {
+				respell(&p.Enum[i])
+			}
+			return true
+		})
+	}
+}
+
+func respell(j *v1.JSON) {
+	if j == nil || len(j.Raw) == 0 {
+		return
+	}
+	var v any
+	if utiljson.Unmarshal(j.Raw, &v) != nil {
+		return
+	}
+	if raw, err := utiljson.Marshal(v); err == nil && !bytes.Equal(raw, j.Raw) {
+		j.Raw = raw
+	}
+}

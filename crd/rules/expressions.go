@@ -39,8 +39,8 @@ func (w *walk) rules(at place, broken bool) {
 	began := time.Now()
 	programs, err := cel.Compile(at.t, func(expression string) bool { return w.t.stored[expression] })
 	measure.Since(w.t.metrics, began, measure.CELCompilation)
-	if errors.Is(err, cel.ErrNoType) {
-		err = errors.New("internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations")
+	if errors.Is(err, cel.ErrUndeclared) {
+		err = fmt.Errorf("internal error: failed to construct type information for x-kubernetes-validations rules: %w", err)
 	}
 	if err != nil {
 		w.ruleErrs = append(w.ruleErrs, field.InternalError(path, err))

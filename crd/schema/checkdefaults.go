@@ -131,8 +131,9 @@ func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps,
 			return
 		}
 	}
-	if !n.holds(v) {
-		// As it is written: a default may be what a value may not.
+	if n.bare || !n.holds(v) {
+		// As it is written: a default may be what a value may not, and the other way
+		// round, since formats that are not known count.
 		schema, err := openAPI(p)
 		if err != nil {
 			d.errs = append(d.errs, field.Invalid(path, "", err.Error()))

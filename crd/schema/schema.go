@@ -16,6 +16,7 @@ package schema
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -55,6 +56,8 @@ type node struct {
 	keyed bool
 	// ruled tells that there are rules here or below.
 	ruled bool
+	// bare tells that there is a format without a type here or below.
+	bare bool
 
 	listType string
 	listKeys []string
@@ -150,10 +153,11 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 		minLength: p.MinLength, maxLength: p.MaxLength, minItems: p.MinItems, maxItems: p.MaxItems,
 		minProps: p.MinProperties, maxProps: p.MaxProperties,
 		listKeys: p.XListMapKeys, metadata: p.XEmbeddedResource, ruled: len(p.XValidations) > 0,
+		bare: p.Type == "" && p.Format != "",
 	}
 	switch {
 	case p.XIntOrString:
-		n.kind = kindIntOrString
+		n.kind, n.unsure = kindIntOrString, p.Type != ""
 	case p.Type == "object":
 		n.kind = kindObject
 	case p.Type == "array":
@@ -212,6 +216,9 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 		return nil, err
 	}
 	n.anyOf, err = compileAll(p.AnyOf, depth+1)
+	for _, part := range slices.Concat(n.allOf, n.anyOf) {
+		n.bare = n.bare || part.bare
+	}
 	return n, err
 }
 
@@ -265,6 +272,7 @@ func (n *node) adopt(child *node) {
 		n.metadata = n.metadata || child.metadata
 		n.keyed = n.keyed || child.keyed
 		n.ruled = n.ruled || child.ruled
+		n.bare = n.bare || child.bare
 	}
 }
 

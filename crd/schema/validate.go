@@ -253,8 +253,12 @@ func keepIntegers(s *spec.Schema, p *apiextensions.JSONSchemaProps) {
 		return
 	}
 	for i := range p.Enum {
-		if _, ok := s.Enum[i].(float64); ok {
-			_ = utiljson.Unmarshal(p.Enum[i].Raw, &s.Enum[i])
+		switch s.Enum[i].(type) {
+		case float64, map[string]any, []any:
+			var v any
+			if utiljson.Unmarshal(p.Enum[i].Raw, &v) == nil {
+				s.Enum[i] = v
+			}
 		}
 	}
 	each := func(list []spec.Schema, props []apiextensions.JSONSchemaProps) {

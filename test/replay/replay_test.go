@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/kelsontest"
@@ -43,6 +44,28 @@ func TestReplayAllVersions(t *testing.T) {
 			c.RuntimeConfig = map[string]string{"api/all": "true"}
 		}))
 	}, "versions")
+}
+
+// TestReplayGates is TestReplay with feature gates on that are off by default, and
+// pods as they are sent.
+func TestReplayGates(t *testing.T) {
+	gates := gate.Set{}
+	for _, name := range []string{
+		"AtomicWriteVolumeUserFields", "CompositePodGroup", "ContainerStopSignals", "CoordinatedLeaderElection", "CrossNamespaceVolumeDataSource",
+		"DRAWorkloadResourceClaims", "EmptyDirVolumeMode", "EvictionRequestAPI", "GRPCContainerProbeTLS", "GenericWorkload", "H2CContainerProbe",
+		"ImageVolumeWithDigest", "InPlacePodVerticalScalingSchedulerPreemption", "MutablePVNodeAffinity", "PodGroupPreemptionPolicy",
+		"StatefulSetRecreateStrategy", "TaintTolerationComparisonOperators", "TopologyAwareWorkloadScheduling", "UserNamespacesHostNetworkSupport",
+		"VolumeBindMountOptions", "WorkloadWithJob",
+	} {
+		gates[name] = true
+	}
+	replay(t, func(t *testing.T) *player {
+		return start(t, kelsontest.Configure(func(c *controlplane.Config) {
+			c.RuntimeConfig = map[string]string{"api/all": "true"}
+			c.Gates = gates
+			c.Admission.Disable = append(c.Admission.Disable, "ServiceAccount")
+		}))
+	}, "gates")
 }
 
 // replay plays the recordings in files on a server, but for serial ones: they get a

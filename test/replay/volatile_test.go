@@ -29,6 +29,7 @@ var patterns = []struct {
 	{regexp.MustCompile(`kube-api-access-[a-z0-9]{5}\b`), "kube-api-access-<rand>"},
 	{regexp.MustCompile(`selfType\d+`), "selfType<rand>"},
 	{regexp.MustCompile(`(?m)^( *- )\d+s$`), "$1<age>"},
+	{regexp.MustCompile(`\((?:\d+[smhdy]){1,2} ago\)`), "(<age> ago)"},
 	// Revisions.
 	{regexp.MustCompile(`(resource version: \d+) \(\d+\)`), "$1 (<rv>)"},
 	{regexp.MustCompile(`(resourceVersion\\?":\\?")\d+`), "$1<rv>"},

@@ -1,0 +1,101 @@
+package dra
+
+import (
+	"slices"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/validate"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/resource"
+)
+
+// The gates of parts of devices and claims that are off by default.
+const (
+	partitionTypes      = "DRAPartitionableDevicesType"
+	optionalOperations  = "DRAOptionalNodeOperations"
+	compatibilityGroups = "DRADeviceCompatibilityGroups"
+	fractions           = "DRAFractionalCapacityRange"
+)
+
+// maxCompatibility is how many groups of devices, which can be used at the same time, a
+// device can be in.
+const maxCompatibility = 2
+
+func validateCompatibility(groups []string, path *field.Path) field.ErrorList {
+	errs := each(groups, maxCompatibility, path, func(name *string, path *field.Path) field.ErrorList {
+		return conforms(validate.ShortName, *name, path)
+	})
+	return append(errs, unique(groups, maxCompatibility, path, itself, nil)...)
+}
+
+// validatePartitionType judges the attribute that tells what kind of partition a device
+// is: those that use up counters have it.
+func validatePartitionType(gates gate.Set, spec *resourcev1.ResourceSliceSpec, old *resourcev1.FullyQualifiedName, path *field.Path) field.ErrorList {
+	if spec.PartitionTypeAttribute == nil {
+		return nil
+	}
+	name := string(*spec.PartitionTypeAttribute)
+	at := path.Child("partitionTypeAttribute")
+	var format field.ErrorList
+	switch changed := old == nil || *old != *spec.PartitionTypeAttribute; {
+	case changed && !gates.On(partitionTypes):
+		format = resource.Declared(field.Forbidden(at, ""))
+	case changed:
+		format = conforms(validate.ResourceFullyQualifiedName, name, at)
+	}
+	if !slices.ContainsFunc(spec.Devices, func(d resourcev1.Device) bool { return len(d.ConsumesCounters) > 0 }) {
+		return append(field.ErrorList{field.Invalid(at, name, "may only be set on a slice which declares devices that consume counters")}, format...)
+	}
+	if len(conforms(validate.ResourceFullyQualifiedName, name, at)) > 0 {
+		return format
+	}
+	var errs field.ErrorList
+	bare := strings.TrimPrefix(name, spec.Driver+"/") // as it may be called in the domain of the driver
+	for i, d := range spec.Devices {
+		if len(d.ConsumesCounters) == 0 {
+			continue
+		}
+		path := path.Child("devices").Index(i).Child("attributes").Key(name)
+		attribute, ok := d.Attributes[resourcev1.QualifiedName(name)]
+		if !ok {
+			attribute, ok = d.Attributes[resourcev1.QualifiedName(bare)]
+		}
+		switch {
+		case !ok:
+			errs = append(errs, field.Required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it must be set"))
+		case attribute.StringValue == nil:
+			errs = append(errs, field.Invalid(path, core.GoForm(attribute), "must be a string value because `partitionTypeAttribute` names this attribute"))
+		}
+	}
+	return append(errs, format...)
+}
+
+// validateSkipped judges what nodes need not do: who does not prepare a device does
+// not clean up after it either. What was there before is not judged again, but for
+// that.
+func validateSkipped(skipped, old []resourcev1.SkipNodeOperation, path *field.Path) field.ErrorList {
+	const (
+		prepare   = resourcev1.SkipNodeOperationNodePrepareResources
+		unprepare = resourcev1.SkipNodeOperationNodeUnprepareResources
+		all       = resourcev1.SkipNodeOperationAll
+	)
+	var errs field.ErrorList
+	if slices.Contains(skipped, prepare) && !slices.Contains(skipped, unprepare) && !slices.Contains(skipped, all) {
+		errs = append(errs, field.Invalid(path, skipped, "NodePrepareResources cannot be skipped unless NodeUnprepareResources is also skipped"))
+	}
+	if slices.Equal(skipped, old) {
+		return errs
+	}
+	errs = append(errs, unique(skipped, -1, path, func(s *resourcev1.SkipNodeOperation) resourcev1.SkipNodeOperation { return *s }, nil)...)
+	known := []resourcev1.SkipNodeOperation{all, prepare, unprepare}
+	for i, s := range skipped {
+		if !slices.Contains(known, s) && !slices.Contains(old, s) {
+			errs = append(errs, resource.Declared(field.NotSupported(path.Index(i), s, known))...)
+		}
+	}
+	return errs
+}
