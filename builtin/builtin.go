@@ -49,6 +49,7 @@ type Config struct {
 
 // Groups returns the groups.
 func Groups(cfg Config) []resource.Group {
+	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.On("PodLogsQuerySplitStreams")
 	groups := []resource.Group{
 		withFinalizerRule(core.Group(cfg.Core)),
 		withFinalizerRule(apps.Group()),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/url"
 	"reflect"
@@ -70,30 +71,56 @@ func (a *assembly) commonHooks() (hooks []kelson.Hook) {
 // hooks are what the core server does when it starts: what every cluster has is
 // made, or brought up to date.
 func (a *assembly) hooks(self *identity) []kelson.Hook {
+	patient := func(name string, run func(ctx context.Context) error) kelson.Hook {
+		return kelson.Hook{Name: name, Run: func(ctx context.Context) error { return patiently(ctx, name, run, a.Logger) }}
+	}
 	hooks := slices.Concat([]kelson.Hook{
-		{Name: "start-system-namespaces-controller", Run: a.ensureNamespaces},
+		patient("start-system-namespaces-controller", a.ensureNamespaces),
 	}, a.coordinationHooks(), []kelson.Hook{
-		{Name: "start-cluster-authentication-info-controller", Run: a.ensureTrust},
+		patient("start-cluster-authentication-info-controller", a.ensureTrust),
 	}, self.hooks(), []kelson.Hook{
 		{Name: "storage-readiness", Run: a.awaitStorage},
-		{Name: "start-legacy-token-tracking-controller", Run: a.ensureTracking},
-		{Name: "start-service-ip-repair-controllers", Run: func(ctx context.Context) error {
+		patient("start-legacy-token-tracking-controller", a.ensureTracking),
+		patient("start-service-ip-repair-controllers", func(ctx context.Context) error {
 			return repairing(ctx, a.allocator, &a.running, a.Logger, a.measured)
-		}},
-		{Name: "rbac/bootstrap-roles", Run: func(ctx context.Context) error {
+		}),
+		patient("rbac/bootstrap-roles", func(ctx context.Context) error {
 			return a.ensureAll(ctx, bootstrap.RBAC(a.Gates), bootstrap.ReconcileRBAC)
-		}},
-		{Name: "scheduling/bootstrap-system-priority-classes", Run: func(ctx context.Context) error {
+		}),
+		patient("scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error {
 			return a.ensureAll(ctx, bootstrap.PriorityClasses(), nil)
-		}},
-		{Name: "priority-and-fairness-config-producer", Run: a.ensureFlow},
-		{Name: "bootstrap-controller", Run: a.ensureService},
-		{Name: "start-kubernetes-service-cidr-controller", Run: a.allocator.EnsureRanges},
+		}),
+		patient("priority-and-fairness-config-producer", a.ensureFlow),
+		patient("bootstrap-controller", a.ensureService),
+		patient("start-kubernetes-service-cidr-controller", a.allocator.EnsureRanges),
 	})
 	if on, err := controller.Enabled(a.manager.Controllers, a.manager.Enabled); err != nil || len(on) > 0 {
 		hooks = append(hooks, kelson.Hook{Name: "start-controllers", Run: a.startControllers})
 	}
 	return hooks
+}
+
+// How long, and how often, the start tries to write what every cluster has.
+const (
+	patience   = 30 * time.Second
+	retryAfter = time.Second
+)
+
+// patiently calls run until it succeeds: a store that has no leader for a moment, or is
+// slow, must not end a server that has just begun. What is wrong for longer does.
+func patiently(ctx context.Context, name string, run func(ctx context.Context) error, log *slog.Logger) error {
+	for begin := time.Now(); ; {
+		err := run(ctx)
+		if err == nil || ctx.Err() != nil || time.Since(begin) >= patience {
+			return err
+		}
+		log.Warn("a part of the start failed, and is tried again", "hook", name, "error", err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retryAfter):
+		}
+	}
 }
 
 // awaitStorage waits until caches are as new as what is stored. A store that is

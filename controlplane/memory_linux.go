@@ -16,8 +16,8 @@ import (
 //
 // A program that was linked a moment ago is the exception. It lies in the page
 // cache in pieces of megabytes, which are mapped whole, so that it would be back
-// after a few calls. It leaves the cache as well, once, and comes back from the
-// disk in small pieces.
+// after a few calls, with 20 MB that nobody needs. It leaves the cache as well, once,
+// and comes back from the disk in small pieces.
 func forgetProgram() error {
 	program, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -33,26 +33,27 @@ func forgetProgram() error {
 		return err
 	}
 	var size, resident uintptr
-	mappings := programMappings(smaps, name)
+	mappings, huge := programMappings(smaps, name)
 	for _, m := range mappings {
 		size += m.end - m.start
 		resident += m.resident
 	}
-	whole := resident > size/20*19
+	whole := resident > size/4*3 || huge
 	if whole {
 		// What is not on disk yet would stay.
 		if err := unix.Fdatasync(int(program.Fd())); err != nil {
 			return os.NewSyscallError("fdatasync", err)
 		}
 	}
+	advice := unix.MADV_DONTNEED
+	if whole {
+		advice = unix.MADV_PAGEOUT
+	}
 	for _, m := range mappings {
 		// It is no memory of Go's, and has no other name than its address.
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, uintptr(advice)); errno != 0 {
 			return os.NewSyscallError("madvise", errno)
 		}
-	}
-	if whole {
-		return os.NewSyscallError("fadvise", unix.Fadvise(int(program.Fd()), 0, 0, unix.FADV_DONTNEED))
 	}
 	return nil
 }
@@ -62,8 +63,8 @@ type mapping struct{ start, end, resident uintptr }
 
 // programMappings finds in the text of an smaps file the mappings of a program
 // that nothing was ever written to: what the linker has changed at the start and
-// made read-only then would be lost.
-func programMappings(smaps []byte, program string) (found []mapping) {
+// made read-only then would be lost. huge tells whether some is in huge pages.
+func programMappings(smaps []byte, program string) (found []mapping, huge bool) {
 	var m mapping
 	var ours bool
 	for line := range bytes.Lines(smaps) {
@@ -78,7 +79,9 @@ func programMappings(smaps []byte, program string) (found []mapping) {
 			m.resident = uintptr(kB) << 10
 		case ours && fields[0] == "Anonymous:" && fields[1] == "0":
 			found = append(found, m)
+		case ours && fields[0] == "FilePmdMapped:" && fields[1] != "0":
+			huge = true
 		}
 	}
-	return found
+	return found, huge
 }

@@ -28,8 +28,13 @@ Anonymous:             0 kB
 Anonymous:             0 kB
 `)
 	want := []mapping{{0x400000, 0x402000, 4096}, {0x402000, 0x403000, 4096}}
-	if got := programMappings(smaps, "/bin/kelson"); !slices.Equal(got, want) {
-		t.Errorf("%x, want %x", got, want)
+	got, huge := programMappings(smaps, "/bin/kelson")
+	if !slices.Equal(got, want) || huge {
+		t.Errorf("%x, %v, want %x", got, huge, want)
+	}
+	_, huge = programMappings(append(smaps, "00406000-00606000 r-xp 00006000 fe:00 99 /bin/kelson\nFilePmdMapped: 2048 kB\n"...), "/bin/kelson")
+	if !huge {
+		t.Error("huge pages are overlooked")
 	}
 }
 

@@ -321,7 +321,7 @@ func (c *converter) Convert(object *typed.TypedValue, version fieldpath.APIVersi
 	}
 	obj, err := objectOf(empty, fields)
 	if err != nil {
-		return object, err
+		return object, fmt.Errorf("unable to convert unstructured object to %v: %w", from.WithKind(m.opts.Kind.Kind), err)
 	}
 	if from != m.opts.Hub {
 		if obj, err = m.opts.Convert(obj, m.opts.Hub); err != nil {

@@ -409,6 +409,9 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 	if isMap {
 		var named metav1.PartialObjectMetadata
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &named)
+		if s.req.Verb == request.Update && named.ResourceVersion == "" && s.def.Strategy.RequireVersion {
+			return nil // which is said first
+		}
 		return errOtherKind(got, want, named.Name)
 	}
 	if err := s.unlike(got, want, body); err != nil {
@@ -483,6 +486,9 @@ func (s *scope) emptyOf(kind schema.GroupVersionKind) any {
 	if v := s.former(kind); v != nil {
 		return v.New()
 	}
+	if sub := s.subresourceOf(kind); sub != nil {
+		return sub.New()
+	}
 	switch kind.Kind {
 	case "Status":
 		return &metav1.Status{}
@@ -497,6 +503,9 @@ func (s *scope) emptyOf(kind schema.GroupVersionKind) any {
 func (s *scope) known(kind schema.GroupVersionKind) bool {
 	catalog := s.h.Catalog()
 	if _, ok := catalog.LookupKind(kind); ok {
+		return true
+	}
+	if s.subresourceOf(kind) != nil {
 		return true
 	}
 	switch kind.Kind {
@@ -514,6 +523,18 @@ func (s *scope) known(kind schema.GroupVersionKind) bool {
 	item, isList := strings.CutSuffix(kind.Kind, "List")
 	_, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item))
 	return isList && ok
+}
+
+// subresourceOf returns a subresource whose bodies are of a kind.
+func (s *scope) subresourceOf(kind schema.GroupVersionKind) *resource.Subresource {
+	for _, def := range s.h.Catalog().Definitions() {
+		for i := range def.Subresources {
+			if sub := &def.Subresources[i]; sub.Kind == kind && sub.New != nil {
+				return sub
+			}
+		}
+	}
+	return nil
 }
 
 // formerly reports whether a kind is the wanted one in a version of the past.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
@@ -323,7 +324,12 @@ func (s *scope) mark(live resource.Object, opts *metav1.DeleteOptions) (resource
 	case graceful && (asked == nil || *asked >= *grace), !first && st.Held != nil && st.Held(obj):
 		return obj, nil // under way, and it can only be made quicker
 	case graceful:
-		setDeletion(obj, live.GetDeletionTimestamp().Add(time.Duration(*asked-*grace)*time.Second), *asked)
+		at, seconds := live.GetDeletionTimestamp().Add(time.Duration(*asked-*grace)*time.Second), *asked
+		if at.Before(s.req.Received) {
+			// That is over already. Somebody has asked for grace, so a little is left.
+			at, seconds = s.req.Received, min(seconds, 1)
+		}
+		setDeletion(obj, at, seconds)
 	}
 	s.setFinalizers(obj, opts)
 	if !graceful {
@@ -364,7 +370,7 @@ func (s *scope) deletePrecondition(live resource.Object, p *metav1.Preconditions
 	// update is.
 	st := &s.def.Strategy
 	refuse := func(what string, want, is any, happened string) error {
-		if st.Held != nil {
+		if st.Held != nil && s.req.Verb != request.DeleteCollection {
 			failed := "Precondition failed"
 			if st.NoPropagation { // a definition of custom resources
 				failed = "precondition failed"
@@ -396,8 +402,9 @@ func (s *scope) setFinalizers(obj resource.Object, opts *metav1.DeleteOptions) {
 	case st.NoPropagation:
 	case opts.OrphanDependents != nil:
 		orphan = *opts.OrphanDependents
-		foreground = !orphan && s.def.Strategy.Held != nil // only what can be held takes it so
-		foreground = !orphan && st.Held != nil && slices.Contains(obj.GetFinalizers(), metav1.FinalizerDeleteDependents)
+		// Only what can be held takes it so, when it begins to go.
+		foreground = !orphan && st.Held != nil &&
+			(obj.GetDeletionTimestamp() == nil || slices.Contains(obj.GetFinalizers(), metav1.FinalizerDeleteDependents))
 	case opts.PropagationPolicy != nil:
 		orphan = *opts.PropagationPolicy == metav1.DeletePropagationOrphan
 		foreground = *opts.PropagationPolicy == metav1.DeletePropagationForeground

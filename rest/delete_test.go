@@ -5,10 +5,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestGracefulDeletion: a kind with grace periods is marked before it goes, even
@@ -83,6 +86,25 @@ func TestGracefulDeletion(t *testing.T) {
 	}
 	if a := do(t, h, "GET", configMaps+"/later", ""); a.code != 404 {
 		t.Errorf("it is still there: %s", a.body)
+	}
+}
+
+// A grace period that is made shorter than the time that has passed ends now, but
+// not without any grace if somebody has asked for some.
+func TestShortenedGrace(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	strategy := resource.Rules[*corev1.ConfigMap]{GracePeriod: func(*corev1.ConfigMap, *int64) int64 { return 60 }}.Strategy()
+	s := &scope{def: &resource.Definition{Strategy: strategy}, served: &resource.Served{Version: &resource.Version{}}, req: &request.Request{Received: now}}
+	ends, was := metav1.NewTime(now.Add(20*time.Second)), int64(60) // it began 40 seconds ago
+	for _, test := range []struct{ asked, grace, in int64 }{{50, 50, 10}, {41, 41, 1}, {39, 1, 0}, {1, 1, 0}, {0, 0, 0}} {
+		live := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &ends, DeletionGracePeriodSeconds: &was}}
+		obj, err := s.mark(live, &metav1.DeleteOptions{GracePeriodSeconds: &test.asked})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, in := *obj.GetDeletionGracePeriodSeconds(), obj.GetDeletionTimestamp().Sub(now); got != test.grace || in != time.Duration(test.in)*time.Second {
+			t.Errorf("asked for %d: %d seconds, in %v", test.asked, got, in)
+		}
 	}
 }
 

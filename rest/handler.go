@@ -241,6 +241,9 @@ func (s *scope) serve() error {
 	} else if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
 		return errMethodNotAllowed()
 	}
+	if err := s.representable(); err != nil {
+		return err // before anything is said of the version
+	}
 	if warning := s.served.Version.Deprecation; warning != "" {
 		s.req.Warn(warning)
 		if s.h.Metrics != nil {

@@ -79,14 +79,22 @@ func (o output) metaVersion() string {
 func (s *scope) negotiate() (output, error) {
 	watch := s.req.Verb == request.Watch
 	tables := s.def.Answer == nil && s.def.CreateOn == "" && (s.sub == nil || s.sub.Action == nil && s.sub.Connect == nil && !s.sub.NoTable)
-	header := s.r.Header.Get("Accept")
-	if header != "" && !representable(header) {
-		return output{}, errNoRepresentation(watch || s.req.Verb == request.List)
+	if err := s.representable(); err != nil {
+		return output{}, err
 	}
-	out, err := negotiateHeader(header, tables, watch, s.served.Unstructured)
+	out, err := negotiateHeader(s.r.Header.Get("Accept"), tables, watch, s.served.Unstructured)
 	out.stream = watch
 	out.pretty = out.pretty || status.Pretty(s.r)
 	return out, err
+}
+
+// representable refuses clients that like no format that is known, whatever else
+// they want of it.
+func (s *scope) representable() error {
+	if header := s.r.Header.Get("Accept"); header != "" && !representable(header) {
+		return errNoRepresentation(s.req.Verb == request.Watch || s.req.Verb == request.List)
+	}
+	return nil
 }
 
 func negotiateHeader(header string, tables, watch, noProto bool) (output, error) {

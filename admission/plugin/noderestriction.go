@@ -33,6 +33,8 @@ type nodeRestriction struct {
 	base
 	objects   admission.Objects
 	authorize Authorize
+	// anyRequest lets nodes ask for certificates of any kubelet.
+	anyRequest bool
 }
 
 func newNodeRestriction(b *builder) admission.Plugin {
@@ -53,7 +55,7 @@ func newNodeRestriction(b *builder) admission.Plugin {
 			return t.Resource == "resourceslices"
 		}
 		return false
-	}}, b.Objects, b.Authorize}
+	}}, b.Objects, b.Authorize, b.Gates != nil && b.Gates("AllowInsecureKubeletCertificateSigningRequests")}
 }
 
 // nodeOf returns the name of the node that a user is.
@@ -110,7 +112,9 @@ func (p *nodeRestriction) Admit(ctx context.Context, a *admission.Attributes) er
 	case "resourceslices":
 		return ownSlice(node, a)
 	case signingRequests:
-		return nodeRequest(node, a)
+		if !p.anyRequest {
+			return nodeRequest(node, a)
+		}
 	}
 	return nil
 }

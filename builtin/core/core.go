@@ -36,6 +36,8 @@ type Config struct {
 	// KubeletPort is where kubelets listen whose nodes do not say; the default is
 	// 10250.
 	KubeletPort int
+	// SplitLogs lets the log of a container be read stream by stream.
+	SplitLogs bool
 	// Components are what the component statuses tell of.
 	Components []Component
 	// EventTTL is how long events are kept, one hour if it is zero.
@@ -68,7 +70,7 @@ func (c Config) defaults() Config {
 // Group returns the core group.
 func Group(cfg Config) resource.Group {
 	cfg = cfg.defaults()
-	kubelets := kubelets{cfg.KubeletAddresses, cfg.KubeletPort}
+	kubelets := kubelets{cfg.KubeletAddresses, cfg.KubeletPort, cfg.SplitLogs}
 	return resource.Group{Resources: []resource.Definition{
 		Bindings(),
 		ComponentStatuses(cfg.Components),

@@ -27,6 +27,7 @@ const (
 type kubelets struct {
 	addresses []corev1.NodeAddressType
 	port      int
+	split     bool // logs can be read stream by stream
 }
 
 // locate returns the place of a node's kubelet, without a path, and whether it

@@ -116,7 +116,10 @@ func podLog(k kubelets) resource.Subresource {
 			Options: func() runtime.Object { return &corev1.PodLogOptions{} },
 			Locate: func(ctx context.Context, target resource.Target, options runtime.Object) (*resource.Location, error) {
 				o := options.(*corev1.PodLogOptions)
-				if errs := validateLogOptions(o); len(errs) > 0 {
+				if k.split && o.Stream == nil {
+					o.Stream = new(corev1.LogStreamAll)
+				}
+				if errs := validateLogOptions(o, k.split); len(errs) > 0 {
 					return nil, errors.NewInvalid(schema.GroupKind{Kind: "PodLogOptions"}, target.Name(), errs)
 				}
 				pod, err := target.Get(ctx)
@@ -177,7 +180,7 @@ func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 	return "", errors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", pod.Name, names))
 }
 
-func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
+func validateLogOptions(o *corev1.PodLogOptions, split bool) field.ErrorList {
 	var e problems
 	if o.TailLines != nil && *o.TailLines < 0 {
 		e.invalid(field.NewPath("tailLines"), *o.TailLines, apivalidation.IsNegativeErrorMsg)
@@ -190,8 +193,14 @@ func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
 	} else if o.SinceSeconds != nil && *o.SinceSeconds < 1 {
 		e.invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be greater than 0")
 	}
-	if o.Stream != nil {
-		e.forbidden(field.NewPath("stream"), "may not be specified")
+	switch path := field.NewPath("stream"); {
+	case !split && o.Stream != nil:
+		e.forbidden(path, "may not be specified")
+	case split:
+		oneOf(&e, path, *o.Stream, corev1.LogStreamAll, corev1.LogStreamStderr, corev1.LogStreamStdout)
+		if *o.Stream != corev1.LogStreamAll && o.TailLines != nil {
+			e.forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now")
+		}
 	}
 	return field.ErrorList(e)
 }
@@ -210,6 +219,9 @@ func logQuery(o *corev1.PodLogOptions) url.Values {
 	}
 	if o.SinceTime != nil {
 		query.Set("sinceTime", o.SinceTime.Format(time.RFC3339))
+	}
+	if o.Stream != nil {
+		query.Set("stream", *o.Stream)
 	}
 	return query
 }

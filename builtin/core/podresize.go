@@ -2,10 +2,14 @@ package core
 
 import (
 	"context"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/gate"
 )
 
 // preparePodResize takes over the resources of the containers and of the pod,
@@ -13,12 +17,15 @@ import (
 // validation to see.
 func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
-		resources := pod.Spec.Resources
+		resources, volumes := pod.Spec.Resources, pod.Spec.Volumes
 		containers := takeResources(pod.Spec.Containers, old.Spec.Containers)
 		initContainers := takeResources(pod.Spec.InitContainers, old.Spec.InitContainers)
 		pod.Spec, pod.Status = old.Spec, old.Status
 		metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
 		pod.Spec.Resources, pod.Spec.Containers, pod.Spec.InitContainers = resources, containers, initContainers
+		if gate.From(ctx).On(volumeResize) {
+			pod.Spec.Volumes = volumes
+		}
 	}
 	keepPodResources(pod, old)
 	// The old object must not change with the new one.
@@ -51,6 +58,11 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
 	case isWindows(&old.Spec):
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "windows pods cannot be resized")}
+	}
+	if prefix := pod.GenerateName; prefix != "" {
+		for _, msg := range apivalidation.NameIsDNSSubdomain(prefix, true) {
+			e.invalid(field.NewPath("metadata", "generateName"), prefix, msg)
+		}
 	}
 	checkPod(&e, pod, podAllowances(ctx, old))
 	was := old.Status.QOSClass
@@ -98,13 +110,49 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 			}
 		}
 	}
-	if !equality.Semantic.DeepEqual(pod.Spec.Volumes, old.Spec.Volumes) {
+	if gate.From(ctx).On(volumeResize) {
+		checkVolumeResize(&e, pod.Spec.Volumes, old.Spec.Volumes, p.Child("volumes"))
+		rest.Volumes = old.Spec.Volumes
+	} else if !equality.Semantic.DeepEqual(pod.Spec.Volumes, old.Spec.Volumes) {
 		e.forbidden(p.Child("volumes"), "volumes are immutable on resize when InPlacePodVerticalScalingMemoryBackedVolumes feature gate is disabled")
 	}
 	if len(e) == 0 && !equality.Semantic.DeepEqual(*rest, old.Spec) {
 		e.forbidden(p, "only cpu and memory resources are mutable")
 	}
 	return field.ErrorList(e)
+}
+
+// volumeResize is the gate of volumes in memory whose size can change.
+const volumeResize = "InPlacePodVerticalScalingMemoryBackedVolumes"
+
+// checkVolumeResize lets the limits of volumes in memory change.
+func checkVolumeResize(e *problems, volumes, old []corev1.Volume, p *field.Path) {
+	if len(volumes) != len(old) {
+		e.forbidden(p, "volumes may not be added or removed on resize")
+		return
+	}
+	limit := func(d *corev1.EmptyDirVolumeSource) bool { return d.SizeLimit != nil && !d.SizeLimit.IsZero() }
+	for i := range volumes {
+		is, was, p := &volumes[i], &old[i], p.Index(i)
+		if is.Name != was.Name {
+			e.forbidden(p.Child("name"), "volumes may not be renamed or reordered on resize")
+			continue
+		}
+		same := is.DeepCopy()
+		dirs := is.EmptyDir != nil && was.EmptyDir != nil
+		if dirs {
+			same.EmptyDir.SizeLimit = was.EmptyDir.SizeLimit
+		}
+		switch size := p.Child("emptyDir", "sizeLimit"); {
+		case !equality.Semantic.DeepEqual(same, was):
+			e.forbidden(p, "only sizeLimit of memory-backed emptyDir volumes is mutable on resize")
+		case !dirs:
+		case limit(is.EmptyDir) != limit(was.EmptyDir):
+			e.forbidden(size, "adding or removing sizeLimit on an existing volume is not allowed")
+		case limit(is.EmptyDir) && is.EmptyDir.SizeLimit.Cmp(*was.EmptyDir.SizeLimit) != 0 && is.EmptyDir.Medium != corev1.StorageMediumMemory:
+			e.forbidden(size, "sizeLimit is only mutable for memory-backed emptyDir volumes")
+		}
+	}
 }
 
 // nodeCanResize: a node that can tells what resources its containers have.

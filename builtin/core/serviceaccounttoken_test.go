@@ -164,6 +164,7 @@ func TestTokenRequest(t *testing.T) {
 			ctx := request.With(t.Context(), &request.Request{Received: time.Now()})
 			body := &authenticationv1.TokenRequest{ObjectMeta: test.meta, Spec: test.spec, Status: authenticationv1.TokenRequestStatus{Token: "made up"}}
 			sub := ServiceAccounts(test.tokens).Subresources[0]
+			sub.Default(body)
 			before := time.Now()
 			out, err := sub.Action(ctx, target, body)
 			if test.err != "" {

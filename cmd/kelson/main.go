@@ -26,7 +26,6 @@ const (
 const garbage = 60
 
 func main() {
-	smallPages()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}

@@ -49,11 +49,15 @@ func respell(j *v1.JSON) {
 	if j == nil || len(j.Raw) == 0 {
 		return
 	}
-	var v any
-	if utiljson.Unmarshal(j.Raw, &v) != nil {
-		return
-	}
-	if raw, err := utiljson.Marshal(v); err == nil && !bytes.Equal(raw, j.Raw) {
+	for range 2 { // -0.0 is -0 first, which is 0
+		var v any
+		if utiljson.Unmarshal(j.Raw, &v) != nil {
+			return
+		}
+		raw, err := utiljson.Marshal(v)
+		if err != nil || bytes.Equal(raw, j.Raw) {
+			return
+		}
 		j.Raw = raw
 	}
 }

@@ -191,3 +191,19 @@ func TestEqual(t *testing.T) {
 		t.Error("different JSON is equal")
 	}
 }
+
+func TestRespell(t *testing.T) {
+	for text, want := range map[string]string{
+		`1.0`: `1`, `1`: `1`, `-0.0`: `0`, `1e2`: `100`, `1.50`: `1.5`, `"1.0"`: `"1.0"`, `{"b":[1.0],"a":null}`: `{"a":null,"b":[1]}`,
+		`12345678901234567890`: `12345678901234567000`, `9223372036854775807`: `9223372036854775807`,
+	} {
+		below := v1.JSONSchemaProps{Enum: []v1.JSON{{}, {Raw: []byte(text)}}, Example: &v1.JSON{Raw: []byte(text)}}
+		p := &v1.JSONSchemaProps{Default: &v1.JSON{Raw: []byte(text)}, Properties: map[string]v1.JSONSchemaProps{"a": below}}
+		Respell(&v1.CustomResourceDefinitionSpec{Versions: []v1.CustomResourceDefinitionVersion{{Schema: &v1.CustomResourceValidation{OpenAPIV3Schema: p}}}})
+		for _, got := range []v1.JSON{*p.Default, p.Properties["a"].Enum[1], *p.Properties["a"].Example} {
+			if string(got.Raw) != want {
+				t.Errorf("%s is kept as %s, want %s", text, got.Raw, want)
+			}
+		}
+	}
+}

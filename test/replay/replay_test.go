@@ -34,6 +34,9 @@ func TestReplay(t *testing.T) {
 		"odd",       // what clients rarely send
 		"sequences", // several requests that build on each other
 		"order",     // several problems at once, in the order in which they are said
+		"stateful",  // random ones on the same few objects, and what is there in the end
+		"subresources",
+		"custom", // definitions of all sorts, and objects of them
 	)
 }
 
@@ -52,8 +55,9 @@ func TestReplayGates(t *testing.T) {
 	gates := gate.Set{}
 	for _, name := range []string{
 		"AtomicWriteVolumeUserFields", "CompositePodGroup", "ContainerStopSignals", "CoordinatedLeaderElection", "CrossNamespaceVolumeDataSource",
+		"DRADeviceCompatibilityGroups", "DRAFractionalCapacityRange", "DRAOptionalNodeOperations", "DRAPartitionableDevicesType",
 		"DRAWorkloadResourceClaims", "EmptyDirVolumeMode", "EvictionRequestAPI", "GRPCContainerProbeTLS", "GenericWorkload", "H2CContainerProbe",
-		"ImageVolumeWithDigest", "InPlacePodVerticalScalingSchedulerPreemption", "MutablePVNodeAffinity", "PodGroupPreemptionPolicy",
+		"ImageVolumeWithDigest", "InPlacePodVerticalScalingMemoryBackedVolumes", "InPlacePodVerticalScalingSchedulerPreemption", "MutablePVNodeAffinity", "PodGroupPreemptionPolicy", "PodLogsQuerySplitStreams",
 		"StatefulSetRecreateStrategy", "TaintTolerationComparisonOperators", "TopologyAwareWorkloadScheduling", "UserNamespacesHostNetworkSupport",
 		"VolumeBindMountOptions", "WorkloadWithJob",
 	} {

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package main
-
-// smallPages is for Linux.
-func smallPages() {}
