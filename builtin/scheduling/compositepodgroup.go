@@ -68,7 +68,7 @@ func CompositePodGroups(gates gate.Set) resource.Definition {
 				return rules().Judge(ctx, &g.Spec, &old.Spec, path)
 			},
 		}.Strategy(),
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
 			core.NameColumn(),
 			{Name: "Policy", Type: "string", Description: schedulingv1alpha3.CompositePodGroupSpec{}.SwaggerDoc()["schedulingPolicy"]},

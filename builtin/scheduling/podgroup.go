@@ -76,7 +76,7 @@ func PodGroups(gates gate.Set) resource.Definition {
 			},
 			ValidateUpdate: judge,
 		}.Strategy(),
-		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
+		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
 			core.NameColumn(),
 			{Name: "Policy", Type: "string", Description: schedulingv1beta1.PodGroupSpec{}.SwaggerDoc()["schedulingPolicy"]},

@@ -44,6 +44,7 @@ func (f *apiFlags) apply(s *setup) {
 		c.MinRequestTimeout = -1 // zero is the default
 	}
 	s.refuse(lateGates, s.gates.refused())
+	s.gates.warn(s.log)
 	s.refuse(checkLeadership, f.wrongLeadership())
 	c.Gates, c.Leadership = s.gates.changed(), f.Leadership
 	s.config.Debug.Gates = s.gates.shown()

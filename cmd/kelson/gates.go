@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -160,6 +161,7 @@ type gateStates struct {
 	known   map[string]featureGate
 	version serverVersion
 	set     map[string]bool // beside what they are by default
+	left    []string        // by default what another one would have set, as this server does not do that
 }
 
 // newGateStates sets gates, and refuses what kube-apiserver would refuse.
@@ -192,6 +194,9 @@ func newGateStates(flag gateFlag, v serverVersion) (*gateStates, error) {
 			errs = append(errs, fmt.Errorf("%s is enabled, but depends on features that are disabled: %v", name, off))
 		}
 	}
+	for _, name := range s.left {
+		delete(s.set, name)
+	}
 	return s, errors.Join(errs...)
 }
 
@@ -203,8 +208,13 @@ func (s *gateStates) setAll(by, stage string) {
 		return
 	}
 	for name, g := range s.known {
-		if _, given := s.set[name]; !given && g.at(s.version).name == stage && name != allAlpha && name != allBeta {
-			s.set[name] = on
+		now := g.at(s.version)
+		if _, given := s.set[name]; given || now.name != stage || name == allAlpha || name == allBeta {
+			continue
+		}
+		s.set[name] = on
+		if g.does == "" && now.on != on {
+			s.left = append(s.left, name)
 		}
 	}
 }
@@ -252,19 +262,25 @@ func (s *gateStates) unmet() (missing, always []string) {
 	return missing, always
 }
 
-// refused says which gates cannot be as they were set.
+// refused says which gates were switched on that there is nothing behind.
 func (s *gateStates) refused() error {
-	missing, always := s.unmet()
-	var errs []error
-	for _, w := range []struct {
-		what  string
-		names []string
-	}{{"does not have", missing}, {"cannot be without", always}} {
-		if len(w.names) > 0 {
-			errs = append(errs, fmt.Errorf("--feature-gates: this server %s what is behind %s", w.what, strings.Join(w.names, ", ")))
-		}
+	missing, _ := s.unmet()
+	if len(missing) == 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	return fmt.Errorf("--feature-gates: this server does not have what is behind %s", strings.Join(missing, ", "))
+}
+
+// warn tells of gates that are not what they were to be, and no reason not to start:
+// there is more than was asked for, or not quite everything.
+func (s *gateStates) warn(log *slog.Logger) {
+	if _, always := s.unmet(); len(always) > 0 {
+		log.Warn("what is behind feature gates cannot be switched off here", "gates", strings.Join(always, ", "))
+	}
+	if len(s.left) > 0 {
+		slices.Sort(s.left)
+		log.Warn("feature gates stay as they are by default, as this server does not have another way", "gates", strings.Join(s.left, ", "))
+	}
 }
 
 // shown returns the gates as metrics have them.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -68,15 +70,15 @@ func TestGates(t *testing.T) {
 // TestGatesRefused has what the server does about gates that are not as they are by
 // default.
 func TestGatesRefused(t *testing.T) {
-	for _, c := range []struct{ set, wrong, changed string }{
-		{"", "", ""},
-		{"WatchList=true,AllAlpha=false,KubeProxyIPVS=false", "", "KubeProxyIPVS"},
-		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI"},
-		{"WatchList=false", "--feature-gates: this server cannot be without what is behind WatchList", ""},
+	for _, c := range []struct{ set, wrong, changed, warned string }{
+		{"", "", "", ""},
+		{"WatchList=true,AllAlpha=false,KubeProxyIPVS=false", "", "KubeProxyIPVS", ""},
+		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI", ""},
+		{"WatchList=false", "", "", "WatchList"},
 		{"CBORServingAndStorage=true,KMSv1=true,OpenAPIEnums=false",
-			"--feature-gates: this server does not have what is behind CBORServingAndStorage, KMSv1\n" +
-				"--feature-gates: this server cannot be without what is behind OpenAPIEnums", ""},
-		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload"},
+			"--feature-gates: this server does not have what is behind CBORServingAndStorage, KMSv1", "", "OpenAPIEnums"},
+		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload", ""},
+		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup", "CBORServingAndStorage ShardedListAndWatch"},
 	} {
 		var flag gateFlag
 		if err := flag.Set(c.set); err != nil {
@@ -92,6 +94,16 @@ func TestGatesRefused(t *testing.T) {
 		}
 		if text != c.wrong {
 			t.Errorf("%s: %q, want %q", c.set, text, c.wrong)
+		}
+		var log bytes.Buffer
+		s.warn(slog.New(slog.NewTextHandler(&log, nil)))
+		for _, name := range strings.Fields(c.warned) {
+			if !strings.Contains(log.String(), name) {
+				t.Errorf("%s: no word of %s: %s", c.set, name, &log)
+			}
+		}
+		if c.warned == "" && log.Len() > 0 {
+			t.Errorf("%s: %s", c.set, &log)
 		}
 		for _, name := range strings.Fields(c.changed) {
 			if _, ok := s.changed()[name]; !ok {
