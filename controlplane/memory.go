@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"log/slog"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -22,14 +23,21 @@ const (
 	lookAgain = 6
 )
 
-// giveBack gives memory back to the system whenever the server comes to rest,
-// until ctx ends. The runtime itself would keep what the last burst of work has
+// giveBack gives memory back to the system at once, and whenever the server comes to
+// rest, until ctx ends. The runtime itself would keep what the last burst of work has
 // needed for minutes, and garbage until there is as much of it as of the rest.
-func giveBack(ctx context.Context) {
+func giveBack(ctx context.Context, log *slog.Logger) {
+	rest := func() {
+		debug.FreeOSMemory()
+		if err := forgetProgram(); err != nil {
+			log.Debug("the program stays in memory", "error", err)
+		}
+	}
+	rest() // from the start
 	var q quiet
 	for range clock.Every(ctx, quietFor) {
 		if q.due(readHeap()) {
-			debug.FreeOSMemory()
+			rest()
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,11 +114,7 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 func tidy(ctx context.Context, signals *kelson.Signals, log *slog.Logger) {
 	select {
 	case <-signals.MuxAndDiscoveryComplete.Happened():
-		debug.FreeOSMemory()
-		if err := forgetProgram(); err != nil {
-			log.Debug("the program stays in memory", "error", err)
-		}
-		giveBack(ctx)
+		giveBack(ctx, log)
 	case <-signals.ShutdownInitiated.Happened():
 	case <-ctx.Done():
 	}
