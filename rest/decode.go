@@ -2,9 +2,7 @@ package rest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,17 +13,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/apikeel/kelson/internal/jsonvalue"
-	"github.com/apikeel/kelson/request"
-	"github.com/apikeel/kelson/resource"
-	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/internal/jsonvalue"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
 )
 
 // maxBody is how long the body of a request may be.
@@ -294,32 +292,6 @@ func (s *scope) warnStrict(problems ...error) {
 	}
 }
 
-// kindIn returns of what kind an object that has been parsed is, if it says so.
-func kindIn(obj map[string]any) (schema.GroupVersionKind, bool) {
-	apiVersion, ok := obj["apiVersion"].(string)
-	kind, named := obj["kind"].(string)
-	gv, err := schema.ParseGroupVersion(apiVersion)
-	return gv.WithKind(kind), ok && named && err == nil
-}
-
-// kindOf reads of what kind a body in JSON is.
-func kindOf(body []byte) (schema.GroupVersionKind, error) {
-	// Errors name the type, so its form is part of the API.
-	var head struct {
-		APIVersion string `json:"apiVersion,omitempty"`
-		Kind       string `json:"kind,omitempty"`
-	}
-	// The case of the names does not matter here, as it does everywhere else.
-	if err := json.Unmarshal(body, &head); err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
-	}
-	gv, err := schema.ParseGroupVersion(head.APIVersion)
-	if err != nil {
-		return schema.GroupVersionKind{}, err
-	}
-	return gv.WithKind(head.Kind), nil
-}
-
 // openEnvelope returns what is in a protobuf envelope.
 func openEnvelope(body []byte) (apiVersion, kind string, raw []byte, err error) {
 	if len(body) == 0 {
@@ -389,184 +361,6 @@ func (s *scope) prune(obj *unstructured.Unstructured, in schema.GroupVersionKind
 		problems = append(problems, fmt.Errorf("unknown field %q", path))
 	}
 	return problems, nil
-}
-
-// checkKind refuses bodies of another kind or version than the path is about.
-func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error {
-	isMap := s.served.Unstructured && (s.sub == nil || s.sub.Part != nil)
-	if !isMap {
-		got = orWanted(got, want)
-	}
-	if got == want || s.sub != nil && got.GroupKind() == want.GroupKind() && slices.Contains(s.sub.Also, got.Version) {
-		return nil
-	}
-	if isMap && got.GroupVersion() != want.GroupVersion() {
-		return errOtherVersion(got, want)
-	}
-	if isMap && s.sub != nil {
-		return nil // of which nothing but the part is taken
-	}
-	if isMap {
-		var named metav1.PartialObjectMetadata
-		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &named)
-		if s.req.Verb == request.Update && named.ResourceVersion == "" && s.def.Strategy.RequireVersion {
-			return nil // which is said first
-		}
-		return errOtherKind(got, want, named.Name)
-	}
-	if err := s.unlike(got, want, body); err != nil {
-		return s.decodeError(err, got, want, body)
-	}
-	return errOtherVersion(got, want)
-}
-
-// errOtherKind refuses an object of another kind or version, for kinds that are
-// known by what objects say only.
-func errOtherKind(got, want schema.GroupVersionKind, name string) error {
-	var errs field.ErrorList
-	if got.Kind != want.Kind {
-		errs = append(errs, field.Invalid(field.NewPath("kind"), got.Kind, "must be "+want.Kind))
-	}
-	if got.GroupVersion() != want.GroupVersion() {
-		errs = append(errs, field.Invalid(field.NewPath("apiVersion"), got.GroupVersion().String(), "must be "+want.GroupVersion().String()))
-	}
-	return apierrors.NewInvalid(got.GroupKind(), name, errs)
-}
-
-func errOtherVersion(got, want schema.GroupVersionKind) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), want.GroupVersion()))
-}
-
-// orWanted fills in what a body does not say of its kind.
-func orWanted(got, want schema.GroupVersionKind) schema.GroupVersionKind {
-	if got.Kind == "" {
-		got.Kind = want.Kind
-	}
-	if got.Version == "" && (got.Group == "" || got.Group == want.Group) {
-		got.Group, got.Version = want.Group, want.Version
-	}
-	return got
-}
-
-// unlike tells what is wrong with a kind that is not the wanted one: nobody
-// knows it, or it is another one. It is nil if only the version differs.
-func (s *scope) unlike(got, want schema.GroupVersionKind, body []byte) error {
-	switch {
-	case got.Version == "":
-		return missing("apiVersion", body)
-	case !s.known(got) && !s.formerly(got, want):
-		return errUnregistered(got)
-	}
-	// It is read before it is found to be another one.
-	var problems []error
-	if into := s.emptyOf(got); into != nil && len(body) > 0 {
-		var err error
-		if problems, err = kjson.UnmarshalStrict(body, into); err != nil {
-			return err
-		}
-	}
-	if got.Kind != want.Kind {
-		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, internalPackage(want.Group), want.Kind)
-	}
-	return s.strict(problems)
-}
-
-// emptyOf returns an empty object of a kind that a body is of by mistake, nil if it
-// is not known well enough to read one.
-func (s *scope) emptyOf(kind schema.GroupVersionKind) any {
-	catalog := s.h.Catalog()
-	if served, ok := catalog.LookupKind(kind); ok && !served.Unstructured {
-		return served.Version.New()
-	}
-	if item, isList := strings.CutSuffix(kind.Kind, "List"); isList {
-		if served, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item)); ok && !served.Unstructured {
-			return served.Version.NewList()
-		}
-	}
-	if v := s.former(kind); v != nil {
-		return v.New()
-	}
-	if sub := s.subresourceOf(kind); sub != nil {
-		return sub.New()
-	}
-	switch kind.Kind {
-	case "Status":
-		return &metav1.Status{}
-	case "DeleteOptions":
-		return &metav1.DeleteOptions{}
-	}
-	return nil
-}
-
-// known reports whether anything is of a kind, or it is a list of such things,
-// or one of the kinds that every version of a group has.
-func (s *scope) known(kind schema.GroupVersionKind) bool {
-	catalog := s.h.Catalog()
-	if _, ok := catalog.LookupKind(kind); ok {
-		return true
-	}
-	if s.subresourceOf(kind) != nil {
-		return true
-	}
-	switch kind.Kind {
-	case "List":
-		return kind.GroupVersion() == schema.GroupVersion{Version: "v1"}
-	case "Status", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList":
-		return true // in all versions
-	case "CreateOptions", "DeleteOptions", "GetOptions", "ListOptions", "PatchOptions", "UpdateOptions", "WatchEvent":
-		g, ok := catalog.Group(kind.Group)
-		if ok {
-			_, ok = g.Version(kind.Version)
-		}
-		return ok
-	}
-	item, isList := strings.CutSuffix(kind.Kind, "List")
-	_, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item))
-	return isList && ok
-}
-
-// subresourceOf returns a subresource whose bodies are of a kind.
-func (s *scope) subresourceOf(kind schema.GroupVersionKind) *resource.Subresource {
-	for _, def := range s.h.Catalog().Definitions() {
-		for i := range def.Subresources {
-			if sub := &def.Subresources[i]; sub.Kind == kind && sub.New != nil {
-				return sub
-			}
-		}
-	}
-	return nil
-}
-
-// formerly reports whether a kind is the wanted one in a version of the past.
-func (s *scope) formerly(got, want schema.GroupVersionKind) bool {
-	return got.Kind == want.Kind && (s.former(got) != nil || s.sub != nil && slices.Contains(s.sub.Former, got.GroupVersion()))
-}
-
-// former returns the version of the resource that a kind is in, also if it is not
-// served; nil if there is none.
-func (s *scope) former(kind schema.GroupVersionKind) *resource.Version {
-	for i := range s.def.Versions {
-		v := &s.def.Versions[i]
-		if kind.Kind == s.def.Kind && kind.Version == v.Name && kind.Group == cmp.Or(v.Group, s.def.Group) {
-			return v
-		}
-	}
-	return nil
-}
-
-// errUnregistered is about a kind that nobody knows. The words name a place in
-// the source of kube-apiserver, and clients see them.
-func errUnregistered(got schema.GroupVersionKind) error {
-	return fmt.Errorf("no kind %q is registered for version %q in scheme %q", got.Kind, got.GroupVersion(), "pkg/runtime/scheme.go:111")
-}
-
-// internalPackage is what messages call a group where they name types.
-func internalPackage(group string) string {
-	name, _, _ := strings.Cut(group, ".")
-	if name == "" {
-		return "core"
-	}
-	return name
 }
 
 func missing(what string, body []byte) error {
