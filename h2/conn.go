@@ -23,11 +23,6 @@ const (
 	defaultWindow = 1<<16 - 1
 	defaultFrame  = 16 << 10
 	maxWindow     = math.MaxInt32
-	// maxSettings and maxQueue bound what one client can ask for: settings in a
-	// frame, and requests that wait for their turn as a multiple of MaxStreams:
-	// those that it has given up still run.
-	maxSettings = 100
-	maxQueue    = 4
 	// maxIdleWorkers is how many goroutines of a connection wait for the next
 	// request: one that has served some has the stack for more.
 	maxIdleWorkers = 4
@@ -35,66 +30,70 @@ const (
 	// readBuffer holds a few small frames, so that they are read together.
 	readBuffer = 512
 
-	// largeWrite is what the handler of a large answer writes at a time. While there
-	// is one, a client whose windows have at least calmWindow is listened to every
-	// calmFor only.
-	largeWrite = 64 << 10
-	calmWindow = 1 << 20
-	calmFor    = time.Millisecond
-
 	prefaceTimeout = 10 * time.Second
-	// closeTimeout is how long a client has to read the last words.
+	// closeTimeout is how long a client has to read what was written last.
 	closeTimeout = time.Second
 )
 
-// conn is a connection. Its reader is the only one to use what is above mu.
+var errClosed = errors.New("http2: the connection is closed")
+
+// conn is a connection. One goroutine, the read loop in run, reads it; handlers of
+// its streams and the goroutines of sendLater write it.
 type conn struct {
+	// Set by newConn and not changed.
 	srv     *Server
 	ctx     context.Context
 	cancel  context.CancelFunc
 	handler http.Handler
 	tls     *tls.Conn
-	net     net.Conn // below TLS
-	gather  *gather  // net, if it is one
+	net     net.Conn   // below TLS
+	batch   *batchConn // net, if it is one
 	state   *tls.ConnectionState
 	remote  string
-	in      *bufio.Reader
-	framer  *http2.Framer
-	names   map[string]string // of headers, as net/http writes them
-
-	// pause ends what calm waits for, and quick does before its time.
-	pause *time.Timer
-	quick chan struct{}
-	// deadlineSet belongs to whoever writes.
-	deadlineSet time.Time
-	// work is where goroutines without a request get one.
+	// work is where idle goroutines get the next stream. It has room for all of them.
 	work chan *stream
 
+	// Used by the read loop only.
+	in      *bufio.Reader
+	decoder *hpack.Decoder
+	fields  headerFields
+	names   map[string]string // canonical names of header fields, by wire name
+	poller
+
+	// Used by the goroutine that writes only, see writing.
+	deadlineSet time.Time
+
+	// mu guards everything below, and the streams.
 	mu       sync.Mutex
 	err      error        // why nothing can be written any longer
-	out      *[]byte      // frames that nobody has begun to write
-	writing  bool         // somebody writes
-	writable sync.Cond    // there may be room, or a window
-	wider    bool         // there is, and nobody was told
+	out      *[]byte      // frames that no goroutine has begun to write
+	writing  bool         // a goroutine writes
+	writable sync.Cond    // there may be room in out, or a window
+	grown    bool         // a window is larger, and those who wait were not told
+	written  uint64       // how often something was written
 	block    bytes.Buffer // header fields that are being encoded
 	encoder  *hpack.Encoder
 
-	streams  map[uint32]*stream
-	last     uint32 // the newest stream of the client
-	large    int    // streams with a large answer
-	handlers int    // that run
-	waiting  []*stream
-	idle     int       // goroutines that wait at work
-	used     time.Time // when it had its last request
-	sleeper  *time.Timer
+	streams     map[uint32]*stream
+	last        uint32 // the newest stream of the client
+	large       int    // streams with a large response
+	handlers    int    // goroutines that run a handler
+	waiting     []*stream
+	idle        int       // goroutines that wait at work
+	used        time.Time // when it had its last request
+	idleTimer   *time.Timer
+	headerBytes int // of requests whose handlers have not returned
+	budget      controlBudget
+	reset       *resetStreams // nil until there is one
 
-	// What the client can take.
+	// What the client accepts.
 	maxFrame      int
 	initialWindow int64
 	window        int64
-	// What it may send: credit is what it does not know of yet.
+	pendingBytes  int // of all streams, see stream.pending
+	// What the client may send: credit has not been announced to it yet.
 	ahead, credit int
-	acknowledged  bool // it knows our settings
+	acknowledged  bool // the client knows our settings
 
 	leaving bool // GOAWAY was sent
 	ending  bool // nothing will be sent any longer
@@ -104,151 +103,77 @@ func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler)
 	state := tc.ConnectionState()
 	c := &conn{
 		srv: s, handler: handler, tls: tc, net: tc.NetConn(), state: &state, remote: tc.RemoteAddr().String(),
-		in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, work: make(chan *stream, maxIdleWorkers), quick: make(chan struct{}, 1), used: time.Now(),
+		work: make(chan *stream, maxIdleWorkers), in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, used: time.Now(),
 		streams: map[uint32]*stream{}, maxFrame: defaultFrame, initialWindow: defaultWindow, window: defaultWindow, ahead: s.ConnWindow,
 	}
-	if c.gather, _ = c.net.(*gather); c.gather != nil {
-		c.gather.busy, c.gather.pause = c.busy, c.calm
+	c.poller.wake = make(chan struct{}, 1)
+	if c.batch, _ = c.net.(*batchConn); c.batch != nil {
+		c.batch.shouldPoll, c.batch.pause = c.shouldPoll, c.pause
 	}
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.writable.L = &c.mu
 	c.encoder = hpack.NewEncoder(&c.block)
-	c.framer = http2.NewFramer(nil, c.in)
-	c.framer.SetReuseFrames()
-	c.framer.SetMaxReadFrameSize(uint32(s.MaxFrame))
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	c.framer.MaxHeaderListSize = uint32(s.MaxHeaderBytes)
+	c.decoder = hpack.NewDecoder(4096, c.fields.add)
+	c.decoder.SetMaxStringLength(s.MaxHeaderBytes)
 	return c
 }
 
 // run serves the connection until it is over.
 func (c *conn) run() {
 	defer c.close()
-	preface := make([]byte, len(http2.ClientPreface))
 	_ = c.net.SetReadDeadline(time.Now().Add(prefaceTimeout))
+	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(c.in, preface); err != nil || string(preface) != http2.ClientPreface {
 		return
 	}
 	c.mu.Lock()
-	c.greet()
+	c.addSettings()
 	c.sendLater()
 	if c.srv.IdleTimeout > 0 {
-		c.sleeper = time.AfterFunc(c.srv.IdleTimeout, c.sleep)
+		c.idleTimer = time.AfterFunc(c.srv.IdleTimeout, c.closeIfIdle)
 	}
 	c.mu.Unlock()
 
-	err := c.begin()
+	err := c.readFirst()
 	for {
-		if err == nil {
-			err = c.windows()
-		}
-		if err == nil {
-			var frame http2.Frame
-			if frame, err = c.framer.ReadFrame(); err == nil {
-				err = c.process(frame)
-			}
-		}
 		var ofStream http2.StreamError
 		var ofConn http2.ConnectionError
 		switch {
 		case err == nil:
 		case errors.As(err, &ofStream):
 			c.mu.Lock()
-			c.refuse(ofStream)
+			err = c.refuse(ofStream)
 			c.sendLater()
 			c.mu.Unlock()
-			err = nil
+			if err != nil {
+				continue
+			}
 		case errors.As(err, &ofConn):
 			c.giveUp(http2.ErrCode(ofConn))
-			return
-		case errors.Is(err, http2.ErrFrameTooLarge):
-			c.giveUp(http2.ErrCodeFrameSize)
 			return
 		default:
 			return
 		}
+		err = c.readFrame()
 	}
 }
 
-// begin reads the first frame, which has the settings of the client.
-func (c *conn) begin() error {
-	frame, err := c.framer.ReadFrame()
+// readFirst reads the first frame, which has the settings of the client.
+func (c *conn) readFirst() error {
+	head, err := c.in.Peek(frameHeaderLen)
 	if err != nil {
 		return err
 	}
-	_ = c.net.SetReadDeadline(time.Time{})
-	if settings, ok := frame.(*http2.SettingsFrame); !ok || settings.IsAck() {
+	if h := parseFrameHeader(head); h.kind != http2.FrameSettings || h.flags.Has(http2.FlagSettingsAck) {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
-	return c.process(frame)
+	err = c.readFrame()
+	_ = c.net.SetReadDeadline(time.Time{})
+	return err
 }
 
-// windows takes the WINDOW_UPDATE frames that come next. A client that reads a
-// large answer sends two every few KB, and the framer makes garbage of each.
-func (c *conn) windows() error {
-	const size = frameHeaderLen + 4
-	for {
-		b, err := c.in.Peek(frameHeaderLen)
-		if err != nil {
-			return err
-		}
-		if n := int(b[0])<<16 | int(b[1])<<8 | int(b[2]); n != 4 || http2.FrameType(b[3]) != http2.FrameWindowUpdate {
-			return nil
-		}
-		if b, err = c.in.Peek(size); err != nil {
-			return err
-		}
-		stream := binary.BigEndian.Uint32(b[5:]) & maxWindow
-		increment := binary.BigEndian.Uint32(b[frameHeaderLen:]) & maxWindow
-		if increment == 0 {
-			return nil // the framer knows what to say
-		}
-		_, _ = c.in.Discard(size)
-		c.mu.Lock()
-		switch {
-		case c.ending: // what is read is read so that the client gets to read all
-		case c.err != nil:
-			err = c.err
-		case !c.leaving || stream <= c.last:
-			err = c.windowUpdate(stream, increment)
-		}
-		c.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// busy is called when everything that came is read, and reports whether the client is
-// sent a large answer. It tells of every few
-// kilobytes that it has read then, and to be woken for each costs as much as to send
-// them: as long as its windows have room they are only looked at now and then.
-func (c *conn) busy() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.wider {
-		c.wider = false
-		c.writable.Broadcast()
-	}
-	return c.large > 0 && c.initialWindow >= calmWindow && c.window >= calmWindow && c.err == nil && c.ctx.Err() == nil
-}
-
-// calm waits for now and then.
-func (c *conn) calm() {
-	if c.pause == nil {
-		c.pause = time.NewTimer(calmFor)
-	} else {
-		c.pause.Reset(calmFor)
-	}
-	select {
-	case <-c.pause.C:
-	case <-c.quick:
-	case <-c.ctx.Done():
-	}
-}
-
-// greet tells the client the settings.
-func (c *conn) greet() {
+// addSettings tells the client our settings.
+func (c *conn) addSettings() {
 	settings := []http2.Setting{
 		{ID: http2.SettingMaxFrameSize, Val: uint32(c.srv.MaxFrame)},
 		{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.srv.MaxStreams)},
@@ -266,125 +191,75 @@ func (c *conn) greet() {
 	}
 }
 
-// process handles a frame. Errors of other types than those of http2 end the
-// connection without a word.
-func (c *conn) process(frame http2.Frame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ending {
-		return nil // what is read is read so that the client gets to read all
+// setting applies a setting of the client.
+func (c *conn) setting(s http2.Setting) error {
+	if err := s.Valid(); err != nil {
+		return err
 	}
-	if c.err != nil {
-		return c.err
-	}
-	defer c.sendLater()
-	if id := frame.Header().StreamID; c.leaving && id > c.last {
-		// It was sent before the client knew, and is not worked on.
-		if data, ok := frame.(*http2.DataFrame); ok {
-			return c.discard(int(data.Length))
+	switch s.ID {
+	case http2.SettingHeaderTableSize:
+		c.encoder.SetMaxDynamicTableSize(s.Val) // which has a bound of its own
+	case http2.SettingMaxFrameSize:
+		c.maxFrame = min(int(s.Val), maxOut/2)
+	case http2.SettingInitialWindowSize:
+		growth := int64(s.Val) - c.initialWindow
+		c.initialWindow = int64(s.Val)
+		for _, st := range c.streams {
+			if st.window += growth; st.window > maxWindow {
+				return http2.ConnectionError(http2.ErrCodeFlowControl)
+			}
 		}
-		return nil
-	}
-	switch f := frame.(type) {
-	case *http2.SettingsFrame:
-		return c.settings(f)
-	case *http2.MetaHeadersFrame:
-		return c.headers(f)
-	case *http2.DataFrame:
-		return c.data(f)
-	case *http2.WindowUpdateFrame:
-		return c.windowUpdate(f.StreamID, f.Increment)
-	case *http2.RSTStreamFrame:
-		if f.StreamID > c.last || f.StreamID%2 == 0 {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
-		}
-		if st := c.streams[f.StreamID]; st != nil {
-			c.closeStream(st, http2.StreamError{StreamID: st.id, Code: f.ErrCode})
-		}
-	case *http2.PingFrame:
-		if !f.IsAck() {
-			c.addFrame(http2.FramePing, http2.FlagPingAck, 0, f.Data[:]...)
-		}
-	case *http2.GoAwayFrame:
-		c.leave()
-	case *http2.PriorityFrame:
-		if f.StreamDep == f.StreamID {
-			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
-		}
-	case *http2.PushPromiseFrame:
-		return http2.ConnectionError(http2.ErrCodeProtocol)
+		c.flushAllPending()
+		c.writable.Broadcast()
 	}
 	return nil
 }
 
-func (c *conn) settings(f *http2.SettingsFrame) error {
-	if f.IsAck() {
-		c.acknowledged = true
-		return nil
-	}
-	if f.NumSettings() > maxSettings {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	err := f.ForeachSetting(func(s http2.Setting) error {
-		if err := s.Valid(); err != nil {
-			return err
-		}
-		switch s.ID {
-		case http2.SettingHeaderTableSize:
-			c.encoder.SetMaxDynamicTableSize(s.Val)
-		case http2.SettingMaxFrameSize:
-			c.maxFrame = min(int(s.Val), maxOut/2)
-		case http2.SettingInitialWindowSize:
-			growth := int64(s.Val) - c.initialWindow
-			c.initialWindow = int64(s.Val)
-			for _, st := range c.streams {
-				if st.window += growth; st.window > maxWindow {
-					return http2.ConnectionError(http2.ErrCodeFlowControl)
-				}
-			}
-			c.writable.Broadcast()
-		}
-		return nil
-	})
-	if err == nil {
-		c.addFrame(http2.FrameSettings, http2.FlagSettingsAck, 0)
-	}
-	return err
-}
-
+// windowUpdate enlarges a window of the client.
 func (c *conn) windowUpdate(stream, increment uint32) error {
 	if stream == 0 {
+		if increment == 0 {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
 		if c.window += int64(increment); c.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
-		c.widened()
+		c.flushAllPending()
+		c.windowGrew()
 		return nil
 	}
 	st := c.streams[stream]
-	if st == nil {
-		if stream > c.last || stream%2 == 0 {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
-		}
-		return nil // it has just ended
+	switch {
+	case st == nil && c.isIdle(stream):
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	case st == nil:
+		return nil // it has ended
+	case increment == 0:
+		return http2.StreamError{StreamID: stream, Code: http2.ErrCodeProtocol}
 	}
 	if st.window += int64(increment); st.window > maxWindow {
 		return http2.StreamError{StreamID: stream, Code: http2.ErrCodeFlowControl}
 	}
-	c.widened()
+	c.flushPending(st)
+	c.windowGrew()
 	return nil
 }
 
-// widened tells those who write that a window is wider. If there are many such news,
-// they are told when all are read: they would send as little as each allows.
-func (c *conn) widened() {
-	if c.gather != nil { // which tells when they are
-		c.wider = true
+// windowGrew wakes handlers that wait for a window. If more frames have been read
+// already, shouldPoll does it after the last of them: each handler would send as
+// little as one frame allows.
+func (c *conn) windowGrew() {
+	if c.batch != nil {
+		c.grown = true
 	} else {
 		c.writable.Broadcast()
 	}
 }
 
-// receive counts what a client sends.
+// isIdle reports whether a stream was never opened.
+func (c *conn) isIdle(stream uint32) bool { return stream > c.last || stream%2 == 0 }
+
+// receive takes n bytes from the window that the client has on the connection.
 func (c *conn) receive(n int) error {
 	if c.ahead -= n; c.ahead < 0 {
 		return http2.ConnectionError(http2.ErrCodeFlowControl)
@@ -402,63 +277,30 @@ func (c *conn) give(n int) {
 	}
 }
 
-// discard takes n bytes that nobody wants.
-func (c *conn) discard(n int) error {
-	if err := c.receive(n); err != nil {
-		return err
+// refuse resets a stream on which the client has made a mistake. That many of them
+// end the connection is what makes it useless to provoke resets.
+func (c *conn) refuse(err http2.StreamError) error {
+	if c.ending || c.err != nil {
+		return nil
 	}
-	c.give(n)
-	return nil
-}
-
-func (c *conn) data(f *http2.DataFrame) error {
-	size := int(f.Length) // with padding
-	st := c.streams[f.StreamID]
-	switch {
-	case st == nil && (f.StreamID > c.last || f.StreamID%2 == 0):
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	case st == nil || st.received:
-		if err := c.discard(size); err != nil {
-			return err
-		}
-		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeStreamClosed}
-	}
-	if err := c.receive(size); err != nil {
-		return err
-	}
-	if st.ahead -= size; st.ahead < 0 {
-		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeFlowControl}
-	}
-	data := f.Data()
-	c.give(size - len(data))
-	st.bodySize += int64(len(data))
-	if st.declared >= 0 && (st.bodySize > st.declared || f.StreamEnded() && st.bodySize < st.declared) {
-		c.give(len(data))
-		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
-	}
-	if st.abandoned {
-		c.give(len(data))
-	} else if len(data) > 0 {
-		if st.body == nil && st.declared > 0 {
-			st.body = make([]byte, 0, min(int(st.declared), c.srv.StreamWindow))
-		}
-		st.body = append(st.body, data...)
-	}
-	st.received = f.StreamEnded()
-	st.arrived.Broadcast()
-	return nil
-}
-
-// refuse ends a stream that the client has made a mistake with.
-func (c *conn) refuse(err http2.StreamError) {
 	if st := c.streams[err.StreamID]; st != nil {
 		c.resetStream(st, err.Code)
-		return
+	} else {
+		c.addReset(err.StreamID, err.Code)
+		c.remember(err.StreamID, c.srv.StreamWindow)
 	}
-	c.addReset(err.StreamID, err.Code)
+	return c.budget.spend(resetCost)
 }
 
-// giveUp says what was wrong, and ends the connection.
+// remember notes that a stream was reset, on which the client may send n bytes more.
+func (c *conn) remember(id uint32, n int) {
+	if c.reset == nil {
+		c.reset = &resetStreams{}
+	}
+	c.reset.add(id, n)
+}
+
+// giveUp tells the client which rule it has broken, and ends the connection.
 func (c *conn) giveUp(code http2.ErrCode) {
 	c.mu.Lock()
 	c.addGoAway(code)
@@ -468,7 +310,7 @@ func (c *conn) giveUp(code http2.ErrCode) {
 	c.ending = true
 	c.sendLater()
 	if !c.writing {
-		c.sent()
+		c.afterSend()
 	}
 	c.mu.Unlock()
 	c.linger()
@@ -478,7 +320,7 @@ func (c *conn) giveUp(code http2.ErrCode) {
 // closed with something unread loses what the client has not read.
 func (c *conn) linger() {
 	_ = c.net.SetReadDeadline(time.Now().Add(closeTimeout))
-	_, _ = io.Copy(io.Discard, c.in)
+	_, _ = io.Copy(io.Discard, io.LimitReader(c.in, int64(c.srv.ConnWindow)))
 }
 
 func (c *conn) addGoAway(code http2.ErrCode) {
@@ -489,7 +331,7 @@ func (c *conn) addGoAway(code http2.ErrCode) {
 	c.leaving = true
 }
 
-// shutdown lets the streams finish that there are.
+// shutdown lets open streams finish, and ends the connection.
 func (c *conn) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -497,28 +339,29 @@ func (c *conn) shutdown() {
 	c.sendLater()
 }
 
-// leave tells the client to go elsewhere, and ends the connection when there is
-// no stream left.
+// leave sends GOAWAY: the client is to open streams elsewhere, and the connection
+// ends when there is no stream left.
 func (c *conn) leave() {
 	if !c.leaving {
 		c.addGoAway(http2.ErrCodeNo)
 	}
-	c.ended()
+	c.endIfDone()
 }
 
-// ended ends a connection that is to end, if there is no stream left.
-func (c *conn) ended() {
+// endIfDone ends a connection that has sent GOAWAY, if there is no stream left.
+func (c *conn) endIfDone() {
 	if c.leaving && len(c.streams) == 0 {
 		c.ending = true
 		if !c.writing && c.queued() == 0 {
-			c.sent()
+			c.afterSend()
 		}
 	}
 }
 
-// sent is called when everything is written. The end of a connection is that we
-// hang up; the reader sees the client do the same, or is not patient.
-func (c *conn) sent() {
+// afterSend is called when everything is written. A connection that is ending is
+// closed for writing then; the read loop sees the client do the same, or stops after
+// closeTimeout.
+func (c *conn) afterSend() {
 	if c.ending && c.err == nil {
 		c.err = errClosed
 		go func() {
@@ -528,29 +371,44 @@ func (c *conn) sent() {
 	}
 }
 
-// sleep ends a connection that has had no request for long.
-func (c *conn) sleep() {
+// closeIfIdle ends a connection that has had no request for IdleTimeout.
+func (c *conn) closeIfIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch left := c.srv.IdleTimeout - time.Since(c.used); {
 	case c.err != nil || c.leaving:
 	case len(c.streams) > 0:
-		c.sleeper.Reset(c.srv.IdleTimeout)
+		c.idleTimer.Reset(c.srv.IdleTimeout)
 	case left > 0:
-		c.sleeper.Reset(left)
+		c.idleTimer.Reset(left)
 	default:
 		c.leave()
 		c.sendLater()
 	}
 }
 
-// close is the end of everything that belongs to the connection, except for
-// handlers, which notice.
+// fail ends the connection at once.
+func (c *conn) fail(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	c.cancel()
+	// Closing TLS would write, and wait for the goroutine that is writing.
+	_ = c.net.Close()
+	c.writable.Broadcast()
+	for _, st := range c.streams {
+		st.arrived.Broadcast()
+	}
+}
+
+// close releases everything that belongs to the connection. Handlers that still run
+// see the end of their contexts.
 func (c *conn) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sleeper != nil {
-		c.sleeper.Stop()
+	if c.idleTimer != nil {
+		c.idleTimer.Stop()
 	}
 	for _, st := range c.streams {
 		c.closeStream(st, errClosed)

@@ -14,16 +14,18 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// headers begins a stream, or ends the body of one.
-func (c *conn) headers(f *http2.MetaHeadersFrame) error {
-	id := f.StreamID
-	if id%2 == 0 {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	if st := c.streams[id]; st != nil {
-		return c.trailers(st, f)
-	}
+// headers begins a stream with the header fields in c.fields, or ends the body of
+// one with them.
+func (c *conn) headers(h frameHeader, dependency uint32) error {
+	id := h.stream
+	st := c.streams[id]
 	switch {
+	case st != nil:
+		return c.trailers(st, h)
+	case id%2 == 0:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	case id <= c.last && c.reset.take(id, 0):
+		return nil // trailers that were sent before the client knew of the reset
 	case id == c.last:
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
 	case id < c.last:
@@ -31,14 +33,14 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 	}
 	c.last = id
 	switch {
-	case f.HasPriority() && f.Priority.StreamDep == id:
+	case dependency == id || c.fields.malformed:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	case len(c.streams) >= c.srv.MaxStreams && c.acknowledged:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
-	case len(c.streams) >= c.srv.MaxStreams:
+	case len(c.streams) >= c.srv.MaxStreams, c.headerBytes+c.fields.size > maxHeldHeaders*c.srv.MaxHeaderBytes:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
-	st, err := c.newStream(f)
+	st, err := c.newStream(h)
 	if err != nil {
 		return err
 	}
@@ -46,23 +48,19 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 	return c.start(st)
 }
 
-// trailers are header fields after a body.
-func (c *conn) trailers(st *stream, f *http2.MetaHeadersFrame) error {
+// trailers ends the body of a stream with the header fields in c.fields.
+func (c *conn) trailers(st *stream, h frameHeader) error {
 	switch {
 	case st.received:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
-	case !f.StreamEnded() || len(f.PseudoFields()) > 0 || st.declared >= 0 && st.bodySize != st.declared:
+	case !h.flags.Has(http2.FlagHeadersEndStream) || c.fields.pseudo != 0 || c.fields.malformed || c.fields.tooLarge || st.declared >= 0 && st.bodySize != st.declared:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
 	}
-	// The handler may be looking at the map; it may not before it has seen the end
-	// of the body.
-	for _, field := range f.RegularFields() {
-		if st.req == nil {
-			break // nobody will look
-		}
-		name := c.name(field.Name)
-		if _, announced := st.req.Trailer[name]; announced {
-			st.req.Trailer[name] = append(st.req.Trailer[name], field.Value)
+	if !st.abandoned && st.requestTrailer != nil {
+		st.trailer = make(http.Header, len(c.fields.regular))
+		for _, field := range c.fields.regular {
+			name := c.canonicalName(field.Name)
+			st.trailer[name] = append(st.trailer[name], field.Value)
 		}
 	}
 	st.received = true
@@ -70,117 +68,128 @@ func (c *conn) trailers(st *stream, f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// maxNames bounds the names of headers that a connection keeps.
-const maxNames = 64
+// maxNames and maxName bound the names of header fields that a connection keeps.
+const (
+	maxNames = 64
+	maxName  = 64
+)
 
-// name is the name of a header as net/http writes it.
-func (c *conn) name(lower string) string {
-	if name, ok := c.names[lower]; ok {
+// canonicalName returns the name of a header field as net/http writes it.
+func (c *conn) canonicalName(wire string) string {
+	if name, ok := c.names[wire]; ok {
 		return name
 	}
-	name := textproto.CanonicalMIMEHeaderKey(lower)
-	if len(c.names) < maxNames {
-		c.names[lower] = name
+	name := textproto.CanonicalMIMEHeaderKey(wire)
+	if len(c.names) < maxNames && len(wire) <= maxName {
+		c.names[wire] = name
 	}
 	return name
 }
 
-func (c *conn) newStream(f *http2.MetaHeadersFrame) (*stream, error) {
-	wrong := http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
-	var method, path, scheme, authority string
-	for _, field := range f.PseudoFields() {
-		switch field.Name {
-		case ":method":
-			method = field.Value
-		case ":path":
-			path = field.Value
-		case ":scheme":
-			scheme = field.Value
-		case ":authority":
-			authority = field.Value
-		default:
-			return nil, wrong
+// newStream makes a stream from the header fields in c.fields.
+func (c *conn) newStream(h frameHeader) (*stream, error) {
+	f := &c.fields
+	malformed := http2.StreamError{StreamID: h.stream, Code: http2.ErrCodeProtocol}
+	connect := f.method == http.MethodConnect
+	if connect && (f.path != "" || f.scheme != "" || f.authority == "") ||
+		!connect && (f.method == "" || f.path == "" || f.scheme != "https" && f.scheme != "http") {
+		if !f.tooLarge { // which may have hidden the rest
+			return nil, malformed
 		}
 	}
-	connect := method == http.MethodConnect
-	if connect && (path != "" || scheme != "" || authority == "") ||
-		!connect && (method == "" || path == "" || scheme != "https" && scheme != "http") {
-		return nil, wrong
-	}
-	fields := f.RegularFields()
-	header := make(http.Header, len(fields))
-	values := make([]string, len(fields))
-	for i, field := range fields {
-		name := c.name(field.Name)
-		switch before := header[name]; {
-		case before == nil:
-			values[i] = field.Value
-			header[name] = values[i : i+1 : i+1]
-		case name == "Cookie":
-			before[0] += "; " + field.Value // clients may split it
-		default:
-			header[name] = append(before, field.Value)
-		}
-	}
+	header := c.requestHeader()
+	authority := f.authority
 	if authority == "" {
 		authority = header.Get("Host")
 	}
 	delete(header, "Host")
 
 	st := &stream{
-		c: c, id: f.StreamID, handle: c.handler, window: c.initialWindow, ahead: c.srv.StreamWindow,
-		received: f.StreamEnded(), declared: -1,
+		c: c, id: h.stream, handle: c.handler, window: c.initialWindow, ahead: c.srv.StreamWindow,
+		received: h.flags.Has(http2.FlagHeadersEndStream), declared: -1, headerBytes: f.size,
 	}
 	st.arrived.L = &c.mu
 	st.response.st = st
 	st.response.header = make(http.Header, 8)
-	var target *url.URL
-	var err error
-	switch {
-	case connect:
-		target = &url.URL{Host: authority}
-		path = authority
-	case path == "*":
-		target = &url.URL{Path: "*"}
-	default:
-		if target, err = url.ParseRequestURI(path); err != nil {
-			return nil, wrong
-		}
+	if f.tooLarge {
+		st.handle = respondWith(http.StatusRequestHeaderFieldsTooLarge, "HTTP Error 431: Request Header Field(s) Too Large")
+		header, f.path, connect, st.headerBytes = http.Header{}, "/", false, 0
 	}
-	length, trailer, err := st.describe(header)
+	target, path, err := requestURL(f.path, authority, connect)
 	if err != nil {
-		return nil, wrong
+		return nil, malformed
 	}
-	var body = http.NoBody
+	length, err := st.describeBody(header)
+	if err != nil {
+		return nil, malformed
+	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	st.cancel = cancel
 	req := &http.Request{
-		Method: method, URL: target, Proto: "HTTP/2.0", ProtoMajor: 2, Header: header, Host: authority,
-		RemoteAddr: c.remote, RequestURI: path, TLS: c.state, ContentLength: length, Trailer: trailer, Body: body,
+		Method: f.method, URL: target, Proto: "HTTP/2.0", ProtoMajor: 2, Header: header, Host: authority,
+		RemoteAddr: c.remote, RequestURI: path, TLS: c.state, ContentLength: length, Trailer: st.requestTrailer, Body: http.NoBody,
 	}
 	if !st.received {
 		req.Body = bodyReader{st}
 	}
 	st.req = req.WithContext(ctx)
-	st.response.head = method == http.MethodHead
-	if f.Truncated {
-		st.handle = answer(http.StatusRequestHeaderFieldsTooLarge, "HTTP Error 431: Request Header Field(s) Too Large")
-	} else if err := validate(header); err != nil {
-		st.handle = answer(http.StatusBadRequest, err.Error())
+	st.response.head = f.method == http.MethodHead
+	if err := checkHeader(header); err != nil {
+		st.handle = respondWith(http.StatusBadRequest, err.Error())
 	}
 	return st, nil
 }
 
-// describe takes from the header what it says of the body.
-func (st *stream) describe(header http.Header) (length int64, trailer http.Header, err error) {
+// requestHeader makes the Header of a request from the fields in c.fields.
+func (c *conn) requestHeader() http.Header {
+	fields := c.fields.regular
+	header := make(http.Header, len(fields))
+	values := make([]string, len(fields)) // one allocation for most headers
+	var cookies []string
+	for i, field := range fields {
+		name := c.canonicalName(field.Name)
+		switch before := header[name]; {
+		case before == nil:
+			values[i] = field.Value
+			header[name] = values[i : i+1 : i+1]
+		case name == "Cookie": // clients may split it
+			if cookies == nil {
+				cookies = append(cookies, before[0])
+			}
+			cookies = append(cookies, field.Value)
+		default:
+			header[name] = append(before, field.Value)
+		}
+	}
+	if cookies != nil {
+		header["Cookie"][0] = strings.Join(cookies, "; ")
+	}
+	return header
+}
+
+// requestURL returns the URL and the RequestURI of a request.
+func requestURL(path, authority string, connect bool) (*url.URL, string, error) {
+	switch {
+	case connect:
+		return &url.URL{Host: authority}, authority, nil
+	case path == "*":
+		return &url.URL{Path: "*"}, path, nil
+	}
+	target, err := url.ParseRequestURI(path)
+	return target, path, err
+}
+
+// describeBody takes from a header what it says of the body, and returns its length,
+// -1 if that is not known.
+func (st *stream) describeBody(header http.Header) (length int64, err error) {
 	if lengths := header["Content-Length"]; len(lengths) > 0 {
 		n, err := strconv.ParseUint(lengths[0], 10, 63)
 		if err != nil || st.received && n != 0 {
-			return 0, nil, errors.New("content length")
+			return 0, errors.New("content length")
 		}
 		for _, other := range lengths[1:] {
 			if other != lengths[0] {
-				return 0, nil, errors.New("content length")
+				return 0, errors.New("content length")
 			}
 		}
 		st.declared = int64(n)
@@ -189,26 +198,26 @@ func (st *stream) describe(header http.Header) (length int64, trailer http.Heade
 		length = 0
 	}
 	if header.Get("Expect") == "100-continue" {
-		st.wantsGoAhead = true
+		st.expectsContinue = true
 		delete(header, "Expect")
 	}
 	for _, names := range header["Trailer"] {
 		for name := range strings.SplitSeq(names, ",") {
 			name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))
 			if httpguts.ValidTrailerHeader(name) {
-				if trailer == nil {
-					trailer = http.Header{}
+				if st.requestTrailer == nil {
+					st.requestTrailer = http.Header{}
 				}
-				trailer[name] = nil
+				st.requestTrailer[name] = nil
 			}
 		}
 	}
 	delete(header, "Trailer")
-	return length, trailer, nil
+	return length, nil
 }
 
-// validate looks for headers that make no sense in HTTP/2.
-func validate(header http.Header) error {
+// checkHeader looks for headers that HTTP/2 does not have.
+func checkHeader(header http.Header) error {
 	for _, name := range []string{"Connection", "Proxy-Connection", "Transfer-Encoding", "Upgrade", "Keep-Alive"} {
 		if _, ok := header[name]; ok {
 			return fmt.Errorf("request header %q is not valid in HTTP/2", name)
@@ -220,7 +229,7 @@ func validate(header http.Header) error {
 	return nil
 }
 
-// answer is who answers what no handler should see.
-func answer(code int, text string) http.Handler {
+// respondWith is the handler of requests that the server's handler does not get.
+func respondWith(code int, text string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, code) })
 }

@@ -11,9 +11,13 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// maxBuffered is how much of an answer is kept back until it is flushed, or
-// complete.
-const maxBuffered = 4 << 10
+const (
+	// maxBuffered is how much of a response is kept back until it is flushed, or
+	// complete.
+	maxBuffered = 4 << 10
+	// largeWrite is what the handler of a large response writes at a time.
+	largeWrite = 64 << 10
+)
 
 // response is the http.ResponseWriter of a stream. Only the handler uses it,
 // except for begun, which the mutex of the connection guards.
@@ -28,19 +32,20 @@ type response struct {
 	size     int64
 	buffer   *[]byte
 	begun    bool // the headers are on their way
-	leave    bool // it is the last answer on the connection
-	rest     func()
+	leave    bool // the connection ends after it
+	// continuation is called when the handler has returned, see Continuer.
+	continuation func()
 }
 
-// A Continuer is a writer whose answer may go on when the handler has returned.
+// A Continuer is a writer whose response may go on when the handler has returned.
 type Continuer interface {
-	// GoOn has f called then, on a goroutine of its own. The answer, and the context
+	// GoOn has f called then, on a goroutine of its own. The response, and the context
 	// of the request, end when it returns.
 	GoOn(f func())
 }
 
 // GoOn implements Continuer.
-func (w *response) GoOn(f func()) { w.rest = f }
+func (w *response) GoOn(f func()) { w.continuation = f }
 
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header {
@@ -50,9 +55,9 @@ func (w *response) Header() http.Header {
 	return w.header
 }
 
-// shrink gives away what an answer without trailers needs no longer, once its
+// dropHeader drops what a response without trailers needs no longer, once its
 // headers are on their way.
-func (w *response) shrink() {
+func (w *response) dropHeader() {
 	if w.begun && w.sent == nil && !w.hasTrailers() {
 		w.header = nil
 	}
@@ -71,16 +76,16 @@ func (w *response) WriteHeader(status int) {
 		c.mu.Lock()
 		if w.st.failed() == nil {
 			if status == http.StatusContinue {
-				w.st.wantsGoAhead = false
+				w.st.expectsContinue = false
 			}
-			w.addInformation(status, w.header)
+			w.addInformational(status, w.header)
 			c.send()
 		}
 		c.mu.Unlock()
 		return
 	}
 	w.status = status
-	// Later changes are not for this answer.
+	// Later changes are not for this response.
 	w.sent = maps.Clone(w.header)
 	w.declared = -1
 	if length := w.sent["Content-Length"]; len(length) > 0 {
@@ -95,7 +100,7 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// bodyAllowed reports whether an answer with a status has a body.
+// bodyAllowed reports whether a response with a status has a body.
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
@@ -192,12 +197,9 @@ func (w *response) finish() {
 	c := w.st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w.rest = nil
+	w.continuation = nil
 	if w.add(nil, true, true) == nil {
 		c.finishStream(w.st)
-		if w.leave {
-			c.leave()
-		}
 	}
 	c.send()
 	if w.buffer != nil {
@@ -207,7 +209,7 @@ func (w *response) finish() {
 }
 
 // add adds everything that is not sent yet, and then p: all of it, or but for an end
-// that is worth no frame. The last is the end of the answer.
+// that is worth no frame. The last is the end of the response.
 func (w *response) add(p []byte, all, last bool) error {
 	st, c := w.st, w.st.c
 	if err := st.failed(); err != nil {
@@ -233,6 +235,11 @@ func (w *response) add(p []byte, all, last bool) error {
 		}
 		end := last && (w.head || len(body) == 0 && !trailers)
 		c.addHeaders(st.id, end)
+		if w.leave {
+			// Not at the end of the response: a client that does not read it could go on
+			// sending requests.
+			c.leave()
+		}
 		if end {
 			return nil
 		}
@@ -248,6 +255,9 @@ func (w *response) add(p []byte, all, last bool) error {
 		w.buffer = keepRest(w.buffer, rest)
 	}
 	if trailers {
+		if err := c.waitPending(st); err != nil {
+			return err
+		}
 		w.encodeTrailers()
 		c.addHeaders(st.id, true)
 	}
@@ -269,7 +279,7 @@ func keepRest(buffer *[]byte, rest []byte) *[]byte {
 	return buffer
 }
 
-// complete encodes the headers of the answer, with what every answer has. body is
+// complete encodes the headers of the response, with what every response has. body is
 // the beginning of the body, or all of it.
 func (w *response) complete(body []byte, whole bool) {
 	h := w.sent
@@ -321,15 +331,15 @@ func (w *response) encodeHeader(name string, values []string) {
 
 func (w *response) encode(name, value string) {
 	// A buffer does not fail.
-	_ = w.st.c.encoder.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: passing(name)})
+	_ = w.st.c.encoder.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: isUnique(name)})
 }
 
-// passing reports whether a header has another value in each answer, so that
-// neither side should remember it.
-func passing(name string) bool { return name == "audit-id" || name == "content-length" }
+// isUnique reports whether a header has another value in each response, so that
+// neither side should keep it in its table.
+func isUnique(name string) bool { return name == "audit-id" || name == "content-length" }
 
-// addInformation adds an answer before the answer.
-func (w *response) addInformation(status int, header http.Header) {
+// addInformational adds a 1xx response.
+func (w *response) addInformational(status int, header http.Header) {
 	w.encodeStatus(status)
 	for name, values := range header {
 		w.encodeHeader(name, values)
@@ -366,7 +376,7 @@ func (w *response) encodeTrailers() {
 	}
 }
 
-// lower is strings.ToLower without the copy for headers that most answers have.
+// lower is strings.ToLower without the copy for headers that most responses have.
 func lower(name string) string {
 	switch name {
 	case "Content-Type":
@@ -389,19 +399,19 @@ func lower(name string) string {
 	return strings.ToLower(name)
 }
 
-// moment is the date of a second.
-type moment struct {
+// cachedDate is the Date header of a second.
+type cachedDate struct {
 	second int64
 	text   string
 }
 
-// date is the Date of an answer.
+// date returns the Date header of a response.
 func (s *Server) date() string {
 	now := time.Now()
-	if m := s.now.Load(); m != nil && m.second == now.Unix() {
+	if m := s.dateCache.Load(); m != nil && m.second == now.Unix() {
 		return m.text
 	}
-	m := &moment{now.Unix(), now.UTC().Format(http.TimeFormat)}
-	s.now.Store(m)
+	m := &cachedDate{now.Unix(), now.UTC().Format(http.TimeFormat)}
+	s.dateCache.Store(m)
 	return m.text
 }

@@ -1,19 +1,41 @@
 // Package h2 serves HTTP/2 on connections of a net/http server.
 //
+// Start at Server, whose Configure plugs it into an http.Server, and at conn, which
+// is one connection. It must never know anything of Kubernetes.
+//
 // It does what the server in net/http does, at about half the price. There, a
 // frame passes from the handler through a goroutine of the connection to a
-// goroutine that writes it, and each frame of a large answer is two TLS records
-// and two system calls. Here the handler's goroutine puts frames into a buffer of
-// the connection and, unless somebody is at it, writes the buffer: many frames,
-// also those of other streams, in one system call. Nobody waits for anybody
-// except for room in the buffer and for the client's windows.
+// goroutine that writes it, and each frame of a large response is two TLS records
+// and two system calls. Here the handler's goroutine appends frames to a buffer of
+// the connection and, unless another goroutine is writing, writes the buffer: many
+// frames, also those of other streams, in one system call. A handler waits only for
+// room in the buffer and for the client's flow control windows.
 //
-//	client → reader: one goroutine a connection, which never writes
+//	client → read loop: one goroutine a connection, which never writes
 //	       → handler: one goroutine a stream
-//	       → conn.out, a buffer → TLS → gather → client
+//	       → conn.out, a buffer of frames → TLS → batchConn → client
 //
-// Frames are read, and header fields are coded, by golang.org/x/net/http2 and
-// its hpack.
+// Header fields are coded by golang.org/x/net/http2/hpack.
+//
+// # What a client can make the server spend
+//
+// Everything a client sends costs time linear in its bytes and bounded memory:
+//
+//   - a header block at most MaxHeaderBytes on the wire, decoded at most MaxHeaderBytes
+//     and MaxHeaderFields fields, and at most maxContinuations frames; the header
+//     fields of all requests of a connection together at most maxHeldHeaders times
+//     MaxHeaderBytes
+//   - bodies that no handler has read yet: StreamWindow a stream, ConnWindow a
+//     connection
+//   - requests: MaxStreams at a time, also counting handlers whose stream the client
+//     has reset, and maxWaiting times as many that wait for one of them
+//   - frames that only cause work (PING, SETTINGS, PRIORITY, RST_STREAM, empty DATA,
+//     tiny WINDOW_UPDATE, unknown types, mistakes): controlBurst at once and
+//     controlRate a second; a connection with more is closed with ENHANCE_YOUR_CALM
+//   - frames that wait to be written: maxOut bytes of responses, and maxQueued with
+//     what the client has caused without reading
+//   - responses that wait for the client's window after their handler has returned:
+//     maxPending a stream, maxConnPending a connection, for StallTimeout
 package h2
 
 import (
@@ -30,23 +52,31 @@ import (
 type Server struct {
 	// MaxStreams is how many requests a connection may have at a time.
 	MaxStreams int
-	// MaxHeaderBytes bounds the header fields of a request, as they are counted
-	// in HTTP/2; a request with more is answered with 431.
-	MaxHeaderBytes int
+	// MaxHeaderBytes bounds the header fields of a request, as HTTP/2 counts them
+	// (32 bytes are added for each field), and MaxHeaderFields their number, in which
+	// the parts of a split Cookie and the names of announced trailers count too. A
+	// request with more is answered with 431. The default number is 1,000.
+	MaxHeaderBytes, MaxHeaderFields int
 	// MaxFrame is the largest frame that clients may send.
 	MaxFrame int
-	// StreamWindow and ConnWindow are how much of the bodies of a stream, and of
+	// StreamWindow and ConnWindow are how many bytes of the bodies of a stream, and of
 	// all streams of a connection together, clients may send before a handler has
 	// read any.
 	StreamWindow, ConnWindow int
 	// IdleTimeout ends a connection without requests.
 	IdleTimeout time.Duration
-	// WriteTimeout ends a connection that takes nothing for so long.
+	// HeaderTimeout is how long a client may take to send a header block that it has
+	// begun. The default is 30 seconds.
+	HeaderTimeout time.Duration
+	// WriteTimeout ends a connection that accepts no byte for so long.
 	WriteTimeout time.Duration
+	// StallTimeout resets a stream whose client grants no window for so long while a
+	// response waits for it. The default is 30 seconds.
+	StallTimeout time.Duration
 	// ErrorLog gets panics of handlers.
 	ErrorLog *log.Logger
 
-	now atomic.Pointer[moment]
+	dateCache atomic.Pointer[cachedDate]
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -56,6 +86,7 @@ type Server struct {
 // Configure makes a net/http server use s for clients that want HTTP/2. The
 // listener of that server should be one of Listen.
 func (s *Server) Configure(server *http.Server) {
+	s.setDefaults()
 	if server.TLSNextProto == nil {
 		server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 	}
@@ -63,10 +94,22 @@ func (s *Server) Configure(server *http.Server) {
 	server.RegisterOnShutdown(s.shutdown)
 }
 
+func (s *Server) setDefaults() {
+	if s.MaxHeaderFields == 0 {
+		s.MaxHeaderFields = 1000
+	}
+	if s.HeaderTimeout == 0 {
+		s.HeaderTimeout = 30 * time.Second
+	}
+	if s.StallTimeout == 0 {
+		s.StallTimeout = 30 * time.Second
+	}
+}
+
 // serve is called by net/http, after the handshake.
 func (s *Server) serve(hs *http.Server, tc *tls.Conn, handler http.Handler) {
 	ctx := context.Background()
-	// This is how net/http passes on what its BaseContext and ConnContext say.
+	// This is how net/http passes on what its BaseContext and ConnContext return.
 	if h, ok := handler.(interface{ BaseContext() context.Context }); ok {
 		ctx = h.BaseContext()
 	}
@@ -78,20 +121,20 @@ func (s *Server) serve(hs *http.Server, tc *tls.Conn, handler http.Handler) {
 		s.conns = map[*conn]struct{}{}
 	}
 	s.conns[c] = struct{}{}
-	late := s.shutDown
+	shutDown := s.shutDown
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
 	}()
-	if late {
+	if shutDown {
 		c.shutdown()
 	}
 	c.run()
 }
 
-// shutdown lets requests finish, and takes no more.
+// shutdown lets requests finish, and accepts no new ones.
 func (s *Server) shutdown() {
 	s.mu.Lock()
 	s.shutDown = true

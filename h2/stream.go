@@ -3,9 +3,7 @@ package h2
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
-	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -13,38 +11,49 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// stream is a request and its answer. Everything is guarded by the mutex of the
-// connection.
+var errFinished = errors.New("http2: the request is over")
+
+// stream is a request and its response. Everything is guarded by the mutex of the
+// connection, except where a comment says otherwise.
 type stream struct {
 	c      *conn
 	id     uint32
 	cancel context.CancelFunc
 	req    *http.Request
-	// handle is who answers: the handler of the connection, unless something is
+	// handle serves the stream: the handler of the connection, unless something is
 	// wrong with the request.
 	handle http.Handler
+	// headerBytes is what the header of the request adds to conn.headerBytes.
+	headerBytes int
 
-	window   int64 // what the client takes
-	large    bool  // the answer
-	answered bool  // the answer is complete
+	window   int64 // what the client accepts
+	large    bool  // the response
+	answered bool  // the handler has returned, and the response is complete
 	closed   error // why there is no stream any longer
+	// pending is the part of a response for which the client has no window, nil if
+	// there is none. With pendingEnd it is the last part. pendingTimer resets the
+	// stream if the client does not take what an ended response has left.
+	pending      *[]byte
+	pendingEnd   bool
+	pendingTimer *time.Timer
 
-	ahead, credit int    // what the client may send; credit it does not know of yet
-	declared      int64  // the length of the body, -1 if it is not known
-	bodySize      int64  // how much of it has come
-	body          []byte // what has come and was not read
-	read          int    // how much of body was
-	received      bool   // all has come
-	abandoned     bool   // nobody will read it
-	wantsGoAhead  bool   // the client sends the body if it is told to
-	arrived       sync.Cond
-	readDeadline  time.Time
-	writeDeadline time.Time
+	ahead, credit   int   // bytes that the client may send; credit has not been announced
+	declared        int64 // the length of the body, -1 if it is not known
+	bodySize        int64 // bytes of it that have come
+	body            bodyBuffer
+	trailer         http.Header // trailers that have come and that the handler does not see yet
+	requestTrailer  http.Header // Request.Trailer, which belongs to the handler
+	received        bool        // the whole request has come
+	abandoned       bool        // nobody will read the rest of the body
+	expectsContinue bool        // the client sends the body when it is told to
+	arrived         sync.Cond   // more of the body may have come
+	readDeadline    time.Time
+	writeDeadline   time.Time
 
 	response response
 }
 
-// failed is why nothing can be written to the stream.
+// failed returns why nothing can be written to the stream.
 func (st *stream) failed() error {
 	switch {
 	case st.c.err != nil:
@@ -57,16 +66,15 @@ func (st *stream) failed() error {
 	return nil
 }
 
-// late reports whether a deadline is over.
-func (st *stream) late(deadline time.Time) bool {
-	return !deadline.IsZero() && st.closed == nil && !time.Now().Before(deadline)
-}
+// isOver reports whether a deadline is set and has passed.
+func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
 
-// start has a stream served, when it is its turn.
+// start has a stream served, as soon as a handler may run.
 func (c *conn) start(st *stream) error {
+	c.headerBytes += st.headerBytes
 	if c.handlers >= c.srv.MaxStreams {
-		// The client has fewer streams: it has given up some whose handlers run.
-		if len(c.waiting) >= maxQueue*c.srv.MaxStreams {
+		// The client has fewer streams: it has reset some whose handlers still run.
+		if len(c.waiting) >= maxWaiting*c.srv.MaxStreams {
 			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 		}
 		c.waiting = append(c.waiting, st)
@@ -75,11 +83,17 @@ func (c *conn) start(st *stream) error {
 	c.handlers++
 	if c.idle > 0 {
 		c.idle--
-		c.work <- st // which has room for all that wait there
+		c.work <- st
 		return nil
 	}
 	go c.serve(st)
 	return nil
+}
+
+// releaseHeader is called when the request of a stream is garbage.
+func (c *conn) releaseHeader(st *stream) {
+	c.headerBytes -= st.headerBytes
+	st.headerBytes = 0
 }
 
 // serve serves one stream after the other.
@@ -87,6 +101,7 @@ func (c *conn) serve(st *stream) {
 	for st != nil {
 		st.serve()
 		c.mu.Lock()
+		c.releaseHeader(st)
 		next, wait := c.next()
 		c.mu.Unlock()
 		if wait {
@@ -106,14 +121,15 @@ func (c *conn) serve(st *stream) {
 	}
 }
 
-// next returns what a goroutine that has served a stream does: another, wait for
-// one, or nothing.
+// next returns what a goroutine does that has served a stream: serve another, wait
+// for one, or end.
 func (c *conn) next() (st *stream, wait bool) {
 	for len(c.waiting) > 0 {
 		st, c.waiting = c.waiting[0], c.waiting[1:]
 		if st.closed == nil {
 			return st, false
 		}
+		c.releaseHeader(st)
 	}
 	c.handlers--
 	if c.err != nil || c.idle >= maxIdleWorkers {
@@ -132,29 +148,29 @@ func (st *stream) serve() {
 		}
 	}()
 	st.handle.ServeHTTP(&st.response, st.req)
-	if st.response.rest == nil {
+	if st.response.continuation == nil {
 		st.response.finish()
 		st.cancel()
 	} else {
 		c := st.c
 		c.mu.Lock()
 		st.req, st.handle = nil, nil
-		st.response.shrink()
-		c.handlers++ // there are two for a moment
+		st.response.dropHeader()
+		c.handlers++ // the goroutine that returns and the one that continues
 		c.mu.Unlock()
-		go c.goOn(st)
+		go c.resume(st)
 	}
 	complete = true
 }
 
-// goOn runs what is left of an answer when the handler has returned.
-func (c *conn) goOn(st *stream) {
-	if next := st.goOn(); next != nil {
+// resume runs the continuation of a response whose handler has returned.
+func (c *conn) resume(st *stream) {
+	if next := st.resume(); next != nil {
 		c.serve(next)
 	}
 }
 
-func (st *stream) goOn() (next *stream) {
+func (st *stream) resume() (next *stream) {
 	complete := false
 	defer func() {
 		if !complete {
@@ -163,12 +179,12 @@ func (st *stream) goOn() (next *stream) {
 		st.c.mu.Lock()
 		defer st.c.mu.Unlock()
 		if s, wait := st.c.next(); wait {
-			st.c.idle-- // those who have served have larger stacks
+			st.c.idle-- // goroutines that have served handlers have larger stacks
 		} else {
 			next = s
 		}
 	}()
-	st.response.rest()
+	st.response.continuation()
 	st.response.finish()
 	st.cancel()
 	complete = true
@@ -189,24 +205,40 @@ func (st *stream) abort(cause any) {
 	st.c.mu.Unlock()
 }
 
-// finishStream is called when the whole answer is on its way.
+// finishStream is called when the handler has returned and its response is complete:
+// all of it has been added to conn.out, or the last part is pending.
 func (c *conn) finishStream(st *stream) {
 	st.answered = true
 	if st.closed != nil {
 		return
 	}
+	if st.pending != nil {
+		st.pendingTimer = time.AfterFunc(c.srv.StallTimeout, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if st.closed == nil {
+				c.addReset(st.id, http2.ErrCodeCancel)
+				c.remember(st.id, st.ahead)
+				c.closeStream(st, errFinished)
+				c.sendLater()
+			}
+		})
+		return
+	}
 	if !st.received {
 		c.addReset(st.id, http2.ErrCodeNo) // the rest of the body is not wanted
+		c.remember(st.id, st.ahead)
 	}
 	c.closeStream(st, nil)
 }
 
 // resetStream ends a stream before its time.
 func (c *conn) resetStream(st *stream, code http2.ErrCode) {
-	if st.closed != nil || st.answered {
+	if st.closed != nil {
 		return
 	}
 	c.addReset(st.id, code)
+	c.remember(st.id, st.ahead)
 	c.closeStream(st, http2.StreamError{StreamID: st.id, Code: code})
 }
 
@@ -218,10 +250,7 @@ func (c *conn) closeStream(st *stream, cause error) {
 	delete(c.streams, st.id)
 	if st.large {
 		if c.large--; c.large == 0 {
-			select {
-			case c.quick <- struct{}{}:
-			default:
-			}
+			c.stopPolling()
 		}
 	}
 	if st.closed = cause; cause == nil {
@@ -229,76 +258,13 @@ func (c *conn) closeStream(st *stream, cause error) {
 	} else {
 		st.cancel()
 	}
-	c.give(len(st.body) - st.read)
-	st.body, st.read, st.abandoned = nil, 0, true
+	c.dropPending(st)
+	c.give(st.body.drop())
+	st.abandoned = true
 	st.arrived.Broadcast()
 	c.writable.Broadcast()
 	if len(c.streams) == 0 {
 		c.used = time.Now()
-		c.ended()
+		c.endIfDone()
 	}
-}
-
-var errFinished = errors.New("http2: the request is over")
-
-// bodyReader is the body of a request.
-type bodyReader struct{ st *stream }
-
-func (b bodyReader) Read(p []byte) (int, error) {
-	st := b.st
-	c := st.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if st.wantsGoAhead && !st.response.begun && st.failed() == nil {
-		st.wantsGoAhead = false
-		st.response.addInformation(http.StatusContinue, nil)
-		c.send()
-	}
-	for {
-		if n := copy(p, st.body[st.read:]); n > 0 {
-			st.consumed(n)
-			return n, nil
-		}
-		switch {
-		case len(p) == 0:
-			return 0, nil
-		case st.abandoned && st.closed == nil:
-			return 0, http.ErrBodyReadAfterClose
-		case st.closed != nil:
-			return 0, st.closed
-		case st.received:
-			return 0, io.EOF
-		case c.err != nil:
-			return 0, c.err
-		case st.late(st.readDeadline):
-			return 0, os.ErrDeadlineExceeded
-		}
-		c.wait(&st.arrived, st.readDeadline)
-	}
-}
-
-// consumed counts what was read of the body, and lets the client send more.
-func (st *stream) consumed(n int) {
-	if st.read += n; st.read == len(st.body) {
-		st.body, st.read = st.body[:0], 0
-	}
-	st.c.give(n)
-	if st.credit += n; !st.received && st.credit >= st.c.srv.StreamWindow/2 {
-		st.c.addWindow(st.id, st.credit)
-		st.ahead += st.credit
-		st.credit = 0
-	}
-	st.c.send()
-}
-
-func (b bodyReader) Close() error {
-	st := b.st
-	st.c.mu.Lock()
-	defer st.c.mu.Unlock()
-	if !st.abandoned {
-		st.abandoned = true
-		st.c.give(len(st.body) - st.read)
-		st.body, st.read = nil, 0
-	}
-	return nil
 }

@@ -10,7 +10,6 @@ import (
 )
 
 const (
-	frameHeaderLen = 9
 	// maxRecord is what fits into a TLS record.
 	maxRecord = 16 << 10
 	// maxOut is how much waits to be written before handlers wait.
@@ -18,11 +17,15 @@ const (
 	// maxQueued is how much more of small frames, of which clients cause some,
 	// waits before the connection is given up.
 	maxQueued = 1 << 20
-	// smallBuffer is room for a small answer.
+	// smallBuffer is room for a small response.
 	smallBuffer = 8 << 10
 	// maxRounds is how often a handler writes what others add before it goes on
 	// with its own work.
 	maxRounds = 4
+	// maxPending is how much of a response waits for the client's window without its
+	// handler, and maxConnPending how much of all responses of a connection.
+	maxPending     = 64 << 10
+	maxConnPending = 1 << 20
 )
 
 // Buffers are shared by all connections: an idle one has none. Large ones have
@@ -35,18 +38,17 @@ var (
 // recycle takes a buffer that nobody uses.
 func recycle(b *[]byte) {
 	*b = (*b)[:0]
-	switch {
-	case cap(*b) < maxOut:
+	switch c := cap(*b); {
+	case c < smallBuffer:
+	case c < maxOut/4:
 		smallBuffers.Put(b)
-	case cap(*b) < maxQueued:
+	case c >= maxOut && c < 2*maxOut:
 		largeBuffers.Put(b)
 	}
 }
 
-var errClosed = errors.New("http2: the connection is closed")
-
-// room makes room for n bytes in c.out.
-func (c *conn) room(n int) {
+// makeRoom makes room for n bytes in c.out.
+func (c *conn) makeRoom(n int) {
 	switch {
 	case c.out == nil && n <= smallBuffer:
 		c.out = smallBuffers.Get().(*[]byte)
@@ -60,7 +62,7 @@ func (c *conn) room(n int) {
 	}
 }
 
-// queued is how much waits to be written.
+// queued returns how many bytes wait to be written.
 func (c *conn) queued() int {
 	if c.out == nil {
 		return 0
@@ -76,7 +78,7 @@ func (c *conn) addFrame(kind http2.FrameType, flags http2.Flags, stream uint32, 
 // addFrameOf is addFrame with a payload in two parts.
 func (c *conn) addFrameOf(kind http2.FrameType, flags http2.Flags, stream uint32, first, payload []byte) {
 	n := len(first) + len(payload)
-	c.room(frameHeaderLen + n)
+	c.makeRoom(frameHeaderLen + n)
 	*c.out = append(*c.out, byte(n>>16), byte(n>>8), byte(n), byte(kind), byte(flags),
 		byte(stream>>24), byte(stream>>16), byte(stream>>8), byte(stream))
 	*c.out = append(*c.out, first...)
@@ -119,8 +121,10 @@ func (c *conn) addHeaders(stream uint32, end bool) {
 
 // addData adds first and then p as frames of a stream. It waits for room and windows,
 // and what there is is written meanwhile; if it fails, the client may have got a part.
-// Unless it is all, it returns what is left of p when that is worth no frame yet.
+// A small rest for which the client has no window is left to flushPending instead.
+// Unless it is all, addData returns what is left of p when that is worth no frame yet.
 func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte, err error) {
+	var stalled time.Time // when the client has granted no window for too long
 	for {
 		if err := st.failed(); err != nil {
 			return nil, err
@@ -129,19 +133,19 @@ func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte,
 		if !all && len(first) == 0 && have <= maxBuffered {
 			return p, nil
 		}
+		c.flushPending(st)
 		n := min(have, c.maxFrame, int(c.window), int(st.window))
-		if have > 0 && (n <= 0 || c.queued() >= maxOut) {
-			if !c.send() {
-				c.wait(&c.writable, st.writeDeadline)
+		if st.pending != nil || have > 0 && (n <= 0 || c.queued() >= maxOut) {
+			if c.addPending(st, first, p, end) {
+				return nil, nil
 			}
-			if st.late(st.writeDeadline) {
-				c.resetStream(st, http2.ErrCodeInternal)
-			}
+			c.waitWritable(st, &stalled)
 			continue
 		}
+		stalled = time.Time{}
 		n = max(n, 0)
 		if n < have {
-			n = c.aligned(n)
+			n = c.alignToRecord(n)
 		}
 		flags := http2.Flags(0)
 		if end && n == have {
@@ -158,9 +162,121 @@ func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte,
 	}
 }
 
-// aligned is how much of n to take so that the frame ends where a TLS record does:
-// clients get whole frames, and no record is short. It is not worth a small frame.
-func (c *conn) aligned(n int) int {
+// waitWritable writes what there is, or waits until there is room or a window. It
+// resets the stream if that takes too long; stalled is when, and zero when a wait
+// begins.
+func (c *conn) waitWritable(st *stream, stalled *time.Time) {
+	if c.send() {
+		return
+	}
+	if stalled.IsZero() {
+		*stalled = time.Now().Add(c.srv.StallTimeout)
+	}
+	c.wait(&c.writable, earlier(st.writeDeadline, *stalled))
+	if isOver(st.writeDeadline) || isOver(*stalled) {
+		c.resetStream(st, http2.ErrCodeInternal)
+	}
+}
+
+// waitPending waits until nothing of a stream is pending.
+func (c *conn) waitPending(st *stream) error {
+	var stalled time.Time
+	for {
+		if err := st.failed(); err != nil {
+			return err
+		}
+		if c.flushPending(st); st.pending == nil {
+			return nil
+		}
+		c.waitWritable(st, &stalled)
+	}
+}
+
+// earlier returns the earlier of two times, either of which may be zero.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// addPending keeps a part of a response until the client has a window for it, so that
+// the handler can return and give back what it holds. It reports whether there was
+// room: small responses have, and the end of large ones.
+func (c *conn) addPending(st *stream, first, p []byte, end bool) bool {
+	n := len(first) + len(p)
+	total := n
+	if st.pending != nil {
+		total += len(*st.pending)
+	}
+	if total > maxPending || c.pendingBytes+n > maxConnPending || st.large && !end {
+		return false
+	}
+	if st.pending == nil {
+		st.pending = new([]byte)
+	}
+	*st.pending = append(append(*st.pending, first...), p...)
+	st.pendingEnd = end
+	c.pendingBytes += n
+	return true
+}
+
+// flushPending adds what is pending of a stream, as far as windows and room allow.
+func (c *conn) flushPending(st *stream) {
+	if st.pending == nil || st.closed != nil {
+		return
+	}
+	for left := *st.pending; ; {
+		n := min(len(left), c.maxFrame, int(c.window), int(st.window))
+		if len(left) > 0 && (n <= 0 || c.queued() >= maxOut) {
+			*st.pending = left
+			return
+		}
+		n = max(n, 0)
+		flags := http2.Flags(0)
+		if st.pendingEnd && n == len(left) {
+			flags = http2.FlagDataEndStream
+		}
+		c.addFrame(http2.FrameData, flags, st.id, left[:n]...)
+		c.window -= int64(n)
+		st.window -= int64(n)
+		c.pendingBytes -= n
+		if left = left[n:]; len(left) == 0 {
+			break
+		}
+	}
+	c.dropPending(st)
+	if st.answered {
+		c.finishStream(st)
+	}
+}
+
+// flushAllPending is flushPending for all streams.
+func (c *conn) flushAllPending() {
+	if c.pendingBytes == 0 {
+		return
+	}
+	for _, st := range c.streams {
+		c.flushPending(st)
+	}
+}
+
+// dropPending forgets what is pending of a stream.
+func (c *conn) dropPending(st *stream) {
+	if st.pendingTimer != nil {
+		st.pendingTimer.Stop()
+		st.pendingTimer = nil
+	}
+	if st.pending != nil {
+		c.pendingBytes -= len(*st.pending)
+		st.pending = nil
+	}
+}
+
+// alignToRecord returns how much of n to take so that the frame ends where a TLS
+// record does: clients get whole frames, and no record is short. It is not worth a
+// small frame.
+func (c *conn) alignToRecord(n int) int {
 	begin := c.queued() + frameHeaderLen
 	if end := (begin + n) / maxRecord * maxRecord; end-begin >= n/4 {
 		return end - begin
@@ -181,44 +297,47 @@ func (c *conn) wait(cond *sync.Cond, deadline time.Time) {
 	cond.Wait()
 }
 
-// send writes what is to be written, unless somebody does: they will write this
-// too. It reports whether it has written. c.mu is held, but not meanwhile.
+// send writes what is to be written, unless another goroutine is writing, which will
+// write this too. It reports whether it has written. c.mu is held, but not meanwhile.
 func (c *conn) send() bool {
 	if c.writing || c.queued() == 0 || c.err != nil {
 		return false
 	}
 	c.writing = true
-	if c.sendRounds(maxRounds); c.queued() > 0 && c.err == nil {
-		go c.sendRest()
+	if c.writeRounds(maxRounds); c.queued() > 0 && c.err == nil {
+		go c.writeAll()
 		return true
 	}
 	c.writing = false
-	c.sent()
+	c.afterSend()
 	return true
 }
 
-// sendLater is send for those who must not wait.
+// sendLater is send for callers that must not wait.
 func (c *conn) sendLater() {
 	if c.queued() > maxQueued {
 		c.fail(errors.New("http2: too much to be written"))
 	}
 	if !c.writing && c.queued() > 0 && c.err == nil {
 		c.writing = true
-		go c.sendRest()
+		go c.writeAll()
 	}
 }
 
-func (c *conn) sendRest() {
+// writeAll writes until there is nothing left.
+func (c *conn) writeAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.queued() > 0 && c.err == nil {
-		c.sendRounds(maxRounds)
+		c.writeRounds(maxRounds)
 	}
 	c.writing = false
-	c.sent()
+	c.afterSend()
 }
 
-func (c *conn) sendRounds(rounds int) {
+// writeRounds writes what is to be written, and as often as it says what was added
+// meanwhile.
+func (c *conn) writeRounds(rounds int) {
 	for ; rounds > 0 && c.queued() > 0 && c.err == nil; rounds-- {
 		out := c.out
 		c.out = nil
@@ -226,8 +345,11 @@ func (c *conn) sendRounds(rounds int) {
 		err := c.write(*out)
 		recycle(out)
 		c.mu.Lock()
+		c.written++
 		if err != nil {
 			c.fail(err)
+		} else {
+			c.flushAllPending()
 		}
 		c.writable.Broadcast()
 	}
@@ -236,7 +358,7 @@ func (c *conn) sendRounds(rounds int) {
 // deadlineStep is how exact the deadline of a write is.
 const deadlineStep = time.Second
 
-// write writes to the client. Only one goroutine is here at a time.
+// write writes to the client. Only one goroutine is here at a time, see conn.writing.
 func (c *conn) write(p []byte) error {
 	if now := time.Now(); c.srv.WriteTimeout > 0 && now.Sub(c.deadlineSet) > deadlineStep {
 		c.deadlineSet = now
@@ -244,7 +366,7 @@ func (c *conn) write(p []byte) error {
 			return err
 		}
 	}
-	if len(p) <= maxRecord || c.gather == nil {
+	if len(p) <= maxRecord || c.batch == nil {
 		_, err := c.tls.Write(p)
 		return err
 	}
@@ -252,26 +374,11 @@ func (c *conn) write(p []byte) error {
 	for len(p) > 0 {
 		part := p[:min(len(p), maxOut)]
 		p = p[len(part):]
-		c.gather.hold()
+		c.batch.begin()
 		_, err := c.tls.Write(part)
-		if err = errors.Join(err, c.gather.release()); err != nil {
+		if err = errors.Join(err, c.batch.end()); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// fail ends the connection at once.
-func (c *conn) fail(err error) {
-	if c.err != nil {
-		return
-	}
-	c.err = err
-	c.cancel()
-	// Not TLS's way, which writes, and waits for those who do.
-	_ = c.net.Close()
-	c.writable.Broadcast()
-	for _, st := range c.streams {
-		st.arrived.Broadcast()
-	}
 }

@@ -28,7 +28,7 @@ func (t *trickle) Read(p []byte) (int, error) {
 
 // TestReadAhead: whether and when something is read ahead, it is what was sent.
 func TestReadAhead(t *testing.T) {
-	calmed := 0
+	paused := 0
 	for range 100 {
 		var sent []byte
 		var parts [][]byte
@@ -39,11 +39,11 @@ func TestReadAhead(t *testing.T) {
 			}
 			sent, parts = append(sent, part...), append(parts, part)
 		}
-		g := &gather{Conn: &trickle{parts: parts}, busy: func() bool { return rand.IntN(2) == 0 }, pause: func() { calmed++ }}
+		b := &batchConn{Conn: &trickle{parts: parts}, shouldPoll: func() bool { return rand.IntN(2) == 0 }, pause: func() { paused++ }}
 		var got []byte
 		for {
 			p := make([]byte, 1+rand.IntN(1000))
-			n, err := g.Read(p)
+			n, err := b.Read(p)
 			got = append(got, p[:n]...)
 			if errors.Is(err, io.EOF) {
 				break
@@ -56,7 +56,7 @@ func TestReadAhead(t *testing.T) {
 			t.Fatalf("%d bytes are not the %d that were sent", len(got), len(sent))
 		}
 	}
-	if calmed == 0 {
+	if paused == 0 {
 		t.Error("it never paused")
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// TestEars: with closed ears a read takes what there is and does not wait; with open
-// ones what has come meanwhile, and what comes later, is read as ever.
-func TestEars(t *testing.T) {
+// TestLowWater: with a raised mark a read takes what there is and does not wait; with
+// an ordinary one what has come meanwhile, and what comes later, is read as ever.
+func TestLowWater(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux has them")
+		t.Skip("SO_RCVLOWAT is used on Linux only")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,7 +29,7 @@ func TestEars(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-	ears := newEars(conn)
+	mark := newLowWater(conn)
 	p := make([]byte, 100)
 	send := func(text string) {
 		t.Helper()
@@ -37,21 +37,21 @@ func TestEars(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ears.close()
-	if n, err := ears.read(conn, p); n != 0 || err != nil {
+	mark.raise()
+	if n, err := mark.read(conn, p); n != 0 || err != nil {
 		t.Fatalf("of nothing %d bytes were read: %v", n, err)
 	}
 	send("one")
 	for begin := time.Now(); ; runtime.Gosched() { // until it has arrived
-		if n, err := ears.read(conn, p); n > 0 && string(p[:n]) == "one" {
+		if n, err := mark.read(conn, p); n > 0 && string(p[:n]) == "one" {
 			break
 		} else if n != 0 || err != nil || time.Since(begin) > 30*time.Second {
 			t.Fatalf("%q was read: %v", p[:n], err)
 		}
 	}
 	send("two")
-	ears.open()
-	if n, err := ears.read(conn, p); err != nil || string(p[:n]) != "two" {
+	mark.reset()
+	if n, err := mark.read(conn, p); err != nil || string(p[:n]) != "two" {
 		t.Fatalf("%q was read: %v", p[:n], err)
 	}
 	done := make(chan string)
@@ -63,10 +63,10 @@ func TestEars(t *testing.T) {
 	if got := <-done; got != "three" {
 		t.Errorf("%q was read", got)
 	}
-	ears.close()
+	mark.raise()
 	client.Close()
 	for begin := time.Now(); ; runtime.Gosched() {
-		if n, err := ears.read(conn, p); err != nil {
+		if n, err := mark.read(conn, p); err != nil {
 			break
 		} else if n != 0 || time.Since(begin) > 30*time.Second {
 			t.Fatalf("%d bytes of a connection that is closed", n)
