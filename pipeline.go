@@ -228,7 +228,7 @@ func (s *Server) identify(x *exchange) bool {
 		}
 	}
 	if !ok || err != nil {
-		if err != nil {
+		if err != nil && x.r.Context().Err() == nil { // a client that has gone is no failure
 			s.Logger.Warn("Unable to authenticate the request", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
 		}
 		x.disconnect()

@@ -201,15 +201,15 @@ func isClosed(err error) bool {
 func TestEarlyResponseIgnoresTheRestOfTheBody(t *testing.T) {
 	ts := serve(t, newServer(), func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	p := dial(t, ts)
-	if err := p.begin(1, false, "content-length", "100000"); err != nil {
+	if err := p.begin(1, false); err != nil {
 		t.Fatal(err)
 	}
-	p.frames("RST_STREAM", func(f http2.Frame) bool {
-		reset, ok := f.(*http2.RSTStreamFrame)
-		if ok && reset.ErrCode != http2.ErrCodeNo {
-			t.Fatalf("got %v, want NO_ERROR", reset.ErrCode)
+	p.frames("the response", func(f http2.Frame) bool {
+		if isError(f) {
+			t.Fatalf("got %v with the response", f)
 		}
-		return ok
+		headers, ok := f.(*http2.MetaHeadersFrame)
+		return ok && headers.StreamEnded()
 	})
 	for range 4 {
 		_ = p.framer.WriteData(1, false, make([]byte, 10<<10))
@@ -218,13 +218,46 @@ func TestEarlyResponseIgnoresTheRestOfTheBody(t *testing.T) {
 	_ = p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.block.Bytes(), EndStream: true, EndHeaders: true})
 	p.block.Reset()
 	p.ping(isError)
+}
 
-	// More than the window allowed is a mistake again.
-	_ = p.framer.WriteData(1, false, make([]byte, 60<<10))
-	p.frames("STREAM_CLOSED", func(f http2.Frame) bool {
-		reset, ok := f.(*http2.RSTStreamFrame)
-		return ok && reset.ErrCode == http2.ErrCodeStreamClosed
-	})
+// TestRefusedUploadEnds: a client that goes on sending a body after the response is
+// told to stop after a while, and one reset is enough.
+func TestRefusedUploadEnds(t *testing.T) {
+	ts := serve(t, newServer(), func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	p := dial(t, ts)
+	if err := p.begin(1, false); err != nil {
+		t.Fatal(err)
+	}
+	connection, stream, sent, reset := 65535, 64<<10, 0, false
+	for !reset {
+		for connection >= 10<<10 && stream >= 10<<10 {
+			_ = p.framer.WriteData(1, false, make([]byte, 10<<10))
+			connection, stream, sent = connection-10<<10, stream-10<<10, sent+10<<10
+		}
+		p.frames("a window, or the reset", func(f http2.Frame) bool {
+			switch f := f.(type) {
+			case *http2.WindowUpdateFrame:
+				if f.StreamID == 0 {
+					connection += int(f.Increment)
+				} else {
+					stream += int(f.Increment)
+				}
+				return true
+			case *http2.RSTStreamFrame:
+				reset = true
+				if f.ErrCode != http2.ErrCodeNo {
+					t.Errorf("got %v, want NO_ERROR", f.ErrCode)
+				}
+				return true
+			}
+			return false
+		})
+	}
+	if sent < 1<<20 || sent > 8<<20 {
+		t.Errorf("%d bytes were taken, want about 4 MB", sent)
+	}
+	// What is on its way then is not answered.
+	_ = p.framer.WriteData(1, false, make([]byte, min(stream, connection)))
 	p.ping(isError)
 }
 
@@ -250,9 +283,6 @@ func TestWindowsComeBack(t *testing.T) {
 						stream[f.StreamID] += int(f.Increment)
 					}
 					return true
-				case *http2.RSTStreamFrame:
-					stream[f.StreamID] = 1 << 30
-					return true
 				}
 				return false
 			})
@@ -274,14 +304,9 @@ func TestWindowsComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 100 { // 1.2 MB, windows are 64 KB and 256 KB
-			if stream[id] > 1<<29 {
-				break // it was reset
-			}
 			send(id, false, 12<<10, 200)
 		}
-		if i%2 == 0 {
-			send(id, true, 0, 0)
-		}
+		send(id, true, 0, 0)
 	}
 	p.ping(func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok })
 }
@@ -413,7 +438,15 @@ func TestGoAwayComesBeforeTheBody(t *testing.T) {
 	if err := p.begin(1, true); err != nil {
 		t.Fatal(err)
 	}
-	p.frames("GOAWAY", func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok })
+	for _, last := range []uint32{1<<31 - 1, 1} {
+		p.frames("GOAWAY", func(f http2.Frame) bool {
+			goaway, ok := f.(*http2.GoAwayFrame)
+			if ok && goaway.LastStreamID != last {
+				t.Fatalf("got GOAWAY of stream %d, want %d", goaway.LastStreamID, last)
+			}
+			return ok
+		})
+	}
 	for i := range uint32(10) {
 		if err := p.begin(2*i+3, true); err != nil {
 			t.Fatal(err)

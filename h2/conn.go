@@ -31,6 +31,9 @@ const (
 	readBuffer = 512
 
 	prefaceTimeout = 10 * time.Second
+	// goAwayGrace is how long requests are served that a client sends before it knows of
+	// a GOAWAY.
+	goAwayGrace = 250 * time.Millisecond
 	// closeTimeout is how long a client has to read what was written last.
 	closeTimeout = time.Second
 )
@@ -95,8 +98,9 @@ type conn struct {
 	ahead, credit int
 	acknowledged  bool // the client knows our settings
 
-	leaving bool // GOAWAY was sent
-	ending  bool // nothing will be sent any longer
+	graceTimer *time.Timer // runs from the first GOAWAY to the last
+	leaving    bool        // the last GOAWAY was sent: newer streams are not served
+	ending     bool        // nothing will be sent any longer
 }
 
 func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler) *conn {
@@ -323,29 +327,46 @@ func (c *conn) linger() {
 	_, _ = io.Copy(io.Discard, io.LimitReader(c.in, int64(c.srv.ConnWindow)))
 }
 
+// addGoAway tells the client that no stream after the last one is served.
 func (c *conn) addGoAway(code http2.ErrCode) {
+	c.addGoAwayFrame(c.last, code)
+	c.leaving = true
+}
+
+func (c *conn) addGoAwayFrame(last uint32, code http2.ErrCode) {
 	var payload [8]byte
-	binary.BigEndian.PutUint32(payload[:], c.last)
+	binary.BigEndian.PutUint32(payload[:], last)
 	binary.BigEndian.PutUint32(payload[4:], uint32(code))
 	c.addFrame(http2.FrameGoAway, 0, 0, payload[:]...)
-	c.leaving = true
 }
 
 // shutdown lets open streams finish, and ends the connection.
 func (c *conn) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.leave()
-	c.sendLater()
+	if c.err == nil && !c.ending {
+		c.serveNoMore()
+		c.sendLater()
+	}
 }
 
-// leave sends GOAWAY: the client is to open streams elsewhere, and the connection
-// ends when there is no stream left.
-func (c *conn) leave() {
+// serveNoMore sends the last GOAWAY, and ends the connection if there is no stream.
+func (c *conn) serveNoMore() {
 	if !c.leaving {
 		c.addGoAway(http2.ErrCodeNo)
 	}
 	c.endIfDone()
+}
+
+// leave sends GOAWAY: the client is to send further requests elsewhere. Those that it
+// sends before it knows are served for goAwayGrace; after that the connection ends
+// when there is no stream left.
+func (c *conn) leave() {
+	if c.leaving || c.graceTimer != nil {
+		return
+	}
+	c.addGoAwayFrame(maxWindow, http2.ErrCodeNo)
+	c.graceTimer = time.AfterFunc(goAwayGrace, c.shutdown)
 }
 
 // endIfDone ends a connection that has sent GOAWAY, if there is no stream left.
@@ -382,7 +403,7 @@ func (c *conn) closeIfIdle() {
 	case left > 0:
 		c.idleTimer.Reset(left)
 	default:
-		c.leave()
+		c.serveNoMore()
 		c.sendLater()
 	}
 }
@@ -407,8 +428,10 @@ func (c *conn) fail(err error) {
 func (c *conn) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.idleTimer != nil {
-		c.idleTimer.Stop()
+	for _, timer := range []*time.Timer{c.idleTimer, c.graceTimer} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	for _, st := range c.streams {
 		c.closeStream(st, errClosed)

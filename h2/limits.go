@@ -20,6 +20,10 @@ const (
 	// tinyWindow is the increment below which a WINDOW_UPDATE costs a control token:
 	// clients that read send larger ones.
 	tinyWindow = 256
+	// maxDrained is how much of a body is dropped after the response to it, and
+	// drainTimeout for how long, before the stream is reset.
+	maxDrained   = 4 << 20
+	drainTimeout = 5 * time.Second
 	// maxRemembered is how many streams that the server has reset a connection
 	// remembers.
 	maxRemembered = 64

@@ -218,7 +218,7 @@ func (c *conn) readGoAway(h frameHeader) error {
 		return err
 	}
 	return c.handle(func() error {
-		c.leave()
+		c.serveNoMore()
 		return c.budget.spend(1)
 	})
 }
@@ -285,8 +285,7 @@ func (c *conn) readData(h frameHeader) error {
 	}
 	if h.flags.Has(http2.FlagDataEndStream) {
 		return c.handle(func() error {
-			st.received = true
-			st.arrived.Broadcast()
+			c.endBody(st)
 			return nil
 		})
 	}
@@ -342,7 +341,7 @@ func (c *conn) readBody(st *stream, n int) error {
 		c.mu.Lock()
 		st.body.add((*buffer)[:read], st.declared)
 		if st.abandoned {
-			c.give(st.body.drop())
+			c.dropBody(st)
 		}
 		st.arrived.Broadcast()
 		c.sendLater()

@@ -63,8 +63,7 @@ func (c *conn) trailers(st *stream, h frameHeader) error {
 			st.trailer[name] = append(st.trailer[name], field.Value)
 		}
 	}
-	st.received = true
-	st.arrived.Broadcast()
+	c.endBody(st)
 	return nil
 }
 

@@ -201,6 +201,9 @@ func (w *response) finish() {
 	if w.add(nil, true, true) == nil {
 		c.finishStream(w.st)
 	}
+	if w.leave {
+		c.leave() // also if the client has reset the stream before the response began
+	}
 	c.send()
 	if w.buffer != nil {
 		recycle(w.buffer)

@@ -31,11 +31,16 @@ type stream struct {
 	answered bool  // the handler has returned, and the response is complete
 	closed   error // why there is no stream any longer
 	// pending is the part of a response for which the client has no window, nil if
-	// there is none. With pendingEnd it is the last part. pendingTimer resets the
-	// stream if the client does not take what an ended response has left.
-	pending      *[]byte
-	pendingEnd   bool
-	pendingTimer *time.Timer
+	// there is none. With pendingEnd it is the last part.
+	pending    *[]byte
+	pendingEnd bool
+	// draining says that the response has been sent, and that the rest of the body is
+	// dropped as it comes. drained is how much was.
+	draining bool
+	drained  int
+	// timer resets a stream whose handler has returned, if the client does not take
+	// what is pending, or does not end the body.
+	timer *time.Timer
 
 	ahead, credit   int   // bytes that the client may send; credit has not been announced
 	declared        int64 // the length of the body, -1 if it is not known
@@ -209,27 +214,67 @@ func (st *stream) abort(cause any) {
 // all of it has been added to conn.out, or the last part is pending.
 func (c *conn) finishStream(st *stream) {
 	st.answered = true
-	if st.closed != nil {
-		return
+	switch {
+	case st.closed != nil:
+	case st.pending != nil:
+		st.resetAfter(c.srv.StallTimeout, http2.ErrCodeCancel)
+	case !st.received:
+		c.drain(st)
+	default:
+		c.closeStream(st, nil)
 	}
-	if st.pending != nil {
-		st.pendingTimer = time.AfterFunc(c.srv.StallTimeout, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if st.closed == nil {
-				c.addReset(st.id, http2.ErrCodeCancel)
-				c.remember(st.id, st.ahead)
-				c.closeStream(st, errFinished)
-				c.sendLater()
-			}
-		})
-		return
+}
+
+// drain drops the rest of a body after the response. To reset the stream at once would
+// be allowed, and net/http does it, but curl and others that read response and reset
+// together report a failure instead of the response. Clients that read it stop by
+// themselves, or come to the end of the body.
+func (c *conn) drain(st *stream) {
+	st.draining, st.abandoned = true, true
+	st.req, st.handle = nil, nil
+	c.endLarge(st)
+	c.dropBody(st)
+	st.resetAfter(drainTimeout, http2.ErrCodeNo)
+}
+
+// dropBody drops what has come of a body, and lets the client send as much more.
+func (c *conn) dropBody(st *stream) {
+	n := st.body.drop()
+	c.give(n)
+	if st.draining {
+		if st.drained += n; st.drained > maxDrained {
+			c.resetStream(st, http2.ErrCodeNo)
+			return
+		}
+		c.giveStream(st, n)
 	}
-	if !st.received {
-		c.addReset(st.id, http2.ErrCodeNo) // the rest of the body is not wanted
-		c.remember(st.id, st.ahead)
+}
+
+// resetAfter resets a stream whose handler has returned if it has not ended then.
+func (st *stream) resetAfter(d time.Duration, code http2.ErrCode) {
+	st.stopTimer()
+	st.timer = time.AfterFunc(d, func() {
+		st.c.mu.Lock()
+		defer st.c.mu.Unlock()
+		st.c.resetStream(st, code)
+		st.c.sendLater()
+	})
+}
+
+func (st *stream) stopTimer() {
+	if st.timer != nil {
+		st.timer.Stop()
+		st.timer = nil
 	}
-	c.closeStream(st, nil)
+}
+
+// endBody notes that the whole request has come.
+func (c *conn) endBody(st *stream) {
+	st.received = true
+	st.arrived.Broadcast()
+	if st.draining {
+		c.closeStream(st, nil)
+	}
 }
 
 // resetStream ends a stream before its time.
@@ -248,11 +293,8 @@ func (c *conn) closeStream(st *stream, cause error) {
 		return
 	}
 	delete(c.streams, st.id)
-	if st.large {
-		if c.large--; c.large == 0 {
-			c.stopPolling()
-		}
-	}
+	st.stopTimer()
+	c.endLarge(st)
 	if st.closed = cause; cause == nil {
 		st.closed = errFinished
 	} else {
@@ -260,11 +302,21 @@ func (c *conn) closeStream(st *stream, cause error) {
 	}
 	c.dropPending(st)
 	c.give(st.body.drop())
-	st.abandoned = true
+	st.abandoned, st.draining = true, false
 	st.arrived.Broadcast()
 	c.writable.Broadcast()
 	if len(c.streams) == 0 {
 		c.used = time.Now()
 		c.endIfDone()
+	}
+}
+
+// endLarge is called when a response is sent that may have been a large one.
+func (c *conn) endLarge(st *stream) {
+	if st.large {
+		st.large = false
+		if c.large--; c.large == 0 {
+			c.stopPolling()
+		}
 	}
 }

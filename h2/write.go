@@ -263,10 +263,6 @@ func (c *conn) flushAllPending() {
 
 // dropPending forgets what is pending of a stream.
 func (c *conn) dropPending(st *stream) {
-	if st.pendingTimer != nil {
-		st.pendingTimer.Stop()
-		st.pendingTimer = nil
-	}
 	if st.pending != nil {
 		c.pendingBytes -= len(*st.pending)
 		st.pending = nil
