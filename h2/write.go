@@ -226,10 +226,10 @@ func (c *conn) flushPending(st *stream) {
 	if st.pending == nil || st.closed != nil {
 		return
 	}
-	for left := *st.pending; ; {
+	for {
+		left := *st.pending
 		n := min(len(left), c.maxFrame, int(c.window), int(st.window))
 		if len(left) > 0 && (n <= 0 || c.queued() >= maxOut) {
-			*st.pending = left
 			return
 		}
 		n = max(n, 0)
@@ -241,7 +241,7 @@ func (c *conn) flushPending(st *stream) {
 		c.window -= int64(n)
 		st.window -= int64(n)
 		c.pendingBytes -= n
-		if left = left[n:]; len(left) == 0 {
+		if *st.pending = left[n:]; n == len(left) {
 			break
 		}
 	}
