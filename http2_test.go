@@ -2,6 +2,7 @@ package kelson
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -12,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+
+	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -70,6 +74,44 @@ func (c *peer) next(kind byte) ([]byte, error) {
 		if head[3] == kind && (kind != frameSettings || head[4]&1 == 0) {
 			return payload, nil
 		}
+	}
+}
+
+// Both implementations tell clients the same limits.
+func TestHTTP2Server(t *testing.T) {
+	for configured, want := range map[string]string{HTTP2Own: HTTP2Own, HTTP2NetHTTP: HTTP2NetHTTP} {
+		s := start(t, &Server{Serving: Serving{HTTP2Server: configured, MaxStreams: 70}, API: routes{"/api/v1/pods": say("pods")}})
+		greeting := http2test.Greet(t, s.listener.Addr().String())
+		if got := greeting.Implementation(); got != want {
+			t.Errorf("%s: got the server of %s", configured, got)
+		}
+		for id, want := range map[http2.SettingID]uint32{
+			http2.SettingMaxConcurrentStreams: 70, http2.SettingMaxFrameSize: maxFrame, http2.SettingInitialWindowSize: maxFrame,
+		} {
+			if got := greeting.Settings[id]; got != want {
+				t.Errorf("%s: got %v of %d, want %d", configured, id, got, want)
+			}
+		}
+		if got := greeting.Settings[http2.SettingMaxHeaderListSize]; got < maxHeaderBytes || got > maxHeaderBytes+1024 {
+			t.Errorf("%s: got header lists of %d bytes, want about %d", configured, got, maxHeaderBytes)
+		}
+		if got := greeting.ConnWindow; got < maxAhead-1 || got > maxAhead {
+			t.Errorf("%s: got a window of %d bytes for a connection, want %d", configured, got, maxAhead)
+		}
+		client := s.admin(t)
+		resp, err := client.Get(s.URL() + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: got %s with %s", configured, resp.Status, resp.Proto)
+		}
+	}
+	s := start(t, &Server{})
+	want := cmp.Or(http2test.Chosen(), HTTP2Own)
+	if got := http2test.Greet(t, s.listener.Addr().String()).Implementation(); got != want {
+		t.Errorf("by default got the server of %s, want %s", got, want)
 	}
 }
 

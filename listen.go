@@ -46,7 +46,10 @@ func (s *Server) Listen() error {
 	if err != nil {
 		return explain(s.Addr, err)
 	}
-	s.listener = h2.Listen(listener)
+	if s.Serving.ownHTTP2() {
+		listener = h2.Listen(listener)
+	}
+	s.listener = listener
 	return nil
 }
 

@@ -2,6 +2,7 @@ package kelson
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/pki"
 )
 
@@ -51,6 +53,7 @@ func start(t testing.TB, s *Server) *running {
 	t.Helper()
 	r := &running{Server: s, log: &logBuffer{}, done: make(chan error, 1)}
 	s.Addr = "127.0.0.1:0"
+	s.Serving.HTTP2Server = cmp.Or(s.Serving.HTTP2Server, http2test.Chosen())
 	s.Logger = slog.New(slog.NewTextHandler(r.log, nil))
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,11 @@ type Serving struct {
 	// the one of the server's PKI.
 	ClientCAs func() *x509.CertPool
 
-	DisableHTTP2         bool    // --disable-http2-serving
+	DisableHTTP2 bool // --disable-http2-serving
+	// HTTP2Server is the implementation of HTTP/2: --http2-server, HTTP2Own or
+	// HTTP2NetHTTP; HTTP2Own if it is empty. They have the same limits and give
+	// the same answers.
+	HTTP2Server          string
 	MaxStreams           int     // --http2-max-streams-per-connection; the default if it is not positive
 	GoawayChance         float64 // --goaway-chance
 	PermitPortSharing    bool    // --permit-port-sharing
@@ -62,6 +66,15 @@ type Serving struct {
 	CORS []string
 }
 
+// Values of Serving.HTTP2Server.
+const (
+	// HTTP2Own is package h2 of this module, the default.
+	HTTP2Own = "kelson"
+	// HTTP2NetHTTP is the server of net/http, which kube-apiserver uses as well. It
+	// needs more CPU and memory, and is the way out if the own one has a fault.
+	HTTP2NetHTTP = "net/http"
+)
+
 const corsHelp = "List of allowed origins for CORS, comma separated. " +
 	"An allowed origin can be a regular expression to support subdomain matching. " +
 	"If this list is empty CORS will not be enabled. " +
@@ -75,6 +88,11 @@ func (v *Serving) Validate() error {
 	_, err := v.tlsConfig()
 	if v.GoawayChance < 0 || v.GoawayChance > 0.02 {
 		err = errors.Join(err, errors.New("--goaway-chance can not be less than 0 or greater than 0.02"))
+	}
+	switch v.HTTP2Server {
+	case "", HTTP2Own, HTTP2NetHTTP:
+	default:
+		err = errors.Join(err, fmt.Errorf("--http2-server is %q, not one of %s and %s", v.HTTP2Server, HTTP2Own, HTTP2NetHTTP))
 	}
 	for _, directive := range v.HSTS {
 		name, value, hasValue := strings.Cut(directive, "=")
@@ -236,6 +254,9 @@ func withAuthorities(base *tls.Config, authorities func() *x509.CertPool) *tls.C
 	return config
 }
 
+// ownHTTP2 reports whether package h2 serves HTTP/2.
+func (v *Serving) ownHTTP2() bool { return !v.DisableHTTP2 && v.HTTP2Server != HTTP2NetHTTP }
+
 func (s *Server) httpServer(base context.Context) *http.Server {
 	streams := maxStreams
 	if s.Serving.MaxStreams > 0 {
@@ -261,7 +282,16 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 		ErrorLog:  errors,
 		TLSConfig: s.tls,
 	}
-	if !s.Serving.DisableHTTP2 {
+	switch {
+	case s.Serving.DisableHTTP2:
+	case s.Serving.HTTP2Server == HTTP2NetHTTP:
+		// MaxHeaderBytes and IdleTimeout are those of the server.
+		server.HTTP2 = &http.HTTP2Config{
+			MaxConcurrentStreams: streams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxFrame,
+			MaxReceiveBufferPerConnection: maxAhead - 1, // it has to be less than 4 MiB
+			WriteByteTimeout:              stalledTimeout,
+		}
+	default:
 		http2 := &h2.Server{
 			MaxStreams: streams, MaxHeaderBytes: maxHeaderBytes, MaxFrame: maxFrame, StreamWindow: maxFrame, ConnWindow: maxAhead,
 			IdleTimeout: idleTimeout, WriteTimeout: stalledTimeout, ErrorLog: errors,

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
@@ -36,6 +37,7 @@ func start(t *testing.T, c Config) *server {
 	r, w := io.Pipe()
 	c.Out = w
 	c.SecurePort = new(int)
+	c.Serving.HTTP2Server = http2test.Chosen()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &server{stop: cancel, err: make(chan error, 1)}
 	go func() {

@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
@@ -42,7 +43,7 @@ func shared(t *testing.T) (backend storage.Backend, client *http.Client, stop fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Addr = "127.0.0.1:0"
+	server.Addr, server.Serving.HTTP2Server = "127.0.0.1:0", http2test.Chosen()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	if err := server.Listen(); err != nil {

@@ -138,6 +138,7 @@ func (s *Server) start(set *settings) (err error) {
 		Logger: set.logger, Controllers: set.controllers, Admission: set.admission, Plugins: set.plugins,
 		Encryption: set.encryption, Now: s.clock.Now, Jumps: s.clock.jumps,
 	}
+	config.Serving.HTTP2Server = set.http2
 	config.Authentication.Tokens = &s.tokens
 	config.Authentication.TokenSuccessTTL = -1 // a token that has ended is refused at once
 	for _, change := range set.configure {

@@ -1,6 +1,7 @@
 package kelsontest_test
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage/engine"
 	"go.uber.org/goleak"
@@ -36,6 +39,22 @@ func create(t testing.TB, c kubernetes.Interface, name string) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestHTTP2Server(t *testing.T) {
+	for _, c := range []struct {
+		opts []kelsontest.Option
+		want string
+	}{
+		{nil, cmp.Or(http2test.Chosen(), kelson.HTTP2Own)},
+		{[]kelsontest.Option{kelsontest.HTTP2Server(kelson.HTTP2Own)}, kelson.HTTP2Own},
+		{[]kelsontest.Option{kelsontest.HTTP2Server(kelson.HTTP2NetHTTP)}, kelson.HTTP2NetHTTP},
+	} {
+		s := kelsontest.Start(t, append(c.opts, kelsontest.NoControllers())...)
+		if got := http2test.Greet(t, strings.TrimPrefix(s.URL(), "https://")).Implementation(); got != c.want {
+			t.Errorf("got the server of %s, want that of %s", got, c.want)
+		}
 	}
 }
 

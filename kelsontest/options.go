@@ -10,6 +10,7 @@ import (
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/storage/engine"
@@ -34,10 +35,12 @@ type settings struct {
 
 	encryption encrypt.Options
 	install    install
+	http2      string // kelson.Serving.HTTP2Server
 }
 
 func defaults() settings {
 	return settings{
+		http2:     http2test.Chosen(),
 		admission: plugin.Config{MakeAccounts: true},
 		logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
@@ -79,6 +82,13 @@ func Admission(cfg plugin.Config, plugins ...admission.Plugin) Option {
 // Logger gets the server's log. The default puts warnings and errors into the
 // output of the test.
 func Logger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
+
+// HTTP2Server chooses the implementation of HTTP/2: kelson.HTTP2Own, the default,
+// or kelson.HTTP2NetHTTP. The environment variable KELSON_TEST_HTTP2 chooses it for
+// servers without this option.
+func HTTP2Server(implementation string) Option {
+	return func(s *settings) { s.http2 = implementation }
+}
 
 // Encryption keeps values encrypted as an EncryptionConfiguration in a file says.
 func Encryption(file string) Option {

@@ -20,6 +20,7 @@ func (f *servingFlags) apply(s *setup) {
 		s.refuse(checkGoaway, (&library.Serving{GoawayChance: f.GoawayChance}).Validate())
 		s.refuse(checkHSTS, (&library.Serving{HSTS: f.HSTS}).Validate())
 		s.refuse(checkCORS, (&library.Serving{CORS: f.CORS}).Validate())
+		s.refuse(checkServing, (&library.Serving{HTTP2Server: f.HTTP2Server}).Validate())
 		f.checkFiles(s)
 		return
 	}

@@ -97,6 +97,7 @@ func TestRefusedFlags(t *testing.T) {
 		{"--tls-min-version=SSL", exitError, `unknown tls version "SSL"`},
 		{"--tls-cipher-suites=ROT13", exitError, "Cipher suite ROT13 not supported or doesn't exist"},
 		{"--tls-sni-cert-key=x", exitUsage, "expected comma separated certificate and key file paths"},
+		{"--http2-server=nghttp2", exitError, `--http2-server is "nghttp2", not one of kelson and net/http`},
 		{"--goaway-chance=0.5", exitError, "--goaway-chance can not be less than 0 or greater than 0.02"},
 		{"--cors-allowed-origins=example.com", exitError, "does not pin to start/end of host"},
 		{"--client-ca-file=/no/ca", exitError, "/no/ca"},

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 )
@@ -87,9 +88,20 @@ type server struct {
 	log bytes.Buffer
 }
 
+// serve starts a server on a free port, with the implementation of HTTP/2 that tests
+// are to run on.
 func serve(t *testing.T, args ...string) *server {
 	t.Helper()
-	s := &server{cmd: command(t, append(args, "--secure-port", "0")...)}
+	if chosen := http2test.Chosen(); chosen != "" {
+		args = append(args, "--http2-server", chosen)
+	}
+	return serveExactly(t, append(args, "--secure-port", "0")...)
+}
+
+// serveExactly starts a server with these flags and no others.
+func serveExactly(t *testing.T, args ...string) *server {
+	t.Helper()
+	s := &server{cmd: command(t, args...)}
 	s.cmd.Stderr = &s.log
 	pipe, err := s.cmd.StdoutPipe()
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/http2test"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -191,6 +192,28 @@ func TestServe(t *testing.T) {
 		t.Errorf("after a second start:\n%s\nbefore:\n%s", got, all)
 	}
 	s.stop(t)
+}
+
+// TestHTTP2Server looks at what answers, in both forms of the command line.
+func TestHTTP2Server(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ flag, want string }{{"", "kelson"}, {"kelson", "kelson"}, {"net/http", "net/http"}} {
+		dir := filepath.Join(t.TempDir(), "data")
+		args := []string{"serve", "--data-dir", dir, "--secure-port", "0", "--storage", "memory"}
+		if c.flag != "" {
+			args = append(args, "--http2-server="+c.flag)
+		}
+		s := serveExactly(t, args...)
+		host := strings.TrimPrefix(newClient(t, controlplane.KubeconfigFile(dir)).config.Host, "https://")
+		if got := http2test.Greet(t, host).Implementation(); got != c.want {
+			t.Errorf("%q: got the server of %s, want that of %s", c.flag, got, c.want)
+		}
+		s.stop(t)
+	}
+	r := kelson(t, "kube-apiserver", "--http2-server=nghttp2", "--etcd-servers=http://127.0.0.1:1", "--service-account-issuer=https://a", "--service-account-key-file=x", "--service-account-signing-key-file=x")
+	if want := `--http2-server is "nghttp2", not one of kelson and net/http`; r.code != exitError || !strings.Contains(r.err, want) {
+		t.Errorf("kube-apiserver: got %d, %s; want %s", r.code, r.err, want)
+	}
 }
 
 // TestFreePort runs servers beside each other.

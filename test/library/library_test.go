@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -258,6 +259,7 @@ func (c *client) do(user, method, path, body string, headers ...string) (int, st
 // run runs a server until the test ends, or stop is called.
 func run(t *testing.T, s *kelson.Server) (stop func()) {
 	t.Helper()
+	s.Serving.HTTP2Server = os.Getenv("KELSON_TEST_HTTP2")
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}
