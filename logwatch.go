@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/apikeel/kelson/internal/boundedlog"
 )
 
 // blockedFor is how long a record may take to be written until logging is said to be
@@ -26,12 +28,13 @@ type logProgress struct {
 	since   time.Time // the last one was written, or the first of these begun
 }
 
-// watchLogs returns a logger that writes what log writes.
+// watchLogs returns a logger that writes what log writes, in lines of bounded length:
+// clients choose much of what is in them.
 func watchLogs(log *slog.Logger) *slog.Logger {
 	if _, ok := log.Handler().(logWatch); ok {
 		return log
 	}
-	return slog.New(logWatch{log.Handler(), &logProgress{}})
+	return slog.New(logWatch{boundedlog.New(log.Handler()), &logProgress{}})
 }
 
 // Handle implements slog.Handler.

@@ -36,6 +36,7 @@ import (
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/storage/engine"
@@ -229,6 +230,7 @@ func (c *Config) defaults() {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Logger = boundedlog.Logger(c.Logger)
 	if c.Out == nil {
 		c.Out = io.Discard
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authz/delegated"
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/internal/jsonlog"
 	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/storage/etcd"
@@ -159,9 +160,9 @@ func (o *Options) logging() error {
 	level := jsonlog.Level(uint64(max(0, o.verbosity)))
 	switch o.format {
 	case "text":
-		o.server.Logger = slog.New(textlog.New(o.Logs, level))
+		o.server.Logger = slog.New(boundedlog.New(textlog.New(o.Logs, level)))
 	case "json":
-		o.server.Logger = slog.New(jsonlog.New(o.Logs, level))
+		o.server.Logger = slog.New(boundedlog.New(jsonlog.New(o.Logs, level)))
 	default:
 		return fmt.Errorf("--logging-format %q: it is text or json", o.format)
 	}

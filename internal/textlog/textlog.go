@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // Handler is a slog.Handler.
@@ -57,7 +58,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	b := bytes.NewBuffer(make([]byte, 0, 512))
 	h.header(b, &r)
 	if plain, _ := ctx.Value(plainKey{}).(bool); plain {
-		b.WriteString(strings.TrimSuffix(r.Message, "\n"))
+		printable(b, strings.TrimSuffix(r.Message, "\n"))
 	} else {
 		b.WriteString(strconv.Quote(r.Message))
 	}
@@ -171,12 +172,30 @@ func text(b *bytes.Buffer, s string) {
 	b.WriteString("<\n")
 	for line := range strings.Lines(s) {
 		b.WriteByte('\t')
-		b.WriteString(line)
+		printable(b, line)
 	}
 	if !strings.HasSuffix(s, "\n") {
 		b.WriteByte('\n')
 	}
 	b.WriteString(" >")
+}
+
+// printable writes lines as they are, but for what a terminal would obey or a reader
+// cannot see, which is escaped as in quoted text.
+func printable(b *bytes.Buffer, s string) {
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(b, `\x%02x`, s[0])
+		case r == '\n' || r == '\t' || strconv.IsPrint(r):
+			b.WriteString(s[:n])
+		default:
+			quoted := strconv.AppendQuote(b.AvailableBuffer(), s[:n])
+			b.Write(quoted[1 : len(quoted)-1])
+		}
+		s = s[n:]
+	}
 }
 
 // WithAttrs implements slog.Handler.
