@@ -45,7 +45,7 @@ func (s *Server) authorize(next handler) handler {
 			x.Annotate(reasonNote, reason)
 			next(x)
 		case err != nil:
-			s.Logger.Error("request cannot be authorized", "error", err, "uri", x.r.RequestURI, "audit", x.AuditID)
+			s.Logger.Error("request cannot be authorized", "error", err, "uri", x.r.RequestURI, "audit", x.LoggedID())
 			x.Annotate(reasonNote, "internal error")
 			internalError(x.w, x.r, err)
 		default:

@@ -56,7 +56,7 @@ func (s *Server) log(x *exchange) {
 	line := []slog.Attr{
 		slog.String("verb", metrics.Verb(x.r, &x.Info)), slog.String("URI", x.r.RequestURI), slog.Duration("latency", took),
 		slog.String("userAgent", x.r.UserAgent()), slog.String("contentType", x.r.Header.Get("Content-Type")),
-		slog.String("audit-ID", x.AuditID), slog.String("srcIP", x.r.RemoteAddr),
+		slog.String("audit-ID", x.LoggedID()), slog.String("srcIP", x.r.RemoteAddr),
 	}
 	if d, ok := x.entry.Describe(); ok {
 		line = append(line, slog.String("apf_pl", d.Level), slog.String("apf_fs", d.Schema), slog.Int("apf_iseats", d.Seats), slog.Int("apf_fseats", d.FinalSeats),

@@ -70,7 +70,7 @@ func (s *Server) recoverPanic(next handler) handler {
 func (s *Server) panicked(x *exchange, cause any) {
 	if cause != http.ErrAbortHandler {
 		s.Logger.Error("request caused a panic", "method", x.r.Method, "uri", x.r.RequestURI,
-			"audit", x.AuditID, "panic", cause, "stack", string(debug.Stack()))
+			"audit", x.LoggedID(), "panic", cause, "stack", string(debug.Stack()))
 		if x.status == 0 {
 			http.Error(x.w, "This request caused apiserver to panic. Look in the logs for details.", http.StatusInternalServerError)
 			return
@@ -118,13 +118,15 @@ func (s *Server) watched(x *exchange) {
 
 func (s *Server) auditID(next handler) handler {
 	return func(x *exchange) {
+		var id string
 		if ids := x.r.Header["Audit-Id"]; len(ids) > 0 {
-			x.AuditID = ids[0]
+			id = ids[0]
 		}
-		if x.AuditID == "" {
-			x.AuditID = uuid.NewString()
+		if id == "" {
+			id = uuid.NewString()
 		}
-		x.setHeader("Audit-Id", x.AuditID)
+		x.AuditID = id[:min(len(id), request.MaxAuditID)]
+		x.setHeader("Audit-Id", id) // whole, as the client has sent it
 		s.beginRecord(x)
 		next(x)
 	}
@@ -229,7 +231,7 @@ func (s *Server) identify(x *exchange) bool {
 	}
 	if !ok || err != nil {
 		if err != nil && x.r.Context().Err() == nil { // a client that has gone is no failure
-			s.Logger.Warn("Unable to authenticate the request", "error", err, "remote", x.r.RemoteAddr, "audit", x.AuditID)
+			s.Logger.Warn("Unable to authenticate the request", "error", err, "remote", x.r.RemoteAddr, "audit", x.LoggedID())
 		}
 		x.disconnect()
 		x.refuse(attempted(x.r))

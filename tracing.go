@@ -116,7 +116,7 @@ func requestAttributes(x *exchange) []trace.Attribute {
 	return append(all,
 		trace.String("user_agent.original", r.UserAgent()), trace.String("client.address", peer), trace.String("url.path", r.URL.Path),
 		trace.String("network.protocol.version", strings.TrimPrefix(r.Proto, "HTTP/")),
-		trace.String("http.target", r.URL.RequestURI()), trace.String("audit-id", x.AuditID),
+		trace.String("http.target", r.URL.RequestURI()), trace.String("audit-id", x.LoggedID()),
 	)
 }
 

@@ -104,7 +104,7 @@ func (m *meters) begin(ctx context.Context, operation, name, key string) (contex
 		call = "List call"
 	}
 	if timed.Wanted(ctx) {
-		ctx, span = timed.Start(ctx, name, request.SlowRequest, trace.String("audit-id", request.From(ctx).AuditID),
+		ctx, span = timed.Start(ctx, name, request.SlowRequest, trace.String("audit-id", request.From(ctx).LoggedID()),
 			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource))
 	}
 	return ctx, func(err error) {

@@ -60,7 +60,8 @@ type Request struct {
 	// ImpersonationConstraint is the verb that allowed it, if it was allowed
 	// for some actions only.
 	ImpersonationConstraint string
-	// AuditID identifies the request in the answer's headers and in the audit.
+	// AuditID identifies the request in the audit and to servers behind this one. A
+	// client may choose it: it has at most MaxAuditID bytes.
 	AuditID string
 	// Received is when the request came in. It is also the time that is
 	// stamped on what the request creates.
@@ -96,6 +97,16 @@ type Request struct {
 	// stored is how many the store took.
 	stored int64
 }
+
+const (
+	// MaxAuditID is how many bytes of an audit ID are kept.
+	MaxAuditID = 1024
+	// maxLoggedID is how many of them are logged, as in kube-apiserver's logs.
+	maxLoggedID = 64
+)
+
+// LoggedID is the audit ID for logs and traces, which have its first bytes.
+func (r *Request) LoggedID() string { return r.AuditID[:min(len(r.AuditID), maxLoggedID)] }
 
 // Arrived is when the request came in by the clock of the machine: how long
 // something has taken, and may take, is counted from it.

@@ -3,6 +3,7 @@ package request
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -159,10 +160,33 @@ func writeFields(b *strings.Builder, fields []Field) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(b, "%s:%v", f.Key, f.Value)
+		b.WriteString(f.Key)
+		b.WriteByte(':')
+		writeValue(b, f.Value)
 	}
 	if len(fields) > 0 {
 		b.WriteByte(' ')
+	}
+}
+
+// maxFieldText is how many bytes of a text are told: clients choose some of them.
+const maxFieldText = 1024
+
+// writeValue writes a text so that it stays in its line, whatever is in it.
+func writeValue(b *strings.Builder, value any) {
+	text, ok := value.(string)
+	if !ok {
+		fmt.Fprintf(b, "%v", value)
+		return
+	}
+	missing := max(0, len(text)-maxFieldText)
+	text = text[:len(text)-missing]
+	if strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		text = strconv.Quote(text)
+	}
+	b.WriteString(text)
+	if missing > 0 {
+		fmt.Fprintf(b, "…(+%d bytes)", missing)
 	}
 }
 

@@ -46,6 +46,25 @@ func TestTimelineText(t *testing.T) {
 	}
 }
 
+// TestTimelineStaysInItsLines: what a client chooses neither begins a line nor takes
+// more than its share.
+func TestTimelineStaysInItsLines(t *testing.T) {
+	line := &Timeline{name: "Get", began: time.Now(), took: time.Second, ended: true}
+	line.items = []item{{name: "step", fields: &[]Field{{"name", strings.Repeat("\n", 10<<10)}}, at: time.Second}}
+	got := line.Text(7, true, Field{"url", "/x\nE0101 forged\r\x1b[2K"}, Field{"accept", strings.Repeat("a", 1<<20)}, Field{"n", 7})
+	if len(got) > 8<<10 {
+		t.Errorf("%d bytes, want less than 8 KiB", len(got))
+	}
+	for text := range strings.Lines(got) {
+		if !strings.HasPrefix(text, "Trace[7]: ") || strings.ContainsAny(text, "\r\x1b") {
+			t.Errorf("got a line %.100q, want all to begin with Trace[7], and no control characters", text)
+		}
+	}
+	if want := `url:"/x\nE0101 forged\r\x1b[2K",accept:a`; !strings.Contains(got, want) {
+		t.Errorf("no %s in %.200s", want, got)
+	}
+}
+
 func TestTimeline(t *testing.T) {
 	var none *Timeline
 	none.Step("x")

@@ -43,8 +43,17 @@ type Attribute struct {
 	IsNumber bool
 }
 
-// String is a text.
-func String(key, value string) Attribute { return Attribute{Key: key, Text: value} }
+// maxText is how many bytes a text has. Clients choose some, and spans wait in a queue
+// to be sent.
+const maxText = 4 << 10
+
+// String is a text, or as much of it as spans may have.
+func String(key, value string) Attribute {
+	if len(value) > maxText {
+		value = value[:maxText] + "...TRUNCATED"
+	}
+	return Attribute{Key: key, Text: value}
+}
 
 // Int is a number.
 func Int(key string, value int64) Attribute {

@@ -119,7 +119,7 @@ func Attributes(r *http.Request, req *request.Request, verb string) []trace.Attr
 		agent = agent[:maxUserAgent] + "...TRUNCATED"
 	}
 	return []trace.Attribute{
-		trace.String("accept", r.Header.Get("Accept")), trace.String("audit-id", req.AuditID), trace.String("client", client),
+		trace.String("accept", r.Header.Get("Accept")), trace.String("audit-id", req.LoggedID()), trace.String("client", client),
 		trace.String("api-group", req.Group), trace.String("api-version", req.Version), trace.String("name", name),
 		trace.String("subresource", req.Subresource), trace.String("namespace", req.Namespace), trace.String("protocol", r.Proto),
 		trace.String("resource", req.Resource), trace.String("scope", scope), trace.String("url", r.URL.Path),
