@@ -289,7 +289,8 @@ func (d *draft) end(complete bool) {
 }
 
 // compress makes a run that was seen from its text, and compresses it. It returns nil
-// if that is not wanted, or there is no room.
+// if that is not wanted, or there is no room. The caller uses the run from the start,
+// before anybody can drop it, and must release it.
 func (rs *runs) compress(records []*store.Record, form runForm, text []byte) *run {
 	key := runKey{records[0], form}
 	rs.mu.Lock()
@@ -301,7 +302,7 @@ func (rs *runs) compress(records []*store.Record, form runForm, text []byte) *ru
 	}
 	piece := gzipped.Compress(new(bytes.Buffer), text)
 	piece.Bytes = bytes.Clone(piece.Bytes) // the buffer is larger
-	made := &run{records: slices.Clone(records), used: time.Now(), zip: piece, size: len(text)}
+	made := &run{records: slices.Clone(records), used: time.Now(), zip: piece, size: len(text), users: 1}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.room(len(piece.Bytes)) && rs.kept[key] == seen {
@@ -366,7 +367,7 @@ func (l *itemList) release() { l.s.h.runs.release(l.spans) }
 // write writes the items. add appends one, by its index; between goes between two.
 func (l *itemList) write(c *pieces, between string, add func(dst []byte, i int) ([]byte, error)) error {
 	rs := &l.s.h.runs
-	for _, sp := range l.spans {
+	for at, sp := range l.spans {
 		if sp.from > 0 {
 			c.buf = append(c.buf, between...)
 		}
@@ -395,6 +396,7 @@ func (l *itemList) write(c *pieces, between string, add func(dst []byte, i int) 
 		}
 		if whole {
 			if r := rs.compress(records, l.form, c.buf[begin:]); r != nil {
+				l.spans[at].run = r // release gives it back
 				c.buf = c.buf[:begin]
 				c.whole(r)
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/store"
 )
 
@@ -226,6 +228,52 @@ func TestRunsInUse(t *testing.T) {
 	rs.dropUnused(time.Now())
 	if blocks := len(rs.free) * blockSize; rs.held != 0 || blocks == 0 || blocks > maxRunBytes {
 		t.Errorf("%d bytes are held by nobody, %d are free", rs.held, blocks)
+	}
+}
+
+// dropper is a client that takes so long that all runs are dropped meanwhile.
+type dropper struct {
+	*httptest.ResponseRecorder
+	rs *runs
+}
+
+func (d dropper) Write(p []byte) (int, error) {
+	d.rs.mu.Lock()
+	d.rs.dropUnused(time.Now().Add(time.Hour))
+	d.rs.mu.Unlock()
+	return d.ResponseRecorder.Write(p)
+}
+
+// TestRunsAreUsedByTheirMaker: a run that was compressed for a list is not dropped
+// before that list is written, and goes then.
+func TestRunsAreUsedByTheirMaker(t *testing.T) {
+	h := serveConfigMaps(t, 4*manyRecords, 1000, 0)
+	for _, accept := range []string{typeJSON, typeProto} {
+		plain := httptest.NewRecorder()
+		if !list(h, plain, accept, time.Now()) {
+			t.Fatal("there is no list")
+		}
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/configmaps", nil)
+		r.Header.Set("Accept", accept)
+		r.Header.Set("Accept-Encoding", "gzip")
+		info, err := request.Parse(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := dropper{httptest.NewRecorder(), &h.runs}
+		h.Route(w, r.WithContext(request.With(r.Context(), &request.Request{Info: info, Received: time.Now()})))
+		if encoding := w.Header().Get("Content-Encoding"); encoding != "gzip" {
+			t.Fatalf("%s: content encoding %q, want gzip", accept, encoding)
+		}
+		if got := unzipped(t, w.Body.String()); got != plain.Body.String() {
+			t.Errorf("%s: got %d bytes, want the %d that a list has that is not compressed", accept, len(got), plain.Body.Len())
+		}
+	}
+	h.runs.mu.Lock()
+	defer h.runs.mu.Unlock()
+	h.runs.dropUnused(time.Now().Add(time.Hour))
+	if h.runs.held != 0 {
+		t.Errorf("%d bytes are held by nobody, want 0", h.runs.held)
 	}
 }
 
