@@ -57,9 +57,6 @@ const (
 var victim, patientVictim *server
 
 func TestMain(m *testing.M) {
-	if scenario := os.Getenv(asChild); scenario != "" {
-		os.Exit(runChild(scenario))
-	}
 	os.Exit(run(m))
 }
 
@@ -93,6 +90,7 @@ type server struct {
 	log   lockedBuffer
 	admin *http.Client // with a connection of its own
 	url   string
+	rest  usage // what it used when it had come to rest after the last attack
 }
 
 // lockedBuffer is what the process writes and tests look at meanwhile.

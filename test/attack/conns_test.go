@@ -3,6 +3,7 @@
 package attack
 
 import (
+	"bytes"
 	"crypto/tls"
 	"io"
 	"os"
@@ -17,7 +18,7 @@ import (
 // idleConns is how many connections are opened that do nothing: as many as may be, and
 // fewer if there is no time for so many handshakes.
 func idleConns(t *testing.T) int {
-	n := 1000
+	n := 400
 	if os.Getenv("KELSON_LONG") != "" {
 		n = 10_000
 	}
@@ -85,6 +86,7 @@ func TestIdleConnections(t *testing.T) {
 // TestHandshakes costs the server handshakes that lead to nothing.
 func TestHandshakes(t *testing.T) {
 	const many = 200
+	kept := tls.NewLRUClientSessionCache(1)
 	for name, f := range map[string]func(a *assault){
 		"ended early": func(a *assault) {
 			conn := a.tcp()
@@ -107,9 +109,15 @@ func TestHandshakes(t *testing.T) {
 				conn.Close()
 			}
 		},
-		"an old version": func(a *assault) { _, _ = a.tls(&tls.Config{MaxVersion: tls.VersionTLS11}) },
+		"an old version": func(a *assault) { _, _ = a.tls(&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) },
+		"resumption": func(a *assault) {
+			if conn, err := a.tls(&tls.Config{MaxVersion: tls.VersionTLS12, ClientSessionCache: kept}); err == nil {
+				conn.Close()
+			}
+		},
 		"tickets that are none": func(a *assault) {
-			if conn, err := a.tls(&tls.Config{MaxVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(1)}); err == nil {
+			cache := &forgedTickets{ClientSessionCache: kept}
+			if conn, err := a.tls(&tls.Config{MaxVersion: tls.VersionTLS12, ClientSessionCache: cache}); err == nil {
 				conn.Close()
 			}
 		},
@@ -134,6 +142,24 @@ func TestHandshakes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// forgedTickets has what looks like the tickets of a server.
+type forgedTickets struct{ tls.ClientSessionCache }
+
+func (f *forgedTickets) Get(key string) (*tls.ClientSessionState, bool) {
+	session, ok := f.ClientSessionCache.Get(key)
+	if !ok || session == nil {
+		return nil, false
+	}
+	ticket, state, err := session.ResumptionState()
+	if err != nil {
+		return nil, false
+	}
+	ticket = bytes.Clone(ticket)
+	ticket[len(ticket)/2] ^= 1
+	forged, err := tls.NewResumptionState(ticket, state)
+	return forged, err == nil
 }
 
 // TestSettingsFirst: what is not HTTP/2 is not served.

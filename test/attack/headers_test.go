@@ -4,6 +4,7 @@ package attack
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,8 +27,8 @@ func TestContinuationFlood(t *testing.T) {
 		"a long field":     {'v'}, // a byte a frame
 	} {
 		t.Run(name, func(t *testing.T) {
-			asEach(t, price{cpu: 1e6, held: 1 << 10, log: 16}, func(a *assault, user string) {
-				p := a.dial(user)
+			attack(t, price{cpu: 500 * 1e3, held: 1 << 10, log: 16}, func(a *assault) {
+				p := a.dial(stranger)
 				start := p.request("GET", "/version")
 				if strings.Contains(name, "long field") {
 					// The name x, and a value of 900,000 bytes.
@@ -97,8 +98,8 @@ func TestHeaderBomb(t *testing.T) {
 		"transfer encodings":    {"te", "trailers", 14 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asEach(t, price{cpu: 3 * 1e6, held: 64 << 10, log: 16}, func(a *assault, user string) {
-				a.again(user, 20, nil, func(p *peer) {
+			attack(t, price{cpu: 3 * 1e6, held: 64 << 10, log: 16}, func(a *assault) {
+				a.again(jane, 20, nil, func(p *peer) {
 					p.openWith(true, indexed(p, bomb.fields, bomb.name, bomb.value))
 					p.done()
 				})
@@ -108,24 +109,38 @@ func TestHeaderBomb(t *testing.T) {
 	}
 }
 
+// TestHeaderBombOfStrangers is the same without credentials.
+func TestHeaderBombOfStrangers(t *testing.T) {
+	attack(t, price{cpu: 3 * 1e6, held: 64 << 10, log: 16}, func(a *assault) {
+		a.again(stranger, 20, nil, func(p *peer) {
+			p.openWith(true, indexed(p, 14<<10, "cookie", strings.Repeat("c", 38)))
+			p.done()
+		})
+		a.hold()
+	})
+}
+
 // TestStalledHeaderBomb is the same with windows that let no answer through, so that
 // what was made of the fields is kept.
 func TestStalledHeaderBomb(t *testing.T) {
-	for name, value := range map[string]string{"small": "", "middle": strings.Repeat("y", 38), "large": strings.Repeat("y", 3900)} {
-		for _, field := range []string{"cookie", "x"} {
-			t.Run(name+" "+field, func(t *testing.T) {
-				asEach(t, price{cpu: 3 * 1e6, held: 24 << 10, log: 16}, func(a *assault, user string) {
-					p := a.dial(user, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-					for range 60 {
-						p.openWith(true, indexed(p, 14<<10, field, value))
-						if p.refused() {
-							break
+	// The number of references is one that is served, if any of these bombs is.
+	for _, n := range []int{900, 14 << 10} {
+		for name, value := range map[string]string{"small": "", "middle": strings.Repeat("y", 38)} {
+			for _, field := range []string{"cookie", "x"} {
+				t.Run(fmt.Sprintf("%d %s %s", n, name, field), func(t *testing.T) {
+					attack(t, price{cpu: 5 * 1e6, held: 24 << 10, log: 16}, func(a *assault) {
+						p := a.dial(jane, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+						for range 90 {
+							p.openWith(true, indexed(p, n, field, value))
+							if p.refused() {
+								break
+							}
 						}
-					}
-					p.done()
-					a.hold()
+						p.done()
+						a.hold()
+					})
 				})
-			})
+			}
 		}
 	}
 }

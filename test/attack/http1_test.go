@@ -83,9 +83,10 @@ func TestSmuggling(t *testing.T) {
 		"an absolute URI":              {"GET http://127.0.0.1:22/version HTTP/1.1\r\nHost: x\r\n\r\n", 1, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := &assault{T: t, s: victim}
 			defer a.hangUp()
-			codes, ended := a.http1(c.text, time.Second)
+			codes, ended := a.http1(c.text, 2*time.Second)
 			if len(codes) > c.most {
 				t.Errorf("%d answers %v, want at most %d", len(codes), codes, c.most)
 			}
@@ -128,7 +129,7 @@ func TestHTTP1(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			attack(t, c.price, func(a *assault) {
-				codes, _ := a.http1(c.text, time.Second)
+				codes, _ := a.http1(c.text, 300*time.Millisecond)
 				if c.code != 0 && (len(codes) == 0 || codes[0] != c.code) {
 					a.Errorf("answers %v, want %d", codes, c.code)
 				}

@@ -24,10 +24,13 @@ func TestZeroWindows(t *testing.T) {
 		{"watches", reader, "/api/v1/configmaps?watch=1"},
 	} {
 		for _, window := range []uint32{0, 1} {
+			if window == 1 && c.user != reader {
+				continue // no other work
+			}
 			t.Run(c.name+"/"+c.user+"/"+string('0'+rune(window)), func(t *testing.T) {
 				attack(t, price{cpu: 40 * 1e6, held: 1 << 20, log: 16}, func(a *assault) {
 					var group sync.WaitGroup
-					for range 10 {
+					for range 6 {
 						group.Go(func() {
 							p := a.dial(c.user, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
 							for i := range 100 {

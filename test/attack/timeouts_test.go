@@ -95,7 +95,7 @@ func (s *slowClients) begin() {
 		}},
 		{name: "slow settings", limit: 10*time.Second + slack, begin: h2(func(p *peer) {
 			_, _ = io.WriteString(p.out, http2.ClientPreface)
-			_, _ = p.out.Write([]byte{0, 4, 0, byte(http2.FrameSettings), 0, 0, 0, 0, 0})
+			_, _ = p.out.Write([]byte{0, 2, 0x58, byte(http2.FrameSettings), 0, 0, 0, 0, 0})
 		})},
 		{name: "slow headers of HTTP/1.1", limit: 32*time.Second + slack, begin: h1(headers)},
 		{name: "a slow body of HTTP/1.1", limit: slowRequestTimeout + slack, begin: h1(
