@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -165,7 +166,7 @@ func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 			if err != nil {
 				// Everybody can ask, so why it failed is for the log.
 				fmt.Fprintf(&text, "[-]%s failed: reason withheld\n", check.Name)
-				s.Logger.Info("health check failed", "endpoint", name, "check", check.Name, "error", err)
+				s.strangers.Log(r.Context(), s.Logger, slog.LevelInfo, "health check failed", "endpoint", name, "check", check.Name, "error", err)
 				failed = true
 			} else {
 				fmt.Fprintf(&text, "[+]%s ok\n", check.Name)

@@ -14,6 +14,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/apikeel/kelson/h2"
+	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/metrics"
 )
 
@@ -125,6 +126,7 @@ func (s *Server) ExternalAddress() (string, error) {
 // errorLog takes what net/http has to say. Failed handshakes are the affair of
 // whoever connects, and anybody can cause any number of them.
 type errorLog struct {
+	limit   *boundedlog.Limit
 	logger  *slog.Logger
 	metrics *metrics.Requests // nil counts nothing
 }
@@ -137,6 +139,6 @@ func (l errorLog) Write(line []byte) (int, error) {
 			l.metrics.Handshake()
 		}
 	}
-	l.logger.Log(context.Background(), level, "http server", "message", string(bytes.TrimSpace(line)))
+	l.limit.Log(context.Background(), l.logger, level, "http server", "message", string(bytes.TrimSpace(line)))
 	return len(line), nil
 }

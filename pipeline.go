@@ -2,6 +2,7 @@ package kelson
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -231,7 +232,8 @@ func (s *Server) identify(x *exchange) bool {
 	}
 	if !ok || err != nil {
 		if err != nil && x.r.Context().Err() == nil { // a client that has gone is no failure
-			s.Logger.Warn("Unable to authenticate the request", "error", err, "remote", x.r.RemoteAddr, "audit", x.LoggedID())
+			s.strangers.Log(x.r.Context(), s.Logger, slog.LevelWarn, "Unable to authenticate the request",
+				"error", err, "remote", x.r.RemoteAddr, "audit", x.LoggedID())
 		}
 		x.disconnect()
 		x.refuse(attempted(x.r))

@@ -23,6 +23,7 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/h2"
+	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
@@ -172,6 +173,8 @@ type Server struct {
 	inFlight atomic.Int64
 	drained  chan struct{}
 	turns    *turns // of large answers
+	// strangers limits lines of the log that anybody can cause without credentials.
+	strangers boundedlog.Limit
 }
 
 // startHook is a PostStartHook and whether it is done.

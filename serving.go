@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 
 	"github.com/apikeel/kelson/h2"
+	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/pki"
 )
 
@@ -265,7 +266,7 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(!s.Serving.DisableHTTP2)
-	errors := log.New(errorLog{s.Logger, s.Metrics}, "", 0)
+	errors := log.New(errorLog{&boundedlog.Limit{}, s.Logger, s.Metrics}, "", 0)
 	server := &http.Server{
 		Handler:           s,
 		Protocols:         protocols,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
 
@@ -198,6 +199,10 @@ func (w *response) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.continuation = nil
+	if w.declared > w.size && !w.head && bodyAllowed(w.status) {
+		// Half a response must not look like a whole one.
+		c.resetStream(w.st, http2.ErrCodeInternal)
+	}
 	if w.add(nil, true, true) == nil {
 		c.finishStream(w.st)
 	}

@@ -214,6 +214,7 @@ func (st *stream) abort(cause any) {
 // all of it has been added to conn.out, or the last part is pending.
 func (c *conn) finishStream(st *stream) {
 	st.answered = true
+	st.req, st.handle, st.response.header = nil, nil, nil // the stream may live on for a while
 	switch {
 	case st.closed != nil:
 	case st.pending != nil:
@@ -231,7 +232,6 @@ func (c *conn) finishStream(st *stream) {
 // themselves, or come to the end of the body.
 func (c *conn) drain(st *stream) {
 	st.draining, st.abandoned = true, true
-	st.req, st.handle = nil, nil
 	c.endLarge(st)
 	c.dropBody(st)
 	st.resetAfter(drainTimeout, http2.ErrCodeNo)
