@@ -47,6 +47,11 @@ func (s *Server) Listen() error {
 	if err != nil {
 		return explain(s.Addr, err)
 	}
+	strangers := &newcomers{max: defaultUnauthenticated}
+	if n := s.Serving.MaxUnauthenticatedConnections; n > 0 {
+		strangers.max = n
+	}
+	listener = strangers.listener(listener)
 	if s.Serving.ownHTTP2() {
 		listener = h2.Listen(listener)
 	}

@@ -243,6 +243,8 @@ func (s *Server) identify(x *exchange) bool {
 	x.User = user
 	if user.Name == "system:anonymous" || slices.Contains(user.Groups, "system:unauthenticated") {
 		x.disconnect()
+	} else {
+		introduce(x.r.Context())
 	}
 	s.Strip(x.r.Header)
 	return true

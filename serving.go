@@ -47,11 +47,15 @@ type Serving struct {
 	// HTTP2Server is the implementation of HTTP/2: --http2-server, HTTP2Own or
 	// HTTP2NetHTTP; HTTP2Own if it is empty. They have the same limits and give
 	// the same answers.
-	HTTP2Server          string
-	MaxStreams           int     // --http2-max-streams-per-connection; the default if it is not positive
-	GoawayChance         float64 // --goaway-chance
-	PermitPortSharing    bool    // --permit-port-sharing
-	PermitAddressSharing bool    // --permit-address-sharing
+	HTTP2Server string
+	// MaxUnauthenticatedConnections bounds the connections on which no request has been
+	// authenticated: --max-unauthenticated-connections; 4,096 if it is not positive. The
+	// oldest is closed for one too many.
+	MaxUnauthenticatedConnections int
+	MaxStreams                    int     // --http2-max-streams-per-connection; the default if it is not positive
+	GoawayChance                  float64 // --goaway-chance
+	PermitPortSharing             bool    // --permit-port-sharing
+	PermitAddressSharing          bool    // --permit-address-sharing
 
 	// AdvertiseAddress is where members of the cluster reach the server, and
 	// ExternalHostname is how it is called, with or without a port, in what it
@@ -274,7 +278,8 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			ctx = withNewcomer(ctx, conn)
 			if s.ConnContext == nil {
 				return ctx
 			}

@@ -70,6 +70,9 @@ func (b *batchConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// NetConn returns the connection below, as tls.Conn's does.
+func (b *batchConn) NetConn() net.Conn { return b.Conn }
+
 func (b *batchConn) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

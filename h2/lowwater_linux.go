@@ -21,7 +21,7 @@ type lowWater struct {
 }
 
 func newLowWater(conn net.Conn) *lowWater {
-	if c, ok := conn.(*net.TCPConn); ok {
+	if c, ok := conn.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			return &lowWater{conn: raw}
 		}

@@ -28,6 +28,7 @@ func Serving(fs *pflag.FlagSet, v *kelson.Serving) {
 
 	fs.BoolVar(&v.DisableHTTP2, "disable-http2-serving", v.DisableHTTP2, "speak HTTP/1.1 only")
 	fs.StringVar(&v.HTTP2Server, "http2-server", cmp.Or(v.HTTP2Server, kelson.HTTP2Own), "`implementation` of HTTP/2: kelson, or net/http, which is Go's and needs more CPU and memory; a way out should the first have a fault")
+	fs.IntVar(&v.MaxUnauthenticatedConnections, "max-unauthenticated-connections", v.MaxUnauthenticatedConnections, "`connections` without a request that was authenticated; the oldest is closed for one too many (default 4096)")
 	fs.IntVar(&v.MaxStreams, "http2-max-streams-per-connection", v.MaxStreams, "`requests` at a time on one connection (default 100)")
 	fs.Float64Var(&v.GoawayChance, "goaway-chance", v.GoawayChance, "`chance` that a request makes its client connect anew, so that clients spread over servers; at most 0.02")
 	fs.StringSliceVar(&v.CORS, "cors-allowed-origins", v.CORS, "regular `expressions` for the origins whose pages may use the server")

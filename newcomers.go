@@ -1,0 +1,116 @@
+package kelson
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// defaultUnauthenticated is Serving.MaxUnauthenticatedConnections if that is not
+// positive.
+const defaultUnauthenticated = 4096
+
+// newcomers bounds the connections of clients that are not known: those on which no
+// request has been authenticated, whose handshake may not even have ended. A
+// connection costs some tens of kilobytes, whoever opens it, and anybody can open as
+// many as there are ports. If there are too many, the oldest is closed: a client with
+// credentials uses them at once, one that only waits is the oldest before long.
+type newcomers struct {
+	max int
+
+	mu     sync.Mutex
+	oldest list.List // of *newcomer, the oldest first
+}
+
+// listener returns a listener whose connections are newcomers.
+func (n *newcomers) listener(l net.Listener) net.Listener { return newcomerListener{l, n} }
+
+type newcomerListener struct {
+	net.Listener
+	all *newcomers
+}
+
+func (l newcomerListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.all.add(conn), nil
+}
+
+// A newcomer is a connection, which is in the list until its client is known or it is
+// closed.
+type newcomer struct {
+	net.Conn
+	all     *newcomers
+	element *list.Element // nil when it is not in the list; guarded by all.mu
+	known   atomic.Bool   // it has left the list
+}
+
+// add puts a connection into the list, and closes the oldest if there are too many.
+func (n *newcomers) add(conn net.Conn) *newcomer {
+	c := &newcomer{Conn: conn, all: n}
+	n.mu.Lock()
+	c.element = n.oldest.PushBack(c)
+	var surplus *newcomer
+	if n.oldest.Len() > n.max {
+		surplus = n.oldest.Front().Value.(*newcomer)
+	}
+	n.mu.Unlock()
+	if surplus != nil {
+		_ = surplus.Close()
+	}
+	return c
+}
+
+// leave takes the connection out of the list.
+func (c *newcomer) leave() {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	if c.element != nil {
+		c.all.oldest.Remove(c.element)
+		c.element = nil
+	}
+	c.known.Store(true)
+}
+
+// Close implements net.Conn.
+func (c *newcomer) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+// SyscallConn implements syscall.Conn, for those who set options of sockets.
+func (c *newcomer) SyscallConn() (syscall.RawConn, error) {
+	if conn, ok := c.Conn.(syscall.Conn); ok {
+		return conn.SyscallConn()
+	}
+	return nil, syscall.EINVAL
+}
+
+type newcomerKey struct{}
+
+// withNewcomer puts a connection into the context of its requests, so that they can
+// tell when its client is known.
+func withNewcomer(ctx context.Context, conn net.Conn) context.Context {
+	for {
+		switch c := conn.(type) {
+		case *newcomer:
+			return context.WithValue(ctx, newcomerKey{}, c)
+		case interface{ NetConn() net.Conn }: // TLS, and what package h2 has below it
+			conn = c.NetConn()
+		default:
+			return ctx
+		}
+	}
+}
+
+// introduce notes that the client of a connection has authenticated.
+func introduce(ctx context.Context) {
+	if c, ok := ctx.Value(newcomerKey{}).(*newcomer); ok && !c.known.Load() {
+		c.leave()
+	}
+}

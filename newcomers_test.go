@@ -1,0 +1,60 @@
+package kelson
+
+import (
+	"io"
+	"net"
+	"testing"
+)
+
+// TestNewcomersAreBounded: the oldest connection of a client that is not known is
+// closed for one too many; those of known clients are not counted.
+func TestNewcomersAreBounded(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	strangers := &newcomers{max: 3}
+	listener := strangers.listener(l)
+	defer listener.Close()
+	connect := func() (client net.Conn, server *newcomer) {
+		t.Helper()
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client, conn.(*newcomer)
+	}
+	known, server := connect()
+	introduce(withNewcomer(t.Context(), server))
+	oldest, _ := connect()
+	closed, server := connect()
+	_ = server.Close()
+	var rest []net.Conn
+	for range 3 {
+		client, server := connect()
+		rest = append(rest, client)
+		if _, err := server.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := oldest.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the oldest of four: got %d, %v, want EOF", n, err)
+	}
+	for _, client := range rest {
+		if _, err := io.ReadFull(client, make([]byte, 1)); err != nil {
+			t.Errorf("a newer connection: %v", err)
+		}
+	}
+	if _, err := known.Write([]byte("x")); err != nil {
+		t.Errorf("a known client: %v", err)
+	}
+	_ = closed
+	if n := strangers.oldest.Len(); n != 3 {
+		t.Errorf("%d connections are counted, want 3", n)
+	}
+}
