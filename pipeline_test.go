@@ -114,15 +114,20 @@ func TestDeadline(t *testing.T) {
 		}
 		write.Close()
 
-		// A client that does not read.
+		// A client that does not read. On a slow machine the time is over before the
+		// answer begins: then there is none, but it has an end all the same.
 		resp, err := client.Get(s.URL() + "/api/v1/writes?timeout=200ms")
-		if err != nil {
-			t.Fatal(err)
+		select {
+		case err := <-bodyErr:
+			if err == nil {
+				t.Errorf("HTTP/%d: an answer without end was written", major)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("HTTP/%d: an answer without end is still written; the client got %v", major, err)
 		}
-		if err := <-bodyErr; err == nil {
-			t.Errorf("HTTP/%d: an answer without end was written", major)
+		if err == nil {
+			resp.Body.Close()
 		}
-		resp.Body.Close()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -210,8 +211,11 @@ func TestHTTP2Server(t *testing.T) {
 		}
 		s.stop(t)
 	}
-	r := kelson(t, "kube-apiserver", "--http2-server=nghttp2", "--etcd-servers=http://127.0.0.1:1", "--service-account-issuer=https://a", "--service-account-key-file=x", "--service-account-signing-key-file=x")
-	if want := `--http2-server is "nghttp2", not one of kelson and net/http`; r.code != exitError || !strings.Contains(r.err, want) {
+	certificate, private := selfSigned(t, "service accounts")
+	file := files(t, map[string]string{"sa.crt": certificate, "sa.key": private})
+	r := kelson(t, "kube-apiserver", "--http2-server=nghttp2", "--etcd-servers=http://127.0.0.1:1", "--service-account-issuer=https://a",
+		"--service-account-key-file="+file("sa.crt"), "--service-account-signing-key-file="+file("sa.key"))
+	if want := `--http2-server is "nghttp2", not one of kelson and net/http`; r.code != exitError || !strings.Contains(r.err, strconv.Quote(want)) {
 		t.Errorf("kube-apiserver: got %d, %s; want %s", r.code, r.err, want)
 	}
 }
