@@ -274,6 +274,7 @@ type fuzzStream struct {
 	sent                  int64 // of the body
 	length                int64 // that the response declares, -1 if none
 	head                  bool
+	short                 bool // the handler sends less than it declares
 }
 
 // fuzzListener gives away one connection.
@@ -400,9 +401,7 @@ func (c *fuzzClient) step() {
 	case actFrame:
 		kind, flags, stream := http2.FrameType(c.byte()), http2.Flags(c.byte()), uint32(c.byte())
 		payload := c.bytes(int(c.byte()))
-		switch kind {
-		case http2.FramePing, http2.FramePriority:
-		default:
+		if kind != http2.FramePing {
 			c.taint()
 		}
 		_ = c.framer.WriteRawFrame(kind, flags, stream, payload)
@@ -493,7 +492,7 @@ func (c *fuzzClient) request(split bool) {
 	path, options := fuzzPaths[int(c.byte())%len(fuzzPaths)], c.byte()
 	id := c.next
 	c.next += 2
-	st := &fuzzStream{sentEnd: options&1 != 0, length: -1}
+	st := &fuzzStream{sentEnd: options&1 != 0, length: -1, short: path == "/short"}
 	method := "POST"
 	if options&16 != 0 {
 		method, st.head = "HEAD", true
@@ -591,7 +590,7 @@ func (c *fuzzClient) mistake() {
 	c.mu.Unlock()
 	switch kind {
 	case 0:
-		_ = c.framer.WriteData(id, true, []byte("x"))
+		_ = c.framer.WriteData(id, true, pattern(id, int(st.sent), 1))
 	case 1:
 		_ = c.framer.WriteWindowUpdate(id, 1<<31-1)
 		st.granted = maxWindow
@@ -746,7 +745,7 @@ func (c *fuzzClient) receivedData(st *fuzzStream, f *http2.DataFrame) string {
 	c.got += n
 	st.got += n
 	st.ended = f.StreamEnded()
-	if st.ended && st.length >= 0 && st.got != st.length {
+	if st.length >= 0 && (st.got > st.length || st.ended && st.got < st.length && !st.short) {
 		return fmt.Sprintf("%d bytes, and %d were declared", st.got, st.length)
 	}
 	return ""

@@ -112,7 +112,7 @@ func TestWindowFlips(t *testing.T) {
 	} {
 		for _, path := range []string{"/version", "/openapi/v2"} {
 			t.Run(name+path, func(t *testing.T) {
-				attack(t, price{cpu: 3 * 1e6, held: 64 << 10, log: 16}, func(a *assault) {
+				attack(t, price{cpu: 5 * 1e6, held: 512 << 10, log: 16}, func(a *assault) {
 					p := begin(a, jane, path)
 					for i := range 2000 {
 						f(p)
