@@ -31,7 +31,7 @@ func TestLogAmplification(t *testing.T) {
 		"front proxy":         {"/version", []string{"x-remote-user", long}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			attack(t, price{cpu: 2 * 1e6, held: 16 << 10, log: 64}, func(a *assault) {
+			attack(t, price{cpu: 2 * 1e6, held: 16 << 10, log: 256}, func(a *assault) {
 				user := stranger
 				if c.user {
 					user = jane

@@ -71,7 +71,7 @@ type peer struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed when one of the following changes
 	over     bool          // the server has hung up
-	goAway   *http2.GoAwayFrame
+	goAway   *http2.GoAwayFrame // since when no stream is served
 	resets   map[http2.ErrCode]int
 	statuses map[string]int
 	data     int    // bytes of bodies
@@ -129,7 +129,9 @@ func (p *peer) listen() {
 		p.frames++
 		switch f := frame.(type) {
 		case *http2.GoAwayFrame:
-			if p.goAway == nil || p.goAway.ErrCode == http2.ErrCodeNo {
+			// The first may let streams through that the client opens before it knows;
+			// an attacker goes on until none is served.
+			if p.goAway == nil && f.LastStreamID < 1<<31-1 {
 				p.goAway = &http2.GoAwayFrame{LastStreamID: f.LastStreamID, ErrCode: f.ErrCode}
 			}
 		case *http2.RSTStreamFrame:

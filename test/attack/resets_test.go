@@ -4,6 +4,7 @@ package attack
 
 import (
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -20,6 +21,9 @@ func asEach(t *testing.T, p price, f func(a *assault, user string)) {
 var resetPrice = price{cpu: 10 * 1e6, held: 4 << 10, log: 64}
 
 const resetStreams = 3000
+
+// leaveWithin is how long a stranger may go on after the first answer.
+const leaveWithin = 2 * time.Second
 
 // TestRapidReset is CVE-2023-44487: streams that are opened and reset at once.
 func TestRapidReset(t *testing.T) {
@@ -115,26 +119,34 @@ func TestMadeYouReset(t *testing.T) {
 }
 
 // TestGoAwayComesFirst: a stranger who does not take the answer is told all the same
-// that there will be no further one, and gets no more streams.
+// that there will be no further one, and soon gets no more streams.
 func TestGoAwayComesFirst(t *testing.T) {
 	for _, path := range []string{"/version", "/api/v1/configmaps"} { // 200 and 403
 		attack(t, resetPrice, func(a *assault) {
 			p := a.dial(stranger, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			p.open(true, "GET", path)
+			begin := time.Now()
 			if !p.wait("GOAWAY", func() bool { return p.goAway != nil }) {
 				a.Errorf("%s: a stranger who takes nothing is not told to leave", path)
 				return
 			}
+			if took := time.Since(begin); took > leaveWithin {
+				a.Errorf("%s: a stranger is told to leave after %v, want at most %v", path, took, leaveWithin)
+			}
+			answers := func() int {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.statuses["200"] + p.statuses["403"]
+			}
+			before := answers()
 			for range 50 {
 				p.open(true, "GET", path)
 			}
 			p.pings++
 			_ = p.WritePing(false, [8]byte{7: byte(p.pings)})
 			p.wait("answer to a ping", func() bool { return p.acked == p.pings })
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if n := p.statuses["200"] + p.statuses["403"]; n != 1 {
-				a.Errorf("%s: a stranger got %d answers %v on a connection, want 1", path, n, p.statuses)
+			if after := answers(); before != 1 || after != before {
+				a.Errorf("%s: a stranger got %d answers, and %d more after GOAWAY, want 1 and none", path, before, after-before)
 			}
 		})
 	}
