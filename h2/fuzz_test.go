@@ -38,6 +38,11 @@ import (
 //
 // A script with raw bytes or frames can open streams and change windows behind the
 // client's back; what depends on those is not looked at then.
+//
+// Which of two goroutines runs first is not decided by the script, so that to minimize
+// an interesting one takes long and gains little:
+//
+//	go test -fuzz FuzzConnection -fuzzminimizetime 10x ./h2
 func FuzzConnection(f *testing.F) {
 	for _, script := range fuzzSeeds() {
 		f.Add(script)

@@ -109,7 +109,9 @@ func TestHandshakes(t *testing.T) {
 				conn.Close()
 			}
 		},
-		"an old version": func(a *assault) { _, _ = a.tls(&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) },
+		"an old version": func(a *assault) {
+			_, _ = a.tls(&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+		},
 		"resumption": func(a *assault) {
 			if conn, err := a.tls(&tls.Config{MaxVersion: tls.VersionTLS12, ClientSessionCache: kept}); err == nil {
 				conn.Close()

@@ -69,8 +69,8 @@ type peer struct {
 	pings uint64
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed when one of the following changes
-	over     bool          // the server has hung up
+	changed  chan struct{}      // closed when one of the following changes
+	over     bool               // the server has hung up
 	goAway   *http2.GoAwayFrame // since when no stream is served
 	resets   map[http2.ErrCode]int
 	statuses map[string]int
