@@ -31,7 +31,7 @@ const maxBody = 3 << 20
 
 // readBody reads the body of the request, up to the limit.
 func (s *scope) readBody() ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(s.w, s.r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody))
 	s.bodySize = len(body)
 	s.result("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)
 	var large *http.MaxBytesError
@@ -45,6 +45,19 @@ func (s *scope) readBody() ([]byte, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("failed to read the request body: %v", err))
 	}
 	return body, nil
+}
+
+// innermost returns the writer of the HTTP server, below all that wrap it. Only that
+// one can be told that a body was too large, so that the server does not close the
+// connection while the client still sends, and loses the answer.
+func innermost(w http.ResponseWriter) http.ResponseWriter {
+	for {
+		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return w
+		}
+		w = wrapper.Unwrap()
+	}
 }
 
 // bodyMedia returns the format of the request's body.
