@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
@@ -71,7 +71,7 @@ func (s *Server) recoverPanic(next handler) handler {
 func (s *Server) panicked(x *exchange, cause any) {
 	if cause != http.ErrAbortHandler {
 		s.Logger.Error("request caused a panic", "method", x.r.Method, "uri", x.r.RequestURI,
-			"audit", x.LoggedID(), "panic", cause, "stack", string(debug.Stack()))
+			"audit", x.LoggedID(), "panic", cause, "stack", string(protect.Stack(cause)))
 		if x.status == 0 {
 			http.Error(x.w, "This request caused apiserver to panic. Look in the logs for details.", http.StatusInternalServerError)
 			return

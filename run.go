@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/request"
 )
@@ -62,7 +62,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	running.Go(func() { s.shown.Watch(hooks, s.Logger) })
 	for _, hook := range s.hooks {
 		running.Go(func() {
-			if err := protect(hooks, hook.Hook); err != nil && hooks.Err() == nil {
+			if err := runHook(hooks, hook.Hook); err != nil && hooks.Err() == nil {
 				failed <- fmt.Errorf("post-start hook %q failed: %w", hook.Name, err)
 				return
 			}
@@ -122,7 +122,7 @@ func (s *Server) prepareEnd(ctx context.Context, delay time.Duration) error {
 
 func (s *Server) runStopHooks(ctx context.Context) (err error) {
 	for _, hook := range s.stopHooks {
-		if hookErr := protect(ctx, hook); hookErr != nil {
+		if hookErr := runHook(ctx, hook); hookErr != nil {
 			err = errors.Join(err, fmt.Errorf("pre-shutdown hook %q failed: %w", hook.Name, hookErr))
 		}
 	}
@@ -212,14 +212,14 @@ func (s *Server) awaitRequests(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// protect runs a hook, and makes an error of its panic.
-func protect(ctx context.Context, hook Hook) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
-		}
-	}()
-	return hook.Run(ctx)
+// runHook runs a hook, and makes an error of its panic.
+func runHook(ctx context.Context, hook Hook) error {
+	err := protect.Call(func() error { return hook.Run(ctx) })
+	var p *protect.Panic
+	if errors.As(err, &p) {
+		err = fmt.Errorf("%w\n%s", p, p.Stack)
+	}
+	return err
 }
 
 // wait waits for the goroutines of post-start hooks.

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/discovery"
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/openapi"
 )
 
@@ -128,7 +129,11 @@ func (b *backend) learn(change func(*about)) {
 		old = &about{}
 	}
 	next := *old
-	change(&next)
+	// The documents are the backend's: whatever they do must not end the server.
+	if err := protect.Call(func() error { change(&next); return nil }); err != nil {
+		b.server.Logger.Error("documents of an APIService caused a panic", "name", b.name, "error", err, "stack", protect.StackOf(err))
+		return
+	}
 	b.about.Store(&next)
 	if !reflect.DeepEqual(old.discovery, next.discovery) || !sameDocuments([]openapi.Remote{old.openapi}, []openapi.Remote{next.openapi}) {
 		b.server.changed.Add(1)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/internal/protect"
 )
 
 // How often backends are looked at, and for how long.
@@ -234,7 +235,7 @@ func (b *backend) check(ctx context.Context) apiregistration.APIServiceCondition
 	results := make(chan error, checkTries)
 	tries := func(n int) {
 		for range n {
-			go func() { results <- b.try(ctx) }()
+			go func() { results <- protect.Call(func() error { return b.try(ctx) }) }()
 		}
 	}
 	tries(1)

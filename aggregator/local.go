@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -158,7 +158,7 @@ func (s *Server) register(ctx context.Context) error {
 // done.
 func inParallel(writes []func() error) error {
 	var next atomic.Int64
-	var all sync.WaitGroup
+	var all protect.Group
 	errs := make([]error, len(writes))
 	for range min(len(writes), registerWorkers) {
 		all.Go(func() {

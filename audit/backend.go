@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/apikeel/kelson/internal/protect"
 )
 
 // Names of the backends, in flags, logs and metrics.
@@ -184,7 +186,7 @@ func (q *queue) run() {
 		q.senders <- struct{}{}
 		sending.Go(func() {
 			defer func() { <-q.senders }()
-			if err := q.backend.send(q.backend.ctx, batch); err != nil {
+			if err := protect.Call(func() error { return q.backend.send(q.backend.ctx, batch) }); err != nil {
 				q.backend.lose(err, batch...)
 			}
 		})

@@ -27,6 +27,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -88,7 +89,7 @@ func (c *Connector) translate(w http.ResponseWriter, r *http.Request, to *resour
 		return
 	}
 	if options.Tty {
-		options.TerminalSizeQueue = terminalSizes{json.NewDecoder(streams[apiremote.StreamResize])}
+		options.TerminalSizeQueue = newTerminalSizes(streams[apiremote.StreamResize])
 	}
 	status, err := json.Marshal(commandStatus(c.run(r.Context(), to, options)))
 	if err == nil {
@@ -118,11 +119,25 @@ func (c *Connector) run(ctx context.Context, to *resource.Location, options remo
 }
 
 // terminalSizes reads the sizes that the client's terminal takes on.
-type terminalSizes struct{ *json.Decoder }
+type terminalSizes struct {
+	*json.Decoder
+	// one bounds what a size takes: the decoder keeps what it has of one that does
+	// not end.
+	one *io.LimitedReader
+}
+
+// maxSize is how many bytes a size of a terminal has, with what is around it.
+const maxSize = 4 << 10
+
+func newTerminalSizes(stream io.Reader) terminalSizes {
+	one := &io.LimitedReader{R: stream}
+	return terminalSizes{json.NewDecoder(one), one}
+}
 
 // Next implements remotecommand.TerminalSizeQueue.
 func (s terminalSizes) Next() *remotecommand.TerminalSize {
 	var size remotecommand.TerminalSize
+	s.one.N = maxSize
 	if err := s.Decode(&size); err != nil {
 		return nil
 	}
@@ -192,10 +207,16 @@ func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.
 	}
 	client := portforward.NewTunnelingConnectionWithLogger(c.log, socket)
 	defer client.Close()
-	done := make(chan struct{}, 2)
-	go func() { _, _ = io.Copy(conn, client); done <- struct{}{} }()
-	go func() { _, _ = io.Copy(client, buffered); done <- struct{}{} }()
-	<-done
+	done := make(chan error, 2)
+	pass := func(to io.Writer, from io.Reader) {
+		done <- protect.Call(func() error {
+			_, err := io.Copy(to, from)
+			return err
+		})
+	}
+	go pass(conn, client)
+	go pass(client, buffered)
+	protect.Repeat(<-done)
 }
 
 // spdyRequest makes the request for SPDY of one for a WebSocket.

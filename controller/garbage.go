@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/internal/protect"
 )
 
 // garbageWorkers is how many objects are looked at, and dependents let go, at a
@@ -351,7 +353,7 @@ func (g *garbage) finish(ctx context.Context, n *node) error {
 // is gone, and goes too: so it is in Kubernetes.
 func (g *garbage) release(ctx context.Context, n *node) error {
 	slots := make(chan struct{}, garbageWorkers)
-	var all sync.WaitGroup
+	var all protect.Group
 	var mu sync.Mutex
 	var failed error
 	for _, dep := range g.graph.dependents(n.UID) {

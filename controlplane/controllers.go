@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/builtin/scheduling"
 	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
@@ -104,8 +105,9 @@ func (a *assembly) startControllers(ctx context.Context) error {
 	}
 	ready := make(chan struct{})
 	a.running.Go(func() {
-		if err := m.Run(ctx, func() { close(ready) }); err != nil {
-			a.Logger.Error("controllers do not run", "error", err)
+		// What they are told of was written by clients: it must not end the server.
+		if err := protect.Call(func() error { return m.Run(ctx, func() { close(ready) }) }); err != nil {
+			a.Logger.Error("controllers do not run", "error", err, "stack", protect.StackOf(err))
 		}
 	})
 	select {

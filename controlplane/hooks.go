@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/internal/clock"
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -169,7 +169,7 @@ func (a *assembly) ensureAll(ctx context.Context, objs []resource.Object, reconc
 // goes as deep as a write makes a goroutine grow its stack, once.
 func inParallel(n int, write func(i int) error) error {
 	var next atomic.Int64
-	var all sync.WaitGroup
+	var all protect.Group
 	errs := make([]error, n)
 	for range min(n, ensureWorkers) {
 		all.Go(func() {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -109,11 +110,14 @@ type made struct {
 // Run keeps the catalog and the status of definitions current until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	for wait := time.Duration(0); ctx.Err() == nil; {
-		err := s.Sync(ctx)
 		var left []leftover
-		if err == nil {
-			left, err = s.settle(ctx)
-		}
+		// A definition that somebody has written must not end the server.
+		err := protect.Call(func() (err error) {
+			if err = s.Sync(ctx); err == nil {
+				left, err = s.settle(ctx)
+			}
+			return err
+		})
 		if err != nil && ctx.Err() == nil {
 			s.Logger.Warn("custom resource definitions could not be brought up to date", "error", err)
 			wait = min(max(2*wait, 10*time.Millisecond), 5*time.Second)

@@ -12,6 +12,7 @@ import (
 	flowcontrol "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -286,10 +287,12 @@ func (c *Control) lent(fraction float64) { c.fraction.Store(math.Float64bits(fra
 func (c *Control) follow(ctx context.Context) {
 	reported := map[string]report{}
 	for ctx.Err() == nil {
-		err := c.Sync(ctx)
-		if err == nil {
-			err = c.report(ctx, reported)
-		}
+		err := protect.Call(func() error {
+			if err := c.Sync(ctx); err != nil {
+				return err
+			}
+			return c.report(ctx, reported)
+		})
 		if err == nil {
 			c.cfg.Source.Wait(ctx)
 			continue

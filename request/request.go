@@ -4,6 +4,7 @@ package request
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -89,6 +90,7 @@ type Request struct {
 	CanGoOn bool
 
 	rest     func()
+	warned   sync.Mutex // guards warnings
 	warnings []string
 	timeline *Timeline
 	// Nanoseconds that webhooks took: those that change things, and the slowest of
@@ -260,8 +262,10 @@ func (r *Request) AnnotateBody(key, value string) {
 // that many letters of text.
 const maxWarnings = 4096
 
-// Warn adds a warning for the client, once.
+// Warn adds a warning for the client, once. It is safe for concurrent use.
 func (r *Request) Warn(text string) {
+	r.warned.Lock()
+	defer r.warned.Unlock()
 	for _, w := range r.warnings {
 		if w == text {
 			return
@@ -273,7 +277,11 @@ func (r *Request) Warn(text string) {
 }
 
 // Warnings returns the warnings added so far.
-func (r *Request) Warnings() []string { return r.warnings }
+func (r *Request) Warnings() []string {
+	r.warned.Lock()
+	defer r.warned.Unlock()
+	return r.warnings[:len(r.warnings):len(r.warnings)]
+}
 
 type contextKey struct{}
 

@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -461,35 +463,41 @@ func (s *scope) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	work := make(chan int)
-	var mu sync.Mutex
-	var first error
-	var wg sync.WaitGroup
-	for range min(deleteWorkers, len(p.records)) {
-		wg.Go(func() {
-			for i := range work {
-				_, _, err := s.remove(p.records[i].Key, opts)
-				mu.Lock()
-				if err != nil && !errors.Is(err, storage.ErrNotFound) && first == nil {
-					first = err
+	if err := s.removeAll(p.records, opts); err != nil {
+		return err
+	}
+	return s.writeList(p)
+}
+
+// removeAll deletes objects, several at a time, until one cannot be. Those that are
+// gone already are what they should be.
+func (s *scope) removeAll(records []*store.Record, opts *metav1.DeleteOptions) error {
+	var (
+		next    atomic.Int64
+		failed  atomic.Bool
+		mu      sync.Mutex
+		first   error
+		workers sync.WaitGroup
+	)
+	for range min(deleteWorkers, len(records)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(records) && !failed.Load(); i = int(next.Add(1)) - 1 {
+				err := protect.Call(func() error {
+					_, _, err := s.remove(records[i].Key, opts)
+					return err
+				})
+				if err != nil && !errors.Is(err, storage.ErrNotFound) {
+					mu.Lock()
+					if first == nil {
+						first = err
+					}
+					mu.Unlock()
+					failed.Store(true)
 				}
-				mu.Unlock()
 			}
 		})
 	}
-	for i := range p.records {
-		mu.Lock()
-		failed := first != nil
-		mu.Unlock()
-		if failed {
-			break
-		}
-		work <- i
-	}
-	close(work)
-	wg.Wait()
-	if first != nil {
-		return first
-	}
-	return s.writeList(p)
+	workers.Wait()
+	protect.Repeat(first)
+	return first
 }

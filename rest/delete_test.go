@@ -1,7 +1,9 @@
 package rest
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -152,5 +154,47 @@ func TestDeletion(t *testing.T) {
 			t.Errorf("%s: %d %s", body, a.code, a.message())
 		}
 		create(`"name":"c"`)
+	}
+}
+
+// TestDeleteCollectionInParallel: the workers of a collection may all warn at once,
+// and a panic on one of them is that of the request, not the end of the process.
+func TestDeleteCollectionInParallel(t *testing.T) {
+	const objects = 4 * deleteWorkers
+	fails := ""
+	h, _ := serve(t, func(def *resource.Definition) {
+		def.Strategy.Begin = func(ctx context.Context, _, old resource.Object) (func(bool), error) {
+			if old == nil {
+				return nil, nil
+			}
+			if old.GetName() == fails {
+				panic("no " + fails)
+			}
+			request.From(ctx).Warn(old.GetName() + " goes")
+			return nil, nil
+		}
+	})
+	fill := func() {
+		for i := range objects {
+			do(t, h, "POST", "/api/v1/namespaces/a/configmaps", fmt.Sprintf(`{"metadata":{"name":"c%03d"}}`, i))
+		}
+	}
+	fill()
+	a := do(t, h, "DELETE", "/api/v1/namespaces/a/configmaps", "")
+	if a.code != http.StatusOK || len(a.warned) != objects {
+		t.Errorf("got %d and %d warnings, want 200 and %d: %s", a.code, len(a.warned), objects, a.body)
+	}
+	fill()
+	fails = "c020"
+	func() {
+		defer func() {
+			if cause := fmt.Sprint(recover()); cause != "panic: no c020" {
+				t.Errorf("got %s, want the panic of the worker", cause)
+			}
+		}()
+		do(t, h, "DELETE", "/api/v1/namespaces/a/configmaps", "")
+	}()
+	if a := do(t, h, "GET", "/api/v1/namespaces/a/configmaps/c020", ""); a.code != http.StatusOK {
+		t.Errorf("got %d for the object that could not be deleted, want 200", a.code)
 	}
 }

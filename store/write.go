@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 )
@@ -225,7 +226,12 @@ func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
 	if kv.Err != nil {
 		return nil, &Unreadable{Key: kv.Key, Err: kv.Err}
 	}
-	rec, err := r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
+	// The feed reads for everybody: what a stored object does to it must not end it.
+	var rec *Record
+	err := protect.Call(func() (err error) {
+		rec, err = r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
+		return err
+	})
 	if err != nil {
 		return nil, &Unreadable{Key: kv.Key, Revision: kv.ModRevision, Err: err}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/internal/protect"
 )
 
 // Validating is the plugin ValidatingAdmissionWebhook.
@@ -58,6 +59,7 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 			defer func() {
 				o.took = time.Since(began)
 				if r := recover(); r != nil { // it would end the process
+					v.Logger.Error("asking a webhook caused a panic", "webhook", o.hook.name, "panic", r, "stack", string(protect.Stack(r)))
 					o.err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", o.hook.name, r))
 				}
 			}()

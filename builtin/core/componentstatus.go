@@ -4,12 +4,12 @@ package core
 
 import (
 	"context"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -68,7 +68,7 @@ func (s componentSource) Get(ctx context.Context, _, name string) (resource.Obje
 
 func (s componentSource) List(ctx context.Context, _ string) ([]resource.Object, error) {
 	objs := make([]resource.Object, len(s))
-	var all sync.WaitGroup
+	var all protect.Group
 	for i, c := range s {
 		all.Go(func() { objs[i] = c.status(ctx) })
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/storage"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -150,7 +151,7 @@ func (b *Backend) fillExpiry(ctx context.Context, items []storage.KeyValue, leas
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
-		wg      sync.WaitGroup
+		wg      protect.Group
 		slots   = make(chan struct{}, expiryRequests)
 		mu      sync.Mutex
 		expires = make(map[int64]time.Time)
