@@ -15,48 +15,38 @@ import (
 
 // audit writes down who asks, and what the answer is. What is behind it adds to
 // the record through request.Request.
-func (s *Server) audit(next handler) handler {
+func (s *Server) audit() stage {
 	if s.Audit == nil {
-		return next
+		return stage{}
 	}
-	return func(x *exchange) {
-		if !x.record.Begin(x.r, &x.Request) {
-			x.forget()
-			s.passed(x, metrics.Audit)
-			next(x)
-			return
-		}
-		if !x.record.Received() {
-			x.forget()
-			internalError(x.w, x.r, errors.New("failed to store audit event"))
-			return
-		}
-		defer func() {
-			cause := recover()
-			x.endRecord(cause)
-			if cause != nil {
-				panic(cause)
+	return stage{
+		metric: metrics.Audit,
+		begin: func(x *exchange) bool {
+			if !x.record.Begin(x.r, &x.Request) {
+				x.forget()
+				return true
 			}
-		}()
-		s.passed(x, metrics.Audit)
-		next(x)
+			if !x.record.Received() {
+				x.forget()
+				internalError(x.w, x.r, errors.New("failed to store audit event"))
+				return false
+			}
+			return true
+		},
+		end: func(x *exchange, cause any) {
+			record := x.record
+			if record == nil {
+				return
+			}
+			// What is written from now on is not the handler's answer.
+			x.forget()
+			if cause != nil {
+				record.Panic(cause)
+			} else {
+				record.Complete(x.unanswered())
+			}
+		},
 	}
-}
-
-// endRecord completes the record of a request, with the cause of a panic if there
-// was one.
-func (x *exchange) endRecord(cause any) {
-	record := x.record
-	if record == nil || x.Rest() != nil && cause == nil {
-		return
-	}
-	// What is written from now on is not the handler's answer.
-	x.forget()
-	if cause != nil {
-		record.Panic(cause)
-		return
-	}
-	record.Complete(x.unanswered())
 }
 
 // beginRecord makes the record of a request: what comes before the audit may

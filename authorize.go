@@ -20,11 +20,11 @@ const (
 )
 
 // authorize passes on what the user may do.
-func (s *Server) authorize(next handler) handler {
+func (s *Server) authorize() stage {
 	if s.Authorizer == nil {
-		return next
+		return stage{}
 	}
-	return func(x *exchange) {
+	return stage{metric: metrics.Authorization, begin: func(x *exchange) bool {
 		a := x.attributes()
 		span := x.step("authorization")
 		began := time.Now()
@@ -35,15 +35,12 @@ func (s *Server) authorize(next handler) handler {
 		x.Spent(request.Authorization, took)
 		if s.Metrics != nil {
 			s.Metrics.Authorized(outcome(decision, err), took)
-			if decision == authz.Allow {
-				s.Metrics.Passed(metrics.Authorization, took)
-			}
 		}
 		switch {
 		case decision == authz.Allow: // in spite of an error, if there is one
 			x.Annotate(decisionNote, "allow")
 			x.Annotate(reasonNote, reason)
-			next(x)
+			return true
 		case err != nil:
 			s.Logger.Error("request cannot be authorized", "error", err, "uri", x.r.RequestURI, "audit", x.LoggedID())
 			x.Annotate(reasonNote, "internal error")
@@ -54,7 +51,8 @@ func (s *Server) authorize(next handler) handler {
 			s.Logger.Debug("Forbidden", "URI", x.r.RequestURI, "reason", reason)
 			x.deny(authz.Forbidden(a, reason))
 		}
-	}
+		return false
+	}}
 }
 
 // outcome is what metrics call a decision.

@@ -8,50 +8,49 @@ import (
 )
 
 // hsts tells browsers to come back over TLS only.
-func (s *Server) hsts(next handler) handler {
+func (s *Server) hsts() stage {
 	if len(s.Serving.HSTS) == 0 {
-		return next
+		return stage{}
 	}
 	// All answers share the value: nobody changes it in place.
 	value := []string{strings.Join(s.Serving.HSTS, "; ")}
-	return func(x *exchange) {
+	return stage{begin: func(x *exchange) bool {
 		h := x.writer.Header()
 		if _, ok := h["Strict-Transport-Security"]; !ok {
 			h["Strict-Transport-Security"] = value[:1:1]
 		}
-		next(x)
-	}
+		return true
+	}}
 }
 
 // goaway asks some clients to connect anew, so that in time they spread over
 // all servers behind a load balancer.
-func (s *Server) goaway(next handler) handler {
+func (s *Server) goaway() stage {
 	if s.Serving.GoawayChance == 0 || s.Serving.DisableHTTP2 {
-		return next
+		return stage{}
 	}
-	return func(x *exchange) {
+	return stage{begin: func(x *exchange) bool {
 		if x.r.ProtoMajor == 2 && rand.Float64() < s.Serving.GoawayChance {
 			x.disconnect()
 		}
-		next(x)
-	}
+		return true
+	}}
 }
 
 // cors lets pages of other origins use the server. It answers what browsers ask
 // before they send a request, without knowing who asks.
-func (s *Server) cors(next handler) handler {
+func (s *Server) cors() stage {
 	var allowed []*regexp.Regexp
 	for _, origin := range s.Serving.CORS {
 		allowed = append(allowed, regexp.MustCompile(origin)) // Validate has tried it
 	}
 	if len(allowed) == 0 {
-		return next
+		return stage{}
 	}
-	return func(x *exchange) {
+	return stage{begin: func(x *exchange) bool {
 		origin := x.r.Header.Get("Origin")
 		if origin == "" || !matchesAny(allowed, origin) {
-			next(x)
-			return
+			return true
 		}
 		h := x.writer.Header()
 		h.Set("Access-Control-Allow-Origin", origin)
@@ -61,10 +60,10 @@ func (s *Server) cors(next handler) handler {
 		h.Set("Access-Control-Allow-Credentials", "true")
 		if x.r.Method == http.MethodOptions {
 			x.w.WriteHeader(http.StatusNoContent)
-			return
+			return false
 		}
-		next(x)
-	}
+		return true
+	}}
 }
 
 func matchesAny(expressions []*regexp.Regexp, text string) bool {

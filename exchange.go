@@ -37,9 +37,9 @@ type exchange struct {
 	counted bool
 	// own: the server has asked itself.
 	own bool
-	// ended is how far the request came, and broken that it was broken off.
+	// passed is how many stages the request has passed, and ended how far it came.
+	passed int
 	ended  metrics.End
-	broken bool
 	// measured ends the measuring of a request that may last; nil for others.
 	measured func()
 	// mark is when the stage began that is to be measured.
@@ -56,14 +56,14 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x.writer.ResponseWriter = w
 	x.writer.request = &x.Request
 	x.w = &x.writer
-	_, x.CanGoOn = w.(h2.Continuer)
+	_, x.CanContinue = w.(h2.Continuer)
 	if _, ok := w.(http.Hijacker); ok {
 		x.w = hijackable{&x.writer}
 	}
 	return x
 }
 
-// finish is called when the handler has returned.
+// finish is called when the request has been answered and all stages have ended.
 func (x *exchange) finish() {
 	if x.status == 0 {
 		x.begin(http.StatusOK) // net/http writes the header now
@@ -117,9 +117,10 @@ func (x *exchange) late() bool {
 
 const timeoutMessage = "request did not complete within the allotted timeout"
 
-// writeTimeout answers for a handler that has not. The form of the answer,
-// which is not quite that of other errors, is what clients know.
-func (x *exchange) writeTimeout() {
+// timeOut answers for a handler that has not. The form of the answer, which is not
+// quite that of other errors, is what clients know.
+func (x *exchange) timeOut() {
+	x.ended = metrics.TimedOut
 	status := apierrors.NewTimeoutError(timeoutMessage, 0).ErrStatus
 	x.w.WriteHeader(http.StatusGatewayTimeout)
 	_ = json.NewEncoder(x.w).Encode(&status)

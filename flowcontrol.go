@@ -3,7 +3,6 @@ package kelson
 import (
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -11,37 +10,29 @@ import (
 
 // flowControl passes on what the server has room for. Others wait for their
 // turn, and are told to come back if that takes too long.
-func (s *Server) flowControl(next handler) handler {
+func (s *Server) flowControl() stage {
 	if s.Flow == nil {
-		return next
+		return stage{}
 	}
-	return func(x *exchange) {
-		if s.Middleware != nil {
-			x.mark = time.Now()
-		}
-		span := x.step("priorityandfairness")
-		in := s.Flow.Enter(x.r.Context(), &x.Request, x.r.URL.RawQuery, &x.entry)
-		span.End()
-		x.entry.Headers(x.writer.Header())
-		x.Spent(request.Queue, x.entry.Waited)
-		if !in {
-			x.ended = metrics.Dropped
-			x.tooMany(x.entry.RetryAfter)
-			return
-		}
-		defer x.leave()
-		if x.Verb == request.Watch {
-			x.Hold = &x.entry
-		}
-		s.passed(x, metrics.FlowControl)
-		next(x)
-	}
-}
-
-// leave gives back what the request holds of the server's capacity.
-func (x *exchange) leave() {
-	if x.Rest() == nil {
-		x.entry.Leave()
+	return stage{
+		metric: metrics.FlowControl,
+		begin: func(x *exchange) bool {
+			span := x.step("priorityandfairness")
+			admitted := s.Flow.Enter(x.r.Context(), &x.Request, x.r.URL.RawQuery, &x.entry)
+			span.End()
+			x.entry.Headers(x.writer.Header())
+			x.Spent(request.Queue, x.entry.Waited)
+			if !admitted {
+				x.ended = metrics.Dropped
+				x.tooMany(x.entry.RetryAfter)
+				return false
+			}
+			if x.Verb == request.Watch {
+				x.Hold = &x.entry
+			}
+			return true
+		},
+		end: func(x *exchange, _ any) { x.entry.Leave() },
 	}
 }
 

@@ -42,24 +42,20 @@ const (
 // second what one may do then (impersonate-on:<mode>:<verb>). The last is the
 // right to impersonate, whatever for. The mode by which a user succeeded last is
 // tried first, and what it finds missing is what the client is told.
-func (s *Server) impersonate(next handler) handler {
+func (s *Server) impersonate() stage {
 	authorizer := s.Authorizer
 	if authorizer == nil {
 		authorizer = authz.AlwaysAllow{}
 	}
 	lastModes := lru.New(rememberedModes)
-	return func(x *exchange) {
+	return stage{metric: metrics.Impersonation, begin: func(x *exchange) bool {
 		wanted, err := impersonated(x.r.Header)
 		if err != nil {
 			x.deny(err)
-			return
+			return false
 		}
 		if wanted == nil {
-			if s.Metrics != nil {
-				s.Metrics.Passed(metrics.Impersonation, 0) // it is not worth looking at the clock
-			}
-			next(x)
-			return
+			return true
 		}
 		i := impersonation{authorizer: authorizer, metrics: s.Metrics, wanted: wanted, attributes: x.attributes()}
 		last := -1
@@ -73,7 +69,7 @@ func (s *Server) impersonate(next handler) handler {
 		if err != nil {
 			i.attempted("", false, took)
 			x.deny(err)
-			return
+			return false
 		}
 		i.attempted(modeLabel(mode), true, took)
 		lastModes.Add(x.User.Name, mode)
@@ -82,9 +78,8 @@ func (s *Server) impersonate(next handler) handler {
 		if mode != unconstrained {
 			x.ImpersonationConstraint = "impersonate:" + modeNames()[mode]
 		}
-		s.passed(x, metrics.Impersonation)
-		next(x)
-	}
+		return true
+	}}
 }
 
 // impersonated returns whom the headers want to be, as they say it, nil if

@@ -120,11 +120,10 @@ const (
 
 // refuseNew answers requests that come when the server is about to end. Whoever
 // wants to know how it is still gets an answer, and so does the server itself.
-func (s *Server) refuseNew(next handler) handler {
-	return func(x *exchange) {
+func (s *Server) refuseNew() stage {
+	return stage{begin: func(x *exchange) bool {
 		if !s.refusing.Load() || alwaysAnswered(x.r) {
-			next(x)
-			return
+			return true
 		}
 		s.refused.Add(1)
 		s.forgetRequest(x) // it is not one that the end waits for
@@ -134,7 +133,7 @@ func (s *Server) refuseNew(next handler) handler {
 			h.Set("Connection", "close")
 			h.Set("Retry-After", "5")
 			http.Error(x.w, "The apiserver is shutting down, please try again later.", http.StatusTooManyRequests)
-			return
+			return false
 		}
 		h.Set("Retry-After", "1")
 		h.Set("Content-Type", mediaJSON)
@@ -144,7 +143,8 @@ func (s *Server) refuseNew(next handler) handler {
 		body, _ := json.Marshal(&status)
 		x.w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = x.w.Write(append(body, "\n\n"...))
-	}
+		return false
+	}}
 }
 
 func alwaysAnswered(r *http.Request) bool {

@@ -26,19 +26,18 @@ const (
 
 // logged writes a line for each request if operators want to know so much, or
 // else for those that were slow.
-func (s *Server) logged(next handler) handler {
-	return func(x *exchange) {
-		next(x)
-		s.log(x)
+func (s *Server) logged() stage {
+	return stage{
+		begin: func(*exchange) bool { return true },
+		end: func(x *exchange, cause any) {
+			if cause == nil { // a panic has a line of its own
+				s.log(x)
+			}
+		},
 	}
 }
 
-// log is not part of the stage, which is on the stack of a watch as long as that
-// lasts.
 func (s *Server) log(x *exchange) {
-	if x.Rest() != nil {
-		return
-	}
 	now := time.Now()
 	took := now.Sub(x.Arrived())
 	ctx := x.lifetime.parent

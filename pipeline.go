@@ -11,114 +11,37 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
 
-// pipeline is the way of a request through the server, top to bottom.
-func (s *Server) pipeline() handler {
-	return through(
-		s.recoverPanic, // a broken handler costs one request, not the server
-		s.auditID,      // every answer can be traced
-		s.requestInfo,  // what is asked for, as far as path and method tell
-		s.measure,      // what it costs
-		s.logged,       // what operators want to see of it
-		s.hsts,         // browsers come back over TLS
-		s.cacheControl, // nobody on the way keeps answers
-		s.goaway,       // clients spread over servers
-		s.refuseNew,    // the end of the server is not the end of requests
-		s.deadline,     // no request lasts for ever
-		s.cors,         // whose pages may ask
-		s.authenticate, // who asks
-		s.traced,       // where the time goes
-		s.audit,        // what is written down of it
-		s.impersonate,  // in whose name
-		s.middleware,   // what else whoever runs the server wants to happen
-		s.flowControl,  // when it is their turn
-		s.authorize,    // whether they may
-	)(s.route)
+// pipeline is the way of a request through the server, top to bottom. Before the first
+// stage and after the last, run (stage.go) recovers from panics.
+func (s *Server) pipeline() []stage {
+	return slices.DeleteFunc([]stage{
+		s.auditID(),      // every answer can be traced
+		s.requestInfo(),  // what is asked for, as far as path and method tell
+		s.measure(),      // what it costs
+		s.logged(),       // what operators want to see of it
+		s.hsts(),         // browsers come back over TLS
+		s.cacheControl(), // nobody on the way keeps answers
+		s.goaway(),       // clients spread over servers
+		s.refuseNew(),    // the end of the server is not the end of requests
+		s.deadline(),     // no request lasts for ever
+		s.cors(),         // whose pages may ask
+		s.authenticate(), // who asks
+		s.traced(),       // where the time goes
+		s.audit(),        // what is written down of it
+		s.impersonate(),  // in whose name
+		s.middleware(),   // what else whoever runs the server wants to happen
+		s.flowControl(),  // when it is their turn
+		s.authorize(),    // whether they may
+	}, func(st stage) bool { return st.begin == nil && st.around == nil }) // nothing to do
 }
 
-// A handler answers a request. A stage makes one from the next: it passes
-// requests on, or answers them itself.
-type (
-	handler func(x *exchange)
-	stage   func(next handler) handler
-)
-
-// through joins stages, the first of which sees a request first.
-func through(stages ...stage) stage {
-	return func(h handler) handler {
-		for i := len(stages) - 1; i >= 0; i-- {
-			h = stages[i](h)
-		}
-		return h
-	}
-}
-
-func (s *Server) recoverPanic(next handler) handler {
-	return func(x *exchange) {
-		defer func() {
-			if cause := recover(); cause != nil {
-				s.panicked(x, cause)
-			}
-		}()
-		next(x)
-	}
-}
-
-func (s *Server) panicked(x *exchange, cause any) {
-	if cause != http.ErrAbortHandler {
-		s.Logger.Error("request caused a panic", "method", x.r.Method, "uri", x.r.RequestURI,
-			"audit", x.LoggedID(), "panic", cause, "stack", string(protect.Stack(cause)))
-		if x.status == 0 {
-			http.Error(x.w, "This request caused apiserver to panic. Look in the logs for details.", http.StatusInternalServerError)
-			return
-		}
-	}
-	// Half an answer must not look like a whole one: net/http breaks the stream or
-	// connection off.
-	panic(http.ErrAbortHandler)
-}
-
-// goOn is what is left of a request whose stages have returned: the rest of the
-// answer, and what they do at its end, the last one first.
-func (s *Server) goOn(x *exchange) {
-	defer s.forgetRequest(x)
-	defer x.finish()
-	defer func() {
-		cause := recover()
-		x.GoOn(nil)
-		x.broken = cause != nil
-		if s.Flow != nil {
-			x.leave()
-		}
-		x.endRecord(cause)
-		if x.lifetime.span.Recording() {
-			x.endTrace()
-		}
-		s.watched(x)
-		s.log(x)
-		if s.Metrics != nil {
-			s.count(x)
-		}
-		if cause != nil {
-			s.panicked(x, cause)
-		}
-	}()
-	x.Rest()()
-}
-
-// watched counts a watch that has ended.
-func (s *Server) watched(x *exchange) {
-	if x.Rest() == nil {
-		s.watching.Add(-1)
-	}
-}
-
-func (s *Server) auditID(next handler) handler {
-	return func(x *exchange) {
+// auditID gives the request its audit ID, which the client may choose.
+func (s *Server) auditID() stage {
+	return stage{begin: func(x *exchange) bool {
 		var id string
 		if ids := x.r.Header["Audit-Id"]; len(ids) > 0 {
 			id = ids[0]
@@ -129,20 +52,13 @@ func (s *Server) auditID(next handler) handler {
 		x.AuditID = id[:min(len(id), request.MaxAuditID)]
 		x.setHeader("Audit-Id", id) // whole, as the client has sent it
 		s.beginRecord(x)
-		next(x)
-	}
+		return true
+	}}
 }
 
-func (s *Server) requestInfo(next handler) handler {
-	return func(x *exchange) {
-		if x.parse() {
-			next(x)
-		}
-	}
-}
+func (s *Server) requestInfo() stage { return stage{begin: (*exchange).parse} }
 
-// parse reads what is asked for, or answers that it cannot. It is not part of
-// the stage, which is on the stack of a watch as long as that lasts.
+// parse reads what is asked for, or answers that it cannot.
 func (x *exchange) parse() bool {
 	info, err := request.Parse(x.r)
 	if err != nil {
@@ -154,67 +70,75 @@ func (x *exchange) parse() bool {
 	return true
 }
 
-func (s *Server) cacheControl(next handler) handler {
-	return func(x *exchange) {
+func (s *Server) cacheControl() stage {
+	return stage{begin: func(x *exchange) bool {
 		x.setHeader("Cache-Control", "no-cache, private")
-		next(x)
-	}
+		return true
+	}}
 }
 
 // deadline bounds a request by the server's time-out and the one that it asks
 // for. Handlers see the end of their context; nothing is taken away from one
 // that does not look, except that it can no longer read or write.
-func (s *Server) deadline(next handler) handler {
-	return func(x *exchange) {
-		if x.Verb == request.Watch {
-			s.watching.Add(1)
-			defer s.watched(x)
-			x.endWith(s.ending, s.endLater)
-			next(x)
-			return
-		}
-		if x.LongRunning() {
-			x.endWith(s.ending, nil)
-			next(x)
-			return
-		}
-		timeout := s.RequestTimeout
-		if text, _ := request.Param(x.r.URL.RawQuery, "timeout"); text != "" {
-			asked, err := time.ParseDuration(text)
-			if err != nil {
-				refused := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
-				x.refuse(refused.Error())
-				writeError(x.w, x.r, refused)
-				return
+func (s *Server) deadline() stage {
+	return stage{
+		begin: func(x *exchange) bool {
+			switch {
+			case x.Verb == request.Watch:
+				s.watching.Add(1)
+				x.endWith(s.ending, s.endLater)
+				return true
+			case x.LongRunning():
+				x.endWith(s.ending, nil)
+				return true
 			}
-			if asked > 0 && asked < timeout {
-				timeout = asked
+			return s.setTimeout(x)
+		},
+		end: func(x *exchange, cause any) {
+			if x.Verb == request.Watch {
+				s.watching.Add(-1)
 			}
-		}
-		x.setDeadline(x.Arrived().Add(timeout))
-		if timeout == s.RequestTimeout || !x.late() {
-			next(x)
-		}
-		if x.status == 0 && x.late() {
-			x.ended = metrics.TimedOut
-			x.writeTimeout()
-		}
+			if cause == nil && x.status == 0 && x.late() {
+				x.timeOut()
+			}
+		},
 	}
 }
 
-func (s *Server) authenticate(next handler) handler {
-	return func(x *exchange) {
+// setTimeout sets the deadline of a request that is not long-running, or answers one
+// whose time-out cannot be read or is over.
+func (s *Server) setTimeout(x *exchange) bool {
+	timeout := s.RequestTimeout
+	if text, _ := request.Param(x.r.URL.RawQuery, "timeout"); text != "" {
+		asked, err := time.ParseDuration(text)
+		if err != nil {
+			refused := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
+			x.refuse(refused.Error())
+			writeError(x.w, x.r, refused)
+			return false
+		}
+		if asked > 0 && asked < timeout {
+			timeout = asked
+		}
+	}
+	x.setDeadline(x.Arrived().Add(timeout))
+	if timeout != s.RequestTimeout && x.late() {
+		x.timeOut()
+		return false
+	}
+	return true
+}
+
+// authenticate finds out who asks.
+func (s *Server) authenticate() stage {
+	return stage{metric: metrics.Authentication, begin: func(x *exchange) bool {
 		x.mark = time.Now()
 		if user, ok := loopbackUser(x.r.Context()); ok {
 			x.User, x.own = *user, true
-			s.passed(x, metrics.Authentication)
-			next(x)
-			return
+			return true
 		}
-		if s.identify(x) {
-			next(x)
-		}
-	}
+		return s.identify(x)
+	}}
 }
 
 // identify finds out who asks, or answers that it is not known.
@@ -224,8 +148,6 @@ func (s *Server) identify(x *exchange) bool {
 	x.Spent(request.Authentication, took)
 	if s.Metrics != nil {
 		s.Metrics.Authenticated(user.Name, ok, err, took)
-		s.Metrics.Passed(metrics.Authentication, took)
-		x.mark = x.mark.Add(took)
 		if ok && x.r.TLS != nil && len(x.r.TLS.PeerCertificates) > 0 {
 			s.Metrics.Certificate(x.r.TLS.PeerCertificates[0])
 		}
@@ -251,21 +173,21 @@ func (s *Server) identify(x *exchange) bool {
 }
 
 // middleware sends requests from outside through the server's Middleware.
-func (s *Server) middleware(next handler) handler {
+func (s *Server) middleware() stage {
 	if s.Middleware == nil {
-		return next
+		return stage{}
 	}
-	return func(x *exchange) {
-		x.CanGoOn = false // it may want to see the end
+	return stage{around: func(x *exchange, next func(x *exchange)) {
+		x.CanContinue = false // it may want to see the end
 		if _, own := loopbackUser(x.r.Context()); own {
 			next(x)
 			return
 		}
 		s.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			x.w, x.r = w, r
+			x.w, x.r, x.mark = w, r, time.Now()
 			next(x)
 		})).ServeHTTP(x.w, x.r)
-	}
+	}}
 }
 
 // dropCredentials removes what proved who asks, and what only a trusted proxy

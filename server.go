@@ -22,7 +22,6 @@ import (
 	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/flow"
-	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/pki"
@@ -152,7 +151,7 @@ type Server struct {
 	hooks      []*startHook
 	stopHooks  []Hook
 	paths      map[string]http.Handler
-	handler    handler
+	stages     []stage
 	shown      *pki.Shown
 	tls        *tls.Config
 	listener   net.Listener
@@ -238,7 +237,7 @@ func (s *Server) prepareRun() error {
 	if err := s.installPaths(); err != nil {
 		return err
 	}
-	s.handler = s.pipeline()
+	s.stages = s.pipeline()
 	return nil
 }
 
@@ -312,19 +311,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.Now != nil {
 		x.MachineTime, x.Received = x.Received, s.Now()
 	}
-	defer s.answered(x)
-	s.handler(x)
-	if x.Rest() != nil {
-		w.(h2.Continuer).GoOn(func() { s.goOn(x) })
-	}
-}
-
-// answered is called when the stages have returned.
-func (s *Server) answered(x *exchange) {
-	if x.Rest() == nil {
-		x.finish()
-		s.forgetRequest(x)
-	}
+	s.run(x, s.begin)
 }
 
 // forgetRequest counts a request as one that the end of the server need not wait

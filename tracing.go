@@ -15,40 +15,39 @@ import (
 // traced begins the trace of a request. What clients say of traces that it
 // belongs to is passed on to those that the server asks in turn, whether or not
 // anything is kept here.
-func (s *Server) traced(next handler) handler {
-	return func(x *exchange) {
-		if s.beginTrace(x) {
-			defer x.endTrace()
-		}
-		next(x)
+func (s *Server) traced() stage {
+	return stage{
+		begin: func(x *exchange) bool {
+			s.beginTrace(x)
+			return true
+		},
+		end: func(x *exchange, _ any) {
+			if x.lifetime.span.Recording() {
+				x.endTrace()
+			}
+		},
 	}
 }
 
-// beginTrace reports whether the trace is kept.
-func (s *Server) beginTrace(x *exchange) bool {
+func (s *Server) beginTrace(x *exchange) {
 	if s.Tracer == nil {
 		if _, told := x.r.Header["Traceparent"]; told {
 			if remote := trace.FromHeader(x.r.Header); remote != nil {
 				x.lifetime.span = trace.Passed(*remote)
 			}
 		}
-		return false
+		return
 	}
 	// Anybody can claim to be part of a trace that is kept, and fill disks that
 	// way, so only some are believed.
 	span := s.Tracer.Root(trace.FromHeader(x.r.Header), believed(&x.User), spanName(x), trace.Server, x.Arrived())
 	x.lifetime.span = span
-	if !span.Recording() {
-		return false
+	if span.Recording() {
+		span.Set(requestAttributes(x)...)
 	}
-	span.Set(requestAttributes(x)...)
-	return true
 }
 
 func (x *exchange) endTrace() {
-	if x.Rest() != nil {
-		return
-	}
 	span := x.lifetime.span
 	if x.r.ContentLength > 0 {
 		span.Set(trace.Int("http.request.body.size", x.r.ContentLength))

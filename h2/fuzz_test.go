@@ -195,7 +195,7 @@ func fuzzHandler(w http.ResponseWriter, r *http.Request) {
 		send(10)
 		_ = http.NewResponseController(w).Flush()
 		ctx := r.Context()
-		w.(Continuer).GoOn(func() {
+		w.(Continuer).Continue(func() {
 			for range 5 {
 				select {
 				case <-ctx.Done():

@@ -40,13 +40,13 @@ type response struct {
 
 // A Continuer is a writer whose response may go on when the handler has returned.
 type Continuer interface {
-	// GoOn has f called then, on a goroutine of its own. The response, and the context
-	// of the request, end when it returns.
-	GoOn(f func())
+	// Continue has f called then, on a goroutine of its own. The response, and the
+	// context of the request, end when it returns.
+	Continue(f func())
 }
 
-// GoOn implements Continuer.
-func (w *response) GoOn(f func()) { w.continuation = f }
+// Continue implements Continuer.
+func (w *response) Continue(f func()) { w.continuation = f }
 
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header {

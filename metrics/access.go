@@ -77,7 +77,10 @@ func newAccess(r *Registry) Access {
 	none()
 	r.resets = append(r.resets, none)
 	find := func() {
-		for i, name := range [...]string{"authentication", "audit", "constrainedimpersonation", "priorityandfairness", "authorization"} {
+		for i, name := range [...]string{Authentication: "authentication", "audit", "constrainedimpersonation", "priorityandfairness", "authorization"} {
+			if Stage(i) == NoStage {
+				continue
+			}
 			a.filters[i].Store(filters.with([]string{name}))
 		}
 	}
@@ -146,7 +149,8 @@ type Stage uint8
 
 // The stages, in their order.
 const (
-	Authentication Stage = iota
+	NoStage Stage = iota // one that is not measured
+	Authentication
 	Audit
 	Impersonation
 	FlowControl

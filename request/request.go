@@ -86,13 +86,13 @@ type Request struct {
 	Turns Turns
 	// Line is where Time keeps the time; nil has it find a place.
 	Line *Timeline
-	// CanGoOn: the answer may go on without the handler.
-	CanGoOn bool
+	// CanContinue says that the response may go on when the handler has returned.
+	CanContinue bool
 
-	rest     func()
-	warned   sync.Mutex // guards warnings
-	warnings []string
-	timeline *Timeline
+	continuation func()
+	warned       sync.Mutex // guards warnings
+	warnings     []string
+	timeline     *Timeline
 	// Nanoseconds that webhooks took: those that change things, and the slowest of
 	// those that validate, which are asked at the same time.
 	mutating, validating int64
@@ -117,6 +117,17 @@ func (r *Request) Arrived() time.Time {
 		return r.MachineTime
 	}
 	return r.Received
+}
+
+// For returns a request of the same user for another object, which is part of r.
+func (r *Request) For(namespace, name string) *Request {
+	other := &Request{
+		Info: r.Info, User: r.User, Impersonator: r.Impersonator, ImpersonationConstraint: r.ImpersonationConstraint,
+		AuditID: r.AuditID, Received: r.Received, Passed: r.Passed, MachineTime: r.MachineTime,
+		DryRun: r.DryRun, FieldManager: r.FieldManager, Audit: r.Audit, Hold: r.Hold, Turns: r.Turns, Line: r.Line,
+	}
+	other.Namespace, other.Name = namespace, name
+	return other
 }
 
 // Hold is a part of what the server can do at a time.
@@ -152,18 +163,25 @@ func (r *Request) Started() {
 	}
 }
 
-// GoOn has the answer go on in f, on a goroutine of its own, when the handlers have
-// returned: a watch that waits need not keep the stack of all of them. It reports
-// false if they have to do it themselves.
-func (r *Request) GoOn(f func()) bool {
-	if r.CanGoOn {
-		r.rest = f
+// Continue has the response go on in f, on a goroutine of its own, when the handler
+// has returned: a watch that waits need not keep the stack of all that called it. It
+// reports false if the handler has to do it itself. With nil it takes that back.
+func (r *Request) Continue(f func()) bool {
+	if r.CanContinue {
+		r.continuation = f
 	}
-	return r.CanGoOn
+	return r.CanContinue
 }
 
-// Rest is what GoOn was called with, nil if it was not.
-func (r *Request) Rest() func() { return r.rest }
+// Continues reports whether the response goes on when the handler has returned.
+func (r *Request) Continues() bool { return r.continuation != nil }
+
+// TakeContinuation returns what Continue was called with, once.
+func (r *Request) TakeContinuation() func() {
+	f := r.continuation
+	r.continuation = nil
+	return f
+}
 
 // Recorder takes what the audit of a request may want. Objects are encoded, as
 // JSON, only if they are wanted. It is safe for concurrent use.

@@ -55,7 +55,7 @@ func (s *scope) watch() error {
 				return nil
 			}
 		default:
-			if !s.req.GoOn(v.run) {
+			if !s.req.Continue(v.run) {
 				v.run()
 			}
 			return nil

@@ -12,16 +12,16 @@ import (
 	"github.com/apikeel/kelson/h2"
 )
 
-// TestGoOn: an answer goes on when its handler has returned, until what it left
+// TestContinuation: an answer goes on when its handler has returned, until what it left
 // returns too, or panics, or the client leaves.
-func TestGoOn(t *testing.T) {
+func TestContinuation(t *testing.T) {
 	returned, lines, ended := make(chan struct{}, 1), make(chan string), make(chan error, 1)
 	ts := serve(t, newServer(), func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Own", "1")
 		_, _ = io.WriteString(w, "first\n")
 		_ = http.NewResponseController(w).Flush()
 		panics := r.URL.Path == "/panic"
-		w.(h2.Continuer).GoOn(func() {
+		w.(h2.Continuer).Continue(func() {
 			defer func() { ended <- r.Context().Err() }()
 			w.Header().Set("X-Late", "1") // too late, and no harm
 			for {
@@ -89,14 +89,14 @@ func TestGoOn(t *testing.T) {
 	}
 }
 
-// TestGoOnMany: answers that go on count as requests that run, and make room for
+// TestManyContinuations: answers that go on count as requests that run, and make room for
 // those that wait when they end.
-func TestGoOnMany(t *testing.T) {
+func TestManyContinuations(t *testing.T) {
 	s := newServer()
 	s.MaxStreams = 3
 	var running, most atomic.Int64
 	ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) {
-		w.(h2.Continuer).GoOn(func() {
+		w.(h2.Continuer).Continue(func() {
 			n := running.Add(1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 			}
