@@ -19,7 +19,7 @@ func TestEmptyData(t *testing.T) {
 		"padded": {http2.FlagDataPadded, append([]byte{255}, make([]byte, 255)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asEach(t, price{cpu: 1e6, held: 1 << 10, log: 16}, func(a *assault, user string) {
+			asEach(t, price{cpu: 300 * 1e3, held: 1 << 10, log: 16}, func(a *assault, user string) {
 				p := a.dial(user, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 				// A request whose body is read, and one whose body is not.
 				read := p.open(false, "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "content-type", "application/json")
@@ -44,7 +44,7 @@ func TestDeclaredBodies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for who, user := range map[string]string{"stranger": stranger, "user": jane} {
 				t.Run(who, func(t *testing.T) {
-					attack(t, price{cpu: 20 * 1e6, held: 1 << 20, log: 16}, func(a *assault) {
+					attack(t, price{cpu: 20 * 1e6, held: 2 << 20, log: 16}, func(a *assault) {
 						for range 20 {
 							p := a.dial(user, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
 							for range 100 {
@@ -65,7 +65,7 @@ func TestDeclaredBodies(t *testing.T) {
 // TestFullWindows sends as much of bodies as windows allow on many streams that do not
 // take their answers: what is kept of a connection is bounded by its window.
 func TestFullWindows(t *testing.T) {
-	asEach(t, price{cpu: 2 * 1e6, held: 3 << 10, log: 16}, func(a *assault, user string) {
+	asEach(t, price{cpu: 300 * 1e3, held: 5 << 10, log: 16}, func(a *assault, user string) {
 		data := make([]byte, 16<<10)
 		for range 3 {
 			p := a.dial(user, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
@@ -84,7 +84,7 @@ func TestFullWindows(t *testing.T) {
 // TestEndlessBody sends a body that does not end: it is refused once it is larger than
 // any object.
 func TestEndlessBody(t *testing.T) {
-	asEach(t, price{cpu: 1e6, held: 2 << 10, log: 16}, func(a *assault, user string) {
+	asEach(t, price{cpu: 300 * 1e3, held: 2 << 10, log: 16}, func(a *assault, user string) {
 		p := a.dial(user)
 		id := p.open(false, "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "content-type", "application/json")
 		data := make([]byte, 16<<10)
@@ -104,7 +104,7 @@ func TestEndlessBody(t *testing.T) {
 // TestSlowBodies has many streams that wait for their bodies: who sends a whole one is
 // served meanwhile.
 func TestSlowBodies(t *testing.T) {
-	attack(t, price{cpu: 20 * 1e6, held: 1 << 20, log: 16}, func(a *assault) {
+	attack(t, price{cpu: 20 * 1e6, held: 2 << 20, log: 16}, func(a *assault) {
 		var group sync.WaitGroup
 		for range 12 {
 			group.Go(func() {

@@ -28,7 +28,7 @@ func TestZeroWindows(t *testing.T) {
 				continue // no other work
 			}
 			t.Run(c.name+"/"+c.user+"/"+string('0'+rune(window)), func(t *testing.T) {
-				attack(t, price{cpu: 40 * 1e6, held: 1 << 20, log: 16}, func(a *assault) {
+				attack(t, price{cpu: 40 * 1e6, held: 3 << 20, log: 16}, func(a *assault) {
 					var group sync.WaitGroup
 					for range 6 {
 						group.Go(func() {
@@ -57,7 +57,7 @@ func TestZeroWindows(t *testing.T) {
 func TestSlowRead(t *testing.T) {
 	for _, c := range []struct{ name, user, path string }{{"document", jane, "/openapi/v2"}, {"list", reader, "/api/v1/configmaps"}} {
 		t.Run(c.name, func(t *testing.T) {
-			attack(t, price{cpu: 12 * 1e6, held: 64 << 10, log: 16}, func(a *assault) {
+			attack(t, price{cpu: 12 * 1e6, held: 256 << 10, log: 16}, func(a *assault) {
 				p := a.dial(c.user, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
 				var ids []uint32
 				for range 100 {
@@ -81,7 +81,7 @@ func TestSlowRead(t *testing.T) {
 // TestUnreadLists asks for large lists with wide windows and does not read from the
 // connection.
 func TestUnreadLists(t *testing.T) {
-	attack(t, price{cpu: 40 * 1e6, held: 1 << 20, log: 16}, func(a *assault) {
+	attack(t, price{cpu: 40 * 1e6, held: 3 << 20, log: 16}, func(a *assault) {
 		for range 10 {
 			p := a.deaf(reader, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 			_ = p.WriteWindowUpdate(0, 1<<30)
