@@ -84,9 +84,14 @@ var fuzzPaths = []string{"/small", "/echo", "/large", "/slow", "/early", "/trail
 func fuzzSeeds() [][]byte {
 	request := func(path string, options byte) []byte {
 		for i, p := range fuzzPaths {
-			if p == path {
-				return []byte{actRequest, byte(i), options}
+			if p != path {
+				continue
 			}
+			b := []byte{actRequest, byte(i), options}
+			if options&2 != 0 {
+				b = append(b, 255) // the declared length
+			}
+			return append(b, 0) // no padding
 		}
 		panic(path)
 	}
@@ -103,17 +108,25 @@ func fuzzSeeds() [][]byte {
 		// Two responses of one size that wait for a window, one after the other.
 		join([]byte{actSettings, 0, 0, 0}, request("/small", 1), []byte{actSettle, actWindow, 1, 3, actSettle}, request("/small", 1), []byte{actSettle, actSettings, 0, 0, 255}),
 		join(request("/echo", 0), []byte{actData, 0, 9, 0, actData, 0, 9, 1}),
-		join(request("/slow", 2), bytes.Repeat([]byte{actData, 0, 255, 0}, 20), []byte{actTrailers, 0}),
-		join(request("/trailers", 4), []byte{actData, 0, 3, 0, actTrailers, 0, actSettle}),
+		join(request("/slow", 2), []byte{actData, 0, 255, 0, actTrailers, 0, 0}),
+		join(request("/slow", 0), bytes.Repeat([]byte{actData, 0, 100, 0}, 5), []byte{actSleep, 6}, bytes.Repeat([]byte{actData, 0, 100, 0}, 5), []byte{actTrailers, 0, 0}),
+		join(request("/trailers", 4), []byte{actData, 0, 3, 0, actTrailers, 0, 0, actSettle}),
 		join(request("/large", 1), []byte{actDeaf, actSleep, 5, actDeaf, actWindow, 255, 4}),
-		join(bytes.Repeat([]byte{actPing}, 40), []byte{actDeaf}, bytes.Repeat([]byte{actPing}, 40)),
+		join(bytes.Repeat([]byte{actPing, 0}, 40), []byte{actDeaf}, bytes.Repeat([]byte{actPing, 0}, 40)),
 		join(request("/wait", 1), []byte{actSleep, 7, actHalfClose}),
-		join([]byte{actSplitRequest, 0, 1, 1, actBomb, 0, 200, 200, actBomb, 1, 200, 200}),
+		join([]byte{actSplitRequest, 0, 1, 1, actBomb, 0, 200, 200, 0, actBomb, 1, 200, 200, 0}),
 		join([]byte{actRaw, 9, 0, 0, 0, 4, 0, 0, 0, 0, 0, actFrame, 16, 0, 0, 4, 1, 2, 3, 4}),
 		join(request("/early", 0), bytes.Repeat([]byte{actData, 0, 255, 0}, 10), []byte{actMistake, 0, 0}),
-		join(request("/echo", 0), []byte{actMistake, 1, 0, actMistake, 2, 0, actMistake, 3, 0, actMistake, 4, 0, actMistake, 5, 0, actMistake, 6, 0}),
+		join(request("/echo", 0), []byte{actMistake, 1, 0, actMistake, 2, 0, actMistake, 3, 0, actMistake, 4, 0, actMistake, 5, 0, 0, actMistake, 6, 0, 0}),
 		join([]byte{actPieces, 1}, request("/echo", 0), []byte{actData, 0, 9, 1}),
 		join(request("/continue", 1), []byte{actGoAway, actSleep, 3}),
+		// All at once, with windows that many responses share.
+		join([]byte{actPieces, 255}, all, all[:8], []byte{actSettle, actWindow, 255, 16, actWindow, 255, 16, actSettle}),
+		join([]byte{actPieces, 255}, request("/large", 1), request("/large", 1), request("/large", 1), []byte{actWindow, 255, 16, actWindow, 2, 16, actSettle}),
+		// A body that nobody has read when the stream ends.
+		join(request("/wait", 0), []byte{actData, 0, 200, 0, actSettle, actReset, 0, 8, actSettle}),
+		// Frames of the size that the client allows.
+		join([]byte{actSettings, 1, 1, 0, actWindow, 255, 16}, request("/large", 1), []byte{actWindow, 0, 16, actSettle}),
 	}
 }
 
@@ -249,7 +262,8 @@ type fuzzClient struct {
 	framer *http2.Framer
 	block  bytes.Buffer
 	coder  *hpack.Encoder
-	pieces int // bytes sent at a time, 0 for all
+	pieces int  // bytes sent at a time, 0 for all
+	corked bool // nothing is sent before the script waits
 	next   uint32
 
 	mu sync.Mutex
@@ -338,9 +352,11 @@ func playScript(t *testing.T, script []byte) {
 	conn := server.only()
 
 	for steps := 0; len(c.script) > 0 && steps < 500 && !t.Failed(); steps++ {
-		c.step()
-		c.send()
+		if c.step(); !c.corked {
+			c.send()
+		}
 	}
+	c.send()
 	synctest.Wait()
 	c.check(conn)
 	c.finish(conn)
@@ -462,7 +478,11 @@ func (c *fuzzClient) step() {
 	case actBomb:
 		c.bomb()
 	case actPieces:
-		c.pieces = int(c.byte())
+		if n := c.byte(); n < 128 {
+			c.pieces = int(n)
+		} else {
+			c.corked = !c.corked
+		}
 	case actMistake:
 		c.mistake()
 	}
