@@ -66,12 +66,16 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	if victim, err = start(dir); err == nil {
+	program, err := build(dir)
+	if err == nil {
+		victim, err = start(program, dir)
+	}
+	if err == nil {
 		defer victim.kill()
 		err = victim.prepare()
 	}
 	if err == nil {
-		patientVictim, err = start(filepath.Join(dir, "patient"), "--request-timeout", slowRequestTimeout.String())
+		patientVictim, err = start(program, filepath.Join(dir, "patient"), "--request-timeout", slowRequestTimeout.String())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the server that is to be attacked does not start:", err)
@@ -117,29 +121,20 @@ func (b *lockedBuffer) from(n int) string {
 	return string(b.b.Bytes()[n:])
 }
 
-// build compiles cmd/kelson once.
-var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "attack-kelson")
-	if err != nil {
-		return "", err
+// build compiles cmd/kelson into a folder, unless KELSON_ATTACKED names a program.
+func build(dir string) (string, error) {
+	if program := os.Getenv("KELSON_ATTACKED"); program != "" {
+		return program, nil
 	}
 	file := filepath.Join(dir, "kelson")
-	out, err := exec.Command("go", "build", "-o", file, "github.com/apikeel/kelson/cmd/kelson").CombinedOutput()
-	if err != nil {
+	if out, err := exec.Command("go", "build", "-o", file, "github.com/apikeel/kelson/cmd/kelson").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w: %s", err, out)
 	}
 	return file, nil
-})
+}
 
 // start starts a server with its data in memory.
-func start(dir string, args ...string) (*server, error) {
-	program := os.Getenv("KELSON_ATTACKED")
-	if program == "" {
-		var err error
-		if program, err = build(); err != nil {
-			return nil, err
-		}
-	}
+func start(program, dir string, args ...string) (*server, error) {
 	data, tokens := filepath.Join(dir, "data"), filepath.Join(dir, "tokens")
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, err
