@@ -75,6 +75,11 @@ func (e *exchange) isLost(client string) bool {
 	return e.status == http.StatusRequestEntityTooLarge && e.Expect && !strings.Contains(client, "http2")
 }
 
+// isEarly reports whether the answer may come before the body has.
+func (e *exchange) isEarly() bool {
+	return e.status != http.StatusCreated && e.status != http.StatusBadRequest && e.status != http.StatusUnprocessableEntity
+}
+
 const collection = "/api/v1/namespaces/default/configmaps"
 
 // exchanges are all kinds of answers with all kinds of bodies.
