@@ -42,14 +42,17 @@ type deviation struct {
 	// handler of ours.
 	ours, netHTTP bool
 	reason        string
+	// It depends on who is faster.
+	sometimes bool
 }
 
 // deviations are by the key of h2spec. The list is exact: a case that is listed
-// must fail.
+// must fail, except for those that do so sometimes.
 var deviations = map[string]deviation{
-	"http2/8.1.2.2/1": {true, true, "a connection-specific header field is answered with 400, which tells the client what is wrong"},
-	"http2/8.1.2.2/2": {true, true, "a TE header field other than trailers is answered with 400, which tells the client what is wrong"},
-	"http2/6.5.3/1":   {false, true, "net/http takes a setting that is there twice as an attack"},
+	"http2/8.1.2.2/1": {ours: true, netHTTP: true, reason: "a connection-specific header field is answered with 400, which tells the client what is wrong"},
+	"http2/8.1.2.2/2": {ours: true, netHTTP: true, reason: "a TE header field other than trailers is answered with 400, which tells the client what is wrong"},
+	"http2/6.5.3/1":   {netHTTP: true, reason: "net/http takes a setting that is there twice as an attack"},
+	"http2/8.1.2.6/2": {netHTTP: true, reason: "net/http answers before it has seen that the body is not as long as was said", sometimes: true},
 }
 
 // TestH2spec runs all cases of h2spec, the strict ones too, against the full
@@ -95,7 +98,7 @@ func TestH2spec(t *testing.T) {
 				delete(left, one.key)
 				t.Run(one.key, func(t *testing.T) {
 					switch failed := &(spec.TestError{}); {
-					case listed && one.err == nil:
+					case listed && one.err == nil && !d.sometimes:
 						t.Errorf("%s: passes, but is listed as a deviation: %s", one.Desc, d.reason)
 					case listed || one.err == nil:
 					case errors.As(one.err, &failed):
