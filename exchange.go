@@ -56,7 +56,8 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x.writer.ResponseWriter = w
 	x.writer.request = &x.Request
 	x.w = &x.writer
-	_, x.CanContinue = w.(h2.Continuer)
+	_, own := w.(h2.Continuer)
+	x.CanContinue, x.writer.bounded = own, !own
 	if _, ok := w.(http.Hijacker); ok {
 		x.w = hijackable{&x.writer}
 	}
@@ -138,6 +139,9 @@ type writer struct {
 	// written counts bytes of the body.
 	written  int64
 	deadline time.Time
+	// bounded says that the HTTP server does not itself end a response that its client
+	// does not read, as package h2 does.
+	bounded bool
 
 	turn turn
 
@@ -152,6 +156,10 @@ func (w *writer) begin(status int) {
 	w.status = status
 	if w.record != nil {
 		w.record.Answer(status)
+	}
+	if w.bounded && !w.deadline.IsZero() {
+		// Not the deadline of the request: the client is told when that is over.
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(stalledTimeout))
 	}
 	if warnings := w.request.Warnings(); len(warnings) > 0 {
 		writeWarnings(w.Header(), warnings)
@@ -170,6 +178,7 @@ func (w *writer) Write(b []byte) (int, error) {
 		w.begin(http.StatusOK)
 	}
 	w.count(len(b))
+	defer w.boundWrite()()
 	if len(b) >= manyBytes && !w.deadline.IsZero() {
 		w.turn.Take()
 		defer w.turn.End()
@@ -187,6 +196,7 @@ func (w *writer) WriteString(s string) (int, error) {
 		w.begin(http.StatusOK)
 	}
 	w.count(len(s))
+	defer w.boundWrite()()
 	if sw, ok := w.ResponseWriter.(interface{ WriteString(string) (int, error) }); ok {
 		return sw.WriteString(s)
 	}
@@ -201,6 +211,20 @@ func (w *writer) count(n int) {
 	}
 }
 
+// boundWrite gives a write of a long-running request stalledTimeout, until the
+// function that it returns is called: a client that reads nothing must not keep a
+// watch for ever. Other requests have their deadline.
+func (w *writer) boundWrite() (done func()) {
+	if !w.bounded || !w.deadline.IsZero() {
+		return nothing
+	}
+	control := http.NewResponseController(w.ResponseWriter)
+	_ = control.SetWriteDeadline(time.Now().Add(stalledTimeout))
+	return func() { _ = control.SetWriteDeadline(time.Time{}) }
+}
+
+func nothing() {}
+
 func (w *writer) Flush() { _ = w.FlushError() }
 
 // FlushError is what http.ResponseController looks for.
@@ -208,6 +232,7 @@ func (w *writer) FlushError() error {
 	if w.status == 0 {
 		w.begin(http.StatusOK)
 	}
+	defer w.boundWrite()()
 	switch f := w.ResponseWriter.(type) {
 	case interface{ FlushError() error }:
 		return f.FlushError()

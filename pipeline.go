@@ -153,11 +153,15 @@ func (s *Server) identify(x *exchange) bool {
 		}
 	}
 	if !ok || err != nil {
-		if err != nil && x.r.Context().Err() == nil { // a client that has gone is no failure
-			s.strangers.Log(x.r.Context(), s.Logger, slog.LevelWarn, "Unable to authenticate the request",
-				"error", err, "remote", x.r.RemoteAddr, "audit", x.LoggedID())
+		// If the client has gone, nothing is known of it: that is no failure, and its
+		// connection may have other requests.
+		if gone := x.r.Context().Err() != nil; !gone {
+			if err != nil {
+				s.strangers.Log(x.r.Context(), s.Logger, slog.LevelWarn, "Unable to authenticate the request",
+					"error", err, "remote", x.r.RemoteAddr, "audit", x.LoggedID())
+			}
+			x.disconnect()
 		}
-		x.disconnect()
 		x.refuse(attempted(x.r))
 		writeError(x.w, x.r, apierrors.NewUnauthorized("Unauthorized"))
 		return false

@@ -191,7 +191,6 @@ func (s *Server) piece() *[pieceSize]byte {
 // credentials and what was meant for this connection, and who asks.
 func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Header {
 	h := make(http.Header, len(r.Header)+10)
-	transport.SetAuthProxyHeaders(&http.Request{Header: h}, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
 	for name, values := range r.Header {
 		switch {
 		case name == "Authorization", strings.HasPrefix(name, "X-Remote-") && isRemoteHeader(name), strings.HasPrefix(name, "Impersonate-"):
@@ -199,7 +198,10 @@ func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Head
 			h[name] = values
 		}
 	}
+	// Who asks comes after dropHops, in which the client has a say: it can name any
+	// header in Connection.
 	dropHops(h)
+	transport.SetAuthProxyHeaders(&http.Request{Header: h}, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
 	for _, te := range r.Header["Te"] {
 		if strings.Contains(te, "trailers") {
 			h["Te"] = []string{"trailers"}
