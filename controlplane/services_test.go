@@ -31,6 +31,9 @@ func TestServicesOfSeveralServers(t *testing.T) {
 	ctx := context.Background()
 	cluster := etcdtest.Start(t)
 	clients := make([]kubernetes.Interface, servers)
+	// Each has an authority of its own, and would publish that without end, since the
+	// others do so too.
+	controllers := kelsontest.Controllers("*", "-root-ca-certificate-publisher-controller")
 	var backend storage.Backend
 	for i := range clients {
 		b, err := etcd.Open(ctx, etcd.Options{Endpoints: cluster.Endpoints()})
@@ -39,7 +42,7 @@ func TestServicesOfSeveralServers(t *testing.T) {
 		}
 		t.Cleanup(func() { b.Close() })
 		backend = b
-		clients[i] = kubernetes.NewForConfigOrDie(kelsontest.Start(t, kelsontest.Backend(b)).Config())
+		clients[i] = kubernetes.NewForConfigOrDie(kelsontest.Start(t, kelsontest.Backend(b), controllers).Config())
 	}
 	each := func(n int, do func(c kubernetes.Interface, i int) error) {
 		t.Helper()
