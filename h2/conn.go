@@ -436,6 +436,9 @@ func (c *conn) close() {
 	for _, st := range c.streams {
 		c.closeStream(st, errClosed)
 	}
+	for _, st := range c.waiting {
+		c.releaseHeader(st)
+	}
 	c.waiting = nil
 	if c.err == nil {
 		c.err = errClosed

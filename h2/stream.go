@@ -76,12 +76,12 @@ func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().
 
 // start has a stream served, as soon as a handler may run.
 func (c *conn) start(st *stream) error {
+	if c.handlers >= c.srv.MaxStreams && len(c.waiting) >= maxWaiting*c.srv.MaxStreams {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
 	c.headerBytes += st.headerBytes
 	if c.handlers >= c.srv.MaxStreams {
 		// The client has fewer streams: it has reset some whose handlers still run.
-		if len(c.waiting) >= maxWaiting*c.srv.MaxStreams {
-			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-		}
 		c.waiting = append(c.waiting, st)
 		return nil
 	}
