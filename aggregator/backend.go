@@ -104,6 +104,8 @@ func (s *Server) newBackend(service *apiregistration.APIService) *backend {
 		MaxIdleConnsPerHost: 25,
 		IdleConnTimeout:     90 * time.Second,
 		DisableCompression:  true, // bodies pass as they are
+
+		MaxResponseHeaderBytes: maxAnswerHeader,
 	}
 	b.lines.transport = b.transport
 	return b

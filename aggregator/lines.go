@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -19,7 +21,14 @@ const (
 	lineIdle = 30 * time.Second
 	// lineBuffer is for the header of a request, and that of an answer.
 	lineBuffer = 4 << 10
+	// maxAnswerHeader is how many bytes a backend sends at most before the body of an
+	// answer, with the answers that are only on the way (1xx), of which there are at
+	// most maxInterim. A trailer is no longer than lineBuffer.
+	maxAnswerHeader = 1 << 20
+	maxInterim      = 5
 )
+
+var errInterim = errors.New("too many interim answers")
 
 // lines are connections over which a request that only reads is sent by the
 // goroutine that has it, which then waits for the answer: HTTP/1.1, without the
@@ -44,6 +53,9 @@ type line struct {
 	state tls.ConnectionState
 	host  string
 	r     *bufio.Reader
+	// limit is what r reads from. It bounds headers, not bodies, which are passed on
+	// as they come.
+	limit *io.LimitedReader
 	w     *bufio.Writer
 	used  time.Time
 }
@@ -80,7 +92,9 @@ func (c *line) ask(out *http.Request) (*http.Response, error) {
 	if err := c.w.Flush(); err != nil {
 		return nil, err
 	}
-	for {
+	c.limit.N = maxAnswerHeader
+	defer func() { c.limit.N = math.MaxInt64 }()
+	for range 1 + maxInterim {
 		resp, err := http.ReadResponse(c.r, out)
 		if err != nil {
 			return nil, err
@@ -90,6 +104,7 @@ func (c *line) ask(out *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 	}
+	return nil, errInterim
 }
 
 // take returns a line to a host, nil if there is none to be had.
@@ -117,7 +132,11 @@ func (l *lines) take(ctx context.Context, host string) *line {
 		l.mu.Unlock()
 		return nil
 	}
-	return &line{conn: conn, state: conn.ConnectionState(), host: host, r: bufio.NewReaderSize(conn, lineBuffer), w: bufio.NewWriterSize(conn, lineBuffer)}
+	limit := &io.LimitedReader{R: conn}
+	return &line{
+		conn: conn, state: conn.ConnectionState(), host: host, limit: limit,
+		r: bufio.NewReaderSize(limit, lineBuffer), w: bufio.NewWriterSize(conn, lineBuffer),
+	}
 }
 
 func (l *lines) dial(ctx context.Context, host string) (*tls.Conn, error) {

@@ -98,6 +98,9 @@ func New(cfg Config) (*Connector, error) {
 	return &Connector{kubelet: transport(cfg.Dial, kubelet), unverified: transport(cfg.Dial, unverified), plain: transport(cfg.Dial, plain), log: log, maxBytes: cfg.MaxBytesPerSecond, unknown: measure.SeriesOf(cfg.Metrics, measure.PodLogTLSFailures)}, nil
 }
 
+// maxAnswerHeader is how many bytes the header of an answer has at most.
+const maxAnswerHeader = 1 << 20
+
 func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
@@ -109,7 +112,8 @@ func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
 		MaxIdleConnsPerHost: 2,
 		IdleConnTimeout:     90 * time.Second,
 		// Bodies pass as they are.
-		DisableCompression: true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxAnswerHeader,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -177,8 +178,13 @@ func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.
 		fail(fmt.Errorf("error sending request: %w", err))
 		return
 	}
-	buffered := bufio.NewReader(conn)
+	// Who asks may be gone before the other side answers.
+	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
+	defer stop()
+	limit := &io.LimitedReader{R: conn, N: maxAnswerHeader}
+	buffered := bufio.NewReader(limit)
 	resp, err := http.ReadResponse(buffered, nil)
+	limit.N = math.MaxInt64
 	if err != nil {
 		fail(err)
 		return

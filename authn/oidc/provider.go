@@ -141,7 +141,7 @@ func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
 		issuer: a.Issuer, mapper: mapper{a.ClaimMappings, r}, now: o.Now, others: map[string]*trust{},
 		client: &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
-			TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxIdleConns: 4,
+			TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxIdleConns: 4, MaxResponseHeaderBytes: 1 << 20,
 		}},
 		// Audiences are checked here: the library knows only one.
 		config:      &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: o.Algorithms, Now: o.Now},
