@@ -61,7 +61,7 @@ func (s *Server) serveVersion(w http.ResponseWriter, r *http.Request) {
 		writeError(w, r, apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false))
 	}
 	switch {
-	case strings.TrimSuffix(r.URL.Path, "/") != "/version":
+	case strings.TrimRight(r.URL.Path, "/") != "/version":
 		refuse(http.StatusNotFound)
 	case r.Method != http.MethodGet:
 		refuse(http.StatusMethodNotAllowed)
@@ -80,8 +80,12 @@ func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	for path := range s.paths {
 		paths[path] = !strings.HasPrefix(path, "/debug/")
 	}
-	maps.DeleteFunc(paths, func(_ string, shown bool) bool { return !shown })
-	for _, hidden := range []string{"/", "/index.html", "/version/"} {
+	maps.DeleteFunc(paths, func(path string, shown bool) bool {
+		// A path that is also there with a slash at its end is shown once.
+		without, slash := strings.CutSuffix(path, "/")
+		return !shown || slash && s.paths[without] != nil
+	})
+	for _, hidden := range []string{"/", "/index.html"} {
 		delete(paths, hidden)
 	}
 	for _, link := range s.chain {

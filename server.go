@@ -338,6 +338,11 @@ func (s *Server) route(x *exchange) {
 			handler.ServeHTTP(x.w, x.r)
 			return
 		}
+	} else if strings.HasPrefix(x.r.URL.Path, "//") {
+		// It is authorized as the resource that it would be with one slash, but no
+		// path begins so.
+		s.notFound(x)
+		return
 	}
 	for _, link := range s.chain {
 		if link.API != nil && link.API.Route(x.w, x.r) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/apikeel/kelson/authn/oidc"
@@ -24,6 +26,7 @@ import (
 	"github.com/apikeel/kelson/authn/serviceaccount/external"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/status"
 )
 
 // Stage authenticates the requests of a server. Watch keeps it up to date with
@@ -514,10 +517,21 @@ func (s *Stage) Paths(address func() string) map[string]http.Handler {
 			write(d, w, r)
 		})
 	}
-	return map[string]http.Handler{
+	paths := map[string]http.Handler{}
+	for path, handler := range map[string]http.Handler{
 		serviceaccount.ConfigurationPath: serve((*serviceaccount.Documents).ServeConfiguration),
 		serviceaccount.KeysPath:          serve((*serviceaccount.Documents).ServeKeys),
+	} {
+		paths[path] = handler
+		paths[path+"/"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.TrimRight(r.URL.Path, "/") != path {
+				status.Write(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false).ErrStatus)
+				return
+			}
+			handler.ServeHTTP(w, r)
+		})
 	}
+	return paths
 }
 
 // Reload reads the files that have changed.

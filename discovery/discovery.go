@@ -60,8 +60,10 @@ func New(catalog func() *resource.Catalog, address func(r *http.Request) string)
 // exist. An error is a Status for the client that the caller writes; nothing
 // has been written then.
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
-	parts := strings.Split(strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, "/"), "/"), "/")
-	if parts[0] != "api" && parts[0] != "apis" {
+	path := strings.TrimPrefix(r.URL.Path, "/")
+	// There may be any number of slashes at the end, but for /apis, which has one.
+	parts := strings.Split(strings.TrimRight(path, "/"), "/")
+	if parts[0] != "api" && parts[0] != "apis" || strings.HasPrefix(path, "apis//") {
 		return false, nil
 	}
 	v := h.view()

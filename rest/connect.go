@@ -33,6 +33,9 @@ func (s *scope) connect() error {
 	if !slices.Contains(c.Methods, s.r.Method) {
 		return errMethodNotAllowed()
 	}
+	if s.isNameless() {
+		return errNameless()
+	}
 	if s.served.Version.Deprecation != "" {
 		s.req.Warn(s.served.Version.Deprecation)
 	}

@@ -219,7 +219,7 @@ func (s *scope) mapFits(verb string) error {
 	case !slices.Contains(s.verbs(), verb):
 		return apierrors.NewMethodNotSupported(s.groupResource(), verb)
 	case (verb == request.Update || verb == request.Patch) && s.req.Name == "":
-		return apierrors.NewBadRequest("name must be provided")
+		return errNameless()
 	}
 	return nil
 }
@@ -238,6 +238,8 @@ func (s *scope) serve() error {
 		if err := s.mapFits(verb); err != nil {
 			return err
 		}
+	} else if s.isNameless() {
+		return s.nameless(s.verbs())
 	} else if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
 		return errMethodNotAllowed()
 	}
@@ -284,6 +286,32 @@ func (s *scope) serve() error {
 		return s.deleteCollection()
 	}
 	return errMethodNotAllowed()
+}
+
+// isNameless reports whether the path has a subresource, but no name before it, as
+// pods//status. It was authorized as a list, which a subresource has not, and a field
+// selector may have given the list a name: that must not stand for the one that is
+// missing, or who may list could do what needs another verb.
+func (s *scope) isNameless() bool { return s.sub != nil && s.req.Parts[1] == "" }
+
+// nameless refuses a path without a name.
+func (s *scope) nameless(verbs []string) error {
+	verb := s.req.Verb
+	switch s.r.Method {
+	case http.MethodGet:
+		verb = request.Get
+	case http.MethodDelete:
+		verb = request.Delete
+	}
+	if !slices.Contains(verbs, verb) || s.r.Method == http.MethodHead {
+		return errMethodNotAllowed()
+	}
+	if verb == request.Patch {
+		if _, err := s.patchType(); err != nil {
+			return err
+		}
+	}
+	return errNameless()
 }
 
 // methodFits checks that a verb on one object names it, and that one on many

@@ -29,6 +29,9 @@ func checkName(name string) error {
 	return nil
 }
 
+// errNameless is the answer to a path without a name where one is wanted.
+func errNameless() error { return apierrors.NewBadRequest("name must be provided") }
+
 // errNoName is the answer to who names no object where one is wanted.
 func errNoName() error { return apierrors.NewBadRequest("Name parameter required.") }
 
