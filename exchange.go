@@ -45,12 +45,14 @@ type exchange struct {
 	// mark is when the stage began that is to be measured.
 	mark time.Time
 	line request.Timeline
+	// warnings is where Request.Warned points.
+	warnings request.Warnings
 	writer
 }
 
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{}
-	x.Received, x.Line = time.Now(), &x.line
+	x.Received, x.Line, x.Warned = time.Now(), &x.line, &x.warnings
 	x.lifetime.parent = r.Context()
 	x.r = r.WithContext(request.With(&x.lifetime, &x.Request))
 	x.writer.ResponseWriter = w

@@ -4,6 +4,7 @@ package request
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,12 +87,13 @@ type Request struct {
 	Turns Turns
 	// Line is where Time keeps the time; nil has it find a place.
 	Line *Timeline
+	// Warned is where Warn keeps warnings; nil has it find a place, which is not safe for
+	// concurrent use.
+	Warned *Warnings
 	// CanContinue says that the response may go on when the handler has returned.
 	CanContinue bool
 
 	continuation func()
-	warned       sync.Mutex // guards warnings
-	warnings     []string
 	timeline     *Timeline
 	// Nanoseconds that webhooks took: those that change things, and the slowest of
 	// those that validate, which are asked at the same time.
@@ -117,17 +119,6 @@ func (r *Request) Arrived() time.Time {
 		return r.MachineTime
 	}
 	return r.Received
-}
-
-// For returns a request of the same user for another object, which is part of r.
-func (r *Request) For(namespace, name string) *Request {
-	other := &Request{
-		Info: r.Info, User: r.User, Impersonator: r.Impersonator, ImpersonationConstraint: r.ImpersonationConstraint,
-		AuditID: r.AuditID, Received: r.Received, Passed: r.Passed, MachineTime: r.MachineTime,
-		DryRun: r.DryRun, FieldManager: r.FieldManager, Audit: r.Audit, Hold: r.Hold, Turns: r.Turns, Line: r.Line,
-	}
-	other.Namespace, other.Name = namespace, name
-	return other
 }
 
 // Hold is a part of what the server can do at a time.
@@ -280,25 +271,36 @@ func (r *Request) AnnotateBody(key, value string) {
 // that many letters of text.
 const maxWarnings = 4096
 
-// Warn adds a warning for the client, once. It is safe for concurrent use.
+// Warnings are the warnings of a request and of what it is passed on as. The zero value
+// is ready.
+type Warnings struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+// Warn adds a warning for the client, once. It is safe for concurrent use on a request
+// that has Warned.
 func (r *Request) Warn(text string) {
-	r.warned.Lock()
-	defer r.warned.Unlock()
-	for _, w := range r.warnings {
-		if w == text {
-			return
-		}
+	if r.Warned == nil {
+		r.Warned = &Warnings{}
 	}
-	if len(r.warnings) < maxWarnings {
-		r.warnings = append(r.warnings, text)
+	w := r.Warned
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.texts) < maxWarnings && !slices.Contains(w.texts, text) {
+		w.texts = append(w.texts, text)
 	}
 }
 
 // Warnings returns the warnings added so far.
 func (r *Request) Warnings() []string {
-	r.warned.Lock()
-	defer r.warned.Unlock()
-	return r.warnings[:len(r.warnings):len(r.warnings)]
+	w := r.Warned
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clip(w.texts)
 }
 
 type contextKey struct{}

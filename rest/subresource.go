@@ -205,8 +205,9 @@ func (o others) Get(ctx context.Context, namespace, name string) (resource.Objec
 
 func (o others) Update(ctx context.Context, namespace, name string, change func(resource.Object) error) (resource.Object, error) {
 	on := *o.s
-	req := o.s.req.For(namespace, name)
-	on.req, on.def, on.sub, on.objects = req, o.def, nil, o.objects
+	req := *o.s.req
+	req.Namespace, req.Name = namespace, name
+	on.req, on.def, on.sub, on.objects = &req, o.def, nil, o.objects
 	return target{&on}.Update(ctx, func(obj resource.Object) error {
 		live := obj.DeepCopyObject().(resource.Object)
 		if err := change(obj); err != nil || on.h.Owners == nil {
