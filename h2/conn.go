@@ -23,6 +23,7 @@ const (
 	defaultWindow = 1<<16 - 1
 	defaultFrame  = 16 << 10
 	maxWindow     = math.MaxInt32
+	defaultTable  = 4096
 	// maxIdleWorkers is how many goroutines of a connection wait for the next
 	// request: one that has served some has the stack for more.
 	maxIdleWorkers = 4
@@ -76,6 +77,8 @@ type conn struct {
 	written  uint64       // how often something was written
 	block    bytes.Buffer // header fields that are being encoded
 	encoder  *hpack.Encoder
+	// tableSize is the size of the encoder's dynamic table.
+	tableSize uint32
 
 	streams     map[uint32]*stream
 	last        uint32 // the newest stream of the client
@@ -108,7 +111,7 @@ func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler)
 	c := &conn{
 		srv: s, handler: handler, tls: tc, net: tc.NetConn(), state: &state, remote: tc.RemoteAddr().String(),
 		work: make(chan *stream, maxIdleWorkers), in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, used: time.Now(),
-		streams: map[uint32]*stream{}, maxFrame: defaultFrame, initialWindow: defaultWindow, window: defaultWindow, ahead: s.ConnWindow,
+		streams: map[uint32]*stream{}, maxFrame: defaultFrame, initialWindow: defaultWindow, window: defaultWindow, ahead: s.ConnWindow, tableSize: defaultTable,
 	}
 	c.poller.wake = make(chan struct{}, 1)
 	if c.batch, _ = c.net.(*batchConn); c.batch != nil {
@@ -117,7 +120,7 @@ func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler)
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.writable.L = &c.mu
 	c.encoder = hpack.NewEncoder(&c.block)
-	c.decoder = hpack.NewDecoder(4096, c.fields.add)
+	c.decoder = hpack.NewDecoder(defaultTable, c.fields.add)
 	c.decoder.SetMaxStringLength(s.MaxHeaderBytes)
 	return c
 }
@@ -202,7 +205,13 @@ func (c *conn) setting(s http2.Setting) error {
 	}
 	switch s.ID {
 	case http2.SettingHeaderTableSize:
-		c.encoder.SetMaxDynamicTableSize(s.Val) // which has a bound of its own
+		// The table only ever gets smaller. To enlarge it again before the next header
+		// block takes two updates in that block, which Go's decoder refuses if the table
+		// is not empty between them.
+		if s.Val < c.tableSize {
+			c.tableSize = s.Val
+			c.encoder.SetMaxDynamicTableSize(s.Val)
+		}
 	case http2.SettingMaxFrameSize:
 		c.maxFrame = min(int(s.Val), maxOut/2)
 	case http2.SettingInitialWindowSize:
