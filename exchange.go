@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/h2"
+	"github.com/apikeel/kelson/internal/turns"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/trace"
@@ -71,9 +72,7 @@ func (x *exchange) finish() {
 	if x.status == 0 {
 		x.begin(http.StatusOK) // net/http writes the header now
 	}
-	if x.turn.End(); !x.turn.taken && x.turn.turns != nil {
-		x.turn.turns.came()
-	}
+	x.turn.Finish()
 	x.lifetime.release()
 }
 
@@ -145,7 +144,7 @@ type writer struct {
 	// does not read, as package h2 does.
 	bounded bool
 
-	turn turn
+	turn turns.Turn
 
 	values  [3]string // of headers set with setHeader
 	headers int

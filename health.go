@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/apikeel/kelson/internal/logwatch"
 )
 
 // hookCheck is how the names of the checks of post-start hooks begin.
@@ -50,7 +52,7 @@ func (s *Server) installHealth() error {
 	fine := func(context.Context) error { return nil }
 	checks := []HealthCheck{
 		{Name: "ping", Check: fine},
-		{Name: "log", Check: s.Logger.Handler().(logWatch).check},
+		{Name: "log", Check: logwatch.Check(s.Logger)},
 		{Name: "loopback-serving-certificate", On: Healthz | Livez, Check: s.ownCertificate},
 	}
 	belonging := map[string][]HealthCheck{}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/boundedlog"
+	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/metrics"
 )
 
@@ -47,11 +48,7 @@ func (s *Server) Listen() error {
 	if err != nil {
 		return explain(s.Addr, err)
 	}
-	strangers := &newcomers{max: defaultUnauthenticated}
-	if n := s.Serving.MaxUnauthenticatedConnections; n > 0 {
-		strangers.max = n
-	}
-	listener = strangers.listener(listener)
+	listener = newcomers.Listener(listener, s.Serving.MaxUnauthenticatedConnections)
 	if s.Serving.ownHTTP2() {
 		listener = h2.Listen(listener)
 	}

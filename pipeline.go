@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
@@ -170,7 +171,7 @@ func (s *Server) identify(x *exchange) bool {
 	if user.Name == "system:anonymous" || slices.Contains(user.Groups, "system:unauthenticated") {
 		x.disconnect()
 	} else {
-		introduce(x.r.Context())
+		newcomers.Introduce(x.r.Context())
 	}
 	s.Strip(x.r.Header)
 	return true

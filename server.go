@@ -23,6 +23,8 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/boundedlog"
+	"github.com/apikeel/kelson/internal/logwatch"
+	"github.com/apikeel/kelson/internal/turns"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
@@ -171,7 +173,7 @@ type Server struct {
 	// in a server that stops, drained is told.
 	inFlight atomic.Int64
 	drained  chan struct{}
-	turns    *turns // of large answers
+	turns    *turns.Scheduler // of large responses
 	// strangers limits lines of the log that anybody can cause without credentials.
 	strangers boundedlog.Limit
 }
@@ -225,7 +227,7 @@ func (s *Server) prepareRun() error {
 	}
 	s.ending, s.end = context.WithCancelCause(context.Background())
 	s.drained = make(chan struct{}, 1)
-	s.turns = newTurns()
+	s.turns = turns.New()
 	s.signals, s.began = newSignals(), time.Now()
 
 	if err := s.collectHooks(); err != nil {
@@ -254,7 +256,7 @@ func (s *Server) defaults() {
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)
 	}
-	s.Logger = watchLogs(s.Logger)
+	s.Logger = logwatch.New(s.Logger)
 }
 
 // collectHooks takes over the hooks of the chain. The last server's come
@@ -307,7 +309,8 @@ func (s *Server) installPaths() error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	x := newExchange(w, r)
-	x.counted, x.turn.turns, x.Turns = true, s.turns, &x.turn
+	x.counted, x.Turns = true, &x.turn
+	x.turn.Scheduler = s.turns
 	if s.Now != nil {
 		x.MachineTime, x.Received = x.Received, s.Now()
 	}

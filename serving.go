@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/boundedlog"
+	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/pki"
 )
 
@@ -279,7 +280,7 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			ctx = withNewcomer(ctx, conn)
+			ctx = newcomers.WithConn(ctx, conn)
 			if s.ConnContext == nil {
 				return ctx
 			}

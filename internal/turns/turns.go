@@ -1,4 +1,9 @@
-package kelson
+// Package turns is a scheduler of CPU time for large responses: they are made and
+// written a few at a time, piece by piece. With dozens of them under way a small
+// response would wait for as many time slices of the operating system, more than once.
+// Start at Scheduler, of which a server has one, and at Turn, of which each request
+// has one.
+package turns
 
 import (
 	"runtime"
@@ -13,7 +18,7 @@ const (
 	// at all, loses its turn: it costs no processor time meanwhile.
 	longTurn = 5 * time.Millisecond
 	// manyWaiting is how many for each processor wait for a turn when there are so
-	// many large answers that they leave half of the processors to others.
+	// many large responses that they leave half of the processors to others.
 	manyWaiting = 3
 	// stint is how long so many are worked on until they rest for as long, if there
 	// are small requests: their clients, too, need processors, and on a machine that
@@ -23,13 +28,11 @@ const (
 	recently = time.Second
 )
 
-// turns let large answers be made and written a few at a time, piece by piece: with
-// dozens of them under way a small one would wait for as many time slices, more
-// than once.
-type turns struct {
+// Scheduler gives turns to requests with large responses.
+type Scheduler struct {
 	processors int
-	// crowded tells whether many wait; small is when the last small request came
-	// while they did, in nanoseconds since 1970.
+	// crowded tells whether many requests wait; small is when the last small request
+	// came while they did, in nanoseconds since 1970.
 	crowded atomic.Bool
 	small   atomic.Int64
 
@@ -41,15 +44,15 @@ type turns struct {
 	resting bool
 }
 
-// takenTurn is a turn that somebody has.
+// takenTurn is a turn that a request has.
 type takenTurn struct{ began time.Time }
 
-// newTurns lets as many answers be worked on at a time as there are processors.
-func newTurns() *turns { return &turns{processors: runtime.GOMAXPROCS(0)} }
+// New returns a scheduler of as many turns at a time as there are processors.
+func New() *Scheduler { return &Scheduler{processors: runtime.GOMAXPROCS(0)} }
 
 // take waits for a turn, which lasts until end is called, or for longTurn if others
 // wait.
-func (t *turns) take() (r *takenTurn) {
+func (t *Scheduler) take() (r *takenTurn) {
 	t.mu.Lock()
 	if len(t.waiting) == 0 && len(t.running) < t.processors {
 		r = t.start()
@@ -72,7 +75,7 @@ func (t *turns) take() (r *takenTurn) {
 }
 
 // start begins a turn.
-func (t *turns) start() *takenTurn {
+func (t *Scheduler) start() *takenTurn {
 	r := &takenTurn{time.Now()}
 	t.running = append(t.running, r)
 	return r
@@ -80,14 +83,14 @@ func (t *turns) start() *takenTurn {
 
 // end ends a turn, unless that was done because it took too long, and begins those
 // that can begin.
-func (t *turns) end(r *takenTurn) {
+func (t *Scheduler) end(r *takenTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stop(r)
 	t.begin()
 }
 
-func (t *turns) stop(r *takenTurn) {
+func (t *Scheduler) stop(r *takenTurn) {
 	i := slices.Index(t.running, r)
 	if i < 0 {
 		return
@@ -100,14 +103,14 @@ func (t *turns) stop(r *takenTurn) {
 	if t.worked += time.Since(r.began); t.worked >= stint {
 		if crowded && !t.resting && time.Since(time.Unix(0, t.small.Load())) < recently {
 			t.resting = true
-			time.AfterFunc(min(t.worked, longTurn), t.goOn)
+			time.AfterFunc(min(t.worked, longTurn), t.resume)
 		}
 		t.worked = 0
 	}
 }
 
 // endLate ends the turns that have taken too long.
-func (t *turns) endLate() {
+func (t *Scheduler) endLate() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range slices.Clone(t.running) {
@@ -123,7 +126,7 @@ func (t *turns) endLate() {
 }
 
 // patience is how long the oldest turn may go on.
-func (t *turns) patience() time.Duration {
+func (t *Scheduler) patience() time.Duration {
 	left := longTurn
 	for _, r := range t.running {
 		left = min(left, longTurn-time.Since(r.began))
@@ -131,15 +134,15 @@ func (t *turns) patience() time.Duration {
 	return max(left, 0)
 }
 
-// goOn is called when it has been rested.
-func (t *turns) goOn() {
+// resume is called when the scheduler has rested.
+func (t *Scheduler) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.resting = false
 	t.begin()
 }
 
-func (t *turns) begin() {
+func (t *Scheduler) begin() {
 	for len(t.waiting) > 0 && !t.resting && len(t.running) < t.limit() {
 		t.waiting[0] <- t.start()
 		t.waiting[0] = nil
@@ -148,41 +151,49 @@ func (t *turns) begin() {
 }
 
 // many reports whether many wait.
-func (t *turns) many() bool { return len(t.waiting) > manyWaiting*t.processors }
+func (t *Scheduler) many() bool { return len(t.waiting) > manyWaiting*t.processors }
 
 // limit is how many turns there are at a time.
-func (t *turns) limit() int {
+func (t *Scheduler) limit() int {
 	if t.many() {
 		return max(1, t.processors/2)
 	}
 	return t.processors
 }
 
-// came notes a request that needed no turn.
-func (t *turns) came() {
+// noteSmall counts a request that was answered without waiting for a turn.
+func (t *Scheduler) noteSmall() {
 	if t.crowded.Load() {
 		t.small.Store(time.Now().UnixNano())
 	}
 }
 
-// turn is the turn of a request. Only its handler uses it.
-type turn struct {
-	turns   *turns
+// Turn is the turn of a request, as request.Turns. Only its handler uses it.
+type Turn struct {
+	Scheduler *Scheduler // nil has nobody wait
+
 	running *takenTurn // nil as long as there is none
 	taken   bool       // there was one
 }
 
-// Take implements request.Turns.
-func (t *turn) Take() {
-	if t.running == nil && t.turns != nil {
-		t.running, t.taken = t.turns.take(), true
+// Take waits for a turn, if the request has none.
+func (t *Turn) Take() {
+	if t.running == nil && t.Scheduler != nil {
+		t.running, t.taken = t.Scheduler.take(), true
 	}
 }
 
-// End implements request.Turns.
-func (t *turn) End() {
+// End ends the turn that the request has.
+func (t *Turn) End() {
 	if t.running != nil {
-		t.turns.end(t.running)
+		t.Scheduler.end(t.running)
 		t.running = nil
+	}
+}
+
+// Finish is called when the request has been answered.
+func (t *Turn) Finish() {
+	if t.End(); !t.taken && t.Scheduler != nil {
+		t.Scheduler.noteSmall()
 	}
 }

@@ -1,4 +1,7 @@
-package kelson
+// Package newcomers bounds the connections of clients that are not known yet: those on
+// which no request has been authenticated, whose handshake may not even have ended.
+// Start at Listener and Introduce.
+package newcomers
 
 import (
 	"container/list"
@@ -9,36 +12,40 @@ import (
 	"syscall"
 )
 
-// defaultUnauthenticated is Serving.MaxUnauthenticatedConnections if that is not
-// positive.
-const defaultUnauthenticated = 4096
+// DefaultMax is the bound of a Listener that has none.
+const DefaultMax = 4096
 
-// newcomers bounds the connections of clients that are not known: those on which no
-// request has been authenticated, whose handshake may not even have ended. A
-// connection costs some tens of kilobytes, whoever opens it, and anybody can open as
-// many as there are ports. If there are too many, the oldest is closed: a client with
-// credentials uses them at once, one that only waits is the oldest before long.
-type newcomers struct {
-	max int
-
-	mu     sync.Mutex
-	oldest list.List // of *newcomer, the oldest first
+// Listener wraps a listener so that at most max of its connections, or DefaultMax if
+// that is not positive, are of clients that are not known. A connection costs some
+// tens of kilobytes, whoever opens it, and anybody can open as many as there are
+// ports. If there are too many, the oldest is closed: a client with credentials uses
+// them at once, one that only waits is the oldest before long.
+func Listener(l net.Listener, max int) net.Listener {
+	if max <= 0 {
+		max = DefaultMax
+	}
+	return listener{l, &newcomers{max: max}}
 }
 
-// listener returns a listener whose connections are newcomers.
-func (n *newcomers) listener(l net.Listener) net.Listener { return newcomerListener{l, n} }
-
-type newcomerListener struct {
+type listener struct {
 	net.Listener
 	all *newcomers
 }
 
-func (l newcomerListener) Accept() (net.Conn, error) {
+func (l listener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	return l.all.add(conn), nil
+}
+
+// newcomers are the connections of clients that are not known.
+type newcomers struct {
+	max int
+
+	mu     sync.Mutex
+	oldest list.List // of *newcomer, the oldest first
 }
 
 // A newcomer is a connection, which is in the list until its client is known or it is
@@ -91,15 +98,15 @@ func (c *newcomer) SyscallConn() (syscall.RawConn, error) {
 	return nil, syscall.EINVAL
 }
 
-type newcomerKey struct{}
+type connKey struct{}
 
-// withNewcomer puts a connection into the context of its requests, so that they can
+// WithConn puts a connection into the context of its requests, so that they can
 // tell when its client is known.
-func withNewcomer(ctx context.Context, conn net.Conn) context.Context {
+func WithConn(ctx context.Context, conn net.Conn) context.Context {
 	for {
 		switch c := conn.(type) {
 		case *newcomer:
-			return context.WithValue(ctx, newcomerKey{}, c)
+			return context.WithValue(ctx, connKey{}, c)
 		case interface{ NetConn() net.Conn }: // TLS, and what package h2 has below it
 			conn = c.NetConn()
 		default:
@@ -108,9 +115,9 @@ func withNewcomer(ctx context.Context, conn net.Conn) context.Context {
 	}
 }
 
-// introduce notes that the client of a connection has authenticated.
-func introduce(ctx context.Context) {
-	if c, ok := ctx.Value(newcomerKey{}).(*newcomer); ok && !c.known.Load() {
+// Introduce notes that the client of a connection has authenticated.
+func Introduce(ctx context.Context) {
+	if c, ok := ctx.Value(connKey{}).(*newcomer); ok && !c.known.Load() {
 		c.leave()
 	}
 }

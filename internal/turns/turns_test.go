@@ -1,4 +1,4 @@
-package kelson
+package turns
 
 import (
 	"sync"
@@ -10,7 +10,7 @@ import (
 // A turn is over when it is done, and when it takes too long.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := &turns{processors: 1}
+		turns := &Scheduler{processors: 1}
 		begin := time.Now()
 		turns.end(turns.take())
 		stuck := turns.take()
@@ -37,7 +37,7 @@ func TestTurns(t *testing.T) {
 func TestManyTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const processors, all = 4, 100
-		turns := &turns{processors: processors}
+		turns := &Scheduler{processors: processors}
 		order, most, active := make(chan int, all), 0, 0
 		var mu sync.Mutex // of most and active
 		first := []*takenTurn{turns.take(), turns.take(), turns.take(), turns.take()}
@@ -93,7 +93,7 @@ func TestRest(t *testing.T) {
 	}{{"alone", false, 20 * time.Millisecond}, {"with small ones", true, 35 * time.Millisecond}} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				turns := &turns{processors: 1}
+				turns := &Scheduler{processors: 1}
 				begin := time.Now()
 				var all sync.WaitGroup
 				for range 20 {
@@ -102,7 +102,7 @@ func TestRest(t *testing.T) {
 						time.Sleep(stint)
 						turns.end(own)
 						if test.small {
-							turns.came()
+							turns.noteSmall()
 						}
 					})
 				}

@@ -1,4 +1,4 @@
-package kelson
+package newcomers
 
 import (
 	"io"
@@ -13,9 +13,8 @@ func TestNewcomersAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	strangers := &newcomers{max: 3}
-	listener := strangers.listener(l)
-	defer listener.Close()
+	bounded := Listener(l, 3)
+	defer bounded.Close()
 	connect := func() (client net.Conn, server *newcomer) {
 		t.Helper()
 		client, err := net.Dial("tcp", l.Addr().String())
@@ -23,14 +22,14 @@ func TestNewcomersAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { client.Close() })
-		conn, err := listener.Accept()
+		conn, err := bounded.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return client, conn.(*newcomer)
 	}
 	known, server := connect()
-	introduce(withNewcomer(t.Context(), server))
+	Introduce(WithConn(t.Context(), server))
 	oldest, _ := connect()
 	closed, server := connect()
 	_ = server.Close()
@@ -54,7 +53,7 @@ func TestNewcomersAreBounded(t *testing.T) {
 		t.Errorf("a known client: %v", err)
 	}
 	_ = closed
-	if n := strangers.oldest.Len(); n != 3 {
+	if n := bounded.(listener).all.oldest.Len(); n != 3 {
 		t.Errorf("%d connections are counted, want 3", n)
 	}
 }

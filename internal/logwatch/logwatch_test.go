@@ -1,4 +1,4 @@
-package kelson
+package logwatch
 
 import (
 	"context"
@@ -30,14 +30,14 @@ func (h slowHandler) WithGroup(string) slog.Handler { return h }
 func TestLogWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := slowHandler{take: make(chan struct{})}
-		log := watchLogs(slog.New(slow))
-		if log != watchLogs(log) {
+		log := New(slog.New(slow))
+		if log != New(log) {
 			t.Error("it is watched twice")
 		}
 		want := func(blocked bool) {
 			t.Helper()
 			synctest.Wait()
-			if err := log.Handler().(logWatch).check(t.Context()); (err != nil) != blocked {
+			if err := Check(log)(t.Context()); (err != nil) != blocked {
 				t.Errorf("blocked is %v, not %v", err, blocked)
 			}
 		}
