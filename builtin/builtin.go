@@ -19,7 +19,6 @@ import (
 	"github.com/apikeel/kelson/builtin/discovery"
 	"github.com/apikeel/kelson/builtin/dra"
 	"github.com/apikeel/kelson/builtin/flowcontrol"
-	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/builtin/lifecycle"
 	"github.com/apikeel/kelson/builtin/networking"
 	"github.com/apikeel/kelson/builtin/node"
@@ -28,6 +27,7 @@ import (
 	"github.com/apikeel/kelson/builtin/scheduling"
 	"github.com/apikeel/kelson/builtin/storage"
 	"github.com/apikeel/kelson/builtin/storagemigration"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -40,8 +40,8 @@ type Config struct {
 	Admission      admissionregistration.Config
 	Devices        dra.Config
 	RBAC           rbac.Config
-	// Gates are those that are not as they are by default.
-	Gates gate.Set
+	// Gates are the feature gates.
+	Gates features.Gates
 	// DenyPrivileged refuses privileged containers, in pods and in what pods are
 	// made from.
 	DenyPrivileged bool
@@ -49,7 +49,7 @@ type Config struct {
 
 // Groups returns the groups.
 func Groups(cfg Config) []resource.Group {
-	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.On("PodLogsQuerySplitStreams")
+	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.Enabled("PodLogsQuerySplitStreams")
 	groups := []resource.Group{
 		withFinalizerRule(core.Group(cfg.Core)),
 		withFinalizerRule(apps.Group()),
@@ -77,15 +77,16 @@ func Groups(cfg Config) []resource.Group {
 		if cfg.DenyPrivileged {
 			denyPrivileged(g)
 		}
-		if cfg.Gates.On(h2cProbes) {
+		if cfg.Gates.Enabled(h2cProbes) {
 			defaultProtocols(g)
 		}
 		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) {
 			wrap(s, once)
-			if len(cfg.Gates) > 0 {
-				withGates(s, cfg.Gates)
-			}
 		})
+	}
+	groups, err := resource.WithGates(groups, cfg.Gates)
+	if err != nil {
+		panic(err) // a definition names a field that its type does not have
 	}
 	return groups
 }

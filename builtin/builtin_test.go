@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/internal/recorded"
 )
 
@@ -75,5 +76,32 @@ func TestDefinitions(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestGatesExist wants the gates that kinds and fields are behind to be in the table,
+// and to be ones that can be set here.
+func TestGatesExist(t *testing.T) {
+	table := features.Kubernetes()
+	kinds, fields := 0, 0
+	check := func(what, gate string) {
+		if got := table[gate].Does; got != features.DoesHere {
+			t.Errorf("%s is behind the gate %q: got does=%s in gates.txt, want does=%s", what, gate, got, features.DoesHere)
+		}
+	}
+	for _, g := range builtin.Groups(builtin.Config{}) {
+		for _, d := range g.Resources {
+			if d.Gate != "" {
+				kinds++
+				check(d.Resource, d.Gate)
+			}
+			for _, f := range d.GatedFields {
+				fields++
+				check(d.Resource+" "+f.Path, f.Gate)
+			}
+		}
+	}
+	if kinds < 8 || fields < 7 {
+		t.Errorf("got %d kinds and %d fields behind gates, want at least 8 and 7", kinds, fields)
 	}
 }

@@ -14,22 +14,18 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Emulation is a version of Kubernetes that a server behaves as, before the one that
-// it is.
+// Emulation says what a server that behaves as an earlier version of Kubernetes serves
+// of what came later. The zero value is nothing.
 type Emulation struct {
-	// Version has no patch; nil is the one of the server.
-	Version *utilversion.Version
 	// Forward serves what came later if an older version of the same resource, but
 	// for alpha ones, is served.
 	Forward bool
 	// RuntimeForward serves what came later if the runtime configuration names it.
 	RuntimeForward bool
-	// Without are resources that are behind feature gates which are off.
-	Without []schema.GroupResource
 }
 
-// apply switches off what came later, unless the configuration wants it.
-func (e Emulation) apply(groups []resource.Group, config *versionConfig) ([]resource.Group, error) {
+// apply switches off what came after a version, unless the configuration wants it.
+func (e Emulation) apply(groups []resource.Group, version *utilversion.Version, config *versionConfig) ([]resource.Group, error) {
 	out := slices.Clone(groups)
 	left, gone := map[schema.GroupVersion]bool{}, map[schema.GroupVersion]bool{}
 	alpha := regexp.MustCompile(`^v\d+alpha\d+$`)
@@ -48,11 +44,11 @@ func (e Emulation) apply(groups []resource.Group, config *versionConfig) ([]reso
 				since := introduced(v)
 				explicit := config.resources[r]
 				switch {
-				case e.Version.AtLeast(since) || e.Forward && older[r.Group] || e.RuntimeForward && (explicit || config.versions[r.GroupVersion()]):
+				case version.AtLeast(since) || e.Forward && older[r.Group] || e.RuntimeForward && (explicit || config.versions[r.GroupVersion()]):
 					left[r.GroupVersion()] = true
 					older[r.Group] = older[r.Group] || !alpha.MatchString(v.Name)
 				case explicit:
-					return nil, fmt.Errorf("cannot enable resource %s in runtime-config because it is introduced at %s after the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", r, since, e.Version)
+					return nil, fmt.Errorf("cannot enable resource %s in runtime-config because it is introduced at %s after the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", r, since, version)
 				default:
 					v.Off, gone[r.GroupVersion()] = true, true
 				}
@@ -64,7 +60,7 @@ func (e Emulation) apply(groups []resource.Group, config *versionConfig) ([]reso
 	}
 	for _, gv := range slices.SortedFunc(maps.Keys(gone), func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) }) {
 		if !left[gv] && config.versions[gv] {
-			return nil, fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv, e.Version)
+			return nil, fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv, version)
 		}
 	}
 	return out, nil

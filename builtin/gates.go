@@ -1,13 +1,9 @@
 package builtin
 
 import (
-	"context"
-
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -25,36 +21,5 @@ func defaultProtocols(g resource.Group) {
 				core.DefaultProbeProtocols(&obj.(*corev1.Pod).Spec)
 			}
 		}
-	}
-}
-
-// withGates hands the gates to the functions of a strategy.
-func withGates(s *resource.Strategy, gates gate.Set) {
-	onOne(&s.PrepareCreate, gates)
-	onTwo(&s.PrepareUpdate, gates)
-	if f := s.Validate; f != nil {
-		s.Validate = func(ctx context.Context, obj resource.Object) field.ErrorList { return f(gate.With(ctx, gates), obj) }
-	}
-	if f := s.ValidateUpdate; f != nil {
-		s.ValidateUpdate = func(ctx context.Context, obj, old resource.Object) field.ErrorList {
-			return f(gate.With(ctx, gates), obj, old)
-		}
-	}
-	if f := s.Warnings; f != nil {
-		s.Warnings = func(ctx context.Context, obj, old resource.Object) []string {
-			return f(gate.With(ctx, gates), obj, old)
-		}
-	}
-}
-
-func onOne(f *func(context.Context, resource.Object), gates gate.Set) {
-	if before := *f; before != nil {
-		*f = func(ctx context.Context, obj resource.Object) { before(gate.With(ctx, gates), obj) }
-	}
-}
-
-func onTwo(f *func(context.Context, resource.Object, resource.Object), gates gate.Set) {
-	if before := *f; before != nil {
-		*f = func(ctx context.Context, obj, old resource.Object) { before(gate.With(ctx, gates), obj, old) }
 	}
 }

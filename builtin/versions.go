@@ -11,14 +11,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/apikeel/kelson/builtin/gate"
-	"github.com/apikeel/kelson/builtin/lifecycle"
-	"github.com/apikeel/kelson/builtin/scheduling"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
-
-// minorVersion is the one of Kubernetes 1 that the groups are those of.
-const minorVersion = 37
 
 // isOther tells API groups that a configuration can name although they are not
 // among the built-in ones.
@@ -33,21 +28,21 @@ func isOther(group string) bool {
 // name stays as it is.
 //
 // Versions that Kubernetes has removed are only switched on by their names. A
-// resource without a version that is on is left out.
+// resource without a version that is on, or behind a disabled feature gate, is left
+// out.
 func Select(groups []resource.Group, runtimeConfig map[string]string) ([]resource.Group, error) {
-	return SelectAs(groups, runtimeConfig, Emulation{})
+	return SelectAs(groups, runtimeConfig, features.Gates{}, Emulation{})
 }
 
-// SelectAs is Select in a server that behaves as one of an earlier version: what came
-// later is off.
-func SelectAs(groups []resource.Group, runtimeConfig map[string]string, e Emulation) ([]resource.Group, error) {
+// SelectAs is Select in a server with feature gates, which may behave as one of an
+// earlier version: what came later is off, but for what e wants.
+func SelectAs(groups []resource.Group, runtimeConfig map[string]string, gates features.Gates, e Emulation) ([]resource.Group, error) {
 	config, err := parseConfig(groups, runtimeConfig)
 	if err != nil {
 		return nil, err
 	}
-	if config.minor = minorVersion; e.Version != nil {
-		config.minor = int(e.Version.Minor())
-	}
+	version := gates.Version().Emulated
+	config.minor = int(version.Minor())
 	out := slices.Clone(groups)
 	for i := range out {
 		out[i].Resources = nil
@@ -56,32 +51,14 @@ func SelectAs(groups []resource.Group, runtimeConfig map[string]string, e Emulat
 			for j := range d.Versions {
 				v := &d.Versions[j]
 				r := groupVersion(&groups[i], &d, v).WithResource(d.Resource)
-				v.Off = !config.enabled(r, v) || slices.Contains(e.Without, r.GroupResource())
+				v.Off = !config.enabled(r, v) || d.Gate != "" && !gates.Enabled(d.Gate)
 			}
 			if slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return !v.Off }) {
 				out[i].Resources = append(out[i].Resources, d)
 			}
 		}
 	}
-	if e.Version == nil {
-		return out, nil
-	}
-	return e.apply(out, config)
-}
-
-// Behind returns the resources that are not served since gates are off which are off
-// by default.
-func Behind(gates gate.Set) (off []schema.GroupResource) {
-	for name, resources := range map[string][]schema.GroupResource{
-		scheduling.GenericWorkload:   {{Group: "scheduling.k8s.io", Resource: "workloads"}, {Group: "scheduling.k8s.io", Resource: "podgroups"}},
-		scheduling.CompositePodGroup: {{Group: "scheduling.k8s.io", Resource: "compositepodgroups"}},
-		lifecycle.EvictionRequestAPI: {{Group: "lifecycle.k8s.io", Resource: "evictions"}, {Group: "lifecycle.k8s.io", Resource: "evictionrequests"}},
-	} {
-		if !gates.On(name) {
-			off = append(off, resources...)
-		}
-	}
-	return off
+	return e.apply(out, version, config)
 }
 
 // groupVersion returns where a version of a resource is served.
@@ -154,7 +131,7 @@ func removed(v *resource.Version, minorVersion int) bool {
 		return false
 	}
 	major, minor := r.APILifecycleRemoved()
-	return major == 1 && minor <= minorVersion
+	return major == features.KubernetesMajor && minor <= minorVersion
 }
 
 // CheckKeys refuses a runtime configuration that names what there is not.

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
 )
@@ -22,12 +21,12 @@ import (
 // gated starts a server with gates on, and all versions.
 func gated(t *testing.T, names ...string) *cluster {
 	t.Helper()
-	return start(t, kelsontest.Configure(func(c *controlplane.Config) {
+	gates := map[string]bool{}
+	for _, name := range names {
+		gates[name] = true
+	}
+	return start(t, kelsontest.FeatureGates(gates), kelsontest.Configure(func(c *controlplane.Config) {
 		c.RuntimeConfig = map[string]string{"api/all": "true"}
-		c.Gates = gate.Set{}
-		for _, name := range names {
-			c.Gates[name] = true
-		}
 	}))
 }
 

@@ -45,7 +45,7 @@ func (a *assembly) admission() (err error) {
 		return err
 	}
 	a.resources.Admission, err = plugin.New(cfg, plugin.Deps{
-		Gates:     a.Gates.On,
+		Gates:     a.Gates.Enabled,
 		Objects:   objects,
 		Authorize: a.may,
 		Kinds:     a.kinds,

@@ -32,9 +32,10 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/authz/chain"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/storage"
@@ -113,12 +114,12 @@ type Config struct {
 	// RuntimeConfig switches versions of the API on and off, as --runtime-config
 	// does: {"api/beta": "true"}.
 	RuntimeConfig map[string]string
-	// Emulation is the version that the server behaves as: --emulated-version.
-	Emulation Emulation
-
-	// Gates are the feature gates of Kubernetes that are not as they are by default.
-	// Those that this server does not know change nothing.
-	Gates gate.Set
+	// Gates are the feature gates, and the version that they are of, which the server
+	// behaves as: --feature-gates, --emulated-version and --min-compatibility-version.
+	// The zero value has the defaults of this version.
+	Gates features.Gates
+	// Emulation says what is served although it came after the emulated version.
+	Emulation builtin.Emulation
 	// Leadership is for the choice of leaders by the server.
 	Leadership Leadership
 	// DenyPrivileged refuses pods with privileged containers:

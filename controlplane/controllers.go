@@ -26,10 +26,10 @@ func (a *assembly) controllers(f *feed) []controller.Controller {
 		controller.Quotas(a.measure(f, newSeen(a.resources, a.backend, a.owners))),
 		controller.PolicyStatus(a.checker().Check),
 	}
-	if a.Gates.On(scheduling.GenericWorkload) {
+	if a.Gates.Enabled(scheduling.GenericWorkload) {
 		all = append(all, controller.GroupProtection())
 	}
-	if a.Gates.On(storageVersionAPI) {
+	if a.Gates.Enabled(storageVersionAPI) {
 		all = append(all, controller.StorageVersions())
 	}
 	var certificates []byte

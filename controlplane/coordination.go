@@ -25,7 +25,7 @@ type Leadership struct {
 // coordinationHooks choose leaders among candidates. Without the version of these in
 // which it is done there are none to choose from.
 func (a *assembly) coordinationHooks() []kelson.Hook {
-	if !a.Gates.On(coordination.CoordinatedLeaderElection) {
+	if !a.Gates.Enabled(coordination.CoordinatedLeaderElection) {
 		return nil
 	}
 	return []kelson.Hook{{Name: "start-kube-apiserver-coordinated-leader-election-controller", Run: func(ctx context.Context) error {

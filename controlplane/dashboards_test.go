@@ -104,7 +104,7 @@ var (
 // TestDashboards: the queries of dashboards have data.
 func TestDashboards(t *testing.T) {
 	dir := t.TempDir()
-	start(t, Config{DataDir: dir, Storage: StorageMemory, Debug: Debug{Gates: []Gate{{"Some", "BETA", true}}}})
+	start(t, Config{DataDir: dir, Storage: StorageMemory})
 	c := newClient(t, KubeconfigFile(dir))
 	c.ready()
 	const maps = "/api/v1/namespaces/default/configmaps"

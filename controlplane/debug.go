@@ -35,18 +35,10 @@ type Debug struct {
 	Logs bool
 	// Metrics says what is shown of the metrics.
 	Metrics metrics.Config
-	// Gates are feature gates as metrics show them.
-	Gates []Gate
 	// Flags are what /flagz shows; nil has no such page.
 	Flags map[string]string
 	// SetVerbosity changes how much is logged; nil cannot.
 	SetVerbosity func(n uint64)
-}
-
-// Gate is a feature gate: ALPHA, BETA, DEPRECATED, or no stage if it is stable.
-type Gate struct {
-	Name, Stage string
-	Enabled     bool
 }
 
 const (
@@ -61,7 +53,7 @@ const (
 func (a *assembly) debugging() map[string]http.Handler {
 	d := a.Debug
 	a.registry.Configure(d.Metrics)
-	info := a.Emulation.version()
+	info := a.version()
 	version, _, _ := strings.Cut(strings.TrimPrefix(info.GitVersion, "v"), "+")
 	about := zpages.Status{
 		Started: time.Now(), Version: version, Emulated: info.EmulationMajor + "." + info.EmulationMinor,

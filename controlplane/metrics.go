@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/apikeel/kelson/audit"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -166,10 +167,13 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 			gauge("aggregator_unavailable_apiservice", number(!available), name)
 		}
 	}
-	for _, g := range s.a.Debug.Gates {
+	for _, g := range s.a.Gates.States() {
+		if g.Stage == features.GA {
+			g.Stage = "" // as Kubernetes has it
+		}
 		gauge("kubernetes_feature_enabled", number(g.Enabled), g.Name, g.Stage)
 	}
-	v := s.a.Emulation.version()
+	v := s.a.version()
 	binary, _, _ := strings.Cut(strings.TrimPrefix(v.GitVersion, "v"), "+")
 	gauge("version_info", 1, "kube", binary, v.EmulationMajor+"."+v.EmulationMinor, v.MinCompatibilityMajor+"."+v.MinCompatibilityMinor)
 	gauge("kubernetes_build_info", 1, v.Major, v.Minor, v.GitVersion, v.GitCommit, v.GitTreeState, v.BuildDate, v.GoVersion, v.Compiler, v.Platform)

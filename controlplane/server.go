@@ -122,7 +122,7 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 func (c Config) assemble(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*assembly, error) {
 	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &owners{}, registered: make(chan struct{})}
 	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
-	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now, a.outer.Version = c.Shutdown, c.LivezGrace, c.Now, c.Emulation.version()
+	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now, a.outer.Version = c.Shutdown, c.LivezGrace, c.Now, c.version()
 	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {
 		return nil, err
 	}
@@ -232,8 +232,6 @@ func (a *assembly) catalog() (err error) {
 		return err
 	}
 	longest, extended := a.authn.TokenLifetime()
-	emulation := a.Emulation.Emulation
-	emulation.Without = append(builtin.Behind(a.Gates), emulation.Without...)
 	groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{
 		Gates:          a.Gates,
 		Authentication: authentication.Config{Reviewer: a.authn},
@@ -250,7 +248,7 @@ func (a *assembly) catalog() (err error) {
 				MaxExpiration: longest, MaxExtended: extended, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
 			},
 		},
-	}), a.RuntimeConfig, emulation)
+	}), a.RuntimeConfig, a.Gates, a.Emulation)
 	if err != nil {
 		return err
 	}

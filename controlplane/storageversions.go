@@ -29,7 +29,7 @@ const storageVersionsEvery = 10 * time.Minute
 // checkStorageVersions wants the resources to be served in which servers tell it, and
 // that they are there.
 func (a *assembly) checkStorageVersions() error {
-	if !a.Gates.On(storageVersionAPI) {
+	if !a.Gates.Enabled(storageVersionAPI) {
 		return nil
 	}
 	if _, ok := a.catalogs.get().Definition(internalv1alpha1.GroupName, "storageversions"); !ok {
@@ -45,7 +45,7 @@ func (a *assembly) checkStorageVersions() error {
 // when the lease of this server is there: what servers without one have said is
 // removed.
 func (a *assembly) storageVersionHooks() []kelson.Hook {
-	if !a.Gates.On(storageVersionAPI) {
+	if !a.Gates.Enabled(storageVersionAPI) {
 		return nil
 	}
 	return []kelson.Hook{{Name: "built-in-resources-storage-version-updater", Run: func(ctx context.Context) error {

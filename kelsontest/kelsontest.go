@@ -38,6 +38,7 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/storage"
@@ -134,8 +135,12 @@ func (s *Server) start(set *settings) (err error) {
 	if s.authority, err = pki.New("127.0.0.1"); err != nil {
 		return err
 	}
+	gates, err := features.New(set.features)
+	if err != nil {
+		return err
+	}
 	config := controlplane.Config{
-		Logger: set.logger, Controllers: set.controllers, Admission: set.admission, Plugins: set.plugins,
+		Gates: gates, Logger: set.logger, Controllers: set.controllers, Admission: set.admission, Plugins: set.plugins,
 		Encryption: set.encryption, Now: s.clock.Now, Jumps: s.clock.jumps,
 	}
 	config.Serving.HTTP2Server = set.http2

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
@@ -26,6 +28,7 @@ type settings struct {
 	admission   plugin.Config
 	plugins     []admission.Plugin
 	configure   []func(*controlplane.Config)
+	features    features.Config
 
 	disk    bool
 	folder  string
@@ -93,6 +96,28 @@ func HTTP2Server(implementation string) Option {
 // Encryption keeps values encrypted as an EncryptionConfiguration in a file says.
 func Encryption(file string) Option {
 	return func(s *settings) { s.encryption = encrypt.Options{File: file, Reload: true} }
+}
+
+// FeatureGates sets feature gates of Kubernetes, as the flag --feature-gates does, and
+// adds to those of other such options. What the flag refuses, such as a gate whose
+// dependencies are disabled, keeps the server from starting. Kinds that come with an
+// alpha or beta version need that version too: Configure has RuntimeConfig.
+func FeatureGates(gates map[string]bool) Option {
+	return func(s *settings) {
+		all := maps.Clone(s.features.Set)
+		if all == nil {
+			all = map[string]bool{}
+		}
+		maps.Copy(all, gates)
+		s.features.Set = all
+	}
+}
+
+// EmulatedVersion has the server behave as an earlier version of Kubernetes, such as
+// 1.36, as the flag --emulated-version does: it serves the API of that version, with
+// its feature gates and their defaults.
+func EmulatedVersion(version string) Option {
+	return func(s *settings) { s.features.EmulatedVersion = version }
 }
 
 // Configure changes what has no option here: everything that flags can say.

@@ -59,6 +59,12 @@ type Definition struct {
 	Categories []string
 	Namespaced bool
 
+	// Gate is the feature gate that must be enabled for the resource to be served;
+	// empty has it always served.
+	Gate string
+	// GatedFields are dropped from objects while their feature gates are disabled.
+	GatedFields []GatedField
+
 	// Versions in which the resource is served, the preferred one first.
 	// Required.
 	Versions []Version
@@ -214,6 +220,16 @@ const (
 	// PruneStored is for what was stored: what cannot be read goes too.
 	PruneStored
 )
+
+// GatedField is a field that is behind a feature gate. While the gate is disabled, a
+// write that sets the field is accepted without it, unless the object has it already.
+type GatedField struct {
+	// Path is the place of the field in the hub version, by the names that JSON has:
+	// spec.priority, or spec.items[].priority in the items of a list.
+	Path string
+	// Gate is the name of the gate.
+	Gate string
+}
 
 // Strategy is how a kind, or a part of it, behaves when it is written. All
 // functions are about objects of the hub version, unless there is

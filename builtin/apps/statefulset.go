@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -60,7 +60,7 @@ func StatefulSets() resource.Definition {
 				core.DropDisabledTemplateFields(ctx, &s.Spec.Template, &old.Spec.Template)
 			},
 			Validate: func(ctx context.Context, s *appsv1.StatefulSet) field.ErrorList {
-				return validateStatefulSet(ctx, &s.Spec, field.NewPath("spec"), statefulSetRules{recreate: gate.From(ctx).On(recreateGate)})
+				return validateStatefulSet(ctx, &s.Spec, field.NewPath("spec"), statefulSetRules{recreate: features.From(ctx).Enabled(recreateGate)})
 			},
 			ValidateUpdate: func(ctx context.Context, s, old *appsv1.StatefulSet) field.ErrorList {
 				return validateStatefulSetUpdate(ctx, &s.Spec, &old.Spec, field.NewPath("spec"))
@@ -158,7 +158,7 @@ type statefulSetRules struct {
 }
 
 func validateStatefulSetUpdate(ctx context.Context, spec, old *appsv1.StatefulSetSpec, path *field.Path) field.ErrorList {
-	rules := statefulSetRules{old: &old.Template, update: true, recreate: old.UpdateStrategy.Type == recreate || gate.From(ctx).On(recreateGate)}
+	rules := statefulSetRules{old: &old.Template, update: true, recreate: old.UpdateStrategy.Type == recreate || features.From(ctx).Enabled(recreateGate)}
 	rules.anyTemplate = len(validateStatefulSet(ctx, old, path, rules)) > 0
 	errs := validateStatefulSet(ctx, spec, path, rules)
 	errs = append(errs, validation.ValidateImmutableField(spec.Selector, old.Selector, path.Child("selector"))...)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -143,7 +143,7 @@ func defaultJobSpec(spec *batchv1.JobSpec) {
 // dropDisabled clears the fields of features that are off, unless the old
 // specification, nil on create, uses them already.
 func dropDisabled(ctx context.Context, spec, old *batchv1.JobSpec) {
-	off := !gate.From(ctx).On(workloadWithJob)
+	off := !features.From(ctx).Enabled(workloadWithJob)
 	if old == nil {
 		if off {
 			spec.Scheduling = nil

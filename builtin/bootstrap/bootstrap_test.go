@@ -13,6 +13,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/flowcontrol"
 	builtinrbac "github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/resource"
 )
@@ -29,7 +30,7 @@ func TestObjects(t *testing.T) {
 	for _, obj := range list {
 		want[key(obj)] = obj
 	}
-	for _, obj := range slices.Concat(RBAC(nil), PriorityClasses(), PriorityLevels(), FlowSchemas()) {
+	for _, obj := range slices.Concat(RBAC(features.Gates{}), PriorityClasses(), PriorityLevels(), FlowSchemas()) {
 		text, err := json.Marshal(obj)
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +61,7 @@ func TestValid(t *testing.T) {
 			definitions[d.Kind] = d
 		}
 	}
-	for _, obj := range slices.Concat(RBAC(nil), PriorityLevels(), FlowSchemas()) {
+	for _, obj := range slices.Concat(RBAC(features.Gates{}), PriorityLevels(), FlowSchemas()) {
 		d := definitions[obj.GetObjectKind().GroupVersionKind().Kind]
 		before := obj.DeepCopyObject()
 		if f := d.Versions[0].Default; f != nil {

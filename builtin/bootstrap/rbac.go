@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/authz/rbac"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -23,7 +23,7 @@ const labelPrefix = rbacv1.GroupName + "/"
 
 // RBAC returns the roles and bindings, cluster roles first, then roles, cluster
 // role bindings and role bindings.
-func RBAC(gates gate.Set) []resource.Object {
+func RBAC(gates features.Gates) []resource.Object {
 	var objects []resource.Object
 	skip := false // what belongs to an object that is left out
 	for line := range strings.Lines(rbacText) {
@@ -46,13 +46,10 @@ func RBAC(gates gate.Set) []resource.Object {
 
 // judge returns the words of a line without the gate that it depends on, and whether
 // that is off.
-func judge(words []string, gates gate.Set) (rest []string, off bool) {
+func judge(words []string, gates features.Gates) (rest []string, off bool) {
 	rest = words[:len(words)-1]
-	switch how, name, _ := strings.Cut(words[len(words)-1], ":"); how {
-	case "if":
-		return rest, !gates.On(name)
-	case "unless-off":
-		return rest, gates.Off(name)
+	if name, ok := strings.CutPrefix(words[len(words)-1], "if:"); ok {
+		return rest, !gates.Enabled(name)
 	}
 	return words, false
 }

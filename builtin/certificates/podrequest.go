@@ -67,6 +67,7 @@ func PodRequests(maySign func(ctx context.Context, signer string) bool) resource
 	return resource.Definition{
 		Group:      certificatesv1.GroupName,
 		Resource:   "podcertificaterequests",
+		Gate:       "PodCertificateRequest",
 		Kind:       "PodCertificateRequest",
 		Namespaced: true,
 		StorageKey: "podcertificaterequests",

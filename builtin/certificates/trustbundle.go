@@ -28,6 +28,7 @@ func TrustBundles() resource.Definition {
 	return resource.Definition{
 		Group:      certificatesv1.GroupName,
 		Resource:   "clustertrustbundles",
+		Gate:       "ClusterTrustBundle",
 		Kind:       "ClusterTrustBundle",
 		StorageKey: "clustertrustbundles",
 		Hub:        "v1beta1",

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -37,12 +37,12 @@ func Leases() resource.Definition {
 			// If leaders are not chosen by the server, only leases that have the fields
 			// for that keep them.
 			PrepareCreate: func(ctx context.Context, l *coordinationv1.Lease) {
-				if !gate.From(ctx).On(CoordinatedLeaderElection) {
+				if !features.From(ctx).Enabled(CoordinatedLeaderElection) {
 					l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil
 				}
 			},
 			PrepareUpdate: func(ctx context.Context, l, old *coordinationv1.Lease) {
-				if gate.From(ctx).On(CoordinatedLeaderElection) {
+				if features.From(ctx).Enabled(CoordinatedLeaderElection) {
 					return
 				}
 				if old.Spec.Strategy == nil {

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -32,24 +31,21 @@ func Nodes() resource.Definition {
 		Kind:       "Node",
 		ShortNames: []string{"no"},
 		StorageKey: "minions",
-		Versions:   []resource.Version{v1[corev1.Node, corev1.NodeList](defaultNode)},
+		GatedFields: []resource.GatedField{
+			{Path: "spec.podPreemptionPolicy", Gate: nodePreemption},
+		},
+		Versions: []resource.Version{v1[corev1.Node, corev1.NodeList](defaultNode)},
 		Strategy: resource.Rules[*corev1.Node]{
 			NameOnUpdate: true,
-			PrepareCreate: func(ctx context.Context, n *corev1.Node) {
+			PrepareCreate: func(_ context.Context, n *corev1.Node) {
 				n.Spec.ConfigSource = nil
-				if !gate.From(ctx).On(nodePreemption) {
-					n.Spec.PodPreemptionPolicy = nil
-				}
 				n.Status.Config = nil
 				taintUnready(n)
 			},
-			PrepareUpdate: func(ctx context.Context, n, old *corev1.Node) {
+			PrepareUpdate: func(_ context.Context, n, old *corev1.Node) {
 				n.Status = old.Status
 				if old.Spec.ConfigSource == nil {
 					n.Spec.ConfigSource = nil
-				}
-				if old.Spec.PodPreemptionPolicy == nil && !gate.From(ctx).On(nodePreemption) {
-					n.Spec.PodPreemptionPolicy = nil
 				}
 			},
 			Validate: func(ctx context.Context, n *corev1.Node) field.ErrorList {

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -232,7 +232,7 @@ func validateNodePreemption(ctx context.Context, n *corev1.Node, old *corev1.Nod
 	if p == nil || equality.Semantic.DeepEqual(p, old) {
 		return nil
 	}
-	if !gate.From(ctx).On(nodePreemption) {
+	if !features.From(ctx).Enabled(nodePreemption) {
 		return resource.Declared(field.Forbidden(path, ""))
 	}
 	var was []string

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -110,7 +110,7 @@ func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.Persist
 			"spec.persistentvolumesource is immutable after creation\n"+diff.Diff(goForm{was}, goForm{is}))
 	}
 	e.add(unchanged(pv.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
-	if old.Spec.NodeAffinity != nil && !gate.From(ctx).On("MutablePVNodeAffinity") {
+	if old.Spec.NodeAffinity != nil && !features.From(ctx).Enabled("MutablePVNodeAffinity") {
 		checkVolumeAffinityUpdate(&e, pv.Spec.NodeAffinity, old.Spec.NodeAffinity, field.NewPath("nodeAffinity"))
 	}
 	if old.Spec.VolumeAttributesClassName != nil && pv.Spec.VolumeAttributesClassName == nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -80,7 +80,7 @@ func PersistentVolumeClaims() resource.Definition {
 // and those that no volume can be made from, unless the old claim has one already.
 func dropClaimFields(ctx context.Context, spec, old *corev1.PersistentVolumeClaimSpec) {
 	ref := spec.DataSourceRef
-	if !gate.From(ctx).On("CrossNamespaceVolumeDataSource") && ref != nil && ptr.Deref(ref.Namespace, "") != "" && (old == nil || old.DataSourceRef == nil) {
+	if !features.From(ctx).Enabled("CrossNamespaceVolumeDataSource") && ref != nil && ptr.Deref(ref.Namespace, "") != "" && (old == nil || old.DataSourceRef == nil) {
 		spec.DataSourceRef = nil
 	}
 	if spec.DataSource == nil || spec.DataSourceRef != nil || old != nil && (old.DataSource != nil || old.DataSourceRef != nil) {

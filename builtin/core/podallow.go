@@ -10,7 +10,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 )
 
 // allowances is what a pod may contain against today's rules because its old
@@ -39,10 +39,10 @@ type allowances struct {
 // allowancesFor returns what the old version of a pod or template, nil on
 // create, makes acceptable.
 func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *allowances {
-	gates := gate.From(ctx)
+	gates := features.From(ctx)
 	a := &allowances{
-		hostNetworkInUserNamespace: gates.On("UserNamespacesHostNetworkSupport"),
-		numericTolerations:         gates.On("TaintTolerationComparisonOperators"),
+		hostNetworkInUserNamespace: gates.Enabled("UserNamespacesHostNetworkSupport"),
+		numericTolerations:         gates.Enabled("TaintTolerationComparisonOperators"),
 	}
 	if old == nil {
 		return a

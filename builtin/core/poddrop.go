@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 )
 
 // walk shows the places where a pod can use one feature: whether a place is in
@@ -19,8 +19,8 @@ type gated[T any] struct {
 	walk walk[T]
 }
 
-// usualSpec are features that are on by default.
-func usualSpec() []gated[corev1.PodSpec] {
+// gatedSpec and gatedStatus are the features that are behind gates.
+func gatedSpec() []gated[corev1.PodSpec] {
 	return []gated[corev1.PodSpec]{
 		{"ClusterTrustBundleProjection", func(s *corev1.PodSpec, visit func(bool, func())) {
 			eachProjection(s, func(p *corev1.VolumeProjection) {
@@ -32,22 +32,6 @@ func usualSpec() []gated[corev1.PodSpec] {
 				visit(p.PodCertificate != nil, func() { p.PodCertificate = nil })
 			})
 		}},
-	}
-}
-
-func eachProjection(s *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
-	for i := range s.Volumes {
-		if p := s.Volumes[i].Projected; p != nil {
-			for j := range p.Sources {
-				f(&p.Sources[j])
-			}
-		}
-	}
-}
-
-// gatedSpec and gatedStatus are the features that are off by default.
-func gatedSpec() []gated[corev1.PodSpec] {
-	return []gated[corev1.PodSpec]{
 		{"GenericWorkload", func(s *corev1.PodSpec, visit func(bool, func())) {
 			visit(s.SchedulingGroup != nil, func() { s.SchedulingGroup = nil })
 		}},
@@ -99,6 +83,16 @@ func gatedSpec() []gated[corev1.PodSpec] {
 				}
 			})
 		}},
+	}
+}
+
+func eachProjection(s *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
+	for i := range s.Volumes {
+		if p := s.Volumes[i].Projected; p != nil {
+			for j := range p.Sources {
+				f(&p.Sources[j])
+			}
+		}
 	}
 }
 
@@ -207,22 +201,19 @@ func dropOff[T any](on func(name string) bool, now, old *T, features []gated[T])
 	}
 }
 
-func dropSpecFields(gates gate.Set, spec, old *corev1.PodSpec) {
-	dropOff(gates.On, spec, old, gatedSpec())
-	if len(gates) > 0 {
-		dropOff(func(name string) bool { return !gates.Off(name) }, spec, old, usualSpec())
-	}
+func dropSpecFields(gates features.Gates, spec, old *corev1.PodSpec) {
+	dropOff(gates.Enabled, spec, old, gatedSpec())
 }
 
 func dropPodFields(ctx context.Context, pod, old *corev1.Pod) {
-	gates := gate.From(ctx)
+	gates := features.From(ctx)
 	var oldSpec *corev1.PodSpec
 	var oldStatus *corev1.PodStatus
 	if old != nil {
 		oldSpec, oldStatus = &old.Spec, &old.Status
 	}
 	dropSpecFields(gates, &pod.Spec, oldSpec)
-	dropOff(gates.On, &pod.Status, oldStatus, gatedStatus())
+	dropOff(gates.Enabled, &pod.Status, oldStatus, gatedStatus())
 	dropInitAnnotations(pod.Annotations)
 }
 

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 )
 
 // preparePodResize takes over the resources of the containers and of the pod,
@@ -23,7 +23,7 @@ func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 		pod.Spec, pod.Status = old.Spec, old.Status
 		metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
 		pod.Spec.Resources, pod.Spec.Containers, pod.Spec.InitContainers = resources, containers, initContainers
-		if gate.From(ctx).On(volumeResize) {
+		if features.From(ctx).Enabled(volumeResize) {
 			pod.Spec.Volumes = volumes
 		}
 	}
@@ -110,7 +110,7 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 			}
 		}
 	}
-	if gate.From(ctx).On(volumeResize) {
+	if features.From(ctx).Enabled(volumeResize) {
 		checkVolumeResize(&e, pod.Spec.Volumes, old.Spec.Volumes, p.Child("volumes"))
 		rest.Volumes = old.Spec.Volumes
 	} else if !equality.Semantic.DeepEqual(pod.Spec.Volumes, old.Spec.Volumes) {

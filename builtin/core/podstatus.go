@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 )
 
 // preparePodStatus keeps everything but the status, and of that what a client
@@ -139,7 +139,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 			e.forbidden(p.Child("ephemeralContainerStatuses").Index(i).Child("allocatedResourcesStatus"), "must not be specified in container status")
 		}
 	}
-	if gate.From(ctx).On("ImageVolumeWithDigest") {
+	if features.From(ctx).Enabled("ImageVolumeWithDigest") {
 		checkVolumeStatuses(&e, s.ContainerStatuses, p.Child("containerStatuses"))
 		checkVolumeStatuses(&e, s.InitContainerStatuses, p.Child("initContainerStatuses"))
 		checkVolumeStatuses(&e, s.EphemeralContainerStatuses, p.Child("ephemeralContainerStatuses"))

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -97,7 +97,7 @@ func DropDisabledTemplateFields(ctx context.Context, t, old *corev1.PodTemplateS
 		return
 	}
 	oldSpec, _ := templateParts(old)
-	dropSpecFields(gate.From(ctx), &t.Spec, oldSpec)
+	dropSpecFields(features.From(ctx), &t.Spec, oldSpec)
 	dropInitAnnotations(t.Annotations)
 }
 

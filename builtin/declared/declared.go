@@ -40,7 +40,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -127,7 +127,7 @@ func format(name string) judge {
 // place: a pointer to a struct. old is nil, of the same type, in an object that is
 // created. What it says is marked as resource.Declared marks it.
 func (r Rules) Judge(ctx context.Context, obj, old any, path *field.Path) field.ErrorList {
-	v := &visit{rules: r, gates: gate.From(ctx)}
+	v := &visit{rules: r, gates: features.From(ctx)}
 	was := reflect.ValueOf(old)
 	if v.update = !was.IsNil(); v.update {
 		was = was.Elem()
@@ -144,7 +144,7 @@ func (r Rules) Judge(ctx context.Context, obj, old any, path *field.Path) field.
 // they are part of is new, are invalid values.
 type visit struct {
 	rules  Rules
-	gates  gate.Set
+	gates  features.Gates
 	update bool
 	errs   field.ErrorList
 }
@@ -241,11 +241,11 @@ func (v *visit) stops(by map[string]string, now, old reflect.Value, path *field.
 	before := len(v.errs)
 	missing := false
 	if name, ok := by["gate"]; ok {
-		if missing = !isSet(now); !missing && !v.gates.On(name) {
+		if missing = !isSet(now); !missing && !v.gates.Enabled(name) {
 			v.say(field.Forbidden(path, ""))
 		}
 	}
-	if when, ok := by["immutable"]; ok && v.update && (when != "on" || v.gates.On(by["gate"])) {
+	if when, ok := by["immutable"]; ok && v.update && (when != "on" || v.gates.Enabled(by["gate"])) {
 		v.say(field.Invalid(path, nil, "field is immutable"))
 	}
 	if most, ok := by["max-items"]; ok {

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -77,7 +77,15 @@ func TestJudge(t *testing.T) {
 			}
 			ctx := context.Background()
 			if c.gate {
-				ctx = gate.With(ctx, gate.Set{"Secrets": true})
+				table, err := features.ParseTable("Secrets 1.0=ALPHA,on")
+				if err != nil {
+					t.Fatal(err)
+				}
+				gates, err := features.New(features.Config{Table: table})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx = features.With(ctx, gates)
 			}
 			errs := rules.Judge(ctx, now, old, field.NewPath("at"))
 			if len(errs) != len(c.want) {

@@ -10,12 +10,12 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 )
 
 // validateCapacity judges a capacity of a device, which can be shared out only
 // if the device can be allocated more than once.
-func validateCapacity(gates gate.Set, c *resourcev1.DeviceCapacity, shared bool, path *field.Path) field.ErrorList {
+func validateCapacity(gates features.Gates, c *resourcev1.DeviceCapacity, shared bool, path *field.Path) field.ErrorList {
 	p, path := c.RequestPolicy, path.Child("requestPolicy")
 	switch {
 	case p == nil:
@@ -38,7 +38,7 @@ func validateCapacity(gates gate.Set, c *resourcev1.DeviceCapacity, shared bool,
 
 // validateValues judges the amounts that can be asked for, one of which is the
 // default.
-func validateValues(gates gate.Set, values []resource.Quantity, usual, all resource.Quantity, path *field.Path) field.ErrorList {
+func validateValues(gates features.Gates, values []resource.Quantity, usual, all resource.Quantity, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := 1; i < len(values); i++ {
 		if values[i-1].Cmp(values[i]) > 0 {
@@ -55,7 +55,7 @@ func validateValues(gates gate.Set, values []resource.Quantity, usual, all resou
 		return nil
 	})...)
 	number := func(v *resource.Quantity) string {
-		if gates.On(fractions) {
+		if gates.Enabled(fractions) {
 			return v.AsDec().String()
 		}
 		return strconv.FormatInt(v.Value(), 10)
@@ -67,7 +67,7 @@ func validateValues(gates gate.Set, values []resource.Quantity, usual, all resou
 	return errs
 }
 
-func validateRange(gates gate.Set, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity, path *field.Path) field.ErrorList {
+func validateRange(gates features.Gates, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity, path *field.Path) field.ErrorList {
 	if r.Min == nil {
 		return field.ErrorList{field.Required(path.Child("min"), "required when validRange is defined")}
 	}
@@ -85,7 +85,7 @@ func validateRange(gates gate.Set, r *resourcev1.CapacityRequestPolicyRange, usu
 		atMost(*r.Max, all, "max", *r.Max, "max is larger than capacity value: "+all.String())
 		atMost(usual, *r.Max, "default", usual, "default is more than max: "+r.Max.String())
 	}
-	milli := gates.On(fractions) && (fractional(&usual) || fractional(r.Min) || fractional(r.Max) || fractional(r.Step))
+	milli := gates.Enabled(fractions) && (fractional(&usual) || fractional(r.Min) || fractional(r.Max) || fractional(r.Step))
 	if unsafe := validateMilli(milli, r, usual, path); len(unsafe) > 0 {
 		return append(errs, unsafe...)
 	}

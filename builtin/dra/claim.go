@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -312,7 +312,7 @@ func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resou
 func prepareClaimStatus(ctx context.Context, c, old *claim) {
 	c.Spec = old.Spec
 	metav1.ResetObjectMetaForStatus(&c.ObjectMeta, &old.ObjectMeta)
-	if !gate.From(ctx).On(optionalOperations) {
+	if !features.From(ctx).Enabled(optionalOperations) {
 		dropStatusFields(c, old)
 	}
 	gone := allocatedDevices(old.Status.Allocation)

@@ -12,6 +12,7 @@ import (
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -65,7 +66,7 @@ func TestCapacity(t *testing.T) {
 		"values and range": {resourcev1.CapacityRequestPolicy{ValidValues: values("1"), ValidRange: &resourcev1.CapacityRequestPolicyRange{}}, []string{"p.requestPolicy"}},
 	} {
 		var got []string
-		for _, err := range validateCapacity(nil, &resourcev1.DeviceCapacity{Value: *q("10"), RequestPolicy: &test.policy}, true, field.NewPath("p")) {
+		for _, err := range validateCapacity(features.Gates{}, &resourcev1.DeviceCapacity{Value: *q("10"), RequestPolicy: &test.policy}, true, field.NewPath("p")) {
 			got = append(got, err.Field)
 		}
 		if !slices.Equal(got, test.want) {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -34,7 +34,7 @@ func validateCompatibility(groups []string, path *field.Path) field.ErrorList {
 
 // validatePartitionType judges the attribute that tells what kind of partition a device
 // is: those that use up counters have it.
-func validatePartitionType(gates gate.Set, spec *resourcev1.ResourceSliceSpec, old *resourcev1.FullyQualifiedName, path *field.Path) field.ErrorList {
+func validatePartitionType(gates features.Gates, spec *resourcev1.ResourceSliceSpec, old *resourcev1.FullyQualifiedName, path *field.Path) field.ErrorList {
 	if spec.PartitionTypeAttribute == nil {
 		return nil
 	}
@@ -42,7 +42,7 @@ func validatePartitionType(gates gate.Set, spec *resourcev1.ResourceSliceSpec, o
 	at := path.Child("partitionTypeAttribute")
 	var format field.ErrorList
 	switch changed := old == nil || *old != *spec.PartitionTypeAttribute; {
-	case changed && !gates.On(partitionTypes):
+	case changed && !gates.Enabled(partitionTypes):
 		format = resource.Declared(field.Forbidden(at, ""))
 	case changed:
 		format = conforms(validate.ResourceFullyQualifiedName, name, at)

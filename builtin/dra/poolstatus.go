@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -56,23 +55,16 @@ func PoolRequests() resource.Definition {
 		Resource:   "resourcepoolstatusrequests",
 		Kind:       "ResourcePoolStatusRequest",
 		StorageKey: "resourcepoolstatusrequests",
-		Versions:   []resource.Version{v1alpha3},
+		GatedFields: []resource.GatedField{
+			{Path: "spec.defaultPartitionTypeAttribute", Gate: partitionTypes},
+		},
+		Versions: []resource.Version{v1alpha3},
 		Strategy: resource.Rules[*poolRequest]{
 			ReturnDeleted:  true,
 			RequireVersion: true,
-			PrepareCreate: func(ctx context.Context, r *poolRequest) {
-				r.Status = nil
-				if !gate.From(ctx).On(partitionTypes) {
-					r.Spec.DefaultPartitionTypeAttribute = nil
-				}
-			},
-			PrepareUpdate: func(ctx context.Context, r, old *poolRequest) {
-				r.Status = old.Status
-				if old.Spec.DefaultPartitionTypeAttribute == nil && !gate.From(ctx).On(partitionTypes) {
-					r.Spec.DefaultPartitionTypeAttribute = nil
-				}
-			},
-			Validate: func(_ context.Context, r *poolRequest) field.ErrorList { return validatePoolRequest(&r.Spec) },
+			PrepareCreate:  func(_ context.Context, r *poolRequest) { r.Status = nil },
+			PrepareUpdate:  func(_ context.Context, r, old *poolRequest) { r.Status = old.Status },
+			Validate:       func(_ context.Context, r *poolRequest) field.ErrorList { return validatePoolRequest(&r.Spec) },
 			ValidateUpdate: func(_ context.Context, r, old *poolRequest) field.ErrorList {
 				return sameSpec(r.Spec, old.Spec)
 			},

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -32,20 +32,20 @@ func Slices() resource.Definition {
 		Strategy: resource.Rules[*slice]{
 			ReturnDeleted: true,
 			PrepareCreate: func(ctx context.Context, s *slice) {
-				dropSliceFields(gate.From(ctx), &s.Spec, &resourcev1.ResourceSliceSpec{})
+				dropSliceFields(features.From(ctx), &s.Spec, &resourcev1.ResourceSliceSpec{})
 			},
 			PrepareUpdate: func(ctx context.Context, s, old *slice) {
 				// What is dropped moves the generation too.
 				if !equality.Semantic.DeepEqual(s.Spec, old.Spec) {
 					s.Generation = old.Generation + 1
 				}
-				dropSliceFields(gate.From(ctx), &s.Spec, &old.Spec)
+				dropSliceFields(features.From(ctx), &s.Spec, &old.Spec)
 			},
 			Validate: func(ctx context.Context, s *slice) field.ErrorList {
-				return validateSlice(gate.From(ctx), &s.Spec, nil)
+				return validateSlice(features.From(ctx), &s.Spec, nil)
 			},
 			ValidateUpdate: func(ctx context.Context, s, old *slice) field.ErrorList {
-				return validateSlice(gate.From(ctx), &s.Spec, &old.Spec)
+				return validateSlice(features.From(ctx), &s.Spec, &old.Spec)
 			},
 			Generation: func(*slice, *slice) bool { return false },
 			Warnings: func(_ context.Context, s, _ *slice) []string {
@@ -83,17 +83,17 @@ func deref[T any](p *T) T {
 
 // dropSliceFields clears the fields of features that are off, each unless the
 // slice made use of it before.
-func dropSliceFields(gates gate.Set, spec, old *resourcev1.ResourceSliceSpec) {
-	if old.PartitionTypeAttribute == nil && !gates.On(partitionTypes) {
+func dropSliceFields(gates features.Gates, spec, old *resourcev1.ResourceSliceSpec) {
+	if old.PartitionTypeAttribute == nil && !gates.Enabled(partitionTypes) {
 		spec.PartitionTypeAttribute = nil
 	}
-	if len(old.SkipNodeOperations) == 0 && !gates.On(optionalOperations) {
+	if len(old.SkipNodeOperations) == 0 && !gates.Enabled(optionalOperations) {
 		spec.SkipNodeOperations = nil
 	}
 	uses := func(f func(*resourcev1.Device) bool) bool {
 		return slices.ContainsFunc(old.Devices, func(d resourcev1.Device) bool { return f(&d) })
 	}
-	groups := gates.On(compatibilityGroups) || uses(func(d *resourcev1.Device) bool {
+	groups := gates.Enabled(compatibilityGroups) || uses(func(d *resourcev1.Device) bool {
 		return slices.ContainsFunc(d.ConsumesCounters, func(c resourcev1.DeviceCounterConsumption) bool { return len(c.CompatibilityGroups) > 0 })
 	})
 	allocatable := uses(func(d *resourcev1.Device) bool { return len(d.NodeAllocatableResources) > 0 })
@@ -127,7 +127,7 @@ func hasListAttributes(d *resourcev1.Device) bool {
 }
 
 // validateSlice judges a slice; old is nil on create.
-func validateSlice(gates gate.Set, spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
+func validateSlice(gates features.Gates, spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	errs := validateDriver(spec.Driver, path.Child("driver"))
 	errs = append(errs, validatePool(spec.Pool.Name, path.Child("pool", "name"))...)
@@ -229,7 +229,7 @@ func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) 
 
 // validateDevice judges a device, of which old is what was there under the name,
 // if anything.
-func validateDevice(gates gate.Set, d, old *resourcev1.Device, selectsNodes bool, path *field.Path) field.ErrorList {
+func validateDevice(gates features.Gates, d, old *resourcev1.Device, selectsNodes bool, path *field.Path) field.ErrorList {
 	errs := validateLabelName(d.Name, path.Child("name"))
 	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
 		errs = append(errs, field.Invalid(path, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)))

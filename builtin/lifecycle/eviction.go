@@ -42,6 +42,7 @@ func Evictions() resource.Definition {
 	return resource.Definition{
 		Group:      lifecyclev1alpha1.GroupName,
 		Resource:   "evictions",
+		Gate:       EvictionRequestAPI,
 		Kind:       "Eviction",
 		Namespaced: true,
 		StorageKey: "evictions",

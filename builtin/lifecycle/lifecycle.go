@@ -96,6 +96,7 @@ func Requests() resource.Definition {
 	return resource.Definition{
 		Group:      lifecyclev1alpha1.GroupName,
 		Resource:   "evictionrequests",
+		Gate:       EvictionRequestAPI,
 		Kind:       "EvictionRequest",
 		Namespaced: true,
 		StorageKey: "evictionrequests",

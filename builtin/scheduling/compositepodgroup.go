@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
 type compositeGroup = schedulingv1alpha3.CompositePodGroup
 
 // CompositePodGroups are groups of pods that are scheduled together.
-func CompositePodGroups(gates gate.Set) resource.Definition {
+func CompositePodGroups(gates features.Gates) resource.Definition {
 	rules := groupRules()
 	path := field.NewPath("spec")
 	status := resource.Rules[*compositeGroup]{
@@ -32,7 +32,7 @@ func CompositePodGroups(gates gate.Set) resource.Definition {
 	}.Strategy()
 	status.Resets = []string{"metadata", "spec"}
 	v1alpha3 := resource.VersionOf[compositeGroup, schedulingv1alpha3.CompositePodGroupList]("v1alpha3", func(g *compositeGroup) {
-		if gates.On(preemptionPolicy) && g.Spec.PreemptionPolicy == nil {
+		if gates.Enabled(preemptionPolicy) && g.Spec.PreemptionPolicy == nil {
 			g.Spec.PreemptionPolicy = new(schedulingv1alpha3.PreemptLowerPriority)
 		}
 		if g.Spec.DisruptionMode == nil {
@@ -43,24 +43,20 @@ func CompositePodGroups(gates gate.Set) resource.Definition {
 	return resource.Definition{
 		Group:      schedulingv1.GroupName,
 		Resource:   "compositepodgroups",
+		Gate:       CompositePodGroup,
 		Kind:       "CompositePodGroup",
 		Namespaced: true,
 		StorageKey: "compositepodgroups",
-		Versions:   []resource.Version{v1alpha3},
+		GatedFields: []resource.GatedField{
+			{Path: "spec.preemptionPolicy", Gate: preemptionPolicy},
+		},
+		Versions: []resource.Version{v1alpha3},
 		Strategy: resource.Rules[*compositeGroup]{
 			RequireVersion: true,
-			PrepareCreate: func(ctx context.Context, g *compositeGroup) {
+			PrepareCreate: func(_ context.Context, g *compositeGroup) {
 				g.Status = schedulingv1alpha3.CompositePodGroupStatus{}
-				if !gate.From(ctx).On(preemptionPolicy) {
-					g.Spec.PreemptionPolicy = nil
-				}
 			},
-			PrepareUpdate: func(ctx context.Context, g, old *compositeGroup) {
-				g.Status = old.Status
-				if !gate.From(ctx).On(preemptionPolicy) && old.Spec.PreemptionPolicy == nil {
-					g.Spec.PreemptionPolicy = nil
-				}
-			},
+			PrepareUpdate: func(_ context.Context, g, old *compositeGroup) { g.Status = old.Status },
 			Validate: func(ctx context.Context, g *compositeGroup) field.ErrorList {
 				return rules().Judge(ctx, &g.Spec, (*schedulingv1alpha3.CompositePodGroupSpec)(nil), path)
 			},

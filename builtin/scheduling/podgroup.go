@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -20,7 +20,7 @@ import (
 type podGroup = schedulingv1beta1.PodGroup
 
 // PodGroups are pods that are scheduled together.
-func PodGroups(gates gate.Set) resource.Definition {
+func PodGroups(gates features.Gates) resource.Definition {
 	rules := groupRules()
 	judge := func(ctx context.Context, g, old *podGroup) field.ErrorList {
 		if old == nil {
@@ -33,7 +33,7 @@ func PodGroups(gates gate.Set) resource.Definition {
 		PrepareUpdate: func(ctx context.Context, g, old *podGroup) {
 			g.Spec = old.Spec
 			metav1.ResetObjectMetaForStatus(&g.ObjectMeta, &old.ObjectMeta)
-			if !gate.From(ctx).On(sharedClaims) && len(old.Spec.ResourceClaims) == 0 {
+			if !features.From(ctx).Enabled(sharedClaims) && len(old.Spec.ResourceClaims) == 0 {
 				g.Status.ResourceClaimStatuses = nil
 			}
 		},
@@ -43,7 +43,7 @@ func PodGroups(gates gate.Set) resource.Definition {
 	}.Strategy()
 	status.Resets = []string{"metadata", "spec"}
 	defaults := func(g *podGroup) {
-		if gates.On(preemptionPolicy) && g.Spec.PreemptionPolicy == nil {
+		if gates.Enabled(preemptionPolicy) && g.Spec.PreemptionPolicy == nil {
 			g.Spec.PreemptionPolicy = new(schedulingv1beta1.PreemptLowerPriority)
 		}
 		if g.Spec.DisruptionMode == nil {
@@ -53,20 +53,21 @@ func PodGroups(gates gate.Set) resource.Definition {
 	return resource.Definition{
 		Group:      schedulingv1.GroupName,
 		Resource:   "podgroups",
+		Gate:       GenericWorkload,
 		Kind:       "PodGroup",
 		Namespaced: true,
 		StorageKey: "podgroups",
-		Versions:   groupVersions[podGroup, schedulingv1beta1.PodGroupList, schedulingv1alpha3.PodGroup, schedulingv1alpha3.PodGroupList]("PodGroup", defaults),
+		GatedFields: []resource.GatedField{
+			{Path: "spec.schedulingConstraints", Gate: topologyAware},
+			{Path: "spec.resourceClaims", Gate: sharedClaims},
+			{Path: "spec.preemptionPolicy", Gate: preemptionPolicy},
+			{Path: "spec.parentCompositePodGroupName", Gate: CompositePodGroup},
+		},
+		Versions: groupVersions[podGroup, schedulingv1beta1.PodGroupList, schedulingv1alpha3.PodGroup, schedulingv1alpha3.PodGroupList]("PodGroup", defaults),
 		Strategy: resource.Rules[*podGroup]{
 			RequireVersion: true,
-			PrepareCreate: func(ctx context.Context, g *podGroup) {
-				g.Status = schedulingv1beta1.PodGroupStatus{}
-				dropGroup(gate.From(ctx), &g.Spec, &schedulingv1beta1.PodGroupSpec{})
-			},
-			PrepareUpdate: func(ctx context.Context, g, old *podGroup) {
-				g.Status = old.Status
-				dropGroup(gate.From(ctx), &g.Spec, &old.Spec)
-			},
+			PrepareCreate:  func(_ context.Context, g *podGroup) { g.Status = schedulingv1beta1.PodGroupStatus{} },
+			PrepareUpdate:  func(_ context.Context, g, old *podGroup) { g.Status = old.Status },
 			Validate: func(ctx context.Context, g *podGroup) field.ErrorList {
 				var errs field.ErrorList
 				if g.Spec.ParentCompositePodGroupName != nil && g.Spec.WorkloadRef == nil {
@@ -118,22 +119,6 @@ func groupState(conditions []metav1.Condition) string {
 		return target
 	}
 	return state
-}
-
-// dropGroup clears what belongs to gates that are off, unless the old spec has it.
-func dropGroup(gates gate.Set, spec, old *schedulingv1beta1.PodGroupSpec) {
-	if !gates.On(topologyAware) && old.SchedulingConstraints == nil {
-		spec.SchedulingConstraints = nil
-	}
-	if !gates.On(sharedClaims) && len(old.ResourceClaims) == 0 {
-		spec.ResourceClaims = nil
-	}
-	if !gates.On(preemptionPolicy) && old.PreemptionPolicy == nil {
-		spec.PreemptionPolicy = nil
-	}
-	if !gates.On(CompositePodGroup) && old.ParentCompositePodGroupName == nil {
-		spec.ParentCompositePodGroupName = nil
-	}
 }
 
 func validateGroupStatus(g *podGroup, path *field.Path) field.ErrorList {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/builtin/declared"
-	"github.com/apikeel/kelson/builtin/gate"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -46,14 +46,15 @@ func Workloads() resource.Definition {
 	return resource.Definition{
 		Group:      schedulingv1.GroupName,
 		Resource:   "workloads",
+		Gate:       GenericWorkload,
 		Kind:       "Workload",
 		Namespaced: true,
 		StorageKey: "workloads",
 		Versions:   groupVersions[workload, schedulingv1beta1.WorkloadList, schedulingv1alpha3.Workload, schedulingv1alpha3.WorkloadList]("Workload", nil),
 		Strategy: resource.Rules[*workload]{
 			RequireVersion: true,
-			PrepareCreate:  func(ctx context.Context, w *workload) { dropWorkload(gate.From(ctx), &w.Spec, nil) },
-			PrepareUpdate:  func(ctx context.Context, w, old *workload) { dropWorkload(gate.From(ctx), &w.Spec, &old.Spec) },
+			PrepareCreate:  func(ctx context.Context, w *workload) { dropWorkload(features.From(ctx), &w.Spec, nil) },
+			PrepareUpdate:  func(ctx context.Context, w, old *workload) { dropWorkload(features.From(ctx), &w.Spec, &old.Spec) },
 			Validate:       func(ctx context.Context, w *workload) field.ErrorList { return validate(ctx, w, nil) },
 			ValidateUpdate: validate,
 		}.Strategy(),
@@ -94,39 +95,39 @@ type (
 
 // dropWorkload clears what belongs to gates that are off, unless the old spec, nil
 // if there is none, has it.
-func dropWorkload(gates gate.Set, spec, old *schedulingv1beta1.WorkloadSpec) {
+func dropWorkload(gates features.Gates, spec, old *schedulingv1beta1.WorkloadSpec) {
 	if old == nil {
 		old = &schedulingv1beta1.WorkloadSpec{}
 	}
 	dropTemplates(gates, spec.PodGroupTemplates, old.PodGroupTemplates)
 	composite := spec.CompositePodGroupTemplates
-	if !gates.On(CompositePodGroup) && len(old.CompositePodGroupTemplates) == 0 {
+	if !gates.Enabled(CompositePodGroup) && len(old.CompositePodGroupTemplates) == 0 {
 		spec.CompositePodGroupTemplates = nil
 	}
 	dropComposite(gates, composite, old.CompositePodGroupTemplates)
 }
 
 // dropTemplates compares templates with those that were in the same places.
-func dropTemplates(gates gate.Set, templates, old []podGroupTemplate) {
+func dropTemplates(gates features.Gates, templates, old []podGroupTemplate) {
 	for i := range templates {
 		t, was := &templates[i], podGroupTemplate{}
 		if i < len(old) {
 			was = old[i]
 		}
-		if !gates.On(topologyAware) && was.SchedulingConstraints == nil {
+		if !gates.Enabled(topologyAware) && was.SchedulingConstraints == nil {
 			t.SchedulingConstraints = nil
 		}
-		if !gates.On(sharedClaims) && len(was.ResourceClaims) == 0 {
+		if !gates.Enabled(sharedClaims) && len(was.ResourceClaims) == 0 {
 			t.ResourceClaims = nil
 		}
-		if !gates.On(preemptionPolicy) && was.PreemptionPolicy == nil {
+		if !gates.Enabled(preemptionPolicy) && was.PreemptionPolicy == nil {
 			t.PreemptionPolicy = nil
 		}
 	}
 }
 
 // dropComposite compares templates with those that had the same names.
-func dropComposite(gates gate.Set, templates, old []compositeTemplate) {
+func dropComposite(gates features.Gates, templates, old []compositeTemplate) {
 	byName := map[string]compositeTemplate{}
 	for _, t := range old {
 		byName[t.Name] = t
@@ -134,11 +135,11 @@ func dropComposite(gates gate.Set, templates, old []compositeTemplate) {
 	for i := range templates {
 		t := &templates[i]
 		was := byName[t.Name]
-		if !gates.On(preemptionPolicy) && was.PreemptionPolicy == nil {
+		if !gates.Enabled(preemptionPolicy) && was.PreemptionPolicy == nil {
 			t.PreemptionPolicy = nil
 		}
 		below := t.CompositePodGroupTemplates
-		if !gates.On(CompositePodGroup) && len(was.CompositePodGroupTemplates) == 0 {
+		if !gates.Enabled(CompositePodGroup) && len(was.CompositePodGroupTemplates) == 0 {
 			t.CompositePodGroupTemplates = nil
 		}
 		dropComposite(gates, below, was.CompositePodGroupTemplates)

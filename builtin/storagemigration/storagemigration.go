@@ -44,6 +44,7 @@ func Migrations() resource.Definition {
 	return resource.Definition{
 		Group:      migrationv1.GroupName,
 		Resource:   "storageversionmigrations",
+		Gate:       "StorageVersionMigrator",
 		Kind:       "StorageVersionMigration",
 		StorageKey: "storageversionmigrations",
 		Hub:        "v1beta1",

@@ -14,6 +14,7 @@ import (
 	library "github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/serverflags"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/spf13/cobra"
@@ -81,7 +82,7 @@ type setup struct {
 	log    *slog.Logger
 	flags  *pflag.FlagSet
 	kube   bool // the command line is kube-apiserver's
-	gates  *gateStates
+	gates  features.Gates
 	mistakes
 }
 

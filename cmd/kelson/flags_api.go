@@ -15,14 +15,12 @@ import (
 type apiFlags struct {
 	controlplane.Config
 	minRequestTimeout int
-	gates             gateFlag
-	emulation         emulationFlags
+	gates             gateFlags
 }
 
 func (f *apiFlags) bind(fs *pflag.FlagSet) {
 	fs.Var(settings{to: &f.RuntimeConfig, bare: true}, "runtime-config", "`versions` of the API to switch on and off: api/beta=true, apps/v1beta1=true, batch/v1/cronjobs=false; keys are also api/all, api/ga and api/alpha")
-	fs.Var(&f.gates, "feature-gates", "`gates` of Kubernetes: Name=true,Other=false")
-	f.emulation.bind(fs)
+	f.gates.bind(fs)
 	for _, l := range f.leadership() {
 		fs.DurationVar(l.value, l.name, l.usual, l.help)
 	}
@@ -37,18 +35,14 @@ func (f *apiFlags) apply(s *setup) {
 	s.refuse(checkMinRequestTimeout, negative("min-request-timeout", f.minRequestTimeout))
 	s.refuse(checkRuntimeConfig, f.nameCore(), builtin.CheckKeys(f.RuntimeConfig))
 	s.refuse(lateRuntimeConfig, builtin.CheckConfig(f.RuntimeConfig))
-	s.refuse(checkVersion, f.emulation.check(s.gates.version))
 	c := s.config
 	c.RuntimeConfig, c.DenyPrivileged, c.EventTTL, c.RequestTimeout = f.RuntimeConfig, f.DenyPrivileged, f.EventTTL, f.RequestTimeout
 	if c.MinRequestTimeout = time.Duration(f.minRequestTimeout) * time.Second; c.MinRequestTimeout == 0 {
 		c.MinRequestTimeout = -1 // zero is the default
 	}
-	s.refuse(lateGates, s.gates.refused())
-	s.gates.warn(s.log)
+	f.gates.apply(s)
 	s.refuse(checkLeadership, f.wrongLeadership())
-	c.Gates, c.Leadership = s.gates.changed(), f.Leadership
-	s.config.Debug.Gates = s.gates.shown()
-	f.emulation.apply(s.gates, c)
+	c.Leadership = f.Leadership
 }
 
 // leadershipFlag is a time of the agreement on which server chooses leaders.
@@ -81,11 +75,8 @@ func (f *apiFlags) wrongLeadership() error {
 }
 
 // prepare sets the gates, on which what else is allowed depends.
-func (f *apiFlags) prepare(s *setup) error {
-	version, err := f.emulation.version()
-	if err == nil {
-		s.gates, err = newGateStates(f.gates, version)
-	}
+func (f *apiFlags) prepare(s *setup) (err error) {
+	s.gates, err = f.gates.parse()
 	return err
 }
 

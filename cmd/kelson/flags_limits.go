@@ -90,11 +90,10 @@ func (f *lifeFlags) apply(s *setup) {
 	if f.Shutdown.WatchGrace < 0 {
 		s.refuse(checkShutdown, errors.New("shutdown-watch-termination-grace-period, if provided, can not be a negative value"))
 	}
-	s.refuse(checkMetrics, f.debug.Metrics.Complete(majorMinor(s.gates.version.binary).SubtractMinor(1).String()))
+	s.refuse(checkMetrics, f.debug.Metrics.Complete(s.gates.Version().Binary.WithPatch(0).SubtractMinor(1).String()))
 	if s.kube {
 		f.checkFile(s)
 	}
-	f.debug.Gates = s.config.Debug.Gates
 	s.config.LivezGrace, s.config.Shutdown, s.config.Debug, s.config.TracingFile = f.LivezGrace, f.Shutdown, f.debug, f.tracing
 	s.config.Debug.Flags = flagValues(s.flags)
 }

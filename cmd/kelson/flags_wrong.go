@@ -62,7 +62,7 @@ func (f *otherFlags) wrongPeers(s *setup) error {
 	const gate = "UnknownVersionInteroperabilityProxy"
 	var errs []error
 	for _, name := range []string{"peer-ca-file", "peer-advertise-ip", "peer-advertise-port"} {
-		if f.value(name).String() != "" && !s.gates.on(gate) {
+		if f.value(name).String() != "" && !s.gates.Enabled(gate) {
 			errs = append(errs, fmt.Errorf("--%s requires %s feature to be turned on", name, gate))
 		}
 	}
@@ -88,7 +88,7 @@ func (f *otherFlags) checkLogs(s *setup) error {
 		errs = append(errs, field.Forbidden(field.NewPath("vmodule"), "Only supported for text log format"))
 	}
 	const gate = "LoggingAlphaOptions"
-	if s.gates.on(gate) {
+	if s.gates.Enabled(gate) {
 		return errors.Join(errs...)
 	}
 	for _, flag := range f.given {

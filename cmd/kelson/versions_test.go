@@ -30,9 +30,7 @@ func TestVersions(t *testing.T) {
 		})
 		slices.Sort(want)
 		config := configOf(t, possible(t, c.Flags))
-		emulation := config.Emulation.Emulation
-		emulation.Without = append(emulation.Without, builtin.Behind(config.Gates)...)
-		groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{Gates: config.Gates}), config.RuntimeConfig, emulation)
+		groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{Gates: config.Gates}), config.RuntimeConfig, config.Gates, config.Emulation)
 		if err != nil {
 			t.Errorf("%q: %v", c.Flags, err)
 			continue
@@ -63,25 +61,20 @@ func possible(t *testing.T, flags string) string {
 	if at < 0 {
 		return flags
 	}
-	var given gateFlag
-	if err := given.Set(strings.TrimPrefix(words[at], "--feature-gates=")); err != nil {
+	var given gateFlags
+	if err := given.gates.Set(strings.TrimPrefix(words[at], "--feature-gates=")); err != nil {
 		t.Fatal(err)
 	}
-	var emulation emulationFlags
 	for _, w := range words {
 		if v, ok := strings.CutPrefix(w, "--emulated-version="); ok {
-			emulation.emulated = []string{v}
+			given.emulated = []string{v}
 		}
 	}
-	version, err := emulation.version()
+	gates, err := given.parse()
 	if err != nil {
 		t.Fatal(err)
 	}
-	states, err := newGateStates(given, version)
-	if err != nil {
-		t.Fatal(err)
-	}
-	missing, always := states.unmet()
+	missing, always := gates.Unmet()
 	for _, name := range missing {
 		words[at] += "," + name + "=false"
 	}

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/apikeel/kelson/builtin/gate"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/kelsontest"
@@ -52,7 +51,7 @@ func TestReplayAllVersions(t *testing.T) {
 // TestReplayGates is TestReplay with feature gates on that are off by default, and
 // pods as they are sent.
 func TestReplayGates(t *testing.T) {
-	gates := gate.Set{}
+	gates := map[string]bool{}
 	for _, name := range []string{
 		"AtomicWriteVolumeUserFields", "CompositePodGroup", "ContainerStopSignals", "CoordinatedLeaderElection", "CrossNamespaceVolumeDataSource",
 		"DRADeviceCompatibilityGroups", "DRAFractionalCapacityRange", "DRAOptionalNodeOperations", "DRAPartitionableDevicesType",
@@ -64,9 +63,8 @@ func TestReplayGates(t *testing.T) {
 		gates[name] = true
 	}
 	replay(t, func(t *testing.T) *player {
-		return start(t, kelsontest.Configure(func(c *controlplane.Config) {
+		return start(t, kelsontest.FeatureGates(gates), kelsontest.Configure(func(c *controlplane.Config) {
 			c.RuntimeConfig = map[string]string{"api/all": "true"}
-			c.Gates = gates
 			c.Admission.Disable = append(c.Admission.Disable, "ServiceAccount")
 		}))
 	}, "gates")
