@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,23 +15,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/status"
-)
-
-// The version of Kubernetes whose API is served.
-const (
-	kubeMajor, kubeMinor, kubePatch = "1", "37", "1"
-	kubeOldestMinor                 = "36"
 )
 
 // Version says which API is served, and from which source the program was
 // built as far as that is known.
 func Version() version.Info {
+	major, minor, oldest := strconv.Itoa(features.KubernetesMajor), strconv.Itoa(features.KubernetesMinor), strconv.Itoa(features.KubernetesMinor-1)
 	info := version.Info{
-		Major: kubeMajor, Minor: kubeMinor,
-		EmulationMajor: kubeMajor, EmulationMinor: kubeMinor,
-		MinCompatibilityMajor: kubeMajor, MinCompatibilityMinor: kubeOldestMinor,
-		GitVersion: "v" + kubeMajor + "." + kubeMinor + "." + kubePatch + "+kelson",
+		Major: major, Minor: minor,
+		EmulationMajor: major, EmulationMinor: minor,
+		MinCompatibilityMajor: major, MinCompatibilityMinor: oldest,
+		GitVersion: "v" + features.KubernetesVersion() + "+kelson",
 		BuildDate:  "1970-01-01T00:00:00Z",
 		GoVersion:  runtime.Version(),
 		Compiler:   runtime.Compiler,

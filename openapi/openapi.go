@@ -21,12 +21,10 @@ import (
 
 	"github.com/munnerz/goautoneg"
 
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/openapi/internal/pack"
 	"github.com/apikeel/kelson/resource"
 )
-
-// kubernetesVersion is that of the API types that definitions are made from.
-const kubernetesVersion = "1.37"
 
 const (
 	subtypeV2    = "com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -90,7 +88,7 @@ func New(catalog func() *resource.Catalog, config Config) *Handler {
 		config.Title = "Kubernetes"
 	}
 	if config.Version == "" {
-		config.Version = kubernetesVersion
+		config.Version = strconv.Itoa(features.KubernetesMajor) + "." + strconv.Itoa(features.KubernetesMinor)
 	}
 	config.Routes = append([]Route{{Path: "/version", Operation: "getCodeVersion", Description: "get the version information for this server",
 		Consumes: []string{mediaJSON}, Produces: []string{mediaJSON}, Definition: "io.k8s.apimachinery.pkg.version.Info"}}, config.Routes...)

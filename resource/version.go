@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/features"
 )
 
 // Convert makes the ToHub or FromHub of a Version from a function on types of
@@ -125,9 +127,6 @@ func copyAlike(to, from reflect.Value) {
 	}
 }
 
-// kubeMinor is the version of Kubernetes whose API this is: 1.37.
-const kubeMinor = 37
-
 // Deprecation returns the warning for a kind that says of itself since when it
 // is deprecated, "" for others, and if that is yet to come.
 func Deprecation(obj any, kind schema.GroupVersionKind) string {
@@ -136,7 +135,7 @@ func Deprecation(obj any, kind schema.GroupVersionKind) string {
 		return ""
 	}
 	major, minor := since.APILifecycleDeprecated()
-	if major == 0 && minor == 0 || major > 1 || major == 1 && minor > kubeMinor {
+	if major == 0 && minor == 0 || major > features.KubernetesMajor || major == features.KubernetesMajor && minor > features.KubernetesMinor {
 		return ""
 	}
 	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", kind.GroupVersion(), kind.Kind, major, minor)
