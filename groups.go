@@ -112,7 +112,11 @@ func (s *Server) prepareGroups() error {
 	if s.API != nil {
 		return fmt.Errorf("server %q has Groups and an API: it is one or the other", s.Name)
 	}
-	catalog, err := resource.NewCatalog(s.Groups...)
+	groups, err := resource.WithGates(resource.ServedWith(s.Groups, s.Gates), s.Gates)
+	if err != nil {
+		return err
+	}
+	catalog, err := resource.NewCatalog(groups...)
 	if err != nil {
 		return err
 	}

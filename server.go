@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/internal/logwatch"
@@ -70,6 +71,9 @@ type Server struct {
 	// Groups are kinds to serve from here: an API is made of them, with storage,
 	// discovery and OpenAPI. Objects gives access to what is stored.
 	Groups []resource.Group
+	// Gates are the feature gates that Groups obey: kinds and fields that are behind
+	// disabled gates are not served. The zero value has the defaults of Kubernetes.
+	Gates features.Gates
 	// Admission has a say in writes to them.
 	Admission []admission.Plugin
 	// DataDir is the folder in which their objects are kept; empty keeps them in

@@ -36,6 +36,7 @@ import (
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authz/delegated"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/internal/jsonlog"
@@ -46,8 +47,14 @@ import (
 // Options are what a server can be told on its command line. What a flag does not
 // say stays as it is in the server.
 type Options struct {
+	// FeatureGates are the feature gates that --feature-gates sets in the server:
+	// features.Kubernetes(), or what features.ParseTable returns. --emulated-version
+	// chooses the version of Kubernetes whose defaults they have. The result is in
+	// Gates of the server.
+	FeatureGates features.Table
 	// Gates are features of the server that --feature-gates switches, by name; what
-	// they are before is the default. Without any there is no such flag.
+	// they are before is the default. Without any, and without FeatureGates, there is
+	// no such flag.
 	Gates map[string]*bool
 	// Logs is where the server logs to, unless it has a Logger.
 	Logs io.Writer
@@ -61,7 +68,8 @@ type Options struct {
 	authn, authz    string
 	audit           audit.Config
 	enable, disable []string
-	gates           []string
+	gates           features.Flag
+	emulated        []string
 	reading         int
 	writing         int
 	verbosity       int
@@ -102,8 +110,15 @@ func (o *Options) Bind(fs *pflag.FlagSet) {
 		fs.StringSliceVar(&o.enable, "enable-admission-plugins", nil, "`plugins` that are on, which all are: "+have)
 		fs.StringSliceVar(&o.disable, "disable-admission-plugins", nil, "`plugins` to switch off: "+have)
 	}
-	if len(o.Gates) > 0 {
-		fs.StringSliceVar(&o.gates, "feature-gates", nil, "features to switch, as Name=true or Name=false: "+strings.Join(slices.Sorted(maps.Keys(o.Gates)), ", "))
+	if names := slices.Sorted(maps.Keys(o.Gates)); len(names) > 0 || o.FeatureGates != nil {
+		help := "`features` to switch, as Name=true or Name=false"
+		if len(names) > 0 {
+			help += ": " + strings.Join(names, ", ")
+		}
+		fs.Var(&o.gates, "feature-gates", help)
+	}
+	if o.FeatureGates != nil {
+		fs.StringSliceVar(&o.emulated, "emulated-version", nil, "`version` of Kubernetes whose defaults feature gates have: 1.36")
 	}
 	fs.IntVar(&o.reading, "max-requests-inflight", 400, "`requests` that only read, at a time; 0 is no limit")
 	fs.IntVar(&o.writing, "max-mutating-requests-inflight", 200, "`requests` that write, at a time; 0 is no limit")
@@ -183,18 +198,40 @@ func (o *Options) admission() error {
 }
 
 func (o *Options) switchGates() error {
-	for _, text := range o.gates {
-		name, value, _ := strings.Cut(strings.TrimSpace(text), "=")
-		gate, known := o.Gates[name]
-		if !known {
-			return fmt.Errorf("unrecognized feature gate: %s", name)
-		}
-		on, err := strconv.ParseBool(value)
-		if err != nil {
-			return fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
-		}
-		*gate = on
+	given, err := o.gates.Values()
+	if err != nil {
+		return err
 	}
+	for name, gate := range o.Gates {
+		if on, ok := given[name]; ok {
+			*gate = on
+			delete(given, name)
+		}
+	}
+	if o.FeatureGates == nil {
+		if unknown := slices.Sorted(maps.Keys(given)); len(unknown) > 0 {
+			return fmt.Errorf("unrecognized feature gate: %s", unknown[0])
+		}
+		return nil
+	}
+	v, err := features.ParseVersion(o.emulated, nil)
+	if err != nil {
+		return err
+	}
+	if err := v.Validate(); err != nil {
+		return err
+	}
+	gates, err := o.FeatureGates.Set(given, v)
+	if err != nil {
+		return err
+	}
+	if err := gates.Unsupported(); err != nil {
+		return fmt.Errorf("--feature-gates: %w", err)
+	}
+	if o.server.Logger != nil {
+		gates.Warn(o.server.Logger)
+	}
+	o.server.Gates = gates
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/serverflags"
 )
 
@@ -80,5 +81,56 @@ func TestRun(t *testing.T) {
 	}
 	if err := serverflags.Run(t.Context(), &kelson.Server{}, []string{"extra"}); err == nil {
 		t.Error("an argument is accepted")
+	}
+}
+
+// TestFeatureGatesReachTheServer has --feature-gates and --emulated-version set the
+// gates of the server, and refuse what kube-apiserver refuses.
+func TestFeatureGatesReachTheServer(t *testing.T) {
+	for _, c := range []struct {
+		args     string
+		workload bool // GenericWorkload, which is off by default
+		bundle   bool // ClusterTrustBundle, which is on since 1.37
+		err      string
+	}{
+		{"", false, true, ""},
+		{"--feature-gates=GenericWorkload=true,Fast=true", true, true, ""},
+		{"--emulated-version=1.36", false, false, ""},
+		{"--emulated-version=1.36 --feature-gates=ClusterTrustBundle=true", false, true, ""},
+		{"--feature-gates=Unheard=true", false, false, "unrecognized feature gate: Unheard"},
+		{"--feature-gates=KMSv1=true", false, false, "--feature-gates: this server does not have what is behind KMSv1"},
+		{"--feature-gates=CompositePodGroup=true", false, false, "CompositePodGroup is enabled, but depends on features that are disabled: [GenericWorkload TopologyAwareWorkloadScheduling]"},
+		{"--emulated-version=1.30", false, false, "emulation version 1.30 is not between [1.34, 1.37.0]"},
+	} {
+		s, fast := &kelson.Server{Name: "x"}, false
+		o := serverflags.New(s)
+		o.Logs, o.Gates, o.FeatureGates = &bytes.Buffer{}, map[string]*bool{"Fast": &fast}, features.Kubernetes()
+		fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		o.Bind(fs)
+		if err := fs.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		closeAll, err := o.Apply(t.Context())
+		if closeErr := closeAll(); closeErr != nil {
+			t.Error(closeErr)
+		}
+		switch {
+		case c.err != "":
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%q: got %v, want %s", c.args, err, c.err)
+			}
+		case err != nil:
+			t.Errorf("%q: %v", c.args, err)
+		default:
+			if got := s.Gates.Enabled("GenericWorkload"); got != c.workload {
+				t.Errorf("%q: GenericWorkload: got %v, want %v", c.args, got, c.workload)
+			}
+			if got := s.Gates.Enabled("ClusterTrustBundle"); got != c.bundle {
+				t.Errorf("%q: ClusterTrustBundle: got %v, want %v", c.args, got, c.bundle)
+			}
+			if want := strings.Contains(c.args, "Fast=true"); fast != want {
+				t.Errorf("%q: Fast: got %v, want %v", c.args, fast, want)
+			}
+		}
 	}
 }
