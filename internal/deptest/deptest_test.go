@@ -28,6 +28,10 @@ func rules() []rule {
 			reason: "storage keeps bytes under keys; it must stay replaceable, so it knows neither objects nor requests"},
 		{who: p("request/..."), whom: p("..."), except: p("request/..."),
 			reason: "request is a leaf: every stage speaks in its terms"},
+		{who: p("features/..."), whom: p("..."), except: p("features/..."),
+			reason: "features is a leaf: gates are values that any package can be given, and know neither kinds nor servers"},
+		{who: p("storage/..."), whom: p("features/..."),
+			reason: "feature gates change the API, never how bytes are kept: data must stay readable whatever the gates are"},
 		{who: p("resource/..."), whom: p("store/...", "storage/...", "rest/..."),
 			reason: "a definition says what a kind is, not where it is kept or how it is served"},
 		{who: p("builtin/..."), whom: p("rest/...", "store/...", "storage/...", "controller/..."),
@@ -88,6 +92,10 @@ func directBans() []rule {
 	return []rule{
 		{who: p("storage", "storage/engine"), whom: []string{"net/http", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 			reason: "storage knows neither HTTP nor objects"},
+		{who: p("rest/...", "store/...", "discovery/...", "managedfields/..."), whom: []string{module + "/features"},
+			reason: "what is behind a gate is said in the definition of a kind (Gate, GatedFields, the rules), so the verbs ask for none"},
+		{who: p("authn/...", "authz/...", "audit/...", "flow/...", "admission/..."), whom: []string{module + "/features"},
+			reason: "a stage has a setting for what a gate changes; whoever assembles the server knows the gates"},
 	}
 }
 
