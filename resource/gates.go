@@ -51,7 +51,8 @@ func ServedWith(groups []Group, gates features.Gates) []Group {
 	return out
 }
 
-// obey has the functions of a strategy obey gates, of which fields is what to drop.
+// obey has the functions of a strategy obey gates; fields are those that the disabled
+// ones of them leave out.
 func (s *Strategy) obey(gates features.Gates, fields []fieldPath) {
 	create, update := s.PrepareCreate, s.PrepareUpdate
 	if len(fields) > 0 {
