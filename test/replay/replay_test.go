@@ -4,13 +4,13 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/apikeel/kelson/controlplane"
-	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage/engine"
 )
@@ -23,12 +23,11 @@ const atOnce = 32
 var differing = map[string]string{
 	"machinery/accept:discovery-10": "the commit is that of the build",
 	"machinery/accept:discovery-17": "the commit is that of the build",
-	"machinery/discovery:get-16":    "it lists pods in all namespaces, while other recordings make some",
 }
 
 // TestReplay plays all recordings.
 func TestReplay(t *testing.T) {
-	replay(t, func(t *testing.T) *player { return start(t) },
+	replay(t, func(t *testing.T) *Player { return start(t) },
 		"machinery", "lifecycle", "status", "update", "validation",
 		"odd",       // what clients rarely send
 		"sequences", // several requests that build on each other
@@ -41,7 +40,7 @@ func TestReplay(t *testing.T) {
 
 // TestReplayAllVersions is TestReplay with versions that are off by default.
 func TestReplayAllVersions(t *testing.T) {
-	replay(t, func(t *testing.T) *player {
+	replay(t, func(t *testing.T) *Player {
 		return start(t, kelsontest.Configure(func(c *controlplane.Config) {
 			c.RuntimeConfig = map[string]string{"api/all": "true"}
 		}))
@@ -62,7 +61,7 @@ func TestReplayGates(t *testing.T) {
 	} {
 		gates[name] = true
 	}
-	replay(t, func(t *testing.T) *player {
+	replay(t, func(t *testing.T) *Player {
 		return start(t, kelsontest.FeatureGates(gates), kelsontest.Configure(func(c *controlplane.Config) {
 			c.RuntimeConfig = map[string]string{"api/all": "true"}
 			c.Admission.Disable = append(c.Admission.Disable, "ServiceAccount")
@@ -70,19 +69,32 @@ func TestReplayGates(t *testing.T) {
 	}, "gates")
 }
 
-// replay plays the recordings in files on a server, but for serial ones: they get a
-// server of their own.
-func replay(t *testing.T, start func(*testing.T) *player, files ...string) {
+// replay plays the recordings in folders on a server, but for serial ones: they get a
+// server of their own. Each is a test that -run can select.
+func replay(t *testing.T, start func(*testing.T) *Player, folders ...string) {
 	p := start(t)
-	for _, file := range files {
-		t.Run(file, func(t *testing.T) {
-			recordings := recorded.Read[*recording](t, filepath.Join("testdata", file+".jsonl.gz"))
+	for _, folder := range folders {
+		t.Run(folder, func(t *testing.T) {
+			archives, err := ReadArchives(filepath.Join("testdata", folder))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var recordings []*Recording
+			for _, a := range archives {
+				recordings = append(recordings, a.Recordings...)
+			}
+			checkNames(t, folder, recordings)
+			run := func(p func() *Player, r *Recording) {
+				t.Run(strings.TrimPrefix(r.ID, folder+"/"), func(t *testing.T) {
+					judge(t, p(), r)
+				})
+			}
 			var players sync.WaitGroup
-			next := make(chan *recording)
+			next := make(chan *Recording)
 			for range atOnce {
 				players.Go(func() {
 					for r := range next {
-						judge(t, p, r)
+						run(func() *Player { return p }, r)
 					}
 				})
 			}
@@ -95,25 +107,46 @@ func replay(t *testing.T, start func(*testing.T) *player, files ...string) {
 			players.Wait()
 			for _, r := range recordings {
 				if r.Serial {
-					judge(t, start(t), r)
+					run(func() *Player { return start(t) }, r)
 				}
 			}
 		})
 	}
 }
 
+// checkNames checks that the recordings of a folder have its name and one of their own, and
+// that differing names recordings.
+func checkNames(t *testing.T, folder string, recordings []*Recording) {
+	known := map[string]bool{}
+	for _, r := range recordings {
+		if known[r.ID] {
+			t.Errorf("there are two recordings %s", r.ID)
+		}
+		if !strings.HasPrefix(r.ID, folder+"/") {
+			t.Errorf("the name of %s should begin with %s/", r.ID, folder)
+		}
+		known[r.ID] = true
+	}
+	for id := range differing {
+		if strings.HasPrefix(id, folder+"/") && !known[id] {
+			t.Errorf("there is no recording %s", id)
+		}
+	}
+}
+
 // judge plays a recording. An answer that differs is asked for again: several problems
 // with the entries of a map are said in any order, and what others do meanwhile can be
 // seen.
-func judge(t *testing.T, p *player, r *recording) {
+func judge(t *testing.T, p *Player, r *Recording) {
 	const attempts = 5
-	if differing[r.ID] != "" {
+	if reason := differing[r.ID]; reason != "" {
+		t.Logf("not played: %s", reason)
 		return
 	}
 	var difference string
 	for range attempts {
 		var err error
-		if difference, err = p.play(t.Context(), r); err != nil {
+		if difference, err = p.Play(t.Context(), r); err != nil {
 			t.Errorf("%s: %v", r.ID, err)
 			return
 		}
@@ -126,7 +159,7 @@ func judge(t *testing.T, p *player, r *recording) {
 
 // start starts a server whose first revisions are gone, as recordings of expired
 // revisions need it.
-func start(t *testing.T, opts ...kelsontest.Option) *player {
+func start(t *testing.T, opts ...kelsontest.Option) *Player {
 	t.Helper()
 	backend, err := engine.Open(engine.Options{})
 	if err != nil {
@@ -144,11 +177,8 @@ func start(t *testing.T, opts ...kelsontest.Option) *player {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &player{
-		server: s.URL(), shared: newName(),
-		admin: transport(t, s.Config()), nobody: transport(t, rest.AnonymousClientConfig(s.Config())),
-	}
-	if err := p.makeNamespace(t.Context(), p.shared); err != nil {
+	p, err := NewPlayer(t.Context(), s.URL(), transport(t, s.Config()), transport(t, rest.AnonymousClientConfig(s.Config())))
+	if err != nil {
 		t.Fatal(err)
 	}
 	return p
