@@ -2,6 +2,7 @@ package replay
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -20,6 +21,9 @@ import (
 // atOnce is how many recordings are played at a time: many of them wait for a
 // watch to end.
 const atOnce = 32
+
+// update is for cases without a reference: docs/contributing/recording.md.
+var update = flag.Bool("update", false, "write the answers of this server into the recordings that -run selects")
 
 // unsteady are recordings whose answers are not the same each time, and why: they may match in
 // any of a few attempts, all others must match at once.
@@ -95,7 +99,11 @@ func replay(t *testing.T, start func(*testing.T) *Player, folders ...string) {
 			checkNames(t, folder, recordings)
 			run := func(p func() *Player, r *Recording) {
 				t.Run(strings.TrimPrefix(r.ID, folder+"/"), func(t *testing.T) {
-					judge(t, p(), r)
+					if *update {
+						rewrite(t, p(), r)
+					} else {
+						judge(t, p(), r)
+					}
 				})
 			}
 			var players sync.WaitGroup
@@ -117,6 +125,13 @@ func replay(t *testing.T, start func(*testing.T) *Player, folders ...string) {
 			for _, r := range recordings {
 				if r.Serial {
 					run(func() *Player { return start(t) }, r)
+				}
+			}
+			if *update {
+				for _, a := range archives {
+					if err := a.Write(); err != nil {
+						t.Error(err)
+					}
 				}
 			}
 		})
@@ -228,6 +243,20 @@ func TestOnlyListedRecordingsHaveAttempts(t *testing.T) {
 	}
 }
 
+// rewrite puts the answers of this server into a recording.
+func rewrite(t *testing.T, p *Player, r *Recording) {
+	if differing[r.ID] != "" {
+		return
+	}
+	changes, err := p.Record(t.Context(), r)
+	if err != nil {
+		t.Errorf("%s: %v", r.ID, err)
+	}
+	for _, c := range changes {
+		t.Logf("%s: rewritten: %s", r.ID, c)
+	}
+}
+
 // start starts a server whose first revisions are gone, as recordings of expired
 // revisions need it.
 func start(t *testing.T, opts ...kelsontest.Option) *Player {
@@ -252,6 +281,7 @@ func start(t *testing.T, opts ...kelsontest.Option) *Player {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.Own = true
 	return p
 }
 
