@@ -413,7 +413,8 @@ func TestUpgrade(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		fmt.Fprintf(buffer, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-User: %s\r\n\r\n", r.Header.Get("X-Remote-User"))
+		fmt.Fprintf(buffer, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-User: %s\r\nX-Connection: %s\r\n\r\n",
+			r.Header.Get("X-Remote-User"), strings.Join(r.Header["Connection"], ","))
 		_ = buffer.Flush()
 		line, _ := buffer.ReadString('\n')
 		_, _ = buffer.WriteString("echo " + line)
@@ -426,6 +427,10 @@ func TestUpgrade(t *testing.T) {
 	resp, err := http.ReadResponse(reader, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("X-User") == "" {
 		t.Fatalf("%v, %+v", err, resp)
+	}
+	// A proxy on the way to the backend would drop what else is in there.
+	if got := resp.Header.Get("X-Connection"); got != "Upgrade" {
+		t.Errorf("the backend got Connection: %s, want Upgrade alone", got)
 	}
 	fmt.Fprint(conn, "hello\n")
 	if line, err := reader.ReadString('\n'); line != "echo hello\n" {
@@ -466,7 +471,7 @@ func (f *fixture) upgrade(path string) (net.Conn, *bufio.Reader) {
 	if token := f.config.BearerToken; token != "" {
 		login = "Authorization: Bearer " + token + "\r\n"
 	}
-	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n%sConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", path, login)
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n%sConnection: Upgrade, X-Remote-User\r\nUpgrade: echo\r\n\r\n", path, login)
 	return conn, bufio.NewReader(conn)
 }
 

@@ -73,6 +73,9 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 func (b *backend) upgrade(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
 	out := r.WithContext(r.Context())
 	out.Host, out.Header = to.Host, r.Header.Clone()
+	// A proxy on the way would drop what else the client names here, as it might the
+	// headers that say who asks.
+	out.Header["Connection"] = []string{"Upgrade"}
 	transport.SetAuthProxyHeaders(out, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
 	if req.AuditID != "" {
 		out.Header.Set("Audit-Id", req.AuditID)
@@ -96,6 +99,9 @@ func (b *backend) fail(w http.ResponseWriter, err error) {
 func (b *backend) pass(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
 	out := r.WithContext(r.Context())
 	out.URL, out.Host, out.Header, out.Body, out.Close = to, to.Host, requestHeader(r, req, to), nil, false
+	if r.ContentLength == 0 {
+		out.Trailer = nil // there is no body that they could follow
+	}
 	if r.ContentLength != 0 && r.Body != nil {
 		body := &lentBody{Reader: r.Body}
 		defer body.taken.Store(true)
