@@ -76,6 +76,7 @@ func (b *backend) upgrade(w http.ResponseWriter, r *http.Request, req *request.R
 	// A proxy on the way would drop what else the client names here, as it might the
 	// headers that say who asks.
 	out.Header["Connection"] = []string{"Upgrade"}
+	out.Trailer = nil
 	transport.SetAuthProxyHeaders(out, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
 	if req.AuditID != "" {
 		out.Header.Set("Audit-Id", req.AuditID)
@@ -99,9 +100,10 @@ func (b *backend) fail(w http.ResponseWriter, err error) {
 func (b *backend) pass(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
 	out := r.WithContext(r.Context())
 	out.URL, out.Host, out.Header, out.Body, out.Close = to, to.Host, requestHeader(r, req, to), nil, false
-	if r.ContentLength == 0 {
-		out.Trailer = nil // there is no body that they could follow
-	}
+	// Trailers mean nothing to the API, and end a connection that all clients share:
+	// a backend on Go's HTTP/2 server that has answered before the end of the body
+	// takes them for a protocol error.
+	out.Trailer = nil
 	if r.ContentLength != 0 && r.Body != nil {
 		body := &lentBody{Reader: r.Body}
 		defer body.taken.Store(true)
