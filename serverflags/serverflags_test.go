@@ -3,14 +3,21 @@ package serverflags_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/features"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/serverflags"
 )
 
@@ -130,6 +137,65 @@ func TestFeatureGatesReachTheServer(t *testing.T) {
 			}
 			if want := strings.Contains(c.args, "Fast=true"); fast != want {
 				t.Errorf("%q: Fast: got %v, want %v", c.args, fast, want)
+			}
+		}
+	}
+}
+
+// TestGatesOfALibraryUser has a kind of a server, and a field of another kind, be
+// behind a gate in a table of its own.
+func TestGatesOfALibraryUser(t *testing.T) {
+	table, err := features.ParseTable("Fast 1.37=ALPHA,off does=here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]bool{"": false, "--feature-gates=Fast=true": true} {
+		maps := resource.Definition{
+			Group: "example.com", Resource: "fastmaps", Kind: "Secret", Gate: "Fast",
+			Versions: []resource.Version{resource.VersionOf[corev1.Secret, corev1.SecretList]("v1", nil)},
+		}
+		others := resource.Definition{
+			Group: "example.com", Resource: "othermaps", Kind: "ConfigMap", GatedFields: []resource.GatedField{{Path: "immutable", Gate: "Fast"}},
+			Versions: []resource.Version{resource.VersionOf[corev1.ConfigMap, corev1.ConfigMapList]("v1", nil)},
+		}
+		s := &kelson.Server{Name: "x", Groups: []resource.Group{{Name: "example.com", Resources: []resource.Definition{maps, others}}}}
+		o := serverflags.New(s)
+		o.Logs, o.FeatureGates = &bytes.Buffer{}, table
+		fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		o.Bind(fs)
+		if err := fs.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Apply(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.PrepareRun(); err != nil {
+			t.Fatal(err)
+		}
+		ask := func(method, path, body string) string {
+			r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			resp, err := s.Loopback(request.User{Name: "x"}).RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(resp.Body)
+			if err := errors.Join(err, resp.Body.Close()); err != nil {
+				t.Fatal(err)
+			}
+			return string(answer)
+		}
+		list := ask(http.MethodGet, "/apis/example.com/v1", "")
+		if got := strings.Contains(list, `"fastmaps"`); got != want || !strings.Contains(list, `"othermaps"`) {
+			t.Errorf("%q: the kind is served: got %v, want %v: %s", args, got, want, list)
+		}
+		made := ask(http.MethodPost, "/apis/example.com/v1/othermaps", `{"metadata":{"name":"a"},"immutable":true}`)
+		if got := strings.Contains(made, `"immutable":true`); got != want || !strings.Contains(made, `"name":"a"`) {
+			t.Errorf("%q: the field is kept: got %v, want %v: %s", args, got, want, made)
+		}
+		for _, end := range s.Close {
+			if err := end(); err != nil {
+				t.Error(err)
 			}
 		}
 	}
