@@ -49,7 +49,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	o := &options{}
 	flags := flag.NewFlagSet("record", flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says where the server is and who asks: an administrator")
+	// Not $KUBECONFIG, which may name a cluster that somebody needs.
+	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KELSON_REFERENCE"), "`file` that says where the server is and who asks: an administrator")
 	flags.StringVar(&o.server, "server", "", "`URL` of the server, instead of that in -kubeconfig")
 	flags.StringVar(&o.token, "token", "", "bearer token, instead of the credentials in -kubeconfig")
 	flags.StringVar(&o.ca, "certificate-authority", "", "`file` with the certificates that the server is trusted by")

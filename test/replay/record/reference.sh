@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts etcd and kube-apiserver as the recordings need them, and runs a command while
-# they run, with KUBECONFIG set to the file of an administrator.
+# they run, with KUBECONFIG and KELSON_REFERENCE set to the file of an administrator.
 #
 #   test/replay/record/reference.sh PEERS default|versions|gates COMMAND...
 #
@@ -82,7 +82,7 @@ for _ in {1..240}; do
 done
 [ "${ready-}" = ok ] || { echo "kube-apiserver is not ready" >&2; tail -n 20 "$work/kube-apiserver.log" >&2; exit 1; }
 
-export KUBECONFIG=$work/kubeconfig
+export KUBECONFIG=$work/kubeconfig KELSON_REFERENCE=$work/kubeconfig
 (umask 077 && cat >"$KUBECONFIG") <<EOF
 apiVersion: v1
 kind: Config
