@@ -79,7 +79,7 @@ func bindingCells(obj resource.Object, policy string, params *admissionv1.ParamR
 	case params.Selector != nil:
 		cell = params.Selector.String()
 	}
-	return []any{obj.GetName(), policy, cell, core.Since(obj.GetCreationTimestamp().Time)}
+	return []any{obj.GetName(), policy, cell, resource.Since(obj.GetCreationTimestamp().Time)}
 }
 
 func validateBinding(policy string, params *admissionv1.ParamRef, match *admissionv1.MatchResources, path *field.Path) field.ErrorList {

@@ -62,7 +62,7 @@ func ValidatingPolicies(cfg Config) resource.Definition {
 	d.Subresources = []resource.Subresource{{Name: "status", Part: &status}}
 	d.Columns = policyColumns("Validations", "Validations indicates the number of validation rules defined in this configuration")
 	d.Cells = resource.CellsFunc(func(p *validatingPolicy) []any {
-		return []any{p.Name, int64(len(p.Spec.Validations)), paramKindCell(p.Spec.ParamKind), core.Since(p.CreationTimestamp.Time)}
+		return []any{p.Name, int64(len(p.Spec.Validations)), paramKindCell(p.Spec.ParamKind), resource.Since(p.CreationTimestamp.Time)}
 	})
 	return d
 }
@@ -84,7 +84,7 @@ func MutatingPolicies(cfg Config) resource.Definition {
 	d.Versions = append(d.Versions, oldMutatingPolicies()...)
 	d.Columns = policyColumns("Mutations", "Mutation indicates the number of mutations rules defined in this configuration")
 	d.Cells = resource.CellsFunc(func(p *mutatingPolicy) []any {
-		return []any{p.Name, int64(len(p.Spec.Mutations)), paramKindCell(p.Spec.ParamKind), core.Since(p.CreationTimestamp.Time)}
+		return []any{p.Name, int64(len(p.Spec.Mutations)), paramKindCell(p.Spec.ParamKind), resource.Since(p.CreationTimestamp.Time)}
 	})
 	return d
 }

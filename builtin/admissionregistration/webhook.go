@@ -48,7 +48,7 @@ func MutatingWebhooks(cfg Config) resource.Definition {
 		})
 	d.Columns = webhookColumns()
 	d.Cells = resource.CellsFunc(func(c *config) []any {
-		return []any{c.Name, int64(len(c.Webhooks)), core.Since(c.CreationTimestamp.Time)}
+		return []any{c.Name, int64(len(c.Webhooks)), resource.Since(c.CreationTimestamp.Time)}
 	})
 	return d
 }
@@ -77,7 +77,7 @@ func ValidatingWebhooks(cfg Config) resource.Definition {
 		})
 	d.Columns = webhookColumns()
 	d.Cells = resource.CellsFunc(func(c *config) []any {
-		return []any{c.Name, int64(len(c.Webhooks)), core.Since(c.CreationTimestamp.Time)}
+		return []any{c.Name, int64(len(c.Webhooks)), resource.Since(c.CreationTimestamp.Time)}
 	})
 	return d
 }

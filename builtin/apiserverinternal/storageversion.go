@@ -73,7 +73,7 @@ func StorageVersions() resource.Definition {
 			if c := v.Status.CommonEncodingVersion; c != nil {
 				common = *c
 			}
-			return []any{v.Name, common, servers(v.Status.StorageVersions), core.Since(v.CreationTimestamp.Time)}
+			return []any{v.Name, common, servers(v.Status.StorageVersions), resource.Since(v.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -53,7 +53,7 @@ func ControllerRevisions() resource.Definition {
 				}
 				controller = strings.ToLower(gv.WithKind(ref.Kind).GroupKind().String()) + "/" + ref.Name
 			}
-			return []any{r.Name, controller, r.Revision, core.Since(r.CreationTimestamp.Time)}, nil
+			return []any{r.Name, controller, r.Revision, resource.Since(r.CreationTimestamp.Time)}, nil
 		},
 	}
 }

@@ -91,7 +91,7 @@ func DaemonSets() resource.Definition {
 			return []any{
 				d.Name, int64(s.DesiredNumberScheduled), int64(s.CurrentNumberScheduled), int64(s.NumberReady),
 				int64(s.UpdatedNumberScheduled), int64(s.NumberAvailable), labels.FormatLabels(d.Spec.Template.Spec.NodeSelector),
-				core.Since(d.CreationTimestamp.Time), names, images, metav1.FormatLabelSelector(d.Spec.Selector),
+				resource.Since(d.CreationTimestamp.Time), names, images, metav1.FormatLabelSelector(d.Spec.Selector),
 			}
 		}),
 	}

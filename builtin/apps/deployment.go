@@ -88,7 +88,7 @@ func Deployments() resource.Definition {
 			return []any{
 				d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, deref(d.Spec.Replicas)),
 				int64(d.Status.UpdatedReplicas), int64(d.Status.AvailableReplicas),
-				core.Since(d.CreationTimestamp.Time), names, images, pods,
+				resource.Since(d.CreationTimestamp.Time), names, images, pods,
 			}
 		}),
 	}

@@ -77,7 +77,7 @@ func ReplicaSets() resource.Definition {
 			names, images := containerCells(r.Spec.Template.Spec.Containers)
 			return []any{
 				r.Name, int64(deref(r.Spec.Replicas)), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
-				core.Since(r.CreationTimestamp.Time), names, images, metav1.FormatLabelSelector(r.Spec.Selector),
+				resource.Since(r.CreationTimestamp.Time), names, images, metav1.FormatLabelSelector(r.Spec.Selector),
 			}
 		}),
 	}

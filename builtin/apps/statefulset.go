@@ -83,7 +83,7 @@ func StatefulSets() resource.Definition {
 			names, images := containerCells(s.Spec.Template.Spec.Containers)
 			return []any{
 				s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, deref(s.Spec.Replicas)),
-				core.Since(s.CreationTimestamp.Time), names, images,
+				resource.Since(s.CreationTimestamp.Time), names, images,
 			}
 		}),
 	}

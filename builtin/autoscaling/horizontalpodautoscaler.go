@@ -77,7 +77,7 @@ func HorizontalPodAutoscalers() resource.Definition {
 			}
 			return []any{
 				h.Name, h.Spec.ScaleTargetRef.Kind + "/" + h.Spec.ScaleTargetRef.Name, targets(h.Spec.Metrics, h.Status.CurrentMetrics),
-				minimum, int64(h.Spec.MaxReplicas), int64(h.Status.CurrentReplicas), core.Since(h.CreationTimestamp.Time),
+				minimum, int64(h.Spec.MaxReplicas), int64(h.Status.CurrentReplicas), resource.Since(h.CreationTimestamp.Time),
 			}
 		}),
 	}

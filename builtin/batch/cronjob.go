@@ -78,11 +78,11 @@ func CronJobs() resource.Definition {
 				suspend = map[bool]string{true: "True", false: "False"}[*s]
 			}
 			if t := c.Status.LastScheduleTime; t != nil {
-				last = core.Since(t.Time)
+				last = resource.Since(t.Time)
 			}
 			return append([]any{
 				c.Name, c.Spec.Schedule, ptr.Deref(c.Spec.TimeZone, "<none>"), suspend, int64(len(c.Status.Active)),
-				last, core.Since(c.CreationTimestamp.Time),
+				last, resource.Since(c.CreationTimestamp.Time),
 			}, templateCells(&c.Spec.JobTemplate.Spec)...)
 		}),
 	}

@@ -95,7 +95,7 @@ func Jobs() resource.Definition {
 		}, templateColumns()...),
 		Cells: resource.CellsFunc(func(j *batchv1.Job) []any {
 			return append([]any{
-				j.Name, jobState(j), jobCompletions(j), jobDuration(&j.Status), core.Since(j.CreationTimestamp.Time),
+				j.Name, jobState(j), jobCompletions(j), jobDuration(&j.Status), resource.Since(j.CreationTimestamp.Time),
 			}, templateCells(&j.Spec)...)
 		}),
 	}
@@ -253,7 +253,7 @@ func jobDuration(s *batchv1.JobStatus) any {
 	case s.StartTime == nil:
 		return ""
 	case s.CompletionTime == nil:
-		return core.Since(s.StartTime.Time)
+		return resource.Since(s.StartTime.Time)
 	}
 	return duration.HumanDuration(s.CompletionTime.Sub(s.StartTime.Time))
 }

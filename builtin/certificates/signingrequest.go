@@ -97,7 +97,7 @@ func SigningRequests() resource.Definition {
 			if s := r.Spec.ExpirationSeconds; s != nil {
 				asked = duration.HumanDuration(time.Duration(*s) * time.Second)
 			}
-			return []any{r.Name, core.Since(r.CreationTimestamp.Time), orNone(r.Spec.SignerName), r.Spec.Username, asked, requestState(r)}
+			return []any{r.Name, resource.Since(r.CreationTimestamp.Time), orNone(r.Spec.SignerName), r.Spec.Username, asked, requestState(r)}
 		}),
 	}
 }

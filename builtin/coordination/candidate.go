@@ -53,7 +53,7 @@ func Candidates() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *candidate) []any {
-			return []any{c.Name, c.Spec.LeaseName, c.Spec.BinaryVersion, c.Spec.EmulationVersion, core.Since(c.CreationTimestamp.Time)}
+			return []any{c.Name, c.Spec.LeaseName, c.Spec.BinaryVersion, c.Spec.EmulationVersion, resource.Since(c.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -66,7 +66,7 @@ func Leases() resource.Definition {
 			if l.Spec.HolderIdentity != nil {
 				holder = *l.Spec.HolderIdentity
 			}
-			return []any{l.Name, holder, core.Since(l.CreationTimestamp.Time)}
+			return []any{l.Name, holder, resource.Since(l.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -23,7 +23,7 @@ type Component struct {
 
 // ComponentStatuses say how the components are at the moment of asking.
 func ComponentStatuses(components []Component) resource.Definition {
-	version := v1[corev1.ComponentStatus, corev1.ComponentStatusList, *corev1.ComponentStatus, *corev1.ComponentStatusList](nil)
+	version := resource.VersionOf[corev1.ComponentStatus, corev1.ComponentStatusList, *corev1.ComponentStatus, *corev1.ComponentStatusList]("v1", nil)
 	version.Deprecation = "v1 ComponentStatus is deprecated in v1.19+"
 	return resource.Definition{
 		Resource:   "componentstatuses",

@@ -22,7 +22,7 @@ func ConfigMaps() resource.Definition {
 		Kind:       "ConfigMap",
 		ShortNames: []string{"cm"},
 		Namespaced: true,
-		Versions:   []resource.Version{v1[corev1.ConfigMap, corev1.ConfigMapList](func(cm *corev1.ConfigMap) { emptyNotNull(cm.BinaryData) })},
+		Versions:   []resource.Version{resource.VersionOf[corev1.ConfigMap, corev1.ConfigMapList]("v1", func(cm *corev1.ConfigMap) { emptyNotNull(cm.BinaryData) })},
 		Strategy: resource.Rules[*corev1.ConfigMap]{
 			NameOnUpdate: true,
 			Validate:     func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
@@ -40,7 +40,7 @@ func ConfigMaps() resource.Definition {
 			AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(cm *corev1.ConfigMap) []any {
-			return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), Since(cm.CreationTimestamp.Time)}
+			return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), resource.Since(cm.CreationTimestamp.Time)}
 		}),
 	}
 }
@@ -60,14 +60,14 @@ func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 	size := 0
 	for key, value := range cm.Data {
 		path := field.NewPath("data").Key(key)
-		errs = append(errs, invalid(path, key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, Invalid(path, key, validation.IsConfigMapKey(key))...)
 		if _, both := cm.BinaryData[key]; both {
 			errs = append(errs, field.Invalid(path, key, "duplicate of key present in binaryData"))
 		}
 		size += len(value)
 	}
 	for key, value := range cm.BinaryData {
-		errs = append(errs, invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, Invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
 		size += len(value)
 	}
 	if size > maxDataSize {

@@ -5,7 +5,6 @@
 package core
 
 import (
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -13,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/resource"
@@ -98,25 +95,6 @@ func with(d resource.Definition, subresources ...resource.Subresource) resource.
 	return d
 }
 
-// v1 returns a version v1 with its functions, for a kind and its list.
-func v1[T any, L any, P interface {
-	*T
-	resource.Object
-}, PL interface {
-	*L
-	runtime.Object
-}](defaults func(P)) resource.Version {
-	v := resource.Version{
-		Name:    "v1",
-		New:     func() resource.Object { return P(new(T)) },
-		NewList: func() runtime.Object { return PL(new(L)) },
-	}
-	if defaults != nil {
-		v.Default = resource.DefaultFunc(defaults)
-	}
-	return v
-}
-
 // NameColumn is the first column of most tables.
 func NameColumn() resource.Column {
 	return resource.Column{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}
@@ -127,11 +105,8 @@ func AgeColumn() resource.Column {
 	return resource.Column{Name: "Age", Type: "string", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}
 }
 
-// Since is a cell that says how long ago a moment was.
-func Since(t time.Time) resource.Since { return resource.Since(t) }
-
-// invalid makes an error of each message.
-func invalid(path *field.Path, value any, messages []string) field.ErrorList {
+// Invalid makes an error of each message.
+func Invalid(path *field.Path, value any, messages []string) field.ErrorList {
 	var errs field.ErrorList
 	for _, m := range messages {
 		errs = append(errs, field.Invalid(path, value, m))
@@ -184,34 +159,4 @@ func validateFinalizerDomain(name string, path *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")}
 	}
 	return nil
-}
-
-// validateNodeQuantity judges the amount of a resource that a node has.
-func validateNodeQuantity(name corev1.ResourceName, path *field.Path, list corev1.ResourceList) field.ErrorList {
-	var errs field.ErrorList
-	q := list[name]
-	if q.Sign() < 0 {
-		errs = append(errs, field.Invalid(path, q.String(), apivalidation.IsNegativeErrorMsg))
-	}
-	if countedResource(name) && q.MilliValue()%1000 != 0 {
-		errs = append(errs, field.Invalid(path, q, "must be an integer"))
-	}
-	return errs
-}
-
-// countedResource tells resources that come in whole numbers: objects, and
-// everything outside of the domains of Kubernetes.
-func countedResource(name corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers,
-		corev1.ResourceSecrets, corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims,
-		corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
-		return true
-	}
-	s := string(name)
-	if !strings.Contains(s, "/") || strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) ||
-		strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix) {
-		return false
-	}
-	return len(validation.IsQualifiedName(fmt.Sprint(corev1.DefaultResourceRequestsPrefix, s))) == 0
 }

@@ -24,7 +24,7 @@ const shownEndpoints = 3
 // Endpoints are the addresses behind a service, in one object. Endpoint slices
 // have taken their place.
 func Endpoints() resource.Definition {
-	version := v1[corev1.Endpoints, corev1.EndpointsList](func(ep *corev1.Endpoints) {
+	version := resource.VersionOf[corev1.Endpoints, corev1.EndpointsList]("v1", func(ep *corev1.Endpoints) {
 		for i := range ep.Subsets {
 			for j := range ep.Subsets[i].Ports {
 				orDefault(&ep.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
@@ -60,7 +60,7 @@ func Endpoints() resource.Definition {
 			AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(ep *corev1.Endpoints) []any {
-			return []any{ep.Name, endpointsCell(ep.Subsets), Since(ep.CreationTimestamp.Time)}
+			return []any{ep.Name, endpointsCell(ep.Subsets), resource.Since(ep.CreationTimestamp.Time)}
 		}),
 	}
 }
@@ -93,7 +93,7 @@ func checkEndpointAddress(e *problems, a *corev1.EndpointAddress, p *field.Path)
 	if a.NodeName != nil {
 		e.each(p.Child("nodeName"), *a.NodeName, apivalidation.NameIsDNSSubdomain(*a.NodeName, false))
 	}
-	e.add(validateReachable(a.IP, p.Child("ip"))...)
+	e.add(ValidateEndpointIP(a.IP, p.Child("ip"))...)
 }
 
 func checkEndpointPort(e *problems, port *corev1.EndpointPort, named bool, p *field.Path) {

@@ -37,7 +37,7 @@ func Events(ttl time.Duration) resource.Definition {
 		Namespaced: true,
 		TTL:        func(resource.Object) time.Duration { return ttl },
 		Versions: []resource.Version{
-			v1[corev1.Event, corev1.EventList, *corev1.Event](nil),
+			resource.VersionOf[corev1.Event, corev1.EventList, *corev1.Event]("v1", nil),
 			{
 				Name:       "v1",
 				Group:      eventsv1.GroupName,
@@ -166,7 +166,7 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	if e.ReportingController == "" {
 		errs = append(errs, field.Required(controller, ""))
 	}
-	errs = append(errs, invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
+	errs = append(errs, Invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
 	for _, f := range []struct {
 		name, value string
 		max         int
@@ -221,10 +221,10 @@ func validateNewEventUpdate(e, old *corev1.Event) field.ErrorList {
 		errs = append(errs, validateSeries(e.Series)...)
 	}
 	at := func(name string) *field.Path { return field.NewPath(name) }
-	errs = append(errs, unchanged(e.InvolvedObject, old.InvolvedObject, at("involvedObject"), goForm{e.InvolvedObject})...)
+	errs = append(errs, unchanged(e.InvolvedObject, old.InvolvedObject, at("involvedObject"), GoForm(e.InvolvedObject))...)
 	errs = append(errs, unchanged(e.Reason, old.Reason, at("reason"))...)
 	errs = append(errs, unchanged(e.Message, old.Message, at("message"))...)
-	errs = append(errs, unchanged(e.Source, old.Source, at("source"), goForm{e.Source})...)
+	errs = append(errs, unchanged(e.Source, old.Source, at("source"), GoForm(e.Source))...)
 	errs = append(errs, unchanged(e.FirstTimestamp, old.FirstTimestamp, at("firstTimestamp"))...)
 	errs = append(errs, unchanged(e.LastTimestamp, old.LastTimestamp, at("lastTimestamp"))...)
 	errs = append(errs, unchanged(e.Count, old.Count, at("count"))...)
@@ -234,7 +234,7 @@ func validateNewEventUpdate(e, old *corev1.Event) field.ErrorList {
 		errs = append(errs, unchanged(e.EventTime, old.EventTime, at("eventTime"))...)
 	}
 	errs = append(errs, unchanged(e.Action, old.Action, at("action"))...)
-	errs = append(errs, unchanged(e.Related, old.Related, at("related"), goForm{e.Related})...)
+	errs = append(errs, unchanged(e.Related, old.Related, at("related"), GoForm(e.Related))...)
 	errs = append(errs, unchanged(e.ReportingController, old.ReportingController, at("reportingController"))...)
 	return append(errs, unchanged(e.ReportingInstance, old.ReportingInstance, at("reportingInstance"))...)
 }
@@ -294,8 +294,8 @@ func eventCells(e *corev1.Event) []any {
 		source += ", " + instance
 	}
 	return []any{
-		Since(last), e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source,
-		strings.TrimSpace(e.Message), Since(first), int64(count), e.Name,
+		resource.Since(last), e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source,
+		strings.TrimSpace(e.Message), resource.Since(first), int64(count), e.Name,
 	}
 }
 

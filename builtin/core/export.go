@@ -8,16 +8,6 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// What the kinds of other groups have in common with those of this one.
-
-// Part returns a strategy as a Subresource wants it.
-func Part(s resource.Strategy) *resource.Strategy { return &s }
-
-// Invalid makes an error of each message.
-func Invalid(path *field.Path, value any, messages []string) field.ErrorList {
-	return invalid(path, value, messages)
-}
-
 // AnyName is the rule for names that are judged elsewhere.
 func AnyName(string, bool) []string { return nil }
 
@@ -27,7 +17,7 @@ func ValidateLongName(name string) field.ErrorList {
 	if name == "" {
 		return nil
 	}
-	return resource.Declared(invalid(field.NewPath("metadata", "name"), name, content.IsDNS1123Subdomain(name))...)
+	return resource.Declared(Invalid(field.NewPath("metadata", "name"), name, content.IsDNS1123Subdomain(name))...)
 }
 
 // DefaultProbeProtocols has requests of probes and hooks that do not say which
@@ -40,15 +30,6 @@ func DefaultProbeProtocols(spec *corev1.PodSpec) {
 			}
 		}
 	})
-}
-
-// OldNodeLabel says what to do about a label of nodes that is going away, "" if
-// it is not.
-func OldNodeLabel(key string) string { return oldNodeLabel(key) }
-
-// ValidateEndpointIP wants an address that can be reached from another machine.
-func ValidateEndpointIP(address string, path *field.Path) field.ErrorList {
-	return validateReachable(address, path)
 }
 
 // ValidateLimits judges amounts of resources as the limits of a container.
@@ -92,12 +73,5 @@ func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) fiel
 	if mode := spec.VolumeMode; mode != nil && *mode != corev1.PersistentVolumeFilesystem {
 		e.forbidden(p.Child("volumeMode"), "may not specify volumeMode other than "+string(corev1.PersistentVolumeFilesystem)+inline)
 	}
-	return field.ErrorList(e)
-}
-
-// ValidateSignerName wants the name of a signer: example.com/name.
-func ValidateSignerName(name string, path *field.Path) field.ErrorList {
-	var e problems
-	checkSignerName(&e, name, path)
 	return field.ErrorList(e)
 }

@@ -24,7 +24,7 @@ func LimitRanges() resource.Definition {
 		Kind:       "LimitRange",
 		ShortNames: []string{"limits"},
 		Namespaced: true,
-		Versions: []resource.Version{v1[corev1.LimitRange, corev1.LimitRangeList](func(l *corev1.LimitRange) {
+		Versions: []resource.Version{resource.VersionOf[corev1.LimitRange, corev1.LimitRangeList]("v1", func(l *corev1.LimitRange) {
 			for i := range l.Spec.Limits {
 				defaultLimit(&l.Spec.Limits[i])
 			}

@@ -20,7 +20,7 @@ func Namespaces() resource.Definition {
 		Kind:       "Namespace",
 		ShortNames: []string{"ns"},
 		Verbs:      []string{"create", "delete", "get", "list", "patch", "update", "watch"},
-		Versions:   []resource.Version{v1[corev1.Namespace, corev1.NamespaceList](defaultNamespace)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.Namespace, corev1.NamespaceList]("v1", defaultNamespace)},
 		Strategy: namespaceRules(resource.Rules[*corev1.Namespace]{
 			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, ns *corev1.Namespace) {
@@ -43,7 +43,7 @@ func Namespaces() resource.Definition {
 		Subresources: []resource.Subresource{{
 			Name: "finalize", NoTable: true,
 			Verbs: []string{"update"},
-			Part: part(namespaceRules(resource.Rules[*corev1.Namespace]{
+			Part: new(namespaceRules(resource.Rules[*corev1.Namespace]{
 				PrepareUpdate: func(_ context.Context, ns, old *corev1.Namespace) {
 					labelWithName(ns)
 					ns.Status = old.Status
@@ -55,7 +55,7 @@ func Namespaces() resource.Definition {
 			})),
 		}, {
 			Name: "status",
-			Part: part(namespaceRules(resource.Rules[*corev1.Namespace]{
+			Part: new(namespaceRules(resource.Rules[*corev1.Namespace]{
 				PrepareUpdate: func(_ context.Context, ns, old *corev1.Namespace) {
 					labelWithName(ns)
 					ns.Spec = old.Spec
@@ -69,7 +69,7 @@ func Namespaces() resource.Definition {
 			AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(ns *corev1.Namespace) []any {
-			return []any{ns.Name, string(ns.Status.Phase), Since(ns.CreationTimestamp.Time)}
+			return []any{ns.Name, string(ns.Status.Phase), resource.Since(ns.CreationTimestamp.Time)}
 		}),
 		Fields: []resource.Field{
 			resource.FieldFunc("status.phase", func(ns *corev1.Namespace) string { return string(ns.Status.Phase) }),
@@ -131,6 +131,3 @@ func validateNamespacePhase(ns *corev1.Namespace) field.ErrorList {
 	}
 	return nil
 }
-
-// part is the strategy of a subresource.
-func part(s resource.Strategy) *resource.Strategy { return &s }

@@ -34,7 +34,7 @@ func Nodes() resource.Definition {
 		GatedFields: []resource.GatedField{
 			{Path: "spec.podPreemptionPolicy", Gate: nodePreemption},
 		},
-		Versions: []resource.Version{v1[corev1.Node, corev1.NodeList](defaultNode)},
+		Versions: []resource.Version{resource.VersionOf[corev1.Node, corev1.NodeList]("v1", defaultNode)},
 		Strategy: resource.Rules[*corev1.Node]{
 			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, n *corev1.Node) {
@@ -58,7 +58,7 @@ func Nodes() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{
 			Name: "status",
-			Part: part(resource.Rules[*corev1.Node]{
+			Part: new(resource.Rules[*corev1.Node]{
 				PrepareUpdate: func(_ context.Context, n, old *corev1.Node) {
 					n.Spec = old.Spec
 					if old.Status.Config == nil {
@@ -166,7 +166,7 @@ func nodeCells(n *corev1.Node) []any {
 	}
 	return []any{
 		n.Name, strings.Join(status, ","), orElse(strings.Join(slices.Sorted(maps.Keys(roles)), ","), "<none>"),
-		Since(n.CreationTimestamp.Time), info.KubeletVersion,
+		resource.Since(n.CreationTimestamp.Time), info.KubeletVersion,
 		address(corev1.NodeInternalIP), address(corev1.NodeExternalIP),
 		orElse(info.OSImage, "<unknown>"), kernel, orElse(info.ContainerRuntimeVersion, "<unknown>"),
 	}

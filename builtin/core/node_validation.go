@@ -63,7 +63,7 @@ func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	spec, status := field.NewPath("spec"), field.NewPath("status")
 	for i, a := range n.Status.Addresses {
 		if slices.Contains(n.Status.Addresses[:i], a) {
-			errs = append(errs, field.Duplicate(status.Child("addresses").Index(i), goForm{a}))
+			errs = append(errs, field.Duplicate(status.Child("addresses").Index(i), GoForm(a)))
 		}
 	}
 
@@ -104,12 +104,14 @@ func validateNodeAlways(n *corev1.Node) field.ErrorList {
 	meta, status := field.NewPath("metadata"), field.NewPath("status")
 	errs := validateNodeAnnotations(n.Annotations, meta.Child("annotations"))
 	errs = append(errs, validateTaints(n.Spec.Taints, meta.Child("taints"))...)
+	var amounts problems
 	for name := range n.Status.Capacity {
-		errs = append(errs, validateNodeQuantity(name, status.Child("capacity", string(name)), n.Status.Capacity)...)
+		checkQuantity(&amounts, name, n.Status.Capacity[name], status.Child("capacity", string(name)))
 	}
 	for name := range n.Status.Allocatable {
-		errs = append(errs, validateNodeQuantity(name, status.Child("allocatable", string(name)), n.Status.Allocatable)...)
+		checkQuantity(&amounts, name, n.Status.Allocatable[name], status.Child("allocatable", string(name)))
 	}
+	errs = append(errs, amounts...)
 
 	path := status.Child("declaredFeatures")
 	for i, f := range n.Status.DeclaredFeatures {
@@ -180,7 +182,7 @@ func validateTaints(taints []corev1.Taint, path *field.Path) field.ErrorList {
 		}
 		id := identity{t.Key, t.Effect}
 		if seen[id] {
-			err := field.Duplicate(at, goForm{t})
+			err := field.Duplicate(at, GoForm(t))
 			err.Detail = "taints must be unique by key and effect pair"
 			errs = append(errs, err)
 		}
@@ -197,7 +199,7 @@ func validateConfigSource(source *corev1.NodeConfigSource, status bool, path *fi
 		return nil
 	}
 	if source.ConfigMap == nil {
-		return field.ErrorList{field.Invalid(path, goForm{source}, "exactly one reference subfield must be non-nil")}
+		return field.ErrorList{field.Invalid(path, GoForm(source), "exactly one reference subfield must be non-nil")}
 	}
 	var errs field.ErrorList
 	cm := source.ConfigMap
@@ -213,7 +215,7 @@ func validateConfigSource(source *corev1.NodeConfigSource, status bool, path *fi
 		if value == "" {
 			errs = append(errs, field.Required(path.Child(name), ""))
 		} else {
-			errs = append(errs, invalid(path.Child(name), value, messages(value))...)
+			errs = append(errs, Invalid(path.Child(name), value, messages(value))...)
 		}
 	}
 	check("namespace", cm.Namespace, func(s string) []string { return apivalidation.ValidateNamespaceName(s, false) })

@@ -28,7 +28,7 @@ func PersistentVolumes() resource.Definition {
 		Resource:   "persistentvolumes",
 		Kind:       "PersistentVolume",
 		ShortNames: []string{"pv"},
-		Versions:   []resource.Version{v1[corev1.PersistentVolume, corev1.PersistentVolumeList](defaultPersistentVolume)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.PersistentVolume, corev1.PersistentVolumeList]("v1", defaultPersistentVolume)},
 		Strategy: resource.Rules[*corev1.PersistentVolume]{
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
@@ -46,7 +46,7 @@ func PersistentVolumes() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{
 			Name: "status",
-			Part: part(resource.Rules[*corev1.PersistentVolume]{
+			Part: new(resource.Rules[*corev1.PersistentVolume]{
 				PrepareUpdate: func(ctx context.Context, pv, old *corev1.PersistentVolume) {
 					pv.Spec = old.Spec
 					is, was := &pv.Status, &old.Status
@@ -107,7 +107,7 @@ func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.Persist
 	}
 	if !equality.Semantic.DeepEqual(is, was) {
 		e.forbidden(field.NewPath("spec", "persistentvolumesource"),
-			"spec.persistentvolumesource is immutable after creation\n"+diff.Diff(goForm{was}, goForm{is}))
+			"spec.persistentvolumesource is immutable after creation\n"+diff.Diff(GoForm(was), GoForm(is)))
 	}
 	e.add(unchanged(pv.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
 	if old.Spec.NodeAffinity != nil && !features.From(ctx).Enabled("MutablePVNodeAffinity") {
@@ -137,7 +137,7 @@ func checkVolumeAffinityUpdate(e *problems, is, was *corev1.VolumeNodeAffinity, 
 		}
 	}
 	if !equality.Semantic.DeepEqual(same, was) {
-		e.invalid(p, goForm{is}, apivalidation.FieldImmutableErrorMsg+", except for updating from beta label to GA")
+		e.invalid(p, GoForm(is), apivalidation.FieldImmutableErrorMsg+", except for updating from beta label to GA")
 	}
 }
 
@@ -172,7 +172,7 @@ func persistentVolumeWarnings(pv *corev1.PersistentVolume) []string {
 	if a := spec.NodeAffinity; a != nil && a.Required != nil {
 		for i, t := range a.Required.NodeSelectorTerms {
 			for j, x := range t.MatchExpressions {
-				if m := oldNodeLabel(x.Key); m != "" {
+				if m := OldNodeLabel(x.Key); m != "" {
 					w = append(w, fmt.Sprintf("%s: %s is %s",
 						p.Child("nodeAffinity", "required", "nodeSelectorTerms").Index(i).Child("matchExpressions").Index(j).Child("key"), x.Key, m))
 				}
@@ -230,7 +230,7 @@ func persistentVolumeCells(pv *corev1.PersistentVolume) []any {
 	return []any{
 		pv.Name, size.String(), accessModesCell(pv.Spec.AccessModes), string(pv.Spec.PersistentVolumeReclaimPolicy), phase, claim,
 		storageClass(pv.Annotations, pv.Spec.StorageClassName), ptr.Deref(pv.Spec.VolumeAttributesClassName, "<unset>"),
-		pv.Status.Reason, Since(pv.CreationTimestamp.Time), string(ptr.Deref(pv.Spec.VolumeMode, "<unset>")),
+		pv.Status.Reason, resource.Since(pv.CreationTimestamp.Time), string(ptr.Deref(pv.Spec.VolumeMode, "<unset>")),
 	}
 }
 

@@ -24,7 +24,7 @@ func PersistentVolumeClaims() resource.Definition {
 		ShortNames:   []string{"pvc"},
 		Namespaced:   true,
 		ReadDefaults: true, // the phase
-		Versions: []resource.Version{v1[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](func(c *corev1.PersistentVolumeClaim) {
+		Versions: []resource.Version{resource.VersionOf[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]("v1", func(c *corev1.PersistentVolumeClaim) {
 			DefaultClaimSpec(&c.Spec)
 			orDefault(&c.Status.Phase, corev1.ClaimPending)
 			roundUp(c.Status.Capacity)
@@ -59,7 +59,7 @@ func PersistentVolumeClaims() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{
 			Name: "status",
-			Part: part(resource.Rules[*corev1.PersistentVolumeClaim]{
+			Part: new(resource.Rules[*corev1.PersistentVolumeClaim]{
 				PrepareUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) {
 					c.Spec = old.Spec
 					if old.Status.HealthStatus == nil {
@@ -146,7 +146,7 @@ func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 	}
 	if !equality.Semantic.DeepEqual(is, was) {
 		e.forbidden(p, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+
-			diff.Diff(goForm{was}, goForm{is}))
+			diff.Diff(GoForm(was), GoForm(is)))
 	}
 	size, oldSize, have := c.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage], old.Status.Capacity[corev1.ResourceStorage]
 	if size.Cmp(oldSize) < 0 && size.Cmp(have) <= 0 {
@@ -249,6 +249,6 @@ func claimCells(c *corev1.PersistentVolumeClaim) []any {
 	}
 	return []any{
 		c.Name, phase, c.Spec.VolumeName, capacity, modes, storageClass(c.Annotations, ptr.Deref(c.Spec.StorageClassName, "")),
-		ptr.Deref(c.Spec.VolumeAttributesClassName, "<unset>"), Since(c.CreationTimestamp.Time), string(ptr.Deref(c.Spec.VolumeMode, "<unset>")),
+		ptr.Deref(c.Spec.VolumeAttributesClassName, "<unset>"), resource.Since(c.CreationTimestamp.Time), string(ptr.Deref(c.Spec.VolumeMode, "<unset>")),
 	}
 }

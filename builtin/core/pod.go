@@ -16,7 +16,7 @@ import (
 // Pods are groups of containers that run on one node. Once created, most of a
 // pod stays as it is: what can change has a subresource each.
 func Pods() resource.Definition {
-	version := v1[corev1.Pod, corev1.PodList](defaultPod)
+	version := resource.VersionOf[corev1.Pod, corev1.PodList]("v1", defaultPod)
 	version.FieldNames = map[string]string{"spec.host": "spec.nodeName"} // as old clients call it
 	for _, f := range podFields() {
 		version.FieldNames[f.Path] = f.Path
@@ -47,7 +47,7 @@ func Pods() resource.Definition {
 		Subresources: []resource.Subresource{
 			{
 				Name: "status",
-				Part: part(resource.Rules[*corev1.Pod]{
+				Part: new(resource.Rules[*corev1.Pod]{
 					PrepareUpdate:  preparePodStatus,
 					ValidateUpdate: validatePodStatus,
 					Warnings:       func(_ context.Context, pod, _ *corev1.Pod) []string { return podStatusWarnings(pod) },
@@ -56,7 +56,7 @@ func Pods() resource.Definition {
 			},
 			{
 				Name: "ephemeralcontainers", NoTable: true,
-				Part: part(resource.Rules[*corev1.Pod]{
+				Part: new(resource.Rules[*corev1.Pod]{
 					NameOnUpdate:  true,
 					PrepareUpdate: prepareEphemeralContainers,
 					ValidateUpdate: func(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
@@ -67,7 +67,7 @@ func Pods() resource.Definition {
 			},
 			{
 				Name: "resize", NoTable: true,
-				Part: part(resource.Rules[*corev1.Pod]{
+				Part: new(resource.Rules[*corev1.Pod]{
 					PrepareUpdate:  preparePodResize,
 					ValidateUpdate: validatePodResize,
 					Generation:     podGeneration,

@@ -49,12 +49,12 @@ func checkSecurityContext(e *problems, sc *corev1.SecurityContext, ctx *podConte
 	checkSeccompProfile(e, sc.SeccompProfile, p.Child("seccompProfile"))
 	if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
 		if isPrivileged(sc) {
-			e.invalid(p, goForm{sc}, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
+			e.invalid(p, GoForm(sc), "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
 		}
 		if !ctx.allow.sysAdminWithoutEscalation && sc.Capabilities != nil {
 			for _, c := range sc.Capabilities.Add {
 				if c == sysAdmin {
-					e.invalid(p, goForm{sc}, "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
+					e.invalid(p, GoForm(sc), "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
 				}
 			}
 		}
@@ -125,7 +125,7 @@ func checkSeccompProfile(e *problems, s *corev1.SeccompProfile, p *field.Path) {
 	case s.Type == corev1.SeccompProfileTypeLocalhost:
 		checkDescendingPath(e, *s.LocalhostProfile, lp)
 	case s.LocalhostProfile != nil:
-		e.invalid(lp, goForm{s}, "can only be set when seccomp type is Localhost")
+		e.invalid(lp, GoForm(s), "can only be set when seccomp type is Localhost")
 	}
 }
 

@@ -129,9 +129,9 @@ func checkPodClaims(e *problems, claims []corev1.PodResourceClaim, meta *metav1.
 		}
 		switch {
 		case c.ResourceClaimName != nil && c.ResourceClaimTemplateName != nil:
-			e.invalid(cp, goForm{c}, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
+			e.invalid(cp, GoForm(c), "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
 		case c.ResourceClaimName == nil && c.ResourceClaimTemplateName == nil:
-			e.invalid(cp, goForm{c}, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
+			e.invalid(cp, GoForm(c), "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
 		}
 		if c.ResourceClaimName != nil {
 			e.subdomain(cp.Child("resourceClaimName"), *c.ResourceClaimName)

@@ -110,16 +110,16 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		}
 		return ips
 	}
-	checkAddresses(&e, addresses(s.PodIPs), addresses(old.Status.PodIPs), goForm{s.PodIPs}, p.Child("podIPs"))
+	checkAddresses(&e, addresses(s.PodIPs), addresses(old.Status.PodIPs), GoForm(s.PodIPs), p.Child("podIPs"))
 	if (s.PodIP == "") != (len(s.PodIPs) == 0) {
-		e.invalid(p.Child("podIPs"), goForm{s.PodIPs}, "podIP and podIPs must either both be set or both be unset")
+		e.invalid(p.Child("podIPs"), GoForm(s.PodIPs), "podIP and podIPs must either both be set or both be unset")
 	} else if len(s.PodIPs) > 0 && s.PodIP != s.PodIPs[0].IP {
 		e.invalid(p.Child("podIPs").Index(0).Child("ip"), s.PodIPs[0].IP, "must be equal to `podIP`")
 	}
 	if len(s.HostIPs) > 0 && s.HostIP != s.HostIPs[0].IP {
 		e.invalid(p.Child("hostIPs").Index(0).Child("ip"), s.HostIPs[0].IP, "must be equal to `hostIP`")
 	}
-	checkAddresses(&e, hosts(s.HostIPs), hosts(old.Status.HostIPs), goForm{s.HostIPs}, p.Child("hostIPs"))
+	checkAddresses(&e, hosts(s.HostIPs), hosts(old.Status.HostIPs), GoForm(s.HostIPs), p.Child("hostIPs"))
 
 	lists := []struct {
 		name     string

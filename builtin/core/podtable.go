@@ -33,7 +33,7 @@ func podCells(pod *corev1.Pod) []any {
 	s := summarize(pod)
 	var restarts any = strconv.Itoa(s.restarts)
 	if s.restarts != 0 && !s.lastRestart.IsZero() {
-		restarts = resource.Text{fmt.Sprintf("%d (", s.restarts), Since(s.lastRestart), " ago)"}
+		restarts = resource.Text{fmt.Sprintf("%d (", s.restarts), resource.Since(s.lastRestart), " ago)"}
 	}
 	ip := ""
 	if len(pod.Status.PodIPs) > 0 {
@@ -50,7 +50,7 @@ func podCells(pod *corev1.Pod) []any {
 		gates = fmt.Sprintf("%d/%d", open, n)
 	}
 	return []any{
-		pod.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.reason, restarts, Since(pod.CreationTimestamp.Time),
+		pod.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.reason, restarts, resource.Since(pod.CreationTimestamp.Time),
 		orElse(ip, "<none>"), orElse(pod.Spec.NodeName, "<none>"), orElse(pod.Status.NominatedNodeName, "<none>"), orElse(gates, "<none>"),
 	}
 }

@@ -24,7 +24,7 @@ func PodTemplates() resource.Definition {
 		Resource:   "podtemplates",
 		Kind:       "PodTemplate",
 		Namespaced: true,
-		Versions: []resource.Version{v1[corev1.PodTemplate, corev1.PodTemplateList](func(t *corev1.PodTemplate) {
+		Versions: []resource.Version{resource.VersionOf[corev1.PodTemplate, corev1.PodTemplateList]("v1", func(t *corev1.PodTemplate) {
 			DefaultPodTemplate(&t.Template)
 		})},
 		Strategy: resource.Rules[*corev1.PodTemplate]{

@@ -146,7 +146,7 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		e.forbidden(p, "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"+
 			"`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"+
 			"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n"+
-			diff.Diff(goForm{old.Spec}, goForm{*rest}))
+			diff.Diff(GoForm(old.Spec), GoForm(*rest)))
 	}
 	return field.ErrorList(e)
 }
@@ -235,12 +235,12 @@ func checkNodeAffinityUpdate(e *problems, is, was *corev1.NodeAffinity, p *field
 	}
 	old := was.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if len(old) > 0 && len(old) != len(terms) {
-		e.invalid(p, goForm{terms}, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+		e.invalid(p, GoForm(terms), "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
 		return
 	}
 	for i := range old {
 		if !onlyAdds(terms[i], old[i]) {
-			e.invalid(p.Index(i), goForm{terms[i]}, "only additions are allowed (no mutations or deletions)")
+			e.invalid(p.Index(i), GoForm(terms[i]), "only additions are allowed (no mutations or deletions)")
 		}
 	}
 }
@@ -278,7 +278,7 @@ func validateEphemeralUpdate(ctx context.Context, pod, old *corev1.Pod) field.Er
 		if is == nil {
 			e.forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", was.Name))
 		} else if !equality.Semantic.DeepEqual(was, is) {
-			e.forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", was.Name, diff.Diff(goForm{*was}, goForm{*is})))
+			e.forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", was.Name, diff.Diff(GoForm(*was), GoForm(*is))))
 		}
 	}
 	return field.ErrorList(e)

@@ -114,9 +114,9 @@ func appendFraction(w []string, list corev1.ResourceList, name corev1.ResourceNa
 	return w
 }
 
-// oldNodeLabel says what to do about a label of nodes that is going away, "" if
+// OldNodeLabel says what to do about a label of nodes that is going away, "" if
 // it is not.
-func oldNodeLabel(key string) string {
+func OldNodeLabel(key string) string {
 	switch key {
 	case "beta.kubernetes.io/arch":
 		return `deprecated since v1.14; use "kubernetes.io/arch" instead`
@@ -141,7 +141,7 @@ func oldNodeLabel(key string) string {
 func schedulingWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	var w []string
 	for _, key := range slices.Sorted(maps.Keys(spec.NodeSelector)) {
-		if m := oldNodeLabel(key); m != "" {
+		if m := OldNodeLabel(key); m != "" {
 			w = append(w, fmt.Sprintf("%s: %s", p.Child("nodeSelector").Key(key), m))
 		}
 	}
@@ -150,7 +150,7 @@ func schedulingWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	term := func(t *corev1.NodeSelectorTerm, values bool, p *field.Path) {
 		for i, x := range t.MatchExpressions {
 			xp := p.Child("matchExpressions").Index(i)
-			if m := oldNodeLabel(x.Key); m != "" {
+			if m := OldNodeLabel(x.Key); m != "" {
 				w = append(w, fmt.Sprintf("%s: %s is %s", xp.Child("key"), x.Key, m))
 			}
 			for j, value := range x.Values {
@@ -177,7 +177,7 @@ func schedulingWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	}
 	for i, c := range spec.TopologySpreadConstraints {
 		cp := p.Child("topologySpreadConstraints").Index(i)
-		if m := oldNodeLabel(c.TopologyKey); m != "" {
+		if m := OldNodeLabel(c.TopologyKey); m != "" {
 			w = append(w, fmt.Sprintf("%s: %s is %s", cp.Child("topologyKey"), c.TopologyKey, m))
 		}
 		w = appendNullSelector(w, c.LabelSelector, cp)

@@ -32,7 +32,7 @@ func ReplicationControllers() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "controllers",
-		Versions:   []resource.Version{v1[corev1.ReplicationController, corev1.ReplicationControllerList](defaultController)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.ReplicationController, corev1.ReplicationControllerList]("v1", defaultController)},
 		Strategy: resource.Rules[*corev1.ReplicationController]{
 			ValidateName:    AnyName,
 			OrphanByDefault: true,
@@ -67,7 +67,7 @@ func ReplicationControllers() resource.Definition {
 		Subresources: []resource.Subresource{
 			{
 				Name: "status",
-				Part: part(resource.Rules[*corev1.ReplicationController]{
+				Part: new(resource.Rules[*corev1.ReplicationController]{
 					PrepareUpdate: func(_ context.Context, rc, old *corev1.ReplicationController) { rc.Spec = old.Spec },
 					ValidateUpdate: func(_ context.Context, rc, _ *corev1.ReplicationController) field.ErrorList {
 						return validateControllerStatus(&rc.Status)
@@ -92,7 +92,7 @@ func ReplicationControllers() resource.Definition {
 			names, images := containerCells(rc.Spec.Template)
 			return []any{
 				rc.Name, int64(ptr.Deref(rc.Spec.Replicas, 0)), int64(rc.Status.Replicas), int64(rc.Status.ReadyReplicas),
-				Since(rc.CreationTimestamp.Time), names, images, labels.FormatLabels(rc.Spec.Selector),
+				resource.Since(rc.CreationTimestamp.Time), names, images, labels.FormatLabels(rc.Spec.Selector),
 			}
 		}),
 		Fields: []resource.Field{

@@ -21,7 +21,7 @@ func ResourceQuotas() resource.Definition {
 		Kind:       "ResourceQuota",
 		ShortNames: []string{"quota"},
 		Namespaced: true,
-		Versions: []resource.Version{v1[corev1.ResourceQuota, corev1.ResourceQuotaList](func(q *corev1.ResourceQuota) {
+		Versions: []resource.Version{resource.VersionOf[corev1.ResourceQuota, corev1.ResourceQuotaList]("v1", func(q *corev1.ResourceQuota) {
 			roundUp(q.Spec.Hard)
 			roundUp(q.Status.Hard)
 			roundUp(q.Status.Used)
@@ -47,7 +47,7 @@ func ResourceQuotas() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{
 			Name: "status",
-			Part: part(resource.Rules[*corev1.ResourceQuota]{
+			Part: new(resource.Rules[*corev1.ResourceQuota]{
 				PrepareUpdate: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Spec = old.Spec },
 				ValidateUpdate: func(_ context.Context, q, _ *corev1.ResourceQuota) field.ErrorList {
 					var e problems
@@ -74,7 +74,7 @@ func ResourceQuotas() resource.Definition {
 					requests = append(requests, text)
 				}
 			}
-			return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), Since(q.CreationTimestamp.Time)}
+			return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), resource.Since(q.CreationTimestamp.Time)}
 		}),
 	}
 }
@@ -107,7 +107,7 @@ func validateQuota(q *corev1.ResourceQuota) field.ErrorList {
 			e.invalid(sp.Child("scopeName"), r.ScopeName, "unsupported scope")
 		}
 		for range unscopable(r.ScopeName, spec.Hard) {
-			e.invalid(sp, goForm{spec.ScopeSelector}, "unsupported scope applied to resource")
+			e.invalid(sp, GoForm(spec.ScopeSelector), "unsupported scope applied to resource")
 		}
 		checkScopeOperator(&e, r, sp)
 	}

@@ -75,7 +75,7 @@ func Scale[T resource.Object](part func(T) (Scalable, error)) resource.Subresour
 				AgeColumn(),
 			},
 			Cells: resource.CellsFunc(func(s *autoscalingv1.Scale) []any {
-				return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), Since(s.CreationTimestamp.Time)}
+				return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), resource.Since(s.CreationTimestamp.Time)}
 			}),
 		},
 	}

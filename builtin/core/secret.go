@@ -20,7 +20,7 @@ func Secrets() resource.Definition {
 		Resource:   "secrets",
 		Kind:       "Secret",
 		Namespaced: true,
-		Versions:   []resource.Version{v1[corev1.Secret, corev1.SecretList](defaultSecret)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.Secret, corev1.SecretList]("v1", defaultSecret)},
 		Strategy: resource.Rules[*corev1.Secret]{
 			NameOnUpdate: true,
 			PrepareUpdate: func(_ context.Context, s, old *corev1.Secret) {
@@ -53,7 +53,7 @@ func Secrets() resource.Definition {
 			AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(s *corev1.Secret) []any {
-			return []any{s.Name, string(s.Type), int64(len(s.Data)), Since(s.CreationTimestamp.Time)}
+			return []any{s.Name, string(s.Type), int64(len(s.Data)), resource.Since(s.CreationTimestamp.Time)}
 		}),
 		Fields: []resource.Field{
 			resource.FieldFunc("type", func(s *corev1.Secret) string { return string(s.Type) }),
@@ -81,7 +81,7 @@ func validateSecret(s *corev1.Secret) field.ErrorList {
 	data := field.NewPath("data")
 	size := 0
 	for key, value := range s.Data {
-		errs = append(errs, invalid(data.Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, Invalid(data.Key(key), key, validation.IsConfigMapKey(key))...)
 		size += len(value)
 	}
 	if size > maxDataSize {

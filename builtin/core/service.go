@@ -43,7 +43,7 @@ func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "services/specs",
-		Versions:   []resource.Version{v1[corev1.Service, corev1.ServiceList](defaultService)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.Service, corev1.ServiceList]("v1", defaultService)},
 		Strategy: resource.Rules[*corev1.Service]{
 			ValidateName:   apivalidation.NameIsDNSLabel,
 			CreateOnUpdate: true,
@@ -63,7 +63,7 @@ func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{
 			Name: "status",
-			Part: part(resource.Rules[*corev1.Service]{
+			Part: new(resource.Rules[*corev1.Service]{
 				// As in kube-apiserver, a write of the status can create a
 				// service, which then has no addresses.
 				ValidateName:   apivalidation.NameIsDNSLabel,
@@ -304,7 +304,7 @@ func serviceCells(s *corev1.Service) []any {
 	}
 	return []any{
 		s.Name, string(s.Spec.Type), ip, externalAddress(s), orElse(strings.Join(ports, ","), "<none>"),
-		Since(s.CreationTimestamp.Time), labels.FormatLabels(s.Spec.Selector),
+		resource.Since(s.CreationTimestamp.Time), labels.FormatLabels(s.Spec.Selector),
 	}
 }
 

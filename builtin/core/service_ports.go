@@ -32,7 +32,7 @@ func RangeAllocations() resource.Definition {
 		Resource:   RangeResource,
 		Kind:       "RangeAllocation",
 		StorageKey: "ranges",
-		Versions:   []resource.Version{v1[corev1.RangeAllocation, corev1.List](nil)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.RangeAllocation, corev1.List]("v1", nil)},
 	}
 }
 

@@ -69,7 +69,7 @@ func validateService(s, old *corev1.Service) field.ErrorList {
 		if bad := validation.IsValidIPForLegacyField(at, ip, true, before.Spec.ExternalIPs); len(bad) > 0 {
 			add(bad...)
 		} else {
-			add(validateReachable(ip, at)...)
+			add(ValidateEndpointIP(ip, at)...)
 		}
 	}
 	add(mustBeOneOf(spec.Child("type"), s.Spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName,
@@ -94,7 +94,7 @@ func validateLoadBalancerClass(s *corev1.Service, path *field.Path) field.ErrorL
 	case !isLoadBalancer(s):
 		return field.ErrorList{field.Forbidden(path, onlyLoadBalancers)}
 	default:
-		return invalid(path, *c, validation.IsQualifiedName(*c))
+		return Invalid(path, *c, validation.IsQualifiedName(*c))
 	}
 }
 
@@ -117,7 +117,7 @@ func validateExternalName(s *corev1.Service, spec *field.Path) field.ErrorList {
 	if name == "" {
 		return append(errs, field.Required(path, ""))
 	}
-	return append(errs, invalid(path, name, validation.IsDNS1123Subdomain(name))...)
+	return append(errs, Invalid(path, name, validation.IsDNS1123Subdomain(name))...)
 }
 
 func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
@@ -126,7 +126,7 @@ func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
 	for i, p := range s.Spec.Ports {
 		at := path.Index(i)
 		if p.Name != "" {
-			errs = append(errs, invalid(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))...)
+			errs = append(errs, Invalid(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))...)
 			if names[p.Name] {
 				errs = append(errs, field.Duplicate(at.Child("name"), p.Name))
 			}
@@ -134,18 +134,18 @@ func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
 		} else if len(s.Spec.Ports) > 1 {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		}
-		errs = append(errs, invalid(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
+		errs = append(errs, Invalid(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
 		errs = append(errs, mustBeOneOf(at.Child("protocol"), p.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)...)
 		switch target := at.Child("targetPort"); p.TargetPort.Type {
 		case intstr.Int:
-			errs = append(errs, invalid(target, p.TargetPort.IntValue(), validation.IsValidPortNum(p.TargetPort.IntValue()))...)
+			errs = append(errs, Invalid(target, p.TargetPort.IntValue(), validation.IsValidPortNum(p.TargetPort.IntValue()))...)
 		case intstr.String:
-			errs = append(errs, invalid(target, p.TargetPort.StrVal, validation.IsValidPortName(p.TargetPort.StrVal))...)
+			errs = append(errs, Invalid(target, p.TargetPort.StrVal, validation.IsValidPortName(p.TargetPort.StrVal))...)
 		default:
 			errs = append(errs, field.InternalError(target, fmt.Errorf("unknown type: %v", p.TargetPort.Type)))
 		}
 		if p.AppProtocol != nil {
-			errs = append(errs, invalid(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
+			errs = append(errs, Invalid(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
 		}
 	}
 	return errs
@@ -177,7 +177,7 @@ func validatePortNumbers(s *corev1.Service, path *field.Path) field.ErrorList {
 	for i, p := range s.Spec.Ports {
 		n := number{p.Protocol, p.Port}
 		if seen[n] {
-			errs = append(errs, field.Duplicate(path.Index(i), goForm{corev1.ServicePort{Protocol: p.Protocol, Port: p.Port}}))
+			errs = append(errs, field.Duplicate(path.Index(i), GoForm(corev1.ServicePort{Protocol: p.Protocol, Port: p.Port})))
 		}
 		seen[n] = true
 	}
@@ -207,8 +207,8 @@ func validateAffinity(s *corev1.Service, spec *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateReachable wants an address that packets can be sent to.
-func validateReachable(address string, path *field.Path) field.ErrorList {
+// ValidateEndpointIP wants an address that packets can be sent to.
+func ValidateEndpointIP(address string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	ip := utilnet.ParseIPSloppy(address)
 	if ip == nil {
@@ -281,7 +281,7 @@ func validateTraffic(s *corev1.Service, spec *field.Path) field.ErrorList {
 	case wantsHealthPort(s) && port == 0:
 		errs = append(errs, field.Required(health, ""))
 	case wantsHealthPort(s):
-		errs = append(errs, invalid(health, port, validation.IsValidPortNum(int(port)))...)
+		errs = append(errs, Invalid(health, port, validation.IsValidPortNum(int(port)))...)
 	}
 
 	internal := spec.Child("internalTrafficPolicy")
@@ -468,7 +468,7 @@ func validateServiceStatus(s, old *corev1.Service) field.ErrorList {
 			errs = append(errs, field.NotSupported(mode, *in.IPMode, modes))
 		}
 		if in.Hostname != "" {
-			errs = append(errs, invalid(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+			errs = append(errs, Invalid(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
 			if utilnet.ParseIPSloppy(in.Hostname) != nil {
 				errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
 			}

@@ -27,7 +27,7 @@ func ServiceAccounts(tokens Tokens) resource.Definition {
 		Kind:       "ServiceAccount",
 		ShortNames: []string{"sa"},
 		Namespaced: true,
-		Versions:   []resource.Version{v1[corev1.ServiceAccount, corev1.ServiceAccountList, *corev1.ServiceAccount](nil)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.ServiceAccount, corev1.ServiceAccountList, *corev1.ServiceAccount]("v1", nil)},
 		Strategy: resource.Rules[*corev1.ServiceAccount]{
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
@@ -50,7 +50,7 @@ func ServiceAccounts(tokens Tokens) resource.Definition {
 		Subresources: tokens.subresource(),
 		Columns:      []resource.Column{NameColumn(), AgeColumn()},
 		Cells: resource.CellsFunc(func(sa *corev1.ServiceAccount) []any {
-			return []any{sa.Name, Since(sa.CreationTimestamp.Time)}
+			return []any{sa.Name, resource.Since(sa.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -140,7 +140,7 @@ func checkTokenProjection(e *problems, t *corev1.ServiceAccountTokenProjection, 
 func checkTrustBundle(e *problems, b *corev1.ClusterTrustBundleProjection, p *field.Path) {
 	switch {
 	case b.Name != nil && b.SignerName != nil:
-		e.invalid(p, goForm{b}, "only one of name and signerName may be used")
+		e.invalid(p, GoForm(b), "only one of name and signerName may be used")
 	case b.Name != nil:
 		if *b.Name == "" {
 			e.required(p.Child("name"), "must be a valid object name")
@@ -155,7 +155,7 @@ func checkTrustBundle(e *problems, b *corev1.ClusterTrustBundleProjection, p *fi
 		if *b.SignerName == "" {
 			e.required(p.Child("signerName"), "must be a valid signer name")
 		}
-		checkSignerName(e, *b.SignerName, p.Child("signerName"))
+		e.add(ValidateSignerName(*b.SignerName, p.Child("signerName"))...)
 		e.add(metavalidation.ValidateLabelSelector(b.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, p.Child("labelSelector"))...)
 	default:
 		e.required(p, "either name or signerName must be specified")
@@ -179,7 +179,7 @@ func trustBundleNameProblems(name string) []string {
 }
 
 func checkPodCertificate(e *problems, c *corev1.PodCertificateProjection, p *field.Path, take func(string, any)) {
-	checkSignerName(e, c.SignerName, p.Child("signerName"))
+	e.add(ValidateSignerName(c.SignerName, p.Child("signerName"))...)
 	for key := range c.UserAnnotations {
 		e.add(validation.IsDomainPrefixedKey(p.Child("userAnnotations"), strings.ToLower(key))...)
 	}
@@ -214,19 +214,20 @@ func checkPodCertificate(e *problems, c *corev1.PodCertificateProjection, p *fie
 	}
 }
 
-// checkSignerName wants example.com/name.
-func checkSignerName(e *problems, name string, p *field.Path) {
+// ValidateSignerName wants the name of a signer: example.com/name.
+func ValidateSignerName(name string, p *field.Path) field.ErrorList {
+	var e problems
 	const (
 		maxDomain = validation.DNS1123SubdomainMaxLength
 		maxPath   = validation.DNS1123SubdomainMaxLength + validation.DNS1123LabelMaxLength + 1
 	)
 	if !e.need(p, name) {
-		return
+		return field.ErrorList(e)
 	}
 	parts := strings.Split(name, "/")
 	if len(parts) != 2 {
 		e.invalid(p, name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
-		return
+		return field.ErrorList(e)
 	}
 	// labels reports the first bad label of a part.
 	labels := func(part string, judge func(string) []string) {
@@ -250,4 +251,5 @@ func checkSignerName(e *problems, name string, p *field.Path) {
 	if len(name) > maxDomain+maxPath+1 {
 		e.add(field.TooLong(p, "", maxDomain+maxPath+1))
 	}
+	return field.ErrorList(e)
 }

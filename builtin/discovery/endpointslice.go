@@ -88,7 +88,7 @@ func EndpointSlices() resource.Definition {
 			for _, e := range s.Endpoints {
 				addresses = append(addresses, e.Addresses...)
 			}
-			return []any{s.Name, string(s.AddressType), firstOf(ports), firstOf(addresses), core.Since(s.CreationTimestamp.Time)}
+			return []any{s.Name, string(s.AddressType), firstOf(ports), firstOf(addresses), resource.Since(s.CreationTimestamp.Time)}
 		}),
 	}
 }

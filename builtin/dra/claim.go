@@ -62,7 +62,7 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 			{Name: "State", Type: "string", Description: "A summary of the current state (allocated, pending, reserved, etc.)."},
 			core.AgeColumn(),
 		},
-		Cells: resource.CellsFunc(func(c *claim) []any { return []any{c.Name, claimState(c), core.Since(c.CreationTimestamp.Time)} }),
+		Cells: resource.CellsFunc(func(c *claim) []any { return []any{c.Name, claimState(c), resource.Since(c.CreationTimestamp.Time)} }),
 	}
 }
 

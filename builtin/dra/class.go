@@ -37,7 +37,7 @@ func DeviceClasses(s *Selectors) resource.Definition {
 }
 
 func nameAndAge(obj resource.Object) ([]any, error) {
-	return []any{obj.GetName(), core.Since(obj.GetCreationTimestamp().Time)}, nil
+	return []any{obj.GetName(), resource.Since(obj.GetCreationTimestamp().Time)}, nil
 }
 
 // validateClass judges a class; old is nil on create.

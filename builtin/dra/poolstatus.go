@@ -96,7 +96,7 @@ func poolCells(r *poolRequest) []any {
 				continue
 			}
 			if c.Type == resourcev1alpha3.ResourcePoolStatusRequestConditionComplete {
-				state, completed = "Complete", core.Since(c.LastTransitionTime.Time)
+				state, completed = "Complete", resource.Since(c.LastTransitionTime.Time)
 				break
 			}
 			if failed = c.Type == resourcev1alpha3.ResourcePoolStatusRequestConditionFailed; failed {

@@ -68,7 +68,7 @@ func Slices() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(s *slice) []any {
-			return []any{s.Name, deref(s.Spec.NodeName), s.Spec.Driver, s.Spec.Pool.Name, core.Since(s.CreationTimestamp.Time)}
+			return []any{s.Name, deref(s.Spec.NodeName), s.Spec.Driver, s.Spec.Pool.Name, resource.Since(s.CreationTimestamp.Time)}
 		}),
 	}
 }

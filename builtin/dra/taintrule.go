@@ -76,9 +76,9 @@ func TaintRules() resource.Definition {
 		Cells: resource.CellsFunc(func(r *taintRule) []any {
 			added := any("")
 			if t := r.Spec.Taint.TimeAdded; t != nil {
-				added = core.Since(t.Time)
+				added = resource.Since(t.Time)
 			}
-			return []any{r.Name, r.Spec.Taint.Key, r.Spec.Taint.Value, string(r.Spec.Taint.Effect), added, core.Since(r.CreationTimestamp.Time)}
+			return []any{r.Name, r.Spec.Taint.Key, r.Spec.Taint.Value, string(r.Spec.Taint.Effect), added, resource.Since(r.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -68,7 +68,7 @@ func FlowSchemas() resource.Definition {
 			}
 			return []any{
 				f.Name, f.Spec.PriorityLevelConfiguration.Name, int64(f.Spec.MatchingPrecedence), method,
-				core.Since(f.CreationTimestamp.Time), dangling,
+				resource.Since(f.CreationTimestamp.Time), dangling,
 			}
 		}),
 		// As requests are matched.

@@ -64,7 +64,7 @@ func PriorityLevels() resource.Definition {
 		},
 		Cells: resource.CellsFunc(func(p *flowcontrolv1.PriorityLevelConfiguration) []any {
 			none := any("<none>")
-			cells := []any{p.Name, string(p.Spec.Type), none, none, none, none, core.Since(p.CreationTimestamp.Time)}
+			cells := []any{p.Name, string(p.Spec.Type), none, none, none, none, resource.Since(p.CreationTimestamp.Time)}
 			if l := p.Spec.Limited; l != nil {
 				if l.NominalConcurrencyShares != nil {
 					cells[2] = int64(*l.NominalConcurrencyShares)

@@ -115,7 +115,7 @@ func evictionCells(e *eviction) []any {
 	}
 	return []any{e.Name, target, kind, state(e.Status.ObservedGeneration, e.Status.Conditions),
 		fmt.Sprintf("%s (%d/%d)", name, begun, len(e.Status.TargetResponders)), progress, finish,
-		requesters(e.Status.Requesters), core.Since(e.CreationTimestamp.Time), heartbeat, message}
+		requesters(e.Status.Requesters), resource.Since(e.CreationTimestamp.Time), heartbeat, message}
 }
 
 func ago(t *metav1.Time) string { return duration.HumanDuration(time.Since(t.Time)) + " ago" }

@@ -129,7 +129,7 @@ func Requests() resource.Definition {
 				target, kind = pod.Name, "Pod"
 			}
 			return []any{r.Name, target, kind, state(r.Status.ObservedGeneration, r.Status.Conditions),
-				r.Spec.Requester, string(r.Spec.Intent), core.Since(r.CreationTimestamp.Time)}
+				r.Spec.Requester, string(r.Spec.Intent), resource.Since(r.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -62,7 +62,7 @@ func Ingresses() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{
 			Name: "status",
-			Part: core.Part(resource.Rules[*networkingv1.Ingress]{
+			Part: new(resource.Rules[*networkingv1.Ingress]{
 				PrepareUpdate: func(_ context.Context, in, old *networkingv1.Ingress) { in.Spec = old.Spec },
 				ValidateUpdate: func(_ context.Context, in, old *networkingv1.Ingress) field.ErrorList {
 					return validateEntries(in, old)
@@ -107,7 +107,7 @@ func ingressCells(in *networkingv1.Ingress) []any {
 		}
 	}
 	slices.Sort(addresses)
-	return []any{in.Name, class, hostsCell(in.Spec.Rules), strings.Join(slices.Compact(addresses), ","), ports, core.Since(in.CreationTimestamp.Time)}
+	return []any{in.Name, class, hostsCell(in.Spec.Rules), strings.Join(slices.Compact(addresses), ","), ports, resource.Since(in.CreationTimestamp.Time)}
 }
 
 // hostsCell shows the first hosts; rules without one count as more, too.

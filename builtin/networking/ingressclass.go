@@ -56,7 +56,7 @@ func IngressClasses() resource.Definition {
 				}
 				parameters += "/" + p.Name
 			}
-			return []any{name, c.Spec.Controller, parameters, core.Since(c.CreationTimestamp.Time)}
+			return []any{name, c.Spec.Controller, parameters, resource.Since(c.CreationTimestamp.Time)}
 		}),
 	}
 }

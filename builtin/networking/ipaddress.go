@@ -56,7 +56,7 @@ func IPAddresses() resource.Definition {
 				}
 				parent += "/" + ref.Name
 			}
-			return []any{ip.Name, parent, core.Since(ip.CreationTimestamp.Time)}
+			return []any{ip.Name, parent, resource.Since(ip.CreationTimestamp.Time)}
 		}),
 	}
 }

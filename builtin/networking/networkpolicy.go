@@ -58,7 +58,7 @@ func NetworkPolicies() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(p *networkingv1.NetworkPolicy) []any {
-			return []any{p.Name, metav1.FormatLabelSelector(&p.Spec.PodSelector), core.Since(p.CreationTimestamp.Time)}
+			return []any{p.Name, metav1.FormatLabelSelector(&p.Spec.PodSelector), resource.Since(p.CreationTimestamp.Time)}
 		}),
 	}
 }

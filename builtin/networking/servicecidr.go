@@ -49,7 +49,7 @@ func ServiceCIDRs() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *networkingv1.ServiceCIDR) []any {
-			return []any{c.Name, strings.Join(c.Spec.CIDRs, ","), core.Since(c.CreationTimestamp.Time)}
+			return []any{c.Name, strings.Join(c.Spec.CIDRs, ","), resource.Since(c.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -56,7 +56,7 @@ func RuntimeClasses() resource.Definition {
 		}.Strategy(),
 		Columns: []resource.Column{core.NameColumn(), {Name: "Handler", Type: "string"}, core.AgeColumn()},
 		Cells: resource.CellsFunc(func(c *nodev1.RuntimeClass) []any {
-			return []any{c.Name, c.Handler, core.Since(c.CreationTimestamp.Time)}
+			return []any{c.Name, c.Handler, resource.Since(c.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -74,7 +74,7 @@ func PodDisruptionBudgets() resource.Definition {
 		Cells: resource.CellsFunc(func(b *policyv1.PodDisruptionBudget) []any {
 			return []any{
 				b.Name, orNone(b.Spec.MinAvailable), orNone(b.Spec.MaxUnavailable), int64(b.Status.DisruptionsAllowed),
-				core.Since(b.CreationTimestamp.Time),
+				resource.Since(b.CreationTimestamp.Time),
 			}
 		}),
 	}

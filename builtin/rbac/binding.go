@@ -148,5 +148,5 @@ func bindingCells(obj resource.Object, role rbacv1.RoleRef, subjects []rbacv1.Su
 		}
 	}
 	join := func(names []string) string { return strings.Join(names, ", ") }
-	return []any{obj.GetName(), role.Kind + "/" + role.Name, core.Since(obj.GetCreationTimestamp().Time), join(users), join(groups), join(accounts)}
+	return []any{obj.GetName(), role.Kind + "/" + role.Name, resource.Since(obj.GetCreationTimestamp().Time), join(users), join(groups), join(accounts)}
 }

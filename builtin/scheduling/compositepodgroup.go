@@ -76,7 +76,7 @@ func CompositePodGroups(gates features.Gates) resource.Definition {
 			if ref := g.Spec.WorkloadRef; ref != nil {
 				workload = ref.WorkloadName
 			}
-			return []any{g.Name, policyName(g.Spec.SchedulingPolicy.Gang != nil), workload, core.Since(g.CreationTimestamp.Time)}
+			return []any{g.Name, policyName(g.Spec.SchedulingPolicy.Gang != nil), workload, resource.Since(g.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -90,7 +90,7 @@ func PodGroups(gates features.Gates) resource.Definition {
 			if ref := g.Spec.WorkloadRef; ref != nil {
 				workload = ref.WorkloadName
 			}
-			return []any{g.Name, policyName(g.Spec.SchedulingPolicy.Gang != nil), workload, groupState(g.Status.Conditions), core.Since(g.CreationTimestamp.Time)}
+			return []any{g.Name, policyName(g.Spec.SchedulingPolicy.Gang != nil), workload, groupState(g.Status.Conditions), resource.Since(g.CreationTimestamp.Time)}
 		}),
 	}
 }

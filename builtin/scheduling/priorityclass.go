@@ -83,7 +83,7 @@ func PriorityClasses() resource.Definition {
 			if c.PreemptionPolicy != nil {
 				policy = string(*c.PreemptionPolicy)
 			}
-			return []any{c.Name, int64(c.Value), c.GlobalDefault, core.Since(c.CreationTimestamp.Time), policy}
+			return []any{c.Name, int64(c.Value), c.GlobalDefault, resource.Since(c.CreationTimestamp.Time), policy}
 		}),
 	}
 }

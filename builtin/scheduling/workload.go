@@ -60,7 +60,7 @@ func Workloads() resource.Definition {
 		}.Strategy(),
 		Columns: []resource.Column{core.NameColumn(), core.AgeColumn()},
 		Cells: resource.CellsFunc(func(w *workload) []any {
-			return []any{w.Name, core.Since(w.CreationTimestamp.Time)}
+			return []any{w.Name, resource.Since(w.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -100,7 +100,7 @@ func driverCells(d *storagev1.CSIDriver) []any {
 	}
 	return []any{
 		d.Name, or(s.AttachRequired, true), or(s.PodInfoOnMount, false), or(s.StorageCapacity, false), tokens,
-		or(s.RequiresRepublish, false), strings.Join(modes, ","), core.Since(d.CreationTimestamp.Time),
+		or(s.RequiresRepublish, false), strings.Join(modes, ","), resource.Since(d.CreationTimestamp.Time),
 	}
 }
 

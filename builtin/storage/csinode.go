@@ -70,7 +70,7 @@ func CSINodes() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(n *storagev1.CSINode) []any {
-			return []any{n.Name, int64(len(n.Spec.Drivers)), core.Since(n.CreationTimestamp.Time)}
+			return []any{n.Name, int64(len(n.Spec.Drivers)), resource.Since(n.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -75,7 +75,7 @@ func StorageClasses() resource.Definition {
 		Cells: resource.CellsFunc(func(c *storagev1.StorageClass) []any {
 			return []any{
 				c.Name, c.Provisioner, string(or(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
-				string(or(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), or(c.AllowVolumeExpansion, false), core.Since(c.CreationTimestamp.Time),
+				string(or(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), or(c.AllowVolumeExpansion, false), resource.Since(c.CreationTimestamp.Time),
 			}
 		}),
 		Arrange: resource.ArrangeFunc(func(all []*storagev1.StorageClass) func(*storagev1.StorageClass, []any) {

@@ -63,7 +63,7 @@ func VolumeAttachments() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(a *storagev1.VolumeAttachment) []any {
-			return []any{a.Name, a.Spec.Attacher, or(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, core.Since(a.CreationTimestamp.Time)}
+			return []any{a.Name, a.Spec.Attacher, or(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, resource.Since(a.CreationTimestamp.Time)}
 		}),
 	}
 }

@@ -45,7 +45,7 @@ func VolumeAttributesClasses() resource.Definition {
 			core.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *storagev1.VolumeAttributesClass) []any {
-			return []any{c.Name, c.DriverName, core.Since(c.CreationTimestamp.Time)}
+			return []any{c.Name, c.DriverName, resource.Since(c.CreationTimestamp.Time)}
 		}),
 	}
 }
