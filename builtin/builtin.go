@@ -24,6 +24,7 @@ import (
 	"github.com/apikeel/kelson/builtin/node"
 	"github.com/apikeel/kelson/builtin/policy"
 	"github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/builtin/scheduling"
 	"github.com/apikeel/kelson/builtin/storage"
 	"github.com/apikeel/kelson/builtin/storagemigration"
@@ -103,7 +104,7 @@ func withFinalizerRule(g resource.Group) resource.Group {
 			return
 		}
 		wrap(s, func(obj resource.Object, errs field.ErrorList) field.ErrorList {
-			return append(core.ValidateFinalizers(obj.GetFinalizers(), path), errs...)
+			return append(rules.ValidateFinalizers(obj.GetFinalizers(), path), errs...)
 		})
 	})
 	return g

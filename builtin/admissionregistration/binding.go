@@ -9,7 +9,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -61,10 +61,10 @@ func MutatingPolicyBindings(cfg Config) resource.Definition {
 
 func bindingColumns() []resource.Column {
 	return []resource.Column{
-		core.NameColumn(),
+		rules.NameColumn(),
 		{Name: "PolicyName", Type: "string", Description: "PolicyName indicates the policy definition which the policy binding binded to"},
 		{Name: "ParamRef", Type: "string", Description: "ParamRef indicates the param resource which sets the configuration param"},
-		core.AgeColumn(),
+		rules.AgeColumn(),
 	}
 }
 
@@ -87,7 +87,7 @@ func validateBinding(policy string, params *admissionv1.ParamRef, match *admissi
 	if policy == "" {
 		errs = append(errs, field.Required(path.Child("policyName"), ""))
 	} else {
-		errs = append(errs, core.Invalid(path.Child("policyName"), policy, apivalidation.NameIsDNSSubdomain(policy, false))...)
+		errs = append(errs, rules.Invalid(path.Child("policyName"), policy, apivalidation.NameIsDNSSubdomain(policy, false))...)
 	}
 	errs = append(errs, validateParamRef(params, path.Child("paramRef"))...)
 	return append(errs, validateMatch(match, path.Child("matchResources"))...)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 const maxConditions = 64
@@ -73,7 +73,7 @@ func (c *compiler) matchConditions(conditions []admissionv1.MatchCondition, path
 			errs = append(errs, field.Required(path.Child("name"), ""))
 			continue
 		}
-		errs = append(errs, core.Invalid(path.Child("name"), m.Name, validation.IsQualifiedName(m.Name))...)
+		errs = append(errs, rules.Invalid(path.Child("name"), m.Name, validation.IsQualifiedName(m.Name))...)
 		if seen[m.Name] {
 			errs = append(errs, field.Duplicate(path.Child("name"), m.Name))
 		}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -91,10 +91,10 @@ func MutatingPolicies(cfg Config) resource.Definition {
 
 func policyColumns(name, description string) []resource.Column {
 	return []resource.Column{
-		core.NameColumn(),
+		rules.NameColumn(),
 		{Name: name, Type: "integer", Description: description},
 		{Name: "ParamKind", Type: "string", Description: "ParamKind specifies the kind of resources used to parameterize this policy"},
-		core.AgeColumn(),
+		rules.AgeColumn(),
 	}
 }
 
@@ -201,7 +201,7 @@ func (c *compiler) validation(v *admissionv1.Validation, path *field.Path) field
 func (c *compiler) annotations(annotations []admissionv1.AuditAnnotation, policy string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(annotations) > maxAnnotations {
-		errs = append(errs, field.Invalid(path, core.GoForm(annotations), fmt.Sprintf("must not have more than %d auditAnnotations", maxAnnotations)))
+		errs = append(errs, field.Invalid(path, rules.GoForm(annotations), fmt.Sprintf("must not have more than %d auditAnnotations", maxAnnotations)))
 	}
 	seen := map[string]bool{}
 	for i, a := range annotations {
@@ -210,7 +210,7 @@ func (c *compiler) annotations(annotations []admissionv1.AuditAnnotation, policy
 			errs = append(errs, field.Invalid(key, a.Key, "requires metadata.name be non-empty"))
 		} else {
 			full := policy + "/" + a.Key
-			errs = append(errs, core.Invalid(key, full, validation.IsQualifiedName(full))...)
+			errs = append(errs, rules.Invalid(key, full, validation.IsQualifiedName(full))...)
 		}
 		switch text := strings.TrimSpace(a.ValueExpression); {
 		case text == "":

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 func defaultRule(r *admissionv1.Rule) { setDefault(&r.Scope, admissionv1.AllScopes) }
@@ -123,22 +123,22 @@ func validateMatch(m *admissionv1.MatchResources, path *field.Path) field.ErrorL
 	}
 	selector(m.NamespaceSelector, "namespaceSelector")
 	selector(m.ObjectSelector, "objectSelector")
-	rules := func(rules []admissionv1.NamedRuleWithOperations, path *field.Path) {
-		for i := range rules {
+	each := func(list []admissionv1.NamedRuleWithOperations, path *field.Path) {
+		for i := range list {
 			seen := map[string]bool{}
-			for j, name := range rules[i].ResourceNames {
+			for j, name := range list[i].ResourceNames {
 				at := path.Index(i).Child("resourceNames").Index(j)
-				errs = append(errs, core.Invalid(at, name, content.IsPathSegmentName(name))...)
+				errs = append(errs, rules.Invalid(at, name, content.IsPathSegmentName(name))...)
 				if seen[name] {
 					errs = append(errs, field.Duplicate(at, name))
 				}
 				seen[name] = true
 			}
-			errs = append(errs, validateRule(&rules[i].RuleWithOperations, path.Index(i))...)
+			errs = append(errs, validateRule(&list[i].RuleWithOperations, path.Index(i))...)
 		}
 	}
-	rules(m.ResourceRules, path.Child("resourceRules"))
-	rules(m.ExcludeResourceRules, path.Child("excludeResourceRules"))
+	each(m.ResourceRules, path.Child("resourceRules"))
+	each(m.ExcludeResourceRules, path.Child("excludeResourceRules"))
 	return errs
 }
 
@@ -199,7 +199,7 @@ func validateParamRef(r *admissionv1.ParamRef, path *field.Path) field.ErrorList
 	var errs field.ErrorList
 	const exclusive = "name and selector are mutually exclusive"
 	if r.Name != "" {
-		errs = append(errs, core.Invalid(path.Child("name"), r.Name, content.IsPathSegmentName(r.Name))...)
+		errs = append(errs, rules.Invalid(path.Child("name"), r.Name, content.IsPathSegmentName(r.Name))...)
 		if r.Selector != nil {
 			errs = append(errs, field.Forbidden(path.Child("name"), exclusive))
 		}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -84,9 +84,9 @@ func ValidatingWebhooks(cfg Config) resource.Definition {
 
 func webhookColumns() []resource.Column {
 	return []resource.Column{
-		core.NameColumn(),
+		rules.NameColumn(),
 		{Name: "Webhooks", Type: "integer", Description: "Webhooks indicates the number of webhooks registered in this configuration"},
-		core.AgeColumn(),
+		rules.AgeColumn(),
 	}
 }
 
@@ -272,7 +272,7 @@ func validateReviewVersions(versions []string, allowUnknown bool, path *field.Pa
 			continue
 		}
 		seen[v] = true
-		errs = append(errs, core.Invalid(path.Index(i), v, validation.IsDNS1035Label(v))...)
+		errs = append(errs, rules.Invalid(path.Index(i), v, validation.IsDNS1035Label(v))...)
 	}
 	if !allowUnknown && !reviewable(versions) {
 		errs = append(errs, field.Invalid(path, versions, "must include at least one of v1, v1beta1"))

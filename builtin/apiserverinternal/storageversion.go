@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -57,16 +57,16 @@ func StorageVersions() resource.Definition {
 			},
 			PrepareUpdate: func(_ context.Context, v, old *storageVersion) { v.Status = old.Status },
 			Validate: func(_ context.Context, v *storageVersion) field.ErrorList {
-				return core.ValidateFinalizers(v.Finalizers, field.NewPath("metadata", "finalizers"))
+				return rules.ValidateFinalizers(v.Finalizers, field.NewPath("metadata", "finalizers"))
 			},
 			ValidateUpdate: func(context.Context, *storageVersion, *storageVersion) field.ErrorList { return nil },
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "CommonEncodingVersion", Type: "string", Description: text["commonEncodingVersion"]},
 			{Name: "StorageVersions", Type: "string", Description: text["storageVersions"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(v *storageVersion) []any {
 			common := "<unset>"
@@ -127,7 +127,7 @@ func validateStatus(s *internalv1alpha1.StorageVersionStatus) field.ErrorList {
 }
 
 func validateServer(v *internalv1alpha1.ServerStorageVersion, path *field.Path) field.ErrorList {
-	errs := core.Invalid(path.Child("apiServerID"), v.APIServerID, apivalidation.NameIsDNSSubdomain(v.APIServerID, false))
+	errs := rules.Invalid(path.Child("apiServerID"), v.APIServerID, apivalidation.NameIsDNSSubdomain(v.APIServerID, false))
 	version := func(version string, path *field.Path) {
 		if problems := versionProblems(version); len(problems) > 0 {
 			errs = append(errs, field.Invalid(path, version, strings.Join(problems, ",")))
@@ -185,8 +185,8 @@ func validateConditions(conditions []internalv1alpha1.StorageVersionCondition, p
 				fmt.Sprintf("the type of the condition is not unique, it also appears in conditions[%d]", before)))
 		}
 		seen[c.Type] = i
-		errs = append(errs, core.Invalid(path.Child("type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
-		errs = append(errs, core.Invalid(path.Child("status"), string(c.Status), validation.IsQualifiedName(string(c.Status)))...)
+		errs = append(errs, rules.Invalid(path.Child("type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
+		errs = append(errs, rules.Invalid(path.Child("status"), string(c.Status), validation.IsQualifiedName(string(c.Status)))...)
 		if c.Reason == "" {
 			errs = append(errs, field.Required(path.Child("reason"), ""))
 		}

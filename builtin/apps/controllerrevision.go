@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -38,10 +38,10 @@ func ControllerRevisions() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Controller", Type: "string", Description: "Controller of the object"},
 			{Name: "Revision", Type: "string", Description: appsv1.ControllerRevision{}.SwaggerDoc()["revision"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: func(obj resource.Object) ([]any, error) {
 			r := obj.(*appsv1.ControllerRevision)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -76,14 +77,14 @@ func DaemonSets() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: append([]resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Desired", Type: "integer", Description: observed["desiredNumberScheduled"]},
 			{Name: "Current", Type: "integer", Description: observed["currentNumberScheduled"]},
 			{Name: "Ready", Type: "integer", Description: observed["numberReady"]},
 			{Name: "Up-to-date", Type: "integer", Description: observed["updatedNumberScheduled"]},
 			{Name: "Available", Type: "integer", Description: observed["numberAvailable"]},
 			{Name: "Node Selector", Type: "string", Description: corev1.PodSpec{}.SwaggerDoc()["nodeSelector"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		}, templateColumns(appsv1.DaemonSetSpec{}.SwaggerDoc()["selector"])...),
 		Cells: resource.CellsFunc(func(d *appsv1.DaemonSet) []any {
 			s := &d.Status
@@ -180,7 +181,7 @@ func validateDaemonSetStrategy(s *appsv1.DaemonSetUpdateStrategy, path *field.Pa
 			setDefault(&r.MaxUnavailable, intstr.IntOrString{})
 			setDefault(&r.MaxSurge, intstr.IntOrString{})
 		}
-		return field.ErrorList{field.NotSupported(path, core.GoForm(shown),
+		return field.ErrorList{field.NotSupported(path, rules.GoForm(shown),
 			[]appsv1.DaemonSetUpdateStrategyType{appsv1.RollingUpdateDaemonSetStrategyType, appsv1.OnDeleteDaemonSetStrategyType})}
 	}
 	at := path.Child("rollingUpdate")

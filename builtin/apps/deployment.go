@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -73,11 +74,11 @@ func Deployments() resource.Definition {
 			}),
 		},
 		Columns: append([]resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Ready", Type: "string", Description: "Number of the pod with ready state"},
 			{Name: "Up-to-date", Type: "string", Description: appsv1.DeploymentStatus{}.SwaggerDoc()["updatedReplicas"]},
 			{Name: "Available", Type: "string", Description: appsv1.DeploymentStatus{}.SwaggerDoc()["availableReplicas"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		}, templateColumns(appsv1.DeploymentSpec{}.SwaggerDoc()["selector"])...),
 		Cells: resource.CellsFunc(func(d *appsv1.Deployment) []any {
 			names, images := containerCells(d.Spec.Template.Spec.Containers)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -67,11 +68,11 @@ func ReplicaSets() resource.Definition {
 			}),
 		},
 		Columns: append([]resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Desired", Type: "integer", Description: spec["replicas"]},
 			{Name: "Current", Type: "integer", Description: observed["replicas"]},
 			{Name: "Ready", Type: "integer", Description: observed["readyReplicas"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		}, templateColumns(spec["selector"])...),
 		Cells: resource.CellsFunc(func(r *appsv1.ReplicaSet) []any {
 			names, images := containerCells(r.Spec.Template.Spec.Containers)

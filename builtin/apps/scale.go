@@ -4,7 +4,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -20,12 +20,12 @@ type scalable struct {
 // scale is the subresource with which autoscalers change the number of replicas
 // of a workload.
 func scale[T resource.Object](part func(T) scalable) resource.Subresource {
-	return core.Scale(func(obj T) (core.Scalable, error) {
+	return rules.Scale(func(obj T) (rules.Scalable, error) {
 		p := part(obj)
 		selector, err := metav1.LabelSelectorAsSelector(p.selector)
 		if err != nil {
-			return core.Scalable{}, apierrors.NewBadRequest(err.Error())
+			return rules.Scalable{}, apierrors.NewBadRequest(err.Error())
 		}
-		return core.Scalable{Wanted: p.wanted, Seen: p.seen, Selector: selector.String()}, nil
+		return rules.Scalable{Wanted: p.wanted, Seen: p.seen, Selector: selector.String()}, nil
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -35,7 +36,7 @@ func StatefulSets() resource.Definition {
 		ValidateUpdate: func(_ context.Context, s, old *appsv1.StatefulSet) field.ErrorList {
 			path := field.NewPath("status")
 			errs := validateStatefulSetStatus(&s.Status, path)
-			errs = append(errs, core.ValidateFinalizers(s.Finalizers, field.NewPath("metadata", "finalizers"))...)
+			errs = append(errs, rules.ValidateFinalizers(s.Finalizers, field.NewPath("metadata", "finalizers"))...)
 			return append(errs, validateCollisions(s.Status.CollisionCount, old.Status.CollisionCount, path.Child("collisionCount"))...)
 		},
 	}.Strategy()
@@ -75,9 +76,9 @@ func StatefulSets() resource.Definition {
 			}),
 		},
 		Columns: append([]resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Ready", Type: "string", Description: "Number of the pod with ready state"},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		}, templateColumns("")[:2]...),
 		Cells: resource.CellsFunc(func(s *appsv1.StatefulSet) []any {
 			names, images := containerCells(s.Spec.Template.Spec.Containers)
@@ -158,22 +159,22 @@ type statefulSetRules struct {
 }
 
 func validateStatefulSetUpdate(ctx context.Context, spec, old *appsv1.StatefulSetSpec, path *field.Path) field.ErrorList {
-	rules := statefulSetRules{old: &old.Template, update: true, recreate: old.UpdateStrategy.Type == recreate || features.From(ctx).Enabled(recreateGate)}
-	rules.anyTemplate = len(validateStatefulSet(ctx, old, path, rules)) > 0
-	errs := validateStatefulSet(ctx, spec, path, rules)
+	apply := statefulSetRules{old: &old.Template, update: true, recreate: old.UpdateStrategy.Type == recreate || features.From(ctx).Enabled(recreateGate)}
+	apply.anyTemplate = len(validateStatefulSet(ctx, old, path, apply)) > 0
+	errs := validateStatefulSet(ctx, spec, path, apply)
 	errs = append(errs, validation.ValidateImmutableField(spec.Selector, old.Selector, path.Child("selector"))...)
 	if !equality.Semantic.DeepEqual(spec.VolumeClaimTemplates, old.VolumeClaimTemplates) {
 		shown := slices.Clone(spec.VolumeClaimTemplates)
 		for i := range shown {
 			shown[i].TypeMeta = metav1.TypeMeta{}
 		}
-		errs = append(errs, field.Invalid(path.Child("volumeClaimTemplates"), core.GoForm(shown), validation.FieldImmutableErrorMsg))
+		errs = append(errs, field.Invalid(path.Child("volumeClaimTemplates"), rules.GoForm(shown), validation.FieldImmutableErrorMsg))
 	}
 	errs = append(errs, validation.ValidateImmutableField(spec.ServiceName, old.ServiceName, path.Child("serviceName"))...)
 	return append(errs, validation.ValidateImmutableField(spec.PodManagementPolicy, old.PodManagementPolicy, path.Child("podManagementPolicy"))...)
 }
 
-func validateStatefulSet(ctx context.Context, spec *appsv1.StatefulSetSpec, path *field.Path, rules statefulSetRules) field.ErrorList {
+func validateStatefulSet(ctx context.Context, spec *appsv1.StatefulSetSpec, path *field.Path, apply statefulSetRules) field.ErrorList {
 	var errs field.ErrorList
 	switch p := spec.PodManagementPolicy; p {
 	case "":
@@ -182,13 +183,13 @@ func validateStatefulSet(ctx context.Context, spec *appsv1.StatefulSetSpec, path
 	default:
 		errs = append(errs, field.Invalid(path.Child("podManagementPolicy"), p, "must be 'OrderedReady' or 'Parallel'"))
 	}
-	errs = append(errs, validateStatefulSetStrategy(&spec.UpdateStrategy, path.Child("updateStrategy"), rules.recreate)...)
+	errs = append(errs, validateStatefulSetStrategy(&spec.UpdateStrategy, path.Child("updateStrategy"), apply.recreate)...)
 	if p := spec.PersistentVolumeClaimRetentionPolicy; p != nil {
 		at := path.Child("persistentVolumeClaimRetentionPolicy")
 		errs = append(errs, validateRetention(p.WhenDeleted, at.Child("whenDeleted"))...)
 		errs = append(errs, validateRetention(p.WhenScaled, at.Child("whenScaled"))...)
 	}
-	if !rules.update {
+	if !apply.update {
 		for i := range spec.VolumeClaimTemplates {
 			at := path.Child("volumeClaimTemplates").Index(i).Child("spec")
 			errs = append(errs, core.ValidateClaimSpec(&spec.VolumeClaimTemplates[i].Spec, at, core.ClaimAllowances{})...)
@@ -199,17 +200,17 @@ func validateStatefulSet(ctx context.Context, spec *appsv1.StatefulSetSpec, path
 	if spec.Ordinals != nil {
 		errs = append(errs, nonnegative(spec.Ordinals.Start, path.Child("ordinals.start"))...)
 	}
-	if spec.ServiceName != "" && !rules.update {
+	if spec.ServiceName != "" && !apply.update {
 		for _, m := range utilvalidation.IsDNS1123Label(spec.ServiceName) {
 			errs = append(errs, field.Invalid(path.Child("serviceName"), spec.ServiceName, m))
 		}
 	}
-	errs = append(errs, validateStatefulSetTemplate(ctx, spec, path, rules)...)
+	errs = append(errs, validateStatefulSetTemplate(ctx, spec, path, apply)...)
 	return append(errs, validateEndless(&spec.Template.Spec, "StatefulSet", path.Child("template", "spec"))...)
 }
 
 // validateStatefulSetTemplate judges the selector and the template.
-func validateStatefulSetTemplate(ctx context.Context, spec *appsv1.StatefulSetSpec, path *field.Path, rules statefulSetRules) field.ErrorList {
+func validateStatefulSetTemplate(ctx context.Context, spec *appsv1.StatefulSetSpec, path *field.Path, apply statefulSetRules) field.ErrorList {
 	var errs field.ErrorList
 	at := path.Child("selector")
 	if spec.Selector == nil {
@@ -228,11 +229,11 @@ func validateStatefulSetTemplate(ctx context.Context, spec *appsv1.StatefulSetSp
 	if !selector.Empty() && !selector.Matches(labels.Set(spec.Template.Labels)) {
 		errs = append(errs, field.Invalid(at.Child("metadata", "labels"), spec.Template.Labels, "`selector` does not match template `labels`"))
 	}
-	if rules.anyTemplate {
+	if apply.anyTemplate {
 		errs = append(errs, metavalidation.ValidateLabels(spec.Template.Labels, at.Child("labels"))...)
 		return append(errs, validation.ValidateAnnotations(spec.Template.Annotations, at.Child("annotations"))...)
 	}
-	return append(errs, core.ValidatePodTemplateSpec(ctx, claimedTemplate(spec), at, rules.old)...)
+	return append(errs, core.ValidatePodTemplateSpec(ctx, claimedTemplate(spec), at, apply.old)...)
 }
 
 // claimedTemplate is the template as its pods will be: with names from the
@@ -282,7 +283,7 @@ func validateStatefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, path *fiel
 		errs = append(errs, field.Required(path, ""))
 	case s.Type == appsv1.OnDeleteStatefulSetStrategyType, s.Type == recreate && allowRecreate:
 		if s.RollingUpdate != nil {
-			errs = append(errs, field.Invalid(path.Child("rollingUpdate"), core.GoForm(shown.RollingUpdate), "only allowed for updateStrategy 'RollingUpdate'"))
+			errs = append(errs, field.Invalid(path.Child("rollingUpdate"), rules.GoForm(shown.RollingUpdate), "only allowed for updateStrategy 'RollingUpdate'"))
 		}
 	case s.Type == appsv1.RollingUpdateStatefulSetStrategyType:
 		if s.RollingUpdate == nil {
@@ -297,9 +298,9 @@ func validateStatefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, path *fiel
 			errs = append(errs, ValidateAtMostAll(*v, at)...)
 		}
 	case allowRecreate:
-		errs = append(errs, field.Invalid(path, core.GoForm(shown), "must be 'RollingUpdate', 'OnDelete', or 'Recreate'"))
+		errs = append(errs, field.Invalid(path, rules.GoForm(shown), "must be 'RollingUpdate', 'OnDelete', or 'Recreate'"))
 	default:
-		errs = append(errs, field.Invalid(path, core.GoForm(shown), "must be 'RollingUpdate' or 'OnDelete'"))
+		errs = append(errs, field.Invalid(path, rules.GoForm(shown), "must be 'RollingUpdate' or 'OnDelete'"))
 	}
 	return errs
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -62,13 +62,13 @@ func HorizontalPodAutoscalers() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Reference", Type: "string", Description: spec["scaleTargetRef"]},
 			{Name: "Targets", Type: "string", Description: spec["metrics"]},
 			{Name: "MinPods", Type: "string", Description: spec["minReplicas"]},
 			{Name: "MaxPods", Type: "string", Description: spec["maxReplicas"]},
 			{Name: "Replicas", Type: "string", Description: autoscalingv2.HorizontalPodAutoscalerStatus{}.SwaggerDoc()["currentReplicas"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(h *autoscalingv2.HorizontalPodAutoscaler) []any {
 			minimum := "<unset>"

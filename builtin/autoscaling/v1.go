@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // v1 knows one metric, the utilization of the CPU. It has all others, the
@@ -77,7 +77,7 @@ func toV1(in *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv1.HorizontalP
 	add(metricsAnnotation, metrics != nil, metrics)
 	add(currentAnnotation, current != nil, current)
 	// The names of Go, not those of the API, are what clients know here.
-	add(behaviorAnnotation, spec.Behavior != nil, core.GoForm(spec.Behavior))
+	add(behaviorAnnotation, spec.Behavior != nil, rules.GoForm(spec.Behavior))
 	add(conditionsAnnotation, conditions != nil, conditions)
 	out.Annotations = annotations
 	return out, failed

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -207,7 +207,7 @@ func validateContainerResource(s *autoscalingv2.ContainerResourceMetricSource, p
 	if s.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), "must specify a resource name"))
 	} else {
-		errs = append(errs, core.ValidateContainerResourceName(s.Name, path.Child("name"))...)
+		errs = append(errs, rules.ValidateContainerResourceName(s.Name, path.Child("name"))...)
 	}
 	if s.Container == "" {
 		errs = append(errs, field.Required(path.Child("container"), "must specify a container"))

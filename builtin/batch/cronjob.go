@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -64,13 +64,13 @@ func CronJobs() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: append([]resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Schedule", Type: "string", Description: spec["schedule"]},
 			{Name: "Timezone", Type: "string", Description: spec["timeZone"]},
 			{Name: "Suspend", Type: "boolean", Description: spec["suspend"]},
 			{Name: "Active", Type: "integer", Description: batchv1.CronJobStatus{}.SwaggerDoc()["active"]},
 			{Name: "Last Schedule", Type: "string", Description: batchv1.CronJobStatus{}.SwaggerDoc()["lastScheduleTime"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		}, templateColumns()...),
 		Cells: resource.CellsFunc(func(c *batchv1.CronJob) []any {
 			suspend, last := "<unset>", any("<none>")

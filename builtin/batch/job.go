@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -87,11 +88,11 @@ func Jobs() resource.Definition {
 		})},
 		UnknownField: func(path string) string { return fmt.Sprintf("field label %q not supported for Job", path) },
 		Columns: append([]resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Status", Type: "string", Description: "Status of the job."},
 			{Name: "Completions", Type: "string", Description: batchv1.JobStatus{}.SwaggerDoc()["succeeded"]},
 			{Name: "Duration", Type: "string", Description: "Time required to complete the job."},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		}, templateColumns()...),
 		Cells: resource.CellsFunc(func(j *batchv1.Job) []any {
 			return append([]any{

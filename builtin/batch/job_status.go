@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // validateJobStatus judges a change of the status. Most rules are about what a
@@ -76,7 +76,7 @@ func validateJobStatus(j, old *batchv1.Job, path *field.Path) field.ErrorList {
 	uncounted := s.UncountedTerminatedPods
 	reject((finishes || !equality.Semantic.DeepEqual(uncounted, was.UncountedTerminatedPods)) && finished && uncounted != nil &&
 		len(uncounted.Failed)+len(uncounted.Succeeded) > 0,
-		invalid("uncountedTerminatedPods", core.GoForm(uncounted), "must be empty for finished job"))
+		invalid("uncountedTerminatedPods", rules.GoForm(uncounted), "must be empty for finished job"))
 	errs = append(errs, validateIndexes(j, completedIndexesChange, failedIndexesChange, path)...)
 	reject((finishes || !ptr.Equal(s.Terminating, was.Terminating)) && ptr.Deref(s.Terminating, 0) > 0 && finished,
 		invalid("terminating", s.Terminating, "terminating>0 is invalid for finished job"))

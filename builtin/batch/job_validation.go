@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 const (
@@ -115,7 +116,7 @@ func validateJobSpec(ctx context.Context, spec, old *batchv1.JobSpec, path *fiel
 		if isIndexed(spec) {
 			errs = append(errs, validateSuccessPolicy(spec, path.Child("successPolicy", "rules"))...)
 		} else {
-			errs = append(errs, field.Invalid(path.Child("successPolicy"), core.GoForm(*p), "requires indexed completion mode"))
+			errs = append(errs, field.Invalid(path.Child("successPolicy"), rules.GoForm(*p), "requires indexed completion mode"))
 		}
 	}
 	if p := spec.PodReplacementPolicy; p != nil {
@@ -362,7 +363,7 @@ func immutable[T any](value, old T, path *field.Path) field.ErrorList {
 	if equality.Semantic.DeepEqual(value, old) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, core.GoForm(value), apivalidation.FieldImmutableErrorMsg)}
+	return field.ErrorList{field.Invalid(path, rules.GoForm(value), apivalidation.FieldImmutableErrorMsg)}
 }
 
 func oneOf[T ~string](value T, path *field.Path, known []T) field.ErrorList {

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -95,7 +95,7 @@ func PodRequests(maySign func(ctx context.Context, signer string) bool) resource
 			resource.FieldFunc("spec.nodeName", func(r *podRequest) string { return string(r.Spec.NodeName) }),
 		},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "PodName", Type: "string", Description: spec["podName"]},
 			{Name: "ServiceAccountName", Type: "string", Description: spec["serviceAccountName"]},
 			{Name: "NodeName", Type: "string", Description: spec["nodeName"]},
@@ -177,7 +177,7 @@ func shown(s *certificatesv1beta1.PodCertificateRequestSpec) any {
 
 func validatePodRequest(spec *certificatesv1beta1.PodCertificateRequestSpec) field.ErrorList {
 	path := field.NewPath("spec")
-	errs := core.ValidateSignerName(spec.SignerName, path.Child("signerName"))
+	errs := rules.ValidateSignerName(spec.SignerName, path.Child("signerName"))
 	annotations := path.Child("unverifiedUserAnnotations")
 	for key := range spec.UnverifiedUserAnnotations {
 		errs = append(errs, validation.IsDomainPrefixedKey(annotations, strings.ToLower(key))...)
@@ -186,7 +186,7 @@ func validatePodRequest(spec *certificatesv1beta1.PodCertificateRequestSpec) fie
 		errs = append(errs, field.TooLong(annotations, "", apivalidation.TotalAnnotationSizeLimitB))
 	}
 	named := func(who, name string, shown any, uid string) {
-		errs = append(errs, core.Invalid(path.Child(who+"Name"), shown, apivalidation.NameIsDNSSubdomain(name, false))...)
+		errs = append(errs, rules.Invalid(path.Child(who+"Name"), shown, apivalidation.NameIsDNSSubdomain(name, false))...)
 		switch path := path.Child(who + "UID"); {
 		case uid == "":
 			errs = append(errs, field.Invalid(path, uid, "must not be empty"))

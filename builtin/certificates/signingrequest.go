@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -30,7 +30,7 @@ type signingRequest = certificatesv1.CertificateSigningRequest
 // and status say what became of them.
 func SigningRequests() resource.Definition {
 	main := resource.Rules[*signingRequest]{
-		ValidateName:  core.AnyName,
+		ValidateName:  rules.AnyName,
 		PrepareCreate: func(ctx context.Context, r *signingRequest) { stampUser(r, request.From(ctx).User) },
 		PrepareUpdate: func(_ context.Context, r, old *signingRequest) { r.Spec, r.Status = old.Spec, old.Status },
 		Validate:      func(_ context.Context, r *signingRequest) field.ErrorList { return validateRequest(r, nil) },
@@ -85,8 +85,8 @@ func SigningRequests() resource.Definition {
 			resource.FieldFunc("spec.signerName", func(r *signingRequest) string { return r.Spec.SignerName }),
 		},
 		Columns: []resource.Column{
-			core.NameColumn(),
-			core.AgeColumn(),
+			rules.NameColumn(),
+			rules.AgeColumn(),
 			{Name: "SignerName", Type: "string", Description: signerColumn},
 			{Name: "Requestor", Type: "string", Description: "Base64-encoded PKCS#10 CSR data"},
 			{Name: "RequestedDuration", Type: "string", Description: spec["expirationSeconds"]},
@@ -215,7 +215,7 @@ func validateRequest(r, old *signingRequest) field.ErrorList {
 	if r.Spec.SignerName == legacySigner && (old == nil || old.Spec.SignerName != legacySigner) {
 		errs = append(errs, field.Invalid(path.Child("signerName"), r.Spec.SignerName, "the legacy signerName is not allowed via this API version"))
 	} else {
-		errs = append(errs, core.ValidateSignerName(r.Spec.SignerName, path.Child("signerName"))...)
+		errs = append(errs, rules.ValidateSignerName(r.Spec.SignerName, path.Child("signerName"))...)
 	}
 	if s := r.Spec.ExpirationSeconds; s != nil && *s < 600 {
 		errs = append(errs, field.Invalid(path.Child("expirationSeconds"), *s, "may not specify a duration less than 600 seconds (10 minutes)"))

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -53,7 +53,7 @@ func TrustBundles() resource.Definition {
 			resource.FieldFunc("spec.signerName", func(b *trustBundle) string { return b.Spec.SignerName }),
 		},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "SignerName", Type: "string", Description: certificatesv1.ClusterTrustBundleSpec{}.SwaggerDoc()["signerName"]},
 		},
 		Cells: resource.CellsFunc(func(b *trustBundle) []any { return []any{b.Name, orNone(b.Spec.SignerName)} }),
@@ -86,7 +86,7 @@ func validateBundle(b *trustBundle, update bool) field.ErrorList {
 		return bundleNameProblems(name, b.Spec.SignerName, prefix)
 	}, field.NewPath("metadata"))
 	if b.Spec.SignerName != "" {
-		errs = append(errs, core.ValidateSignerName(b.Spec.SignerName, field.NewPath("spec", "signerName"))...)
+		errs = append(errs, rules.ValidateSignerName(b.Spec.SignerName, field.NewPath("spec", "signerName"))...)
 	}
 	return errs
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -46,11 +46,11 @@ func Candidates() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "LeaseName", Type: "string", Description: coordinationv1alpha2.LeaseCandidateSpec{}.SwaggerDoc()["leaseName"]},
 			{Name: "BinaryVersion", Type: "string"},
 			{Name: "EmulationVersion", Type: "string"},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *candidate) []any {
 			return []any{c.Name, c.Spec.LeaseName, c.Spec.BinaryVersion, c.Spec.EmulationVersion, resource.Since(c.CreationTimestamp.Time)}
@@ -67,7 +67,7 @@ func validateCandidate(spec *coordinationv1beta1.LeaseCandidateSpec) field.Error
 	// A version that cannot be read counts as the first there is.
 	zero := utilversion.MustParseSemantic("0.0.0")
 	read := func(text, name string) *utilversion.Version {
-		if core.IsSemver(text) {
+		if rules.IsSemver(text) {
 			if v, err := utilversion.ParseSemantic(text); err == nil {
 				return v
 			}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/resource"
 )
@@ -32,7 +33,7 @@ func ComponentStatuses(components []Component) resource.Definition {
 		Versions:   []resource.Version{version},
 		Source:     componentSource(components),
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Status", Type: "string", Description: "Status of the component conditions"},
 			{Name: "Message", Type: "string", Description: "Message of the component conditions"},
 			{Name: "Error", Type: "string", Description: "Error of the component conditions"},

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -35,9 +36,9 @@ func ConfigMaps() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Data", Type: "string", Description: corev1.ConfigMap{}.SwaggerDoc()["data"]},
-			AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(cm *corev1.ConfigMap) []any {
 			return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), resource.Since(cm.CreationTimestamp.Time)}
@@ -60,14 +61,14 @@ func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 	size := 0
 	for key, value := range cm.Data {
 		path := field.NewPath("data").Key(key)
-		errs = append(errs, Invalid(path, key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, rules.Invalid(path, key, validation.IsConfigMapKey(key))...)
 		if _, both := cm.BinaryData[key]; both {
 			errs = append(errs, field.Invalid(path, key, "duplicate of key present in binaryData"))
 		}
 		size += len(value)
 	}
 	for key, value := range cm.BinaryData {
-		errs = append(errs, Invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, rules.Invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
 		size += len(value)
 	}
 	if size > maxDataSize {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 const rulesWithoutPolicy = "must specify restartPolicy when restart rules are used"
@@ -53,9 +55,9 @@ func isSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-func checkContainers(e *problems, ctx *podContext, p *field.Path) {
+func checkContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	if len(ctx.spec.Containers) == 0 {
-		e.required(p, "")
+		e.Required(p, "")
 		return
 	}
 	names, ports := sets.New[string](), sets.New[string]()
@@ -63,7 +65,7 @@ func checkContainers(e *problems, ctx *podContext, p *field.Path) {
 		c, cp := &ctx.spec.Containers[i], p.Index(i)
 		checkContainer(e, ctx, c, cp)
 		if names.Has(c.Name) {
-			e.duplicate(cp.Child("name"), c.Name)
+			e.Duplicate(cp.Child("name"), c.Name)
 		}
 		names.Insert(c.Name)
 		checkRunning(e, ctx, c, cp)
@@ -74,7 +76,7 @@ func checkContainers(e *problems, ctx *podContext, p *field.Path) {
 	}
 }
 
-func checkInitContainers(e *problems, ctx *podContext, p *field.Path) {
+func checkInitContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	names := sets.New[string]()
 	for i := range ctx.spec.Containers {
 		names.Insert(ctx.spec.Containers[i].Name)
@@ -85,10 +87,10 @@ func checkInitContainers(e *problems, ctx *podContext, p *field.Path) {
 		if c.RestartPolicy != nil {
 			checkRestartPolicy(e, c, cp)
 		} else if len(c.RestartPolicyRules) > 0 {
-			e.required(cp.Child("restartPolicy"), rulesWithoutPolicy)
+			e.Required(cp.Child("restartPolicy"), rulesWithoutPolicy)
 		}
 		if names.Has(c.Name) {
-			e.duplicate(cp.Child("name"), c.Name)
+			e.Duplicate(cp.Child("name"), c.Name)
 		} else if c.Name != "" {
 			names.Insert(c.Name)
 		}
@@ -102,27 +104,27 @@ func checkInitContainers(e *problems, ctx *podContext, p *field.Path) {
 		}
 		const sidecarsOnly = "may not be set for init containers without restartPolicy=Always"
 		if c.Lifecycle != nil {
-			e.forbidden(cp.Child("lifecycle"), sidecarsOnly)
+			e.Forbidden(cp.Child("lifecycle"), sidecarsOnly)
 		}
 		if c.LivenessProbe != nil {
-			e.forbidden(cp.Child("livenessProbe"), sidecarsOnly)
+			e.Forbidden(cp.Child("livenessProbe"), sidecarsOnly)
 		}
 		if c.ReadinessProbe != nil {
-			e.forbidden(cp.Child("readinessProbe"), sidecarsOnly)
+			e.Forbidden(cp.Child("readinessProbe"), sidecarsOnly)
 		}
 		if c.StartupProbe != nil {
-			e.forbidden(cp.Child("startupProbe"), sidecarsOnly)
+			e.Forbidden(cp.Child("startupProbe"), sidecarsOnly)
 		}
 		for j, r := range c.ResizePolicy {
 			if r.RestartPolicy == corev1.RestartContainer && !ctx.allow.initRestartOnResize {
-				e.invalid(cp.Child("resizePolicy").Index(j).Child("restartPolicy"), r.RestartPolicy,
+				e.Invalid(cp.Child("resizePolicy").Index(j).Child("restartPolicy"), r.RestartPolicy,
 					"must not be set to 'RestartContainer' for non-sidecar initContainers")
 			}
 		}
 	}
 }
 
-func checkEphemeralContainers(e *problems, ctx *podContext, p *field.Path) {
+func checkEphemeralContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	const forbidden = "cannot be set for an Ephemeral Container"
 	others := sets.New[string]()
 	for i := range ctx.spec.Containers {
@@ -138,33 +140,33 @@ func checkEphemeralContainers(e *problems, ctx *podContext, p *field.Path) {
 		checkContainer(e, ctx, c, cp)
 		checkImageSpaces(e, c, cp)
 		if all.Has(c.Name) {
-			e.duplicate(cp.Child("name"), c.Name)
+			e.Duplicate(cp.Child("name"), c.Name)
 		}
 		all.Insert(c.Name)
 		if ec.TargetContainerName != "" && !others.Has(ec.TargetContainerName) {
-			e.add(field.NotFound(cp.Child("targetContainerName"), ec.TargetContainerName))
+			e.Add(field.NotFound(cp.Child("targetContainerName"), ec.TargetContainerName))
 		}
-		forbidOthers(e, ec.EphemeralContainerCommon, forbidden, cp, "Name", "Image", "Command", "Args", "WorkingDir",
+		rules.ForbidOthers(e, ec.EphemeralContainerCommon, forbidden, cp, "Name", "Image", "Command", "Args", "WorkingDir",
 			"EnvFrom", "Env", "VolumeMounts", "VolumeDevices", "TerminationMessagePath", "TerminationMessagePolicy",
 			"ImagePullPolicy", "SecurityContext", "Stdin", "StdinOnce", "TTY")
 		for j, m := range c.VolumeMounts {
 			if m.SubPath != "" {
-				e.forbidden(cp.Child("volumeMounts").Index(j).Child("subPath"), forbidden)
+				e.Forbidden(cp.Child("volumeMounts").Index(j).Child("subPath"), forbidden)
 			}
 			if m.SubPathExpr != "" {
-				e.forbidden(cp.Child("volumeMounts").Index(j).Child("subPathExpr"), forbidden)
+				e.Forbidden(cp.Child("volumeMounts").Index(j).Child("subPathExpr"), forbidden)
 			}
 		}
 	}
 }
 
 // checkContainer judges what all kinds of containers have.
-func checkContainer(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
-	if e.need(p.Child("name"), c.Name) {
-		e.label(p.Child("name"), c.Name)
+func checkContainer(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
+	if e.NotEmpty(p.Child("name"), c.Name) {
+		e.DNSLabel(p.Child("name"), c.Name)
 	}
-	e.need(p.Child("image"), c.Image)
-	oneOfOrRequired(e, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy,
+	e.NotEmpty(p.Child("image"), c.Image)
+	rules.OneOfOrRequired(e, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy,
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)
 	checkPorts(e, c.Ports, p.Child("ports"))
 	checkEnv(e, c.Env, p.Child("env"))
@@ -172,13 +174,13 @@ func checkContainer(e *problems, ctx *podContext, c *corev1.Container, p *field.
 	checkMounts(e, ctx, c, p.Child("volumeMounts"))
 	checkDevices(e, ctx, c, p.Child("volumeDevices"))
 	checkPullPolicy(e, c.ImagePullPolicy, p.Child("imagePullPolicy"))
-	checkResources(e, &c.Resources, checkContainerResourceName, ctx.claims, p.Child("resources"), ctx.allow)
+	checkResources(e, &c.Resources, rules.CheckContainerResourceName, ctx.claims, p.Child("resources"), ctx.allow)
 	checkResizePolicy(e, c.ResizePolicy, ctx.spec.RestartPolicy, p.Child("resizePolicy"))
 	checkSecurityContext(e, c.SecurityContext, ctx, p.Child("securityContext"))
 }
 
 // checkRunning judges the hooks and probes of a container that keeps running.
-func checkRunning(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
+func checkRunning(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	grace := ctx.spec.TerminationGracePeriodSeconds
 	if l := c.Lifecycle; l != nil {
 		lp := p.Child("lifecycle")
@@ -197,78 +199,78 @@ func checkRunning(e *problems, ctx *podContext, c *corev1.Container, p *field.Pa
 	checkProbe(e, c.StartupProbe, startupProbe, p)
 }
 
-func checkImageSpaces(e *problems, c *corev1.Container, p *field.Path) {
+func checkImageSpaces(e *rules.Errors, c *corev1.Container, p *field.Path) {
 	if c.Image != strings.TrimSpace(c.Image) {
-		e.invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace")
+		e.Invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace")
 	}
 }
 
-func checkPullPolicy(e *problems, policy corev1.PullPolicy, p *field.Path) {
-	oneOfOrRequired(e, p, policy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+func checkPullPolicy(e *rules.Errors, policy corev1.PullPolicy, p *field.Path) {
+	rules.OneOfOrRequired(e, p, policy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
 }
 
-func checkPorts(e *problems, ports []corev1.ContainerPort, p *field.Path) {
+func checkPorts(e *rules.Errors, ports []corev1.ContainerPort, p *field.Path) {
 	names := sets.New[string]()
 	for i := range ports {
 		port, pp := &ports[i], p.Index(i)
 		if port.Name != "" {
 			if messages := validation.IsValidPortName(port.Name); len(messages) > 0 {
-				e.each(pp.Child("name"), port.Name, messages)
+				e.InvalidEach(pp.Child("name"), port.Name, messages)
 			} else if names.Has(port.Name) {
-				e.duplicate(pp.Child("name"), port.Name)
+				e.Duplicate(pp.Child("name"), port.Name)
 			} else {
 				names.Insert(port.Name)
 			}
 		}
 		if port.ContainerPort == 0 {
-			e.required(pp.Child("containerPort"), "")
+			e.Required(pp.Child("containerPort"), "")
 		} else {
-			e.each(pp.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))
+			e.InvalidEach(pp.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))
 		}
 		if port.HostPort != 0 {
-			e.each(pp.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))
+			e.InvalidEach(pp.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))
 		}
-		oneOfOrRequired(e, pp.Child("protocol"), port.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
+		rules.OneOfOrRequired(e, pp.Child("protocol"), port.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
 	}
 }
 
 // checkHostPorts reports a port of the host that is taken already.
-func checkHostPorts(e *problems, c *corev1.Container, taken sets.Set[string], p *field.Path) {
+func checkHostPorts(e *rules.Errors, c *corev1.Container, taken sets.Set[string], p *field.Path) {
 	for i, port := range c.Ports {
 		if port.HostPort == 0 {
 			continue
 		}
 		key := fmt.Sprintf("%s/%s/%d", port.Protocol, port.HostIP, port.HostPort)
 		if taken.Has(key) {
-			e.duplicate(p.Child("ports").Index(i).Child("hostPort"), key)
+			e.Duplicate(p.Child("ports").Index(i).Child("hostPort"), key)
 		}
 		taken.Insert(key)
 	}
 }
 
-func checkMounts(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
+func checkMounts(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	paths := sets.New[string]()
 	for i := range c.VolumeMounts {
 		m, mp := &c.VolumeMounts[i], p.Index(i)
-		e.need(mp.Child("name"), m.Name)
+		e.NotEmpty(mp.Child("name"), m.Name)
 		volume := ctx.volumes[m.Name]
 		if volume == nil {
-			e.add(field.NotFound(mp.Child("name"), m.Name))
+			e.Add(field.NotFound(mp.Child("name"), m.Name))
 		}
-		e.need(mp.Child("mountPath"), m.MountPath)
+		e.NotEmpty(mp.Child("mountPath"), m.MountPath)
 		if paths.Has(m.MountPath) {
-			e.invalid(mp.Child("mountPath"), m.MountPath, "must be unique")
+			e.Invalid(mp.Child("mountPath"), m.MountPath, "must be unique")
 		}
 		paths.Insert(m.MountPath)
 		if hasDevice(c, func(d corev1.VolumeDevice) bool { return d.Name == m.Name }) {
-			e.invalid(mp.Child("name"), m.Name, "must not already exist in volumeDevices")
+			e.Invalid(mp.Child("name"), m.Name, "must not already exist in volumeDevices")
 		}
 		if hasDevice(c, func(d corev1.VolumeDevice) bool { return d.DevicePath == m.MountPath }) {
-			e.invalid(mp.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices")
+			e.Invalid(mp.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices")
 		}
 		checkDescendingPath(e, m.SubPath, p.Child("subPath"))
 		if m.SubPathExpr != "" && m.SubPath != "" {
-			e.invalid(mp.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
+			e.Invalid(mp.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
 		}
 		checkDescendingPath(e, m.SubPathExpr, p.Child("subPathExpr"))
 		checkPropagation(e, m, c, p)
@@ -277,26 +279,26 @@ func checkMounts(e *problems, ctx *podContext, c *corev1.Container, p *field.Pat
 }
 
 // checkPropagation reports under the path of the list of mounts.
-func checkPropagation(e *problems, m *corev1.VolumeMount, c *corev1.Container, p *field.Path) {
+func checkPropagation(e *rules.Errors, m *corev1.VolumeMount, c *corev1.Container, p *field.Path) {
 	pp := p.Child("mountPropagation")
-	oneOfPointer(e, pp, m.MountPropagation,
+	rules.OneOfPointer(e, pp, m.MountPropagation,
 		corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer, corev1.MountPropagationNone)
 	if m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional && !isPrivileged(c.SecurityContext) {
-		e.forbidden(pp, "Bidirectional mount propagation is available only to privileged containers")
+		e.Forbidden(pp, "Bidirectional mount propagation is available only to privileged containers")
 	}
 
 	rp := p.Child("recursiveReadOnly")
-	oneOfPointer(e, rp, m.RecursiveReadOnly,
+	rules.OneOfPointer(e, rp, m.RecursiveReadOnly,
 		corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled, corev1.RecursiveReadOnlyIfPossible)
 	if m.RecursiveReadOnly == nil ||
 		*m.RecursiveReadOnly != corev1.RecursiveReadOnlyEnabled && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyIfPossible {
 		return
 	}
 	if !m.ReadOnly {
-		e.forbidden(rp, "may only be specified when readOnly is true")
+		e.Forbidden(rp, "may only be specified when readOnly is true")
 	}
 	if m.MountPropagation != nil && *m.MountPropagation != corev1.MountPropagationNone {
-		e.forbidden(rp, "may only be specified when mountPropagation is None or not specified")
+		e.Forbidden(rp, "may only be specified when mountPropagation is None or not specified")
 	}
 }
 
@@ -304,16 +306,16 @@ func isPrivileged(sc *corev1.SecurityContext) bool {
 	return sc != nil && sc.Privileged != nil && *sc.Privileged
 }
 
-func checkBindOptions(e *problems, m *corev1.VolumeMount, volume *corev1.VolumeSource, p *field.Path) {
+func checkBindOptions(e *rules.Errors, m *corev1.VolumeMount, volume *corev1.VolumeSource, p *field.Path) {
 	for i, option := range m.BindMountOptions {
-		oneOf(e, p.Index(i), option,
+		rules.OneOf(e, p.Index(i), option,
 			string(corev1.BindMountOptionNoDev), string(corev1.BindMountOptionNoExec), string(corev1.BindMountOptionNoSUID))
 		if slices.Contains(m.BindMountOptions[:i], option) {
-			e.duplicate(p.Index(i), option)
+			e.Duplicate(p.Index(i), option)
 		}
 	}
 	if len(m.BindMountOptions) > 0 && volume != nil && volume.Image != nil {
-		e.invalid(p, m.BindMountOptions, "bindMountOptions may not be used with image volumes")
+		e.Invalid(p, m.BindMountOptions, "bindMountOptions may not be used with image volumes")
 	}
 }
 
@@ -337,34 +339,34 @@ func hasMount(c *corev1.Container, f func(corev1.VolumeMount) bool) bool {
 	return false
 }
 
-func checkDevices(e *problems, ctx *podContext, c *corev1.Container, p *field.Path) {
+func checkDevices(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	names, paths := sets.New[string](), sets.New[string]()
 	for i := range c.VolumeDevices {
 		d, dp := &c.VolumeDevices[i], p.Index(i)
 		np, pp := dp.Child("name"), dp.Child("devicePath")
-		e.need(np, d.Name)
+		e.NotEmpty(np, d.Name)
 		if names.Has(d.Name) {
-			e.invalid(np, d.Name, "must be unique")
+			e.Invalid(np, d.Name, "must be unique")
 		}
 		if volume := ctx.volumes[d.Name]; volume == nil {
-			e.add(field.NotFound(np, d.Name))
+			e.Add(field.NotFound(np, d.Name))
 		} else if volume.PersistentVolumeClaim == nil && volume.Ephemeral == nil {
-			e.invalid(np, d.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
+			e.Invalid(np, d.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
 		}
-		e.need(pp, d.DevicePath)
+		e.NotEmpty(pp, d.DevicePath)
 		if paths.Has(d.DevicePath) {
-			e.invalid(pp, d.DevicePath, "must be unique")
+			e.Invalid(pp, d.DevicePath, "must be unique")
 		}
 		if hasBackstep(d.DevicePath) {
-			e.invalid(pp, d.DevicePath, "can not contain backsteps ('..')")
+			e.Invalid(pp, d.DevicePath, "can not contain backsteps ('..')")
 		} else {
 			paths.Insert(d.DevicePath)
 		}
 		if hasMount(c, func(m corev1.VolumeMount) bool { return m.Name == d.Name }) {
-			e.invalid(np, d.Name, "must not already exist in volumeMounts")
+			e.Invalid(np, d.Name, "must not already exist in volumeMounts")
 		}
 		if hasMount(c, func(m corev1.VolumeMount) bool { return m.MountPath == d.DevicePath }) {
-			e.invalid(pp, d.DevicePath, "must not already exist as a path in volumeMounts")
+			e.Invalid(pp, d.DevicePath, "must not already exist as a path in volumeMounts")
 		}
 		if d.Name != "" {
 			names.Insert(d.Name)
@@ -372,45 +374,45 @@ func checkDevices(e *problems, ctx *podContext, c *corev1.Container, p *field.Pa
 	}
 }
 
-func checkResizePolicy(e *problems, policies []corev1.ContainerResizePolicy, podPolicy corev1.RestartPolicy, p *field.Path) {
+func checkResizePolicy(e *rules.Errors, policies []corev1.ContainerResizePolicy, podPolicy corev1.RestartPolicy, p *field.Path) {
 	for i, r := range policies {
 		if slices.ContainsFunc(policies[:i], func(o corev1.ContainerResizePolicy) bool { return o.ResourceName == r.ResourceName }) {
-			e.duplicate(p.Index(i), r.ResourceName)
+			e.Duplicate(p.Index(i), r.ResourceName)
 		}
-		oneOfOrRequired(e, p, r.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
-		oneOfOrRequired(e, p, r.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
+		rules.OneOfOrRequired(e, p, r.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
+		rules.OneOfOrRequired(e, p, r.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
 		if podPolicy == corev1.RestartPolicyNever && r.RestartPolicy != corev1.NotRequired {
-			e.invalid(p, r.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
+			e.Invalid(p, r.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
 		}
 	}
 }
 
 // checkRestartPolicy judges a container's own policy and its rules.
-func checkRestartPolicy(e *problems, c *corev1.Container, p *field.Path) {
+func checkRestartPolicy(e *rules.Errors, c *corev1.Container, p *field.Path) {
 	if c.RestartPolicy == nil {
 		if len(c.RestartPolicyRules) > 0 {
-			e.required(p.Child("restartPolicy"), rulesWithoutPolicy)
+			e.Required(p.Child("restartPolicy"), rulesWithoutPolicy)
 		}
 	} else {
-		oneOf(e, p.Child("restartPolicy"), *c.RestartPolicy,
+		rules.OneOf(e, p.Child("restartPolicy"), *c.RestartPolicy,
 			corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure)
 	}
 	rp := p.Child("restartPolicyRules")
 	if n := len(c.RestartPolicyRules); n > 20 {
-		e.add(field.TooMany(rp, n, 20))
+		e.Add(field.TooMany(rp, n, 20))
 	}
 	for i, rule := range c.RestartPolicyRules {
-		oneOf(e, rp.Index(i).Child("action"), rule.Action,
+		rules.OneOf(e, rp.Index(i).Child("action"), rule.Action,
 			corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers)
 		cp := rp.Index(i).Child("exitCodes")
 		if rule.ExitCodes == nil {
-			e.required(cp, "must be specified")
+			e.Required(cp, "must be specified")
 			continue
 		}
-		oneOf(e, cp.Child("operator"), rule.ExitCodes.Operator,
+		rules.OneOf(e, cp.Child("operator"), rule.ExitCodes.Operator,
 			corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn)
 		if n := len(rule.ExitCodes.Values); n > 255 {
-			e.add(field.TooMany(cp.Child("values"), n, 255))
+			e.Add(field.TooMany(cp.Child("values"), n, 255))
 		}
 	}
 }

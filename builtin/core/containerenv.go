@@ -9,13 +9,15 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
-func checkEnv(e *problems, env []corev1.EnvVar, p *field.Path) {
+func checkEnv(e *rules.Errors, env []corev1.EnvVar, p *field.Path) {
 	for i := range env {
 		v, vp := &env[i], p.Index(i)
-		if e.need(vp.Child("name"), v.Name) {
-			e.each(vp.Child("name"), v.Name, validation.IsRelaxedEnvVarName(v.Name))
+		if e.NotEmpty(vp.Child("name"), v.Name) {
+			e.InvalidEach(vp.Child("name"), v.Name, validation.IsRelaxedEnvVarName(v.Name))
 		}
 		if v.ValueFrom != nil {
 			checkEnvSource(e, v, vp.Child("valueFrom"))
@@ -23,7 +25,7 @@ func checkEnv(e *problems, env []corev1.EnvVar, p *field.Path) {
 	}
 }
 
-func checkEnvSource(e *problems, v *corev1.EnvVar, p *field.Path) {
+func checkEnvSource(e *rules.Errors, v *corev1.EnvVar, p *field.Path) {
 	s, found := v.ValueFrom, 0
 	if s.FieldRef != nil {
 		found++
@@ -48,44 +50,44 @@ func checkEnvSource(e *problems, v *corev1.EnvVar, p *field.Path) {
 	}
 	switch {
 	case found == 0:
-		e.invalid(p, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`")
+		e.Invalid(p, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`")
 	case v.Value != "":
-		e.invalid(p, "", "may not be specified when `value` is not empty")
+		e.Invalid(p, "", "may not be specified when `value` is not empty")
 	case found > 1:
-		e.invalid(p, "", "may not have more than one field specified at a time")
+		e.Invalid(p, "", "may not have more than one field specified at a time")
 	}
 }
 
-func checkKeyRef(e *problems, name, key string, p *field.Path) {
-	e.subdomain(p.Child("name"), name)
-	if e.need(p.Child("key"), key) {
-		e.each(p.Child("key"), key, validation.IsConfigMapKey(key))
+func checkKeyRef(e *rules.Errors, name, key string, p *field.Path) {
+	e.DNSSubdomain(p.Child("name"), name)
+	if e.NotEmpty(p.Child("key"), key) {
+		e.InvalidEach(p.Child("key"), key, validation.IsConfigMapKey(key))
 	}
 }
 
-func checkFileKeyRef(e *problems, r *corev1.FileKeySelector, p *field.Path) {
-	if e.need(p.Child("key"), r.Key) {
-		e.each(p.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))
+func checkFileKeyRef(e *rules.Errors, r *corev1.FileKeySelector, p *field.Path) {
+	if e.NotEmpty(p.Child("key"), r.Key) {
+		e.InvalidEach(p.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))
 	}
-	if e.need(p.Child("volumeName"), r.VolumeName) {
-		e.label(p.Child("volumeName"), r.VolumeName)
+	if e.NotEmpty(p.Child("volumeName"), r.VolumeName) {
+		e.DNSLabel(p.Child("volumeName"), r.VolumeName)
 	}
-	if e.need(p.Child("path"), r.Path) {
+	if e.NotEmpty(p.Child("path"), r.Path) {
 		checkNoBacksteps(e, r.Path, p.Child("path"))
 	}
 }
 
-func checkEnvFrom(e *problems, sources []corev1.EnvFromSource, p *field.Path) {
+func checkEnvFrom(e *rules.Errors, sources []corev1.EnvFromSource, p *field.Path) {
 	for i := range sources {
 		s, sp := &sources[i], p.Index(i)
 		if s.Prefix != "" {
-			e.each(sp.Child("prefix"), s.Prefix, validation.IsRelaxedEnvVarName(s.Prefix))
+			e.InvalidEach(sp.Child("prefix"), s.Prefix, validation.IsRelaxedEnvVarName(s.Prefix))
 		}
 		// Names may be those of generated objects, which end with a dash while
 		// they are not complete.
 		name := func(name string, p *field.Path) {
-			if e.need(p, name) {
-				e.each(p, name, apivalidation.NameIsDNSSubdomain(name, true))
+			if e.NotEmpty(p, name) {
+				e.InvalidEach(p, name, apivalidation.NameIsDNSSubdomain(name, true))
 			}
 		}
 		if s.ConfigMapRef != nil {
@@ -96,30 +98,30 @@ func checkEnvFrom(e *problems, sources []corev1.EnvFromSource, p *field.Path) {
 		}
 		switch {
 		case s.ConfigMapRef == nil && s.SecretRef == nil:
-			e.invalid(p, "", "must specify one of: `configMapRef` or `secretRef`")
+			e.Invalid(p, "", "must specify one of: `configMapRef` or `secretRef`")
 		case s.ConfigMapRef != nil && s.SecretRef != nil:
-			e.invalid(p, "", "may not have more than one field specified at a time")
+			e.Invalid(p, "", "may not have more than one field specified at a time")
 		}
 	}
 }
 
 // checkFieldRef judges a reference to a field of the pod. supported is what the
 // place of the reference can show, besides a single label or annotation.
-func checkFieldRef(e *problems, r *corev1.ObjectFieldSelector, p *field.Path, supported ...string) {
-	if !e.need(p.Child("apiVersion"), r.APIVersion) || !e.need(p.Child("fieldPath"), r.FieldPath) {
+func checkFieldRef(e *rules.Errors, r *corev1.ObjectFieldSelector, p *field.Path, supported ...string) {
+	if !e.NotEmpty(p.Child("apiVersion"), r.APIVersion) || !e.NotEmpty(p.Child("fieldPath"), r.FieldPath) {
 		return
 	}
 	path, subscript, subscripted := cutSubscript(r.FieldPath)
 	fail := func(format, arg string) {
-		e.invalid(p.Child("fieldPath"), r.FieldPath, "error converting fieldPath: "+fmt.Sprintf(format, arg))
+		e.Invalid(p.Child("fieldPath"), r.FieldPath, "error converting fieldPath: "+fmt.Sprintf(format, arg))
 	}
 	switch {
 	case r.APIVersion != "v1":
 		fail("unsupported pod version: %s", r.APIVersion)
 	case subscripted && path == "metadata.annotations":
-		e.each(p, strings.ToLower(subscript), validation.IsQualifiedName(strings.ToLower(subscript)))
+		e.InvalidEach(p, strings.ToLower(subscript), validation.IsQualifiedName(strings.ToLower(subscript)))
 	case subscripted && path == "metadata.labels":
-		e.each(p, subscript, validation.IsQualifiedName(subscript))
+		e.InvalidEach(p, subscript, validation.IsQualifiedName(subscript))
 	case subscripted:
 		fail("field label does not support subscript: %s", r.FieldPath)
 	case !isPodField(path):
@@ -128,7 +130,7 @@ func checkFieldRef(e *problems, r *corev1.ObjectFieldSelector, p *field.Path, su
 		if path == "spec.host" {
 			path = "spec.nodeName"
 		}
-		oneOf(e, p.Child("fieldPath"), path, supported...)
+		rules.OneOf(e, p.Child("fieldPath"), path, supported...)
 	}
 }
 
@@ -159,18 +161,18 @@ func cutSubscript(path string) (before, subscript string, ok bool) {
 
 // checkResourceFieldRef judges a reference to a request or limit of a
 // container, which a volume has to name.
-func checkResourceFieldRef(e *problems, r *corev1.ResourceFieldSelector, volume bool, p *field.Path) {
+func checkResourceFieldRef(e *rules.Errors, r *corev1.ResourceFieldSelector, volume bool, p *field.Path) {
 	fields := []string{"limits.cpu", "limits.ephemeral-storage", "limits.memory",
 		"requests.cpu", "requests.ephemeral-storage", "requests.memory"}
 	_, resource, _ := strings.Cut(r.Resource, ".")
 	hugePages := strings.HasPrefix(r.Resource, "requests.hugepages-") || strings.HasPrefix(r.Resource, "limits.hugepages-")
 	switch {
 	case volume && r.ContainerName == "":
-		e.required(p.Child("containerName"), "")
+		e.Required(p.Child("containerName"), "")
 	case r.Resource == "":
-		e.required(p.Child("resource"), "")
+		e.Required(p.Child("resource"), "")
 	case !hugePages:
-		oneOf(e, p.Child("resource"), r.Resource, fields...)
+		rules.OneOf(e, p.Child("resource"), r.Resource, fields...)
 	}
 
 	if r.Divisor.IsZero() || !hugePages && !slices.Contains(fields, r.Resource) {
@@ -187,13 +189,13 @@ func checkResourceFieldRef(e *problems, r *corev1.ResourceFieldSelector, volume 
 	}
 	known := strings.FieldsFunc(strings.ReplaceAll(divisors, " and ", ", "), func(r rune) bool { return r == ',' || r == ' ' })
 	if !slices.Contains(known, r.Divisor.String()) {
-		e.invalid(p.Child("divisor"), r.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", divisors, kind))
+		e.Invalid(p.Child("divisor"), r.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", divisors, kind))
 	}
 }
 
 // checkFileKeyVolumes: a file of environment variables has to lie in a volume
 // that the pod's own containers can have written it to.
-func checkFileKeyVolumes(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkFileKeyVolumes(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		for i := range c.Env {
 			if c.Env[i].ValueFrom == nil || c.Env[i].ValueFrom.FileKeyRef == nil {
@@ -209,9 +211,9 @@ func checkFileKeyVolumes(e *problems, spec *corev1.PodSpec, p *field.Path) {
 				}
 			}
 			if volume == nil {
-				e.add(field.NotFound(np, name))
+				e.Add(field.NotFound(np, name))
 			} else if volume.EmptyDir == nil {
-				e.invalid(np, name, "referenced volume must be of type emptyDir")
+				e.Invalid(np, name, "referenced volume must be of type emptyDir")
 			}
 		}
 	})

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // The probes of a container, by the names of their fields.
@@ -27,42 +29,42 @@ type handler struct {
 	sleep     *corev1.SleepAction
 }
 
-func checkProbe(e *problems, probe *corev1.Probe, name string, container *field.Path) {
+func checkProbe(e *rules.Errors, probe *corev1.Probe, name string, container *field.Path) {
 	if probe == nil {
 		return
 	}
 	p := container.Child(name)
 	checkHandler(e, handler{probe.Exec, probe.HTTPGet, probe.TCPSocket, probe.GRPC, nil}, nil, p)
-	e.nonNegative(p.Child("initialDelaySeconds"), int64(probe.InitialDelaySeconds))
-	e.nonNegative(p.Child("timeoutSeconds"), int64(probe.TimeoutSeconds))
-	e.nonNegative(p.Child("periodSeconds"), int64(probe.PeriodSeconds))
-	e.nonNegative(p.Child("successThreshold"), int64(probe.SuccessThreshold))
-	e.nonNegative(p.Child("failureThreshold"), int64(probe.FailureThreshold))
+	e.NonNegative(p.Child("initialDelaySeconds"), int64(probe.InitialDelaySeconds))
+	e.NonNegative(p.Child("timeoutSeconds"), int64(probe.TimeoutSeconds))
+	e.NonNegative(p.Child("periodSeconds"), int64(probe.PeriodSeconds))
+	e.NonNegative(p.Child("successThreshold"), int64(probe.SuccessThreshold))
+	e.NonNegative(p.Child("failureThreshold"), int64(probe.FailureThreshold))
 	grace := probe.TerminationGracePeriodSeconds
 	if grace != nil && *grace <= 0 {
-		e.invalid(p.Child("terminationGracePeriodSeconds"), *grace, "must be greater than 0")
+		e.Invalid(p.Child("terminationGracePeriodSeconds"), *grace, "must be greater than 0")
 	}
 	if name == readinessProbe {
 		if grace != nil {
-			e.invalid(p.Child("terminationGracePeriodSeconds"), grace, "must not be set for readinessProbes")
+			e.Invalid(p.Child("terminationGracePeriodSeconds"), grace, "must not be set for readinessProbes")
 		}
 	} else if probe.SuccessThreshold != 1 {
-		e.invalid(p.Child("successThreshold"), probe.SuccessThreshold, "must be 1")
+		e.Invalid(p.Child("successThreshold"), probe.SuccessThreshold, "must be 1")
 	}
 }
 
-func checkHandler(e *problems, h handler, grace *int64, p *field.Path) {
+func checkHandler(e *rules.Errors, h handler, grace *int64, p *field.Path) {
 	found := false
 	first := func(name string) bool {
 		if found {
-			e.forbidden(p.Child(name), "may not specify more than 1 handler type")
+			e.Forbidden(p.Child(name), "may not specify more than 1 handler type")
 			return false
 		}
 		found = true
 		return true
 	}
 	if h.exec != nil && first("exec") && len(h.exec.Command) == 0 {
-		e.required(p.Child("exec", "command"), "")
+		e.Required(p.Child("exec", "command"), "")
 	}
 	if h.httpGet != nil && first("httpGet") {
 		checkHTTPGet(e, h.httpGet, p.Child("httpGet"))
@@ -72,50 +74,50 @@ func checkHandler(e *problems, h handler, grace *int64, p *field.Path) {
 	}
 	if h.grpc != nil && first("grpc") {
 		checkPortNumberOrName(e, intstr.FromInt32(h.grpc.Port), p.Child("grpc", "port"))
-		oneOfPointer(e, p.Child("grpc", "mode"), h.grpc.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)
+		rules.OneOfPointer(e, p.Child("grpc", "mode"), h.grpc.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)
 	}
 	if h.sleep != nil && first("sleep") && grace != nil && (h.sleep.Seconds < 0 || h.sleep.Seconds > *grace) {
-		e.invalid(p.Child("sleep"), h.sleep.Seconds,
+		e.Invalid(p.Child("sleep"), h.sleep.Seconds,
 			fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", *grace))
 	}
 	if !found {
-		e.required(p, "must specify a handler type")
+		e.Required(p, "must specify a handler type")
 	}
 }
 
-func checkHTTPGet(e *problems, a *corev1.HTTPGetAction, p *field.Path) {
-	e.need(p.Child("path"), a.Path)
+func checkHTTPGet(e *rules.Errors, a *corev1.HTTPGetAction, p *field.Path) {
+	e.NotEmpty(p.Child("path"), a.Path)
 	checkPortNumberOrName(e, a.Port, p.Child("port"))
-	oneOf(e, p.Child("scheme"), a.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
+	rules.OneOf(e, p.Child("scheme"), a.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
 	for _, h := range a.HTTPHeaders {
-		e.each(p.Child("httpHeaders"), h.Name, validation.IsHTTPHeaderName(h.Name))
+		e.InvalidEach(p.Child("httpHeaders"), h.Name, validation.IsHTTPHeaderName(h.Name))
 	}
-	oneOfPointer(e, p.Child("protocol"), a.Protocol, corev1.HTTPProtocolHTTP1, corev1.HTTPProtocolHTTP2)
+	rules.OneOfPointer(e, p.Child("protocol"), a.Protocol, corev1.HTTPProtocolHTTP1, corev1.HTTPProtocolHTTP2)
 	if a.Protocol != nil && *a.Protocol == corev1.HTTPProtocolHTTP2 {
 		if a.Scheme != corev1.URISchemeHTTP {
-			e.invalid(p.Child("protocol"), *a.Protocol, "is only supported with HTTP (H2C)")
+			e.Invalid(p.Child("protocol"), *a.Protocol, "is only supported with HTTP (H2C)")
 		} else if a.Host != "" {
-			e.invalid(p.Child("host"), a.Host, "must be empty when `protocol` is \"HTTP2\"")
+			e.Invalid(p.Child("host"), a.Host, "must be empty when `protocol` is \"HTTP2\"")
 		}
 	}
 }
 
-func checkPortNumberOrName(e *problems, port intstr.IntOrString, p *field.Path) {
+func checkPortNumberOrName(e *rules.Errors, port intstr.IntOrString, p *field.Path) {
 	if port.Type == intstr.String {
-		e.each(p, port.StrVal, validation.IsValidPortName(port.StrVal))
+		e.InvalidEach(p, port.StrVal, validation.IsValidPortName(port.StrVal))
 	} else {
-		e.each(p, port.IntValue(), validation.IsValidPortNum(port.IntValue()))
+		e.InvalidEach(p, port.IntValue(), validation.IsValidPortNum(port.IntValue()))
 	}
 }
 
-func checkStopSignal(e *problems, signal corev1.Signal, os *corev1.PodOS, p *field.Path) {
+func checkStopSignal(e *rules.Errors, signal corev1.Signal, os *corev1.PodOS, p *field.Path) {
 	switch {
 	case os == nil:
-		e.forbidden(p, "may not be set for containers with empty `spec.os.name`")
+		e.Forbidden(p, "may not be set for containers with empty `spec.os.name`")
 	case os.Name == corev1.Windows:
-		oneOf(e, p, signal, corev1.SIGKILL, corev1.SIGTERM)
+		rules.OneOf(e, p, signal, corev1.SIGKILL, corev1.SIGTERM)
 	case os.Name == corev1.Linux:
-		oneOf(e, p, signal, linuxSignals()...)
+		rules.OneOf(e, p, signal, linuxSignals()...)
 	}
 }
 

@@ -6,12 +6,9 @@ package core
 
 import (
 	"log/slog"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/resource"
@@ -95,35 +92,6 @@ func with(d resource.Definition, subresources ...resource.Subresource) resource.
 	return d
 }
 
-// NameColumn is the first column of most tables.
-func NameColumn() resource.Column {
-	return resource.Column{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}
-}
-
-// AgeColumn is the column for which Since makes the cells.
-func AgeColumn() resource.Column {
-	return resource.Column{Name: "Age", Type: "string", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}
-}
-
-// Invalid makes an error of each message.
-func Invalid(path *field.Path, value any, messages []string) field.ErrorList {
-	var errs field.ErrorList
-	for _, m := range messages {
-		errs = append(errs, field.Invalid(path, value, m))
-	}
-	return errs
-}
-
-// unchanged wants a field to stay as it is. shown is the new value in the
-// error, if it is not the value itself.
-func unchanged[V any](value, old V, path *field.Path, shown ...any) field.ErrorList {
-	errs := apivalidation.ValidateImmutableField(value, old, path)
-	if len(errs) > 0 && len(shown) > 0 {
-		errs[0].BadValue = shown[0]
-	}
-	return errs
-}
-
 // frozen wants the fields of an immutable object to stay as they are; changed
 // tells by name which did not.
 func frozen(immutable, old *bool, changed map[string]bool) field.ErrorList {
@@ -138,25 +106,4 @@ func frozen(immutable, old *bool, changed map[string]bool) field.ErrorList {
 		}
 	}
 	return errs
-}
-
-// ValidateFinalizers wants finalizers to have a domain, unless Kubernetes
-// itself has given them their names. Some groups have this rule on top of those
-// for all metadata.
-func ValidateFinalizers(finalizers []string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for i, f := range finalizers {
-		errs = append(errs, validateFinalizerDomain(f, path.Index(i))...)
-	}
-	return errs
-}
-
-func validateFinalizerDomain(name string, path *field.Path) field.ErrorList {
-	switch {
-	case strings.Contains(name, "/"):
-	case name == string(corev1.FinalizerKubernetes), name == metav1.FinalizerOrphanDependents, name == metav1.FinalizerDeleteDependents:
-	default:
-		return field.ErrorList{field.Invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")}
-	}
-	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -27,7 +28,7 @@ func Endpoints() resource.Definition {
 	version := resource.VersionOf[corev1.Endpoints, corev1.EndpointsList]("v1", func(ep *corev1.Endpoints) {
 		for i := range ep.Subsets {
 			for j := range ep.Subsets[i].Ports {
-				orDefault(&ep.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
+				rules.Default(&ep.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
 			}
 		}
 	})
@@ -55,9 +56,9 @@ func Endpoints() resource.Definition {
 			Warnings: func(_ context.Context, ep, _ *corev1.Endpoints) []string { return endpointsWarnings(ep) },
 		}.Strategy(),
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Endpoints", Type: "string", Description: corev1.Endpoints{}.SwaggerDoc()["subsets"]},
-			AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(ep *corev1.Endpoints) []any {
 			return []any{ep.Name, endpointsCell(ep.Subsets), resource.Since(ep.CreationTimestamp.Time)}
@@ -66,11 +67,11 @@ func Endpoints() resource.Definition {
 }
 
 func validateSubsets(subsets []corev1.EndpointSubset) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	for i := range subsets {
 		s, p := &subsets[i], field.NewPath("subsets").Index(i)
 		if len(s.Addresses)+len(s.NotReadyAddresses) == 0 {
-			e.required(p, "must specify `addresses` or `notReadyAddresses`")
+			e.Required(p, "must specify `addresses` or `notReadyAddresses`")
 		}
 		for j := range s.Addresses {
 			checkEndpointAddress(&e, &s.Addresses[j], p.Child("addresses").Index(j))
@@ -85,27 +86,27 @@ func validateSubsets(subsets []corev1.EndpointSubset) field.ErrorList {
 	return field.ErrorList(e)
 }
 
-func checkEndpointAddress(e *problems, a *corev1.EndpointAddress, p *field.Path) {
-	e.add(validation.IsValidIPForLegacyField(p.Child("ip"), a.IP, true, nil)...)
+func checkEndpointAddress(e *rules.Errors, a *corev1.EndpointAddress, p *field.Path) {
+	e.Add(validation.IsValidIPForLegacyField(p.Child("ip"), a.IP, true, nil)...)
 	if a.Hostname != "" {
-		e.label(p.Child("hostname"), a.Hostname)
+		e.DNSLabel(p.Child("hostname"), a.Hostname)
 	}
 	if a.NodeName != nil {
-		e.each(p.Child("nodeName"), *a.NodeName, apivalidation.NameIsDNSSubdomain(*a.NodeName, false))
+		e.InvalidEach(p.Child("nodeName"), *a.NodeName, apivalidation.NameIsDNSSubdomain(*a.NodeName, false))
 	}
-	e.add(ValidateEndpointIP(a.IP, p.Child("ip"))...)
+	e.Add(rules.ValidateEndpointIP(a.IP, p.Child("ip"))...)
 }
 
-func checkEndpointPort(e *problems, port *corev1.EndpointPort, named bool, p *field.Path) {
+func checkEndpointPort(e *rules.Errors, port *corev1.EndpointPort, named bool, p *field.Path) {
 	if named && port.Name == "" {
-		e.required(p.Child("name"), "")
+		e.Required(p.Child("name"), "")
 	} else if port.Name != "" {
-		e.label(p.Child("name"), port.Name)
+		e.DNSLabel(p.Child("name"), port.Name)
 	}
-	e.each(p.Child("port"), port.Port, validation.IsValidPortNum(int(port.Port)))
-	oneOfOrRequired(e, p.Child("protocol"), port.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
+	e.InvalidEach(p.Child("port"), port.Port, validation.IsValidPortNum(int(port.Port)))
+	rules.OneOfOrRequired(e, p.Child("protocol"), port.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
 	if port.AppProtocol != nil {
-		e.each(p.Child("appProtocol"), *port.AppProtocol, validation.IsQualifiedName(*port.AppProtocol))
+		e.InvalidEach(p.Child("appProtocol"), *port.AppProtocol, validation.IsQualifiedName(*port.AppProtocol))
 	}
 }
 

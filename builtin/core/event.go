@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -50,7 +51,7 @@ func Events(ttl time.Duration) resource.Definition {
 		},
 		Strategy: resource.Rules[*corev1.Event]{
 			// What a name has to look like depends on the face.
-			ValidateName:   AnyName,
+			ValidateName:   rules.AnyName,
 			CreateOnUpdate: true,
 			NoPropagation:  true,
 			JudgesMetadata: true,
@@ -166,7 +167,7 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	if e.ReportingController == "" {
 		errs = append(errs, field.Required(controller, ""))
 	}
-	errs = append(errs, Invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
+	errs = append(errs, rules.Invalid(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
 	for _, f := range []struct {
 		name, value string
 		max         int
@@ -189,7 +190,7 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 
 // validateNewEvent is the strict part for events that the new face creates.
 func validateNewEvent(e *corev1.Event) field.ErrorList {
-	errs := ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
+	errs := rules.ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
 	errs = append(errs, validateSeries(e.Series)...)
 	if e.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
@@ -216,27 +217,27 @@ func validateNewEvent(e *corev1.Event) field.ErrorList {
 // validateNewEventUpdate is the strict part for events that the new face
 // changes: only the series moves.
 func validateNewEventUpdate(e, old *corev1.Event) field.ErrorList {
-	errs := ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
+	errs := rules.ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
 	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
 		errs = append(errs, validateSeries(e.Series)...)
 	}
 	at := func(name string) *field.Path { return field.NewPath(name) }
-	errs = append(errs, unchanged(e.InvolvedObject, old.InvolvedObject, at("involvedObject"), GoForm(e.InvolvedObject))...)
-	errs = append(errs, unchanged(e.Reason, old.Reason, at("reason"))...)
-	errs = append(errs, unchanged(e.Message, old.Message, at("message"))...)
-	errs = append(errs, unchanged(e.Source, old.Source, at("source"), GoForm(e.Source))...)
-	errs = append(errs, unchanged(e.FirstTimestamp, old.FirstTimestamp, at("firstTimestamp"))...)
-	errs = append(errs, unchanged(e.LastTimestamp, old.LastTimestamp, at("lastTimestamp"))...)
-	errs = append(errs, unchanged(e.Count, old.Count, at("count"))...)
-	errs = append(errs, unchanged(e.Type, old.Type, at("type"))...)
+	errs = append(errs, rules.ValidateImmutable(e.InvolvedObject, old.InvolvedObject, at("involvedObject"), rules.GoForm(e.InvolvedObject))...)
+	errs = append(errs, rules.ValidateImmutable(e.Reason, old.Reason, at("reason"))...)
+	errs = append(errs, rules.ValidateImmutable(e.Message, old.Message, at("message"))...)
+	errs = append(errs, rules.ValidateImmutable(e.Source, old.Source, at("source"), rules.GoForm(e.Source))...)
+	errs = append(errs, rules.ValidateImmutable(e.FirstTimestamp, old.FirstTimestamp, at("firstTimestamp"))...)
+	errs = append(errs, rules.ValidateImmutable(e.LastTimestamp, old.LastTimestamp, at("lastTimestamp"))...)
+	errs = append(errs, rules.ValidateImmutable(e.Count, old.Count, at("count"))...)
+	errs = append(errs, rules.ValidateImmutable(e.Type, old.Type, at("type"))...)
 	// Clients differ in how much of a microsecond they keep.
 	if !e.EventTime.Truncate(time.Microsecond).Equal(old.EventTime.Truncate(time.Microsecond)) {
-		errs = append(errs, unchanged(e.EventTime, old.EventTime, at("eventTime"))...)
+		errs = append(errs, rules.ValidateImmutable(e.EventTime, old.EventTime, at("eventTime"))...)
 	}
-	errs = append(errs, unchanged(e.Action, old.Action, at("action"))...)
-	errs = append(errs, unchanged(e.Related, old.Related, at("related"), GoForm(e.Related))...)
-	errs = append(errs, unchanged(e.ReportingController, old.ReportingController, at("reportingController"))...)
-	return append(errs, unchanged(e.ReportingInstance, old.ReportingInstance, at("reportingInstance"))...)
+	errs = append(errs, rules.ValidateImmutable(e.Action, old.Action, at("action"))...)
+	errs = append(errs, rules.ValidateImmutable(e.Related, old.Related, at("related"), rules.GoForm(e.Related))...)
+	errs = append(errs, rules.ValidateImmutable(e.ReportingController, old.ReportingController, at("reportingController"))...)
+	return append(errs, rules.ValidateImmutable(e.ReportingInstance, old.ReportingInstance, at("reportingInstance"))...)
 }
 
 func validateSeries(s *corev1.EventSeries) field.ErrorList {
@@ -255,7 +256,7 @@ func validateSeries(s *corev1.EventSeries) field.ErrorList {
 
 func eventColumns() []resource.Column {
 	doc, object := corev1.Event{}.SwaggerDoc(), corev1.ObjectReference{}.SwaggerDoc()
-	name := NameColumn()
+	name := rules.NameColumn()
 	name.Priority = 1
 	return []resource.Column{
 		{Name: "Last Seen", Type: "string", Description: doc["lastTimestamp"]},

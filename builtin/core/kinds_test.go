@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -194,7 +195,7 @@ func TestPersistentVolume(t *testing.T) {
 		}}}}
 	}
 	for key, good := range map[string]bool{"topology.kubernetes.io/zone": true, corev1.LabelFailureDomainBetaZone: true, "kubernetes.io/os": false} {
-		var e problems
+		var e rules.Errors
 		checkVolumeAffinityUpdate(&e, affinity(key), affinity(corev1.LabelFailureDomainBetaZone), field.NewPath("nodeAffinity"))
 		if (len(e) == 0) != good {
 			t.Errorf("%s: %v", key, e)

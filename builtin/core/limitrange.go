@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -64,18 +65,18 @@ func defaultLimit(l *corev1.LimitRangeItem) {
 		fill(l.DefaultRequest, l.Min)
 	}
 	for _, list := range []corev1.ResourceList{l.Max, l.Min, l.Default, l.DefaultRequest, l.MaxLimitRequestRatio} {
-		roundUp(list)
+		rules.RoundUp(list)
 	}
 }
 
 func validateLimitRange(l *corev1.LimitRange) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	seen := map[corev1.LimitType]bool{}
 	for i := range l.Spec.Limits {
 		item, p := &l.Spec.Limits[i], field.NewPath("spec", "limits").Index(i)
 		checkLimitType(&e, item.Type, p.Child("type"))
 		if seen[item.Type] {
-			e.duplicate(p.Child("type"), item.Type)
+			e.Duplicate(p.Child("type"), item.Type)
 		}
 		seen[item.Type] = true
 		checkLimit(&e, item, p)
@@ -83,25 +84,25 @@ func validateLimitRange(l *corev1.LimitRange) field.ErrorList {
 	return field.ErrorList(e)
 }
 
-func checkLimitType(e *problems, t corev1.LimitType, p *field.Path) {
+func checkLimitType(e *rules.Errors, t corev1.LimitType, p *field.Path) {
 	if messages := validation.IsQualifiedName(string(t)); len(messages) > 0 {
-		e.each(p, t, messages)
+		e.InvalidEach(p, t, messages)
 		return
 	}
 	known := []corev1.LimitType{corev1.LimitTypePod, corev1.LimitTypeContainer, corev1.LimitTypePersistentVolumeClaim}
 	if !strings.Contains(string(t), "/") && !slices.Contains(known, t) {
-		e.invalid(p, t, "must be a standard limit type or fully qualified")
+		e.Invalid(p, t, "must be a standard limit type or fully qualified")
 	}
 }
 
-func checkLimit(e *problems, l *corev1.LimitRangeItem, p *field.Path) {
+func checkLimit(e *rules.Errors, l *corev1.LimitRangeItem, p *field.Path) {
 	names := map[corev1.ResourceName]bool{}
 	list := func(list corev1.ResourceList, p *field.Path) {
-		for _, name := range resourceNames(list) {
+		for _, name := range rules.SortedResourceNames(list) {
 			if l.Type == corev1.LimitTypePod || l.Type == corev1.LimitTypeContainer {
-				checkContainerResourceName(e, name, p.Key(string(name)))
+				rules.CheckContainerResourceName(e, name, p.Key(string(name)))
 			} else {
-				checkResourceName(e, name, p.Key(string(name)))
+				rules.CheckResourceName(e, name, p.Key(string(name)))
 			}
 			names[name] = true
 		}
@@ -111,10 +112,10 @@ func checkLimit(e *problems, l *corev1.LimitRangeItem, p *field.Path) {
 	defaults, requests := l.Default, l.DefaultRequest
 	if l.Type == corev1.LimitTypePod {
 		if len(defaults) > 0 {
-			e.forbidden(p.Child("default"), "may not be specified when `type` is 'Pod'")
+			e.Forbidden(p.Child("default"), "may not be specified when `type` is 'Pod'")
 		}
 		if len(requests) > 0 {
-			e.forbidden(p.Child("defaultRequest"), "may not be specified when `type` is 'Pod'")
+			e.Forbidden(p.Child("defaultRequest"), "may not be specified when `type` is 'Pod'")
 		}
 		defaults, requests = nil, nil
 	}
@@ -124,7 +125,7 @@ func checkLimit(e *problems, l *corev1.LimitRangeItem, p *field.Path) {
 		_, least := l.Min[corev1.ResourceStorage]
 		_, most := l.Max[corev1.ResourceStorage]
 		if !least && !most {
-			e.required(p.Child("limits"), "either minimum or maximum storage value is required, but neither was provided")
+			e.Required(p.Child("limits"), "either minimum or maximum storage value is required, but neither was provided")
 		}
 	}
 	list(l.MaxLimitRequestRatio, p.Child("maxLimitRequestRatio"))
@@ -148,26 +149,26 @@ func checkLimit(e *problems, l *corev1.LimitRangeItem, p *field.Path) {
 			small, ok := order.small[name]
 			large, both := order.large[name]
 			if ok && both && small.Cmp(large) > 0 {
-				e.invalid(p.Child(order.field).Key(string(name)), order.shown[name], fmt.Sprintf(order.text, small.String(), large.String()))
+				e.Invalid(p.Child(order.field).Key(string(name)), order.shown[name], fmt.Sprintf(order.text, small.String(), large.String()))
 			}
 		}
 		checkRatio(e, l, name, p.Child("maxLimitRequestRatio").Key(string(name)))
 		limit, ok := defaults[name]
 		request, both := requests[name]
-		if ok && both && !canOvercommit(name) && limit.Cmp(request) != 0 {
-			e.invalid(p.Child("defaultRequest").Key(string(name)), request,
+		if ok && both && !rules.CanOvercommit(name) && limit.Cmp(request) != 0 {
+			e.Invalid(p.Child("defaultRequest").Key(string(name)), request,
 				fmt.Sprintf("default value %s must equal to defaultRequest value %s in %s", limit.String(), request.String(), name))
 		}
 	}
 }
 
-func checkRatio(e *problems, l *corev1.LimitRangeItem, name corev1.ResourceName, p *field.Path) {
+func checkRatio(e *rules.Errors, l *corev1.LimitRangeItem, name corev1.ResourceName, p *field.Path) {
 	ratio, ok := l.MaxLimitRequestRatio[name]
 	if !ok {
 		return
 	}
 	if ratio.Cmp(quantity.MustParse("1")) < 0 {
-		e.invalid(p, ratio, fmt.Sprintf("ratio %s is less than 1", ratio.String()))
+		e.Invalid(p, ratio, fmt.Sprintf("ratio %s is less than 1", ratio.String()))
 	}
 	least, haveLeast := l.Min[name]
 	most, haveMost := l.Max[name]
@@ -179,6 +180,6 @@ func checkRatio(e *problems, l *corev1.LimitRangeItem, name corev1.ResourceName,
 		value, low, high = float64(ratio.MilliValue())/1000, least.MilliValue(), most.MilliValue()
 	}
 	if bound := float64(high) / float64(low); value > bound {
-		e.invalid(p, ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), bound))
+		e.Invalid(p, ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), bound))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -64,9 +65,9 @@ func Namespaces() resource.Definition {
 			})),
 		}},
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Status", Type: "string", Description: "The status of the namespace"},
-			AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(ns *corev1.Namespace) []any {
 			return []any{ns.Name, string(ns.Status.Phase), resource.Since(ns.CreationTimestamp.Time)}
@@ -116,7 +117,7 @@ func validateNamespaceFinalizers(ns *corev1.Namespace, path func(int) *field.Pat
 	var errs field.ErrorList
 	for i, f := range ns.Spec.Finalizers {
 		errs = append(errs, apivalidation.ValidateFinalizerName(string(f), path(i))...)
-		errs = append(errs, validateFinalizerDomain(string(f), path(i))...)
+		errs = append(errs, rules.ValidateFinalizerDomain(string(f), path(i))...)
 	}
 	return errs
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -71,10 +72,10 @@ func Nodes() resource.Definition {
 			}.Strategy()),
 		}},
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Status", Type: "string", Description: "The status of the node"},
 			{Name: "Roles", Type: "string", Description: "The roles of the node"},
-			AgeColumn(),
+			rules.AgeColumn(),
 			{Name: "Version", Type: "string", Description: corev1.NodeSystemInfo{}.SwaggerDoc()["kubeletVersion"]},
 			{Name: "Internal-IP", Type: "string", Priority: 1, Description: corev1.NodeStatus{}.SwaggerDoc()["addresses"]},
 			{Name: "External-IP", Type: "string", Priority: 1, Description: corev1.NodeStatus{}.SwaggerDoc()["addresses"]},
@@ -102,8 +103,8 @@ func defaultNode(n *corev1.Node) {
 	if status.Allocatable == nil && status.Capacity != nil {
 		status.Allocatable = maps.Clone(status.Capacity)
 	}
-	roundUp(status.Capacity)
-	roundUp(status.Allocatable)
+	rules.RoundUp(status.Capacity)
+	rules.RoundUp(status.Allocatable)
 }
 
 // taintUnready keeps pods away from a new node until somebody knows that it is

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -63,7 +64,7 @@ func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	spec, status := field.NewPath("spec"), field.NewPath("status")
 	for i, a := range n.Status.Addresses {
 		if slices.Contains(n.Status.Addresses[:i], a) {
-			errs = append(errs, field.Duplicate(status.Child("addresses").Index(i), GoForm(a)))
+			errs = append(errs, field.Duplicate(status.Child("addresses").Index(i), rules.GoForm(a)))
 		}
 	}
 
@@ -104,12 +105,12 @@ func validateNodeAlways(n *corev1.Node) field.ErrorList {
 	meta, status := field.NewPath("metadata"), field.NewPath("status")
 	errs := validateNodeAnnotations(n.Annotations, meta.Child("annotations"))
 	errs = append(errs, validateTaints(n.Spec.Taints, meta.Child("taints"))...)
-	var amounts problems
+	var amounts rules.Errors
 	for name := range n.Status.Capacity {
-		checkQuantity(&amounts, name, n.Status.Capacity[name], status.Child("capacity", string(name)))
+		rules.CheckQuantity(&amounts, name, n.Status.Capacity[name], status.Child("capacity", string(name)))
 	}
 	for name := range n.Status.Allocatable {
-		checkQuantity(&amounts, name, n.Status.Allocatable[name], status.Child("allocatable", string(name)))
+		rules.CheckQuantity(&amounts, name, n.Status.Allocatable[name], status.Child("allocatable", string(name)))
 	}
 	errs = append(errs, amounts...)
 
@@ -182,7 +183,7 @@ func validateTaints(taints []corev1.Taint, path *field.Path) field.ErrorList {
 		}
 		id := identity{t.Key, t.Effect}
 		if seen[id] {
-			err := field.Duplicate(at, GoForm(t))
+			err := field.Duplicate(at, rules.GoForm(t))
 			err.Detail = "taints must be unique by key and effect pair"
 			errs = append(errs, err)
 		}
@@ -199,7 +200,7 @@ func validateConfigSource(source *corev1.NodeConfigSource, status bool, path *fi
 		return nil
 	}
 	if source.ConfigMap == nil {
-		return field.ErrorList{field.Invalid(path, GoForm(source), "exactly one reference subfield must be non-nil")}
+		return field.ErrorList{field.Invalid(path, rules.GoForm(source), "exactly one reference subfield must be non-nil")}
 	}
 	var errs field.ErrorList
 	cm := source.ConfigMap
@@ -215,7 +216,7 @@ func validateConfigSource(source *corev1.NodeConfigSource, status bool, path *fi
 		if value == "" {
 			errs = append(errs, field.Required(path.Child(name), ""))
 		} else {
-			errs = append(errs, Invalid(path.Child(name), value, messages(value))...)
+			errs = append(errs, rules.Invalid(path.Child(name), value, messages(value))...)
 		}
 	}
 	check("namespace", cm.Namespace, func(s string) []string { return apivalidation.ValidateNamespaceName(s, false) })

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -68,37 +69,9 @@ func PersistentVolumes() resource.Definition {
 // now is the time of a request.
 func now(ctx context.Context) *metav1.Time { return &metav1.Time{Time: request.From(ctx).Received} }
 
-func defaultPersistentVolume(pv *corev1.PersistentVolume) {
-	orDefault(&pv.Status.Phase, corev1.VolumePending)
-	orDefault(&pv.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
-	orPointer(&pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-	roundUp(pv.Spec.Capacity)
-	if s := pv.Spec.HostPath; s != nil {
-		orPointer(&s.Type, corev1.HostPathUnset)
-	}
-	if s := pv.Spec.RBD; s != nil {
-		orDefault(&s.RBDPool, "rbd")
-		orDefault(&s.RadosUser, "admin")
-		orDefault(&s.Keyring, "/etc/ceph/keyring")
-	}
-	if s := pv.Spec.ISCSI; s != nil {
-		orDefault(&s.ISCSIInterface, "default")
-	}
-	if s := pv.Spec.AzureDisk; s != nil {
-		orPointer(&s.CachingMode, corev1.AzureDataDiskCachingReadWrite)
-		orPointer(&s.FSType, "ext4")
-		orPointer(&s.ReadOnly, false)
-		orPointer(&s.Kind, corev1.AzureSharedBlobDisk)
-	}
-	if s := pv.Spec.ScaleIO; s != nil {
-		orDefault(&s.StorageMode, "ThinProvisioned")
-		orDefault(&s.FSType, "xfs")
-	}
-}
-
 // validatePersistentVolumeUpdate keeps what a volume is.
 func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.PersistentVolume) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	is, was := pv.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource
 	// A volume may get the secret with which it is expanded later.
 	if is.CSI != nil && was.CSI != nil && was.CSI.ControllerExpandSecretRef == nil {
@@ -106,22 +79,22 @@ func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.Persist
 		is.CSI.ControllerExpandSecretRef = nil
 	}
 	if !equality.Semantic.DeepEqual(is, was) {
-		e.forbidden(field.NewPath("spec", "persistentvolumesource"),
-			"spec.persistentvolumesource is immutable after creation\n"+diff.Diff(GoForm(was), GoForm(is)))
+		e.Forbidden(field.NewPath("spec", "persistentvolumesource"),
+			"spec.persistentvolumesource is immutable after creation\n"+diff.Diff(rules.GoForm(was), rules.GoForm(is)))
 	}
-	e.add(unchanged(pv.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
+	e.Add(rules.ValidateImmutable(pv.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
 	if old.Spec.NodeAffinity != nil && !features.From(ctx).Enabled("MutablePVNodeAffinity") {
 		checkVolumeAffinityUpdate(&e, pv.Spec.NodeAffinity, old.Spec.NodeAffinity, field.NewPath("nodeAffinity"))
 	}
 	if old.Spec.VolumeAttributesClassName != nil && pv.Spec.VolumeAttributesClassName == nil {
-		e.forbidden(field.NewPath("spec", "volumeAttributesClassName"), "update from non-nil value to nil is forbidden")
+		e.Forbidden(field.NewPath("spec", "volumeAttributesClassName"), "update from non-nil value to nil is forbidden")
 	}
 	return field.ErrorList(e)
 }
 
 // checkVolumeAffinityUpdate wants the affinity to stay, but for names of labels
 // that have new ones.
-func checkVolumeAffinityUpdate(e *problems, is, was *corev1.VolumeNodeAffinity, p *field.Path) {
+func checkVolumeAffinityUpdate(e *rules.Errors, is, was *corev1.VolumeNodeAffinity, p *field.Path) {
 	same := is.DeepCopy()
 	if same != nil && same.Required != nil && was.Required != nil && len(same.Required.NodeSelectorTerms) == len(was.Required.NodeSelectorTerms) {
 		old := func(after, before []corev1.NodeSelectorRequirement) {
@@ -137,7 +110,7 @@ func checkVolumeAffinityUpdate(e *problems, is, was *corev1.VolumeNodeAffinity, 
 		}
 	}
 	if !equality.Semantic.DeepEqual(same, was) {
-		e.invalid(p, GoForm(is), apivalidation.FieldImmutableErrorMsg+", except for updating from beta label to GA")
+		e.Invalid(p, rules.GoForm(is), apivalidation.FieldImmutableErrorMsg+", except for updating from beta label to GA")
 	}
 }
 
@@ -203,7 +176,7 @@ func appendOldAnnotation(w []string, annotations map[string]string, key, message
 func persistentVolumeColumns() []resource.Column {
 	spec, status := corev1.PersistentVolumeSpec{}.SwaggerDoc(), corev1.PersistentVolumeStatus{}.SwaggerDoc()
 	return []resource.Column{
-		NameColumn(),
+		rules.NameColumn(),
 		{Name: "Capacity", Type: "string", Description: spec["capacity"]},
 		{Name: "Access Modes", Type: "string", Description: spec["accessModes"]},
 		{Name: "Reclaim Policy", Type: "string", Description: spec["persistentVolumeReclaimPolicy"]},
@@ -212,7 +185,7 @@ func persistentVolumeColumns() []resource.Column {
 		{Name: "StorageClass", Type: "string", Description: "StorageClass of the pv"},
 		{Name: "VolumeAttributesClass", Type: "string", Description: "VolumeAttributesClass of the pv"},
 		{Name: "Reason", Type: "string", Description: status["reason"]},
-		AgeColumn(),
+		rules.AgeColumn(),
 		{Name: "VolumeMode", Type: "string", Priority: 1, Description: spec["volumeMode"]},
 	}
 }

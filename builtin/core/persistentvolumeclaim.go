@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -26,9 +27,9 @@ func PersistentVolumeClaims() resource.Definition {
 		ReadDefaults: true, // the phase
 		Versions: []resource.Version{resource.VersionOf[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]("v1", func(c *corev1.PersistentVolumeClaim) {
 			DefaultClaimSpec(&c.Spec)
-			orDefault(&c.Status.Phase, corev1.ClaimPending)
-			roundUp(c.Status.Capacity)
-			roundUp(c.Status.AllocatedResources)
+			rules.Default(&c.Status.Phase, corev1.ClaimPending)
+			rules.RoundUp(c.Status.Capacity)
+			rules.RoundUp(c.Status.AllocatedResources)
 		})},
 		Strategy: resource.Rules[*corev1.PersistentVolumeClaim]{
 			NameOnUpdate:  true,
@@ -121,7 +122,7 @@ func claimAllowances(old *corev1.PersistentVolumeClaimSpec) ClaimAllowances {
 // validateClaimUpdate lets through the few changes that a claim can take: it is
 // bound once, and a bound one can grow and get other attributes.
 func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	p := field.NewPath("spec")
 	is, was := c.Spec.DeepCopy(), old.Spec.DeepCopy()
 	if was.VolumeName == "" {
@@ -136,7 +137,7 @@ func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 		is.StorageClassName = nil
 	}
 	if (!named || !hadClass || hasClass) && after != before {
-		e.invalid(field.NewPath("metadata", "annotations", corev1.BetaStorageClassAnnotation), after, apivalidation.FieldImmutableErrorMsg)
+		e.Invalid(field.NewPath("metadata", "annotations", corev1.BetaStorageClassAnnotation), after, apivalidation.FieldImmutableErrorMsg)
 	}
 	if c.Status.Phase == corev1.ClaimBound {
 		if is.Resources.Requests != nil {
@@ -145,33 +146,33 @@ func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 		is.VolumeAttributesClassName = was.VolumeAttributesClassName
 	}
 	if !equality.Semantic.DeepEqual(is, was) {
-		e.forbidden(p, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+
-			diff.Diff(GoForm(was), GoForm(is)))
+		e.Forbidden(p, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+
+			diff.Diff(rules.GoForm(was), rules.GoForm(is)))
 	}
 	size, oldSize, have := c.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage], old.Status.Capacity[corev1.ResourceStorage]
 	if size.Cmp(oldSize) < 0 && size.Cmp(have) <= 0 {
-		e.forbidden(p.Child("resources", "requests", "storage"), "field can not be less than status.capacity")
+		e.Forbidden(p.Child("resources", "requests", "storage"), "field can not be less than status.capacity")
 	}
-	e.add(unchanged(c.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
+	e.Add(rules.ValidateImmutable(c.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
 
 	class := c.Spec.VolumeAttributesClassName
 	if old.Status.CurrentVolumeAttributesClassName != nil && !ptr.Equal(class, old.Spec.VolumeAttributesClassName) {
 		if class == nil {
-			e.forbidden(p.Child("volumeAttributesClassName"), "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil")
+			e.Forbidden(p.Child("volumeAttributesClassName"), "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil")
 		} else if *class == "" {
-			e.forbidden(p.Child("volumeAttributesClassName"), "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil")
+			e.Forbidden(p.Child("volumeAttributesClassName"), "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil")
 		}
 	}
 	return field.ErrorList(e)
 }
 
 func validateClaimStatus(c *corev1.PersistentVolumeClaim) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	status, p := &c.Status, field.NewPath("status")
 	if len(c.Spec.AccessModes) == 0 {
-		e.required(field.NewPath("Spec", "accessModes"), "")
+		e.Required(field.NewPath("Spec", "accessModes"), "")
 	}
-	for _, name := range resourceNames(status.Capacity) {
+	for _, name := range rules.SortedResourceNames(status.Capacity) {
 		checkBasicQuantity(&e, status.Capacity, name, p.Child("capacity"))
 	}
 	if status.HealthStatus != nil {
@@ -185,16 +186,16 @@ func validateClaimStatus(c *corev1.PersistentVolumeClaim) field.ErrorList {
 			corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		default:
 			// The message names the resource, not its status.
-			e.add(field.NotSupported(rp, name, []corev1.ClaimResourceStatus{
+			e.Add(field.NotSupported(rp, name, []corev1.ClaimResourceStatus{
 				corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible,
 				corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible, corev1.PersistentVolumeClaimNodeResizePending,
 			}))
 		}
 	}
 	ap := p.Child("allocatedResources")
-	for _, name := range resourceNames(status.AllocatedResources) {
+	for _, name := range rules.SortedResourceNames(status.AllocatedResources) {
 		if checkClaimResource(&e, name, ap) && checkBasicQuantity(&e, status.AllocatedResources, name, ap) {
-			checkQuantity(&e, corev1.ResourceStorage, status.AllocatedResources[name], ap.Key(string(name)))
+			rules.CheckQuantity(&e, corev1.ResourceStorage, status.AllocatedResources[name], ap.Key(string(name)))
 		}
 	}
 	return field.ErrorList(e)
@@ -202,23 +203,23 @@ func validateClaimStatus(c *corev1.PersistentVolumeClaim) field.ErrorList {
 
 // checkClaimResource wants the name of something that a claim can have: storage,
 // or what somebody else has defined. It reports whether it is one.
-func checkClaimResource(e *problems, name corev1.ResourceName, p *field.Path) bool {
+func checkClaimResource(e *rules.Errors, name corev1.ResourceName, p *field.Path) bool {
 	if messages := validation.IsQualifiedName(string(name)); len(messages) > 0 {
-		e.each(p, string(name), messages)
+		e.InvalidEach(p, string(name), messages)
 		return false
 	}
-	if isNative(name) && name != corev1.ResourceStorage {
-		e.add(field.NotSupported(p, string(name), []corev1.ResourceName{corev1.ResourceStorage}))
+	if rules.IsNativeResource(name) && name != corev1.ResourceStorage {
+		e.Add(field.NotSupported(p, string(name), []corev1.ResourceName{corev1.ResourceStorage}))
 		return false
 	}
 	return true
 }
 
 // checkBasicQuantity wants an amount that is not negative.
-func checkBasicQuantity(e *problems, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) bool {
+func checkBasicQuantity(e *rules.Errors, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) bool {
 	q := list[name]
 	if q.Value() < 0 {
-		e.invalid(p.Key(string(name)), q.Value(), "must be a valid resource quantity")
+		e.Invalid(p.Key(string(name)), q.Value(), "must be a valid resource quantity")
 	}
 	return q.Value() >= 0
 }
@@ -226,14 +227,14 @@ func checkBasicQuantity(e *problems, list corev1.ResourceList, name corev1.Resou
 func claimColumns() []resource.Column {
 	spec, status := corev1.PersistentVolumeClaimSpec{}.SwaggerDoc(), corev1.PersistentVolumeClaimStatus{}.SwaggerDoc()
 	return []resource.Column{
-		NameColumn(),
+		rules.NameColumn(),
 		{Name: "Status", Type: "string", Description: status["phase"]},
 		{Name: "Volume", Type: "string", Description: spec["volumeName"]},
 		{Name: "Capacity", Type: "string", Description: status["capacity"]},
 		{Name: "Access Modes", Type: "string", Description: status["accessModes"]},
 		{Name: "StorageClass", Type: "string", Description: "StorageClass of the pvc"},
 		{Name: "VolumeAttributesClass", Type: "string", Description: "VolumeAttributesClass of the pvc"},
-		AgeColumn(),
+		rules.AgeColumn(),
 		{Name: "VolumeMode", Type: "string", Priority: 1, Description: spec["volumeMode"]},
 	}
 }

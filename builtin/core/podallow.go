@@ -10,6 +10,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 )
 
@@ -58,7 +59,7 @@ func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.Obj
 		if len(metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
 			a.spreadSelectors = true
 		}
-		var e problems
+		var e rules.Errors
 		if checkLabelKeys(&e, c.MatchLabelKeys, nil, c.LabelSelector, nil); len(e) > 0 {
 			a.unmergedLabelKeys = true
 		}
@@ -71,7 +72,7 @@ func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.Obj
 			continue
 		}
 		for _, s := range old.Volumes[i].Projected.Sources {
-			var e problems
+			var e rules.Errors
 			if s.ServiceAccountToken != nil {
 				checkFilePath(&e, s.ServiceAccountToken.Path, nil)
 			}
@@ -116,7 +117,7 @@ func validDeletionCost(annotations map[string]string) bool {
 
 func partialPages(list corev1.ResourceList) bool {
 	for name, quantity := range list {
-		if isHugePages(name) && !wholePages(name, quantity) {
+		if rules.IsHugePages(name) && !rules.IsWholePages(name, quantity) {
 			return true
 		}
 	}
@@ -126,29 +127,11 @@ func partialPages(list corev1.ResourceList) bool {
 func badAffinitySelectors(a *corev1.Affinity) bool {
 	bad := false
 	eachAffinityTerm(a, func(t *corev1.PodAffinityTerm) {
-		var e problems
+		var e rules.Errors
 		checkAffinitySelectors(&e, t, nil, false)
 		bad = bad || len(e) > 0
 	})
 	return bad
-}
-
-// eachAffinityTerm calls f for every term about other pods.
-func eachAffinityTerm(a *corev1.Affinity, f func(t *corev1.PodAffinityTerm)) {
-	each := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
-		for i := range preferred {
-			f(&preferred[i].PodAffinityTerm)
-		}
-		for i := range required {
-			f(&required[i])
-		}
-	}
-	if a != nil && a.PodAffinity != nil {
-		each(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	if a != nil && a.PodAntiAffinity != nil {
-		each(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
 }
 
 func badNodeAffinity(a *corev1.Affinity) bool {
@@ -163,4 +146,16 @@ func badNodeAffinity(a *corev1.Affinity) bool {
 		}
 	}
 	return false
+}
+
+// podAllowances is allowancesFor a pod.
+func podAllowances(ctx context.Context, old *corev1.Pod) *allowances {
+	var a *allowances
+	if old == nil {
+		a = allowancesFor(ctx, nil, nil)
+	} else {
+		a = allowancesFor(ctx, &old.Spec, &old.ObjectMeta)
+	}
+	a.pod = true
+	return a
 }

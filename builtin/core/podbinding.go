@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -76,14 +77,14 @@ func failure(code int32, message string) error {
 }
 
 func validateBinding(b *corev1.Binding) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	p := field.NewPath("target")
 	isNode := b.Target.Kind == "" || b.Target.Kind == "Node"
 	if !isNode {
-		e.add(field.NotSupported(p.Child("kind"), b.Target.Kind, []string{"Node", "<empty>"}))
+		e.Add(field.NotSupported(p.Child("kind"), b.Target.Kind, []string{"Node", "<empty>"}))
 	}
-	if e.need(p.Child("name"), b.Target.Name) && isNode {
-		e.subdomain(p.Child("name"), b.Target.Name)
+	if e.NotEmpty(p.Child("name"), b.Target.Name) && isNode {
+		e.DNSSubdomain(p.Child("name"), b.Target.Name)
 	}
 	return field.ErrorList(e)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -181,25 +182,25 @@ func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 }
 
 func validateLogOptions(o *corev1.PodLogOptions, split bool) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	if o.TailLines != nil && *o.TailLines < 0 {
-		e.invalid(field.NewPath("tailLines"), *o.TailLines, apivalidation.IsNegativeErrorMsg)
+		e.Invalid(field.NewPath("tailLines"), *o.TailLines, apivalidation.IsNegativeErrorMsg)
 	}
 	if o.LimitBytes != nil && *o.LimitBytes < 1 {
-		e.invalid(field.NewPath("limitBytes"), *o.LimitBytes, "must be greater than 0")
+		e.Invalid(field.NewPath("limitBytes"), *o.LimitBytes, "must be greater than 0")
 	}
 	if o.SinceSeconds != nil && o.SinceTime != nil {
-		e.forbidden(field.NewPath(""), "at most one of `sinceTime` or `sinceSeconds` may be specified")
+		e.Forbidden(field.NewPath(""), "at most one of `sinceTime` or `sinceSeconds` may be specified")
 	} else if o.SinceSeconds != nil && *o.SinceSeconds < 1 {
-		e.invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be greater than 0")
+		e.Invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be greater than 0")
 	}
 	switch path := field.NewPath("stream"); {
 	case !split && o.Stream != nil:
-		e.forbidden(path, "may not be specified")
+		e.Forbidden(path, "may not be specified")
 	case split:
-		oneOf(&e, path, *o.Stream, corev1.LogStreamAll, corev1.LogStreamStderr, corev1.LogStreamStdout)
+		rules.OneOf(&e, path, *o.Stream, corev1.LogStreamAll, corev1.LogStreamStderr, corev1.LogStreamStdout)
 		if *o.Stream != corev1.LogStreamAll && o.TailLines != nil {
-			e.forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now")
+			e.Forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now")
 		}
 	}
 	return field.ErrorList(e)

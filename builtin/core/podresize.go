@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 )
 
@@ -51,7 +52,7 @@ func takeResources(containers, old []corev1.Container) []corev1.Container {
 }
 
 func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	p := field.NewPath("spec")
 	switch {
 	case isMirror(&old.ObjectMeta):
@@ -61,7 +62,7 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	}
 	if prefix := pod.GenerateName; prefix != "" {
 		for _, msg := range apivalidation.NameIsDNSSubdomain(prefix, true) {
-			e.invalid(field.NewPath("metadata", "generateName"), prefix, msg)
+			e.Invalid(field.NewPath("metadata", "generateName"), prefix, msg)
 		}
 	}
 	checkPod(&e, pod, podAllowances(ctx, old))
@@ -70,10 +71,10 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		was = qosClass(old)
 	}
 	if was != qosClass(pod) {
-		e.invalid(p, pod.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
+		e.Invalid(p, pod.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
 	}
 	if !nodeCanResize(old) {
-		e.forbidden(p, "Pod running on node without support for resize")
+		e.Forbidden(p, "Pod running on node without support for resize")
 	}
 	rest := pod.Spec.DeepCopy()
 	checkPodLevelResize(&e, pod, old, rest, p)
@@ -94,7 +95,7 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	for i := range rest.Containers {
 		resetCompute(&rest.Containers[i].Resources, &old.Spec.Containers[i].Resources)
 		if !equality.Semantic.DeepEqual(rest.Containers[i], old.Spec.Containers[i]) {
-			e.forbidden(p, "only cpu and memory resources are mutable")
+			e.Forbidden(p, "only cpu and memory resources are mutable")
 		}
 	}
 	for i := range rest.InitContainers {
@@ -102,11 +103,11 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		changed := !equality.Semantic.DeepEqual(c, was)
 		resetCompute(&c.Resources, &was.Resources)
 		if !equality.Semantic.DeepEqual(c, was) {
-			e.forbidden(cp, "only cpu and memory resources for init or sidecar containers are mutable")
+			e.Forbidden(cp, "only cpu and memory resources for init or sidecar containers are mutable")
 		}
 		for _, r := range c.ResizePolicy {
 			if changed && !isSidecar(c) && r.RestartPolicy == corev1.RestartContainer {
-				e.forbidden(cp, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized")
+				e.Forbidden(cp, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized")
 			}
 		}
 	}
@@ -114,10 +115,10 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		checkVolumeResize(&e, pod.Spec.Volumes, old.Spec.Volumes, p.Child("volumes"))
 		rest.Volumes = old.Spec.Volumes
 	} else if !equality.Semantic.DeepEqual(pod.Spec.Volumes, old.Spec.Volumes) {
-		e.forbidden(p.Child("volumes"), "volumes are immutable on resize when InPlacePodVerticalScalingMemoryBackedVolumes feature gate is disabled")
+		e.Forbidden(p.Child("volumes"), "volumes are immutable on resize when InPlacePodVerticalScalingMemoryBackedVolumes feature gate is disabled")
 	}
 	if len(e) == 0 && !equality.Semantic.DeepEqual(*rest, old.Spec) {
-		e.forbidden(p, "only cpu and memory resources are mutable")
+		e.Forbidden(p, "only cpu and memory resources are mutable")
 	}
 	return field.ErrorList(e)
 }
@@ -126,16 +127,16 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 const volumeResize = "InPlacePodVerticalScalingMemoryBackedVolumes"
 
 // checkVolumeResize lets the limits of volumes in memory change.
-func checkVolumeResize(e *problems, volumes, old []corev1.Volume, p *field.Path) {
+func checkVolumeResize(e *rules.Errors, volumes, old []corev1.Volume, p *field.Path) {
 	if len(volumes) != len(old) {
-		e.forbidden(p, "volumes may not be added or removed on resize")
+		e.Forbidden(p, "volumes may not be added or removed on resize")
 		return
 	}
 	limit := func(d *corev1.EmptyDirVolumeSource) bool { return d.SizeLimit != nil && !d.SizeLimit.IsZero() }
 	for i := range volumes {
 		is, was, p := &volumes[i], &old[i], p.Index(i)
 		if is.Name != was.Name {
-			e.forbidden(p.Child("name"), "volumes may not be renamed or reordered on resize")
+			e.Forbidden(p.Child("name"), "volumes may not be renamed or reordered on resize")
 			continue
 		}
 		same := is.DeepCopy()
@@ -145,12 +146,12 @@ func checkVolumeResize(e *problems, volumes, old []corev1.Volume, p *field.Path)
 		}
 		switch size := p.Child("emptyDir", "sizeLimit"); {
 		case !equality.Semantic.DeepEqual(same, was):
-			e.forbidden(p, "only sizeLimit of memory-backed emptyDir volumes is mutable on resize")
+			e.Forbidden(p, "only sizeLimit of memory-backed emptyDir volumes is mutable on resize")
 		case !dirs:
 		case limit(is.EmptyDir) != limit(was.EmptyDir):
-			e.forbidden(size, "adding or removing sizeLimit on an existing volume is not allowed")
+			e.Forbidden(size, "adding or removing sizeLimit on an existing volume is not allowed")
 		case limit(is.EmptyDir) && is.EmptyDir.SizeLimit.Cmp(*was.EmptyDir.SizeLimit) != 0 && is.EmptyDir.Medium != corev1.StorageMediumMemory:
-			e.forbidden(size, "sizeLimit is only mutable for memory-backed emptyDir volumes")
+			e.Forbidden(size, "sizeLimit is only mutable for memory-backed emptyDir volumes")
 		}
 	}
 }
@@ -165,14 +166,14 @@ func nodeCanResize(pod *corev1.Pod) bool {
 	return true
 }
 
-func checkPodLevelResize(e *problems, pod, old *corev1.Pod, rest *corev1.PodSpec, p *field.Path) {
+func checkPodLevelResize(e *rules.Errors, pod, old *corev1.Pod, rest *corev1.PodSpec, p *field.Path) {
 	is, was := pod.Spec.Resources, old.Spec.Resources
 	set := func(r *corev1.ResourceRequirements) bool { return r != nil && len(r.Requests)+len(r.Limits) > 0 }
 	if !set(is) && !set(was) {
 		return
 	}
 	if was != nil && is == nil {
-		e.forbidden(p.Child("resources"), "pod-level resources cannot be removed")
+		e.Forbidden(p.Child("resources"), "pod-level resources cannot be removed")
 		return
 	}
 	if was != nil {
@@ -185,27 +186,27 @@ func checkPodLevelResize(e *problems, pod, old *corev1.Pod, rest *corev1.PodSpec
 		}
 	}
 	if !equality.Semantic.DeepEqual(rest.Resources, was) {
-		e.forbidden(p, "only cpu and memory resources are mutable at pod-level")
+		e.Forbidden(p, "only cpu and memory resources are mutable at pod-level")
 	}
 }
 
 // checkSameContainers reports whether the containers are the old ones.
-func checkSameContainers(e *problems, containers, old []corev1.Container, name string, p *field.Path) bool {
+func checkSameContainers(e *rules.Errors, containers, old []corev1.Container, name string, p *field.Path) bool {
 	if len(containers) != len(old) {
-		e.forbidden(p.Child(name), name+" may not be added or removed on resize")
+		e.Forbidden(p.Child(name), name+" may not be added or removed on resize")
 		return false
 	}
 	same := true
 	for i := range old {
 		if containers[i].Name != old[i].Name {
-			e.forbidden(p.Child(name).Index(i).Child("name"), name+" may not be renamed or reordered on resize")
+			e.Forbidden(p.Child(name).Index(i).Child("name"), name+" may not be renamed or reordered on resize")
 			same = false
 		}
 	}
 	return same
 }
 
-func checkNothingRemoved(e *problems, is, was *corev1.ResourceRequirements, what string, p *field.Path) {
+func checkNothingRemoved(e *rules.Errors, is, was *corev1.ResourceRequirements, what string, p *field.Path) {
 	removed := func(list, old corev1.ResourceList) bool {
 		for name := range old {
 			if _, ok := list[name]; !ok {
@@ -215,10 +216,10 @@ func checkNothingRemoved(e *problems, is, was *corev1.ResourceRequirements, what
 		return false
 	}
 	if removed(is.Requests, was.Requests) {
-		e.forbidden(p.Child("requests"), what+" requests cannot be removed")
+		e.Forbidden(p.Child("requests"), what+" requests cannot be removed")
 	}
 	if removed(is.Limits, was.Limits) {
-		e.forbidden(p.Child("limits"), what+" limits cannot be removed")
+		e.Forbidden(p.Child("limits"), what+" limits cannot be removed")
 	}
 }
 

@@ -2,124 +2,42 @@ package core
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
-
-// isHugePages, isNative and isExtended sort resources by their names: native
-// ones belong to Kubernetes, extended ones to devices.
-func isHugePages(name corev1.ResourceName) bool {
-	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
-}
-
-func isNative(name corev1.ResourceName) bool {
-	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
-}
-
-func isExtended(name corev1.ResourceName) bool {
-	const quota = corev1.DefaultResourceRequestsPrefix
-	return !isNative(name) && !strings.HasPrefix(string(name), quota) && len(validation.IsQualifiedName(quota+string(name))) == 0
-}
-
-// canOvercommit reports whether the requests of a resource may be below its
-// limits.
-func canOvercommit(name corev1.ResourceName) bool { return isNative(name) && !isHugePages(name) }
 
 // isPodLevel reports whether a pod as a whole can have the resource.
 func isPodLevel(name corev1.ResourceName) bool {
-	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || isHugePages(name)
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || rules.IsHugePages(name)
 }
 
-// isStandard knows the names without a domain, of containers and of quotas.
-func isStandard(name corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourceStorage,
-		corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsEphemeralStorage, corev1.ResourceRequestsStorage,
-		corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage:
-		return true
-	}
-	return isCount(name) || isHugePages(name) || strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix)
-}
-
-// isCount knows the resources that are numbers of objects.
-func isCount(name corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers,
-		corev1.ResourceSecrets, corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims,
-		corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
-		return true
-	}
-	return false
-}
-
-// wholePages reports whether an amount of huge pages is a number of pages.
-func wholePages(name corev1.ResourceName, quantity resource.Quantity) bool {
-	size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
-	return err == nil && size.Sign() > 0 && size.MilliValue()%1000 == 0 && quantity.Value()%size.Value() == 0
-}
-
-// checkResourceName reports whether the name can be judged further.
-func checkResourceName(e *problems, name corev1.ResourceName, p *field.Path) bool {
-	if messages := validation.IsQualifiedName(string(name)); len(messages) > 0 {
-		e.each(p, name, messages)
-		return false
-	}
-	if !strings.Contains(string(name), "/") && !isStandard(name) {
-		e.invalid(p, name, "must be a standard resource type or fully qualified")
-		return false
-	}
-	return true
-}
-
-func checkContainerResourceName(e *problems, name corev1.ResourceName, p *field.Path) {
-	checkResourceName(e, name, p)
-	switch {
-	case !strings.Contains(string(name), "/"):
-		if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage && !isHugePages(name) {
-			e.invalid(p, name, "must be a standard resource for containers")
-		}
-	case !isNative(name) && !isExtended(name):
-		e.invalid(p, name, "doesn't follow extended resource name standard")
-	}
-}
-
-func checkPodResourceName(e *problems, name corev1.ResourceName, p *field.Path) {
-	if checkResourceName(e, name, p) && !isPodLevel(name) {
-		e.add(field.NotSupported(p, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
-	}
-}
-
-// checkQuantity wants an amount that the resource can have.
-func checkQuantity(e *problems, name corev1.ResourceName, quantity resource.Quantity, p *field.Path) {
-	if quantity.Sign() < 0 {
-		e.invalid(p, quantity.String(), "must be greater than or equal to 0")
-	}
-	if (isCount(name) || isExtended(name)) && quantity.MilliValue()%1000 != 0 {
-		e.invalid(p, quantity, "must be an integer")
+func checkPodResourceName(e *rules.Errors, name corev1.ResourceName, p *field.Path) {
+	if rules.CheckResourceName(e, name, p) && !isPodLevel(name) {
+		e.Add(field.NotSupported(p, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
 	}
 }
 
 // checkResources judges requests, limits and claims of a container or a pod.
-func checkResources(e *problems, r *corev1.ResourceRequirements, checkName func(*problems, corev1.ResourceName, *field.Path),
+func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName func(*rules.Errors, corev1.ResourceName, *field.Path),
 	claims sets.Set[string], p *field.Path, allow *allowances,
 ) {
 	compute, hugePages := false, false
 	list := func(list corev1.ResourceList, lp *field.Path, more func(corev1.ResourceName, resource.Quantity)) {
-		for _, name := range resourceNames(list) {
+		for _, name := range rules.SortedResourceNames(list) {
 			quantity, np := list[name], lp.Key(string(name))
 			checkName(e, name, np)
-			checkQuantity(e, name, quantity, np)
+			rules.CheckQuantity(e, name, quantity, np)
 			more(name, quantity)
-			if isHugePages(name) {
+			if rules.IsHugePages(name) {
 				hugePages = true
-				if !allow.partialHugePages && !wholePages(name, quantity) {
-					e.invalid(np, quantity.String(), fmt.Sprintf("%s is not positive integer multiple of %s", quantity.String(), name))
+				if !allow.partialHugePages && !rules.IsWholePages(name, quantity) {
+					e.Invalid(np, quantity.String(), fmt.Sprintf("%s is not positive integer multiple of %s", quantity.String(), name))
 				}
 			}
 			compute = compute || name == corev1.ResourceCPU || name == corev1.ResourceMemory
@@ -130,55 +48,44 @@ func checkResources(e *problems, r *corev1.ResourceRequirements, checkName func(
 	list(r.Requests, requests, func(name corev1.ResourceName, quantity resource.Quantity) {
 		limit, ok := r.Limits[name]
 		switch {
-		case !ok && !canOvercommit(name):
-			e.required(limits, "Limit must be set for non overcommitable resources")
+		case !ok && !rules.CanOvercommit(name):
+			e.Required(limits, "Limit must be set for non overcommitable resources")
 		case !ok:
-		case quantity.Cmp(limit) != 0 && !canOvercommit(name):
-			e.invalid(requests, quantity.String(), fmt.Sprintf("must be equal to %s limit of %s", name, limit.String()))
+		case quantity.Cmp(limit) != 0 && !rules.CanOvercommit(name):
+			e.Invalid(requests, quantity.String(), fmt.Sprintf("must be equal to %s limit of %s", name, limit.String()))
 		case quantity.Cmp(limit) > 0:
-			e.invalid(requests, quantity.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String()))
+			e.Invalid(requests, quantity.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String()))
 		}
 	})
 	if hugePages && !compute {
-		e.forbidden(p, "HugePages require cpu or memory")
+		e.Forbidden(p, "HugePages require cpu or memory")
 	}
 	checkResourceClaims(e, r.Claims, claims, p.Child("claims"))
 }
 
-// resourceNames returns the names in a list, sorted, so that the same object
-// always gives the same answer.
-func resourceNames(list corev1.ResourceList) []corev1.ResourceName {
-	names := make([]corev1.ResourceName, 0, len(list))
-	for name := range list {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // checkResourceClaims wants each claim, or request in a claim, once, and among
 // those of the pod.
-func checkResourceClaims(e *problems, refs []corev1.ResourceClaim, known sets.Set[string], p *field.Path) {
+func checkResourceClaims(e *rules.Errors, refs []corev1.ResourceClaim, known sets.Set[string], p *field.Path) {
 	seen := sets.New[string]()
 	for i, ref := range refs {
 		cp := p.Index(i)
-		if !e.need(cp, ref.Name) {
+		if !e.NotEmpty(cp, ref.Name) {
 			continue
 		}
 		if seen.Has(ref.Name) {
-			e.duplicate(cp, ref.Name)
+			e.Duplicate(cp, ref.Name)
 		} else {
 			key := ref.Name
 			if ref.Request != "" {
-				e.label(cp.Child("request"), ref.Request)
+				e.DNSLabel(cp.Child("request"), ref.Request)
 				key += "/" + ref.Request
 			}
 			if seen.Has(key) {
-				e.duplicate(cp, key)
+				e.Duplicate(cp, key)
 			} else if ref.Request == "" {
 				for other := range seen {
 					if strings.HasPrefix(other, ref.Name+"/") {
-						e.duplicate(cp, ref.Name)
+						e.Duplicate(cp, ref.Name)
 					}
 				}
 			}
@@ -192,49 +99,49 @@ func checkResourceClaims(e *problems, refs []corev1.ResourceClaim, known sets.Se
 			} else {
 				err.Detail += ": " + strings.Join(sets.List(known), ", ")
 			}
-			e.add(err)
+			e.Add(err)
 		}
 	}
 }
 
 // checkPodResources judges the resources of the pod as a whole, also against
 // those of its containers.
-func checkPodResources(e *problems, ctx *podContext, p *field.Path) {
+func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 	r := ctx.spec.Resources
 	if r == nil {
 		return
 	}
 	if isWindows(ctx.spec) {
-		e.forbidden(p, "may not be set for a windows pod")
+		e.Forbidden(p, "may not be set for a windows pod")
 		return
 	}
 	if r.Claims != nil {
-		e.forbidden(p.Child("claims"), "claims may not be set for Resources at pod-level")
+		e.Forbidden(p.Child("claims"), "claims may not be set for Resources at pod-level")
 	}
 	checkResources(e, r, checkPodResourceName, ctx.claims, p, ctx.allow)
 
 	sum := containerSum(ctx.spec, requestsOf)
-	for _, name := range resourceNames(sum) {
+	for _, name := range rules.SortedResourceNames(sum) {
 		total := sum[name]
 		if pod, ok := r.Requests[name]; ok && total.Cmp(pod) > 0 {
-			e.invalid(p.Child("requests").Key(string(name)), pod.String(),
+			e.Invalid(p.Child("requests").Key(string(name)), pod.String(),
 				fmt.Sprintf("must be greater than or equal to aggregate container requests of %s", total.String()))
 		}
 	}
 	sum = containerSum(ctx.spec, limitsOf)
-	for _, name := range resourceNames(sum) {
+	for _, name := range rules.SortedResourceNames(sum) {
 		total := sum[name]
-		if pod, ok := r.Limits[name]; ok && isHugePages(name) && total.Cmp(pod) > 0 {
-			e.invalid(p.Child("limits").Key(string(name)), pod.String(),
+		if pod, ok := r.Limits[name]; ok && rules.IsHugePages(name) && total.Cmp(pod) > 0 {
+			e.Invalid(p.Child("limits").Key(string(name)), pod.String(),
 				fmt.Sprintf("must be greater than or equal to aggregate container limits of %s", total.String()))
 		}
 	}
 	for i := range ctx.spec.Containers {
 		limits := ctx.spec.Containers[i].Resources.Limits
-		for _, name := range resourceNames(limits) {
+		for _, name := range rules.SortedResourceNames(limits) {
 			limit := limits[name]
 			if pod, ok := r.Limits[name]; ok && limit.Cmp(pod) > 0 {
-				e.invalid(p.Child("containers").Index(i).Key(string(name)).Child("limits"), limit.String(),
+				e.Invalid(p.Child("containers").Index(i).Key(string(name)).Child("limits"), limit.String(),
 					fmt.Sprintf("must be less than or equal to pod limits of %s", pod.String()))
 			}
 		}
@@ -335,10 +242,59 @@ func mergeQoS(a, b corev1.PodQOSClass) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// ValidateContainerResourceName returns what is wrong with the name of a
-// resource that containers can ask for.
-func ValidateContainerResourceName(name corev1.ResourceName, p *field.Path) field.ErrorList {
-	var e problems
-	checkContainerResourceName(&e, name, p)
+// defaultPodResources completes resources of the pod as a whole, if it has
+// some, from those of its containers. It needs to see all containers, so it
+// comes after admission.
+func defaultPodResources(spec *corev1.PodSpec) {
+	r := spec.Resources
+	if r == nil || len(r.Requests)+len(r.Limits) == 0 {
+		return
+	}
+	set := func(list *corev1.ResourceList, name corev1.ResourceName, from corev1.ResourceList) {
+		if _, ok := (*list)[name]; ok {
+			return
+		}
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[name] = from[name].DeepCopy()
+	}
+	limits := containerSum(spec, limitsOf)
+	for name := range limits {
+		if _, requested := r.Requests[name]; rules.IsHugePages(name) && !requested {
+			set(&r.Limits, name, limits)
+		}
+	}
+	requests := containerSum(spec, requestsOf)
+	for name := range requests {
+		if isPodLevel(name) && rules.CanOvercommit(name) {
+			set(&r.Requests, name, requests)
+		}
+	}
+	for name := range r.Limits {
+		if isPodLevel(name) {
+			set(&r.Requests, name, r.Limits)
+		}
+	}
+	// A limit follows from those of the containers if all of them have one.
+	for name, request := range r.Requests {
+		if _, ok := r.Limits[name]; ok || !isPodLevel(name) ||
+			anyContainer(spec, func(c *corev1.Container) bool { _, ok := c.Resources.Limits[name]; return !ok }) {
+			continue
+		}
+		if limit, ok := limits[name]; !ok {
+			continue
+		} else if request.Cmp(limit) > 0 {
+			set(&r.Limits, name, r.Requests)
+		} else {
+			set(&r.Limits, name, limits)
+		}
+	}
+}
+
+// ValidateLimits judges amounts of resources as the limits of a container.
+func ValidateLimits(limits corev1.ResourceList, path *field.Path) field.ErrorList {
+	var e rules.Errors
+	checkResources(&e, &corev1.ResourceRequirements{Limits: limits}, rules.CheckContainerResourceName, nil, path, &allowances{})
 	return field.ErrorList(e)
 }

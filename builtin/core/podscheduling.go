@@ -14,9 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
-func checkAffinity(e *problems, a *corev1.Affinity, p *field.Path, allow *allowances) {
+func checkAffinity(e *rules.Errors, a *corev1.Affinity, p *field.Path, allow *allowances) {
 	if a == nil {
 		return
 	}
@@ -40,31 +42,31 @@ func checkAffinity(e *problems, a *corev1.Affinity, p *field.Path, allow *allowa
 	}
 }
 
-func checkWeight(e *problems, weight int32, p *field.Path) {
+func checkWeight(e *rules.Errors, weight int32, p *field.Path) {
 	if weight < 1 || weight > 100 {
-		e.invalid(p.Child("weight"), weight, "must be in the range 1-100")
+		e.Invalid(p.Child("weight"), weight, "must be in the range 1-100")
 	}
 }
 
 // ValidateNodeSelector returns everything that is wrong with a selector of
 // nodes. anyValue lets pass values that are no label values.
 func ValidateNodeSelector(s *corev1.NodeSelector, p *field.Path, anyValue bool) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	checkNodeSelector(&e, s, p, anyValue)
 	return field.ErrorList(e)
 }
 
-func checkNodeSelector(e *problems, s *corev1.NodeSelector, p *field.Path, anyValue bool) {
+func checkNodeSelector(e *rules.Errors, s *corev1.NodeSelector, p *field.Path, anyValue bool) {
 	tp := p.Child("nodeSelectorTerms")
 	if len(s.NodeSelectorTerms) == 0 {
-		e.required(tp, "must have at least one node selector term")
+		e.Required(tp, "must have at least one node selector term")
 	}
 	for i := range s.NodeSelectorTerms {
 		checkNodeSelectorTerm(e, &s.NodeSelectorTerms[i], tp.Index(i), anyValue)
 	}
 }
 
-func checkNodeSelectorTerm(e *problems, t *corev1.NodeSelectorTerm, p *field.Path, anyValue bool) {
+func checkNodeSelectorTerm(e *rules.Errors, t *corev1.NodeSelectorTerm, p *field.Path, anyValue bool) {
 	for i := range t.MatchExpressions {
 		checkNodeExpression(e, &t.MatchExpressions[i], p.Child("matchExpressions").Index(i), anyValue)
 	}
@@ -73,53 +75,53 @@ func checkNodeSelectorTerm(e *problems, t *corev1.NodeSelectorTerm, p *field.Pat
 	}
 }
 
-func checkNodeExpression(e *problems, r *corev1.NodeSelectorRequirement, p *field.Path, anyValue bool) {
+func checkNodeExpression(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *field.Path, anyValue bool) {
 	vp := p.Child("values")
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
 		if len(r.Values) == 0 {
-			e.required(vp, "must be specified when `operator` is 'In' or 'NotIn'")
+			e.Required(vp, "must be specified when `operator` is 'In' or 'NotIn'")
 		}
 	case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
 		if len(r.Values) > 0 {
-			e.forbidden(vp, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
+			e.Forbidden(vp, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
 		}
 	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
 		if len(r.Values) != 1 {
-			e.required(vp, "must be specified single value when `operator` is 'Lt' or 'Gt'")
+			e.Required(vp, "must be specified single value when `operator` is 'Lt' or 'Gt'")
 		}
 	default:
-		e.invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
+		e.Invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
 	}
-	e.add(metavalidation.ValidateLabelName(r.Key, p.Child("key"))...)
+	e.Add(metavalidation.ValidateLabelName(r.Key, p.Child("key"))...)
 	if anyValue {
 		return
 	}
 	for i, v := range r.Values {
-		e.each(vp.Index(i), v, validation.IsValidLabelValue(v))
+		e.InvalidEach(vp.Index(i), v, validation.IsValidLabelValue(v))
 	}
 }
 
 // checkNodeField judges a selector by a field; the only one is the name.
-func checkNodeField(e *problems, r *corev1.NodeSelectorRequirement, p *field.Path) {
+func checkNodeField(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *field.Path) {
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
 		if len(r.Values) != 1 {
-			e.required(p.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
+			e.Required(p.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
 		}
 	default:
-		e.invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
+		e.Invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
 	}
 	if r.Key != metav1.ObjectNameField {
-		e.invalid(p.Child("key"), r.Key, "not a valid field selector key")
+		e.Invalid(p.Child("key"), r.Key, "not a valid field selector key")
 		return
 	}
 	for i, v := range r.Values {
-		e.subdomain(p.Child("values").Index(i), v)
+		e.DNSSubdomain(p.Child("values").Index(i), v)
 	}
 }
 
-func checkPodAffinity(e *problems, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path, allow *allowances) {
+func checkPodAffinity(e *rules.Errors, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path, allow *allowances) {
 	for i := range required {
 		checkPodAffinityTerm(e, &required[i], p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), allow)
 	}
@@ -130,35 +132,35 @@ func checkPodAffinity(e *problems, required []corev1.PodAffinityTerm, preferred 
 	}
 }
 
-func checkPodAffinityTerm(e *problems, t *corev1.PodAffinityTerm, p *field.Path, allow *allowances) {
+func checkPodAffinityTerm(e *rules.Errors, t *corev1.PodAffinityTerm, p *field.Path, allow *allowances) {
 	checkAffinitySelectors(e, t, p, allow.selectorValues)
 	for _, ns := range t.Namespaces {
-		e.each(p.Child("namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
+		e.InvalidEach(p.Child("namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
 	}
 	checkLabelKeys(e, t.MatchLabelKeys, t.MismatchLabelKeys, t.LabelSelector, p)
 	if t.TopologyKey == "" {
-		e.required(p.Child("topologyKey"), "can not be empty")
+		e.Required(p.Child("topologyKey"), "can not be empty")
 	}
-	e.add(metavalidation.ValidateLabelName(t.TopologyKey, p.Child("topologyKey"))...)
+	e.Add(metavalidation.ValidateLabelName(t.TopologyKey, p.Child("topologyKey"))...)
 }
 
-func checkAffinitySelectors(e *problems, t *corev1.PodAffinityTerm, p *field.Path, anyValue bool) {
+func checkAffinitySelectors(e *rules.Errors, t *corev1.PodAffinityTerm, p *field.Path, anyValue bool) {
 	opts := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: anyValue}
-	e.add(metavalidation.ValidateLabelSelector(t.LabelSelector, opts, p.Child("labelSelector"))...)
-	e.add(metavalidation.ValidateLabelSelector(t.NamespaceSelector, opts, p.Child("namespaceSelector"))...)
+	e.Add(metavalidation.ValidateLabelSelector(t.LabelSelector, opts, p.Child("labelSelector"))...)
+	e.Add(metavalidation.ValidateLabelSelector(t.NamespaceSelector, opts, p.Child("namespaceSelector"))...)
 }
 
 // checkLabelKeys judges the keys of labels whose values a pod brings along to
 // its selectors. By now they have been merged into the selector, so a key that
 // is there before its merged expression is one that the client wrote twice.
-func checkLabelKeys(e *problems, match, mismatch []string, selector *metav1.LabelSelector, p *field.Path) {
+func checkLabelKeys(e *rules.Errors, match, mismatch []string, selector *metav1.LabelSelector, p *field.Path) {
 	keys := func(keys []string, p *field.Path) {
 		if len(keys) > 0 && selector == nil {
-			e.forbidden(p, "must not be specified when labelSelector is not set")
+			e.Forbidden(p, "must not be specified when labelSelector is not set")
 			return
 		}
 		for i, key := range keys {
-			e.add(metavalidation.ValidateLabelName(key, p.Index(i))...)
+			e.Add(metavalidation.ValidateLabelName(key, p.Index(i))...)
 		}
 	}
 	keys(match, p.Child("matchLabelKeys"))
@@ -167,14 +169,14 @@ func checkLabelKeys(e *problems, match, mismatch []string, selector *metav1.Labe
 		seen := sets.KeySet(selector.MatchLabels)
 		for _, x := range selector.MatchExpressions {
 			if i := lastIndex(match, x.Key); i >= 0 && seen.Has(x.Key) {
-				e.invalid(p.Index(i), x.Key, "exists in both matchLabelKeys and labelSelector")
+				e.Invalid(p.Index(i), x.Key, "exists in both matchLabelKeys and labelSelector")
 			}
 			seen.Insert(x.Key)
 		}
 	}
 	for i, key := range match {
 		if slices.Contains(mismatch, key) {
-			e.invalid(p.Child("matchLabelKeys").Index(i), key, "exists in both matchLabelKeys and mismatchLabelKeys")
+			e.Invalid(p.Child("matchLabelKeys").Index(i), key, "exists in both matchLabelKeys and mismatchLabelKeys")
 		}
 	}
 }
@@ -190,13 +192,13 @@ func lastIndex(list []string, s string) int {
 
 // checkOldLabelKeys judges keys of a constraint from before they were merged
 // into the selector.
-func checkOldLabelKeys(e *problems, c *corev1.TopologySpreadConstraint, p *field.Path) {
+func checkOldLabelKeys(e *rules.Errors, c *corev1.TopologySpreadConstraint, p *field.Path) {
 	if len(c.MatchLabelKeys) == 0 {
 		return
 	}
 	selected := sets.New[string]()
 	if c.LabelSelector == nil {
-		e.forbidden(p, "must not be specified when labelSelector is not set")
+		e.Forbidden(p, "must not be specified when labelSelector is not set")
 	} else {
 		selected = sets.KeySet(c.LabelSelector.MatchLabels)
 		for _, x := range c.LabelSelector.MatchExpressions {
@@ -204,91 +206,130 @@ func checkOldLabelKeys(e *problems, c *corev1.TopologySpreadConstraint, p *field
 		}
 	}
 	for i, key := range c.MatchLabelKeys {
-		e.add(metavalidation.ValidateLabelName(key, p.Index(i))...)
+		e.Add(metavalidation.ValidateLabelName(key, p.Index(i))...)
 		if selected.Has(key) {
-			e.invalid(p.Index(i), key, "exists in both matchLabelKeys and labelSelector")
+			e.Invalid(p.Index(i), key, "exists in both matchLabelKeys and labelSelector")
 		}
 	}
 }
 
-func checkTopologySpread(e *problems, constraints []corev1.TopologySpreadConstraint, p *field.Path, allow *allowances) {
+func checkTopologySpread(e *rules.Errors, constraints []corev1.TopologySpreadConstraint, p *field.Path, allow *allowances) {
 	for i := range constraints {
 		c, cp := &constraints[i], p.Index(i)
-		e.positive(cp.Child("maxSkew"), int64(c.MaxSkew))
+		e.Positive(cp.Child("maxSkew"), int64(c.MaxSkew))
 		if c.TopologyKey == "" {
-			e.required(cp.Child("topologyKey"), "can not be empty")
+			e.Required(cp.Child("topologyKey"), "can not be empty")
 		}
-		oneOf(e, cp.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
+		rules.OneOf(e, cp.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
 		if slices.ContainsFunc(constraints[i+1:], func(o corev1.TopologySpreadConstraint) bool {
 			return o.TopologyKey == c.TopologyKey && o.WhenUnsatisfiable == c.WhenUnsatisfiable
 		}) {
-			e.duplicate(cp.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable))
+			e.Duplicate(cp.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable))
 		}
 		if c.MinDomains != nil {
-			e.positive(cp.Child("minDomains"), int64(*c.MinDomains))
+			e.Positive(cp.Child("minDomains"), int64(*c.MinDomains))
 			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
-				e.invalid(cp.Child("minDomains"), c.MinDomains,
+				e.Invalid(cp.Child("minDomains"), c.MinDomains,
 					fmt.Sprintf("can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule, c.WhenUnsatisfiable))
 			}
 		}
-		oneOfPointer(e, cp.Child("nodeAffinityPolicy"), c.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
-		oneOfPointer(e, cp.Child("nodeTaintsPolicy"), c.NodeTaintsPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
+		rules.OneOfPointer(e, cp.Child("nodeAffinityPolicy"), c.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
+		rules.OneOfPointer(e, cp.Child("nodeTaintsPolicy"), c.NodeTaintsPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
 		if allow.unmergedLabelKeys {
 			checkOldLabelKeys(e, c, cp.Child("matchLabelKeys"))
 		} else {
 			checkLabelKeys(e, c.MatchLabelKeys, nil, c.LabelSelector, cp)
 		}
 		if !allow.spreadSelectors {
-			e.add(metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, cp.Child("labelSelector"))...)
+			e.Add(metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, cp.Child("labelSelector"))...)
 		}
 	}
 }
 
 // ValidateTolerations returns everything that is wrong with tolerations.
 func ValidateTolerations(tolerations []corev1.Toleration, p *field.Path) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	checkTolerations(&e, tolerations, p, &allowances{})
 	return field.ErrorList(e)
 }
 
-func checkTolerations(e *problems, tolerations []corev1.Toleration, p *field.Path, allow *allowances) {
+func checkTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field.Path, allow *allowances) {
 	for i := range tolerations {
 		t, tp := &tolerations[i], p.Index(i)
 		op := tp.Child("operator")
 		if t.Key != "" {
-			e.add(metavalidation.ValidateLabelName(t.Key, tp.Child("key"))...)
+			e.Add(metavalidation.ValidateLabelName(t.Key, tp.Child("key"))...)
 		} else if t.Operator != corev1.TolerationOpExists {
-			e.invalid(op, t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
+			e.Invalid(op, t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
 		}
 		if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
-			e.invalid(tp.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+			e.Invalid(tp.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
 		}
 		switch t.Operator {
 		case corev1.TolerationOpEqual, "":
 			if messages := validation.IsValidLabelValue(t.Value); len(messages) > 0 {
-				e.invalid(op, t.Value, strings.Join(messages, ";"))
+				e.Invalid(op, t.Value, strings.Join(messages, ";"))
 			}
 		case corev1.TolerationOpExists:
 			if t.Value != "" {
-				e.invalid(op, t.Value, "value must be empty when `operator` is 'Exists'")
+				e.Invalid(op, t.Value, "value must be empty when `operator` is 'Exists'")
 			}
 		case corev1.TolerationOpLt, corev1.TolerationOpGt:
 			if !allow.numericTolerations {
-				e.add(field.NotSupported(op, t.Operator, []corev1.TolerationOperator{
+				e.Add(field.NotSupported(op, t.Operator, []corev1.TolerationOperator{
 					corev1.TolerationOpEqual, corev1.TolerationOpExists, corev1.TolerationOpLt, corev1.TolerationOpGt,
 				}))
 				break
 			}
-			e.each(tp.Child("value"), t.Value, content.IsDecimalInteger(t.Value))
+			e.InvalidEach(tp.Child("value"), t.Value, content.IsDecimalInteger(t.Value))
 			if _, err := strconv.ParseInt(t.Value, 10, 64); err != nil {
-				e.invalid(tp.Child("value"), t.Value, err.Error())
+				e.Invalid(tp.Child("value"), t.Value, err.Error())
 			}
 		default:
-			oneOf(e, op, t.Operator, corev1.TolerationOpEqual, corev1.TolerationOpExists)
+			rules.OneOf(e, op, t.Operator, corev1.TolerationOpEqual, corev1.TolerationOpExists)
 		}
 		if t.Effect != "" {
-			oneOf(e, tp.Child("effect"), t.Effect,
+			rules.OneOf(e, tp.Child("effect"), t.Effect,
 				corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
 		}
+	}
+}
+
+// eachAffinityTerm calls f for every term about other pods.
+func eachAffinityTerm(a *corev1.Affinity, f func(t *corev1.PodAffinityTerm)) {
+	each := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range preferred {
+			f(&preferred[i].PodAffinityTerm)
+		}
+		for i := range required {
+			f(&required[i])
+		}
+	}
+	if a != nil && a.PodAffinity != nil {
+		each(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a != nil && a.PodAntiAffinity != nil {
+		each(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+}
+
+// mergeLabelKeys adds the values that the pod's own labels have under the keys
+// that a selector names to that selector.
+func mergeLabelKeys(pod *corev1.Pod) {
+	merge := func(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator) {
+		for _, key := range keys {
+			if value, ok := pod.Labels[key]; ok && selector != nil {
+				selector.MatchExpressions = append(selector.MatchExpressions,
+					metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
+			}
+		}
+	}
+	eachAffinityTerm(pod.Spec.Affinity, func(t *corev1.PodAffinityTerm) {
+		merge(t.LabelSelector, t.MatchLabelKeys, metav1.LabelSelectorOpIn)
+		merge(t.LabelSelector, t.MismatchLabelKeys, metav1.LabelSelectorOpNotIn)
+	})
+	for i := range pod.Spec.TopologySpreadConstraints {
+		c := &pod.Spec.TopologySpreadConstraints[i]
+		merge(c.LabelSelector, c.MatchLabelKeys, metav1.LabelSelectorOpIn)
 	}
 }

@@ -1,60 +1,65 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/request"
 )
 
 const sysAdmin corev1.Capability = "CAP_SYS_ADMIN"
 
-func checkPodSecurityContext(e *problems, ctx *podContext, p *field.Path) {
+func checkPodSecurityContext(e *rules.Errors, ctx *podContext, p *field.Path) {
 	sc := ctx.spec.SecurityContext
 	if sc == nil {
 		return
 	}
-	e.group(p.Child("fsGroup"), sc.FSGroup)
-	e.user(p.Child("runAsUser"), sc.RunAsUser)
-	e.group(p.Child("runAsGroup"), sc.RunAsGroup)
+	e.GroupID(p.Child("fsGroup"), sc.FSGroup)
+	e.UserID(p.Child("runAsUser"), sc.RunAsUser)
+	e.GroupID(p.Child("runAsGroup"), sc.RunAsGroup)
 	for i := range sc.SupplementalGroups {
-		e.group(p.Child("supplementalGroups").Index(i), &sc.SupplementalGroups[i])
+		e.GroupID(p.Child("supplementalGroups").Index(i), &sc.SupplementalGroups[i])
 	}
 	checkSysctls(e, sc.Sysctls, ctx, p.Child("sysctls"))
-	oneOfPointer(e, p.Child("fsGroupChangePolicy"), sc.FSGroupChangePolicy, corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch)
+	rules.OneOfPointer(e, p.Child("fsGroupChangePolicy"), sc.FSGroupChangePolicy, corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch)
 	checkSeccompProfile(e, sc.SeccompProfile, p.Child("seccompProfile"))
 	checkWindowsOptions(e, sc.WindowsOptions, p.Child("windowsOptions"))
 	checkAppArmorProfile(e, sc.AppArmorProfile, p.Child("appArmorProfile"))
-	oneOfPointer(e, p.Child("supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy,
+	rules.OneOfPointer(e, p.Child("supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy,
 		corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)
-	oneOfPointer(e, p.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy,
+	rules.OneOfPointer(e, p.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy,
 		corev1.SELinuxChangePolicyMountOption, corev1.SELinuxChangePolicyRecursive)
 }
 
-func checkSecurityContext(e *problems, sc *corev1.SecurityContext, ctx *podContext, p *field.Path) {
+func checkSecurityContext(e *rules.Errors, sc *corev1.SecurityContext, ctx *podContext, p *field.Path) {
 	if sc == nil {
 		return
 	}
-	e.user(p.Child("runAsUser"), sc.RunAsUser)
-	e.group(p.Child("runAsGroup"), sc.RunAsGroup)
-	oneOfPointer(e, p.Child("procMount"), sc.ProcMount, corev1.DefaultProcMount, corev1.UnmaskedProcMount)
+	e.UserID(p.Child("runAsUser"), sc.RunAsUser)
+	e.GroupID(p.Child("runAsGroup"), sc.RunAsGroup)
+	rules.OneOfPointer(e, p.Child("procMount"), sc.ProcMount, corev1.DefaultProcMount, corev1.UnmaskedProcMount)
 	if sc.ProcMount != nil && *sc.ProcMount == corev1.UnmaskedProcMount && ctx.hostUsers() {
-		e.invalid(p.Child("procMount"), sc.ProcMount, "`hostUsers` must be false to use `Unmasked`")
+		e.Invalid(p.Child("procMount"), sc.ProcMount, "`hostUsers` must be false to use `Unmasked`")
 	}
 	checkSeccompProfile(e, sc.SeccompProfile, p.Child("seccompProfile"))
 	if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
 		if isPrivileged(sc) {
-			e.invalid(p, GoForm(sc), "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
+			e.Invalid(p, rules.GoForm(sc), "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
 		}
 		if !ctx.allow.sysAdminWithoutEscalation && sc.Capabilities != nil {
 			for _, c := range sc.Capabilities.Add {
 				if c == sysAdmin {
-					e.invalid(p, GoForm(sc), "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
+					e.Invalid(p, rules.GoForm(sc), "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
 				}
 			}
 		}
@@ -65,7 +70,7 @@ func checkSecurityContext(e *problems, sc *corev1.SecurityContext, ctx *podConte
 
 const sysctlMaxLength = 253
 
-func checkSysctls(e *problems, sysctls []corev1.Sysctl, ctx *podContext, p *field.Path) {
+func checkSysctls(e *rules.Errors, sysctls []corev1.Sysctl, ctx *podContext, p *field.Path) {
 	if len(sysctls) == 0 {
 		return
 	}
@@ -75,14 +80,14 @@ func checkSysctls(e *problems, sysctls []corev1.Sysctl, ctx *podContext, p *fiel
 		np := p.Index(i).Child("name")
 		switch {
 		case s.Name == "":
-			e.required(np, "")
+			e.Required(np, "")
 		case len(s.Name) > sysctlMaxLength || !form.MatchString(s.Name):
-			e.invalid(np, s.Name, fmt.Sprintf("must have at most %d characters and match regex %s", sysctlMaxLength, form))
+			e.Invalid(np, s.Name, fmt.Sprintf("must have at most %d characters and match regex %s", sysctlMaxLength, form))
 		case slices.ContainsFunc(sysctls[:i], func(o corev1.Sysctl) bool { return o.Name == s.Name }):
-			e.duplicate(np, s.Name)
+			e.Duplicate(np, s.Name)
 		}
 		if detail := hostSysctl(s.Name, ctx.spec); detail != "" && !ctx.allow.hostSysctls {
-			e.invalid(np, s.Name, detail)
+			e.Invalid(np, s.Name, detail)
 		}
 	}
 }
@@ -109,27 +114,27 @@ func hostSysctl(name string, spec *corev1.PodSpec) string {
 	return ""
 }
 
-func checkSeccompProfile(e *problems, s *corev1.SeccompProfile, p *field.Path) {
+func checkSeccompProfile(e *rules.Errors, s *corev1.SeccompProfile, p *field.Path) {
 	if s == nil {
 		return
 	}
 	if s.Type == "" {
-		e.required(p.Child("type"), "type is required when seccompProfile is set")
+		e.Required(p.Child("type"), "type is required when seccompProfile is set")
 	} else {
-		oneOf(e, p.Child("type"), s.Type, corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
+		rules.OneOf(e, p.Child("type"), s.Type, corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
 	}
 	lp := p.Child("localhostProfile")
 	switch {
 	case s.Type == corev1.SeccompProfileTypeLocalhost && s.LocalhostProfile == nil:
-		e.required(lp, "must be set when seccomp type is Localhost")
+		e.Required(lp, "must be set when seccomp type is Localhost")
 	case s.Type == corev1.SeccompProfileTypeLocalhost:
 		checkDescendingPath(e, *s.LocalhostProfile, lp)
 	case s.LocalhostProfile != nil:
-		e.invalid(lp, GoForm(s), "can only be set when seccomp type is Localhost")
+		e.Invalid(lp, rules.GoForm(s), "can only be set when seccomp type is Localhost")
 	}
 }
 
-func checkAppArmorProfile(e *problems, a *corev1.AppArmorProfile, p *field.Path) {
+func checkAppArmorProfile(e *rules.Errors, a *corev1.AppArmorProfile, p *field.Path) {
 	if a == nil {
 		return
 	}
@@ -141,47 +146,47 @@ func checkAppArmorProfile(e *problems, a *corev1.AppArmorProfile, p *field.Path)
 	switch a.Type {
 	case corev1.AppArmorProfileTypeLocalhost:
 		if a.LocalhostProfile == nil {
-			e.required(lp, needed)
+			e.Required(lp, needed)
 			return
 		}
 		if strings.TrimSpace(*a.LocalhostProfile) != *a.LocalhostProfile {
-			e.invalid(lp, *a.LocalhostProfile, "must not be padded with whitespace")
+			e.Invalid(lp, *a.LocalhostProfile, "must not be padded with whitespace")
 		} else if *a.LocalhostProfile == "" {
-			e.required(lp, needed)
+			e.Required(lp, needed)
 		}
 		if len(*a.LocalhostProfile) > maxLength {
-			e.add(field.TooLong(lp, "", maxLength))
+			e.Add(field.TooLong(lp, "", maxLength))
 		}
 	case corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined:
 		if a.LocalhostProfile != nil {
-			e.invalid(lp, a.LocalhostProfile, "can only be set when AppArmor type is Localhost")
+			e.Invalid(lp, a.LocalhostProfile, "can only be set when AppArmor type is Localhost")
 		}
 	case "":
-		e.required(p.Child("type"), "type is required when appArmorProfile is set")
+		e.Required(p.Child("type"), "type is required when appArmorProfile is set")
 	default:
-		oneOf(e, p.Child("type"), a.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
+		rules.OneOf(e, p.Child("type"), a.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
 	}
 }
 
-func checkWindowsOptions(e *problems, w *corev1.WindowsSecurityContextOptions, p *field.Path) {
+func checkWindowsOptions(e *rules.Errors, w *corev1.WindowsSecurityContextOptions, p *field.Path) {
 	if w == nil {
 		return
 	}
 	if w.GMSACredentialSpecName != nil {
-		e.each(p.Child("gmsaCredentialSpecName"), w.GMSACredentialSpecName, validation.IsDNS1123Subdomain(*w.GMSACredentialSpecName))
+		e.InvalidEach(p.Child("gmsaCredentialSpecName"), w.GMSACredentialSpecName, validation.IsDNS1123Subdomain(*w.GMSACredentialSpecName))
 	}
 	if w.GMSACredentialSpec != nil {
 		const maxKiB = 64
 		switch n := len(*w.GMSACredentialSpec); {
 		case n == 0:
-			e.invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, "gmsaCredentialSpec cannot be an empty string")
+			e.Invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, "gmsaCredentialSpec cannot be an empty string")
 		case n > maxKiB*1024:
-			e.invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, fmt.Sprintf("gmsaCredentialSpec size must be under %d KiB", maxKiB))
+			e.Invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, fmt.Sprintf("gmsaCredentialSpec size must be under %d KiB", maxKiB))
 		}
 	}
 	if w.RunAsUserName != nil {
 		for _, m := range windowsUserProblems(*w.RunAsUserName) {
-			e.invalid(p.Child("runAsUserName"), w.RunAsUserName, "runAsUserName"+m)
+			e.Invalid(p.Child("runAsUserName"), w.RunAsUserName, "runAsUserName"+m)
 		}
 	}
 }
@@ -230,7 +235,7 @@ func windowsUserProblems(name string) []string {
 }
 
 // checkHostProcess: either all containers are processes of the host, or none.
-func checkHostProcess(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	var ofPod *bool
 	if spec.SecurityContext != nil && spec.SecurityContext.WindowsOptions != nil {
 		ofPod = spec.SecurityContext.WindowsOptions.HostProcess
@@ -243,7 +248,7 @@ func checkHostProcess(e *problems, spec *corev1.PodSpec, p *field.Path) {
 			own = c.SecurityContext.WindowsOptions.HostProcess
 		}
 		if ofPod != nil && own != nil && *ofPod != *own {
-			e.invalid(cp.Child("securityContext", "windowsOptions", "hostProcess"), *own,
+			e.Invalid(cp.Child("securityContext", "windowsOptions", "hostProcess"), *own,
 				fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))
 		}
 		if own != nil && *own {
@@ -254,10 +259,10 @@ func checkHostProcess(e *problems, spec *corev1.PodSpec, p *field.Path) {
 		return
 	}
 	if host != all {
-		e.invalid(p, "", "If pod contains any hostProcess containers then all containers must be HostProcess containers")
+		e.Invalid(p, "", "If pod contains any hostProcess containers then all containers must be HostProcess containers")
 	}
 	if !spec.HostNetwork {
-		e.invalid(p.Child("hostNetwork"), spec.HostNetwork, "hostNetwork must be true if pod contains any hostProcess containers")
+		e.Invalid(p.Child("hostNetwork"), spec.HostNetwork, "hostNetwork must be true if pod contains any hostProcess containers")
 	}
 }
 
@@ -265,11 +270,11 @@ func isWindows(spec *corev1.PodSpec) bool { return spec.OS != nil && spec.OS.Nam
 
 // checkOS wants an operating system that exists, and nothing in the pod that
 // belongs to the other one.
-func checkOS(e *problems, spec *corev1.PodSpec, p *field.Path) {
-	if spec.OS == nil || !e.need(p.Child("os", "name"), string(spec.OS.Name)) {
+func checkOS(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
+	if spec.OS == nil || !e.NotEmpty(p.Child("os", "name"), string(spec.OS.Name)) {
 		return
 	}
-	oneOf(e, p.Child("os"), spec.OS.Name, corev1.Linux, corev1.Windows)
+	rules.OneOf(e, p.Child("os"), spec.OS.Name, corev1.Linux, corev1.Windows)
 	switch spec.OS.Name {
 	case corev1.Linux:
 		checkLinux(e, spec, p)
@@ -278,22 +283,22 @@ func checkOS(e *problems, spec *corev1.PodSpec, p *field.Path) {
 	}
 }
 
-func checkLinux(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkLinux(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	const detail = "windows options cannot be set for a linux pod"
 	if sc := spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
-		e.forbidden(p.Child("securityContext", "windowsOptions"), detail)
+		e.Forbidden(p.Child("securityContext", "windowsOptions"), detail)
 	}
 	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
-			e.forbidden(cp.Child("securityContext", "windowsOptions"), detail)
+			e.Forbidden(cp.Child("securityContext", "windowsOptions"), detail)
 		}
 	})
 }
 
-func checkWindows(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkWindows(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	no := func(set bool, p *field.Path, name string) {
 		if set {
-			e.forbidden(p.Child(name), "cannot be set for a windows pod")
+			e.Forbidden(p.Child(name), "cannot be set for a windows pod")
 		}
 	}
 	if sc, sp := spec.SecurityContext, p.Child("securityContext"); sc != nil {
@@ -332,24 +337,24 @@ func checkWindows(e *problems, spec *corev1.PodSpec, p *field.Path) {
 }
 
 // checkHostUsers: a user namespace of its own excludes some of the host's.
-func checkHostUsers(e *problems, ctx *podContext, p *field.Path) {
+func checkHostUsers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	if ctx.hostUsers() {
 		return
 	}
 	const detail = "when `hostUsers` is false"
 	if ctx.spec.HostNetwork && !ctx.allow.hostNetworkInUserNamespace {
-		e.forbidden(p.Child("hostNetwork"), detail)
+		e.Forbidden(p.Child("hostNetwork"), detail)
 	}
 	if ctx.spec.HostPID {
-		e.forbidden(p.Child("HostPID"), detail)
+		e.Forbidden(p.Child("HostPID"), detail)
 	}
 	if ctx.spec.HostIPC {
-		e.forbidden(p.Child("HostIPC"), detail)
+		e.Forbidden(p.Child("HostIPC"), detail)
 	}
 	if !ctx.allow.devicesInUserNamespace {
 		eachContainer(ctx.spec, p, func(c *corev1.Container, cp *field.Path) {
 			if len(c.VolumeDevices) > 0 {
-				e.forbidden(cp.Child("volumeDevices"), detail)
+				e.Forbidden(cp.Child("volumeDevices"), detail)
 			}
 		})
 	}
@@ -357,7 +362,7 @@ func checkHostUsers(e *problems, ctx *podContext, p *field.Path) {
 
 // checkProfileAnnotations: where an old annotation and the field that replaced
 // it are both there, they have to agree.
-func checkProfileAnnotations(e *problems, meta *metav1.ObjectMeta, spec *corev1.PodSpec, p *field.Path) {
+func checkProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *corev1.PodSpec, p *field.Path) {
 	if len(meta.Annotations) == 0 {
 		return
 	}
@@ -391,7 +396,7 @@ func checkProfileAnnotations(e *problems, meta *metav1.ObjectMeta, spec *corev1.
 	})
 }
 
-func matchSeccomp(e *problems, value string, s *corev1.SeccompProfile, p *field.Path) {
+func matchSeccomp(e *rules.Errors, value string, s *corev1.SeccompProfile, p *field.Path) {
 	match := true
 	switch s.Type {
 	case corev1.SeccompProfileTypeUnconfined:
@@ -402,15 +407,15 @@ func matchSeccomp(e *problems, value string, s *corev1.SeccompProfile, p *field.
 		var name string
 		name, match = strings.CutPrefix(value, corev1.SeccompLocalhostProfileNamePrefix)
 		if match && (s.LocalhostProfile == nil || name != *s.LocalhostProfile) {
-			e.forbidden(p.Child("localhostProfile"), "seccomp profile in annotation and field must match")
+			e.Forbidden(p.Child("localhostProfile"), "seccomp profile in annotation and field must match")
 		}
 	}
 	if !match {
-		e.forbidden(p.Child("type"), "seccomp type in annotation and field must match")
+		e.Forbidden(p.Child("type"), "seccomp type in annotation and field must match")
 	}
 }
 
-func matchAppArmor(e *problems, value string, a *corev1.AppArmorProfile, p *field.Path) {
+func matchAppArmor(e *rules.Errors, value string, a *corev1.AppArmorProfile, p *field.Path) {
 	match := true
 	switch a.Type {
 	case corev1.AppArmorProfileTypeUnconfined:
@@ -421,10 +426,63 @@ func matchAppArmor(e *problems, value string, a *corev1.AppArmorProfile, p *fiel
 		var name string
 		name, match = strings.CutPrefix(value, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
 		if match && (a.LocalhostProfile == nil || name != *a.LocalhostProfile) {
-			e.forbidden(p.Child("localhostProfile"), "apparmor profile in annotation and field must match")
+			e.Forbidden(p.Child("localhostProfile"), "apparmor profile in annotation and field must match")
 		}
 	}
 	if !match {
-		e.forbidden(p.Child("type"), "apparmor type in annotation and field must match")
+		e.Forbidden(p.Child("type"), "apparmor type in annotation and field must match")
 	}
+}
+
+// adoptAppArmorAnnotations copies what an old annotation says about a container
+// into the field that has replaced it, and tells the client of the field.
+func adoptAppArmorAnnotations(ctx context.Context, pod *corev1.Pod) {
+	if len(pod.Annotations) == 0 || isWindows(&pod.Spec) {
+		return
+	}
+	var ofPod *corev1.AppArmorProfile
+	if pod.Spec.SecurityContext != nil {
+		ofPod = pod.Spec.SecurityContext.AppArmorProfile
+	}
+	eachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) {
+		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
+		value, ok := pod.Annotations[key]
+		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
+			return
+		}
+		profile := appArmorFromAnnotation(value)
+		if profile != nil && equality.Semantic.DeepEqual(profile, ofPod) {
+			return
+		}
+		if profile != nil {
+			if c.SecurityContext == nil {
+				c.SecurityContext = &corev1.SecurityContext{}
+			}
+			c.SecurityContext.AppArmorProfile = profile
+		}
+		request.From(ctx).Warn(appArmorWarning(field.NewPath("metadata", "annotations").Key(key)))
+	})
+}
+
+func appArmorWarning(p *field.Path) string {
+	return fmt.Sprintf(`%s: deprecated since v1.30; use the "appArmorProfile" field instead`, p)
+}
+
+// appArmorFromAnnotation returns nil if the annotation makes no valid profile.
+func appArmorFromAnnotation(value string) *corev1.AppArmorProfile {
+	var profile *corev1.AppArmorProfile
+	name, local := strings.CutPrefix(value, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
+	switch {
+	case value == corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		profile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	case value == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		profile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
+	case local && name != "":
+		profile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	}
+	var e rules.Errors
+	if checkAppArmorProfile(&e, profile, nil); len(e) > 0 {
+		return nil
+	}
+	return profile
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/declared"
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // Limits of what a resolver can be told.
@@ -27,9 +28,9 @@ const (
 )
 
 // checkPodSpec judges a pod's specification; meta is nil for a template.
-func checkPodSpec(e *problems, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path, allow *allowances) {
+func checkPodSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path, allow *allowances) {
 	if spec.TerminationGracePeriodSeconds == nil {
-		e.required(p.Child("terminationGracePeriodSeconds"), "")
+		e.Required(p.Child("terminationGracePeriodSeconds"), "")
 	}
 	ctx := &podContext{spec: spec, allow: allow}
 	ctx.volumes = checkVolumes(e, spec.Volumes, meta, p.Child("volumes"), allow)
@@ -39,19 +40,19 @@ func checkPodSpec(e *problems, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p 
 	checkEphemeralContainers(e, ctx, p.Child("ephemeralContainers"))
 	checkPodResources(e, ctx, p.Child("resources"))
 	checkHostNetworkPorts(e, ctx, p.Child("containers"))
-	oneOfOrRequired(e, p.Child("restartPolicy"), spec.RestartPolicy,
+	rules.OneOfOrRequired(e, p.Child("restartPolicy"), spec.RestartPolicy,
 		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
-	oneOfOrRequired(e, p.Child("dnsPolicy"), spec.DNSPolicy,
+	rules.OneOfOrRequired(e, p.Child("dnsPolicy"), spec.DNSPolicy,
 		corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)
-	e.add(metavalidation.ValidateLabels(spec.NodeSelector, p.Child("nodeSelector"))...)
+	e.Add(metavalidation.ValidateLabels(spec.NodeSelector, p.Child("nodeSelector"))...)
 	checkPodSecurityContext(e, ctx, p.Child("securityContext"))
 	if spec.HostPID && spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace {
-		e.invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
+		e.Invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
 	}
 	checkAffinity(e, spec.Affinity, p.Child("affinity"), allow)
 	checkDNSConfig(e, spec, p.Child("dnsConfig"))
 	for i, g := range spec.ReadinessGates {
-		e.each(p.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))
+		e.InvalidEach(p.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))
 	}
 	checkSchedulingGates(e, spec.SchedulingGates, p.Child("schedulingGates"))
 	checkTopologySpread(e, spec.TopologySpreadConstraints, p.Child("topologySpreadConstraints"), allow)
@@ -62,22 +63,22 @@ func checkPodSpec(e *problems, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p 
 	checkTolerations(e, spec.Tolerations, p.Child("tolerations"), allow)
 	for i, a := range spec.HostAliases {
 		ap := p.Child("hostAliases").Index(i)
-		e.add(validation.IsValidIPForLegacyField(ap.Child("ip"), a.IP, true, nil)...)
+		e.Add(validation.IsValidIPForLegacyField(ap.Child("ip"), a.IP, true, nil)...)
 		for j, name := range a.Hostnames {
-			e.subdomain(ap.Child("hostnames").Index(j), name)
+			e.DNSSubdomain(ap.Child("hostnames").Index(j), name)
 		}
 	}
 	if spec.PriorityClassName != "" {
-		e.subdomain(p.Child("priorityClassName"), spec.PriorityClassName)
+		e.DNSSubdomain(p.Child("priorityClassName"), spec.PriorityClassName)
 	}
 	if spec.RuntimeClassName != nil {
-		e.subdomain(p.Child("runtimeClassName"), *spec.RuntimeClassName)
+		e.DNSSubdomain(p.Child("runtimeClassName"), *spec.RuntimeClassName)
 	}
 	if spec.PreemptionPolicy != nil {
-		oneOfOrRequired(e, p.Child("preemptionPolicy"), *spec.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
+		rules.OneOfOrRequired(e, p.Child("preemptionPolicy"), *spec.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
 	}
 	if spec.Overhead != nil {
-		checkResources(e, &corev1.ResourceRequirements{Limits: spec.Overhead}, checkContainerResourceName, nil, p.Child("overhead"), allow)
+		checkResources(e, &corev1.ResourceRequirements{Limits: spec.Overhead}, rules.CheckContainerResourceName, nil, p.Child("overhead"), allow)
 	}
 	checkOS(e, spec, p)
 	checkSchedulingGroup(e, spec, p.Child("schedulingGroup"))
@@ -86,30 +87,30 @@ func checkPodSpec(e *problems, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p 
 
 // checkNames judges the names of other objects, and those of the pod in the
 // network.
-func checkNames(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkNames(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	if spec.ServiceAccountName != "" {
-		e.subdomain(p.Child("serviceAccountName"), spec.ServiceAccountName)
+		e.DNSSubdomain(p.Child("serviceAccountName"), spec.ServiceAccountName)
 	}
 	if spec.DeprecatedServiceAccount != spec.ServiceAccountName {
-		e.invalid(p.Child("deprecatedServiceAccount"), spec.DeprecatedServiceAccount,
+		e.Invalid(p.Child("deprecatedServiceAccount"), spec.DeprecatedServiceAccount,
 			fmt.Sprintf("must be the same as serviceAccountName: %q", spec.ServiceAccountName))
 	}
 	if spec.NodeName != "" {
-		e.subdomain(p.Child("nodeName"), spec.NodeName)
+		e.DNSSubdomain(p.Child("nodeName"), spec.NodeName)
 	}
 	if s := spec.ActiveDeadlineSeconds; s != nil && (*s < 1 || *s > math.MaxInt32) {
-		e.invalid(p.Child("activeDeadlineSeconds"), *s, validation.InclusiveRangeError(1, math.MaxInt32))
+		e.Invalid(p.Child("activeDeadlineSeconds"), *s, validation.InclusiveRangeError(1, math.MaxInt32))
 	}
 	if spec.Hostname != "" {
-		e.label(p.Child("hostname"), spec.Hostname)
+		e.DNSLabel(p.Child("hostname"), spec.Hostname)
 	}
 	if spec.Subdomain != "" {
-		e.label(p.Child("subdomain"), spec.Subdomain)
+		e.DNSLabel(p.Child("subdomain"), spec.Subdomain)
 	}
 }
 
 // checkPodClaims judges the resource claims of a pod and returns their names.
-func checkPodClaims(e *problems, claims []corev1.PodResourceClaim, meta *metav1.ObjectMeta, p *field.Path) sets.Set[string] {
+func checkPodClaims(e *rules.Errors, claims []corev1.PodResourceClaim, meta *metav1.ObjectMeta, p *field.Path) sets.Set[string] {
 	names, seen := sets.New[string](), sets.New[string]()
 	for i := range claims {
 		c, cp := &claims[i], p.Index(i)
@@ -117,27 +118,27 @@ func checkPodClaims(e *problems, claims []corev1.PodResourceClaim, meta *metav1.
 			names.Insert(c.Name)
 		}
 		if meta != nil && isMirror(meta) {
-			e.forbidden(field.NewPath(""), "static pods do not support resource claims")
+			e.Forbidden(field.NewPath(""), "static pods do not support resource claims")
 			continue
 		}
-		if !e.need(cp.Child("name"), c.Name) {
+		if !e.NotEmpty(cp.Child("name"), c.Name) {
 		} else if seen.Has(c.Name) {
-			e.duplicate(cp.Child("name"), c.Name)
+			e.Duplicate(cp.Child("name"), c.Name)
 		} else {
-			e.label(cp.Child("name"), c.Name)
+			e.DNSLabel(cp.Child("name"), c.Name)
 			seen.Insert(c.Name)
 		}
 		switch {
 		case c.ResourceClaimName != nil && c.ResourceClaimTemplateName != nil:
-			e.invalid(cp, GoForm(c), "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
+			e.Invalid(cp, rules.GoForm(c), "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
 		case c.ResourceClaimName == nil && c.ResourceClaimTemplateName == nil:
-			e.invalid(cp, GoForm(c), "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
+			e.Invalid(cp, rules.GoForm(c), "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
 		}
 		if c.ResourceClaimName != nil {
-			e.subdomain(cp.Child("resourceClaimName"), *c.ResourceClaimName)
+			e.DNSSubdomain(cp.Child("resourceClaimName"), *c.ResourceClaimName)
 		}
 		if c.ResourceClaimTemplateName != nil {
-			e.subdomain(cp.Child("resourceClaimTemplateName"), *c.ResourceClaimTemplateName)
+			e.DNSSubdomain(cp.Child("resourceClaimTemplateName"), *c.ResourceClaimTemplateName)
 		}
 	}
 	return names
@@ -145,28 +146,28 @@ func checkPodClaims(e *problems, claims []corev1.PodResourceClaim, meta *metav1.
 
 // checkHostNetworkPorts: on the host's network a port is what it is. Templates
 // may leave the port of the host to be defaulted in the pod.
-func checkHostNetworkPorts(e *problems, ctx *podContext, p *field.Path) {
+func checkHostNetworkPorts(e *rules.Errors, ctx *podContext, p *field.Path) {
 	if !ctx.spec.HostNetwork {
 		return
 	}
 	for i := range ctx.spec.Containers {
 		for j, port := range ctx.spec.Containers[i].Ports {
 			if (ctx.allow.pod || port.HostPort != 0) && port.HostPort != port.ContainerPort {
-				e.invalid(p.Index(i).Child("ports").Index(j).Child("hostPort"), port.HostPort, "must match `containerPort` when `hostNetwork` is true")
+				e.Invalid(p.Index(i).Child("ports").Index(j).Child("hostPort"), port.HostPort, "must match `containerPort` when `hostNetwork` is true")
 			}
 		}
 	}
 }
 
-func checkDNSConfig(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	c := spec.DNSConfig
 	if spec.DNSPolicy == corev1.DNSNone {
 		if c == nil {
-			e.required(p, fmt.Sprintf("must provide `dnsConfig` when `dnsPolicy` is %s", corev1.DNSNone))
+			e.Required(p, fmt.Sprintf("must provide `dnsConfig` when `dnsPolicy` is %s", corev1.DNSNone))
 			return
 		}
 		if len(c.Nameservers) == 0 {
-			e.required(p.Child("nameservers"), fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))
+			e.Required(p.Child("nameservers"), fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))
 			return
 		}
 	}
@@ -174,68 +175,68 @@ func checkDNSConfig(e *problems, spec *corev1.PodSpec, p *field.Path) {
 		return
 	}
 	if len(c.Nameservers) > maxNameservers {
-		e.invalid(p.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers))
+		e.Invalid(p.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers))
 	}
 	for i, ip := range c.Nameservers {
-		e.add(validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, true, nil)...)
+		e.Add(validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, true, nil)...)
 	}
 	sp := p.Child("searches")
 	if len(c.Searches) > maxSearches {
-		e.invalid(sp, c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearches))
+		e.Invalid(sp, c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearches))
 	}
 	if len(strings.Join(c.Searches, " ")) > maxSearchChars {
-		e.invalid(sp, c.Searches, fmt.Sprintf("must not have more than %v characters (including spaces) in the search list", maxSearchChars))
+		e.Invalid(sp, c.Searches, fmt.Sprintf("must not have more than %v characters (including spaces) in the search list", maxSearchChars))
 	}
 	for i, search := range c.Searches {
 		if search != "." {
 			search = strings.TrimSuffix(search, ".")
-			e.each(sp.Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(search))
+			e.InvalidEach(sp.Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(search))
 		}
 	}
 	for i, option := range c.Options {
 		if option.Name == "" {
-			e.required(p.Child("options").Index(i), "must not be empty")
+			e.Required(p.Child("options").Index(i), "must not be empty")
 		}
 	}
 }
 
-func checkSchedulingGates(e *problems, gates []corev1.PodSchedulingGate, p *field.Path) {
+func checkSchedulingGates(e *rules.Errors, gates []corev1.PodSchedulingGate, p *field.Path) {
 	for i, g := range gates {
-		e.each(p.Index(i), g.Name, validation.IsQualifiedName(g.Name))
+		e.InvalidEach(p.Index(i), g.Name, validation.IsQualifiedName(g.Name))
 		if slices.Contains(gates[:i], g) {
-			e.duplicate(p.Index(i), g.Name)
+			e.Duplicate(p.Index(i), g.Name)
 		}
 	}
 }
 
-func checkHostnameOverride(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkHostnameOverride(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	if spec.HostnameOverride == nil {
 		return
 	}
 	if spec.SetHostnameAsFQDN != nil && *spec.SetHostnameAsFQDN {
-		e.forbidden(p, "may not be specified when setHostnameAsFQDN is true")
+		e.Forbidden(p, "may not be specified when setHostnameAsFQDN is true")
 	}
 	if spec.HostNetwork {
-		e.forbidden(p, "may not be specified when hostNetwork is true")
+		e.Forbidden(p, "may not be specified when hostNetwork is true")
 	}
 	if len(*spec.HostnameOverride) > maxHostname {
-		e.add(field.TooLong(p, "", maxHostname))
+		e.Add(field.TooLong(p, "", maxHostname))
 	}
-	e.subdomain(p, *spec.HostnameOverride)
+	e.DNSSubdomain(p, *spec.HostnameOverride)
 }
 
-func checkSchedulingGroup(e *problems, spec *corev1.PodSpec, p *field.Path) {
+func checkSchedulingGroup(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	g := spec.SchedulingGroup
 	if g == nil {
 		return
 	}
 	if g.PodGroupName == nil {
-		e.invalid(p.Child("podGroupName"), g.PodGroupName, "must specify one of: `podGroupName`")
+		e.Invalid(p.Child("podGroupName"), g.PodGroupName, "must specify one of: `podGroupName`")
 	} else {
-		e.subdomain(p.Child("podGroupName"), *g.PodGroupName)
+		e.DNSSubdomain(p.Child("podGroupName"), *g.PodGroupName)
 	}
 	if len(spec.EvictionResponders) > 0 {
-		e.forbidden(p, "may not be set when evictionResponders is set")
+		e.Forbidden(p, "may not be set when evictionResponders is set")
 	}
 }
 
@@ -264,23 +265,23 @@ func isMirror(meta *metav1.ObjectMeta) bool {
 }
 
 // checkPodAnnotations judges the annotations that mean something for a pod.
-func checkPodAnnotations(e *problems, annotations map[string]string, spec *corev1.PodSpec, p *field.Path, allow *allowances) {
+func checkPodAnnotations(e *rules.Errors, annotations map[string]string, spec *corev1.PodSpec, p *field.Path, allow *allowances) {
 	if len(annotations) == 0 {
 		return
 	}
 	if value, ok := annotations[corev1.MirrorPodAnnotationKey]; ok && spec.NodeName == "" {
-		e.invalid(p.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set")
+		e.Invalid(p.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set")
 	}
 	if value := annotations[corev1.TolerationsAnnotationKey]; value != "" {
 		var tolerations []corev1.Toleration
 		if err := json.Unmarshal([]byte(value), &tolerations); err != nil {
-			e.invalid(p, corev1.TolerationsAnnotationKey, err.Error())
+			e.Invalid(p, corev1.TolerationsAnnotationKey, err.Error())
 		} else {
 			checkTolerations(e, tolerations, p.Child(corev1.TolerationsAnnotationKey), allow)
 		}
 	}
 	if !allow.deletionCost && !validDeletionCost(annotations) {
-		e.invalid(p.Key(corev1.PodDeletionCost), annotations[corev1.PodDeletionCost], "must be a 32bit integer")
+		e.Invalid(p.Key(corev1.PodDeletionCost), annotations[corev1.PodDeletionCost], "must be a 32bit integer")
 	}
 	keys := sets.List(sets.KeySet(annotations))
 	if value, ok := annotations[corev1.SeccompPodAnnotationKey]; ok {
@@ -294,14 +295,14 @@ func checkPodAnnotations(e *problems, annotations map[string]string, spec *corev
 	for _, key := range keys {
 		if name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix); ok {
 			if !anyContainer(spec, func(c *corev1.Container) bool { return c.Name == name }) {
-				e.invalid(p.Key(key), name, "container not found")
+				e.Invalid(p.Key(key), name, "container not found")
 			}
 			checkAppArmorName(e, annotations[key], p.Key(key))
 		}
 	}
 }
 
-func checkSeccompName(e *problems, name string, p *field.Path) {
+func checkSeccompName(e *rules.Errors, name string, p *field.Path) {
 	switch name {
 	case corev1.SeccompProfileRuntimeDefault, corev1.DeprecatedSeccompProfileDockerDefault, corev1.SeccompProfileNameUnconfined:
 		return
@@ -309,16 +310,44 @@ func checkSeccompName(e *problems, name string, p *field.Path) {
 	if path, ok := strings.CutPrefix(name, corev1.SeccompLocalhostProfileNamePrefix); ok {
 		checkDescendingPath(e, path, p)
 	} else {
-		e.invalid(p, name, "must be a valid seccomp profile")
+		e.Invalid(p, name, "must be a valid seccomp profile")
 	}
 }
 
-func checkAppArmorName(e *problems, name string, p *field.Path) {
+func checkAppArmorName(e *rules.Errors, name string, p *field.Path) {
 	switch name {
 	case "", corev1.DeprecatedAppArmorBetaProfileRuntimeDefault, corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
 		return
 	}
 	if !strings.HasPrefix(name, corev1.DeprecatedAppArmorBetaProfileNamePrefix) {
-		e.invalid(p, name, fmt.Sprintf("invalid AppArmor profile name: %q", name))
+		e.Invalid(p, name, fmt.Sprintf("invalid AppArmor profile name: %q", name))
+	}
+}
+
+// checkPod judges a pod by itself.
+func checkPod(e *rules.Errors, pod *corev1.Pod, allow *allowances) {
+	p := field.NewPath("spec")
+	checkPodAnnotations(e, pod.Annotations, &pod.Spec, field.NewPath("metadata", "annotations"), allow)
+	checkPodSpec(e, &pod.Spec, &pod.ObjectMeta, p, allow)
+	for i := range pod.Spec.Volumes {
+		v := pod.Spec.Volumes[i].Projected
+		if v == nil || pod.Spec.ServiceAccountName != "" {
+			continue
+		}
+		for j := range v.Sources {
+			if v.Sources[j].ServiceAccountToken != nil {
+				e.Forbidden(p.Child("volumes").Index(i).Child("projected", "sources").Index(j).Child("serviceAccountToken"),
+					"must not be specified when serviceAccountName is not set")
+			}
+		}
+	}
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		e.NonNegative(p.Child("terminationGracePeriodSeconds"), *s)
+	}
+	for i := range pod.Spec.Containers {
+		checkImageSpaces(e, &pod.Spec.Containers[i], p.Child("containers").Index(i))
+	}
+	for i := range pod.Spec.InitContainers {
+		checkImageSpaces(e, &pod.Spec.InitContainers[i], p.Child("initContainers").Index(i))
 	}
 }

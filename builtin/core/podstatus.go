@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 )
 
@@ -58,33 +59,33 @@ func preparePodStatus(ctx context.Context, pod, old *corev1.Pod) {
 }
 
 func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	p, s := field.NewPath("status"), &pod.Status
 	checkAnnotationUpdates(&e, pod, old, podAllowances(ctx, old))
 	for i, c := range s.Conditions {
 		cp := p.Child("conditions").Index(i)
 		if c.ObservedGeneration < 0 {
-			e.invalid(cp.Child("observedGeneration"), c.ObservedGeneration, "must be a non-negative integer")
+			e.Invalid(cp.Child("observedGeneration"), c.ObservedGeneration, "must be a non-negative integer")
 		}
 		switch c.Type {
 		case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized:
 		default:
-			e.each(cp.Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))
+			e.InvalidEach(cp.Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))
 		}
 	}
 	if pod.Spec.NodeName != old.Spec.NodeName {
-		e.forbidden(p.Child("nodeName"), "may not be changed directly")
+		e.Forbidden(p.Child("nodeName"), "may not be changed directly")
 	}
 	if name := s.NominatedNodeName; name != "" && name != old.Status.NominatedNodeName {
-		e.subdomain(p.Child("nominatedNodeName"), name)
+		e.DNSSubdomain(p.Child("nominatedNodeName"), name)
 		if old.Spec.NodeName != "" {
-			e.forbidden(p.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node")
+			e.Forbidden(p.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node")
 		}
 	}
 	if s.ObservedGeneration < 0 {
-		e.invalid(p.Child("observedGeneration"), s.ObservedGeneration, "must be a non-negative integer")
+		e.Invalid(p.Child("observedGeneration"), s.ObservedGeneration, "must be a non-negative integer")
 	}
-	e.add(unchanged(s.QOSClass, old.Status.QOSClass, p.Child("qosClass"))...)
+	e.Add(rules.ValidateImmutable(s.QOSClass, old.Status.QOSClass, p.Child("qosClass"))...)
 
 	if !mayRestartAll(&old.Spec) {
 		checkTransitions(&e, s.ContainerStatuses, old.Status.ContainerStatuses, &old.Spec, old.Spec.Containers, p.Child("containerStatuses"))
@@ -110,16 +111,16 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		}
 		return ips
 	}
-	checkAddresses(&e, addresses(s.PodIPs), addresses(old.Status.PodIPs), GoForm(s.PodIPs), p.Child("podIPs"))
+	checkAddresses(&e, addresses(s.PodIPs), addresses(old.Status.PodIPs), rules.GoForm(s.PodIPs), p.Child("podIPs"))
 	if (s.PodIP == "") != (len(s.PodIPs) == 0) {
-		e.invalid(p.Child("podIPs"), GoForm(s.PodIPs), "podIP and podIPs must either both be set or both be unset")
+		e.Invalid(p.Child("podIPs"), rules.GoForm(s.PodIPs), "podIP and podIPs must either both be set or both be unset")
 	} else if len(s.PodIPs) > 0 && s.PodIP != s.PodIPs[0].IP {
-		e.invalid(p.Child("podIPs").Index(0).Child("ip"), s.PodIPs[0].IP, "must be equal to `podIP`")
+		e.Invalid(p.Child("podIPs").Index(0).Child("ip"), s.PodIPs[0].IP, "must be equal to `podIP`")
 	}
 	if len(s.HostIPs) > 0 && s.HostIP != s.HostIPs[0].IP {
-		e.invalid(p.Child("hostIPs").Index(0).Child("ip"), s.HostIPs[0].IP, "must be equal to `hostIP`")
+		e.Invalid(p.Child("hostIPs").Index(0).Child("ip"), s.HostIPs[0].IP, "must be equal to `hostIP`")
 	}
-	checkAddresses(&e, hosts(s.HostIPs), hosts(old.Status.HostIPs), GoForm(s.HostIPs), p.Child("hostIPs"))
+	checkAddresses(&e, hosts(s.HostIPs), hosts(old.Status.HostIPs), rules.GoForm(s.HostIPs), p.Child("hostIPs"))
 
 	lists := []struct {
 		name     string
@@ -136,7 +137,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	checkAllocated(&e, s.InitContainerStatuses, pod.Spec.InitContainers, s, p.Child("initContainerStatuses"))
 	for i := range s.EphemeralContainerStatuses {
 		if len(s.EphemeralContainerStatuses[i].AllocatedResourcesStatus) > 0 {
-			e.forbidden(p.Child("ephemeralContainerStatuses").Index(i).Child("allocatedResourcesStatus"), "must not be specified in container status")
+			e.Forbidden(p.Child("ephemeralContainerStatuses").Index(i).Child("allocatedResourcesStatus"), "must not be specified in container status")
 		}
 	}
 	if features.From(ctx).Enabled("ImageVolumeWithDigest") {
@@ -160,19 +161,19 @@ func podStatusWarnings(pod *corev1.Pod) []string {
 }
 
 // checkAddresses wants at most one address of each family.
-func checkAddresses(e *problems, ips, old []string, shown any, p *field.Path) {
+func checkAddresses(e *rules.Errors, ips, old []string, shown any, p *field.Path) {
 	for i, ip := range ips {
-		e.add(validation.IsValidIPForLegacyField(p.Index(i), ip, true, old)...)
+		e.Add(validation.IsValidIPForLegacyField(p.Index(i), ip, true, old)...)
 	}
 	if len(ips) < 2 {
 		return
 	}
 	dual, err := netutils.IsDualStackIPStrings(ips)
 	if err != nil {
-		e.add(field.InternalError(p, fmt.Errorf("failed to check for dual stack with error:%v", err)))
+		e.Add(field.InternalError(p, fmt.Errorf("failed to check for dual stack with error:%v", err)))
 	}
 	if !dual || len(ips) > 2 {
-		e.invalid(p, shown, "may specify no more than one IP for each IP family")
+		e.Invalid(p, shown, "may specify no more than one IP for each IP family")
 	}
 }
 
@@ -188,7 +189,7 @@ func mayRestartAll(spec *corev1.PodSpec) bool {
 
 // checkTransitions: a container that has ended and is not to be restarted
 // stays ended.
-func checkTransitions(e *problems, statuses, old []corev1.ContainerStatus, spec *corev1.PodSpec, containers []corev1.Container, p *field.Path) {
+func checkTransitions(e *rules.Errors, statuses, old []corev1.ContainerStatus, spec *corev1.PodSpec, containers []corev1.Container, p *field.Path) {
 	for i := range old {
 		end := old[i].State.Terminated
 		if end == nil {
@@ -200,7 +201,7 @@ func checkTransitions(e *problems, statuses, old []corev1.ContainerStatus, spec 
 		}
 		j := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == old[i].Name })
 		if j < 0 || !restartsAfter(&containers[j], spec.RestartPolicy, end.ExitCode) {
-			e.forbidden(p.Index(i).Child("state"), "may not be transitioned to non-terminated state")
+			e.Forbidden(p.Index(i).Child("state"), "may not be transitioned to non-terminated state")
 		}
 	}
 }
@@ -233,30 +234,30 @@ func restartsAfter(c *corev1.Container, podPolicy corev1.RestartPolicy, exitCode
 	return true
 }
 
-func checkClaimStatuses(e *problems, pod *corev1.Pod, p *field.Path) {
+func checkClaimStatuses(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
 	seen := sets.New[string]()
 	for i, s := range pod.Status.ResourceClaimStatuses {
 		np := p.Index(i).Child("name")
 		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.Name == s.Name }) {
-			e.invalid(np, s.Name, "must match the name of an entry in `spec.resourceClaims`")
+			e.Invalid(np, s.Name, "must match the name of an entry in `spec.resourceClaims`")
 		}
 		if seen.Has(s.Name) {
-			e.duplicate(np, s.Name)
+			e.Duplicate(np, s.Name)
 		}
 		seen.Insert(s.Name)
 		if s.ResourceClaimName != nil {
-			e.each(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, validation.IsDNS1123Subdomain(*s.ResourceClaimName))
+			e.InvalidEach(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, validation.IsDNS1123Subdomain(*s.ResourceClaimName))
 		}
 	}
 }
 
 // checkExtendedClaim judges the claim that stands behind extended resources.
-func checkExtendedClaim(e *problems, s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec, p *field.Path) {
+func checkExtendedClaim(e *rules.Errors, s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec, p *field.Path) {
 	if s == nil {
 		return
 	}
 	if len(s.RequestMappings) == 0 {
-		e.required(p.Child("requestMappings"), "at least one request mapping is required")
+		e.Required(p.Child("requestMappings"), "at least one request mapping is required")
 	}
 	for i, m := range s.RequestMappings {
 		mp := p.Child("requestMappings").Index(i)
@@ -270,24 +271,24 @@ func checkExtendedClaim(e *problems, s *corev1.PodExtendedResourceClaimStatus, s
 			}
 		}
 		if container == nil {
-			e.invalid(mp.Child("containerName"), m.ContainerName, "must match the name of an entry in spec.initContainers.name or spec.containers.name")
+			e.Invalid(mp.Child("containerName"), m.ContainerName, "must match the name of an entry in spec.initContainers.name or spec.containers.name")
 		} else if _, ok := container.Resources.Requests[corev1.ResourceName(m.ResourceName)]; !ok {
-			e.invalid(mp.Child("resourceName"), m.ResourceName,
+			e.Invalid(mp.Child("resourceName"), m.ResourceName,
 				"must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests")
 		}
-		e.label(p.Child("requestName"), m.RequestName)
+		e.DNSLabel(p.Child("requestName"), m.RequestName)
 		if slices.Contains(s.RequestMappings[:i], m) {
-			e.duplicate(mp.Child("containerName"), m.ContainerName)
-			e.duplicate(mp.Child("resourceName"), m.ResourceName)
-			e.duplicate(mp.Child("requestName"), m.RequestName)
+			e.Duplicate(mp.Child("containerName"), m.ContainerName)
+			e.Duplicate(mp.Child("resourceName"), m.ResourceName)
+			e.Duplicate(mp.Child("requestName"), m.RequestName)
 		}
 	}
-	if e.need(p.Child("resourceClaimName"), s.ResourceClaimName) {
-		e.subdomain(p.Child("resourceClaimName"), s.ResourceClaimName)
+	if e.NotEmpty(p.Child("resourceClaimName"), s.ResourceClaimName) {
+		e.DNSSubdomain(p.Child("resourceClaimName"), s.ResourceClaimName)
 	}
 }
 
-func checkAllocatable(e *problems, pod *corev1.Pod, p *field.Path) {
+func checkAllocatable(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
 	named := func(name *string, want string) bool { return name != nil && *name == want }
 	for i, s := range pod.Status.NodeAllocatableResourceClaimStatuses {
 		if s.ResourceClaimName == "" {
@@ -295,24 +296,24 @@ func checkAllocatable(e *problems, pod *corev1.Pod, p *field.Path) {
 		}
 		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) &&
 			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(c corev1.PodResourceClaimStatus) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) {
-			e.invalid(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, "no mapping found in pod reference")
+			e.Invalid(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, "no mapping found in pod reference")
 		}
 	}
 }
 
-func checkVolumeHealth(e *problems, pod *corev1.Pod, p *field.Path) {
+func checkVolumeHealth(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
 	for i, h := range pod.Status.VolumeHealth {
 		if h.Name != "" && !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == h.Name }) {
-			e.add(field.NotFound(p.Index(i).Child("name"), h.Name))
+			e.Add(field.NotFound(p.Index(i).Child("name"), h.Name))
 		}
 		checkHealthConditions(e, h.HealthConditions, p.Index(i).Child("healthConditions"))
 	}
 }
 
-func checkHealthConditions(e *problems, conditions []corev1.VolumeHealthCondition, p *field.Path) {
+func checkHealthConditions(e *rules.Errors, conditions []corev1.VolumeHealthCondition, p *field.Path) {
 	for i, c := range conditions {
 		if c.Reason != "" {
-			e.each(p.Index(i).Child("reason"), c.Reason, metavalidation.IsValidConditionReason(c.Reason))
+			e.InvalidEach(p.Index(i).Child("reason"), c.Reason, metavalidation.IsValidConditionReason(c.Reason))
 		}
 	}
 }
@@ -321,7 +322,7 @@ func checkHealthConditions(e *problems, conditions []corev1.VolumeHealthConditio
 const maxImageRef = 256
 
 // checkVolumeStatuses judges which images are in the volumes of containers.
-func checkVolumeStatuses(e *problems, statuses []corev1.ContainerStatus, p *field.Path) {
+func checkVolumeStatuses(e *rules.Errors, statuses []corev1.ContainerStatus, p *field.Path) {
 	for i := range statuses {
 		for j, m := range statuses[i].VolumeMounts {
 			if m.VolumeStatus == nil || m.VolumeStatus.Image == nil {
@@ -329,38 +330,38 @@ func checkVolumeStatuses(e *problems, statuses []corev1.ContainerStatus, p *fiel
 			}
 			ref, p := m.VolumeStatus.Image.ImageRef, p.Index(i).Child("volumeMounts").Index(j).Child("volumeStatus", "imageVolumeStatus", "imageRef")
 			if ref == "" {
-				e.required(p, "imageRef must not be empty")
+				e.Required(p, "imageRef must not be empty")
 			}
 			if len(ref) > maxImageRef {
-				e.add(field.TooLong(p, ref, maxImageRef))
+				e.Add(field.TooLong(p, ref, maxImageRef))
 			}
 		}
 	}
 }
 
-func checkStatusUsers(e *problems, statuses []corev1.ContainerStatus, spec *corev1.PodSpec, p *field.Path) {
+func checkStatusUsers(e *rules.Errors, statuses []corev1.ContainerStatus, spec *corev1.PodSpec, p *field.Path) {
 	for i := range statuses {
 		if statuses[i].User == nil || statuses[i].User.Linux == nil {
 			continue
 		}
 		u, up := statuses[i].User.Linux, p.Index(i).Child("user", "linux")
 		if isWindows(spec) {
-			e.forbidden(up, "cannot be set for a windows pod")
+			e.Forbidden(up, "cannot be set for a windows pod")
 			continue
 		}
 		if u.UID < 0 || u.UID > math.MaxUint32 {
-			e.invalid(up.Child("uid"), u.UID, fmt.Sprintf("must be between 0 and %d, inclusive", int64(math.MaxUint32)))
+			e.Invalid(up.Child("uid"), u.UID, fmt.Sprintf("must be between 0 and %d, inclusive", int64(math.MaxUint32)))
 		}
-		e.group(up.Child("gid"), &u.GID)
+		e.GroupID(up.Child("gid"), &u.GID)
 		for j := range u.SupplementalGroups {
-			e.group(up.Child("supplementalGroups").Index(j), &u.SupplementalGroups[j])
+			e.GroupID(up.Child("supplementalGroups").Index(j), &u.SupplementalGroups[j])
 		}
 	}
 }
 
 // checkAllocated judges the health of the devices that containers have been
 // given.
-func checkAllocated(e *problems, statuses []corev1.ContainerStatus, containers []corev1.Container, status *corev1.PodStatus, p *field.Path) {
+func checkAllocated(e *rules.Errors, statuses []corev1.ContainerStatus, containers []corev1.Container, status *corev1.PodStatus, p *field.Path) {
 	for i := range statuses {
 		c := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == statuses[i].Name })
 		for j, a := range statuses[i].AllocatedResourcesStatus {
@@ -370,20 +371,20 @@ func checkAllocated(e *problems, statuses []corev1.ContainerStatus, containers [
 				if strings.HasPrefix(string(a.Name), "claim:") {
 					detail = "must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty"
 				}
-				e.invalid(ap.Child("name"), a.Name, detail)
+				e.Invalid(ap.Child("name"), a.Name, detail)
 			}
 			seen := sets.New[corev1.ResourceID]()
 			for k, r := range a.Resources {
 				rp := ap.Child("resources").Index(k)
-				oneOf(e, rp.Child("health"), r.Health,
+				rules.OneOf(e, rp.Child("health"), r.Health,
 					corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy, corev1.ResourceHealthStatusUnknown)
 				if r.Message != nil && *r.Message == "" {
-					e.required(rp.Child("message"), "must be non-empty if specified")
+					e.Required(rp.Child("message"), "must be non-empty if specified")
 				} else if r.Message != nil && len(*r.Message) > corev1.ResourceHealthMessageMaxLength {
-					e.add(field.TooLong(rp.Child("message"), *r.Message, corev1.ResourceHealthMessageMaxLength))
+					e.Add(field.TooLong(rp.Child("message"), *r.Message, corev1.ResourceHealthMessageMaxLength))
 				}
 				if seen.Has(r.ResourceID) {
-					e.duplicate(rp.Child("resourceID"), r.ResourceID)
+					e.Duplicate(rp.Child("resourceID"), r.ResourceID)
 				}
 				seen.Insert(r.ResourceID)
 			}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -17,11 +18,11 @@ const nodeLost = "NodeLost"
 func podColumns() []resource.Column {
 	spec, status := corev1.PodSpec{}.SwaggerDoc(), corev1.PodStatus{}.SwaggerDoc()
 	return []resource.Column{
-		NameColumn(),
+		rules.NameColumn(),
 		{Name: "Ready", Type: "string", Description: "The aggregate readiness state of this pod for accepting traffic."},
 		{Name: "Status", Type: "string", Description: "The aggregate status of the containers in this pod."},
 		{Name: "Restarts", Type: "string", Description: "The number of times the containers in this pod have been restarted and when the last container in this pod has restarted."},
-		AgeColumn(),
+		rules.AgeColumn(),
 		{Name: "IP", Type: "string", Priority: 1, Description: status["podIP"]},
 		{Name: "Node", Type: "string", Priority: 1, Description: spec["nodeName"]},
 		{Name: "Nominated Node", Type: "string", Priority: 1, Description: status["nominatedNodeName"]},

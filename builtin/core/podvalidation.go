@@ -13,65 +13,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// podAllowances is allowancesFor a pod.
-func podAllowances(ctx context.Context, old *corev1.Pod) *allowances {
-	var a *allowances
-	if old == nil {
-		a = allowancesFor(ctx, nil, nil)
-	} else {
-		a = allowancesFor(ctx, &old.Spec, &old.ObjectMeta)
-	}
-	a.pod = true
-	return a
-}
-
 func validatePod(ctx context.Context, pod *corev1.Pod) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	p := field.NewPath("spec")
 	checkPod(&e, pod, podAllowances(ctx, nil))
 	if len(pod.Spec.EphemeralContainers) > 0 {
-		e.forbidden(p.Child("ephemeralContainers"), "cannot be set on create")
+		e.Forbidden(p.Child("ephemeralContainers"), "cannot be set on create")
 	}
 	if pod.Spec.NodeName != "" && len(pod.Spec.SchedulingGates) > 0 {
-		e.forbidden(p.Child("nodeName"), "cannot be set until all schedulingGates have been cleared")
+		e.Forbidden(p.Child("nodeName"), "cannot be set until all schedulingGates have been cleared")
 	}
 	checkProfileAnnotations(&e, &pod.ObjectMeta, &pod.Spec, p)
-	e.add(validateResponders(ctx, &pod.Spec, nil, p)...)
+	e.Add(validateResponders(ctx, &pod.Spec, nil, p)...)
 	return field.ErrorList(e)
 }
 
-// checkPod judges a pod by itself.
-func checkPod(e *problems, pod *corev1.Pod, allow *allowances) {
-	p := field.NewPath("spec")
-	checkPodAnnotations(e, pod.Annotations, &pod.Spec, field.NewPath("metadata", "annotations"), allow)
-	checkPodSpec(e, &pod.Spec, &pod.ObjectMeta, p, allow)
-	for i := range pod.Spec.Volumes {
-		v := pod.Spec.Volumes[i].Projected
-		if v == nil || pod.Spec.ServiceAccountName != "" {
-			continue
-		}
-		for j := range v.Sources {
-			if v.Sources[j].ServiceAccountToken != nil {
-				e.forbidden(p.Child("volumes").Index(i).Child("projected", "sources").Index(j).Child("serviceAccountToken"),
-					"must not be specified when serviceAccountName is not set")
-			}
-		}
-	}
-	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		e.nonNegative(p.Child("terminationGracePeriodSeconds"), *s)
-	}
-	for i := range pod.Spec.Containers {
-		checkImageSpaces(e, &pod.Spec.Containers[i], p.Child("containers").Index(i))
-	}
-	for i := range pod.Spec.InitContainers {
-		checkImageSpaces(e, &pod.Spec.InitContainers[i], p.Child("initContainers").Index(i))
-	}
-}
-
 // checkAnnotationUpdates: what a kubelet has acted upon stays.
-func checkAnnotationUpdates(e *problems, pod, old *corev1.Pod, allow *allowances) {
+func checkAnnotationUpdates(e *rules.Errors, pod, old *corev1.Pod, allow *allowances) {
 	p := field.NewPath("metadata", "annotations")
 	const appArmor = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
 	for _, key := range sets.List(sets.KeySet(old.Annotations)) {
@@ -79,10 +41,10 @@ func checkAnnotationUpdates(e *problems, pod, old *corev1.Pod, allow *allowances
 			continue
 		}
 		if strings.HasPrefix(key, appArmor) {
-			e.forbidden(p.Key(key), "may not remove or update AppArmor annotations")
+			e.Forbidden(p.Key(key), "may not remove or update AppArmor annotations")
 		}
 		if key == corev1.MirrorPodAnnotationKey {
-			e.forbidden(p.Key(key), "may not remove or update mirror pod annotation")
+			e.Forbidden(p.Key(key), "may not remove or update mirror pod annotation")
 		}
 	}
 	for _, key := range sets.List(sets.KeySet(pod.Annotations)) {
@@ -90,10 +52,10 @@ func checkAnnotationUpdates(e *problems, pod, old *corev1.Pod, allow *allowances
 			continue
 		}
 		if strings.HasPrefix(key, appArmor) {
-			e.forbidden(p.Key(key), "may not add AppArmor annotations")
+			e.Forbidden(p.Key(key), "may not add AppArmor annotations")
 		}
 		if key == corev1.MirrorPodAnnotationKey {
-			e.forbidden(p.Key(key), "may not add mirror pod annotation")
+			e.Forbidden(p.Key(key), "may not add mirror pod annotation")
 		}
 	}
 	checkPodAnnotations(e, pod.Annotations, &pod.Spec, p, allow)
@@ -101,7 +63,7 @@ func checkAnnotationUpdates(e *problems, pod, old *corev1.Pod, allow *allowances
 
 // validatePodUpdate lets through the few changes that a running pod can take.
 func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	p, allow := field.NewPath("spec"), podAllowances(ctx, old)
 	checkPod(&e, pod, allow)
 	checkAnnotationUpdates(&e, pod, old, allow)
@@ -113,7 +75,7 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	checkTolerationUpdates(&e, pod.Spec.Tolerations, old.Spec.Tolerations, p.Child("tolerations"), allow)
 	for i, g := range pod.Spec.SchedulingGates {
 		if !slices.Contains(old.Spec.SchedulingGates, g) && !slices.Contains(pod.Spec.SchedulingGates[i+1:], g) {
-			e.forbidden(p.Child("schedulingGates").Index(i).Child("name"),
+			e.Forbidden(p.Child("schedulingGates").Index(i).Child("name"),
 				fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name))
 		}
 	}
@@ -143,22 +105,22 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		takeGatedUpdates(&e, rest, &old.Spec, p)
 	}
 	if !equality.Semantic.DeepEqual(*rest, old.Spec) {
-		e.forbidden(p, "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"+
+		e.Forbidden(p, "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"+
 			"`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"+
 			"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n"+
-			diff.Diff(GoForm(old.Spec), GoForm(*rest)))
+			diff.Diff(rules.GoForm(old.Spec), rules.GoForm(*rest)))
 	}
 	return field.ErrorList(e)
 }
 
 // checkImageUpdates reports whether the containers are the same ones.
-func checkImageUpdates(e *problems, containers, old []corev1.Container, p *field.Path) bool {
+func checkImageUpdates(e *rules.Errors, containers, old []corev1.Container, p *field.Path) bool {
 	if len(containers) != len(old) {
-		e.forbidden(p, "pod updates may not add or remove containers")
+		e.Forbidden(p, "pod updates may not add or remove containers")
 		return false
 	}
 	for i := range containers {
-		e.need(p.Index(i).Child("image"), containers[i].Image)
+		e.NotEmpty(p.Index(i).Child("image"), containers[i].Image)
 		checkImageSpaces(e, &containers[i], p.Index(i))
 	}
 	return true
@@ -166,27 +128,27 @@ func checkImageUpdates(e *problems, containers, old []corev1.Container, p *field
 
 // checkDeadlineUpdate reports whether the rest of the update is worth a look:
 // a deadline can be set and come closer, not go away.
-func checkDeadlineUpdate(e *problems, seconds, old *int64, p *field.Path) bool {
+func checkDeadlineUpdate(e *rules.Errors, seconds, old *int64, p *field.Path) bool {
 	switch {
 	case seconds == nil && old != nil:
-		e.invalid(p, seconds, "must not update from a positive integer to nil value")
+		e.Invalid(p, seconds, "must not update from a positive integer to nil value")
 	case seconds == nil:
 	case *seconds < 0 || *seconds > math.MaxInt32:
-		e.invalid(p, *seconds, validation.InclusiveRangeError(0, math.MaxInt32))
+		e.Invalid(p, *seconds, validation.InclusiveRangeError(0, math.MaxInt32))
 		return false
 	case old != nil && *old < *seconds:
-		e.invalid(p, *seconds, "must be less than or equal to previous value")
+		e.Invalid(p, *seconds, "must be less than or equal to previous value")
 		return false
 	}
 	return true
 }
 
-func checkTolerationUpdates(e *problems, tolerations, old []corev1.Toleration, p *field.Path, allow *allowances) {
+func checkTolerationUpdates(e *rules.Errors, tolerations, old []corev1.Toleration, p *field.Path, allow *allowances) {
 	for _, was := range old {
 		if !slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool {
 			return t.Key == was.Key && t.Operator == was.Operator && t.Value == was.Value && t.Effect == was.Effect
 		}) {
-			e.forbidden(p, "existing toleration can not be modified except its tolerationSeconds")
+			e.Forbidden(p, "existing toleration can not be modified except its tolerationSeconds")
 			return
 		}
 	}
@@ -195,10 +157,10 @@ func checkTolerationUpdates(e *problems, tolerations, old []corev1.Toleration, p
 
 // takeGatedUpdates judges the changes that a pod can take before it may be
 // scheduled, those that leave it fewer nodes, and sets them back.
-func takeGatedUpdates(e *problems, spec, old *corev1.PodSpec, p *field.Path) {
+func takeGatedUpdates(e *rules.Errors, spec, old *corev1.PodSpec, p *field.Path) {
 	for key, value := range old.NodeSelector {
 		if v, ok := spec.NodeSelector[key]; !ok || v != value {
-			e.invalid(p.Child("nodeSelector"), spec.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")
+			e.Invalid(p.Child("nodeSelector"), spec.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")
 			break
 		}
 	}
@@ -225,7 +187,7 @@ func takeGatedUpdates(e *problems, spec, old *corev1.PodSpec, p *field.Path) {
 	}
 }
 
-func checkNodeAffinityUpdate(e *problems, is, was *corev1.NodeAffinity, p *field.Path) {
+func checkNodeAffinityUpdate(e *rules.Errors, is, was *corev1.NodeAffinity, p *field.Path) {
 	if was == nil || was.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return
 	}
@@ -235,12 +197,12 @@ func checkNodeAffinityUpdate(e *problems, is, was *corev1.NodeAffinity, p *field
 	}
 	old := was.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if len(old) > 0 && len(old) != len(terms) {
-		e.invalid(p, GoForm(terms), "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+		e.Invalid(p, rules.GoForm(terms), "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
 		return
 	}
 	for i := range old {
 		if !onlyAdds(terms[i], old[i]) {
-			e.invalid(p.Index(i), GoForm(terms[i]), "only additions are allowed (no mutations or deletions)")
+			e.Invalid(p.Index(i), rules.GoForm(terms[i]), "only additions are allowed (no mutations or deletions)")
 		}
 	}
 }
@@ -259,9 +221,9 @@ func onlyAdds(term, old corev1.NodeSelectorTerm) bool {
 
 // validateEphemeralUpdate: ephemeral containers can be added, nothing else.
 func validateEphemeralUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	if isMirror(&old.ObjectMeta) {
-		e.forbidden(field.NewPath(""), "static pods do not support ephemeral containers")
+		e.Forbidden(field.NewPath(""), "static pods do not support ephemeral containers")
 		return field.ErrorList(e)
 	}
 	allow, p := podAllowances(ctx, old), field.NewPath("spec", "ephemeralContainers")
@@ -276,9 +238,9 @@ func validateEphemeralUpdate(ctx context.Context, pod, old *corev1.Pod) field.Er
 			}
 		}
 		if is == nil {
-			e.forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", was.Name))
+			e.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", was.Name))
 		} else if !equality.Semantic.DeepEqual(was, is) {
-			e.forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", was.Name, diff.Diff(GoForm(*was), GoForm(*is))))
+			e.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", was.Name, diff.Diff(rules.GoForm(*was), rules.GoForm(*is))))
 		}
 	}
 	return field.ErrorList(e)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -34,7 +35,7 @@ func ReplicationControllers() resource.Definition {
 		StorageKey: "controllers",
 		Versions:   []resource.Version{resource.VersionOf[corev1.ReplicationController, corev1.ReplicationControllerList]("v1", defaultController)},
 		Strategy: resource.Rules[*corev1.ReplicationController]{
-			ValidateName:    AnyName,
+			ValidateName:    rules.AnyName,
 			OrphanByDefault: true,
 			PrepareCreate: func(ctx context.Context, rc *corev1.ReplicationController) {
 				rc.Status = corev1.ReplicationControllerStatus{}
@@ -45,7 +46,7 @@ func ReplicationControllers() resource.Definition {
 				DropDisabledTemplateFields(ctx, rc.Spec.Template, old.Spec.Template)
 			},
 			Validate: func(ctx context.Context, rc *corev1.ReplicationController) field.ErrorList {
-				return append(ValidateLongName(rc.Name), validateController(ctx, rc, nil)...)
+				return append(rules.ValidateLongName(rc.Name), validateController(ctx, rc, nil)...)
 			},
 			ValidateUpdate: func(ctx context.Context, rc, old *corev1.ReplicationController) field.ErrorList {
 				return append(validateController(ctx, rc, old.Spec.Template), validateUnconverted(rc, old)...)
@@ -74,16 +75,16 @@ func ReplicationControllers() resource.Definition {
 					},
 				}.Strategy()),
 			},
-			Scale(func(rc *corev1.ReplicationController) (Scalable, error) {
-				return Scalable{Wanted: &rc.Spec.Replicas, Seen: rc.Status.Replicas, Selector: labels.Set(rc.Spec.Selector).String()}, nil
+			rules.Scale(func(rc *corev1.ReplicationController) (rules.Scalable, error) {
+				return rules.Scalable{Wanted: &rc.Spec.Replicas, Seen: rc.Status.Replicas, Selector: labels.Set(rc.Spec.Selector).String()}, nil
 			}),
 		},
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Desired", Type: "integer", Description: spec["replicas"]},
 			{Name: "Current", Type: "integer", Description: observed["replicas"]},
 			{Name: "Ready", Type: "integer", Description: observed["readyReplicas"]},
-			AgeColumn(),
+			rules.AgeColumn(),
 			{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},
 			{Name: "Images", Type: "string", Priority: 1, Description: "Images referenced by each container in the template."},
 			{Name: "Selector", Type: "string", Priority: 1, Description: spec["selector"]},
@@ -104,7 +105,7 @@ func ReplicationControllers() resource.Definition {
 // defaultController takes labels and selector from the template if there are
 // none.
 func defaultController(rc *corev1.ReplicationController) {
-	orPointer(&rc.Spec.Replicas, 1)
+	rules.DefaultPointer(&rc.Spec.Replicas, 1)
 	t := rc.Spec.Template
 	if t == nil {
 		return
@@ -123,25 +124,25 @@ func controllerChanged(rc, old *corev1.ReplicationController) bool {
 }
 
 func validateController(ctx context.Context, rc *corev1.ReplicationController, old *corev1.PodTemplateSpec) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	spec, p := &rc.Spec, field.NewPath("spec")
-	e.add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(ptr.Deref(spec.Replicas, 0)), p.Child("replicas"))...)...)
-	e.add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(spec.MinReadySeconds), p.Child("minReadySeconds"))...)...)
+	e.Add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(ptr.Deref(spec.Replicas, 0)), p.Child("replicas"))...)...)
+	e.Add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(spec.MinReadySeconds), p.Child("minReadySeconds"))...)...)
 	if len(spec.Selector) == 0 {
-		e.required(p.Child("selector"), "")
+		e.Required(p.Child("selector"), "")
 	}
 	t, tp := spec.Template, p.Child("template")
 	if t == nil {
-		e.required(tp, "")
+		e.Required(tp, "")
 		return field.ErrorList(e)
 	}
 	if !labels.SelectorFromSet(spec.Selector).Matches(labels.Set(t.Labels)) {
-		e.invalid(tp.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
+		e.Invalid(tp.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
 	}
-	e.add(ValidatePodTemplateSpec(ctx, t, tp, old)...)
-	oneOf(&e, tp.Child("spec", "restartPolicy"), t.Spec.RestartPolicy, corev1.RestartPolicyAlways)
+	e.Add(ValidatePodTemplateSpec(ctx, t, tp, old)...)
+	rules.OneOf(&e, tp.Child("spec", "restartPolicy"), t.Spec.RestartPolicy, corev1.RestartPolicyAlways)
 	if t.Spec.ActiveDeadlineSeconds != nil {
-		e.forbidden(tp.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in ReplicationController is not Supported")
+		e.Forbidden(tp.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in ReplicationController is not Supported")
 	}
 	return field.ErrorList(e)
 }
@@ -149,31 +150,31 @@ func validateController(ctx context.Context, rc *corev1.ReplicationController, o
 // validateUnconverted keeps as they are fields whose true values are in
 // annotations.
 func validateUnconverted(rc, old *corev1.ReplicationController) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	for key, value := range old.Annotations {
 		name, ok := strings.CutPrefix(key, unconvertible)
 		switch {
 		case !ok || strings.Contains(name, "/"):
 		case !strings.Contains(name, "selector"):
-			e.add(&field.Error{Type: field.ErrorTypeNotFound, BadValue: value, Field: name, Detail: "unknown non-convertible field"})
+			e.Add(&field.Error{Type: field.ErrorTypeNotFound, BadValue: value, Field: name, Detail: "unknown non-convertible field"})
 		case !maps.Equal(rc.Spec.Selector, old.Spec.Selector):
-			e.invalid(field.NewPath("spec", "selector"), rc.Spec.Selector, "cannot update non-convertible selector")
+			e.Invalid(field.NewPath("spec", "selector"), rc.Spec.Selector, "cannot update non-convertible selector")
 		}
 	}
 	return field.ErrorList(e)
 }
 
 func validateControllerStatus(s *corev1.ReplicationControllerStatus) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	p := field.NewPath("status")
-	e.nonNegative(p.Child("replicas"), int64(s.Replicas))
-	e.nonNegative(p.Child("fullyLabeledReplicas"), int64(s.FullyLabeledReplicas))
-	e.nonNegative(p.Child("readyReplicas"), int64(s.ReadyReplicas))
-	e.nonNegative(p.Child("availableReplicas"), int64(s.AvailableReplicas))
-	e.nonNegative(p.Child("observedGeneration"), s.ObservedGeneration)
+	e.NonNegative(p.Child("replicas"), int64(s.Replicas))
+	e.NonNegative(p.Child("fullyLabeledReplicas"), int64(s.FullyLabeledReplicas))
+	e.NonNegative(p.Child("readyReplicas"), int64(s.ReadyReplicas))
+	e.NonNegative(p.Child("availableReplicas"), int64(s.AvailableReplicas))
+	e.NonNegative(p.Child("observedGeneration"), s.ObservedGeneration)
 	atMost := func(name string, value, limit int32, than string) {
 		if value > limit {
-			e.invalid(p.Child(name), value, "cannot be greater than "+than)
+			e.Invalid(p.Child(name), value, "cannot be greater than "+than)
 		}
 	}
 	atMost("fullyLabeledReplicas", s.FullyLabeledReplicas, s.Replicas, "status.replicas")

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -22,9 +23,9 @@ func ResourceQuotas() resource.Definition {
 		ShortNames: []string{"quota"},
 		Namespaced: true,
 		Versions: []resource.Version{resource.VersionOf[corev1.ResourceQuota, corev1.ResourceQuotaList]("v1", func(q *corev1.ResourceQuota) {
-			roundUp(q.Spec.Hard)
-			roundUp(q.Status.Hard)
-			roundUp(q.Status.Used)
+			rules.RoundUp(q.Spec.Hard)
+			rules.RoundUp(q.Status.Hard)
+			rules.RoundUp(q.Status.Used)
 		})},
 		Strategy: resource.Rules[*corev1.ResourceQuota]{
 			ReturnDeleted: true,
@@ -50,7 +51,7 @@ func ResourceQuotas() resource.Definition {
 			Part: new(resource.Rules[*corev1.ResourceQuota]{
 				PrepareUpdate: func(_ context.Context, q, old *corev1.ResourceQuota) { q.Spec = old.Spec },
 				ValidateUpdate: func(_ context.Context, q, _ *corev1.ResourceQuota) field.ErrorList {
-					var e problems
+					var e rules.Errors
 					checkQuotaAmounts(&e, q.Status.Hard, field.NewPath("status", "hard"))
 					checkQuotaAmounts(&e, q.Status.Used, field.NewPath("status", "used"))
 					return field.ErrorList(e)
@@ -58,14 +59,14 @@ func ResourceQuotas() resource.Definition {
 			}.Strategy()),
 		}},
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Request", Type: "string", Description: "Request represents a minimum amount of cpu/memory that a container may consume."},
 			{Name: "Limit", Type: "string", Description: "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node."},
-			AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(q *corev1.ResourceQuota) []any {
 			var requests, limits []string
-			for _, name := range resourceNames(q.Status.Hard) {
+			for _, name := range rules.SortedResourceNames(q.Status.Hard) {
 				used, hard := q.Status.Used[name], q.Status.Hard[name]
 				text := fmt.Sprintf("%s: %s/%s", name, used.String(), hard.String())
 				if strings.HasPrefix(string(name), "limits.") {
@@ -80,17 +81,17 @@ func ResourceQuotas() resource.Definition {
 }
 
 func validateQuota(q *corev1.ResourceQuota) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	spec, p := &q.Spec, field.NewPath("spec")
 	checkQuotaAmounts(&e, spec.Hard, p.Child("hard"))
 
 	sp := p.Child("scopes")
 	for _, scope := range spec.Scopes {
 		if !knownScope(scope) {
-			e.invalid(sp, spec.Scopes, "unsupported scope")
+			e.Invalid(sp, spec.Scopes, "unsupported scope")
 		}
 		for range unscopable(scope, spec.Hard) {
-			e.invalid(sp, spec.Scopes, "unsupported scope applied to resource")
+			e.Invalid(sp, spec.Scopes, "unsupported scope applied to resource")
 		}
 	}
 	checkScopePairs(&e, spec.Scopes, spec.Scopes, sp)
@@ -104,10 +105,10 @@ func validateQuota(q *corev1.ResourceQuota) field.ErrorList {
 		r := &spec.ScopeSelector.MatchExpressions[i]
 		scopes = append(scopes, r.ScopeName)
 		if !knownScope(r.ScopeName) {
-			e.invalid(sp.Child("scopeName"), r.ScopeName, "unsupported scope")
+			e.Invalid(sp.Child("scopeName"), r.ScopeName, "unsupported scope")
 		}
 		for range unscopable(r.ScopeName, spec.Hard) {
-			e.invalid(sp, GoForm(spec.ScopeSelector), "unsupported scope applied to resource")
+			e.Invalid(sp, rules.GoForm(spec.ScopeSelector), "unsupported scope applied to resource")
 		}
 		checkScopeOperator(&e, r, sp)
 	}
@@ -116,21 +117,21 @@ func validateQuota(q *corev1.ResourceQuota) field.ErrorList {
 }
 
 // checkQuotaAmounts judges names and amounts of what is limited or used.
-func checkQuotaAmounts(e *problems, list corev1.ResourceList, p *field.Path) {
-	for _, name := range resourceNames(list) {
+func checkQuotaAmounts(e *rules.Errors, list corev1.ResourceList, p *field.Path) {
+	for _, name := range rules.SortedResourceNames(list) {
 		np := p.Key(string(name))
-		checkResourceName(e, name, np)
+		rules.CheckResourceName(e, name, np)
 		if !strings.Contains(string(name), "/") && !isQuotaName(name) {
-			e.invalid(np, name, "must be a standard resource for quota")
+			e.Invalid(np, name, "must be a standard resource for quota")
 		}
-		checkQuantity(e, name, list[name], np)
+		rules.CheckQuantity(e, name, list[name], np)
 	}
 }
 
 // isQuotaName: of the names without a domain, quotas have all but storage as
 // such.
 func isQuotaName(name corev1.ResourceName) bool {
-	return isStandard(name) && name != corev1.ResourceStorage
+	return rules.IsStandardResource(name) && name != corev1.ResourceStorage
 }
 
 func knownScope(s corev1.ResourceQuotaScope) bool {
@@ -158,43 +159,43 @@ func unscopable(s corev1.ResourceQuotaScope, hard corev1.ResourceList) []corev1.
 		fits = append(fits, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
 			corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory)
 	}
-	return slices.DeleteFunc(resourceNames(hard), func(name corev1.ResourceName) bool {
+	return slices.DeleteFunc(rules.SortedResourceNames(hard), func(name corev1.ResourceName) bool {
 		return !isQuotaName(name) || slices.Contains(fits, name)
 	})
 }
 
 // checkScopePairs wants no scope together with its opposite.
-func checkScopePairs(e *problems, scopes, shown []corev1.ResourceQuotaScope, p *field.Path) {
+func checkScopePairs(e *rules.Errors, scopes, shown []corev1.ResourceQuotaScope, p *field.Path) {
 	for _, pair := range [][2]corev1.ResourceQuotaScope{
 		{corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort},
 		{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating},
 	} {
 		if slices.Contains(scopes, pair[0]) && slices.Contains(scopes, pair[1]) {
-			e.invalid(p, shown, "conflicting scopes")
+			e.Invalid(p, shown, "conflicting scopes")
 		}
 	}
 }
 
-func checkScopeOperator(e *problems, r *corev1.ScopedResourceSelectorRequirement, p *field.Path) {
+func checkScopeOperator(e *rules.Errors, r *corev1.ScopedResourceSelectorRequirement, p *field.Path) {
 	switch r.ScopeName {
 	case corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating,
 		corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
 		if r.Operator != corev1.ScopeSelectorOpExists {
-			e.invalid(p.Child("operator"), r.Operator, "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "+
+			e.Invalid(p.Child("operator"), r.Operator, "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "+
 				"ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity")
 		}
 	}
 	switch r.Operator {
 	case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
 		if len(r.Values) == 0 {
-			e.required(p.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
+			e.Required(p.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
 		}
 	case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
 		if len(r.Values) > 0 {
-			e.invalid(p.Child("values"), r.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector")
+			e.Invalid(p.Child("values"), r.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector")
 		}
 	default:
-		e.invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
+		e.Invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -30,7 +31,7 @@ func Secrets() resource.Definition {
 			},
 			Validate: func(_ context.Context, s *corev1.Secret) field.ErrorList { return validateSecret(s) },
 			ValidateUpdate: func(_ context.Context, s, old *corev1.Secret) field.ErrorList {
-				errs := unchanged(s.Type, old.Type, field.NewPath("type"))
+				errs := rules.ValidateImmutable(s.Type, old.Type, field.NewPath("type"))
 				errs = append(errs, frozen(s.Immutable, old.Immutable, map[string]bool{
 					"data": !equality.Semantic.DeepEqual(s.Data, old.Data),
 				})...)
@@ -47,10 +48,10 @@ func Secrets() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			NameColumn(),
+			rules.NameColumn(),
 			{Name: "Type", Type: "string", Description: corev1.Secret{}.SwaggerDoc()["type"]},
 			{Name: "Data", Type: "string", Description: corev1.Secret{}.SwaggerDoc()["data"]},
-			AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(s *corev1.Secret) []any {
 			return []any{s.Name, string(s.Type), int64(len(s.Data)), resource.Since(s.CreationTimestamp.Time)}
@@ -81,7 +82,7 @@ func validateSecret(s *corev1.Secret) field.ErrorList {
 	data := field.NewPath("data")
 	size := 0
 	for key, value := range s.Data {
-		errs = append(errs, Invalid(data.Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, rules.Invalid(data.Key(key), key, validation.IsConfigMapKey(key))...)
 		size += len(value)
 	}
 	if size > maxDataSize {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -281,12 +282,12 @@ func serviceWarnings(s *corev1.Service) []string {
 func serviceColumns() []resource.Column {
 	doc := corev1.ServiceSpec{}.SwaggerDoc()
 	return []resource.Column{
-		NameColumn(),
+		rules.NameColumn(),
 		{Name: "Type", Type: "string", Description: doc["type"]},
 		{Name: "Cluster-IP", Type: "string", Description: doc["clusterIP"]},
 		{Name: "External-IP", Type: "string", Description: doc["externalIPs"]},
 		{Name: "Port(s)", Type: "string", Description: doc["ports"]},
-		AgeColumn(),
+		rules.AgeColumn(),
 		{Name: "Selector", Type: "string", Priority: 1, Description: doc["selector"]},
 	}
 }

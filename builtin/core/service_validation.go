@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // maxAffinitySeconds is a day.
@@ -24,8 +26,8 @@ func internalPolicies() []corev1.ServiceInternalTrafficPolicy {
 
 // mustBeOneOf wants a value that is set, and known.
 func mustBeOneOf[T ~string](path *field.Path, value T, known ...T) field.ErrorList {
-	var errs problems
-	oneOfOrRequired(&errs, path, value, known...)
+	var errs rules.Errors
+	rules.OneOfOrRequired(&errs, path, value, known...)
 	return field.ErrorList(errs)
 }
 
@@ -69,7 +71,7 @@ func validateService(s, old *corev1.Service) field.ErrorList {
 		if bad := validation.IsValidIPForLegacyField(at, ip, true, before.Spec.ExternalIPs); len(bad) > 0 {
 			add(bad...)
 		} else {
-			add(ValidateEndpointIP(ip, at)...)
+			add(rules.ValidateEndpointIP(ip, at)...)
 		}
 	}
 	add(mustBeOneOf(spec.Child("type"), s.Spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName,
@@ -94,7 +96,7 @@ func validateLoadBalancerClass(s *corev1.Service, path *field.Path) field.ErrorL
 	case !isLoadBalancer(s):
 		return field.ErrorList{field.Forbidden(path, onlyLoadBalancers)}
 	default:
-		return Invalid(path, *c, validation.IsQualifiedName(*c))
+		return rules.Invalid(path, *c, validation.IsQualifiedName(*c))
 	}
 }
 
@@ -117,7 +119,7 @@ func validateExternalName(s *corev1.Service, spec *field.Path) field.ErrorList {
 	if name == "" {
 		return append(errs, field.Required(path, ""))
 	}
-	return append(errs, Invalid(path, name, validation.IsDNS1123Subdomain(name))...)
+	return append(errs, rules.Invalid(path, name, validation.IsDNS1123Subdomain(name))...)
 }
 
 func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
@@ -126,7 +128,7 @@ func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
 	for i, p := range s.Spec.Ports {
 		at := path.Index(i)
 		if p.Name != "" {
-			errs = append(errs, Invalid(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))...)
+			errs = append(errs, rules.Invalid(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))...)
 			if names[p.Name] {
 				errs = append(errs, field.Duplicate(at.Child("name"), p.Name))
 			}
@@ -134,18 +136,18 @@ func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
 		} else if len(s.Spec.Ports) > 1 {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		}
-		errs = append(errs, Invalid(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
+		errs = append(errs, rules.Invalid(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
 		errs = append(errs, mustBeOneOf(at.Child("protocol"), p.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)...)
 		switch target := at.Child("targetPort"); p.TargetPort.Type {
 		case intstr.Int:
-			errs = append(errs, Invalid(target, p.TargetPort.IntValue(), validation.IsValidPortNum(p.TargetPort.IntValue()))...)
+			errs = append(errs, rules.Invalid(target, p.TargetPort.IntValue(), validation.IsValidPortNum(p.TargetPort.IntValue()))...)
 		case intstr.String:
-			errs = append(errs, Invalid(target, p.TargetPort.StrVal, validation.IsValidPortName(p.TargetPort.StrVal))...)
+			errs = append(errs, rules.Invalid(target, p.TargetPort.StrVal, validation.IsValidPortName(p.TargetPort.StrVal))...)
 		default:
 			errs = append(errs, field.InternalError(target, fmt.Errorf("unknown type: %v", p.TargetPort.Type)))
 		}
 		if p.AppProtocol != nil {
-			errs = append(errs, Invalid(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
+			errs = append(errs, rules.Invalid(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
 		}
 	}
 	return errs
@@ -177,7 +179,7 @@ func validatePortNumbers(s *corev1.Service, path *field.Path) field.ErrorList {
 	for i, p := range s.Spec.Ports {
 		n := number{p.Protocol, p.Port}
 		if seen[n] {
-			errs = append(errs, field.Duplicate(path.Index(i), GoForm(corev1.ServicePort{Protocol: p.Protocol, Port: p.Port})))
+			errs = append(errs, field.Duplicate(path.Index(i), rules.GoForm(corev1.ServicePort{Protocol: p.Protocol, Port: p.Port})))
 		}
 		seen[n] = true
 	}
@@ -202,29 +204,6 @@ func validateAffinity(s *corev1.Service, spec *field.Path) field.ErrorList {
 		if t := *config.ClientIP.TimeoutSeconds; t <= 0 || t > maxAffinitySeconds {
 			errs = append(errs, field.Invalid(path.Child("clientIP", "timeoutSeconds"), t,
 				fmt.Sprintf("must be greater than 0 and less than %d", maxAffinitySeconds)))
-		}
-	}
-	return errs
-}
-
-// ValidateEndpointIP wants an address that packets can be sent to.
-func ValidateEndpointIP(address string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	ip := utilnet.ParseIPSloppy(address)
-	if ip == nil {
-		return field.ErrorList{field.Invalid(path, address, "must be a valid IP address")}
-	}
-	for _, rule := range []struct {
-		broken  bool
-		message string
-	}{
-		{ip.IsUnspecified(), fmt.Sprintf("may not be unspecified (%v)", address)},
-		{ip.IsLoopback(), "may not be in the loopback range (127.0.0.0/8, ::1/128)"},
-		{ip.IsLinkLocalUnicast(), "may not be in the link-local range (169.254.0.0/16, fe80::/10)"},
-		{ip.IsLinkLocalMulticast(), "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"},
-	} {
-		if rule.broken {
-			errs = append(errs, field.Invalid(path, address, rule.message))
 		}
 	}
 	return errs
@@ -281,7 +260,7 @@ func validateTraffic(s *corev1.Service, spec *field.Path) field.ErrorList {
 	case wantsHealthPort(s) && port == 0:
 		errs = append(errs, field.Required(health, ""))
 	case wantsHealthPort(s):
-		errs = append(errs, Invalid(health, port, validation.IsValidPortNum(int(port)))...)
+		errs = append(errs, rules.Invalid(health, port, validation.IsValidPortNum(int(port)))...)
 	}
 
 	internal := spec.Child("internalTrafficPolicy")
@@ -468,7 +447,7 @@ func validateServiceStatus(s, old *corev1.Service) field.ErrorList {
 			errs = append(errs, field.NotSupported(mode, *in.IPMode, modes))
 		}
 		if in.Hostname != "" {
-			errs = append(errs, Invalid(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+			errs = append(errs, rules.Invalid(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
 			if utilnet.ParseIPSloppy(in.Hostname) != nil {
 				errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
 			}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -48,7 +49,7 @@ func ServiceAccounts(tokens Tokens) resource.Definition {
 			},
 		}.Strategy(),
 		Subresources: tokens.subresource(),
-		Columns:      []resource.Column{NameColumn(), AgeColumn()},
+		Columns:      []resource.Column{rules.NameColumn(), rules.AgeColumn()},
 		Cells: resource.CellsFunc(func(sa *corev1.ServiceAccount) []any {
 			return []any{sa.Name, resource.Since(sa.CreationTimestamp.Time)}
 		}),

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -65,7 +66,7 @@ func (t Tokens) subresource() []resource.Subresource {
 		Kind: tokenRequestKind(),
 		New:  func() resource.Object { return &authenticationv1.TokenRequest{} },
 		Default: func(body resource.Object) {
-			orPointer(&body.(*authenticationv1.TokenRequest).Spec.ExpirationSeconds, defaultTokenSeconds)
+			rules.DefaultPointer(&body.(*authenticationv1.TokenRequest).Spec.ExpirationSeconds, defaultTokenSeconds)
 		},
 		Action: t.create,
 		Owned:  true, KeepsMeta: true,

@@ -1,15 +1,15 @@
 package core
 
 import (
-	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // ClaimAllowances is what the specification of a volume claim may contain
@@ -24,54 +24,44 @@ type ClaimAllowances struct {
 // ValidateClaimTemplate returns everything that is wrong with the template of a
 // volume claim.
 func ValidateClaimTemplate(t *corev1.PersistentVolumeClaimTemplate, p *field.Path) field.ErrorList {
-	return append(ValidateTemplateMeta(&t.ObjectMeta, p.Child("metadata")), ValidateClaimSpec(&t.Spec, p.Child("spec"), ClaimAllowances{})...)
-}
-
-// ValidateTemplateMeta returns everything that is wrong with the metadata of a
-// template, which are labels and annotations.
-func ValidateTemplateMeta(meta *metav1.ObjectMeta, p *field.Path) field.ErrorList {
-	var e problems
-	e.add(apivalidation.ValidateAnnotations(meta.Annotations, p.Child("annotations"))...)
-	e.add(metavalidation.ValidateLabels(meta.Labels, p.Child("labels"))...)
-	forbidOthers(&e, *meta, "cannot be set", p, "Annotations", "Labels")
-	return field.ErrorList(e)
+	return append(rules.ValidateTemplateMeta(&t.ObjectMeta, p.Child("metadata")), ValidateClaimSpec(&t.Spec, p.Child("spec"), ClaimAllowances{})...)
 }
 
 // ValidateClaimSpec returns everything that is wrong with the specification of
 // a volume claim.
 func ValidateClaimSpec(spec *corev1.PersistentVolumeClaimSpec, p *field.Path, allow ClaimAllowances) field.ErrorList {
-	var e problems
+	var e rules.Errors
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod}
 	mp := p.Child("accessModes")
 	if len(spec.AccessModes) == 0 {
-		e.required(mp, "at least 1 access mode is required")
+		e.Required(mp, "at least 1 access mode is required")
 	}
 	if spec.Selector != nil {
 		opts := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: allow.SelectorValues}
-		e.add(metavalidation.ValidateLabelSelector(spec.Selector, opts, p.Child("selector"))...)
+		e.Add(metavalidation.ValidateLabelSelector(spec.Selector, opts, p.Child("selector"))...)
 	}
 	others := false
 	for _, mode := range spec.AccessModes {
-		oneOf(&e, mp, mode, modes...)
+		rules.OneOf(&e, mp, mode, modes...)
 		others = others || mode != corev1.ReadWriteOncePod && slices.Contains(modes, mode)
 	}
 	if others && slices.Contains(spec.AccessModes, corev1.ReadWriteOncePod) {
-		e.forbidden(mp, "may not use ReadWriteOncePod with other access modes")
+		e.Forbidden(mp, "may not use ReadWriteOncePod with other access modes")
 	}
 
 	rp := p.Child("resources").Key(string(corev1.ResourceStorage))
 	if size, ok := spec.Resources.Requests[corev1.ResourceStorage]; !ok {
-		e.required(rp, "")
+		e.Required(rp, "")
 	} else if size.Sign() <= 0 {
-		e.invalid(rp, size.String(), "must be greater than zero")
+		e.Invalid(rp, size.String(), "must be greater than zero")
 	}
 	className := func(name *string, p *field.Path) {
 		if name != nil && *name != "" {
-			e.subdomain(p, *name)
+			e.DNSSubdomain(p, *name)
 		}
 	}
 	className(spec.StorageClassName, p.Child("storageClassName"))
-	oneOfPointer(&e, p.Child("volumeMode"), spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
+	rules.OneOfPointer(&e, p.Child("volumeMode"), spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
 
 	source, ref := spec.DataSource, spec.DataSourceRef
 	if source != nil {
@@ -80,30 +70,30 @@ func ValidateClaimSpec(spec *corev1.PersistentVolumeClaimSpec, p *field.Path, al
 	if ref != nil {
 		checkDataSource(&e, ref.APIGroup, ref.Kind, ref.Name, p.Child("dataSourceRef"), allow)
 		if ns := ptr.Deref(ref.Namespace, ""); ns != "" {
-			e.each(p.Child("dataSourceRef", "namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
+			e.InvalidEach(p.Child("dataSourceRef", "namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
 		}
 	}
 	if source != nil && ref != nil {
 		switch {
 		case ptr.Deref(ref.Namespace, "") != "":
-			e.invalid(p, p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified")
+			e.Invalid(p, p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified")
 		case !ptr.Equal(source.APIGroup, ref.APIGroup) || source.Kind != ref.Kind || source.Name != ref.Name:
-			e.invalid(p, p.Child("dataSource"), "must match dataSourceRef")
+			e.Invalid(p, p.Child("dataSource"), "must match dataSourceRef")
 		}
 	}
 	className(spec.VolumeAttributesClassName, p.Child("volumeAttributesClassName"))
 	return field.ErrorList(e)
 }
 
-func checkDataSource(e *problems, apiGroup *string, kind, name string, p *field.Path, allow ClaimAllowances) {
-	e.need(p.Child("name"), name)
-	e.need(p.Child("kind"), kind)
+func checkDataSource(e *rules.Errors, apiGroup *string, kind, name string, p *field.Path, allow ClaimAllowances) {
+	e.NotEmpty(p.Child("name"), name)
+	e.NotEmpty(p.Child("kind"), kind)
 	group := ptr.Deref(apiGroup, "")
 	if group == "" && kind != "PersistentVolumeClaim" {
-		e.invalid(p, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
+		e.Invalid(p, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
 	}
 	if group != "" && !allow.SourceGroups {
-		e.subdomain(p.Child("apiGroup"), group)
+		e.DNSSubdomain(p.Child("apiGroup"), group)
 	}
 }
 
@@ -113,17 +103,3 @@ func ClaimWarnings(spec *corev1.PersistentVolumeClaimSpec, p *field.Path) []stri
 	w = appendFraction(w, spec.Resources.Requests, corev1.ResourceStorage, p.Child("resources", "requests"))
 	return appendFraction(w, spec.Resources.Limits, corev1.ResourceStorage, p.Child("resources", "limits"))
 }
-
-// forbidOthers reports every field of a struct that is set and not among the
-// allowed ones.
-func forbidOthers(e *problems, value any, detail string, p *field.Path, allowed ...string) {
-	v := reflect.ValueOf(value)
-	for i := range v.NumField() {
-		name := v.Type().Field(i).Name
-		if !v.Field(i).IsZero() && !slices.Contains(allowed, name) {
-			e.forbidden(p.Child(lowerFirst(name)), detail)
-		}
-	}
-}
-
-func lowerFirst(name string) string { return string(name[0]|0x20) + name[1:] }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // Limits of the life of a pod's certificate, in seconds.
@@ -21,60 +23,60 @@ const (
 
 // checkFiles judges what the volumes that are written file by file share: the
 // default mode and owner, and keys with their paths.
-func checkFiles(e *problems, mode *int32, user *int64, items []corev1.KeyToPath, p *field.Path) {
+func checkFiles(e *rules.Errors, mode *int32, user *int64, items []corev1.KeyToPath, p *field.Path) {
 	checkFileMode(e, mode, p.Child("defaultMode"))
-	e.user(p.Child("defaultUser"), user)
+	e.UserID(p.Child("defaultUser"), user)
 	for i := range items {
 		checkKeyToPath(e, &items[i], p.Child("items").Index(i))
 	}
 }
 
-func checkFileMode(e *problems, mode *int32, p *field.Path) {
+func checkFileMode(e *rules.Errors, mode *int32, p *field.Path) {
 	if mode != nil && (*mode < 0 || *mode > 0o777) {
-		e.invalid(p, *mode, "must be a number between 0 and 0777 (octal), both inclusive")
+		e.Invalid(p, *mode, "must be a number between 0 and 0777 (octal), both inclusive")
 	}
 }
 
-func checkKeyToPath(e *problems, k *corev1.KeyToPath, p *field.Path) {
-	e.need(p.Child("key"), k.Key)
-	e.need(p.Child("path"), k.Path)
+func checkKeyToPath(e *rules.Errors, k *corev1.KeyToPath, p *field.Path) {
+	e.NotEmpty(p.Child("key"), k.Key)
+	e.NotEmpty(p.Child("path"), k.Path)
 	checkFilePath(e, k.Path, p.Child("path"))
 	checkFileMode(e, k.Mode, p.Child("mode"))
-	e.user(p.Child("user"), k.User)
+	e.UserID(p.Child("user"), k.User)
 }
 
 // checkDownwardFile reports under the path of the volume, not of the file.
-func checkDownwardFile(e *problems, f *corev1.DownwardAPIVolumeFile, p *field.Path) {
-	e.need(p.Child("path"), f.Path)
+func checkDownwardFile(e *rules.Errors, f *corev1.DownwardAPIVolumeFile, p *field.Path) {
+	e.NotEmpty(p.Child("path"), f.Path)
 	checkFilePath(e, f.Path, p.Child("path"))
 	switch {
 	case f.FieldRef != nil:
 		checkFieldRef(e, f.FieldRef, p.Child("fieldRef"),
 			"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid")
 		if f.ResourceFieldRef != nil {
-			e.invalid(p, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously")
+			e.Invalid(p, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously")
 		}
 	case f.ResourceFieldRef != nil:
 		checkResourceFieldRef(e, f.ResourceFieldRef, true, p.Child("resourceFieldRef"))
 	default:
-		e.required(p, "one of fieldRef and resourceFieldRef is required")
+		e.Required(p, "one of fieldRef and resourceFieldRef is required")
 	}
 	checkFileMode(e, f.Mode, p.Child("mode"))
-	e.user(p.Child("user"), f.User)
+	e.UserID(p.Child("user"), f.User)
 }
 
-func checkProjected(e *problems, v *corev1.ProjectedVolumeSource, p *field.Path, allow *allowances) {
+func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.Path, allow *allowances) {
 	checkFiles(e, v.DefaultMode, v.DefaultUser, nil, p)
 	seen := sets.New[string]()
 	// take reports a path that another file has, for the whole volume.
 	take := func(path string, source any) {
 		if seen.Has(path) {
-			e.invalid(p, source, "conflicting duplicate paths")
+			e.Invalid(p, source, "conflicting duplicate paths")
 		}
 		seen.Insert(path)
 	}
 	items := func(name string, items []corev1.KeyToPath, sp *field.Path) {
-		e.need(sp.Child("name"), name)
+		e.NotEmpty(sp.Child("name"), name)
 		for i := range items {
 			checkKeyToPath(e, &items[i], sp.Child("items").Index(i))
 			if items[i].Path != "" {
@@ -117,51 +119,51 @@ func checkProjected(e *problems, v *corev1.ProjectedVolumeSource, p *field.Path,
 			checkPodCertificate(e, c, sp.Child("podCertificate"), take)
 		}
 		if found > 1 {
-			e.forbidden(sp, "may not specify more than 1 volume type per source")
+			e.Forbidden(sp, "may not specify more than 1 volume type per source")
 		}
 	}
 }
 
 // checkTokenProjection reports a bad path under that of the volume.
-func checkTokenProjection(e *problems, t *corev1.ServiceAccountTokenProjection, volume, p *field.Path, allow *allowances) {
+func checkTokenProjection(e *rules.Errors, t *corev1.ServiceAccountTokenProjection, volume, p *field.Path, allow *allowances) {
 	if s, ep := t.ExpirationSeconds, p.Child("expirationSeconds"); s == nil {
-		e.required(ep, "")
+		e.Required(ep, "")
 	} else if *s < 10*60 {
-		e.invalid(ep, *s, "may not specify a duration less than 10 minutes")
+		e.Invalid(ep, *s, "may not specify a duration less than 10 minutes")
 	} else if *s > 1<<32 {
-		e.invalid(ep, *s, "may not specify a duration larger than 2^32 seconds")
+		e.Invalid(ep, *s, "may not specify a duration larger than 2^32 seconds")
 	}
-	if e.need(volume.Child("path"), t.Path) && !allow.tokenPaths {
+	if e.NotEmpty(volume.Child("path"), t.Path) && !allow.tokenPaths {
 		checkFilePath(e, t.Path, volume.Child("path"))
 	}
-	e.user(p.Child("user"), t.User)
+	e.UserID(p.Child("user"), t.User)
 }
 
-func checkTrustBundle(e *problems, b *corev1.ClusterTrustBundleProjection, p *field.Path) {
+func checkTrustBundle(e *rules.Errors, b *corev1.ClusterTrustBundleProjection, p *field.Path) {
 	switch {
 	case b.Name != nil && b.SignerName != nil:
-		e.invalid(p, GoForm(b), "only one of name and signerName may be used")
+		e.Invalid(p, rules.GoForm(b), "only one of name and signerName may be used")
 	case b.Name != nil:
 		if *b.Name == "" {
-			e.required(p.Child("name"), "must be a valid object name")
+			e.Required(p.Child("name"), "must be a valid object name")
 		}
 		for _, m := range trustBundleNameProblems(*b.Name) {
-			e.invalid(p.Child("name"), *b.Name, fmt.Sprintf("not a valid clustertrustbundlename: %v", m))
+			e.Invalid(p.Child("name"), *b.Name, fmt.Sprintf("not a valid clustertrustbundlename: %v", m))
 		}
 		if b.LabelSelector != nil {
-			e.invalid(p.Child("labelSelector"), b.LabelSelector, "labelSelector must be unset if name is specified")
+			e.Invalid(p.Child("labelSelector"), b.LabelSelector, "labelSelector must be unset if name is specified")
 		}
 	case b.SignerName != nil:
 		if *b.SignerName == "" {
-			e.required(p.Child("signerName"), "must be a valid signer name")
+			e.Required(p.Child("signerName"), "must be a valid signer name")
 		}
-		e.add(ValidateSignerName(*b.SignerName, p.Child("signerName"))...)
-		e.add(metavalidation.ValidateLabelSelector(b.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, p.Child("labelSelector"))...)
+		e.Add(rules.ValidateSignerName(*b.SignerName, p.Child("signerName"))...)
+		e.Add(metavalidation.ValidateLabelSelector(b.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, p.Child("labelSelector"))...)
 	default:
-		e.required(p, "either name or signerName must be specified")
+		e.Required(p, "either name or signerName must be specified")
 	}
-	e.need(p.Child("path"), b.Path)
-	e.user(p.Child("user"), b.User)
+	e.NotEmpty(p.Child("path"), b.Path)
+	e.UserID(p.Child("user"), b.User)
 	checkFilePath(e, b.Path, p.Child("path"))
 }
 
@@ -178,26 +180,26 @@ func trustBundleNameProblems(name string) []string {
 	return apivalidation.NameIsDNSSubdomain(name, false)
 }
 
-func checkPodCertificate(e *problems, c *corev1.PodCertificateProjection, p *field.Path, take func(string, any)) {
-	e.add(ValidateSignerName(c.SignerName, p.Child("signerName"))...)
+func checkPodCertificate(e *rules.Errors, c *corev1.PodCertificateProjection, p *field.Path, take func(string, any)) {
+	e.Add(rules.ValidateSignerName(c.SignerName, p.Child("signerName"))...)
 	for key := range c.UserAnnotations {
-		e.add(validation.IsDomainPrefixedKey(p.Child("userAnnotations"), strings.ToLower(key))...)
+		e.Add(validation.IsDomainPrefixedKey(p.Child("userAnnotations"), strings.ToLower(key))...)
 	}
 	if apivalidation.ValidateAnnotationsSize(c.UserAnnotations) != nil {
-		e.add(field.TooLong(p.Child("userAnnotations"), "", apivalidation.TotalAnnotationSizeLimitB))
+		e.Add(field.TooLong(p.Child("userAnnotations"), "", apivalidation.TotalAnnotationSizeLimitB))
 	}
-	e.user(p.Child("user"), c.User)
-	oneOf(e, p.Child("keyType"), c.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
+	e.UserID(p.Child("user"), c.User)
+	rules.OneOf(e, p.Child("keyType"), c.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
 	if s, sp := c.MaxExpirationSeconds, p.Child("maxExpirationSeconds"); s != nil {
 		limit := int32(maxCertificateSeconds)
 		if host, _, _ := strings.Cut(c.SignerName, "/"); host == "kubernetes.io" || strings.HasSuffix(host, ".kubernetes.io") {
 			limit = maxClusterCertificateSeconds
 		}
 		if *s < minCertificateSeconds {
-			e.invalid(sp, *s, fmt.Sprintf("if provided, maxExpirationSeconds must be >= %d", minCertificateSeconds))
+			e.Invalid(sp, *s, fmt.Sprintf("if provided, maxExpirationSeconds must be >= %d", minCertificateSeconds))
 		}
 		if *s > limit {
-			e.invalid(sp, *s, fmt.Sprintf("if provided, maxExpirationSeconds must be <= %d", limit))
+			e.Invalid(sp, *s, fmt.Sprintf("if provided, maxExpirationSeconds must be <= %d", limit))
 		}
 	}
 	file := func(name, path string) {
@@ -210,46 +212,6 @@ func checkPodCertificate(e *problems, c *corev1.PodCertificateProjection, p *fie
 	file("keyPath", c.KeyPath)
 	file("certificateChainPath", c.CertificateChainPath)
 	if c.CredentialBundlePath == "" && c.KeyPath == "" && c.CertificateChainPath == "" {
-		e.required(p, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath")
+		e.Required(p, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath")
 	}
-}
-
-// ValidateSignerName wants the name of a signer: example.com/name.
-func ValidateSignerName(name string, p *field.Path) field.ErrorList {
-	var e problems
-	const (
-		maxDomain = validation.DNS1123SubdomainMaxLength
-		maxPath   = validation.DNS1123SubdomainMaxLength + validation.DNS1123LabelMaxLength + 1
-	)
-	if !e.need(p, name) {
-		return field.ErrorList(e)
-	}
-	parts := strings.Split(name, "/")
-	if len(parts) != 2 {
-		e.invalid(p, name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
-		return field.ErrorList(e)
-	}
-	// labels reports the first bad label of a part.
-	labels := func(part string, judge func(string) []string) {
-		for label := range strings.SplitSeq(part, ".") {
-			if messages := judge(label); len(messages) > 0 {
-				for _, m := range messages {
-					e.invalid(p, part, fmt.Sprintf("validating label %q: %s", label, m))
-				}
-				return
-			}
-		}
-	}
-	if len(parts[0]) > maxDomain {
-		e.add(field.TooLong(p, "", maxDomain))
-	}
-	labels(parts[0], validation.IsDNS1123Label)
-	if !strings.Contains(parts[0], ".") {
-		e.invalid(p, parts[0], "should be a domain with at least two segments separated by dots")
-	}
-	labels(parts[1], validation.IsDNS1123Subdomain)
-	if len(name) > maxDomain+maxPath+1 {
-		e.add(field.TooLong(p, "", maxDomain+maxPath+1))
-	}
-	return field.ErrorList(e)
 }

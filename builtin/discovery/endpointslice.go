@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -67,11 +67,11 @@ func EndpointSlices() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "AddressType", Type: "string", Description: doc["addressType"]},
 			{Name: "Ports", Type: "string", Description: doc["ports"]},
 			{Name: "Endpoints", Type: "string", Description: doc["endpoints"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(s *discoveryv1.EndpointSlice) []any {
 			var ports, addresses []string
@@ -185,7 +185,7 @@ func validatePorts(ports []discoveryv1.EndpointPort, path *field.Path) field.Err
 	for i, p := range ports {
 		at := path.Index(i)
 		if *p.Name != "" {
-			errs = append(errs, core.Invalid(at.Child("name"), *p.Name, validation.IsDNS1123Label(*p.Name))...)
+			errs = append(errs, rules.Invalid(at.Child("name"), *p.Name, validation.IsDNS1123Label(*p.Name))...)
 		}
 		if names[*p.Name] {
 			errs = append(errs, field.Duplicate(at.Child("name"), p.Name))
@@ -197,7 +197,7 @@ func validatePorts(ports []discoveryv1.EndpointPort, path *field.Path) field.Err
 			errs = append(errs, field.NotSupported(at.Child("protocol"), *p.Protocol, known))
 		}
 		if a := p.AppProtocol; a != nil {
-			errs = append(errs, core.Invalid(at.Child("appProtocol"), *a, validation.IsQualifiedName(*a))...)
+			errs = append(errs, rules.Invalid(at.Child("appProtocol"), *a, validation.IsQualifiedName(*a))...)
 		}
 	}
 	return errs
@@ -220,7 +220,7 @@ func validateEndpoints(endpoints []discoveryv1.Endpoint, kind discoveryv1.Addres
 			errs = append(errs, validateAddress(address, kind, addresses, j)...)
 		}
 		if n := e.NodeName; n != nil {
-			errs = append(errs, core.Invalid(at.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+			errs = append(errs, rules.Invalid(at.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
 		}
 		topology := at.Child("deprecatedTopology")
 		if n := len(e.DeprecatedTopology); n > maxTopology {
@@ -228,7 +228,7 @@ func validateEndpoints(endpoints []discoveryv1.Endpoint, kind discoveryv1.Addres
 		}
 		errs = append(errs, metavalidation.ValidateLabels(e.DeprecatedTopology, topology)...)
 		if h := e.Hostname; h != nil {
-			errs = append(errs, core.Invalid(at.Child("hostname"), *h, validation.IsDNS1123Label(*h))...)
+			errs = append(errs, rules.Invalid(at.Child("hostname"), *h, validation.IsDNS1123Label(*h))...)
 		}
 		if e.Hints != nil {
 			errs = append(errs, validateHints(e.Hints, at.Child("hints"))...)
@@ -259,7 +259,7 @@ func validateAddress(address string, kind discoveryv1.AddressType, path *field.P
 	if !fits {
 		errs = append(errs, field.Invalid(path, address, fmt.Sprintf("must be an %s address", kind)))
 	}
-	return append(errs, core.ValidateEndpointIP(address, path.Index(i))...)
+	return append(errs, rules.ValidateEndpointIP(address, path.Index(i))...)
 }
 
 // validateHints judges the zones and nodes that should use an endpoint.
@@ -288,7 +288,7 @@ func validateHints(hints *discoveryv1.EndpointHints, path *field.Path) field.Err
 			if slices.Contains(list.names[:i], name) {
 				errs = append(errs, field.Duplicate(at, name))
 			}
-			errs = append(errs, core.Invalid(at, name, list.check(name))...)
+			errs = append(errs, rules.Invalid(at, name, list.check(name))...)
 		}
 	}
 	return errs

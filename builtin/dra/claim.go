@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -58,9 +58,9 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "State", Type: "string", Description: "A summary of the current state (allocated, pending, reserved, etc.)."},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *claim) []any { return []any{c.Name, claimState(c), resource.Since(c.CreationTimestamp.Time)} }),
 	}
@@ -70,7 +70,7 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
 	judge := func(t *claimTemplate) field.ErrorList {
 		path := field.NewPath("spec")
-		return append(core.ValidateTemplateMeta(&t.Spec.ObjectMeta, path.Child("metadata")), s.validateClaim(&t.Spec.Spec, path.Child("spec"))...)
+		return append(rules.ValidateTemplateMeta(&t.Spec.ObjectMeta, path.Child("metadata")), s.validateClaim(&t.Spec.Spec, path.Child("spec"))...)
 	}
 	return resource.Definition{
 		Group:      resourcev1.GroupName,
@@ -90,12 +90,12 @@ func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
 			ValidateUpdate: func(_ context.Context, t, old *claimTemplate) field.ErrorList {
 				errs := judge(t)
 				if !equality.Semantic.DeepEqual(t.Spec, old.Spec) {
-					errs = append(errs, field.Invalid(field.NewPath("spec"), core.GoForm(t.Spec), apivalidation.FieldImmutableErrorMsg))
+					errs = append(errs, field.Invalid(field.NewPath("spec"), rules.GoForm(t.Spec), apivalidation.FieldImmutableErrorMsg))
 				}
 				return errs
 			},
 		}.Strategy(),
-		Columns: []resource.Column{core.NameColumn(), core.AgeColumn()},
+		Columns: []resource.Column{rules.NameColumn(), rules.AgeColumn()},
 		Cells:   nameAndAge,
 	}
 }
@@ -213,7 +213,7 @@ func (n requestNames) validateRef(ref string, path *field.Path) field.ErrorList 
 	}
 	var errs field.ErrorList
 	for _, p := range parts {
-		errs = append(errs, core.Invalid(path, p, validation.IsDNS1123Label(p))...)
+		errs = append(errs, rules.Invalid(path, p, validation.IsDNS1123Label(p))...)
 	}
 	if alternatives, ok := n[parts[0]]; !ok || len(parts) == 2 && !alternatives[parts[1]] {
 		errs = append(errs, field.Invalid(path, ref, unknown))
@@ -269,7 +269,7 @@ func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Pat
 		if class := path.Child("deviceClassName"); !both && e.DeviceClassName == "" {
 			errs = append(errs, field.Required(class, ""))
 		} else if !both {
-			errs = append(errs, core.Invalid(class, e.DeviceClassName, validation.IsDNS1123Subdomain(e.DeviceClassName))...)
+			errs = append(errs, rules.Invalid(class, e.DeviceClassName, validation.IsDNS1123Subdomain(e.DeviceClassName))...)
 		}
 		errs = append(errs, s.validateDevices(e.Selectors, e.AllocationMode, e.Count, e.Tolerations, both, path)...)
 	}

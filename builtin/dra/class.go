@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -22,16 +22,16 @@ func DeviceClasses(s *Selectors) resource.Definition {
 		Versions:   classVersions(),
 		Strategy: resource.Rules[*resourcev1.DeviceClass]{
 			ReturnDeleted: true,
-			ValidateName:  core.AnyName,
+			ValidateName:  rules.AnyName,
 			Validate: func(_ context.Context, c *resourcev1.DeviceClass) field.ErrorList {
-				return append(core.ValidateLongName(c.Name), s.validateClass(&c.Spec, nil)...)
+				return append(rules.ValidateLongName(c.Name), s.validateClass(&c.Spec, nil)...)
 			},
 			ValidateUpdate: func(_ context.Context, c, old *resourcev1.DeviceClass) field.ErrorList {
 				return s.validateClass(&c.Spec, &old.Spec)
 			},
 			Generation: func(c, old *resourcev1.DeviceClass) bool { return !equality.Semantic.DeepEqual(c.Spec, old.Spec) },
 		}.Strategy(),
-		Columns: []resource.Column{core.NameColumn(), core.AgeColumn()},
+		Columns: []resource.Column{rules.NameColumn(), rules.AgeColumn()},
 		Cells:   nameAndAge,
 	}
 }

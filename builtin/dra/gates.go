@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -68,7 +68,7 @@ func validatePartitionType(gates features.Gates, spec *resourcev1.ResourceSliceS
 		case !ok:
 			errs = append(errs, field.Required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it must be set"))
 		case attribute.StringValue == nil:
-			errs = append(errs, field.Invalid(path, core.GoForm(attribute), "must be a string value because `partitionTypeAttribute` names this attribute"))
+			errs = append(errs, field.Invalid(path, rules.GoForm(attribute), "must be a string value because `partitionTypeAttribute` names this attribute"))
 		}
 	}
 	return append(errs, format...)

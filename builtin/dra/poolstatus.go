@@ -15,7 +15,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -71,7 +71,7 @@ func PoolRequests() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Driver", Type: "string", Description: "The driver to query pools for."},
 			{Name: "Total", Type: "string", Description: "Total number of devices across all pools."},
 			{Name: "Available", Type: "string", Description: "Number of available devices across all pools."},
@@ -191,7 +191,7 @@ func immutableAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus, p
 	if equality.Semantic.DeepEqual(s, old) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, core.GoForm(s), apivalidation.FieldImmutableErrorMsg)}
+	return field.ErrorList{field.Invalid(path, rules.GoForm(s), apivalidation.FieldImmutableErrorMsg)}
 }
 
 func validatePoolStatus(p *resourcev1alpha3.PoolStatus, path *field.Path) field.ErrorList {

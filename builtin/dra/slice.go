@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -61,11 +62,11 @@ func Slices() resource.Definition {
 			resource.FieldFunc(resourcev1.ResourceSliceSelectorPoolName, func(s *slice) string { return s.Spec.Pool.Name }),
 		},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Node", Type: "string", Description: spec["nodeName"]},
 			{Name: "Driver", Type: "string", Description: spec["driver"]},
 			{Name: "Pool", Type: "string", Description: pool["name"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(s *slice) []any {
 			return []any{s.Name, deref(s.Spec.NodeName), s.Spec.Driver, s.Spec.Pool.Name, resource.Since(s.CreationTimestamp.Time)}
@@ -185,13 +186,13 @@ func validateNodes(spec *resourcev1.ResourceSliceSpec, path *field.Path) field.E
 		errs = append(errs, field.Invalid(path.Child("nodeName"), *n, "must be either unset or set to a non-empty string"))
 	} else if n != nil {
 		set = append(set, "`nodeName`")
-		errs = append(errs, core.Invalid(path.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+		errs = append(errs, rules.Invalid(path.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
 	}
 	if s := spec.NodeSelector; s != nil {
 		set = append(set, "`nodeSelector`")
 		errs = append(errs, core.ValidateNodeSelector(s, path.Child("nodeSelector"), false)...)
 		if len(s.NodeSelectorTerms) != 1 {
-			errs = append(errs, field.Invalid(path.Child("nodeSelector", "nodeSelectorTerms"), core.GoForm(s.NodeSelectorTerms), "must have exactly one node selector term"))
+			errs = append(errs, field.Invalid(path.Child("nodeSelector", "nodeSelectorTerms"), rules.GoForm(s.NodeSelectorTerms), "must have exactly one node selector term"))
 		}
 	}
 	only := func(value *bool, name string) {
@@ -288,7 +289,7 @@ func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) f
 		errs = append(errs, field.Invalid(path.Child("nodeName"), *n, "must not be empty"))
 	} else if n != nil {
 		set = append(set, "`nodeName`")
-		errs = append(errs, core.Invalid(path.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+		errs = append(errs, rules.Invalid(path.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
 	}
 	if d.NodeSelector != nil {
 		set = append(set, "`nodeSelector`")
@@ -322,7 +323,7 @@ func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.Er
 		text(*v, "string")
 	}
 	if v := a.VersionValue; v != nil {
-		if !core.IsSemver(*v) {
+		if !rules.IsSemver(*v) {
 			errs = append(errs, field.Invalid(path.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
 		}
 		text(*v, "version")

@@ -12,7 +12,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -66,12 +66,12 @@ func TaintRules() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Key", Type: "string", Description: taint["key"]},
 			{Name: "Value", Type: "string", Description: taint["value"]},
 			{Name: "Effect", Type: "string", Description: taint["effect"]},
 			{Name: "TimeAdded", Type: "string", Description: taint["timeAdded"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(r *taintRule) []any {
 			added := any("")

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -97,7 +97,7 @@ func sameSpec(spec, old any) field.ErrorList {
 func itself(s *string) string { return *s }
 
 func validateLabelName(name string, path *field.Path) field.ErrorList {
-	return core.Invalid(path, name, validation.IsDNS1123Label(name))
+	return rules.Invalid(path, name, validation.IsDNS1123Label(name))
 }
 
 // validateDriver judges the name of a driver as that of a CSI driver.
@@ -109,7 +109,7 @@ func validateDriver(name string, path *field.Path) field.ErrorList {
 	if len(name) > resourcev1.DriverNameMaxLength {
 		errs = append(errs, field.TooLong(path, "", resourcev1.DriverNameMaxLength))
 	}
-	return append(errs, core.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
+	return append(errs, rules.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
 // validateDriverFormat is validateDriver where the rule is declared in the API;
@@ -129,7 +129,7 @@ func validatePool(name string, path *field.Path) field.ErrorList {
 		errs = append(errs, field.TooLong(path, "", resourcev1.PoolNameMaxLength))
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		errs = append(errs, core.Invalid(path, part, validation.IsDNS1123Subdomain(part))...)
+		errs = append(errs, rules.Invalid(path, part, validation.IsDNS1123Subdomain(part))...)
 	}
 	return errs
 }
@@ -142,7 +142,7 @@ func validateQualifiedName(name resourcev1.QualifiedName, path *field.Path) fiel
 		if len(id) > resourcev1.DeviceMaxIDLength {
 			errs = append(errs, field.TooLong(path, "", resourcev1.DeviceMaxIDLength))
 		}
-		return append(errs, core.Invalid(path, id, content.IsCIdentifier(id))...)
+		return append(errs, rules.Invalid(path, id, content.IsCIdentifier(id))...)
 	}
 	var errs field.ErrorList
 	switch parts := strings.Split(string(name), "/"); len(parts) {
@@ -221,7 +221,7 @@ func validateEffect(effect resourcev1.DeviceTaintEffect, path *field.Path) field
 func validateTaint(t *resourcev1.DeviceTaint, old *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
 	errs := metavalidation.ValidateLabelName(t.Key, path.Child("key"))
 	if t.Value != "" {
-		errs = append(errs, core.Invalid(path.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+		errs = append(errs, rules.Invalid(path.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
 	}
 	if old == nil || old.Effect != t.Effect {
 		errs = append(errs, validateEffect(t.Effect, path.Child("effect"))...)
@@ -251,7 +251,7 @@ func validateToleration(t *resourcev1.DeviceToleration, path *field.Path) field.
 			errs = append(errs, field.Invalid(value, t.Value, "must be empty for operator `Exists`"))
 		}
 	case resourcev1.DeviceTolerationOpEqual:
-		errs = append(errs, core.Invalid(value, t.Value, validation.IsValidLabelValue(t.Value))...)
+		errs = append(errs, rules.Invalid(value, t.Value, validation.IsValidLabelValue(t.Value))...)
 	}
 	return errs
 }

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -48,11 +48,11 @@ func FlowSchemas() resource.Definition {
 			validateSchemaStatus,
 		)},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "PriorityLevel", Type: "string", Description: flowcontrolv1.PriorityLevelConfigurationReference{}.SwaggerDoc()["name"]},
 			{Name: "MatchingPrecedence", Type: "string", Description: spec["matchingPrecedence"]},
 			{Name: "DistinguisherMethod", Type: "string", Description: spec["distinguisherMethod"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 			{Name: "MissingPL", Type: "string", Description: "references a broken or non-existent PriorityLevelConfiguration"},
 		},
 		Cells: resource.CellsFunc(func(f *flowcontrolv1.FlowSchema) []any {
@@ -115,20 +115,20 @@ func validateSchema(name string, spec *flowcontrolv1.FlowSchemaSpec, path *field
 	if m := spec.DistinguisherMethod; m != nil {
 		known := []flowcontrolv1.FlowDistinguisherMethodType{flowcontrolv1.FlowDistinguisherMethodByNamespaceType, flowcontrolv1.FlowDistinguisherMethodByUserType}
 		if !slices.Contains(known, m.Type) {
-			errs = append(errs, field.NotSupported(path.Child("distinguisherMethod", "type"), core.GoForm(m), known))
+			errs = append(errs, field.NotSupported(path.Child("distinguisherMethod", "type"), rules.GoForm(m), known))
 		}
 	}
 	at = path.Child("priorityLevelConfiguration", "name")
 	if level := spec.PriorityLevelConfiguration.Name; level == "" {
 		errs = append(errs, field.Required(at, "must reference a priority level"))
 	} else {
-		errs = append(errs, core.Invalid(at, level, apivalidation.NameIsDNSSubdomain(level, false))...)
+		errs = append(errs, rules.Invalid(at, level, apivalidation.NameIsDNSSubdomain(level, false))...)
 	}
 	for i := range spec.Rules {
 		errs = append(errs, validateRule(&spec.Rules[i], path.Child("rules").Index(i))...)
 	}
 	if want, ok := MandatorySchemas()[name]; ok && !equality.Semantic.DeepEqual(*spec, want) {
-		errs = append(errs, field.Invalid(path, core.GoForm(spec), fmt.Sprintf("spec of '%s' must equal the fixed value", name)))
+		errs = append(errs, field.Invalid(path, rules.GoForm(spec), fmt.Sprintf("spec of '%s' must equal the fixed value", name)))
 	}
 	return errs
 }
@@ -261,10 +261,10 @@ func validateAccount(a *flowcontrolv1.ServiceAccountSubject, path *field.Path) f
 	if a.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), ""))
 	} else if a.Name != flowcontrolv1.NameAll {
-		errs = append(errs, core.Invalid(path.Child("name"), a.Name, apivalidation.ValidateServiceAccountName(a.Name, false))...)
+		errs = append(errs, rules.Invalid(path.Child("name"), a.Name, apivalidation.ValidateServiceAccountName(a.Name, false))...)
 	}
 	if a.Namespace == "" {
 		return append(errs, field.Required(path.Child("namespace"), "must specify namespace for service account"))
 	}
-	return append(errs, core.Invalid(path.Child("namespace"), a.Namespace, apivalidation.ValidateNamespaceName(a.Namespace, false))...)
+	return append(errs, rules.Invalid(path.Child("namespace"), a.Namespace, apivalidation.ValidateNamespaceName(a.Namespace, false))...)
 }

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -54,13 +54,13 @@ func PriorityLevels() resource.Definition {
 			validateLevelStatus,
 		)},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Type", Type: "string", Description: flowcontrolv1.PriorityLevelConfigurationSpec{}.SwaggerDoc()["type"]},
 			{Name: "NominalConcurrencyShares", Type: "string", Description: limited["nominalConcurrencyShares"]},
 			{Name: "Queues", Type: "string", Description: queuing["queues"]},
 			{Name: "HandSize", Type: "string", Description: queuing["handSize"]},
 			{Name: "QueueLengthLimit", Type: "string", Description: queuing["queueLengthLimit"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(p *flowcontrolv1.PriorityLevelConfiguration) []any {
 			none := any("<none>")
@@ -137,7 +137,7 @@ func validateLevel(p *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList 
 			want.Exempt, except = spec.Exempt, " except the 'spec.exempt' field"
 		}
 		if !equality.Semantic.DeepEqual(*spec, want) {
-			errs = append(errs, field.Invalid(path, core.GoForm(spec), fmt.Sprintf("spec of '%s'%s must equal the fixed value", p.Name, except)))
+			errs = append(errs, field.Invalid(path, rules.GoForm(spec), fmt.Sprintf("spec of '%s'%s must equal the fixed value", p.Name, except)))
 		}
 	}
 	errs = append(errs, validateLevelStatus(p)...)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -23,7 +23,7 @@ type eviction = lifecyclev1alpha1.Eviction
 // Evictions are evictions that somebody has asked for, and what those that respond
 // to them have done so far.
 func Evictions() resource.Definition {
-	rules := parsed()
+	declaredRules := parsed()
 	spec, statusPath := field.NewPath("spec"), field.NewPath("status")
 	status := resource.Rules[*eviction]{
 		RequireVersion: true,
@@ -33,7 +33,7 @@ func Evictions() resource.Definition {
 		},
 		ValidateUpdate: func(ctx context.Context, e, old *eviction) field.ErrorList {
 			errs := validateStatus(&e.Status, &old.Status, statusPath, request.From(ctx).Received)
-			return append(errs, rules().Judge(ctx, &e.Status, &old.Status, statusPath)...)
+			return append(errs, declaredRules().Judge(ctx, &e.Status, &old.Status, statusPath)...)
 		},
 	}.Strategy()
 	status.Resets = []string{"spec", "metadata"}
@@ -53,15 +53,15 @@ func Evictions() resource.Definition {
 			PrepareUpdate:  func(_ context.Context, e, old *eviction) { e.Status = old.Status },
 			Generation:     func(e, old *eviction) bool { return !equality.Semantic.DeepEqual(e.Spec, old.Spec) },
 			Validate: func(ctx context.Context, e *eviction) field.ErrorList {
-				return rules().Judge(ctx, &e.Spec, (*lifecyclev1alpha1.EvictionSpec)(nil), spec)
+				return declaredRules().Judge(ctx, &e.Spec, (*lifecyclev1alpha1.EvictionSpec)(nil), spec)
 			},
 			ValidateUpdate: func(ctx context.Context, e, old *eviction) field.ErrorList {
-				return rules().Judge(ctx, &e.Spec, &old.Spec, spec)
+				return declaredRules().Judge(ctx, &e.Spec, &old.Spec, spec)
 			},
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Target", Type: "string", Description: doc["target"]},
 			{Name: "Target Type", Type: "string", Description: doc["target"]},
 			{Name: "Status", Type: "string", Description: statusDoc["conditions"]},
@@ -69,7 +69,7 @@ func Evictions() resource.Definition {
 			{Name: "Responder Status", Type: "string", Description: responder[""]},
 			{Name: "Responder Expected Finish", Type: "string", Description: responder["expectedCompletionTime"]},
 			{Name: "Requesters", Type: "string", Description: statusDoc["requesters"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 			{Name: "Responder Heartbeat", Type: "string", Priority: 1, Description: responder["heartbeatTime"]},
 			{Name: "Responder Status Message", Type: "string", Priority: 1, Description: responder["message"]},
 		},

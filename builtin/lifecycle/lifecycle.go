@@ -14,8 +14,8 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/builtin/declared"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -29,10 +29,10 @@ func Group() resource.Group {
 
 // parsed are the rules that are declared.
 func parsed() func() declared.Rules {
-	return sync.OnceValue(func() declared.Rules { return declared.Parse(rules) })
+	return sync.OnceValue(func() declared.Rules { return declared.Parse(declarations) })
 }
 
-const rules = `
+const declarations = `
 EvictionRequestSpec
   target immutable
   requester immutable required reserved=.k8s.io,.kubernetes.io prefixed-label-key
@@ -78,7 +78,7 @@ type evictionRequest = lifecyclev1alpha1.EvictionRequest
 
 // Requests ask for something to be evicted, or take that back.
 func Requests() resource.Definition {
-	rules := parsed()
+	declaredRules := parsed()
 	spec, statusPath := field.NewPath("spec"), field.NewPath("status")
 	status := resource.Rules[*evictionRequest]{
 		RequireVersion: true,
@@ -88,7 +88,7 @@ func Requests() resource.Definition {
 		},
 		ValidateUpdate: func(ctx context.Context, r, old *evictionRequest) field.ErrorList {
 			errs := metavalidation.ValidateConditions(r.Status.Conditions, statusPath.Child("conditions"))
-			return append(errs, rules().Judge(ctx, &r.Status, &old.Status, statusPath)...)
+			return append(errs, declaredRules().Judge(ctx, &r.Status, &old.Status, statusPath)...)
 		},
 	}.Strategy()
 	status.Resets = []string{"spec", "metadata"}
@@ -107,21 +107,21 @@ func Requests() resource.Definition {
 			PrepareUpdate:  func(_ context.Context, r, old *evictionRequest) { r.Status = old.Status },
 			Generation:     func(r, old *evictionRequest) bool { return !equality.Semantic.DeepEqual(r.Spec, old.Spec) },
 			Validate: func(ctx context.Context, r *evictionRequest) field.ErrorList {
-				return rules().Judge(ctx, &r.Spec, (*lifecyclev1alpha1.EvictionRequestSpec)(nil), spec)
+				return declaredRules().Judge(ctx, &r.Spec, (*lifecyclev1alpha1.EvictionRequestSpec)(nil), spec)
 			},
 			ValidateUpdate: func(ctx context.Context, r, old *evictionRequest) field.ErrorList {
-				return rules().Judge(ctx, &r.Spec, &old.Spec, spec)
+				return declaredRules().Judge(ctx, &r.Spec, &old.Spec, spec)
 			},
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Target", Type: "string", Description: doc["target"]},
 			{Name: "Target Type", Type: "string", Description: doc["target"]},
 			{Name: "Status", Type: "string", Description: lifecyclev1alpha1.EvictionRequestStatus{}.SwaggerDoc()["conditions"]},
 			{Name: "Requester", Type: "string", Description: doc["requester"]},
 			{Name: "Intent", Type: "string", Description: doc["intent"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(r *evictionRequest) []any {
 			target, kind := "<unset>", "<unset>"

@@ -15,7 +15,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // Limits of what those who respond may say, and when.
@@ -52,7 +52,7 @@ func validateStatus(s, old *evictionStatus, path *field.Path, now time.Time) fie
 			continue
 		}
 		if c := meta.FindStatusCondition(s.Conditions, was.Type); c == nil || c.Status == metav1.ConditionFalse || c.Reason != was.Reason {
-			errs = append(errs, field.Invalid(conditions, core.GoForm(s.Conditions), was.Type+" condition status cannot be reverted"))
+			errs = append(errs, field.Invalid(conditions, rules.GoForm(s.Conditions), was.Type+" condition status cannot be reverted"))
 			final = true
 		}
 	}
@@ -78,11 +78,11 @@ func validateTargets(s *evictionStatus, old []target, final bool, path *field.Pa
 	at := byName(s.TargetResponders, targetName)
 	if len(old) != 0 {
 		if len(s.TargetResponders) != len(old) {
-			return field.ErrorList{field.Invalid(path, core.GoForm(s.TargetResponders), "must preserve the same length and the same keys")}
+			return field.ErrorList{field.Invalid(path, rules.GoForm(s.TargetResponders), "must preserve the same length and the same keys")}
 		}
 		for _, t := range old {
 			if _, ok := at[t.Name]; !ok {
-				return field.ErrorList{field.Invalid(path, core.GoForm(s.TargetResponders), "must preserve the same keys")}
+				return field.ErrorList{field.Invalid(path, rules.GoForm(s.TargetResponders), "must preserve the same keys")}
 			}
 		}
 	}
@@ -135,7 +135,7 @@ func expectations(before, after []target, final bool) func(i int) ([]responderSt
 func validateTarget(t target, status *responderStatus, states []responderState, why string, final bool, path *field.Path, now time.Time) field.ErrorList {
 	tracked := field.NewPath("status", "responders")
 	if status == nil {
-		return field.ErrorList{field.Invalid(path, core.GoForm(t), fmt.Sprintf("%q has to be tracked in %s first", t.Name, tracked))}
+		return field.ErrorList{field.Invalid(path, rules.GoForm(t), fmt.Sprintf("%q has to be tracked in %s first", t.Name, tracked))}
 	}
 	var errs field.ErrorList
 	if p := t.Priority; p != nil && *p >= 0 {
@@ -172,12 +172,12 @@ func validateTarget(t target, status *responderStatus, states []responderState, 
 
 func validateResponders(s *evictionStatus, old []responderStatus, path *field.Path, now time.Time) field.ErrorList {
 	if len(s.TargetResponders) != len(s.Responders) {
-		return field.ErrorList{field.Invalid(path, core.GoForm(s.Responders), "must be the same length as status.targetResponders and contain the same keys")}
+		return field.ErrorList{field.Invalid(path, rules.GoForm(s.Responders), "must be the same length as status.targetResponders and contain the same keys")}
 	}
 	at, targets, before := byName(s.Responders, responderName), byName(s.TargetResponders, targetName), byName(old, responderName)
 	for _, t := range s.TargetResponders {
 		if _, ok := at[t.Name]; !ok {
-			return field.ErrorList{field.Invalid(path, core.GoForm(s.Responders), "must contain the same keys as status.targetResponders")}
+			return field.ErrorList{field.Invalid(path, rules.GoForm(s.Responders), "must contain the same keys as status.targetResponders")}
 		}
 	}
 	if n := len(s.Responders); n == 0 || n > maxResponders || len(at) < n {
@@ -200,7 +200,7 @@ func validateResponders(s *evictionStatus, old []responderStatus, path *field.Pa
 // responder to set them.
 func validateResponder(r, old *responderStatus, active bool, path *field.Path, now time.Time) field.ErrorList {
 	if old != nil && !active && !equality.Semantic.DeepEqual(r, old) {
-		return field.ErrorList{field.Invalid(path, core.GoForm(r), apivalidation.FieldImmutableErrorMsg)}
+		return field.ErrorList{field.Invalid(path, rules.GoForm(r), apivalidation.FieldImmutableErrorMsg)}
 	}
 	if old == nil {
 		old = &responderStatus{}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -79,12 +79,12 @@ func Ingresses() resource.Definition {
 			}.Strategy()),
 		}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Class", Type: "string", Description: "The name of the IngressClass resource that should be used for additional configuration"},
 			{Name: "Hosts", Type: "string", Description: "Hosts that incoming requests are matched against before the ingress rule"},
 			{Name: "Address", Type: "string", Description: "Address is a list containing ingress points for the load-balancer"},
 			{Name: "Ports", Type: "string", Description: "Ports of TLS configurations that open"},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(ingressCells),
 	}
@@ -167,7 +167,7 @@ func validateIngress(spec *networkingv1.IngressSpec, allow ingressAllowances) fi
 			if utilnet.ParseIPSloppy(r.Host) != nil {
 				errs = append(errs, field.Invalid(at.Child("host"), r.Host, notAnAddress))
 			}
-			errs = append(errs, core.Invalid(at.Child("host"), r.Host, hostProblems(r.Host))...)
+			errs = append(errs, rules.Invalid(at.Child("host"), r.Host, hostProblems(r.Host))...)
 		}
 		if !strings.Contains(r.Host, "*") || !allow.wildcardRules {
 			errs = append(errs, validateHTTP(r.HTTP, at.Child("http"))...)
@@ -176,14 +176,14 @@ func validateIngress(spec *networkingv1.IngressSpec, allow ingressAllowances) fi
 	for i, t := range spec.TLS {
 		at := path.Child("tls").Index(i)
 		for j, host := range t.Hosts {
-			errs = append(errs, core.Invalid(at.Child("hosts").Index(j), host, hostProblems(host))...)
+			errs = append(errs, rules.Invalid(at.Child("hosts").Index(j), host, hostProblems(host))...)
 		}
 		if !allow.secretNames {
-			errs = append(errs, core.Invalid(at.Child("secretName"), t.SecretName, secretNameProblems(t.SecretName))...)
+			errs = append(errs, rules.Invalid(at.Child("secretName"), t.SecretName, secretNameProblems(t.SecretName))...)
 		}
 	}
 	if c := spec.IngressClassName; c != nil {
-		errs = append(errs, core.Invalid(path.Child("ingressClassName"), *c, apivalidation.NameIsDNSSubdomain(*c, false))...)
+		errs = append(errs, rules.Invalid(path.Child("ingressClassName"), *c, apivalidation.NameIsDNSSubdomain(*c, false))...)
 	}
 	return errs
 }
@@ -255,15 +255,15 @@ func validateBackend(b *networkingv1.IngressBackend, path *field.Path) field.Err
 	if s := b.Service; s.Name == "" {
 		errs = append(errs, field.Required(name, ""))
 	} else {
-		errs = append(errs, core.Invalid(name, s.Name, apivalidation.NameIsDNSLabel(s.Name, false))...)
+		errs = append(errs, rules.Invalid(name, s.Name, apivalidation.NameIsDNSLabel(s.Name, false))...)
 	}
 	switch p := b.Service.Port; {
 	case p.Name != "" && p.Number != 0:
 		return append(errs, field.Invalid(path, "", "cannot set both port name & port number"))
 	case p.Name != "":
-		return append(errs, core.Invalid(port.Child("name"), p.Name, validation.IsValidPortName(p.Name))...)
+		return append(errs, rules.Invalid(port.Child("name"), p.Name, validation.IsValidPortName(p.Name))...)
 	case p.Number != 0:
-		return append(errs, core.Invalid(port.Child("number"), p.Number, validation.IsValidPortNum(int(p.Number)))...)
+		return append(errs, rules.Invalid(port.Child("number"), p.Number, validation.IsValidPortNum(int(p.Number)))...)
 	}
 	return append(errs, field.Required(path, "port name or number is required"))
 }
@@ -271,7 +271,7 @@ func validateBackend(b *networkingv1.IngressBackend, path *field.Path) field.Err
 func validateLocalReference(ref *corev1.TypedLocalObjectReference, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if g := ref.APIGroup; g != nil {
-		errs = append(errs, core.Invalid(path.Child("apiGroup"), *g, validation.IsDNS1123Subdomain(*g))...)
+		errs = append(errs, rules.Invalid(path.Child("apiGroup"), *g, validation.IsDNS1123Subdomain(*g))...)
 	}
 	errs = append(errs, validateSegment(ref.Kind, path.Child("kind"))...)
 	return append(errs, validateSegment(ref.Name, path.Child("name"))...)
@@ -282,7 +282,7 @@ func validateSegment(value string, path *field.Path) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	return core.Invalid(path, value, content.IsPathSegmentName(value))
+	return rules.Invalid(path, value, content.IsPathSegmentName(value))
 }
 
 // declaredSegment is validateSegment where it is declared that there is a value.
@@ -307,7 +307,7 @@ func validateEntries(in, old *networkingv1.Ingress) field.ErrorList {
 			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), e.IP, true, had)...)
 		}
 		if e.Hostname != "" {
-			errs = append(errs, core.Invalid(at.Child("hostname"), e.Hostname, validation.IsDNS1123Subdomain(e.Hostname))...)
+			errs = append(errs, rules.Invalid(at.Child("hostname"), e.Hostname, validation.IsDNS1123Subdomain(e.Hostname))...)
 			if utilnet.ParseIPSloppy(e.Hostname) != nil {
 				errs = append(errs, field.Invalid(at.Child("hostname"), e.Hostname, notAnAddress))
 			}

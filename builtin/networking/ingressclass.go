@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -39,10 +39,10 @@ func IngressClasses() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Controller", Type: "string", Description: "Controller that is responsible for handling this class"},
 			{Name: "Parameters", Type: "string", Description: "A reference to a resource with additional parameters"},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *networkingv1.IngressClass) []any {
 			name, parameters := c.Name, "<none>"
@@ -79,7 +79,7 @@ func validateIngressClass(spec *networkingv1.IngressClassSpec) field.ErrorList {
 		return errs
 	}
 	if g := p.APIGroup; g != nil {
-		errs = append(errs, core.Invalid(path.Child("apiGroup"), *g, validation.IsDNS1123Subdomain(*g))...)
+		errs = append(errs, rules.Invalid(path.Child("apiGroup"), *g, validation.IsDNS1123Subdomain(*g))...)
 	}
 	errs = append(errs, declaredSegment(p.Kind, path.Child("kind"))...)
 	errs = append(errs, declaredSegment(p.Name, path.Child("name"))...)
@@ -93,7 +93,7 @@ func validateIngressClass(spec *networkingv1.IngressClassSpec) field.ErrorList {
 	case *p.Scope == namespaced && p.Namespace == nil:
 		errs = append(errs, field.Required(namespace, "`parameters.scope` is set to 'Namespace'"))
 	case *p.Scope == namespaced:
-		errs = append(errs, core.Invalid(namespace, *p.Namespace, apivalidation.ValidateNamespaceName(*p.Namespace, false))...)
+		errs = append(errs, rules.Invalid(namespace, *p.Namespace, apivalidation.ValidateNamespaceName(*p.Namespace, false))...)
 	case p.Namespace != nil:
 		errs = append(errs, field.Forbidden(namespace, "`parameters.scope` is set to 'Cluster'"))
 	}

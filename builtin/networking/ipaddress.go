@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -34,7 +34,7 @@ func IPAddresses() resource.Definition {
 				changed := (ref == nil) != (before == nil) || ref != nil && *ref != *before
 				errs := validateParent(ref)
 				if ip.GenerateName != "" {
-					errs = append(errs, core.Invalid(field.NewPath("metadata", "generateName"), ip.GenerateName, validateAddressName(ip.GenerateName, true))...)
+					errs = append(errs, rules.Invalid(field.NewPath("metadata", "generateName"), ip.GenerateName, validateAddressName(ip.GenerateName, true))...)
 				}
 				if changed {
 					errs = append(errs, resource.Immutable(field.NewPath("spec", "parentRef"))...)
@@ -44,7 +44,7 @@ func IPAddresses() resource.Definition {
 		}.Strategy(),
 		// The age has a cell and no column; clients show what columns there are.
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "ParentRef", Type: "string", Description: networkingv1.IPAddressSpec{}.SwaggerDoc()["parentRef"]},
 		},
 		Cells: resource.CellsFunc(func(ip *networkingv1.IPAddress) []any {
@@ -77,7 +77,7 @@ func validateParent(ref *networkingv1.ParentReference) field.ErrorList {
 	}
 	var errs field.ErrorList
 	if ref.Group != "" {
-		errs = append(errs, core.Invalid(path.Child("group"), ref.Group, validation.IsDNS1123Subdomain(ref.Group))...)
+		errs = append(errs, rules.Invalid(path.Child("group"), ref.Group, validation.IsDNS1123Subdomain(ref.Group))...)
 	}
 	errs = append(errs, declaredSegment(ref.Resource, path.Child("resource"))...)
 	errs = append(errs, declaredSegment(ref.Name, path.Child("name"))...)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -53,9 +53,9 @@ func NetworkPolicies() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Pod-Selector", Type: "string", Description: networkingv1.NetworkPolicySpec{}.SwaggerDoc()["podSelector"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(p *networkingv1.NetworkPolicy) []any {
 			return []any{p.Name, metav1.FormatLabelSelector(&p.Spec.PodSelector), resource.Since(p.CreationTimestamp.Time)}
@@ -177,16 +177,16 @@ func validatePolicyPorts(ports []networkingv1.NetworkPolicyPort, path *field.Pat
 			if p.EndPort != nil {
 				errs = append(errs, field.Invalid(end, *p.EndPort, "may not be specified when `port` is non-numeric"))
 			}
-			errs = append(errs, core.Invalid(port, p.Port.StrVal, validation.IsValidPortName(p.Port.StrVal))...)
+			errs = append(errs, rules.Invalid(port, p.Port.StrVal, validation.IsValidPortName(p.Port.StrVal))...)
 		default:
-			errs = append(errs, core.Invalid(port, p.Port.IntVal, validation.IsValidPortNum(int(p.Port.IntVal)))...)
+			errs = append(errs, rules.Invalid(port, p.Port.IntVal, validation.IsValidPortNum(int(p.Port.IntVal)))...)
 			if p.EndPort == nil {
 				break
 			}
 			if *p.EndPort < p.Port.IntVal {
 				errs = append(errs, field.Invalid(end, *p.EndPort, "must be greater than or equal to `port`"))
 			}
-			errs = append(errs, core.Invalid(end, *p.EndPort, validation.IsValidPortNum(int(*p.EndPort)))...)
+			errs = append(errs, rules.Invalid(end, *p.EndPort, validation.IsValidPortNum(int(*p.EndPort)))...)
 		}
 	}
 	return errs

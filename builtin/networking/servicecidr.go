@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -44,9 +44,9 @@ func ServiceCIDRs() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "CIDRs", Type: "string", Description: networkingv1.ServiceCIDRSpec{}.SwaggerDoc()["cidrs"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *networkingv1.ServiceCIDR) []any {
 			return []any{c.Name, strings.Join(c.Spec.CIDRs, ","), resource.Since(c.CreationTimestamp.Time)}
@@ -61,7 +61,7 @@ func validateRanges(spec *networkingv1.ServiceCIDRSpec) field.ErrorList {
 		return field.ErrorList{field.Required(path, "at least one CIDR required")}
 	case 1, 2:
 	default:
-		return field.ErrorList{field.Invalid(path, core.GoForm(spec), "may only hold up to 2 values")}
+		return field.ErrorList{field.Invalid(path, rules.GoForm(spec), "may only hold up to 2 values")}
 	}
 	var errs field.ErrorList
 	families := map[utilnet.IPFamily]int{}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -54,7 +55,7 @@ func RuntimeClasses() resource.Definition {
 				return warnings
 			},
 		}.Strategy(),
-		Columns: []resource.Column{core.NameColumn(), {Name: "Handler", Type: "string"}, core.AgeColumn()},
+		Columns: []resource.Column{rules.NameColumn(), {Name: "Handler", Type: "string"}, rules.AgeColumn()},
 		Cells: resource.CellsFunc(func(c *nodev1.RuntimeClass) []any {
 			return []any{c.Name, c.Handler, resource.Since(c.CreationTimestamp.Time)}
 		}),
@@ -67,7 +68,7 @@ func validateClass(c *nodev1.RuntimeClass, label func(string) []string) field.Er
 	if c.Handler == "" {
 		errs = resource.Declared(field.Required(path, ""))
 	} else {
-		errs = resource.Declared(core.Invalid(path, c.Handler, label(c.Handler))...)
+		errs = resource.Declared(rules.Invalid(path, c.Handler, label(c.Handler))...)
 	}
 	if c.Overhead != nil {
 		errs = append(errs, core.ValidateLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)
@@ -80,7 +81,7 @@ func validateClass(c *nodev1.RuntimeClass, label func(string) []string) field.Er
 		for i, t := range s.Tolerations {
 			key := corev1.Toleration{Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect}
 			if seen[key] {
-				errs = append(errs, field.Duplicate(path.Child("tolerations").Index(i), core.GoForm(t)))
+				errs = append(errs, field.Duplicate(path.Child("tolerations").Index(i), rules.GoForm(t)))
 			}
 			seen[key] = true
 		}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/apps"
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -65,11 +65,11 @@ func PodDisruptionBudgets() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Min Available", Type: "string", Description: "The minimum number of pods that must be available."},
 			{Name: "Max Unavailable", Type: "string", Description: "The maximum number of pods that may be unavailable."},
 			{Name: "Allowed Disruptions", Type: "integer", Description: "Calculated number of pods that may be disrupted at this time."},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(b *policyv1.PodDisruptionBudget) []any {
 			return []any{
@@ -154,7 +154,7 @@ func dropReserved(s *metav1.LabelSelector) {
 func validateSpec(spec *policyv1.PodDisruptionBudgetSpec, path *field.Path, opts metavalidation.LabelSelectorValidationOptions) field.ErrorList {
 	var errs field.ErrorList
 	if spec.MinAvailable != nil && spec.MaxUnavailable != nil {
-		errs = append(errs, field.Invalid(path, core.GoForm(spec), "minAvailable and maxUnavailable cannot be both set"))
+		errs = append(errs, field.Invalid(path, rules.GoForm(spec), "minAvailable and maxUnavailable cannot be both set"))
 	}
 	amount := func(v *intstr.IntOrString, path *field.Path) {
 		if v != nil {

@@ -10,7 +10,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -71,7 +71,7 @@ func validateBinding(role, old *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds
 	if !slices.Contains(kinds, role.Kind) {
 		errs = append(errs, field.NotSupported(path.Child("kind"), role.Kind, kinds))
 	}
-	errs = append(errs, core.Invalid(path.Child("name"), role.Name, content.IsPathSegmentName(role.Name))...)
+	errs = append(errs, rules.Invalid(path.Child("name"), role.Name, content.IsPathSegmentName(role.Name))...)
 	unnamed := field.Required(path.Child("name"), "")
 	if role.Name == "" && old != nil {
 		errs = append(errs, unnamed) // the role may not change, which hides what is declared of it
@@ -97,7 +97,7 @@ func validateBinding(role, old *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds
 		errs = append(errs, resource.Declared(unnamed)...)
 	}
 	if old != nil && *role != *old {
-		errs = append(errs, field.Invalid(path, core.GoForm(*role), apivalidation.FieldImmutableErrorMsg))
+		errs = append(errs, field.Invalid(path, rules.GoForm(*role), apivalidation.FieldImmutableErrorMsg))
 	}
 	return errs
 }
@@ -126,9 +126,9 @@ func named(name string, problems func(string) []string, path *field.Path) field.
 
 func bindingColumns(role, name string) []resource.Column {
 	return []resource.Column{
-		core.NameColumn(),
+		rules.NameColumn(),
 		{Name: "Role", Type: "string", Description: strings.TrimSuffix(role, " This field is immutable.")},
-		core.AgeColumn(),
+		rules.AgeColumn(),
 		{Name: "Users", Type: "string", Description: "Users in the " + name, Priority: 1},
 		{Name: "Groups", Type: "string", Description: "Groups in the " + name, Priority: 1},
 		{Name: "ServiceAccounts", Type: "string", Description: "ServiceAccounts in the " + name, Priority: 1},

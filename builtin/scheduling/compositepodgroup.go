@@ -9,7 +9,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -18,7 +18,7 @@ type compositeGroup = schedulingv1alpha3.CompositePodGroup
 
 // CompositePodGroups are groups of pods that are scheduled together.
 func CompositePodGroups(gates features.Gates) resource.Definition {
-	rules := groupRules()
+	declaredRules := groupRules()
 	path := field.NewPath("spec")
 	status := resource.Rules[*compositeGroup]{
 		RequireVersion: true,
@@ -58,18 +58,18 @@ func CompositePodGroups(gates features.Gates) resource.Definition {
 			},
 			PrepareUpdate: func(_ context.Context, g, old *compositeGroup) { g.Status = old.Status },
 			Validate: func(ctx context.Context, g *compositeGroup) field.ErrorList {
-				return rules().Judge(ctx, &g.Spec, (*schedulingv1alpha3.CompositePodGroupSpec)(nil), path)
+				return declaredRules().Judge(ctx, &g.Spec, (*schedulingv1alpha3.CompositePodGroupSpec)(nil), path)
 			},
 			ValidateUpdate: func(ctx context.Context, g, old *compositeGroup) field.ErrorList {
-				return rules().Judge(ctx, &g.Spec, &old.Spec, path)
+				return declaredRules().Judge(ctx, &g.Spec, &old.Spec, path)
 			},
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Policy", Type: "string", Description: schedulingv1alpha3.CompositePodGroupSpec{}.SwaggerDoc()["schedulingPolicy"]},
 			{Name: "Workload", Type: "string", Description: "Name of the referenced Workload object"},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(g *compositeGroup) []any {
 			workload := "<none>"

@@ -11,7 +11,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -21,12 +21,12 @@ type podGroup = schedulingv1beta1.PodGroup
 
 // PodGroups are pods that are scheduled together.
 func PodGroups(gates features.Gates) resource.Definition {
-	rules := groupRules()
+	declaredRules := groupRules()
 	judge := func(ctx context.Context, g, old *podGroup) field.ErrorList {
 		if old == nil {
-			return judgeParts(ctx, rules(), &g.Spec, (*schedulingv1beta1.PodGroupSpec)(nil), &g.Status, (*schedulingv1beta1.PodGroupStatus)(nil))
+			return judgeParts(ctx, declaredRules(), &g.Spec, (*schedulingv1beta1.PodGroupSpec)(nil), &g.Status, (*schedulingv1beta1.PodGroupStatus)(nil))
 		}
-		return judgeParts(ctx, rules(), &g.Spec, &old.Spec, &g.Status, &old.Status)
+		return judgeParts(ctx, declaredRules(), &g.Spec, &old.Spec, &g.Status, &old.Status)
 	}
 	status := resource.Rules[*podGroup]{
 		RequireVersion: true,
@@ -79,11 +79,11 @@ func PodGroups(gates features.Gates) resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Policy", Type: "string", Description: schedulingv1beta1.PodGroupSpec{}.SwaggerDoc()["schedulingPolicy"]},
 			{Name: "Workload", Type: "string", Description: "Name of the referenced Workload object"},
 			{Name: "Status", Type: "string", Description: "Status of the PodGroup"},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(g *podGroup) []any {
 			workload := "<none>"

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -72,10 +72,10 @@ func PriorityClasses() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Value", Type: "integer", Description: doc["value"]},
 			{Name: "Global-Default", Type: "boolean", Description: doc["globalDefault"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 			{Name: "PreemptionPolicy", Type: "string", Description: doc["preemptionPolicy"]},
 		},
 		Cells: resource.CellsFunc(func(c *schedulingv1.PriorityClass) []any {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/builtin/declared"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
@@ -34,14 +34,14 @@ const maxDepth = schedulingv1beta1.WorkloadMaxTreeDepth
 
 // Workloads say how the pods of something that runs are scheduled together.
 func Workloads() resource.Definition {
-	rules := groupRules()
+	declaredRules := groupRules()
 	validate := func(ctx context.Context, w, old *workload) field.ErrorList {
 		path := field.NewPath("spec")
 		var was *schedulingv1beta1.WorkloadSpec
 		if old != nil {
 			was = &old.Spec
 		}
-		return append(validateTemplates(&w.Spec, path), rules().Judge(ctx, &w.Spec, was, path)...)
+		return append(validateTemplates(&w.Spec, path), declaredRules().Judge(ctx, &w.Spec, was, path)...)
 	}
 	return resource.Definition{
 		Group:      schedulingv1.GroupName,
@@ -58,7 +58,7 @@ func Workloads() resource.Definition {
 			Validate:       func(ctx context.Context, w *workload) field.ErrorList { return validate(ctx, w, nil) },
 			ValidateUpdate: validate,
 		}.Strategy(),
-		Columns: []resource.Column{core.NameColumn(), core.AgeColumn()},
+		Columns: []resource.Column{rules.NameColumn(), rules.AgeColumn()},
 		Cells: resource.CellsFunc(func(w *workload) []any {
 			return []any{w.Name, resource.Since(w.CreationTimestamp.Time)}
 		}),
@@ -157,7 +157,7 @@ func validateTemplates(spec *schedulingv1beta1.WorkloadSpec, path *field.Path) f
 	errs := uniqueNames(spec.CompositePodGroupTemplates, path, names)
 	for i := range spec.CompositePodGroupTemplates {
 		if t := &spec.CompositePodGroupTemplates[i]; depth(t) > maxDepth-1 {
-			errs = append(errs, field.Invalid(composite.Index(i), core.GoForm(t.CompositePodGroupTemplates),
+			errs = append(errs, field.Invalid(composite.Index(i), rules.GoForm(t.CompositePodGroupTemplates),
 				fmt.Sprintf("maximum template hierarchy depth is %d", maxDepth)))
 		}
 	}
@@ -262,6 +262,6 @@ func validateChildren(t *compositeTemplate, path *field.Path) field.ErrorList {
 
 // judgeParts judges a spec and a status by what is declared of them; old is empty
 // if the object is created.
-func judgeParts(ctx context.Context, rules declared.Rules, spec, oldSpec, status, oldStatus any) field.ErrorList {
-	return append(rules.Judge(ctx, spec, oldSpec, field.NewPath("spec")), rules.Judge(ctx, status, oldStatus, field.NewPath("status"))...)
+func judgeParts(ctx context.Context, declaredRules declared.Rules, spec, oldSpec, status, oldStatus any) field.ErrorList {
+	return append(declaredRules.Judge(ctx, spec, oldSpec, field.NewPath("spec")), declaredRules.Judge(ctx, status, oldStatus, field.NewPath("status"))...)
 }

@@ -10,7 +10,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -57,14 +57,14 @@ func CSIDrivers() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "AttachRequired", Type: "boolean", Description: doc["attachRequired"]},
 			{Name: "PodInfoOnMount", Type: "boolean", Description: doc["podInfoOnMount"]},
 			{Name: "StorageCapacity", Type: "boolean", Description: doc["storageCapacity"]},
 			{Name: "TokenRequests", Type: "string", Description: doc["tokenRequests"]},
 			{Name: "RequiresRepublish", Type: "boolean", Description: doc["requiresRepublish"]},
 			{Name: "Modes", Type: "string", Description: doc["volumeLifecycleModes"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(driverCells),
 	}

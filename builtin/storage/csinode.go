@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -56,7 +56,7 @@ func CSINodes() resource.Definition {
 					for _, driver := range n.Spec.Drivers {
 						driver.Allocatable = nil
 						if driver.Name == before.Name && !equality.Semantic.DeepEqual(driver, before) {
-							errs = append(errs, field.Invalid(field.NewPath("spec", "drivers"), core.GoForm(driver), apivalidation.FieldImmutableErrorMsg))
+							errs = append(errs, field.Invalid(field.NewPath("spec", "drivers"), rules.GoForm(driver), apivalidation.FieldImmutableErrorMsg))
 						}
 					}
 				}
@@ -65,9 +65,9 @@ func CSINodes() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Drivers", Type: "integer", Description: "Drivers indicates the number of CSI drivers registered on the node"},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(n *storagev1.CSINode) []any {
 			return []any{n.Name, int64(len(n.Spec.Drivers)), resource.Since(n.CreationTimestamp.Time)}
@@ -102,7 +102,7 @@ func validateNodeDrivers(drivers []storagev1.CSINodeDriver) field.ErrorList {
 				errs = append(errs, field.Duplicate(path, key))
 			}
 			keys[key] = true
-			errs = append(errs, core.Invalid(path, key, validation.IsQualifiedName(key))...)
+			errs = append(errs, rules.Invalid(path, key, validation.IsQualifiedName(key))...)
 		}
 	}
 	return errs

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -69,7 +70,7 @@ func topologyWarnings(s *metav1.LabelSelector, path *field.Path) []string {
 
 func validateCapacity(c *storagev1.CSIStorageCapacity, labels metavalidation.LabelSelectorValidationOptions) field.ErrorList {
 	errs := metavalidation.ValidateLabelSelector(c.NodeTopology, labels, field.NewPath("nodeTopology"))
-	errs = append(errs, core.Invalid(field.NewPath("storageClassName"), c.StorageClassName, apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
+	errs = append(errs, rules.Invalid(field.NewPath("storageClassName"), c.StorageClassName, apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
 	if q := c.Capacity; q != nil && q.Sign() < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("capacity"), q.String(), apivalidation.IsNegativeErrorMsg))
 	}

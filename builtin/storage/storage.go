@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -37,7 +37,7 @@ func validateProvisioner(name string, path *field.Path) field.ErrorList {
 		return nil
 	}
 	lower := strings.ToLower(name)
-	return core.Invalid(path, lower, validation.IsQualifiedName(lower))
+	return rules.Invalid(path, lower, validation.IsQualifiedName(lower))
 }
 
 func validateParameters(parameters map[string]string, path *field.Path) field.ErrorList {
@@ -66,7 +66,7 @@ func validateDriverName(name string, path *field.Path) field.ErrorList {
 	if len(name) > maxDriverName {
 		errs = append(errs, field.TooLong(path, "", maxDriverName))
 	}
-	return append(errs, core.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
+	return append(errs, rules.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
 // or returns what a pointer points to, or something else.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -65,12 +66,12 @@ func StorageClasses() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Provisioner", Type: "string", Description: doc["provisioner"]},
 			{Name: "ReclaimPolicy", Type: "string", Description: doc["reclaimPolicy"]},
 			{Name: "VolumeBindingMode", Type: "string", Description: doc["volumeBindingMode"]},
 			{Name: "AllowVolumeExpansion", Type: "string", Description: doc["allowVolumeExpansion"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *storagev1.StorageClass) []any {
 			return []any{

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -55,12 +56,12 @@ func VolumeAttachments() resource.Definition {
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "Attacher", Type: "string", Format: "name", Description: spec["attacher"]},
 			{Name: "PV", Type: "string", Description: source["persistentVolumeName"]},
 			{Name: "Node", Type: "string", Description: spec["nodeName"]},
 			{Name: "Attached", Type: "boolean", Description: storagev1.VolumeAttachmentStatus{}.SwaggerDoc()["attached"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(a *storagev1.VolumeAttachment) []any {
 			return []any{a.Name, a.Spec.Attacher, or(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, resource.Since(a.CreationTimestamp.Time)}
@@ -108,7 +109,7 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	case *s.PersistentVolumeName == "":
 		errs = append(errs, field.Required(path.Child("persistentVolumeName"), "must specify non empty persistentVolumeName"))
 	}
-	errs = append(errs, core.Invalid(field.NewPath("spec", "nodeName"), a.Spec.NodeName, apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
+	errs = append(errs, rules.Invalid(field.NewPath("spec", "nodeName"), a.Spec.NodeName, apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
 
 	status := field.NewPath("status")
 	size := 0
@@ -121,7 +122,7 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	errs = append(errs, validateVolumeError(a.Status.AttachError, status.Child("attachError"))...)
 	errs = append(errs, validateVolumeError(a.Status.DetachError, status.Child("detachError"))...)
 	if v := a.Spec.Source.PersistentVolumeName; v != nil {
-		errs = append(errs, core.Invalid(path.Child("persistentVolumeName"), *v, apivalidation.NameIsDNSSubdomain(*v, false))...)
+		errs = append(errs, rules.Invalid(path.Child("persistentVolumeName"), *v, apivalidation.NameIsDNSSubdomain(*v, false))...)
 	}
 	return errs
 }

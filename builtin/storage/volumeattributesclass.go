@@ -7,7 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -40,9 +40,9 @@ func VolumeAttributesClasses() resource.Definition {
 			},
 		}.Strategy(),
 		Columns: []resource.Column{
-			core.NameColumn(),
+			rules.NameColumn(),
 			{Name: "DriverName", Type: "string", Description: storagev1.VolumeAttributesClass{}.SwaggerDoc()["driverName"]},
-			core.AgeColumn(),
+			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(c *storagev1.VolumeAttributesClass) []any {
 			return []any{c.Name, c.DriverName, resource.Since(c.CreationTimestamp.Time)}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -39,7 +39,7 @@ func Migrations() resource.Definition {
 		ValidateUpdate: func(_ context.Context, m, old *migration) field.ErrorList { return validateStatus(m, old) },
 	}.Strategy()
 	status.Resets = []string{"metadata", "spec"}
-	name := core.NameColumn()
+	name := rules.NameColumn()
 	name.Format = ""
 	return resource.Definition{
 		Group:      migrationv1.GroupName,
@@ -60,7 +60,7 @@ func Migrations() resource.Definition {
 			ValidateUpdate: func(_ context.Context, m, old *migration) field.ErrorList {
 				errs := validateResource(m.Spec.Resource)
 				if m.Spec != old.Spec {
-					errs = append(errs, field.Invalid(field.NewPath("spec"), core.GoForm(m.Spec), apivalidation.FieldImmutableErrorMsg))
+					errs = append(errs, field.Invalid(field.NewPath("spec"), rules.GoForm(m.Spec), apivalidation.FieldImmutableErrorMsg))
 				}
 				return errs
 			},

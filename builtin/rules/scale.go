@@ -1,4 +1,4 @@
-package core
+package rules
 
 import (
 	"context"
@@ -13,18 +13,19 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Scalable is what the subresource scale shows of an object.
+// Scalable has the parts of an object that its scale subresource shows.
 type Scalable struct {
-	// Wanted is the field with the number of replicas that there should be.
+	// Wanted points to the field for the desired number of replicas.
 	Wanted **int32
-	// Seen is the number that there is.
+	// Seen is the number of replicas in the status.
 	Seen int32
-	// Selector of the replicas, as text.
+	// Selector is the label selector of the replicas, as text.
 	Selector string
 }
 
-// Scale is the subresource with which autoscalers change the number of replicas
-// without knowing the kind.
+// Scale returns the scale subresource of a kind, with which autoscalers change
+// the number of replicas without knowing the kind. part returns the parts of an
+// object that it shows and changes.
 func Scale[T resource.Object](part func(T) (Scalable, error)) resource.Subresource {
 	return resource.Subresource{
 		Name: "scale",
@@ -59,12 +60,12 @@ func Scale[T resource.Object](part func(T) (Scalable, error)) resource.Subresour
 				return err
 			},
 			// Of the metadata only the managed fields reach the object, so
-			// they alone are judged.
+			// only they are validated.
 			Validate: func(_ context.Context, projection resource.Object) field.ErrorList {
-				var e problems
+				var e Errors
 				s := projection.(*autoscalingv1.Scale)
-				e.add(metavalidation.ValidateManagedFields(s.ManagedFields, field.NewPath("metadata", "managedFields"))...)
-				e.nonNegative(field.NewPath("spec", "replicas"), int64(s.Spec.Replicas))
+				e.Add(metavalidation.ValidateManagedFields(s.ManagedFields, field.NewPath("metadata", "managedFields"))...)
+				e.NonNegative(field.NewPath("spec", "replicas"), int64(s.Spec.Replicas))
 				return field.ErrorList(e)
 			},
 			Managed: map[string]string{"spec.replicas": "spec.replicas"},

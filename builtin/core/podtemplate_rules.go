@@ -1,0 +1,59 @@
+package core
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
+)
+
+// ValidatePodTemplateSpec returns everything that is wrong with a pod template.
+// What the old template, nil on create, already has may stay.
+func ValidatePodTemplateSpec(ctx context.Context, t *corev1.PodTemplateSpec, path *field.Path, old *corev1.PodTemplateSpec) field.ErrorList {
+	var e rules.Errors
+	oldSpec, oldMeta := templateParts(old)
+	allow := allowancesFor(ctx, oldSpec, oldMeta)
+	e.Add(metavalidation.ValidateLabels(t.Labels, path.Child("labels"))...)
+	e.Add(apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
+	checkPodAnnotations(&e, t.Annotations, &t.Spec, path.Child("annotations"), allow)
+	checkPodSpec(&e, &t.Spec, nil, path.Child("spec"), allow)
+	checkProfileAnnotations(&e, &t.ObjectMeta, &t.Spec, path.Child("spec"))
+	if len(t.Spec.EphemeralContainers) > 0 {
+		e.Forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template")
+	}
+	e.Add(validateResponders(ctx, &t.Spec, oldSpec, path.Child("spec"))...)
+	return field.ErrorList(e)
+}
+
+// PodTemplateWarnings returns what the author of a pod template should know; old
+// is nil on create, path is where the template is in its object.
+func PodTemplateWarnings(t, old *corev1.PodTemplateSpec, path *field.Path) []string {
+	if t == nil {
+		return nil
+	}
+	return podWarnings(&t.Spec, &t.ObjectMeta, path)
+}
+
+// DropDisabledTemplateFields clears the fields of features that are off,
+// unless the old template, nil on create, uses them already.
+func DropDisabledTemplateFields(ctx context.Context, t, old *corev1.PodTemplateSpec) {
+	if t == nil {
+		return
+	}
+	oldSpec, _ := templateParts(old)
+	dropSpecFields(features.From(ctx), &t.Spec, oldSpec)
+	dropInitAnnotations(t.Annotations)
+}
+
+func templateParts(t *corev1.PodTemplateSpec) (*corev1.PodSpec, *metav1.ObjectMeta) {
+	if t == nil {
+		return nil, nil
+	}
+	return &t.Spec, &t.ObjectMeta
+}
