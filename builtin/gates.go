@@ -3,7 +3,7 @@ package builtin
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -18,7 +18,7 @@ func defaultProtocols(g resource.Group) {
 			before := d.Versions[0].Default
 			d.Versions[0].Default = func(obj resource.Object) {
 				before(obj)
-				core.DefaultProbeProtocols(&obj.(*corev1.Pod).Spec)
+				podspec.DefaultProbeProtocols(&obj.(*corev1.Pod).Spec)
 			}
 		}
 	}

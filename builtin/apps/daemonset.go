@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -47,11 +47,11 @@ func DaemonSets() resource.Definition {
 			PrepareCreate: func(ctx context.Context, d *appsv1.DaemonSet) {
 				d.Status = appsv1.DaemonSetStatus{}
 				setTemplateGeneration(d, max(templateGeneration(d), 1))
-				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, nil)
+				podspec.DropDisabledTemplateFields(ctx, &d.Spec.Template, nil)
 			},
 			PrepareUpdate: func(ctx context.Context, d, old *appsv1.DaemonSet) {
 				d.Status = old.Status
-				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, &old.Spec.Template)
+				podspec.DropDisabledTemplateFields(ctx, &d.Spec.Template, &old.Spec.Template)
 				generation := templateGeneration(old)
 				if !equality.Semantic.DeepEqual(d.Spec.Template, old.Spec.Template) {
 					generation++
@@ -68,9 +68,9 @@ func DaemonSets() resource.Definition {
 				path := field.NewPath("spec", "template")
 				switch {
 				case old == nil:
-					return core.PodTemplateWarnings(&d.Spec.Template, nil, path)
+					return podspec.TemplateWarnings(&d.Spec.Template, nil, path)
 				case templateGeneration(d) != templateGeneration(old):
-					return core.PodTemplateWarnings(&d.Spec.Template, &old.Spec.Template, path)
+					return podspec.TemplateWarnings(&d.Spec.Template, &old.Spec.Template, path)
 				}
 				return nil
 			},
@@ -143,7 +143,7 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 		setDefault(&s.RollingUpdate.MaxSurge, intstr.FromInt32(0))
 	}
 	setDefault(&d.Spec.RevisionHistoryLimit, 10)
-	core.DefaultPodTemplate(&d.Spec.Template)
+	podspec.DefaultTemplate(&d.Spec.Template)
 	setTemplateGeneration(d, templateGeneration(d))
 }
 
@@ -163,7 +163,7 @@ func validateDaemonSet(ctx context.Context, d, old *appsv1.DaemonSet) field.Erro
 	if s := spec.Selector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
 		errs = append(errs, field.Invalid(path.Child("selector"), s, "empty selector is invalid for daemonset"))
 	}
-	errs = append(errs, core.ValidatePodTemplateSpec(ctx, &spec.Template, path.Child("template"), template)...)
+	errs = append(errs, podspec.ValidateTemplate(ctx, &spec.Template, path.Child("template"), template)...)
 	errs = append(errs, validateEndless(&spec.Template.Spec, "DaemonSet", path.Child("template", "spec"))...)
 	errs = append(errs, nonnegative(spec.MinReadySeconds, path.Child("minReadySeconds"))...)
 	errs = append(errs, validateDaemonSetStrategy(&spec.UpdateStrategy, path.Child("updateStrategy"))...)

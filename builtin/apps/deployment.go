@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -42,11 +42,11 @@ func Deployments() resource.Definition {
 		Strategy: resource.Rules[*appsv1.Deployment]{
 			PrepareCreate: func(ctx context.Context, d *appsv1.Deployment) {
 				d.Status = appsv1.DeploymentStatus{}
-				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, nil)
+				podspec.DropDisabledTemplateFields(ctx, &d.Spec.Template, nil)
 			},
 			PrepareUpdate: func(ctx context.Context, d, old *appsv1.Deployment) {
 				d.Status = old.Status
-				core.DropDisabledTemplateFields(ctx, &d.Spec.Template, &old.Spec.Template)
+				podspec.DropDisabledTemplateFields(ctx, &d.Spec.Template, &old.Spec.Template)
 			},
 			Validate: func(ctx context.Context, d *appsv1.Deployment) field.ErrorList {
 				return validateDeployment(ctx, d, nil)
@@ -60,9 +60,9 @@ func Deployments() resource.Definition {
 				path := field.NewPath("spec", "template")
 				switch {
 				case old == nil:
-					return append(nameWarnings(d.Name), core.PodTemplateWarnings(&d.Spec.Template, nil, path)...)
+					return append(nameWarnings(d.Name), podspec.TemplateWarnings(&d.Spec.Template, nil, path)...)
 				case deploymentChanged(d, old):
-					return core.PodTemplateWarnings(&d.Spec.Template, &old.Spec.Template, path)
+					return podspec.TemplateWarnings(&d.Spec.Template, &old.Spec.Template, path)
 				}
 				return nil
 			},
@@ -129,7 +129,7 @@ func defaultDeployment(d *appsv1.Deployment) {
 	}
 	setDefault(&spec.RevisionHistoryLimit, 10)
 	setDefault(&spec.ProgressDeadlineSeconds, 600)
-	core.DefaultPodTemplate(&spec.Template)
+	podspec.DefaultTemplate(&spec.Template)
 	tidyRollback(d)
 }
 

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -36,11 +36,11 @@ func ReplicaSets() resource.Definition {
 		Strategy: resource.Rules[*appsv1.ReplicaSet]{
 			PrepareCreate: func(ctx context.Context, r *appsv1.ReplicaSet) {
 				r.Status = appsv1.ReplicaSetStatus{}
-				core.DropDisabledTemplateFields(ctx, &r.Spec.Template, nil)
+				podspec.DropDisabledTemplateFields(ctx, &r.Spec.Template, nil)
 			},
 			PrepareUpdate: func(ctx context.Context, r, old *appsv1.ReplicaSet) {
 				r.Status = old.Status
-				core.DropDisabledTemplateFields(ctx, &r.Spec.Template, &old.Spec.Template)
+				podspec.DropDisabledTemplateFields(ctx, &r.Spec.Template, &old.Spec.Template)
 			},
 			Validate: func(ctx context.Context, r *appsv1.ReplicaSet) field.ErrorList {
 				return validateReplicaSet(ctx, r, nil)
@@ -54,9 +54,9 @@ func ReplicaSets() resource.Definition {
 				path := field.NewPath("spec", "template")
 				switch {
 				case old == nil:
-					return append(nameWarnings(r.Name), core.PodTemplateWarnings(&r.Spec.Template, nil, path)...)
+					return append(nameWarnings(r.Name), podspec.TemplateWarnings(&r.Spec.Template, nil, path)...)
 				case replicaSetChanged(r, old):
-					return core.PodTemplateWarnings(&r.Spec.Template, &old.Spec.Template, path)
+					return podspec.TemplateWarnings(&r.Spec.Template, &old.Spec.Template, path)
 				}
 				return nil
 			},
@@ -86,7 +86,7 @@ func ReplicaSets() resource.Definition {
 
 func defaultReplicaSet(r *appsv1.ReplicaSet) {
 	setDefault(&r.Spec.Replicas, 1)
-	core.DefaultPodTemplate(&r.Spec.Template)
+	podspec.DefaultTemplate(&r.Spec.Template)
 }
 
 func replicaSetChanged(r, old *appsv1.ReplicaSet) bool {

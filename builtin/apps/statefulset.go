@@ -16,7 +16,7 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
@@ -54,11 +54,11 @@ func StatefulSets() resource.Definition {
 			ValidateName: validation.NameIsDNSLabel,
 			PrepareCreate: func(ctx context.Context, s *appsv1.StatefulSet) {
 				s.Status = appsv1.StatefulSetStatus{}
-				core.DropDisabledTemplateFields(ctx, &s.Spec.Template, nil)
+				podspec.DropDisabledTemplateFields(ctx, &s.Spec.Template, nil)
 			},
 			PrepareUpdate: func(ctx context.Context, s, old *appsv1.StatefulSet) {
 				s.Status = old.Status
-				core.DropDisabledTemplateFields(ctx, &s.Spec.Template, &old.Spec.Template)
+				podspec.DropDisabledTemplateFields(ctx, &s.Spec.Template, &old.Spec.Template)
 			},
 			Validate: func(ctx context.Context, s *appsv1.StatefulSet) field.ErrorList {
 				return validateStatefulSet(ctx, &s.Spec, field.NewPath("spec"), statefulSetRules{recreate: features.From(ctx).Enabled(recreateGate)})
@@ -99,16 +99,16 @@ func statefulSetWarnings(_ context.Context, s, old *appsv1.StatefulSet) []string
 	path := field.NewPath("spec")
 	switch {
 	case old == nil:
-		w = core.PodTemplateWarnings(&s.Spec.Template, nil, path.Child("template"))
+		w = podspec.TemplateWarnings(&s.Spec.Template, nil, path.Child("template"))
 	case statefulSetChanged(s, old):
-		w = core.PodTemplateWarnings(&s.Spec.Template, &old.Spec.Template, path.Child("template"))
+		w = podspec.TemplateWarnings(&s.Spec.Template, &old.Spec.Template, path.Child("template"))
 	}
 	for i := range s.Spec.VolumeClaimTemplates {
 		at := path.Child("volumeClaimTemplates").Index(i)
 		if old != nil {
 			at = at.Child("Spec")
 		}
-		w = append(w, core.ClaimWarnings(&s.Spec.VolumeClaimTemplates[i].Spec, at)...)
+		w = append(w, podspec.ClaimWarnings(&s.Spec.VolumeClaimTemplates[i].Spec, at)...)
 	}
 	if deref(s.Spec.RevisionHistoryLimit) < 0 {
 		w = append(w, "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
@@ -133,7 +133,7 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 	setDefault(&spec.Replicas, 1)
 	setDefault(&spec.RevisionHistoryLimit, 10)
 	defaultClaimTemplates(spec.VolumeClaimTemplates)
-	core.DefaultPodTemplate(&spec.Template)
+	podspec.DefaultTemplate(&spec.Template)
 }
 
 // defaultClaimTemplates completes whole objects: they have a kind and a phase.
@@ -141,7 +141,7 @@ func defaultClaimTemplates(claims []corev1.PersistentVolumeClaim) {
 	for i := range claims {
 		claims[i].APIVersion, claims[i].Kind = "v1", "PersistentVolumeClaim"
 		orDefault(&claims[i].Status.Phase, corev1.ClaimPending)
-		core.DefaultClaimSpec(&claims[i].Spec)
+		podspec.DefaultClaimSpec(&claims[i].Spec)
 	}
 }
 
@@ -192,7 +192,7 @@ func validateStatefulSet(ctx context.Context, spec *appsv1.StatefulSetSpec, path
 	if !apply.update {
 		for i := range spec.VolumeClaimTemplates {
 			at := path.Child("volumeClaimTemplates").Index(i).Child("spec")
-			errs = append(errs, core.ValidateClaimSpec(&spec.VolumeClaimTemplates[i].Spec, at, core.ClaimAllowances{})...)
+			errs = append(errs, podspec.ValidateClaimSpec(&spec.VolumeClaimTemplates[i].Spec, at, podspec.ClaimAllowances{})...)
 		}
 	}
 	errs = append(errs, nonnegative(deref(spec.Replicas), path.Child("replicas"))...)
@@ -233,7 +233,7 @@ func validateStatefulSetTemplate(ctx context.Context, spec *appsv1.StatefulSetSp
 		errs = append(errs, metavalidation.ValidateLabels(spec.Template.Labels, at.Child("labels"))...)
 		return append(errs, validation.ValidateAnnotations(spec.Template.Annotations, at.Child("annotations"))...)
 	}
-	return append(errs, core.ValidatePodTemplateSpec(ctx, claimedTemplate(spec), at, apply.old)...)
+	return append(errs, podspec.ValidateTemplate(ctx, claimedTemplate(spec), at, apply.old)...)
 }
 
 // claimedTemplate is the template as its pods will be: with names from the

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -148,7 +148,7 @@ func defaultExtensionsDeployment(d *appsv1.Deployment) {
 	}
 	setDefault(&d.Spec.ProgressDeadlineSeconds, math.MaxInt32)
 	setDefault(&d.Spec.RevisionHistoryLimit, math.MaxInt32)
-	core.DefaultPodTemplate(&d.Spec.Template)
+	podspec.DefaultTemplate(&d.Spec.Template)
 }
 
 // setRollback keeps, as an annotation, the revision that somebody wants back.

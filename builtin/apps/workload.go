@@ -15,7 +15,7 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -89,7 +89,7 @@ func validateSelected(ctx context.Context, selector *metav1.LabelSelector, templ
 	if !matcher.Empty() && !matcher.Matches(labels.Set(template.Labels)) {
 		errs = append(errs, field.Invalid(at.Child("metadata", "labels"), template.Labels, "`selector` does not match template `labels`"))
 	}
-	errs = append(errs, core.ValidatePodTemplateSpec(ctx, template, at, old)...)
+	errs = append(errs, podspec.ValidateTemplate(ctx, template, at, old)...)
 	return append(errs, validateEndless(&template.Spec, "ReplicaSet", at.Child("spec"))...)
 }
 

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
@@ -138,7 +138,7 @@ func defaultJobSpec(spec *batchv1.JobSpec) {
 			}
 		}
 	}
-	core.DefaultPodTemplate(&spec.Template)
+	podspec.DefaultTemplate(&spec.Template)
 }
 
 // dropDisabled clears the fields of features that are off, unless the old
@@ -149,13 +149,13 @@ func dropDisabled(ctx context.Context, spec, old *batchv1.JobSpec) {
 		if off {
 			spec.Scheduling = nil
 		}
-		core.DropDisabledTemplateFields(ctx, &spec.Template, nil)
+		podspec.DropDisabledTemplateFields(ctx, &spec.Template, nil)
 		return
 	}
 	if off && old.Scheduling == nil {
 		spec.Scheduling = nil
 	}
-	core.DropDisabledTemplateFields(ctx, &spec.Template, &old.Template)
+	podspec.DropDisabledTemplateFields(ctx, &spec.Template, &old.Template)
 }
 
 // generateSelector makes the job select its own pods and no others. What a
@@ -200,7 +200,7 @@ func jobWarnings(spec, old *batchv1.JobSpec, path *field.Path) []string {
 	if old != nil {
 		template = &old.Template
 	}
-	return append(w, core.PodTemplateWarnings(&spec.Template, template, path.Child("template"))...)
+	return append(w, podspec.TemplateWarnings(&spec.Template, template, path.Child("template"))...)
 }
 
 func isIndexed(spec *batchv1.JobSpec) bool {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
@@ -131,7 +131,7 @@ func validateJobSpec(ctx context.Context, spec, old *batchv1.JobSpec, path *fiel
 	if old != nil {
 		template = &old.Template
 	}
-	errs = append(errs, core.ValidatePodTemplateSpec(ctx, &spec.Template, path.Child("template"), template)...)
+	errs = append(errs, podspec.ValidateTemplate(ctx, &spec.Template, path.Child("template"), template)...)
 
 	at := path.Child("template", "spec", "restartPolicy")
 	switch p := spec.Template.Spec.RestartPolicy; {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
@@ -29,7 +30,7 @@ func PersistentVolumes() resource.Definition {
 		Resource:   "persistentvolumes",
 		Kind:       "PersistentVolume",
 		ShortNames: []string{"pv"},
-		Versions:   []resource.Version{resource.VersionOf[corev1.PersistentVolume, corev1.PersistentVolumeList]("v1", defaultPersistentVolume)},
+		Versions:   []resource.Version{resource.VersionOf[corev1.PersistentVolume, corev1.PersistentVolumeList]("v1", podspec.DefaultPersistentVolume)},
 		Strategy: resource.Rules[*corev1.PersistentVolume]{
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
@@ -145,7 +146,7 @@ func persistentVolumeWarnings(pv *corev1.PersistentVolume) []string {
 	if a := spec.NodeAffinity; a != nil && a.Required != nil {
 		for i, t := range a.Required.NodeSelectorTerms {
 			for j, x := range t.MatchExpressions {
-				if m := OldNodeLabel(x.Key); m != "" {
+				if m := podspec.OldNodeLabel(x.Key); m != "" {
 					w = append(w, fmt.Sprintf("%s: %s is %s",
 						p.Child("nodeAffinity", "required", "nodeSelectorTerms").Index(i).Child("matchExpressions").Index(j).Child("key"), x.Key, m))
 				}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
@@ -15,7 +16,7 @@ import (
 func validatePersistentVolume(pv, old *corev1.PersistentVolume) field.ErrorList {
 	var e rules.Errors
 	spec, p := &pv.Spec, field.NewPath("spec")
-	checkAccessModes(&e, spec.AccessModes, "", p.Child("accessModes"))
+	podspec.CheckAccessModes(&e, spec.AccessModes, "", p.Child("accessModes"))
 	cp := p.Child("capacity")
 	if len(spec.Capacity) == 0 {
 		e.Required(cp, "")
@@ -35,12 +36,12 @@ func validatePersistentVolume(pv, old *corev1.PersistentVolume) field.ErrorList 
 	}
 	if a := spec.NodeAffinity; a != nil {
 		if a.Required != nil {
-			checkNodeSelector(&e, a.Required, p.Child("nodeAffinity", "required"), badVolumeAffinity(old))
+			podspec.CheckNodeSelector(&e, a.Required, p.Child("nodeAffinity", "required"), badVolumeAffinity(old))
 		} else {
 			e.Required(p.Child("nodeAffinity", "required"), "must specify required node constraints")
 		}
 	}
-	checkPersistentSource(&e, pv, p)
+	podspec.CheckPersistentVolumeSource(&e, pv, p)
 	if s := spec.HostPath; s != nil && path.Clean(s.Path) == "/" && spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
 		e.Forbidden(rp, "may not be 'recycle' for a hostPath mount of '/'")
 	}

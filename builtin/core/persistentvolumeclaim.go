@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
@@ -26,7 +27,7 @@ func PersistentVolumeClaims() resource.Definition {
 		Namespaced:   true,
 		ReadDefaults: true, // the phase
 		Versions: []resource.Version{resource.VersionOf[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]("v1", func(c *corev1.PersistentVolumeClaim) {
-			DefaultClaimSpec(&c.Spec)
+			podspec.DefaultClaimSpec(&c.Spec)
 			rules.Default(&c.Status.Phase, corev1.ClaimPending)
 			rules.RoundUp(c.Status.Capacity)
 			rules.RoundUp(c.Status.AllocatedResources)
@@ -48,14 +49,14 @@ func PersistentVolumeClaims() resource.Definition {
 				matchDataSources(&old.Spec)
 			},
 			Validate: func(_ context.Context, c *corev1.PersistentVolumeClaim) field.ErrorList {
-				return ValidateClaimSpec(&c.Spec, field.NewPath("spec"), ClaimAllowances{})
+				return podspec.ValidateClaimSpec(&c.Spec, field.NewPath("spec"), podspec.ClaimAllowances{})
 			},
 			ValidateUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) field.ErrorList {
-				return append(ValidateClaimSpec(&c.Spec, field.NewPath("spec"), claimAllowances(&old.Spec)), validateClaimUpdate(c, old)...)
+				return append(podspec.ValidateClaimSpec(&c.Spec, field.NewPath("spec"), claimAllowances(&old.Spec)), validateClaimUpdate(c, old)...)
 			},
 			Warnings: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) []string {
 				w := appendOldAnnotation(nil, c.Annotations, corev1.BetaStorageClassAnnotation, `deprecated since v1.8; use "storageClassName" attribute instead`)
-				return append(w, ClaimWarnings(&c.Spec, field.NewPath("spec"))...)
+				return append(w, podspec.ClaimWarnings(&c.Spec, field.NewPath("spec"))...)
 			},
 		}.Strategy(),
 		Subresources: []resource.Subresource{{
@@ -112,8 +113,8 @@ func matchDataSources(spec *corev1.PersistentVolumeClaimSpec) {
 }
 
 // claimAllowances returns what an old claim makes acceptable.
-func claimAllowances(old *corev1.PersistentVolumeClaimSpec) ClaimAllowances {
-	return ClaimAllowances{
+func claimAllowances(old *corev1.PersistentVolumeClaimSpec) podspec.ClaimAllowances {
+	return podspec.ClaimAllowances{
 		SelectorValues: len(metavalidation.ValidateLabelSelector(old.Selector, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0,
 		SourceGroups:   old.DataSource != nil && old.DataSource.APIGroup != nil || old.DataSourceRef != nil && old.DataSourceRef.APIGroup != nil,
 	}

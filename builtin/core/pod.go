@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -38,7 +39,7 @@ func Pods() resource.Definition {
 				if old != nil {
 					return nil // updates of pods are the business of machines
 				}
-				return podCreateWarnings(pod)
+				return podspec.CreateWarnings(pod)
 			},
 			Generation:    podGeneration,
 			GracePeriod:   podGracePeriod,
@@ -145,5 +146,5 @@ func prepareEphemeralContainers(ctx context.Context, pod, old *corev1.Pod) {
 	pod.Spec, pod.Status = old.Spec, old.Status
 	pod.Spec.EphemeralContainers = containers
 	metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
-	dropPodFields(ctx, pod, old)
+	podspec.DropDisabledPodFields(ctx, pod, old)
 }

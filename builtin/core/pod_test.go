@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -69,14 +69,14 @@ func (c *podCase) run(t *testing.T) (any, field.ErrorList, []string) {
 		var pt corev1.PodTemplate
 		decode(c.Body, &pt)
 		pt.Generation = 1
-		DefaultPodTemplate(&pt.Template)
-		DropDisabledTemplateFields(t.Context(), &pt.Template, nil)
+		podspec.DefaultTemplate(&pt.Template)
+		podspec.DropDisabledTemplateFields(t.Context(), &pt.Template, nil)
 		path := field.NewPath("template")
-		errs := ValidatePodTemplateSpec(t.Context(), &pt.Template, path, nil)
+		errs := podspec.ValidateTemplate(t.Context(), &pt.Template, path, nil)
 		if len(errs) > 0 {
 			return nil, errs, nil
 		}
-		return &pt, nil, PodTemplateWarnings(&pt.Template, nil, path)
+		return &pt, nil, podspec.TemplateWarnings(&pt.Template, nil, path)
 	}
 
 	def := Pods()
@@ -178,35 +178,6 @@ func TestPodGracePeriod(t *testing.T) {
 	} {
 		if got := podGracePeriod(c.pod, c.asked); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
-		}
-	}
-}
-
-func TestPullPolicy(t *testing.T) {
-	digest := "@sha256:" + strings.Repeat("a", 64)
-	for image, latest := range map[string]bool{
-		"nginx":                      true,
-		"nginx:latest":               true,
-		"nginx:1":                    false,
-		"nginx" + digest:             false,
-		"nginx:latest" + digest:      true,
-		"nginx:latest@sha256:beef":   false,
-		"localhost/x":                true,
-		"example.com:5000/a/b":       true,
-		"example.com:5000/a/b:1":     false,
-		"[::1]:5000/a":               true,
-		"UPPER":                      false, // no valid name, so not latest either
-		"Upper/x":                    true,  // a host
-		"a//b":                       false,
-		"":                           false,
-		strings.Repeat("a", 64):      false, // an identifier
-		strings.Repeat("a", 65):      true,
-		strings.Repeat("x", 248):     false, // library/ makes it too long
-		strings.Repeat("x", 247):     true,
-		"example.com/a:" + "bad tag": false,
-	} {
-		if got := isLatest(image); got != latest {
-			t.Errorf("%s: got %v", image, got)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -57,7 +58,7 @@ func bindPod(ctx context.Context, target resource.Target, body resource.Object) 
 			pod.Annotations = map[string]string{}
 		}
 		maps.Copy(pod.Annotations, binding.Annotations)
-		dropInitAnnotations(pod.Annotations)
+		podspec.DropInitAnnotations(pod.Annotations)
 		if len(binding.Labels) > 0 && pod.Labels == nil {
 			pod.Labels = map[string]string{}
 		}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -164,7 +165,7 @@ func (k kubelets) locatePod(ctx context.Context, target resource.Target, pod *co
 // the only one.
 func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 	var names []string
-	eachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) { names = append(names, c.Name) })
+	podspec.EachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) { names = append(names, c.Name) })
 	switch {
 	case name != "":
 		for _, n := range names {

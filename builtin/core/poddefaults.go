@@ -4,13 +4,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // defaultPod fills in what a pod may leave out: all that a template may, and
 // what only a pod gets, so that a template stays as its author wrote it.
 func defaultPod(pod *corev1.Pod) {
-	DefaultPodSpec(&pod.Spec)
+	podspec.Default(&pod.Spec)
 	defaultPodStatus(&pod.Status)
 
 	spec := &pod.Spec

@@ -6,12 +6,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/request"
 )
 
 func preparePod(ctx context.Context, pod *corev1.Pod) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
-	dropPodFields(ctx, pod, nil)
+	podspec.DropDisabledPodFields(ctx, pod, nil)
 	if len(pod.Spec.SchedulingGates) > 0 {
 		setPodCondition(ctx, &pod.Status, corev1.PodCondition{
 			Type:    corev1.PodScheduled,
@@ -20,16 +21,16 @@ func preparePod(ctx context.Context, pod *corev1.Pod) {
 			Message: "Scheduling is blocked due to non-empty scheduling gates",
 		})
 	}
-	mergeLabelKeys(pod)
-	adoptAppArmorAnnotations(ctx, pod)
-	defaultPodResources(&pod.Spec)
-	pod.Status.QOSClass = qosClass(pod)
+	podspec.MergeLabelKeys(pod)
+	podspec.AdoptAppArmorAnnotations(ctx, pod)
+	podspec.DefaultResources(&pod.Spec)
+	pod.Status.QOSClass = podspec.QOSClass(pod)
 }
 
 func preparePodUpdate(ctx context.Context, pod, old *corev1.Pod) {
 	pod.Status = old.Status
 	keepPodResources(pod, old)
-	dropPodFields(ctx, pod, old)
+	podspec.DropDisabledPodFields(ctx, pod, old)
 }
 
 // keepPodResources: clients from before pods had resources of their own drop

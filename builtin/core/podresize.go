@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 )
@@ -31,8 +32,8 @@ func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 	keepPodResources(pod, old)
 	// The old object must not change with the new one.
 	pod.Spec.Resources = pod.Spec.Resources.DeepCopy()
-	defaultPodResources(&pod.Spec)
-	dropPodFields(ctx, pod, old)
+	podspec.DefaultResources(&pod.Spec)
+	podspec.DropDisabledPodFields(ctx, pod, old)
 }
 
 func takeResources(containers, old []corev1.Container) []corev1.Container {
@@ -55,9 +56,9 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	var e rules.Errors
 	p := field.NewPath("spec")
 	switch {
-	case isMirror(&old.ObjectMeta):
+	case podspec.IsMirror(&old.ObjectMeta):
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
-	case isWindows(&old.Spec):
+	case podspec.IsWindows(&old.Spec):
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "windows pods cannot be resized")}
 	}
 	if prefix := pod.GenerateName; prefix != "" {
@@ -65,12 +66,12 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 			e.Invalid(field.NewPath("metadata", "generateName"), prefix, msg)
 		}
 	}
-	checkPod(&e, pod, podAllowances(ctx, old))
+	podspec.CheckPod(&e, pod, podspec.PodAllowances(ctx, old))
 	was := old.Status.QOSClass
 	if was == "" {
-		was = qosClass(old)
+		was = podspec.QOSClass(old)
 	}
-	if was != qosClass(pod) {
+	if was != podspec.QOSClass(pod) {
 		e.Invalid(p, pod.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
 	}
 	if !nodeCanResize(old) {
@@ -106,7 +107,7 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 			e.Forbidden(cp, "only cpu and memory resources for init or sidecar containers are mutable")
 		}
 		for _, r := range c.ResizePolicy {
-			if changed && !isSidecar(c) && r.RestartPolicy == corev1.RestartContainer {
+			if changed && !podspec.IsSidecar(c) && r.RestartPolicy == corev1.RestartContainer {
 				e.Forbidden(cp, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized")
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 )
@@ -55,13 +56,13 @@ func preparePodStatus(ctx context.Context, pod, old *corev1.Pod) {
 			generations[c.Type] = g[1:]
 		}
 	}
-	dropPodFields(ctx, pod, old)
+	podspec.DropDisabledPodFields(ctx, pod, old)
 }
 
 func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e rules.Errors
 	p, s := field.NewPath("status"), &pod.Status
-	checkAnnotationUpdates(&e, pod, old, podAllowances(ctx, old))
+	checkAnnotationUpdates(&e, pod, old, podspec.PodAllowances(ctx, old))
 	for i, c := range s.Conditions {
 		cp := p.Child("conditions").Index(i)
 		if c.ObservedGeneration < 0 {
@@ -345,7 +346,7 @@ func checkStatusUsers(e *rules.Errors, statuses []corev1.ContainerStatus, spec *
 			continue
 		}
 		u, up := statuses[i].User.Linux, p.Index(i).Child("user", "linux")
-		if isWindows(spec) {
+		if podspec.IsWindows(spec) {
 			e.Forbidden(up, "cannot be set for a windows pod")
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -22,27 +23,29 @@ func PodTemplates() resource.Definition {
 		Kind:       "PodTemplate",
 		Namespaced: true,
 		Versions: []resource.Version{resource.VersionOf[corev1.PodTemplate, corev1.PodTemplateList]("v1", func(t *corev1.PodTemplate) {
-			DefaultPodTemplate(&t.Template)
+			podspec.DefaultTemplate(&t.Template)
 		})},
 		Strategy: resource.Rules[*corev1.PodTemplate]{
 			ReturnDeleted: true,
-			PrepareCreate: func(ctx context.Context, t *corev1.PodTemplate) { DropDisabledTemplateFields(ctx, &t.Template, nil) },
+			PrepareCreate: func(ctx context.Context, t *corev1.PodTemplate) {
+				podspec.DropDisabledTemplateFields(ctx, &t.Template, nil)
+			},
 			PrepareUpdate: func(ctx context.Context, t, old *corev1.PodTemplate) {
-				DropDisabledTemplateFields(ctx, &t.Template, &old.Template)
+				podspec.DropDisabledTemplateFields(ctx, &t.Template, &old.Template)
 			},
 			Validate: func(ctx context.Context, t *corev1.PodTemplate) field.ErrorList {
-				return ValidatePodTemplateSpec(ctx, &t.Template, path, nil)
+				return podspec.ValidateTemplate(ctx, &t.Template, path, nil)
 			},
 			ValidateUpdate: func(ctx context.Context, t, old *corev1.PodTemplate) field.ErrorList {
-				return ValidatePodTemplateSpec(ctx, &t.Template, path, &old.Template)
+				return podspec.ValidateTemplate(ctx, &t.Template, path, &old.Template)
 			},
 			Generation: changed,
 			Warnings: func(ctx context.Context, t, old *corev1.PodTemplate) []string {
 				switch {
 				case old == nil:
-					return PodTemplateWarnings(&t.Template, nil, path)
+					return podspec.TemplateWarnings(&t.Template, nil, path)
 				case changed(t, old):
-					return PodTemplateWarnings(&t.Template, &old.Template, path)
+					return podspec.TemplateWarnings(&t.Template, &old.Template, path)
 				}
 				return nil
 			},

@@ -14,26 +14,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
 func validatePod(ctx context.Context, pod *corev1.Pod) field.ErrorList {
 	var e rules.Errors
 	p := field.NewPath("spec")
-	checkPod(&e, pod, podAllowances(ctx, nil))
+	podspec.CheckPod(&e, pod, podspec.PodAllowances(ctx, nil))
 	if len(pod.Spec.EphemeralContainers) > 0 {
 		e.Forbidden(p.Child("ephemeralContainers"), "cannot be set on create")
 	}
 	if pod.Spec.NodeName != "" && len(pod.Spec.SchedulingGates) > 0 {
 		e.Forbidden(p.Child("nodeName"), "cannot be set until all schedulingGates have been cleared")
 	}
-	checkProfileAnnotations(&e, &pod.ObjectMeta, &pod.Spec, p)
-	e.Add(validateResponders(ctx, &pod.Spec, nil, p)...)
+	podspec.CheckProfileAnnotations(&e, &pod.ObjectMeta, &pod.Spec, p)
+	e.Add(podspec.ValidateResponders(ctx, &pod.Spec, nil, p)...)
 	return field.ErrorList(e)
 }
 
 // checkAnnotationUpdates: what a kubelet has acted upon stays.
-func checkAnnotationUpdates(e *rules.Errors, pod, old *corev1.Pod, allow *allowances) {
+func checkAnnotationUpdates(e *rules.Errors, pod, old *corev1.Pod, allow *podspec.Allowances) {
 	p := field.NewPath("metadata", "annotations")
 	const appArmor = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
 	for _, key := range sets.List(sets.KeySet(old.Annotations)) {
@@ -58,14 +59,14 @@ func checkAnnotationUpdates(e *rules.Errors, pod, old *corev1.Pod, allow *allowa
 			e.Forbidden(p.Key(key), "may not add mirror pod annotation")
 		}
 	}
-	checkPodAnnotations(e, pod.Annotations, &pod.Spec, p, allow)
+	podspec.CheckAnnotations(e, pod.Annotations, &pod.Spec, p, allow)
 }
 
 // validatePodUpdate lets through the few changes that a running pod can take.
 func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e rules.Errors
-	p, allow := field.NewPath("spec"), podAllowances(ctx, old)
-	checkPod(&e, pod, allow)
+	p, allow := field.NewPath("spec"), podspec.PodAllowances(ctx, old)
+	podspec.CheckPod(&e, pod, allow)
 	checkAnnotationUpdates(&e, pod, old, allow)
 	if !checkImageUpdates(&e, pod.Spec.Containers, old.Spec.Containers, p.Child("containers")) ||
 		!checkImageUpdates(&e, pod.Spec.InitContainers, old.Spec.InitContainers, p.Child("initContainers")) ||
@@ -121,7 +122,7 @@ func checkImageUpdates(e *rules.Errors, containers, old []corev1.Container, p *f
 	}
 	for i := range containers {
 		e.NotEmpty(p.Index(i).Child("image"), containers[i].Image)
-		checkImageSpaces(e, &containers[i], p.Index(i))
+		podspec.CheckImageSpaces(e, &containers[i], p.Index(i))
 	}
 	return true
 }
@@ -143,7 +144,7 @@ func checkDeadlineUpdate(e *rules.Errors, seconds, old *int64, p *field.Path) bo
 	return true
 }
 
-func checkTolerationUpdates(e *rules.Errors, tolerations, old []corev1.Toleration, p *field.Path, allow *allowances) {
+func checkTolerationUpdates(e *rules.Errors, tolerations, old []corev1.Toleration, p *field.Path, allow *podspec.Allowances) {
 	for _, was := range old {
 		if !slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool {
 			return t.Key == was.Key && t.Operator == was.Operator && t.Value == was.Value && t.Effect == was.Effect
@@ -152,7 +153,7 @@ func checkTolerationUpdates(e *rules.Errors, tolerations, old []corev1.Toleratio
 			return
 		}
 	}
-	checkTolerations(e, tolerations, p, allow)
+	podspec.CheckTolerations(e, tolerations, p, allow)
 }
 
 // takeGatedUpdates judges the changes that a pod can take before it may be
@@ -222,12 +223,12 @@ func onlyAdds(term, old corev1.NodeSelectorTerm) bool {
 // validateEphemeralUpdate: ephemeral containers can be added, nothing else.
 func validateEphemeralUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e rules.Errors
-	if isMirror(&old.ObjectMeta) {
+	if podspec.IsMirror(&old.ObjectMeta) {
 		e.Forbidden(field.NewPath(""), "static pods do not support ephemeral containers")
 		return field.ErrorList(e)
 	}
-	allow, p := podAllowances(ctx, old), field.NewPath("spec", "ephemeralContainers")
-	checkPod(&e, pod, allow)
+	allow, p := podspec.PodAllowances(ctx, old), field.NewPath("spec", "ephemeralContainers")
+	podspec.CheckPod(&e, pod, allow)
 	checkAnnotationUpdates(&e, pod, old, allow)
 	for i := range old.Spec.EphemeralContainers {
 		was := &old.Spec.EphemeralContainers[i]

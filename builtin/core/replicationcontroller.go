@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -39,11 +40,11 @@ func ReplicationControllers() resource.Definition {
 			OrphanByDefault: true,
 			PrepareCreate: func(ctx context.Context, rc *corev1.ReplicationController) {
 				rc.Status = corev1.ReplicationControllerStatus{}
-				DropDisabledTemplateFields(ctx, rc.Spec.Template, nil)
+				podspec.DropDisabledTemplateFields(ctx, rc.Spec.Template, nil)
 			},
 			PrepareUpdate: func(ctx context.Context, rc, old *corev1.ReplicationController) {
 				rc.Status = old.Status
-				DropDisabledTemplateFields(ctx, rc.Spec.Template, old.Spec.Template)
+				podspec.DropDisabledTemplateFields(ctx, rc.Spec.Template, old.Spec.Template)
 			},
 			Validate: func(ctx context.Context, rc *corev1.ReplicationController) field.ErrorList {
 				return append(rules.ValidateLongName(rc.Name), validateController(ctx, rc, nil)...)
@@ -56,11 +57,11 @@ func ReplicationControllers() resource.Definition {
 				path := field.NewPath("spec", "template")
 				switch {
 				case old == nil:
-					return append(podNameWarnings(rc.Name), PodTemplateWarnings(rc.Spec.Template, nil, path)...)
+					return append(podNameWarnings(rc.Name), podspec.TemplateWarnings(rc.Spec.Template, nil, path)...)
 				case controllerChanged(rc, old):
 					// As in kube-apiserver, it is the old template that is
 					// looked at.
-					return PodTemplateWarnings(old.Spec.Template, rc.Spec.Template, path)
+					return podspec.TemplateWarnings(old.Spec.Template, rc.Spec.Template, path)
 				}
 				return nil
 			},
@@ -116,7 +117,7 @@ func defaultController(rc *corev1.ReplicationController) {
 	if t.Labels != nil && len(rc.Labels) == 0 {
 		rc.Labels = maps.Clone(t.Labels)
 	}
-	DefaultPodTemplate(t)
+	podspec.DefaultTemplate(t)
 }
 
 func controllerChanged(rc, old *corev1.ReplicationController) bool {
@@ -139,7 +140,7 @@ func validateController(ctx context.Context, rc *corev1.ReplicationController, o
 	if !labels.SelectorFromSet(spec.Selector).Matches(labels.Set(t.Labels)) {
 		e.Invalid(tp.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
 	}
-	e.Add(ValidatePodTemplateSpec(ctx, t, tp, old)...)
+	e.Add(podspec.ValidateTemplate(ctx, t, tp, old)...)
 	rules.OneOf(&e, tp.Child("spec", "restartPolicy"), t.Spec.RestartPolicy, corev1.RestartPolicyAlways)
 	if t.Spec.ActiveDeadlineSeconds != nil {
 		e.Forbidden(tp.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in ReplicationController is not Supported")

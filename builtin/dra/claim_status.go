@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -191,7 +191,7 @@ func validateAllocation(a *resourcev1.AllocationResult, names requestNames, path
 		return append(errs, validateConfiguration(&c.DeviceConfiguration, false, path)...)
 	})...)
 	if a.NodeSelector != nil {
-		errs = append(errs, core.ValidateNodeSelector(a.NodeSelector, path.Child("nodeSelector"), false)...)
+		errs = append(errs, podspec.ValidateNodeSelector(a.NodeSelector, path.Child("nodeSelector"), false)...)
 	}
 	return errs
 }

@@ -13,7 +13,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
@@ -190,7 +190,7 @@ func validateNodes(spec *resourcev1.ResourceSliceSpec, path *field.Path) field.E
 	}
 	if s := spec.NodeSelector; s != nil {
 		set = append(set, "`nodeSelector`")
-		errs = append(errs, core.ValidateNodeSelector(s, path.Child("nodeSelector"), false)...)
+		errs = append(errs, podspec.ValidateNodeSelector(s, path.Child("nodeSelector"), false)...)
 		if len(s.NodeSelectorTerms) != 1 {
 			errs = append(errs, field.Invalid(path.Child("nodeSelector", "nodeSelectorTerms"), rules.GoForm(s.NodeSelectorTerms), "must have exactly one node selector term"))
 		}
@@ -293,7 +293,7 @@ func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) f
 	}
 	if d.NodeSelector != nil {
 		set = append(set, "`nodeSelector`")
-		errs = append(errs, core.ValidateNodeSelector(d.NodeSelector, path.Child("nodeSelector"), false)...)
+		errs = append(errs, podspec.ValidateNodeSelector(d.NodeSelector, path.Child("nodeSelector"), false)...)
 	}
 	if a := d.AllNodes; a != nil && !*a {
 		errs = append(errs, field.Invalid(path.Child("allNodes"), *a, "must be either unset or set to true"))

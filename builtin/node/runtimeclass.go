@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -48,7 +48,7 @@ func RuntimeClasses() resource.Definition {
 					return nil
 				}
 				for _, key := range slices.Sorted(maps.Keys(c.Scheduling.NodeSelector)) {
-					if text := core.OldNodeLabel(key); text != "" {
+					if text := podspec.OldNodeLabel(key); text != "" {
 						warnings = append(warnings, fmt.Sprintf("scheduling.nodeSelector: %s", text))
 					}
 				}
@@ -71,12 +71,12 @@ func validateClass(c *nodev1.RuntimeClass, label func(string) []string) field.Er
 		errs = resource.Declared(rules.Invalid(path, c.Handler, label(c.Handler))...)
 	}
 	if c.Overhead != nil {
-		errs = append(errs, core.ValidateLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)
+		errs = append(errs, podspec.ValidateLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)
 	}
 	if s := c.Scheduling; s != nil {
 		path := field.NewPath("scheduling")
 		errs = append(errs, metavalidation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector"))...)
-		errs = append(errs, core.ValidateTolerations(s.Tolerations, path.Child("tolerations"))...)
+		errs = append(errs, podspec.ValidateTolerations(s.Tolerations, path.Child("tolerations"))...)
 		seen := map[corev1.Toleration]bool{}
 		for i, t := range s.Tolerations {
 			key := corev1.Toleration{Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect}

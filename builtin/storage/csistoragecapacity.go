@@ -13,7 +13,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -56,12 +56,12 @@ func topologyWarnings(s *metav1.LabelSelector, path *field.Path) []string {
 	}
 	var warnings []string
 	for i, e := range s.MatchExpressions {
-		if text := core.OldNodeLabel(e.Key); text != "" {
+		if text := podspec.OldNodeLabel(e.Key); text != "" {
 			warnings = append(warnings, fmt.Sprintf("%s: %s is %s", path.Child("matchExpressions").Index(i).Child("key"), e.Key, text))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		if text := core.OldNodeLabel(key); text != "" {
+		if text := podspec.OldNodeLabel(key); text != "" {
 			warnings = append(warnings, fmt.Sprintf("%s: %s", path.Child("matchLabels", key), text))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -56,7 +56,7 @@ func StorageClasses() resource.Definition {
 				var warnings []string
 				for i, term := range c.AllowedTopologies {
 					for j, e := range term.MatchLabelExpressions {
-						if text := core.OldNodeLabel(e.Key); text != "" {
+						if text := podspec.OldNodeLabel(e.Key); text != "" {
 							path := field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key")
 							warnings = append(warnings, fmt.Sprintf("%s: %s", path, text))
 						}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -71,7 +71,7 @@ func VolumeAttachments() resource.Definition {
 
 func defaultAttachment(a *storagev1.VolumeAttachment) {
 	if inline := a.Spec.Source.InlineVolumeSpec; inline != nil {
-		core.DefaultInlineVolume(inline)
+		podspec.DefaultInlineVolume(inline)
 	}
 }
 
@@ -105,7 +105,7 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	case s.InlineVolumeSpec != nil && s.PersistentVolumeName != nil:
 		errs = append(errs, field.Forbidden(path, one))
 	case s.InlineVolumeSpec != nil:
-		errs = append(errs, core.ValidateInlineVolume(s.InlineVolumeSpec, path.Child("inlineVolumeSpec"))...)
+		errs = append(errs, podspec.ValidateInlineVolume(s.InlineVolumeSpec, path.Child("inlineVolumeSpec"))...)
 	case *s.PersistentVolumeName == "":
 		errs = append(errs, field.Required(path.Child("persistentVolumeName"), "must specify non empty persistentVolumeName"))
 	}

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ const oneVolumeType = "may not specify more than 1 volume type"
 
 // checkVolumes judges the volumes of a pod and returns the good ones by name.
 // meta is nil for a template.
-func checkVolumes(e *rules.Errors, volumes []corev1.Volume, meta *metav1.ObjectMeta, p *field.Path, allow *allowances) map[string]*corev1.VolumeSource {
+func checkVolumes(e *rules.Errors, volumes []corev1.Volume, meta *metav1.ObjectMeta, p *field.Path, allow *Allowances) map[string]*corev1.VolumeSource {
 	podName := ""
 	if meta != nil {
 		podName = meta.Name
@@ -58,7 +58,7 @@ func checkVolumes(e *rules.Errors, volumes []corev1.Volume, meta *metav1.ObjectM
 
 // checkVolumeSource wants exactly one source, and that one right. The names of
 // a few fields in messages are not those in the API; clients know them so.
-func checkVolumeSource(e *rules.Errors, v *corev1.Volume, podName string, p *field.Path, allow *allowances) {
+func checkVolumeSource(e *rules.Errors, v *corev1.Volume, podName string, p *field.Path, allow *Allowances) {
 	found := false
 	first := func(name string) bool {
 		if found {

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"fmt"
@@ -65,7 +65,7 @@ func checkDownwardFile(e *rules.Errors, f *corev1.DownwardAPIVolumeFile, p *fiel
 	e.UserID(p.Child("user"), f.User)
 }
 
-func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.Path, allow *allowances) {
+func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.Path, allow *Allowances) {
 	checkFiles(e, v.DefaultMode, v.DefaultUser, nil, p)
 	seen := sets.New[string]()
 	// take reports a path that another file has, for the whole volume.
@@ -125,7 +125,7 @@ func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.P
 }
 
 // checkTokenProjection reports a bad path under that of the volume.
-func checkTokenProjection(e *rules.Errors, t *corev1.ServiceAccountTokenProjection, volume, p *field.Path, allow *allowances) {
+func checkTokenProjection(e *rules.Errors, t *corev1.ServiceAccountTokenProjection, volume, p *field.Path, allow *Allowances) {
 	if s, ep := t.ExpirationSeconds, p.Child("expirationSeconds"); s == nil {
 		e.Required(ep, "")
 	} else if *s < 10*60 {

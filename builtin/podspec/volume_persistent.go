@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"path"
@@ -11,7 +11,7 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-func defaultPersistentVolume(pv *corev1.PersistentVolume) {
+func DefaultPersistentVolume(pv *corev1.PersistentVolume) {
 	rules.Default(&pv.Status.Phase, corev1.VolumePending)
 	rules.Default(&pv.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
 	rules.DefaultPointer(&pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
@@ -43,7 +43,7 @@ func defaultPersistentVolume(pv *corev1.PersistentVolume) {
 // may leave out.
 func DefaultInlineVolume(spec *corev1.PersistentVolumeSpec) {
 	pv := corev1.PersistentVolume{Spec: *spec}
-	defaultPersistentVolume(&pv)
+	DefaultPersistentVolume(&pv)
 	pv.Spec.PersistentVolumeReclaimPolicy, pv.Spec.VolumeMode = spec.PersistentVolumeReclaimPolicy, spec.VolumeMode
 	*spec = pv.Spec
 }
@@ -63,12 +63,12 @@ func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) fiel
 	if spec.CSI == nil {
 		e.Required(p.Child("csi"), "has to be specified"+inline)
 	}
-	checkAccessModes(&e, spec.AccessModes, "", p.Child("accessModes"))
+	CheckAccessModes(&e, spec.AccessModes, "", p.Child("accessModes"))
 	if policy := spec.PersistentVolumeReclaimPolicy; policy != "" && policy != corev1.PersistentVolumeReclaimRetain {
 		e.Forbidden(p.Child("persistentVolumeReclaimPolicy"), "may only be "+string(corev1.PersistentVolumeReclaimRetain)+inline)
 	}
 	forbid("nodeAffinity", spec.NodeAffinity != nil)
-	checkPersistentSource(&e, &corev1.PersistentVolume{Spec: *spec}, p)
+	CheckPersistentVolumeSource(&e, &corev1.PersistentVolume{Spec: *spec}, p)
 	forbid("storageClassName", spec.StorageClassName != "")
 	if mode := spec.VolumeMode; mode != nil && *mode != corev1.PersistentVolumeFilesystem {
 		e.Forbidden(p.Child("volumeMode"), "may not specify volumeMode other than "+string(corev1.PersistentVolumeFilesystem)+inline)
@@ -76,9 +76,9 @@ func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) fiel
 	return field.ErrorList(e)
 }
 
-// checkAccessModes judges the modes of a volume or a claim; missing is what to
+// CheckAccessModes judges the modes of a volume or a claim; missing is what to
 // say if there are none.
-func checkAccessModes(e *rules.Errors, modes []corev1.PersistentVolumeAccessMode, missing string, p *field.Path) {
+func CheckAccessModes(e *rules.Errors, modes []corev1.PersistentVolumeAccessMode, missing string, p *field.Path) {
 	if len(modes) == 0 {
 		e.Required(p, missing)
 	}
@@ -98,9 +98,9 @@ func checkAccessModes(e *rules.Errors, modes []corev1.PersistentVolumeAccessMode
 	}
 }
 
-// checkPersistentSource wants exactly one source, and that one right. As with
+// CheckPersistentVolumeSource wants exactly one source, and that one right. As with
 // the volumes of pods, messages have a few names of their own.
-func checkPersistentSource(e *rules.Errors, pv *corev1.PersistentVolume, p *field.Path) {
+func CheckPersistentVolumeSource(e *rules.Errors, pv *corev1.PersistentVolume, p *field.Path) {
 	v, found := &pv.Spec.PersistentVolumeSource, false
 	first := func(name string) bool {
 		if found {

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"context"
@@ -241,7 +241,7 @@ func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 		ofPod = spec.SecurityContext.WindowsOptions.HostProcess
 	}
 	all, host := 0, 0
-	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		all++
 		own := ofPod
 		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil && c.SecurityContext.WindowsOptions.HostProcess != nil {
@@ -266,7 +266,7 @@ func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	}
 }
 
-func isWindows(spec *corev1.PodSpec) bool { return spec.OS != nil && spec.OS.Name == corev1.Windows }
+func IsWindows(spec *corev1.PodSpec) bool { return spec.OS != nil && spec.OS.Name == corev1.Windows }
 
 // checkOS wants an operating system that exists, and nothing in the pod that
 // belongs to the other one.
@@ -288,7 +288,7 @@ func checkLinux(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	if sc := spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
 		e.Forbidden(p.Child("securityContext", "windowsOptions"), detail)
 	}
-	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
 			e.Forbidden(cp.Child("securityContext", "windowsOptions"), detail)
 		}
@@ -318,7 +318,7 @@ func checkWindows(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	no(spec.HostPID, p, "hostPID")
 	no(spec.HostIPC, p, "hostIPC")
 	no(spec.ShareProcessNamespace != nil, p, "shareProcessNamespace")
-	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		sc, sp := c.SecurityContext, cp.Child("securityContext")
 		if sc == nil {
 			return
@@ -352,7 +352,7 @@ func checkHostUsers(e *rules.Errors, ctx *podContext, p *field.Path) {
 		e.Forbidden(p.Child("HostIPC"), detail)
 	}
 	if !ctx.allow.devicesInUserNamespace {
-		eachContainer(ctx.spec, p, func(c *corev1.Container, cp *field.Path) {
+		EachContainer(ctx.spec, p, func(c *corev1.Container, cp *field.Path) {
 			if len(c.VolumeDevices) > 0 {
 				e.Forbidden(cp.Child("volumeDevices"), detail)
 			}
@@ -360,9 +360,9 @@ func checkHostUsers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	}
 }
 
-// checkProfileAnnotations: where an old annotation and the field that replaced
+// CheckProfileAnnotations: where an old annotation and the field that replaced
 // it are both there, they have to agree.
-func checkProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *corev1.PodSpec, p *field.Path) {
+func CheckProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *corev1.PodSpec, p *field.Path) {
 	if len(meta.Annotations) == 0 {
 		return
 	}
@@ -374,15 +374,15 @@ func checkProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *cor
 	if spec.SecurityContext != nil {
 		seccomp(corev1.SeccompPodAnnotationKey, spec.SecurityContext.SeccompProfile, p)
 	}
-	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		if c.SecurityContext != nil {
 			seccomp(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, c.SecurityContext.SeccompProfile, cp)
 		}
 	})
-	if isWindows(spec) {
+	if IsWindows(spec) {
 		return
 	}
-	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		var profile *corev1.AppArmorProfile
 		if spec.SecurityContext != nil {
 			profile = spec.SecurityContext.AppArmorProfile
@@ -434,17 +434,17 @@ func matchAppArmor(e *rules.Errors, value string, a *corev1.AppArmorProfile, p *
 	}
 }
 
-// adoptAppArmorAnnotations copies what an old annotation says about a container
+// AdoptAppArmorAnnotations copies what an old annotation says about a container
 // into the field that has replaced it, and tells the client of the field.
-func adoptAppArmorAnnotations(ctx context.Context, pod *corev1.Pod) {
-	if len(pod.Annotations) == 0 || isWindows(&pod.Spec) {
+func AdoptAppArmorAnnotations(ctx context.Context, pod *corev1.Pod) {
+	if len(pod.Annotations) == 0 || IsWindows(&pod.Spec) {
 		return
 	}
 	var ofPod *corev1.AppArmorProfile
 	if pod.Spec.SecurityContext != nil {
 		ofPod = pod.Spec.SecurityContext.AppArmorProfile
 	}
-	eachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) {
+	EachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) {
 		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
 		value, ok := pod.Annotations[key]
 		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {

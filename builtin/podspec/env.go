@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"fmt"
@@ -196,7 +196,7 @@ func checkResourceFieldRef(e *rules.Errors, r *corev1.ResourceFieldSelector, vol
 // checkFileKeyVolumes: a file of environment variables has to lie in a volume
 // that the pod's own containers can have written it to.
 func checkFileKeyVolumes(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
-	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		for i := range c.Env {
 			if c.Env[i].ValueFrom == nil || c.Env[i].ValueFrom.FileKeyRef == nil {
 				continue

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"context"
@@ -13,31 +13,31 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// ValidatePodTemplateSpec returns everything that is wrong with a pod template.
+// ValidateTemplate returns everything that is wrong with a pod template.
 // What the old template, nil on create, already has may stay.
-func ValidatePodTemplateSpec(ctx context.Context, t *corev1.PodTemplateSpec, path *field.Path, old *corev1.PodTemplateSpec) field.ErrorList {
+func ValidateTemplate(ctx context.Context, t *corev1.PodTemplateSpec, path *field.Path, old *corev1.PodTemplateSpec) field.ErrorList {
 	var e rules.Errors
 	oldSpec, oldMeta := templateParts(old)
 	allow := allowancesFor(ctx, oldSpec, oldMeta)
 	e.Add(metavalidation.ValidateLabels(t.Labels, path.Child("labels"))...)
 	e.Add(apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
-	checkPodAnnotations(&e, t.Annotations, &t.Spec, path.Child("annotations"), allow)
-	checkPodSpec(&e, &t.Spec, nil, path.Child("spec"), allow)
-	checkProfileAnnotations(&e, &t.ObjectMeta, &t.Spec, path.Child("spec"))
+	CheckAnnotations(&e, t.Annotations, &t.Spec, path.Child("annotations"), allow)
+	checkSpec(&e, &t.Spec, nil, path.Child("spec"), allow)
+	CheckProfileAnnotations(&e, &t.ObjectMeta, &t.Spec, path.Child("spec"))
 	if len(t.Spec.EphemeralContainers) > 0 {
 		e.Forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template")
 	}
-	e.Add(validateResponders(ctx, &t.Spec, oldSpec, path.Child("spec"))...)
+	e.Add(ValidateResponders(ctx, &t.Spec, oldSpec, path.Child("spec"))...)
 	return field.ErrorList(e)
 }
 
-// PodTemplateWarnings returns what the author of a pod template should know; old
+// TemplateWarnings returns what the author of a pod template should know; old
 // is nil on create, path is where the template is in its object.
-func PodTemplateWarnings(t, old *corev1.PodTemplateSpec, path *field.Path) []string {
+func TemplateWarnings(t, old *corev1.PodTemplateSpec, path *field.Path) []string {
 	if t == nil {
 		return nil
 	}
-	return podWarnings(&t.Spec, &t.ObjectMeta, path)
+	return specWarnings(&t.Spec, &t.ObjectMeta, path)
 }
 
 // DropDisabledTemplateFields clears the fields of features that are off,
@@ -48,7 +48,7 @@ func DropDisabledTemplateFields(ctx context.Context, t, old *corev1.PodTemplateS
 	}
 	oldSpec, _ := templateParts(old)
 	dropSpecFields(features.From(ctx), &t.Spec, oldSpec)
-	dropInitAnnotations(t.Annotations)
+	DropInitAnnotations(t.Annotations)
 }
 
 func templateParts(t *corev1.PodTemplateSpec) (*corev1.PodSpec, *metav1.ObjectMeta) {

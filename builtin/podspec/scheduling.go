@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"fmt"
@@ -18,14 +18,14 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-func checkAffinity(e *rules.Errors, a *corev1.Affinity, p *field.Path, allow *allowances) {
+func checkAffinity(e *rules.Errors, a *corev1.Affinity, p *field.Path, allow *Allowances) {
 	if a == nil {
 		return
 	}
 	if n := a.NodeAffinity; n != nil {
 		np := p.Child("nodeAffinity")
 		if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-			checkNodeSelector(e, n.RequiredDuringSchedulingIgnoredDuringExecution,
+			CheckNodeSelector(e, n.RequiredDuringSchedulingIgnoredDuringExecution,
 				np.Child("requiredDuringSchedulingIgnoredDuringExecution"), allow.nodeAffinityValues)
 		}
 		for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
@@ -52,11 +52,11 @@ func checkWeight(e *rules.Errors, weight int32, p *field.Path) {
 // nodes. anyValue lets pass values that are no label values.
 func ValidateNodeSelector(s *corev1.NodeSelector, p *field.Path, anyValue bool) field.ErrorList {
 	var e rules.Errors
-	checkNodeSelector(&e, s, p, anyValue)
+	CheckNodeSelector(&e, s, p, anyValue)
 	return field.ErrorList(e)
 }
 
-func checkNodeSelector(e *rules.Errors, s *corev1.NodeSelector, p *field.Path, anyValue bool) {
+func CheckNodeSelector(e *rules.Errors, s *corev1.NodeSelector, p *field.Path, anyValue bool) {
 	tp := p.Child("nodeSelectorTerms")
 	if len(s.NodeSelectorTerms) == 0 {
 		e.Required(tp, "must have at least one node selector term")
@@ -121,7 +121,7 @@ func checkNodeField(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *field
 	}
 }
 
-func checkPodAffinity(e *rules.Errors, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path, allow *allowances) {
+func checkPodAffinity(e *rules.Errors, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path, allow *Allowances) {
 	for i := range required {
 		checkPodAffinityTerm(e, &required[i], p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), allow)
 	}
@@ -132,7 +132,7 @@ func checkPodAffinity(e *rules.Errors, required []corev1.PodAffinityTerm, prefer
 	}
 }
 
-func checkPodAffinityTerm(e *rules.Errors, t *corev1.PodAffinityTerm, p *field.Path, allow *allowances) {
+func checkPodAffinityTerm(e *rules.Errors, t *corev1.PodAffinityTerm, p *field.Path, allow *Allowances) {
 	checkAffinitySelectors(e, t, p, allow.selectorValues)
 	for _, ns := range t.Namespaces {
 		e.InvalidEach(p.Child("namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
@@ -213,7 +213,7 @@ func checkOldLabelKeys(e *rules.Errors, c *corev1.TopologySpreadConstraint, p *f
 	}
 }
 
-func checkTopologySpread(e *rules.Errors, constraints []corev1.TopologySpreadConstraint, p *field.Path, allow *allowances) {
+func checkTopologySpread(e *rules.Errors, constraints []corev1.TopologySpreadConstraint, p *field.Path, allow *Allowances) {
 	for i := range constraints {
 		c, cp := &constraints[i], p.Index(i)
 		e.Positive(cp.Child("maxSkew"), int64(c.MaxSkew))
@@ -249,11 +249,11 @@ func checkTopologySpread(e *rules.Errors, constraints []corev1.TopologySpreadCon
 // ValidateTolerations returns everything that is wrong with tolerations.
 func ValidateTolerations(tolerations []corev1.Toleration, p *field.Path) field.ErrorList {
 	var e rules.Errors
-	checkTolerations(&e, tolerations, p, &allowances{})
+	CheckTolerations(&e, tolerations, p, &Allowances{})
 	return field.ErrorList(e)
 }
 
-func checkTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field.Path, allow *allowances) {
+func CheckTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field.Path, allow *Allowances) {
 	for i := range tolerations {
 		t, tp := &tolerations[i], p.Index(i)
 		op := tp.Child("operator")
@@ -313,9 +313,9 @@ func eachAffinityTerm(a *corev1.Affinity, f func(t *corev1.PodAffinityTerm)) {
 	}
 }
 
-// mergeLabelKeys adds the values that the pod's own labels have under the keys
+// MergeLabelKeys adds the values that the pod's own labels have under the keys
 // that a selector names to that selector.
-func mergeLabelKeys(pod *corev1.Pod) {
+func MergeLabelKeys(pod *corev1.Pod) {
 	merge := func(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator) {
 		for _, key := range keys {
 			if value, ok := pod.Labels[key]; ok && selector != nil {

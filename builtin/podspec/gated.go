@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func gatedSpec() []gated[corev1.PodSpec] {
 		}},
 		{"AtomicWriteVolumeUserFields", volumeUsers},
 		{"VolumeBindMountOptions", func(s *corev1.PodSpec, visit func(bool, func())) {
-			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				for i := range c.VolumeMounts {
 					m := &c.VolumeMounts[i]
 					visit(m.BindMountOptions != nil, func() { m.BindMountOptions = nil })
@@ -55,7 +55,7 @@ func gatedSpec() []gated[corev1.PodSpec] {
 			})
 		}},
 		{"GRPCContainerProbeTLS", func(s *corev1.PodSpec, visit func(bool, func())) {
-			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
 					if p != nil && p.GRPC != nil {
 						visit(p.GRPC.Mode != nil, func() { p.GRPC.Mode = nil })
@@ -64,7 +64,7 @@ func gatedSpec() []gated[corev1.PodSpec] {
 			})
 		}},
 		{"ContainerStopSignals", func(s *corev1.PodSpec, visit func(bool, func())) {
-			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				if c.Lifecycle == nil {
 					return
 				}
@@ -77,7 +77,7 @@ func gatedSpec() []gated[corev1.PodSpec] {
 			})
 		}},
 		{"H2CContainerProbe", func(s *corev1.PodSpec, visit func(bool, func())) {
-			eachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 				for _, a := range httpGets(c) {
 					visit(a.Protocol != nil, func() { a.Protocol = nil })
 				}
@@ -205,7 +205,7 @@ func dropSpecFields(gates features.Gates, spec, old *corev1.PodSpec) {
 	dropOff(gates.Enabled, spec, old, gatedSpec())
 }
 
-func dropPodFields(ctx context.Context, pod, old *corev1.Pod) {
+func DropDisabledPodFields(ctx context.Context, pod, old *corev1.Pod) {
 	gates := features.From(ctx)
 	var oldSpec *corev1.PodSpec
 	var oldStatus *corev1.PodStatus
@@ -214,12 +214,12 @@ func dropPodFields(ctx context.Context, pod, old *corev1.Pod) {
 	}
 	dropSpecFields(gates, &pod.Spec, oldSpec)
 	dropOff(gates.Enabled, &pod.Status, oldStatus, gatedStatus())
-	dropInitAnnotations(pod.Annotations)
+	DropInitAnnotations(pod.Annotations)
 }
 
-// dropInitAnnotations removes annotations that once held init containers; a
+// DropInitAnnotations removes annotations that once held init containers; a
 // kubelet of that time must not run what they say.
-func dropInitAnnotations(annotations map[string]string) {
+func DropInitAnnotations(annotations map[string]string) {
 	for _, stage := range []string{"alpha", "beta"} {
 		delete(annotations, "pod."+stage+".kubernetes.io/init-containers")
 		delete(annotations, "pod."+stage+".kubernetes.io/init-container-statuses")

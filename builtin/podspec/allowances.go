@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// allowances is what a pod may contain against today's rules because its old
+// Allowances is what a pod may contain against today's rules because its old
 // version does, since an object that was once accepted can always be updated, or
 // because of feature gates.
-type allowances struct {
+type Allowances struct {
 	// pod tells a pod from a template.
 	pod bool
 
@@ -39,9 +39,9 @@ type allowances struct {
 
 // allowancesFor returns what the old version of a pod or template, nil on
 // create, makes acceptable.
-func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *allowances {
+func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *Allowances {
 	gates := features.From(ctx)
-	a := &allowances{
+	a := &Allowances{
 		hostNetworkInUserNamespace: gates.Enabled("UserNamespacesHostNetworkSupport"),
 		numericTolerations:         gates.Enabled("TaintTolerationComparisonOperators"),
 	}
@@ -83,7 +83,7 @@ func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.Obj
 		a.hostSysctls = slices.ContainsFunc(old.SecurityContext.Sysctls, func(s corev1.Sysctl) bool { return hostSysctl(s.Name, old) != "" })
 	}
 	a.initRestartOnResize = slices.ContainsFunc(old.InitContainers, func(c corev1.Container) bool {
-		return !isSidecar(&c) && slices.ContainsFunc(c.ResizePolicy, func(r corev1.ContainerResizePolicy) bool {
+		return !IsSidecar(&c) && slices.ContainsFunc(c.ResizePolicy, func(r corev1.ContainerResizePolicy) bool {
 			return r.RestartPolicy == corev1.RestartContainer
 		})
 	})
@@ -148,9 +148,9 @@ func badNodeAffinity(a *corev1.Affinity) bool {
 	return false
 }
 
-// podAllowances is allowancesFor a pod.
-func podAllowances(ctx context.Context, old *corev1.Pod) *allowances {
-	var a *allowances
+// PodAllowances is allowancesFor a pod.
+func PodAllowances(ctx context.Context, old *corev1.Pod) *Allowances {
+	var a *Allowances
 	if old == nil {
 		a = allowancesFor(ctx, nil, nil)
 	} else {

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"regexp"
@@ -12,11 +12,11 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// DefaultPodTemplate fills in what a pod template may leave out.
-func DefaultPodTemplate(t *corev1.PodTemplateSpec) { DefaultPodSpec(&t.Spec) }
+// DefaultTemplate fills in what a pod template may leave out.
+func DefaultTemplate(t *corev1.PodTemplateSpec) { Default(&t.Spec) }
 
-// DefaultPodSpec fills in what a pod's specification may leave out.
-func DefaultPodSpec(spec *corev1.PodSpec) {
+// Default fills in what a pod's specification may leave out.
+func Default(spec *corev1.PodSpec) {
 	// The old name of the service account follows the new one.
 	if spec.ServiceAccountName == "" {
 		spec.ServiceAccountName = spec.DeprecatedServiceAccount
@@ -161,7 +161,7 @@ func validDigest(digest string) bool {
 // DefaultProbeProtocols has requests of probes and hooks that do not say which
 // protocol they speak say so.
 func DefaultProbeProtocols(spec *corev1.PodSpec) {
-	eachContainer(spec, nil, func(c *corev1.Container, _ *field.Path) {
+	EachContainer(spec, nil, func(c *corev1.Container, _ *field.Path) {
 		for _, get := range httpGets(c) {
 			if get.Protocol == nil {
 				get.Protocol = new(corev1.HTTPProtocolHTTP1)

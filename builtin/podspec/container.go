@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"fmt"
@@ -21,15 +21,15 @@ type podContext struct {
 	volumes map[string]*corev1.VolumeSource
 	// claims are the names of the pod's resource claims.
 	claims sets.Set[string]
-	allow  *allowances
+	allow  *Allowances
 }
 
 // hostUsers: the pod has no user namespace of its own.
 func (c *podContext) hostUsers() bool { return c.spec.HostUsers == nil || *c.spec.HostUsers }
 
-// eachContainer calls f for every container of a pod, in the order in which
+// EachContainer calls f for every container of a pod, in the order in which
 // they start.
-func eachContainer(spec *corev1.PodSpec, p *field.Path, f func(c *corev1.Container, p *field.Path)) {
+func EachContainer(spec *corev1.PodSpec, p *field.Path, f func(c *corev1.Container, p *field.Path)) {
 	for i := range spec.InitContainers {
 		f(&spec.InitContainers[i], p.Child("initContainers").Index(i))
 	}
@@ -50,8 +50,8 @@ func anyContainer(spec *corev1.PodSpec, f func(c *corev1.Container) bool) bool {
 		})
 }
 
-// isSidecar reports whether an init container goes on running beside the others.
-func isSidecar(c *corev1.Container) bool {
+// IsSidecar reports whether an init container goes on running beside the others.
+func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
@@ -98,7 +98,7 @@ func checkInitContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 		// itself; the index is that of a list of one.
 		checkHostPorts(e, c, sets.New[string](), p.Index(0))
 
-		if isSidecar(c) {
+		if IsSidecar(c) {
 			checkRunning(e, ctx, c, cp)
 			continue
 		}
@@ -138,7 +138,7 @@ func checkEphemeralContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 		ec, cp := &ctx.spec.EphemeralContainers[i], p.Index(i)
 		c := (*corev1.Container)(&ec.EphemeralContainerCommon)
 		checkContainer(e, ctx, c, cp)
-		checkImageSpaces(e, c, cp)
+		CheckImageSpaces(e, c, cp)
 		if all.Has(c.Name) {
 			e.Duplicate(cp.Child("name"), c.Name)
 		}
@@ -199,7 +199,7 @@ func checkRunning(e *rules.Errors, ctx *podContext, c *corev1.Container, p *fiel
 	checkProbe(e, c.StartupProbe, startupProbe, p)
 }
 
-func checkImageSpaces(e *rules.Errors, c *corev1.Container, p *field.Path) {
+func CheckImageSpaces(e *rules.Errors, c *corev1.Container, p *field.Path) {
 	if c.Image != strings.TrimSpace(c.Image) {
 		e.Invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace")
 	}

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"context"
@@ -27,8 +27,8 @@ const (
 	maxHostname    = 64
 )
 
-// checkPodSpec judges a pod's specification; meta is nil for a template.
-func checkPodSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path, allow *allowances) {
+// checkSpec judges a pod's specification; meta is nil for a template.
+func checkSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path, allow *Allowances) {
 	if spec.TerminationGracePeriodSeconds == nil {
 		e.Required(p.Child("terminationGracePeriodSeconds"), "")
 	}
@@ -60,7 +60,7 @@ func checkPodSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta
 	checkHostUsers(e, ctx, p)
 	checkHostnameOverride(e, spec, p.Child("hostnameOverride"))
 	checkNames(e, spec, p)
-	checkTolerations(e, spec.Tolerations, p.Child("tolerations"), allow)
+	CheckTolerations(e, spec.Tolerations, p.Child("tolerations"), allow)
 	for i, a := range spec.HostAliases {
 		ap := p.Child("hostAliases").Index(i)
 		e.Add(validation.IsValidIPForLegacyField(ap.Child("ip"), a.IP, true, nil)...)
@@ -117,7 +117,7 @@ func checkPodClaims(e *rules.Errors, claims []corev1.PodResourceClaim, meta *met
 		if c.Name != "" {
 			names.Insert(c.Name)
 		}
-		if meta != nil && isMirror(meta) {
+		if meta != nil && IsMirror(meta) {
 			e.Forbidden(field.NewPath(""), "static pods do not support resource claims")
 			continue
 		}
@@ -249,23 +249,23 @@ EvictionResponder
   priority required reserved-below=1000 max=100000 min=0
 `
 
-// validateResponders judges who responds when a pod is to be evicted; old is nil if
+// ValidateResponders judges who responds when a pod is to be evicted; old is nil if
 // the pod, or what makes it, is new.
-func validateResponders(ctx context.Context, spec, old *corev1.PodSpec, p *field.Path) field.ErrorList {
+func ValidateResponders(ctx context.Context, spec, old *corev1.PodSpec, p *field.Path) field.ErrorList {
 	if len(spec.EvictionResponders) == 0 {
 		return nil
 	}
 	return declared.Parse(responderRules).Judge(ctx, spec, old, p)
 }
 
-// isMirror: the pod stands for one that a kubelet runs from a file.
-func isMirror(meta *metav1.ObjectMeta) bool {
+// IsMirror: the pod stands for one that a kubelet runs from a file.
+func IsMirror(meta *metav1.ObjectMeta) bool {
 	_, ok := meta.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
 }
 
-// checkPodAnnotations judges the annotations that mean something for a pod.
-func checkPodAnnotations(e *rules.Errors, annotations map[string]string, spec *corev1.PodSpec, p *field.Path, allow *allowances) {
+// CheckAnnotations judges the annotations that mean something for a pod.
+func CheckAnnotations(e *rules.Errors, annotations map[string]string, spec *corev1.PodSpec, p *field.Path, allow *Allowances) {
 	if len(annotations) == 0 {
 		return
 	}
@@ -277,7 +277,7 @@ func checkPodAnnotations(e *rules.Errors, annotations map[string]string, spec *c
 		if err := json.Unmarshal([]byte(value), &tolerations); err != nil {
 			e.Invalid(p, corev1.TolerationsAnnotationKey, err.Error())
 		} else {
-			checkTolerations(e, tolerations, p.Child(corev1.TolerationsAnnotationKey), allow)
+			CheckTolerations(e, tolerations, p.Child(corev1.TolerationsAnnotationKey), allow)
 		}
 	}
 	if !allow.deletionCost && !validDeletionCost(annotations) {
@@ -324,11 +324,11 @@ func checkAppArmorName(e *rules.Errors, name string, p *field.Path) {
 	}
 }
 
-// checkPod judges a pod by itself.
-func checkPod(e *rules.Errors, pod *corev1.Pod, allow *allowances) {
+// CheckPod judges a pod by itself.
+func CheckPod(e *rules.Errors, pod *corev1.Pod, allow *Allowances) {
 	p := field.NewPath("spec")
-	checkPodAnnotations(e, pod.Annotations, &pod.Spec, field.NewPath("metadata", "annotations"), allow)
-	checkPodSpec(e, &pod.Spec, &pod.ObjectMeta, p, allow)
+	CheckAnnotations(e, pod.Annotations, &pod.Spec, field.NewPath("metadata", "annotations"), allow)
+	checkSpec(e, &pod.Spec, &pod.ObjectMeta, p, allow)
 	for i := range pod.Spec.Volumes {
 		v := pod.Spec.Volumes[i].Projected
 		if v == nil || pod.Spec.ServiceAccountName != "" {
@@ -345,9 +345,9 @@ func checkPod(e *rules.Errors, pod *corev1.Pod, allow *allowances) {
 		e.NonNegative(p.Child("terminationGracePeriodSeconds"), *s)
 	}
 	for i := range pod.Spec.Containers {
-		checkImageSpaces(e, &pod.Spec.Containers[i], p.Child("containers").Index(i))
+		CheckImageSpaces(e, &pod.Spec.Containers[i], p.Child("containers").Index(i))
 	}
 	for i := range pod.Spec.InitContainers {
-		checkImageSpaces(e, &pod.Spec.InitContainers[i], p.Child("initContainers").Index(i))
+		CheckImageSpaces(e, &pod.Spec.InitContainers[i], p.Child("initContainers").Index(i))
 	}
 }

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ func checkPodResourceName(e *rules.Errors, name corev1.ResourceName, p *field.Pa
 
 // checkResources judges requests, limits and claims of a container or a pod.
 func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName func(*rules.Errors, corev1.ResourceName, *field.Path),
-	claims sets.Set[string], p *field.Path, allow *allowances,
+	claims sets.Set[string], p *field.Path, allow *Allowances,
 ) {
 	compute, hugePages := false, false
 	list := func(list corev1.ResourceList, lp *field.Path, more func(corev1.ResourceName, resource.Quantity)) {
@@ -111,7 +111,7 @@ func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 	if r == nil {
 		return
 	}
-	if isWindows(ctx.spec) {
+	if IsWindows(ctx.spec) {
 		e.Forbidden(p, "may not be set for a windows pod")
 		return
 	}
@@ -168,7 +168,7 @@ func containerSum(spec *corev1.PodSpec, of func(*corev1.Container) corev1.Resour
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
 		now := corev1.ResourceList{}
-		if isSidecar(c) {
+		if IsSidecar(c) {
 			add(running, of(c))
 			add(sidecars, of(c))
 		} else {
@@ -189,9 +189,9 @@ func containerSum(spec *corev1.PodSpec, of func(*corev1.Container) corev1.Resour
 	return running
 }
 
-// qosClass says how a pod is treated when a node runs short: by the resources
+// QOSClass says how a pod is treated when a node runs short: by the resources
 // of the pod if it has any, else by those of its containers.
-func qosClass(pod *corev1.Pod) corev1.PodQOSClass {
+func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	if r := pod.Spec.Resources; r != nil {
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
 			for name := range list {
@@ -242,10 +242,10 @@ func mergeQoS(a, b corev1.PodQOSClass) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// defaultPodResources completes resources of the pod as a whole, if it has
+// DefaultResources completes resources of the pod as a whole, if it has
 // some, from those of its containers. It needs to see all containers, so it
 // comes after admission.
-func defaultPodResources(spec *corev1.PodSpec) {
+func DefaultResources(spec *corev1.PodSpec) {
 	r := spec.Resources
 	if r == nil || len(r.Requests)+len(r.Limits) == 0 {
 		return
@@ -295,6 +295,6 @@ func defaultPodResources(spec *corev1.PodSpec) {
 // ValidateLimits judges amounts of resources as the limits of a container.
 func ValidateLimits(limits corev1.ResourceList, path *field.Path) field.ErrorList {
 	var e rules.Errors
-	checkResources(&e, &corev1.ResourceRequirements{Limits: limits}, rules.CheckContainerResourceName, nil, path, &allowances{})
+	checkResources(&e, &corev1.ResourceRequirements{Limits: limits}, rules.CheckContainerResourceName, nil, path, &Allowances{})
 	return field.ErrorList(e)
 }

@@ -1,4 +1,4 @@
-package core
+package podspec
 
 import (
 	"fmt"
@@ -13,18 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// podCreateWarnings returns what the author of a new pod should know.
-func podCreateWarnings(pod *corev1.Pod) []string {
+// CreateWarnings returns what the author of a new pod should know.
+func CreateWarnings(pod *corev1.Pod) []string {
 	var w []string
 	if messages := validation.IsDNS1123Label(pod.Name); len(messages) > 0 {
 		w = append(w, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", messages))
 	}
-	return append(w, podWarnings(&pod.Spec, &pod.ObjectMeta, nil)...)
+	return append(w, specWarnings(&pod.Spec, &pod.ObjectMeta, nil)...)
 }
 
-// podWarnings returns what the author of a pod, or of a template at a path,
+// specWarnings returns what the author of a pod, or of a template at a path,
 // should know.
-func podWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Path) []string {
+func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Path) []string {
 	sp, ap := path.Child("spec"), path.Child("metadata", "annotations")
 	w := schedulingWarnings(spec, sp)
 
@@ -71,7 +71,7 @@ func podWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Path
 		ofPod = &corev1.PodSecurityContext{}
 	}
 	seccomp(corev1.SeccompPodAnnotationKey, ofPod.SeccompProfile)
-	eachContainer(spec, sp, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, sp, func(c *corev1.Container, cp *field.Path) {
 		own := c.SecurityContext
 		if own == nil {
 			own = &corev1.SecurityContext{}
@@ -235,7 +235,7 @@ func portWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	}
 	var w []string
 	var all []block
-	eachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		for i, port := range c.Ports {
 			pp := cp.Child("ports").Index(i)
 			if port.HostIP != "" && port.HostPort == 0 {
