@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -317,20 +316,6 @@ func typed[T resource.Object](obj resource.Object, err error) (T, error) {
 		err = apierrors.NewInternalError(fmt.Errorf("unexpected type %T", obj))
 	}
 	return t, err
-}
-
-// eachContainer calls f with all containers of a pod and the path that each
-// has: the initial, the ordinary and the ephemeral ones.
-func eachContainer(spec *corev1.PodSpec, f func(c *corev1.Container, list string, i int)) {
-	for i := range spec.InitContainers {
-		f(&spec.InitContainers[i], "initContainers", i)
-	}
-	for i := range spec.Containers {
-		f(&spec.Containers[i], "containers", i)
-	}
-	for i := range spec.EphemeralContainers {
-		f((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon), "ephemeralContainers", i)
-	}
 }
 
 // newResourceQuota makes the plugin of another package.

@@ -18,6 +18,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/builtin/podspec"
 )
 
 // alwaysPull keeps pods from running images that somebody else has pulled.
@@ -34,9 +35,13 @@ func (alwaysPull) applies(a *admission.Attributes, pod *corev1.Pod) bool {
 		return true
 	}
 	known := map[string]bool{}
-	eachContainer(&old.Spec, func(c *corev1.Container, _ string, _ int) { known[c.Image] = true })
+	for c := range podspec.Containers(&old.Spec) {
+		known[c.Image] = true
+	}
 	fresh := false
-	eachContainer(&pod.Spec, func(c *corev1.Container, _ string, _ int) { fresh = fresh || !known[c.Image] })
+	for c := range podspec.Containers(&pod.Spec) {
+		fresh = fresh || !known[c.Image]
+	}
 	return fresh
 }
 
@@ -46,7 +51,9 @@ func (p alwaysPull) Admit(_ context.Context, a *admission.Attributes) error {
 	if !ok || !p.applies(a, pod) {
 		return nil
 	}
-	eachContainer(&pod.Spec, func(c *corev1.Container, _ string, _ int) { c.ImagePullPolicy = corev1.PullAlways })
+	for c := range podspec.Containers(&pod.Spec) {
+		c.ImagePullPolicy = corev1.PullAlways
+	}
 	for i := range pod.Spec.Volumes {
 		if image := pod.Spec.Volumes[i].Image; image != nil {
 			image.PullPolicy = corev1.PullAlways
@@ -68,8 +75,8 @@ func (p alwaysPull) Validate(_ context.Context, a *admission.Attributes) error {
 		}
 	}
 	spec := field.NewPath("spec")
-	eachContainer(&pod.Spec, func(c *corev1.Container, list string, i int) {
-		check(c.ImagePullPolicy, spec.Child(list).Index(i).Child("imagePullPolicy"))
+	podspec.EachContainer(&pod.Spec, spec, func(c *corev1.Container, p *field.Path) {
+		check(c.ImagePullPolicy, p.Child("imagePullPolicy"))
 	})
 	for i := range pod.Spec.Volumes {
 		if image := pod.Spec.Volumes[i].Image; image != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/apikeel/kelson/builtin/podspec"
 )
 
 // usesSecrets reports whether a pod names a secret.
@@ -11,7 +13,7 @@ func usesSecrets(spec *corev1.PodSpec) (uses bool) {
 	for _, ref := range spec.ImagePullSecrets {
 		uses = uses || ref.Name != ""
 	}
-	eachContainer(spec, func(c *corev1.Container, _ string, _ int) {
+	for c := range podspec.Containers(spec) {
 		for i := range c.EnvFrom {
 			uses = uses || c.EnvFrom[i].SecretRef != nil && c.EnvFrom[i].SecretRef.Name != ""
 		}
@@ -19,7 +21,7 @@ func usesSecrets(spec *corev1.PodSpec) (uses bool) {
 			from := c.Env[i].ValueFrom
 			uses = uses || from != nil && from.SecretKeyRef != nil && from.SecretKeyRef.Name != ""
 		}
-	})
+	}
 	for i := range spec.Volumes {
 		for _, name := range volumeSecrets(&spec.Volumes[i]) {
 			uses = uses || name != ""
@@ -71,7 +73,7 @@ func volumeSecrets(v *corev1.Volume) []string {
 
 // usesConfigMaps reports whether a pod names a config map.
 func usesConfigMaps(spec *corev1.PodSpec) (uses bool) {
-	eachContainer(spec, func(c *corev1.Container, _ string, _ int) {
+	for c := range podspec.Containers(spec) {
 		for i := range c.EnvFrom {
 			uses = uses || c.EnvFrom[i].ConfigMapRef != nil && c.EnvFrom[i].ConfigMapRef.Name != ""
 		}
@@ -79,7 +81,7 @@ func usesConfigMaps(spec *corev1.PodSpec) (uses bool) {
 			from := c.Env[i].ValueFrom
 			uses = uses || from != nil && from.ConfigMapKeyRef != nil && from.ConfigMapKeyRef.Name != ""
 		}
-	})
+	}
 	for i := range spec.Volumes {
 		v := &spec.Volumes[i]
 		uses = uses || v.ConfigMap != nil && v.ConfigMap.Name != ""

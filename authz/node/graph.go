@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
@@ -205,7 +206,7 @@ func podRefs(p *corev1.Pod) (refs []vertex) {
 	for _, s := range p.Spec.ImagePullSecrets {
 		add(secret, s.Name)
 	}
-	eachContainer(&p.Spec, func(c *corev1.Container) {
+	for c := range podspec.Containers(&p.Spec) {
 		for _, from := range c.EnvFrom {
 			if from.SecretRef != nil {
 				add(secret, from.SecretRef.Name)
@@ -225,7 +226,7 @@ func podRefs(p *corev1.Pod) (refs []vertex) {
 				add(configMap, ref.Name)
 			}
 		}
-	})
+	}
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		add(secret, volumeSecret(&v.VolumeSource))
@@ -270,18 +271,6 @@ func claimName(p *corev1.Pod, c *corev1.PodResourceClaim) string {
 		}
 	}
 	return ""
-}
-
-func eachContainer(spec *corev1.PodSpec, f func(*corev1.Container)) {
-	for i := range spec.InitContainers {
-		f(&spec.InitContainers[i])
-	}
-	for i := range spec.Containers {
-		f(&spec.Containers[i])
-	}
-	for i := range spec.EphemeralContainers {
-		f((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
-	}
 }
 
 // volumeSecret returns the secret that a volume of a pod needs, if it is one.

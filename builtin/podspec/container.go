@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 
 const rulesWithoutPolicy = "must specify restartPolicy when restart rules are used"
 
-// podContext is what the containers of a pod are judged by.
+// podContext has the parts of a pod spec that the rules for containers need.
 type podContext struct {
 	spec    *corev1.PodSpec
 	volumes map[string]*corev1.VolumeSource
@@ -24,33 +25,58 @@ type podContext struct {
 	allow  *Allowances
 }
 
-// hostUsers: the pod has no user namespace of its own.
+// hostUsers reports whether the pod runs in the user namespace of the host.
 func (c *podContext) hostUsers() bool { return c.spec.HostUsers == nil || *c.spec.HostUsers }
 
-// EachContainer calls f for every container of a pod, in the order in which
-// they start.
+// Containers yields every container of a pod spec: the init containers, the
+// ordinary ones and the ephemeral ones.
+func Containers(spec *corev1.PodSpec) iter.Seq[*corev1.Container] {
+	return func(yield func(*corev1.Container) bool) {
+		walkContainers(spec, func(c *corev1.Container, _ string, _ int) bool { return yield(c) })
+	}
+}
+
+// EachContainer calls f for every container of a pod spec with the field path of
+// the container; p is the path of the spec.
 func EachContainer(spec *corev1.PodSpec, p *field.Path, f func(c *corev1.Container, p *field.Path)) {
+	walkContainers(spec, func(c *corev1.Container, list string, i int) bool {
+		f(c, p.Child(list).Index(i))
+		return true
+	})
+}
+
+// walkContainers calls f for every container with the field that lists it and
+// its index there, until f returns false.
+func walkContainers(spec *corev1.PodSpec, f func(c *corev1.Container, list string, i int) bool) {
 	for i := range spec.InitContainers {
-		f(&spec.InitContainers[i], p.Child("initContainers").Index(i))
+		if !f(&spec.InitContainers[i], "initContainers", i) {
+			return
+		}
 	}
 	for i := range spec.Containers {
-		f(&spec.Containers[i], p.Child("containers").Index(i))
+		if !f(&spec.Containers[i], "containers", i) {
+			return
+		}
 	}
 	for i := range spec.EphemeralContainers {
-		f((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon), p.Child("ephemeralContainers").Index(i))
+		if !f((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon), "ephemeralContainers", i) {
+			return
+		}
 	}
 }
 
-// anyContainer reports whether f holds for a container of a pod.
+// anyContainer reports whether f holds for a container of a pod spec.
 func anyContainer(spec *corev1.PodSpec, f func(c *corev1.Container) bool) bool {
-	return slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool { return f(&c) }) ||
-		slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool { return f(&c) }) ||
-		slices.ContainsFunc(spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
-			return f((*corev1.Container)(&c.EphemeralContainerCommon))
-		})
+	for c := range Containers(spec) {
+		if f(c) {
+			return true
+		}
+	}
+	return false
 }
 
-// IsSidecar reports whether an init container goes on running beside the others.
+// IsSidecar reports whether an init container keeps running beside the ordinary
+// containers.
 func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
@@ -160,7 +186,8 @@ func checkEphemeralContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	}
 }
 
-// checkContainer judges what all kinds of containers have.
+// checkContainer validates the fields that init, ordinary and ephemeral
+// containers share.
 func checkContainer(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	if e.NotEmpty(p.Child("name"), c.Name) {
 		e.DNSLabel(p.Child("name"), c.Name)
@@ -179,7 +206,7 @@ func checkContainer(e *rules.Errors, ctx *podContext, c *corev1.Container, p *fi
 	checkSecurityContext(e, c.SecurityContext, ctx, p.Child("securityContext"))
 }
 
-// checkRunning judges the hooks and probes of a container that keeps running.
+// checkRunning validates the hooks and probes of a container that keeps running.
 func checkRunning(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	grace := ctx.spec.TerminationGracePeriodSeconds
 	if l := c.Lifecycle; l != nil {
@@ -199,6 +226,7 @@ func checkRunning(e *rules.Errors, ctx *podContext, c *corev1.Container, p *fiel
 	checkProbe(e, c.StartupProbe, startupProbe, p)
 }
 
+// CheckImageSpaces reports an image with spaces at its beginning or end.
 func CheckImageSpaces(e *rules.Errors, c *corev1.Container, p *field.Path) {
 	if c.Image != strings.TrimSpace(c.Image) {
 		e.Invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace")
@@ -234,7 +262,8 @@ func checkPorts(e *rules.Errors, ports []corev1.ContainerPort, p *field.Path) {
 	}
 }
 
-// checkHostPorts reports a port of the host that is taken already.
+// checkHostPorts reports host ports that another container already uses, and
+// adds those of the container to taken.
 func checkHostPorts(e *rules.Errors, c *corev1.Container, taken sets.Set[string], p *field.Path) {
 	for i, port := range c.Ports {
 		if port.HostPort == 0 {
@@ -278,7 +307,8 @@ func checkMounts(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field
 	}
 }
 
-// checkPropagation reports under the path of the list of mounts.
+// checkPropagation validates mount propagation. Its errors have the path of the
+// list of mounts, not of the mount, as in Kubernetes.
 func checkPropagation(e *rules.Errors, m *corev1.VolumeMount, c *corev1.Container, p *field.Path) {
 	pp := p.Child("mountPropagation")
 	rules.OneOfPointer(e, pp, m.MountPropagation,
@@ -319,8 +349,8 @@ func checkBindOptions(e *rules.Errors, m *corev1.VolumeMount, volume *corev1.Vol
 	}
 }
 
-// hasDevice and hasMount look at the last entry of each name only: an earlier
-// one is reported as a duplicate.
+// hasDevice and hasMount look only at the last entry of each name, because an
+// earlier entry is reported as a duplicate.
 func hasDevice(c *corev1.Container, f func(corev1.VolumeDevice) bool) bool {
 	for i, d := range c.VolumeDevices {
 		if f(d) && !slices.ContainsFunc(c.VolumeDevices[i+1:], func(o corev1.VolumeDevice) bool { return o.Name == d.Name }) {
@@ -387,7 +417,7 @@ func checkResizePolicy(e *rules.Errors, policies []corev1.ContainerResizePolicy,
 	}
 }
 
-// checkRestartPolicy judges a container's own policy and its rules.
+// checkRestartPolicy validates the restart policy of a container and its rules.
 func checkRestartPolicy(e *rules.Errors, c *corev1.Container, p *field.Path) {
 	if c.RestartPolicy == nil {
 		if len(c.RestartPolicyRules) > 0 {
