@@ -105,10 +105,3 @@ func supportedIfSet[T ~string](value *T, path *field.Path, known ...T) field.Err
 	}
 	return supported(*value, path, known...)
 }
-
-// setDefault fills in a field that was left out.
-func setDefault[T any](field **T, value T) {
-	if *field == nil {
-		*field = &value
-	}
-}

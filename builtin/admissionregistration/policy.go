@@ -36,7 +36,7 @@ func ValidatingPolicies(cfg Config) resource.Definition {
 	}
 	d := define[validatingPolicy, admissionv1.ValidatingAdmissionPolicyList](cfg, "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
 		func(p *validatingPolicy) {
-			setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
+			rules.DefaultPointer(&p.Spec.FailurePolicy, admissionv1.Fail)
 			defaultMatch(p.Spec.MatchConstraints)
 		},
 		resource.Rules[*validatingPolicy]{

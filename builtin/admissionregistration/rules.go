@@ -15,15 +15,15 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-func defaultRule(r *admissionv1.Rule) { setDefault(&r.Scope, admissionv1.AllScopes) }
+func defaultRule(r *admissionv1.Rule) { rules.DefaultPointer(&r.Scope, admissionv1.AllScopes) }
 
 func defaultMatch(m *admissionv1.MatchResources) {
 	if m == nil {
 		return
 	}
-	setDefault(&m.MatchPolicy, admissionv1.Equivalent)
-	setDefault(&m.NamespaceSelector, metav1.LabelSelector{})
-	setDefault(&m.ObjectSelector, metav1.LabelSelector{})
+	rules.DefaultPointer(&m.MatchPolicy, admissionv1.Equivalent)
+	rules.DefaultPointer(&m.NamespaceSelector, metav1.LabelSelector{})
+	rules.DefaultPointer(&m.ObjectSelector, metav1.LabelSelector{})
 	for i := range m.ResourceRules {
 		defaultRule(&m.ResourceRules[i].Rule)
 	}

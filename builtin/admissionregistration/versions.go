@@ -5,6 +5,7 @@ import (
 	admissionv1alpha1 "k8s.io/api/admissionregistration/v1alpha1"
 	admissionv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -13,7 +14,7 @@ import (
 type mutatingBinding = admissionv1.MutatingAdmissionPolicyBinding
 
 func defaultMutatingPolicy(p *mutatingPolicy) {
-	setDefault(&p.Spec.FailurePolicy, admissionv1.Fail)
+	rules.DefaultPointer(&p.Spec.FailurePolicy, admissionv1.Fail)
 	defaultMatch(p.Spec.MatchConstraints)
 }
 
@@ -40,7 +41,7 @@ func oldMutatingBindings() []resource.Version {
 				defaultMutatingBinding(b)
 				// The others want to be told.
 				if p := b.Spec.ParamRef; p != nil {
-					setDefault(&p.ParameterNotFoundAction, admissionv1.DenyAction)
+					rules.DefaultPointer(&p.ParameterNotFoundAction, admissionv1.DenyAction)
 				}
 			}, nil, nil),
 	}

@@ -33,7 +33,7 @@ func MutatingWebhooks(cfg Config) resource.Definition {
 			for i := range c.Webhooks {
 				w := &c.Webhooks[i]
 				defaultWebhook(w)
-				setDefault(&w.ReinvocationPolicy, admissionv1.NeverReinvocationPolicy)
+				rules.DefaultPointer(&w.ReinvocationPolicy, admissionv1.NeverReinvocationPolicy)
 			}
 		},
 		resource.Rules[*config]{
@@ -115,13 +115,13 @@ func fromHook(w hook) admissionv1.ValidatingWebhook {
 }
 
 func defaultWebhook(w *hook) {
-	setDefault(&w.FailurePolicy, admissionv1.Fail)
-	setDefault(&w.MatchPolicy, admissionv1.Equivalent)
-	setDefault(&w.NamespaceSelector, metav1.LabelSelector{})
-	setDefault(&w.ObjectSelector, metav1.LabelSelector{})
-	setDefault(&w.TimeoutSeconds, 10)
+	rules.DefaultPointer(&w.FailurePolicy, admissionv1.Fail)
+	rules.DefaultPointer(&w.MatchPolicy, admissionv1.Equivalent)
+	rules.DefaultPointer(&w.NamespaceSelector, metav1.LabelSelector{})
+	rules.DefaultPointer(&w.ObjectSelector, metav1.LabelSelector{})
+	rules.DefaultPointer(&w.TimeoutSeconds, 10)
 	if s := w.ClientConfig.Service; s != nil {
-		setDefault(&s.Port, 443)
+		rules.DefaultPointer(&s.Port, 443)
 	}
 	for i := range w.Rules {
 		defaultRule(&w.Rules[i].Rule)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -156,7 +157,7 @@ func TestDeploymentValidation(t *testing.T) {
 		"restart": {func(d *appsv1.Deployment) { d.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever }, []string{
 			`spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always"`,
 		}},
-		"active deadline": {func(d *appsv1.Deployment) { setDefault(&d.Spec.Template.Spec.ActiveDeadlineSeconds, 5) }, []string{
+		"active deadline": {func(d *appsv1.Deployment) { rules.DefaultPointer(&d.Spec.Template.Spec.ActiveDeadlineSeconds, 5) }, []string{
 			"spec.template.spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds in ReplicaSet is not Supported",
 		}},
 		"recreate": {func(d *appsv1.Deployment) { d.Spec.Strategy.Type = "Recreate" }, []string{
@@ -217,7 +218,7 @@ func TestDeploymentUpdate(t *testing.T) {
 func TestDeploymentStatus(t *testing.T) {
 	ctx := context.Background()
 	sub, _ := definition(t, "deployments").Subresource("status")
-	old := newDeployment(func(d *appsv1.Deployment) { setDefault(&d.Status.CollisionCount, 2) })
+	old := newDeployment(func(d *appsv1.Deployment) { rules.DefaultPointer(&d.Status.CollisionCount, 2) })
 	d := newDeployment(func(d *appsv1.Deployment) {
 		d.Labels, *d.Spec.Replicas = map[string]string{"a": "b"}, 9
 		d.Status = appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 2, AvailableReplicas: 3, ReadyReplicas: -1}

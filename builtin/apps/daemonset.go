@@ -138,11 +138,11 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 		s.Type = appsv1.RollingUpdateDaemonSetStrategyType
 	}
 	if s.Type == appsv1.RollingUpdateDaemonSetStrategyType {
-		setDefault(&s.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
-		setDefault(&s.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
-		setDefault(&s.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+		rules.DefaultPointer(&s.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
+		rules.DefaultPointer(&s.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
+		rules.DefaultPointer(&s.RollingUpdate.MaxSurge, intstr.FromInt32(0))
 	}
-	setDefault(&d.Spec.RevisionHistoryLimit, 10)
+	rules.DefaultPointer(&d.Spec.RevisionHistoryLimit, 10)
 	podspec.DefaultTemplate(&d.Spec.Template)
 	setTemplateGeneration(d, templateGeneration(d))
 }
@@ -178,8 +178,8 @@ func validateDaemonSetStrategy(s *appsv1.DaemonSetUpdateStrategy, path *field.Pa
 	default:
 		shown := s.DeepCopy()
 		if r := shown.RollingUpdate; r != nil {
-			setDefault(&r.MaxUnavailable, intstr.IntOrString{})
-			setDefault(&r.MaxSurge, intstr.IntOrString{})
+			rules.DefaultPointer(&r.MaxUnavailable, intstr.IntOrString{})
+			rules.DefaultPointer(&r.MaxSurge, intstr.IntOrString{})
 		}
 		return field.ErrorList{field.NotSupported(path, rules.GoForm(shown),
 			[]appsv1.DaemonSetUpdateStrategyType{appsv1.RollingUpdateDaemonSetStrategyType, appsv1.OnDeleteDaemonSetStrategyType})}

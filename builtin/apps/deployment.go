@@ -118,17 +118,17 @@ func deploymentChanged(d, old *appsv1.Deployment) bool {
 
 func defaultDeployment(d *appsv1.Deployment) {
 	spec := &d.Spec
-	setDefault(&spec.Replicas, 1)
+	rules.DefaultPointer(&spec.Replicas, 1)
 	if spec.Strategy.Type == "" {
 		spec.Strategy.Type = appsv1.RollingUpdateDeploymentStrategyType
 	}
 	if spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType {
-		setDefault(&spec.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
-		setDefault(&spec.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
-		setDefault(&spec.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
+		rules.DefaultPointer(&spec.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
+		rules.DefaultPointer(&spec.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
+		rules.DefaultPointer(&spec.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
 	}
-	setDefault(&spec.RevisionHistoryLimit, 10)
-	setDefault(&spec.ProgressDeadlineSeconds, 600)
+	rules.DefaultPointer(&spec.RevisionHistoryLimit, 10)
+	rules.DefaultPointer(&spec.ProgressDeadlineSeconds, 600)
 	podspec.DefaultTemplate(&spec.Template)
 	tidyRollback(d)
 }

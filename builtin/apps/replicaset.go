@@ -85,7 +85,7 @@ func ReplicaSets() resource.Definition {
 }
 
 func defaultReplicaSet(r *appsv1.ReplicaSet) {
-	setDefault(&r.Spec.Replicas, 1)
+	rules.DefaultPointer(&r.Spec.Replicas, 1)
 	podspec.DefaultTemplate(&r.Spec.Template)
 }
 

@@ -118,20 +118,20 @@ func statefulSetWarnings(_ context.Context, s, old *appsv1.StatefulSet) []string
 
 func defaultStatefulSet(s *appsv1.StatefulSet) {
 	spec := &s.Spec
-	orDefault(&spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
+	rules.Default(&spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
 	if spec.UpdateStrategy.Type == "" {
 		spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
-		setDefault(&spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+		rules.DefaultPointer(&spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 	}
 	if r := spec.UpdateStrategy.RollingUpdate; r != nil && spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
-		setDefault(&r.Partition, 0)
-		setDefault(&r.MaxUnavailable, intstr.FromInt32(1))
+		rules.DefaultPointer(&r.Partition, 0)
+		rules.DefaultPointer(&r.MaxUnavailable, intstr.FromInt32(1))
 	}
-	setDefault(&spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	orDefault(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	orDefault(&spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	setDefault(&spec.Replicas, 1)
-	setDefault(&spec.RevisionHistoryLimit, 10)
+	rules.DefaultPointer(&spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	rules.Default(&spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	rules.Default(&spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	rules.DefaultPointer(&spec.Replicas, 1)
+	rules.DefaultPointer(&spec.RevisionHistoryLimit, 10)
 	defaultClaimTemplates(spec.VolumeClaimTemplates)
 	podspec.DefaultTemplate(&spec.Template)
 }
@@ -140,7 +140,7 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 func defaultClaimTemplates(claims []corev1.PersistentVolumeClaim) {
 	for i := range claims {
 		claims[i].APIVersion, claims[i].Kind = "v1", "PersistentVolumeClaim"
-		orDefault(&claims[i].Status.Phase, corev1.ClaimPending)
+		rules.Default(&claims[i].Status.Phase, corev1.ClaimPending)
 		podspec.DefaultClaimSpec(&claims[i].Spec)
 	}
 }
@@ -276,7 +276,7 @@ func validateStatefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, path *fiel
 	// Errors show the numbers that stand for what is left out.
 	shown := s.DeepCopy()
 	if shown.RollingUpdate != nil {
-		setDefault(&shown.RollingUpdate.Partition, 0)
+		rules.DefaultPointer(&shown.RollingUpdate.Partition, 0)
 	}
 	switch {
 	case s.Type == "":

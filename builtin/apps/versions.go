@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/apikeel/kelson/builtin/podspec"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -55,7 +56,7 @@ func oldDaemonSets() []resource.Version {
 		resource.AlikeVersion[extensionsv1beta1.DaemonSet, extensionsv1beta1.DaemonSetList](extensions("DaemonSet"),
 			func(d *appsv1.DaemonSet) {
 				labelsOfTemplate(&d.ObjectMeta, &d.Spec.Selector, &d.Spec.Template)
-				orDefault(&d.Spec.UpdateStrategy.Type, appsv1.OnDeleteDaemonSetStrategyType)
+				rules.Default(&d.Spec.UpdateStrategy.Type, appsv1.OnDeleteDaemonSetStrategyType)
 				defaultDaemonSet(d)
 			},
 			func(old *extensionsv1beta1.DaemonSet, d *appsv1.DaemonSet) {
@@ -74,7 +75,7 @@ func oldDeployments() []resource.Version {
 		resource.AlikeVersion[appsv1beta1.Deployment, appsv1beta1.DeploymentList](beta1("Deployment"),
 			func(d *appsv1.Deployment) {
 				labelsOfTemplate(&d.ObjectMeta, &d.Spec.Selector, &d.Spec.Template)
-				setDefault(&d.Spec.RevisionHistoryLimit, 2)
+				rules.DefaultPointer(&d.Spec.RevisionHistoryLimit, 2)
 				defaultDeployment(d)
 			},
 			func(old *appsv1beta1.Deployment, d *appsv1.Deployment) {
@@ -117,7 +118,7 @@ func oldStatefulSets() []resource.Version {
 		resource.AlikeVersion[appsv1beta1.StatefulSet, appsv1beta1.StatefulSetList](beta1("StatefulSet"),
 			func(s *appsv1.StatefulSet) {
 				labelsOfTemplate(&s.ObjectMeta, &s.Spec.Selector, &s.Spec.Template)
-				orDefault(&s.Spec.UpdateStrategy.Type, appsv1.OnDeleteStatefulSetStrategyType)
+				rules.Default(&s.Spec.UpdateStrategy.Type, appsv1.OnDeleteStatefulSetStrategyType)
 				defaultStatefulSet(s)
 			}, nil, nil),
 	)
@@ -129,7 +130,7 @@ func labelsOfTemplate(meta *metav1.ObjectMeta, selector **metav1.LabelSelector, 
 	if template.Labels == nil {
 		return
 	}
-	setDefault(selector, metav1.LabelSelector{MatchLabels: template.Labels})
+	rules.DefaultPointer(selector, metav1.LabelSelector{MatchLabels: template.Labels})
 	if len(meta.Labels) == 0 {
 		meta.Labels = template.Labels
 	}
@@ -138,16 +139,16 @@ func labelsOfTemplate(meta *metav1.ObjectMeta, selector **metav1.LabelSelector, 
 // defaultExtensionsDeployment: numbers without a limit, and one pod at a time.
 func defaultExtensionsDeployment(d *appsv1.Deployment) {
 	labelsOfTemplate(&d.ObjectMeta, &d.Spec.Selector, &d.Spec.Template)
-	setDefault(&d.Spec.Replicas, 1)
+	rules.DefaultPointer(&d.Spec.Replicas, 1)
 	s := &d.Spec.Strategy
-	orDefault(&s.Type, appsv1.RollingUpdateDeploymentStrategyType)
+	rules.Default(&s.Type, appsv1.RollingUpdateDeploymentStrategyType)
 	if s.Type == appsv1.RollingUpdateDeploymentStrategyType || s.RollingUpdate != nil {
-		setDefault(&s.RollingUpdate, appsv1.RollingUpdateDeployment{})
-		setDefault(&s.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
-		setDefault(&s.RollingUpdate.MaxSurge, intstr.FromInt32(1))
+		rules.DefaultPointer(&s.RollingUpdate, appsv1.RollingUpdateDeployment{})
+		rules.DefaultPointer(&s.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
+		rules.DefaultPointer(&s.RollingUpdate.MaxSurge, intstr.FromInt32(1))
 	}
-	setDefault(&d.Spec.ProgressDeadlineSeconds, math.MaxInt32)
-	setDefault(&d.Spec.RevisionHistoryLimit, math.MaxInt32)
+	rules.DefaultPointer(&d.Spec.ProgressDeadlineSeconds, math.MaxInt32)
+	rules.DefaultPointer(&d.Spec.RevisionHistoryLimit, math.MaxInt32)
 	podspec.DefaultTemplate(&d.Spec.Template)
 }
 

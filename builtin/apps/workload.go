@@ -19,21 +19,6 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// setDefault fills in a field that was left out.
-func setDefault[T any](field **T, value T) {
-	if *field == nil {
-		*field = &value
-	}
-}
-
-// orDefault is setDefault for a field that is no pointer.
-func orDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
 // deref returns what p points to, the zero value if it is nil.
 func deref[T any](p *T) T {
 	if p == nil {

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
@@ -28,7 +27,7 @@ func HorizontalPodAutoscalers() resource.Definition {
 		},
 	}.Strategy()
 	v1 := resource.VersionOf[autoscalingv1.HorizontalPodAutoscaler, autoscalingv1.HorizontalPodAutoscalerList]("v1",
-		func(h *autoscalingv1.HorizontalPodAutoscaler) { setDefault(&h.Spec.MinReplicas, 1) })
+		func(h *autoscalingv1.HorizontalPodAutoscaler) { rules.DefaultPointer(&h.Spec.MinReplicas, 1) })
 	v1.ToHub, v1.FromHub = resource.Convert(fromV1), resource.Convert(toV1)
 	spec := autoscalingv2.HorizontalPodAutoscalerSpec{}.SwaggerDoc()
 	return resource.Definition{
@@ -83,15 +82,9 @@ func HorizontalPodAutoscalers() resource.Definition {
 	}
 }
 
-func setDefault[T any](field **T, value T) {
-	if *field == nil {
-		*field = ptr.To(value)
-	}
-}
-
 func defaultAutoscaler(h *autoscalingv2.HorizontalPodAutoscaler) {
 	h.Annotations = withoutOthers(h.Annotations)
-	setDefault(&h.Spec.MinReplicas, 1)
+	rules.DefaultPointer(&h.Spec.MinReplicas, 1)
 	if len(h.Spec.Metrics) == 0 {
 		h.Spec.Metrics = []autoscalingv2.MetricSpec{cpuMetric(defaultUtilization)}
 	}
@@ -104,14 +97,14 @@ func defaultAutoscaler(h *autoscalingv2.HorizontalPodAutoscaler) {
 	// How long scaling down is held back is up to the controller.
 	defaultRules(&b.ScaleDown, percent)
 	defaultRules(&b.ScaleUp, pods, percent)
-	setDefault(&b.ScaleUp.StabilizationWindowSeconds, 0)
+	rules.DefaultPointer(&b.ScaleUp.StabilizationWindowSeconds, 0)
 }
 
-func defaultRules(rules **autoscalingv2.HPAScalingRules, policies ...autoscalingv2.HPAScalingPolicy) {
-	setDefault(rules, autoscalingv2.HPAScalingRules{})
-	setDefault(&(*rules).SelectPolicy, autoscalingv2.MaxChangePolicySelect)
-	if (*rules).Policies == nil {
-		(*rules).Policies = policies
+func defaultRules(scaling **autoscalingv2.HPAScalingRules, policies ...autoscalingv2.HPAScalingPolicy) {
+	rules.DefaultPointer(scaling, autoscalingv2.HPAScalingRules{})
+	rules.DefaultPointer(&(*scaling).SelectPolicy, autoscalingv2.MaxChangePolicySelect)
+	if (*scaling).Policies == nil {
+		(*scaling).Policies = policies
 	}
 }
 

@@ -37,7 +37,7 @@ func toV1(in *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv1.HorizontalP
 	for i := range spec.Metrics {
 		m := &spec.Metrics[i]
 		if r := m.Resource; m.Type == autoscalingv2.ResourceMetricSourceType && r != nil && r.Name == corev1.ResourceCPU && r.Target.AverageUtilization != nil {
-			setDefault(&out.Spec.TargetCPUUtilizationPercentage, *r.Target.AverageUtilization)
+			rules.DefaultPointer(&out.Spec.TargetCPUUtilizationPercentage, *r.Target.AverageUtilization)
 			continue
 		}
 		metrics = append(metrics, metricToV1(m))

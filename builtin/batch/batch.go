@@ -6,7 +6,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/resource"
 )
@@ -14,13 +13,6 @@ import (
 // Group returns the group.
 func Group() resource.Group {
 	return resource.Group{Name: batchv1.GroupName, Resources: []resource.Definition{CronJobs(), Jobs()}}
-}
-
-// setDefault fills in a field that was left out.
-func setDefault[T any](field **T, value T) {
-	if *field == nil {
-		*field = ptr.To(value)
-	}
 }
 
 // nonnegative judges a number that cannot be below zero, if it is there.

@@ -120,9 +120,9 @@ func defaultCronJob(c *batchv1.CronJob) {
 	if spec.ConcurrencyPolicy == "" {
 		spec.ConcurrencyPolicy = batchv1.AllowConcurrent
 	}
-	setDefault(&spec.Suspend, false)
-	setDefault(&spec.SuccessfulJobsHistoryLimit, 3)
-	setDefault(&spec.FailedJobsHistoryLimit, 1)
+	rules.DefaultPointer(&spec.Suspend, false)
+	rules.DefaultPointer(&spec.SuccessfulJobsHistoryLimit, 3)
+	rules.DefaultPointer(&spec.FailedJobsHistoryLimit, 1)
 	defaultJobSpec(&spec.JobTemplate.Spec)
 }
 

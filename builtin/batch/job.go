@@ -107,23 +107,23 @@ func jobChanged(j, old *batchv1.Job) bool { return !equality.Semantic.DeepEqual(
 func defaultJob(j *batchv1.Job) {
 	spec := &j.Spec
 	if spec.Parallelism == nil {
-		setDefault(&spec.Completions, 1)
+		rules.DefaultPointer(&spec.Completions, 1)
 	}
-	setDefault(&spec.Parallelism, 1)
+	rules.DefaultPointer(&spec.Parallelism, 1)
 	if spec.BackoffLimitPerIndex != nil {
-		setDefault(&spec.BackoffLimit, math.MaxInt32)
+		rules.DefaultPointer(&spec.BackoffLimit, math.MaxInt32)
 	}
-	setDefault(&spec.BackoffLimit, 6)
+	rules.DefaultPointer(&spec.BackoffLimit, 6)
 	if labels := spec.Template.Labels; labels != nil && len(j.Labels) == 0 {
 		j.Labels = labels
 	}
-	setDefault(&spec.CompletionMode, batchv1.NonIndexedCompletion)
-	setDefault(&spec.Suspend, false)
+	rules.DefaultPointer(&spec.CompletionMode, batchv1.NonIndexedCompletion)
+	rules.DefaultPointer(&spec.Suspend, false)
 	if spec.PodFailurePolicy != nil {
-		setDefault(&spec.PodReplacementPolicy, batchv1.Failed)
+		rules.DefaultPointer(&spec.PodReplacementPolicy, batchv1.Failed)
 	}
-	setDefault(&spec.PodReplacementPolicy, batchv1.TerminatingOrFailed)
-	setDefault(&spec.ManualSelector, false)
+	rules.DefaultPointer(&spec.PodReplacementPolicy, batchv1.TerminatingOrFailed)
+	rules.DefaultPointer(&spec.ManualSelector, false)
 	defaultJobSpec(spec)
 }
 
@@ -167,7 +167,7 @@ func generateSelector(j *batchv1.Job) {
 	addMissing(&j.Spec.Template.Labels, map[string]string{
 		oldNameLabel: name, batchv1.JobNameLabel: name, oldUIDLabel: uid, batchv1.ControllerUidLabel: uid,
 	})
-	setDefault(&j.Spec.Selector, metav1.LabelSelector{})
+	rules.DefaultPointer(&j.Spec.Selector, metav1.LabelSelector{})
 	addMissing(&j.Spec.Selector.MatchLabels, map[string]string{batchv1.ControllerUidLabel: uid})
 }
 

@@ -72,10 +72,10 @@ func CSIDrivers() resource.Definition {
 
 func defaultDriver(d *storagev1.CSIDriver) {
 	s := &d.Spec
-	setDefault(&s.AttachRequired, true)
-	setDefault(&s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+	rules.DefaultPointer(&s.AttachRequired, true)
+	rules.DefaultPointer(&s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
 	for _, no := range []**bool{&s.PodInfoOnMount, &s.StorageCapacity, &s.RequiresRepublish, &s.SELinuxMount, &s.PreventPodSchedulingIfMissing} {
-		setDefault(no, false)
+		rules.DefaultPointer(no, false)
 	}
 	if len(s.VolumeLifecycleModes) == 0 {
 		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}

@@ -76,10 +76,3 @@ func or[T any](p *T, otherwise T) T {
 	}
 	return *p
 }
-
-// setDefault sets a field that is not set.
-func setDefault[T any](p **T, value T) {
-	if *p == nil {
-		*p = &value
-	}
-}

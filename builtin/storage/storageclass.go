@@ -105,8 +105,8 @@ func newestDefault(all []*storagev1.StorageClass) (best *storagev1.StorageClass)
 }
 
 func defaultStorageClass(c *storagev1.StorageClass) {
-	setDefault(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
-	setDefault(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+	rules.DefaultPointer(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+	rules.DefaultPointer(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 }
 
 // isDefault reports whether claims that name no class may get this one.
