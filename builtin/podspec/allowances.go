@@ -14,11 +14,11 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// Allowances is what a pod may contain against today's rules because its old
-// version does, since an object that was once accepted can always be updated, or
-// because of feature gates.
+// Allowances lists the rules that validation of a pod or template leaves out,
+// because the old version of the object already breaks them (an object that was
+// once accepted can always be updated) or because a feature gate lifts them.
 type Allowances struct {
-	// pod tells a pod from a template.
+	// pod is true for a pod and false for a template.
 	pod bool
 
 	deletionCost               bool // a deletion cost that is no number
@@ -37,8 +37,8 @@ type Allowances struct {
 	sysAdminWithoutEscalation  bool // CAP_SYS_ADMIN without privilege escalation
 }
 
-// allowancesFor returns what the old version of a pod or template, nil on
-// create, makes acceptable.
+// allowancesFor returns the allowances for an update of a pod or template whose
+// old version is old, or for a create if old is nil.
 func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.ObjectMeta) *Allowances {
 	gates := features.From(ctx)
 	a := &Allowances{
@@ -102,7 +102,8 @@ func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.Obj
 	return a
 }
 
-// validDeletionCost wants a 32-bit integer in its plain form, if there is one.
+// validDeletionCost reports whether the deletion cost annotation is absent or a
+// 32-bit integer without a plus sign or leading zeros.
 func validDeletionCost(annotations map[string]string) bool {
 	value, ok := annotations[corev1.PodDeletionCost]
 	if !ok {
@@ -148,7 +149,8 @@ func badNodeAffinity(a *corev1.Affinity) bool {
 	return false
 }
 
-// PodAllowances is allowancesFor a pod.
+// PodAllowances returns the allowances for an update of a pod, or for a create if
+// old is nil.
 func PodAllowances(ctx context.Context, old *corev1.Pod) *Allowances {
 	var a *Allowances
 	if old == nil {

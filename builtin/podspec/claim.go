@@ -12,12 +12,12 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// ClaimAllowances is what the specification of a volume claim may contain
-// because an older one has it.
+// ClaimAllowances lists the rules that validation of a claim spec leaves out,
+// because the old version already breaks them.
 type ClaimAllowances struct {
-	// SelectorValues: values in the selector that are no label values.
+	// SelectorValues accepts values in the selector that are not label values.
 	SelectorValues bool
-	// SourceGroups: API groups of data sources that are no DNS names.
+	// SourceGroups accepts API groups of data sources that are not DNS subdomains.
 	SourceGroups bool
 }
 
@@ -27,8 +27,8 @@ func ValidateClaimTemplate(t *corev1.PersistentVolumeClaimTemplate, p *field.Pat
 	return append(rules.ValidateTemplateMeta(&t.ObjectMeta, p.Child("metadata")), ValidateClaimSpec(&t.Spec, p.Child("spec"), ClaimAllowances{})...)
 }
 
-// ValidateClaimSpec returns everything that is wrong with the specification of
-// a volume claim.
+// ValidateClaimSpec returns everything that is wrong with the spec of a volume
+// claim.
 func ValidateClaimSpec(spec *corev1.PersistentVolumeClaimSpec, p *field.Path, allow ClaimAllowances) field.ErrorList {
 	var e rules.Errors
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod}
@@ -97,7 +97,7 @@ func checkDataSource(e *rules.Errors, apiGroup *string, kind, name string, p *fi
 	}
 }
 
-// ClaimWarnings tells of sizes that are no whole number of bytes.
+// ClaimWarnings returns warnings for sizes that are not a whole number of bytes.
 func ClaimWarnings(spec *corev1.PersistentVolumeClaimSpec, p *field.Path) []string {
 	var w []string
 	w = appendFraction(w, spec.Resources.Requests, corev1.ResourceStorage, p.Child("resources", "requests"))

@@ -12,12 +12,12 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// DefaultTemplate fills in what a pod template may leave out.
+// DefaultTemplate sets the defaults of a pod template.
 func DefaultTemplate(t *corev1.PodTemplateSpec) { Default(&t.Spec) }
 
-// Default fills in what a pod's specification may leave out.
+// Default sets the defaults of a pod spec that pods and templates share.
 func Default(spec *corev1.PodSpec) {
-	// The old name of the service account follows the new one.
+	// serviceAccount is the deprecated name of serviceAccountName; both are set.
 	if spec.ServiceAccountName == "" {
 		spec.ServiceAccountName = spec.DeprecatedServiceAccount
 	}
@@ -104,7 +104,8 @@ func defaultHTTPGet(a *corev1.HTTPGetAction) {
 	}
 }
 
-// defaultPullPolicy: an image that may change under its name is always pulled.
+// defaultPullPolicy sets Always for an image with the tag latest, which may
+// change, and IfNotPresent for all others.
 func defaultPullPolicy(policy *corev1.PullPolicy, image string) {
 	switch {
 	case *policy != "":
@@ -115,7 +116,7 @@ func defaultPullPolicy(policy *corev1.PullPolicy, image string) {
 	}
 }
 
-// imageGrammar is the grammar of image references: host, path, tag and digest.
+// imageGrammar matches image references: host, path, tag and digest.
 var imageGrammar = sync.OnceValue(func() *regexp.Regexp {
 	const (
 		hostPart = `(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])`
@@ -127,8 +128,8 @@ var imageGrammar = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(` + host + `/` + path + `)(?::(\w[\w.-]{0,127}))?(?:@(` + digest + `))?$`)
 })
 
-// isLatest reports whether an image reference is valid and means the tag
-// latest, by saying so or by naming neither a tag nor a digest.
+// isLatest reports whether an image reference is valid and means the tag latest:
+// it has that tag, or neither a tag nor a digest.
 func isLatest(image string) bool {
 	if len(image) == 64 && strings.Trim(image, "abcdef0123456789") == "" {
 		return false // an identifier, not a name
@@ -148,7 +149,8 @@ func isLatest(image string) bool {
 	return m[2] == "latest" || m[2] == "" && m[3] == ""
 }
 
-// validDigest knows the algorithms that images use and their lengths.
+// validDigest reports whether a digest is empty or has a known algorithm and the
+// length of its sums.
 func validDigest(digest string) bool {
 	if digest == "" {
 		return true
@@ -158,8 +160,8 @@ func validDigest(digest string) bool {
 	return size == len(sum) && strings.Trim(sum, "abcdef0123456789") == ""
 }
 
-// DefaultProbeProtocols has requests of probes and hooks that do not say which
-// protocol they speak say so.
+// DefaultProbeProtocols sets HTTP1 as the protocol of HTTP probes and hooks that
+// name none.
 func DefaultProbeProtocols(spec *corev1.PodSpec) {
 	EachContainer(spec, nil, func(c *corev1.Container, _ *field.Path) {
 		for _, get := range httpGets(c) {

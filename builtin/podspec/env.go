@@ -105,8 +105,8 @@ func checkEnvFrom(e *rules.Errors, sources []corev1.EnvFromSource, p *field.Path
 	}
 }
 
-// checkFieldRef judges a reference to a field of the pod. supported is what the
-// place of the reference can show, besides a single label or annotation.
+// checkFieldRef validates a reference to a field of the pod. supported are the
+// fields that can be used here, besides a single label or annotation.
 func checkFieldRef(e *rules.Errors, r *corev1.ObjectFieldSelector, p *field.Path, supported ...string) {
 	if !e.NotEmpty(p.Child("apiVersion"), r.APIVersion) || !e.NotEmpty(p.Child("fieldPath"), r.FieldPath) {
 		return
@@ -134,8 +134,8 @@ func checkFieldRef(e *rules.Errors, r *corev1.ObjectFieldSelector, p *field.Path
 	}
 }
 
-// isPodField knows the fields of a pod that can be referred to somewhere;
-// spec.host is an old name of spec.nodeName.
+// isPodField reports whether a field path can be used in some reference to a
+// field of the pod; spec.host is the former name of spec.nodeName.
 func isPodField(path string) bool {
 	switch path {
 	case "metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid",
@@ -146,7 +146,7 @@ func isPodField(path string) bool {
 	return false
 }
 
-// cutSubscript splits metadata.labels['key'].
+// cutSubscript splits a path such as metadata.labels['key'].
 func cutSubscript(path string) (before, subscript string, ok bool) {
 	inner, ok := strings.CutSuffix(path, "']")
 	if !ok {
@@ -159,8 +159,8 @@ func cutSubscript(path string) (before, subscript string, ok bool) {
 	return before, subscript, true
 }
 
-// checkResourceFieldRef judges a reference to a request or limit of a
-// container, which a volume has to name.
+// checkResourceFieldRef validates a reference to a request or limit of a
+// container. In a volume the reference must name the container.
 func checkResourceFieldRef(e *rules.Errors, r *corev1.ResourceFieldSelector, volume bool, p *field.Path) {
 	fields := []string{"limits.cpu", "limits.ephemeral-storage", "limits.memory",
 		"requests.cpu", "requests.ephemeral-storage", "requests.memory"}
@@ -193,8 +193,8 @@ func checkResourceFieldRef(e *rules.Errors, r *corev1.ResourceFieldSelector, vol
 	}
 }
 
-// checkFileKeyVolumes: a file of environment variables has to lie in a volume
-// that the pod's own containers can have written it to.
+// checkFileKeyVolumes reports environment variables that are read from a file in
+// a volume other than an emptyDir of the pod.
 func checkFileKeyVolumes(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		for i := range c.Env {

@@ -9,17 +9,18 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// walk shows the places where a pod can use one feature: whether a place is in
-// use, and how to clear it.
+// walk calls visit for each place in which an object can use a feature: used
+// says whether it does, and clear removes it.
 type walk[T any] func(at *T, visit func(used bool, clear func()))
 
-// gated is a feature that is as its gate is, by the fields in which it shows.
+// gated is a feature with its gate and the fields that it adds.
 type gated[T any] struct {
 	gate string
 	walk walk[T]
 }
 
-// gatedSpec and gatedStatus are the features that are behind gates.
+// gatedSpec and gatedStatus are the features of pod specs and pod statuses that
+// have a feature gate.
 func gatedSpec() []gated[corev1.PodSpec] {
 	return []gated[corev1.PodSpec]{
 		{"ClusterTrustBundleProjection", func(s *corev1.PodSpec, visit func(bool, func())) {
@@ -117,7 +118,7 @@ func gatedStatus() []gated[corev1.PodStatus] {
 	}
 }
 
-// httpGets returns the requests that the probes and hooks of a container make.
+// httpGets returns the HTTP actions of the probes and hooks of a container.
 func httpGets(c *corev1.Container) []*corev1.HTTPGetAction {
 	var all []*corev1.HTTPGetAction
 	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
@@ -135,7 +136,7 @@ func httpGets(c *corev1.Container) []*corev1.HTTPGetAction {
 	return all
 }
 
-// volumeUsers are the owners of the files of volumes.
+// volumeUsers is the walk of the fields that set the owner of files in volumes.
 func volumeUsers(s *corev1.PodSpec, visit func(bool, func())) {
 	user := func(u **int64) { visit(*u != nil, func() { *u = nil }) }
 	keys := func(items []corev1.KeyToPath) {
@@ -182,8 +183,8 @@ func volumeUsers(s *corev1.PodSpec, visit func(bool, func())) {
 	}
 }
 
-// dropOff clears the features that are off, except those that the old version,
-// nil if there is none, uses.
+// dropOff clears the fields of features that are off, except features that the
+// old version uses; old is nil on create.
 func dropOff[T any](on func(name string) bool, now, old *T, features []gated[T]) {
 	for _, f := range features {
 		w, keep := f.walk, on(f.gate)
@@ -205,6 +206,8 @@ func dropSpecFields(gates features.Gates, spec, old *corev1.PodSpec) {
 	dropOff(gates.Enabled, spec, old, gatedSpec())
 }
 
+// DropDisabledPodFields clears the fields of features that are off in the spec
+// and status of a pod, unless the old pod, nil on create, uses them.
 func DropDisabledPodFields(ctx context.Context, pod, old *corev1.Pod) {
 	gates := features.From(ctx)
 	var oldSpec *corev1.PodSpec
@@ -217,8 +220,8 @@ func DropDisabledPodFields(ctx context.Context, pod, old *corev1.Pod) {
 	DropInitAnnotations(pod.Annotations)
 }
 
-// DropInitAnnotations removes annotations that once held init containers; a
-// kubelet of that time must not run what they say.
+// DropInitAnnotations removes the annotations that were the alpha and beta form
+// of init containers, so that old kubelets do not run what they say.
 func DropInitAnnotations(annotations map[string]string) {
 	for _, stage := range []string{"alpha", "beta"} {
 		delete(annotations, "pod."+stage+".kubernetes.io/init-containers")

@@ -20,7 +20,8 @@ const (
 	startupProbe   = "startupProbe"
 )
 
-// handler is an action of a probe or a hook; at most one field should be set.
+// handler is the action of a probe or a lifecycle hook; at most one field should
+// be set.
 type handler struct {
 	exec      *corev1.ExecAction
 	httpGet   *corev1.HTTPGetAction

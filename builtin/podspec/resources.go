@@ -12,7 +12,7 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// isPodLevel reports whether a pod as a whole can have the resource.
+// isPodLevel reports whether a resource can be set for the pod as a whole.
 func isPodLevel(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || rules.IsHugePages(name)
 }
@@ -23,7 +23,7 @@ func checkPodResourceName(e *rules.Errors, name corev1.ResourceName, p *field.Pa
 	}
 }
 
-// checkResources judges requests, limits and claims of a container or a pod.
+// checkResources validates requests, limits and claims of a container or a pod.
 func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName func(*rules.Errors, corev1.ResourceName, *field.Path),
 	claims sets.Set[string], p *field.Path, allow *Allowances,
 ) {
@@ -63,8 +63,8 @@ func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName f
 	checkResourceClaims(e, r.Claims, claims, p.Child("claims"))
 }
 
-// checkResourceClaims wants each claim, or request in a claim, once, and among
-// those of the pod.
+// checkResourceClaims reports claims, or requests in a claim, that occur twice or
+// are not among the claims of the pod.
 func checkResourceClaims(e *rules.Errors, refs []corev1.ResourceClaim, known sets.Set[string], p *field.Path) {
 	seen := sets.New[string]()
 	for i, ref := range refs {
@@ -104,7 +104,7 @@ func checkResourceClaims(e *rules.Errors, refs []corev1.ResourceClaim, known set
 	}
 }
 
-// checkPodResources judges the resources of the pod as a whole, also against
+// checkPodResources validates the resources of the pod as a whole, also against
 // those of its containers.
 func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 	r := ctx.spec.Resources
@@ -151,8 +151,8 @@ func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 func requestsOf(c *corev1.Container) corev1.ResourceList { return c.Resources.Requests }
 func limitsOf(c *corev1.Container) corev1.ResourceList   { return c.Resources.Limits }
 
-// containerSum returns what the containers of a pod need at the most: all that
-// run together, or an init container and the sidecars started before it.
+// containerSum returns the most that the containers of a pod need at a time: all
+// that run together, or an init container and the sidecars started before it.
 func containerSum(spec *corev1.PodSpec, of func(*corev1.Container) corev1.ResourceList) corev1.ResourceList {
 	add := func(to, list corev1.ResourceList) {
 		for name, quantity := range list {
@@ -189,8 +189,8 @@ func containerSum(spec *corev1.PodSpec, of func(*corev1.Container) corev1.Resour
 	return running
 }
 
-// QOSClass says how a pod is treated when a node runs short: by the resources
-// of the pod if it has any, else by those of its containers.
+// QOSClass returns the quality of service class of a pod, from the resources of
+// the pod as a whole if it has any, else from those of its containers.
 func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	if r := pod.Spec.Resources; r != nil {
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
@@ -234,7 +234,7 @@ func requirementsQoS(r *corev1.ResourceRequirements) corev1.PodQOSClass {
 	return class
 }
 
-// mergeQoS: whatever is not all the same is burstable.
+// mergeQoS returns the class of two parts: Burstable unless both are the same.
 func mergeQoS(a, b corev1.PodQOSClass) corev1.PodQOSClass {
 	if a == "" || a == b {
 		return b
@@ -242,9 +242,9 @@ func mergeQoS(a, b corev1.PodQOSClass) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// DefaultResources completes resources of the pod as a whole, if it has
-// some, from those of its containers. It needs to see all containers, so it
-// comes after admission.
+// DefaultResources sets the defaults of the resources of the pod as a whole, if
+// it has any, from those of its containers. Admission may add containers, so it
+// is called after admission.
 func DefaultResources(spec *corev1.PodSpec) {
 	r := spec.Resources
 	if r == nil || len(r.Requests)+len(r.Limits) == 0 {
@@ -276,7 +276,7 @@ func DefaultResources(spec *corev1.PodSpec) {
 			set(&r.Requests, name, r.Limits)
 		}
 	}
-	// A limit follows from those of the containers if all of them have one.
+	// The limit of the pod is the sum of the containers if all have a limit.
 	for name, request := range r.Requests {
 		if _, ok := r.Limits[name]; ok || !isPodLevel(name) ||
 			anyContainer(spec, func(c *corev1.Container) bool { _, ok := c.Resources.Limits[name]; return !ok }) {
@@ -292,7 +292,8 @@ func DefaultResources(spec *corev1.PodSpec) {
 	}
 }
 
-// ValidateLimits judges amounts of resources as the limits of a container.
+// ValidateLimits validates a resource list by the rules for the limits of a
+// container.
 func ValidateLimits(limits corev1.ResourceList, path *field.Path) field.ErrorList {
 	var e rules.Errors
 	checkResources(&e, &corev1.ResourceRequirements{Limits: limits}, rules.CheckContainerResourceName, nil, path, &Allowances{})

@@ -48,14 +48,15 @@ func checkWeight(e *rules.Errors, weight int32, p *field.Path) {
 	}
 }
 
-// ValidateNodeSelector returns everything that is wrong with a selector of
-// nodes. anyValue lets pass values that are no label values.
+// ValidateNodeSelector returns everything that is wrong with a node selector.
+// With anyValue, values need not be valid label values.
 func ValidateNodeSelector(s *corev1.NodeSelector, p *field.Path, anyValue bool) field.ErrorList {
 	var e rules.Errors
 	CheckNodeSelector(&e, s, p, anyValue)
 	return field.ErrorList(e)
 }
 
+// CheckNodeSelector is ValidateNodeSelector for callers that collect errors.
 func CheckNodeSelector(e *rules.Errors, s *corev1.NodeSelector, p *field.Path, anyValue bool) {
 	tp := p.Child("nodeSelectorTerms")
 	if len(s.NodeSelectorTerms) == 0 {
@@ -102,7 +103,8 @@ func checkNodeExpression(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *
 	}
 }
 
-// checkNodeField judges a selector by a field; the only one is the name.
+// checkNodeField validates a field selector of nodes; metadata.name is the only
+// field.
 func checkNodeField(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *field.Path) {
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
@@ -150,9 +152,9 @@ func checkAffinitySelectors(e *rules.Errors, t *corev1.PodAffinityTerm, p *field
 	e.Add(metavalidation.ValidateLabelSelector(t.NamespaceSelector, opts, p.Child("namespaceSelector"))...)
 }
 
-// checkLabelKeys judges the keys of labels whose values a pod brings along to
-// its selectors. By now they have been merged into the selector, so a key that
-// is there before its merged expression is one that the client wrote twice.
+// checkLabelKeys validates matchLabelKeys and mismatchLabelKeys. MergeLabelKeys
+// has already added them to the selector, so a key that is in the selector
+// before its merged expression was written by the client in both places.
 func checkLabelKeys(e *rules.Errors, match, mismatch []string, selector *metav1.LabelSelector, p *field.Path) {
 	keys := func(keys []string, p *field.Path) {
 		if len(keys) > 0 && selector == nil {
@@ -190,8 +192,8 @@ func lastIndex(list []string, s string) int {
 	return -1
 }
 
-// checkOldLabelKeys judges keys of a constraint from before they were merged
-// into the selector.
+// checkOldLabelKeys validates the keys of a spread constraint that was stored
+// before keys were merged into the selector.
 func checkOldLabelKeys(e *rules.Errors, c *corev1.TopologySpreadConstraint, p *field.Path) {
 	if len(c.MatchLabelKeys) == 0 {
 		return
@@ -253,6 +255,7 @@ func ValidateTolerations(tolerations []corev1.Toleration, p *field.Path) field.E
 	return field.ErrorList(e)
 }
 
+// CheckTolerations validates the tolerations of a pod.
 func CheckTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field.Path, allow *Allowances) {
 	for i := range tolerations {
 		t, tp := &tolerations[i], p.Index(i)
@@ -295,7 +298,7 @@ func CheckTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field
 	}
 }
 
-// eachAffinityTerm calls f for every term about other pods.
+// eachAffinityTerm calls f for every term of pod affinity and anti-affinity.
 func eachAffinityTerm(a *corev1.Affinity, f func(t *corev1.PodAffinityTerm)) {
 	each := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
 		for i := range preferred {
@@ -313,8 +316,9 @@ func eachAffinityTerm(a *corev1.Affinity, f func(t *corev1.PodAffinityTerm)) {
 	}
 }
 
-// MergeLabelKeys adds the values that the pod's own labels have under the keys
-// that a selector names to that selector.
+// MergeLabelKeys adds to the selectors of affinity terms and spread constraints
+// a requirement for each key of matchLabelKeys and mismatchLabelKeys, with the
+// value that the label has in the pod itself.
 func MergeLabelKeys(pod *corev1.Pod) {
 	merge := func(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator) {
 		for _, key := range keys {

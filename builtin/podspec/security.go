@@ -92,7 +92,8 @@ func checkSysctls(e *rules.Errors, sysctls []corev1.Sysctl, ctx *podContext, p *
 	}
 }
 
-// hostSysctl says why a sysctl would change the host, if it would.
+// hostSysctl returns why a sysctl may not be set because it would change the
+// host, or "".
 func hostSysctl(name string, spec *corev1.PodSpec) string {
 	// A name may use slashes where others have dots, and the other way round.
 	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '/' {
@@ -191,7 +192,8 @@ func checkWindowsOptions(e *rules.Errors, w *corev1.WindowsSecurityContextOption
 	}
 }
 
-// windowsUserProblems judges DOMAIN\user, with or without the domain.
+// windowsUserProblems returns what is wrong with a Windows user name, DOMAIN\user
+// or user.
 func windowsUserProblems(name string) []string {
 	const (
 		maxDomain = 256
@@ -234,7 +236,8 @@ func windowsUserProblems(name string) []string {
 	return m
 }
 
-// checkHostProcess: either all containers are processes of the host, or none.
+// checkHostProcess validates Windows host process containers: either all
+// containers of a pod are such, or none.
 func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	var ofPod *bool
 	if spec.SecurityContext != nil && spec.SecurityContext.WindowsOptions != nil {
@@ -266,10 +269,11 @@ func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	}
 }
 
+// IsWindows reports whether a pod names Windows as its operating system.
 func IsWindows(spec *corev1.PodSpec) bool { return spec.OS != nil && spec.OS.Name == corev1.Windows }
 
-// checkOS wants an operating system that exists, and nothing in the pod that
-// belongs to the other one.
+// checkOS validates the operating system of the pod, and reports fields that the
+// other operating system has.
 func checkOS(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	if spec.OS == nil || !e.NotEmpty(p.Child("os", "name"), string(spec.OS.Name)) {
 		return
@@ -336,7 +340,8 @@ func checkWindows(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	})
 }
 
-// checkHostUsers: a user namespace of its own excludes some of the host's.
+// checkHostUsers reports host namespaces that a pod with a user namespace of its
+// own cannot use.
 func checkHostUsers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	if ctx.hostUsers() {
 		return
@@ -360,8 +365,8 @@ func checkHostUsers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	}
 }
 
-// CheckProfileAnnotations: where an old annotation and the field that replaced
-// it are both there, they have to agree.
+// CheckProfileAnnotations reports seccomp and AppArmor annotations that disagree
+// with the fields that have replaced them.
 func CheckProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *corev1.PodSpec, p *field.Path) {
 	if len(meta.Annotations) == 0 {
 		return
@@ -434,8 +439,8 @@ func matchAppArmor(e *rules.Errors, value string, a *corev1.AppArmorProfile, p *
 	}
 }
 
-// AdoptAppArmorAnnotations copies what an old annotation says about a container
-// into the field that has replaced it, and tells the client of the field.
+// AdoptAppArmorAnnotations copies the AppArmor annotations of a pod into the
+// fields that have replaced them, and warns the client.
 func AdoptAppArmorAnnotations(ctx context.Context, pod *corev1.Pod) {
 	if len(pod.Annotations) == 0 || IsWindows(&pod.Spec) {
 		return
@@ -468,7 +473,8 @@ func appArmorWarning(p *field.Path) string {
 	return fmt.Sprintf(`%s: deprecated since v1.30; use the "appArmorProfile" field instead`, p)
 }
 
-// appArmorFromAnnotation returns nil if the annotation makes no valid profile.
+// appArmorFromAnnotation returns the profile of an annotation, nil if it is not
+// valid.
 func appArmorFromAnnotation(value string) *corev1.AppArmorProfile {
 	var profile *corev1.AppArmorProfile
 	name, local := strings.CutPrefix(value, corev1.DeprecatedAppArmorBetaProfileNamePrefix)

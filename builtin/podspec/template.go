@@ -13,8 +13,8 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// ValidateTemplate returns everything that is wrong with a pod template.
-// What the old template, nil on create, already has may stay.
+// ValidateTemplate returns everything that is wrong with a pod template. old is
+// nil on create; rules that it already breaks are left out.
 func ValidateTemplate(ctx context.Context, t *corev1.PodTemplateSpec, path *field.Path, old *corev1.PodTemplateSpec) field.ErrorList {
 	var e rules.Errors
 	oldSpec, oldMeta := templateParts(old)
@@ -31,8 +31,8 @@ func ValidateTemplate(ctx context.Context, t *corev1.PodTemplateSpec, path *fiel
 	return field.ErrorList(e)
 }
 
-// TemplateWarnings returns what the author of a pod template should know; old
-// is nil on create, path is where the template is in its object.
+// TemplateWarnings returns the warnings for a pod template; old is nil on create,
+// path is the field path of the template.
 func TemplateWarnings(t, old *corev1.PodTemplateSpec, path *field.Path) []string {
 	if t == nil {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// Limits of what a resolver can be told.
+// Limits of the DNS configuration of a pod.
 const (
 	maxNameservers = 3
 	maxSearches    = 32
@@ -27,7 +27,8 @@ const (
 	maxHostname    = 64
 )
 
-// checkSpec judges a pod's specification; meta is nil for a template.
+// checkSpec validates a pod spec. meta is the metadata of the pod, nil for a
+// template.
 func checkSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path, allow *Allowances) {
 	if spec.TerminationGracePeriodSeconds == nil {
 		e.Required(p.Child("terminationGracePeriodSeconds"), "")
@@ -85,8 +86,8 @@ func checkSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p
 	checkFileKeyVolumes(e, spec, p)
 }
 
-// checkNames judges the names of other objects, and those of the pod in the
-// network.
+// checkNames validates references to other objects by name, and the names of the
+// pod in the network.
 func checkNames(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	if spec.ServiceAccountName != "" {
 		e.DNSSubdomain(p.Child("serviceAccountName"), spec.ServiceAccountName)
@@ -109,7 +110,7 @@ func checkNames(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	}
 }
 
-// checkPodClaims judges the resource claims of a pod and returns their names.
+// checkPodClaims validates the resource claims of a pod and returns their names.
 func checkPodClaims(e *rules.Errors, claims []corev1.PodResourceClaim, meta *metav1.ObjectMeta, p *field.Path) sets.Set[string] {
 	names, seen := sets.New[string](), sets.New[string]()
 	for i := range claims {
@@ -144,8 +145,9 @@ func checkPodClaims(e *rules.Errors, claims []corev1.PodResourceClaim, meta *met
 	return names
 }
 
-// checkHostNetworkPorts: on the host's network a port is what it is. Templates
-// may leave the port of the host to be defaulted in the pod.
+// checkHostNetworkPorts reports host ports that differ from the container port
+// in a pod on the host network. A template may leave the host port unset; it is
+// defaulted in the pod.
 func checkHostNetworkPorts(e *rules.Errors, ctx *podContext, p *field.Path) {
 	if !ctx.spec.HostNetwork {
 		return
@@ -240,7 +242,7 @@ func checkSchedulingGroup(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) 
 	}
 }
 
-// responderRules are declared of those that respond when a pod is to be evicted.
+// responderRules are the declared rules for spec.evictionResponders.
 const responderRules = `
 PodSpec
   evictionResponders max-items=10 optional key=name
@@ -249,8 +251,7 @@ EvictionResponder
   priority required reserved-below=1000 max=100000 min=0
 `
 
-// ValidateResponders judges who responds when a pod is to be evicted; old is nil if
-// the pod, or what makes it, is new.
+// ValidateResponders validates spec.evictionResponders; old is nil on create.
 func ValidateResponders(ctx context.Context, spec, old *corev1.PodSpec, p *field.Path) field.ErrorList {
 	if len(spec.EvictionResponders) == 0 {
 		return nil
@@ -258,13 +259,14 @@ func ValidateResponders(ctx context.Context, spec, old *corev1.PodSpec, p *field
 	return declared.Parse(responderRules).Judge(ctx, spec, old, p)
 }
 
-// IsMirror: the pod stands for one that a kubelet runs from a file.
+// IsMirror reports whether a pod is a mirror pod: the API object of a static pod,
+// which a kubelet runs from a file.
 func IsMirror(meta *metav1.ObjectMeta) bool {
 	_, ok := meta.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
 }
 
-// CheckAnnotations judges the annotations that mean something for a pod.
+// CheckAnnotations validates the annotations that have a meaning for pods.
 func CheckAnnotations(e *rules.Errors, annotations map[string]string, spec *corev1.PodSpec, p *field.Path, allow *Allowances) {
 	if len(annotations) == 0 {
 		return
@@ -324,7 +326,7 @@ func checkAppArmorName(e *rules.Errors, name string, p *field.Path) {
 	}
 }
 
-// CheckPod judges a pod by itself.
+// CheckPod validates a pod without comparing it with its old version.
 func CheckPod(e *rules.Errors, pod *corev1.Pod, allow *Allowances) {
 	p := field.NewPath("spec")
 	CheckAnnotations(e, pod.Annotations, &pod.Spec, field.NewPath("metadata", "annotations"), allow)

@@ -20,7 +20,7 @@ import (
 
 const oneVolumeType = "may not specify more than 1 volume type"
 
-// checkVolumes judges the volumes of a pod and returns the good ones by name.
+// checkVolumes validates the volumes of a pod and returns the valid ones by name.
 // meta is nil for a template.
 func checkVolumes(e *rules.Errors, volumes []corev1.Volume, meta *metav1.ObjectMeta, p *field.Path, allow *Allowances) map[string]*corev1.VolumeSource {
 	podName := ""
@@ -56,8 +56,9 @@ func checkVolumes(e *rules.Errors, volumes []corev1.Volume, meta *metav1.ObjectM
 	return good
 }
 
-// checkVolumeSource wants exactly one source, and that one right. The names of
-// a few fields in messages are not those in the API; clients know them so.
+// checkVolumeSource validates the source of a volume; there must be exactly one.
+// Some field names in the messages differ from those in the API, as in
+// Kubernetes.
 func checkVolumeSource(e *rules.Errors, v *corev1.Volume, podName string, p *field.Path, allow *Allowances) {
 	found := false
 	first := func(name string) bool {
@@ -209,7 +210,8 @@ func checkHostPath(e *rules.Errors, s *corev1.HostPathVolumeSource, p *field.Pat
 		corev1.HostPathSocket)
 }
 
-// checkPartition speaks of 1 although 0, the whole disk, is fine.
+// checkPartition validates the number of a partition. The message names 1 as the
+// smallest, as in Kubernetes, although 0, the whole disk, is accepted.
 func checkPartition(e *rules.Errors, partition int32, p *field.Path) {
 	if partition < 0 || partition > 255 {
 		e.Invalid(p, partition, validation.InclusiveRangeError(1, 255))
@@ -228,7 +230,7 @@ func checkSecretRef(e *rules.Errors, ref *corev1.LocalObjectReference, p *field.
 	}
 }
 
-// iscsiNames are the three forms of names of initiators and targets.
+// iscsiNames are the three forms of iSCSI names, by prefix.
 var iscsiNames = sync.OnceValue(func() map[string]*regexp.Regexp {
 	return map[string]*regexp.Regexp{
 		"iqn": regexp.MustCompile(`iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`),
@@ -358,8 +360,8 @@ func checkCSI(e *rules.Errors, s *corev1.CSIVolumeSource, p *field.Path) {
 	}
 }
 
-// checkEphemeralVolume judges the template of a claim, and the name that the
-// claim will have.
+// checkEphemeralVolume validates the claim template of an ephemeral volume, and
+// the name that the claim will have.
 func checkEphemeralVolume(e *rules.Errors, v *corev1.Volume, podName string, p *field.Path) {
 	t, tp := v.Ephemeral.VolumeClaimTemplate, p.Child("ephemeral", "volumeClaimTemplate")
 	if t == nil {
@@ -375,7 +377,7 @@ func checkEphemeralVolume(e *rules.Errors, v *corev1.Volume, podName string, p *
 	}
 }
 
-// checkNoBacksteps and its companions keep paths inside of where they belong.
+// checkNoBacksteps reports a path with "..", with which it could leave the volume.
 func checkNoBacksteps(e *rules.Errors, target string, p *field.Path) {
 	if hasBackstep(target) {
 		e.Invalid(p, target, "must not contain '..'")
@@ -398,7 +400,8 @@ func checkDescendingPath(e *rules.Errors, target string, p *field.Path) {
 	checkNoBacksteps(e, target, p)
 }
 
-// checkFilePath also keeps clear of the names that the kubelet uses itself.
+// checkFilePath is checkDescendingPath for files that the kubelet writes: the
+// path may not begin with "..", which the kubelet uses itself.
 func checkFilePath(e *rules.Errors, target string, p *field.Path) {
 	checkDescendingPath(e, target, p)
 	if strings.HasPrefix(target, "..") && !strings.HasPrefix(target, "../") {

@@ -8,8 +8,8 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// defaultVolume fills in what a volume of a pod may leave out; one without a
-// source is an empty directory.
+// defaultVolume sets the defaults of a volume of a pod; a volume without a source
+// becomes an emptyDir.
 func defaultVolume(v *corev1.Volume) {
 	if v.VolumeSource == (corev1.VolumeSource{}) {
 		v.EmptyDir = &corev1.EmptyDirVolumeSource{}
@@ -64,8 +64,7 @@ func defaultVolume(v *corev1.Volume) {
 	}
 }
 
-// DefaultClaimSpec fills in what the specification of a volume claim may leave
-// out.
+// DefaultClaimSpec sets the defaults of the spec of a volume claim.
 func DefaultClaimSpec(spec *corev1.PersistentVolumeClaimSpec) {
 	rules.DefaultPointer(&spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	rules.RoundUp(spec.Resources.Limits)

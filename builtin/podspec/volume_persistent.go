@@ -11,6 +11,7 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
+// DefaultPersistentVolume sets the defaults of a persistent volume.
 func DefaultPersistentVolume(pv *corev1.PersistentVolume) {
 	rules.Default(&pv.Status.Phase, corev1.VolumePending)
 	rules.Default(&pv.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
@@ -39,8 +40,8 @@ func DefaultPersistentVolume(pv *corev1.PersistentVolume) {
 	}
 }
 
-// DefaultInlineVolume fills in what the source of a volume in another object
-// may leave out.
+// DefaultInlineVolume sets the defaults of a persistent volume spec that is part
+// of another object.
 func DefaultInlineVolume(spec *corev1.PersistentVolumeSpec) {
 	pv := corev1.PersistentVolume{Spec: *spec}
 	DefaultPersistentVolume(&pv)
@@ -48,8 +49,8 @@ func DefaultInlineVolume(spec *corev1.PersistentVolumeSpec) {
 	*spec = pv.Spec
 }
 
-// ValidateInlineVolume judges a volume that is part of another object: one of a
-// driver, which nobody can claim.
+// ValidateInlineVolume validates a persistent volume spec that is part of another
+// object. It must be of a CSI driver and cannot be claimed.
 func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) field.ErrorList {
 	var e rules.Errors
 	const inline = " in the context of inline volumes"
@@ -76,8 +77,8 @@ func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) fiel
 	return field.ErrorList(e)
 }
 
-// CheckAccessModes judges the modes of a volume or a claim; missing is what to
-// say if there are none.
+// CheckAccessModes validates the access modes of a volume or a claim; missing is
+// the message if there are none.
 func CheckAccessModes(e *rules.Errors, modes []corev1.PersistentVolumeAccessMode, missing string, p *field.Path) {
 	if len(modes) == 0 {
 		e.Required(p, missing)
@@ -98,8 +99,9 @@ func CheckAccessModes(e *rules.Errors, modes []corev1.PersistentVolumeAccessMode
 	}
 }
 
-// CheckPersistentVolumeSource wants exactly one source, and that one right. As with
-// the volumes of pods, messages have a few names of their own.
+// CheckPersistentVolumeSource validates the source of a persistent volume; there
+// must be exactly one. Some field names in the messages differ from those in the
+// API, as in Kubernetes.
 func CheckPersistentVolumeSource(e *rules.Errors, pv *corev1.PersistentVolume, p *field.Path) {
 	v, found := &pv.Spec.PersistentVolumeSource, false
 	first := func(name string) bool {
@@ -164,7 +166,7 @@ func CheckPersistentVolumeSource(e *rules.Errors, pv *corev1.PersistentVolume, p
 	if s := v.FC; s != nil && first("fc") {
 		checkFC(e, s, p.Child("fc"))
 	}
-	// Alone of all it may come after another one, as it always could.
+	// FlexVolume is accepted beside another source, as in Kubernetes.
 	if s := v.FlexVolume; s != nil {
 		found = true
 		checkFlexVolume(e, &corev1.FlexVolumeSource{Driver: s.Driver, Options: s.Options}, p.Child("flexVolume"))

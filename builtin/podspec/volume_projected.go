@@ -14,15 +14,15 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// Limits of the life of a pod's certificate, in seconds.
+// Limits of the lifetime of a pod certificate, in seconds.
 const (
 	minCertificateSeconds        = 60 * 60
 	maxCertificateSeconds        = 91 * 24 * 60 * 60
 	maxClusterCertificateSeconds = 24 * 60 * 60
 )
 
-// checkFiles judges what the volumes that are written file by file share: the
-// default mode and owner, and keys with their paths.
+// checkFiles validates the fields that secret, config map and projected volumes
+// share: the default mode and owner, and keys with their paths.
 func checkFiles(e *rules.Errors, mode *int32, user *int64, items []corev1.KeyToPath, p *field.Path) {
 	checkFileMode(e, mode, p.Child("defaultMode"))
 	e.UserID(p.Child("defaultUser"), user)
@@ -45,7 +45,8 @@ func checkKeyToPath(e *rules.Errors, k *corev1.KeyToPath, p *field.Path) {
 	e.UserID(p.Child("user"), k.User)
 }
 
-// checkDownwardFile reports under the path of the volume, not of the file.
+// checkDownwardFile validates a file of a downward API volume. Its errors have
+// the path of the volume, not of the file, as in Kubernetes.
 func checkDownwardFile(e *rules.Errors, f *corev1.DownwardAPIVolumeFile, p *field.Path) {
 	e.NotEmpty(p.Child("path"), f.Path)
 	checkFilePath(e, f.Path, p.Child("path"))
@@ -124,7 +125,8 @@ func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.P
 	}
 }
 
-// checkTokenProjection reports a bad path under that of the volume.
+// checkTokenProjection validates a service account token projection. An invalid
+// path is reported at the path of the volume, as in Kubernetes.
 func checkTokenProjection(e *rules.Errors, t *corev1.ServiceAccountTokenProjection, volume, p *field.Path, allow *Allowances) {
 	if s, ep := t.ExpirationSeconds, p.Child("expirationSeconds"); s == nil {
 		e.Required(ep, "")
@@ -167,8 +169,8 @@ func checkTrustBundle(e *rules.Errors, b *corev1.ClusterTrustBundleProjection, p
 	checkFilePath(e, b.Path, p.Child("path"))
 }
 
-// trustBundleNameProblems judges the name of a trust bundle, which begins with
-// that of its signer, if it has one, up to the last colon.
+// trustBundleNameProblems returns what is wrong with the name of a cluster trust
+// bundle. The part up to the last colon is the name of its signer, if it has one.
 func trustBundleNameProblems(name string) []string {
 	if i := strings.LastIndex(name, ":"); i >= 0 {
 		signer := strings.ReplaceAll(name[:i], ":", "/")

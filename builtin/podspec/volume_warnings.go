@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// volumeWarnings tells of kinds of volumes that are gone or going.
+// volumeWarnings returns warnings for volume types that are deprecated or no
+// longer work.
 func volumeWarnings(v *corev1.Volume, p *field.Path) []string {
 	var w []string
 	old := func(set bool, name, since string) {
@@ -41,8 +42,8 @@ func (v volumePath) String() string {
 	return fmt.Sprintf("%q (%s)", v.path, v.source)
 }
 
-// overlapWarnings tells of files of one volume of which one hides the other,
-// or lies in it.
+// overlapWarnings returns warnings for files of a projected volume with the same
+// path, or with a path inside of another.
 func overlapWarnings(v *corev1.Volume) []string {
 	var w []string
 	overlaps := func(kind string, paths []volumePath) {

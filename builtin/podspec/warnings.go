@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// CreateWarnings returns what the author of a new pod should know.
+// CreateWarnings returns the warnings for a new pod.
 func CreateWarnings(pod *corev1.Pod) []string {
 	var w []string
 	if messages := validation.IsDNS1123Label(pod.Name); len(messages) > 0 {
@@ -22,8 +22,8 @@ func CreateWarnings(pod *corev1.Pod) []string {
 	return append(w, specWarnings(&pod.Spec, &pod.ObjectMeta, nil)...)
 }
 
-// specWarnings returns what the author of a pod, or of a template at a path,
-// should know.
+// specWarnings returns the warnings for the spec and annotations of a pod, or of
+// the template at path; path is nil for a pod.
 func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Path) []string {
 	sp, ap := path.Child("spec"), path.Child("metadata", "annotations")
 	w := schedulingWarnings(spec, sp)
@@ -77,8 +77,7 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 			own = &corev1.SecurityContext{}
 		}
 		seccomp(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, own.SeccompProfile)
-		// A pod's AppArmor annotations become fields when it is created, which
-		// is when its author hears of them.
+		// For pods the warning is given by AdoptAppArmorAnnotations.
 		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
 		if value, ok := meta.Annotations[key]; ok && path != nil && own.AppArmorProfile == nil &&
 			(ofPod.AppArmorProfile == nil || !equality.Semantic.DeepEqual(ofPod.AppArmorProfile, appArmorFromAnnotation(value))) {
@@ -106,7 +105,7 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 	return w
 }
 
-// appendFraction adds a warning if an amount is no whole number of bytes.
+// appendFraction adds a warning if a quantity is not a whole number of bytes.
 func appendFraction(w []string, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) []string {
 	if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {
 		return append(w, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", p.Key(string(name)), q.String()))
@@ -114,8 +113,8 @@ func appendFraction(w []string, list corev1.ResourceList, name corev1.ResourceNa
 	return w
 }
 
-// OldNodeLabel says what to do about a label of nodes that is going away, "" if
-// it is not.
+// OldNodeLabel returns the deprecation message of a node label, "" if the label is
+// not deprecated.
 func OldNodeLabel(key string) string {
 	switch key {
 	case "beta.kubernetes.io/arch":
@@ -145,8 +144,7 @@ func schedulingWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 			w = append(w, fmt.Sprintf("%s: %s", p.Child("nodeSelector").Key(key), m))
 		}
 	}
-	// Values of preferred terms are not validated, so here is where one hears
-	// of them.
+	// Values of preferred terms are not validated, so warnings name invalid ones.
 	term := func(t *corev1.NodeSelectorTerm, values bool, p *field.Path) {
 		for i, x := range t.MatchExpressions {
 			xp := p.Child("matchExpressions").Index(i)
@@ -185,8 +183,8 @@ func schedulingWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	return w
 }
 
-// appendNullSelector adds a warning for a selector that is not there, which
-// many take for one that matches everything.
+// appendNullSelector adds a warning for a null label selector, which matches no
+// pod.
 func appendNullSelector(w []string, s *metav1.LabelSelector, p *field.Path) []string {
 	if s != nil {
 		return w
@@ -214,8 +212,9 @@ func affinityWarnings(a *corev1.Affinity, p *field.Path) []string {
 	return w
 }
 
-// envWarnings: a variable may be defined again to add to it; otherwise the
-// first definition is lost, and clients that merge by name may lose either.
+// envWarnings returns warnings for variables that are defined twice, unless the
+// second definition refers to the first: otherwise the first one has no effect,
+// and clients that merge by name may drop either.
 func envWarnings(env []corev1.EnvVar, p *field.Path) []string {
 	var w []string
 	for i, v := range env {
