@@ -1,7 +1,11 @@
-// Package core is the core API group, the one without a name: a file a kind.
+// Package core is the API group without a name, the core group: a file for each
+// kind.
 //
-// Group lists the kinds. Services need addresses and ports that are unique in
-// the cluster; they get them from the Allocator of the Config.
+// Start at Group, which lists the kinds. Services need addresses and ports that
+// are unique in the cluster; they get them from the Allocator of the Config.
+//
+// No other group may import this package. Rules that kinds of other groups need
+// as well are in builtin/rules and, for pod specs and volumes, builtin/podspec.
 package core
 
 import (
