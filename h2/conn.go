@@ -143,26 +143,30 @@ func (c *conn) run() {
 
 	err := c.readFirst()
 	for {
-		var ofStream http2.StreamError
-		var ofConn http2.ConnectionError
-		switch {
-		case err == nil:
-		case errors.As(err, &ofStream):
-			c.mu.Lock()
-			err = c.refuse(ofStream)
-			c.sendLater()
-			c.mu.Unlock()
-			if err != nil {
-				continue
-			}
-		case errors.As(err, &ofConn):
-			c.giveUp(http2.ErrCode(ofConn))
-			return
-		default:
+		for err == nil {
+			err = c.readFrame()
+		}
+		if err = c.recoverFrom(err); err != nil {
 			return
 		}
-		err = c.readFrame()
 	}
+}
+
+// recoverFrom does what an error of a frame asks for: it resets a stream, or tells the
+// client why the connection ends. It returns nil if more frames are to be read.
+func (c *conn) recoverFrom(err error) error {
+	var ofStream http2.StreamError
+	if errors.As(err, &ofStream) {
+		c.mu.Lock()
+		err = c.refuse(ofStream)
+		c.sendLater()
+		c.mu.Unlock()
+	}
+	var ofConn http2.ConnectionError
+	if errors.As(err, &ofConn) {
+		c.giveUp(http2.ErrCode(ofConn))
+	}
+	return err
 }
 
 // readFirst reads the first frame, which has the settings of the client.
