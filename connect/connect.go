@@ -23,8 +23,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -58,9 +60,13 @@ type Config struct {
 // Connector opens connections. It implements rest.Connector.
 type Connector struct {
 	kubelet, unverified, plain *http.Transport
-	log                        logr.Logger
-	maxBytes                   int64 // a second
-	unknown                    measure.Series
+	// For locations that are Routable. They are apart from the others so that no
+	// connection is used again that was made without the check.
+	routableKubelet, routablePlain *http.Transport
+
+	log      logr.Logger
+	maxBytes int64 // a second
+	unknown  measure.Series
 }
 
 // New returns a connector.
@@ -95,16 +101,38 @@ func New(cfg Config) (*Connector, error) {
 	if cfg.Logger != nil {
 		log = logr.FromSlogHandler(cfg.Logger.Handler())
 	}
-	return &Connector{kubelet: transport(cfg.Dial, kubelet), unverified: transport(cfg.Dial, unverified), plain: transport(cfg.Dial, plain), log: log, maxBytes: cfg.MaxBytesPerSecond, unknown: measure.SeriesOf(cfg.Metrics, measure.PodLogTLSFailures)}, nil
+	dial, routable := cfg.Dial, cfg.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+		routable = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: checkRoutable}).DialContext
+	}
+	return &Connector{
+		kubelet: transport(dial, kubelet), unverified: transport(dial, unverified), plain: transport(dial, plain),
+		routableKubelet: transport(routable, kubelet), routablePlain: transport(routable, plain),
+		log: log, maxBytes: cfg.MaxBytesPerSecond, unknown: measure.SeriesOf(cfg.Metrics, measure.PodLogTLSFailures),
+	}, nil
+}
+
+var errNotRoutable = errors.New("address not allowed")
+
+// checkRoutable is a net.Dialer.Control that refuses to connect to this machine, to
+// its neighbours by link-local addresses, and to groups. It sees the address that a
+// name has been resolved to.
+func checkRoutable(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if !at.Addr().Unmap().IsGlobalUnicast() {
+		return errNotRoutable
+	}
+	return nil
 }
 
 // maxAnswerHeader is how many bytes the header of an answer has at most.
 const maxAnswerHeader = 1 << 20
 
 func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
-	}
 	return &http.Transport{
 		DialContext:         dial,
 		TLSClientConfig:     tls,
@@ -120,6 +148,10 @@ func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
 // transport returns the way to a location.
 func (c *Connector) transport(to *resource.Location) *http.Transport {
 	switch {
+	case to.Routable && to.Kubelet:
+		return c.routableKubelet
+	case to.Routable:
+		return c.routablePlain
 	case !to.Kubelet:
 		return c.plain
 	case to.Unverified:

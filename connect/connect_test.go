@@ -302,3 +302,29 @@ func TestWebSocket(t *testing.T) {
 		t.Error("the connection goes on after its request")
 	}
 }
+
+// TestProxiesDoNotReachLoopback is about names that resolve to an allowed address when
+// they are checked, and to this machine when the connection is made.
+func TestProxiesDoNotReachLoopback(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
+	defer backend.Close()
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(backend.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &resource.Location{URL: &url.URL{Scheme: "http", Host: "localhost:" + port}}
+	s := front(t, connect.Config{}, to, false)
+	// The connection of the first stays open, and must not be used by the second.
+	if code, body := get(t, s.URL); code != 200 || body != "secret" {
+		t.Fatalf("got %d %q of a location that may be anywhere, want 200", code, body)
+	}
+	to.Routable = true
+	for _, kubelet := range []bool{false, true} {
+		to.Kubelet = kubelet
+		for _, headers := range [][]string{nil, {"Connection", "Upgrade", "Upgrade", "SPDY/3.1"}} {
+			if code, body := get(t, s.URL, headers...); code == 200 || !strings.Contains(body, "address not allowed") {
+				t.Errorf("kubelet %v, headers %v: got %d %q, want address not allowed", kubelet, headers, code, body)
+			}
+		}
+	}
+}

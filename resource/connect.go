@@ -39,6 +39,9 @@ type Location struct {
 	// side unless that is Unverified. Otherwise neither side proves anything.
 	Kubelet    bool
 	Unverified bool
+	// Routable: only a global unicast address may be connected to. It is checked when
+	// the connection is made, since a name may resolve to another address by then.
+	Routable bool
 	// Upgrade: the connection has to change to another protocol.
 	Upgrade bool
 	// Flush: every piece is passed on at once, as the next may be long in

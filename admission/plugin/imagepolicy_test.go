@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +24,11 @@ func TestImagePolicy(t *testing.T) {
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || r.Method != http.MethodPost {
 			t.Errorf("%s with %v", r.Method, err)
 		}
-		switch image := review.Spec.Containers[0].Image; image {
+		image := review.Spec.Containers[0].Image
+		if slices.ContainsFunc(review.Spec.Containers, func(c imagepolicyv1alpha1.ImageReviewContainerSpec) bool { return c.Image == "bad" }) {
+			image = "bad"
+		}
+		switch image {
 		case "dead":
 			http.Error(w, "no", http.StatusBadRequest)
 			return
@@ -67,6 +72,26 @@ func TestImagePolicy(t *testing.T) {
 			if asked-before != c.asks {
 				t.Errorf("the service was asked %d times", asked-before)
 			}
+		})
+	}
+	// Each image of a pod is judged, also those of containers that are added later.
+	for name, change := range map[string]func(*corev1.Pod){
+		"second container": func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Image: "bad"}) },
+		"init container":   func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Image: "bad"}} },
+		"ephemeral container": func(p *corev1.Pod) {
+			p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Image: "bad"}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := newPod(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "good" })
+			pod := old.DeepCopy()
+			change(pod)
+			w := write{op: admission.Create, resource: "pods", obj: pod}
+			if len(pod.Spec.EphemeralContainers) > 0 {
+				w = write{op: admission.Update, resource: "pods/ephemeralcontainers", obj: pod, old: old}
+			}
+			_, err := try(t, shut, w)
+			refuses(t, err, "image policy webhook backend denied one or more images: it is bad")
 		})
 	}
 	if _, err := Plugins(Config{Enable: []string{"ImagePolicyWebhook"}, File: configFile(t, "ImagePolicyWebhook", "    imagePolicy: {kubeConfigFile: x, allowTTL: 99999}\n")}, Deps{Objects: stored{}}); err == nil {

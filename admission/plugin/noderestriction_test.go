@@ -81,6 +81,12 @@ func TestNodeRestriction(t *testing.T) {
 		{"pod", write{op: admission.Create, resource: "pods", obj: newPod()}, `pod does not have "kubernetes.io/config.mirror" annotation, node "n" can only create mirror pods`},
 		{"mirror pod", write{op: admission.Create, resource: "pods", obj: newPod(mirror)}, ""},
 		{"mirror pod with a secret", write{op: admission.Create, resource: "pods", obj: newPod(mirror, secretVolume)}, `node "n" can not create pods that reference secrets`},
+		{"mirror pod with a claim", write{op: admission.Create, resource: "pods", obj: newPod(mirror, func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: new("c")}}
+		})}, `node "n" can not create pods that reference resourceclaims`},
+		{"mirror pod with the template of a claim", write{op: admission.Create, resource: "pods", obj: newPod(mirror, func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: new("c")}}
+		})}, `node "n" can not create pods that reference resourceclaims`},
 		{"mirror pod of another node", write{op: admission.Create, resource: "pods", obj: newPod(mirror, func(p *corev1.Pod) { p.Spec.NodeName = "m" })}, "with spec.nodeName set to itself"},
 		{"mirror pod without an owner", write{op: admission.Create, resource: "pods", obj: newPod(mirror, func(p *corev1.Pod) { p.OwnerReferences = nil })}, "with an owner reference set to itself"},
 		{"mirror pod with another uid", write{op: admission.Create, resource: "pods", obj: newPod(mirror, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "w" })}, "node n UID mismatch: expected w got u"},

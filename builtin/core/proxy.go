@@ -66,10 +66,11 @@ func nodeProxy(k kubelets) resource.Subresource {
 			if err := checkProxyable(ctx, at.URL.Hostname()); err != nil {
 				return nil, err
 			}
+			at.Routable = true
 			if to.port == "" || to.port == at.URL.Port() {
 				return at, nil
 			}
-			return &resource.Location{URL: &url.URL{Scheme: to.scheme, Host: net.JoinHostPort(at.URL.Hostname(), to.port)}}, nil
+			return &resource.Location{URL: &url.URL{Scheme: to.scheme, Host: net.JoinHostPort(at.URL.Hostname(), to.port)}, Routable: true}, nil
 		})
 }
 
