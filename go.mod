@@ -1,6 +1,6 @@
 module github.com/apikeel/kelson
 
-go 1.26.0
+go 1.26.3
 
 require (
 	github.com/anishathalye/porcupine v1.3.1

@@ -137,6 +137,7 @@ func TestMistakes(t *testing.T) {
 		"two lengths":             {func(p *peer) { _ = p.begin(1, false, "content-length", "3", "content-length", "4") }, http2.ErrCodeProtocol},
 		"not a length":            {func(p *peer) { _ = p.begin(1, false, "content-length", "-3") }, http2.ErrCodeProtocol},
 		"trailers without an end": {func(p *peer) { _ = p.begin(1, false, "wait", "1"); _ = p.begin(1, false) }, http2.ErrCodeProtocol},
+		"empty name":              {func(p *peer) { _ = p.begin(1, true, "", "1") }, http2.ErrCodeProtocol},
 		"upper case":              {func(p *peer) { _ = p.begin(1, true, "Wait", "1") }, http2.ErrCodeProtocol},
 		"pseudo header later":     {func(p *peer) { _ = p.begin(1, true, "wait", "1", ":path", "/x") }, http2.ErrCodeProtocol},
 		"unknown pseudo header":   {func(p *peer) { _ = p.begin(1, true, ":odd", "1") }, http2.ErrCodeProtocol},

@@ -1,6 +1,6 @@
 module github.com/apikeel/kelson/test/kubectl
 
-go 1.26.0
+go 1.26.3
 
 require (
 	github.com/apikeel/kelson v0.0.0
