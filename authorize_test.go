@@ -16,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/authz/rbac"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // arrived is a router that keeps the last request that got through.
@@ -155,16 +156,21 @@ func TestAuthorizeAnswers(t *testing.T) {
 
 // static is a Source of what never changes.
 type static struct {
-	objects []metav1.Object
+	objects []resource.Object
 	told    bool
 }
 
 func (s *static) Current() bool { return s.told }
 
-func (s *static) Pull(_ context.Context, apply func(bool, []authz.Change)) error {
-	var changes []authz.Change
+func (s *static) Wait(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s *static) Pull(_ context.Context, apply func(bool, []resource.Change)) error {
+	var changes []resource.Change
 	for _, o := range s.objects {
-		changes = append(changes, authz.Change{Object: o})
+		changes = append(changes, resource.Change{Object: o})
 	}
 	apply(true, changes)
 	s.told = true
@@ -175,7 +181,7 @@ func (s *static) Pull(_ context.Context, apply func(bool, []authz.Change)) error
 func granted(cluster, ns1 []rbacv1.PolicyRule) authz.Authorizer {
 	jane := []rbacv1.Subject{{Kind: "User", Name: "jane"}}
 	ref := rbacv1.RoleRef{Kind: "ClusterRole", Name: "c"}
-	return rbac.New(&static{objects: []metav1.Object{
+	return rbac.New(&static{objects: []resource.Object{
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Rules: cluster},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "c"}, RoleRef: ref, Subjects: jane},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Rules: ns1},

@@ -10,35 +10,14 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Source is where a plugin has its configuration from: webhooks, policies. It
-// tells of changes when it is asked, so that a write is judged by all that was
-// acknowledged before it, and asking is nearly free when there is nothing to
-// tell.
-type Source interface {
-	// Current reports whether everything that is known by now has been told. It
-	// is called for every write: a few atomic loads, no locks.
-	Current() bool
-	// Pull tells what changed since the last time, at first everything. When
-	// apply returns, the changes count as told; others who pull meanwhile wait for
-	// that. With reset, what was told before is void. After an error nothing was
-	// told.
-	Pull(ctx context.Context, apply func(reset bool, changes []Change)) error
-}
-
-// Change is an object that is new or has changed, or one that is gone.
-type Change struct {
-	Object  resource.Object
-	Deleted bool
-}
-
 // Manifests are objects that are not stored: the administrator has put them
 // beside the server. They must not be changed.
 type Manifests struct{ Objects []resource.Object }
 
-// Followed is the state of a Source: something made of all its objects, anew
+// Followed is the state of a resource.Follower: something made of all its objects, anew
 // after each change.
 type Followed[T any] struct {
-	Source Source
+	Source resource.Follower
 	// Manifests returns those that are in force; nil if there never are any.
 	Manifests func() *Manifests
 	// Make makes the state of the objects, in the order of their types and names,
@@ -72,7 +51,7 @@ func (f *Followed[T]) Get(ctx context.Context) (T, error) {
 	return f.make(), nil
 }
 
-func (f *Followed[T]) apply(reset bool, changes []Change) {
+func (f *Followed[T]) apply(reset bool, changes []resource.Change) {
 	f.making.Lock()
 	defer f.making.Unlock()
 	if reset || f.objects == nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/internal/protect"
+	"github.com/apikeel/kelson/resource"
 )
 
 // How often backends are looked at, and for how long.
@@ -142,7 +143,7 @@ func (b *backend) doubt() {
 }
 
 // concerns reports whether a change may be about the address of the backend.
-func (b *backend) concerns(c authz.Change) bool {
+func (b *backend) concerns(c resource.Change) bool {
 	name := c.Object.GetName()
 	if slice, ok := c.Object.(*discoveryv1.EndpointSlice); ok {
 		name = slice.Labels[discoveryv1.LabelServiceName]

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/discovery"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/metrics/servercert"
@@ -24,17 +23,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Source tells of the objects of some resources, and can be waited for.
-type Source interface {
-	authz.Source
-	// Wait returns when there may be something to pull.
-	Wait(ctx context.Context) error
-}
-
 // Config says what a Server works with.
 type Config struct {
 	// Services tells of APIServices, Network of services and endpoint slices.
-	Services, Network Source
+	Services, Network resource.Follower
 	// Objects reads services and endpoint slices, from memory.
 	Objects func(group, resource string) resource.Lister
 	// Client writes APIServices, as the server itself. Its requests have no host.
@@ -192,7 +184,7 @@ func (s *Server) sync(ctx context.Context) {
 }
 
 // apply takes over changes of APIServices.
-func (s *Server) apply(reset bool, changes []authz.Change) {
+func (s *Server) apply(reset bool, changes []resource.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.services
@@ -261,7 +253,7 @@ func (s *Server) watch(b *backend) {
 func (s *Server) followNetwork(ctx context.Context) {
 	for ctx.Err() == nil {
 		if len(*s.remotes.Load()) > 0 {
-			err := s.Network.Pull(ctx, func(reset bool, changes []authz.Change) {
+			err := s.Network.Pull(ctx, func(reset bool, changes []resource.Change) {
 				for _, b := range *s.remotes.Load() {
 					if reset || slices.ContainsFunc(changes, b.concerns) {
 						b.moved()

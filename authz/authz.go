@@ -8,7 +8,6 @@ package authz
 import (
 	"context"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -98,24 +97,3 @@ type ResourceRule struct{ Verbs, Groups, Resources, Names []string }
 
 // PathRule allows verbs on paths that are not resources.
 type PathRule struct{ Verbs, Paths []string }
-
-// Source is where an authorizer has objects from: roles, or what nodes have to
-// do with. It tells of changes when it is asked, so that a decision rests on
-// all that was acknowledged before it, and asking is nearly free when there is
-// nothing to tell.
-type Source interface {
-	// Current reports whether everything that is known by now has been told. It
-	// is called for every decision: a few atomic loads, no locks.
-	Current() bool
-	// Pull tells what changed since the last time, at first everything. When
-	// apply returns, the changes count as told; others who pull meanwhile wait for
-	// that. With reset, what was told before is void. After an error nothing was
-	// told.
-	Pull(ctx context.Context, apply func(reset bool, changes []Change)) error
-}
-
-// Change is an object that is new or has changed, or one that is gone.
-type Change struct {
-	Object  metav1.Object
-	Deleted bool
-}

@@ -324,7 +324,7 @@ func joinCertificates(a, b string) string {
 	}
 }
 
-// Wait implements aggregator.Source.
+// Wait implements resource.Follower.
 func (f *follower) Wait(ctx context.Context) error {
 	t := f.told.Load()
 	if t == nil || !f.Current() {

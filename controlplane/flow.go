@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"reflect"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/builtin/flowcontrol"
 	"github.com/apikeel/kelson/flow"
@@ -51,7 +49,7 @@ func (a *assembly) control() {
 	cfg.Logger, cfg.RequestTimeout = a.Logger, a.RequestTimeout
 	objects := follow(a.objects, a.catalogs.get, a.backend, a.Logger, names)
 	a.synced = func() bool { return objects.told.Load() != nil }
-	cfg.Source = flowSource{objects}
+	cfg.Source = objects
 	cfg.Stats = a.sizes
 	cfg.Report = (&danglings{client: a.client(), written: map[string]int{}}).report
 	a.flow = flow.New(cfg)
@@ -70,33 +68,6 @@ func (a *assembly) sizes(group, name string) (count, averageBytes int64) {
 		return 0, 0
 	}
 	return a.objects.Resource(def, storedCodec{def}).Stats()
-}
-
-// flowSource is a follower as flow control sees it.
-type flowSource struct{ *follower }
-
-// Pull implements flow.Source.
-func (s flowSource) Pull(ctx context.Context, apply func(reset bool, changes []flow.Change)) error {
-	return s.follower.Pull(ctx, func(reset bool, changes []authz.Change) {
-		out := make([]flow.Change, 0, len(changes))
-		for _, c := range changes {
-			out = append(out, flow.Change{Object: c.Object, Deleted: c.Deleted})
-		}
-		apply(reset, out)
-	})
-}
-
-// Wait implements flow.Source.
-func (s flowSource) Wait(ctx context.Context) {
-	t := s.told.Load()
-	if t == nil {
-		return
-	}
-	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
-	for _, more := range t.more {
-		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(more)})
-	}
-	reflect.Select(cases)
 }
 
 // runFlow has flow control follow what there is.

@@ -33,12 +33,12 @@ import (
 // webhooks.
 func (a *assembly) policies(objects admission.Objects, measured admission.Metrics) ([]admission.Plugin, error) {
 	const group = "admissionregistration.k8s.io"
-	follow := func(names ...string) admission.Source {
+	follow := func(names ...string) resource.Follower {
 		var resources []schema.GroupResource
 		for _, name := range names {
 			resources = append(resources, schema.GroupResource{Group: group, Resource: name})
 		}
-		return configured{follow(a.objects, a.catalogs.get, a.backend, a.Logger, resources)}
+		return follow(a.objects, a.catalogs.get, a.backend, a.Logger, resources)
 	}
 	cfg := policy.Config{
 		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: a.types().of,
@@ -134,20 +134,6 @@ func (a *assembly) caller(agent string) *webhook.Client {
 	c.Called, c.Certificates = a.called, servercert.OfWebhooks(a.measured, a.Logger)
 	a.webhooks = append(a.webhooks, c)
 	return c
-}
-
-// configured is a follower as plugins see it.
-type configured struct{ *follower }
-
-// Pull implements admission.Source.
-func (c configured) Pull(ctx context.Context, apply func(reset bool, changes []admission.Change)) error {
-	return c.follower.Pull(ctx, func(reset bool, changes []authz.Change) {
-		out := make([]admission.Change, 0, len(changes))
-		for _, c := range changes {
-			out = append(out, admission.Change{Object: c.Object.(resource.Object), Deleted: c.Deleted})
-		}
-		apply(reset, out)
-	})
 }
 
 // checks answers what expressions ask.

@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/authz/node"
 	"github.com/apikeel/kelson/authz/rbac"
@@ -41,7 +40,7 @@ func related() []schema.GroupResource {
 }
 
 // A follower tells an authorizer of the objects of some resources: it is an
-// authz.Source. It is a position in the logs of the resources and has no
+// resource.Follower. It is a position in the logs of the resources and has no
 // goroutine; who decides brings it up to date.
 //
 // Two things say that there is something to tell: the logs, and acks, which know
@@ -70,7 +69,7 @@ type told struct {
 	more  []<-chan struct{} // each is closed when a log goes on
 }
 
-var _ authz.Source = (*follower)(nil)
+var _ resource.Follower = (*follower)(nil)
 
 // follow makes a follower of those of the resources that the catalog has. The
 // catalog is first asked when there is something to decide.
@@ -78,7 +77,7 @@ func follow(objects *store.Store, catalog func() *resource.Catalog, acks *acks, 
 	return &follower{store: objects, catalog: catalog, names: names, acks: acks, log: log}
 }
 
-// Current implements authz.Source.
+// Current implements resource.Follower.
 func (f *follower) Current() bool {
 	t := f.told.Load()
 	if t == nil {
@@ -99,8 +98,8 @@ func (f *follower) Current() bool {
 	return true
 }
 
-// Pull implements authz.Source.
-func (f *follower) Pull(ctx context.Context, apply func(reset bool, changes []authz.Change)) error {
+// Pull implements resource.Follower.
+func (f *follower) Pull(ctx context.Context, apply func(reset bool, changes []resource.Change)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.Current() {
@@ -164,7 +163,7 @@ func (f *follower) forget() {
 }
 
 // state returns all objects, and sets the watchers up behind them.
-func (f *follower) state(ctx context.Context, t *told) (changes []authz.Change, err error) {
+func (f *follower) state(ctx context.Context, t *told) (changes []resource.Change, err error) {
 	for _, r := range f.resources {
 		snapshot, err := r.Snapshot(ctx, store.Read{})
 		if err != nil {
@@ -185,7 +184,7 @@ func (f *follower) state(ctx context.Context, t *told) (changes []authz.Change, 
 }
 
 // poll returns what the logs have got since the last time.
-func (f *follower) poll(ctx context.Context, t *told) (changes []authz.Change, err error) {
+func (f *follower) poll(ctx context.Context, t *told) (changes []resource.Change, err error) {
 	for i, w := range f.watchers {
 		for {
 			events, more, err := w.Poll(ctx)
@@ -206,13 +205,13 @@ func (f *follower) poll(ctx context.Context, t *told) (changes []authz.Change, e
 	return changes, nil
 }
 
-func (f *follower) add(changes []authz.Change, r *store.Resource, event store.Event) []authz.Change {
+func (f *follower) add(changes []resource.Change, r *store.Resource, event store.Event) []resource.Change {
 	obj, err := r.Decode(event.Record)
 	if err != nil {
 		f.log.Error("object cannot be decoded, authorization goes on without it", "key", event.Record.Key, "error", err)
 		return changes
 	}
-	return append(changes, authz.Change{Object: obj, Deleted: event.Type == store.Deleted})
+	return append(changes, resource.Change{Object: obj, Deleted: event.Type == store.Deleted})
 }
 
 // storedCodec is how the store reads and writes the objects of a definition.

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	flowcontrol "k8s.io/api/flowcontrol/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // What a Control does unless it is told otherwise.
@@ -25,22 +25,6 @@ const (
 	// retrySource is how long it takes to ask a source again that has failed.
 	retrySource = time.Second
 )
-
-// Source is where a Control has flow schemas and priority levels from.
-type Source interface {
-	// Pull tells what changed since the last time, at first everything. With
-	// reset, what was told before is void. After an error nothing was told.
-	Pull(ctx context.Context, apply func(reset bool, changes []Change)) error
-	// Wait returns when there may be something to pull, or ctx ends.
-	Wait(ctx context.Context)
-}
-
-// Change is a FlowSchema or PriorityLevelConfiguration that is new or has
-// changed, or one that is gone. They must not be changed.
-type Change struct {
-	Object  metav1.Object
-	Deleted bool
-}
 
 // Config is how a server shares itself out, with the flags of kube-apiserver
 // beside the fields.
@@ -56,8 +40,9 @@ type Config struct {
 	// own, --request-timeout; it waits for a quarter of that. 0 is a minute.
 	RequestTimeout time.Duration
 
-	// Source tells of objects; without one only administrators go before others.
-	Source Source
+	// Source delivers the flow schemas and priority levels; without one only
+	// administrators go before others.
+	Source resource.Follower
 	// Stats says what lists cost; without it they cost the same as other requests.
 	Stats Stats
 	// Report is told of flow schemas that are new or whose level is, and whether
@@ -294,7 +279,7 @@ func (c *Control) follow(ctx context.Context) {
 			return c.report(ctx, reported)
 		})
 		if err == nil {
-			c.cfg.Source.Wait(ctx)
+			_ = c.cfg.Source.Wait(ctx) // its error is that of ctx
 			continue
 		}
 		if ctx.Err() == nil {
@@ -310,7 +295,7 @@ func (c *Control) follow(ctx context.Context) {
 }
 
 // apply takes changes over.
-func (c *Control) apply(reset bool, changes []Change) {
+func (c *Control) apply(reset bool, changes []resource.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reset {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // The tests run in bubbles of testing/synctest: time is made up, stands still as
@@ -47,11 +48,11 @@ func of(name, level string, precedence int32) *flowcontrol.FlowSchema {
 	return s
 }
 
-func with(cfg Config, objects ...metav1.Object) *Control {
+func with(cfg Config, objects ...resource.Object) *Control {
 	c := New(cfg)
-	var changes []Change
+	var changes []resource.Change
 	for _, object := range objects {
-		changes = append(changes, Change{Object: object})
+		changes = append(changes, resource.Change{Object: object})
 	}
 	c.apply(true, changes)
 	return c
@@ -336,7 +337,7 @@ func TestQuiescing(t *testing.T) {
 		if !c.Enter(ctx, get("u", "users"), "", &e) {
 			t.Fatal("refused")
 		}
-		c.apply(false, []Change{{Object: old, Deleted: true}})
+		c.apply(false, []resource.Change{{Object: old, Deleted: true}})
 		if l := c.level("old"); l == nil || !l.quiescing || l.limits.nominal == 0 {
 			t.Errorf("the level has lost its requests: %+v", l)
 		}
@@ -358,27 +359,30 @@ func TestQuiescing(t *testing.T) {
 
 // source tells of objects when it is asked to.
 type source struct {
-	more    chan []Change
-	changes []Change
+	more    chan []resource.Change
+	changes []resource.Change
 }
 
-func (s *source) Pull(_ context.Context, apply func(bool, []Change)) error {
+func (s *source) Pull(_ context.Context, apply func(bool, []resource.Change)) error {
 	apply(false, s.changes)
 	s.changes = nil
 	return nil
 }
 
-func (s *source) Wait(ctx context.Context) {
+func (s *source) Current() bool { return len(s.changes) == 0 }
+
+func (s *source) Wait(ctx context.Context) error {
 	select {
 	case s.changes = <-s.more:
 	case <-ctx.Done():
 	}
+	return ctx.Err()
 }
 
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		s := &source{more: make(chan []Change)}
+		s := &source{more: make(chan []resource.Change)}
 		c := New(Config{Source: s, Report: func(_ context.Context, f *flowcontrol.FlowSchema, found bool) error {
 			told = append(told, fmt.Sprint(f.Name, " ", found))
 			return nil
@@ -387,7 +391,7 @@ func TestReport(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { c.Run(ctx) })
 		level := queues("work", 10, 0, 1, 1, 1)
-		for _, changes := range [][]Change{{{Object: of("a", "work", 3)}}, {{Object: level}}, {{Object: level}}, {{Object: level, Deleted: true}}, {{Object: of("a", "work", 3)}}} {
+		for _, changes := range [][]resource.Change{{{Object: of("a", "work", 3)}}, {{Object: level}}, {{Object: level}}, {{Object: level, Deleted: true}}, {{Object: of("a", "work", 3)}}} {
 			s.more <- changes
 		}
 		synctest.Wait()

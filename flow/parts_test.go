@@ -10,6 +10,7 @@ import (
 	flowcontrol "k8s.io/api/flowcontrol/v1"
 
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 func TestDeal(t *testing.T) {
@@ -252,11 +253,11 @@ func TestWatches(t *testing.T) {
 func benchmark(b *testing.B, groups ...string) {
 	objects := []*flowcontrol.PriorityLevelConfiguration{queues("work", 100, 50, 128, 6, 50)}
 	c := New(Config{})
-	changes := []Change{{Object: objects[0]}}
+	changes := []resource.Change{{Object: objects[0]}}
 	for i := range 10 { // as many schemas as there usually are
-		changes = append(changes, Change{Object: of("group-"+string(rune('a'+i)), "work", int32(100+i))})
+		changes = append(changes, resource.Change{Object: of("group-"+string(rune('a'+i)), "work", int32(100+i))})
 	}
-	changes = append(changes, Change{Object: of("users", "work", 9000)})
+	changes = append(changes, resource.Change{Object: of("users", "work", 9000)})
 	c.apply(true, changes)
 	r := get("somebody", "users")
 	r.User.Groups = groups

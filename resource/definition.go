@@ -396,12 +396,6 @@ type Target interface {
 	Other(group, resource string) (Others, error)
 }
 
-// Lister reads objects of a resource.
-type Lister interface {
-	Get(ctx context.Context, namespace, name string) (Object, error)
-	List(ctx context.Context, namespace string) ([]Object, error)
-}
-
 // Others reads and changes objects of a resource on behalf of an Action. Like
 // its Target it respects dry runs, and what is not there is NotFound to it.
 type Others interface {

@@ -6,6 +6,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// These are the contracts by which parts of a server read the objects of a
+// resource: Lister when they need some now, Follower when they keep something
+// that is computed from all of them. Package store implements Follower, package
+// rest implements Objects.
+
+// Lister reads objects of a resource.
+type Lister interface {
+	Get(ctx context.Context, namespace, name string) (Object, error)
+	List(ctx context.Context, namespace string) ([]Object, error)
+}
+
 // Objects are those of a resource as other parts of the server see them. What
 // they write, they write in the name of the server: the rules of the kind hold,
 // what clients may do does not matter. Errors are those that clients get.
@@ -24,4 +35,30 @@ type Objects interface {
 	Update(ctx context.Context, namespace, name string, change func(obj Object) error) error
 	// Delete deletes an object as a client would.
 	Delete(ctx context.Context, namespace, name string, opts metav1.DeleteOptions) error
+}
+
+// A Follower delivers the objects of some resources and then their changes, to
+// one consumer that computes something from them: rules from roles, a table from
+// flow schemas. It delivers when it is asked, so that a decision rests on every
+// write that the server acknowledged before it; asking is nearly free while
+// nothing has changed.
+type Follower interface {
+	// Current reports whether every change known by now has been delivered. It
+	// is called for every decision: a few atomic loads, no locks.
+	Current() bool
+	// Pull calls apply with what has changed since the last call, at first with
+	// all objects. With reset, what was delivered before is void. The changes
+	// count as delivered when apply returns; concurrent callers wait for that.
+	// After an error, nothing was delivered and apply was not called.
+	Pull(ctx context.Context, apply func(reset bool, changes []Change)) error
+	// Wait returns when there may be something to pull, or with the error of ctx
+	// when that ends.
+	Wait(ctx context.Context) error
+}
+
+// Change is an object that was created or changed, or one that was deleted. The
+// object is shared and must not be modified.
+type Change struct {
+	Object  Object
+	Deleted bool
 }

@@ -24,7 +24,7 @@ import (
 // Source tells of the objects that it is given.
 type Source struct {
 	mu      sync.Mutex
-	waiting []admission.Change
+	waiting []resource.Change
 	pulled  bool
 }
 
@@ -33,7 +33,7 @@ func (s *Source) Set(objects ...resource.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, obj := range objects {
-		s.waiting = append(s.waiting, admission.Change{Object: obj})
+		s.waiting = append(s.waiting, resource.Change{Object: obj})
 	}
 }
 
@@ -42,24 +42,30 @@ func (s *Source) Delete(objects ...resource.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, obj := range objects {
-		s.waiting = append(s.waiting, admission.Change{Object: obj, Deleted: true})
+		s.waiting = append(s.waiting, resource.Change{Object: obj, Deleted: true})
 	}
 }
 
-// Current implements admission.Source.
+// Current implements resource.Follower.
 func (s *Source) Current() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pulled && len(s.waiting) == 0
 }
 
-// Pull implements admission.Source.
-func (s *Source) Pull(_ context.Context, apply func(reset bool, changes []admission.Change)) error {
+// Pull implements resource.Follower.
+func (s *Source) Pull(_ context.Context, apply func(reset bool, changes []resource.Change)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	apply(!s.pulled, s.waiting)
 	s.pulled, s.waiting = true, nil
 	return nil
+}
+
+// Wait implements resource.Follower; plugins never wait.
+func (s *Source) Wait(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // Objects are what is stored, by resource.

@@ -31,7 +31,7 @@ import (
 // Config is what policies need from outside.
 type Config struct {
 	// Source tells of the policies and the bindings of a plugin. Required.
-	Source admission.Source
+	Source resource.Follower
 	// Manifests returns the policies and bindings that come from files, which are
 	// applied first; nil if there never are any.
 	Manifests func() *admission.Manifests

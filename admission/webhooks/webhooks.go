@@ -31,7 +31,7 @@ const defaultTimeout = 10 * time.Second
 // Config is what the plugins need from outside.
 type Config struct {
 	// Source tells of the configurations of a plugin. Required.
-	Source admission.Source
+	Source resource.Follower
 	// Manifests returns the configurations that come from files, which are asked
 	// first; nil if there never are any.
 	Manifests func() *admission.Manifests

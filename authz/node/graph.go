@@ -9,9 +9,9 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/resource"
 )
 
 // kind is what a vertex of the graph stands for.
@@ -96,7 +96,7 @@ func (g *graph) reaches(object vertex, node string) bool {
 }
 
 // apply takes in changes.
-func (g *graph) apply(reset bool, changes []authz.Change) {
+func (g *graph) apply(reset bool, changes []resource.Change) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if reset {

@@ -22,11 +22,12 @@ import (
 	"github.com/apikeel/kelson/authz/rbac"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // Authorizer decides for nodes.
 type Authorizer struct {
-	source authz.Source
+	source resource.Follower
 	graph  graph
 	rules  *rbac.RuleSet
 	judges map[schema.GroupResource]func(*question) verdict
@@ -34,7 +35,7 @@ type Authorizer struct {
 
 // New makes an authorizer with what a source tells of pods, persistent volumes,
 // volume attachments, resource slices and pod certificate requests.
-func New(source authz.Source) *Authorizer {
+func New(source resource.Follower) *Authorizer {
 	a := &Authorizer{source: source, rules: rbac.NewRuleSet(Rules()), judges: judges()}
 	a.graph.clear()
 	return a

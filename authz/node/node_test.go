@@ -16,18 +16,24 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // source is a Source for tests.
 type source struct {
-	pending atomic.Pointer[[]authz.Change]
+	pending atomic.Pointer[[]resource.Change]
 	reset   bool
 	err     error
 }
 
 func (s *source) Current() bool { return s.pending.Load() == nil }
 
-func (s *source) Pull(_ context.Context, apply func(bool, []authz.Change)) error {
+func (s *source) Wait(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s *source) Pull(_ context.Context, apply func(bool, []resource.Change)) error {
 	if s.err != nil {
 		return s.err
 	}
@@ -36,10 +42,10 @@ func (s *source) Pull(_ context.Context, apply func(bool, []authz.Change)) error
 	return nil
 }
 
-func (s *source) tell(deleted bool, objs ...metav1.Object) {
-	var changes []authz.Change
+func (s *source) tell(deleted bool, objs ...resource.Object) {
+	var changes []resource.Change
 	for _, o := range objs {
-		changes = append(changes, authz.Change{Object: o, Deleted: deleted})
+		changes = append(changes, resource.Change{Object: o, Deleted: deleted})
 	}
 	s.pending.Store(&changes)
 }
@@ -122,10 +128,10 @@ func aVolume(name, claim string, source corev1.PersistentVolumeSource) *corev1.P
 }
 
 // world is a cluster with a pod on n1.
-func world() []metav1.Object {
+func world() []resource.Object {
 	mirror := aPod("mirror", "n3")
 	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-	return []metav1.Object{
+	return []resource.Object{
 		aPod("p", "n1"), aPod("unscheduled", ""), mirror,
 		aVolume("pv", "pvc", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 			NodePublishSecretRef: secretRef("vault", "publish"), NodeStageSecretRef: secretRef("vault", "stage"), NodeExpandSecretRef: secretRef("vault", "expand"),

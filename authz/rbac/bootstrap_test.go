@@ -10,10 +10,11 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/internal/recorded"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // bootstrap are the roles and bindings that a cluster has from the start.
-func bootstrap(tb testing.TB) (changes []authz.Change) {
+func bootstrap(tb testing.TB) (changes []resource.Change) {
 	tb.Helper()
 	type objects struct {
 		ClusterRoles        []*rbacv1.ClusterRole
@@ -69,7 +70,7 @@ func TestBootstrap(t *testing.T) {
 // many are roles and bindings beside the ones that a question is about. The
 // subjects of the question have none of them, one in each of many namespaces, or
 // all of them in one place.
-func many(n int, shape string) (changes []authz.Change) {
+func many(n int, shape string) (changes []resource.Change) {
 	for i := range n {
 		name := fmt.Sprintf("extra-%d", i)
 		switch shape {

@@ -40,7 +40,7 @@ func TestGuard(t *testing.T) {
 	denied := func(user, groups, lines string) string {
 		return `user "` + user + `" (groups=` + groups + `) is attempting to grant RBAC permissions not currently held:` + "\n" + lines
 	}
-	cluster := func(obj metav1.Object) *rbacv1.ClusterRole { return obj.(*rbacv1.ClusterRole) }
+	cluster := func(obj resource.Object) *rbacv1.ClusterRole { return obj.(*rbacv1.ClusterRole) }
 	aggregating := func(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 		r := cluster(aRole(name, rules...))
 		r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"x": "y"}}}}
@@ -49,7 +49,7 @@ func TestGuard(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		who      request.User
-		obj, old metav1.Object
+		obj, old resource.Object
 		update   bool
 		want     string // of the error, after what it is about
 	}{

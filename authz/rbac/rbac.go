@@ -11,7 +11,7 @@
 //
 // # Currency
 //
-// Roles and bindings come from an authz.Source. Every decision asks it, which
+// Roles and bindings come from a resource.Follower. Every decision asks it, which
 // costs a few atomic loads, whether there is something that it has not seen, and
 // takes that in first. So a change holds for every request that begins after
 // the change was acknowledged.
@@ -32,11 +32,12 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // Authorizer decides by roles and bindings.
 type Authorizer struct {
-	source authz.Source
+	source resource.Follower
 
 	mu sync.RWMutex
 	// roles by namespace and name; cluster roles have no namespace.
@@ -80,7 +81,7 @@ type grants struct {
 }
 
 // New makes an authorizer with what a source tells.
-func New(source authz.Source) *Authorizer {
+func New(source resource.Follower) *Authorizer {
 	a := &Authorizer{source: source}
 	a.clear()
 	return a
@@ -232,7 +233,7 @@ func (a *Authorizer) catchUp(ctx context.Context) error {
 	if a.source.Current() {
 		return nil
 	}
-	return a.source.Pull(ctx, func(reset bool, changes []authz.Change) {
+	return a.source.Pull(ctx, func(reset bool, changes []resource.Change) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if reset {
@@ -245,7 +246,7 @@ func (a *Authorizer) catchUp(ctx context.Context) error {
 }
 
 // apply takes in one change. The mutex is held.
-func (a *Authorizer) apply(c *authz.Change) {
+func (a *Authorizer) apply(c *resource.Change) {
 	k := key{c.Object.GetNamespace(), c.Object.GetName()}
 	switch obj := c.Object.(type) {
 	case *rbacv1.Role:

@@ -15,11 +15,12 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // source is a Source for tests.
 type source struct {
-	pending atomic.Pointer[[]authz.Change]
+	pending atomic.Pointer[[]resource.Change]
 	reset   bool
 	err     error
 	pulls   int
@@ -27,7 +28,12 @@ type source struct {
 
 func (s *source) Current() bool { return s.pending.Load() == nil }
 
-func (s *source) Pull(_ context.Context, apply func(bool, []authz.Change)) error {
+func (s *source) Wait(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s *source) Pull(_ context.Context, apply func(bool, []resource.Change)) error {
 	s.pulls++
 	if s.err != nil {
 		return s.err
@@ -39,11 +45,11 @@ func (s *source) Pull(_ context.Context, apply func(bool, []authz.Change)) error
 	return nil
 }
 
-func (s *source) tell(changes ...authz.Change) { s.pending.Store(&changes) }
+func (s *source) tell(changes ...resource.Change) { s.pending.Store(&changes) }
 
-func set(objs ...metav1.Object) (changes []authz.Change) {
+func set(objs ...resource.Object) (changes []resource.Change) {
 	for _, o := range objs {
-		changes = append(changes, authz.Change{Object: o})
+		changes = append(changes, resource.Change{Object: o})
 	}
 	return changes
 }
@@ -56,7 +62,7 @@ func meta(name string) metav1.ObjectMeta {
 }
 
 // aRole makes a role, or without a namespace in its name a cluster role.
-func aRole(name string, rules ...rbacv1.PolicyRule) metav1.Object {
+func aRole(name string, rules ...rbacv1.PolicyRule) resource.Object {
 	if m := meta(name); m.Namespace != "" {
 		return &rbacv1.Role{ObjectMeta: m, Rules: rules}
 	}
@@ -65,7 +71,7 @@ func aRole(name string, rules ...rbacv1.PolicyRule) metav1.Object {
 
 // bind makes a binding. The role is "Role x" or "ClusterRole x", subjects are
 // "User x", "Group x", "ServiceAccount ns/x" or "ServiceAccount x".
-func bind(name, to string, subjects ...string) metav1.Object {
+func bind(name, to string, subjects ...string) resource.Object {
 	kind, role, _ := strings.Cut(to, " ")
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role}
 	var list []rbacv1.Subject
@@ -256,7 +262,7 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s: %v %q %v", what, got, reason, err)
 		}
 	}
-	del := func(objs ...metav1.Object) {
+	del := func(objs ...resource.Object) {
 		changes := set(objs...)
 		for i := range changes {
 			changes[i].Deleted = true
@@ -365,10 +371,10 @@ func TestAgainstScan(t *testing.T) {
 	}
 	src := &source{}
 	a := New(src)
-	all := map[string]metav1.Object{}
+	all := map[string]resource.Object{}
 	for step := range 3000 {
 		ns := pick("", "n1/", "n2/")
-		var obj metav1.Object
+		var obj resource.Object
 		if r.IntN(2) == 0 {
 			var rules []rbacv1.PolicyRule
 			for range r.IntN(3) {
@@ -379,7 +385,7 @@ func TestAgainstScan(t *testing.T) {
 			obj = bind(ns+pick("b1", "b2", "b3", "b4"), pick("Role ", "ClusterRole ")+pick("r1", "r2", "r3"),
 				some("User u1", "User u2", "Group g1", "Group g2", "ServiceAccount n1/s", "ServiceAccount s")...)
 		}
-		change := authz.Change{Object: obj, Deleted: r.IntN(4) == 0}
+		change := resource.Change{Object: obj, Deleted: r.IntN(4) == 0}
 		id := fmt.Sprintf("%T %s/%s", obj, obj.GetNamespace(), obj.GetName())
 		if change.Deleted {
 			delete(all, id)
@@ -402,7 +408,7 @@ func TestAgainstScan(t *testing.T) {
 	}
 }
 
-func scan(all map[string]metav1.Object, a *authz.Attributes) bool {
+func scan(all map[string]resource.Object, a *authz.Attributes) bool {
 	for _, obj := range all {
 		var subjects []rbacv1.Subject
 		var ref rbacv1.RoleRef
