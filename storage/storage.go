@@ -82,7 +82,8 @@ var (
 	ErrClosed = errors.New("storage is closed")
 )
 
-// KeyValue is a key as it stood at some revision.
+// KeyValue is a key with its value and revisions, as of the revision at which it was
+// read.
 type KeyValue struct {
 	Key   string
 	Value []byte
@@ -90,14 +91,17 @@ type KeyValue struct {
 	CreateRevision int64
 	// ModRevision is the revision of the last write to the key.
 	ModRevision int64
-	// Expires is when the key goes away by itself; zero means never. The engine
-	// always reports it; etcd only in lists that ask for it, since it costs a
-	// round trip for every lease.
+	// Expires is when the store deletes the key by itself (its ttl); zero means never.
+	// The engine always sets it. etcd sets it only in lists with ListOptions.Expiry,
+	// since every lease costs a request.
 	Expires time.Time
-	// Stale: the value is stored in a way in which it would not be written now,
-	// so that it should be, even if it does not change.
+	// Stale is set by a backend that transforms values (storage/encrypt) when the
+	// stored form is not the one that a write would produce now, for example after the
+	// encryption key was changed. An update writes such a value even if it is
+	// unchanged.
 	Stale bool
-	// Err is why the value of one of several keys cannot be read; it is nil then.
+	// Err is the reason why the value of this item of a list or event could not be read
+	// (decrypted). Value is nil then.
 	Err error
 }
 
@@ -134,8 +138,8 @@ type Event struct {
 	Prev KeyValue
 }
 
-// Batch is what a watcher has to say at once: events in the order of their
-// revisions, then how far the watcher has come.
+// Batch is what one call of Watcher.Next returns: events in the order of their
+// revisions, and the revision up to which the watch is complete.
 type Batch struct {
 	// Events may be empty, if the batch only reports progress. All events of
 	// one revision are in one batch.
@@ -251,10 +255,9 @@ type Backend interface {
 	Close() error
 }
 
-// Watcher is a position in the stream of events. A watcher that is not read
-// costs nothing but its position: it is never disconnected for being slow, but
-// what it has yet to read may be compacted away, and then it ends with
-// ErrCompacted.
+// Watcher is a position in the stream of events. A watcher that nobody reads costs no
+// memory and is never disconnected for being slow. If events that it has not delivered
+// yet are compacted, it ends with ErrCompacted.
 type Watcher interface {
 	// Next waits for events or for progress and returns them. The batch has
 	// at least one event, or a Revision above that of the batch before. After
@@ -295,8 +298,8 @@ func CheckStart(prefix, start string) error {
 	return nil
 }
 
-// NextKey returns the smallest key after key: where a list goes on that has
-// returned key. It is for ListOptions.Start only, not a key of its own.
+// NextKey returns the smallest key after key, where the next page of a list starts that
+// ended with key. It is only for ListOptions.Start: the result is not a valid key.
 func NextKey(key string) string { return key + "\x00" }
 
 // PrefixEnd returns the smallest string greater than all strings that begin

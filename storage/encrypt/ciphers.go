@@ -16,19 +16,22 @@ import (
 	"golang.org/x/crypto/nacl/secretbox"
 )
 
-// transformer turns values into what is stored, and back. The key is what the
-// value is stored under: ciphers that authenticate bind the value to it, so that
-// nobody can pass one secret off as another by copying bytes.
+// This file holds the ciphers and their stored formats.
+
+// transformer encrypts values for storage and decrypts them. The key that a value is
+// stored under is authenticated data where the cipher has any, so that nobody can pass
+// one secret off as another by copying its bytes in the store.
 type transformer interface {
-	// seal does not keep or change the value.
+	// seal encrypts a value; it does not keep or change it.
 	seal(ctx context.Context, value []byte, key string) ([]byte, error)
-	// open also tells that the value is stale: a write would store it otherwise.
+	// open decrypts a stored value. stale reports that seal would store the value with
+	// another provider or key.
 	open(ctx context.Context, stored []byte, key string) (value []byte, stale bool, err error)
 }
 
 var errShort = errors.New("the stored data was shorter than the required size")
 
-// encrypted is how everything begins that is not plain.
+// encrypted is the prefix of every stored value that is not plain.
 const encrypted = "k8s:enc:"
 
 // identity stores values as they are.
@@ -43,14 +46,14 @@ func (identity) open(_ context.Context, stored []byte, _ string) ([]byte, bool, 
 	return stored, false, nil
 }
 
-// cbc is AES in CBC mode: a random vector, then the blocks, padded as PKCS #7
-// says. It does not authenticate.
+// cbc is AES in CBC mode: a random initialization vector, then the blocks with PKCS #7
+// padding. It does not authenticate.
 type cbc struct{ block cipher.Block }
 
 func (t cbc) seal(_ context.Context, value []byte, _ string) ([]byte, error) {
 	padding := aes.BlockSize - len(value)%aes.BlockSize
 	out := make([]byte, aes.BlockSize+len(value)+padding)
-	_, _ = rand.Read(out[:aes.BlockSize]) // it never fails
+	_, _ = rand.Read(out[:aes.BlockSize]) // never fails
 	blocks := out[aes.BlockSize:]
 	for i := copy(blocks, value); i < len(blocks); i++ {
 		blocks[i] = byte(padding)
@@ -87,7 +90,7 @@ func (t cbc) open(_ context.Context, stored []byte, _ string) ([]byte, bool, err
 
 var errPadding = errors.New("invalid PKCS7 data (empty or not padded)")
 
-// gcm is AES in Galois/Counter mode: a random nonce, then what was sealed.
+// gcm is AES in Galois/Counter mode: a random nonce, then the sealed value.
 type gcm struct{ cipher.AEAD }
 
 func newGCM(block cipher.Block) (gcm, error) {
@@ -99,12 +102,12 @@ func (t gcm) seal(_ context.Context, value []byte, key string) ([]byte, error) {
 	return t.sealAfter(nil, value, key), nil
 }
 
-// sealAfter seals behind some bytes that come first.
+// sealAfter returns first followed by the nonce and the sealed value.
 func (t gcm) sealAfter(first, value []byte, key string) []byte {
 	begin, size := len(first), t.NonceSize()
 	out := make([]byte, begin+size, begin+size+len(value)+t.Overhead())
 	copy(out, first)
-	_, _ = rand.Read(out[begin:]) // it never fails
+	_, _ = rand.Read(out[begin:]) // never fails
 	return t.Seal(out, out[begin:], value, []byte(key))
 }
 
@@ -117,22 +120,23 @@ func (t gcm) open(_ context.Context, stored []byte, key string) ([]byte, bool, e
 	return value, false, err
 }
 
-// seedSize is the size of a seed, of what makes a key of it, and of that key.
+// seedSize is the size in bytes of a seed, of the random info that a key is derived
+// with, and of the derived key.
 const seedSize = 32
 
-// seeded is AES-GCM with a key for every value, derived from a seed and random
-// bytes that come first in what is stored. So no nonce is used twice with a key,
-// however many values there are.
-type seeded struct{ seed []byte }
+// derivedGCM is AES-GCM with a key for every value, derived with HKDF from a seed and from
+// random bytes that are stored in front of the value. So a nonce is never used twice
+// with a key, however many values there are.
+type derivedGCM struct{ seed []byte }
 
-func newSeeded(seed []byte) (seeded, error) {
+func newDerivedGCM(seed []byte) (derivedGCM, error) {
 	if len(seed) < seedSize {
-		return seeded{}, fmt.Errorf("invalid seed length %d used for key generation", len(seed))
+		return derivedGCM{}, fmt.Errorf("invalid seed length %d used for key generation", len(seed))
 	}
-	return seeded{seed}, nil
+	return derivedGCM{seed}, nil
 }
 
-func (t seeded) derive(info []byte) (gcm, error) {
+func (t derivedGCM) derive(info []byte) (gcm, error) {
 	key, err := hkdf.Expand(sha256.New, t.seed, string(info), seedSize)
 	if err != nil {
 		return gcm{}, err
@@ -144,9 +148,9 @@ func (t seeded) derive(info []byte) (gcm, error) {
 	return newGCM(block)
 }
 
-func (t seeded) seal(_ context.Context, value []byte, key string) ([]byte, error) {
+func (t derivedGCM) seal(_ context.Context, value []byte, key string) ([]byte, error) {
 	info := make([]byte, seedSize)
-	_, _ = rand.Read(info) // it never fails
+	_, _ = rand.Read(info) // never fails
 	derived, err := t.derive(info)
 	if err != nil {
 		return nil, fmt.Errorf("failed to derive write key from KDF: %w", err)
@@ -154,7 +158,7 @@ func (t seeded) seal(_ context.Context, value []byte, key string) ([]byte, error
 	return derived.sealAfter(info, value, key), nil
 }
 
-func (t seeded) open(ctx context.Context, stored []byte, key string) ([]byte, bool, error) {
+func (t derivedGCM) open(ctx context.Context, stored []byte, key string) ([]byte, bool, error) {
 	if len(stored) < seedSize {
 		return nil, false, errShort
 	}
@@ -165,15 +169,15 @@ func (t seeded) open(ctx context.Context, stored []byte, key string) ([]byte, bo
 	return derived.open(ctx, stored[seedSize:], key)
 }
 
-// box is XSalsa20 and Poly1305: a random nonce, then what was sealed. The key
-// that a value is stored under is not authenticated.
+// box is XSalsa20 and Poly1305 (secretbox): a random nonce, then the sealed value. The
+// storage key is not authenticated.
 type box struct{ secret [32]byte }
 
 const boxNonce = 24
 
 func (t *box) seal(_ context.Context, value []byte, _ string) ([]byte, error) {
 	var nonce [boxNonce]byte
-	_, _ = rand.Read(nonce[:]) // it never fails
+	_, _ = rand.Read(nonce[:]) // never fails
 	out := make([]byte, boxNonce, boxNonce+len(value)+secretbox.Overhead)
 	copy(out, nonce[:])
 	return secretbox.Seal(out, value, &nonce, &t.secret), nil
@@ -190,12 +194,12 @@ func (t *box) open(_ context.Context, stored []byte, _ string) ([]byte, bool, er
 	return value, false, nil
 }
 
-// choice is transformers that are told apart by how what they store begins. The
-// first one writes; what another has written is stale.
-type choice struct {
-	from    []prefixed
-	none    error // when nobody can read a value
-	measure *measuring
+// prefixTransformers selects among transformers by the prefix of the stored value. The first one
+// encrypts; a value of another one is stale.
+type prefixTransformers struct {
+	candidates []prefixed
+	noMatch    error // returned if no prefix matches
+	measure    *measuring
 }
 
 type prefixed struct {
@@ -203,8 +207,8 @@ type prefixed struct {
 	transformer
 }
 
-func (c *choice) seal(ctx context.Context, value []byte, key string) ([]byte, error) {
-	first, began := &c.from[0], time.Now()
+func (c *prefixTransformers) seal(ctx context.Context, value []byte, key string) ([]byte, error) {
+	first, began := &c.candidates[0], time.Now()
 	sealed, err := first.seal(ctx, value, key)
 	c.measure.transformed(key, toStorage, first.prefix, began, err)
 	if err != nil || first.prefix == "" {
@@ -214,29 +218,29 @@ func (c *choice) seal(ctx context.Context, value []byte, key string) ([]byte, er
 	return append(append(out, first.prefix...), sealed...), nil
 }
 
-func (c *choice) open(ctx context.Context, stored []byte, key string) ([]byte, bool, error) {
+func (c *prefixTransformers) open(ctx context.Context, stored []byte, key string) ([]byte, bool, error) {
 	began := time.Now()
 	var failed []error
-	for i := range c.from {
-		t := &c.from[i]
+	for i := range c.candidates {
+		t := &c.candidates[i]
 		rest, ok := bytes.CutPrefix(stored, []byte(t.prefix))
 		if !ok {
 			continue
 		}
 		value, stale, err := t.open(ctx, rest, key)
 		if err != nil && t.prefix == "" {
-			continue // that encrypted values are not plain is no news
+			continue // identity refuses every encrypted value: not an error of its own
 		}
 		c.measure.transformed(key, fromStorage, cmp.Or(t.prefix, "identity"), began, err)
 		if err == nil {
 			return value, stale || i > 0, nil
 		}
-		// Another provider may have the same prefix and the right key.
+		// Another provider with the same prefix may have the right key.
 		failed = append(failed, err)
 	}
 	if len(failed) > 0 {
 		return nil, false, aggregate(failed)
 	}
-	c.measure.transformed(key, fromStorage, "unknown", began, c.none)
-	return nil, false, c.none
+	c.measure.transformed(key, fromStorage, "unknown", began, c.noMatch)
+	return nil, false, c.noMatch
 }

@@ -19,15 +19,17 @@ import (
 	"github.com/apikeel/kelson/internal/configfile"
 )
 
+// This file reads an EncryptionConfiguration and creates its transformers.
+
 const (
 	configVersion = "apiserver.config.k8s.io/v1"
 	configKind    = "EncryptionConfiguration"
 
-	// kmsTimeout is how long a call of a key management service may take.
+	// kmsTimeout is the default timeout of a call to a KMS plugin.
 	kmsTimeout = 3 * time.Second
 )
 
-// configuration is the file, as kube-apiserver has it.
+// configuration is the EncryptionConfiguration of kube-apiserver.
 type configuration struct {
 	metav1.TypeMeta
 	Resources []resourceConfig `json:"resources"`
@@ -83,7 +85,7 @@ func (c *configuration) defaults() {
 	}
 }
 
-// parse reads the file that has a path for messages.
+// parse decodes and validates a file; path is for messages.
 func parse(path string, content []byte) (*configuration, error) {
 	wrong := func(err error) error {
 		return fmt.Errorf("error while parsing file: error decoding encryption provider configuration file %q: %w", path, err)
@@ -117,23 +119,23 @@ func parse(path string, content []byte) (*configuration, error) {
 	return &c, nil
 }
 
-// set is what a file says: who stores which resources.
-type set struct {
+// providerSet holds the transformers of one configuration, by resource.
+type providerSet struct {
 	resources map[schema.GroupResource]transformer
 	plugins   []*plugin
 	measure   *measuring
-	// grace is how long calls may last that began before the set was replaced.
+	// grace is how long a call may still use the set after it was replaced.
 	grace time.Duration
 }
 
-// build makes the transformers of a file.
-func (c *configuration) build(measure *measuring, log *slog.Logger) (*set, error) {
-	s := &set{resources: map[schema.GroupResource]transformer{}, measure: measure}
-	choices := map[schema.GroupResource]*choice{}
+// build creates the transformers of a configuration.
+func (c *configuration) build(measure *measuring, log *slog.Logger) (*providerSet, error) {
+	s := &providerSet{resources: map[schema.GroupResource]transformer{}, measure: measure}
+	choices := map[schema.GroupResource]*prefixTransformers{}
 	for _, rc := range c.Resources {
 		providers, err := s.providers(rc.Providers, log)
 		if err == nil {
-			err = s.join(choices, rc.Resources, providers)
+			err = s.addProviders(choices, rc.Resources, providers)
 		}
 		if err != nil {
 			s.close()
@@ -146,52 +148,52 @@ func (c *configuration) build(measure *measuring, log *slog.Logger) (*set, error
 	return s, nil
 }
 
-// join adds providers to what resources have so far. A rule that a wildcard
-// before it hides is an error.
-func (s *set) join(choices map[schema.GroupResource]*choice, names []string, providers []prefixed) error {
+// addProviders appends providers to those of the named resources. A resource that is masked by
+// an earlier wildcard is an error.
+func (s *providerSet) addProviders(choices map[schema.GroupResource]*prefixTransformers, names []string, providers []prefixed) error {
 	for _, name := range names {
 		gr := schema.ParseGroupResource(name)
 		for _, wider := range []schema.GroupResource{{Group: gr.Group, Resource: "*"}, everything()} {
 			if choices[wider] != nil {
-				return fmt.Errorf("resource %q is masked by earlier rule %q", written(gr), written(wider))
+				return fmt.Errorf("resource %q is masked by earlier rule %q", configName(gr), configName(wider))
 			}
 		}
 		if choices[gr] == nil {
-			choices[gr] = &choice{none: errors.New("no matching prefix found"), measure: s.measure}
+			choices[gr] = &prefixTransformers{noMatch: errors.New("no matching prefix found"), measure: s.measure}
 		}
-		choices[gr].from = append(choices[gr].from, providers...)
+		choices[gr].candidates = append(choices[gr].candidates, providers...)
 	}
 	return nil
 }
 
 func everything() schema.GroupResource { return schema.GroupResource{Group: "*", Resource: "*"} }
 
-// written is a resource as the file has it.
-func written(gr schema.GroupResource) string {
+// configName returns the name of a resource as the file writes it.
+func configName(gr schema.GroupResource) string {
 	if gr.Group == "" && gr.Resource == "*" {
 		return "*."
 	}
 	return gr.String()
 }
 
-func (s *set) providers(configs []providerConfig, log *slog.Logger) (all []prefixed, err error) {
+func (s *providerSet) providers(configs []providerConfig, log *slog.Logger) (all []prefixed, err error) {
 	for _, p := range configs {
 		var t prefixed
 		switch {
 		case p.AESGCM != nil:
-			t, err = s.keyed(p.AESGCM, "k8s:enc:aesgcm:v1:", "AES", func(secret []byte) (transformer, error) {
+			t, err = s.newKeyedProvider(p.AESGCM, "k8s:enc:aesgcm:v1:", "AES", func(secret []byte) (transformer, error) {
 				return withBlock(secret, func(block cipher.Block) (transformer, error) { return newGCM(block) })
 			})
 		case p.AESCBC != nil:
-			t, err = s.keyed(p.AESCBC, "k8s:enc:aescbc:v1:", "AES", func(secret []byte) (transformer, error) {
+			t, err = s.newKeyedProvider(p.AESCBC, "k8s:enc:aescbc:v1:", "AES", func(secret []byte) (transformer, error) {
 				return withBlock(secret, func(block cipher.Block) (transformer, error) { return cbc{block}, nil })
 			})
 		case p.Secretbox != nil:
-			t, err = s.keyed(p.Secretbox, "k8s:enc:secretbox:v1:", "Secretbox", func(secret []byte) (transformer, error) {
+			t, err = s.newKeyedProvider(p.Secretbox, "k8s:enc:secretbox:v1:", "Secretbox", func(secret []byte) (transformer, error) {
 				return &box{[32]byte(secret)}, nil
 			})
 		case p.KMS != nil:
-			t, err = s.plugin(p.KMS, log)
+			t, err = s.newPlugin(p.KMS, log)
 		default:
 			t = prefixed{"", identity{}}
 		}
@@ -211,9 +213,9 @@ func withBlock(secret []byte, then func(cipher.Block) (transformer, error)) (tra
 	return then(block)
 }
 
-// keyed is a provider that tells its keys apart by their names.
-func (s *set) keyed(c *keysConfig, prefix, name string, with func(secret []byte) (transformer, error)) (prefixed, error) {
-	keys := &choice{none: fmt.Errorf("no matching key was found for the provided %s transformer", name), measure: s.measure}
+// newKeyedProvider returns a provider with named keys; the name is part of the stored prefix.
+func (s *providerSet) newKeyedProvider(c *keysConfig, prefix, name string, with func(secret []byte) (transformer, error)) (prefixed, error) {
+	keys := &prefixTransformers{noMatch: fmt.Errorf("no matching key was found for the provided %s transformer", name), measure: s.measure}
 	for _, k := range c.Keys {
 		secret, err := base64.StdEncoding.DecodeString(k.Secret)
 		if err != nil {
@@ -223,12 +225,12 @@ func (s *set) keyed(c *keysConfig, prefix, name string, with func(secret []byte)
 		if err != nil {
 			return prefixed{}, fmt.Errorf("error while creating cipher for named key %s: %w", k.Name, err)
 		}
-		keys.from = append(keys.from, prefixed{k.Name + ":", t})
+		keys.candidates = append(keys.candidates, prefixed{k.Name + ":", t})
 	}
 	return prefixed{prefix, keys}, nil
 }
 
-func (s *set) plugin(c *kmsConfig, log *slog.Logger) (prefixed, error) {
+func (s *providerSet) newPlugin(c *kmsConfig, log *slog.Logger) (prefixed, error) {
 	if c.APIVersion == "v1" {
 		const refused = "KMSv1 is deprecated and will only receive security updates going forward. " +
 			"Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature."
@@ -243,8 +245,8 @@ func (s *set) plugin(c *kmsConfig, log *slog.Logger) (prefixed, error) {
 	return prefixed{"k8s:enc:kms:v2:" + c.Name + ":", p}, nil
 }
 
-// find returns who stores a resource.
-func (s *set) find(gr schema.GroupResource) transformer {
+// find returns the transformer of a resource; without a rule, identity.
+func (s *providerSet) find(gr schema.GroupResource) transformer {
 	for _, name := range []schema.GroupResource{gr, {Group: gr.Group, Resource: "*"}, everything()} {
 		if t := s.resources[name]; t != nil {
 			return t
@@ -253,11 +255,11 @@ func (s *set) find(gr schema.GroupResource) transformer {
 	return identity{}
 }
 
-func (s *set) close() {
+func (s *providerSet) close() {
 	for _, p := range s.plugins {
 		p.close()
 	}
 }
 
-// aggregate is several errors in the words of Kubernetes.
+// aggregate combines errors with the text of Kubernetes' aggregates.
 func aggregate(errs []error) error { return utilerrors.Reduce(utilerrors.NewAggregate(errs)) }

@@ -1,20 +1,20 @@
-// Package encrypt keeps values encrypted at rest, in the formats of
-// kube-apiserver and by the same file: --encryption-provider-config.
+// Package encrypt encrypts values at rest, in the formats of kube-apiserver and with
+// the same configuration file, --encryption-provider-config. Start at Open and Backend.
+// Keys are never encrypted, only values.
 //
-// A Backend stands between a store and what keeps its bytes: what is written
-// through it is encrypted, what is read is decrypted, and those above see plain
-// values only. What reads the store below it, as snapshots do, sees what is
-// stored.
+// A Backend wraps another storage.Backend: writes encrypt, reads decrypt, and the
+// callers see plain values. Whoever reads the wrapped backend, as snapshots do, sees
+// the stored form.
 //
-// The file names resources, and storage knows keys, so whoever opens a Backend
-// says which resource a key belongs to.
+// The configuration names resources, and storage knows keys only, so Options.Resource
+// maps a key to its resource.
 //
-// # Change
+// # Changing providers and keys
 //
-// The first provider of a resource writes, all of them read. What another than
-// the first has written is Stale, and an update that changes nothing writes it
-// nevertheless. When the file changes, values are read and written by the new
-// one from then on; a file that cannot be used is logged, and the old one stays.
+// The first provider of a resource encrypts, all of them decrypt. A value that another
+// provider or key than the first has written is Stale, and is written again by an
+// update even if it is unchanged. When the file changes, the new providers are used
+// from then on; a file that is not valid is logged, and the old providers stay.
 package encrypt
 
 import (
@@ -33,52 +33,53 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// HealthCheck is the name of the check of key management services.
+// HealthCheck is the name of the health check of KMS plugins.
 const HealthCheck = "kms-providers"
 
-// ErrUnreadable: a value was encrypted in a way that cannot be undone now.
+// ErrUnreadable: a value could not be decrypted.
 var ErrUnreadable = errors.New("value cannot be decrypted")
 
-// unreadable has the words of the cause only, which are known to users.
+// unreadable wraps an error as ErrUnreadable without changing its text, which users
+// know from kube-apiserver.
 type unreadable struct{ error }
 
 func (e unreadable) Is(target error) bool { return target == ErrUnreadable }
 func (e unreadable) Unwrap() error        { return e.error }
 
-// Options says how a Backend encrypts.
+// Options configures a Backend.
 type Options struct {
-	// File is the EncryptionConfiguration.
+	// File is the path of the EncryptionConfiguration.
 	File string
 	// Reload makes Follow read the file again when it changes.
 	Reload bool
-	// Resource returns the group and the resource that a key belongs to; for a
-	// key of none it is the empty one, and the value stays plain.
+	// Resource returns the group and resource of a key. If the resource is empty, the
+	// value is not encrypted.
 	Resource func(key string) (group, resource string)
-	// Logger gets what operators want to know; nil discards it.
+	// Logger gets failed reloads and unhealthy KMS plugins; nil discards them.
 	Logger *slog.Logger
-	// Metrics has what is measured; nil if nothing is.
+	// Metrics receives the measurements; nil measures nothing.
 	Metrics measure.Sink
 }
 
-// Backend is a storage.Backend whose values are encrypted in another.
+// Backend is a storage.Backend that stores its values encrypted in another one.
 type Backend struct {
 	storage.Backend
 	*state
 }
 
-// state is what all backends with the same keys share.
+// state is shared by all Backends with the same providers: see Over.
 type state struct {
 	opts    Options
 	files   *filewatch.Files
 	measure *measuring
-	current atomic.Pointer[set]
-	retired sync.WaitGroup // sets that calls may still use
+	current atomic.Pointer[providerSet]
+	retired sync.WaitGroup // closes of provider sets that calls may still use
 	closing chan struct{}
 	close   sync.Once
 }
 
-// Open reads the file. The backend below is closed with the one returned, not
-// if there is an error.
+// Open reads the file and wraps below. Close of the returned Backend closes below too;
+// after an error below stays open.
 func Open(below storage.Backend, opts Options) (*Backend, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -97,11 +98,11 @@ func Open(below storage.Backend, opts Options) (*Backend, error) {
 	return b, nil
 }
 
-// Over returns a backend that encrypts in another one with the same keys, which are
+// Over returns a Backend that wraps another store with the providers of b. They are
 // released with b.
 func (b *Backend) Over(below storage.Backend) *Backend { return &Backend{below, b.state} }
 
-func (b *Backend) read(contents [][]byte) (*set, error) {
+func (b *Backend) read(contents [][]byte) (*providerSet, error) {
 	c, err := parse(b.opts.File, contents[0])
 	if err != nil {
 		return nil, err
@@ -127,8 +128,7 @@ func (b *Backend) Follow(ctx context.Context) {
 		defer func() { measure.ConfigReloaded(b.opts.Metrics, measure.Encryption, contents[0], err) }()
 		next, err := b.read(contents)
 		if err == nil {
-			// A service that is not there must not take the place of one that
-			// is.
+			// A KMS plugin that does not answer must not replace one that does.
 			if err = next.check(ctx); err != nil {
 				next.close()
 			}
@@ -136,13 +136,14 @@ func (b *Backend) Follow(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		b.retire(b.current.Swap(next))
+		b.closeLater(b.current.Swap(next))
 		return nil
 	})
 }
 
-// retire closes a set when nobody can be using it any more.
-func (b *Backend) retire(s *set) {
+// closeLater closes a replaced provider set after its grace period, when no call uses it
+// any more.
+func (b *Backend) closeLater(s *providerSet) {
 	b.retired.Go(func() {
 		select {
 		case <-time.After(s.grace):
@@ -152,13 +153,14 @@ func (b *Backend) retire(s *set) {
 	})
 }
 
-// Checked reports whether there is anything to check, now or later.
+// Checked reports whether a health check is needed: there are KMS plugins, or a reload
+// may bring some.
 func (b *Backend) Checked() bool { return b.opts.Reload || len(b.current.Load().plugins) > 0 }
 
-// Check returns what is wrong with key management services.
+// Check returns the errors of the KMS plugins.
 func (b *Backend) Check(ctx context.Context) error { return b.current.Load().check(ctx) }
 
-func (s *set) check(ctx context.Context) error {
+func (s *providerSet) check(ctx context.Context) error {
 	var errs []error
 	for i, p := range s.plugins {
 		if err := p.check(ctx); err != nil {
@@ -178,7 +180,7 @@ func (b *Backend) Close() error {
 	return err
 }
 
-// Release ends what the encryption needs, and leaves the backend below open.
+// Release closes the KMS plugins and leaves the wrapped backend open.
 func (b *Backend) Release() {
 	b.close.Do(func() {
 		close(b.closing)
@@ -187,7 +189,7 @@ func (b *Backend) Release() {
 	})
 }
 
-// transformer returns who encrypts a key, nil if nobody does.
+// transformer returns the transformer for a key, nil if its value is not encrypted.
 func (b *Backend) transformer(key string) transformer {
 	group, resource := b.opts.Resource(key)
 	if resource == "" {
@@ -196,6 +198,7 @@ func (b *Backend) transformer(key string) transformer {
 	return b.current.Load().find(schema.GroupResource{Group: group, Resource: resource})
 }
 
+// seal encrypts a value for storage.
 func (b *Backend) seal(ctx context.Context, key string, value []byte) ([]byte, error) {
 	t := b.transformer(key)
 	if t == nil {
@@ -207,7 +210,7 @@ func (b *Backend) seal(ctx context.Context, key string, value []byte) ([]byte, e
 	return t.seal(ctx, value, key)
 }
 
-// open makes a stored value plain. The value goes if that cannot be done.
+// open decrypts the value of kv in place. If that fails, Value is nil and Err is set.
 func (b *Backend) open(ctx context.Context, kv *storage.KeyValue) {
 	if kv.Value == nil {
 		return
@@ -224,9 +227,9 @@ func (b *Backend) open(ctx context.Context, kv *storage.KeyValue) {
 	kv.Value, kv.Stale = value, stale
 }
 
-// done is what a write returns: the value that was written, or the one that is
-// in the way.
-func (b *Backend) done(ctx context.Context, kv storage.KeyValue, value []byte, err error) (storage.KeyValue, error) {
+// writeResult completes the result of a write: the plain value that was written, or with an
+// error the decrypted key that is in the way.
+func (b *Backend) writeResult(ctx context.Context, kv storage.KeyValue, value []byte, err error) (storage.KeyValue, error) {
 	if err != nil {
 		b.open(ctx, &kv)
 		return kv, err
@@ -242,7 +245,7 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, ttl time
 		return storage.KeyValue{}, err
 	}
 	kv, err := b.Backend.Create(ctx, key, sealed, ttl)
-	return b.done(ctx, kv, value, err)
+	return b.writeResult(ctx, kv, value, err)
 }
 
 // Update implements storage.Backend.
@@ -252,7 +255,7 @@ func (b *Backend) Update(ctx context.Context, key string, value []byte, guard in
 		return storage.KeyValue{}, err
 	}
 	kv, err := b.Backend.Update(ctx, key, sealed, guard, ttl)
-	return b.done(ctx, kv, value, err)
+	return b.writeResult(ctx, kv, value, err)
 }
 
 // Delete implements storage.Backend.
@@ -272,7 +275,7 @@ func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error)
 	return kv, err
 }
 
-// List implements storage.Backend. An item that cannot be read has an Err.
+// List implements storage.Backend. An item that cannot be decrypted has Err set.
 func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
 	page, err := b.Backend.List(ctx, prefix, opts)
 	for i := range page.Items {
@@ -294,8 +297,9 @@ func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 	if err != nil || len(batch.Events) == 0 {
 		return batch, err
 	}
-	// The events of a batch may be shared between watchers. The batch is taken:
-	// that the caller stops waiting must not lose what is in it.
+	// The events of a batch may be shared between watchers, so they are copied. They
+	// are decrypted with the context of the watch: this batch is not delivered again if
+	// ctx ends now.
 	events := make([]storage.Event, len(batch.Events))
 	for i, ev := range batch.Events {
 		w.b.open(w.ctx, &ev.KV)

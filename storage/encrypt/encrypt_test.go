@@ -179,7 +179,7 @@ func TestCorrupt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tr := range []transformer{s, g, cbc{block}, seeded{make([]byte, 32)}} {
+	for _, tr := range []transformer{s, g, cbc{block}, derivedGCM{make([]byte, 32)}} {
 		sealed, err := tr.seal(t.Context(), []byte("some value"), key)
 		if err != nil {
 			t.Fatal(err)
@@ -284,14 +284,14 @@ func TestKMS(t *testing.T) {
 	now := time.Now()
 	p.now = func() time.Time { return now }
 	s.set("2", "ok")
-	now = now.Add(goodFor)
+	now = now.Add(healthyTTL)
 	if err := b.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	read(b, true)
 	// The service is ill: values are written for a while, and read for ever.
 	s.set("2", "ill")
-	now = now.Add(goodFor)
+	now = now.Add(healthyTTL)
 	if err := b.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "kms-provider-0: kmsv2 Provider k is not healthy, error: got unexpected healthz status: ill") {
 		t.Errorf("the check of an ill service: %v", err)
 	}
@@ -305,7 +305,7 @@ func TestKMS(t *testing.T) {
 // TestNoService checks that a service may come later than the server.
 func TestNoService(t *testing.T) {
 	b := open(t, memory(t), file("secrets", "  - kms: {apiVersion: v2, name: k, endpoint: 'unix:///no/socket', timeout: 10ms}\n"))
-	if _, err := b.Create(t.Context(), key, []byte("value"), 0); !errors.Is(err, errUnprimed) {
+	if _, err := b.Create(t.Context(), key, []byte("value"), 0); !errors.Is(err, errNoSeed) {
 		t.Errorf("written without a seed: %v", err)
 	}
 	if b.Check(t.Context()) == nil {

@@ -12,29 +12,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Bounds of what a key management service may add to a value.
+// Bounds in bytes of what a KMS plugin adds to a value.
 const (
 	maxKeyID       = 1 << 10
 	maxSource      = 1 << 10
 	maxAnnotations = 32 << 10
 )
 
-// How the key of a value is made of what the service has encrypted.
+// How the key of a value is derived from what the plugin has encrypted.
 const (
 	sourceKey  = 0 // it is the key
-	sourceSeed = 1 // it is the seed of keys
+	sourceSeed = 1 // keys are derived from it
 )
 
-// source is what the key of a value comes from, encrypted by a key management
-// service.
+// source identifies the key of a value: a seed or key, encrypted by a KMS plugin.
 type source struct {
-	keyID       string // of the key of the service
+	keyID       string // of the plugin's key
 	ciphertext  []byte
 	annotations map[string][]byte
 	kind        uint64
 }
 
-// Fields of the protobuf message that is stored.
+// Field numbers of the protobuf message that is stored, kmsv2's EncryptedObject.
 const (
 	fieldData        = 1
 	fieldKeyID       = 2
@@ -43,7 +42,7 @@ const (
 	fieldKind        = 5
 )
 
-// envelope puts the encrypted value and the source of its key together.
+// envelope encodes an encrypted value and the source of its key as the stored message.
 func (s *source) envelope(data []byte) []byte {
 	b := make([]byte, 0, len(data)+len(s.keyID)+len(s.ciphertext)+32)
 	b = protowire.AppendBytes(protowire.AppendTag(b, fieldData, protowire.BytesType), data)
@@ -61,7 +60,7 @@ func (s *source) envelope(data []byte) []byte {
 	return b
 }
 
-// openEnvelope takes them apart.
+// openEnvelope decodes the stored message.
 func openEnvelope(b []byte) (s source, data []byte, err error) {
 	err = fields(b, func(number protowire.Number, value []byte, varint uint64) error {
 		switch number {
@@ -105,7 +104,7 @@ func openEnvelope(b []byte) (s source, data []byte, err error) {
 	return s, data, err
 }
 
-// fields calls f for every field of a message.
+// fields calls f for every field of a protobuf message.
 func fields(b []byte, f func(number protowire.Number, value []byte, varint uint64) error) error {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
@@ -171,7 +170,8 @@ func validKeyID(id string) error {
 	return nil
 }
 
-// id tells sources apart.
+// id returns a string that is different for different sources; the cache uses it as
+// key.
 func (s *source) id() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %q %q", s.kind, s.ciphertext, s.keyID)

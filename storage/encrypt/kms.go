@@ -23,23 +23,26 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
+// This file is the client of KMS v2 plugins.
+
 const (
-	// How often a service is asked whether its key has changed, and how often
-	// when it did not answer well.
-	askEvery      = time.Minute
-	askEveryAgain = 10 * time.Second
-	// seedLife is how long values are written with a seed after the service was
-	// last well: who changes a key knows when it is certainly in use.
+	// How often the status of a plugin is requested while it is healthy, and while it
+	// is not.
+	statusInterval      = time.Minute
+	statusRetryInterval = 10 * time.Second
+	// seedLife is how long a seed is used for writing after the last healthy status, so
+	// that whoever rotates a key knows when the old one is certainly no longer used.
 	seedLife = 3 * time.Minute
-	// How long an answer to a health check is good for.
-	goodFor, badFor = 20 * time.Second, 3 * time.Second
-	// maxOpened bounds how many decrypted keys are kept.
-	maxOpened = 4096
+	// How long the result of a status request is reused by health checks, if healthy
+	// and if not.
+	healthyTTL, unhealthyTTL = 20 * time.Second, 3 * time.Second
+	// maxDecryptedSeeds bounds the number of cached decrypted seeds.
+	maxDecryptedSeeds = 4096
 )
 
-// plugin is a key management service on a Unix socket. It does not see values:
-// those are encrypted here, with keys derived from a seed that the service has
-// encrypted and that is stored with each value.
+// plugin is a KMS v2 plugin on a Unix socket. It never sees values: these are encrypted
+// here, with keys derived from a seed. The plugin encrypts the seed, and the encrypted
+// seed is stored with each value.
 type plugin struct {
 	name    string
 	conn    *grpc.ClientConn
@@ -51,28 +54,28 @@ type plugin struct {
 
 	current atomic.Pointer[seedState]
 
-	mu      sync.Mutex // held while the service is asked how it is
-	version string
-	asked   time.Time
-	good    time.Duration
-	answer  error
+	mu         sync.Mutex // guards the fields below, held during a status request
+	version    string
+	checkedAt  time.Time
+	validFor   time.Duration
+	lastResult error
 
-	openedMu sync.Mutex
-	opened   map[string]transformer // by source
+	decryptedMu    sync.Mutex
+	decryptedSeeds map[string]transformer // cache of decrypted seeds, by source.id
 
 	stop func()
 	done sync.WaitGroup
 }
 
-// seedState is what values are written with.
+// seedState is the seed that values are written with, and until when.
 type seedState struct {
 	source
-	seeded
+	derivedGCM
 	id      string
 	expires time.Time
 }
 
-// dial begins to speak to a service, which need not be there yet.
+// dial returns the client of a plugin. The plugin need not be running yet.
 func dial(c *kmsConfig, measure *measuring, log *slog.Logger) (*plugin, error) {
 	endpoint, err := url.Parse(c.Endpoint)
 	if err != nil {
@@ -80,13 +83,13 @@ func dial(c *kmsConfig, measure *measuring, log *slog.Logger) (*plugin, error) {
 	}
 	socket := endpoint.Path
 	if strings.HasPrefix(socket, "/@") {
-		socket = socket[1:] // in no file system
+		socket = socket[1:] // a socket in the abstract namespace
 	}
 	conn, err := grpc.NewClient("passthrough:///"+socket,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		grpc.WithUnaryInterceptor(measure.calls(c.Name)),
+		grpc.WithUnaryInterceptor(measure.interceptCalls(c.Name)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}))
@@ -95,12 +98,12 @@ func dial(c *kmsConfig, measure *measuring, log *slog.Logger) (*plugin, error) {
 	}
 	p := &plugin{
 		name: c.Name, conn: conn, service: kmsapi.NewKeyManagementServiceClient(conn), timeout: c.Timeout.Duration,
-		measure: measure, log: log, now: time.Now, opened: map[string]transformer{},
+		measure: measure, log: log, now: time.Now, decryptedSeeds: map[string]transformer{},
 	}
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
 	err = p.check(ctx)
-	p.done.Go(func() { p.follow(ctx, err) })
+	p.done.Go(func() { p.pollStatus(ctx, err) })
 	return p, nil
 }
 
@@ -110,13 +113,14 @@ func (p *plugin) close() {
 	_ = p.conn.Close()
 }
 
-// follow keeps the seed current.
-func (p *plugin) follow(ctx context.Context, err error) {
+// pollStatus requests the status of the plugin at intervals and rotates the seed, until ctx
+// ends. err is the result of the first request.
+func (p *plugin) pollStatus(ctx context.Context, err error) {
 	for {
-		wait := askEvery
+		wait := statusInterval
 		if err != nil {
-			p.log.Warn("the key management service is not well", "provider", p.name, "error", err)
-			wait = askEveryAgain
+			p.log.Warn("KMS plugin is not healthy; asking it again soon", "provider", p.name, "error", err)
+			wait = statusRetryInterval
 		}
 		select {
 		case <-ctx.Done():
@@ -127,25 +131,25 @@ func (p *plugin) follow(ctx context.Context, err error) {
 	}
 }
 
-// check asks the service how it is, unless it was asked a moment ago, and takes
-// another seed if the key of the service has changed.
+// check returns the health of the plugin, from a recent status or a new request. If the
+// plugin's key has changed, check rotates the seed.
 func (p *plugin) check(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.asked.IsZero() && p.now().Sub(p.asked) < p.good {
-		return p.answer
+	if !p.checkedAt.IsZero() && p.now().Sub(p.checkedAt) < p.validFor {
+		return p.lastResult
 	}
 	status, err := p.status(ctx)
-	p.answer = err
+	p.lastResult = err
 	if err != nil {
 		err = fmt.Errorf("failed to perform status section of the healthz check for KMS Provider %s, error: %w", p.name, err)
 	} else {
-		err = p.judge(ctx, status)
-		p.answer = err
+		err = p.evaluateStatus(ctx, status)
+		p.lastResult = err
 	}
-	p.asked, p.good = p.now(), goodFor
+	p.checkedAt, p.validFor = p.now(), healthyTTL
 	if err != nil {
-		p.good = badFor
+		p.validFor = unhealthyTTL
 	}
 	return err
 }
@@ -156,7 +160,9 @@ func (p *plugin) status(ctx context.Context) (*kmsapi.StatusResponse, error) {
 	return p.service.Status(ctx, &kmsapi.StatusRequest{})
 }
 
-func (p *plugin) judge(ctx context.Context, s *kmsapi.StatusResponse) error {
+// evaluateStatus returns the errors of a status response, and rotates the seed if the key ID is
+// valid.
+func (p *plugin) evaluateStatus(ctx context.Context, s *kmsapi.StatusResponse) error {
 	var errs []error
 	if s.Healthz != "ok" {
 		errs = append(errs, fmt.Errorf("got unexpected healthz status: %s", s.Healthz))
@@ -175,7 +181,7 @@ func (p *plugin) judge(ctx context.Context, s *kmsapi.StatusResponse) error {
 		p.measure.invalidKey(p.name, s.KeyId)
 		errs = append(errs, fmt.Errorf("got invalid KMSv2 KeyID hash %q: %w", hash(s.KeyId), err))
 	} else {
-		p.measure.keyToldOf(p.name, s.KeyId)
+		p.measure.noteKeyID(p.name, s.KeyId)
 		if err := p.rotate(ctx, s.KeyId); err != nil {
 			errs = append(errs, err)
 		}
@@ -186,10 +192,10 @@ func (p *plugin) judge(ctx context.Context, s *kmsapi.StatusResponse) error {
 	return nil
 }
 
-// rotate makes a seed for the key that the service has now, or prolongs the
-// life of the one that there is.
+// rotate creates a seed for the plugin's current key, or extends the life of the seed
+// if the key is unchanged.
 func (p *plugin) rotate(ctx context.Context, keyID string) error {
-	expires := p.now().Add(seedLife) // counted from before the call
+	expires := p.now().Add(seedLife) // counted from before the request
 	was := p.current.Load()
 	if was != nil && was.keyID == keyID {
 		next := *was
@@ -201,7 +207,7 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 	next, err := p.newSeed(ctx, uid)
 	if err == nil && next.keyID == keyID {
 		next.expires = expires
-		p.keep(next.id, next.seeded)
+		p.cacheSeed(next.id, next.derivedGCM)
 		p.current.Store(next)
 		return nil
 	}
@@ -212,7 +218,7 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 		wrote = next.keyID
 	}
 	if was == nil {
-		state = errUnprimed
+		state = errNoSeed
 	} else {
 		had, until = was.keyID, was.expires
 	}
@@ -220,14 +226,14 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 		uid, true, state, err, hash(keyID), hash(wrote), hash(had), until.Format(time.RFC3339))
 }
 
-// errUnprimed: the service has not encrypted a seed yet.
-var errUnprimed = errors.New("got unexpected nil transformer")
+// errNoSeed: the plugin has not encrypted a seed yet.
+var errNoSeed = errors.New("got unexpected nil transformer")
 
-// newSeed makes a seed and has it encrypted.
+// newSeed creates a random seed and has the plugin encrypt it.
 func (p *plugin) newSeed(ctx context.Context, uid string) (*seedState, error) {
 	began := time.Now()
 	seed := make([]byte, seedSize)
-	_, _ = rand.Read(seed) // it never fails
+	_, _ = rand.Read(seed) // never fails
 	p.measure.observe(time.Since(began).Seconds(), measure.DataKeyDuration)
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -236,8 +242,8 @@ func (p *plugin) newSeed(ctx context.Context, uid string) (*seedState, error) {
 		return nil, fmt.Errorf("failed to encrypt DEK, error: %w", err)
 	}
 	s := &seedState{
-		source: source{keyID: answer.KeyId, ciphertext: answer.Ciphertext, annotations: answer.Annotations, kind: sourceSeed},
-		seeded: seeded{seed},
+		source:     source{keyID: answer.KeyId, ciphertext: answer.Ciphertext, annotations: answer.Annotations, kind: sourceSeed},
+		derivedGCM: derivedGCM{seed},
 	}
 	s.id = s.source.id()
 	return s, s.source.validate()
@@ -246,7 +252,7 @@ func (p *plugin) newSeed(ctx context.Context, uid string) (*seedState, error) {
 func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, error) {
 	state := p.current.Load()
 	if state == nil {
-		return nil, errUnprimed
+		return nil, errNoSeed
 	}
 	if now := p.now(); now.After(state.expires) {
 		return nil, fmt.Errorf("encryptedDEKSource with keyID hash %q expired at %s (current time is %s)",
@@ -255,7 +261,7 @@ func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, er
 	ctx, span := trace.Start(ctx, "TransformToStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
 	defer span.End()
 	span.Event("About to encrypt data using DEK")
-	data, err := state.seeded.seal(ctx, value, key)
+	data, err := state.derivedGCM.seal(ctx, value, key)
 	if err != nil {
 		span.Event("Data encryption failed")
 		span.Fail(err)
@@ -273,11 +279,11 @@ func (p *plugin) open(ctx context.Context, stored []byte, key string) ([]byte, b
 	}
 	state := p.current.Load()
 	if state == nil {
-		return nil, false, errUnprimed
+		return nil, false, errNoSeed
 	}
 	ctx, span := trace.Start(ctx, "TransformFromStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
 	defer span.End()
-	t, err := p.unseal(ctx, &from)
+	t, err := p.decryptSource(ctx, &from)
 	if err != nil {
 		span.Fail(err)
 		return nil, false, err
@@ -294,12 +300,13 @@ func (p *plugin) open(ctx context.Context, stored []byte, key string) ([]byte, b
 	return value, from.keyID != state.keyID || from.kind != sourceSeed, err
 }
 
-// unseal returns what reads the values of a source.
-func (p *plugin) unseal(ctx context.Context, from *source) (transformer, error) {
+// decryptSource returns the transformer for values of a source: cached, or with a seed that
+// the plugin decrypts.
+func (p *plugin) decryptSource(ctx context.Context, from *source) (transformer, error) {
 	id := from.id()
-	p.openedMu.Lock()
-	t := p.opened[id]
-	p.openedMu.Unlock()
+	p.decryptedMu.Lock()
+	t := p.decryptedSeeds[id]
+	p.decryptedMu.Unlock()
 	if t != nil {
 		return t, nil
 	}
@@ -317,7 +324,7 @@ func (p *plugin) unseal(ctx context.Context, from *source) (transformer, error) 
 	}
 	span.Event("DEK decryption succeeded")
 	if from.kind == sourceSeed {
-		t, err = newSeeded(answer.Plaintext)
+		t, err = newDerivedGCM(answer.Plaintext)
 	} else if block, aesErr := aes.NewCipher(answer.Plaintext); aesErr != nil {
 		err = aesErr
 	} else {
@@ -326,21 +333,23 @@ func (p *plugin) unseal(ctx context.Context, from *source) (transformer, error) 
 	if err != nil {
 		return nil, err
 	}
-	p.keep(id, t)
+	p.cacheSeed(id, t)
 	return t, nil
 }
 
-func (p *plugin) keep(id string, t transformer) {
-	p.openedMu.Lock()
-	defer p.openedMu.Unlock()
-	if len(p.opened) >= maxOpened {
-		clear(p.opened)
+// cacheSeed adds a decrypted seed to the cache.
+func (p *plugin) cacheSeed(id string, t transformer) {
+	p.decryptedMu.Lock()
+	defer p.decryptedMu.Unlock()
+	if len(p.decryptedSeeds) >= maxDecryptedSeeds {
+		clear(p.decryptedSeeds)
 	}
-	p.opened[id] = t
-	p.measure.observe(float64(len(p.opened)), measure.KMSSources, p.name)
+	p.decryptedSeeds[id] = t
+	p.measure.observe(float64(len(p.decryptedSeeds)), measure.KMSSources, p.name)
 }
 
-// hash is how messages name a key.
+// hash returns the hash of a key ID: messages and metrics never show key IDs
+// themselves.
 func hash(id string) string {
 	if id == "" {
 		return ""

@@ -13,28 +13,30 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
-// The directions, as metrics call them.
+// This file holds the metrics of encryption.
+
+// The directions of a transformation, as the metrics label them.
 const (
 	toStorage   = "to_storage"
 	fromStorage = "from_storage"
 )
 
-// maxSeries bounds how many series are remembered. They are few unless keys
-// change all the time.
+// maxSeries bounds the number of cached series. There are few unless the key of a KMS
+// changes all the time.
 const maxSeries = 1000
 
-// measuring tells what is encrypted and decrypted. It remembers series, since
-// values are many. Nil measures nothing.
+// measuring records the metrics of encryption. It caches series, since a value is
+// transformed on every read. A nil measuring records nothing.
 type measuring struct {
 	to       measure.Sink
 	resource func(key string) (group, resource string)
-	server   string // its name, hashed
+	server   string // hash of the API server's name, a label
 
 	mu     sync.RWMutex
 	series map[seriesKey]measure.Series
 }
 
-// seriesKey is a metric and its labels.
+// seriesKey identifies a series: the metric and its labels.
 type seriesKey struct {
 	metric string
 	labels [4]string
@@ -70,8 +72,8 @@ func (m *measuring) observe(value float64, metric string, labels ...string) {
 	s.Observe(value)
 }
 
-// transformed counts that the value of a key was encrypted or decrypted, by what
-// has a prefix.
+// transformed records that the value of a key was encrypted or decrypted by the
+// transformer with a prefix.
 func (m *measuring) transformed(key, direction, prefix string, began time.Time, err error) {
 	if m == nil {
 		return
@@ -83,7 +85,7 @@ func (m *measuring) transformed(key, direction, prefix string, began time.Time, 
 	}
 }
 
-// keyUsed counts that a key of a service was used.
+// keyUsed records a use of a KMS key.
 func (m *measuring) keyUsed(direction, provider, keyID string) {
 	if m == nil {
 		return
@@ -93,14 +95,14 @@ func (m *measuring) keyUsed(direction, provider, keyID string) {
 	m.observe(now(), measure.KMSKeyLastUse, direction, provider, id, m.server)
 }
 
-// keyToldOf notes which key a service has.
-func (m *measuring) keyToldOf(provider, keyID string) {
+// noteKeyID records the key ID that a KMS plugin has reported.
+func (m *measuring) noteKeyID(provider, keyID string) {
 	if m != nil {
 		m.observe(now(), measure.KMSKeyLastStatus, provider, hash(keyID), m.server)
 	}
 }
 
-// invalidKey counts that a service has said that it has a key which cannot be.
+// invalidKey counts an invalid key ID (empty or too long) from a KMS plugin.
 func (m *measuring) invalidKey(provider, keyID string) {
 	why := "too_long"
 	if keyID == "" {
@@ -109,8 +111,8 @@ func (m *measuring) invalidKey(provider, keyID string) {
 	m.observe(1, measure.KMSInvalidKeys, provider, why)
 }
 
-// calls measures how long a service takes to answer.
-func (m *measuring) calls(provider string) grpc.UnaryClientInterceptor {
+// interceptCalls returns a gRPC interceptor that measures the latency of a KMS plugin.
+func (m *measuring) interceptCalls(provider string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		began := time.Now()
 		err := invoke(ctx, method, req, reply, cc, opts...)
@@ -121,7 +123,7 @@ func (m *measuring) calls(provider string) grpc.UnaryClientInterceptor {
 
 func now() float64 { return float64(time.Now().UnixNano()) / 1e9 }
 
-// code is an error as metrics have it.
+// code returns the gRPC code of an error, as the metrics label it.
 func code(err error) string {
 	var remote interface{ GRPCStatus() *status.Status }
 	if err != nil && !errors.As(err, &remote) {

@@ -105,7 +105,7 @@ func TestKMSMeasured(t *testing.T) {
 	p.now = func() time.Time { return then }
 	for _, id := range []string{"", strings.Repeat("x", maxKeyID+1)} {
 		s.set(id, "ok")
-		then = then.Add(goodFor)
+		then = then.Add(healthyTTL)
 		if b.Check(t.Context()) == nil {
 			t.Errorf("a key of %d bytes is fine", len(id))
 		}

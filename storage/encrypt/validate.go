@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
+// validate checks the configuration; the messages are those of kube-apiserver.
 func (c *configuration) validate() (errs field.ErrorList) {
 	root := field.NewPath("resources")
 	if len(c.Resources) == 0 {
@@ -42,7 +43,8 @@ func missing(path *field.Path, what fmt.Stringer) *field.Error {
 	return field.Required(path, fmt.Sprintf("at least one %s is required", what))
 }
 
-// overlaps finds names in a list that others in it include.
+// overlaps reports duplicate resource names and names that a wildcard in the same list
+// includes.
 func overlaps(names []string, path *field.Path) (errs field.ErrorList) {
 	var duplicate, overlap bool
 	parsed := make([]schema.GroupResource, len(names))
@@ -69,7 +71,7 @@ func overlaps(names []string, path *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// nameProblem returns what is wrong with the name of a resource.
+// nameProblem returns what is wrong with the name of a resource, or "".
 func nameProblem(name string) string {
 	gr := schema.ParseGroupResource(name)
 	switch {

@@ -11,23 +11,25 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Bounds of the commit queue and of one commit.
+// Bounds of the commit queue (writes) and of one commit (writes, bytes).
 const (
 	maxQueued     = 4096
 	maxGroup      = 1024
 	maxGroupBytes = 4 << 20
 )
 
-// write is one change on its way through the committer.
+// write is a queued create, update or delete with room for its result. The caller fills
+// the upper part and waits for done; commitLoop sets the result.
 type write struct {
 	op      storage.Op
 	key     string
-	record  []byte // room for the version's header, then the value
+	record  []byte // versionHeader bytes for the header, then the value
 	guard   int64
 	expires int64 // Unix milliseconds, 0 for never
 
-	// taken is claimed by the committer when it begins with the write, or by
-	// the caller when it gives up waiting. Who comes second leaves it alone.
+	// taken is set by whoever comes first: commitLoop when it begins to commit the
+	// write, or the caller when its context ends while the write still waits in the
+	// queue. Whoever finds it set leaves the write alone.
 	taken atomic.Bool
 	done  chan struct{} // closed when the result below is set
 
@@ -84,13 +86,13 @@ func (e *Engine) write(ctx context.Context, op storage.Op, key string, value []b
 		if w.taken.CompareAndSwap(false, true) {
 			return kv, 0, storage.ErrClosed
 		}
-		<-w.done // Close waits for the commit under way
+		<-w.done // the commit under way is finished before Close returns
 	case <-ctx.Done():
 		if w.taken.CompareAndSwap(false, true) {
-			return kv, 0, ctx.Err() // never looked at
+			return kv, 0, ctx.Err() // still in the queue: it will not be committed
 		}
 		select {
-		case <-w.done: // the result came at the same moment
+		case <-w.done: // committed while the context ended
 		default:
 			return kv, 0, fmt.Errorf("%w: %w", storage.ErrUncertain, ctx.Err())
 		}
@@ -98,7 +100,8 @@ func (e *Engine) write(ctx context.Context, op storage.Op, key string, value []b
 	return w.kv, w.revision, w.err
 }
 
-// commitLoop is the committer: the only one that gives out revisions.
+// commitLoop takes writes from the queue and commits them in groups. It is the only
+// goroutine that assigns revisions.
 func (e *Engine) commitLoop() {
 	group := make([]*write, 0, maxGroup)
 	for {
@@ -113,8 +116,9 @@ func (e *Engine) commitLoop() {
 	}
 }
 
-// gather takes what else is waiting. Those who were answered by the commit
-// before are about to write again: yielding once lets them join this one.
+// gather adds the other queued writes to the group. It yields the processor once, so
+// that callers who were answered by the previous commit and write again are in this
+// group.
 func (e *Engine) gather(group []*write) []*write {
 	bytes := len(group[0].record)
 	for yielded := false; len(group) < maxGroup && bytes < maxGroupBytes; {
@@ -134,7 +138,8 @@ func (e *Engine) gather(group []*write) []*write {
 	return group
 }
 
-// commit decides, writes and answers a group of writes.
+// commit checks the guards of a group of writes, writes those that pass as one batch
+// with one sync, and sets the results of all.
 func (e *Engine) commit(group []*write) {
 	var answered []*write
 	defer func() {
@@ -172,7 +177,7 @@ func (e *Engine) commit(group []*write) {
 		e.fs.freeze("commit", e.opts.Dir, err)
 	}
 	if err := e.fs.Err(); err != nil {
-		// The batch may be in the log or not; a restart will tell.
+		// Whether the batch is in the log is known only after a restart.
 		fail(fmt.Errorf("%w; %w", storage.ErrUncertain, e.readOnly(err)))
 		return
 	}
@@ -182,15 +187,15 @@ func (e *Engine) commit(group []*write) {
 	}
 }
 
-// draft is a batch in the making, and the view of the store that it is made
-// against: the newest versions, overlaid with its own.
+// draft is the batch of one commit under construction. Guards are compared with the
+// newest committed versions, overlaid with the writes that the draft holds already.
 type draft struct {
 	e        *Engine
 	batch    *pebble.Batch
-	it       *pebble.Iterator // made when first needed
-	written  map[string]int   // of a key, the newest of events
+	it       *pebble.Iterator // over versions; created on first use
+	written  map[string]int   // key -> index in events of its newest event
 	events   []storage.Event
-	revision int64 // last one given out
+	revision int64 // the last revision assigned
 	now      int64
 	expiring bool
 	buf      []byte
@@ -210,8 +215,8 @@ func (d *draft) close() {
 	d.batch.Close()
 }
 
-// current returns a key as it is, if it exists. What was written recently is
-// in memory; only for the rest does the database have to be asked.
+// current returns the newest version of a key, from the draft, from the recent events
+// in memory, or else from the database.
 func (d *draft) current(key string) (kv storage.KeyValue, exists bool, err error) {
 	ev, recent := d.e.feed.lastEvent(key)
 	if i, ok := d.written[key]; ok {
@@ -292,7 +297,7 @@ func (d *draft) add(w *write) error {
 	return nil
 }
 
-// must is for errors that only a misuse of the database can cause.
+// must panics on errors that only a misuse of Pebble's API can cause.
 func must(err error) {
 	if err != nil {
 		panic(fmt.Sprintf("storage: %v", err))

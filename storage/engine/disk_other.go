@@ -2,5 +2,6 @@
 
 package engine
 
-// isReadOnlyDisk tells the error of a disk that is mounted read-only.
+// isReadOnlyDisk reports whether err is that of a file system mounted read-only; not
+// known here.
 func isReadOnlyDisk(error) bool { return false }

@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// isReadOnlyDisk tells the error of a disk that is mounted read-only.
+// isReadOnlyDisk reports whether err is that of a file system mounted read-only.
 func isReadOnlyDisk(err error) bool { return errors.Is(err, syscall.EROFS) }

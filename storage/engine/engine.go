@@ -1,5 +1,6 @@
-// Package engine is Kelson's embedded store: a storage.Backend in a folder on
-// disk, or in memory, on Pebble.
+// Package engine is the embedded store: a storage.Backend in a folder on disk, or in
+// memory, built on Pebble. Start at Open and Engine. The package knows keys and bytes
+// only: nothing of objects, encodings or HTTP.
 //
 // # How a write travels
 //
@@ -72,12 +73,12 @@ type Options struct {
 	// MinFree is the free space on disk below which creates and updates are
 	// refused; 0 is DefaultMinFree, a negative one no limit.
 	MinFree int64
-	// Logger gets the few things worth knowing; nil discards them.
+	// Logger gets failures of the disk and of background work; nil discards them.
 	Logger *slog.Logger
 
-	fs       vfs.FS           // instead of the disk, for tests
-	now      func() time.Time // instead of the clock, for tests
-	memtable uint64           // size of the database's write buffer, 0 for the usual one
+	fs       vfs.FS           // replaces the disk in tests
+	now      func() time.Time // replaces time.Now in tests
+	memtable uint64           // size of Pebble's memtable in bytes; 0 is 8 MiB
 }
 
 func (o *Options) defaults() {
@@ -114,10 +115,13 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// memory tells a store without any disk, and so without a log.
+// memory reports whether the store has no folder: nothing is written to a disk, so
+// there is no write-ahead log and no sync.
 func (o *Options) memory() bool { return o.Dir == "" }
 
-// Engine is a storage.Backend in this process.
+// Engine is the embedded store. Writes go through the queue to the one goroutine that
+// commits (commitLoop); reads use Pebble iterators directly; one more goroutine does
+// the housekeeping (keep).
 type Engine struct {
 	opts Options
 	db   *pebble.DB
@@ -125,22 +129,22 @@ type Engine struct {
 	lock io.Closer
 	sync *pebble.WriteOptions
 
-	queue chan *write // to the committer; bounded, senders wait
+	queue chan *write // to commitLoop; bounded, senders block
 	feed  feed        // committed revision and recent events, for watchers
-	space space       // what the store takes and what the disk has left
+	space space       // disk usage, for the decision whether a write is admitted
 
-	// compacted is the oldest revision that can be read. It moves before
-	// anything is removed; who reads at a revision looks at it after taking
-	// his view of the database.
+	// compacted is the oldest revision that can be read. Compact raises it before it
+	// removes anything. A reader loads it after it has created its Pebble iterator: if
+	// its revision is not below compacted then, the iterator misses nothing.
 	compacted atomic.Int64
-	compactMu sync.Mutex    // held by one compaction at a time
-	garbage   atomic.Int64  // bytes removed since the last rewrite of the tables
-	wake      chan struct{} // tells the keeper that there is something to keep
+	compactMu sync.Mutex    // one compaction at a time
+	garbage   atomic.Int64  // bytes deleted since the tables were last rewritten (reclaimSpace)
+	wake      chan struct{} // capacity 1; makes the housekeeping goroutine run now
 
-	ctx   context.Context // ends when the store closes
+	ctx   context.Context // canceled by Close
 	stop  context.CancelFunc
-	tasks sync.WaitGroup // the committer and the keeper
-	calls callGate       // readers that use the database
+	tasks sync.WaitGroup // the goroutines of commitLoop and keep
+	calls callGate       // readers inside the database; Close waits for them
 }
 
 var _ storage.Backend = (*Engine)(nil)
@@ -180,7 +184,8 @@ func Open(opts Options) (*Engine, error) {
 	return e, nil
 }
 
-// openFolder prepares the folder, or memory, and returns where the database is.
+// openFolder locks and checks the data folder, or creates the in-memory file system,
+// and returns the file system and the path of the Pebble database.
 func (e *Engine) openFolder() (vfs.FS, string, error) {
 	if e.opts.memory() {
 		e.sync = pebble.NoSync
@@ -229,13 +234,14 @@ func pebbleOptions(opts Options, fs vfs.FS) *pebble.Options {
 			TargetGarbageRatio:    0.3,
 		}
 	}
-	// Versions of a key are not worth blocks apart from each other.
+	// Pebble should not move the values of older versions of a key to blocks of their
+	// own.
 	o.Experimental.SpanPolicyFunc = func([]byte) (pebble.SpanPolicy, []byte, error) {
 		return pebble.SpanPolicy{DisableValueSeparationBySuffix: true}, nil, nil
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
-		// What will be rewritten soon is not worth compressing.
+		// The upper levels are rewritten soon, so they are not compressed.
 		if i < len(o.Levels)-1 {
 			o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 		}
@@ -243,8 +249,9 @@ func pebbleOptions(opts Options, fs vfs.FS) *pebble.Options {
 	return o
 }
 
-// databaseLog passes on what the database says when it matters. Fatalf
-// returns: the freezer has already stopped all writes by then.
+// databaseLog is Pebble's logger: it drops info messages and logs errors. Fatalf
+// returns instead of ending the process, since the freezer has stopped all writes by
+// then.
 type databaseLog struct{ *slog.Logger }
 
 func (l databaseLog) Infof(string, ...any) {}
@@ -255,8 +262,8 @@ func (l databaseLog) Fatalf(format string, args ...any) {
 	l.Error("storage: database", "message", fmt.Sprintf(format, args...))
 }
 
-// load reads the numbers of the store, and finishes a compaction that a crash
-// cut short.
+// load reads the base, compaction and newest revisions from the database, and finishes
+// a compaction that was interrupted by a crash.
 func (e *Engine) load() error {
 	base, err := e.meta(metaBase)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -276,7 +283,7 @@ func (e *Engine) load() error {
 	}
 	e.compacted.Store(compacted)
 	e.feed.init(max(base, last))
-	e.lookAtDisk()
+	e.measureDisk()
 	if first != 0 && first < compacted {
 		return e.removeHistory(context.Background(), compacted)
 	}
@@ -353,7 +360,8 @@ func (e *Engine) Status(ctx context.Context) (storage.Status, error) {
 	return s, nil
 }
 
-// readOnly is the error of writes after the disk failed.
+// readOnly returns ErrReadOnly with the disk error that is the cause, for writes after
+// the disk failed.
 func (e *Engine) readOnly(cause error) error {
 	return fmt.Errorf("%w: a write to the data folder %s failed (%w); repair the disk or free space on it, then restart",
 		storage.ErrReadOnly, e.opts.Dir, cause)
@@ -384,8 +392,8 @@ func (e *Engine) closeDatabase() (err error) {
 	if e.fs.Err() == nil {
 		return e.db.Close()
 	}
-	// After a failure of the disk the database may complain that it could not
-	// finish. The folder is safe, and the failure has been told.
+	// After a disk failure Pebble's Close may fail too. The folder is consistent, and
+	// the failure has been logged already.
 	_ = e.db.Close()
 	return nil
 }
@@ -401,7 +409,8 @@ func (e *Engine) enter(ctx context.Context) error {
 	return nil
 }
 
-// callGate lets calls in until it is closed, and waits for those inside.
+// callGate counts the calls inside the database. After close no call is let in, and
+// wait returns when the last one has left.
 type callGate struct {
 	mu     sync.RWMutex
 	closed bool

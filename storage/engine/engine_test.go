@@ -213,7 +213,7 @@ func TestSpaceGivenBack(t *testing.T) {
 	if err := e.Compact(ctx, rev); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.giveBack(); err != nil {
+	if err := e.reclaimSpace(); err != nil {
 		t.Fatal(err)
 	}
 	// Obsolete files are removed in the background.

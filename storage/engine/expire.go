@@ -8,11 +8,11 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// expireAtOnce is how many keys one look of the keeper lets expire together.
+// expireAtOnce is how many expired keys are deleted in one pass.
 const expireAtOnce = 1024
 
-// expire deletes the keys whose time has come, and returns how long it is
-// until the next one.
+// expire deletes the keys whose ttl has ended, and returns the time until the next key
+// expires.
 func (e *Engine) expire() (time.Duration, error) {
 	for {
 		due, next, err := e.dueKeys()
@@ -24,7 +24,7 @@ func (e *Engine) expire() (time.Duration, error) {
 			return 0, err
 		}
 		if deleted == 0 {
-			return time.Second, nil // all were written again meanwhile
+			return time.Second, nil // every one of them was updated meanwhile
 		}
 	}
 }
@@ -34,8 +34,8 @@ type dueKey struct {
 	revision int64
 }
 
-// dueKeys returns keys that should be gone, or how long it is until there are
-// some.
+// dueKeys returns up to expireAtOnce expired keys, or, if there are none, the time
+// until the next key expires.
 func (e *Engine) dueKeys() (due []dueKey, next time.Duration, err error) {
 	committed, now := e.feed.revision(), e.opts.now().UnixMilli()
 	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceExpiry}, UpperBound: []byte{spaceExpiry + 1}})
@@ -59,7 +59,7 @@ func (e *Engine) dueKeys() (due []dueKey, next time.Duration, err error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		// What is not committed yet wakes the keeper when it is.
+		// The commit that is under way wakes this goroutine when it is done.
 		if revision <= committed {
 			due = append(due, dueKey{key, revision})
 		}
@@ -67,8 +67,8 @@ func (e *Engine) dueKeys() (due []dueKey, next time.Duration, err error) {
 	return due, time.Hour, it.Error()
 }
 
-// deleteAll deletes keys unless they have been written since, in one commit or
-// a few, and returns how many it deleted.
+// deleteAll deletes keys, except those that have been updated since, and returns how
+// many it deleted. The deletes are sent in parallel, so that they share commits.
 func (e *Engine) deleteAll(keys []dueKey) (deleted int, err error) {
 	errs := make(chan error, len(keys))
 	for _, k := range keys {

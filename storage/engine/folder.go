@@ -31,7 +31,7 @@ var (
 	ErrNotStore = errors.New("not a data folder of Kelson")
 )
 
-// openFolder makes the folder if need be, locks it, and checks its format.
+// openFolder creates the folder if it does not exist, locks it, and checks its format.
 func openFolder(fs vfs.FS, dir string) (lock io.Closer, err error) {
 	if err := makeDir(fs, dir); err != nil {
 		return nil, fmt.Errorf("storage: cannot make the data folder %s: %w", dir, err)
@@ -90,8 +90,8 @@ func parseFormat(b []byte) (int, error) {
 	return n, nil
 }
 
-// writeFormat makes the folder ours, whole or not at all: it happens before
-// the database exists.
+// writeFormat writes the FORMAT file, which marks the folder as ours, before the
+// database exists. The file appears whole or not at all.
 func writeFormat(fs vfs.FS, dir string) error {
 	name := filepath.Join(dir, formatFile)
 	err := func() error {
@@ -123,8 +123,8 @@ func readFile(fs vfs.FS, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 4<<10))
 }
 
-// makeDir makes a folder and those above it, so that they survive a power cut:
-// a folder is only there for good when the one above it has been synced.
+// makeDir creates a folder and its parents. Each parent is synced, or the new folder
+// could be lost in a power cut.
 func makeDir(fs vfs.FS, dir string) error {
 	if _, err := fs.Stat(dir); err == nil {
 		return nil

@@ -12,8 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// errFrozen is what background work of the database gets after its disk
-// failed.
+// errFrozen is returned to Pebble's background work after the disk has failed.
 var errFrozen = errors.New("storage: disk failed earlier")
 
 // freezer is a file system that stops changing the disk at the first failed
@@ -46,7 +45,7 @@ type freezer struct {
 	// onFreeze is called once, with the error that froze the disk.
 	onFreeze func(error)
 
-	memory *vfs.MemFS // tables made after the freeze
+	memory *vfs.MemFS // file system of the tables created after the freeze
 	mu     sync.Mutex
 	inMem  map[string]bool
 }
@@ -73,7 +72,8 @@ func (f *freezer) freeze(op, name string, err error) {
 	}
 }
 
-// isTable tells the files that hold data from those that only lead to it.
+// isTable reports whether a file holds data (tables and blobs). Other files, logs and
+// manifests, only refer to them.
 func isTable(name string) bool {
 	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
 }
@@ -94,7 +94,8 @@ func (f *freezer) change(op, name string, do func() error) error {
 	return nil
 }
 
-// file makes a file for writing.
+// file creates or opens a file for writing with make; on a frozen disk it creates a
+// table in memory instead.
 func (f *freezer) file(op, name string, c vfs.DiskWriteCategory, make func() (vfs.File, error)) (vfs.File, error) {
 	var file vfs.File
 	err := f.change(op, name, func() (err error) {
@@ -113,7 +114,7 @@ func (f *freezer) file(op, name string, c vfs.DiskWriteCategory, make func() (vf
 	return f.inMemory(name)
 }
 
-// inMemory makes a file that is on no disk.
+// inMemory creates a file in the in-memory file system.
 func (f *freezer) inMemory(name string) (vfs.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +125,8 @@ func (f *freezer) inMemory(name string) (vfs.File, error) {
 	return f.memory.Create(name, vfs.WriteCategoryUnspecified)
 }
 
-// where returns the file system that has a file.
+// where returns the file system that holds a file: the disk, or memory for a table
+// created after the freeze.
 func (f *freezer) where(name string) vfs.FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,7 +218,8 @@ func (f *frozenFile) change(op string, do func() error) error {
 	return do()
 }
 
-// move goes on with the file in memory, with what is on disk of it so far.
+// move copies the part of the file that is on disk to memory and continues the file
+// there.
 func (f *frozenFile) move() error {
 	r, err := f.fs.FS.Open(f.name)
 	if err != nil {

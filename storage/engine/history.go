@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// removeEvents is how many events one step of a compaction removes.
+	// removeEvents is how many events one batch of a compaction removes.
 	removeEvents = 4096
-	// rewriteBytes is how much must have been removed before the tables are
-	// rewritten to give the space back.
+	// rewriteBytes is how many bytes must have been deleted before the tables are
+	// rewritten to return the space to the disk.
 	rewriteBytes = 32 << 20
 )
 
@@ -34,7 +34,8 @@ func (e *Engine) Compact(ctx context.Context, revision int64) error {
 	if err := e.fs.Err(); err != nil {
 		return e.readOnly(err)
 	}
-	// The decision comes first: a restart finishes what it announces.
+	// The new compaction revision is stored first: if the process crashes while history
+	// is being removed, load finishes it.
 	if err := e.db.Set(metaKey(metaCompact), metaValue(revision), e.sync); err != nil {
 		return err
 	}
@@ -45,10 +46,10 @@ func (e *Engine) Compact(ctx context.Context, revision int64) error {
 	return e.removeHistory(ctx, revision)
 }
 
-// removeHistory removes the events before a revision, and the versions that
-// they replaced. Each step is one batch, so a crash leaves no version behind
-// without the event that leads to it. Steps are not synced: what a crash undoes
-// is done again.
+// removeHistory removes the events before a revision, and the versions that they
+// replaced, in batches. An event goes in the same batch as the version that it
+// replaced, so a crash leaves no version without the event that leads to it. The
+// batches are not synced: what a crash undoes is removed again by load.
 func (e *Engine) removeHistory(ctx context.Context, revision int64) error {
 	for {
 		more, err := e.removeStep(revision)
@@ -111,8 +112,9 @@ func (e *Engine) removeStep(revision int64) (more bool, err error) {
 	return ok, nil
 }
 
-// keep is the keeper: it drops history that is too old or too long, lets keys
-// expire, and gives space back. It sleeps until one of these is due.
+// keep is the housekeeping goroutine: it deletes expired keys, compacts history that is
+// older or longer than Options say, and rewrites tables to reclaim space. It sleeps
+// until the next of these is due.
 func (e *Engine) keep() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -135,7 +137,7 @@ func (e *Engine) keep() {
 	}
 }
 
-// wakeKeeper makes the keeper look again now.
+// wakeKeeper makes keep run now.
 func (e *Engine) wakeKeeper() {
 	select {
 	case e.wake <- struct{}{}:
@@ -143,14 +145,14 @@ func (e *Engine) wakeKeeper() {
 	}
 }
 
-// keepOnce does what is due and returns when to look again.
+// keepOnce does the housekeeping that is due and returns the time until the next run.
 func (e *Engine) keepOnce() (time.Duration, error) {
-	// A tenth of the window, so that history is at most that much too long.
+	// Every tenth of HistoryAge, so that history is kept at most a tenth too long.
 	next := max(e.opts.HistoryAge/10, 10*time.Millisecond)
 	if e.fs.Err() != nil {
 		return next, nil
 	}
-	e.lookAtDisk()
+	e.measureDisk()
 	expiry, err := e.expire()
 	if err != nil {
 		return 0, err
@@ -158,21 +160,22 @@ func (e *Engine) keepOnce() (time.Duration, error) {
 	if err := e.trimHistory(); err != nil {
 		return 0, err
 	}
-	if err := e.giveBack(); err != nil {
+	if err := e.reclaimSpace(); err != nil {
 		return 0, err
 	}
 	if e.admit(storage.Created) != nil {
-		next = min(next, time.Second) // somebody is making room, one hopes
+		next = min(next, time.Second) // creates are refused for lack of space: see soon whether there is room again
 	}
 	return min(next, expiry), nil
 }
 
-// trimHistory compacts to the revision at which the window of history begins.
+// trimHistory compacts to the oldest revision that HistoryAge and HistoryCount allow to
+// keep.
 func (e *Engine) trimHistory() error {
 	now, oldest := e.feed.revision(), e.compacted.Load()
 	keep := max(oldest, now-e.opts.HistoryCount+1)
 	horizon := e.opts.now().Add(-e.opts.HistoryAge).UnixMilli()
-	// The newest event stays: it holds the revision.
+	// The newest event is never removed: load reads the current revision from it.
 	young, err := e.firstAfter(keep, now, func(ev event) bool { return ev.time >= horizon })
 	if err != nil || young <= oldest || young <= 1 {
 		return err
@@ -180,9 +183,10 @@ func (e *Engine) trimHistory() error {
 	return e.Compact(e.ctx, young)
 }
 
-// giveBack rewrites the tables when a good part of them is garbage. Without
-// it, a store that shrank and then rests would keep its size.
-func (e *Engine) giveBack() error {
+// reclaimSpace rewrites the tables when at least a quarter of the store is deleted data.
+// Pebble rewrites tables only when new data arrives, so a store that shrank and then
+// rests would keep its size.
+func (e *Engine) reclaimSpace() error {
 	garbage := e.garbage.Load()
 	if garbage < rewriteBytes || garbage < e.space.size()/4 {
 		return nil

@@ -45,8 +45,8 @@ func Import(ctx context.Context, dir string, revision int64, next func() (storag
 	return nil
 }
 
-// clearPartial removes what an interrupted import has left, unless one is going
-// on there.
+// clearPartial removes the folder of an interrupted import. It fails if another import
+// is writing there.
 func clearPartial(partial string) error {
 	if _, err := os.Stat(partial); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -73,7 +73,7 @@ func importInto(ctx context.Context, dir string, revision int64, next func() (st
 	opts := Options{Dir: dir}
 	opts.defaults()
 	po := pebbleOptions(opts, vfs.Default)
-	po.DisableWAL = true // nothing is there until all is there
+	po.DisableWAL = true // the folder gets its name only when it is complete
 	db, err := pebble.Open(filepath.Join(dir, databaseDir), po)
 	if err != nil {
 		return fmt.Errorf("storage: cannot make %s: %w", dir, err)
@@ -126,7 +126,8 @@ func importKeys(ctx context.Context, db *pebble.DB, revision int64, next func() 
 	return flush()
 }
 
-// checkImport refuses keys that no store could hold.
+// checkImport returns an error for keys out of order and for revisions that no store
+// could have.
 func checkImport(kv storage.KeyValue, last string, revision int64) error {
 	if err := errors.Join(storage.CheckKey(kv.Key), storage.CheckValue(kv.Value)); err != nil {
 		return err

@@ -11,14 +11,14 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// versions returns an iterator over all versions, a view of the database as it
-// is now.
+// versions returns an iterator over all versions of all keys. It sees the database as
+// it is now, whatever is written later.
 func (e *Engine) versions() (*pebble.Iterator, error) {
 	return e.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceVersion}, UpperBound: []byte{spaceVersion + 1}})
 }
 
-// readVersion returns the version of a key that was the newest at a revision,
-// with a value of its own.
+// readVersion returns the version of a key that was the newest at a revision. The value
+// is a copy.
 func readVersion(it *pebble.Iterator, key string, revision int64) (version, bool, error) {
 	seek := versionKey(make([]byte, 0, len(key)+10), key, revision)
 	if !it.SeekPrefixGE(seek) {
@@ -135,18 +135,19 @@ func (e *Engine) Dump(ctx context.Context, yield func(storage.KeyValue) error) (
 	return s.revision, s.err
 }
 
-// scan walks over the keys that exist at a revision, in order.
+// scan iterates over the keys that exist at a revision, in order.
 type scan struct {
 	it       *pebble.Iterator
 	revision int64
-	// key and current are those that the scan stands on, valid until it moves.
+	// key and current are the key and version at the iterator's position, valid until
+	// it moves.
 	key     []byte
 	current version
 	seek    []byte
 	err     error
 }
 
-// scan begins a walk over a prefix at a revision, zero being the current one.
+// scan returns a scan of a prefix at a revision, zero being the current one.
 func (e *Engine) scan(prefix string, revision int64) (*scan, error) {
 	lower, upper := prefixBounds(prefix)
 	it, revision, err := e.view(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}, revision)
@@ -156,8 +157,8 @@ func (e *Engine) scan(prefix string, revision int64) (*scan, error) {
 	return &scan{it: it, revision: revision}, nil
 }
 
-// view returns an iterator in which everything of a revision is there, and
-// that revision: the one asked for, or the current one for zero.
+// view returns an iterator that misses nothing of a revision, and the revision: the one
+// asked for, or the current one for zero.
 func (e *Engine) view(opts *pebble.IterOptions, revision int64) (*pebble.Iterator, int64, error) {
 	for {
 		now := e.feed.revision()
@@ -172,8 +173,8 @@ func (e *Engine) view(opts *pebble.IterOptions, revision int64) (*pebble.Iterato
 		if err != nil {
 			return nil, 0, err
 		}
-		// If nothing of this revision had been removed when the view was taken,
-		// nothing is missing in it, whatever is removed from now on.
+		// The iterator does not see what is removed after its creation. So if at was
+		// not compacted when it was created, the iterator is complete.
 		oldest := e.compacted.Load()
 		if at >= oldest {
 			return it, at, nil
@@ -182,24 +183,24 @@ func (e *Engine) view(opts *pebble.IterOptions, revision int64) (*pebble.Iterato
 		if revision != 0 {
 			return nil, 0, fmt.Errorf("%w: %d is asked for, the oldest is %d", storage.ErrCompacted, at, oldest)
 		}
-		// The present was overtaken by a compaction: look again.
+		// The current revision was compacted meanwhile: take the new current one.
 	}
 }
 
 func (s *scan) close() { s.it.Close() }
 
-// first moves to the first key that is not below start.
+// first moves to the first key at or after start.
 func (s *scan) first(start string) bool {
 	s.seek = versionBound(s.seek[:0], start)
 	return s.find(s.it.SeekGE(s.seek))
 }
 
-// next moves to the next key. The iterator stands on the version that was the
-// newest at the revision; the others of the key follow it.
+// next moves to the next key. The iterator is at the version that was the newest at the
+// revision; older versions of the key follow and are skipped.
 func (s *scan) next() bool { return s.find(s.it.NextPrefix()) }
 
-// find moves on from the version that the iterator stands on, if ok, to the
-// first key that exists at the revision.
+// find moves from the iterator's position, if ok, forward to the first key that exists
+// at the revision.
 func (s *scan) find(ok bool) bool {
 	for ok {
 		var rev int64
@@ -207,8 +208,8 @@ func (s *scan) find(ok bool) bool {
 			return false
 		}
 		if rev > s.revision {
-			// Too new. The seek leads to the version for us, or, if the key did
-			// not exist yet, to the next key: look at that one afresh.
+			// Written after the revision. The seek leads to the version at the
+			// revision, or, if the key did not exist then, to the next key.
 			s.seek = versionKey(s.seek[:0], string(s.key), s.revision)
 			ok = s.it.SeekGE(s.seek)
 			continue
@@ -229,7 +230,8 @@ func (s *scan) find(ok bool) bool {
 	return false
 }
 
-// keyValue returns the key that the scan stands on, with a value of its own.
+// keyValue returns the key at the scan's position, with a copy of the value unless only
+// keys are wanted.
 func (s *scan) keyValue(value bool) storage.KeyValue {
 	kv := s.current.keyValue(string(s.key))
 	kv.Value = nil
@@ -239,7 +241,7 @@ func (s *scan) keyValue(value bool) storage.KeyValue {
 	return kv
 }
 
-// count counts the keys from where the scan stands, if ok, to its end.
+// count counts the keys from the scan's position, if ok, to the end.
 func (s *scan) count(ctx context.Context, ok bool) (int64, error) {
 	var n int64
 	for ; ok; ok = s.next() {

@@ -22,7 +22,7 @@ const (
 
 // Names in the meta space.
 const (
-	metaBase    = "base"    // the revision at which the store began
+	metaBase    = "base"    // the revision at which the store began: 1, or that of an import
 	metaCompact = "compact" // the oldest revision that can be read
 )
 
@@ -36,8 +36,7 @@ func versionKey(dst []byte, key string, revision int64) []byte {
 	return binary.BigEndian.AppendUint64(dst, ^uint64(revision))
 }
 
-// parseVersionKey splits the key of a version. The key it returns is a part
-// of the bytes passed in.
+// parseVersionKey splits the key of a version. The returned key aliases b.
 func parseVersionKey(b []byte) (key []byte, revision int64, err error) {
 	n := len(b) - 9
 	if n < 2 || b[0] != spaceVersion || b[n] != 0 || bytes.IndexByte(b[1:n], 0) >= 0 {
@@ -71,13 +70,13 @@ func prefixBounds(prefix string) (lower, upper []byte) {
 	return lower, []byte{spaceVersion + 1}
 }
 
-// A version is stored as a header of fixed size and the value. The header's
-// place is left free by the caller who copies the value, so that the committer
-// need not copy it again.
+// A version is stored as a header of versionHeader bytes and the value. The caller of a
+// write copies the value behind room for the header, so that commitLoop need not copy
+// it again.
 const versionHeader = 1 + 8 + 8
 
 type version struct {
-	revision int64 // from the key
+	revision int64 // not stored here: it is part of the database key
 	create   int64
 	deleted  bool  // a tombstone: the key does not exist from here on
 	expires  int64 // Unix milliseconds, 0 for never
@@ -94,7 +93,7 @@ func (v version) putHeader(record []byte) {
 	binary.BigEndian.PutUint64(record[9:], uint64(v.expires))
 }
 
-// parseVersion reads the record of a version; its value is a part of b.
+// parseVersion parses the record of a version; its value aliases b.
 func parseVersion(b []byte, revision int64) (version, error) {
 	if len(b) < versionHeader || b[0] > 1 {
 		return version{}, fmt.Errorf("%w: version of revision %d", errCorrupt, revision)
@@ -112,7 +111,7 @@ func parseVersion(b []byte, revision int64) (version, error) {
 	return v, nil
 }
 
-// keyValue returns the version as callers of the engine see it.
+// keyValue converts the version to what the contract returns.
 func (v version) keyValue(key string) storage.KeyValue {
 	kv := storage.KeyValue{Key: key, Value: v.value, CreateRevision: v.create, ModRevision: v.revision}
 	if v.expires != 0 {
@@ -121,7 +120,8 @@ func (v version) keyValue(key string) storage.KeyValue {
 	return kv
 }
 
-// An event says what its revision did; the values are in the versions.
+// An event is stored under its revision and names the key and the operation; the values
+// are in the versions.
 const eventHeader = 1 + 8 + 8 + 8 + 4
 
 type event struct {

@@ -7,24 +7,23 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// spaceEvery is how many bytes are written before the keeper looks at the disk
-// again.
+// spaceEvery is how many bytes are written between two looks at the disk.
 const spaceEvery = 4 << 20
 
-// space knows whether there is room for a write. The keeper looks at the disk,
-// the committer asks.
+// space is the disk usage that decides whether a write is admitted. The housekeeping
+// goroutine measures it (measureDisk); commitLoop reads it and adds what it writes.
 type space struct {
-	used    atomic.Int64 // by the store, when last looked at
-	free    atomic.Int64 // on the disk, when last looked at; -1 if unknown
-	written atomic.Int64 // since then
+	used    atomic.Int64 // bytes of the store, as last measured
+	free    atomic.Int64 // bytes free on the disk, as last measured; -1 if unknown
+	written atomic.Int64 // bytes written since the measurement
 }
 
-// lookAtDisk brings what is known of space up to date.
-func (e *Engine) lookAtDisk() {
+// measureDisk measures the size of the store and the free space of the disk.
+func (e *Engine) measureDisk() {
 	e.space.written.Store(0)
 	m := e.db.Metrics()
-	// After a reopen the database leaves the files of separated values out of
-	// its sum until it has touched them.
+	// After a reopen Pebble leaves the blob files out of DiskSpaceUsage until it has
+	// opened them.
 	used := m.DiskSpaceUsage() + m.BlobFiles.LiveSize - min(m.BlobFiles.LiveSize, m.BlobFiles.Local.LiveSize)
 	e.space.used.Store(int64(used))
 	e.space.free.Store(-1)
@@ -35,20 +34,20 @@ func (e *Engine) lookAtDisk() {
 	}
 }
 
-// wrote counts what a commit has added, and reports whether it is time to look
+// wrote adds the bytes of a commit, and reports whether the disk should be measured
 // again.
 func (s *space) wrote(n int) bool {
 	sum := s.written.Add(int64(n))
 	return sum > spaceEvery && sum-int64(n) <= spaceEvery
 }
 
-// size is what the store takes, as far as known.
+// size is the estimated size of the store in bytes.
 func (s *space) size() int64 { return s.used.Load() + s.written.Load() }
 
-// admit returns an error if there is no room for a write of this kind. Deletes
-// are always let in. Updates pass the size limit, since taking a finalizer
-// away, and so every orderly deletion, is an update; they do not pass the end
-// of the disk.
+// admit returns ErrNoSpace if there is no room for a write of this kind. Deletes are
+// always admitted. Updates are admitted above the size limit, since removing a
+// finalizer, which every graceful deletion needs, is an update; they are refused only
+// when the disk is nearly full.
 func (e *Engine) admit(op storage.Op) error {
 	if op == storage.Deleted {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Bounds of what is kept in memory for watchers, and of one batch to them.
+// Bounds of the events kept in memory for watchers (number, bytes), and of one batch.
 const (
 	feedEvents  = 16 << 10
 	feedBytes   = 16 << 20
@@ -21,25 +21,27 @@ const (
 	batchBytes  = 4 << 20
 )
 
-// feed holds the committed revision and the most recent events. Watchers are
-// positions in it. One that has fallen behind what is kept here reads the
-// database until it has caught up, so a slow watcher costs no memory.
+// feed holds the committed revision and the most recent events. A watcher is a position
+// in the stream of revisions. A watcher whose position is older than the events kept
+// here reads from the database until it has caught up, so a slow watcher costs no
+// memory. mu guards all fields.
 type feed struct {
 	mu      sync.Mutex
-	last    int64            // the committed revision
+	last    int64            // the committed revision, the one that reads see
 	events  []storage.Event  // consecutive revisions, ending with last
-	bytes   int              // of the values in events
-	newest  map[string]int64 // revision of the newest of the events of a key
-	asked   int64            // revision at the latest request for progress
-	changed chan struct{}    // closed when any of the above changes
+	bytes   int              // sum of eventSize over events
+	newest  map[string]int64 // key -> revision of its newest event in events
+	asked   int64            // the committed revision when progress was last requested
+	changed chan struct{}    // closed and replaced when any of the above changes
 	closed  bool
-	// trimmer forgets old events, nil while there are none; mark is the revision
-	// up to which they are old.
+	// trimmer runs trim every keepEvents while there are events; mark is the committed
+	// revision when trim last ran. Events up to mark are dropped by the next run.
 	trimmer *time.Timer
 	mark    int64
 }
 
-// keepEvents is how long events are kept, at least; twice that at most.
+// keepEvents is how long an event stays in memory, unless the bounds are reached
+// before; at most it is twice this.
 const keepEvents = 10 * time.Second
 
 func (f *feed) init(revision int64) {
@@ -68,8 +70,8 @@ func (f *feed) publish(events []storage.Event) {
 		f.drop(drop)
 		drop++
 	}
-	// The array behind the slice grows by append and is left behind by it, so
-	// it is never more than twice what is kept.
+	// append moves the slice to a new array when the old one is full, so the dropped
+	// events at the front never take more room than the kept ones.
 	f.events = f.events[drop:]
 	f.last = events[len(events)-1].KV.ModRevision
 	if f.trimmer == nil && !f.closed {
@@ -78,7 +80,8 @@ func (f *feed) publish(events []storage.Event) {
 	f.notify()
 }
 
-// drop forgets an event. The mutex is held.
+// drop removes event i from the maps and sums and clears it. The caller holds mu and
+// cuts the slice.
 func (f *feed) drop(i int) {
 	ev := &f.events[i]
 	f.bytes -= eventSize(ev)
@@ -88,8 +91,8 @@ func (f *feed) drop(i int) {
 	*ev = storage.Event{}
 }
 
-// trim forgets the events that were there already when it last came, and comes
-// again as long as there are any.
+// trim drops the events that were there when it last ran, and runs again after
+// keepEvents as long as there are events.
 func (f *feed) trim() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +114,7 @@ func (f *feed) trim() {
 	}
 }
 
-// lastEvent returns the newest event of a key if it is recent.
+// lastEvent returns the newest event of a key if it is still in memory.
 func (f *feed) lastEvent(key string) (storage.Event, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,8 +147,8 @@ func (f *feed) notify() {
 	f.changed = make(chan struct{})
 }
 
-// eventSize is what an event holds in memory, roughly. Prev is usually the
-// value of an event before it.
+// eventSize is the approximate memory of an event. Prev is not counted: usually it
+// shares its value with an earlier event.
 func eventSize(ev *storage.Event) int { return len(ev.KV.Value) + len(ev.KV.Key) + 256 }
 
 // Watch implements storage.Backend.
@@ -168,14 +171,15 @@ func compactedWatch(after, oldest int64) error {
 	return fmt.Errorf("%w: events after %d are asked for, the oldest kept is of %d", storage.ErrCompacted, after, oldest)
 }
 
-// watcher is a storage.Watcher. It has no goroutine and no buffer.
+// watcher implements storage.Watcher. It has no goroutine and no buffer: Next reads
+// from the feed or from the database.
 type watcher struct {
 	e      *Engine
 	ctx    context.Context
 	prefix string
 
-	mu       sync.Mutex // held by Next
-	position int64      // everything up to it has been looked at
+	mu       sync.Mutex // held by Next: one call at a time
+	position int64      // every event up to it has been delivered or filtered out
 	reported int64      // Revision of the last batch, 0 before the first
 	err      error
 
@@ -191,7 +195,7 @@ func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.err == nil {
-		select { // these end the watch, whatever else there is to say
+		select { // checked first: an ended watch delivers nothing more
 		case <-w.ctx.Done():
 			w.err = w.ctx.Err()
 			return storage.Batch{}, w.err
@@ -220,8 +224,8 @@ func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 	return storage.Batch{}, w.err
 }
 
-// poll takes one step and returns what the watcher has to say now, if
-// anything, and a channel that is closed when to ask again.
+// poll returns the next events or progress, if there are any, and a channel that is
+// closed when poll should be called again.
 func (w *watcher) poll() (batch storage.Batch, again <-chan struct{}, err error) {
 	if !w.e.calls.enter() {
 		return batch, nil, storage.ErrClosed
@@ -256,9 +260,8 @@ func closedChannel() <-chan struct{} {
 	return c
 }
 
-// recent returns the events in memory that follow the watcher's position, nil
-// if those are there no more, and the state of the feed. The channel is nil when
-// the feed is closed: nothing will change any longer.
+// recent returns the events in memory that follow the position, nil if they are not in
+// memory any more, and the state of the feed. The channel is nil if the feed is closed.
 func (w *watcher) recent() (events []storage.Event, last, asked int64, changed <-chan struct{}) {
 	f := &w.e.feed
 	f.mu.Lock()
@@ -304,7 +307,7 @@ func (w *watcher) stored(last int64) ([]storage.Event, error) {
 		return nil, err
 	}
 	defer versions.Close()
-	// Both views are taken: what had not been removed before is in them.
+	// Both iterators exist now: what was not removed before is in them.
 	if oldest := w.e.compacted.Load(); w.position+1 < oldest {
 		return nil, compactedWatch(w.position, oldest)
 	}

@@ -1,12 +1,11 @@
-// Package etcd is a storage.Backend on etcd v3.
+// Package etcd is a storage.Backend on etcd v3. Start at Open and Backend. The package
+// never changes keys or values, so the store can be shared with other programs that use
+// the same layout, kube-apiserver above all; the periodic compaction follows its
+// protocol too (compact.go).
 //
-// It needs etcd 3.5.13 or newer. In older servers watches that lag can lose
-// events to a compaction, and progress can be announced ahead of events or not
-// at all.
-//
-// Keys and values are stored as they are given, so the store can be shared
-// with other programs that use the same layout, kube-apiserver above all: the
-// periodic compaction follows its protocol too.
+// It needs etcd 3.5.13 or newer: older servers can lose events of watches that lag
+// behind a compaction, and can send progress notifications ahead of events or not at
+// all.
 package etcd
 
 import (
@@ -30,15 +29,15 @@ import (
 )
 
 const (
-	// maxSendBytes lets the largest write that the contract allows leave this
-	// process; how much etcd takes is for etcd to say.
+	// maxSendBytes is gRPC's limit for requests, large enough for every write that the
+	// contract allows. etcd has a limit of its own.
 	maxSendBytes = storage.MaxValueBytes + 1<<20
 
-	// closeGrace is how long Close waits for writes under way.
+	// closeGrace is how long Close waits for writes in flight.
 	closeGrace = 10 * time.Second
 
-	// reconnectGrace is how long a write waits for a connection, asking every
-	// reconnectPoll. It is about what etcd's client takes to give up on a read.
+	// reconnectGrace is how long a write waits for a connection, trying every
+	// reconnectPoll. It is about as long as etcd's client retries a read.
 	reconnectGrace = 2500 * time.Millisecond
 	reconnectPoll  = 25 * time.Millisecond
 )
@@ -56,15 +55,15 @@ type Backend struct {
 	history   *history
 	compactor *compactor
 
-	// ctx ends when Close is called, with storage.ErrClosed as its cause.
+	// ctx is canceled by Close, with storage.ErrClosed as its cause.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex
 	closed   bool
 	watchers map[*watcher]struct{}
-	// writes and tasks, of which there are no new ones once closed is set: the
-	// writes under way, and goroutines that end by themselves when ctx does.
+	// writes counts the writes in flight, tasks the goroutines that return when ctx is
+	// canceled. Neither is added to once closed is set.
 	writes, tasks sync.WaitGroup
 }
 
@@ -91,8 +90,8 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 		MaxCallRecvMsgSize:   math.MaxInt32,
 		Logger:               zap.NewNop(),
 		DialOptions: []grpc.DialOption{
-			grpc.WithChainUnaryInterceptor(traced, call),
-			// gRPC's own limit, two minutes, is long for a server that is back.
+			grpc.WithChainUnaryInterceptor(traceCall, failFast),
+			// gRPC's default of two minutes is too long to wait when a server is back.
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 				MinConnectTimeout: opts.DialTimeout,
@@ -107,7 +106,7 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
-	if outdated(version) {
+	if isOutdated(version) {
 		opts.Logger.Warn("etcd is older than 3.5.13 and may lose watch events", "version", version)
 	}
 
@@ -130,7 +129,7 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 	return b, nil
 }
 
-// probe waits until some endpoint answers, and returns its version.
+// probe waits until an endpoint answers, and returns etcd's version.
 func probe(ctx context.Context, client *clientv3.Client, opts Options) (string, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, opts.DialTimeout)
 	defer cancel()
@@ -141,8 +140,8 @@ func probe(ctx context.Context, client *clientv3.Client, opts Options) (string, 
 		if err == nil {
 			return resp.Version, nil
 		}
-		// Once a connection was refused, that it did not come up before the
-		// deadline says less than why.
+		// "Connection refused" is a better reason than the deadline that ends the wait:
+		// keep it.
 		if last == nil || dialCtx.Err() == nil {
 			last = err
 		}
@@ -161,9 +160,9 @@ func probe(ctx context.Context, client *clientv3.Client, opts Options) (string, 
 	}
 }
 
-// outdated reports whether a version is one that this package should not be
-// used with; of what is not a version it does not know.
-func outdated(version string) bool {
+// isOutdated reports whether a version is below 3.5.13. A text that is not a version is
+// not outdated.
+func isOutdated(version string) bool {
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil {
 		return false
@@ -174,26 +173,27 @@ func outdated(version string) bool {
 // Revision returns the current revision. Callers that wait at the same time
 // share a request to etcd.
 func (b *Backend) Revision(ctx context.Context) (int64, error) {
-	if err := b.usable(ctx); err != nil {
+	if err := b.checkUsable(ctx); err != nil {
 		return 0, err
 	}
 	return b.revision.get(ctx)
 }
 
-// readRevision asks etcd. The key is never written, and lies in the range that
-// a user of etcd restricted to Kubernetes objects may read.
+// readRevision asks etcd for the current revision by counting a key that is never
+// written. The key is in the range that an etcd user restricted to Kubernetes objects
+// may read.
 func (b *Backend) readRevision(ctx context.Context) (int64, error) {
-	resp, err := b.kv.Get(ctx, b.place(storage.Root), clientv3.WithCountOnly())
+	resp, err := b.kv.Get(ctx, b.etcdKey(storage.Root), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, b.readError(ctx, err)
 	}
 	return resp.Header.Revision, nil
 }
 
-// Progress asks etcd to report, on the stream of every watcher, how far it is.
-// A watcher without a connection asks when it has one.
+// Progress makes every watcher request a progress notification on its stream. A watcher
+// that has no stream requests it when it has one.
 func (b *Backend) Progress(ctx context.Context) error {
-	if err := b.usable(ctx); err != nil {
+	if err := b.checkUsable(ctx); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -204,8 +204,7 @@ func (b *Backend) Progress(ctx context.Context) error {
 	return nil
 }
 
-// Status describes the etcd cluster. Sizes are those of one member, whichever
-// answers.
+// Status describes the etcd cluster. The sizes are those of the member that answers.
 func (b *Backend) Status(ctx context.Context) (storage.Status, error) {
 	revision, err := b.Revision(ctx)
 	if err != nil {
@@ -224,14 +223,14 @@ func (b *Backend) Status(ctx context.Context) (storage.Status, error) {
 		CompactRevision: max(b.history.oldest.Load(), b.compactor.seen.Load()),
 		SizeBytes:       member.DbSize,
 		SizeLimitBytes:  member.DbSizeQuota,
-		ReadOnly:        alarm(member),
+		ReadOnly:        alarmError(member),
 	}, nil
 }
 
-// alarm returns why the cluster refuses writes, or nil. A member lists its
-// alarms, in the text form of a protobuf message, among its errors; to ask for
-// them as such would append to the cluster's log on every call.
-func alarm(member *pb.StatusResponse) error {
+// alarmError returns the reason why the cluster refuses writes, or nil. It reads the alarms
+// from the errors of a status response, where they are protobuf messages in text form:
+// an alarm request would append to the cluster's log on every call.
+func alarmError(member *pb.StatusResponse) error {
 	for _, e := range member.Errors {
 		switch {
 		case strings.Contains(e, pb.AlarmType_CORRUPT.String()):
@@ -244,8 +243,8 @@ func alarm(member *pb.StatusResponse) error {
 	return nil
 }
 
-// Close ends all watchers, waits for writes under way and closes the
-// connections. Calls that come later fail with ErrClosed.
+// Close ends all watchers, waits for writes in flight and closes the connections. Calls
+// after it fail with ErrClosed.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -268,20 +267,21 @@ func (b *Backend) Close() error {
 	}
 	b.tasks.Wait()
 	err := b.client.Close()
-	// Without connections, the last writes have failed.
+	// Without connections the remaining writes fail.
 	<-written
 	return err
 }
 
-// usable returns why a call cannot be served, if so.
-func (b *Backend) usable(ctx context.Context) error {
+// checkUsable returns ErrClosed or the context's error if a call cannot be served.
+func (b *Backend) checkUsable(ctx context.Context) error {
 	if b.ctx.Err() != nil {
 		return storage.ErrClosed
 	}
 	return ctx.Err()
 }
 
-// spawn runs a task, unless the backend is closed.
+// spawn runs a task in a goroutine that Close waits for. It returns false if the
+// backend is closed.
 func (b *Backend) spawn(task func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

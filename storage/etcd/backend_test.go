@@ -120,7 +120,7 @@ func TestOutdated(t *testing.T) {
 	for version, want := range map[string]bool{
 		"3.4.31": true, "3.5.9": true, "3.5.12": true, "3.5.13": false, "3.6.0-rc.1": false, "3.7.3": false, "4.0.0": false, "": false, "main": false,
 	} {
-		if got := outdated(version); got != want {
+		if got := isOutdated(version); got != want {
 			t.Errorf("%q: %v", version, got)
 		}
 	}

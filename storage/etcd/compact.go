@@ -15,18 +15,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// compactKey is where servers that share an etcd agree on who compacts it. The
-// name, its place outside all prefixes and its content, the revision last
-// compacted to, are those of kube-apiserver.
+// compactKey is the key by which servers that share an etcd agree on who compacts it.
+// Its name, outside all prefixes, and its value, the revision last compacted to, are
+// those of kube-apiserver.
 const compactKey = "compact_rev_key"
 
 // Compact discards history before revision.
 //
-// etcd is told to compact to the revision before. It keeps the state of keys
-// at the revision that it compacts to, and with the state before revision an
-// event at revision has its previous value; were etcd compacted to revision
-// itself, a watch of the events from there on could not be served. The one
-// revision that etcd has more than the contract wants is refused here.
+// etcd is compacted to the revision before: etcd keeps the state at the revision that
+// it compacts to, and an event at revision needs the state before it for its previous
+// value. Were etcd compacted to revision itself, a watch from there on could not be
+// served. Reads at the one revision more that etcd has are refused here.
 func (b *Backend) Compact(ctx context.Context, revision int64) error {
 	current, err := b.Revision(ctx)
 	switch {
@@ -59,8 +58,8 @@ func (b *Backend) compact(ctx context.Context, revision int64) error {
 	return err
 }
 
-// checkCompacted returns ErrCompacted for a revision that is older than the
-// history kept, as far as this backend knows. etcd knows the rest.
+// checkCompacted returns ErrCompacted for a revision older than the oldest that this
+// backend knows to be kept. etcd refuses the others.
 func (b *Backend) checkCompacted(ctx context.Context, revision int64) error {
 	if err := b.history.learn(ctx, b); err != nil {
 		return err
@@ -71,16 +70,16 @@ func (b *Backend) checkCompacted(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// history knows the oldest revision that this backend serves, the one after
-// that to which etcd is compacted: by this backend, or before it was opened.
-// What others compact later it learns only when etcd refuses something.
+// history tracks the oldest revision that this backend serves: the one after the
+// revision to which etcd is compacted, by this backend or before it was opened.
+// Compactions by others are noticed only when etcd refuses a read.
 type history struct {
 	oldest  atomic.Int64
 	learned atomic.Bool
-	turn    chan struct{} // held while learning
+	lock    chan struct{} // capacity 1: the lock of learn, which can be waited for with a context
 }
 
-func newHistory() *history { return &history{turn: make(chan struct{}, 1)} }
+func newHistory() *history { return &history{lock: make(chan struct{}, 1)} }
 
 func (h *history) raise(revision int64) {
 	for {
@@ -91,15 +90,15 @@ func (h *history) raise(revision int64) {
 	}
 }
 
-// learn finds out, once, to which revision etcd is compacted. etcd does not
-// tell, but whether a given revision can be read.
+// learn finds out, once, to which revision etcd is compacted. etcd does not report it,
+// so learn searches for the oldest readable revision.
 func (h *history) learn(ctx context.Context, b *Backend) error {
 	if h.learned.Load() {
 		return nil
 	}
 	select {
-	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
+	case h.lock <- struct{}{}:
+		defer func() { <-h.lock }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -137,37 +136,36 @@ func (h *history) learn(ctx context.Context, b *Backend) error {
 				gone = middle
 			}
 		}
-		// Whoever compacts to the current revision, as people do by hand, does
-		// not want it to be unreadable.
+		// Somebody who compacts to the current revision by hand wants the current
+		// revision to stay readable.
 		h.raise(min(there+1, current))
 	}
 	h.learned.Store(true)
 	return nil
 }
 
-// compactor compacts etcd at intervals, together with any number of others,
-// also those inside kube-apiserver, of which one acts each time.
+// compactor compacts etcd at intervals. Any number of them work on one etcd, also those
+// inside kube-apiservers, and one of them acts in each interval.
 //
-// The version of compactKey, which etcd counts up with every write to it, is
-// their clock. Each one remembers the version it has seen last. When its
-// interval is over it tries to write the key provided that the version is still
-// that one. Who succeeds is the first of this round and compacts, to the
-// revision that was current at the end of its last round. Who fails learns the
-// version and the revision of now, and starts from them next time. So a history
-// of at least one interval is kept, and of at most two after the one who always
-// was first is gone.
+// The version of compactKey, which etcd increases with every write to it, is their
+// shared clock. Each compactor remembers the version that it saw last. After its
+// interval it writes the key, on condition that the version is unchanged. The one that
+// succeeds compacts, to the revision that was current at the end of its previous
+// interval. The others read the version and the current revision, and start from them
+// next time. So at least one interval of history is kept, and at most two when the
+// compactor that used to win is gone.
 type compactor struct {
 	b *Backend
 
 	mu       sync.Mutex // one step at a time
-	version  int64      // of compactKey; zero: it does not exist
-	revision int64      // to compact to next; zero: not known yet
+	version  int64      // of compactKey; zero if it does not exist
+	revision int64      // to compact to in the next interval; zero if not known yet
 
-	// seen is the revision that another server said it has compacted to.
+	// seen is the revision that another server has compacted to, from compactKey.
 	seen atomic.Int64
 }
 
-// run takes a step every interval until ctx ends.
+// run calls step at every interval until ctx ends.
 func (c *compactor) run(ctx context.Context, interval time.Duration) {
 	for range clock.Every(ctx, interval) {
 		revision, err := c.step(ctx)
@@ -182,8 +180,8 @@ func (c *compactor) run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// step takes part in one round. It returns the revision to which it compacted,
-// zero if it did not.
+// step takes part in one interval. It returns the revision to which it compacted, zero
+// if another did.
 func (c *compactor) step(ctx context.Context) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +197,7 @@ func (c *compactor) step(ctx context.Context) (int64, error) {
 	c.revision = resp.Header.Revision
 	if !resp.Succeeded {
 		c.version = 0
-		// Without a key, somebody has deleted it: start over.
+		// Without the key (somebody deleted it), the version starts at zero again.
 		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 			c.version = kvs[0].Version
 			if seen, err := strconv.ParseInt(string(kvs[0].Value), 10, 64); err == nil {
@@ -214,7 +212,7 @@ func (c *compactor) step(ctx context.Context) (int64, error) {
 	}
 	err = c.b.compact(ctx, target)
 	if errors.Is(err, storage.ErrCompacted) {
-		// By hand, and further.
+		// Somebody has compacted further by hand.
 		return 0, nil
 	}
 	if err != nil {

@@ -14,17 +14,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// call is a gRPC interceptor around every attempt of a unary request.
+// failFast is a gRPC interceptor around every attempt of a unary request.
 //
-// It marks errors of requests that never left this process, which gRPC's status
-// code does not tell from those that broke off on the way. And it makes a
-// request fail when there is no connection, where etcd's client would have it
-// wait for one, for ever if need be.
-//
-// A request that was canceled or late on the server's side alone would be taken
-// by etcd's client for one that can be repeated, even if it is a write.
-func call(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	// gRPC sets the peer once a stream to it exists, before anything is sent.
+// It marks errors of requests that were never sent (notSentError); gRPC's status code
+// does not distinguish them from requests that broke off. It makes a request fail if
+// there is no connection, where etcd's client would wait for one without limit. And it
+// turns Canceled and DeadlineExceeded that come from the server alone into Unavailable:
+// etcd's client would retry such a request, even a write.
+func failFast(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	// gRPC sets the peer once a stream exists, before anything is sent.
 	var p peer.Peer
 	err := invoke(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false), grpc.Peer(&p))...)
 	code := status.Code(err)
@@ -37,28 +35,29 @@ func call(ctx context.Context, method string, req, reply any, conn *grpc.ClientC
 		return err
 	}
 	if _, ok := ctx.Deadline(); ok && code == codes.DeadlineExceeded {
-		// It is the same one; the server was a moment faster.
+		// The deadline is the client's own; the server noticed it a moment earlier.
 		<-ctx.Done()
 		return err
 	}
 	return status.Errorf(codes.Unavailable, "by the server: %v", err)
 }
 
+// notSentError wraps the error of a request that was never sent, so it was not applied.
 type notSentError struct{ error }
 
 func (e notSentError) Unwrap() error { return e.error }
 
-// notSent reports whether a request has failed for want of a connection.
-func notSent(err error) bool {
+// isNotSent reports whether a request failed because there was no connection.
+func isNotSent(err error) bool {
 	return errors.As(err, new(notSentError)) && codeOf(err) == codes.Unavailable
 }
 
-// readError says what went wrong with a request that changes no key.
+// readError maps an error of a request that changes no key to a sentinel.
 func (b *Backend) readError(ctx context.Context, err error) error {
-	if sentinel := definite(err); sentinel != nil {
+	if sentinel := refusalSentinel(err); sentinel != nil {
 		return fmt.Errorf("%w: etcd: %w", sentinel, err)
 	}
-	if ended := b.ended(ctx, err); ended != nil {
+	if ended := b.endReason(ctx, err); ended != nil {
 		return ended
 	}
 	switch codeOf(err) {
@@ -68,11 +67,11 @@ func (b *Backend) readError(ctx context.Context, err error) error {
 	return fmt.Errorf("etcd: %w", err)
 }
 
-// writeError says what went wrong with a write. Where it may have been applied
-// all the same, ErrUncertain is the only sentinel wrapped, since any other
-// promises that it was not.
+// writeError maps an error of a write to a sentinel. If the write may have been
+// applied, ErrUncertain is the only sentinel wrapped, since every other one promises
+// that it was not.
 func (b *Backend) writeError(ctx context.Context, err error) error {
-	if sentinel := definite(err); sentinel != nil {
+	if sentinel := refusalSentinel(err); sentinel != nil {
 		return fmt.Errorf("%w: etcd: %w", sentinel, err)
 	}
 	if errors.As(err, new(notSentError)) {
@@ -83,16 +82,16 @@ func (b *Backend) writeError(ctx context.Context, err error) error {
 		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
 		return fmt.Errorf("etcd: %w", err)
 	}
-	if ended := b.ended(ctx, err); ended != nil && !errors.Is(ended, storage.ErrClosed) {
+	if ended := b.endReason(ctx, err); ended != nil && !errors.Is(ended, storage.ErrClosed) {
 		return fmt.Errorf("%w: %w", storage.ErrUncertain, ended)
 	}
 	return fmt.Errorf("%w: etcd: %w", storage.ErrUncertain, err)
 }
 
-// definite returns the sentinel for an error that tells that a request was
-// refused as a whole, or nil for others. ErrNoSpace is definite except at the
-// very moment when space runs out: see afterNoSpace.
-func definite(err error) error {
+// refusalSentinel returns the sentinel for an error by which etcd refused the whole request,
+// else nil. ErrNoSpace is definite except for the request that fills the quota: see
+// afterNoSpace.
+func refusalSentinel(err error) error {
 	var known rpctypes.EtcdError
 	if !errors.As(err, &known) {
 		known, _ = rpctypes.Error(err).(rpctypes.EtcdError)
@@ -111,16 +110,16 @@ func definite(err error) error {
 	case rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrNotCapable:
 		return storage.ErrUnavailable
 	}
-	// gRPC, on either side, has no code of its own for messages above a limit.
+	// gRPC has no code of its own for messages that are too large.
 	if codeOf(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
 		return storage.ErrTooLarge
 	}
 	return nil
 }
 
-// ended returns the reason if a request failed because its context ended or
-// the backend was closed.
-func (b *Backend) ended(ctx context.Context, err error) error {
+// endReason returns the reason if a request failed because its context ended or the backend
+// was closed, else nil.
+func (b *Backend) endReason(ctx context.Context, err error) error {
 	code := codeOf(err)
 	switch {
 	case errors.Is(err, storage.ErrClosed):
@@ -137,8 +136,8 @@ func (b *Backend) ended(ctx context.Context, err error) error {
 	return nil
 }
 
-// codeOf returns the gRPC code of an error from etcd's client, which mostly
-// hands out a type of its own for the errors that it knows.
+// codeOf returns the gRPC code of an error from etcd's client, which wraps the errors
+// that it knows in its own type.
 func codeOf(err error) codes.Code {
 	var known rpctypes.EtcdError
 	if errors.As(err, &known) {

@@ -176,11 +176,11 @@ func TestWatchErrorsOfServer(t *testing.T) {
 		rpctypes.ErrGRPCPermissionDenied.Error(): rpctypes.ErrPermissionDenied,
 		rpctypes.ErrCompacted.Error():            rpctypes.ErrCompacted,
 	} {
-		if err := canceled(reason); !errors.Is(err, want) || temporary(err) {
+		if err := cancelError(reason); !errors.Is(err, want) || isTemporary(err) {
 			t.Errorf("%q: %v", reason, err)
 		}
 	}
-	if err := canceled("because"); !temporary(err) {
+	if err := cancelError("because"); !isTemporary(err) {
 		t.Error(err)
 	}
 }

@@ -30,7 +30,7 @@ func (b *Backend) Update(ctx context.Context, key string, value []byte, guard in
 		if err := storage.CheckValue(value); err != nil {
 			return storage.KeyValue{}, err
 		}
-		return b.mismatch(ctx, key)
+		return b.guardMismatch(ctx, key)
 	}
 	return b.put(ctx, key, value, guard, ttl)
 }
@@ -38,7 +38,7 @@ func (b *Backend) Update(ctx context.Context, key string, value []byte, guard in
 // Delete removes a key whose ModRevision is guard.
 func (b *Backend) Delete(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error) {
 	if guard <= 0 {
-		kv, err := b.mismatch(ctx, key)
+		kv, err := b.guardMismatch(ctx, key)
 		return kv, 0, err
 	}
 	if err := storage.CheckKey(key); err != nil {
@@ -48,13 +48,13 @@ func (b *Backend) Delete(ctx context.Context, key string, guard int64) (storage.
 		return storage.KeyValue{}, 0, err
 	}
 	defer b.endWrite()
-	full := b.place(key)
-	resp, err := b.guarded(ctx, full, guard, clientv3.OpDelete(full, clientv3.WithPrevKV()))
+	full := b.etcdKey(key)
+	resp, err := b.guardedTxn(ctx, full, guard, clientv3.OpDelete(full, clientv3.WithPrevKV()))
 	if err != nil {
 		return storage.KeyValue{}, 0, b.writeError(ctx, err)
 	}
 	if !resp.Succeeded {
-		kv, err := b.present(key, resp)
+		kv, err := b.conflictingKey(key, resp)
 		return kv, 0, err
 	}
 	return b.keyValue(resp.Responses[0].GetResponseDeleteRange().PrevKvs[0]), resp.Header.Revision, nil
@@ -65,10 +65,10 @@ func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error)
 	if err := storage.CheckKey(key); err != nil {
 		return storage.KeyValue{}, err
 	}
-	if err := b.usable(ctx); err != nil {
+	if err := b.checkUsable(ctx); err != nil {
 		return storage.KeyValue{}, err
 	}
-	resp, err := b.kv.Get(ctx, b.place(key))
+	resp, err := b.kv.Get(ctx, b.etcdKey(key))
 	if err != nil {
 		return storage.KeyValue{}, b.readError(ctx, err)
 	}
@@ -78,8 +78,9 @@ func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error)
 	return b.keyValue(resp.Kvs[0]), nil
 }
 
-// mismatch answers a write whose guard no key can have.
-func (b *Backend) mismatch(ctx context.Context, key string) (storage.KeyValue, error) {
+// guardMismatch answers a write whose guard no key can have: ErrConflict with the key, or
+// ErrNotFound.
+func (b *Backend) guardMismatch(ctx context.Context, key string) (storage.KeyValue, error) {
 	kv, err := b.Get(ctx, key)
 	if err == nil {
 		err = fmt.Errorf("%w: %q", storage.ErrConflict, key)
@@ -100,8 +101,9 @@ func (b *Backend) put(ctx context.Context, key string, value []byte, guard int64
 
 	resp, err := b.putOnce(ctx, key, value, guard, ttl)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		// Revoked by somebody, or this process was suspended for so long that
-		// it expired. putOnce has dropped it, so the next one is new.
+		// Somebody revoked the lease, or this process was suspended so long that it
+		// expired. putOnce has dropped it from the pool, so the next attempt gets a new
+		// one.
 		resp, err = b.putOnce(ctx, key, value, guard, ttl)
 	}
 	switch {
@@ -110,7 +112,7 @@ func (b *Backend) put(ctx context.Context, key string, value []byte, guard int64
 	case err != nil:
 		return storage.KeyValue{}, b.writeError(ctx, err)
 	case !resp.Succeeded:
-		return b.present(key, resp)
+		return b.conflictingKey(key, resp)
 	}
 	kv := storage.KeyValue{
 		Key:            key,
@@ -135,30 +137,30 @@ func (b *Backend) putOnce(ctx context.Context, key string, value []byte, guard i
 		}
 		opts = append(opts, clientv3.WithLease(lease))
 	}
-	full := b.place(key)
+	full := b.etcdKey(key)
 	then := []clientv3.Op{clientv3.OpPut(full, string(value), opts...)}
 	if guard != 0 {
-		// For the revision at which it was created; cheaper than having the
-		// value that is replaced sent back.
+		// The read is for the create revision; it costs less than having the previous
+		// value sent back.
 		then = append(then, clientv3.OpGet(full, clientv3.WithKeysOnly()))
 	}
-	resp, err := b.guarded(ctx, full, guard, then...)
+	resp, err := b.guardedTxn(ctx, full, guard, then...)
 	if lease != 0 && errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		b.leases.drop(lease)
 	}
 	return resp, err
 }
 
-// guarded does then if the revision of a key is guard, and reads it if not. It
-// waits a while for a connection if there is none.
-func (b *Backend) guarded(ctx context.Context, full string, guard int64, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
+// guardedTxn runs the operations if the mod revision of a key is guard, and else reads the
+// key. Without a connection it retries for reconnectGrace.
+func (b *Backend) guardedTxn(ctx context.Context, full string, guard int64, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	for began := time.Now(); ; {
 		resp, err := b.kv.Txn(ctx).
 			If(clientv3.Compare(clientv3.ModRevision(full), "=", guard)).
 			Then(then...).
 			Else(clientv3.OpGet(full)).
 			Commit()
-		if !notSent(err) || time.Since(began) > b.grace {
+		if !isNotSent(err) || time.Since(began) > b.grace {
 			return resp, err
 		}
 		select {
@@ -171,9 +173,9 @@ func (b *Backend) guarded(ctx context.Context, full string, guard int64, then ..
 	}
 }
 
-// present returns what a guarded transaction found instead of the revision
-// that it expected.
-func (b *Backend) present(key string, resp *clientv3.TxnResponse) (storage.KeyValue, error) {
+// conflictingKey returns the key that a guarded transaction found instead of the expected
+// revision.
+func (b *Backend) conflictingKey(key string, resp *clientv3.TxnResponse) (storage.KeyValue, error) {
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
 		return storage.KeyValue{}, fmt.Errorf("%w: %q", storage.ErrNotFound, key)
@@ -181,14 +183,14 @@ func (b *Backend) present(key string, resp *clientv3.TxnResponse) (storage.KeyVa
 	return b.keyValue(kvs[0]), fmt.Errorf("%w: %q", storage.ErrConflict, key)
 }
 
-// afterNoSpace finds out what became of a write which etcd refused for lack of
-// space: the one that fills the quota is applied and yet answered like this,
-// if etcd notices only when applying it.
+// afterNoSpace finds out whether a write was applied that etcd refused for lack of
+// space: the write that exceeds the quota can be applied and still be answered with
+// this error, if etcd notices only when it applies it.
 func (b *Backend) afterNoSpace(ctx context.Context, key string, guard int64, cause error) error {
 	if errors.As(cause, new(notSentError)) {
 		return b.writeError(ctx, cause)
 	}
-	resp, err := b.kv.Get(ctx, b.place(key), clientv3.WithKeysOnly())
+	resp, err := b.kv.Get(ctx, b.etcdKey(key), clientv3.WithKeysOnly())
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: etcd: %w; reading the key again: %w", storage.ErrUncertain, cause, err)
@@ -198,26 +200,27 @@ func (b *Backend) afterNoSpace(ctx context.Context, key string, guard int64, cau
 	return fmt.Errorf("%w: etcd: %w", storage.ErrUncertain, cause)
 }
 
-// place returns where a key, or what keys begin with, is in etcd.
-func (b *Backend) place(key string) string {
+// etcdKey returns the key in etcd of a key or key prefix of the contract, which differs
+// if Options.Prefix is set.
+func (b *Backend) etcdKey(key string) string {
 	if b.opts.Prefix == storage.Root {
 		return key
 	}
 	return b.opts.Prefix + strings.TrimPrefix(key, storage.Root)
 }
 
-// named is the opposite of place.
-func (b *Backend) named(key []byte) string {
+// contractKey is the inverse of etcdKey.
+func (b *Backend) contractKey(key []byte) string {
 	if b.opts.Prefix == storage.Root {
 		return string(key)
 	}
 	return storage.Root + strings.TrimPrefix(string(key), b.opts.Prefix)
 }
 
-// keyValue returns a key of etcd's as this backend hands it out.
+// keyValue converts a key of etcd's to the contract's.
 func (b *Backend) keyValue(kv *mvccpb.KeyValue) storage.KeyValue {
 	return storage.KeyValue{
-		Key:            b.named(kv.Key),
+		Key:            b.contractKey(kv.Key),
 		Value:          kv.Value,
 		CreateRevision: kv.CreateRevision,
 		ModRevision:    kv.ModRevision,

@@ -9,37 +9,38 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// leaseSlack is how long a write may take from the choice of its lease to its
-// commit without the key expiring before its time.
+// leaseSlack is how long a write may take, from the choice of its lease to the commit,
+// without the key expiring too early.
 const leaseSlack = time.Second
 
-// maxLeasesHeld bounds the pool when many different ttls are in use.
+// maxLeasesHeld bounds the number of leases in the pool, one for every ttl in use.
 const maxLeasesHeld = 64
 
-// leasePool hands out leases, the same one to keys that are written close
-// together: an etcd with a lease for every key is slow and large.
+// leasePool shares leases between keys with the same ttl that are written close
+// together: a lease for every key would make etcd slow and large.
 //
-// A lease for keys with ttl t is granted for t, rounded up to seconds, plus the
-// window in which it is handed out, plus the slack: even the last key under it
-// lives for t. How long a lease has left is reckoned from the moment before it
-// was asked for, which is earlier than etcd does. (etcd itself renews all
-// leases when its leader changes; keys then live longer.)
+// A lease for keys with ttl t is granted for t, rounded up to seconds, plus the window
+// in which it is handed out, plus leaseSlack: even the last key under it lives for t.
+// The remaining time of a lease is counted from before the grant request, which is
+// earlier than etcd counts. (etcd extends all leases when its leader changes; keys live
+// longer then.)
 type leasePool struct {
 	granter leaseGranter
-	window  time.Duration // longest
+	window  time.Duration // the longest time for which a lease is handed out
 	maxKeys int
 	now     func() time.Time
 
-	// turn guards held; it is a channel to be given up waiting for.
-	turn chan struct{}
-	held map[int64]*heldLease // by ttl in seconds
+	// lock guards held: a channel of capacity 1, so that waiting for it can be
+	// canceled.
+	lock chan struct{}
+	held map[int64]*heldLease // ttl in seconds -> lease
 }
 
 type leaseGranter interface {
 	Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error)
 }
 
-// heldLease is a lease that may be handed out again.
+// heldLease is a lease that is handed out again: until a time, for a number of keys.
 type heldLease struct {
 	id    clientv3.LeaseID
 	until time.Time
@@ -52,7 +53,7 @@ func newLeasePool(granter leaseGranter, window time.Duration, maxKeys int) *leas
 		window:  window,
 		maxKeys: maxKeys,
 		now:     time.Now,
-		turn:    make(chan struct{}, 1),
+		lock:    make(chan struct{}, 1),
 		held:    make(map[int64]*heldLease),
 	}
 }
@@ -60,8 +61,8 @@ func newLeasePool(granter leaseGranter, window time.Duration, maxKeys int) *leas
 // get returns a lease for one key that is to live for ttl.
 func (p *leasePool) get(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
 	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
+	case p.lock <- struct{}{}:
+		defer func() { <-p.lock }()
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
@@ -85,10 +86,10 @@ func (p *leasePool) get(ctx context.Context, ttl time.Duration) (clientv3.LeaseI
 	return resp.ID, nil
 }
 
-// drop forgets a lease that etcd does not know any more.
+// drop removes a lease that etcd does not know any more.
 func (p *leasePool) drop(id clientv3.LeaseID) {
-	p.turn <- struct{}{}
-	defer func() { <-p.turn }()
+	p.lock <- struct{}{}
+	defer func() { <-p.lock }()
 	for seconds, l := range p.held {
 		if l.id == id {
 			delete(p.held, seconds)
@@ -96,7 +97,7 @@ func (p *leasePool) drop(id clientv3.LeaseID) {
 	}
 }
 
-// windowFor returns for how long a lease for keys with this ttl is handed out.
+// windowFor returns how long a lease for keys with this ttl is handed out.
 func (p *leasePool) windowFor(ttl time.Duration) time.Duration {
 	if p.window <= 0 || p.maxKeys <= 1 {
 		return 0

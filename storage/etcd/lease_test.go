@@ -80,7 +80,7 @@ func TestLeasePoolWithoutSharing(t *testing.T) {
 
 func TestLeasePoolWaitEndsWithContext(t *testing.T) {
 	p := newLeasePool(&fakeGranter{}, time.Minute, 10)
-	p.turn <- struct{}{}
+	p.lock <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := p.get(ctx, time.Hour)

@@ -13,27 +13,26 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A list is read in chunks, so that neither side holds all of it as one
-// message. The number of keys in a chunk follows from the size of those before:
-// etcd counts the keys that remain for every chunk, which makes small ones
-// expensive.
+// A list is read in chunks, so that neither side holds all of it in one message. The
+// number of keys in a chunk is estimated from the sizes so far. Small chunks are
+// expensive: etcd counts the remaining keys for every one.
 const (
 	firstChunkKeys = 256
 	maxChunkKeys   = 10_000
 	chunkBytes     = 4 << 20
 
-	// listAttempts bounds how often a list of the current revision starts over
-	// because that revision was compacted while it was read.
+	// listAttempts bounds how often a list of the current revision is restarted because
+	// that revision was compacted meanwhile.
 	listAttempts = 5
 
-	// expiryRequests bounds the number of leases asked for at a time.
+	// expiryRequests is the number of lease requests in flight.
 	expiryRequests = 8
 )
 
-// keyRange returns the range of keys in etcd that a prefix stands for, in
-// etcd's way of writing it: no key is empty, and an end of "\x00" is none.
+// keyRange returns the key range of a prefix as etcd's API wants it: the key is not
+// empty, and an end of "\x00" means no end.
 func (b *Backend) keyRange(prefix string) (key, end string) {
-	key = b.place(prefix)
+	key = b.etcdKey(prefix)
 	end = storage.PrefixEnd(key)
 	if key == "" {
 		key = "\x00"
@@ -49,7 +48,7 @@ func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOpti
 	if err := storage.CheckStart(prefix, opts.Start); err != nil {
 		return storage.Page{}, err
 	}
-	if err := b.usable(ctx); err != nil {
+	if err := b.checkUsable(ctx); err != nil {
 		return storage.Page{}, err
 	}
 	if opts.Revision != 0 {
@@ -69,10 +68,10 @@ func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOpti
 func (b *Backend) list(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
 	key, end := b.keyRange(prefix)
 	if opts.Start != "" {
-		key = b.place(opts.Start)
+		key = b.etcdKey(opts.Start)
 	}
 	page := storage.Page{Revision: opts.Revision}
-	var leases []int64 // parallel to page.Items, if wanted
+	var leases []int64 // lease of each of page.Items, if wanted
 	var count int64
 	for chunk, first := firstChunkKeys, true; ; first = false {
 		limit := chunk
@@ -135,7 +134,7 @@ func rangeOptions(end string, revision int64, limit int, keysOnly bool) []client
 // Count returns the number of keys that begin with prefix, and the revision at
 // which they were counted.
 func (b *Backend) Count(ctx context.Context, prefix string) (int64, int64, error) {
-	if err := b.usable(ctx); err != nil {
+	if err := b.checkUsable(ctx); err != nil {
 		return 0, 0, err
 	}
 	key, end := b.keyRange(prefix)
@@ -146,7 +145,8 @@ func (b *Backend) Count(ctx context.Context, prefix string) (int64, int64, error
 	return resp.Count, resp.Header.Revision, nil
 }
 
-// fillExpiry sets when items expire that have a lease, asking once for each.
+// fillExpiry sets Expires of the items that have a lease, with one request for each
+// lease.
 func (b *Backend) fillExpiry(ctx context.Context, items []storage.KeyValue, leases []int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -189,8 +189,8 @@ func (b *Backend) fillExpiry(ctx context.Context, items []storage.KeyValue, leas
 	return nil
 }
 
-// leaseExpiry returns when a lease expires: now, for one that has already and
-// whose keys etcd is about to delete.
+// leaseExpiry returns when a lease expires; now if it has expired and etcd is about to
+// delete its keys.
 func (b *Backend) leaseExpiry(ctx context.Context, lease clientv3.LeaseID) (time.Time, error) {
 	asked := time.Now()
 	resp, err := b.client.TimeToLive(ctx, lease)

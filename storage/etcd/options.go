@@ -19,51 +19,50 @@ import (
 
 // Options says where etcd is and how to use it. Only Endpoints is required.
 type Options struct {
-	// Endpoints are the client URLs of the members: http://10.0.0.1:2379. All
-	// are used, in turn.
+	// Endpoints are the client URLs of the members: http://10.0.0.1:2379. Requests are
+	// spread over all of them.
 	Endpoints []string
 
-	// CAFile is the authority that signed the members' certificates; without
-	// it, those of the system are trusted. CertFile and KeyFile are the client
-	// certificate. With any of them, every endpoint must be https.
+	// CAFile is the CA bundle for the members' certificates; without it the system's
+	// CAs are trusted. CertFile and KeyFile are the client certificate. With any of
+	// them, every endpoint must be https.
 	CAFile, CertFile, KeyFile string
-	// TLS is used as it is, instead of the files.
+	// TLS is used instead of the files.
 	TLS *tls.Config
 
-	// Dial is how members are reached; nil is directly.
+	// Dial opens the connections to members; nil dials directly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Prefix is the path in etcd below which there is what is below storage.Root
-	// here: with /a, /registry/pods/x is /a/pods/x there. Empty is storage.Root; with
-	// another one, no other keys may be used. Two backends with different prefixes,
-	// neither of which is below the other, do not see each other's keys. They share
-	// the revision counter.
+	// Prefix is the path in etcd that replaces storage.Root: with /a, the key
+	// /registry/pods/x is /a/pods/x in etcd. Empty is storage.Root; with another
+	// prefix, only keys below storage.Root may be used. Two backends whose prefixes are
+	// not nested do not see each other's keys; they share the revision counter.
 	Prefix string
 
-	// DialTimeout is how long Open waits for an answer, and every attempt to
-	// connect for a connection; the default is 10 s.
+	// DialTimeout is how long Open waits for an answer, and how long every attempt to
+	// connect may take; the default is 10 s.
 	DialTimeout time.Duration
-	// KeepAliveTime is the silence after which a connection in use is tested,
-	// KeepAliveTimeout how long the answer may take before it is given up; the
-	// defaults are 30 s and 10 s.
+	// KeepAliveTime is the idle time after which a connection is probed,
+	// KeepAliveTimeout how long the response may take before the connection is closed;
+	// the defaults are 30 s and 10 s.
 	KeepAliveTime, KeepAliveTimeout time.Duration
 
-	// CompactInterval is how often history is compacted; what is older than
-	// one to two intervals goes. The default is 5 minutes; below zero, history
-	// is left to others to compact.
+	// CompactInterval is how often history is compacted; history is kept for one to two
+	// intervals. The default is 5 minutes; a negative value leaves compaction to
+	// others.
 	CompactInterval time.Duration
 
-	// LeaseReuse is for how long keys with the same ttl are put under one
-	// lease, and thereby how much later than they should they may expire. It is
-	// limited to a twentieth of the ttl, but not to less than a second. The
-	// default is 2 s, so that keys expire within a few seconds; below zero,
-	// every key has a lease of its own.
+	// LeaseReuse is how long keys with the same ttl share a lease, and so how much too
+	// late they may expire. It is limited to a twentieth of the ttl, but at least a
+	// second. The default is 2 s; with a negative value every key has a lease of its
+	// own.
 	LeaseReuse time.Duration
 	// LeaseMaxKeys is the largest number of keys under one lease, since they
 	// are deleted in one transaction; the default is 1000.
 	LeaseMaxKeys int
 
-	// Logger receives what goes on behind the calls; nil discards it.
+	// Logger gets interrupted watches, compactions and their failures; nil discards
+	// them.
 	Logger *slog.Logger
 }
 
@@ -115,7 +114,7 @@ func (o Options) validate() error {
 			return fmt.Errorf("etcd: endpoint %q must begin with https:// for TLS to be used", e)
 		}
 	}
-	// The client takes the scheme of the first endpoint for all of them.
+	// etcd's client uses the scheme of the first endpoint for all.
 	if secure != 0 && secure != len(o.Endpoints) {
 		return fmt.Errorf("etcd: endpoints must be all https or none: %s", strings.Join(o.Endpoints, ", "))
 	}
@@ -124,7 +123,7 @@ func (o Options) validate() error {
 
 func (o Options) usesFiles() bool { return o.CAFile != "" || o.CertFile != "" || o.KeyFile != "" }
 
-// tlsConfig returns what the options ask for, or nil if they ask for nothing.
+// tlsConfig returns the TLS configuration, nil if no TLS is wanted.
 func (o Options) tlsConfig() (*tls.Config, error) {
 	if o.TLS != nil || !o.usesFiles() {
 		return o.TLS, nil
@@ -150,7 +149,7 @@ func (o Options) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// dialer has connections made in another way than gRPC would, if one is chosen.
+// dialer makes gRPC connect with Options.Dial, if it is set.
 func (o *Options) dialer() grpc.DialOption {
 	if o.Dial == nil {
 		return grpc.EmptyDialOption{}

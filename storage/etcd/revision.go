@@ -7,20 +7,19 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// revisionReader lets callers that ask for the revision at the same time share
-// a request.
+// revisionReader shares one request between concurrent callers that ask for the current
+// revision.
 //
-// Invariant: the answer that a caller gets comes from a request which started
-// after the caller had come. One request runs at a time; whoever comes while it
-// does waits for the next.
+// Invariant: a caller's answer comes from a request that started after the call. One
+// request runs at a time; callers that arrive meanwhile share the next.
 type revisionReader struct {
 	ctx   context.Context
-	spawn func(func()) bool // false: closed
+	spawn func(func()) bool // false: the backend is closed
 	read  func(context.Context) (int64, error)
 
 	mu      sync.Mutex
 	running *revisionRequest
-	next    *revisionRequest // nil unless somebody waits for it
+	next    *revisionRequest // nil unless a caller waits for it
 }
 
 type revisionRequest struct {
@@ -28,8 +27,8 @@ type revisionRequest struct {
 	revision int64
 	err      error
 
-	// Under revisionReader.mu: how many wait, and once it runs, what ends it
-	// when nobody does any more.
+	// Both under revisionReader.mu: the number of callers that wait, and, once the
+	// request runs, the function that cancels it when callers is zero.
 	callers int
 	cancel  context.CancelFunc
 }
@@ -59,8 +58,8 @@ func (r *revisionReader) get(ctx context.Context) (int64, error) {
 	}
 }
 
-// startNext starts the request that callers wait for, if there is one and none
-// is running. The mutex is held.
+// startNext starts the next request, if there is one and none is running. The caller
+// holds mu.
 func (r *revisionReader) startNext() {
 	if r.running != nil || r.next == nil {
 		return

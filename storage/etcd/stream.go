@@ -21,10 +21,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errUnread ends a stream whose events nobody takes.
+// errUnread ends a stream because the buffer stays full: nobody calls Next.
 var errUnread = errors.New("events are not being read")
 
-// run receives events, over as many streams as it takes, until the watch ends.
+// run receives events until the watch ends. It opens a new stream, with backoff,
+// whenever one breaks.
 func (w *watcher) run() {
 	backoff := w.limits.backoff
 	for w.ctx.Err() == nil {
@@ -36,7 +37,7 @@ func (w *watcher) run() {
 			w.b.log.Debug("watch suspended, its events are not being read", "prefix", w.prefix, "revision", w.start()-1)
 			w.wait(w.drained, nil)
 			continue
-		case !temporary(err):
+		case !isTemporary(err):
 			w.fail(w.b.readError(w.ctx, err))
 			return
 		}
@@ -52,8 +53,8 @@ func (w *watcher) run() {
 	}
 }
 
-// wait returns true when a condition on the buffer holds, checked whenever Next
-// has taken from it, or false when the watch or the time is over.
+// wait returns true when condition holds, which it checks whenever Next has taken
+// events, or false when the watch ends or timeout fires.
 func (w *watcher) wait(condition func() bool, timeout <-chan time.Time) bool {
 	for !condition() {
 		select {
@@ -67,10 +68,11 @@ func (w *watcher) wait(condition func() bool, timeout <-chan time.Time) bool {
 	return true
 }
 
-// stream watches from the position on until something goes wrong. It reports
-// whether etcd has served the watch at all.
+// stream watches from position+1 until an error. It reports whether etcd has created
+// the watch.
 func (w *watcher) stream() (served bool, err error) {
-	// A member cut off from the rest ends the stream instead of staying silent.
+	// With RequireLeader, a member that is cut off from the cluster ends the stream
+	// instead of staying silent.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(w.ctx))
 	var sender sync.WaitGroup
 	defer sender.Wait()
@@ -81,12 +83,12 @@ func (w *watcher) stream() (served bool, err error) {
 		return false, err
 	}
 	if err := stream.Send(w.createRequest()); err != nil {
-		// Recv has the reason.
+		// Recv returns the reason.
 		_, err = stream.Recv()
 		return false, err
 	}
-	// Events of the revision that the last fragment ended in, more of which
-	// may be in the next one.
+	// The events of the last revision in a fragment: the next fragment may have more of
+	// them.
 	var partial []*mvccpb.Event
 	for {
 		resp, err := stream.Recv()
@@ -96,7 +98,7 @@ func (w *watcher) stream() (served bool, err error) {
 		case resp.CompactRevision != 0:
 			return served, fmt.Errorf("%w (to %d)", rpctypes.ErrCompacted, resp.CompactRevision)
 		case resp.Canceled:
-			return served, canceled(resp.CancelReason)
+			return served, cancelError(resp.CancelReason)
 		case resp.Created:
 			if !served {
 				sender.Go(func() { w.sendProgressRequests(ctx, stream) })
@@ -105,9 +107,9 @@ func (w *watcher) stream() (served bool, err error) {
 			w.created(resp.Header.GetRevision())
 			continue
 		case len(resp.Events) == 0 && !resp.Fragment:
-			// A progress notification. etcd sends it only when it has sent all
-			// events up to the revision; with events, the revision in the
-			// header may be ahead of them.
+			// A progress notification. etcd sends it only after all events up to its
+			// revision. The header of a response with events may be ahead of them, so
+			// it says nothing.
 			w.advance(nil, 0, resp.Header.GetRevision())
 			continue
 		}
@@ -129,10 +131,10 @@ func (w *watcher) stream() (served bool, err error) {
 	}
 }
 
-// createRequest asks for events from the position on. In fragments: without,
-// what etcd has to say to a watcher that lags, up to 1000 revisions, comes in
-// one message of any size. (Splitting takes it a time quadratic in the number of
-// events, which hurts only where thousands of small ones share few revisions.)
+// createRequest asks for events from position+1 on, in fragments: without, up to 1000
+// revisions for a watcher that lags come in one message of any size. (Fragmenting takes
+// etcd time quadratic in the number of events, which matters only where thousands of
+// small events share a few revisions.)
 func (w *watcher) createRequest() *pb.WatchRequest {
 	key, end := w.b.keyRange(w.prefix)
 	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
@@ -145,8 +147,8 @@ func (w *watcher) createRequest() *pb.WatchRequest {
 	}}}
 }
 
-// sendProgressRequests asks etcd for progress on a stream whenever the watcher
-// was told to, and now and then.
+// sendProgressRequests requests progress notifications on a stream: whenever Progress
+// was called, and every limits.progress.
 func (w *watcher) sendProgressRequests(ctx context.Context, stream pb.Watch_WatchClient) {
 	ticker := time.NewTicker(w.limits.progress)
 	defer ticker.Stop()
@@ -159,12 +161,12 @@ func (w *watcher) sendProgressRequests(ctx context.Context, stream pb.Watch_Watc
 		case <-ticker.C:
 		}
 		if err := stream.Send(req); err != nil {
-			return // Recv fails, too
+			return // Recv fails too
 		}
 	}
 }
 
-// deliver puts events, which make up whole revisions, into the buffer.
+// deliver adds events, which are complete revisions, to the buffer.
 func (w *watcher) deliver(ctx context.Context, events []*mvccpb.Event) error {
 	out := make([]storage.Event, 0, len(events))
 	size, start := 0, w.start()
@@ -206,9 +208,9 @@ func (w *watcher) event(ctx context.Context, e *mvccpb.Event) (storage.Event, er
 	return event, nil
 }
 
-// previous reads a key as it stood before an event. etcd leaves it out of the
-// event when it has been compacted, but also when an event overtakes the
-// creation of the watch inside the server.
+// previous reads a key as it was before an event. etcd leaves the previous value out of
+// the event if it has been compacted, and also if the event overtakes the creation of
+// the watch inside the server.
 func (w *watcher) previous(ctx context.Context, kv *mvccpb.KeyValue) (*mvccpb.KeyValue, error) {
 	resp, err := w.b.kv.Get(ctx, string(kv.Key), clientv3.WithRev(kv.ModRevision-1))
 	if err != nil {
@@ -220,7 +222,7 @@ func (w *watcher) previous(ctx context.Context, kv *mvccpb.KeyValue) (*mvccpb.Ke
 	return resp.Kvs[0], nil
 }
 
-// beforeLastRevision returns how many events come before the last revision.
+// beforeLastRevision returns the number of events before those of the last revision.
 func beforeLastRevision(events []*mvccpb.Event) int {
 	n := len(events)
 	for n > 0 && events[n-1].Kv.ModRevision == events[len(events)-1].Kv.ModRevision {
@@ -229,9 +231,9 @@ func beforeLastRevision(events []*mvccpb.Event) int {
 	return n
 }
 
-// canceled returns the error that etcd gave as the reason to end a watch. It is
-// sent as text, in the words of etcd or as gRPC prints it.
-func canceled(reason string) error {
+// cancelError converts the reason of a canceled watch to an error. etcd sends it as text,
+// its own or that of a printed gRPC status.
+func cancelError(reason string) error {
 	_, desc, found := strings.Cut(reason, "desc = ")
 	if !found {
 		desc = reason
@@ -243,8 +245,8 @@ func canceled(reason string) error {
 	return status.Error(codes.Unavailable, "etcd canceled the watch: "+reason)
 }
 
-// temporary reports whether a stream that ended like this may work again.
-func temporary(err error) bool {
+// isTemporary reports whether a new stream may succeed after this error.
+func isTemporary(err error) bool {
 	if errors.Is(err, io.EOF) || errors.Is(err, rpctypes.ErrAuthOldRevision) {
 		return true
 	}

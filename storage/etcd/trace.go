@@ -13,8 +13,9 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
-// traced tells etcd which trace a call belongs to.
-func traced(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// traceCall is a gRPC interceptor that records a span for each call and sends the trace
+// context to etcd.
+func traceCall(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if trace.From(ctx) == nil {
 		return invoke(ctx, method, req, reply, conn, opts...)
 	}
@@ -34,7 +35,7 @@ func traced(ctx context.Context, method string, req, reply any, conn *grpc.Clien
 	return err
 }
 
-// codeName is how gRPC writes a code: NOT_FOUND.
+// codeName returns a gRPC code as gRPC writes it: NOT_FOUND.
 func codeName(c codes.Code) string {
 	var name strings.Builder
 	for i, r := range c.String() {

@@ -25,12 +25,12 @@ func TestTraced(t *testing.T) {
 		told = md.Get("traceparent")
 		return status.Error(codes.NotFound, "no")
 	}
-	_ = traced(t.Context(), "/etcdserverpb.KV/Txn", nil, nil, nil, invoke)
+	_ = traceCall(t.Context(), "/etcdserverpb.KV/Txn", nil, nil, nil, invoke)
 	if len(told) > 0 || len(kept) > 0 {
 		t.Errorf("without a trace: %v, %v", told, kept)
 	}
 	ctx := trace.With(t.Context(), tracer.Root(nil, false, "root", trace.Server, time.Now()))
-	_ = traced(ctx, "/etcdserverpb.KV/Txn", nil, nil, nil, invoke)
+	_ = traceCall(ctx, "/etcdserverpb.KV/Txn", nil, nil, nil, invoke)
 	if len(told) != 1 || len(kept) != 1 || kept[0].Name != "etcdserverpb.KV/Txn" || kept[0].Kind != trace.Client || !kept[0].Failed {
 		t.Fatalf("%v, %+v", told, kept)
 	}

@@ -9,61 +9,61 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// watcher is a storage.Watcher. One goroutine, run, receives events from etcd
-// and puts them into a buffer from which Next takes them.
+// watcher implements storage.Watcher. One goroutine, run, receives events from etcd and
+// puts them into a buffer, from which Next takes them.
 //
-// It uses etcd's watch API itself, one gRPC stream a watcher, where etcd's
-// client would put all watchers on one stream and let what is not read pile up
-// in memory. Here the buffer is bounded: while it is full nothing is received,
-// gRPC's flow control makes etcd wait, and etcd keeps nothing for a watcher but
-// its position once its own small buffer is full. When the reader stays away,
-// the stream is given up and opened again on its return.
+// It uses etcd's watch API directly, one gRPC stream for each watcher. etcd's client
+// would put all watchers on one stream and buffer without bound what is not read. Here
+// the buffer is bounded: while it is full nothing is received, gRPC's flow control
+// stops etcd, and etcd keeps only the watcher's position once its own small buffer is
+// full. If the buffer stays full, the stream is closed, and opened again when Next has
+// emptied it.
 //
-// Invariants, under mu: pending holds, in order, every event of the prefix with
-// a revision above reported and up to position. The stream is always (re)opened
-// at position+1, so no event is received twice or left out.
+// Invariants, under mu: pending holds, in order, every event of the prefix with a
+// revision above reported and up to position. The stream is always (re)opened at
+// position+1, so no event is received twice or lost.
 type watcher struct {
 	b      *Backend
 	prefix string
 	limits watchLimits
 
-	// ctx ends with the caller's context, with Close or with the backend; its
-	// cause is what Next then returns.
+	// ctx ends with the caller's context, with Close or with the backend; its cause is
+	// the error that Next returns.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when run has returned
 
-	ready    chan struct{} // 1: pending or position has changed
-	room     chan struct{} // 1: pending was taken
-	progress chan struct{} // 1: etcd is to be asked for progress
+	ready    chan struct{} // capacity 1: pending or position has changed
+	room     chan struct{} // capacity 1: Next has taken pending
+	progress chan struct{} // capacity 1: request a progress notification
 
 	mu       sync.Mutex
 	pending  []storage.Event
 	size     int   // bytes in pending
-	position int64 // how far events have been received
-	reported int64 // how far Next has said it is, at first where it began
-	err      error // set once; what Next returns when pending is empty
+	position int64 // every event up to it has been received
+	reported int64 // Revision of the last batch; at first where the watch began
+	err      error // set once; returned by Next when pending is empty
 
-	// etcd does not answer a request for progress before it has come to the
-	// first revision watched. So that somebody who waits for it learns where
-	// the watch began, Next tells when it was asked for and the beginning is
-	// not in the future.
-	asked, begun, told bool
+	// etcd sends no progress notification before it has reached the first revision that
+	// is watched. So Next reports the revision where the watch began once (startReported), after
+	// progress was requested (progressRequested) and etcd has reached that revision (startReached).
+	progressRequested, startReached, startReported bool
 }
 
-// watchLimits are what tests change.
+// watchLimits are the bounds and times of a watcher, which tests change.
 type watchLimits struct {
 	// events and bytes bound the buffer; it may exceed them by one message,
 	// which etcd limits to about its largest request.
 	events, bytes int
-	// patience is how long a full buffer holds up its stream before the stream
-	// is given up: etcd has the events in memory which it cannot send.
+	// patience is how long the buffer may stay full before the stream is closed:
+	// meanwhile etcd holds the events that it cannot send in memory.
 	patience time.Duration
-	// progress is how often etcd is asked for progress on its own account: a
-	// watcher of keys that do not change must not have an old position, lest
-	// it be compacted when the connection is lost.
+	// progress is how often a progress notification is requested without being asked
+	// for. A watcher of keys that do not change needs a recent position: an old one may
+	// be compacted when the stream has to be opened again.
 	progress time.Duration
-	// backoff is the wait before the first attempt to reopen a stream.
+	// backoff is the delay before the first attempt to reopen a stream; it doubles up
+	// to maxBackoff.
 	backoff, maxBackoff time.Duration
 }
 
@@ -78,8 +78,8 @@ func defaultWatchLimits() watchLimits {
 	}
 }
 
-// Watch follows the keys that begin with prefix. It does not wait for etcd to
-// have the watch.
+// Watch follows the keys that begin with prefix. It returns before etcd has created the
+// watch.
 func (b *Backend) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
 	w, err := b.watch(ctx, prefix, after, defaultWatchLimits())
 	if err != nil {
@@ -89,13 +89,13 @@ func (b *Backend) Watch(ctx context.Context, prefix string, after int64) (storag
 }
 
 func (b *Backend) watch(ctx context.Context, prefix string, after int64, limits watchLimits) (*watcher, error) {
-	if err := b.usable(ctx); err != nil {
+	if err := b.checkUsable(ctx); err != nil {
 		return nil, err
 	}
 	switch {
 	case after == 0:
-		// Not etcd's own idea of now, which is that of the member which serves
-		// the watch and may be behind.
+		// Not zero, etcd's own word for now: that is the revision of the member that
+		// serves the watch, which may be behind.
 		var err error
 		if after, err = b.Revision(ctx); err != nil {
 			return nil, err
@@ -142,7 +142,7 @@ func (b *Backend) forget(w *watcher) {
 	delete(b.watchers, w)
 }
 
-// Next waits for events or for progress and returns all there are.
+// Next waits for events or progress and returns all that is buffered.
 func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 	for {
 		batch, ok, err := w.take()
@@ -162,7 +162,7 @@ func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 // Close ends the watch.
 func (w *watcher) Close() { w.cancel(storage.ErrClosed) }
 
-// take returns what there is for Next, if anything.
+// take returns the next batch, if there is one.
 func (w *watcher) take() (storage.Batch, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -173,17 +173,17 @@ func (w *watcher) take() (storage.Batch, bool, error) {
 		w.pending, w.err = nil, context.Cause(w.ctx)
 		return storage.Batch{}, false, w.err
 	}
-	if w.position == w.reported && (w.told || !w.asked || !w.begun) {
+	if w.position == w.reported && (w.startReported || !w.progressRequested || !w.startReached) {
 		return storage.Batch{}, false, nil
 	}
 	batch := storage.Batch{Events: w.pending, Revision: w.position}
-	w.pending, w.size, w.reported, w.told = nil, 0, w.position, true
+	w.pending, w.size, w.reported, w.startReported = nil, 0, w.position, true
 	signal(w.room)
 	return batch, true, nil
 }
 
-// advance records that all events up to revision have been received, the given
-// ones being those above the position.
+// advance records that all events up to revision have been received; events are those
+// above position.
 func (w *watcher) advance(events []storage.Event, size int, revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,15 +196,15 @@ func (w *watcher) advance(events []storage.Event, size int, revision int64) {
 	signal(w.ready)
 }
 
-// created records that etcd, which stands at revision, has the watch.
+// created records that etcd has created the watch, and etcd's revision then.
 func (w *watcher) created(revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.begun = w.begun || revision >= w.position
+	w.startReached = w.startReached || revision >= w.position
 	signal(w.ready)
 }
 
-// fail ends the watch with an error, which comes after what was received.
+// fail ends the watch with an error, which Next returns after the buffered events.
 func (w *watcher) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -234,12 +234,12 @@ func (w *watcher) start() int64 {
 func (w *watcher) requestProgress() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked = true
+	w.progressRequested = true
 	signal(w.ready)
 	signal(w.progress)
 }
 
-// signal leaves a mark in a channel of capacity one.
+// signal sends to a channel of capacity 1 unless it is full.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -91,8 +91,8 @@ func checkCompactBounds(e *env) error {
 	return t.everything()
 }
 
-// checkCompactKeeps: compaction takes nothing but history: what is there stays,
-// what was deleted stays away, and what happens afterwards is kept.
+// checkCompactKeeps: compaction removes nothing but history: existing keys stay,
+// deleted keys stay deleted, and later history is kept.
 func checkCompactKeeps(e *env) error {
 	t, err := e.twin()
 	if err != nil {
@@ -212,9 +212,9 @@ func checkCompactBusy(e *env) error {
 	return f.matches(log, after)
 }
 
-// checkCompactPresent: who reads the present is never told of compaction, and
-// a key that is always there is always found, however close behind the writers
-// history is discarded.
+// checkCompactPresent: reads of the current revision never fail with ErrCompacted, and
+// a key that always exists is always found, however close behind the writers history is
+// compacted.
 func checkCompactPresent(e *env) error {
 	const keys = 3
 	w := e.writer(&history{})
@@ -232,7 +232,7 @@ func checkCompactPresent(e *env) error {
 	})
 	defer h.stop()
 	err := together(5, func(i int) error {
-		defer h.quit() // where one fails, the others need not go on
+		defer h.quit() // if one fails, the others stop
 		writes := 0
 		if i == 2 {
 			writes = 10 // the slowest sets the pace

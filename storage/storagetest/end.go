@@ -19,8 +19,8 @@ func endChecks() []check {
 	}
 }
 
-// over reads a watcher that must be at its end. Events that were on their way
-// may still come.
+// over reads a watcher that must have ended with want. Events that were in flight may
+// still come.
 func over(ctx context.Context, what string, w storage.Watcher, want error) error {
 	var err error
 	for err == nil {
@@ -100,7 +100,7 @@ func checkEndContext(e *env) error {
 		})
 		w.Close()
 		if err == nil {
-			// What ended first remains the reason.
+			// The reason that came first stays.
 			_, err = w.Next(e.ctx)
 			err = fails("next of a watch cancelled, then closed", err, context.Canceled)
 		}
@@ -178,8 +178,8 @@ func checkEndStore(e *env) error {
 		fails("status", status, storage.ErrClosed))
 }
 
-// checkEndBusyStore: Close in the middle of everything gives every call an
-// answer: that it was done, or that the store is closed.
+// checkEndBusyStore: when Close runs in the middle of calls, every call is answered: it
+// succeeded, or the store is closed.
 func checkEndBusyStore(e *env) error {
 	var writes atomic.Int64
 	enough := make(chan struct{})

@@ -10,9 +10,9 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// follower reads a watcher and holds it to what the contract says of every
-// stream: order, prefix, previous values, and a Revision that is never ahead
-// of the events. What is left to a check is whether the events are all there.
+// follower reads a watcher and checks what the contract says about every stream: order,
+// prefix, previous values, and a Revision that is never ahead of the events. Whether
+// all events are there is for the check to compare.
 type follower struct {
 	e      *env
 	w      storage.Watcher
@@ -72,7 +72,7 @@ func (f *follower) next(ctx context.Context) error {
 	return nil
 }
 
-// judge looks at one event; before is the one before it in the batch.
+// judge checks one event; before is the event before it in the batch.
 func (f *follower) judge(ev storage.Event, before *storage.Event, upto int64) error {
 	kv, prev := ev.KV, ev.Prev
 	switch {
@@ -119,8 +119,8 @@ func (f *follower) judge(ev storage.Event, before *storage.Event, upto int64) er
 	return nil
 }
 
-// until reads until the watcher says that it has come to revision, and asks
-// for progress whenever it has been silent for a while.
+// until reads until the watcher has reached revision. It requests progress whenever the
+// watcher has been silent for a while.
 func (f *follower) until(revision int64) error {
 	wait := time.Millisecond
 	for f.pos < revision {
@@ -141,8 +141,8 @@ func (f *follower) until(revision int64) error {
 	return nil
 }
 
-// matches reads up to the end of log, which has all that happened, and
-// compares. The follower began after the revision after.
+// matches reads up to the end of log, which holds all writes, and compares the events.
+// The follower began after the revision after.
 func (f *follower) matches(log []storage.Event, after int64) error {
 	upto := after
 	if len(log) > 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// history is what the writers of a check know to have happened, independent of
-// what the store says of its past.
+// history collects the writes that a check made and the store acknowledged,
+// independently of what the store returns about its past.
 type history struct {
 	mu     sync.Mutex
 	events []storage.Event
@@ -94,7 +94,8 @@ func (w *writer) put(key, value string) error {
 	if err := diffKV("answer to a put", kv, want); err != nil {
 		return err
 	}
-	// The slice is the caller's again: a store that kept it will show this.
+	// The slice belongs to the caller again: a store that kept it shows the changed
+	// bytes.
 	for i := range b {
 		b[i] = '!'
 	}
@@ -128,7 +129,7 @@ func (w *writer) wrote(ev storage.Event) error {
 	return nil
 }
 
-// any writes or deletes one of n keys whose names begin with base.
+// any writes or deletes a random one of n keys whose names begin with base.
 func (w *writer) any(rng *rand.Rand, base string, n int) error {
 	key := fmt.Sprintf("%s%02d", base, rng.IntN(n))
 	if _, ok := w.keys[key]; ok && rng.IntN(4) == 0 {
@@ -137,8 +138,8 @@ func (w *writer) any(rng *rand.Rand, base string, n int) error {
 	return w.put(key, fmt.Sprintf("%d", rng.Int64()))
 }
 
-// churn is writers at work in the background. They do no more writes than the
-// check allows, so that reads and writes meet however fast either is.
+// churn is a group of writers in the background. They make only as many writes as the
+// check allows, so that reads and writes interleave whatever their speed.
 type churn struct {
 	*history
 	writes chan struct{} // one for every write allowed
@@ -180,15 +181,14 @@ func (e *env) churn(n, rounds int, write func(i, round int, w *writer) error) *c
 	return c
 }
 
-// allow lets the writers do n more writes, and says whether there are any
-// left to do.
+// allow lets the writers make n more writes, and reports whether any are left.
 func (c *churn) allow(n int) bool {
-	// Who reads in a tight loop keeps writers off a busy processor.
+	// A reader in a tight loop would keep the writers off a busy processor.
 	runtime.Gosched()
 	for range n {
 		select {
 		case c.writes <- struct{}{}:
-		default: // as many as there are
+		default: // all writes are allowed already
 		}
 	}
 	select {
@@ -199,7 +199,7 @@ func (c *churn) allow(n int) bool {
 	}
 }
 
-// wait waits for the writers to finish and says what they met.
+// wait allows all writes, waits for the writers and returns their error.
 func (c *churn) wait() error {
 	c.free()
 	<-c.done

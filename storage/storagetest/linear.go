@@ -24,7 +24,7 @@ type call struct {
 	guard int64
 }
 
-// answer is what came of it.
+// answer is the result of a call.
 type answer struct {
 	err error // a sentinel, or nil
 	// ambiguous: nobody knows whether the write was done.
@@ -44,9 +44,8 @@ func (a answer) String() string {
 	return fmt.Sprintf("%.8q create %d mod %d, revision %d, error %v", a.kv.Value, a.kv.CreateRevision, a.kv.ModRevision, a.revision, a.err)
 }
 
-// checkLinear: what several clients see on a few keys can be put into one
-// order in which every call happens between its beginning and its end. Some
-// calls have so little time that their outcome stays open.
+// checkLinear: the histories of concurrent clients on a few keys are linearizable. Some
+// calls have so short a deadline that their outcome is unknown.
 func checkLinear(e *env) error {
 	for round := range e.times(6, 60) {
 		if err := e.below(fmt.Sprint(round)).linear(round); err != nil {
@@ -87,7 +86,7 @@ func (e *env) linear(round int) error {
 	if err := realTime(history); err != nil {
 		return err
 	}
-	// An open write may take effect at any later time.
+	// A write with an unknown outcome may take effect at any later time.
 	for i := range history {
 		if history[i].Output.(answer).ambiguous {
 			history[i].Return = clock.Load() + 1
@@ -104,7 +103,7 @@ func (e *env) linear(round int) error {
 	return nil
 }
 
-// picture writes what a person can look at, and says where.
+// picture writes a visualization of the history to a file and returns its path.
 func picture(m porcupine.Model, info porcupine.LinearizationInfo) string {
 	f, err := os.CreateTemp("", "kelson-linear-*.html")
 	if err != nil {
@@ -196,8 +195,8 @@ func realTime(history []porcupine.Operation) error {
 	return nil
 }
 
-// keyState is what can be known of one key. Of a write whose outcome was open,
-// the revisions are unknown until somebody reads them.
+// keyState is what is known about one key. The revisions of a write with an unknown
+// outcome are unknown until a read returns them.
 type keyState struct {
 	there       bool
 	value       string

@@ -12,10 +12,9 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// model is the contract written down as plainly as it can be: every event
-// since the beginning in one slice, and one lock around everything. It is the
-// oracle of the random operations, and the suite judges it like any other
-// store. It never discards anything: compaction only forbids to look.
+// model is the contract in its simplest form: all events in one slice, and one lock
+// around everything. Random operations are compared with it, and the suite tests it
+// like any other backend. It discards nothing: compaction only refuses older reads.
 type model struct {
 	mu        sync.Mutex
 	log       []storage.Event // ordered by revision; a revision has one event
@@ -94,7 +93,7 @@ func (m *model) commit(op storage.Op, kv, prev storage.KeyValue) storage.KeyValu
 	return kv
 }
 
-// arm sees to it that kv goes when its time has come.
+// arm deletes kv when it expires.
 func (m *model) arm(kv storage.KeyValue) {
 	if kv.Expires.IsZero() {
 		return
@@ -328,7 +327,7 @@ func (w *modelWatcher) Next(ctx context.Context) (storage.Batch, error) {
 	}
 }
 
-// poll returns what there is to say, or a batch without a revision.
+// poll returns the next batch, or one without a revision if there is nothing new.
 func (w *modelWatcher) poll() (storage.Batch, error) {
 	if w.err == nil {
 		w.err = w.ctx.Err()

@@ -52,7 +52,7 @@ func (e *env) walk(n int) error {
 	return t.everything()
 }
 
-// walker is a twin with a source of chance.
+// walker is a twin with a random source.
 type walker struct {
 	*twin
 	rng     *rand.Rand
@@ -107,9 +107,9 @@ func (r *walker) guard(key string) int64 {
 	return r.m.keys[key].ModRevision
 }
 
-// past returns a revision of the model, now and then one that cannot be read.
+// past returns a revision of the model, sometimes one that cannot be read.
 func (r *walker) past() int64 {
-	// What was compacted before the twin began is not known.
+	// Revisions that were compacted before the twin began are not known.
 	oldest := max(r.m.compacted-2, 1)
 	return oldest + r.rng.Int64N(r.m.revision+2-oldest)
 }
@@ -193,7 +193,7 @@ func (r *walker) end(w *walkerWatch) {
 	r.watches = slices.DeleteFunc(r.watches, func(x *walkerWatch) bool { return x == w })
 }
 
-// drain reads all that a watch has to say.
+// drain reads all events of a watch.
 func (r *walker) drain(w *walkerWatch) error {
 	err := w.until(r.rev(r.m.revision))
 	if err != nil && !errors.Is(err, storage.ErrCompacted) {

@@ -6,8 +6,8 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// checkStarved: a watcher that nobody reads loses nothing, however much is
-// written, and holds up nobody.
+// checkStarved: a watcher that nobody reads loses no event, however much is written,
+// and blocks nobody.
 func checkStarved(e *env) error {
 	after, err := e.revision()
 	if err != nil {

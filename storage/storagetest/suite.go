@@ -1,12 +1,14 @@
-// Package storagetest is the one suite that judges every storage backend.
+// Package storagetest is the conformance suite of storage backends. Start at Run and
+// Subject. A check never skips what a backend cannot do: a backend that does not fulfil
+// the contract fails.
 //
-// A backend's own test is a few lines: it says how to open a store and calls
-// Run. Every check is a function that returns an error rather than failing a
-// test, so that the suite itself can be tested: broken variants of a plain
-// model of the contract must not pass.
+// A backend's own test is a few lines: it describes how to open a store and calls Run.
+// Every check is a function that returns an error rather than failing a test, so that
+// the suite itself can be tested: broken variants of a simple model of the contract
+// must fail.
 //
-// KELSON_SEED replays the random parts of a run that failed; the failure names
-// the seed.
+// KELSON_SEED replays the random parts of a run that failed; the failure names the
+// seed.
 package storagetest
 
 import (
@@ -25,7 +27,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// Subject is a store under judgement.
+// Subject is the backend under test.
 type Subject struct {
 	// Open returns a fresh, empty store, and closes it when the test is over.
 	// The suite may have closed it before.
@@ -49,7 +51,7 @@ func Run(t *testing.T, s Subject) { s.judge(t, false) }
 // allows by itself.
 func RunLong(t *testing.T, s Subject) { s.judge(t, true) }
 
-// A check proves one sentence of the contract, or finds it broken.
+// A check tests one sentence of the contract.
 type check struct {
 	name string
 	run  func(e *env) error
@@ -80,11 +82,11 @@ func groups() []group {
 	}
 }
 
-// judge runs the checks. Those of a group share a store, each below a prefix
-// of its own: opening one may be slow, and a used store is the usual one.
+// judge runs the checks. Those of a group share a store, each below a prefix of its
+// own: opening a store may be slow, and real stores are not empty.
 func (s Subject) judge(t *testing.T, long bool) {
-	// With more threads than processors the system interrupts them anywhere,
-	// not only where a goroutine waits. Races show that were hidden before.
+	// With more threads than processors the kernel preempts goroutines anywhere, not
+	// only where they wait, so that more races show.
 	procs := runtime.GOMAXPROCS(max(8, runtime.GOMAXPROCS(0)))
 	t.Cleanup(func() { runtime.GOMAXPROCS(procs) })
 	for _, g := range groups() {
@@ -140,7 +142,7 @@ func (s Subject) try(t testing.TB, b storage.Backend, c check, long bool) error 
 	return nil
 }
 
-// env is what a check works with.
+// env is the environment of a check.
 type env struct {
 	tb      testing.TB // for temporary folders and Reopen; a check returns its failures
 	subject Subject
@@ -151,7 +153,7 @@ type env struct {
 	seed    int64
 }
 
-// times returns how often to do something.
+// times returns the number of repetitions: ordinary, or long in RunLong.
 func (e *env) times(ordinary, long int) int {
 	if e.long {
 		return long
@@ -159,7 +161,7 @@ func (e *env) times(ordinary, long int) int {
 	return ordinary
 }
 
-// rand returns the source of chance number n of this check.
+// rand returns random source number n of this check.
 func (e *env) rand(n int) *rand.Rand { return rand.New(rand.NewPCG(uint64(e.seed), uint64(n))) }
 
 // key returns the name of a key of this check.
@@ -222,7 +224,7 @@ func sameEvent(a, b storage.Event) bool {
 	return a.Op == b.Op && sameKV(a.KV, b.KV) && sameKV(a.Prev, b.Prev)
 }
 
-// show prints a key shortly.
+// show formats a key for messages.
 func show(kv storage.KeyValue) string {
 	value := fmt.Sprintf("%.20q", kv.Value)
 	return fmt.Sprintf("{%.60q=%s/%d create %d mod %d}", kv.Key, value, len(kv.Value), kv.CreateRevision, kv.ModRevision)
@@ -250,7 +252,7 @@ func diffEvents(what string, got, want []storage.Event) error {
 	return diff(what, got, want, sameEvent, showEvent)
 }
 
-// diff says where two sequences part.
+// diff returns an error that names the first difference of two sequences.
 func diff[T any](what string, got, want []T, same func(a, b T) bool, show func(T) string) error {
 	at := func(s []T, i int) string {
 		if i < len(s) {

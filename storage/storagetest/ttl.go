@@ -30,7 +30,7 @@ const (
 	longTTL = time.Hour
 )
 
-// ttl is a short one, but long enough to do something before it ends.
+// ttl is a short ttl, but long enough to do something before it ends.
 func (e *env) ttl() time.Duration { return max(e.subject.TTLGranularity, 400*time.Millisecond) }
 
 // gone reads f until key is deleted, which must not be before notBefore.
@@ -51,7 +51,7 @@ func (f *follower) gone(key string, notBefore time.Time) error {
 	return nil
 }
 
-// checkTTLGoes: a key goes when its time has come, with an event, and can be
+// checkTTLGoes: a key is deleted when its ttl has ended, with an event, and can be
 // created again.
 func checkTTLGoes(e *env) error {
 	f, err := e.follow(e.prefix, 0)
@@ -99,8 +99,8 @@ func checkTTLGoes(e *env) error {
 	return f.until(again.ModRevision)
 }
 
-// checkTTLStays: a key whose ttl was taken away or extended does not go by the
-// one that it had, nor does one that was deleted and came again.
+// checkTTLStays: a key whose ttl was removed or extended is not deleted by the old ttl,
+// nor is a key that was deleted and created again.
 func checkTTLStays(e *env) error {
 	short := e.ttl()
 	for attempt := range 20 {
@@ -141,7 +141,7 @@ func checkTTLStays(e *env) error {
 		if err != nil {
 			return err
 		}
-		// A key that goes after the others would have gone.
+		// A key that expires after the others would have expired.
 		f, err := e.follow(e.prefix, 0)
 		if err != nil {
 			return err
@@ -203,7 +203,7 @@ func checkTTLReplaced(e *env) error {
 	return nil
 }
 
-// checkTTLMany: keys that expire together go each once, and no other does.
+// checkTTLMany: keys that expire together are deleted once each, and no other key is.
 func checkTTLMany(e *env) error {
 	f, err := e.follow(e.prefix, 0)
 	if err != nil {

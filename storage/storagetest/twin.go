@@ -9,7 +9,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// twin does the same to a store and to the model and compares every answer.
+// twin makes the same calls on a store and on the model and compares every answer.
 // Nothing else may write below its prefix meanwhile.
 //
 // The model counts its revisions without gaps; a store need not. So the twin
@@ -91,7 +91,7 @@ func (t *twin) wrote(what string, rev int64) error {
 
 func (t *twin) create(key string, value []byte) error {
 	what := fmt.Sprintf("create %.60q (%d bytes)", key, len(value))
-	// A store gets a slice of its own, which is spoilt afterwards.
+	// The store gets a copy, which is overwritten afterwards.
 	mine := bytes.Clone(value)
 	got, gotErr := t.e.b.Create(t.e.ctx, key, mine, 0)
 	want, wantErr := t.m.Create(t.ctx, key, value, 0)
@@ -201,8 +201,8 @@ func (t *twin) compact(revision int64) error {
 	return agree(what, t.e.b.Compact(t.e.ctx, t.rev(revision)), t.m.Compact(t.ctx, revision))
 }
 
-// everything compares all that can be read: the state at every revision that
-// is kept, or of many at some of them, and every event.
+// everything compares all that can be read: the state at every kept revision, or at
+// some of them if there are many, and every event.
 func (t *twin) everything() error {
 	const lists = 50
 	step := 1 + (t.m.revision-t.m.compacted)/lists
@@ -276,7 +276,7 @@ func (e *env) script(steps []step) error {
 		if err != nil {
 			return fmt.Errorf("step %d (%s %q): %w", i, s.op, s.key, err)
 		}
-		// The model has agreed so far; this keeps the model itself honest.
+		// The model agreed with the store so far; this checks the model itself.
 		if !errors.Is(t.outcome, s.want) {
 			return fmt.Errorf("step %d (%s %q): outcome is %v, want %v", i, s.op, s.key, t.outcome, s.want)
 		}

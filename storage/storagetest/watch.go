@@ -252,7 +252,7 @@ func checkWatchJoins(e *env) error {
 				return err
 			}
 			if after == 0 {
-				// It began somewhere between two revisions that are known.
+				// It began somewhere between two known revisions.
 				after = j.latest
 				if len(j.events) > 0 {
 					after = min(after, j.events[0].KV.ModRevision-1)
@@ -293,7 +293,7 @@ func checkWatchBoundary(e *env) error {
 				return fmt.Errorf("compacted at %d: %w", at, err)
 			}
 		}
-		// The second prefix has no events at all: there, too, it is not known.
+		// The second prefix has no events; ErrCompacted is right there too.
 		for _, prefix := range []string{e.prefix, e.key("none/")} {
 			for _, after := range []int64{at - 2, 1} {
 				f, err := e.follow(prefix, after)
@@ -324,7 +324,7 @@ func checkNextExpires(e *env) error {
 	defer f.w.Close()
 	cancelled, cancel := context.WithCancel(e.ctx)
 	cancel()
-	// A watcher may begin with word of its progress.
+	// A watcher may begin with a progress report.
 	for err = f.next(cancelled); err == nil; err = f.next(cancelled) {
 	}
 	if err := fails("next", err, context.Canceled); err != nil {

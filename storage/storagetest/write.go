@@ -82,7 +82,7 @@ func checkGuards(e *env) error {
 	})
 }
 
-// checkRecreate: a key that comes again begins a new life.
+// checkRecreate: a key that is created again has a new create revision.
 func checkRecreate(e *env) error {
 	return e.script([]step{
 		{op: "create", key: "a", value: "1"},
@@ -97,7 +97,7 @@ func checkRecreate(e *env) error {
 	})
 }
 
-// checkKeys: which keys are taken.
+// checkKeys: which keys are accepted.
 func checkKeys(e *env) error {
 	long := e.key(strings.Repeat("k", storage.MaxKeyBytes-len(e.prefix)))
 	var good []step
@@ -133,7 +133,7 @@ func checkKeys(e *env) error {
 			fails("create of "+what, create, bad.want),
 			fails("update of "+what, update, bad.want),
 			fails("delete of "+what, remove, bad.want))
-		// To say that such a key is not there is true as well.
+		// ErrNotFound is right for such a key as well.
 		if _, get := e.b.Get(e.ctx, bad.key); !errors.Is(get, storage.ErrNotFound) {
 			err = errors.Join(err, fails("get of "+what, get, bad.want))
 		}
@@ -156,7 +156,7 @@ func (e *env) unmoved(before int64) error {
 	return nil
 }
 
-// checkValues: which values are taken, and that they come back.
+// checkValues: which values are accepted, and that they are read back unchanged.
 func checkValues(e *env) error {
 	t, err := e.twin()
 	if err != nil {
@@ -200,7 +200,7 @@ func checkValues(e *env) error {
 		e.unmoved(before)); err != nil {
 		return err
 	}
-	// The largest value may be refused by a stricter store, but not mangled.
+	// A stricter store may refuse the largest value, but must not change it.
 	kv, err := e.b.Create(e.ctx, e.key("huge"), huge[1:], 0)
 	if errors.Is(err, storage.ErrTooLarge) {
 		return e.unmoved(before)
@@ -216,8 +216,8 @@ func checkValues(e *env) error {
 	return err
 }
 
-// checkAliasing: a slice that was passed in is the caller's again after the
-// call. The writer spoils every one.
+// checkAliasing: a slice that was passed in belongs to the caller again after the call.
+// The writer overwrites every one.
 func checkAliasing(e *env) error {
 	after, err := e.revision()
 	if err != nil {
@@ -294,7 +294,7 @@ func checkCancelled(e *env) error {
 	return nil
 }
 
-// checkStatus: the status speaks of the same store.
+// checkStatus: the status agrees with the store.
 func checkStatus(e *env) error {
 	kv, err := e.b.Create(e.ctx, e.key("a"), nil, 0)
 	if err != nil {

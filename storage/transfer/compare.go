@@ -10,8 +10,8 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// expirySlack is how far apart two answers to when a key expires may be: etcd
-// tells the time that is left in whole seconds.
+// expirySlack is by how much the expiry of a key may differ between two reads: etcd
+// reports the remaining time in whole seconds.
 const expirySlack = 2 * time.Second
 
 // sameValue returns an error unless two stores agree on the value of a key.
@@ -32,17 +32,17 @@ func sameRevisions(a, b storage.KeyValue) error {
 	return sameValue(a, b)
 }
 
-// compare returns an error unless the target has the keys of the source, each
-// as same wants it, and no others. Keys whose time has come may be missing.
+// compare returns an error unless the target has exactly the keys of the source, each
+// equal by same. Keys that have expired meanwhile may be missing.
 func (c *copier) compare(ctx context.Context, to storage.Backend, same func(from, to storage.KeyValue) error) error {
 	c.mu.Lock()
 	c.progress = Progress{Verifying: true, Total: c.summary.Keys}
 	c.mu.Unlock()
-	source, err := look(ctx, c.from.b, c.from.revision)
+	source, err := openView(ctx, c.from.b, c.from.revision)
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)
 	}
-	target, err := look(ctx, to, 0)
+	target, err := openView(ctx, to, 0)
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)
 	}
@@ -66,7 +66,7 @@ func (c *copier) compare(ctx context.Context, to storage.Backend, same func(from
 			}
 			there, err, more = next()
 		}
-		c.did(kv, nil)
+		c.countKey(kv, nil)
 	}
 	switch {
 	case err != nil:

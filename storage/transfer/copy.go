@@ -87,12 +87,12 @@ func CopyToFolder(ctx context.Context, from storage.Backend, dir string, opts Co
 	return c.summary, nil
 }
 
-// copier is a copy under way.
+// copier is the state of one copy.
 type copier struct {
 	from *view
 	opts CopyOptions
 
-	mu       sync.Mutex // held for what follows, and while reporting
+	mu       sync.Mutex // guards the fields below, and calls of opts.Progress
 	summary  Summary
 	progress Progress
 }
@@ -104,7 +104,7 @@ func newCopier(ctx context.Context, from storage.Backend, opts CopyOptions) (*co
 	if opts.Writers == 0 {
 		opts.Writers = DefaultWriters
 	}
-	v, err := look(ctx, from, 0)
+	v, err := openView(ctx, from, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +115,8 @@ func newCopier(ctx context.Context, from storage.Backend, opts CopyOptions) (*co
 	return &copier{from: v, opts: opts, summary: Summary{Revision: v.revision}, progress: Progress{Total: total}}, nil
 }
 
-// did counts a key that is done.
-func (c *copier) did(kv storage.KeyValue, count *int64) {
+// countKey counts a key as done and reports progress.
+func (c *copier) countKey(kv storage.KeyValue, count *int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if count != nil {
@@ -174,14 +174,14 @@ func (c *copier) writeKey(ctx context.Context, to storage.Backend, kv storage.Ke
 	var ttl time.Duration
 	if !kv.Expires.IsZero() {
 		if ttl = time.Until(kv.Expires); ttl <= 0 {
-			c.did(kv, &c.summary.Expired)
+			c.countKey(kv, &c.summary.Expired)
 			return nil
 		}
 	}
 	there, err := to.Create(ctx, kv.Key, kv.Value, ttl)
 	switch {
 	case err == nil:
-		c.did(kv, nil)
+		c.countKey(kv, nil)
 		return nil
 	case !errors.Is(err, storage.ErrExists):
 		return fmt.Errorf("%q: %w", kv.Key, err)
@@ -190,7 +190,7 @@ func (c *copier) writeKey(ctx context.Context, to storage.Backend, kv storage.Ke
 	case !bytes.Equal(there.Value, kv.Value):
 		return fmt.Errorf("%q is in the target with another value: it does not come from an interrupted copy of this store", kv.Key)
 	}
-	c.did(kv, &c.summary.Skipped)
+	c.countKey(kv, &c.summary.Skipped)
 	return nil
 }
 
@@ -203,7 +203,7 @@ func (c *copier) importInto(ctx context.Context, dir string) error {
 			return kv, io.EOF
 		}
 		if err == nil {
-			c.did(kv, nil)
+			c.countKey(kv, nil)
 		}
 		return kv, err
 	})

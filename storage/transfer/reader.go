@@ -14,8 +14,8 @@ import (
 	"github.com/apikeel/kelson/storage"
 )
 
-// Reader reads a snapshot. Nothing that it returns is known to be true before
-// Next has returned io.EOF.
+// Reader reads a snapshot. What Next returns is verified only when Next has returned
+// io.EOF.
 type Reader struct {
 	in      *bufio.Reader
 	hash    hash.Hash
@@ -27,7 +27,7 @@ type Reader struct {
 	err     error // what Next returns from now on
 }
 
-// NewReader returns a reader, once it has seen that r is a snapshot.
+// NewReader checks the header of r and returns a reader.
 func NewReader(r io.Reader) (*Reader, error) {
 	d := &Reader{in: bufio.NewReaderSize(r, 64<<10), hash: sha256.New()}
 	header, err := d.in.Peek(headerBytes)
@@ -52,9 +52,9 @@ func NewReader(r io.Reader) (*Reader, error) {
 	return d, nil
 }
 
-// Next returns the next key, in ascending order. After the last one it returns
-// io.EOF if all that was read is as it was written, and a clear error if not.
-// The value is valid until the next call.
+// Next returns the next key, in ascending order. After the last one it returns io.EOF
+// if length and hash are right, else ErrCorrupt. The value is valid until the next
+// call.
 func (d *Reader) Next() (storage.KeyValue, error) {
 	if d.err != nil {
 		return storage.KeyValue{}, d.err
@@ -116,7 +116,7 @@ func (d *Reader) record() (kv storage.KeyValue, err error) {
 	}
 	kv.CreateRevision, kv.ModRevision = int64(create), int64(mod)
 	if expires != 0 {
-		// Above 2^63 it is negative, and check refuses it.
+		// A value of 2^63 or more becomes negative, and check refuses it.
 		kv.Expires = time.UnixMilli(int64(expires))
 	}
 	if b, err = d.take(int(keyLen)); err != nil {
@@ -132,7 +132,7 @@ func (d *Reader) record() (kv storage.KeyValue, err error) {
 	return kv, nil
 }
 
-// trailer returns io.EOF if everything is in order.
+// trailer checks counts and hash and returns io.EOF if they are right.
 func (d *Reader) trailer() error {
 	b, err := d.take(trailerBytes)
 	if err != nil {
@@ -161,8 +161,8 @@ func (d *Reader) trailer() error {
 	return io.EOF
 }
 
-// take reads n bytes, which are valid until the next call. The buffer grows as
-// they arrive, not as they are announced.
+// take reads n bytes, which are valid until the next call. The buffer grows with what
+// arrives, so a wrong length cannot allocate memory.
 func (d *Reader) take(n int) ([]byte, error) {
 	d.buf.Reset()
 	got, err := io.CopyN(&d.buf, d.in, int64(n))
@@ -178,7 +178,7 @@ func (d *Reader) corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// broken is the error for a stream that ended or failed before its end.
+// broken returns the error for a stream that ended or failed too early.
 func (d *Reader) broken(err error) error {
 	if errors.Is(err, io.EOF) {
 		return d.corrupt("it ends after %d bytes, and is not complete", d.offset)

@@ -56,7 +56,7 @@ func Restore(ctx context.Context, file, dir string, bump int64) (Summary, error)
 	return summary, nil
 }
 
-// contextReader is a reader that ends with its context.
+// contextReader is a reader that fails when its context ends.
 type contextReader struct {
 	ctx context.Context
 	r   io.Reader

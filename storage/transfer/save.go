@@ -35,7 +35,7 @@ func dump(ctx context.Context, b storage.Backend, put func(storage.KeyValue) err
 	if d, ok := b.(dumper); ok {
 		return d.Dump(ctx, put)
 	}
-	v, err := look(ctx, b, 0)
+	v, err := openView(ctx, b, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -50,8 +50,8 @@ func dump(ctx context.Context, b storage.Backend, put func(storage.KeyValue) err
 	return v.revision, nil
 }
 
-// encoder writes a snapshot. It refuses what a Reader would refuse, so that
-// the fault shows when there is still a store to save again.
+// encoder writes a snapshot. It refuses what a Reader would refuse, so that a broken
+// key is found while the store still exists.
 type encoder struct {
 	out      *bufio.Writer
 	hash     hash.Hash

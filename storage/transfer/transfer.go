@@ -1,5 +1,6 @@
-// Package transfer moves whole stores: into a snapshot file and back, and from
-// one backend to another.
+// Package transfer copies whole stores: to a snapshot file and back, and from one
+// backend to another. Start at Save and Restore, or at Copy. It never writes to the
+// store that it reads.
 //
 //	Save          a store, also one in use, to a stream
 //	Reader        a stream, record by record; Verify reads it to its end
@@ -9,11 +10,12 @@
 //
 // Whatever is read is read at one revision. FORMAT.md describes the file.
 //
-// # What belongs to a store
+// # Which keys belong to a store
 //
-// An embedded store is ours as a whole. An etcd may have other users, and even
-// kube-apiserver keeps a key of its own in it: of any other backend, only what
-// lies below storage.Root is read, counted and compared.
+// An embedded store belongs to Kelson as a whole. An etcd may have other users, and
+// even kube-apiserver keeps a key of its own outside its prefix. So of any other
+// backend than the engine, only the keys below storage.Root are read, counted and
+// compared.
 package transfer
 
 import (
@@ -43,13 +45,13 @@ type Summary struct {
 	Expired int64
 }
 
-// dumper is a store in this process, which can be read at one revision however
-// long that takes.
+// dumper is a backend that can be read at one revision however long it takes: the
+// embedded engine.
 type dumper interface {
 	Dump(ctx context.Context, yield func(storage.KeyValue) error) (int64, error)
 }
 
-// scope returns the prefix of the keys of a store that are ours.
+// scope returns the prefix of the keys that belong to a store.
 func scope(b storage.Backend) string {
 	if _, ok := b.(dumper); ok {
 		return ""
@@ -57,25 +59,26 @@ func scope(b storage.Backend) string {
 	return storage.Root
 }
 
-// Bounds of a page: few keys at first, then as many as make a good message at
-// the size that those before had. Every page costs etcd a count of the keys
-// after it, and whoever reads it the memory for all of it.
+// Bounds of a page: few keys at first, then as many as give about pageBytes at the
+// sizes seen so far. etcd counts the remaining keys for every page, so small pages are
+// expensive; the reader holds a whole page in memory.
 const (
 	firstPageKeys = 64
 	maxPageKeys   = 1000
 	pageBytes     = 4 << 20
 )
 
-// view is a store at a revision, read in pages.
+// view reads a store at one revision, in pages.
 type view struct {
 	b        storage.Backend
 	prefix   string
-	revision int64 // 0 until the first page has been read
+	revision int64 // 0 until the first page was read at the current one
 	first    storage.Page
 }
 
-// look begins to read a store at a revision, zero being the current one.
-func look(ctx context.Context, b storage.Backend, revision int64) (*view, error) {
+// openView reads the first page of a store at a revision, zero being the current one, and
+// returns the view.
+func openView(ctx context.Context, b storage.Backend, revision int64) (*view, error) {
 	v := &view{b: b, prefix: scope(b), revision: revision}
 	page, err := v.page(ctx, "", firstPageKeys)
 	if err != nil {
@@ -93,7 +96,7 @@ func (v *view) page(ctx context.Context, start string, limit int) (storage.Page,
 	return page, err
 }
 
-// all returns the keys in order. It can be called once.
+// all iterates over the keys in order. It can be called once.
 func (v *view) all(ctx context.Context) iter.Seq2[storage.KeyValue, error] {
 	return func(yield func(storage.KeyValue, error) bool) {
 		page := v.first

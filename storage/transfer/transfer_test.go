@@ -148,7 +148,7 @@ func TestPagesAreAll(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		v, err := look(t.Context(), shared{b}, 0)
+		v, err := openView(t.Context(), shared{b}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

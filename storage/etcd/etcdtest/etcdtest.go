@@ -5,11 +5,10 @@
 //	cluster := etcdtest.Start(t, etcdtest.Members(3)) // three
 //	backend, err := etcd.Open(ctx, etcd.Options{Endpoints: cluster.Endpoints()})
 //
-// The cluster lives until the test ends. Members can be stopped, killed and
-// started again with their data; their endpoints stay the same, since clients
-// and peers reach a member through a small forwarder that keeps its port. No
-// port is ever given up and taken again, so tests running side by side do not
-// get into each other's way.
+// The cluster lives until the test ends. Members can be stopped, killed and started
+// again with their data. Their endpoints stay the same: clients and peers reach a
+// member through a TCP forwarder that keeps its port. No port is released and reused,
+// so tests that run in parallel do not disturb each other.
 //
 // Unless Fsync is given, etcd does not wait for the disk: a member survives
 // Stop and Kill, but would not survive a power cut.
@@ -88,8 +87,8 @@ func Start(tb testing.TB, opts ...Option) *Cluster {
 	if c.opts.tls {
 		c.files = makeTLSFiles(tb)
 	}
-	// The folder is asked for before the cleanup is, so that it goes away after
-	// the servers that write to it.
+	// TempDir before Cleanup: cleanups run in reverse order, so the folder is removed
+	// after the servers have stopped.
 	dir := tb.TempDir()
 	tb.Cleanup(c.close)
 	all := make([]int, c.opts.members)
@@ -173,8 +172,8 @@ func (c *Cluster) Stop(i int) { c.members[i].stop(false) }
 // all connections break first, and nothing is handed over. The data is kept.
 func (c *Cluster) Kill(i int) { c.members[i].stop(true) }
 
-// Freeze makes a member answer no clients any longer, as if its process had been
-// stopped by a debugger: connections stay, and can be made, but nothing comes.
+// Freeze makes a member stop answering clients, as if its process were stopped with
+// SIGSTOP: connections stay open and new ones are accepted, but no data is passed on.
 func (c *Cluster) Freeze(i int) { c.members[i].client.freeze() }
 
 // Restart starts stopped members with the data and the addresses they had and
@@ -182,7 +181,7 @@ func (c *Cluster) Freeze(i int) { c.members[i].client.freeze() }
 // restarting for a quorum.
 func (c *Cluster) Restart(members ...int) {
 	c.tb.Helper()
-	// Members of a new cluster must come up together, to elect a leader.
+	// The members of a new cluster start together, since they must elect a leader.
 	for _, i := range members {
 		m := c.members[i]
 		if m.server != nil {
@@ -225,8 +224,8 @@ func (c *Cluster) config(m *member) *embed.Config {
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.UnsafeNoFsync = !c.opts.fsync
 	cfg.EnableGRPCGateway = false
-	// etcd takes any free port; the forwarders stand for the addresses that
-	// clients and other members know.
+	// etcd listens on any free port; clients and peers know the addresses of the
+	// forwarders.
 	advertised := c.clientURL(m)
 	cfg.ListenClientUrls = []url.URL{{Scheme: advertised.Scheme, Host: "127.0.0.1:0"}}
 	cfg.AdvertiseClientUrls = []url.URL{*advertised}
@@ -237,8 +236,8 @@ func (c *Cluster) config(m *member) *embed.Config {
 		initial = append(initial, other.name+"="+peerURL(other).String())
 	}
 	cfg.InitialCluster = strings.Join(initial, ",")
-	// A lone member elects itself, so its timeout is pure waiting. Several
-	// need one that scheduling delays on a busy machine stay below.
+	// A lone member elects itself, so the election timeout is only a delay. Several
+	// members need one that is longer than scheduling delays on a busy machine.
 	cfg.TickMs, cfg.ElectionMs = 10, 50
 	if len(c.members) > 1 {
 		cfg.TickMs, cfg.ElectionMs = 50, 500
@@ -259,7 +258,7 @@ func (m *member) stop(kill bool) {
 	if m.server == nil {
 		return
 	}
-	// Clients first: etcd would wait for their watches to end by themselves.
+	// Clients first: etcd waits for their watches to end.
 	m.client.refuse()
 	if kill {
 		m.peer.refuse()
@@ -272,8 +271,7 @@ func (m *member) stop(kill bool) {
 
 func (c *Cluster) close() {
 	for _, m := range c.members {
-		// Without handing over, which takes time when nobody is left to hand
-		// over to.
+		// kill: there is nobody to transfer the leadership to.
 		m.stop(true)
 		err := errors.Join(m.client.close(), m.peer.close())
 		if err != nil {

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// forwarder passes connections on to an address that may change or be absent
-// for a while, under a port that stays.
+// forwarder forwards TCP connections from a port that stays to a target address that
+// may change or be absent.
 type forwarder struct {
 	listener net.Listener
 	wg       sync.WaitGroup
@@ -15,7 +15,7 @@ type forwarder struct {
 	mu     sync.Mutex
 	target string // empty: connections are closed as they arrive
 	conns  map[net.Conn]struct{}
-	frozen chan struct{} // nil unless nothing is passed on; closed when it is again
+	frozen chan struct{} // not nil while frozen; closed by thaw
 }
 
 func newForwarder() (*forwarder, error) {
@@ -30,14 +30,14 @@ func newForwarder() (*forwarder, error) {
 
 func (f *forwarder) addr() string { return f.listener.Addr().String() }
 
-// forward passes connections on to target from now on.
+// forward sets the target of new connections.
 func (f *forwarder) forward(target string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.target = target
 }
 
-// refuse breaks all connections and refuses new ones.
+// refuse closes all connections and refuses new ones.
 func (f *forwarder) refuse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,7 +48,7 @@ func (f *forwarder) refuse() {
 	}
 }
 
-// freeze lets connections be, but passes nothing on.
+// freeze keeps connections open but forwards no data.
 func (f *forwarder) freeze() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,7 +57,7 @@ func (f *forwarder) freeze() {
 	}
 }
 
-// thaw passes on again. The mutex is held.
+// thaw forwards data again. The caller holds mu.
 func (f *forwarder) thaw() {
 	if f.frozen != nil {
 		close(f.frozen)
@@ -66,7 +66,7 @@ func (f *forwarder) thaw() {
 }
 
 func (f *forwarder) close() error {
-	// A forwarder that could not be made is nil.
+	// A forwarder that could not be created is nil.
 	if f == nil {
 		return nil
 	}
@@ -109,8 +109,8 @@ func (f *forwarder) serve(down net.Conn) {
 	wg.Wait()
 }
 
-// register makes both ends known to refuse, unless the target has changed
-// since it was dialled.
+// register adds both ends to the connections that refuse closes. It returns false if
+// the target has changed since it was dialled.
 func (f *forwarder) register(target string, conns ...net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +131,7 @@ func (f *forwarder) unregister(conns ...net.Conn) {
 	}
 }
 
-// unlessFrozen writes when something is passed on.
+// unlessFrozen is a writer that blocks while the forwarder is frozen.
 type unlessFrozen struct {
 	io.Writer
 	f *forwarder
@@ -148,8 +148,8 @@ func (w unlessFrozen) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// pass copies until either side ends, then ends both: gRPC and etcd's peer
-// protocol have no use for half-open connections.
+// pass copies until either side ends, then closes both: gRPC and etcd's peer protocol
+// do not use half-open connections.
 func (f *forwarder) pass(to, from net.Conn) {
 	_, _ = io.Copy(unlessFrozen{to, f}, from)
 	_ = to.Close()
