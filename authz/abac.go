@@ -14,11 +14,12 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// ABAC allows what a file of policies says, a line a policy.
+// ABAC is an Authorizer for attribute-based access control: it allows what the policies
+// of a file say, one JSON policy in a line.
 type ABAC []policy
 
-// policy allows a subject something. Empty strings match nothing but empty
-// ones.
+// policy allows a subject something. An empty resource field matches only an empty
+// value, "*" every value; for User and Group see isFor.
 type policy struct {
 	User            string `json:"user"`
 	Group           string `json:"group"`
@@ -29,7 +30,7 @@ type policy struct {
 	NonResourcePath string `json:"nonResourcePath"`
 }
 
-// The version of policies that say theirs.
+// API versions of policies.
 const (
 	abacGroup   = "abac.authorization.kubernetes.io"
 	abacVersion = abacGroup + "/v1beta1"
@@ -68,8 +69,8 @@ func NewABAC(file string, log *slog.Logger) (ABAC, error) {
 	return policies, nil
 }
 
-// parsePolicy reads a line in the form of v1beta1, or else in that of v0, which
-// need not say what it is.
+// parsePolicy parses a line in version v1beta1 or, without apiVersion and kind, in
+// version v0.
 func parsePolicy(line []byte) (p policy, versioned bool, err error) {
 	var read struct {
 		APIVersion string `json:"apiVersion"`
@@ -141,8 +142,8 @@ func (policies ABAC) RulesFor(_ context.Context, user *request.User, namespace s
 	return resources, paths, false, nil
 }
 
-// isFor reports whether the policy is about a user: both, if it names a user
-// and a group, must fit.
+// isFor reports whether the policy is about a user. If it names a user and a group,
+// both must match.
 func (p *policy) isFor(user *request.User) bool {
 	if user == nil || p.User == "" && p.Group == "" {
 		return false
@@ -150,6 +151,7 @@ func (p *policy) isFor(user *request.User) bool {
 	return (p.User == "" || p.User == user.Name) && (p.Group == "" || slices.Contains(user.Groups, p.Group))
 }
 
+// covers reports whether the policy includes the resource or path of a.
 func (p *policy) covers(a *Attributes) bool {
 	if a.IsResource {
 		return (p.Namespace == "*" || p.Namespace == a.Namespace) &&

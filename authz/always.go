@@ -10,6 +10,9 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
+// This file holds authorizers that need no policy: AlwaysAllow, AlwaysDeny,
+// PrivilegedGroups and Paths.
+
 // AlwaysAllow allows everything.
 type AlwaysAllow struct{}
 
@@ -24,8 +27,8 @@ func (AlwaysAllow) RulesFor(context.Context, *request.User, string) ([]ResourceR
 	return []ResourceRule{{Verbs: all, Groups: all, Resources: all}}, []PathRule{{Verbs: all, Paths: all}}, false, nil
 }
 
-// AlwaysDeny allows nothing. It has no opinion, so that others may still allow
-// something.
+// AlwaysDeny allows nothing. It returns NoOpinion rather than Deny, so that another
+// authorizer may still allow a request.
 type AlwaysDeny struct{}
 
 // Authorize implements Authorizer.
@@ -38,10 +41,10 @@ func (AlwaysDeny) RulesFor(context.Context, *request.User, string) ([]ResourceRu
 	return nil, nil, false, nil
 }
 
-//lint:ignore ST1005 clients know it with the full stop
+//lint:ignore ST1005 kube-apiserver's message ends with a full stop
 var errNoUser = errors.New("no user on request.")
 
-// PrivilegedGroups allows the members of groups everything.
+// PrivilegedGroups allows everything to the members of these groups.
 type PrivilegedGroups []string
 
 // Authorize implements Authorizer.
@@ -57,14 +60,14 @@ func (p PrivilegedGroups) Authorize(_ context.Context, a *Attributes) (Decision,
 	return NoOpinion, "", nil
 }
 
-// Paths allows everybody paths that are no resources.
+// Paths allows everybody to access some non-resource paths.
 type Paths struct {
 	exact    map[string]bool
 	prefixes []string
 }
 
-// NewPaths makes a Paths of paths, of which a star at the end stands for
-// anything.
+// NewPaths returns a Paths. A path that ends with a star matches every path with that
+// prefix.
 func NewPaths(paths ...string) (*Paths, error) {
 	p := &Paths{exact: map[string]bool{}}
 	for _, path := range paths {

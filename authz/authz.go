@@ -1,8 +1,10 @@
-// Package authz decides who may do what.
+// Package authz authorizes requests: it decides who may do what. Start at Authorizer
+// and Union; Attributes is what is decided on. The implementations are files and
+// folders beside it. An authorizer never looks at the body of a request, and never
+// changes anything.
 //
-// The interface is here; its implementations are files and folders beside it. An
-// authorizer allows, denies, or has no opinion; Union asks several in their
-// order, and what nobody allows is denied.
+// An authorizer allows, denies, or has no opinion. Union asks several in order, and a
+// request that none allows is denied.
 package authz
 
 import (
@@ -14,18 +16,18 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Decision is what an authorizer says.
+// Decision is the result of an authorizer.
 type Decision uint8
 
-// NoOpinion leaves the decision to the next authorizer; the last one's means
-// no. It is the zero value: deny is the default.
+// NoOpinion leaves the decision to the next authorizer; if it is the last one's, the
+// request is denied. It is the zero value: deny is the default.
 const (
 	NoOpinion Decision = iota
 	Deny
 	Allow
 )
 
-// Groups and users that the server itself knows.
+// Groups and users with a meaning to the server itself.
 const (
 	Masters         = "system:masters"
 	Nodes           = "system:nodes"
@@ -33,18 +35,18 @@ const (
 	Unauthenticated = "system:unauthenticated"
 	Anonymous       = "system:anonymous"
 
-	// NodePrefix is how the names of nodes begin, ServiceAccountPrefix those of
-	// service accounts, of which the namespace and the name follow.
+	// NodePrefix is the prefix of the user names of nodes, ServiceAccountPrefix that of
+	// service accounts, which is followed by namespace and name.
 	NodePrefix           = "system:node:"
 	ServiceAccountPrefix = "system:serviceaccount:"
 )
 
-// Attributes is what is to be decided on.
+// Attributes describes the request that is to be authorized.
 type Attributes struct {
 	User *request.User
 	Verb string
 
-	// IsResource tells requests for resources from those for other paths, of
+	// IsResource distinguishes requests for resources from those for other paths, of
 	// which only Path is set.
 	IsResource  bool
 	Group       string
@@ -55,30 +57,30 @@ type Attributes struct {
 	Name        string
 	Path        string
 
-	// Selectors of lists, watches and deletions of collections. An authorizer
-	// that allows only a part of a collection looks at them. What could not be
-	// parsed is an error here and selects nothing.
+	// Selectors of list, watch and deletecollection. An authorizer that allows only a
+	// part of a collection looks at them. A selector that cannot be parsed sets the
+	// error and selects nothing.
 	Fields    fields.Requirements
 	FieldsErr error
 	Labels    labels.Requirements
 	LabelsErr error
 }
 
-// Authorizer decides on requests. It is asked for every one, so it must be
-// quick, and safe for concurrent use.
+// Authorizer authorizes requests. It is called for every request, so it must be fast
+// and safe for concurrent use.
 type Authorizer interface {
-	// Authorize decides. The reason is for the client if the answer is no, and
-	// for the audit. An error with NoOpinion does not keep others from
-	// deciding.
+	// Authorize decides. The reason is shown to the client if the request is denied,
+	// and is recorded in the audit log. An error with NoOpinion does not stop the next
+	// authorizer from deciding.
 	Authorize(ctx context.Context, a *Attributes) (decision Decision, reason string, err error)
 }
 
-// ReadOnly reports whether what is asked for changes nothing.
+// ReadOnly reports whether the verb is get, list or watch.
 func (a *Attributes) ReadOnly() bool {
 	return a.Verb == request.Get || a.Verb == request.List || a.Verb == request.Watch
 }
 
-// Func is an Authorizer that is a function.
+// Func adapts a function to an Authorizer.
 type Func func(ctx context.Context, a *Attributes) (Decision, string, error)
 
 // Authorize implements Authorizer.
@@ -86,8 +88,9 @@ func (f Func) Authorize(ctx context.Context, a *Attributes) (Decision, string, e
 	return f(ctx, a)
 }
 
-// Rules tells what a user may do in a namespace, as far as an authorizer can
-// enumerate it. With an error, what is returned still holds.
+// Rules is implemented by authorizers that can enumerate what a user may do in a
+// namespace, for SelfSubjectRulesReview. The rules that are returned with an error are
+// valid.
 type Rules interface {
 	RulesFor(ctx context.Context, user *request.User, namespace string) (resources []ResourceRule, paths []PathRule, incomplete bool, err error)
 }

@@ -10,19 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Forbidden is the error that a client gets who may not do something.
+// Forbidden returns the 403 error for a request that was not allowed.
 func Forbidden(a *Attributes, reason string) *apierrors.StatusError {
-	// Nothing that a client sends may come back looking like HTML. The reason
-	// is the server's own.
-	text := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(cannot(a))
+	// Text from the client is escaped so that it never looks like HTML in an answer.
+	// The reason comes from the server.
+	text := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(forbiddenText(a))
 	if reason != "" {
 		text += ": " + reason
 	}
 	return apierrors.NewForbidden(schema.GroupResource{Group: a.Group, Resource: a.Resource}, a.Name, errors.New(text))
 }
 
-// cannot says who cannot do what.
-func cannot(a *Attributes) string {
+// forbiddenText returns the first part of the message: who cannot do what.
+func forbiddenText(a *Attributes) string {
 	user := ""
 	if a.User != nil {
 		user = a.User.Name
@@ -40,8 +40,8 @@ func cannot(a *Attributes) string {
 	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", user, a.Verb, resource, a.Group, scope)
 }
 
-// Check returns nil if an authorizer allows something, and what the client is
-// told if not. An authorizer can allow in spite of an error.
+// Check returns nil if the authorizer allows a request, and else the API error for the
+// client. An authorizer can allow and return an error at the same time.
 func Check(ctx context.Context, authorizer Authorizer, a *Attributes) error {
 	decision, reason, err := authorizer.Authorize(ctx, a)
 	switch {

@@ -12,11 +12,11 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Named is an Authorizer that has a name, which its reasons carry.
+// Named is an Authorizer with a name, which prefixes its reasons.
 type Named struct {
 	Name string
 	Authorizer
-	// Allowed and Denied count what it decides; nil does not.
+	// Allowed and Denied count its decisions; nil counts nothing.
 	Allowed, Denied measure.Series
 }
 
@@ -33,7 +33,7 @@ func (n *Named) count(decision Decision) {
 // Union asks several authorizers in their order until one allows or denies.
 type Union []Named
 
-// NewUnion makes a Union of authorizers that all have names of their own.
+// NewUnion returns a Union. The names must be unique and not empty.
 func NewUnion(authorizers ...Named) (Union, error) {
 	seen := map[string]bool{}
 	for _, a := range authorizers {
@@ -48,8 +48,8 @@ func NewUnion(authorizers ...Named) (Union, error) {
 	return authorizers, nil
 }
 
-// Authorize implements Authorizer. The reason of the one who decides stands
-// alone; if nobody does, all are given, each with its name.
+// Authorize implements Authorizer. The reason is that of the authorizer that decides;
+// if none does, the reasons of all are joined, each with its name.
 func (u Union) Authorize(ctx context.Context, a *Attributes) (Decision, string, error) {
 	var (
 		reasons []string
@@ -71,8 +71,7 @@ func (u Union) Authorize(ctx context.Context, a *Attributes) (Decision, string, 
 	return NoOpinion, strings.Join(reasons, "\n"), aggregate(errs)
 }
 
-// RulesFor implements Rules, with what those of the authorizers say that
-// implement it too.
+// RulesFor implements Rules with the rules of those authorizers that implement it.
 func (u Union) RulesFor(ctx context.Context, user *request.User, namespace string) (resources []ResourceRule, paths []PathRule, incomplete bool, err error) {
 	var errs []error
 	for i := range u {
@@ -90,8 +89,7 @@ func (u Union) RulesFor(ctx context.Context, user *request.User, namespace strin
 	return resources, paths, incomplete, aggregate(errs)
 }
 
-// aggregate joins errors as Kubernetes words them, and is nil if there are
-// none.
+// aggregate joins errors with Kubernetes' text; nil if there are none.
 func aggregate(errs []error) error {
 	if len(errs) == 0 {
 		return nil

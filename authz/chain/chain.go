@@ -1,9 +1,9 @@
-// Package chain puts the authorizers of a server together, as flags or a
-// configuration file say.
+// Package chain assembles the authorizers of a server from flags or from an
+// AuthorizationConfiguration file. Start at Config and New. Chain itself decides
+// nothing: it asks the configured authorizers in order.
 //
-// It is a package of its own, and not a part of authz, because webhooks bring
-// CEL and a client with them, which nobody should have to link who only wants to
-// be asked.
+// It is not a part of package authz because webhooks import CEL and a client, which a
+// program should not have to link that only wants to authorize.
 package chain
 
 import (
@@ -47,10 +47,11 @@ func Modes() []string {
 	return []string{ModeAlwaysAllow, ModeAlwaysDeny, ModeABAC, ModeWebhook, ModeRBAC, ModeNode}
 }
 
-// Config says who decides. The fields carry the names of kube-apiserver's flags.
+// Config says which authorizers there are. The fields have the names of
+// kube-apiserver's flags.
 type Config struct {
-	// Modes is --authorization-mode: who is asked, in this order. The default,
-	// without a ConfigFile, is Node and RBAC.
+	// Modes is --authorization-mode: the authorizers, in the order in which they are
+	// asked. The default, without a ConfigFile, is Node and RBAC.
 	Modes []string
 	// PolicyFile is --authorization-policy-file, for ABAC.
 	PolicyFile string
@@ -62,19 +63,19 @@ type Config struct {
 	// nil stands for five minutes, and WebhookCacheUnauthorizedTTL
 	// --authorization-webhook-cache-unauthorized-ttl, nil for half a minute.
 	WebhookCacheAuthorizedTTL, WebhookCacheUnauthorizedTTL *time.Duration
-	// WebhookBackoff is how requests to webhooks are tried again; nil is the
+	// WebhookBackoff is how failed requests to webhooks are retried; nil is the
 	// default.
 	WebhookBackoff *wait.Backoff
-	// Dial is how webhooks are reached; nil is directly.
+	// Dial connects to webhooks; nil dials directly.
 	Dial egress.Dial
-	// ConfigFile is --authorization-config, which replaces Modes and the fields
-	// about a webhook.
+	// ConfigFile is --authorization-config, which replaces Modes and the webhook
+	// fields.
 	ConfigFile string
 
-	// RBAC and Node are the authorizers of these modes, which know the objects of
-	// the server.
+	// RBAC and Node are the authorizers of these modes. They are passed in because they
+	// read objects of the server.
 	RBAC, Node authz.Authorizer
-	// Logger gets what operators want to know; nil discards it.
+	// Logger gets reloads that failed and webhook errors; nil discards them.
 	Logger *slog.Logger
 	// Metrics counts decisions; nil does not.
 	Metrics measure.Sink
@@ -103,7 +104,7 @@ func (c *Config) defaults() {
 	}
 }
 
-// Validate checks what can be known before authorizers are made.
+// Validate checks the configuration without creating authorizers.
 func (c Config) Validate() error {
 	c.defaults()
 	if err := c.validate(); err != nil || c.ConfigFile == "" {
@@ -158,7 +159,7 @@ func aggregate(errs []error) error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// configuration is what the flags say, in the form of a file.
+// configuration returns the configuration file that is equivalent to the flags.
 func (c *Config) configuration() *configuration {
 	out := &configuration{}
 	for _, mode := range c.Modes {
@@ -180,12 +181,12 @@ func (c *Config) configuration() *configuration {
 	return out
 }
 
-// Chain is the authorizers of a server: system:masters first, then those of the
-// configuration in their order.
+// Chain is an Authorizer: system:masters first, then the configured authorizers in
+// order. The file is read again when it changes, while Run runs.
 type Chain struct {
 	cfg      Config
 	abac     authz.ABAC
-	enabled  []string // modes other than webhooks that were there at the start
+	enabled  []string // types other than Webhook at the start; a reload must keep them
 	compiler func() (*webhook.Compiler, error)
 
 	current atomic.Pointer[authz.Union]
@@ -194,7 +195,7 @@ type Chain struct {
 	loaded *configuration
 }
 
-// New makes the chain. Unless Run is called it stays as it is.
+// New creates the chain. It changes only while Run runs.
 func New(cfg Config) (*Chain, error) {
 	cfg.defaults()
 	if err := cfg.validate(); err != nil {
@@ -229,7 +230,7 @@ func New(cfg Config) (*Chain, error) {
 	return c, nil
 }
 
-// use makes the authorizers of a configuration and puts them in charge.
+// use creates the authorizers of a configuration and switches to them.
 func (c *Chain) use(conf *configuration) error {
 	if len(conf.Authorizers) == 0 {
 		return errors.New("at least one authorization mode must be passed")
@@ -319,8 +320,8 @@ func (c *Chain) RulesFor(ctx context.Context, user *request.User, namespace stri
 	return c.current.Load().RulesFor(ctx, user, namespace)
 }
 
-// Run follows the configuration file until the context ends. What is wrong
-// with a new version is logged, and the old one stays in charge.
+// Run reloads the configuration file when it changes, until ctx ends. If the new
+// version is not valid, that is logged and the old one stays.
 func (c *Chain) Run(ctx context.Context) {
 	if c.files != nil {
 		c.files.Watch(ctx, c.cfg.Logger, func(contents [][]byte) error {
@@ -331,7 +332,7 @@ func (c *Chain) Run(ctx context.Context) {
 	}
 }
 
-// reload takes a new version of the file. Only Run calls it.
+// reload switches to a new version of the file. Only Run calls it.
 func (c *Chain) reload(data []byte) error {
 	conf, err := load(data, c.compiler, c.enabled)
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 	"github.com/apikeel/kelson/internal/configfile"
 )
 
+// This file reads and validates AuthorizationConfiguration files.
+
 const (
 	configGroup = "apiserver.config.k8s.io"
 	configKind  = "AuthorizationConfiguration"
@@ -34,8 +36,7 @@ const (
 	maxWebhookTimeout      = 30 * time.Second
 )
 
-// configuration is the AuthorizationConfiguration of a file. All its versions
-// have this form.
+// configuration is an AuthorizationConfiguration. All versions have the same fields.
 type configuration struct {
 	metav1.TypeMeta `json:""`
 	Authorizers     []authorizerConfiguration `json:"authorizers"`
@@ -69,10 +70,11 @@ type matchCondition struct {
 	Expression string `json:"expression"`
 }
 
-// A compiler makes the compiler of conditions when it is first needed.
+// compiler returns the CEL compiler of match conditions, created on first use.
 type compiler func() (*webhook.Compiler, error)
 
-// load reads and checks a configuration, which must contain the given types.
+// load decodes and validates a configuration, which must contain authorizers of the
+// required types.
 func load(data []byte, compiler compiler, required []string) (*configuration, error) {
 	c, err := decode(data)
 	if err != nil {
@@ -97,7 +99,7 @@ func load(data []byte, compiler compiler, required []string) (*configuration, er
 	return c, aggregate(errs)
 }
 
-// decode reads a configuration strictly: what it does not know is an error.
+// decode decodes a configuration strictly: unknown fields are errors.
 func decode(data []byte) (*configuration, error) {
 	c := &configuration{}
 	if len(data) == 0 {
@@ -126,7 +128,7 @@ func decode(data []byte) (*configuration, error) {
 	if strict = append(strict, unknown...); len(strict) > 0 {
 		return nil, runtime.NewStrictDecodingError(strict)
 	}
-	// The version makes no difference.
+	// All versions are alike: two files that differ only in it are equal.
 	c.TypeMeta = metav1.TypeMeta{}
 	return c, nil
 }
@@ -240,7 +242,7 @@ func (w *webhookConfiguration) validate(path *field.Path, compiler compiler) (er
 			add(field.Invalid(file, *name, "must be a regular file"))
 		}
 	default:
-		// Clients know it with the whole connection as the value.
+		// kube-apiserver's message has the whole connectionInfo as the value.
 		value := struct {
 			Type           string
 			KubeConfigFile *string
@@ -265,7 +267,7 @@ func expressions(conditions []matchCondition) (out []string) {
 	return out
 }
 
-// compile compiles the conditions of a webhook, of which there may be none.
+// compile compiles the match conditions of a webhook; nil if there are none.
 func compile(compiler compiler, conditions []matchCondition) (*webhook.Conditions, error) {
 	if len(conditions) == 0 {
 		return nil, nil

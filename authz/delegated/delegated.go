@@ -1,6 +1,7 @@
-// Package delegated lets another API server decide: a server that is behind an
-// aggregator has no roles of its own, and asks the one whose users come to it,
-// with SubjectAccessReviews.
+// Package delegated authorizes with another API server, by SubjectAccessReviews: an
+// aggregated API server has no roles of its own and asks the server that it is
+// registered with. Start at New. It never decides itself, except for administrators and
+// health checks.
 package delegated
 
 import (
@@ -16,17 +17,17 @@ import (
 	"github.com/apikeel/kelson/authz/webhook"
 )
 
-// remembered is how long an answer holds.
-const remembered = 10 * time.Second
+// cacheTTL is how long an answer is cached.
+const cacheTTL = 10 * time.Second
 
-// New returns an authorizer that asks a parent. Administrators, and everyone who
-// wants to know whether the server is well, are allowed without asking.
+// New returns an authorizer that asks the parent. Members of system:masters, and
+// requests for the health paths, are allowed without asking.
 func New(parent *rest.Config, log *slog.Logger) (authz.Authorizer, error) {
 	client := rest.CopyConfig(parent)
 	client.Host = strings.TrimSuffix(client.Host, "/") + "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 	client.APIPath = ""
 	reviews, err := webhook.New(webhook.Config{
-		Client: client, Version: "v1", AuthorizedTTL: remembered, UnauthorizedTTL: remembered, Logger: log,
+		Client: client, Version: "v1", AuthorizedTTL: cacheTTL, UnauthorizedTTL: cacheTTL, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -14,7 +14,9 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// kind is what a vertex of the graph stands for.
+// This file is the graph of objects that belong to nodes.
+
+// kind is the resource of a vertex.
 type kind uint8
 
 const (
@@ -30,40 +32,41 @@ const (
 	certificateRequest
 )
 
-// vertex is an object of the API.
+// vertex identifies an API object.
 type vertex struct {
 	kind            kind
 	namespace, name string
 }
 
-// graph knows which objects a node has to do with.
+// graph records which objects each node may access.
 //
-// Every pod, attachment, slice and certificate request is on one node, and
-// what it refers to is counted for that node. So the usual question is one
-// lookup however many pods share an object. Persistent volumes are not on a node;
-// they lead from themselves and from their secrets to the claim that they are
-// bound to, and that is counted.
+// Pods, volume attachments, resource slices and pod certificate requests are each on
+// one node (anchors), and every object that they reference is counted for that node. So
+// a decision is usually one map lookup, however many pods share an object. A persistent
+// volume is not on a node: for it and for its secrets, the claim that it is bound to is
+// looked up instead.
 type graph struct {
 	metrics measure.Sink // nil measures nothing
 
 	mu sync.RWMutex
-	// anchors are the objects that are on a node.
+	// anchors are the objects that are on a node, by vertex.
 	anchors map[vertex]anchor
-	// counts says how many anchors on a node refer to an object, or are it.
+	// counts is the number of anchors on a node that reference an object, or are it: by
+	// object, by node.
 	counts map[vertex]map[string]int
-	// volumes by their names, and by the secrets that they need.
+	// volumes is by name of the persistent volume; secrets has the names of the volumes
+	// that need a secret.
 	volumes map[string]boundVolume
 	secrets map[vertex]map[string]bool
 }
 
-// anchor is an object that is on a node, and all that it refers to, with
-// itself.
+// anchor is an object on a node, with the vertices that it references and its own.
 type anchor struct {
 	node string
 	refs []vertex
 }
 
-// boundVolume is a volume that belongs to a claim.
+// boundVolume is a persistent volume that is bound to a claim.
 type boundVolume struct {
 	claim   vertex
 	secrets []vertex
@@ -74,7 +77,7 @@ func (g *graph) clear() {
 	g.volumes, g.secrets = map[string]boundVolume{}, map[vertex]map[string]bool{}
 }
 
-// reaches reports whether an object has to do with a node.
+// reaches reports whether a node may access an object.
 func (g *graph) reaches(object vertex, node string) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -95,7 +98,7 @@ func (g *graph) reaches(object vertex, node string) bool {
 	return false
 }
 
-// apply takes in changes.
+// apply updates the graph with changes; with reset it starts empty.
 func (g *graph) apply(reset bool, changes []resource.Change) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,34 +118,34 @@ func (g *graph) apply(reset bool, changes []resource.Change) {
 	}
 }
 
-// change takes in a change, and returns of what, as metrics call it.
+// change applies one change, and returns the name of its kind for metrics.
 func (g *graph) change(object any, deleted bool) (what string) {
 	switch obj := object.(type) {
 	case *corev1.Pod:
-		g.anchor(vertex{pod, obj.Namespace, obj.Name}, obj.Spec.NodeName, deleted, func() []vertex { return podRefs(obj) })
+		g.setAnchor(vertex{pod, obj.Namespace, obj.Name}, obj.Spec.NodeName, deleted, func() []vertex { return podRefs(obj) })
 		return "Pod"
 	case *corev1.PersistentVolume:
 		g.setVolume(obj, deleted)
 		return "PV"
 	case *storagev1.VolumeAttachment:
-		g.anchor(vertex{attachment, "", obj.Name}, obj.Spec.NodeName, deleted, nil)
+		g.setAnchor(vertex{attachment, "", obj.Name}, obj.Spec.NodeName, deleted, nil)
 		return "VolumeAttachment"
 	case *resourcev1.ResourceSlice:
 		node := ""
 		if obj.Spec.NodeName != nil {
 			node = *obj.Spec.NodeName
 		}
-		g.anchor(vertex{slice, "", obj.Name}, node, deleted, nil)
+		g.setAnchor(vertex{slice, "", obj.Name}, node, deleted, nil)
 		return "ResourceSlice"
 	case *certificatesv1.PodCertificateRequest:
-		g.anchor(vertex{certificateRequest, obj.Namespace, obj.Name}, string(obj.Spec.NodeName), deleted, nil)
+		g.setAnchor(vertex{certificateRequest, obj.Namespace, obj.Name}, string(obj.Spec.NodeName), deleted, nil)
 		return "PodCertificateRequest"
 	}
 	return ""
 }
 
-// anchor replaces what is known of an object that may be on a node.
-func (g *graph) anchor(v vertex, node string, deleted bool, refs func() []vertex) {
+// setAnchor replaces the entry of an object that may be on a node.
+func (g *graph) setAnchor(v vertex, node string, deleted bool, refs func() []vertex) {
 	if old, ok := g.anchors[v]; ok {
 		for _, ref := range old.refs {
 			if g.counts[ref][old.node]--; g.counts[ref][old.node] == 0 {
@@ -191,9 +194,10 @@ func (g *graph) setVolume(pv *corev1.PersistentVolume, deleted bool) {
 	}
 }
 
-// podRefs are the objects that the kubelet needs for a pod.
+// podRefs returns the objects that the kubelet needs for a pod.
 func podRefs(p *corev1.Pod) (refs []vertex) {
-	// A mirror pod is the node's own doing: it must not get it anything.
+	// Mirror pods are created by the node itself, so they must not grant it access to
+	// anything.
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return nil
 	}
@@ -257,8 +261,8 @@ func podRefs(p *corev1.Pod) (refs []vertex) {
 	return refs
 }
 
-// claimName returns the name of a resource claim of a pod, or nothing if the
-// claim that is made from a template is not there yet, or not needed.
+// claimName returns the name of a pod's resource claim, or "" if the claim is generated
+// from a template and does not exist yet, or is not needed.
 func claimName(p *corev1.Pod, c *corev1.PodResourceClaim) string {
 	if c.ResourceClaimName != nil {
 		return *c.ResourceClaimName
@@ -273,7 +277,7 @@ func claimName(p *corev1.Pod, c *corev1.PodResourceClaim) string {
 	return ""
 }
 
-// volumeSecret returns the secret that a volume of a pod needs, if it is one.
+// volumeSecret returns the name of the secret that a pod volume needs, or "".
 func volumeSecret(v *corev1.VolumeSource) string {
 	var ref *corev1.LocalObjectReference
 	switch {
@@ -304,8 +308,8 @@ func volumeSecret(v *corev1.VolumeSource) string {
 	return ref.Name
 }
 
-// volumeSecrets are those secrets of a persistent volume that the kubelet needs.
-// Those of the controllers are none of its business.
+// volumeSecrets returns the secrets of a persistent volume that the kubelet needs,
+// without those that only controllers use.
 func volumeSecrets(pv *corev1.PersistentVolume) (secrets []vertex) {
 	home := pv.Spec.ClaimRef.Namespace
 	add := func(namespace, name string) {
@@ -313,8 +317,8 @@ func volumeSecrets(pv *corev1.PersistentVolume) (secrets []vertex) {
 			secrets = append(secrets, vertex{secret, namespace, name})
 		}
 	}
-	// ref adds a secret that is in the namespace of the claim unless it says
-	// another; exact one that says its namespace.
+	// ref adds a secret whose namespace defaults to that of the claim; exact one whose
+	// namespace must be set.
 	ref := func(r *corev1.SecretReference) {
 		if r == nil {
 			return

@@ -1,9 +1,11 @@
-// Package node decides what kubelets may do.
+// Package node is the Node authorizer: it decides what kubelets may do. Start at
+// Authorizer and graph. It has no opinion about users that are not nodes, and never
+// allows a node to access objects of another node's pods.
 //
-// A kubelet is a user of the group system:nodes whose name is system:node: and
-// the name of its node. It may read those secrets, config maps, claims, volumes,
-// service accounts and so on that pods on its node have to do with, which a graph
-// (graph.go) knows, and for the rest it may do what every node may.
+// A kubelet is a user of the group system:nodes whose name is system:node: and the name
+// of its node. It may read the secrets, config maps, claims, volumes and service
+// accounts that pods on its node reference, which the graph (graph.go) records; apart
+// from these it may do what every node may (Rules).
 package node
 
 import (
@@ -25,27 +27,27 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Authorizer decides for nodes.
+// Authorizer implements authz.Authorizer for nodes.
 type Authorizer struct {
-	source resource.Follower
-	graph  graph
-	rules  *rbac.RuleSet
-	judges map[schema.GroupResource]func(*question) verdict
+	source        resource.Follower
+	graph         graph
+	rules         *rbac.RuleSet
+	resourceRules map[schema.GroupResource]func(*nodeRequest) verdict
 }
 
-// New makes an authorizer with what a source tells of pods, persistent volumes,
-// volume attachments, resource slices and pod certificate requests.
+// New returns an authorizer. The source must deliver pods, persistent volumes, volume
+// attachments, resource slices and pod certificate requests.
 func New(source resource.Follower) *Authorizer {
-	a := &Authorizer{source: source, rules: rbac.NewRuleSet(Rules()), judges: judges()}
+	a := &Authorizer{source: source, rules: rbac.NewRuleSet(Rules()), resourceRules: resourceRules()}
 	a.graph.clear()
 	return a
 }
 
-// Measure makes the authorizer measure how long it takes to learn of changes. It must
-// be called before anybody asks.
+// Measure sets the sink for the duration of graph updates. It must be called before the
+// first decision.
 func (a *Authorizer) Measure(to measure.Sink) { a.graph.metrics = to }
 
-// nameOf returns the name of the node that a user is.
+// nameOf returns the node name of a user.
 func nameOf(user *request.User) (name string, isNode bool) {
 	if user == nil || !strings.HasPrefix(user.Name, authz.NodePrefix) || !slices.Contains(user.Groups, authz.Nodes) {
 		return "", false
@@ -53,7 +55,7 @@ func nameOf(user *request.User) (name string, isNode bool) {
 	return user.Name[len(authz.NodePrefix):], true
 }
 
-// RulesFor implements authz.Rules: what a node may do cannot be enumerated.
+// RulesFor implements authz.Rules: the rules of a node cannot be enumerated.
 func (a *Authorizer) RulesFor(_ context.Context, user *request.User, _ string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
 	if _, isNode := nameOf(user); isNode {
 		return nil, nil, true, errors.New("node authorizer does not support user rule resolution")
@@ -71,12 +73,12 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 		return authz.NoOpinion, fmt.Sprintf("unknown node for user %q", at.User.Name), nil
 	}
 	if at.IsResource {
-		if judge := a.judges[schema.GroupResource{Group: at.Group, Resource: at.Resource}]; judge != nil {
-			v := judge(&question{Attributes: at, node: node})
+		if judge := a.resourceRules[schema.GroupResource{Group: at.Group, Resource: at.Resource}]; judge != nil {
+			v := judge(&nodeRequest{Attributes: at, node: node})
 			if v.object == nil {
 				return v.decision, v.reason, nil
 			}
-			return a.related(ctx, node, *v.object)
+			return a.authorizeRelated(ctx, node, *v.object)
 		}
 	}
 	if a.rules.Allows(at) {
@@ -85,8 +87,8 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 	return authz.NoOpinion, "", nil
 }
 
-// related allows what concerns an object that a pod on the node has to do with.
-func (a *Authorizer) related(ctx context.Context, node string, object vertex) (authz.Decision, string, error) {
+// authorizeRelated allows access to an object if the graph connects it to the node.
+func (a *Authorizer) authorizeRelated(ctx context.Context, node string, object vertex) (authz.Decision, string, error) {
 	if object.name == "" {
 		return authz.NoOpinion, "No Object name found", nil
 	}
@@ -101,120 +103,122 @@ func (a *Authorizer) related(ctx context.Context, node string, object vertex) (a
 	return authz.NoOpinion, fmt.Sprintf("no relationship found between node '%s' and this object", node), nil
 }
 
-// question is what a node wants to do with a resource.
-type question struct {
+// nodeRequest is a request of a node for a resource.
+type nodeRequest struct {
 	*authz.Attributes
 	node string
 }
 
-// verdict is an answer, or the object whose relation to the node is the answer.
+// verdict is a decision, or the object whose connection to the node decides.
 type verdict struct {
 	decision authz.Decision
 	reason   string
 	object   *vertex
 }
 
-func yes() verdict             { return verdict{decision: authz.Allow} }
-func no(reason string) verdict { return verdict{reason: reason} }
-func (q *question) ask(k kind) verdict {
+func allow() verdict                  { return verdict{decision: authz.Allow} }
+func noOpinion(reason string) verdict { return verdict{reason: reason} }
+func (q *nodeRequest) requireRelation(k kind) verdict {
 	return verdict{object: &vertex{k, q.Namespace, q.Name}}
 }
 
-// judges are those who decide about resources of which a node may not see all.
-func judges() map[schema.GroupResource]func(*question) verdict {
-	return map[schema.GroupResource]func(*question) verdict{
-		{Resource: "secrets"}:                                              func(q *question) verdict { return q.read(secret) },
-		{Resource: "configmaps"}:                                           func(q *question) verdict { return q.read(configMap) },
-		{Resource: "persistentvolumeclaims"}:                               (*question).claim,
-		{Resource: "persistentvolumes"}:                                    func(q *question) verdict { return q.get(volume) },
-		{Resource: "serviceaccounts"}:                                      (*question).serviceAccount,
-		{Resource: "nodes"}:                                                (*question).nodeObject,
-		{Resource: "pods"}:                                                 (*question).pod,
-		{Group: "resource.k8s.io", Resource: "resourceclaims"}:             func(q *question) verdict { return q.get(resourceClaim) },
-		{Group: "resource.k8s.io", Resource: "resourceslices"}:             (*question).resourceSlice,
-		{Group: "storage.k8s.io", Resource: "volumeattachments"}:           func(q *question) verdict { return q.get(attachment) },
-		{Group: "storage.k8s.io", Resource: "csinodes"}:                    (*question).csiNode,
-		{Group: "coordination.k8s.io", Resource: "leases"}:                 (*question).lease,
-		{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}: (*question).certificateRequest,
+// resourceRules returns the functions that decide about the resources of which a node may
+// access only a part.
+func resourceRules() map[schema.GroupResource]func(*nodeRequest) verdict {
+	return map[schema.GroupResource]func(*nodeRequest) verdict{
+		{Resource: "secrets"}:                                              func(q *nodeRequest) verdict { return q.read(secret) },
+		{Resource: "configmaps"}:                                           func(q *nodeRequest) verdict { return q.read(configMap) },
+		{Resource: "persistentvolumeclaims"}:                               (*nodeRequest).claim,
+		{Resource: "persistentvolumes"}:                                    func(q *nodeRequest) verdict { return q.get(volume) },
+		{Resource: "serviceaccounts"}:                                      (*nodeRequest).serviceAccount,
+		{Resource: "nodes"}:                                                (*nodeRequest).nodeObject,
+		{Resource: "pods"}:                                                 (*nodeRequest).pod,
+		{Group: "resource.k8s.io", Resource: "resourceclaims"}:             func(q *nodeRequest) verdict { return q.get(resourceClaim) },
+		{Group: "resource.k8s.io", Resource: "resourceslices"}:             (*nodeRequest).resourceSlice,
+		{Group: "storage.k8s.io", Resource: "volumeattachments"}:           func(q *nodeRequest) verdict { return q.get(attachment) },
+		{Group: "storage.k8s.io", Resource: "csinodes"}:                    (*nodeRequest).csiNode,
+		{Group: "coordination.k8s.io", Resource: "leases"}:                 (*nodeRequest).lease,
+		{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}: (*nodeRequest).certificateRequest,
 	}
 }
 
-func (q *question) verbIs(verbs ...string) bool { return slices.Contains(verbs, q.Verb) }
+// verbIs reports whether the verb is one of verbs.
+func (q *nodeRequest) verbIs(verbs ...string) bool { return slices.Contains(verbs, q.Verb) }
 
-// selects reports whether a list or watch wants those of this node only.
-func (q *question) selects(field string) bool {
+// selects reports whether a field selector restricts the list or watch to this node.
+func (q *nodeRequest) selects(field string) bool {
 	return slices.ContainsFunc(q.Fields, func(r fields.Requirement) bool {
 		return r.Field == field && r.Operator == selection.Equals && r.Value == q.node
 	})
 }
 
-// read is about reading a single object of a namespace, by list and watch too.
-func (q *question) read(k kind) verdict {
+// read allows get, list and watch of a single object.
+func (q *nodeRequest) read(k kind) verdict {
 	switch {
 	case !q.ReadOnly():
-		return no("can only read resources of this type")
+		return noOpinion("can only read resources of this type")
 	case q.Subresource != "":
-		return no("cannot read subresource")
+		return noOpinion("cannot read subresource")
 	case q.Namespace == "":
-		return no("can only read namespaced object of this type")
+		return noOpinion("can only read namespaced object of this type")
 	}
-	return q.ask(k)
+	return q.requireRelation(k)
 }
 
-// get is about getting a single object.
-func (q *question) get(k kind) verdict {
+// get allows get of a single object.
+func (q *nodeRequest) get(k kind) verdict {
 	switch {
 	case q.Verb != request.Get:
-		return no("can only get individual resources of this type")
+		return noOpinion("can only get individual resources of this type")
 	case q.Subresource != "":
-		return no("cannot get subresource")
+		return noOpinion("cannot get subresource")
 	}
-	return q.ask(k)
+	return q.requireRelation(k)
 }
 
-func (q *question) claim() verdict {
+func (q *nodeRequest) claim() verdict {
 	if q.Subresource != "status" {
 		return q.get(claim)
 	}
 	if !q.verbIs(request.Update, request.Patch) {
-		return no("can only get/update/patch this type")
+		return noOpinion("can only get/update/patch this type")
 	}
-	return q.ask(claim)
+	return q.requireRelation(claim)
 }
 
-func (q *question) serviceAccount() verdict {
+func (q *nodeRequest) serviceAccount() verdict {
 	switch {
 	case q.Verb == request.Get && q.Subresource == "":
 		return q.read(serviceAccount)
 	case q.Verb != request.Create || q.Name == "":
-		return no("can only create tokens for individual service accounts")
+		return noOpinion("can only create tokens for individual service accounts")
 	case q.Subresource != "token":
-		return no("can only create token subresource of serviceaccount")
+		return noOpinion("can only create token subresource of serviceaccount")
 	}
-	return q.ask(serviceAccount)
+	return q.requireRelation(serviceAccount)
 }
 
-// nodeObject is about Node objects. Admission sees to it that a node writes its
-// own only.
-func (q *question) nodeObject() verdict {
+// nodeObject decides about Node objects. The admission plugin NodeRestriction makes
+// sure that a node writes only its own.
+func (q *nodeRequest) nodeObject() verdict {
 	switch {
 	case q.Subresource == "status" && q.verbIs(request.Update, request.Patch),
 		q.Subresource == "" && q.verbIs(request.Create, request.Update, request.Patch):
-		return yes()
+		return allow()
 	case q.Subresource != "" || !q.ReadOnly():
-		return no("")
+		return noOpinion("")
 	case q.Name == q.node:
-		// The graph need not know it: a kubelet looks before it creates it.
-		return yes()
+		// Allowed without the graph: the kubelet gets its Node before it creates it.
+		return allow()
 	case q.Name == "":
-		return no(fmt.Sprintf("node '%s' cannot read all nodes, only its own Node object", q.node))
+		return noOpinion(fmt.Sprintf("node '%s' cannot read all nodes, only its own Node object", q.node))
 	}
-	return no(fmt.Sprintf("node '%s' cannot read '%s', only its own Node object", q.node, q.Name))
+	return noOpinion(fmt.Sprintf("node '%s' cannot read '%s', only its own Node object", q.node, q.Name))
 }
 
-// pod is about pods. Admission limits what a node writes to mirror pods and pods
-// on the node.
-func (q *question) pod() verdict {
+// pod decides about pods. NodeRestriction limits writes to mirror pods and to pods on
+// the node.
+func (q *nodeRequest) pod() verdict {
 	switch q.Subresource {
 	case "":
 		switch q.Verb {
@@ -223,93 +227,93 @@ func (q *question) pod() verdict {
 		case request.List, request.Watch:
 			switch {
 			case q.selects("spec.nodeName"):
-				return yes()
+				return allow()
 			case q.Name != "":
-				return q.ask(pod)
+				return q.requireRelation(pod)
 			}
-			return no("can only list/watch pods with spec.nodeName field selector")
+			return noOpinion("can only list/watch pods with spec.nodeName field selector")
 		case request.Create, request.Delete:
-			return yes()
+			return allow()
 		}
 	case "status":
 		if q.verbIs(request.Update, request.Patch) {
-			return yes()
+			return allow()
 		}
 	case "eviction":
 		if q.Verb == request.Create {
-			return yes()
+			return allow()
 		}
 	}
-	return no("")
+	return noOpinion("")
 }
 
-func (q *question) resourceSlice() verdict {
+func (q *nodeRequest) resourceSlice() verdict {
 	if q.Subresource != "" {
-		return no("cannot authorize ResourceSlice subresources")
+		return noOpinion("cannot authorize ResourceSlice subresources")
 	}
 	switch q.Verb {
 	case request.Create:
-		return yes() // admission knows the node that it is for
+		return allow() // NodeRestriction checks the node name in the object
 	case request.Get, request.Update, request.Patch, request.Delete:
-		return q.ask(slice)
+		return q.requireRelation(slice)
 	case request.List, request.Watch, request.DeleteCollection:
 		if q.selects("spec.nodeName") {
-			return yes()
+			return allow()
 		}
-		return no("can only list/watch/deletecollection resourceslices with nodeName field selector")
+		return noOpinion("can only list/watch/deletecollection resourceslices with nodeName field selector")
 	}
-	return no("only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection")
+	return noOpinion("only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection")
 }
 
-func (q *question) csiNode() verdict {
+func (q *nodeRequest) csiNode() verdict {
 	switch {
 	case q.Subresource == "status":
-		return no("CSINode status access requires CSIVolumeHealth feature")
+		return noOpinion("CSINode status access requires CSIVolumeHealth feature")
 	case q.Subresource != "":
-		return no("cannot authorize CSINode subresources")
+		return noOpinion("cannot authorize CSINode subresources")
 	case !q.verbIs(request.Get, request.Create, request.Update, request.Patch, request.Delete):
-		return no("can only get, create, update, patch, or delete a CSINode")
+		return noOpinion("can only get, create, update, patch, or delete a CSINode")
 	case q.Verb != request.Create && q.Name != q.node:
-		return no("can only access CSINode with the same name as the requesting node")
+		return noOpinion("can only access CSINode with the same name as the requesting node")
 	}
-	return yes()
+	return allow()
 }
 
-func (q *question) lease() verdict {
+func (q *nodeRequest) lease() verdict {
 	switch {
 	case !q.verbIs(request.Get, request.Create, request.Update, request.Patch, request.Delete):
-		return no("can only get, create, update, patch, or delete a node lease")
-	case q.Namespace != leases:
-		return no(fmt.Sprintf("can only access leases in the %q system namespace", leases))
+		return noOpinion("can only get, create, update, patch, or delete a node lease")
+	case q.Namespace != leaseNamespace:
+		return noOpinion(fmt.Sprintf("can only access leases in the %q system namespace", leaseNamespace))
 	case q.Verb != request.Create && q.Name != q.node:
-		return no("can only access node lease with the same name as the requesting node")
+		return noOpinion("can only access node lease with the same name as the requesting node")
 	}
-	return yes()
+	return allow()
 }
 
-// leases is the namespace of node leases.
-const leases = "kube-node-lease"
+// leaseNamespace is the namespace of node leases.
+const leaseNamespace = "kube-node-lease"
 
-func (q *question) certificateRequest() verdict {
+func (q *nodeRequest) certificateRequest() verdict {
 	if q.Subresource != "" {
-		return no("nodes may not access the status subresource of PodCertificateRequests")
+		return noOpinion("nodes may not access the status subresource of PodCertificateRequests")
 	}
 	switch q.Verb {
 	case request.Create:
-		return yes() // admission knows the node that it is for
+		return allow() // NodeRestriction checks the node name in the object
 	case request.Get:
-		return q.ask(certificateRequest)
+		return q.requireRelation(certificateRequest)
 	case request.List, request.Watch:
 		if q.selects("spec.nodeName") {
-			return yes()
+			return allow()
 		}
-		return no("can only list/watch podcertificaterequests with nodeName field selector")
+		return noOpinion("can only list/watch podcertificaterequests with nodeName field selector")
 	}
-	return no(fmt.Sprintf("nodes may not %s podcertificaterequests", q.Verb))
+	return noOpinion(fmt.Sprintf("nodes may not %s podcertificaterequests", q.Verb))
 }
 
-// Rules are what every node may do, as far as nothing more special is said
-// above. The cluster role system:node has the same.
+// Rules are what every node may do with the resources that have no function above. The
+// cluster role system:node has the same rules.
 func Rules() []rbacv1.PolicyRule {
 	read := []string{request.Get, request.List, request.Watch}
 	rule := func(group string, verbs []string, resources ...string) rbacv1.PolicyRule {

@@ -318,9 +318,9 @@ func TestAuthorize(t *testing.T) {
 // depends reports whether a question is one about a relation.
 func (a *Authorizer) depends(what string) bool {
 	at := ask("n1", what)
-	for r, judge := range a.judges {
+	for r, judge := range a.resourceRules {
 		if r.Group == at.Group && r.Resource == at.Resource {
-			return judge(&question{at, "n1"}).object != nil
+			return judge(&nodeRequest{at, "n1"}).object != nil
 		}
 	}
 	return false

@@ -16,19 +16,22 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Guard keeps users from giving away rights that they do not have. Who is in
-// system:masters may; who has the verb escalate on a role may change it, who has
-// bind on a role may bind it; all others must have all of the rights themselves.
+// This file prevents privilege escalation when roles and bindings are written.
+
+// Guard prevents users from granting permissions that they do not have. Allowed are:
+// members of system:masters; users with the verb escalate on a role, who may write it;
+// users with the verb bind on a role, who may bind it. All others must have every
+// permission that they grant.
 type Guard struct {
-	// Authorizer is asked for the verbs escalate and bind.
+	// Authorizer decides about the verbs escalate and bind.
 	Authorizer authz.Authorizer
-	// Roles knows what the user has, and what a role to be bound contains.
+	// Roles returns the rules of the user, and those of the role to be bound.
 	Roles *Authorizer
 }
 
-// Check returns an error if the user of a request may not write a role or a
-// binding of one of the four kinds. old is nil on create. Deletions need no check,
-// nor do changes that only garbage collection makes.
+// Check returns an error if the user of the request may not write obj, a role or
+// binding of one of the four kinds. old is nil on create. Deletions, and updates that
+// change only what the garbage collector changes, need no check.
 func (g *Guard) Check(ctx context.Context, obj, old resource.Object) error {
 	req := request.From(ctx)
 	if slices.Contains(req.User.Groups, authz.Masters) {
@@ -39,27 +42,27 @@ func (g *Guard) Check(ctx context.Context, obj, old resource.Object) error {
 		if g.mayEscalate(ctx, req) {
 			return nil
 		}
-		return g.grants(ctx, req, "roles", obj.Name, obj.Rules)
+		return g.checkGrants(ctx, req, "roles", obj.Name, obj.Rules)
 	case *rbacv1.ClusterRole:
 		if g.mayEscalate(ctx, req) {
 			return nil
 		}
-		if err := g.grants(ctx, req, "clusterroles", obj.Name, obj.Rules); err != nil {
+		if err := g.checkGrants(ctx, req, "clusterroles", obj.Name, obj.Rules); err != nil {
 			return err
 		}
 		before, _ := old.(*rbacv1.ClusterRole)
 		if !aggregates(obj) && !aggregates(before) {
 			return nil
 		}
-		// What is aggregated can be anything, so it takes all rights.
-		if g.grants(ctx, req, "clusterroles", obj.Name, everything()) != nil {
+		// An aggregated role can get any rule, so writing one takes all permissions.
+		if g.checkGrants(ctx, req, "clusterroles", obj.Name, allRules()) != nil {
 			return forbidden("clusterroles", obj.Name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
 		}
 		return nil
 	case *rbacv1.RoleBinding:
-		return g.binds(ctx, req, "rolebindings", obj.Name, req.Namespace, obj.RoleRef)
+		return g.checkBinding(ctx, req, "rolebindings", obj.Name, req.Namespace, obj.RoleRef)
 	case *rbacv1.ClusterRoleBinding:
-		return g.binds(ctx, req, "clusterrolebindings", obj.Name, "", obj.RoleRef)
+		return g.checkBinding(ctx, req, "clusterrolebindings", obj.Name, "", obj.RoleRef)
 	}
 	return fmt.Errorf("%T is neither a role nor a binding", obj)
 }
@@ -68,8 +71,8 @@ func aggregates(r *rbacv1.ClusterRole) bool {
 	return r != nil && r.AggregationRule != nil && len(r.AggregationRule.ClusterRoleSelectors) > 0
 }
 
-// everything is all rights.
-func everything() []rbacv1.PolicyRule {
+// allRules returns rules for all permissions.
+func allRules() []rbacv1.PolicyRule {
 	all := []string{"*"}
 	return []rbacv1.PolicyRule{{Verbs: all, APIGroups: all, Resources: all}, {Verbs: all, NonResourceURLs: all}}
 }
@@ -78,15 +81,15 @@ func forbidden(resource, name string, err error) error {
 	return apierrors.NewForbidden(schema.GroupResource{Group: rbacv1.GroupName, Resource: resource}, name, err)
 }
 
-// mayEscalate reports whether a request for a role comes from somebody who may
-// put anything into it.
+// mayEscalate reports whether the request writes a role and the user has the verb
+// escalate on it.
 func (g *Guard) mayEscalate(ctx context.Context, req *request.Request) bool {
 	if !req.IsResource || req.Group != rbacv1.GroupName || req.Resource != "roles" && req.Resource != "clusterroles" {
 		return false
 	}
 	name := req.Name
 	if req.Verb == request.Create {
-		name = "" // the path has none, whatever the object is called
+		name = "" // the path of a create has no name
 	}
 	return g.allowed(ctx, &authz.Attributes{
 		User: &req.User, Verb: "escalate", IsResource: true,
@@ -94,8 +97,8 @@ func (g *Guard) mayEscalate(ctx context.Context, req *request.Request) bool {
 	})
 }
 
-// binds checks a binding in a namespace to a role.
-func (g *Guard) binds(ctx context.Context, req *request.Request, resource, name, namespace string, ref rbacv1.RoleRef) error {
+// checkBinding checks that the user may bind the role of a binding.
+func (g *Guard) checkBinding(ctx context.Context, req *request.Request, resource, name, namespace string, ref rbacv1.RoleRef) error {
 	kinds := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}
 	if plural := kinds[ref.Kind]; plural != "" && g.allowed(ctx, &authz.Attributes{
 		User: &req.User, Verb: "bind", IsResource: true,
@@ -105,13 +108,13 @@ func (g *Guard) binds(ctx context.Context, req *request.Request, resource, name,
 	}
 	rules, err := g.Roles.RoleRules(ctx, ref, namespace)
 	if apierrors.IsNotFound(err) {
-		// Clients know the error with the resource of their request.
+		// kube-apiserver's error names the resource of the request.
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: resource}, ref.Name)
 	}
 	if err != nil {
 		return err
 	}
-	return g.grants(ctx, req, resource, name, rules)
+	return g.checkGrants(ctx, req, resource, name, rules)
 }
 
 func (g *Guard) allowed(ctx context.Context, a *authz.Attributes) bool {
@@ -122,15 +125,15 @@ func (g *Guard) allowed(ctx context.Context, a *authz.Attributes) bool {
 	return decision == authz.Allow
 }
 
-// grants checks that the user has all of some rights, where the request is.
-func (g *Guard) grants(ctx context.Context, req *request.Request, resource, name string, rules []rbacv1.PolicyRule) error {
+// checkGrants checks that the user has all of the rules in the namespace of the request.
+func (g *Guard) checkGrants(ctx context.Context, req *request.Request, resource, name string, rules []rbacv1.PolicyRule) error {
 	has, err := g.Roles.PolicyRules(ctx, &req.User, req.Namespace)
 	missing := Uncovered(has, rules)
 	if len(missing) == 0 {
 		return nil
 	}
 	var lines []string
-	for _, rule := range compact(missing) {
+	for _, rule := range mergeVerbs(missing) {
 		lines = append(lines, describe(&rule))
 	}
 	slices.Sort(lines)
@@ -142,11 +145,11 @@ func (g *Guard) grants(ctx context.Context, req *request.Request, resource, name
 	return forbidden(resource, name, errors.New(text))
 }
 
-// Uncovered returns those rights of wanted that has does not contain, each as
-// a rule of its own.
+// Uncovered returns the permissions of wanted that has does not include, each as a rule
+// of its own.
 func Uncovered(has, wanted []rbacv1.PolicyRule) (missing []rbacv1.PolicyRule) {
 	for i := range wanted {
-		for _, single := range singles(&wanted[i]) {
+		for _, single := range splitRule(&wanted[i]) {
 			if !slices.ContainsFunc(has, func(rule rbacv1.PolicyRule) bool { return covers(&rule, &single) }) {
 				missing = append(missing, single)
 			}
@@ -155,8 +158,8 @@ func Uncovered(has, wanted []rbacv1.PolicyRule) (missing []rbacv1.PolicyRule) {
 	return missing
 }
 
-// singles takes a rule apart into rules about one verb on one thing.
-func singles(rule *rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
+// splitRule splits a rule into rules with one verb and one resource or path each.
+func splitRule(rule *rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
 	for _, group := range rule.APIGroups {
 		for _, resource := range rule.Resources {
 			for _, verb := range rule.Verbs {
@@ -179,7 +182,7 @@ func singles(rule *rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
 	return out
 }
 
-// covers reports whether a rule contains what a single rule allows.
+// covers reports whether a rule includes a single rule.
 func covers(rule, single *rbacv1.PolicyRule) bool {
 	if !contains(rule.Verbs, single.Verbs[0]) {
 		return false
@@ -197,13 +200,13 @@ func covers(rule, single *rbacv1.PolicyRule) bool {
 		(len(rule.ResourceNames) == 0 || len(single.ResourceNames) > 0 && slices.Contains(rule.ResourceNames, single.ResourceNames[0]))
 }
 
-// contains reports whether a list that may have a star has something.
+// contains reports whether a list contains an item or "*".
 func contains(list []string, what string) bool {
 	return slices.Contains(list, "*") || slices.Contains(list, what)
 }
 
-// compact joins single rules that differ in their verbs only.
-func compact(rules []rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
+// mergeVerbs merges single rules that differ only in their verbs.
+func mergeVerbs(rules []rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
 	at := map[namedTarget]int{}
 	for _, rule := range rules {
 		if len(rule.NonResourceURLs) > 0 {
@@ -212,7 +215,7 @@ func compact(rules []rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
 		}
 		k := namedTarget{target: target{rule.APIGroups[0], rule.Resources[0]}}
 		if len(rule.ResourceNames) > 0 {
-			k.name = "/" + rule.ResourceNames[0] // unlike no name at all
+			k.name = "/" + rule.ResourceNames[0] // distinct from a rule without names
 		}
 		if i, ok := at[k]; ok {
 			out[i].Verbs = append(slices.Clip(out[i].Verbs), rule.Verbs...)
@@ -224,7 +227,7 @@ func compact(rules []rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
 	return out
 }
 
-// describe writes a rule as clients know it from this error.
+// describe formats a rule as kube-apiserver does in this error.
 func describe(r *rbacv1.PolicyRule) string {
 	var parts []string
 	for _, part := range []struct {

@@ -21,7 +21,7 @@ func TestGuard(t *testing.T) {
 	src.tell(set(
 		aRole("ns/owner", rule("get,list", "", "pods"), rule("*", "apps", "deployments"), rule("get", "", "secrets", "mine"), rule("get", "*", "*/status")),
 		aRole("reader", rule("get", "", "pods")),
-		aRole("admin", everything()...),
+		aRole("admin", allRules()...),
 		aRole("escalator", rule("escalate", rbacGroup, "roles,clusterroles")),
 		aRole("escalator-of-x", rule("escalate", rbacGroup, "roles", "x")),
 		aRole("binder", rule("bind", rbacGroup, "clusterroles", "admin")),
@@ -75,9 +75,9 @@ func TestGuard(t *testing.T) {
 		{name: "more paths", who: named("url"), obj: aRole("x", paths("get,post", "/a", "/a/b")),
 			want: denied("url", `[]`, `{NonResourceURLs:["/a"], Verbs:["get"]}`+"\n"+`{NonResourceURLs:["/a"], Verbs:["post"]}`+"\n"+`{NonResourceURLs:["/a/b"], Verbs:["post"]}`) +
 				`; resolution errors: [clusterrole.rbac.authorization.k8s.io "lost" not found]`},
-		{name: "a master", who: master, obj: aRole("x", everything()...)},
-		{name: "who has everything", who: named("root"), obj: aRole("x", everything()...)},
-		{name: "who may escalate", who: named("esther"), obj: aRole("x", everything()...)},
+		{name: "a master", who: master, obj: aRole("x", allRules()...)},
+		{name: "who has everything", who: named("root"), obj: aRole("x", allRules()...)},
+		{name: "who may escalate", who: named("esther"), obj: aRole("x", allRules()...)},
 		{name: "who may escalate, binding", who: named("esther"), obj: bind("x", "ClusterRole admin", "User esther"),
 			want: denied("esther", `[]`, `{APIGroups:["*"], Resources:["*"], Verbs:["*"]}`+"\n"+`{NonResourceURLs:["*"], Verbs:["*"]}`)},
 		{name: "who may escalate x, creating it", who: named("xavier"), obj: aRole("ns/x", rule("get", "", "pods")),

@@ -1,20 +1,21 @@
-// Package rbac decides by roles and by who is bound to them.
+// Package rbac is the RBAC authorizer: it decides by roles and role bindings. Start at
+// Authorizer and table; Guard (escalation.go) checks writes of roles. It only allows:
+// what no binding allows, it has no opinion about.
 //
 // # The index
 //
-// A decision looks up the user and each of their groups, once for the whole
-// cluster and once for the namespace. What it finds is a table (table.go) of all
-// that this subject is allowed there, by resource, name and verb. So the cost
-// depends on how many groups the user has, and not on how many roles and bindings
-// there are. A table is made when it is first needed, and again when a role or
-// binding that it was made from has changed.
+// A decision looks up the user and each of the user's groups, once for the whole
+// cluster and once for the namespace. The result of a lookup is a table (table.go) of
+// everything that this subject is allowed there, by resource, name and verb. So the
+// cost depends on how many groups the user has, not on how many roles and bindings
+// there are. A table is built on first use, and again after a role or binding that it
+// was built from has changed.
 //
-// # Currency
+// # Freshness
 //
-// Roles and bindings come from a resource.Follower. Every decision asks it, which
-// costs a few atomic loads, whether there is something that it has not seen, and
-// takes that in first. So a change holds for every request that begins after
-// the change was acknowledged.
+// Roles and bindings come from an resource.Follower. Every decision asks it, at the cost of
+// a few atomic loads, whether there are changes, and applies them first. So a change is
+// effective for every request that begins after the change was acknowledged.
 package rbac
 
 import (
@@ -35,52 +36,51 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Authorizer decides by roles and bindings.
+// Authorizer implements authz.Authorizer with roles and bindings. mu guards the maps.
 type Authorizer struct {
 	source resource.Follower
 
 	mu sync.RWMutex
-	// roles by namespace and name; cluster roles have no namespace.
+	// roles is by namespace and name; cluster roles have no namespace.
 	roles    map[key]*role
 	bindings map[key]*binding
 	subjects map[subject]*grants
 }
 
-// key names a role or a binding.
+// key identifies a role or a binding.
 type key struct{ namespace, name string }
 
-// role is a role that exists or that a binding names.
+// role is a role that exists or that a binding refers to.
 type role struct {
 	rules    []rbacv1.PolicyRule
 	exists   bool
 	bindings map[*binding]bool
 }
 
-// binding is a RoleBinding, or without a namespace a ClusterRoleBinding.
+// binding is a RoleBinding, or, if the namespace is empty, a ClusterRoleBinding.
 type binding struct {
 	key
 	ref      rbacv1.RoleRef
 	subjects []rbacv1.Subject
-	// reasons say, for each subject, that it is allowed something; made when
-	// they are first given.
+	// reasons has the text of a decision for each subject, created on first use.
 	reasons []atomic.Pointer[string]
 }
 
-// subject is somebody in a namespace, or in the whole cluster. A service
-// account is the user that it authenticates as.
+// subject is a user or group in a namespace, or in the whole cluster. A service account
+// is the user name that it authenticates with.
 type subject struct {
 	group     bool
 	name      string
 	namespace string
 }
 
-// grants are the bindings of a subject, by name.
+// grants are the bindings of a subject, sorted by name.
 type grants struct {
 	bindings []*binding
-	table    atomic.Pointer[table] // of the bindings, nil until it is needed
+	table    atomic.Pointer[table] // built from bindings on first use
 }
 
-// New makes an authorizer with what a source tells.
+// New returns an authorizer that reads roles and bindings from a source.
 func New(source resource.Follower) *Authorizer {
 	a := &Authorizer{source: source}
 	a.clear()
@@ -103,7 +103,7 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	incomplete := false
-	// All of the cluster comes before the namespace.
+	// Cluster-wide bindings come before those of the namespace.
 	for _, namespace := range []string{"", at.Namespace} {
 		for i := -1; i < len(at.User.Groups); i++ {
 			g := a.subjects[subjectOf(at.User, i, namespace)]
@@ -141,9 +141,9 @@ func (a *Authorizer) RulesFor(ctx context.Context, user *request.User, namespace
 	return resources, paths, false, err
 }
 
-// PolicyRules returns the rules that hold for a user in a namespace: those of
-// the cluster first, by the names of the bindings. The error is about bindings to
-// roles that do not exist; the rules hold all the same.
+// PolicyRules returns the rules of a user in a namespace: cluster-wide ones first,
+// sorted by the names of the bindings. The error is about bindings to roles that do not
+// exist; the rules are valid all the same.
 func (a *Authorizer) PolicyRules(ctx context.Context, user *request.User, namespace string) ([]rbacv1.PolicyRule, error) {
 	if err := a.catchUp(ctx); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (a *Authorizer) PolicyRules(ctx context.Context, user *request.User, namesp
 	return a.rulesFor(user, namespace)
 }
 
-// rulesFor is PolicyRules with the mutex held.
+// rulesFor is PolicyRules; the caller holds mu.
 func (a *Authorizer) rulesFor(user *request.User, namespace string) (rules []rbacv1.PolicyRule, err error) {
 	var errs []error
 	scopes := []string{""}
@@ -183,8 +183,7 @@ func (a *Authorizer) rulesFor(user *request.User, namespace string) (rules []rba
 	return rules, err
 }
 
-// RoleRules returns the rules of the role that a binding in a namespace refers
-// to.
+// RoleRules returns the rules of the role that a binding in a namespace refers to.
 func (a *Authorizer) RoleRules(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	if err := a.catchUp(ctx); err != nil {
 		return nil, err
@@ -195,7 +194,7 @@ func (a *Authorizer) RoleRules(ctx context.Context, ref rbacv1.RoleRef, namespac
 }
 
 func (a *Authorizer) rulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
-	if k, ok := roleOf(ref, namespace); ok {
+	if k, ok := roleKey(ref, namespace); ok {
 		if r := a.roles[k]; r != nil && r.exists {
 			return r.rules, nil
 		}
@@ -205,20 +204,20 @@ func (a *Authorizer) rulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.Pol
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: strings.ToLower(ref.Kind)}, ref.Name)
 }
 
-// roleOf returns which role a binding in a namespace refers to.
-func roleOf(ref rbacv1.RoleRef, namespace string) (key, bool) {
+// roleKey returns the key of the role that a binding in a namespace refers to.
+func roleKey(ref rbacv1.RoleRef, namespace string) (key, bool) {
 	switch ref.Kind {
 	case "ClusterRole":
 		return key{name: ref.Name}, true
 	case "Role":
-		// A ClusterRoleBinding has no roles to refer to: the key must not be
-		// that of a cluster role.
+		// A ClusterRoleBinding cannot refer to a Role; without a namespace the key
+		// would be that of a ClusterRole.
 		return key{namespace: namespace, name: ref.Name}, namespace != ""
 	}
 	return key{}, false
 }
 
-// subjectOf returns the user itself, or with an index one of its groups.
+// subjectOf returns the subject of the user (group -1) or of one of the user's groups.
 func subjectOf(user *request.User, group int, namespace string) subject {
 	if group < 0 {
 		return subject{name: user.Name, namespace: namespace}
@@ -228,7 +227,7 @@ func subjectOf(user *request.User, group int, namespace string) subject {
 
 func byName(a, b *binding) int { return strings.Compare(a.name, b.name) }
 
-// catchUp takes in what has changed.
+// catchUp applies the changes that the source has.
 func (a *Authorizer) catchUp(ctx context.Context) error {
 	if a.source.Current() {
 		return nil
@@ -245,7 +244,7 @@ func (a *Authorizer) catchUp(ctx context.Context) error {
 	})
 }
 
-// apply takes in one change. The mutex is held.
+// apply applies one change. The caller holds mu.
 func (a *Authorizer) apply(c *resource.Change) {
 	k := key{c.Object.GetNamespace(), c.Object.GetName()}
 	switch obj := c.Object.(type) {
@@ -265,7 +264,7 @@ func (a *Authorizer) setRole(k key, rules []rbacv1.PolicyRule, exists bool) {
 	r.rules, r.exists = rules, exists
 	if !exists {
 		r.rules = nil
-		a.tidy(k, r)
+		a.dropUnused(k, r)
 	}
 	for b := range r.bindings {
 		a.eachGrant(b, func(s subject, g *grants) { g.table.Store(nil) })
@@ -275,10 +274,10 @@ func (a *Authorizer) setRole(k key, rules []rbacv1.PolicyRule, exists bool) {
 func (a *Authorizer) setBinding(k key, ref rbacv1.RoleRef, subjects []rbacv1.Subject, exists bool) {
 	if old := a.bindings[k]; old != nil {
 		delete(a.bindings, k)
-		if rk, ok := roleOf(old.ref, k.namespace); ok {
+		if rk, ok := roleKey(old.ref, k.namespace); ok {
 			r := a.roles[rk]
 			delete(r.bindings, old)
-			a.tidy(rk, r)
+			a.dropUnused(rk, r)
 		}
 		a.eachGrant(old, func(s subject, g *grants) {
 			g.table.Store(nil)
@@ -292,11 +291,11 @@ func (a *Authorizer) setBinding(k key, ref rbacv1.RoleRef, subjects []rbacv1.Sub
 	}
 	b := &binding{key: k, ref: ref, subjects: subjects, reasons: make([]atomic.Pointer[string], len(subjects))}
 	a.bindings[k] = b
-	if rk, ok := roleOf(ref, k.namespace); ok {
+	if rk, ok := roleKey(ref, k.namespace); ok {
 		a.role(rk).bindings[b] = true
 	}
 	for _, s := range subjects {
-		id, ok := identify(&s, k.namespace)
+		id, ok := subjectOfBinding(&s, k.namespace)
 		if !ok {
 			continue
 		}
@@ -312,7 +311,7 @@ func (a *Authorizer) setBinding(k key, ref rbacv1.RoleRef, subjects []rbacv1.Sub
 	}
 }
 
-// role returns a role, which may not exist yet.
+// role returns the entry of a role, which is created if the role does not exist yet.
 func (a *Authorizer) role(k key) *role {
 	r := a.roles[k]
 	if r == nil {
@@ -322,17 +321,17 @@ func (a *Authorizer) role(k key) *role {
 	return r
 }
 
-// tidy forgets a role that neither exists nor is named by a binding.
-func (a *Authorizer) tidy(k key, r *role) {
+// dropUnused removes a role that does not exist and that no binding refers to.
+func (a *Authorizer) dropUnused(k key, r *role) {
 	if !r.exists && len(r.bindings) == 0 {
 		delete(a.roles, k)
 	}
 }
 
-// eachGrant calls f for what the subjects of a binding have.
+// eachGrant calls f for the grants of each subject of a binding.
 func (a *Authorizer) eachGrant(b *binding, f func(subject, *grants)) {
 	for i := range b.subjects {
-		if id, ok := identify(&b.subjects[i], b.namespace); ok {
+		if id, ok := subjectOfBinding(&b.subjects[i], b.namespace); ok {
 			if g := a.subjects[id]; g != nil {
 				f(id, g)
 			}
@@ -340,8 +339,8 @@ func (a *Authorizer) eachGrant(b *binding, f func(subject, *grants)) {
 	}
 }
 
-// identify returns who a subject of a binding in a namespace is.
-func identify(s *rbacv1.Subject, namespace string) (subject, bool) {
+// subjectOfBinding converts a subject of a binding in a namespace.
+func subjectOfBinding(s *rbacv1.Subject, namespace string) (subject, bool) {
 	switch s.Kind {
 	case rbacv1.UserKind:
 		return subject{name: s.Name, namespace: namespace}, true
@@ -357,12 +356,12 @@ func identify(s *rbacv1.Subject, namespace string) (subject, bool) {
 	return subject{}, false
 }
 
-// reason says by what a user is allowed something: the first subject of the
-// binding that the user is.
+// reason returns the text of the decision: the first subject of the binding that
+// matches the user.
 func (b *binding) reason(user *request.User) string {
 	for i := range b.subjects {
 		s := &b.subjects[i]
-		id, ok := identify(s, b.namespace)
+		id, ok := subjectOfBinding(s, b.namespace)
 		if !ok || id.group && !slices.Contains(user.Groups, id.name) || !id.group && id.name != user.Name {
 			continue
 		}

@@ -9,18 +9,18 @@ import (
 	"github.com/apikeel/kelson/authz"
 )
 
-// table is all that the bindings of one subject in one scope allow, so that a
-// decision is a few lookups. Of several bindings that allow the same the first
-// stands for all.
+// table holds everything that the bindings of one subject in one scope allow, so that a
+// decision is a few map lookups. If several bindings allow the same, the first is named
+// as the reason.
 type table struct {
 	resources map[target]verbs
 	named     map[namedTarget]verbs
 	paths     map[string]verbs
-	// prefixes are the paths that end in a star, without it, and lengths the
-	// lengths that they have.
+	// prefixes are the paths that end with a star, without the star; lengths are the
+	// distinct lengths of these prefixes.
 	prefixes map[string]verbs
 	lengths  []int
-	// incomplete: a binding refers to a role that is not there.
+	// incomplete: a binding refers to a role that does not exist.
 	incomplete bool
 }
 
@@ -32,7 +32,7 @@ type namedTarget struct {
 	name string
 }
 
-// verbs are what is allowed, and by which binding.
+// verbs are the allowed verbs, each with the binding that allows it.
 type verbs []allowed
 
 type allowed struct {
@@ -58,10 +58,10 @@ func (v verbs) add(rule *rbacv1.PolicyRule, by *binding) verbs {
 	return v
 }
 
-// query is what a decision looks for, in the words of rules.
+// query is what a decision looks up, in the notation of rules.
 type query struct {
 	*authz.Attributes
-	resource string // with the subresource
+	resource string // with the subresource: pods/log
 	anySub   string // "*/" and the subresource, empty if there is none
 }
 
@@ -74,8 +74,8 @@ func newQuery(a *authz.Attributes) query {
 	return q
 }
 
-// tableOf returns the table of a subject. The mutex is held, for reading at
-// least: others may make the same table meanwhile.
+// tableOf returns the table of a subject. The caller holds mu at least for reading;
+// several goroutines may build the same table.
 func (a *Authorizer) tableOf(g *grants) *table {
 	t := g.table.Load()
 	if t == nil {
@@ -126,7 +126,7 @@ func addTo[K comparable](m *map[K]verbs, k K, rule *rbacv1.PolicyRule, by *bindi
 	(*m)[k] = (*m)[k].add(rule, by)
 }
 
-// allows returns the binding that allows what is asked, nil if none does.
+// allows returns the binding that allows the query, or nil.
 func (t *table) allows(q *query) *binding {
 	if !q.IsResource {
 		if b := t.paths[q.Path].allow(q.Verb); b != nil {
@@ -163,11 +163,10 @@ func (t *table) allows(q *query) *binding {
 	return nil
 }
 
-// RuleSet is rules without bindings: all of them hold for whoever is asked
-// about.
+// RuleSet is a list of rules without bindings: all of them apply.
 type RuleSet struct{ table table }
 
-// NewRuleSet makes a RuleSet.
+// NewRuleSet returns a RuleSet.
 func NewRuleSet(rules []rbacv1.PolicyRule) *RuleSet {
 	s := &RuleSet{}
 	for i := range rules {
@@ -176,7 +175,7 @@ func NewRuleSet(rules []rbacv1.PolicyRule) *RuleSet {
 	return s
 }
 
-// Allows reports whether one of the rules allows something.
+// Allows reports whether one of the rules allows a.
 func (s *RuleSet) Allows(a *authz.Attributes) bool {
 	q := newQuery(a)
 	return s.table.allows(&q) != nil

@@ -14,20 +14,22 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// maxConditions bounds how many conditions a webhook can have.
+// This file compiles and evaluates the match conditions of a webhook, in CEL.
+
+// maxConditions is the largest number of match conditions of a webhook.
 const maxConditions = 64
 
-// Conditions are expressions in CEL about a review, in its version v1, that
-// must all be true. Nil conditions hold always.
+// Conditions are CEL expressions about a v1 SubjectAccessReview, all of which must be
+// true for the webhook to be called. Nil conditions are always true.
 type Conditions struct {
 	expressions []string
 	programs    []cel.Program
 }
 
-// Compiler compiles conditions. Making one takes some milliseconds.
+// Compiler compiles conditions. Creating one takes some milliseconds.
 type Compiler struct{ env *cel.Env }
 
-// NewCompiler makes a compiler.
+// NewCompiler returns a compiler.
 func NewCompiler() (*Compiler, error) {
 	request := requestType()
 	set, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
@@ -42,7 +44,7 @@ func NewCompiler() (*Compiler, error) {
 	return &Compiler{env}, err
 }
 
-// requestType declares what expressions know as request.
+// requestType declares the type of the CEL variable request.
 func requestType() *apiservercel.DeclType {
 	text := apiservercel.StringType
 	texts := apiservercel.NewListType(text, -1)
@@ -70,8 +72,7 @@ func requestType() *apiservercel.DeclType {
 	})
 }
 
-// Compile compiles expressions. The errors are those that a configuration with
-// them has, at path, which has the field matchConditions.
+// Compile compiles expressions. The errors are field errors of matchConditions at path.
 func (c *Compiler) Compile(path *field.Path, expressions []string) (*Conditions, field.ErrorList) {
 	path = path.Child("matchConditions")
 	if len(expressions) > maxConditions {
@@ -119,8 +120,8 @@ func (c *Compiler) compile(path *field.Path, text string) (cel.Program, *field.E
 	return program, nil
 }
 
-// match reports whether all conditions hold. One that is false decides, even if
-// another cannot be evaluated.
+// match reports whether all conditions are true. One that is false decides, even if
+// another one fails to evaluate.
 func (c *Conditions) match(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (bool, error) {
 	if c == nil {
 		return true, nil
@@ -145,9 +146,9 @@ func (c *Conditions) match(ctx context.Context, spec *authorizationv1.SubjectAcc
 	return true, nil
 }
 
-// variables is a review as expressions see it. What is empty is there, except
-// for the two kinds of attributes and the selectors, which expressions ask for
-// with has().
+// variables converts a review to CEL values. Empty fields are set, except
+// resourceAttributes, nonResourceAttributes and the selectors, for which expressions
+// use has().
 func variables(spec *authorizationv1.SubjectAccessReviewSpec) map[string]any {
 	extra := spec.Extra
 	if extra == nil {

@@ -1,4 +1,5 @@
-// Package webhook lets a service decide, with SubjectAccessReviews.
+// Package webhook authorizes with a remote service, by SubjectAccessReviews. Start at
+// Config and New. Answers are cached; a request whose attributes are very long is not.
 package webhook
 
 import (
@@ -27,57 +28,58 @@ import (
 )
 
 const (
-	// cacheEntries is how many answers are kept.
+	// cacheEntries is the largest number of cached answers.
 	cacheEntries = 8192
-	// maxCachedBytes bounds what a client decides on in a request whose answer
-	// is kept: nobody should be able to fill the memory.
+	// maxCachedBytes is the largest size of the client-controlled attributes of a
+	// request whose answer is cached: no client should be able to fill the memory.
 	maxCachedBytes = 10000
 
-	// DefaultTimeout is how long an answer may take.
+	// DefaultTimeout is the timeout of one request.
 	DefaultTimeout = 30 * time.Second
 )
 
-// DefaultBackoff is how requests that fail are tried again.
+// DefaultBackoff is how failed requests are retried.
 func DefaultBackoff() wait.Backoff {
 	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 }
 
-// Config says how to ask a service.
+// Config describes the service.
 type Config struct {
-	// Kubeconfig is a file that says where the service is, and who asks. The
-	// path of the server is the one that reviews are sent to.
+	// Kubeconfig is the path of a kubeconfig with the address of the service and the
+	// credentials to use. The path of the server URL is the one that reviews are sent
+	// to.
 	Kubeconfig string
-	// Client says the same, if it is not in a file.
+	// Client is used instead of Kubeconfig if it is set.
 	Client *rest.Config
-	// Dial is how it is reached; nil is directly.
+	// Dial connects to the service; nil dials directly.
 	Dial egress.Dial
 	// Version of the reviews: v1 or v1beta1.
 	Version string
-	// AuthorizedTTL and UnauthorizedTTL say how long answers are kept; zero
-	// keeps none.
+	// AuthorizedTTL and UnauthorizedTTL are how long answers are cached; zero caches
+	// none.
 	AuthorizedTTL, UnauthorizedTTL time.Duration
 	// Timeout of a request; zero is DefaultTimeout.
 	Timeout time.Duration
-	// Backoff of tries; the zero value is DefaultBackoff.
+	// Backoff of retries; the zero value is DefaultBackoff.
 	Backoff wait.Backoff
-	// OnError is what is decided if the service fails.
+	// OnError is the decision if the service fails.
 	OnError authz.Decision
-	// Conditions, if there are any, must all hold for the service to be asked.
+	// Conditions must all be true for the service to be asked; nil asks always.
 	Conditions *Conditions
-	// Certificates looks at that of the service; nil does not.
+	// Certificates counts deprecated server certificates; nil does not.
 	Certificates *servercert.Counter
 	// Logger gets failures; nil discards them.
 	Logger *slog.Logger
 }
 
-// Authorizer asks a service.
+// Authorizer implements authz.Authorizer with a remote service.
 type Authorizer struct {
 	cfg     Config
 	client  *rest.RESTClient
 	answers *cache.LRUExpireCache
 }
 
-// New makes an authorizer.
+// New returns an authorizer; it does not connect yet.
 func New(cfg Config) (*Authorizer, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
@@ -107,7 +109,7 @@ func New(cfg Config) (*Authorizer, error) {
 	return a, nil
 }
 
-// client returns how the service is reached.
+// client returns the client configuration of the service.
 func (c *Config) client() (*rest.Config, error) {
 	if c.Client != nil {
 		return rest.CopyConfig(c.Client), nil
@@ -143,7 +145,7 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 		if status.Allowed {
 			ttl = a.cfg.AuthorizedTTL
 		}
-		if ttl > 0 && controlled(at) < maxCachedBytes {
+		if ttl > 0 && clientControlledBytes(at) < maxCachedBytes {
 			a.answers.Add(string(key), status, ttl)
 		}
 	}
@@ -158,18 +160,18 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 	return authz.NoOpinion, status.Reason, nil
 }
 
-// RulesFor implements authz.Rules: only the service knows.
+// RulesFor implements authz.Rules: only the service knows the rules.
 func (a *Authorizer) RulesFor(context.Context, *request.User, string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
 	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution")
 }
 
-// controlled is how much of what is asked a client decides on.
-func controlled(at *authz.Attributes) int {
+// clientControlledBytes returns the size in bytes of the attributes that a client controls.
+func clientControlledBytes(at *authz.Attributes) int {
 	return len(at.Namespace) + len(at.Verb) + len(at.Group) + len(at.Version) + len(at.Resource) +
 		len(at.Subresource) + len(at.Name) + len(at.Path)
 }
 
-// review asks the service, several times if it has to.
+// review sends a review to the service, with retries.
 func (a *Authorizer) review(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (status authorizationv1.SubjectAccessReviewStatus, err error) {
 	body, err := a.encode(spec)
 	if err != nil {
@@ -193,14 +195,14 @@ func (a *Authorizer) review(ctx context.Context, spec *authorizationv1.SubjectAc
 
 func (a *Authorizer) post(ctx context.Context, body []byte) (status authorizationv1.SubjectAccessReviewStatus, err error) {
 	result := a.client.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx)
-	if err := result.Error(); err != nil { // which reads what the service says of it
+	if err := result.Error(); err != nil { // Do has read the Status in the body
 		return status, err
 	}
 	answer, err := result.Raw()
 	if err != nil {
 		return status, err
 	}
-	// The status is the same in both versions.
+	// The status has the same form in both versions.
 	var review struct {
 		metav1.TypeMeta
 		Status authorizationv1.SubjectAccessReviewStatus `json:"status"`
@@ -216,7 +218,7 @@ func (a *Authorizer) post(ctx context.Context, body []byte) (status authorizatio
 
 func (a *Authorizer) apiVersion() string { return authorizationv1.GroupName + "/" + a.cfg.Version }
 
-// encode writes a review in the version that the service understands.
+// encode encodes a review in the version that the service understands.
 func (a *Authorizer) encode(spec *authorizationv1.SubjectAccessReviewSpec) ([]byte, error) {
 	meta := metav1.TypeMeta{APIVersion: a.apiVersion(), Kind: "SubjectAccessReview"}
 	if a.cfg.Version == "v1" {
@@ -236,7 +238,7 @@ func (a *Authorizer) encode(spec *authorizationv1.SubjectAccessReviewSpec) ([]by
 	return json.Marshal(old)
 }
 
-// specOf is what is asked, in the words of a review.
+// specOf converts attributes to the spec of a review.
 func specOf(at *authz.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	spec := &authorizationv1.SubjectAccessReviewSpec{}
 	if u := at.User; u != nil {
@@ -256,8 +258,7 @@ func specOf(at *authz.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 		Namespace: at.Namespace, Verb: at.Verb, Group: at.Group, Version: at.Version,
 		Resource: at.Resource, Subresource: at.Subresource, Name: at.Name,
 	}
-	// Selectors only narrow what is asked for, so what cannot be said in a
-	// review can be left out.
+	// Selectors only narrow a request, so one that a review cannot express is left out.
 	var fields []metav1.FieldSelectorRequirement
 	for _, r := range at.Fields {
 		switch r.Operator {
