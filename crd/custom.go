@@ -205,7 +205,7 @@ func (c *custom) strategy() resource.Strategy {
 		},
 		// The status too: where it has a path of its own, PrepareUpdate has put the
 		// old one back.
-		Generation: func(_ context.Context, obj, old resource.Object) bool { return changed(obj, old) },
+		Generation: changed,
 		Validate: func(ctx context.Context, obj resource.Object) field.ErrorList {
 			return c.validate(ctx, obj, nil, false)
 		},

@@ -13,25 +13,25 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// allVerbs are those of a Definition that names none.
+// allVerbs returns the verbs of a Definition that declares none.
 func allVerbs() []string {
 	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 }
 
-// Catalog is the set of resources that a server serves, and answers which one a
-// request means. It never changes: With makes another one, so lookups need no
-// lock and an answer stays true for as long as it is held.
+// Catalog is the set of resources that a server serves, indexed by group, version,
+// resource and kind. A Catalog is immutable: With and Change return another one.
+// Lookups therefore need no lock.
 type Catalog struct {
-	// sources are the groups as they were declared, in that order, with the
-	// defaults filled in. They are what With starts from.
-	sources []source
-	// groups are the groups as they are served. They differ from the sources
-	// where a version of a resource is served in another group.
+	// sources are the groups as they were declared, in that order, with defaults
+	// filled in. With starts from them.
+	sources []declaredGroup
+	// groups are the groups as they are served. They differ from sources where a
+	// version of a resource is served in another group.
 	groups []*ServedGroup
 	byName map[string]*ServedGroup
 }
 
-type source struct {
+type declaredGroup struct {
 	name        string
 	definitions []*Definition
 }
@@ -41,19 +41,19 @@ type Served struct {
 	// Definition is complete: names, hub and storage key are filled in.
 	Definition *Definition
 	Version    *Version
-	// GroupVersion in which it is served. The group is the one of the version,
-	// which may be another than that of the definition.
+	// GroupVersion in which the resource is served. Its group is that of the
+	// version, which may differ from that of the definition.
 	GroupVersion schema.GroupVersion
-	// APIVersion is GroupVersion as objects spell it.
+	// APIVersion is GroupVersion as a string.
 	APIVersion string
-	// Unstructured tells that objects are maps, which carry their own kind and
-	// apiVersion everywhere.
+	// Unstructured says that objects are runtime.Unstructured, which contain their
+	// own kind and apiVersion.
 	Unstructured bool
-	// Index of Version among those of the definition.
+	// Index of Version in Definition.Versions.
 	Index int
 }
 
-// complete fills in what follows from the rest.
+// complete fills in the fields that are derived from others.
 func (s *Served) complete() {
 	s.APIVersion = s.GroupVersion.String()
 	_, s.Unstructured = s.Version.New().(runtime.Unstructured)
@@ -64,17 +64,17 @@ func (s *Served) complete() {
 	}
 }
 
-// GroupVersionKind of the objects.
+// GroupVersionKind returns the kind of the objects.
 func (s *Served) GroupVersionKind() schema.GroupVersionKind {
 	return s.GroupVersion.WithKind(s.Definition.Kind)
 }
 
-// GroupVersionResource under which it is served.
+// GroupVersionResource returns the resource as clients name it.
 func (s *Served) GroupVersionResource() schema.GroupVersionResource {
 	return s.GroupVersion.WithResource(s.Definition.Resource)
 }
 
-// IsHub reports whether this is the version that is stored.
+// IsHub reports whether this is the version in which objects are stored.
 func (s *Served) IsHub() bool { return s.Version == s.Definition.HubVersion() }
 
 // ServedGroup is an API group as clients see it.
@@ -93,16 +93,16 @@ type ServedVersion struct {
 	Resources []*Served
 }
 
-// NewCatalog makes a catalog of groups, or says everything that is wrong with
-// them. A group without resources holds a place in the order of groups, for
-// resources of other groups that have a version in it.
+// NewCatalog makes a catalog of groups, or returns all errors in their
+// definitions. A group without resources reserves a place in the order of groups,
+// for resources of other groups that have a version in it.
 func NewCatalog(groups ...Group) (*Catalog, error) {
 	return new(Catalog).With(groups...)
 }
 
-// With returns a catalog in which the groups replace those of the same names,
-// or come after the others if there are none. A group without resources takes
-// the old ones away.
+// With returns a catalog in which the groups replace those of the same names, or
+// are appended if there are none. A group without resources removes the resources
+// of the old one.
 func (c *Catalog) With(groups ...Group) (*Catalog, error) {
 	n := &Catalog{sources: slices.Clone(c.sources)}
 	changed := map[string]bool{}
@@ -110,17 +110,17 @@ func (c *Catalog) With(groups ...Group) (*Catalog, error) {
 	for i := range groups {
 		s, err := declare(&groups[i])
 		errs = append(errs, err)
-		at := slices.IndexFunc(n.sources, func(old source) bool { return old.name == s.name })
+		at := slices.IndexFunc(n.sources, func(old declaredGroup) bool { return old.name == s.name })
 		if at < 0 {
 			n.sources = append(n.sources, s)
 		} else {
 			if slices.ContainsFunc(groups[:i], func(g Group) bool { return g.Name == s.name }) {
 				errs = append(errs, fmt.Errorf("group %q: declared twice", s.name))
 			}
-			n.sources[at].eachGroup(changed)
+			n.sources[at].markGroups(changed)
 			n.sources[at] = s
 		}
-		s.eachGroup(changed)
+		s.markGroups(changed)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -131,8 +131,8 @@ func (c *Catalog) With(groups ...Group) (*Catalog, error) {
 	return n, nil
 }
 
-// eachGroup marks every group that the source has a version in.
-func (s source) eachGroup(mark map[string]bool) {
+// markGroups marks every group in which a version of the definitions is served.
+func (s declaredGroup) markGroups(mark map[string]bool) {
 	mark[s.name] = true
 	for _, d := range s.definitions {
 		for i := range d.Versions {
@@ -141,8 +141,8 @@ func (s source) eachGroup(mark map[string]bool) {
 	}
 }
 
-// index fills in the groups as they are served, taking over from an earlier
-// catalog those that have not changed.
+// index builds the served groups. It reuses those of an earlier catalog that have
+// not changed.
 func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) error {
 	c.byName = make(map[string]*ServedGroup, len(old)+len(changed))
 	group := func(name string) *ServedGroup {
@@ -160,8 +160,8 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 		return g
 	}
 	var errs []error
-	// A group that is declared has its place there, not where a resource of
-	// another one is first met that has a version in it.
+	// A declared group keeps the place of its declaration, even if a resource of
+	// another group has a version in it and is declared earlier.
 	declared := map[string]bool{}
 	for _, s := range c.sources {
 		declared[s.name] = true
@@ -169,7 +169,7 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 	for _, s := range c.sources {
 		group(s.name)
 		met := map[string]bool{}
-		s.eachGroup(met)
+		s.markGroups(met)
 		for _, name := range slices.Sorted(maps.Keys(met)) {
 			if !declared[name] {
 				group(name)
@@ -204,7 +204,7 @@ func newServedGroup(name string) *ServedGroup {
 	return &ServedGroup{Name: name, resources: map[[2]string]*Served{}, kinds: map[[2]string]*Served{}}
 }
 
-// sort puts the preferred version first.
+// sort orders the versions by their priority, the preferred one first.
 func (g *ServedGroup) sort() {
 	slices.SortStableFunc(g.Versions, func(a, b ServedVersion) int {
 		return version.CompareKubeAwareVersionStrings(b.Name, a.Name)
@@ -242,7 +242,7 @@ func (g *ServedGroup) Version(name string) (*ServedVersion, bool) {
 	return nil, false
 }
 
-// Lookup finds a resource by where it is served.
+// Lookup finds a resource by the group, version and resource of a request path.
 func (c *Catalog) Lookup(group, version, resource string) (*Served, bool) {
 	if g := c.byName[group]; g != nil {
 		s := g.resources[[2]string{version, resource}]
@@ -260,8 +260,8 @@ func (c *Catalog) LookupKind(kind schema.GroupVersionKind) (*Served, bool) {
 	return nil, false
 }
 
-// Definition finds a resource in whatever version. The preferred version of
-// the group that has it wins.
+// Definition finds a resource of a group whatever its version. If two definitions
+// serve it in different versions, that of the preferred version is returned.
 func (c *Catalog) Definition(group, resource string) (*Definition, bool) {
 	if g := c.byName[group]; g != nil {
 		for i := range g.Versions {
@@ -283,7 +283,7 @@ func (c *Catalog) Group(name string) (*ServedGroup, bool) {
 // were declared. The caller must not change the slice.
 func (c *Catalog) Groups() []*ServedGroup { return c.groups }
 
-// Definitions returns every resource, once.
+// Definitions returns every definition once, whatever its versions.
 func (c *Catalog) Definitions() []*Definition {
 	var all []*Definition
 	for _, s := range c.sources {
@@ -292,10 +292,10 @@ func (c *Catalog) Definitions() []*Definition {
 	return all
 }
 
-// declare copies the definitions of a group, fills in what they leave out and
-// says what is wrong with them.
-func declare(g *Group) (source, error) {
-	s := source{name: g.Name, definitions: make([]*Definition, 0, len(g.Resources))}
+// declare copies the definitions of a group, fills in defaults and returns all
+// errors in them.
+func declare(g *Group) (declaredGroup, error) {
+	s := declaredGroup{name: g.Name, definitions: make([]*Definition, 0, len(g.Resources))}
 	var errs []error
 	for i := range g.Resources {
 		d := g.Resources[i]
@@ -305,7 +305,7 @@ func declare(g *Group) (source, error) {
 	return s, errors.Join(errs...)
 }
 
-// declare fills in what a definition leaves out and says what is wrong with it.
+// declare fills in the defaults of a definition and returns all errors in it.
 func (d *Definition) declare(group string) error {
 	if d.Group == "" {
 		d.Group = group
@@ -325,7 +325,7 @@ func (d *Definition) declare(group string) error {
 	return errors.Join(errs...)
 }
 
-// complete fills in the fields that default to something.
+// complete sets the fields that have a default.
 func (d *Definition) complete() {
 	if d.Singular == "" {
 		d.Singular = strings.ToLower(d.Kind)
@@ -353,7 +353,7 @@ func (d *Definition) complete() {
 	}
 }
 
-// check says everything that is wrong with a complete definition.
+// check returns all errors in a complete definition.
 func (d *Definition) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -401,7 +401,7 @@ func (d *Definition) check() error {
 			wrong("subresource %d has no name", i)
 		case slices.ContainsFunc(d.Subresources[:i], func(s Subresource) bool { return s.Name == sub.Name && s.sharesVersion(&sub) }):
 			wrong("subresource %s: declared twice", sub.Name)
-		case sub.isMany():
+		case sub.hasManyRoles():
 			wrong("subresource %s: is more than one of part, projection, action and connection", sub.Name)
 		case sub.Kind.Kind != "" && sub.New == nil && sub.Connect == nil:
 			wrong("subresource %s: no New", sub.Name)
@@ -412,18 +412,19 @@ func (d *Definition) check() error {
 	return errors.Join(errs...)
 }
 
-// in reports whether a version of the resource has the subresource.
-func (s *Subresource) in(version string) bool {
+// isIn reports whether a version of the resource has the subresource.
+func (s *Subresource) isIn(version string) bool {
 	return s.Versions == nil || slices.Contains(s.Versions, version)
 }
 
-// sharesVersion reports whether both are there in some version.
+// sharesVersion reports whether some version has both subresources.
 func (s *Subresource) sharesVersion(other *Subresource) bool {
-	return s.Versions == nil || other.Versions == nil || slices.ContainsFunc(s.Versions, other.in)
+	return s.Versions == nil || other.Versions == nil || slices.ContainsFunc(s.Versions, other.isIn)
 }
 
-// isMany reports whether a subresource is more than one thing.
-func (s *Subresource) isMany() bool {
+// hasManyRoles reports whether more than one of Part, Projection, Action and Connect
+// is set.
+func (s *Subresource) hasManyRoles() bool {
 	n := 0
 	for _, is := range []bool{s.Part != nil, s.Projection != nil, s.Action != nil, s.Connect != nil} {
 		if is {
@@ -433,12 +434,12 @@ func (s *Subresource) isMany() bool {
 	return n > 1
 }
 
-// Stored returns the resource in the version that objects are stored in, whether
-// that is served or not. The definition must be one of a catalog.
+// Stored returns the resource in the hub version, even if that version is not
+// served. The definition must be part of a catalog.
 func (d *Definition) Stored() *Served { return d.stored }
 
-// HubVersion returns the version that objects are stored in, nil if there is
-// none of the name.
+// HubVersion returns the version that objects are stored in, nil if Hub names none
+// of the versions.
 func (d *Definition) HubVersion() *Version {
 	for i := range d.Versions {
 		if v := &d.Versions[i]; v.Name == d.Hub || d.Hub == "" {
@@ -466,9 +467,9 @@ func (d *Definition) HubAPIVersion() string {
 	return ""
 }
 
-// group returns the group in which a version is served. A version of the core
-// group cannot be told from one that names no group, so the core group has to
-// be the definition's own.
+// group returns the group in which a version is served. The core group is "", which
+// also stands for a Version without Group; so a version can be served in the core
+// group only if that is the definition's group.
 func (d *Definition) group(v *Version) string {
 	if v.Group != "" {
 		return v.Group
@@ -479,11 +480,11 @@ func (d *Definition) group(v *Version) string {
 // Virtual reports whether nothing of the resource is stored.
 func (d *Definition) Virtual() bool { return d.Answer != nil || d.Source != nil }
 
-// Subresources are those of the version, in the order of the definition.
+// Subresources returns those of the version, in the order of the definition.
 func (s *Served) Subresources() iter.Seq[*Subresource] {
 	return func(yield func(*Subresource) bool) {
 		for i := range s.Definition.Subresources {
-			if sub := &s.Definition.Subresources[i]; sub.in(s.Version.Name) && !yield(sub) {
+			if sub := &s.Definition.Subresources[i]; sub.isIn(s.Version.Name) && !yield(sub) {
 				return
 			}
 		}

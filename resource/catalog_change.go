@@ -10,14 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Change returns a catalog in which definitions take the place of those of the
-// same names, or join the others, and some are gone. Unlike With it leaves the
-// rest of a group as it is, and costs little however much that is. The
-// resources of a group are in the order of their names. It is not for
-// definitions that have versions in other groups. The definitions become the
-// catalog's, and must not be changed any more.
+// Change returns a catalog with some definitions added or replaced (put) and some
+// removed (gone). With replaces whole groups; Change leaves the other definitions of
+// a group alone, and its cost does not depend on their number. The resources of a
+// changed group are sorted by name. Definitions in put must not have versions in
+// other groups, and must not be changed afterwards.
 func (c *Catalog) Change(put []*Definition, gone []schema.GroupResource) (*Catalog, error) {
-	n := change{
+	n := catalogEdit{
 		Catalog: &Catalog{sources: slices.Clone(c.sources), groups: slices.Clone(c.groups), byName: maps.Clone(c.byName)},
 		copied:  map[string]int{},
 	}
@@ -41,29 +40,30 @@ func (c *Catalog) Change(put []*Definition, gone []schema.GroupResource) (*Catal
 		}
 	}
 	n.groups = slices.DeleteFunc(n.groups, func(g *ServedGroup) bool { return len(g.resources) == 0 })
-	n.sources = slices.DeleteFunc(n.sources, func(s source) bool {
+	n.sources = slices.DeleteFunc(n.sources, func(s declaredGroup) bool {
 		_, touched := n.copied[s.name]
 		return touched && len(s.definitions) == 0
 	})
 	return n.Catalog, nil
 }
 
-// change is a catalog that is being made from another. copied are the groups
-// that are no more the other's, and the places of their sources.
-type change struct {
+// catalogEdit is a catalog that Change is building from another one. copied holds the
+// names of the groups that were cloned and may be changed, with their indices in
+// sources.
+type catalogEdit struct {
 	*Catalog
 	copied map[string]int
 }
 
-// group returns the source and the group of a name, which may be changed.
-func (c *change) group(name string) (*source, *ServedGroup) {
+// group returns a group and its declaration, cloned on first use.
+func (c *catalogEdit) group(name string) (*declaredGroup, *ServedGroup) {
 	if at, ok := c.copied[name]; ok {
 		return &c.sources[at], c.byName[name]
 	}
-	at := slices.IndexFunc(c.sources, func(s source) bool { return s.name == name })
+	at := slices.IndexFunc(c.sources, func(s declaredGroup) bool { return s.name == name })
 	if at < 0 {
 		at = len(c.sources)
-		c.sources = append(c.sources, source{name: name})
+		c.sources = append(c.sources, declaredGroup{name: name})
 	}
 	c.copied[name] = at
 	s := &c.sources[at]
@@ -83,7 +83,7 @@ func (c *change) group(name string) (*source, *ServedGroup) {
 	return s, g
 }
 
-func (c *change) remove(gr schema.GroupResource) {
+func (c *catalogEdit) remove(gr schema.GroupResource) {
 	s, g := c.group(gr.Group)
 	s.definitions = slices.DeleteFunc(s.definitions, func(d *Definition) bool { return d.Resource == gr.Resource })
 	for i := range g.Versions {
@@ -99,7 +99,7 @@ func (c *change) remove(gr schema.GroupResource) {
 	g.Versions = slices.DeleteFunc(g.Versions, func(v ServedVersion) bool { return len(v.Resources) == 0 })
 }
 
-func (c *change) insert(d *Definition) error {
+func (c *catalogEdit) insert(d *Definition) error {
 	s, g := c.group(d.Group)
 	at, _ := slices.BinarySearchFunc(s.definitions, d.Resource, func(d *Definition, name string) int { return strings.Compare(d.Resource, name) })
 	s.definitions = slices.Insert(s.definitions, at, d)
@@ -110,17 +110,17 @@ func (c *change) insert(d *Definition) error {
 			errs = append(errs, fmt.Errorf("%s: version %s is of another group", d.Resource, v.Name))
 		} else if !v.Off {
 			errs = append(errs, g.add(d, v))
-			g.settle(v.Name)
+			g.placeLast(v.Name)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// settle moves the last resource of a version to its place.
-func (g *ServedGroup) settle(version string) {
+// placeLast moves the last resource of a version to its place in the order of names.
+func (g *ServedGroup) placeLast(version string) {
 	v, _ := g.Version(version)
 	if v == nil || len(v.Resources) == 0 {
-		return // it was refused
+		return // add refused the resource
 	}
 	end := len(v.Resources) - 1
 	last := v.Resources[end]

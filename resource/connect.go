@@ -9,60 +9,59 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Connect makes a subresource a connection to something behind the server: to
-// a kubelet, to a pod, to an endpoint of a service. What the client sends goes
-// there, and what comes back is the answer.
+// Connect makes a subresource a proxied connection to a kubelet, a pod or an endpoint
+// of a service: pods/exec, pods/log, services/proxy.
 type Connect struct {
-	// Methods of HTTP with which it is opened. Who may open it is asked for the
-	// verbs that they stand for: GET is get, POST is create.
+	// Methods are the HTTP methods that open the connection. Each is authorized as
+	// its verb: GET is get, POST is create.
 	Methods []string
-	// Verb, if set, is what a client has to be allowed whatever the method:
-	// WebSockets are opened with GET, and to run something is not to read.
+	// Verb, if set, must be authorized whatever the method. WebSockets are opened
+	// with GET, so exec would otherwise need only the verb get.
 	Verb string
-	// Options returns an empty value for the options that the query has.
+	// Options returns an empty value to decode the query parameters into.
 	Options func() runtime.Object
-	// Path: the path of the request may go on behind the subresource. The rest
-	// of it is the option of the name path.
+	// Path allows further path segments after the subresource. They are decoded
+	// into the option "path".
 	Path bool
-	// Text: the server itself reads what is there, and answers with it as plain
-	// text.
+	// Text makes the server read the backend's response itself and answer with it
+	// as text/plain.
 	Text bool
-	// Locate says where the connection goes. Without a location the answer is
-	// that there is nothing.
+	// Locate returns the backend. A nil Location is answered with 204 No Content.
 	Locate func(ctx context.Context, target Target, options runtime.Object) (*Location, error)
 }
 
-// Location is where a connection goes, and what to expect there.
+// Location is the backend of a connection and how to talk to it.
 type Location struct {
 	URL *url.URL
-	// Kubelet: the server proves who it is, and wants the same from the other
-	// side unless that is Unverified. Otherwise neither side proves anything.
+	// Kubelet authenticates with the kubelet client certificate and verifies the
+	// serving certificate of the kubelet, unless Unverified is set. Otherwise no
+	// client certificate is sent and none is verified.
 	Kubelet    bool
 	Unverified bool
-	// Routable: only a global unicast address may be connected to. It is checked when
-	// the connection is made, since a name may resolve to another address by then.
+	// Routable refuses to connect to an address that is not global unicast. The
+	// address is checked when the connection is made, since a host name may resolve
+	// to another one by then.
 	Routable bool
-	// Upgrade: the connection has to change to another protocol.
+	// Upgrade requires a protocol upgrade (SPDY or WebSocket).
 	Upgrade bool
-	// Flush: every piece is passed on at once, as the next may be long in
-	// coming.
+	// Flush flushes each piece of the response at once, for followed logs.
 	Flush bool
-	// Translate is for another side that may not know the forms of WebSocket
-	// that clients have today.
+	// Translate is used for kubelets that do not speak the WebSocket subprotocols
+	// of today's clients.
 	Translate Translation
 }
 
-// Translation is what becomes of a WebSocket on its way.
+// Translation says how a WebSocket connection of a client is forwarded.
 type Translation uint8
 
 // Translations.
 const (
-	// NoTranslation: it is passed on as it is.
+	// NoTranslation forwards it unchanged.
 	NoTranslation Translation = iota
-	// ToStreams: what comes in its channels goes on in streams of SPDY, if the
-	// channels can be closed one by one.
+	// ToStreams forwards its channels as SPDY streams, if the subprotocol can close
+	// channels one by one (v5.channel.k8s.io).
 	ToStreams
-	// ToTunnel: the SPDY that it carries is taken out.
+	// ToTunnel unwraps the SPDY connection that it tunnels (port-forward).
 	ToTunnel
 )
 

@@ -8,15 +8,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The origins of what declared rules say, which mark it until it is answered.
+// Kubernetes 1.37 validates some fields by rules that are declared in comments of the
+// API types (declarative validation), and reports their errors after those of
+// hand-written validation. This file marks such errors and puts them last.
+
+// Values of field.Error.Origin that mark errors of declared rules until DeclaredLast
+// removes them.
 const (
 	byDeclaration  = "declared"
 	byImmutability = "declaredImmutable"
 )
 
-// Declared marks what is said by rules that Kubernetes declares with the types of
-// the API, and not in code of their own: it is said last, in the order in which it
-// is returned, which should be that of the fields in their types.
+// Declared marks errors of rules that Kubernetes declares on the API types instead of
+// writing them in code. They are reported last, in the order in which they are
+// returned, which should be the order of the fields in their types.
 func Declared(errs ...*field.Error) field.ErrorList {
 	for _, err := range errs {
 		err.Origin = byDeclaration
@@ -24,32 +29,32 @@ func Declared(errs ...*field.Error) field.ErrorList {
 	return errs
 }
 
-// Immutable says that a field may not change where that is declared. It hides what
-// is declared below the field: whatever is wrong there is said by the other rules,
-// in its place among them.
+// Immutable returns the error of a declared rule that a field may not change. Errors
+// of declared rules for fields below it are then not moved to the end: they are
+// reported in place, among the errors of hand-written rules.
 func Immutable(path *field.Path) field.ErrorList {
 	err := field.Invalid(path, nil, apivalidation.FieldImmutableErrorMsg)
 	err.Origin = byImmutability
 	return field.ErrorList{err}
 }
 
-// IsDeclared reports whether an error is one of Declared or Immutable.
+// IsDeclared reports whether an error was marked by Declared or Immutable.
 func IsDeclared(err *field.Error) bool {
 	return err.Origin == byDeclaration || err.Origin == byImmutability
 }
 
-// DeclaredLast brings what is wrong with an object into the order in which it is
-// said, and takes the marks off.
+// DeclaredLast moves the errors of declared rules behind the others, and removes the
+// marks.
 func DeclaredLast(errs field.ErrorList) field.ErrorList {
-	var fixed []string
+	var immutable []string
 	for _, err := range errs {
 		if err.Origin == byImmutability {
-			fixed = append(fixed, err.Field)
+			immutable = append(immutable, err.Field)
 		}
 	}
 	var first, last field.ErrorList
 	for _, err := range errs {
-		if !IsDeclared(err) || hidden(err, fixed) {
+		if !IsDeclared(err) || underImmutable(err, immutable) {
 			first = append(first, err)
 		} else {
 			last = append(last, err)
@@ -63,10 +68,11 @@ func DeclaredLast(errs field.ErrorList) field.ErrorList {
 	return append(first, last...)
 }
 
-// hidden reports whether an error is about a field that may not change and did, or
-// is below it. That a field is missing is found before.
-func hidden(err *field.Error, fixed []string) bool {
-	return slices.ContainsFunc(fixed, func(path string) bool {
+// underImmutable reports whether an error is about one of the immutable fields that
+// changed, or about a field below one. Required errors of the field itself do not
+// count: kube-apiserver checks for them first.
+func underImmutable(err *field.Error, immutable []string) bool {
+	return slices.ContainsFunc(immutable, func(path string) bool {
 		rest, ok := strings.CutPrefix(err.Field, path)
 		return ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "[") ||
 			rest == "" && err.Type != field.ErrorTypeRequired && err.Origin != byImmutability)

@@ -12,10 +12,10 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// WithGates returns groups whose kinds obey feature gates: the functions of their
-// strategies find the gates in their context, and GatedFields are dropped if their
-// gates are disabled. Kinds that are behind a disabled gate are still there;
-// ServedWith leaves them out.
+// WithGates returns a copy of groups whose kinds obey feature gates: the functions of
+// their strategies find the gates in their context, and GatedFields whose gates are
+// disabled are dropped on writes. Kinds behind a disabled gate remain; ServedWith
+// removes them.
 func WithGates(groups []Group, gates features.Gates) ([]Group, error) {
 	out := slices.Clone(groups)
 	for i := range out {
@@ -26,12 +26,12 @@ func WithGates(groups []Group, gates features.Gates) ([]Group, error) {
 			if err != nil {
 				return nil, err
 			}
-			d.Strategy.obey(gates, fields)
+			obeyGates(&d.Strategy, gates, fields)
 			d.Subresources = slices.Clone(d.Subresources)
 			for k := range d.Subresources {
 				if part := d.Subresources[k].Part; part != nil {
 					own := *part
-					own.obey(gates, fields)
+					obeyGates(&own, gates, fields)
 					d.Subresources[k].Part = &own
 				}
 			}
@@ -51,9 +51,9 @@ func ServedWith(groups []Group, gates features.Gates) []Group {
 	return out
 }
 
-// obey has the functions of a strategy obey gates; fields are those that the disabled
-// ones of them leave out.
-func (s *Strategy) obey(gates features.Gates, fields []fieldPath) {
+// obeyGates wraps the functions of a strategy: they find the gates in their context,
+// and PrepareCreate and PrepareUpdate drop fields, those whose gates are disabled.
+func obeyGates(s *Strategy, gates features.Gates, fields []fieldPath) {
 	create, update := s.PrepareCreate, s.PrepareUpdate
 	if len(fields) > 0 {
 		s.PrepareCreate = func(ctx context.Context, obj Object) {
@@ -70,7 +70,7 @@ func (s *Strategy) obey(gates features.Gates, fields []fieldPath) {
 		}
 	}
 	if gates.AreDefault() {
-		return // as in a context without gates
+		return // a context without gates has the default ones
 	}
 	if f := s.PrepareCreate; f != nil {
 		s.PrepareCreate = func(ctx context.Context, obj Object) { f(features.With(ctx, gates), obj) }
@@ -91,15 +91,15 @@ func (s *Strategy) obey(gates features.Gates, fields []fieldPath) {
 	}
 }
 
-// fieldPath is the way to a field of an object, one step a struct.
+// fieldPath is the path to a field of an object, one step for each struct.
 type fieldPath struct {
-	object reflect.Type // that the way is in: other types do not have the field
+	object reflect.Type // the type that the path starts in; objects of other types are left alone
 	steps  []fieldStep
 }
 
 type fieldStep struct {
-	index []int // as reflect has it
-	list  bool  // the way goes on in each item of the field
+	index []int // of reflect.StructField
+	list  bool  // the field is a slice; the next step is in each item
 }
 
 // disabledFields returns the fields whose gates are disabled.
@@ -116,7 +116,7 @@ func (d *Definition) disabledFields(gates features.Gates) (fields []fieldPath, e
 	return fields, nil
 }
 
-// fieldPath finds a field in the type of the hub version.
+// fieldPath resolves a GatedField.Path in the Go type of the hub version.
 func (d *Definition) fieldPath(text string) (path fieldPath, _ error) {
 	hub := d.HubVersion()
 	if hub == nil {
@@ -130,7 +130,7 @@ func (d *Definition) fieldPath(text string) (path fieldPath, _ error) {
 			t = t.Elem()
 		}
 		if t.Kind() != reflect.Struct {
-			return path, fmt.Errorf("%s is no struct", t)
+			return path, fmt.Errorf("%s is not a struct", t)
 		}
 		all := reflect.VisibleFields(t)
 		at := slices.IndexFunc(all, func(f reflect.StructField) bool {
@@ -142,7 +142,7 @@ func (d *Definition) fieldPath(text string) (path fieldPath, _ error) {
 		}
 		f := all[at]
 		if list && f.Type.Kind() != reflect.Slice {
-			return path, fmt.Errorf("%s is no list", name)
+			return path, fmt.Errorf("%s is not a list", name)
 		}
 		path.steps = append(path.steps, fieldStep{f.Index, list})
 		if t = f.Type; list {
@@ -152,9 +152,8 @@ func (d *Definition) fieldPath(text string) (path fieldPath, _ error) {
 	return path, nil
 }
 
-// dropFields clears fields, but for those that the old object, if there is one, has
-// set: what is stored stays. An object of another type, as some subresources have, is
-// left alone.
+// dropFields clears fields of obj, except those that the old object, if there is one,
+// has set. An obj of another type, such as the body of a subresource, is left alone.
 func dropFields(obj, old Object, fields []fieldPath) {
 	for _, path := range fields {
 		if reflect.TypeOf(obj) != path.object {

@@ -130,9 +130,9 @@ func TestOtherTypesAreLeftAlone(t *testing.T) {
 func TestUnknownGatedFieldsAreRefused(t *testing.T) {
 	for path, want := range map[string]string{
 		"spec.unheard":          "pods: gated field spec.unheard: v1.PodSpec has no field unheard",
-		"spec.nodeName.length":  "string is no struct",
-		"spec.nodeName[]":       "nodeName is no list",
-		"spec.containers.image": "[]v1.Container is no struct",
+		"spec.nodeName.length":  "string is not a struct",
+		"spec.nodeName[]":       "nodeName is not a list",
+		"spec.containers.image": "[]v1.Container is not a struct",
 	} {
 		if _, err := resource.WithGates(pods(path), features.Gates{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", path, err, want)

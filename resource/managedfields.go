@@ -9,8 +9,8 @@ import (
 	"github.com/apikeel/kelson/internal/jsonvalue"
 )
 
-// ManagedFields returns obj.GetManagedFields(). For an object that is a map it
-// does not go through reflection, which would cost more than the rest of a write.
+// ManagedFields returns obj.GetManagedFields(). For an unstructured object it avoids
+// the reflection of that method, which would cost more than the rest of a write.
 func ManagedFields(obj metav1.Object) []metav1.ManagedFieldsEntry {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -31,7 +31,8 @@ func ManagedFields(obj metav1.Object) []metav1.ManagedFieldsEntry {
 	return out
 }
 
-// readEntry reads an entry of the usual form.
+// readEntry decodes an entry of metadata.managedFields. It returns false for an entry
+// of an unusual form, which the caller leaves to apimachinery.
 func readEntry(fields map[string]any, into *metav1.ManagedFieldsEntry) bool {
 	for name, v := range fields {
 		text, ok := v.(string)
@@ -66,8 +67,8 @@ func readEntry(fields map[string]any, into *metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-// SetManagedFields is obj.SetManagedFields(entries), as ManagedFields is for the
-// other direction.
+// SetManagedFields calls obj.SetManagedFields(entries), without reflection for an
+// unstructured object.
 func SetManagedFields(obj metav1.Object, entries []metav1.ManagedFieldsEntry) {
 	u, ok := obj.(*unstructured.Unstructured)
 	meta, isMap := map[string]any(nil), false
@@ -80,7 +81,7 @@ func SetManagedFields(obj metav1.Object, entries []metav1.ManagedFieldsEntry) {
 	}
 	list := make([]any, len(entries))
 	for i := range entries {
-		fields, ok := writtenEntry(&entries[i])
+		fields, ok := encodeEntry(&entries[i])
 		if !ok {
 			obj.SetManagedFields(entries)
 			return
@@ -90,7 +91,8 @@ func SetManagedFields(obj metav1.Object, entries []metav1.ManagedFieldsEntry) {
 	meta["managedFields"] = list
 }
 
-func writtenEntry(e *metav1.ManagedFieldsEntry) (map[string]any, bool) {
+// encodeEntry is the reverse of readEntry.
+func encodeEntry(e *metav1.ManagedFieldsEntry) (map[string]any, bool) {
 	fields := make(map[string]any, 7)
 	for _, f := range [...]struct{ name, text string }{
 		{"manager", e.Manager}, {"operation", string(e.Operation)}, {"apiVersion", e.APIVersion}, {"fieldsType", e.FieldsType}, {"subresource", e.Subresource},

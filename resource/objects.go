@@ -17,16 +17,17 @@ type Lister interface {
 	List(ctx context.Context, namespace string) ([]Object, error)
 }
 
-// Objects are those of a resource as other parts of the server see them. What
-// they write, they write in the name of the server: the rules of the kind hold,
-// what clients may do does not matter. Errors are those that clients get.
+// Objects is access to the objects of a resource for other parts of the server.
+// Writes are made as the server itself: admission and validation run,
+// authorization does not. Errors are API errors, as clients get them.
 type Objects interface {
-	// Get and List see every write that was acknowledged before the call.
+	// Get and List are consistent reads: they include every write acknowledged
+	// before the call.
 	Lister
-	// Cached reads what the server knows by now, which can be behind what
-	// others have written, and waits for nobody.
+	// Cached reads from the watch cache without waiting. It may be behind writes of
+	// other servers.
 	Cached() Lister
-	// Has tells, from what the server knows by now, whether there is an object.
+	// Has reports whether the watch cache has the object.
 	Has(ctx context.Context, namespace, name string) bool
 	// Create stores a new object of the hub version.
 	Create(ctx context.Context, obj Object) error

@@ -13,10 +13,10 @@ import (
 //
 //	func (f *Flunder) DeepCopyObject() runtime.Object { return resource.Copy(f) }
 //
-// and the list, the schema and the rest come from the struct. What a type brings
-// itself, because somebody has generated it, is used instead.
+// and its list type and OpenAPI schema are derived from the struct by reflection. Methods
+// that the type has itself, such as a generated DeepCopyObject, are used instead.
 
-// List is the list of a kind.
+// List is the list type of a kind that has none of its own.
 type List[T any] struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -26,10 +26,10 @@ type List[T any] struct {
 // DeepCopyObject implements runtime.Object.
 func (l *List[T]) DeepCopyObject() runtime.Object { return Copy(l) }
 
-// OpenAPIModelName is that of the kind, with List at the end.
+// OpenAPIModelName returns the model name of the kind with the suffix List.
 func (l *List[T]) OpenAPIModelName() string { return modelName(new(T)) + "List" }
 
-// modelName is how OpenAPI calls a type.
+// modelName returns the name of a type in OpenAPI documents.
 func modelName(obj any) string {
 	if named, ok := obj.(util.OpenAPIModelNamer); ok {
 		return named.OpenAPIModelName()
@@ -47,9 +47,9 @@ func Plain[T any, P interface {
 	return v
 }
 
-// Copy returns a deep copy of a value: of all that can be reached through exported
-// fields. What is behind unexported fields is shared, which is right for values
-// that nobody changes, such as times.
+// Copy returns a deep copy of a value through its exported fields. Memory behind
+// unexported fields is shared with the original, which is safe for immutable values
+// such as times.
 func Copy[T any](in *T) *T {
 	if in == nil {
 		return nil
@@ -111,7 +111,7 @@ func copyStruct(to, from reflect.Value) {
 		case *metav1.ObjectMeta:
 			in.DeepCopyInto(to.Addr().Interface().(*metav1.ObjectMeta))
 			return
-		case *apiresource.Quantity: // it has more behind unexported fields
+		case *apiresource.Quantity: // has pointers in unexported fields
 			to.Set(reflect.ValueOf(in.DeepCopy()))
 			return
 		}

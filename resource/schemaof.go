@@ -12,11 +12,11 @@ import (
 
 const componentRef = "#/components/schemas/"
 
-// SchemaOf returns the OpenAPI schema of a Go struct, as its JSON form is: fields
-// have the names of their json tags, are required unless they may be left out, and
-// have the text of a doc tag as their description. Lists are merged by
-// server-side apply as patchStrategy and patchMergeKey tags say, and otherwise
-// replaced. Types of the Kubernetes API are referred to.
+// SchemaOf returns the OpenAPI schema of a Go struct by its JSON encoding. Properties
+// have the names of the json tags, are required unless the tag has omitempty or
+// omitzero or the field is a pointer, and are described by the doc tag. The
+// patchStrategy and patchMergeKey tags set x-kubernetes-list-type; without them a list
+// is atomic. Types of the Kubernetes API become references.
 //
 //	Ports []Port `json:"ports,omitempty" patchStrategy:"merge" patchMergeKey:"name" doc:"Where it listens."`
 func SchemaOf[T any]() *spec.Schema {
@@ -32,8 +32,8 @@ func SchemaOf[T any]() *spec.Schema {
 	return s
 }
 
-// schemaOfType returns the schema of a value. open are the structs that it is
-// within: one that contains itself is any object there.
+// schemaOfType returns the schema of a Go type. open holds the structs that are being
+// expanded; a struct that contains itself becomes an object with unknown fields.
 func schemaOfType(t reflect.Type, open map[reflect.Type]bool) *spec.Schema {
 	if t.Kind() == reflect.Pointer {
 		return schemaOfType(t.Elem(), open)
@@ -86,7 +86,7 @@ func schemaOfStruct(t reflect.Type, open map[reflect.Type]bool) *spec.Schema {
 		switch {
 		case tag == "-" || !f.IsExported():
 			continue
-		case f.Anonymous && tag == "": // its fields are the struct's own
+		case f.Anonymous && tag == "": // embedded: its fields are inlined
 			inner := f.Type
 			if inner.Kind() == reflect.Pointer {
 				inner = inner.Elem()
@@ -113,7 +113,7 @@ func schemaOfStruct(t reflect.Type, open map[reflect.Type]bool) *spec.Schema {
 
 func schemaOfField(f reflect.StructField, open map[reflect.Type]bool) *spec.Schema {
 	p := schemaOfType(f.Type, open)
-	if p.Ref.String() != "" { // what is said of the field cannot stand beside a reference
+	if p.Ref.String() != "" { // a $ref allows no description beside it, so it is wrapped in allOf
 		p = &spec.Schema{SchemaProps: spec.SchemaProps{AllOf: []spec.Schema{*p}, Default: map[string]any{}}}
 		if f.Type.Kind() == reflect.Pointer {
 			p.Default = nil

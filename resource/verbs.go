@@ -2,8 +2,8 @@ package resource
 
 import "slices"
 
-// ServedVerbs returns the verbs of a subresource, sorted: those that it names,
-// or the usual ones of what it is.
+// ServedVerbs returns the verbs of a subresource, sorted. If Verbs is nil, they follow
+// from whether the subresource is an Action, a Connect or a part of the object.
 func (s *Subresource) ServedVerbs() []string {
 	switch {
 	case s.Verbs != nil:

@@ -11,8 +11,7 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// Convert makes the ToHub or FromHub of a Version from a function on types of
-// Go.
+// Convert makes Version.ToHub or FromHub from a function on Go types.
 func Convert[From, To Object](f func(From) (To, error)) func(Object) (Object, error) {
 	return func(obj Object) (Object, error) {
 		to, err := f(obj.(From))
@@ -23,13 +22,12 @@ func Convert[From, To Object](f func(From) (To, error)) func(Object) (Object, er
 	}
 }
 
-// AlikeVersion makes a version from types whose fields have the names of those
-// of the hub, T for objects, L for lists and H for the hub: most versions that
-// another one has replaced are of this sort. defaults fills in, in the form of
-// the hub, what a client of this version may leave out. toHub and fromHub see to
-// what is not alike after all, when everything else has been copied; they must
-// not change what the objects share, maps in the metadata for example. Any of
-// the three may be nil. A version that is not stable is off.
+// AlikeVersion makes a version that converts by copying fields of the same name: T
+// is the type of its objects, L of its lists, H of the hub. Most beta versions are
+// of this sort. defaults is the defaulting of this version, run on an object of the
+// hub type. toHub and fromHub convert the fields that differ, after all others have
+// been copied; they must not change memory that both objects share, such as maps in
+// the metadata. Any of the three may be nil. Alpha and beta versions are Off.
 func AlikeVersion[T, L, H any, P interface {
 	*T
 	Object
@@ -72,15 +70,14 @@ func AlikeVersion[T, L, H any, P interface {
 	return v
 }
 
-// CopyAlike copies the fields of a struct into those of another one that have the
-// same names and forms, as AlikeVersion does, and leaves the others alone.
+// CopyAlike copies the fields of a struct into those of another struct that have the
+// same names, as AlikeVersion does. Other fields of to keep their values.
 func CopyAlike[To, From any](to *To, from *From) {
 	copyAlike(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem())
 }
 
-// copyAlike copies a value into one of another type that has the same form,
-// except that either may be a pointer. What the other type does not have is left
-// out.
+// copyAlike copies a value into one of another type with the same structure, except
+// that either may be a pointer to it. Fields that to does not have are dropped.
 func copyAlike(to, from reflect.Value) {
 	switch {
 	case to.Type() == from.Type():
@@ -127,8 +124,9 @@ func copyAlike(to, from reflect.Value) {
 	}
 }
 
-// Deprecation returns the warning for a kind that says of itself since when it
-// is deprecated, "" for others, and if that is yet to come.
+// Deprecation returns the deprecation warning of a type with the method
+// APILifecycleDeprecated. It returns "" for other types, and for a deprecation in a
+// later release than the one that is served.
 func Deprecation(obj any, kind schema.GroupVersionKind) string {
 	since, ok := obj.(interface{ APILifecycleDeprecated() (major, minor int) })
 	if !ok {

@@ -223,7 +223,7 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	if st.PrepareUpdate != nil {
 		st.PrepareUpdate(s.ctx(), obj, live)
 	}
-	if g := st.Generation; g != nil && g(s.ctx(), obj, live) {
+	if g := st.Generation; g != nil && g(obj, live) {
 		obj.SetGeneration(live.GetGeneration() + 1)
 	}
 	obj.SetResourceVersion(live.GetResourceVersion())

@@ -70,8 +70,8 @@ func Jobs() resource.Definition {
 			return nil
 		},
 		OrphanByDefault: true,
+		OrphanWarning:   "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
 	}.Strategy()
-	strategy.OrphanWarning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
 	return resource.Definition{
 		Group:        batchv1.GroupName,
 		Resource:     "jobs",
