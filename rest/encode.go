@@ -13,6 +13,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -30,17 +31,19 @@ const (
 
 // formID returns the number of a form in the version that the request is
 // about.
-func (s *scope) formID(kind int) store.FormID { return store.FormID(s.served.Index*formKinds + kind) }
+func (s *scope) formID(kind int) wire.EncodingID {
+	return wire.EncodingID(s.served.Index*formKinds + kind)
+}
 
 func revisionString(revision int64) string { return strconv.FormatInt(revision, 10) }
 
 // jsonBody returns the JSON of a record, with its resourceVersion, without kind
 // and apiVersion if it is of a Go type.
 func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
-	if b := rec.Find(s.formID(formJSON)); b != nil {
+	if b := rec.FindEncoding(s.formID(formJSON)); b != nil {
 		return b, nil
 	}
-	if rec.Has(s.formID(formStored)) {
+	if rec.HasEncoding(s.formID(formStored)) {
 		return s.served.AppendStored(nil, rec.Stored, revisionString(rec.Revision), true), nil
 	}
 	obj, err := resource.DecodeStored(s.def, rec.Stored)
@@ -56,17 +59,17 @@ func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
 		b = resource.SpliceJSON(b, revisionString(rec.Revision))
 		if same {
 			// The same bytes need not be kept twice.
-			_, err = rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil })
+			_, err = rec.Alias(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil })
 			return b, err
 		}
 	}
-	return rec.Form(s.formID(formJSON), func(*store.Record) ([]byte, error) { return b, nil })
+	return rec.Encoding(s.formID(formJSON), func(*store.Record) ([]byte, error) { return b, nil })
 }
 
 // appendRecord appends a record in JSON, as it goes over the wire on its own or, as
 // an item of a list, without kind and apiVersion if it is of a Go type.
 func (s *scope) appendRecord(dst []byte, rec *store.Record, item bool) ([]byte, error) {
-	if rec.Has(s.formID(formStored)) {
+	if rec.HasEncoding(s.formID(formStored)) {
 		return s.served.AppendStored(dst, rec.Stored, revisionString(rec.Revision), item), nil
 	}
 	body, err := s.jsonBody(rec)
@@ -82,7 +85,7 @@ func (s *scope) appendRecord(dst []byte, rec *store.Record, item bool) ([]byte, 
 // appendMetadata appends the metadata of a record as PartialObjectMetadata, in
 // JSON.
 func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
-	meta := rec.Find(s.formID(formMetadata))
+	meta := rec.FindEncoding(s.formID(formMetadata))
 	if meta == nil {
 		body, err := s.jsonBody(rec)
 		if err != nil {
@@ -92,20 +95,20 @@ func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
 		if meta, ok = resource.MetadataJSON(body); !ok {
 			return nil, fmt.Errorf("%s has no metadata", rec.Key)
 		}
-		keep := rec.Part
+		keep := rec.Alias
 		if s.served.Unstructured {
-			keep = rec.Form
+			keep = rec.Encoding
 			if meta, err = resource.OrderMetadata(meta); err != nil {
 				return nil, err
 			}
 		}
 		if s.annotated(meta) {
-			keep = rec.Form
+			keep = rec.Encoding
 			if meta, err = withoutAnnotations(meta, s.def.FieldAnnotations); err != nil {
 				return nil, err
 			}
 		}
-		if rec.Has(s.formID(formJSON)) {
+		if rec.HasEncoding(s.formID(formJSON)) {
 			if meta, err = keep(s.formID(formMetadata), func(*store.Record) ([]byte, error) { return meta, nil }); err != nil {
 				return nil, err
 			}
@@ -181,7 +184,7 @@ func (s *scope) protoBody(rec *store.Record) (raw []byte, plan resource.ProtoPla
 		}
 		return raw, plan, nil
 	}
-	raw, err = rec.Form(s.formID(formProto), func(rec *store.Record) ([]byte, error) {
+	raw, err = rec.Encoding(s.formID(formProto), func(rec *store.Record) ([]byte, error) {
 		obj, err := resource.DecodeStored(s.def, rec.Stored)
 		if err != nil {
 			return nil, err
@@ -300,7 +303,7 @@ func (s *scope) noteWritten(rec *store.Record, obj resource.Object) error {
 	if settled == nil || !s.served.IsHub() || rec.Revision == 0 || !settled(obj) {
 		return nil
 	}
-	_, err := rec.Part(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil })
+	_, err := rec.Alias(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil })
 	return err
 }
 
@@ -440,16 +443,16 @@ func (s *scope) write(code int, body []byte) {
 func (s *scope) unstored(obj resource.Object) (*store.Record, error) {
 	rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName()}
 	// All forms but protobuf are made of this one, and the audit wants it.
-	_, err := rec.Form(s.formID(formJSON), func(*store.Record) ([]byte, error) {
+	_, err := rec.Encoding(s.formID(formJSON), func(*store.Record) ([]byte, error) {
 		return resource.JSONBody(s.def, s.served.Version, obj)
 	})
 	switch {
 	case err != nil:
 	case s.out.view == viewTable:
 		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
-		_, err = rec.Form(s.formID(formRow), func(*store.Record) ([]byte, error) { return s.makeRowOf(obj, nil) })
+		_, err = rec.Encoding(s.formID(formRow), func(*store.Record) ([]byte, error) { return s.makeRowOf(obj, nil) })
 	case s.out.media == mediaProto:
-		_, err = rec.Form(s.formID(formProto), func(*store.Record) ([]byte, error) { return s.makeProto(rec, obj) })
+		_, err = rec.Encoding(s.formID(formProto), func(*store.Record) ([]byte, error) { return s.makeProto(rec, obj) })
 	}
 	return rec, err
 }

@@ -194,7 +194,7 @@ const convertAtOnce = 500
 func (s *scope) convertAll(p *page) error {
 	var todo []*store.Record
 	for _, rec := range p.records {
-		if !rec.Has(s.formID(formJSON)) {
+		if !rec.HasEncoding(s.formID(formJSON)) {
 			todo = append(todo, rec)
 		}
 	}
@@ -211,7 +211,7 @@ func (s *scope) convertAll(p *page) error {
 			return errBare(err)
 		}
 		for i, rec := range some {
-			if _, err := rec.Form(s.formID(formJSON), func(rec *store.Record) ([]byte, error) {
+			if _, err := rec.Encoding(s.formID(formJSON), func(rec *store.Record) ([]byte, error) {
 				// It is encoded as it is, as if it were of the hub.
 				body, err := resource.JSONBody(s.def, s.def.HubVersion(), converted[i])
 				if err != nil {

@@ -49,7 +49,7 @@ func serveConfigMaps(t testing.TB, objects, size int, formBytes int64) *Handler 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { backend.Close() })
-	s, err := store.Open(context.Background(), backend, store.Options{FormBytes: formBytes})
+	s, err := store.Open(context.Background(), backend, store.Options{EncodingBytes: formBytes})
 	if err != nil {
 		t.Fatal(err)
 	}

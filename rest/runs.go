@@ -9,6 +9,7 @@ import (
 
 	"github.com/apikeel/kelson/internal/gzipped"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 )
 
 // The same list is asked for many times: by every replica of every controller that
@@ -40,7 +41,7 @@ const (
 
 // runForm is in what form the items of a run are.
 type runForm struct {
-	id   store.FormID
+	id   wire.EncodingID
 	beta bool
 	gzip bool
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 )
 
 // TestRuns changes objects and lists them again and again, in every form: with runs
@@ -193,7 +194,7 @@ func TestRunsInUse(t *testing.T) {
 		lists.Go(func() {
 			for range 10 {
 				from := rand.IntN(len(all) / 2)
-				records, form := all[from:from+len(all)/2], runForm{id: store.FormID(rand.IntN(3))}
+				records, form := all[from:from+len(all)/2], runForm{id: wire.EncodingID(rand.IntN(3))}
 				spans := rs.cut(records, form)
 				for _, sp := range spans {
 					some := records[sp.from:sp.to]

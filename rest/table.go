@@ -84,7 +84,7 @@ func appendJSON(dst []byte, v any) []byte {
 
 // appendRow appends the row of a record.
 func (s *scope) appendRow(dst []byte, rec *store.Record, incl include) ([]byte, error) {
-	row, err := rec.Form(s.formID(formRow), s.makeRow)
+	row, err := rec.Encoding(s.formID(formRow), s.makeRow)
 	if err != nil {
 		return nil, err
 	}

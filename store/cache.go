@@ -225,7 +225,7 @@ func (r *Resource) enter(ev *storage.Event) {
 		if prev == nil {
 			return
 		}
-		entry.old, entry.last = prev, prev.at(ev.KV.ModRevision)
+		entry.old, entry.last = prev, prev.At(ev.KV.ModRevision)
 	} else {
 		rec, err := r.pending.take(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value)
 		if rec == nil {
@@ -239,7 +239,7 @@ func (r *Resource) enter(ev *storage.Event) {
 		r.tree.ReplaceOrInsert(rec)
 		entry.old, entry.now = prev, rec
 		if prev != nil {
-			entry.last = prev.at(ev.KV.ModRevision)
+			entry.last = prev.At(ev.KV.ModRevision)
 		}
 	}
 	r.snapshot = nil
@@ -374,7 +374,7 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 	}
 	read := &Snapshot{Revision: revision, tree: tree}
 	tree.Ascend(func(rec *Record) bool {
-		read.own += rec.size()
+		read.own += rec.Size()
 		return true
 	})
 	return read, nil

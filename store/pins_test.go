@@ -43,8 +43,8 @@ func TestPinsEnd(t *testing.T) {
 	r.mu.Lock()
 	own := r.pins[0].own
 	r.mu.Unlock()
-	if own != old.size() {
-		t.Errorf("%d bytes are counted for a state with an old record of %d", own, old.size())
+	if own != old.Size() {
+		t.Errorf("%d bytes are counted for a state with an old record of %d", own, old.Size())
 	}
 	s.trim()
 	s.trim()
@@ -104,8 +104,8 @@ func TestLogDrops(t *testing.T) {
 	if n := l.append(logEntry{revision: 2, old: first, now: record(20)}); n != 0 {
 		t.Errorf("there is room, and %d are dropped", n)
 	}
-	if n := l.append(logEntry{revision: 3, now: second}); n != first.size() {
-		t.Errorf("%d bytes are dropped, not the record of %d", n, first.size())
+	if n := l.append(logEntry{revision: 3, now: second}); n != first.Size() {
+		t.Errorf("%d bytes are dropped, not the record of %d", n, first.Size())
 	}
 	if n, left := l.trim(); n != 0 || !left {
 		t.Errorf("a first trim drops %d, and there is more: %v", n, left)
@@ -114,7 +114,7 @@ func TestLogDrops(t *testing.T) {
 	if n, left := l.trim(); n != 0 || !left {
 		t.Errorf("a trim drops %d, and there is more: %v", n, left)
 	}
-	if n, left := l.trim(); n != second.size() || left {
+	if n, left := l.trim(); n != second.Size() || left {
 		t.Errorf("a last trim drops %d, and there is more: %v", n, left)
 	}
 }

@@ -4,101 +4,14 @@ import (
 	"strings"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/wire"
 )
 
-// Record is one object as it was at one revision: the stored bytes, what
-// selectors look at, and the forms that somebody has asked for. Records are
-// never changed, and shared by all who read them.
-type Record struct {
-	// Key in storage.
-	Key string
-	// Namespace is empty for objects of the cluster.
-	Namespace, Name string
-	// Revision of the write that made the record: its resourceVersion.
-	Revision int64
-	// Stored is the object as it is in storage, without a resourceVersion.
-	Stored []byte
-
-	stale  bool     // known for what was just read from the backend only
-	labels []string // key, value, key, value…, as in the object
-	fields []string // values in the order of the definition's Fields
-	forms  *forms   // nil in records that no store has made
-}
-
-// at returns the record as if it had been written at another revision: the
-// last state of an object that is gone carries the revision of its deletion.
-func (r *Record) at(revision int64) *Record {
-	rec := *r
-	rec.Revision, rec.forms = revision, &forms{budget: r.forms.budget}
-	return &rec
-}
-
-// committed returns a record that was made before its write, with the revision
-// of it. All who call it for that write share the forms.
-func (r *Record) committed(revision int64) *Record {
-	rec := *r
-	rec.Revision = revision
-	return &rec
-}
-
-// size is what the record holds in memory, roughly.
-func (r *Record) size() int { return len(r.Stored) + len(r.Key) + 256 }
-
-// Label returns the value of a label. Record and Labels below let selectors
-// work without a map.
-func (r *Record) label(key string) (string, bool) {
-	for i := 0; i < len(r.labels); i += 2 {
-		if r.labels[i] == key {
-			return r.labels[i+1], true
-		}
-	}
-	return "", false
-}
-
-// Labels is the labels of a record, as selectors of apimachinery want them.
-type Labels struct{ record *Record }
-
-// Labels returns the labels of the record.
-func (r *Record) Labels() Labels { return Labels{r} }
-
-// Has implements labels.Labels.
-func (l Labels) Has(key string) bool { _, ok := l.record.label(key); return ok }
-
-// Get implements labels.Labels.
-func (l Labels) Get(key string) string { v, _ := l.record.label(key); return v }
-
-// Lookup implements labels.Labels.
-func (l Labels) Lookup(key string) (string, bool) { return l.record.label(key) }
-
-// Fields is the selectable fields of a record, as selectors want them.
-type Fields struct {
-	record *Record
-	def    *resource.Definition
-}
+// Record is one object as it was at one revision; see wire.Record.
+type Record = wire.Record
 
 // Fields returns the selectable fields of a record of this resource.
-func (r *Resource) Fields(record *Record) Fields { return Fields{record, r.def} }
-
-// Has implements fields.Fields.
-func (f Fields) Has(path string) bool { _, ok := f.lookup(path); return ok }
-
-// Get implements fields.Fields.
-func (f Fields) Get(path string) string { v, _ := f.lookup(path); return v }
-
-func (f Fields) lookup(path string) (string, bool) {
-	switch path {
-	case "metadata.name":
-		return f.record.Name, true
-	case "metadata.namespace":
-		return f.record.Namespace, f.def.Namespaced
-	}
-	for i := range f.def.Fields {
-		if f.def.Fields[i].Path == path {
-			return f.record.fields[i], true
-		}
-	}
-	return "", false
-}
+func (r *Resource) Fields(record *Record) wire.Fields { return record.Fields(r.def) }
 
 // newRecord extracts what selectors need from an object. obj may be nil, then
 // it is decoded from the stored bytes.
@@ -117,24 +30,19 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 			return nil, err
 		}
 	}
-	rec := &Record{Key: key, Revision: revision, Stored: stored, forms: &forms{budget: &r.store.forms}}
-	rec.Namespace, rec.Name = r.split(key)
 	if !known {
 		labels = obj.GetLabels()
 	}
-	if len(labels) > 0 {
-		rec.labels = make([]string, 0, 2*len(labels))
-		for k, v := range labels {
-			rec.labels = append(rec.labels, k, v)
-		}
-	}
+	var fields []string
 	if n := len(r.def.Fields); n > 0 {
-		rec.fields = make([]string, n)
+		fields = make([]string, n)
 		for i := range r.def.Fields {
-			rec.fields[i] = r.def.Fields[i].Get(obj)
+			fields[i] = r.def.Fields[i].Get(obj)
 		}
 	}
-	return rec, nil
+	namespace, name := r.split(key)
+	rec := Record{Key: key, Namespace: namespace, Name: name, Revision: revision, Stored: stored}
+	return wire.NewRecord(rec, labels, fields, &r.store.budget), nil
 }
 
 // split returns the namespace and the name in a key of this resource.
@@ -146,4 +54,22 @@ func (r *Resource) split(key string) (namespace, name string) {
 		}
 	}
 	return "", rest
+}
+
+// eachRecord calls f for all records in the caches.
+func (s *Store) eachRecord(f func(*Record)) {
+	s.mu.Lock()
+	resources := make([]*Resource, 0, len(s.resources))
+	for _, r := range s.resources {
+		resources = append(resources, r)
+	}
+	s.mu.Unlock()
+	for _, r := range resources {
+		if s := r.snap(); s != nil {
+			s.Range(r.prefix, "", func(rec *Record) bool {
+				f(rec)
+				return true
+			})
+		}
+	}
 }

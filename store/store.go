@@ -45,6 +45,7 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 )
 
 // Codec turns the objects of one resource into what is stored, and back.
@@ -60,9 +61,9 @@ type Codec interface {
 type Options struct {
 	// Root is the prefix of all keys; storage.Root unless set.
 	Root string
-	// FormBytes is how many bytes of encodings are kept; DefaultFormBytes
-	// unless set.
-	FormBytes int64
+	// EncodingBytes is how many bytes of encodings are kept;
+	// wire.DefaultEncodingBytes unless set.
+	EncodingBytes int64
 	// Logger gets what goes on behind the calls; nil discards it.
 	Logger *slog.Logger
 	// Metrics measures what takes time; nil does not.
@@ -79,7 +80,7 @@ type Store struct {
 	root    string
 	log     *slog.Logger
 	metrics measure.Sink
-	forms   formBudget
+	budget  wire.EncodingBudget
 	other   func(def *resource.Definition) *Store // nil if there is none
 
 	ctx  context.Context
@@ -105,8 +106,8 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	if opts.Root == "" {
 		opts.Root = storage.Root
 	}
-	if opts.FormBytes == 0 {
-		opts.FormBytes = DefaultFormBytes
+	if opts.EncodingBytes == 0 {
+		opts.EncodingBytes = wire.DefaultEncodingBytes
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -115,7 +116,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 		backend: backend, root: opts.Root, log: opts.Logger, metrics: opts.Metrics, other: opts.Elsewhere,
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
 	}
-	s.forms.limit, s.forms.each = opts.FormBytes, s.eachForms
+	s.budget.Limit, s.budget.Records = opts.EncodingBytes, s.eachRecord
 	position, err := backend.Revision(ctx)
 	if err != nil {
 		return nil, err

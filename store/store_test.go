@@ -129,7 +129,7 @@ func TestSnapshots(t *testing.T) {
 	if err != nil || exact.Len() != 1 || exact.Revision != a.Revision {
 		t.Fatalf("exact: %v, %v", exact, err)
 	}
-	if rec, ok := exact.Get(a.Key); !ok || rec.Revision != a.Revision || rec.fields[0] != "n1" {
+	if rec, ok := exact.Get(a.Key); !ok || rec.Revision != a.Revision || r.Fields(rec).Get("spec.nodeName") != "n1" {
 		t.Errorf("exact has %+v", rec)
 	}
 	if _, err := r.Snapshot(ctx, Read{Exact: second.Revision + 100}); !errors.Is(err, storage.ErrFutureRevision) {
@@ -265,8 +265,11 @@ func TestConcurrentUpdates(t *testing.T) {
 	}
 	wg.Wait()
 	rec, err := r.Get(t.Context(), r.Key("default", "counter"), Read{})
-	if err != nil || rec.fields[0] != "200" {
-		t.Errorf("counter is %v, %v", rec.fields, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Fields(rec).Get("spec.nodeName"); got != "200" {
+		t.Errorf("counter is %s, want 200", got)
 	}
 }
 
@@ -307,7 +310,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	rec := &Record{}
 	calls := 0
 	for range 3 {
-		b, err := rec.Form(2, func(*Record) ([]byte, error) { calls++; return []byte("x"), nil })
+		b, err := rec.Encoding(2, func(*Record) ([]byte, error) { calls++; return []byte("x"), nil })
 		if err != nil || string(b) != "x" {
 			t.Fatal(b, err)
 		}
@@ -315,7 +318,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	if calls != 1 {
 		t.Errorf("made %d times", calls)
 	}
-	if _, err := rec.Form(3, func(*Record) ([]byte, error) { return nil, errors.New("no") }); err == nil {
+	if _, err := rec.Encoding(3, func(*Record) ([]byte, error) { return nil, errors.New("no") }); err == nil {
 		t.Error("error is lost")
 	}
 }
@@ -335,7 +338,7 @@ func TestSlowWatcher(t *testing.T) {
 	}
 	r.mu.Lock()
 	rec := &Record{Key: r.prefix + "x/y", Stored: make([]byte, 1<<20)}
-	for range 2 * logBytes / rec.size() {
+	for range 2 * logBytes / rec.Size() {
 		r.log.append(logEntry{revision: r.log.last + 1, now: rec})
 	}
 	if r.log.bytes > logBytes || len(r.log.entries) > logEntries {

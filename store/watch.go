@@ -91,9 +91,9 @@ func (l *eventLog) trim() (dropped int, left bool) {
 
 func (e *logEntry) size() int {
 	if e.now != nil {
-		return e.now.size()
+		return e.now.Size()
 	}
-	return e.old.size()
+	return e.old.Size()
 }
 
 // replaced is the size of what the event has made old.
@@ -101,7 +101,7 @@ func (e *logEntry) replaced() int {
 	if e.old == nil {
 		return 0
 	}
-	return e.old.size()
+	return e.old.Size()
 }
 
 func (l *eventLog) wake() {
@@ -340,7 +340,7 @@ func (r *Resource) entry(ev *storage.Event) (*logEntry, error) {
 		if e.old, err = r.readRecord(&ev.Prev); err != nil {
 			return nil, err
 		}
-		e.last = e.old.at(ev.KV.ModRevision)
+		e.last = e.old.At(ev.KV.ModRevision)
 	}
 	if ev.Op != storage.Deleted {
 		if e.now, err = r.readRecord(&ev.KV); err != nil {

@@ -47,7 +47,7 @@ func (p *pending) take(key string, revision int64, stored []byte) (*Record, erro
 	if !bytes.Equal(rec.Stored, stored) {
 		return nil, nil
 	}
-	made := rec.committed(revision)
+	made := rec.Committed(revision)
 	made.Stored = stored
 	return made, nil
 }
@@ -72,7 +72,7 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	if err != nil {
 		return nil, err
 	}
-	return rec.committed(kv.ModRevision), nil
+	return rec.Committed(kv.ModRevision), nil
 }
 
 // loadEmpty loads a resource that has no objects yet, which costs nothing: who
@@ -123,7 +123,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		}
 		unchanged := err == nil && bytes.Equal(rec.Stored, current.Stored)
 		if err != nil || unchanged {
-			stale := current.stale
+			stale := current.Stale
 			if !fresh {
 				// Decided on what may be an old state: look at the newest.
 				newest, nerr := r.newest(ctx, key)
@@ -134,7 +134,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 					current, fresh = newest, true
 					continue
 				}
-				stale = newest.stale
+				stale = newest.Stale
 			}
 			if err != nil || !stale {
 				return current, err
@@ -152,7 +152,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		if err != nil {
 			return nil, err
 		}
-		return rec.committed(kv.ModRevision), nil
+		return rec.Committed(kv.ModRevision), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
 }
@@ -186,7 +186,7 @@ func (r *Resource) Delete(ctx context.Context, key string, check func(current *R
 		if err != nil {
 			return nil, err
 		}
-		return current.at(revision), nil
+		return current.At(revision), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
 }
@@ -235,6 +235,6 @@ func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
 	if err != nil {
 		return nil, &Unreadable{Key: kv.Key, Revision: kv.ModRevision, Err: err}
 	}
-	rec.stale = kv.Stale
+	rec.Stale = kv.Stale
 	return rec, nil
 }

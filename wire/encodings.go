@@ -1,0 +1,185 @@
+package wire
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+)
+
+// DefaultEncodingBytes is the usual limit of an EncodingBudget.
+const DefaultEncodingBytes = 96 << 20
+
+// EncodingID names one encoding of the records of a resource: a version in a media
+// type and shape.
+type EncodingID int
+
+// encodings holds the encodings of a record that somebody has asked for. It is
+// shared by all copies of the record, and safe for concurrent use without a lock.
+type encodings struct {
+	first  atomic.Pointer[encoding]
+	used   atomic.Bool // since the last sweep of the budget
+	note   atomic.Uint64
+	budget *EncodingBudget // nil for a record that no store has made
+}
+
+// encoding is one encoding, in a linked list of those that the record has.
+type encoding struct {
+	id    EncodingID
+	bytes []byte
+	size  int // bytes that it counts for in the budget
+	next  *encoding
+}
+
+// Encoding returns an encoding of the record. It is made by encode, unless it is kept
+// already; it is kept as long as the budget has room, so encode runs rarely, however
+// many readers ask. The bytes are shared: do not change them.
+func (r *Record) Encoding(id EncodingID, encode func(*Record) ([]byte, error)) ([]byte, error) {
+	return r.encoding(id, encode, true)
+}
+
+// Alias is Encoding for bytes that are part of another encoding or of the stored
+// bytes: they are not counted in the budget a second time.
+func (r *Record) Alias(id EncodingID, encode func(*Record) ([]byte, error)) ([]byte, error) {
+	return r.encoding(id, encode, false)
+}
+
+// HasEncoding reports whether an encoding is kept.
+func (r *Record) HasEncoding(id EncodingID) bool {
+	return r.encodings != nil && r.encodings.find(id) != nil
+}
+
+// FindEncoding returns an encoding that is kept, nil if it is not.
+func (r *Record) FindEncoding(id EncodingID) []byte {
+	if r.encodings != nil {
+		if e := r.encodings.find(id); e != nil {
+			return e.bytes
+		}
+	}
+	return nil
+}
+
+// Note returns what SetNote was called with, 0 if it was not.
+func (r *Record) Note() uint64 {
+	if r.encodings == nil {
+		return 0
+	}
+	return r.encodings.note.Load()
+}
+
+// SetNote keeps a word with the record: something about its bytes that an encoder has
+// found out, and can find out again.
+func (r *Record) SetNote(note uint64) {
+	if r.encodings != nil {
+		r.encodings.note.Store(note)
+	}
+}
+
+func (r *Record) encoding(id EncodingID, encode func(*Record) ([]byte, error), own bool) ([]byte, error) {
+	if r.encodings == nil {
+		r.encodings = &encodings{}
+	}
+	if e := r.encodings.find(id); e != nil {
+		return e.bytes, nil
+	}
+	b, err := encode(r)
+	if err != nil {
+		return nil, err
+	}
+	const overhead = 64
+	added := &encoding{id: id, bytes: b, size: overhead}
+	if own {
+		added.size += cap(b)
+	}
+	return r.encodings.add(added), nil
+}
+
+func (es *encodings) find(id EncodingID) *encoding {
+	for e := es.first.Load(); e != nil; e = e.next {
+		if e.id == id {
+			if !es.used.Load() {
+				es.used.Store(true)
+			}
+			return e
+		}
+	}
+	return nil
+}
+
+// add keeps an encoding and returns its bytes, or those of the same encoding that
+// another goroutine has added meanwhile.
+func (es *encodings) add(e *encoding) []byte {
+	for {
+		e.next = es.first.Load()
+		for other := e.next; other != nil; other = other.next {
+			if other.id == e.id {
+				return other.bytes
+			}
+		}
+		if es.first.CompareAndSwap(e.next, e) {
+			break
+		}
+	}
+	if es.budget != nil {
+		es.budget.spend(int64(e.size))
+	}
+	return e.bytes
+}
+
+// EncodingBudget bounds the memory of the encodings that the records of a store keep.
+// When the limit is passed, the encodings of records that nobody has read since the
+// last time are dropped, and if that is not enough, those of half of the others: a
+// list that is larger than the limit must not grow the memory by its size.
+type EncodingBudget struct {
+	// Limit is in bytes.
+	Limit int64
+	// Records calls f for every record whose encodings count.
+	Records func(f func(*Record))
+
+	spent    atomic.Int64
+	sweeping sync.Mutex
+}
+
+// spend counts n bytes, and sweeps if they are too many. While another goroutine
+// sweeps, it leaves that to the other one, which looks again before it returns; not
+// for ever, in case bytes come as fast as they go.
+func (b *EncodingBudget) spend(n int64) {
+	for try := 0; try < maxSweeps && b.spent.Add(n) > b.Limit && b.sweeping.TryLock(); try++ {
+		n = 0
+		b.makeRoom()
+		b.sweeping.Unlock()
+	}
+}
+
+// maxSweeps is how often one call of spend sweeps.
+const maxSweeps = 8
+
+func (b *EncodingBudget) makeRoom() {
+	before := b.spent.Load()
+	kept := b.sweep(func(es *encodings) bool { return es.used.Swap(false) })
+	if kept > b.Limit/4*3 {
+		kept = b.sweep(func(*encodings) bool { return rand.IntN(2) == 0 })
+	}
+	// What came meanwhile stays counted. Encodings of records that are only in the log
+	// of events are not counted any more: the log has a bound of its own.
+	b.spent.Add(kept - before)
+}
+
+// sweep drops the encodings of the records for which keep is false, and returns the
+// size of the others.
+func (b *EncodingBudget) sweep(keep func(*encodings) bool) (kept int64) {
+	b.Records(func(rec *Record) {
+		es := rec.encodings
+		first := es.first.Load()
+		if first == nil {
+			return
+		}
+		if !keep(es) {
+			es.first.Store(nil)
+			return
+		}
+		for e := first; e != nil; e = e.next {
+			kept += int64(e.size)
+		}
+	})
+	return kept
+}

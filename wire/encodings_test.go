@@ -1,0 +1,73 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+)
+
+// budgetOf returns a budget and so many records whose encodings count in it.
+func budgetOf(limit int64, n int) (*EncodingBudget, []*Record) {
+	budget, records := &EncodingBudget{Limit: limit}, make([]*Record, n)
+	for i := range records {
+		records[i] = NewRecord(Record{Key: fmt.Sprintf("p%03d", i)}, nil, nil, budget)
+	}
+	budget.Records = func(f func(*Record)) {
+		for _, rec := range records {
+			f(rec)
+		}
+	}
+	return budget, records
+}
+
+// TestEncodingBudgetBoundsMemory asks for more encodings than may be kept.
+func TestEncodingBudgetBoundsMemory(t *testing.T) {
+	const limit, size, objects = 64 << 10, 1 << 10, 300
+	budget, records := budgetOf(limit, objects)
+	var readers sync.WaitGroup
+	for reader := range 4 {
+		readers.Go(func() {
+			for range 5 {
+				for _, rec := range records {
+					b, err := rec.Encoding(EncodingID(reader%2), func(*Record) ([]byte, error) { return bytes.Repeat([]byte{byte(reader % 2)}, size), nil })
+					if err != nil || len(b) != size || b[0] != byte(reader%2) {
+						t.Errorf("%s: got %d bytes, %v, want %d of %d", rec.Key, len(b), err, size, reader%2)
+					}
+				}
+			}
+		})
+	}
+	readers.Wait()
+	// Readers that add while another sweeps may go over it a little. The last of them
+	// may have swept all away; then there is room.
+	if n := budget.sweep(func(*encodings) bool { return true }); n > 2*limit {
+		t.Errorf("got %d bytes of encodings, want at most twice the limit of %d", n, limit)
+	}
+	made := 0
+	for range 10 {
+		_, _ = records[0].Encoding(0, func(*Record) ([]byte, error) { made++; return make([]byte, size), nil })
+	}
+	if made > 2 {
+		t.Errorf("an encoding that is asked for ten times was made %d times, want at most 2", made)
+	}
+}
+
+// TestEncodingBudgetKeepsUsed drops first what nobody uses.
+func TestEncodingBudgetKeepsUsed(t *testing.T) {
+	const size = 1 << 10
+	_, records := budgetOf(16*size, 40)
+	made := map[string]int{}
+	get := func(rec *Record) {
+		if _, err := rec.Encoding(0, func(rec *Record) ([]byte, error) { made[rec.Key]++; return make([]byte, size), nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range records {
+		get(records[0])
+		get(records[i])
+	}
+	if n := made[records[0].Key]; n > 3 {
+		t.Errorf("the encoding that is used all the time was made %d times, want at most 3", n)
+	}
+}
