@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/wire"
 )
 
 // TestRoundTrip fills every version of every kind with random values: JSON that
@@ -108,11 +109,11 @@ func roundTrip(t *testing.T, def *resource.Definition, v *resource.Version, rand
 		t.Fatal(err)
 	}
 	if v == def.HubVersion() && !def.Virtual() {
-		stored, err := resource.EncodeStored(def, obj)
+		stored, err := wire.EncodeStored(def, obj)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if obj, err = resource.DecodeStored(def, stored); err != nil {
+		if obj, err = wire.DecodeStored(def, stored); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 )
 
 // How the endpoints of the service kubernetes follow the servers that there are.
@@ -171,7 +172,7 @@ func (e *serviceEndpoints) renewLease(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		value := resource.AppendEnvelope(nil, "v1", "Endpoints", raw)
+		value := wire.AppendEnvelope(nil, "v1", "Endpoints", raw)
 		if kv.ModRevision == 0 {
 			_, err = e.keys.Create(ctx, leasePrefix+e.ip, value, leaseTTL)
 		} else {
@@ -186,7 +187,7 @@ func (e *serviceEndpoints) renewLease(ctx context.Context) error {
 // readLease reads the key of a server. What cannot be read is empty.
 func readLease(value []byte) *corev1.Endpoints {
 	lease := &corev1.Endpoints{}
-	if _, _, raw, ok := resource.OpenEnvelope(value); !ok || lease.Unmarshal(bytes.Clone(raw)) != nil {
+	if _, _, raw, ok := wire.OpenEnvelope(value); !ok || lease.Unmarshal(bytes.Clone(raw)) != nil {
 		return &corev1.Endpoints{}
 	}
 	return lease

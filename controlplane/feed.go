@@ -16,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 )
 
 // feedPage is how many objects are read at a time when the feed begins.
@@ -328,14 +329,14 @@ var errNoMetadata = errors.New("the object has no metadata that can be read")
 
 // readMeta reads what controllers want to know out of stored bytes.
 func readMeta(stored []byte, m *controller.Meta) error {
-	if _, _, raw, ok := resource.OpenEnvelope(stored); ok {
-		metadata, ok := resource.MetadataProto(raw)
+	if _, _, raw, ok := wire.OpenEnvelope(stored); ok {
+		metadata, ok := wire.MetadataProto(raw)
 		if !ok || !readMetaProto(metadata, m) {
 			return errNoMetadata
 		}
 		return nil
 	}
-	metadata, ok := resource.MetadataJSON(stored)
+	metadata, ok := wire.MetadataJSON(stored)
 	if !ok {
 		return errNoMetadata
 	}

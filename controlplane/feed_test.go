@@ -10,6 +10,7 @@ import (
 	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/wire"
 )
 
 // What the feed reads out of stored bytes is what is in the object, in whatever
@@ -39,7 +40,7 @@ func TestReadMeta(t *testing.T) {
 			if want.Deleting {
 				ns.DeletionTimestamp = &now
 			}
-			stored, err := resource.EncodeStored(complete, ns)
+			stored, err := wire.EncodeStored(complete, ns)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 )
 
 // roles are the resources that RBAC decides by, and related those that tell
@@ -218,11 +219,11 @@ func (f *follower) add(changes []resource.Change, r *store.Resource, event store
 type storedCodec struct{ def *resource.Definition }
 
 func (c storedCodec) Encode(obj resource.Object) ([]byte, error) {
-	return resource.EncodeStored(c.def, obj)
+	return wire.EncodeStored(c.def, obj)
 }
 
 func (c storedCodec) Decode(stored []byte) (resource.Object, error) {
-	return resource.DecodeStored(c.def, stored)
+	return wire.DecodeStored(c.def, stored)
 }
 
 // acks is a storage.Backend that notes which writes were acknowledged, for

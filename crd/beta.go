@@ -6,6 +6,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/wire"
 )
 
 // beta is the version that kube-apiserver stores definitions in. It is not
@@ -35,12 +36,12 @@ func beta() resource.Version {
 // Plain returns the JSON of a definition in the version that is served, given
 // what is stored.
 func Plain(def *resource.Definition, stored []byte) ([]byte, error) {
-	if resource.StoredJSONIsHub(def, stored) {
+	if wire.StoredJSONIsHub(def, stored) {
 		return stored, nil
 	}
-	obj, err := resource.DecodeStored(def, stored)
+	obj, err := wire.DecodeStored(def, stored)
 	if err != nil {
 		return nil, err
 	}
-	return resource.EncodeStored(def, obj)
+	return wire.EncodeStored(def, obj)
 }

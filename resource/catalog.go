@@ -136,7 +136,7 @@ func (s declaredGroup) markGroups(mark map[string]bool) {
 	mark[s.name] = true
 	for _, d := range s.definitions {
 		for i := range d.Versions {
-			mark[d.group(&d.Versions[i])] = true
+			mark[d.GroupOf(&d.Versions[i])] = true
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (c *Catalog) index(old map[string]*ServedGroup, changed map[string]bool) er
 				if v.Off {
 					continue
 				}
-				if g := group(d.group(v)); changed[g.Name] {
+				if g := group(d.GroupOf(v)); changed[g.Name] {
 					errs = append(errs, g.add(d, v))
 				}
 			}
@@ -319,7 +319,7 @@ func (d *Definition) declare(group string) error {
 		errs = append(errs, fmt.Errorf("group %q: resource %q: is of group %q", group, d.Resource, d.Group))
 	}
 	if hub := d.HubVersion(); hub != nil && hub.New != nil {
-		d.stored = &Served{Definition: d, Version: hub, GroupVersion: schema.GroupVersion{Group: d.group(hub), Version: hub.Name}}
+		d.stored = &Served{Definition: d, Version: hub, GroupVersion: schema.GroupVersion{Group: d.GroupOf(hub), Version: hub.Name}}
 		d.stored.complete()
 	}
 	return errors.Join(errs...)
@@ -462,15 +462,15 @@ func (d *Definition) VersionNamed(name string) *Version {
 // HubAPIVersion returns the apiVersion of stored objects.
 func (d *Definition) HubAPIVersion() string {
 	if hub := d.HubVersion(); hub != nil {
-		return schema.GroupVersion{Group: d.group(hub), Version: hub.Name}.String()
+		return schema.GroupVersion{Group: d.GroupOf(hub), Version: hub.Name}.String()
 	}
 	return ""
 }
 
-// group returns the group in which a version is served. The core group is "", which
+// GroupOf returns the group in which a version is served. The core group is "", which
 // also stands for a Version without Group; so a version can be served in the core
 // group only if that is the definition's group.
-func (d *Definition) group(v *Version) string {
+func (d *Definition) GroupOf(v *Version) string {
 	if v.Group != "" {
 		return v.Group
 	}

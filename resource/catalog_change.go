@@ -106,7 +106,7 @@ func (c *catalogEdit) insert(d *Definition) error {
 	var errs []error
 	for i := range d.Versions {
 		v := &d.Versions[i]
-		if d.group(v) != d.Group {
+		if d.GroupOf(v) != d.Group {
 			errs = append(errs, fmt.Errorf("%s: version %s is of another group", d.Resource, v.Name))
 		} else if !v.Off {
 			errs = append(errs, g.add(d, v))

@@ -6,6 +6,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -22,11 +23,11 @@ func (s *scope) sent(obj resource.Object, err error) (resource.Object, error) {
 			if s.def.Between != nil {
 				version = s.def.HubVersion() // it is encoded as it is
 			}
-			body, err := resource.JSONBody(s.def, version, obj)
+			body, err := wire.JSONBody(s.def, version, obj)
 			if err != nil {
 				return nil, err
 			}
-			return s.served.AppendJSON(nil, body), nil
+			return wire.AppendJSON(nil, s.served, body), nil
 		})
 	}
 	return obj, err

@@ -24,6 +24,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 )
 
 // maxBody is how long the body of a request may be.
@@ -158,7 +159,7 @@ func (s *scope) written(obj resource.Object) (resource.Object, error) {
 	}
 	obj, err := s.fromHub(obj)
 	if err != nil {
-		return nil, &resource.ConversionError{Err: err}
+		return nil, &wire.ConversionError{Err: err}
 	}
 	return obj, nil
 }
@@ -313,7 +314,7 @@ func openEnvelope(body []byte) (apiVersion, kind string, raw []byte, err error) 
 	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
 		return "", "", nil, errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
 	}
-	apiVersion, kind, raw, ok := resource.OpenEnvelope(body)
+	apiVersion, kind, raw, ok := wire.OpenEnvelope(body)
 	if !ok {
 		return "", "", nil, io.ErrUnexpectedEOF
 	}
@@ -412,7 +413,7 @@ func summarize(body []byte) string {
 // decode returns the object of a record, with its resourceVersion.
 func (s *scope) decode(rec *store.Record) (resource.Object, error) {
 	clock := s.clock()
-	obj, err := resource.DecodeStored(s.def, rec.Stored)
+	obj, err := wire.DecodeStored(s.def, rec.Stored)
 	clock.stop(request.Decode)
 	if err != nil {
 		return nil, err

@@ -44,19 +44,19 @@ func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
 		return b, nil
 	}
 	if rec.HasEncoding(s.formID(formStored)) {
-		return s.served.AppendStored(nil, rec.Stored, revisionString(rec.Revision), true), nil
+		return wire.AppendStored(nil, s.served, rec.Stored, revisionString(rec.Revision), true), nil
 	}
-	obj, err := resource.DecodeStored(s.def, rec.Stored)
+	obj, err := wire.DecodeStored(s.def, rec.Stored)
 	if err != nil {
 		return nil, err
 	}
-	b, err := resource.JSONBody(s.def, s.served.Version, obj)
+	b, err := wire.JSONBody(s.def, s.served.Version, obj)
 	if err != nil {
 		return nil, err
 	}
 	if rec.Revision != 0 {
-		same := s.served.StoredAsBody(rec.Stored, b)
-		b = resource.SpliceJSON(b, revisionString(rec.Revision))
+		same := wire.StoredAsBody(s.served, rec.Stored, b)
+		b = wire.SpliceJSON(b, revisionString(rec.Revision))
 		if same {
 			// The same bytes need not be kept twice.
 			_, err = rec.Alias(s.formID(formStored), func(*store.Record) ([]byte, error) { return nil, nil })
@@ -70,7 +70,7 @@ func (s *scope) jsonBody(rec *store.Record) ([]byte, error) {
 // an item of a list, without kind and apiVersion if it is of a Go type.
 func (s *scope) appendRecord(dst []byte, rec *store.Record, item bool) ([]byte, error) {
 	if rec.HasEncoding(s.formID(formStored)) {
-		return s.served.AppendStored(dst, rec.Stored, revisionString(rec.Revision), item), nil
+		return wire.AppendStored(dst, s.served, rec.Stored, revisionString(rec.Revision), item), nil
 	}
 	body, err := s.jsonBody(rec)
 	switch {
@@ -79,7 +79,7 @@ func (s *scope) appendRecord(dst []byte, rec *store.Record, item bool) ([]byte, 
 	case item:
 		return append(dst, body...), nil
 	}
-	return s.served.AppendJSON(dst, body), nil
+	return wire.AppendJSON(dst, s.served, body), nil
 }
 
 // appendMetadata appends the metadata of a record as PartialObjectMetadata, in
@@ -92,13 +92,13 @@ func (s *scope) appendMetadata(dst []byte, rec *store.Record) ([]byte, error) {
 			return nil, err
 		}
 		var ok bool
-		if meta, ok = resource.MetadataJSON(body); !ok {
+		if meta, ok = wire.MetadataJSON(body); !ok {
 			return nil, fmt.Errorf("%s has no metadata", rec.Key)
 		}
 		keep := rec.Alias
 		if s.served.Unstructured {
 			keep = rec.Encoding
-			if meta, err = resource.OrderMetadata(meta); err != nil {
+			if meta, err = wire.OrderMetadata(meta); err != nil {
 				return nil, err
 			}
 		}
@@ -141,7 +141,7 @@ func withoutAnnotations(meta []byte, names []string) ([]byte, error) {
 // protoItem is a record in protobuf, or its metadata, about to be written.
 type protoItem struct {
 	raw      []byte
-	plan     resource.ProtoPlan
+	plan     wire.ProtoPlan
 	revision int64
 	size     int // of the message
 	metadata bool
@@ -157,7 +157,7 @@ func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
 		if it.raw, err = s.metadataProto(rec); err != nil {
 			return it, err
 		}
-		it.plan = resource.PlanProto(it.raw, revisionDigits(rec.Revision))
+		it.plan = wire.PlanProto(it.raw, revisionDigits(rec.Revision))
 	}
 	it.size = it.plan.Size
 	if it.metadata {
@@ -171,33 +171,33 @@ func (s *scope) protoItem(rec *store.Record) (it protoItem, err error) {
 
 // protoBody returns a record in protobuf, and how to add its resourceVersion. It is
 // the stored bytes as they are, if these have the version that is wanted.
-func (s *scope) protoBody(rec *store.Record) (raw []byte, plan resource.ProtoPlan, err error) {
+func (s *scope) protoBody(rec *store.Record) (raw []byte, plan wire.ProtoPlan, err error) {
 	digits := revisionDigits(rec.Revision)
-	raw, plan, ok := resource.ProtoLayout(rec.Note()).Plan(s.served.Index, rec.Stored, digits)
+	raw, plan, ok := wire.ProtoLayout(rec.Note()).Plan(s.served.Index, rec.Stored, digits)
 	if ok {
 		return raw, plan, nil
 	}
-	if raw, ok = resource.StoredProtoBody(s.def, s.served.Version, rec.Stored); ok {
-		plan = resource.PlanProto(raw, digits)
+	if raw, ok = wire.StoredProtoBody(s.def, s.served.Version, rec.Stored); ok {
+		plan = wire.PlanProto(raw, digits)
 		if digits > 0 {
 			rec.SetNote(uint64(plan.Layout(s.served.Index, rec.Stored, raw)))
 		}
 		return raw, plan, nil
 	}
 	raw, err = rec.Encoding(s.formID(formProto), func(rec *store.Record) ([]byte, error) {
-		obj, err := resource.DecodeStored(s.def, rec.Stored)
+		obj, err := wire.DecodeStored(s.def, rec.Stored)
 		if err != nil {
 			return nil, err
 		}
 		return s.makeProto(rec, obj)
 	})
-	return raw, resource.PlanProto(raw, digits), err
+	return raw, wire.PlanProto(raw, digits), err
 }
 
 // makeProto returns the protobuf of the object of a record.
 func (s *scope) makeProto(rec *store.Record, obj resource.Object) ([]byte, error) {
-	b, err := resource.ProtoBody(s.def, s.served.Version, obj)
-	if s.out.view == viewMetadata && errors.Is(err, resource.ErrNotEncodable) {
+	b, err := wire.ProtoBody(s.def, s.served.Version, obj)
+	if s.out.view == viewMetadata && errors.Is(err, wire.ErrNotEncodable) {
 		return s.metadataProto(rec)
 	}
 	return b, err
@@ -250,14 +250,14 @@ func (s *scope) protoKind() (apiVersion, kind string) {
 // appendProtoItem appends an item in its envelope.
 func (s *scope) appendProtoItem(dst []byte, it *protoItem) []byte {
 	apiVersion, kind := s.protoKind()
-	dst = resource.AppendEnvelopeHead(dst, apiVersion, kind, it.size)
-	return append(it.append(dst), resource.EnvelopeTail...)
+	dst = wire.AppendEnvelopeHead(dst, apiVersion, kind, it.size)
+	return append(it.append(dst), wire.EnvelopeTail...)
 }
 
 // protoItemSize is the size of an item in its envelope.
 func (s *scope) protoItemSize(it *protoItem) int {
 	apiVersion, kind := s.protoKind()
-	return resource.EnvelopeSize(apiVersion, kind, it.size)
+	return wire.EnvelopeSize(apiVersion, kind, it.size)
 }
 
 // revisionDigits is the length of a resourceVersion; what was never stored has
@@ -317,7 +317,7 @@ func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object)
 
 // notShown is the error of a write if it is that the object could not be shown.
 func notShown(err error) error {
-	var failed *resource.ConversionError
+	var failed *wire.ConversionError
 	if errors.As(err, &failed) {
 		return errBare(failed.Err)
 	}
@@ -348,7 +348,7 @@ func (s *scope) respond(code int, rec *store.Record) error {
 // unshown says why a record cannot be read in the version that is wanted, in
 // words that clients know.
 func (s *scope) unshown(rec *store.Record, err error) error {
-	var failed *resource.ConversionError
+	var failed *wire.ConversionError
 	if !errors.As(err, &failed) {
 		return err
 	}
@@ -382,7 +382,7 @@ func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
 		if err != nil {
 			return err
 		}
-		s.write(code, resource.AppendEnvelope(nil, apiVersion, kind, raw))
+		s.write(code, wire.AppendEnvelope(nil, apiVersion, kind, raw))
 		return nil
 	}
 	body, err := json.Marshal(obj)
@@ -444,7 +444,7 @@ func (s *scope) unstored(obj resource.Object) (*store.Record, error) {
 	rec := &store.Record{Namespace: obj.GetNamespace(), Name: obj.GetName()}
 	// All forms but protobuf are made of this one, and the audit wants it.
 	_, err := rec.Encoding(s.formID(formJSON), func(*store.Record) ([]byte, error) {
-		return resource.JSONBody(s.def, s.served.Version, obj)
+		return wire.JSONBody(s.def, s.served.Version, obj)
 	})
 	switch {
 	case err != nil:
@@ -458,5 +458,5 @@ func (s *scope) unstored(obj resource.Object) (*store.Record, error) {
 }
 
 func appendStatusEnvelope(raw []byte) []byte {
-	return resource.AppendEnvelope(nil, "v1", "Status", raw)
+	return wire.AppendEnvelope(nil, "v1", "Status", raw)
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/trace"
 	"github.com/apikeel/kelson/trace/timed"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -360,10 +361,10 @@ func (h *Handler) objects(def *resource.Definition) *store.Resource {
 // codec is how the store reads and writes the objects of a definition.
 type codec struct{ def *resource.Definition }
 
-func (c codec) Encode(obj resource.Object) ([]byte, error) { return resource.EncodeStored(c.def, obj) }
+func (c codec) Encode(obj resource.Object) ([]byte, error) { return wire.EncodeStored(c.def, obj) }
 
 func (c codec) Decode(stored []byte) (resource.Object, error) {
-	return resource.DecodeStored(c.def, stored)
+	return wire.DecodeStored(c.def, stored)
 }
 
 // ctx is the context of the request.

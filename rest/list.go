@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -202,7 +203,7 @@ func (s *scope) convertAll(p *page) error {
 		objs := make([]resource.Object, len(some))
 		for i, rec := range some {
 			var err error
-			if objs[i], err = resource.DecodeStored(s.def, rec.Stored); err != nil {
+			if objs[i], err = wire.DecodeStored(s.def, rec.Stored); err != nil {
 				return err
 			}
 		}
@@ -213,11 +214,11 @@ func (s *scope) convertAll(p *page) error {
 		for i, rec := range some {
 			if _, err := rec.Encoding(s.formID(formJSON), func(rec *store.Record) ([]byte, error) {
 				// It is encoded as it is, as if it were of the hub.
-				body, err := resource.JSONBody(s.def, s.def.HubVersion(), converted[i])
+				body, err := wire.JSONBody(s.def, s.def.HubVersion(), converted[i])
 				if err != nil {
 					return nil, err
 				}
-				return resource.SpliceJSON(body, revisionString(rec.Revision)), nil
+				return wire.SpliceJSON(body, revisionString(rec.Revision)), nil
 			}); err != nil {
 				return err
 			}
@@ -403,13 +404,13 @@ func (s *scope) writeProtoList(p *page) error {
 	}
 	listKind, apiVersion := s.listKind()
 	return s.streamed(p, func(c *pieces) error {
-		c.buf = appendField(resource.AppendEnvelopeHead(c.buf, apiVersion, listKind, size), 1, rawMeta)
+		c.buf = appendField(wire.AppendEnvelopeHead(c.buf, apiVersion, listKind, size), 1, rawMeta)
 		err := items.write(c, "", func(dst []byte, i int) ([]byte, error) {
 			dst = append(dst, 2<<3|2)
 			dst = binary.AppendUvarint(dst, uint64(made[i].size))
 			return made[i].append(dst), nil
 		})
-		c.buf = append(c.buf, resource.EnvelopeTail...)
+		c.buf = append(c.buf, wire.EnvelopeTail...)
 		return err
 	})
 }

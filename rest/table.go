@@ -10,6 +10,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -159,7 +160,7 @@ func (s *scope) columns() []metav1.TableColumnDefinition {
 func (s *scope) cells(obj resource.Object) (_ []any, err error) {
 	if v := s.served.Version; v.Cells != nil {
 		if obj, err = s.fromHub(obj); err != nil {
-			return nil, &resource.ConversionError{Err: err}
+			return nil, &wire.ConversionError{Err: err}
 		}
 		return v.Cells(obj)
 	}

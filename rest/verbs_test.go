@@ -20,6 +20,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -117,7 +118,7 @@ func envelope(apiVersion, kind string, obj *corev1.ConfigMap) string {
 	if err != nil {
 		panic(err)
 	}
-	return string(resource.AppendEnvelope(nil, apiVersion, kind, raw))
+	return string(wire.AppendEnvelope(nil, apiVersion, kind, raw))
 }
 
 func TestBodies(t *testing.T) {

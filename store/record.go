@@ -22,7 +22,7 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 		obj = nil // selectors see what readers see
 	} else if obj == nil && len(r.def.Fields) == 0 {
 		// When many are loaded, decoding them is most of the work.
-		labels, known = resource.StoredLabels(r.def, stored)
+		labels, known = wire.StoredLabels(r.def, stored)
 	}
 	if obj == nil && !known {
 		var err error

@@ -23,10 +23,10 @@ import (
 
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
-	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
+	"github.com/apikeel/kelson/wire"
 	"k8s.io/client-go/rest"
 )
 
@@ -197,7 +197,7 @@ func describe(value []byte) string {
 		parts := bytes.SplitN(value, []byte(":"), 6)
 		return string(bytes.Join(parts[:5], []byte(":"))) + ":"
 	}
-	if apiVersion, kind, _, ok := resource.OpenEnvelope(value); ok {
+	if apiVersion, kind, _, ok := wire.OpenEnvelope(value); ok {
 		return "protobuf " + apiVersion + " " + kind
 	}
 	var meta struct{ APIVersion, Kind string }

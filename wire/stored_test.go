@@ -1,4 +1,4 @@
-package resource
+package wire
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apikeel/kelson/resource"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -35,19 +36,19 @@ func (p *plain) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-func plainDefinition() *Definition {
-	return &Definition{Group: "example.com", Resource: "plains", Kind: "Plain", Hub: "v1", Versions: []Version{{
-		Name: "v1", New: func() Object { return &plain{} },
+func plainDefinition() *resource.Definition {
+	return &resource.Definition{Group: "example.com", Resource: "plains", Kind: "Plain", Hub: "v1", Versions: []resource.Version{{
+		Name: "v1", New: func() resource.Object { return &plain{} },
 	}, {
-		Name: "v0", New: func() Object { return &plain{} },
-		ToHub:   func(obj Object) (Object, error) { obj.(*plain).Size *= 10; return obj, nil },
-		FromHub: func(obj Object) (Object, error) { p := *obj.(*plain); p.Size /= 10; return &p, nil },
+		Name: "v0", New: func() resource.Object { return &plain{} },
+		ToHub:   func(obj resource.Object) (resource.Object, error) { obj.(*plain).Size *= 10; return obj, nil },
+		FromHub: func(obj resource.Object) (resource.Object, error) { p := *obj.(*plain); p.Size /= 10; return &p, nil },
 	}}}
 }
 
-func pods(t testing.TB) *Served {
+func pods(t testing.TB) *resource.Served {
 	t.Helper()
-	s, ok := mustCatalog(t, Group{Resources: []Definition{podDefinition()}}).Lookup("", "v1", "pods")
+	s, ok := mustCatalog(t, resource.Group{Resources: []resource.Definition{podDefinition()}}).Lookup("", "v1", "pods")
 	if !ok {
 		t.Fatal("no pods")
 	}
@@ -86,7 +87,7 @@ func TestStoredLikeKubernetes(t *testing.T) {
 	if !ok {
 		t.Fatal("no protobuf in the stored bytes")
 	}
-	if got := s.AppendProto(nil, raw); !bytes.Equal(got, stored) {
+	if got := AppendProto(nil, s, raw); !bytes.Equal(got, stored) {
 		t.Error("the body in its envelope differs from the stored bytes")
 	}
 	if n := EnvelopeSize("v1", "Pod", len(raw)); n != len(stored) {
@@ -157,7 +158,7 @@ func TestStoreJSON(t *testing.T) {
 }
 
 func TestStoredMaps(t *testing.T) {
-	c := mustCatalog(t, Group{Name: "example.com", Resources: []Definition{widgetDefinition("v1", "v2")}})
+	c := mustCatalog(t, resource.Group{Name: "example.com", Resources: []resource.Definition{widgetDefinition("v1", "v2")}})
 	v2, _ := c.Lookup("example.com", "v2", "widgets")
 	def := v2.Definition
 	u := &unstructured.Unstructured{Object: map[string]any{
@@ -188,7 +189,7 @@ func TestStoredMaps(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(body), `{"apiVersion":"example.com/v2","kind":"Widget",`) {
 		t.Errorf("body %s, %v", body, err)
 	}
-	if got := v2.AppendJSON(nil, body); !bytes.Equal(got, body) {
+	if got := AppendJSON(nil, v2, body); !bytes.Equal(got, body) {
 		t.Errorf("on the wire %s", got)
 	}
 }
@@ -205,7 +206,7 @@ func TestWireJSON(t *testing.T) {
 	if !bytes.HasPrefix(body, []byte(`{"metadata":{"name":`)) {
 		t.Errorf("body %.60s", body)
 	}
-	if got := s.AppendJSON(nil, body); !bytes.Equal(got, want) {
+	if got := AppendJSON(nil, s, body); !bytes.Equal(got, want) {
 		t.Errorf("on the wire\n got %s\nwant %s", got, want)
 	}
 	if pod.Kind != "Pod" {
@@ -215,7 +216,7 @@ func TestWireJSON(t *testing.T) {
 
 func TestDecodeStoredDefaults(t *testing.T) {
 	d := podDefinition()
-	d.Versions[0].Default = DefaultFunc(func(p *corev1.Pod) {
+	d.Versions[0].Default = resource.DefaultFunc(func(p *corev1.Pod) {
 		if p.Spec.DNSPolicy == "" {
 			p.Spec.DNSPolicy = corev1.DNSClusterFirst
 		}
@@ -255,7 +256,7 @@ func TestDecodeStoredRefuses(t *testing.T) {
 func TestRoundTrip(t *testing.T) {
 	scheme := runtime.NewScheme()
 	random := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(1), serializer.NewCodecFactory(scheme))
-	for kind, gvk := range map[Object]schema.GroupVersionKind{
+	for kind, gvk := range map[resource.Object]schema.GroupVersionKind{
 		&corev1.Pod{}:           {Version: "v1", Kind: "Pod"},
 		&corev1.Service{}:       {Version: "v1", Kind: "Service"},
 		&corev1.Secret{}:        {Version: "v1", Kind: "Secret"},
@@ -263,11 +264,11 @@ func TestRoundTrip(t *testing.T) {
 		&appsv1.Deployment{}:    {Group: "apps", Version: "v1", Kind: "Deployment"},
 		&coordinationv1.Lease{}: {Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"},
 	} {
-		def := &Definition{Group: gvk.Group, Kind: gvk.Kind, Versions: []Version{{
-			Name: gvk.Version, New: func() Object { return kind.DeepCopyObject().(Object) },
+		def := &resource.Definition{Group: gvk.Group, Kind: gvk.Kind, Versions: []resource.Version{{
+			Name: gvk.Version, New: func() resource.Object { return kind.DeepCopyObject().(resource.Object) },
 		}}}
 		for range 20 {
-			obj := kind.DeepCopyObject().(Object)
+			obj := kind.DeepCopyObject().(resource.Object)
 			random.Fill(obj)
 			obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 			obj.SetResourceVersion("")
@@ -305,8 +306,8 @@ func FuzzDecodeStored(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"example.com/v2","kind":"Widget","metadata":{"name":"a"}}`))
 	f.Add([]byte(`{"apiVersion":"example.com/v0","kind":"Plain","size":1}`))
 	f.Add([]byte(`null`))
-	widgets, _ := mustCatalog(f, Group{Name: "example.com", Resources: []Definition{widgetDefinition("v1", "v2")}}).Definition("example.com", "widgets")
-	defs := []*Definition{typed, widgets, plainDefinition()}
+	widgets, _ := mustCatalog(f, resource.Group{Name: "example.com", Resources: []resource.Definition{widgetDefinition("v1", "v2")}}).Definition("example.com", "widgets")
+	defs := []*resource.Definition{typed, widgets, plainDefinition()}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, def := range defs {
 			obj, err := DecodeStored(def, data)
@@ -369,7 +370,7 @@ func BenchmarkAppendJSON(b *testing.B) {
 	buf := make([]byte, 0, 2*len(body))
 	b.ReportAllocs()
 	for b.Loop() {
-		s.AppendJSON(buf, body)
+		AppendJSON(buf, s, body)
 	}
 }
 
@@ -383,7 +384,7 @@ func BenchmarkAppendProto(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		raw, _ := StoredProtoBody(s.Definition, s.Version, stored)
-		s.AppendProto(buf, raw)
+		AppendProto(buf, s, raw)
 	}
 }
 
@@ -392,12 +393,12 @@ func BenchmarkAppendProto(b *testing.B) {
 func TestStoredAsBody(t *testing.T) {
 	pods := podDefinition()
 	pods.StoreJSON = true
-	c := mustCatalog(t, Group{Resources: []Definition{pods}}, Group{Name: "example.com", Resources: []Definition{widgetDefinition("v1")}})
+	c := mustCatalog(t, resource.Group{Resources: []resource.Definition{pods}}, resource.Group{Name: "example.com", Resources: []resource.Definition{widgetDefinition("v1")}})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", Labels: map[string]string{"a": "b"}}}
 	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "a"}}}
 	for _, test := range []struct {
 		group, resource string
-		obj             Object
+		obj             resource.Object
 	}{{"", "pods", pod}, {"example.com", "widgets", widget}} {
 		s, ok := c.Lookup(test.group, "v1", test.resource)
 		if !ok {
@@ -411,18 +412,18 @@ func TestStoredAsBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !s.StoredAsBody(data, body) {
+		if !StoredAsBody(s, data, body) {
 			t.Fatalf("%s is not what %s stands for", data, body)
 		}
 		want := SpliceJSON(body, "7")
-		if got := s.AppendStored([]byte("x"), data, "7", true); string(got) != "x"+string(want) {
+		if got := AppendStored([]byte("x"), s, data, "7", true); string(got) != "x"+string(want) {
 			t.Errorf("item %s, want %s", got, want)
 		}
-		if got, want := s.AppendStored(nil, data, "7", false), s.AppendJSON(nil, want); string(got) != string(want) {
+		if got, want := AppendStored(nil, s, data, "7", false), AppendJSON(nil, s, want); string(got) != string(want) {
 			t.Errorf("object %s, want %s", got, want)
 		}
 		for _, other := range []string{`{}`, `{"metadata":{}}`, ``} {
-			if s.StoredAsBody(data, []byte(other)) {
+			if StoredAsBody(s, data, []byte(other)) {
 				t.Errorf("%s stands for %s", other, data)
 			}
 		}

@@ -1,10 +1,8 @@
-package resource
+package wire
 
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
-	"math/bits"
 
 	"github.com/apikeel/kelson/internal/jsonvalue"
 )
@@ -352,31 +350,4 @@ func findMetadataProto(raw []byte) (from, to int, ok bool) {
 		return 0, 0, false
 	}
 	return 1 + n, 1 + n + int(length), true
-}
-
-// uvarintSize returns how many bytes a length takes.
-func uvarintSize(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
-
-// StoredLabels returns the labels of a stored object without decoding the rest of
-// it. It is false for what is not JSON of the hub version, or may be read otherwise
-// than it stands there.
-func StoredLabels(def *Definition, stored []byte) (map[string]string, bool) {
-	meta, ok := MetadataJSON(stored)
-	if !ok || !StoredJSONIsHub(def, stored) || !json.Valid(stored) {
-		return nil, false
-	}
-	var m struct {
-		Labels map[string]*string `json:"labels"`
-	}
-	if err := json.Unmarshal(meta, &m); err != nil {
-		return nil, false
-	}
-	labels := make(map[string]string, len(m.Labels))
-	for name, value := range m.Labels {
-		if value == nil {
-			return nil, false
-		}
-		labels[name] = *value
-	}
-	return labels, true
 }

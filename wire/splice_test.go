@@ -1,4 +1,4 @@
-package resource
+package wire
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/apikeel/kelson/resource"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -205,7 +206,7 @@ func BenchmarkMetadataJSON(b *testing.B) {
 }
 
 func TestStoredLabels(t *testing.T) {
-	def := &Definition{Group: "example.com", Kind: "Thing", Hub: "v1", StoreJSON: true, Versions: []Version{{Name: "v1"}, {Name: "v2"}}}
+	def := &resource.Definition{Group: "example.com", Kind: "Thing", Hub: "v1", StoreJSON: true, Versions: []resource.Version{{Name: "v1"}, {Name: "v2"}}}
 	head := `{"kind":"Thing","apiVersion":"example.com/v1","metadata":`
 	for text, want := range map[string]string{
 		head + `{"name":"a","labels":{"b":"c"}},"spec":{"labels":{"x":"y"}}}`: "map[b:c]",

@@ -1,0 +1,195 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/apikeel/kelson/internal/jsonvalue"
+	"github.com/apikeel/kelson/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+)
+
+// Objects have three forms besides the one in memory:
+//
+//   - stored: what kube-apiserver keeps in etcd. A struct with protobuf methods
+//     is protobuf in an envelope that names its kind; others are JSON. There is
+//     no resourceVersion in it.
+//   - a body: one version's JSON or protobuf, without what depends on where it
+//     is sent. Objects, lists and events are put together from the same body.
+//   - on the wire: a body with its kind and apiVersion around it.
+
+// ErrNotEncodable: the kind has no protobuf form.
+var ErrNotEncodable = errors.New("object has no protobuf form")
+
+// message is a struct with the protobuf methods that Kubernetes generates.
+type message interface {
+	runtime.ProtobufMarshaller
+	runtime.ProtobufReverseMarshaller
+	Reset()
+	Unmarshal(data []byte) error
+}
+
+// JSONBody encodes an object of the hub version in the version given. The JSON
+// of a struct has neither kind nor apiVersion, like the items of lists; that of
+// a map has both. A struct is as before when it returns, but must not be read
+// meanwhile.
+func JSONBody(def *resource.Definition, version *resource.Version, obj resource.Object) ([]byte, error) {
+	obj, err := fromHub(def, version, obj)
+	if err != nil {
+		return nil, err
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return encodeMap(u.Object, false)
+	}
+	kind := obj.GetObjectKind()
+	if was := kind.GroupVersionKind(); !was.Empty() {
+		kind.SetGroupVersionKind(schema.GroupVersionKind{})
+		defer kind.SetGroupVersionKind(was)
+	}
+	return encodeJSON(obj, false)
+}
+
+// ProtoBody encodes an object of the hub version in the version given, without
+// an envelope.
+func ProtoBody(def *resource.Definition, version *resource.Version, obj resource.Object) ([]byte, error) {
+	obj, err := fromHub(def, version, obj)
+	if err != nil {
+		return nil, err
+	}
+	m, ok := obj.(message)
+	if !ok {
+		return nil, fmt.Errorf("%T: %w", obj, ErrNotEncodable)
+	}
+	data := make([]byte, m.Size())
+	n, err := m.MarshalToSizedBuffer(data)
+	if err != nil {
+		return nil, err
+	}
+	return data[len(data)-n:], nil
+}
+
+func fromHub(def *resource.Definition, version *resource.Version, obj resource.Object) (resource.Object, error) {
+	if version.FromHub == nil || version == def.HubVersion() {
+		return obj, nil
+	}
+	out, err := version.FromHub(obj)
+	if err != nil {
+		return nil, &ConversionError{err}
+	}
+	return out, nil
+}
+
+// ConversionError is that an object could not be shown in a version.
+type ConversionError struct{ Err error }
+
+// Error implements error.
+func (e *ConversionError) Error() string { return "convert: " + e.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *ConversionError) Unwrap() error { return e.Err }
+
+// AppendJSON appends an object as it goes over the wire on its own, given its
+// body, without a newline.
+func AppendJSON(dst []byte, s *resource.Served, body []byte) []byte {
+	if s.Unstructured || len(body) < 2 {
+		return append(dst, body...)
+	}
+	dst = jsonHead(dst, s)
+	if body[1] != '}' {
+		dst = append(dst, ',')
+	}
+	return append(dst, body[1:]...)
+}
+
+// StoredAsBody reports whether stored bytes are, but for the resourceVersion,
+// what goes over the wire for a body: then that need not be kept, and
+// AppendStored makes it.
+func StoredAsBody(s *resource.Served, stored, body []byte) bool {
+	stored = bytes.TrimSuffix(stored, []byte("\n"))
+	if s.Unstructured {
+		return bytes.Equal(stored, body)
+	}
+	head := jsonHead(nil, s)
+	return len(body) > 2 && len(stored) == len(head)+len(body) &&
+		bytes.HasPrefix(stored, head) && stored[len(head)] == ',' && bytes.HasSuffix(stored, body[1:])
+}
+
+// AppendStored appends the object that stored bytes are, or with item its body,
+// with a resourceVersion.
+func AppendStored(dst []byte, s *resource.Served, stored []byte, rv string, item bool) []byte {
+	start := len(dst)
+	dst = AppendSpliceJSON(dst, bytes.TrimSuffix(stored, []byte("\n")), rv)
+	if item && !s.Unstructured {
+		var buf [256]byte
+		head := len(jsonHead(buf[:0], s))
+		n := copy(dst[start+1:], dst[start+head+1:])
+		dst = dst[:start+1+n]
+	}
+	return dst
+}
+
+// jsonHead appends how a struct begins, up to the comma before its first field.
+func jsonHead(dst []byte, s *resource.Served) []byte {
+	dst = append(dst, `{"kind":`...)
+	dst = jsonvalue.AppendString(dst, s.Definition.Kind)
+	dst = append(dst, `,"apiVersion":`...)
+	return jsonvalue.AppendString(dst, s.APIVersion)
+}
+
+// AppendProto appends an object as it goes over the wire on its own, given its
+// body.
+func AppendProto(dst []byte, s *resource.Served, body []byte) []byte {
+	return AppendEnvelope(dst, s.APIVersion, s.Definition.Kind, body)
+}
+
+// DecodeMap decodes JSON into an object that is a map.
+func DecodeMap(data []byte, into *unstructured.Unstructured) error {
+	var ok bool
+	if into.Object, ok = jsonvalue.Parse(data); ok {
+		return nil
+	}
+	into.Object = nil
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &into.Object); err != nil {
+		return err
+	}
+	if into.Object == nil {
+		return errors.New("not an object")
+	}
+	return nil
+}
+
+// encodeMap is encodeJSON for objects that are maps.
+func encodeMap(v map[string]any, newline bool) ([]byte, error) {
+	data, err := jsonvalue.Append(make([]byte, 0, 8<<10), v)
+	if err != nil {
+		return nil, err
+	}
+	return kept(data, newline), nil
+}
+
+// encodeJSON encodes with the escapes that Kubernetes' encoders use. Stored
+// JSON ends in a newline, as kube-apiserver's does.
+func encodeJSON(v any, newline bool) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil || !newline {
+		return data, err
+	}
+	return kept(data, true), nil
+}
+
+// kept returns a copy of what is going to be kept for long, without the room that
+// a buffer has to grow.
+func kept(data []byte, newline bool) []byte {
+	if !newline {
+		return bytes.Clone(data)
+	}
+	out := make([]byte, len(data)+1)
+	copy(out, data)
+	out[len(data)] = '\n'
+	return out
+}

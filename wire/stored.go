@@ -1,0 +1,213 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/apikeel/kelson/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+)
+
+// EncodeStored encodes an object of the hub version as it is stored. The object
+// is as before when it returns, but must not be read meanwhile.
+func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return encodeMap(storedMap(u.Object), true)
+	}
+	if rv := obj.GetResourceVersion(); rv != "" {
+		obj.SetResourceVersion("")
+		defer obj.SetResourceVersion(rv)
+	}
+	if link := obj.GetSelfLink(); link != "" {
+		obj.SetSelfLink("")
+		defer obj.SetSelfLink(link)
+	}
+	if m, ok := obj.(message); ok && !def.StoreJSON {
+		return encodeEnvelope(def.HubAPIVersion(), def.Kind, m)
+	}
+	kind := obj.GetObjectKind()
+	was := kind.GroupVersionKind()
+	kind.SetGroupVersionKind(schema.FromAPIVersionAndKind(def.HubAPIVersion(), def.Kind))
+	defer kind.SetGroupVersionKind(was)
+	return encodeJSON(obj, true)
+}
+
+// storedMap returns a map without what is not stored, sharing the rest.
+func storedMap(object map[string]any) map[string]any {
+	metadata, ok := object["metadata"].(map[string]any)
+	if !ok {
+		return object
+	}
+	_, version := metadata["resourceVersion"]
+	_, link := metadata["selfLink"]
+	if !version && !link {
+		return object
+	}
+	stored := make(map[string]any, len(object))
+	for k, v := range object {
+		stored[k] = v
+	}
+	kept := make(map[string]any, len(metadata))
+	for k, v := range metadata {
+		if k != "resourceVersion" && k != "selfLink" {
+			kept[k] = v
+		}
+	}
+	stored["metadata"] = kept
+	return stored
+}
+
+// DecodeStored decodes what EncodeStored, or kube-apiserver, has written, and
+// returns it in the hub version. What the version of the stored object has a
+// default for by now is filled in. Structs have no kind and apiVersion.
+func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error) {
+	var version *resource.Version
+	var obj resource.Object
+	var err error
+	if bytes.HasPrefix(data, []byte(protoPrefix)) {
+		version, obj, err = decodeEnvelope(def, data)
+	} else {
+		version, obj, err = decodeJSON(def, data)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if version.Prune != nil {
+		if _, err := version.Prune(obj, resource.PruneStored); err != nil {
+			return nil, err
+		}
+	}
+	if version.Default != nil {
+		version.Default(obj)
+	}
+	if version != def.HubVersion() && version.ToHub != nil {
+		if obj, err = version.ToHub(obj); err != nil {
+			return nil, err
+		}
+	}
+	return obj, nil
+}
+
+func decodeEnvelope(def *resource.Definition, data []byte) (*resource.Version, resource.Object, error) {
+	env, ok := openEnvelope(data)
+	if !ok {
+		return nil, nil, errors.New("malformed protobuf envelope")
+	}
+	version, err := storedVersion(def, env.apiVersion, env.kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	obj := version.New()
+	m, ok := obj.(message)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T: %w", obj, ErrNotEncodable)
+	}
+	if err := m.Unmarshal(env.raw); err != nil {
+		return nil, nil, err
+	}
+	return version, obj, nil
+}
+
+func decodeJSON(def *resource.Definition, data []byte) (*resource.Version, resource.Object, error) {
+	version := def.HubVersion()
+	obj := version.New()
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if err := DecodeMap(data, u); err != nil {
+			return nil, nil, err
+		}
+		version, err := storedVersion(def, []byte(u.GetAPIVersion()), []byte(u.GetKind()))
+		return version, obj, err
+	}
+	// Structs of different versions cannot take each other's JSON.
+	var kind metav1.TypeMeta
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
+		return nil, nil, err
+	}
+	stored, err := storedVersion(def, []byte(kind.APIVersion), []byte(kind.Kind))
+	if err != nil {
+		return nil, nil, err
+	}
+	if stored != version {
+		version, obj = stored, stored.New()
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
+		return nil, nil, err
+	}
+	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return version, obj, nil
+}
+
+// StoredJSONIsHub reports whether stored JSON is of the hub version. It looks at
+// the bytes that EncodeStored begins with: what begins otherwise may be, too.
+func StoredJSONIsHub(def *resource.Definition, stored []byte) bool {
+	head, err := encodeJSON(metav1.TypeMeta{Kind: def.Kind, APIVersion: def.HubAPIVersion()}, false)
+	return err == nil && bytes.HasPrefix(stored, bytes.TrimSuffix(head, []byte("}")))
+}
+
+// storedVersion returns the version that stored bytes are in. Bytes that do not
+// say are in the hub version.
+func storedVersion(d *resource.Definition, apiVersion, kind []byte) (*resource.Version, error) {
+	if len(kind) > 0 && string(kind) != d.Kind {
+		return nil, fmt.Errorf("is of kind %q", kind)
+	}
+	if len(apiVersion) == 0 {
+		return d.HubVersion(), nil
+	}
+	for i := range d.Versions {
+		v := &d.Versions[i]
+		group := d.GroupOf(v)
+		name, ok := bytes.CutPrefix(apiVersion, []byte(group))
+		if ok && group != "" {
+			name, ok = bytes.CutPrefix(name, []byte("/"))
+		}
+		if ok && string(name) == v.Name {
+			return v, nil
+		}
+	}
+	if d.Between != nil {
+		return nil, fmt.Errorf("request to convert CR from an invalid group/version: %s", apiVersion)
+	}
+	return nil, fmt.Errorf("no kind %q is registered for version %q in scheme %q", kind, apiVersion, "pkg/runtime/scheme.go:111")
+}
+
+// StoredLabels returns the labels of a stored object without decoding the rest of
+// it. It is false for what is not JSON of the hub version, or may be read otherwise
+// than it stands there.
+func StoredLabels(def *resource.Definition, stored []byte) (map[string]string, bool) {
+	meta, ok := MetadataJSON(stored)
+	if !ok || !StoredJSONIsHub(def, stored) || !json.Valid(stored) {
+		return nil, false
+	}
+	var m struct {
+		Labels map[string]*string `json:"labels"`
+	}
+	if err := json.Unmarshal(meta, &m); err != nil {
+		return nil, false
+	}
+	labels := make(map[string]string, len(m.Labels))
+	for name, value := range m.Labels {
+		if value == nil {
+			return nil, false
+		}
+		labels[name] = *value
+	}
+	return labels, true
+}
+
+// StoredProtoBody returns the protobuf body inside stored bytes, without
+// copying, if they are one of the version given, and are read as they are.
+func StoredProtoBody(def *resource.Definition, version *resource.Version, stored []byte) ([]byte, bool) {
+	env, ok := openEnvelope(stored)
+	if !ok || def.ReadDefaults {
+		return nil, false
+	}
+	if v, err := storedVersion(def, env.apiVersion, env.kind); err != nil || v != version {
+		return nil, false
+	}
+	return env.raw, true
+}
