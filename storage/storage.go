@@ -1,9 +1,9 @@
 // Package storage is the contract between Kelson and whatever keeps its bytes.
 //
 // A Backend is an ordered map from keys to values under one revision counter,
-// after etcd's model. It knows nothing of objects, encodings or HTTP. Two
-// implementations live below this package: engine (embedded, on disk or in
-// memory) and etcd. One suite, storagetest, judges both.
+// after etcd's model. It knows nothing of objects, encodings or HTTP. The
+// implementations live below this package: engine (embedded, on disk), memory and
+// etcd. One suite, storagetest, judges them all.
 //
 // # Revisions
 //
@@ -15,7 +15,7 @@
 // # What a caller may rely on
 //
 //   - A write that returned no error is durable: it survives kill -9 and power
-//     loss (the engine's in-memory mode excepted, which has no disk).
+//     loss (package memory excepted, which has no disk).
 //   - Reads and writes are linearizable: a read that starts after a write was
 //     acknowledged sees it, and nothing is ever read that a crash could undo.
 //   - A write that returned an error wrapping a sentinel of this package other

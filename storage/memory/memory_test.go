@@ -1,0 +1,120 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/storagetest"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func subject() storagetest.Subject {
+	return storagetest.Subject{Open: func(t testing.TB) storage.Backend {
+		s := New(Options{})
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}}
+}
+
+func TestSuite(t *testing.T) { storagetest.Run(t, subject()) }
+
+func TestLong(t *testing.T) {
+	if os.Getenv("KELSON_LONG") == "" {
+		t.Skip("set KELSON_LONG=1 to run the long suite")
+	}
+	storagetest.RunLong(t, subject())
+}
+
+func Benchmark(b *testing.B) { storagetest.Benchmark(b, subject()) }
+
+// write creates keys with a prefix, and updates each once.
+func write(t *testing.T, s *Store, prefix string, many int) {
+	t.Helper()
+	for i := range many {
+		kv, err := s.Create(t.Context(), fmt.Sprintf("/%s%d", prefix, i), []byte("1"), 0)
+		if err == nil {
+			_, err = s.Update(t.Context(), kv.Key, []byte("2"), kv.ModRevision, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestHistoryEndsWithAge: what is older than the age of history is dropped, and what
+// is younger is not, also if nobody writes.
+func TestHistoryEndsWithAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{HistoryAge: time.Minute})
+		defer s.Close()
+		write(t, s, "a", 3) // revisions 2 to 7
+		time.Sleep(50 * time.Second)
+		write(t, s, "b", 1) // 8 and 9
+		if _, err := s.Watch(t.Context(), "/", 1); err != nil {
+			t.Errorf("a watch of what is 50 s old: %v", err)
+		}
+		time.Sleep(30 * time.Second)
+		if _, err := s.Watch(t.Context(), "/", 1); !errors.Is(err, storage.ErrCompacted) {
+			t.Errorf("a watch of what is 80 s old: got %v, want %v", err, storage.ErrCompacted)
+		}
+		if _, err := s.Watch(t.Context(), "/", 7); err != nil {
+			t.Errorf("a watch of what is 30 s old: %v", err)
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		s.mu.Lock()
+		if len(s.log) != 1 || s.trimmer != nil {
+			t.Errorf("at rest: got %d events and a timer: %v, want the last event and none", len(s.log), s.trimmer != nil)
+		}
+		s.mu.Unlock()
+		page, err := s.List(t.Context(), "/", storage.ListOptions{})
+		if err != nil || len(page.Items) != 4 {
+			t.Errorf("got %d keys, %v, want 4", len(page.Items), err)
+		}
+		// Four bytes of each key and its value, and of what the last event replaced.
+		if want := int64(4 * (4 + 1)); s.bytes != want {
+			t.Errorf("got a size of %d, want %d", s.bytes, want)
+		}
+	})
+}
+
+// TestHistoryEndsWithCount: writes bound the history by themselves.
+func TestHistoryEndsWithCount(t *testing.T) {
+	s := New(Options{HistoryCount: 16})
+	defer s.Close()
+	write(t, s, "a", 100)
+	if got := len(s.log); got > 18 {
+		t.Errorf("got %d events, want at most 18", got)
+	}
+	if _, err := s.List(t.Context(), "/", storage.ListOptions{Revision: s.revision - 15}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestIdleStoreHasNoGoroutines: neither watchers nor keys that expire have one.
+func TestIdleStoreHasNoGoroutines(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	s := New(Options{})
+	defer s.Close()
+	if _, err := s.Create(t.Context(), "/a", nil, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Watch(context.Background(), "/", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	goleak.VerifyNone(t, before)
+}
