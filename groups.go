@@ -21,7 +21,7 @@ import (
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 )
 
@@ -122,9 +122,7 @@ func (s *Server) prepareGroups() error {
 	}
 	backend := s.Storage
 	if backend == nil {
-		if backend, err = engine.Open(engine.Options{Dir: s.DataDir, Logger: s.Logger}); err != nil {
-			return err
-		}
+		backend = memory.New(memory.Options{})
 	}
 	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger})
 	if err == nil {

@@ -76,10 +76,9 @@ type Server struct {
 	Gates features.Gates
 	// Admission has a say in writes to them.
 	Admission []admission.Plugin
-	// DataDir is the folder in which their objects are kept; empty keeps them in
-	// memory. Storage is used instead if it is set, and stays the caller's to
-	// close.
-	DataDir string
+	// Storage keeps their objects: engine.Open returns one in a folder, etcd.Open one
+	// in an etcd. It stays the caller's to close, after Run has returned. Nil keeps
+	// objects in memory for as long as the server runs.
 	Storage storage.Backend
 	// Version is what /version tells; the zero value is Version().
 	Version apiversion.Info

@@ -42,6 +42,7 @@ import (
 	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/apikeel/kelson/storage/memory"
 )
 
 // What a server does unless it is told otherwise.
@@ -305,7 +306,7 @@ func (c *Config) open(ctx context.Context) (storage.Backend, error) {
 	case StorageEtcd:
 		return etcd.Open(ctx, c.Etcd)
 	case StorageMemory:
-		return engine.Open(engine.Options{Logger: c.Logger})
+		return memory.New(memory.Options{}), nil
 	}
 	return engine.Open(engine.Options{Dir: StoreDir(c.DataDir), Logger: c.Logger})
 }

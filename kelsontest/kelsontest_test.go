@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -230,13 +229,4 @@ func BenchmarkStart(b *testing.B) {
 			b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "CPU-ms/op")
 		})
 	}
-}
-
-// cpu returns the processor time that this process has used.
-func cpu(b *testing.B) time.Duration {
-	var use syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/google/uuid"
 )
 
@@ -142,8 +143,13 @@ func (s *Server) open(ctx context.Context, set *settings) error {
 		s.release = func() error { return errors.Join(clear(b), b.Close()) }
 		return nil
 	}
+	if !set.disk {
+		b := memory.New(memory.Options{})
+		s.state.Backend, s.release = b, b.Close
+		return nil
+	}
 	dir := set.folder
-	if set.disk && dir == "" {
+	if dir == "" {
 		temp, err := s.temp()
 		if err != nil {
 			return err

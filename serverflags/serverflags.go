@@ -41,6 +41,8 @@ import (
 	"github.com/apikeel/kelson/internal/boundedlog"
 	"github.com/apikeel/kelson/internal/jsonlog"
 	"github.com/apikeel/kelson/internal/textlog"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
 )
 
@@ -56,6 +58,10 @@ type Options struct {
 	// they are before is the default. Without any, and without FeatureGates, there is
 	// no such flag.
 	Gates map[string]*bool
+	// DataDir is the folder in which the objects of the server are kept, unless it has
+	// a Storage or --etcd-servers is given. What it is before --data-dir is read is the
+	// default of that flag.
+	DataDir string
 	// Logs is where the server logs to, unless it has a Logger.
 	Logs io.Writer
 
@@ -91,7 +97,7 @@ func (o *Options) Bind(fs *pflag.FlagSet) {
 	s := o.server
 	fs.StringVar(&o.address, "bind-address", o.address, "IP `address` to listen on")
 	fs.IntVar(&o.port, "secure-port", o.port, "`port` to listen on; 0 takes a free one")
-	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "`folder` to keep objects in; without one, and without etcd, they are lost at the end")
+	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "`folder` to keep objects in; without one, and without etcd, they are lost at the end")
 	fs.StringSliceVar(&o.etcd.Servers, "etcd-servers", nil, "`URLs` of etcd to keep objects in, separated by commas")
 	o.etcd.Bind(fs)
 	Serving(fs, &s.Serving)
@@ -148,16 +154,25 @@ func (o *Options) Apply(ctx context.Context) (closeAll func() error, err error) 
 	if err := o.delegate(ctx); err != nil {
 		return closeAll, err
 	}
-	if len(o.etcd.Servers) > 0 {
-		options := o.etcd.Options()
-		options.Logger = s.Logger
-		backend, err := etcd.Open(ctx, options)
-		if err != nil {
-			return closeAll, err
-		}
-		s.Storage, closeAll = backend, backend.Close
+	backend, err := o.open(ctx)
+	if err != nil || backend == nil {
+		return closeAll, err
 	}
-	return closeAll, nil
+	s.Storage = backend
+	return backend.Close, nil
+}
+
+// open opens the store that flags name, and returns nil if they name none.
+func (o *Options) open(ctx context.Context) (storage.Backend, error) {
+	switch {
+	case len(o.etcd.Servers) > 0:
+		options := o.etcd.Options()
+		options.Logger = o.server.Logger
+		return etcd.Open(ctx, options)
+	case o.DataDir != "" && o.server.Storage == nil:
+		return engine.Open(engine.Options{Dir: o.DataDir, Logger: o.server.Logger})
+	}
+	return nil, nil
 }
 
 // unlimited is how a limit says that it is none.

@@ -19,6 +19,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/serverflags"
+	"github.com/apikeel/kelson/storage/memory"
 )
 
 // plugin is an admission plugin that does nothing but be there.
@@ -27,10 +28,13 @@ type plugin string
 func (p plugin) Name() string                  { return string(p) }
 func (p plugin) Handles(admission.Target) bool { return false }
 
+// given is a store that a server has before flags are applied to it.
+var given = memory.New(memory.Options{})
+
 // apply returns a server to which flags were applied.
 func apply(t *testing.T, gate *bool, args ...string) (*kelson.Server, error) {
 	t.Helper()
-	s := &kelson.Server{Name: "x", DataDir: "given", Admission: []admission.Plugin{plugin("A"), plugin("B")}}
+	s := &kelson.Server{Name: "x", Storage: given, Admission: []admission.Plugin{plugin("A"), plugin("B")}}
 	s.Serving.MaxStreams = 7
 	o := serverflags.New(s)
 	o.Logs, o.Gates = &bytes.Buffer{}, map[string]*bool{"Fast": gate}
@@ -58,7 +62,7 @@ func TestApply(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	// What no flag speaks of stays.
-	if s.DataDir != "given" || s.Serving.MaxStreams != 7 || s.Audit != nil || s.Authenticate != nil {
+	if s.Storage != given || s.Serving.MaxStreams != 7 || s.Audit != nil || s.Authenticate != nil {
 		t.Errorf("%+v", s)
 	}
 }

@@ -37,6 +37,8 @@ func rules() []rule {
 			reason: "a definition says what a kind is, not how it is encoded, where it is kept or how it is served"},
 		{who: p("wire/..."), whom: p("..."), except: p("wire/...", "resource/...", "features/...", "internal/gzipped", "internal/jsonvalue"),
 			reason: "bytes follow from a record, a definition and a format alone, so store and rest share one encoder that knows neither of them"},
+		{who: p(""), whom: p("storage/engine/...", "storage/etcd/..."),
+			reason: "who uses the library chooses where objects are kept, and links nothing but that"},
 		{who: p("builtin/..."), whom: p("rest/...", "store/...", "storage/...", "controller/..."),
 			reason: "built-in kinds are definitions like those of any library user"},
 		{who: p("builtin/..."), exempt: p("builtin", "builtin/core"), whom: p("builtin/core"),
