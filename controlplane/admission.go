@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,7 +34,7 @@ func (a *assembly) admission() (err error) {
 	if _, err := a.Admission.Configuration(""); err != nil {
 		return err // for which no plugin is to blame
 	}
-	objects := newSeen(a.resources, a.backend, a.owners)
+	objects := newSeen(a.resources, a.owners)
 	cfg := a.Admission
 	// The controller that makes the accounts may not run, or not yet be there.
 	cfg.MakeAccounts = true
@@ -79,7 +78,6 @@ func (a *assembly) kinds(kind schema.GroupVersionKind) []*resource.Served {
 // same few for every write.
 type seen struct {
 	rest   *rest.Handler
-	acks   *acks
 	owners *owners
 
 	resources sync.Map // schema.GroupResource → *seenResource
@@ -89,8 +87,6 @@ type seen struct {
 type seenResource struct {
 	def     *resource.Definition
 	objects *store.Resource
-	written *written
-	upTo    atomic.Int64 // which writes are in memory
 
 	mu      sync.RWMutex
 	decoded map[string]decoded // by key
@@ -111,8 +107,8 @@ const (
 	maxKeptList = 100
 )
 
-func newSeen(resources *rest.Handler, acks *acks, owners *owners) *seen {
-	return &seen{rest: resources, acks: acks, owners: owners}
+func newSeen(resources *rest.Handler, owners *owners) *seen {
+	return &seen{rest: resources, owners: owners}
 }
 
 // resource returns the objects of a resource.
@@ -126,10 +122,6 @@ func (s *seen) resource(group, name string) (*seenResource, error) {
 		return known.(*seenResource), nil
 	}
 	r := &seenResource{def: def, objects: s.rest.Store.Resource(def, storedCodec{def}), decoded: map[string]decoded{}}
-	r.written = &written{prefix: r.objects.Key("", "")}
-	// Writes are noted from here on; what was written before is waited for once.
-	r.upTo.Store(-1)
-	s.acks.note(r.written)
 	if known, loaded := s.resources.LoadOrStore(key, r); loaded {
 		if old := known.(*seenResource); old.def == def {
 			return old, nil
@@ -137,25 +129,6 @@ func (s *seen) resource(group, name string) (*seenResource, error) {
 		s.resources.Store(key, r)
 	}
 	return r, nil
-}
-
-// current waits until memory has what this server has acknowledged.
-func (r *seenResource) current(ctx context.Context) error {
-	newest, upTo := r.written.newest.Load(), r.upTo.Load()
-	if upTo >= newest {
-		return nil
-	}
-	if upTo < 0 {
-		if _, err := r.objects.Snapshot(ctx, store.Read{}); err != nil {
-			return err
-		}
-	} else if err := r.objects.WaitFor(ctx, newest); err != nil {
-		return err
-	}
-	for upTo < newest && !r.upTo.CompareAndSwap(upTo, newest) {
-		upTo = r.upTo.Load()
-	}
-	return nil
 }
 
 // decode returns the object of a record, which must not be changed.
@@ -185,7 +158,7 @@ func (r *seenResource) decode(rec *store.Record, keep bool) (resource.Object, er
 
 // Get implements admission.Objects.
 func (s *seen) Get(ctx context.Context, group, name, namespace, key string) (resource.Object, error) {
-	return s.get(ctx, group, name, namespace, key, store.Read{Any: true})
+	return s.get(ctx, group, name, namespace, key, store.Read{Acknowledged: true})
 }
 
 // GetNewest implements admission.Objects.
@@ -195,9 +168,6 @@ func (s *seen) GetNewest(ctx context.Context, group, name, namespace, key string
 
 func (s *seen) get(ctx context.Context, group, name, namespace, key string, read store.Read) (resource.Object, error) {
 	r, err := s.resource(group, name)
-	if err == nil && read.Any {
-		err = r.current(ctx)
-	}
 	var rec *store.Record
 	if err == nil {
 		rec, err = r.objects.Get(ctx, r.objects.Key(namespace, key), read)
@@ -226,10 +196,7 @@ func (s *seen) List(ctx context.Context, group, name, namespace string) ([]resou
 	if err != nil {
 		return nil, err
 	}
-	if err := r.current(ctx); err != nil {
-		return nil, unavailable(err)
-	}
-	snapshot, err := r.objects.Snapshot(ctx, store.Read{Any: true})
+	snapshot, err := r.objects.Snapshot(ctx, store.Read{Acknowledged: true})
 	if err != nil || snapshot.Len() == 0 {
 		return nil, unavailable(err)
 	}

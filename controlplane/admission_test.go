@@ -23,8 +23,7 @@ func newTestSeen(tb testing.TB) *seen {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	noted := newAcks(backend)
-	objects, err := store.Open(tb.Context(), noted, store.Options{})
+	objects, err := store.Open(tb.Context(), backend, store.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -39,7 +38,7 @@ func newTestSeen(tb testing.TB) *seen {
 		tb.Fatal(err)
 	}
 	handler := &rest.Handler{Catalog: func() *kresource.Catalog { return catalog }, Store: objects, Owners: &owners{}}
-	return newSeen(handler, noted, &owners{})
+	return newSeen(handler, &owners{})
 }
 
 // TestSeen checks that plugins see every write that was acknowledged, at once.

@@ -71,11 +71,10 @@ func (a *assembly) aggregation() error {
 	}
 	log := a.Logger
 	a.aggregator = aggregator.New(aggregator.Config{
-		Services: follow(a.objects, a.catalogs.get, a.backend, log, []schema.GroupResource{{Group: aggregator.Group, Resource: aggregator.Resource}}),
-		Network: follow(a.objects, a.catalogs.get, a.backend, log,
-			[]schema.GroupResource{{Resource: "services"}, {Group: "discovery.k8s.io", Resource: "endpointslices"}}),
-		Objects: func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
-		Client:  a.client(), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
+		Services: a.resources.Follow(schema.GroupResource{Group: aggregator.Group, Resource: aggregator.Resource}),
+		Network:  a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}),
+		Objects:  func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
+		Client:   a.client(), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
 		Catalog: a.catalogs.get, Settled: a.custom.Sync, Routes: a.issuerRoutes(), Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
@@ -322,20 +321,6 @@ func joinCertificates(a, b string) string {
 		seen[string(block.Bytes)] = true
 		_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes}) // into memory
 	}
-}
-
-// Wait implements resource.Follower.
-func (f *follower) Wait(ctx context.Context) error {
-	t := f.told.Load()
-	if t == nil || !f.Current() {
-		return ctx.Err()
-	}
-	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
-	for _, more := range t.more {
-		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(more)})
-	}
-	reflect.Select(cases)
-	return ctx.Err()
 }
 
 // issuerRoutes describes the documents of the issuer of service account tokens, if

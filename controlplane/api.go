@@ -8,6 +8,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
+	"github.com/apikeel/kelson/store"
 )
 
 // api is the core server's part of the chain: the resources of a catalog, and
@@ -26,12 +27,12 @@ func newAPI(catalog func() *resource.Catalog, resources *rest.Handler) *api {
 type currentAPI struct {
 	*api
 	custom      *crd.Server
-	definitions *written
+	definitions *store.Resource // nil if they are not served
 }
 
 // Route implements kelson.Router.
 func (c currentAPI) Route(w http.ResponseWriter, r *http.Request) bool {
-	if c.definitions.newest.Load() > c.custom.Revision() {
+	if c.definitions != nil && c.definitions.Acknowledged() > c.custom.Revision() {
 		req := request.From(r.Context())
 		if s, ok := c.catalog().Lookup(req.Group, req.Version, req.Resource); ok && s.Unstructured {
 			// If it fails, there is still what was there before.

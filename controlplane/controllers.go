@@ -23,7 +23,7 @@ func (a *assembly) controllers(f *feed) []controller.Controller {
 		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
-		controller.Quotas(a.measure(f, newSeen(a.resources, a.backend, a.owners))),
+		controller.Quotas(a.measure(f, newSeen(a.resources, a.owners))),
 		controller.PolicyStatus(a.checker().Check),
 	}
 	if a.Gates.Enabled(scheduling.GenericWorkload) {

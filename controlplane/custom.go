@@ -72,7 +72,6 @@ func (c *catalogs) publish(put []*resource.Definition, gone []schema.GroupResour
 // definitions is the crd.Store over the store of the server, which it writes to
 // like any client.
 type definitions struct {
-	objects *store.Store
 	catalog func() *resource.Catalog
 	client  *http.Client
 	// handler and owners write a status without the detour over HTTP: it is
@@ -82,11 +81,11 @@ type definitions struct {
 }
 
 func (d *definitions) resource() (*store.Resource, error) {
-	def, ok := d.catalog().Definition(crd.Group, crd.Resource)
+	r, ok := d.handler.Stored(crd.Group, crd.Resource)
 	if !ok {
 		return nil, errors.New("custom resource definitions are not served")
 	}
-	return d.objects.Resource(def, storedCodec{def}), nil
+	return r, nil
 }
 
 // Definitions implements crd.Store.
@@ -120,33 +119,7 @@ func (d *definitions) Wait(ctx context.Context, revision int64) error {
 	if err != nil {
 		return err
 	}
-	return changed(ctx, r, revision)
-}
-
-// changed returns when objects of a resource may have changed after a revision.
-func changed(ctx context.Context, r *store.Resource, revision int64) error {
-	w, err := r.Watch(ctx, revision, func(*store.Record) bool { return true })
-	if errors.Is(err, store.ErrExpired) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	for {
-		events, more, err := w.Poll(ctx)
-		switch {
-		case errors.Is(err, store.ErrExpired), len(events) > 0:
-			return nil
-		case err != nil:
-			return err
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return r.WaitForChange(ctx, revision)
 }
 
 // serverName owns the fields that the server sets in definitions.
@@ -210,11 +183,11 @@ func (d *definitions) update(ctx context.Context, name, subresource string, chan
 
 // DeleteObjects implements crd.Store.
 func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (int, int64, error) {
-	def, ok := d.catalog().Definition(group, name)
+	r, ok := d.handler.Stored(group, name)
 	if !ok {
 		return 0, 0, nil
 	}
-	r := d.objects.Resource(def, storedCodec{def})
+	def := r.Definition()
 	list := func() (*store.Snapshot, error) { return r.Snapshot(ctx, store.Read{}) }
 	s, err := list()
 	if err != nil || s.Len() == 0 {
@@ -255,11 +228,11 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 
 // WaitObjects implements crd.Store.
 func (d *definitions) WaitObjects(ctx context.Context, group, name string, revision int64) error {
-	def, ok := d.catalog().Definition(group, name)
+	r, ok := d.handler.Stored(group, name)
 	if !ok {
 		return nil
 	}
-	return changed(ctx, d.objects.Resource(def, storedCodec{def}), revision)
+	return r.WaitForChange(ctx, revision)
 }
 
 // maxAnswer bounds what is read of an answer.

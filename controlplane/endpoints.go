@@ -46,7 +46,7 @@ const (
 // serviceEndpoints keeps the endpoints of the service kubernetes current.
 type serviceEndpoints struct {
 	*assembly
-	keys *acks
+	keys storage.Backend
 	how  string // "" for a server that is alone with its store
 	ip   string
 	// port is what this server listens on.

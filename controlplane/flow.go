@@ -45,10 +45,9 @@ func (a *assembly) control() {
 		a.outer.Flow = flow.NewInFlight(cfg)
 		return
 	}
-	names := []schema.GroupResource{{Group: flowcontrolv1.GroupName, Resource: flowLevels}, {Group: flowcontrolv1.GroupName, Resource: flowSchemas}}
 	cfg.Logger, cfg.RequestTimeout = a.Logger, a.RequestTimeout
-	objects := follow(a.objects, a.catalogs.get, a.backend, a.Logger, names)
-	a.synced = func() bool { return objects.told.Load() != nil }
+	objects := a.resources.Follow(schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: flowLevels}, schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: flowSchemas})
+	a.synced = objects.Synced
 	cfg.Source = objects
 	cfg.Stats = a.sizes
 	cfg.Report = (&danglings{client: a.client(), written: map[string]int{}}).report
@@ -63,11 +62,10 @@ func (a *assembly) client() *http.Client {
 
 // sizes is a flow.Stats.
 func (a *assembly) sizes(group, name string) (count, averageBytes int64) {
-	def, ok := a.catalogs.get().Definition(group, name)
-	if !ok || def.Source != nil {
-		return 0, 0
+	if r, ok := a.resources.Stored(group, name); ok && r.Definition().Source == nil {
+		return r.Stats()
 	}
-	return a.objects.Resource(def, storedCodec{def}).Stats()
+	return 0, 0
 }
 
 // runFlow has flow control follow what there is.

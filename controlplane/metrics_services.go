@@ -105,11 +105,10 @@ func (a *assembly) collectServices(gauge func(name string, value float64, labels
 		gauge("kube_apiserver_nodeport_allocator_allocated_ports", float64(used))
 		gauge("kube_apiserver_nodeport_allocator_available_ports", float64(all-used))
 	}
-	def, ok := a.catalogs.get().Definition(networkingv1.GroupName, "ipaddresses")
+	addresses, ok := a.resources.Stored(networkingv1.GroupName, "ipaddresses")
 	if !ok {
 		return
 	}
-	addresses := a.objects.Resource(def, storedCodec{def})
 	snapshot, err := addresses.Snapshot(ctx, store.Read{Any: true})
 	if err != nil {
 		return

@@ -80,14 +80,13 @@ func (c *Config) closeElsewhere() error {
 
 // place is where objects are. The first has all that no other one has.
 type place struct {
-	backend *acks
+	backend storage.Backend
 	objects *store.Store
 }
 
 // openPlaces opens the stores of a server, the first on the backend that is given.
 func (a *assembly) openPlaces(ctx context.Context, backend storage.Backend) error {
 	meters := newMeters(a.registry, a.catalogs.get)
-	noting := newAcks(nil)
 	var find func(group, name string) int
 	if len(a.elsewhere) > 0 {
 		_, find = etcds(a.EtcdOverrides)
@@ -103,7 +102,7 @@ func (a *assembly) openPlaces(ctx context.Context, backend storage.Backend) erro
 		if a.encrypted != nil && i > 0 {
 			backend = a.encrypted.Over(backend)
 		}
-		p := place{backend: noting.over(&measured{backend, meters})}
+		p := place{backend: &measured{backend, meters}}
 		options.Elsewhere = nil
 		if i == 0 && find != nil {
 			options.Elsewhere = func(def *resource.Definition) *store.Store { return a.places[a.placeOf(def)].objects }
@@ -115,7 +114,7 @@ func (a *assembly) openPlaces(ctx context.Context, backend storage.Backend) erro
 		}
 		a.places = append(a.places, p)
 	}
-	a.backend, a.objects = a.places[0].backend, a.places[0].objects
+	a.objects = a.places[0].objects
 	return nil
 }
 

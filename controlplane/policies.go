@@ -38,7 +38,7 @@ func (a *assembly) policies(objects admission.Objects, measured admission.Metric
 		for _, name := range names {
 			resources = append(resources, schema.GroupResource{Group: group, Resource: name})
 		}
-		return follow(a.objects, a.catalogs.get, a.backend, a.Logger, resources)
+		return a.resources.Follow(resources...)
 	}
 	cfg := policy.Config{
 		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: a.types().of,

@@ -18,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/store"
@@ -70,6 +71,7 @@ type cluster struct {
 	gated      *gated
 	objects    *store.Store
 	catalog    *resource.Catalog
+	resources  *rest.Handler
 	authorizer *chain.Chain
 }
 
@@ -82,13 +84,12 @@ func newCluster(t testing.TB) *cluster {
 	open := make(chan struct{})
 	close(open)
 	c := &cluster{t: t, gated: &gated{Backend: e, open: open}}
-	tracked := newAcks(c.gated)
-	if c.objects, err = store.Open(t.Context(), tracked, store.Options{}); err != nil {
+	if c.objects, err = store.Open(t.Context(), c.gated, store.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.objects.Close(); e.Close() })
-	log := slog.New(slog.DiscardHandler)
-	if c.authorizer, _, err = authorizers(chain.Config{Logger: log}, c.objects, func() *resource.Catalog { return c.catalog }, tracked); err != nil {
+	c.resources = &rest.Handler{Catalog: func() *resource.Catalog { return c.catalog }, Store: c.objects}
+	if c.authorizer, _, err = authorizers(chain.Config{Logger: slog.New(slog.DiscardHandler)}, c.resources); err != nil {
 		t.Fatal(err)
 	}
 	if c.catalog, err = resource.NewCatalog(builtin.Groups(builtin.Config{})...); err != nil {
@@ -98,11 +99,11 @@ func newCluster(t testing.TB) *cluster {
 }
 
 func (c *cluster) resource(group, name string) *store.Resource {
-	def, ok := c.catalog.Definition(group, name)
+	r, ok := c.resources.Stored(group, name)
 	if !ok {
 		c.t.Fatalf("there are no %s", name)
 	}
-	return c.objects.Resource(def, storedCodec{def})
+	return r
 }
 
 func (c *cluster) create(group, name string, obj resource.Object) {

@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/admission/manifests"
 	"github.com/apikeel/kelson/aggregator"
@@ -41,8 +44,6 @@ import (
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/trace/otlp"
 	"github.com/apikeel/kelson/webhook"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // assembly is a server while it is put together.
@@ -51,7 +52,6 @@ type assembly struct {
 	authority *pki.Authority
 	places    []place
 	where     func(group, name string) int // the place of a resource
-	backend   *acks                        // of the first place, as objects is
 	encrypted *encrypt.Backend             // nil if nothing is
 	objects   *store.Store
 	resources *rest.Handler
@@ -85,8 +85,8 @@ type assembly struct {
 	aggregator  *aggregator.Server
 	registered  chan struct{} // closed when all that is served here has an APIService
 	custom      *crd.Server
-	definitions *written       // by this server
-	proxies     *pki.Authority // of the certificate for servers behind this one; nil if that is in a file
+	definitions *store.Resource // nil if they are not served
+	proxies     *pki.Authority  // of the certificate for servers behind this one; nil if that is in a file
 
 	// signer is what tokens of service accounts are signed with, nil if that is
 	// in a file.
@@ -175,7 +175,7 @@ func (a *assembly) stages() (err error) {
 	}
 	authorize := a.Authorization
 	authorize.Logger, authorize.Metrics = a.Logger, a.measured
-	if a.authz, a.guard, err = authorizers(authorize, a.objects, a.catalogs.get, a.backend); err != nil {
+	if a.authz, a.guard, err = authorizers(authorize, a.resources); err != nil {
 		return err
 	}
 	if a.Audit.PolicyFile != "" || a.Audit.Log.Path != "" || a.Audit.Webhook.ConfigFile != "" {
@@ -276,15 +276,12 @@ func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
 // extensions is the server of custom resources.
 func (a *assembly) extensions() *kelson.Server {
 	custom := &crd.Server{
-		Store:   &definitions{a.objects, a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}, a.resources, a.owners},
+		Store:   &definitions{a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}, a.resources, a.owners},
 		Publish: a.catalogs.publish, Logger: a.Logger,
 		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured,
 	}
-	a.custom, a.definitions = custom, &written{}
-	if def, ok := a.catalogs.get().Definition(crd.Group, crd.Resource); ok {
-		a.definitions.prefix = storage.Root + def.StorageKey + "/"
-		a.backend.note(a.definitions)
-	}
+	a.custom = custom
+	a.definitions, _ = a.resources.Stored(crd.Group, crd.Resource)
 	return &kelson.Server{
 		Name: "extensions", API: extensions{custom, newAPI(a.catalogs.get, a.resources), notFound{a.resources}},
 		PostStartHooks: append(a.commonHooks(), []kelson.Hook{

@@ -31,6 +31,9 @@ type Resource struct {
 	loading sync.Mutex  // held by who loads the cache
 	loaded  atomic.Bool // the cache is complete and current
 	counted atomic.Bool // it was looked whether there are objects
+	// acknowledged is the revision of the newest write of this process. The
+	// resource of a definition that replaces this one has the same counter.
+	acknowledged *atomic.Int64
 
 	// The cache, written by the feed.
 	mu       sync.Mutex
@@ -54,7 +57,7 @@ const (
 )
 
 func newResource(s *Store, def *resource.Definition, codec Codec, prefix string) *Resource {
-	return &Resource{store: s, def: def, codec: codec, prefix: prefix, log: newEventLog()}
+	return &Resource{store: s, def: def, codec: codec, prefix: prefix, log: newEventLog(), acknowledged: new(atomic.Int64)}
 }
 
 // Definition returns what the objects are.
@@ -274,9 +277,9 @@ func (r *Resource) snap() *Snapshot {
 		return nil
 	}
 	if r.snapshot == nil {
-		r.snapshot = &Snapshot{Revision: r.store.position, tree: r.tree.Clone()}
-	} else if r.snapshot.Revision < r.store.position {
-		r.snapshot = &Snapshot{Revision: r.store.position, tree: r.snapshot.tree}
+		r.snapshot = &Snapshot{Revision: r.store.position.Load(), tree: r.tree.Clone()}
+	} else if position := r.store.position.Load(); r.snapshot.Revision < position {
+		r.snapshot = &Snapshot{Revision: position, tree: r.snapshot.tree}
 	}
 	return r.snapshot
 }
@@ -288,6 +291,10 @@ type Read struct {
 	Exact int64
 	// AtLeast is the oldest revision that will do.
 	AtLeast int64
+	// Acknowledged is everything that this process has written: a part of the
+	// server that decides about a request must not miss what a client was told
+	// before. It costs nothing but the wait for an event that is on its way.
+	Acknowledged bool
 	// Any takes the cache as it is.
 	Any bool
 }
@@ -322,6 +329,8 @@ func (r *Resource) ready(ctx context.Context, read Read) error {
 		return nil
 	case read.AtLeast != 0:
 		return r.wait(ctx, read.AtLeast)
+	case read.Acknowledged:
+		return r.wait(ctx, r.acknowledged.Load())
 	}
 	revision, err := r.store.backend.Revision(ctx)
 	if err != nil {

@@ -42,7 +42,7 @@ type CacheStats struct {
 // Caches calls yield for each resource of this store that has been loaded.
 func (s *Store) Caches(yield func(def *resource.Definition, c CacheStats)) {
 	s.mu.Lock()
-	all, revision := make([]*Resource, 0, len(s.resources)), s.position
+	all, revision := make([]*Resource, 0, len(s.resources)), s.position.Load()
 	for _, r := range s.resources {
 		all = append(all, r)
 	}

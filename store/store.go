@@ -40,6 +40,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apikeel/kelson/metrics/measure"
@@ -89,7 +90,7 @@ type Store struct {
 
 	mu        sync.Mutex
 	resources map[string]*Resource // by key prefix below the root
-	position  int64                // how far the feed has come
+	position  atomic.Int64         // how far the feed has come; written under mu, read without it
 	moved     chan struct{}        // closed when position changes
 	failed    error                // set when the feed has ended
 	trimmer   *time.Timer          // nil while there are no events to forget
@@ -121,7 +122,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	if err != nil {
 		return nil, err
 	}
-	s.position = position
+	s.position.Store(position)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	w, err := backend.Watch(s.ctx, s.root, position)
 	if err != nil {
@@ -161,16 +162,18 @@ func (s *Store) Resource(def *resource.Definition, codec Codec) *Resource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.resources[prefix]
-	if r != nil && r.def != def && r.def.Epoch < def.Epoch {
-		// The definition was replaced. What was made by the old one goes.
+	if r != nil && (r.def == def || r.def.Epoch >= def.Epoch) {
+		return r
+	}
+	next := newResource(s, def, codec, prefix)
+	if r != nil {
+		// The definition was replaced. What was made by the old one goes, but for
+		// what its writers have been told.
+		next.acknowledged = r.acknowledged
 		r.end(ErrExpired)
-		r = nil
 	}
-	if r == nil {
-		r = newResource(s, def, codec, prefix)
-		s.resources[prefix] = r
-	}
-	return r
+	s.resources[prefix] = next
+	return next
 }
 
 // Forget drops the cache of a definition that is served no more, and ends its
@@ -222,10 +225,11 @@ func (s *Store) restart() storage.Watcher {
 			var w storage.Watcher
 			if w, err = s.backend.Watch(s.ctx, s.root, revision); err == nil {
 				s.mu.Lock()
-				s.position = max(s.position, revision)
+				// Caches first: who sees the position reads a cache that is as new.
 				for _, r := range s.resources {
 					r.reset()
 				}
+				s.position.Store(max(s.position.Load(), revision))
 				s.announce()
 				s.mu.Unlock()
 				return w
@@ -270,7 +274,7 @@ func (s *Store) apply(batch storage.Batch) {
 	if len(touched) > 0 {
 		s.trimSoon()
 	}
-	s.position = batch.Revision
+	s.position.Store(batch.Revision)
 	// Watchers are woken once a batch, when all of it is there.
 	for _, r := range touched {
 		r.announce()
@@ -310,11 +314,12 @@ func (s *Store) find(key string) *Resource {
 	}
 }
 
-// Revision returns how far the caches are.
+// Revision returns how far the caches are. It waits for a batch of events that
+// is just being brought in.
 func (s *Store) Revision() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.position
+	return s.position.Load()
 }
 
 // progressEvery is how often the backend is asked for progress while somebody
@@ -322,18 +327,14 @@ func (s *Store) Revision() int64 {
 const progressEvery = 50 * time.Millisecond
 
 // reached reports whether the feed has come to a revision.
-func (s *Store) reached(revision int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.position >= revision
-}
+func (s *Store) reached(revision int64) bool { return s.position.Load() >= revision }
 
 // WaitFor waits until the caches have come to a revision.
 func (s *Store) WaitFor(ctx context.Context, revision int64) error {
 	var tick <-chan time.Time
 	for {
 		s.mu.Lock()
-		position, moved, failed := s.position, s.moved, s.failed
+		position, moved, failed := s.position.Load(), s.moved, s.failed
 		s.mu.Unlock()
 		switch {
 		case position >= revision:

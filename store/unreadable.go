@@ -102,7 +102,11 @@ func (r *Resource) Discard(ctx context.Context, key string, dryRun bool) error {
 		if dryRun {
 			return nil
 		}
-		if _, _, err := r.store.backend.Delete(ctx, key, kv.ModRevision); !errors.Is(err, storage.ErrConflict) {
+		_, revision, err := r.store.backend.Delete(ctx, key, kv.ModRevision)
+		if err == nil {
+			r.acknowledge(revision)
+		}
+		if !errors.Is(err, storage.ErrConflict) {
 			return err
 		}
 	}

@@ -40,6 +40,9 @@ type eventLog struct {
 	last  int64 // revision of the newest event, or since
 	// changed is closed when there is something new.
 	changed chan struct{}
+	// waiting are the channels of those who wait for several logs at once; each has
+	// room for one signal.
+	waiting map[chan<- struct{}]struct{}
 	err     error // set when the log has ended
 }
 
@@ -107,6 +110,12 @@ func (e *logEntry) replaced() int {
 func (l *eventLog) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})
+	for c := range l.waiting {
+		select {
+		case c <- struct{}{}:
+		default: // it has one already
+		}
+	}
 }
 
 func (l *eventLog) end(err error) {

@@ -60,6 +60,16 @@ func (r *Resource) expect(rec *Record) {
 	}
 }
 
+// Acknowledged returns the revision of the newest write of this process, zero
+// if there was none.
+func (r *Resource) Acknowledged() int64 { return r.acknowledged.Load() }
+
+// acknowledge notes a write before its caller hears of it.
+func (r *Resource) acknowledge(revision int64) {
+	for was := r.acknowledged.Load(); was < revision && !r.acknowledged.CompareAndSwap(was, revision); was = r.acknowledged.Load() {
+	}
+}
+
 // Create stores a new object. The error is storage.ErrExists if there is one.
 func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, ttl time.Duration) (*Record, error) {
 	rec, err := r.prepare(key, obj)
@@ -72,6 +82,7 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	if err != nil {
 		return nil, err
 	}
+	r.acknowledge(kv.ModRevision)
 	return rec.Committed(kv.ModRevision), nil
 }
 
@@ -152,6 +163,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		if err != nil {
 			return nil, err
 		}
+		r.acknowledge(kv.ModRevision)
 		return rec.Committed(kv.ModRevision), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
@@ -186,6 +198,7 @@ func (r *Resource) Delete(ctx context.Context, key string, check func(current *R
 		if err != nil {
 			return nil, err
 		}
+		r.acknowledge(revision)
 		return current.At(revision), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
