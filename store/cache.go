@@ -187,7 +187,7 @@ func (r *Resource) reset() {
 // drop is reset for who holds the mutex.
 func (r *Resource) drop() {
 	r.loaded.Store(false)
-	r.state, r.tree, r.snapshot, r.arrived, r.pins = unloaded, nil, nil, nil, nil
+	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending = unloaded, nil, nil, nil, nil, pending{}
 	r.log.end(ErrExpired)
 	r.log = newEventLog()
 }
@@ -230,14 +230,14 @@ func (r *Resource) enter(ev *storage.Event) {
 		}
 		entry.old, entry.last = prev, prev.At(ev.KV.ModRevision)
 	} else {
-		rec, err := r.pending.take(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value)
+		rec := r.pending.take(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value)
 		if rec == nil {
-			rec, err = r.readRecord(&ev.KV)
-		}
-		if err != nil {
-			r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", err)
-			r.drop()
-			return
+			var err error
+			if rec, err = r.readRecord(&ev.KV); err != nil {
+				r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", err)
+				r.drop()
+				return
+			}
 		}
 		r.tree.ReplaceOrInsert(rec)
 		entry.old, entry.now = prev, rec

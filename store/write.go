@@ -16,48 +16,72 @@ import (
 // up.
 const maxConflicts = 100
 
-// pending are records that were made by writers of this process, on their way
-// through the backend to the cache. When the event arrives, the record is
-// there already, and nothing has to be decoded.
+// pending are the records of writes that are on their way through the backend to
+// the cache. When the event arrives, the record is there already, and nothing has
+// to be decoded. A write that fails takes its record back.
 //
-// It is bounded: what does not fit is decoded.
+// It is bounded by the bytes of the records: what does not fit is decoded.
 type pending struct {
 	records map[string]*Record // by key, with revision 0
+	bytes   int
 }
 
-const maxPending = 1024
+// maxPending bounds the bytes of the pending records of a resource.
+const maxPending = 4 << 20
 
 func (p *pending) put(rec *Record) {
+	p.remove(p.records[rec.Key])
+	if p.bytes+rec.Size() > maxPending {
+		return
+	}
 	if p.records == nil {
 		p.records = map[string]*Record{}
 	}
-	if len(p.records) < maxPending {
-		p.records[rec.Key] = rec
+	p.records[rec.Key] = rec
+	p.bytes += rec.Size()
+}
+
+// remove forgets a record, unless another one of the same key has taken its place.
+func (p *pending) remove(rec *Record) {
+	if rec != nil && p.records[rec.Key] == rec {
+		delete(p.records, rec.Key)
+		p.bytes -= rec.Size()
 	}
 }
 
-// take returns the record for a write that was committed, if it is the one
+// take returns the record of a write that was committed, nil if it is not the one
 // that was put.
-func (p *pending) take(key string, revision int64, stored []byte) (*Record, error) {
+func (p *pending) take(key string, revision int64, stored []byte) *Record {
 	rec := p.records[key]
 	if rec == nil {
-		return nil, nil
+		return nil
 	}
-	delete(p.records, key)
+	p.remove(rec)
 	if !bytes.Equal(rec.Stored, stored) {
-		return nil, nil
+		return nil
 	}
 	made := rec.Committed(revision)
 	made.Stored = stored
-	return made, nil
+	return made
 }
 
-func (r *Resource) expect(rec *Record) {
+// write calls the backend with a record that the cache is to have when the event
+// of the write arrives.
+func (r *Resource) write(rec *Record, call func() (storage.KeyValue, error)) (storage.KeyValue, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.state == isLoaded {
 		r.pending.put(rec)
 	}
+	r.mu.Unlock()
+	kv, err := call()
+	if err == nil {
+		r.acknowledge(kv.ModRevision)
+		return kv, nil
+	}
+	r.mu.Lock()
+	r.pending.remove(rec)
+	r.mu.Unlock()
+	return kv, err
 }
 
 // Acknowledged returns the revision of the newest write of this process, zero
@@ -77,12 +101,10 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 		return nil, err
 	}
 	r.loadEmpty(ctx)
-	r.expect(rec)
-	kv, err := r.store.backend.Create(ctx, key, rec.Stored, ttl)
+	kv, err := r.write(rec, func() (storage.KeyValue, error) { return r.store.backend.Create(ctx, key, rec.Stored, ttl) })
 	if err != nil {
 		return nil, err
 	}
-	r.acknowledge(kv.ModRevision)
 	return rec.Committed(kv.ModRevision), nil
 }
 
@@ -151,8 +173,9 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 				return current, err
 			}
 		}
-		r.expect(rec)
-		kv, err := r.store.backend.Update(ctx, key, rec.Stored, current.Revision, ttl)
+		kv, err := r.write(rec, func() (storage.KeyValue, error) {
+			return r.store.backend.Update(ctx, key, rec.Stored, current.Revision, ttl)
+		})
 		if errors.Is(err, storage.ErrConflict) {
 			if current, err = r.readRecord(&kv); err != nil {
 				return nil, err
@@ -163,7 +186,6 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		if err != nil {
 			return nil, err
 		}
-		r.acknowledge(kv.ModRevision)
 		return rec.Committed(kv.ModRevision), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
