@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/rest"
 )
 
 // controllers are those that a server can run.
@@ -23,7 +24,7 @@ func (a *assembly) controllers(f *feed) []controller.Controller {
 		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
-		controller.Quotas(a.measure(f, newSeen(a.resources, a.owners))),
+		controller.Quotas(a.measure(f, rest.AdmissionObjects{Handler: a.resources})),
 		controller.PolicyStatus(a.checker().Check),
 	}
 	if a.Gates.Enabled(scheduling.GenericWorkload) {

@@ -6,9 +6,7 @@ import (
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/authz/node"
 	"github.com/apikeel/kelson/authz/rbac"
-	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
-	"github.com/apikeel/kelson/wire"
 )
 
 // roles are the resources that RBAC decides by.
@@ -28,17 +26,6 @@ func related() []schema.GroupResource {
 		{Group: "resource.k8s.io", Resource: "resourceslices"},
 		{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
 	}
-}
-
-// storedCodec is how the store reads and writes the objects of a definition.
-type storedCodec struct{ def *resource.Definition }
-
-func (c storedCodec) Encode(obj resource.Object) ([]byte, error) {
-	return wire.EncodeStored(c.def, obj)
-}
-
-func (c storedCodec) Decode(stored []byte) (resource.Object, error) {
-	return wire.DecodeStored(c.def, stored)
 }
 
 // authorizers makes the chain of authorizers, and what keeps users from

@@ -1,4 +1,4 @@
-package controlplane
+package rest_test
 
 import (
 	"fmt"
@@ -10,14 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/managedfields"
 	kresource "github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/store"
 )
 
-// newTestSeen makes objects as plugins see them, on a store in memory.
-func newTestSeen(tb testing.TB) *seen {
+// admissionObjects are those of the built-in kinds, on a store in memory.
+func admissionObjects(tb testing.TB) rest.AdmissionObjects {
 	tb.Helper()
 	backend, err := engine.Open(engine.Options{})
 	if err != nil {
@@ -37,13 +38,14 @@ func newTestSeen(tb testing.TB) *seen {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	handler := &rest.Handler{Catalog: func() *kresource.Catalog { return catalog }, Store: objects, Owners: &owners{}}
-	return newSeen(handler, &owners{})
+	handler := &rest.Handler{Catalog: func() *kresource.Catalog { return catalog }, Store: objects, Owners: &managedfields.Owners{}}
+	return rest.AdmissionObjects{Handler: handler}
 }
 
-// TestSeen checks that plugins see every write that was acknowledged, at once.
-func TestSeen(t *testing.T) {
-	s, ctx := newTestSeen(t), t.Context()
+// TestAdmissionSeesAcknowledgedWrites wants plugins to see every write that was
+// acknowledged, at once, and to share what was decoded.
+func TestAdmissionSeesAcknowledgedWrites(t *testing.T) {
+	s, ctx := admissionObjects(t), t.Context()
 	for i := range 200 {
 		name := fmt.Sprint("ns-", i)
 		if _, err := s.Get(ctx, "", "namespaces", "", name); !apierrors.IsNotFound(err) {
@@ -65,10 +67,10 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// TestUpdateStatus checks what plugins write: the guard holds, and the server
-// owns it.
-func TestUpdateStatus(t *testing.T) {
-	s, ctx := newTestSeen(t), t.Context()
+// TestAdmissionUpdatesStatus checks what plugins write: the guard holds, and the
+// server owns it.
+func TestAdmissionUpdatesStatus(t *testing.T) {
+	s, ctx := admissionObjects(t), t.Context()
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("5")}},
@@ -111,7 +113,7 @@ func TestUpdateStatus(t *testing.T) {
 	if used := obj.(*corev1.ResourceQuota).Status.Used[corev1.ResourcePods]; used.Value() != writers*each {
 		t.Errorf("%s are counted of %d", used.String(), writers*each)
 	}
-	if m := obj.GetManagedFields(); len(m) != 2 || m[1].Manager != statusManager || m[1].Subresource != "status" {
+	if m := obj.GetManagedFields(); len(m) != 2 || m[1].Manager != "kube-apiserver" || m[1].Subresource != "status" {
 		t.Errorf("the owners are %v", m)
 	}
 	if _, err := s.UpdateStatus(ctx, "", "resourcequotas", "ns", "none", increase); !apierrors.IsNotFound(err) {
@@ -119,9 +121,9 @@ func TestUpdateStatus(t *testing.T) {
 	}
 }
 
-// BenchmarkSeen is what a plugin pays for a look.
-func BenchmarkSeen(b *testing.B) {
-	s, ctx := newTestSeen(b), b.Context()
+// BenchmarkAdmissionObjects is what a plugin pays for a look.
+func BenchmarkAdmissionObjects(b *testing.B) {
+	s, ctx := admissionObjects(b), b.Context()
 	if err := s.Create(ctx, "", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}); err != nil {
 		b.Fatal(err)
 	}

@@ -2,14 +2,13 @@ package rest
 
 import (
 	"context"
-	"fmt"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
-	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // serverManager owns the fields that the server itself sets, under the name that
@@ -28,7 +27,7 @@ func (h *Handler) ObjectsAs(manager, group, name string) resource.Objects {
 		if def, ok := h.Catalog().Definition(group, name); ok {
 			return def.Stored(), nil
 		}
-		return nil, fmt.Errorf("%w: resource %s of group %q", storage.ErrNotFound, name, group)
+		return nil, noResource(group, name)
 	}}
 }
 
@@ -75,7 +74,7 @@ func (o objects) Get(ctx context.Context, namespace, name string) (resource.Obje
 	if err != nil {
 		return nil, err
 	}
-	obj, err := lister{def: s.def, objects: s.objects, read: o.read}.Get(ctx, namespace, name)
+	obj, err := s.objects.View(o.read).Get(ctx, namespace, name)
 	if err != nil {
 		return nil, s.translate(err)
 	}
@@ -87,7 +86,7 @@ func (o objects) List(ctx context.Context, namespace string) ([]resource.Object,
 	if err != nil {
 		return nil, err
 	}
-	objs, err := lister{def: s.def, objects: s.objects, read: o.read}.List(ctx, namespace)
+	objs, err := s.objects.View(o.read).List(ctx, namespace)
 	if err != nil {
 		return nil, s.translate(err)
 	}

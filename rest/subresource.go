@@ -7,14 +7,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/apikeel/kelson/admission"
-	"github.com/apikeel/kelson/resource"
-	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/store"
 )
 
 // respondRuntime answers with an object that knows its own kind, or is of that
@@ -176,16 +177,16 @@ func (t target) Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime
 }
 
 func (t target) Other(group, name string) (resource.Others, error) {
-	objects, err := t.s.h.lister(group, name)
-	if err != nil {
-		return nil, err
+	objects, ok := t.s.h.Stored(group, name)
+	if !ok {
+		return nil, noResource(group, name)
 	}
-	return others{objects, t.s}, nil
+	return others{objects.View(store.Read{}), t.s}, nil
 }
 
 // others reads and changes objects of other resources for actions.
 type others struct {
-	lister
+	store.View
 	s *scope // of the action
 }
 
@@ -196,9 +197,9 @@ func (o others) Get(ctx context.Context, namespace, name string) (resource.Objec
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	obj, err := o.lister.Get(ctx, namespace, name)
+	obj, err := o.View.Get(ctx, namespace, name)
 	if errors.Is(err, storage.ErrNotFound) {
-		err = apierrors.NewNotFound(schema.GroupResource{Group: o.def.Group, Resource: o.def.Resource}, name)
+		err = apierrors.NewNotFound(schema.GroupResource{Group: o.Definition().Group, Resource: o.Definition().Resource}, name)
 	}
 	return obj, err
 }
@@ -207,55 +208,16 @@ func (o others) Update(ctx context.Context, namespace, name string, change func(
 	on := *o.s
 	req := *o.s.req
 	req.Namespace, req.Name = namespace, name
-	on.req, on.def, on.sub, on.objects = &req, o.def, nil, o.objects
+	on.req, on.def, on.sub, on.objects = &req, o.Definition(), nil, o.Resource
 	return target{&on}.Update(ctx, func(obj resource.Object) error {
 		live := obj.DeepCopyObject().(resource.Object)
 		if err := change(obj); err != nil || on.h.Owners == nil {
 			return err
 		}
-		owned, err := on.h.Owners.Update(o.def.Stored(), "status", live, obj, serverManager, req.Received)
+		owned, err := on.h.Owners.Update(o.Definition().Stored(), "status", live, obj, serverManager, req.Received)
 		if err == nil {
 			resource.SetManagedFields(obj, resource.ManagedFields(owned))
 		}
 		return err
 	})
-}
-
-// lister reads objects for actions.
-type lister struct {
-	def     *resource.Definition
-	objects *store.Resource
-	read    store.Read
-}
-
-func (l lister) Get(ctx context.Context, namespace, name string) (resource.Object, error) {
-	rec, err := l.objects.Get(ctx, l.objects.Key(namespace, name), l.read)
-	if err != nil {
-		return nil, err
-	}
-	return l.decode(rec)
-}
-
-func (l lister) List(ctx context.Context, namespace string) ([]resource.Object, error) {
-	snap, err := l.objects.Snapshot(ctx, l.read)
-	if err != nil {
-		return nil, err
-	}
-	var out []resource.Object
-	snap.Range(l.objects.Key(namespace, ""), "", func(rec *store.Record) bool {
-		var obj resource.Object
-		if obj, err = l.decode(rec); err == nil {
-			out = append(out, obj)
-		}
-		return err == nil
-	})
-	return out, err
-}
-
-func (l lister) decode(rec *store.Record) (resource.Object, error) {
-	obj, err := l.objects.Decode(rec)
-	if err == nil {
-		obj.SetResourceVersion(revisionString(rec.Revision))
-	}
-	return obj, err
 }

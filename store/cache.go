@@ -34,6 +34,7 @@ type Resource struct {
 	// acknowledged is the revision of the newest write of this process. The
 	// resource of a definition that replaces this one has the same counter.
 	acknowledged *atomic.Int64
+	decoded      decodedObjects // of shared views
 
 	// The cache, written by the feed.
 	mu       sync.Mutex
