@@ -77,16 +77,9 @@ func (s *scope) sentPatch(patch []byte, isYAML bool) {
 	s.req.Audit.SentPatch(patch)
 }
 
-// asJSON is the request as one that wants JSON.
-func (s *scope) asJSON() *scope {
-	as := *s
-	as.out.media = mediaJSON
-	return &as
-}
-
 func (s *scope) answered(rec *store.Record) {
 	if s.req.Audit != nil {
-		s.req.Audit.AnsweredObject(func() ([]byte, error) { return s.asJSON().object(nil, rec) })
+		s.req.Audit.AnsweredObject(func() ([]byte, error) { return s.enc.AsJSON().AppendObject(nil, rec) })
 	}
 }
 
@@ -96,19 +89,10 @@ func (s *scope) answeredOther(obj any) {
 	}
 }
 
-// answeredList tells of a list that write writes.
-func (s *scope) answeredList(write func(s *scope, c *pieces) error) {
-	if s.req.Audit == nil {
-		return
+func (s *scope) answeredList(p *wire.Page) {
+	if s.req.Audit != nil {
+		s.req.Audit.AnsweredObject(func() ([]byte, error) { return s.enc.AsJSON().AppendList(nil, p) })
 	}
-	s.req.Audit.AnsweredObject(func() ([]byte, error) {
-		var all buffer
-		c := newPieces(&all)
-		defer c.free()
-		err := write(s.asJSON(), c)
-		c.flush()
-		return all.b, err
-	})
 }
 
 func answeredStatus(req *request.Request, status *metav1.Status) {

@@ -13,18 +13,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/apikeel/kelson/internal/jsonvalue"
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
-
-	"github.com/apikeel/kelson/internal/jsonvalue"
-	"github.com/apikeel/kelson/request"
-	"github.com/apikeel/kelson/resource"
-	"github.com/apikeel/kelson/store"
-	"github.com/apikeel/kelson/wire"
 )
 
 // maxBody is how long the body of a request may be.
@@ -62,21 +61,21 @@ func innermost(w http.ResponseWriter) http.ResponseWriter {
 }
 
 // bodyMedia returns the format of the request's body.
-func (s *scope) bodyMedia() (media, error) {
+func (s *scope) bodyMedia() (wire.MediaType, error) {
 	header := s.r.Header.Get("Content-Type")
 	if header == "" {
-		return mediaJSON, nil
+		return wire.JSON, nil
 	}
 	m, _, err := mime.ParseMediaType(header)
 	if err == nil {
 		switch m {
-		case typeJSON:
-			return mediaJSON, nil
-		case typeYAML:
-			return mediaYAML, nil
-		case typeProto:
+		case wire.TypeJSON:
+			return wire.JSON, nil
+		case wire.TypeYAML:
+			return wire.YAML, nil
+		case wire.TypeProtobuf:
 			if !s.served.Unstructured {
-				return mediaProto, nil
+				return wire.Protobuf, nil
 			}
 		}
 	}
@@ -88,7 +87,7 @@ type fieldValidation string
 
 // sentBody reads the body of a create or update, its format and the parameters,
 // and says what is wrong with them in the order of the verb.
-func (s *scope) sentBody() (body []byte, m media, err error) {
+func (s *scope) sentBody() (body []byte, m wire.MediaType, err error) {
 	create := s.req.Verb == request.Create
 	if create {
 		if m, err = s.bodyMedia(); err != nil {
@@ -181,10 +180,10 @@ func (s *scope) settled(obj resource.Object) (_ resource.Object, err error) {
 }
 
 // decodeInto decodes a body that should be of a kind.
-func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, body []byte, m media) error {
+func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, body []byte, m wire.MediaType) error {
 	var got schema.GroupVersionKind
 	sent := body
-	if m == mediaProto {
+	if m == wire.Protobuf {
 		apiVersion, kind, raw, err := openEnvelope(body)
 		if err != nil {
 			return s.decodeError(err, got, want, body)
@@ -195,7 +194,7 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		}
 		um, ok := obj.(interface{ Unmarshal([]byte) error })
 		if !ok {
-			return errUnsupportedMedia(typeJSON + ", " + typeYAML)
+			return errUnsupportedMedia(wire.TypeJSON + ", " + wire.TypeYAML)
 		}
 		if err := um.Unmarshal(raw); err != nil {
 			return s.decodeError(err, got, want, body)
@@ -203,7 +202,7 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		return nil
 	}
 	var strict []error
-	if m == mediaYAML {
+	if m == wire.YAML {
 		j, err := yaml.YAMLToJSONStrict(body)
 		if err != nil {
 			twice := err
@@ -413,13 +412,7 @@ func summarize(body []byte) string {
 // decode returns the object of a record, with its resourceVersion.
 func (s *scope) decode(rec *store.Record) (resource.Object, error) {
 	clock := s.clock()
-	obj, err := wire.DecodeStored(s.def, rec.Stored)
+	obj, err := wire.DecodeRecord(s.def, rec)
 	clock.stop(request.Decode)
-	if err != nil {
-		return nil, err
-	}
-	if rec.Revision != 0 {
-		obj.SetResourceVersion(revisionString(rec.Revision))
-	}
-	return obj, nil
+	return obj, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -104,16 +105,16 @@ func validateDelete(opts *metav1.DeleteOptions) error {
 	return nil
 }
 
-func (s *scope) deleteMedia() (media, error) {
+func (s *scope) deleteMedia() (wire.MediaType, error) {
 	if s.r.Header.Get("Content-Type") == "" {
-		return mediaJSON, nil
+		return wire.JSON, nil
 	}
 	return s.bodyMedia()
 }
 
-func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error {
+func decodeDeleteOptions(body []byte, m wire.MediaType, opts *metav1.DeleteOptions) error {
 	sent := body
-	if m == mediaProto {
+	if m == wire.Protobuf {
 		apiVersion, kind, raw, err := openEnvelope(body)
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
@@ -126,7 +127,7 @@ func decodeDeleteOptions(body []byte, m media, opts *metav1.DeleteOptions) error
 		}
 		return nil
 	}
-	if m == mediaYAML {
+	if m == wire.YAML {
 		j, err := yaml.YAMLToJSON(body)
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
@@ -223,7 +224,7 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 		// Who deletes must be able to read.
 		seen, err := s.written(live)
 		if err != nil {
-			return nil, false, s.unshown(rec, err)
+			return nil, false, s.readConversionError(rec, err)
 		}
 		if err := s.admitDelete(seen, opts); err != nil {
 			return nil, false, err
@@ -259,7 +260,7 @@ func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj res
 			return nil, false, err
 		}
 		rec = changed
-		next.SetResourceVersion(revisionString(rec.Revision))
+		next.SetResourceVersion(wire.RevisionString(rec.Revision))
 	}
 	if !gone || s.req.DryRun {
 		return next, gone, nil
@@ -276,7 +277,7 @@ func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj res
 	case err != nil:
 		return nil, false, err
 	}
-	next.SetResourceVersion(revisionString(deleted.Revision))
+	next.SetResourceVersion(wire.RevisionString(deleted.Revision))
 	return next, true, nil
 }
 
@@ -463,7 +464,7 @@ func (s *scope) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	if err := s.removeAll(p.records, opts); err != nil {
+	if err := s.removeAll(p.Records, opts); err != nil {
 		return err
 	}
 	return s.writeList(p)

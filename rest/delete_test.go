@@ -52,7 +52,7 @@ func TestGracefulDeletion(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, ev := range seen {
-				out += eventName(ev.Type) + " "
+				out += string(eventType(ev.Type)) + " "
 			}
 			if got += len(seen); got < n {
 				<-more

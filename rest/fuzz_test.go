@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -27,7 +28,7 @@ func readable(t *testing.T, a answer) {
 
 // FuzzBody sends bodies in all formats.
 func FuzzBody(f *testing.F) {
-	formats := []string{typeJSON, typeYAML, typeProto}
+	formats := []string{wire.TypeJSON, wire.TypeYAML, wire.TypeProtobuf}
 	for _, body := range []string{
 		`{"metadata":{"name":"x"},"data":{"a":"b"}}`, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"generateName":"x"}}`, `{"metadata":null}`, `[`,
 		"metadata: {name: x}\n", "a: &a [1]\nb: *a\n", "a: b\na: c\n", "%YAML 1.1\n---\n", "? x\n", "",
@@ -111,7 +112,7 @@ func FuzzAccept(f *testing.F) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header["Accept"] = []string{accept}
 		out, err := negotiateHeader(accept, true, watch, false)
-		if err == nil && watch && out.media == mediaYAML || err == nil && out.view == viewTable && out.media == mediaProto {
+		if err == nil && watch && out.Media == wire.YAML || err == nil && out.Shape == wire.ShapeTable && out.Media == wire.Protobuf {
 			t.Fatalf("%q: %+v", accept, out)
 		}
 	})

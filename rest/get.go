@@ -45,9 +45,9 @@ func (s *scope) get() error {
 		if err != nil {
 			return err
 		}
-		return s.unshown(rec, s.respondProjection(http.StatusOK, obj))
+		return s.readConversionError(rec, s.respondProjection(http.StatusOK, obj))
 	}
-	return s.unshown(rec, s.respond(http.StatusOK, rec))
+	return s.readConversionError(rec, s.respond(http.StatusOK, rec))
 }
 
 // fresh runs a read that may have to wait for a revision; one that does not

@@ -3,7 +3,8 @@
 // A verb is a file: get.go, list.go, watch.go, create.go, update.go, patch.go,
 // delete.go. Handlers return errors; status.go is the one place that turns them
 // into answers. What kind a request is about comes from a resource.Definition,
-// and no verb knows any kind by name.
+// and no verb knows any kind by name. The bytes of an answer are made by package
+// wire; respond.go is the HTTP around them.
 //
 // # A create
 //
@@ -14,11 +15,11 @@
 // # A list
 //
 //	Route → scope → list options (resourceVersion, limit, continue, selectors)
-//	→ store.Resource.Snapshot → records that match, written as they are
+//	→ store.Resource.Snapshot → records that match → wire.Encoder writes the list
 //
 // # A watch
 //
-//	Route → scope → store.Resource.Watch → events that are there, one flush
+//	Route → scope → store.Resource.Watch → wire.EventEncoder, all events that are there → one flush
 package rest
 
 import (
@@ -65,7 +66,7 @@ type Handler struct {
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
 
-	runs runs
+	chunks wire.ChunkCache // of lists
 }
 
 // Metrics counts what handlers do.
@@ -112,8 +113,8 @@ type scope struct {
 	def     *resource.Definition
 	sub     *resource.Subresource // nil for the resource itself
 	objects *store.Resource
-	out     output
-	applied bool // by server-side apply, which has settled who owns what
+	enc     wire.Encoder // makes the bytes of the answer
+	applied bool         // by server-side apply, which has settled who owns what
 	// validation is what the request wants to become of unknown fields.
 	validation fieldValidation
 	context    context.Context
@@ -253,10 +254,11 @@ func (s *scope) serve() error {
 			s.h.Metrics.Deprecated(s.req.Group, s.req.Version, s.req.Resource, s.req.Subresource, warning)
 		}
 	}
-	var err error
-	if s.out, err = s.negotiate(); err != nil {
+	format, err := s.negotiate()
+	if err != nil {
 		return err
 	}
+	s.enc = wire.Encoder{Served: s.served, Format: format, Now: s.req.Received, Chunks: &s.h.chunks}
 	if s.def.Source != nil {
 		return s.compute()
 	}

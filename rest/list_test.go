@@ -14,6 +14,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
@@ -98,8 +99,8 @@ func list(h *Handler, w http.ResponseWriter, accept string, now time.Time) bool 
 func TestLargeList(t *testing.T) {
 	const objects, size, room = 120, 100 << 10, 5 << 20
 	h := serveConfigMaps(t, objects, size, room/4)
-	list(h, httptest.NewRecorder(), typeJSON+";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", time.Now()) // fills the cache
-	for _, accept := range []string{typeJSON, typeProto, typeJSON + ";as=Table;v=v1;g=meta.k8s.io"} {
+	list(h, httptest.NewRecorder(), wire.TypeJSON+";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", time.Now()) // fills the cache
+	for _, accept := range []string{wire.TypeJSON, wire.TypeProtobuf, wire.TypeJSON + ";as=Table;v=v1;g=meta.k8s.io"} {
 		before := liveBytes()
 		w := &sink{ResponseRecorder: httptest.NewRecorder()}
 		if !list(h, w, accept, time.Now()) || w.Code != http.StatusOK {
@@ -126,7 +127,7 @@ func TestTableTimes(t *testing.T) {
 		{50 * time.Hour, `{"cells":["c0000","2d2h","\u003c2d2h ago\u003e"],"object":{`},
 	} {
 		w := httptest.NewRecorder()
-		list(h, w, typeJSON+";as=Table;v=v1;g=meta.k8s.io", time.Unix(1000, 0).Add(test.after))
+		list(h, w, wire.TypeJSON+";as=Table;v=v1;g=meta.k8s.io", time.Unix(1000, 0).Add(test.after))
 		if body := w.Body.String(); !strings.Contains(body, test.cells) {
 			t.Errorf("after %v: %s", test.after, body)
 		}
@@ -139,7 +140,7 @@ func BenchmarkTable(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		w := &sink{ResponseRecorder: httptest.NewRecorder()}
-		list(h, w, typeJSON+";as=Table;v=v1;g=meta.k8s.io", time.Now())
+		list(h, w, wire.TypeJSON+";as=Table;v=v1;g=meta.k8s.io", time.Now())
 		b.SetBytes(int64(w.bytes))
 	}
 }

@@ -5,86 +5,30 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/munnerz/goautoneg"
-
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
+	"github.com/apikeel/kelson/wire"
+	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// media is a format of bodies.
-type media uint8
-
+// The media types that bodies and streams can have, as errors list them.
 const (
-	mediaJSON media = iota
-	mediaYAML
-	mediaProto
+	acceptedTypes = wire.TypeJSON + ", " + wire.TypeYAML + ", " + wire.TypeProtobuf
+	streamTypes   = wire.TypeJSON + ";stream=watch, " + wire.TypeProtobuf + ";stream=watch"
 )
-
-const (
-	typeJSON  = "application/json"
-	typeYAML  = "application/yaml"
-	typeProto = "application/vnd.kubernetes.protobuf"
-
-	acceptedTypes = typeJSON + ", " + typeYAML + ", " + typeProto
-	streamTypes   = typeJSON + ";stream=watch, " + typeProto + ";stream=watch"
-)
-
-func (m media) String() string {
-	switch m {
-	case mediaYAML:
-		return typeYAML
-	case mediaProto:
-		return typeProto
-	}
-	return typeJSON
-}
-
-// view is what of an object the client wants to see.
-type view uint8
-
-const (
-	viewObject view = iota
-	viewTable
-	viewMetadata
-)
-
-// output is how an answer is wanted.
-type output struct {
-	media  media
-	view   view
-	list   bool // the view of a list was asked for
-	beta   bool // of meta.k8s.io/v1beta1 instead of v1
-	stream bool
-	pretty bool
-}
-
-func (o output) contentType() string {
-	if o.stream && o.media == mediaProto {
-		return typeProto + ";stream=watch"
-	}
-	return o.media.String()
-}
-
-// metaVersion is the apiVersion of tables and partial metadata.
-func (o output) metaVersion() string {
-	if o.beta {
-		return "meta.k8s.io/v1beta1"
-	}
-	return "meta.k8s.io/v1"
-}
 
 // negotiate decides how the answer is written.
-func (s *scope) negotiate() (output, error) {
+func (s *scope) negotiate() (wire.Format, error) {
 	watch := s.req.Verb == request.Watch
 	tables := s.def.Answer == nil && s.def.CreateOn == "" && (s.sub == nil || s.sub.Action == nil && s.sub.Connect == nil && !s.sub.NoTable)
 	if err := s.representable(); err != nil {
-		return output{}, err
+		return wire.Format{}, err
 	}
 	out, err := negotiateHeader(s.r.Header.Get("Accept"), tables, watch, s.served.Unstructured)
-	out.stream = watch
-	out.pretty = out.pretty || status.Pretty(s.r)
+	out.Stream = watch
+	out.Pretty = out.Pretty || status.Pretty(s.r)
 	return out, err
 }
 
@@ -97,26 +41,26 @@ func (s *scope) representable() error {
 	return nil
 }
 
-func negotiateHeader(header string, tables, watch, noProto bool) (output, error) {
+func negotiateHeader(header string, tables, watch, noProto bool) (wire.Format, error) {
 	if header == "" {
-		return output{}, nil
+		return wire.Format{}, nil
 	}
 	for _, clause := range goautoneg.ParseAccept(header) {
-		for _, m := range []media{mediaJSON, mediaYAML, mediaProto} {
+		for _, m := range []wire.MediaType{wire.JSON, wire.YAML, wire.Protobuf} {
 			if !status.Takes(clause, m.String()) {
 				continue
 			}
 			out, ok := accept(m, clause.Params, tables)
 			switch {
-			case !ok, m == mediaProto && noProto && out.view == viewObject:
-			case watch && m == mediaYAML: // a stream of documents has no frames
-				return output{}, errNotAcceptable(streamTypes)
+			case !ok, m == wire.Protobuf && noProto && out.Shape == wire.ShapeObject:
+			case watch && m == wire.YAML: // a stream of documents has no frames
+				return wire.Format{}, errNotAcceptable(streamTypes)
 			default:
 				return out, nil
 			}
 		}
 	}
-	return output{}, errNotAcceptable(acceptedTypes)
+	return wire.Format{}, errNotAcceptable(acceptedTypes)
 }
 
 // representable reports whether an Accept header names a format that is known,
@@ -125,7 +69,7 @@ func representable(header string) bool {
 	for clause := range strings.SplitSeq(header, ",") {
 		m, _, _ := strings.Cut(clause, ";")
 		switch strings.TrimSpace(m) {
-		case "*/*", typeJSON, typeYAML, typeProto:
+		case "*/*", wire.TypeJSON, wire.TypeYAML, wire.TypeProtobuf:
 			return true
 		}
 	}
@@ -134,18 +78,18 @@ func representable(header string) bool {
 
 // accept reads what a clause of an Accept header wants of a format, and reports
 // whether it can have it.
-func accept(m media, params map[string]string, tables bool) (out output, ok bool) {
-	out.media = m
+func accept(m wire.MediaType, params map[string]string, tables bool) (out wire.Format, ok bool) {
+	out.Media = m
 	switch params["stream"] {
 	case "":
 	case "watch":
-		if m == mediaYAML {
+		if m == wire.YAML {
 			return out, false
 		}
 	default:
 		return out, false
 	}
-	out.pretty = params["pretty"] == "1"
+	out.Pretty = params["pretty"] == "1"
 	if params["sv"] != "" {
 		return out, false
 	}
@@ -158,13 +102,13 @@ func accept(m media, params map[string]string, tables bool) (out output, ok bool
 	if group != metav1.GroupName || version != "v1" && version != "v1beta1" {
 		return out, false
 	}
-	out.beta = version == "v1beta1"
+	out.Beta = version == "v1beta1"
 	switch as {
 	case "Table":
-		out.view = viewTable
-		return out, tables && m != mediaProto
+		out.Shape = wire.ShapeTable
+		return out, tables && m != wire.Protobuf
 	case "PartialObjectMetadata", "PartialObjectMetadataList":
-		out.view, out.list = viewMetadata, as == "PartialObjectMetadataList"
+		out.Shape, out.List = wire.ShapeMetadata, as == "PartialObjectMetadataList"
 		return out, true
 	}
 	return out, false

@@ -9,6 +9,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 )
 
 // serverManager owns the fields that the server itself sets, under the name that
@@ -65,6 +66,7 @@ func (o objects) scope(ctx context.Context, verb, namespace, name string) (*scop
 	}}
 	return &scope{
 		h: o.h, req: req, served: served, def: served.Definition, objects: o.h.objects(served.Definition),
+		enc:     wire.Encoder{Served: served},
 		context: request.With(ctx, req),
 	}, nil
 }
@@ -133,14 +135,14 @@ func (o objects) Update(ctx context.Context, namespace, name string, change func
 	}
 	var next resource.Object
 	rec, err := s.objects.Update(ctx, s.key(), func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
-		obj.SetResourceVersion(revisionString(current.Revision))
+		obj.SetResourceVersion(wire.RevisionString(current.Revision))
 		next = obj
 		return obj, s.ttl(obj), change(obj)
 	})
 	if err != nil {
 		return s.translate(err)
 	}
-	return s.noteWritten(rec, next)
+	return s.enc.NoteWritten(rec, next)
 }
 
 func (o objects) Delete(ctx context.Context, namespace, name string, opts metav1.DeleteOptions) error {

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,9 +10,8 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // respondProjection answers with the projection of a stored object.
@@ -31,63 +29,20 @@ func (s *scope) respondProjection(code int, obj resource.Object) error {
 		return begun(err)
 	}
 	projection.GetObjectKind().SetGroupVersionKind(s.sub.Kind)
-	if s.out.view != viewTable {
+	if s.enc.Format.Shape != wire.ShapeTable {
 		return s.respondRuntime(code, projection)
 	}
-	t, err := s.projectionTable(projection)
+	if s.sub.Projection.Cells == nil {
+		return errNotAcceptable(acceptedTypes)
+	}
+	if err := s.readInclude(); err != nil {
+		return err
+	}
+	t, err := s.enc.ProjectionTable(s.sub.Projection, projection)
 	if err != nil {
 		return err
 	}
 	return s.respondOther(code, t.APIVersion, t.Kind, t)
-}
-
-// metadataOf returns the metadata of an object alone.
-func (s *scope) metadataOf(obj resource.Object) *metav1.PartialObjectMetadata {
-	m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: s.out.metaVersion()}}
-	if o, ok := obj.(metav1.ObjectMetaAccessor); ok {
-		if meta, ok := o.GetObjectMeta().(*metav1.ObjectMeta); ok {
-			m.ObjectMeta = *meta
-		}
-	}
-	return m
-}
-
-// projectionTable returns the table of one projection.
-func (s *scope) projectionTable(projection resource.Object) (*metav1.Table, error) {
-	p := s.sub.Projection
-	if p.Cells == nil {
-		return nil, errNotAcceptable(acceptedTypes)
-	}
-	cells, err := p.Cells(projection)
-	if err != nil {
-		return nil, err
-	}
-	for i, c := range cells {
-		if since, ok := c.(resource.Since); ok {
-			cells[i] = since.At(s.req.Received)
-		}
-	}
-	var shown runtime.Object
-	switch incl, err := s.included(); {
-	case err != nil:
-		return nil, err
-	case incl == includeObject:
-		shown = projection
-	case incl == includeMetadata:
-		shown = s.metadataOf(projection)
-	}
-	row := metav1.TableRow{Cells: cells}
-	if shown != nil {
-		if row.Object.Raw, err = json.Marshal(shown); err != nil {
-			return nil, err
-		}
-	}
-	return &metav1.Table{
-		TypeMeta:          metav1.TypeMeta{Kind: "Table", APIVersion: s.out.metaVersion()},
-		ListMeta:          metav1.ListMeta{ResourceVersion: projection.GetResourceVersion()},
-		ColumnDefinitions: columns(p.Columns),
-		Rows:              []metav1.TableRow{row},
-	}, nil
 }
 
 // updateProjection writes a projection back into its object.
@@ -113,7 +68,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 	defer reserved.finish(false)
 	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
 		reserved.finish(false) // of an attempt that lost
-		live.SetResourceVersion(revisionString(rec.Revision))
+		live.SetResourceVersion(wire.RevisionString(rec.Revision))
 		obj, _, err := s.next(live, func(live resource.Object) (resource.Object, error) { return s.throughProjection(live, next) }, &reserved)
 		if err != nil {
 			return nil, 0, err
@@ -129,9 +84,9 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 	}
 	if err == nil {
 		reserved.finish(true)
-		result.SetResourceVersion(revisionString(changed.Revision))
+		result.SetResourceVersion(wire.RevisionString(changed.Revision))
 	}
-	return notShown(s.respondProjection(http.StatusOK, result))
+	return writeConversionError(s.respondProjection(http.StatusOK, result))
 }
 
 // throughProjection returns the object that a change of its projection results

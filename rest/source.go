@@ -8,6 +8,7 @@ import (
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/wire"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -39,7 +40,7 @@ func (s *scope) computeList() error {
 	slices.SortStableFunc(objs, func(a, b resource.Object) int {
 		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
 	})
-	p := &page{}
+	p := &wire.Page{}
 	for _, obj := range objs {
 		set := fields.Set{"metadata.name": obj.GetName(), "metadata.namespace": obj.GetNamespace()}
 		for _, f := range s.def.Fields {
@@ -48,11 +49,11 @@ func (s *scope) computeList() error {
 		if !o.labels.Matches(labels.Set(obj.GetLabels())) || !o.fields.Matches(set) {
 			continue
 		}
-		rec, err := s.unstored(obj)
+		rec, err := s.enc.Unstored(obj)
 		if err != nil {
 			return err
 		}
-		p.records = append(p.records, rec)
+		p.Records = append(p.Records, rec)
 	}
 	return s.writeList(p)
 }

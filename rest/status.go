@@ -9,6 +9,7 @@ import (
 	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -73,8 +74,8 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error, h *Handler) {
 }
 
 // writeStatus writes a Status of success.
-func writeStatus(w http.ResponseWriter, out output, code int, answer *metav1.Status) {
-	body, media := status.Encode(answer, out.media.String(), out.pretty)
+func writeStatus(w http.ResponseWriter, format wire.Format, code int, answer *metav1.Status) {
+	body, media := status.Encode(answer, format.Media.String(), format.Pretty)
 	w.Header().Set("Content-Type", media)
 	w.WriteHeader(code)
 	_, _ = w.Write(body)

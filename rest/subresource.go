@@ -16,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 )
 
 // respondRuntime answers with an object that knows its own kind, or is of that
@@ -26,11 +27,11 @@ func (s *scope) respondRuntime(code int, obj runtime.Object) error {
 		gvk = s.sub.Kind
 		obj.GetObjectKind().SetGroupVersionKind(gvk)
 	}
-	if o, ok := obj.(resource.Object); ok && s.out.view == viewMetadata {
-		if s.out.list {
+	if o, ok := obj.(resource.Object); ok && s.enc.Format.Shape == wire.ShapeMetadata {
+		if s.enc.Format.List {
 			return errWrongList(s, false)
 		}
-		return s.respondOther(code, s.out.metaVersion(), "PartialObjectMetadata", s.metadataOf(o))
+		return s.respondOther(code, s.enc.Format.MetaVersion(), "PartialObjectMetadata", s.enc.PartialMetadata(o))
 	}
 	return s.respondOther(code, gvk.GroupVersion().String(), gvk.Kind, obj)
 }
@@ -140,7 +141,7 @@ func (t target) Update(ctx context.Context, change func(resource.Object) error) 
 	}
 	var result resource.Object
 	rec, err := t.s.objects.Update(ctx, t.s.key(), func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
-		obj.SetResourceVersion(revisionString(current.Revision))
+		obj.SetResourceVersion(wire.RevisionString(current.Revision))
 		if err := change(obj); err != nil {
 			return nil, 0, err
 		}

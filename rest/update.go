@@ -11,6 +11,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -67,7 +68,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 	defer reserved.finish(false)
 	rec, err := s.objects.Update(s.ctx(), s.key(), func(current *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
 		reserved.finish(false) // of an attempt that lost
-		live.SetResourceVersion(revisionString(current.Revision))
+		live.SetResourceVersion(wire.RevisionString(current.Revision))
 		obj, live, err := s.next(live, next, &reserved)
 		if err != nil {
 			return nil, 0, err
@@ -100,7 +101,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 				return err
 			}
 			_, err = s.objects.Delete(s.ctx(), s.key(), func(current *store.Record) error {
-				if revisionString(current.Revision) != revision {
+				if wire.RevisionString(current.Revision) != revision {
 					return storage.ErrConflict
 				}
 				return nil
@@ -132,7 +133,7 @@ var errDryRun = errors.New("dry run")
 // object in the form in which it was written.
 func (s *scope) next(stored resource.Object, next func(live resource.Object) (resource.Object, error), reserved *reservation) (obj, live resource.Object, err error) {
 	if live, err = s.written(stored); err != nil {
-		return nil, nil, notShown(err)
+		return nil, nil, writeConversionError(err)
 	}
 	if s.req.Verb == request.Patch {
 		s.span.Event("About to apply patch")

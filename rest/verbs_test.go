@@ -123,7 +123,7 @@ func envelope(apiVersion, kind string, obj *corev1.ConfigMap) string {
 
 func TestBodies(t *testing.T) {
 	h, _ := serve(t, nil)
-	const js, ym, pb = typeJSON, typeYAML, typeProto
+	const js, ym, pb = wire.TypeJSON, wire.TypeYAML, wire.TypeProtobuf
 	named := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 	for _, c := range []struct {
 		media, body string
@@ -173,13 +173,13 @@ func TestFieldValidation(t *testing.T) {
 		code              int
 		says              string
 	}{
-		{typeJSON, asJSON, "Strict", 400, `strict decoding error: unknown field "bogus", duplicate field "data.a"`},
-		{typeJSON, asJSON, "", 201, `unknown field "bogus"|duplicate field "data.a"`},
-		{typeJSON, asJSON, "Ignore", 201, ""},
-		{typeJSON, asJSON, "Bogus", 422, `fieldValidation: Unsupported value: "Bogus"`},
-		{typeYAML, asYAML, "Strict", 400, "strict decoding error: yaml: unmarshal errors:\n  line 5: key \"a\" already set in map, unknown field \"bogus\""},
-		{typeYAML, asYAML, "Warn", 201, `line 5: key "a" already set in map|unknown field "bogus"`},
-		{typeYAML, asYAML, "Ignore", 201, ""},
+		{wire.TypeJSON, asJSON, "Strict", 400, `strict decoding error: unknown field "bogus", duplicate field "data.a"`},
+		{wire.TypeJSON, asJSON, "", 201, `unknown field "bogus"|duplicate field "data.a"`},
+		{wire.TypeJSON, asJSON, "Ignore", 201, ""},
+		{wire.TypeJSON, asJSON, "Bogus", 422, `fieldValidation: Unsupported value: "Bogus"`},
+		{wire.TypeYAML, asYAML, "Strict", 400, "strict decoding error: yaml: unmarshal errors:\n  line 5: key \"a\" already set in map, unknown field \"bogus\""},
+		{wire.TypeYAML, asYAML, "Warn", 201, `line 5: key "a" already set in map|unknown field "bogus"`},
+		{wire.TypeYAML, asYAML, "Ignore", 201, ""},
 	} {
 		a := do(t, h, "POST", configMaps+"?dryRun=All&fieldValidation="+c.mode, c.body, "Content-Type", c.media)
 		says := strings.Join(a.warned, "|")
@@ -236,7 +236,7 @@ func TestOwnerReferencesAreDistinct(t *testing.T) {
 	ref := `{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u","controller":true}`
 	twice := `{"metadata":{"name":"a","ownerReferences":[` + ref + `,` + ref + `]}}`
 	for _, c := range [][3]string{{"POST", "", ""}, {"PUT", "/a", ""}, {"PATCH", "/a", " after mutating admission happens"}} {
-		a := do(t, h, c[0], configMaps+c[1], twice, "Content-Type", map[bool]string{true: "application/merge-patch+json", false: typeJSON}[c[0] == "PATCH"])
+		a := do(t, h, c[0], configMaps+c[1], twice, "Content-Type", map[bool]string{true: "application/merge-patch+json", false: wire.TypeJSON}[c[0] == "PATCH"])
 		refs, _ := a.meta("ownerReferences").([]any)
 		if len(refs) != 1 || len(a.warned) != 1 || !strings.Contains(a.warned[0], "duplicate entries"+c[2]+"; API server") || !strings.HasSuffix(a.warned[0], "observed: u") {
 			t.Errorf("%s: %d %v %q", c[0], a.code, refs, a.warned)
@@ -358,8 +358,8 @@ func TestNegotiate(t *testing.T) {
 		r.Header.Set("Accept", c.accept)
 		s := &scope{r: r, req: &request.Request{Info: request.Info{Verb: map[bool]string{true: request.Watch, false: request.Get}[c.watch]}}, def: &resource.Definition{}, served: &resource.Served{}}
 		out, err := s.negotiate()
-		got := out.contentType()
-		if out.view == viewTable {
+		got := out.ContentType()
+		if out.Shape == wire.ShapeTable {
 			got += " table"
 		}
 		if err != nil {

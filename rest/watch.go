@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -24,8 +24,6 @@ const (
 	// end.
 	watchFor = 30 * time.Minute
 	forEver  = 100 * 365 * 24 * time.Hour
-	// initialEventsEnd marks the bookmark after the initial events.
-	initialEventsEnd = "k8s.io/initial-events-end"
 )
 
 // watchTime is how long a watch lasts whose client does not say.
@@ -125,7 +123,7 @@ func (s *scope) beginWatch() (*viewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.included(); err != nil && s.out.view == viewTable {
+	if err := s.readInclude(); err != nil {
 		return nil, err
 	}
 	w, err := s.openWatch(&o)
@@ -174,11 +172,11 @@ func (v *viewer) advance() bool {
 		return false
 	}
 	v.more = more
-	if v.s.out.list && len(events) > 0 {
+	if v.s.enc.Format.List && len(events) > 0 {
 		return false // an event is not a list
 	}
 	for _, ev := range events {
-		if err := v.event(eventName(ev.Type), ev.Record); err != nil {
+		if err := v.event(eventType(ev.Type), ev.Record); err != nil {
 			v.error(v.s.translate(err))
 			v.send()
 			return false
@@ -215,7 +213,7 @@ func (v *viewer) nextBookmark() time.Duration {
 // watchEnds answers with a stream of one error.
 func (s *scope) watchEnds(err error) error {
 	st := s.beginStream()
-	defer st.free()
+	defer st.Free()
 	st.error(err)
 	st.send()
 	return nil
@@ -252,22 +250,21 @@ func (s *scope) watchError(err error) error {
 
 // stream writes events. They are gathered and sent together.
 type stream struct {
-	*pieces
-	s     *scope
-	flush *http.ResponseController
-	count func(bytes int) // nil counts nothing
-	// tables is how many events were written as tables: the first has columns.
-	tables int
+	*wire.Writer // nil while there is nothing to write
+	s            *scope
+	enc          wire.EventEncoder
+	flush        *http.ResponseController
+	count        func(bytes int) // nil counts nothing
 }
 
 // beginStream answers with a stream.
 func (s *scope) beginStream() *stream {
-	st := &stream{s: s, flush: http.NewResponseController(s.w)}
+	st := &stream{s: s, enc: wire.EventEncoder{Encoder: &s.enc}, flush: http.NewResponseController(s.w)}
 	st.resume()
 	if m := s.h.Metrics; m != nil {
 		st.count = m.Watched(s.req.Group, s.req.Version, s.req.Resource)
 	}
-	s.w.Header().Set("Content-Type", s.out.contentType())
+	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
 	s.w.WriteHeader(http.StatusOK)
 	return st
 }
@@ -275,98 +272,56 @@ func (s *scope) beginStream() *stream {
 // pause gives the buffer away while there is nothing to write: nearly all
 // watches wait nearly all of the time.
 func (st *stream) pause() {
-	if st.pieces != nil {
-		st.free()
-		st.pieces = nil
+	if st.Writer != nil {
+		st.Free()
+		st.Writer = nil
 	}
 }
 
 // resume takes a buffer, if there is none.
 func (st *stream) resume() {
-	if st.pieces == nil {
-		st.pieces = newPieces(st.s.w)
+	if st.Writer == nil {
+		st.Writer = wire.NewWriter(st.s.w)
 	}
 }
 
 // event appends an event about a record.
-func (st *stream) event(name string, rec *store.Record) (err error) {
-	s := st.s
-	start := len(st.buf)
-	if s.out.media == mediaProto {
-		it, err := s.protoItem(rec)
-		if err != nil {
-			return err
-		}
-		st.buf = s.appendProtoItem(appendProtoFrame(st.buf, name, s.protoItemSize(&it)), &it)
+func (st *stream) event(event wire.EventType, rec *store.Record) (err error) {
+	start := len(st.Buf)
+	st.Buf, err = st.enc.AppendEvent(st.Buf, event, rec)
+	if err == nil {
 		st.ended(start)
-		return nil
 	}
-	st.buf = append(st.buf, `{"type":"`...)
-	st.buf = append(st.buf, name...)
-	st.buf = append(st.buf, `","object":`...)
-	if s.out.view == viewTable {
-		st.buf, err = s.tableObject(st.buf, rec, st.tables == 0)
-		st.tables++
-	} else {
-		st.buf, err = s.object(st.buf, rec)
-	}
-	if err != nil {
-		st.buf = st.buf[:start]
-		return err
-	}
-	st.buf = append(st.buf, "}\n"...)
-	st.ended(start)
-	return nil
+	return err
 }
 
 // ended counts the event that begins at a place in the buffer.
 func (st *stream) ended(start int) {
 	if st.count != nil {
-		st.count(len(st.buf) - start)
+		st.count(len(st.Buf) - start)
 	}
-	st.spill()
+	st.Spill()
 }
 
-func eventName(t store.EventType) string {
+func eventType(t store.EventType) wire.EventType {
 	switch t {
 	case store.Added:
-		return "ADDED"
+		return wire.Added
 	case store.Modified:
-		return "MODIFIED"
+		return wire.Modified
 	}
-	return "DELETED"
+	return wire.Deleted
 }
 
-// appendProtoFrame appends a WatchEvent up to the object, whose size is given:
-// the type, and a RawExtension that holds the object.
-func appendProtoFrame(dst []byte, name string, object int) []byte {
-	raw := 1 + uvarintSize(object) + object
-	size := 1 + uvarintSize(len(name)) + len(name) + 1 + uvarintSize(raw) + raw
-	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
-	dst = appendField(dst, 1, []byte(name))
-	dst = append(dst, 2<<3|2)
-	dst = binary.AppendUvarint(dst, uint64(raw))
-	dst = append(dst, 1<<3|2)
-	return binary.AppendUvarint(dst, uint64(object))
-}
-
-// bookmark appends an object that says only how far the watch is.
-func (st *stream) bookmark(revision int64, end bool) {
-	obj := st.s.def.HubVersion().New()
-	obj.SetResourceVersion(revisionString(revision))
-	if end {
-		obj.SetAnnotations(map[string]string{initialEventsEnd: "true"})
-	}
-	if f := st.s.def.Bookmark; f != nil {
-		f(obj)
-	}
-	rec, err := st.s.unstored(obj)
-	if err == nil {
-		err = st.event("BOOKMARK", rec)
-	}
-	if err != nil {
+// bookmark appends an event that says only how far the watch is.
+func (st *stream) bookmark(revision int64, endsInitial bool) {
+	start := len(st.Buf)
+	var err error
+	if st.Buf, err = st.enc.AppendBookmark(st.Buf, revision, endsInitial); err != nil {
 		st.s.h.log().Warn("bookmark left out", "resource", st.s.def.Resource, "error", err)
+		return
 	}
+	st.ended(start)
 }
 
 // error appends an event that ends the watch with a Status.
@@ -377,22 +332,16 @@ func (st *stream) error(err error) {
 	}
 	status := known.Status()
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	if st.s.out.media == mediaProto {
-		if raw, err := status.Marshal(); err == nil {
-			body := appendStatusEnvelope(raw)
-			st.buf = append(appendProtoFrame(st.buf, "ERROR", len(body)), body...)
-		}
-		return
+	if st.Buf, err = st.enc.AppendError(st.Buf, &status); err != nil {
+		st.s.h.log().Warn("end of a watch without its reason", "resource", st.s.def.Resource, "reason", status.Message, "error", err)
 	}
-	st.buf = append(st.buf, `{"type":"ERROR","object":`...)
-	st.buf = append(appendJSON(st.buf, status), "}\n"...)
 }
 
 // send writes what has been gathered and reports whether the client is there.
 func (st *stream) send() bool {
-	if len(st.buf) == 0 {
-		return st.err == nil
+	if len(st.Buf) == 0 {
+		return st.Err() == nil
 	}
-	st.pieces.flush()
-	return st.err == nil && st.flush.Flush() == nil
+	st.Flush()
+	return st.Err() == nil && st.flush.Flush() == nil
 }

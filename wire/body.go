@@ -54,9 +54,9 @@ func JSONBody(def *resource.Definition, version *resource.Version, obj resource.
 	return encodeJSON(obj, false)
 }
 
-// ProtoBody encodes an object of the hub version in the version given, without
+// protoBody encodes an object of the hub version in the version given, without
 // an envelope.
-func ProtoBody(def *resource.Definition, version *resource.Version, obj resource.Object) ([]byte, error) {
+func protoBody(def *resource.Definition, version *resource.Version, obj resource.Object) ([]byte, error) {
 	obj, err := fromHub(def, version, obj)
 	if err != nil {
 		return nil, err
@@ -106,10 +106,10 @@ func AppendJSON(dst []byte, s *resource.Served, body []byte) []byte {
 	return append(dst, body[1:]...)
 }
 
-// StoredAsBody reports whether stored bytes are, but for the resourceVersion,
+// storedIsBody reports whether stored bytes are, but for the resourceVersion,
 // what goes over the wire for a body: then that need not be kept, and
-// AppendStored makes it.
-func StoredAsBody(s *resource.Served, stored, body []byte) bool {
+// appendStored makes it.
+func storedIsBody(s *resource.Served, stored, body []byte) bool {
 	stored = bytes.TrimSuffix(stored, []byte("\n"))
 	if s.Unstructured {
 		return bytes.Equal(stored, body)
@@ -119,11 +119,11 @@ func StoredAsBody(s *resource.Served, stored, body []byte) bool {
 		bytes.HasPrefix(stored, head) && stored[len(head)] == ',' && bytes.HasSuffix(stored, body[1:])
 }
 
-// AppendStored appends the object that stored bytes are, or with item its body,
+// appendStored appends the object that stored bytes are, or with item its body,
 // with a resourceVersion.
-func AppendStored(dst []byte, s *resource.Served, stored []byte, rv string, item bool) []byte {
+func appendStored(dst []byte, s *resource.Served, stored []byte, rv string, item bool) []byte {
 	start := len(dst)
-	dst = AppendSpliceJSON(dst, bytes.TrimSuffix(stored, []byte("\n")), rv)
+	dst = appendSpliceJSON(dst, bytes.TrimSuffix(stored, []byte("\n")), rv)
 	if item && !s.Unstructured {
 		var buf [256]byte
 		head := len(jsonHead(buf[:0], s))
@@ -141,14 +141,8 @@ func jsonHead(dst []byte, s *resource.Served) []byte {
 	return jsonvalue.AppendString(dst, s.APIVersion)
 }
 
-// AppendProto appends an object as it goes over the wire on its own, given its
-// body.
-func AppendProto(dst []byte, s *resource.Served, body []byte) []byte {
-	return AppendEnvelope(dst, s.APIVersion, s.Definition.Kind, body)
-}
-
-// DecodeMap decodes JSON into an object that is a map.
-func DecodeMap(data []byte, into *unstructured.Unstructured) error {
+// decodeMap decodes JSON into an object that is a map.
+func decodeMap(data []byte, into *unstructured.Unstructured) error {
 	var ok bool
 	if into.Object, ok = jsonvalue.Parse(data); ok {
 		return nil

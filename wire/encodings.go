@@ -17,8 +17,8 @@ type EncodingID int
 // shared by all copies of the record, and safe for concurrent use without a lock.
 type encodings struct {
 	first  atomic.Pointer[encoding]
-	used   atomic.Bool // since the last sweep of the budget
-	note   atomic.Uint64
+	used   atomic.Bool     // since the last sweep of the budget
+	layout atomic.Uint64   // a protoLayout
 	budget *EncodingBudget // nil for a record that no store has made
 }
 
@@ -37,19 +37,19 @@ func (r *Record) Encoding(id EncodingID, encode func(*Record) ([]byte, error)) (
 	return r.encoding(id, encode, true)
 }
 
-// Alias is Encoding for bytes that are part of another encoding or of the stored
+// alias is Encoding for bytes that are part of another encoding or of the stored
 // bytes: they are not counted in the budget a second time.
-func (r *Record) Alias(id EncodingID, encode func(*Record) ([]byte, error)) ([]byte, error) {
+func (r *Record) alias(id EncodingID, encode func(*Record) ([]byte, error)) ([]byte, error) {
 	return r.encoding(id, encode, false)
 }
 
-// HasEncoding reports whether an encoding is kept.
-func (r *Record) HasEncoding(id EncodingID) bool {
+// hasEncoding reports whether an encoding is kept.
+func (r *Record) hasEncoding(id EncodingID) bool {
 	return r.encodings != nil && r.encodings.find(id) != nil
 }
 
-// FindEncoding returns an encoding that is kept, nil if it is not.
-func (r *Record) FindEncoding(id EncodingID) []byte {
+// findEncoding returns an encoding that is kept, nil if it is not.
+func (r *Record) findEncoding(id EncodingID) []byte {
 	if r.encodings != nil {
 		if e := r.encodings.find(id); e != nil {
 			return e.bytes
@@ -58,19 +58,19 @@ func (r *Record) FindEncoding(id EncodingID) []byte {
 	return nil
 }
 
-// Note returns what SetNote was called with, 0 if it was not.
-func (r *Record) Note() uint64 {
+// layout returns what setLayout was called with, 0 if it was not.
+func (r *Record) layout() protoLayout {
 	if r.encodings == nil {
 		return 0
 	}
-	return r.encodings.note.Load()
+	return protoLayout(r.encodings.layout.Load())
 }
 
-// SetNote keeps a word with the record: something about its bytes that an encoder has
-// found out, and can find out again.
-func (r *Record) SetNote(note uint64) {
+// setLayout keeps where the metadata is in the stored bytes, so that it need not be
+// searched again.
+func (r *Record) setLayout(layout protoLayout) {
 	if r.encodings != nil {
-		r.encodings.note.Store(note)
+		r.encodings.layout.Store(uint64(layout))
 	}
 }
 

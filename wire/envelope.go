@@ -22,14 +22,14 @@ const (
 // AppendEnvelope appends a protobuf message in the envelope that says what it
 // is.
 func AppendEnvelope(dst []byte, apiVersion, kind string, raw []byte) []byte {
-	dst = AppendEnvelopeHead(dst, apiVersion, kind, len(raw))
+	dst = appendEnvelopeHead(dst, apiVersion, kind, len(raw))
 	dst = append(dst, raw...)
-	return append(dst, EnvelopeTail...)
+	return append(dst, envelopeTail...)
 }
 
-// AppendEnvelopeHead appends what comes before a message of a size, for who
-// writes it in pieces. EnvelopeTail comes after it.
-func AppendEnvelopeHead(dst []byte, apiVersion, kind string, size int) []byte {
+// appendEnvelopeHead appends what comes before a message of a size, for who
+// writes it in pieces. envelopeTail comes after it.
+func appendEnvelopeHead(dst []byte, apiVersion, kind string, size int) []byte {
 	dst = append(dst, protoPrefix...)
 	dst = append(dst, envelopeTypeTag)
 	dst = binary.AppendUvarint(dst, uint64(typeSize(apiVersion, kind)))
@@ -43,24 +43,24 @@ func AppendEnvelopeHead(dst []byte, apiVersion, kind string, size int) []byte {
 	return binary.AppendUvarint(dst, uint64(size))
 }
 
-// EnvelopeTail is what comes after the message in an envelope: the two empty
+// envelopeTail is what comes after the message in an envelope: the two empty
 // fields.
-const EnvelopeTail = "\x1a\x00\x22\x00"
+const envelopeTail = "\x1a\x00\x22\x00"
 
 func typeSize(apiVersion, kind string) int {
 	return 2 + uvarintSize(len(apiVersion)) + len(apiVersion) + uvarintSize(len(kind)) + len(kind)
 }
 
-// EnvelopeSize returns how long a message of the size is with its envelope.
-func EnvelopeSize(apiVersion, kind string, size int) int {
+// envelopeSize returns how long a message of the size is with its envelope.
+func envelopeSize(apiVersion, kind string, size int) int {
 	n := typeSize(apiVersion, kind)
-	return len(protoPrefix) + 1 + uvarintSize(n) + n + 1 + uvarintSize(size) + size + len(EnvelopeTail)
+	return len(protoPrefix) + 1 + uvarintSize(n) + n + 1 + uvarintSize(size) + size + len(envelopeTail)
 }
 
 func encodeEnvelope(apiVersion, kind string, m message) ([]byte, error) {
 	size := m.Size()
-	data := make([]byte, 0, EnvelopeSize(apiVersion, kind, size))
-	data = AppendEnvelopeHead(data, apiVersion, kind, size)
+	data := make([]byte, 0, envelopeSize(apiVersion, kind, size))
+	data = appendEnvelopeHead(data, apiVersion, kind, size)
 	at := len(data)
 	data = data[:at+size]
 	n, err := m.MarshalToSizedBuffer(data[at:])
@@ -70,7 +70,7 @@ func encodeEnvelope(apiVersion, kind string, m message) ([]byte, error) {
 	if n != size {
 		return nil, fmt.Errorf("%T: encoded into %d bytes instead of %d", m, n, size)
 	}
-	return append(data, EnvelopeTail...), nil
+	return append(data, envelopeTail...), nil
 }
 
 type envelope struct {

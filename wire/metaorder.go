@@ -25,9 +25,9 @@ var metadataShape = shape{
 	},
 }
 
-// OrderMetadata returns metadata in JSON, of an object that is a map, as an
+// orderMetadata returns metadata in JSON, of an object that is a map, as an
 // ObjectMeta with the same values has it.
-func OrderMetadata(meta []byte) ([]byte, error) {
+func orderMetadata(meta []byte) ([]byte, error) {
 	if out, end := metadataShape.append(make([]byte, 0, len(meta)), meta, 0); end == len(meta) {
 		return out, nil
 	}

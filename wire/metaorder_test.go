@@ -31,13 +31,13 @@ func TestOrderMetadata(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := OrderMetadata([]byte(meta)); err != nil || string(got) != string(want) {
+			if got, err := orderMetadata([]byte(meta)); err != nil || string(got) != string(want) {
 				t.Errorf("%s, %v, want\n%s", got, err, want)
 			}
 		})
 	}
 	for _, broken := range []string{``, `{`, `{"name"`, `{"name":"x"`, `{"managedFields":[{]}`, `[]`, `{"name":"x"}}`} {
-		if got, err := OrderMetadata([]byte(broken)); err == nil {
+		if got, err := orderMetadata([]byte(broken)); err == nil {
 			t.Errorf("%s becomes %s", broken, got)
 		}
 	}
@@ -48,7 +48,7 @@ func BenchmarkOrderMetadata(b *testing.B) {
 		`{"apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{".":{},"f:a":{},"f:b":{},"f:c":{}}},"manager":"m","operation":"Update","time":"2024-01-01T00:00:00Z"}],` +
 		`"name":"x","namespace":"default","resourceVersion":"5","uid":"98f4cba1-7c47-4d40-9e2c-17d854001846"}`)
 	for b.Loop() {
-		if _, err := OrderMetadata(meta); err != nil {
+		if _, err := orderMetadata(meta); err != nil {
 			b.Fatal(err)
 		}
 	}

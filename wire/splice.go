@@ -13,30 +13,30 @@ import (
 // order. On anything else they do no harm: they return the input as it is, or
 // nothing.
 
-// SpliceJSON returns an object's JSON with metadata.resourceVersion set, at the
+// spliceJSON returns an object's JSON with metadata.resourceVersion set, at the
 // place where the encoder would have put it: after uid in objects that come
 // from structs, in alphabetical order in others.
-func SpliceJSON(body []byte, rv string) []byte {
+func spliceJSON(body []byte, rv string) []byte {
 	from, to, ok := findVersionJSON(body)
 	if !ok {
 		return body
 	}
-	return appendSpliceJSON(make([]byte, 0, len(body)+len(rv)+len(versionKeyJSON)+3), body, rv, from, to)
+	return replaceVersionJSON(make([]byte, 0, len(body)+len(rv)+len(versionKeyJSON)+3), body, rv, from, to)
 }
 
-// AppendSpliceJSON is SpliceJSON that appends to a buffer.
-func AppendSpliceJSON(dst, body []byte, rv string) []byte {
+// appendSpliceJSON is spliceJSON that appends to a buffer.
+func appendSpliceJSON(dst, body []byte, rv string) []byte {
 	from, to, ok := findVersionJSON(body)
 	if !ok {
 		return append(dst, body...)
 	}
-	return appendSpliceJSON(dst, body, rv, from, to)
+	return replaceVersionJSON(dst, body, rv, from, to)
 }
 
 const versionKeyJSON = `"resourceVersion":`
 
-// appendSpliceJSON puts the resourceVersion in the place of body[from:to].
-func appendSpliceJSON(dst, body []byte, rv string, from, to int) []byte {
+// replaceVersionJSON puts the resourceVersion in the place of body[from:to].
+func replaceVersionJSON(dst, body []byte, rv string, from, to int) []byte {
 	dst = append(dst, body[:from]...)
 	if rv == "" {
 		// Whatever follows, there is one comma too many if there is a member
@@ -205,57 +205,50 @@ const (
 	versionTag  = 6<<3 | 2
 )
 
-// SpliceProto returns an object's protobuf, without envelope, with
-// metadata.resourceVersion set.
-func SpliceProto(raw []byte, rv string) []byte {
-	p := PlanProto(raw, len(rv))
-	return p.Append(make([]byte, 0, p.Size), raw, []byte(rv))
-}
-
-// ProtoPlan is how to set the resourceVersion in an object's protobuf: it takes
+// protoSplice is how to set the resourceVersion in an object's protobuf: it takes
 // the place of raw[from:to] in the metadata, which is raw[start:end] and gets a
 // new length.
-type ProtoPlan struct {
-	// Size of the result.
-	Size int
-	// Metadata is the size of the metadata in it, 0 if there is none.
-	Metadata int
+type protoSplice struct {
+	// size of the result.
+	size int
+	// metadata is the size of the metadata in it, 0 if there is none.
+	metadata int
 
 	start, from, to, end int
 }
 
-// PlanProto plans how to set a resourceVersion of a length; with none the object
+// newProtoSplice finds out how to set a resourceVersion of a length; with none the object
 // stays as it is.
-func PlanProto(raw []byte, rv int) ProtoPlan {
-	p, ok := planProto(raw, rv)
+func newProtoSplice(raw []byte, rv int) protoSplice {
+	p, ok := findVersionProto(raw, rv)
 	if !ok {
-		return ProtoPlan{Size: len(raw)}
+		return protoSplice{size: len(raw)}
 	}
 	return p
 }
 
-// ProtoLayout is where the metadata is in stored bytes, in a word: who keeps it
+// protoLayout is where the metadata is in stored bytes, in a word: who keeps it
 // need not look for it again. 0 is none.
-type ProtoLayout uint64
+type protoLayout uint64
 
-// Layout returns the layout of stored bytes that are of a version, by its index,
+// layout returns the layout of stored bytes that are of a version, by its index,
 // and have raw in them, which p is a plan for that has a resourceVersion.
-func (p *ProtoPlan) Layout(index int, stored, raw []byte) ProtoLayout {
+func (p *protoSplice) layout(index int, stored, raw []byte) protoLayout {
 	// An empty resourceVersion has a tag and a length.
-	head, size, old := len(stored)-len(raw)-len(EnvelopeTail), p.end-p.start, p.to-p.from
-	if p.Metadata == 0 || old != 0 && old != 2 || p.start != 1+uvarintSize(size) || size > 1<<23-1 ||
+	head, size, old := len(stored)-len(raw)-len(envelopeTail), p.end-p.start, p.to-p.from
+	if p.metadata == 0 || old != 0 && old != 2 || p.start != 1+uvarintSize(size) || size > 1<<23-1 ||
 		index >= 0xff || head < 0 || head > 0xff || &stored[head] != &raw[0] {
 		return 0
 	}
-	return ProtoLayout(index+1)<<56 | ProtoLayout(head)<<48 | ProtoLayout(old/2)<<47 | ProtoLayout(size)<<24 | ProtoLayout(p.from-p.start)
+	return protoLayout(index+1)<<56 | protoLayout(head)<<48 | protoLayout(old/2)<<47 | protoLayout(size)<<24 | protoLayout(p.from-p.start)
 }
 
-// Plan is PlanProto for what is in stored bytes, if they are of a version.
-func (l ProtoLayout) Plan(index int, stored []byte, rv int) (raw []byte, p ProtoPlan, ok bool) {
+// splice is newProtoSplice for what is in stored bytes, if they are of a version.
+func (l protoLayout) splice(index int, stored []byte, rv int) (raw []byte, p protoSplice, ok bool) {
 	if int(l>>56) != index+1 {
 		return nil, p, false
 	}
-	raw = stored[l>>48&0xff : len(stored)-len(EnvelopeTail)]
+	raw = stored[l>>48&0xff : len(stored)-len(envelopeTail)]
 	size := int(l >> 24 & (1<<23 - 1))
 	p.start = 1 + uvarintSize(size)
 	p.end = p.start + size
@@ -265,19 +258,19 @@ func (l ProtoLayout) Plan(index int, stored []byte, rv int) (raw []byte, p Proto
 	return raw, p, true
 }
 
-// Append appends the object with the resourceVersion.
-func (p *ProtoPlan) Append(dst, raw, rv []byte) []byte {
-	if p.Metadata == 0 {
+// append appends the object with the resourceVersion.
+func (p *protoSplice) append(dst, raw, rv []byte) []byte {
+	if p.metadata == 0 {
 		return append(dst, raw...)
 	}
 	dst = append(dst, metadataTag)
-	dst = binary.AppendUvarint(dst, uint64(p.Metadata))
-	dst = p.AppendMetadata(dst, raw, rv)
+	dst = binary.AppendUvarint(dst, uint64(p.metadata))
+	dst = p.appendMetadata(dst, raw, rv)
 	return append(dst, raw[p.end:]...)
 }
 
-// AppendMetadata appends the encoded ObjectMeta alone.
-func (p *ProtoPlan) AppendMetadata(dst, raw, rv []byte) []byte {
+// appendMetadata appends the encoded ObjectMeta alone.
+func (p *protoSplice) appendMetadata(dst, raw, rv []byte) []byte {
 	dst = append(dst, raw[p.start:p.from]...)
 	if len(rv) > 0 {
 		dst = append(dst, versionTag)
@@ -287,7 +280,7 @@ func (p *ProtoPlan) AppendMetadata(dst, raw, rv []byte) []byte {
 	return append(dst, raw[p.to:p.end]...)
 }
 
-func planProto(raw []byte, rv int) (p ProtoPlan, ok bool) {
+func findVersionProto(raw []byte, rv int) (p protoSplice, ok bool) {
 	p.start, p.end, ok = findMetadataProto(raw)
 	if !ok {
 		return p, false
@@ -321,14 +314,14 @@ func planProto(raw []byte, rv int) (p ProtoPlan, ok bool) {
 }
 
 // measure finds out the sizes of the result.
-func (p *ProtoPlan) measure(raw []byte, rv int) {
+func (p *protoSplice) measure(raw []byte, rv int) {
 	if rv == 0 {
 		p.from, p.to = p.end, p.end
-		p.Size, p.Metadata = len(raw), p.end-p.start
+		p.size, p.metadata = len(raw), p.end-p.start
 		return
 	}
-	p.Metadata = p.end - p.start - (p.to - p.from) + 1 + uvarintSize(rv) + rv
-	p.Size = 1 + uvarintSize(p.Metadata) + p.Metadata + len(raw) - p.end
+	p.metadata = p.end - p.start - (p.to - p.from) + 1 + uvarintSize(rv) + rv
+	p.size = 1 + uvarintSize(p.metadata) + p.metadata + len(raw) - p.end
 }
 
 // MetadataProto returns the encoded ObjectMeta in an object's protobuf, without

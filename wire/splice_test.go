@@ -28,6 +28,12 @@ func testPod(t testing.TB) *corev1.Pod {
 	return pod
 }
 
+// spliceProto returns an object's protobuf with metadata.resourceVersion set.
+func spliceProto(raw []byte, rv string) []byte {
+	p := newProtoSplice(raw, len(rv))
+	return p.append(make([]byte, 0, p.size), raw, []byte(rv))
+}
+
 func marshal(t testing.TB, v any) []byte {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -58,10 +64,10 @@ func TestSpliceJSON(t *testing.T) {
 		{`[]`, "7", `[]`},
 		{``, "7", ``},
 	} {
-		if got := string(SpliceJSON([]byte(test.body), test.rv)); got != test.want {
+		if got := string(spliceJSON([]byte(test.body), test.rv)); got != test.want {
 			t.Errorf("%s with %q:\n got %s\nwant %s", test.body, test.rv, got, test.want)
 		}
-		if got := string(AppendSpliceJSON([]byte("x"), []byte(test.body), test.rv)); got != "x"+test.want {
+		if got := string(appendSpliceJSON([]byte("x"), []byte(test.body), test.rv)); got != "x"+test.want {
 			t.Errorf("%s with %q appended: %s", test.body, test.rv, got)
 		}
 	}
@@ -70,10 +76,10 @@ func TestSpliceJSON(t *testing.T) {
 func TestSpliceKeepsInput(t *testing.T) {
 	body := []byte(`{"metadata":{"name":"a","uid":"u"}}`)
 	was := bytes.Clone(body)
-	SpliceJSON(body, "12345")
+	spliceJSON(body, "12345")
 	raw, _ := testPod(t).Marshal()
 	rawWas := bytes.Clone(raw)
-	SpliceProto(raw, "12345")
+	spliceProto(raw, "12345")
 	if !bytes.Equal(body, was) || !bytes.Equal(raw, rawWas) {
 		t.Error("the input has changed")
 	}
@@ -121,7 +127,7 @@ func FuzzSpliceStruct(f *testing.F) {
 			return
 		}
 		pod.ResourceVersion = rv
-		if got, want := SpliceJSON(body, rv), marshal(t, pod); !bytes.Equal(got, want) {
+		if got, want := spliceJSON(body, rv), marshal(t, pod); !bytes.Equal(got, want) {
 			t.Errorf("json:\n got %s\nwant %s", got, want)
 		}
 		want, err := pod.Marshal()
@@ -131,7 +137,7 @@ func FuzzSpliceStruct(f *testing.F) {
 		if rv == "" {
 			want = raw // nothing to set
 		}
-		if got := SpliceProto(raw, rv); !bytes.Equal(got, want) {
+		if got := spliceProto(raw, rv); !bytes.Equal(got, want) {
 			t.Errorf("protobuf:\n got %x\nwant %x", got, want)
 		}
 	})
@@ -154,7 +160,7 @@ func FuzzSpliceMap(f *testing.F) {
 		if delete(metadata, "resourceVersion"); rv != "" {
 			metadata["resourceVersion"] = rv
 		}
-		if got, want := SpliceJSON(body, rv), marshal(t, u.Object); !bytes.Equal(got, want) {
+		if got, want := spliceJSON(body, rv), marshal(t, u.Object); !bytes.Equal(got, want) {
 			t.Errorf("\n got %s\nwant %s", got, want)
 		}
 	})
@@ -166,12 +172,12 @@ func FuzzSpliceAnything(f *testing.F) {
 	raw, _ := (&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).Marshal()
 	f.Add(raw, "1")
 	f.Fuzz(func(t *testing.T, data []byte, rv string) {
-		if got := SpliceJSON(data, rv); json.Valid(data) && !json.Valid(got) {
+		if got := spliceJSON(data, rv); json.Valid(data) && !json.Valid(got) {
 			t.Errorf("valid %s became %s", data, got)
 		}
 		MetadataJSON(data)
 		MetadataProto(data)
-		got := SpliceProto(data, rv)
+		got := spliceProto(data, rv)
 		before, after := &corev1.Pod{}, &corev1.Pod{}
 		if before.Unmarshal(data) == nil && after.Unmarshal(got) != nil {
 			t.Errorf("valid %x became %x", data, got)
@@ -184,7 +190,7 @@ func BenchmarkSpliceJSON(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		SpliceJSON(body, "123456")
+		spliceJSON(body, "123456")
 	}
 }
 
@@ -193,7 +199,7 @@ func BenchmarkSpliceProto(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(raw)))
 	for b.Loop() {
-		SpliceProto(raw, "123456")
+		spliceProto(raw, "123456")
 	}
 }
 

@@ -93,6 +93,19 @@ func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error
 	return obj, nil
 }
 
+// DecodeRecord returns the object of a record, in the hub version, with its
+// resourceVersion.
+func DecodeRecord(def *resource.Definition, rec *Record) (resource.Object, error) {
+	obj, err := DecodeStored(def, rec.Stored)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Revision != 0 {
+		obj.SetResourceVersion(RevisionString(rec.Revision))
+	}
+	return obj, nil
+}
+
 func decodeEnvelope(def *resource.Definition, data []byte) (*resource.Version, resource.Object, error) {
 	env, ok := openEnvelope(data)
 	if !ok {
@@ -117,7 +130,7 @@ func decodeJSON(def *resource.Definition, data []byte) (*resource.Version, resou
 	version := def.HubVersion()
 	obj := version.New()
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		if err := DecodeMap(data, u); err != nil {
+		if err := decodeMap(data, u); err != nil {
 			return nil, nil, err
 		}
 		version, err := storedVersion(def, []byte(u.GetAPIVersion()), []byte(u.GetKind()))
@@ -199,9 +212,9 @@ func StoredLabels(def *resource.Definition, stored []byte) (map[string]string, b
 	return labels, true
 }
 
-// StoredProtoBody returns the protobuf body inside stored bytes, without
+// storedProtoBody returns the protobuf body inside stored bytes, without
 // copying, if they are one of the version given, and are read as they are.
-func StoredProtoBody(def *resource.Definition, version *resource.Version, stored []byte) ([]byte, bool) {
+func storedProtoBody(def *resource.Definition, version *resource.Version, stored []byte) ([]byte, bool) {
 	env, ok := openEnvelope(stored)
 	if !ok || def.ReadDefaults {
 		return nil, false

@@ -83,21 +83,21 @@ func TestStoredLikeKubernetes(t *testing.T) {
 	if !apiequality.Semantic.DeepEqual(before, pod) {
 		t.Error("encoding has changed the object")
 	}
-	raw, ok := StoredProtoBody(s.Definition, s.Version, stored)
+	raw, ok := storedProtoBody(s.Definition, s.Version, stored)
 	if !ok {
 		t.Fatal("no protobuf in the stored bytes")
 	}
-	if got := AppendProto(nil, s, raw); !bytes.Equal(got, stored) {
+	if got := AppendEnvelope(nil, s.APIVersion, s.Definition.Kind, raw); !bytes.Equal(got, stored) {
 		t.Error("the body in its envelope differs from the stored bytes")
 	}
-	if n := EnvelopeSize("v1", "Pod", len(raw)); n != len(stored) {
+	if n := envelopeSize("v1", "Pod", len(raw)); n != len(stored) {
 		t.Errorf("envelope size %d, want %d", n, len(stored))
 	}
 	apiVersion, kind, inner, ok := OpenEnvelope(stored)
 	if !ok || apiVersion != "v1" || kind != "Pod" || !bytes.Equal(inner, raw) {
 		t.Errorf("envelope %v %s %s", ok, apiVersion, kind)
 	}
-	if body, err := ProtoBody(s.Definition, s.Version, before); err != nil || bytes.Equal(body, raw) || !bytes.Equal(body, must(before.Marshal())) {
+	if body, err := protoBody(s.Definition, s.Version, before); err != nil || bytes.Equal(body, raw) || !bytes.Equal(body, must(before.Marshal())) {
 		t.Errorf("protobuf body: %v", err)
 	}
 }
@@ -137,7 +137,7 @@ func TestStoredAsJSON(t *testing.T) {
 	if want := `{"metadata":{},"size":5}`; err != nil || string(body) != want {
 		t.Errorf("body %s, %v", body, err)
 	}
-	if _, err := ProtoBody(def, &def.Versions[0], obj); !errors.Is(err, ErrNotEncodable) {
+	if _, err := protoBody(def, &def.Versions[0], obj); !errors.Is(err, ErrNotEncodable) {
 		t.Errorf("protobuf of a plain struct: %v", err)
 	}
 }
@@ -374,7 +374,7 @@ func BenchmarkAppendJSON(b *testing.B) {
 	}
 }
 
-func BenchmarkAppendProto(b *testing.B) {
+func BenchmarkAppendEnvelope(b *testing.B) {
 	s := pods(b)
 	stored, err := EncodeStored(s.Definition, testPod(b))
 	if err != nil {
@@ -383,14 +383,14 @@ func BenchmarkAppendProto(b *testing.B) {
 	buf := make([]byte, 0, 2*len(stored))
 	b.ReportAllocs()
 	for b.Loop() {
-		raw, _ := StoredProtoBody(s.Definition, s.Version, stored)
-		AppendProto(buf, s, raw)
+		raw, _ := storedProtoBody(s.Definition, s.Version, stored)
+		AppendEnvelope(buf, s.APIVersion, s.Definition.Kind, raw)
 	}
 }
 
-// TestStoredAsBody: where the stored JSON is what a body stands for, it can be
+// TestStoredIsBody: where the stored JSON is what a body stands for, it can be
 // taken instead of the body.
-func TestStoredAsBody(t *testing.T) {
+func TestStoredIsBody(t *testing.T) {
 	pods := podDefinition()
 	pods.StoreJSON = true
 	c := mustCatalog(t, resource.Group{Resources: []resource.Definition{pods}}, resource.Group{Name: "example.com", Resources: []resource.Definition{widgetDefinition("v1")}})
@@ -412,18 +412,18 @@ func TestStoredAsBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !StoredAsBody(s, data, body) {
+		if !storedIsBody(s, data, body) {
 			t.Fatalf("%s is not what %s stands for", data, body)
 		}
-		want := SpliceJSON(body, "7")
-		if got := AppendStored([]byte("x"), s, data, "7", true); string(got) != "x"+string(want) {
+		want := spliceJSON(body, "7")
+		if got := appendStored([]byte("x"), s, data, "7", true); string(got) != "x"+string(want) {
 			t.Errorf("item %s, want %s", got, want)
 		}
-		if got, want := AppendStored(nil, s, data, "7", false), AppendJSON(nil, s, want); string(got) != string(want) {
+		if got, want := appendStored(nil, s, data, "7", false), AppendJSON(nil, s, want); string(got) != string(want) {
 			t.Errorf("object %s, want %s", got, want)
 		}
 		for _, other := range []string{`{}`, `{"metadata":{}}`, ``} {
-			if StoredAsBody(s, data, []byte(other)) {
+			if storedIsBody(s, data, []byte(other)) {
 				t.Errorf("%s stands for %s", other, data)
 			}
 		}

@@ -1,0 +1,167 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file is the HTTP around what package wire encodes: status codes, headers, and
+// which error a client is told of when an object cannot be encoded.
+
+// respond answers with a record.
+func (s *scope) respond(code int, rec *store.Record) error {
+	if s.enc.Format.List {
+		return errWrongList(s, false)
+	}
+	s.span.Event(aboutToWrite)
+	clock := s.clock()
+	if err := s.readInclude(); err != nil {
+		return err
+	}
+	body, err := s.enc.AppendObject(nil, rec)
+	if err != nil {
+		return err
+	}
+	if s.enc.Format.Shape == wire.ShapeTable {
+		clock.stop(request.Transform)
+	}
+	s.answered(rec)
+	s.write(code, body)
+	clock.stop(request.Serialize)
+	s.span.Last(writingDone)
+	return nil
+}
+
+// respondWritten answers with a record that an object has just been written to.
+func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object) error {
+	if err := s.enc.NoteWritten(rec, obj); err != nil {
+		return err
+	}
+	return writeConversionError(s.respond(code, rec))
+}
+
+// respondObject answers with an object of the hub version that is not in the
+// store: a dry run.
+func (s *scope) respondObject(code int, obj resource.Object) error {
+	rec, err := s.enc.Unstored(obj)
+	if err != nil {
+		return writeConversionError(err)
+	}
+	return writeConversionError(s.respond(code, rec))
+}
+
+// respondOther answers with an object of another kind: a projection, or the
+// result of an action.
+func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
+	s.span.Event(aboutToWrite)
+	defer s.span.Last(writingDone)
+	clock := s.clock()
+	defer clock.stop(request.Serialize)
+	s.answeredOther(obj)
+	body, err := s.enc.AppendAny(nil, apiVersion, kind, obj)
+	switch {
+	case errors.Is(err, wire.ErrNotEncodable):
+		return errNotAcceptable(acceptedTypes)
+	case err != nil:
+		return err
+	}
+	s.write(code, body)
+	return nil
+}
+
+// respondStatus answers with a Status of success.
+func (s *scope) respondStatus(code int, status *metav1.Status) {
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	s.span.Event(aboutToWrite)
+	clock := s.clock()
+	answeredStatus(s.req, status)
+	writeStatus(s.w, s.enc.Format, code, status)
+	clock.stop(request.Serialize)
+	s.span.Last(writingDone)
+}
+
+// write sends a body that the encoder has made.
+func (s *scope) write(code int, body []byte) {
+	body, err := s.enc.Format.Render(body)
+	if err != nil { // YAML that has a key that is too long
+		code, s.enc.Format.Pretty = http.StatusInternalServerError, false
+		writeStatus(s.w, s.enc.Format, code, &metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusFailure, Message: err.Error(), Code: int32(code),
+		})
+		return
+	}
+	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
+	if len(body) >= wire.MinGzip && acceptsGzip(s.r) {
+		z := beginGzip(s.w, code)
+		_, _ = z.Write(body)
+		_ = z.Close()
+		return
+	}
+	s.w.WriteHeader(code)
+	_, _ = s.w.Write(body)
+}
+
+func acceptsGzip(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
+}
+
+// beginGzip writes the header of a compressed answer and returns where its body goes.
+func beginGzip(w http.ResponseWriter, code int) *wire.GzipWriter {
+	h := w.Header()
+	h.Set("Content-Encoding", "gzip")
+	h.Add("Vary", "Accept-Encoding")
+	h.Del("Content-Length")
+	w.WriteHeader(code)
+	return wire.NewGzipWriter(w)
+}
+
+// readInclude reads what a client that wants a table wants in its rows.
+func (s *scope) readInclude() error {
+	if s.enc.Format.Shape != wire.ShapeTable {
+		return nil
+	}
+	if s.req.Audit != nil {
+		s.enc.Decode = s.decode // which tells how long it takes
+	}
+	switch v, _ := request.Param(s.r.URL.RawQuery, "includeObject"); v {
+	case "", "Metadata":
+		s.enc.Include = wire.IncludeMetadata
+	case "None":
+		s.enc.Include = wire.IncludeNone
+	case "Object":
+		s.enc.Include = wire.IncludeObject
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: includeObject: Invalid value: %q: must be 'Metadata', 'Object', 'None', or empty", v))
+	}
+	return nil
+}
+
+// writeConversionError is the error of a write whose object could not be converted for
+// the answer: that of the conversion, without a reason.
+func writeConversionError(err error) error {
+	var failed *wire.ConversionError
+	if errors.As(err, &failed) {
+		return errBare(failed.Err)
+	}
+	return err
+}
+
+// readConversionError is the error of a read whose object could not be converted to the
+// version that is wanted: that of an object that cannot be read.
+func (s *scope) readConversionError(rec *store.Record, err error) error {
+	var failed *wire.ConversionError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	return s.unreadable(&store.Unreadable{Key: rec.Key, Revision: rec.Revision, Err: failed.Err})
+}

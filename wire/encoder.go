@@ -1,0 +1,246 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Encoder turns records of a resource into bytes of one version and format. It is a
+// value with no state of its own: copy it, change a field, and use both.
+type Encoder struct {
+	// Served is the resource and the version.
+	Served *resource.Served
+	// Format is what the client wants.
+	Format Format
+	// Include is what the rows of tables have of their objects.
+	Include Include
+	// Now is the time at which ages in tables are shown.
+	Now time.Time
+	// Chunks keeps encoded items of long lists; nil keeps none.
+	Chunks *ChunkCache
+	// Decode decodes records for tables, for callers that want to know how long that
+	// takes; nil is DecodeRecord.
+	Decode func(*Record) (resource.Object, error)
+}
+
+// encodingKind is an encoding of records in one version.
+type encodingKind int
+
+// The encodings that are kept with records.
+const (
+	encodingJSON          encodingKind = iota
+	encodingStored                     // no bytes: the stored bytes are the JSON, but for the resourceVersion
+	encodingMetadata                   // the metadata in encodingJSON
+	encodingProto                      // without a resourceVersion; not kept if it is what is stored
+	encodingRow                        // of a table
+	encodingProtoMetadata              // in chunks of lists only
+	encodingKinds
+)
+
+// id returns the ID of an encoding in the version of the encoder.
+func (e *Encoder) id(kind encodingKind) EncodingID {
+	return EncodingID(e.Served.Index*int(encodingKinds) + int(kind))
+}
+
+// RevisionString returns a revision as a resourceVersion.
+func RevisionString(revision int64) string { return strconv.FormatInt(revision, 10) }
+
+// AsJSON returns an encoder for the same in JSON.
+func (e *Encoder) AsJSON() *Encoder {
+	as := *e
+	as.Format.Media = JSON
+	return &as
+}
+
+// AppendObject appends a record as an answer of its own, in JSON or protobuf.
+func (e *Encoder) AppendObject(dst []byte, rec *Record) ([]byte, error) {
+	switch {
+	case e.Format.Shape == ShapeTable:
+		return e.appendRowTable(dst, rec, true)
+	case e.Format.Media == Protobuf:
+		it, err := e.protoItem(rec)
+		if err != nil {
+			return nil, err
+		}
+		return e.appendProto(dst, &it), nil
+	case e.Format.Shape == ShapeMetadata:
+		return e.appendMetadata(dst, rec)
+	}
+	return e.appendJSON(dst, rec, false)
+}
+
+// AppendAny appends an object of another kind than the records, in JSON or protobuf. The
+// error is ErrNotEncodable if it has no protobuf form.
+func (e *Encoder) AppendAny(dst []byte, apiVersion, kind string, obj any) ([]byte, error) {
+	if e.Format.Media != Protobuf {
+		body, err := json.Marshal(obj)
+		return append(dst, body...), err
+	}
+	m, ok := obj.(interface{ Marshal() ([]byte, error) })
+	if !ok {
+		return nil, fmt.Errorf("%T: %w", obj, ErrNotEncodable)
+	}
+	raw, err := m.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return AppendEnvelope(dst, apiVersion, kind, raw), nil
+}
+
+// Unstored returns a record of an object of the hub version that is not in a store. It
+// has the encodings that the format needs, and shows the object as it is.
+func (e *Encoder) Unstored(obj resource.Object) (*Record, error) {
+	rec := &Record{Namespace: obj.GetNamespace(), Name: obj.GetName()}
+	// Everything but protobuf is made of the JSON, and the audit wants it.
+	_, err := rec.Encoding(e.id(encodingJSON), func(*Record) ([]byte, error) {
+		return JSONBody(e.Served.Definition, e.Served.Version, obj)
+	})
+	switch {
+	case err != nil:
+	case e.Format.Shape == ShapeTable:
+		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
+		_, err = rec.Encoding(e.id(encodingRow), func(*Record) ([]byte, error) { return e.makeRow(obj, nil) })
+	case e.Format.Media == Protobuf:
+		_, err = rec.Encoding(e.id(encodingProto), func(*Record) ([]byte, error) { return e.encodeProto(rec, obj) })
+	}
+	return rec, err
+}
+
+// NoteWritten notes with a record which object has just been written to it. If that is
+// sure to be read back unchanged, the record is served from its stored bytes, which need
+// not be decoded first.
+func (e *Encoder) NoteWritten(rec *Record, obj resource.Object) error {
+	settled := e.Served.Version.Settled
+	if settled == nil || !e.Served.IsHub() || rec.Revision == 0 || !settled(obj) {
+		return nil
+	}
+	_, err := rec.alias(e.id(encodingStored), func(*Record) ([]byte, error) { return nil, nil })
+	return err
+}
+
+// decode returns the object of a record for a table.
+func (e *Encoder) decode(rec *Record) (resource.Object, error) {
+	if e.Decode != nil {
+		return e.Decode(rec)
+	}
+	return DecodeRecord(e.Served.Definition, rec)
+}
+
+// jsonBody returns the JSON of a record, with its resourceVersion, without kind and
+// apiVersion if the object is a struct.
+func (e *Encoder) jsonBody(rec *Record) ([]byte, error) {
+	if b := rec.findEncoding(e.id(encodingJSON)); b != nil {
+		return b, nil
+	}
+	if rec.hasEncoding(e.id(encodingStored)) {
+		return appendStored(nil, e.Served, rec.Stored, RevisionString(rec.Revision), true), nil
+	}
+	obj, err := DecodeStored(e.Served.Definition, rec.Stored)
+	if err != nil {
+		return nil, err
+	}
+	b, err := JSONBody(e.Served.Definition, e.Served.Version, obj)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Revision != 0 {
+		same := storedIsBody(e.Served, rec.Stored, b)
+		b = spliceJSON(b, RevisionString(rec.Revision))
+		if same {
+			// The same bytes need not be kept twice.
+			_, err = rec.alias(e.id(encodingStored), func(*Record) ([]byte, error) { return nil, nil })
+			return b, err
+		}
+	}
+	return rec.Encoding(e.id(encodingJSON), func(*Record) ([]byte, error) { return b, nil })
+}
+
+// appendJSON appends a record in JSON: on its own, or as an item of a list, where a
+// struct has neither kind nor apiVersion.
+func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error) {
+	if rec.hasEncoding(e.id(encodingStored)) {
+		return appendStored(dst, e.Served, rec.Stored, RevisionString(rec.Revision), item), nil
+	}
+	body, err := e.jsonBody(rec)
+	switch {
+	case err != nil:
+		return nil, err
+	case item:
+		return append(dst, body...), nil
+	}
+	return AppendJSON(dst, e.Served, body), nil
+}
+
+// appendMetadata appends the metadata of a record as PartialObjectMetadata, in JSON.
+func (e *Encoder) appendMetadata(dst []byte, rec *Record) ([]byte, error) {
+	meta := rec.findEncoding(e.id(encodingMetadata))
+	if meta == nil {
+		body, err := e.jsonBody(rec)
+		if err != nil {
+			return nil, err
+		}
+		var ok bool
+		if meta, ok = MetadataJSON(body); !ok {
+			return nil, fmt.Errorf("%s has no metadata", rec.Key)
+		}
+		keep := rec.alias
+		if e.Served.Unstructured {
+			keep = rec.Encoding
+			if meta, err = orderMetadata(meta); err != nil {
+				return nil, err
+			}
+		}
+		if e.hasFieldAnnotations(meta) {
+			keep = rec.Encoding
+			if meta, err = withoutAnnotations(meta, e.Served.Definition.FieldAnnotations); err != nil {
+				return nil, err
+			}
+		}
+		if rec.hasEncoding(e.id(encodingJSON)) {
+			if meta, err = keep(e.id(encodingMetadata), func(*Record) ([]byte, error) { return meta, nil }); err != nil {
+				return nil, err
+			}
+		}
+	}
+	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
+	dst = append(dst, e.Format.MetaVersion()...)
+	dst = append(dst, `","metadata":`...)
+	dst = append(dst, meta...)
+	return append(dst, '}'), nil
+}
+
+// PartialMetadata returns the metadata of an object that is in no record.
+func (e *Encoder) PartialMetadata(obj resource.Object) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: e.Format.MetaVersion()}}
+	if o, ok := obj.(metav1.ObjectMetaAccessor); ok {
+		if meta, ok := o.GetObjectMeta().(*metav1.ObjectMeta); ok {
+			m.ObjectMeta = *meta
+		}
+	}
+	return m
+}
+
+// hasFieldAnnotations reports whether encoded metadata may have annotations that stand
+// for fields: those are not shown with the metadata alone.
+func (e *Encoder) hasFieldAnnotations(meta []byte) bool {
+	return slices.ContainsFunc(e.Served.Definition.FieldAnnotations, func(name string) bool { return bytes.Contains(meta, []byte(name)) })
+}
+
+// withoutAnnotations returns metadata in JSON without some of its annotations.
+func withoutAnnotations(meta []byte, names []string) ([]byte, error) {
+	var m metav1.ObjectMeta
+	if err := json.Unmarshal(meta, &m); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		delete(m.Annotations, name)
+	}
+	return json.Marshal(m)
+}

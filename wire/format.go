@@ -1,0 +1,100 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"sigs.k8s.io/yaml"
+)
+
+// MediaType is a media type of bodies.
+type MediaType uint8
+
+// The media types.
+const (
+	JSON MediaType = iota
+	YAML
+	Protobuf
+)
+
+// The media types, as headers spell them.
+const (
+	TypeJSON     = "application/json"
+	TypeYAML     = "application/yaml"
+	TypeProtobuf = "application/vnd.kubernetes.protobuf"
+)
+
+// String returns the media type as headers spell it.
+func (m MediaType) String() string {
+	switch m {
+	case YAML:
+		return TypeYAML
+	case Protobuf:
+		return TypeProtobuf
+	}
+	return TypeJSON
+}
+
+// Shape is what a client sees of an object.
+type Shape uint8
+
+// The shapes: the object itself, a Table, or PartialObjectMetadata.
+const (
+	ShapeObject Shape = iota
+	ShapeTable
+	ShapeMetadata
+)
+
+// Format is what content negotiation decides: how an answer is written. The zero value
+// is an object in JSON.
+type Format struct {
+	Media MediaType
+	Shape Shape
+	// List says that PartialObjectMetadataList was asked for, not PartialObjectMetadata.
+	List bool
+	// Beta says that tables and partial metadata are of meta.k8s.io/v1beta1, not v1.
+	Beta bool
+	// Stream says that the answer is a sequence of watch events.
+	Stream bool
+	// Pretty says that JSON is indented.
+	Pretty bool
+}
+
+// ContentType is the value of the Content-Type header.
+func (f Format) ContentType() string {
+	if f.Stream && f.Media == Protobuf {
+		return TypeProtobuf + ";stream=watch"
+	}
+	return f.Media.String()
+}
+
+// MetaVersion is the apiVersion of tables and partial metadata.
+func (f Format) MetaVersion() string {
+	if f.Beta {
+		return "meta.k8s.io/v1beta1"
+	}
+	return "meta.k8s.io/v1"
+}
+
+// IsWhole reports whether Render needs the whole body, so that a list cannot be written
+// while it is encoded.
+func (f Format) IsWhole() bool { return f.Media == YAML || f.Media == JSON && f.Pretty }
+
+// Render turns a body that an Encoder has made, which is protobuf or JSON, into the text
+// that is sent: JSON is indented or ends in a newline, YAML is made from it.
+func (f Format) Render(body []byte) ([]byte, error) {
+	switch f.Media {
+	case YAML:
+		return yaml.JSONToYAML(body)
+	case JSON:
+		if f.Pretty {
+			var b bytes.Buffer
+			if json.Indent(&b, body, "", "  ") == nil {
+				return b.Bytes(), nil
+			}
+			return body, nil
+		}
+		return append(body, '\n'), nil
+	}
+	return body, nil
+}
