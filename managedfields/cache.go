@@ -26,7 +26,7 @@ type Cache struct {
 	sets  map[string]*list.Element
 	order list.List // of *cachedSet, the last used first
 
-	kinds sync.Map // kindKey → *kindType
+	kinds sync.Map // kindKey → *kindType; those of a Builtin are there
 }
 
 // cachedSet is a decoded set. It does not change, but for what is filled in
@@ -120,11 +120,14 @@ type kindKey struct {
 
 // kind returns the type of a kind; one that Types does not know has none.
 func (c *Cache) kind(types Types, kind schema.GroupVersionKind) (*kindType, bool) {
-	key := kindKey{types, kind}
+	kinds, key := &c.kinds, any(kindKey{types, kind})
 	if types == nil {
-		key.kind = schema.GroupVersionKind{}
+		key = kindKey{}
 	}
-	if k, ok := c.kinds.Load(key); ok {
+	if builtin, ok := types.(*Builtin); ok {
+		kinds, key = &builtin.resolved, kind
+	}
+	if k, ok := kinds.Load(key); ok {
 		return k.(*kindType), true
 	}
 	parseable, ok := typed.DeducedParseableType, true
@@ -138,7 +141,7 @@ func (c *Cache) kind(types Types, kind schema.GroupVersionKind) (*kindType, bool
 	if err != nil {
 		return nil, false
 	}
-	k, _ := c.kinds.LoadOrStore(key, &kindType{parseable: parseable, typ: root})
+	k, _ := kinds.LoadOrStore(key, &kindType{parseable: parseable, typ: root})
 	return k.(*kindType), true
 }
 

@@ -15,7 +15,6 @@ import (
 // that is written to, made when it is first needed. The zero value is ready. It
 // implements rest.Owners.
 type Owners struct {
-	types Builtin
 	cache Cache
 
 	mu       sync.Mutex
@@ -126,18 +125,18 @@ func (o *Owners) Forget(group string) {
 }
 
 // Builtin returns the types of built-in kinds.
-func (o *Owners) Builtin() *Builtin { return &o.types }
+func (o *Owners) Builtin() *Builtin { return sharedBuiltin() }
 
 // typesOf returns the types of a definition. The lock is held.
 func (o *Owners) typesOf(s *resource.Served) Types {
 	def := s.Definition
 	if s.Version.Schema == nil {
-		return &o.types
+		return sharedBuiltin()
 	}
 	if types := o.schemas[def]; types != nil {
 		return types
 	}
-	types := &Schemas{Builtin: &o.types, Schema: func(kind schema.GroupVersionKind) *spec.Schema {
+	types := &Schemas{Builtin: sharedBuiltin(), Schema: func(kind schema.GroupVersionKind) *spec.Schema {
 		for i := range def.Versions {
 			if v := &def.Versions[i]; v.Schema != nil && groupVersion(def, v) == kind.GroupVersion() {
 				return v.Schema()
@@ -156,7 +155,7 @@ func (o *Owners) typesOf(s *resource.Served) Types {
 // subresource shows instead of it.
 func (o *Owners) options(s *resource.Served, subresource string) Options {
 	def := s.Definition
-	opts := Options{Types: &o.types, Subresource: subresource, Cache: &o.cache}
+	opts := Options{Types: sharedBuiltin(), Subresource: subresource, Cache: &o.cache}
 	if sub := s.Subresource(subresource); sub != nil && sub.Projection != nil {
 		opts.Kind, opts.New, opts.Shown = sub.Kind, sub.New, s.Unstructured
 		return opts

@@ -32,7 +32,15 @@ type Builtin struct {
 	mu    sync.Mutex
 	types map[string]smd.TypeDef
 	kinds map[schema.GroupVersionKind]typed.ParseableType
+
+	// resolved has what a Cache knows of kinds: GroupVersionKind → *kindType. It
+	// depends on nothing but the types, so all caches share it.
+	resolved sync.Map
 }
+
+// sharedBuiltin returns the Builtin of all Owners in the process: the types of
+// Kubernetes are the same for every server.
+var sharedBuiltin = sync.OnceValue(func() *Builtin { return &Builtin{} })
 
 // Type implements Types.
 func (b *Builtin) Type(kind schema.GroupVersionKind) (typed.ParseableType, bool) {
