@@ -1,14 +1,16 @@
-// Package audit writes down who did what: a policy says which requests, and how
-// much of them; backends keep the events or send them on.
+// Package audit writes the audit log: a policy decides which requests are audited and
+// in how much detail, and backends write the events to a file or send them to a
+// webhook. Start at New and Log; Record is the audit of one request. Except in the mode
+// blocking-strict, a failing backend never makes a request fail.
 //
 // # The way of an event
 //
 //	Log.Record → Record.Begin (policy) → RequestReceived → the request is served
 //	→ ResponseStarted, if it is long-running → ResponseComplete or Panic
-//	each: Event → JSON, once → truncate → wait in a batch, or at once → log, webhook
+//	each: Event → JSON, once → truncate → batch queue, or directly → log, webhook
 //
-// What waits has a bound; what does not fit is dropped, counted and logged. The
-// names and defaults in Config are those of kube-apiserver's flags.
+// The batch queue is bounded; events that do not fit are dropped, counted and logged.
+// Names and defaults in Config are those of kube-apiserver's flags.
 package audit
 
 import (
@@ -28,43 +30,44 @@ import (
 	"github.com/apikeel/kelson/metrics/servercert"
 )
 
-// GroupVersion is the only version of events that is written.
+// GroupVersion is the only version in which events are written.
 const GroupVersion = "audit.k8s.io/v1"
 
-// How events get to a backend.
+// Modes of a backend.
 const (
-	// ModeBatch lets events wait for others; requests do not wait for them.
+	// ModeBatch queues events and sends them in batches; requests do not wait.
 	ModeBatch = "batch"
-	// ModeBlocking lets requests wait until their events are written.
+	// ModeBlocking makes a request wait until its events are written.
 	ModeBlocking = "blocking"
-	// ModeBlockingStrict also refuses a request whose first event cannot be.
+	// ModeBlockingStrict is ModeBlocking, and refuses a request whose RequestReceived
+	// event cannot be written.
 	ModeBlockingStrict = "blocking-strict"
 )
 
 // Formats of the log.
 const (
 	FormatJSON   = "json"
-	FormatLegacy = "legacy" // one line of text
+	FormatLegacy = "legacy" // one line of text for each event
 )
 
-// Config says what is audited, and where it goes. Start from DefaultConfig.
+// Config says what is audited, and where events go. Start from DefaultConfig.
 type Config struct {
 	PolicyFile string // --audit-policy-file
 	Log        LogConfig
 	Webhook    WebhookConfig
 
-	// Out is where the log goes whose path is "-"; nil is the standard output.
+	// Out is where the log goes if Path is "-"; nil is standard output.
 	Out io.Writer
-	// Logger gets what operators want to know; nil discards it.
+	// Logger gets lost events and mistakes in the policy; nil discards them.
 	Logger *slog.Logger
 }
 
 // LogConfig describes the log file. Its flags begin with --audit-log-.
 type LogConfig struct {
-	Path string // empty: no log; "-": the standard output
-	// The file is rotated when it has MaxSize megabytes, never if that is 0. Old
-	// files are removed when they are MaxAge days old and when there are more
-	// than MaxBackups; 0 is no limit.
+	Path string // empty: no log; "-": standard output
+	// The file is rotated at MaxSize megabytes, never if that is 0. Rotated files are
+	// removed after MaxAge days, and when there are more than MaxBackups; 0 is no
+	// limit.
 	MaxSize, MaxAge, MaxBackups int
 	Compress                    bool
 	Format                      string
@@ -73,40 +76,40 @@ type LogConfig struct {
 	Truncate                    TruncateConfig
 }
 
-// WebhookConfig describes the server to which events are sent. Its flags begin
-// with --audit-webhook-.
+// WebhookConfig describes the webhook that events are sent to. Its flags begin with
+// --audit-webhook-.
 type WebhookConfig struct {
 	ConfigFile     string // a kubeconfig; empty: no webhook
 	InitialBackoff time.Duration
 	Version        string
 	Batch          BatchConfig
 	Truncate       TruncateConfig
-	Dial           egress.Dial // how it is reached; nil is directly
-	// Certificates looks at that of the server; nil does not.
+	Dial           egress.Dial // connects to the webhook; nil dials directly
+	// Certificates counts deprecated server certificates; nil does not.
 	Certificates *servercert.Counter
 }
 
-// BatchConfig says how events wait. All but Mode (…-mode) is for ModeBatch, with
-// flags that go on with batch-.
+// BatchConfig configures the batch queue. All fields but Mode (--audit-…-mode) are for
+// ModeBatch; their flags begin with --audit-…-batch-.
 type BatchConfig struct {
 	Mode           string
-	BufferSize     int // events that wait at most; more are dropped
-	MaxSize        int // events of one batch
+	BufferSize     int // capacity of the queue in events; more are dropped
+	MaxSize        int // events in one batch
 	MaxWait        time.Duration
 	ThrottleEnable bool
-	ThrottleQPS    float32 // batches a second
+	ThrottleQPS    float32 // batches per second
 	ThrottleBurst  int
 }
 
-// TruncateConfig bounds what a backend gets, in bytes. Its flags go on with
-// truncate-.
+// TruncateConfig limits the size of events and batches, in bytes. Its flags begin with
+// --audit-…-truncate-.
 type TruncateConfig struct {
 	Enabled      bool
 	MaxBatchSize int64
 	MaxEventSize int64
 }
 
-// DefaultConfig has the defaults of the flags.
+// DefaultConfig returns the defaults of the flags.
 func DefaultConfig() Config {
 	truncate := TruncateConfig{MaxBatchSize: 10 << 20, MaxEventSize: 100 << 10}
 	return Config{
@@ -124,7 +127,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks what is used of a Config.
+// Validate checks the parts of a Config that are in use.
 func (c *Config) Validate() error {
 	var errs []error
 	if l := &c.Log; l.Path != "" {
@@ -183,7 +186,7 @@ func validVersion(version string) error {
 	return err
 }
 
-// Log is the audit of a server.
+// Log is the audit log of a server.
 type Log struct {
 	policy   *Policy
 	backends []*backend
@@ -193,8 +196,8 @@ type Log struct {
 	levels           map[Level]*atomic.Int64
 }
 
-// New opens the backends. Without a policy, or with nowhere to write to,
-// nothing is audited and Log is nil.
+// New opens the backends. Without a policy or without a backend nothing is audited, and
+// Log is nil.
 func New(c Config) (*Log, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -247,8 +250,8 @@ func (l *Log) open(c *Config) error {
 	return nil
 }
 
-// put hands an event, which must not change any more, to the backends. It
-// reports false if one of them failed that must not.
+// put passes an event, which must not change any more, to the backends. It returns
+// false if a strict backend failed.
 func (l *Log) put(event *Event) bool {
 	l.events.Add(1)
 	body, err := event.encode()
@@ -263,8 +266,8 @@ func (l *Log) put(event *Event) bool {
 	return ok
 }
 
-// Close writes what still waits, until ctx ends, and closes the backends.
-// Events that come later are dropped.
+// Close sends the queued events, until ctx ends, and closes the backends. Later events
+// are dropped.
 func (l *Log) Close(ctx context.Context) error {
 	var errs []error
 	for _, b := range l.backends {
@@ -273,20 +276,19 @@ func (l *Log) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Stats counts what has happened since the start.
+// Stats are counters since the start.
 type Stats struct {
-	// Events were generated, for all backends together.
+	// Events is the number of events generated, for all backends together.
 	Events int64
-	// Levels counts requests by the level that the policy gives them.
+	// Levels counts requests by their level in the policy.
 	Levels map[Level]int64
-	// Dropped counts, by backend, events that it has not got.
+	// Dropped counts lost events by backend.
 	Dropped map[string]int64
-	// Rejected counts requests that were refused since they could not be
-	// audited.
+	// Rejected counts requests that were refused because they could not be audited.
 	Rejected int64
 }
 
-// Stats returns the counts so far.
+// Stats returns the counters.
 func (l *Log) Stats() Stats {
 	s := Stats{Events: l.events.Load(), Rejected: l.rejected.Load(), Levels: map[Level]int64{}, Dropped: map[string]int64{}}
 	for level, count := range l.levels {

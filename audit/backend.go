@@ -13,13 +13,16 @@ import (
 	"github.com/apikeel/kelson/internal/protect"
 )
 
-// Names of the backends, in flags, logs and metrics.
+// This file truncates and batches events on their way to a backend.
+
+// Names of the backends in flags, logs and metrics.
 const (
 	logName     = "log"
 	webhookName = "webhook"
 )
 
-// logDropsEvery is how often lost events are logged at most. All are counted.
+// logDropsEvery is the shortest interval between two log lines about lost events. All
+// lost events are counted.
 const logDropsEvery = time.Second
 
 var (
@@ -28,10 +31,10 @@ var (
 	errTooLarge = errors.New("event is too large even after truncating")
 )
 
-// sendFunc writes entries, or sends them.
+// sendFunc writes or sends a batch.
 type sendFunc func(ctx context.Context, batch []entry) error
 
-// backend is where events go: truncation, batching, and what sends.
+// backend truncates and queues events and passes them to a sendFunc.
 type backend struct {
 	name     string
 	strict   bool
@@ -40,12 +43,12 @@ type backend struct {
 	finish   func() error
 	logger   *slog.Logger
 
-	ctx    context.Context // of sending; ends if closing takes too long
+	ctx    context.Context // of sending; canceled if closing takes too long
 	cancel context.CancelFunc
 	queue  *queue // nil unless in ModeBatch
 
 	dropped atomic.Int64
-	logged  atomic.Int64 // when drops were last logged, in Unix nanoseconds
+	logged  atomic.Int64 // when lost events were last logged, in Unix nanoseconds
 }
 
 func newBackend(name string, batch BatchConfig, truncate TruncateConfig, senders int, send sendFunc, finish func() error, logger *slog.Logger) *backend {
@@ -58,28 +61,28 @@ func newBackend(name string, batch BatchConfig, truncate TruncateConfig, senders
 	return b
 }
 
-// put takes an entry. It returns false if the request must be refused.
+// put takes an event. It returns false if the request must be refused.
 func (b *backend) put(e entry) bool {
-	e, err := b.fit(e)
+	e, err := b.truncateToFit(e)
 	if err != nil {
-		b.lose(err, e)
+		b.recordLost(err, e)
 		return true
 	}
 	if b.queue != nil {
 		if err := b.queue.add(e); err != nil {
-			b.lose(err, e)
+			b.recordLost(err, e)
 		}
 		return true
 	}
 	if err := b.send(b.ctx, []entry{e}); err != nil {
-		b.lose(err, e)
+		b.recordLost(err, e)
 		return !b.strict
 	}
 	return true
 }
 
-// fit makes an event small enough, if it can be.
-func (b *backend) fit(e entry) (entry, error) {
+// truncateToFit truncates an event that is too large.
+func (b *backend) truncateToFit(e entry) (entry, error) {
 	if !b.truncate.Enabled || e.size() <= b.truncate.MaxEventSize {
 		return e, nil
 	}
@@ -97,8 +100,8 @@ func (b *backend) fit(e entry) (entry, error) {
 	return e, nil
 }
 
-// lose counts entries that the backend has not got.
-func (b *backend) lose(err error, lost ...entry) {
+// recordLost counts and logs events that were not sent.
+func (b *backend) recordLost(err error, lost ...entry) {
 	total := b.dropped.Add(int64(len(lost)))
 	now, last := time.Now().UnixNano(), b.logged.Load()
 	if now-last >= int64(logDropsEvery) && b.logged.CompareAndSwap(last, now) {
@@ -106,7 +109,7 @@ func (b *backend) lose(err error, lost ...entry) {
 	}
 }
 
-// close sends what waits until ctx ends, then gives up.
+// close sends the queued events until ctx ends.
 func (b *backend) close(ctx context.Context) error {
 	defer b.cancel()
 	if b.queue != nil {
@@ -121,17 +124,17 @@ func (b *backend) close(ctx context.Context) error {
 	return b.finish()
 }
 
-// queue gathers entries into batches.
+// queue collects events into batches.
 type queue struct {
 	backend  *backend
 	config   BatchConfig
-	throttle flowcontrol.RateLimiter // nil: none
-	senders  chan struct{}           // bounds batches that are being sent
+	throttle flowcontrol.RateLimiter // nil: no limit
+	senders  chan struct{}           // bounds the number of batches in flight
 
-	mu      sync.RWMutex // held for writing while entries is closed
+	mu      sync.RWMutex // held for writing while entries is being closed
 	closed  bool
 	entries chan entry
-	done    chan struct{} // closed when all is sent
+	done    chan struct{} // closed when everything is sent
 }
 
 func newQueue(b *backend, config BatchConfig, senders int) *queue {
@@ -145,7 +148,7 @@ func newQueue(b *backend, config BatchConfig, senders int) *queue {
 	return q
 }
 
-// add never waits.
+// add queues an event without blocking.
 func (q *queue) add(e entry) error {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
@@ -174,27 +177,27 @@ func (q *queue) run() {
 	defer close(q.done)
 	var sending sync.WaitGroup
 	defer sending.Wait()
-	var left *entry // what did not fit into the batch before
+	var left *entry // the event that did not fit into the previous batch
 	for {
 		var batch []entry
 		if batch, left = q.collect(left); len(batch) == 0 {
 			return
 		}
 		if q.throttle != nil {
-			_ = q.throttle.Wait(q.backend.ctx) // sending fails too when that ends
+			_ = q.throttle.Wait(q.backend.ctx) // when ctx ends, sending fails too
 		}
 		q.senders <- struct{}{}
 		sending.Go(func() {
 			defer func() { <-q.senders }()
 			if err := protect.Call(func() error { return q.backend.send(q.backend.ctx, batch) }); err != nil {
-				q.backend.lose(err, batch...)
+				q.backend.recordLost(err, batch...)
 			}
 		})
 	}
 }
 
-// collect returns the next batch, an empty one at the end, and the entry that
-// made it too large.
+// collect returns the next batch, and the event that would have made it too large. The
+// batch is empty when the queue is closed.
 func (q *queue) collect(first *entry) (batch []entry, left *entry) {
 	if first == nil {
 		e, ok := <-q.entries

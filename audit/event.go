@@ -13,10 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Level is how much of a request is written down.
+// This file holds the Event of audit.k8s.io/v1.
+
+// Level is the amount of detail that is recorded.
 type Level string
 
-// Levels, each of which has what the one before it has.
+// The levels; each includes what the one before it records.
 const (
 	LevelNone            Level = "None"
 	LevelMetadata        Level = "Metadata"
@@ -24,7 +26,7 @@ const (
 	LevelRequestResponse Level = "RequestResponse"
 )
 
-// Stage is when in the life of a request an event is made.
+// Stage is the point in the life of a request at which an event is generated.
 type Stage string
 
 // The stages of a request.
@@ -35,8 +37,8 @@ const (
 	StagePanic            Stage = "Panic"
 )
 
-// Event is what is written of a request at a stage. It is the Event of
-// audit.k8s.io/v1, without its kind and apiVersion: items of lists have none.
+// Event is the Event of audit.k8s.io/v1, without kind and apiVersion: items of an
+// EventList have none.
 type Event struct {
 	Level                    Level                      `json:"level"`
 	AuditID                  types.UID                  `json:"auditID"`
@@ -57,14 +59,13 @@ type Event struct {
 	Annotations              map[string]string          `json:"annotations,omitempty"`
 }
 
-// AuthenticationMetadata says more of how a request was authenticated.
+// AuthenticationMetadata has details of the authentication.
 type AuthenticationMetadata struct {
-	// ImpersonationConstraint is the verb that allowed the impersonation, if it
-	// was a constrained one.
+	// ImpersonationConstraint is the verb that allowed a constrained impersonation.
 	ImpersonationConstraint string `json:"impersonationConstraint,omitempty"`
 }
 
-// ObjectReference is what a request is about.
+// ObjectReference is the object of a request.
 type ObjectReference struct {
 	Resource        string    `json:"resource,omitempty"`
 	Namespace       string    `json:"namespace,omitempty"`
@@ -76,22 +77,23 @@ type ObjectReference struct {
 	Subresource     string    `json:"subresource,omitempty"`
 }
 
-// typePrefix makes the JSON of an item, from its second byte on, that of an
-// event on its own.
+// typePrefix replaces the first byte of an item's JSON to make it a single event with
+// kind and apiVersion.
 const typePrefix = `{"kind":"Event","apiVersion":"` + GroupVersion + `",`
 
-// entry is an event on its way to a backend, encoded once for all of them.
+// entry is an event with its JSON, which is encoded once for all backends.
 type entry struct {
 	event *Event
 	body  []byte
 }
 
-// size is that of the event on its own, in a line.
+// size is the size in bytes of the event on a line of its own.
 func (e entry) size() int64 { return int64(len(typePrefix) + len(e.body)) }
 
 func (ev *Event) encode() ([]byte, error) { return json.Marshal(ev) }
 
-// truncated returns the event without the objects, and says that it is.
+// truncated returns a copy without request and response objects, with the annotation
+// that says so.
 func (ev *Event) truncated() *Event {
 	short := *ev
 	short.RequestObject, short.ResponseObject = nil, nil
@@ -103,7 +105,7 @@ func (ev *Event) truncated() *Event {
 	return &short
 }
 
-// line is an event in the legacy format.
+// line returns the event in the legacy format.
 func (ev *Event) line() string {
 	user, groups := "<none>", "<none>"
 	if ev.User.Username != "" {

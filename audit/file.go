@@ -16,14 +16,16 @@ import (
 	"time"
 )
 
+// This file is the log backend: a file that is rotated, or standard output.
+
 const (
 	megabyte = 1 << 20
-	// stampFormat is the time in the names of old files, which is UTC.
+	// stampFormat is the time, in UTC, in the names of rotated files.
 	stampFormat = "2006-01-02T15-04-05.000"
 	gzipSuffix  = ".gz"
 )
 
-// openLog opens where the log goes, and returns what writes entries to it.
+// openLog opens the log, and returns the functions that write events and close it.
 func openLog(c *LogConfig, stdout io.Writer, logger *slog.Logger) (sendFunc, func() error, error) {
 	out, finish := stdout, func() error { return nil }
 	if c.Path != "-" {
@@ -33,7 +35,7 @@ func openLog(c *LogConfig, stdout io.Writer, logger *slog.Logger) (sendFunc, fun
 		}
 		out, finish = f, f.Close
 	}
-	var mu sync.Mutex // lines stay whole
+	var mu sync.Mutex // keeps lines whole
 	return func(_ context.Context, batch []entry) error {
 		for _, e := range batch {
 			var line []byte
@@ -54,25 +56,25 @@ func openLog(c *LogConfig, stdout io.Writer, logger *slog.Logger) (sendFunc, fun
 	}, finish, nil
 }
 
-// file is a log that is rotated. Old files are beside it, with the time in
-// their name: audit-2026-01-02T15-04-05.000.log, and .gz if compressed.
+// file is a log file with rotation. Rotated files are in the same folder, with the time
+// in their names: audit-2026-01-02T15-04-05.000.log, and .gz if compressed.
 type file struct {
 	path       string
-	maxSize    int64 // 0: it is never rotated
+	maxSize    int64 // bytes; 0: never rotated
 	maxAge     time.Duration
 	maxBackups int
 	compress   bool
 	logger     *slog.Logger
 
-	// Old files are folder/prefix + time + suffix.
+	// Rotated files are folder/prefix + time + suffix.
 	folder, prefix, suffix string
 
-	*os.File // the current one
+	*os.File // the current file
 	size     int64
-	torn     bool // it ends with a part of a line: the disk was full
+	torn     bool // the file ends with an incomplete line, since the disk was full
 
-	tidy    sync.Mutex // one tidies up at a time
-	tidying sync.WaitGroup
+	cleanUpMu sync.Mutex // one clean-up at a time
+	cleanUps  sync.WaitGroup
 }
 
 func openFile(c *LogConfig, logger *slog.Logger) (*file, error) {
@@ -102,12 +104,13 @@ func (f *file) reopen(mode os.FileMode) error {
 	}
 	f.File, f.size = current, info.Size()
 	if f.maxSize > 0 {
-		f.tidying.Go(f.tidyUp)
+		f.cleanUps.Go(f.cleanUp)
 	}
 	return nil
 }
 
-// Write writes a line. One caller at a time may.
+// Write writes a line and rotates the file if it is full. It is not safe for concurrent
+// use.
 func (f *file) Write(line []byte) (int, error) {
 	if f.maxSize > 0 && int64(len(line)) > f.maxSize {
 		return 0, fmt.Errorf("write length %d exceeds maximum file size %d", len(line), f.maxSize)
@@ -126,8 +129,8 @@ func (f *file) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// rotate gives the current file its old name and begins another. If that
-// fails, the current one stays in use and the next write tries again.
+// rotate renames the current file and opens a new one. If that fails, the current one
+// stays in use and the next write tries again.
 func (f *file) rotate(now time.Time) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -135,7 +138,7 @@ func (f *file) rotate(now time.Time) error {
 	}
 	name := func() string { return filepath.Join(f.folder, f.prefix+now.UTC().Format(stampFormat)+f.suffix) }
 	for _, err := os.Lstat(name()); err == nil; _, err = os.Lstat(name()) {
-		now = now.Add(time.Millisecond) // two in one millisecond
+		now = now.Add(time.Millisecond) // two rotations in one millisecond
 	}
 	old := name()
 	if err := os.Rename(f.path, old); err != nil {
@@ -148,17 +151,17 @@ func (f *file) rotate(now time.Time) error {
 	return full.Close()
 }
 
-// Close closes the file when old ones have been tidied up.
+// Close waits for the clean-up of rotated files and closes the file.
 func (f *file) Close() error {
-	f.tidying.Wait()
+	f.cleanUps.Wait()
 	return f.File.Close()
 }
 
-// tidyUp removes old files and compresses the others, as configured.
-func (f *file) tidyUp() {
-	f.tidy.Lock()
-	defer f.tidy.Unlock()
-	old, err := f.old()
+// cleanUp removes and compresses rotated files, as configured.
+func (f *file) cleanUp() {
+	f.cleanUpMu.Lock()
+	defer f.cleanUpMu.Unlock()
+	old, err := f.rotated()
 	if err != nil {
 		f.logger.Warn("old audit logs cannot be listed", "error", err)
 		return
@@ -184,8 +187,8 @@ type oldFile struct {
 	time time.Time
 }
 
-// old returns the files that were rotated, the newest first.
-func (f *file) old() (files []oldFile, err error) {
+// rotated returns the rotated files, the newest first.
+func (f *file) rotated() (files []oldFile, err error) {
 	entries, err := os.ReadDir(f.folder)
 	if err != nil {
 		return nil, err
@@ -204,7 +207,7 @@ func (f *file) old() (files []oldFile, err error) {
 	return files, nil
 }
 
-// compress replaces a file by its compressed form, which appears whole.
+// compress replaces a file by its compressed form, which appears whole or not at all.
 func compress(path string) (err error) {
 	in, err := os.Open(path)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestRotate(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	old, err := f.old()
+	old, err := f.rotated()
 	if err != nil || len(old) != 1 || time.Since(old[0].time) > time.Minute {
 		t.Fatalf("got %+v, %v", old, err)
 	}

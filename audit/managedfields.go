@@ -2,14 +2,16 @@ package audit
 
 import "encoding/json"
 
-// withoutManagedFields returns the JSON of an object, a list or a table without
-// metadata.managedFields. All else keeps its form and order.
+// This file cuts managedFields out of JSON without decoding it.
+
+// withoutManagedFields returns the JSON of an object, list or table without
+// metadata.managedFields. Everything else keeps its form and order.
 func withoutManagedFields(object []byte) []byte {
 	if !json.Valid(object) {
 		return object
 	}
 	c := &cutter{text: object}
-	c.members(c.value(0), func(key string, _, value, _ int) {
+	c.members(c.skipSpace(0), func(key string, _, value, _ int) {
 		switch key {
 		case "metadata":
 			c.metadata(value)
@@ -37,8 +39,8 @@ func withoutManagedFields(object []byte) []byte {
 	return append(out, object[at:]...)
 }
 
-// cutter walks over valid JSON and collects what is to be left out. Positions
-// of values are those of their first byte.
+// cutter scans valid JSON and collects the ranges to cut. The position of a value is
+// that of its first byte.
 type cutter struct {
 	text []byte
 	cuts []struct{ from, to int }
@@ -52,13 +54,14 @@ func (c *cutter) object(at int) {
 	})
 }
 
-// metadata cuts the member out, with one of the commas around it.
+// metadata cuts managedFields out of a metadata object, with one of the commas around
+// it.
 func (c *cutter) metadata(at int) {
 	c.members(at, func(key string, start, _, end int) {
 		if key != "managedFields" {
 			return
 		}
-		if next := c.value(end); c.text[next] == ',' {
+		if next := c.skipSpace(end); c.text[next] == ',' {
 			end = next + 1
 		} else {
 			for i := start - 1; i > at; i-- {
@@ -72,16 +75,16 @@ func (c *cutter) metadata(at int) {
 	})
 }
 
-// members visits the members of an object; of anything else there are none.
+// members calls visit for the members of an object; other values have none.
 func (c *cutter) members(at int, visit func(key string, start, value, end int)) {
 	if c.text[at] != '{' {
 		return
 	}
-	for at = c.value(at + 1); c.text[at] != '}'; {
+	for at = c.skipSpace(at + 1); c.text[at] != '}'; {
 		start, end := at, c.end(at)
 		var key string
 		_ = json.Unmarshal(c.text[start:end], &key)
-		value := c.value(c.value(end) + 1)
+		value := c.skipSpace(c.skipSpace(end) + 1)
 		end = c.end(value)
 		visit(key, start, value, end)
 		at = c.next(end)
@@ -92,30 +95,30 @@ func (c *cutter) elements(at int, visit func(at int)) {
 	if c.text[at] != '[' {
 		return
 	}
-	for at = c.value(at + 1); c.text[at] != ']'; {
+	for at = c.skipSpace(at + 1); c.text[at] != ']'; {
 		visit(at)
 		at = c.next(c.end(at))
 	}
 }
 
-// next returns where the next member or element begins, or the bracket.
+// next returns the position of the next member or element, or of the closing bracket.
 func (c *cutter) next(at int) int {
-	at = c.value(at)
+	at = c.skipSpace(at)
 	if c.text[at] == ',' {
-		at = c.value(at + 1)
+		at = c.skipSpace(at + 1)
 	}
 	return at
 }
 
-// value skips white space.
-func (c *cutter) value(at int) int {
+// skipSpace skips white space.
+func (c *cutter) skipSpace(at int) int {
 	for at < len(c.text) && (c.text[at] == ' ' || c.text[at] == '\n' || c.text[at] == '\t' || c.text[at] == '\r') {
 		at++
 	}
 	return at
 }
 
-// end returns where a value ends.
+// end returns the position after a value.
 func (c *cutter) end(at int) int {
 	depth := 0
 	for ; at < len(c.text); at++ {
@@ -136,7 +139,7 @@ func (c *cutter) end(at int) int {
 				return at + 1
 			}
 			if depth < 0 {
-				return at // a number or word before the bracket
+				return at // the end of a number or word before a closing bracket
 			}
 		case ',', ' ', '\n', '\t', '\r':
 			if depth == 0 {

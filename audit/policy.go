@@ -18,13 +18,13 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// levels returns all there are, in their order.
+// levels returns all levels, in order.
 func levels() []Level {
 	return []Level{LevelNone, LevelMetadata, LevelRequest, LevelRequestResponse}
 }
 
-// Policy says what is audited: the first rule that matches a request decides.
-// One that none matches is not audited. It is the Policy of audit.k8s.io/v1.
+// Policy is the Policy of audit.k8s.io/v1: the first rule that matches a request
+// decides its level. A request that no rule matches is not audited.
 type Policy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -33,7 +33,7 @@ type Policy struct {
 	OmitManagedFields bool    `json:"omitManagedFields,omitempty"`
 }
 
-// Rule matches the requests that fit all that it names.
+// Rule matches the requests that match all of its fields that are set.
 type Rule struct {
 	Level             Level            `json:"level"`
 	Users             []string         `json:"users,omitempty"`
@@ -54,8 +54,8 @@ type GroupResources struct {
 	ResourceNames []string `json:"resourceNames,omitempty"`
 }
 
-// LoadPolicy reads a policy from a file. What is in it but means nothing is
-// logged.
+// LoadPolicy reads a policy from a file. Unknown and duplicate fields are logged and
+// ignored.
 func LoadPolicy(file string, logger *slog.Logger) (*Policy, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -71,7 +71,7 @@ func LoadPolicy(file string, logger *slog.Logger) (*Policy, error) {
 	return p, nil
 }
 
-// parsePolicy also returns what a strict decoder refuses.
+// parsePolicy also returns the errors of strict decoding.
 func parsePolicy(content []byte) (p *Policy, problems []error, err error) {
 	strict := yaml.UnmarshalStrict(content, new(any))
 	content, _, err = configfile.Kind(content)
@@ -159,7 +159,7 @@ func validateStages(omitted []Stage, path *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// rule returns the rule for a request, nil if there is none.
+// rule returns the first rule that matches a request, or nil.
 func (p *Policy) rule(req *request.Request) *Rule {
 	for i := range p.Rules {
 		if p.Rules[i].matches(req) {
@@ -169,12 +169,12 @@ func (p *Policy) rule(req *request.Request) *Rule {
 	return nil
 }
 
-// omits reports whether a rule of the policy makes no events of a stage.
+// omits reports whether the policy or the rule omits the events of a stage.
 func (p *Policy) omits(r *Rule, stage Stage) bool {
 	return slices.Contains(p.OmitStages, stage) || slices.Contains(r.OmitStages, stage)
 }
 
-// omitsManagedFields reports whether objects are written without them.
+// omitsManagedFields reports whether managedFields are removed from recorded objects.
 func (p *Policy) omitsManagedFields(r *Rule) bool {
 	if r.OmitManagedFields != nil {
 		return *r.OmitManagedFields
@@ -219,7 +219,7 @@ func (gr *GroupResources) matches(req *request.Request) bool {
 		case !hasSub:
 			return pattern == req.Resource && req.Subresource == ""
 		case sub == "*":
-			// The resource itself is among those that this matches.
+			// pods/* also matches pods itself.
 			return resource == req.Resource
 		}
 		return sub == req.Subresource && (resource == "*" || resource == req.Resource)

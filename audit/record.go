@@ -15,35 +15,38 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
+// This file is the audit of one request, from its arrival to its end.
+
 const (
-	// maxAnnotations bounds what the stages can add to the events of a request.
+	// maxAnnotations is the largest number of annotations of a request.
 	maxAnnotations = 256
-	// slow is how long a request takes at least of which is said why.
-	slow = 500 * time.Millisecond
-	// maxUserAgent is how much is kept of what clients call themselves.
+	// slowRequest is the duration from which on the event has annotations with the latency of
+	// each part.
+	slowRequest = 500 * time.Millisecond
+	// maxUserAgent is the largest recorded length of the User-Agent header.
 	maxUserAgent = 1024
 )
 
-// Record collects what the events of one request say. It is the
-// request.Recorder of a request, and safe for concurrent use.
+// Record collects the data of the events of one request. It is the request.Recorder of
+// that request, and safe for concurrent use.
 type Record struct {
 	log  *Log
-	rule *Rule            // nil until Begin
-	req  *request.Request // what has become of it: who is impersonated
-	// early: an event is made when the answer begins, not only at its end.
+	rule *Rule            // set by Begin; nil if the request is not audited
+	req  *request.Request // shared with the server, which changes it on impersonation
+	// early: an event is generated when the response begins, not only at its end.
 	early bool
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	event Event
 	spent [request.Parts]time.Duration
 }
 
-// Record begins the record of a request. It takes annotations at once; what
-// becomes of them is decided by Begin.
+// Record returns the record of a new request. It accepts annotations at once; Begin
+// decides whether they are used.
 func (l *Log) Record() *Record { return &Record{log: l} }
 
-// Begin asks the policy, once the user is known, and reports whether the
-// request is to be audited.
+// Begin evaluates the policy, once the user is known, and reports whether the request
+// is audited.
 func (r *Record) Begin(hr *http.Request, req *request.Request) bool {
 	rule := r.log.policy.rule(req)
 	level := LevelNone
@@ -89,8 +92,8 @@ func userInfo(user *request.User) authenticationv1.UserInfo {
 	return info
 }
 
-// Received makes the first event. If it returns false, the request must not be
-// served.
+// Received generates the RequestReceived event. If it returns false, the request must
+// be refused.
 func (r *Record) Received() bool {
 	if r.emit(StageRequestReceived) {
 		return true
@@ -99,9 +102,9 @@ func (r *Record) Received() bool {
 	return false
 }
 
-// Refuse is for a request that is answered before it gets to be audited: there
-// is one event, when the answer begins. The message is for an answer that does
-// not say more.
+// Refuse is for a request that is refused before its audit begins (authentication, for
+// example): one event is generated, when the response begins. message is used if the
+// response is not a Status.
 func (r *Record) Refuse(message string) {
 	r.early = true
 	r.mu.Lock()
@@ -109,7 +112,7 @@ func (r *Record) Refuse(message string) {
 	r.mu.Unlock()
 }
 
-// Answer is called when the header of the answer is written.
+// Answer is called when the response header is written.
 func (r *Record) Answer(code int) {
 	r.mu.Lock()
 	if r.event.ResponseStatus == nil {
@@ -122,8 +125,8 @@ func (r *Record) Answer(code int) {
 	}
 }
 
-// Complete makes the last event. The status is that of an answer that nobody
-// has begun.
+// Complete generates the ResponseComplete event. unanswered is the status to record if
+// no response was begun.
 func (r *Record) Complete(unanswered *metav1.Status) {
 	r.mu.Lock()
 	silent := r.event.ResponseStatus == nil
@@ -134,15 +137,15 @@ func (r *Record) Complete(unanswered *metav1.Status) {
 	if silent && r.early {
 		r.emit(StageResponseStarted)
 	}
-	r.explain()
+	r.annotateLatency()
 	r.emit(StageResponseComplete)
 }
 
-// explain adds, to what is said of a request that has taken long, what it was that
-// took the time.
-func (r *Record) explain() {
+// annotateLatency adds annotations with the latency of each part to the event of a slow
+// request.
+func (r *Record) annotateLatency() {
 	took := time.Since(r.req.Arrived())
-	if took <= slow {
+	if took <= slowRequest {
 		return
 	}
 	r.mu.Lock()
@@ -162,9 +165,8 @@ func (r *Record) explain() {
 	r.Annotate(prefix+"total", took.String())
 }
 
-// Spent implements request.Timekeeper. Webhooks that validate are asked at the same
-// time, so that the one that takes longest counts; what happens once counts like
-// that, too.
+// Spent implements request.Timekeeper. Validating webhooks run in parallel, so the
+// longest counts; so does the longest of parts that occur once.
 func (r *Record) Spent(part request.Part, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +178,7 @@ func (r *Record) Spent(part request.Part, d time.Duration) {
 	}
 }
 
-// Panic makes the last event of a request whose handler broke.
+// Panic generates the Panic event of a request whose handler panicked.
 func (r *Record) Panic(cause any) {
 	r.mu.Lock()
 	r.event.ResponseStatus = &metav1.Status{
@@ -187,7 +189,8 @@ func (r *Record) Panic(cause any) {
 	r.emit(StagePanic)
 }
 
-// emit makes an event, and returns false if that failed and must not.
+// emit generates an event unless its stage is omitted. It returns false if a strict
+// backend failed.
 func (r *Record) emit(stage Stage) bool {
 	if r.log.policy.omits(r.rule, stage) {
 		return true
@@ -219,7 +222,7 @@ func (r *Record) emit(stage Stage) bool {
 	return r.log.put(&event)
 }
 
-// Annotate implements request.Recorder. What has a value keeps it.
+// Annotate implements request.Recorder. An annotation that is set is not changed.
 func (r *Record) Annotate(key, value string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,7 +270,7 @@ func (r *Record) SentObject(meta metav1.Object, encode func() ([]byte, error)) {
 	fill(&ref.ResourceVersion, meta.GetResourceVersion())
 }
 
-// fill sets what is not set.
+// fill sets a field that is empty.
 func fill[T ~string](field *T, value T) {
 	if *field == "" {
 		*field = value
@@ -301,7 +304,7 @@ func (r *Record) AnsweredStatus(status *metav1.Status, encode func() ([]byte, er
 		return
 	}
 	r.mu.Lock()
-	// What else a Status has is the affair of lists.
+	// Metadata of a Status is for lists only and is left out.
 	r.event.ResponseStatus = &metav1.Status{
 		Status: status.Status, Message: status.Message, Reason: status.Reason, Details: status.Details, Code: status.Code,
 	}
@@ -309,7 +312,7 @@ func (r *Record) AnsweredStatus(status *metav1.Status, encode func() ([]byte, er
 	r.AnsweredObject(encode)
 }
 
-// encode returns an object as it is written down.
+// encode returns the JSON of an object as it is recorded.
 func (r *Record) encode(encode func() ([]byte, error)) []byte {
 	body, err := encode()
 	if err != nil {

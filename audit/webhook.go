@@ -15,16 +15,19 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
+// This file is the webhook backend.
+
 const (
-	// webhookTimeout bounds one attempt.
+	// webhookTimeout is the timeout of one attempt.
 	webhookTimeout = 30 * time.Second
-	// maxSends is how many batches are on their way at a time.
+	// maxSends is the largest number of batches in flight.
 	maxSends = 32
-	// maxReply is how much of an answer is read, to use the connection again.
+	// maxReply is how many bytes of a response are read, so that the connection can be
+	// reused.
 	maxReply = 64 << 10
 )
 
-// webhook sends events to a server.
+// webhook sends batches of events to a server.
 type webhook struct {
 	client  *http.Client
 	url     string
@@ -58,7 +61,7 @@ func openWebhook(c *WebhookConfig) (sendFunc, func() error, error) {
 	return w.send, func() error { client.CloseIdleConnections(); return nil }, nil
 }
 
-// send tries several times: any error may pass, and an event is worth it.
+// send posts a batch as an EventList, and retries on any error.
 func (w *webhook) send(ctx context.Context, batch []entry) error {
 	var body bytes.Buffer
 	body.WriteString(`{"kind":"EventList","apiVersion":"` + GroupVersion + `","metadata":{},"items":[`)

@@ -6,31 +6,33 @@ import (
 	"time"
 )
 
+// This file lends seats between priority levels according to their demand.
+
 const (
-	// adjustEvery is how often seats are lent anew.
-	adjustEvery = 10 * time.Second
-	// smoothing is how slowly less demand is believed: half of it in five
-	// minutes. More is believed at once.
+	// adjustInterval is the interval between two adjustments of the levels' seats.
+	adjustInterval = 10 * time.Second
+	// smoothing is the factor by which a falling demand is smoothed: half of the fall
+	// is followed after five minutes. A rising demand is followed at once.
 	smoothing = 0.977
-	// leastTarget stands for the demand of levels that have none.
-	leastTarget = 0.001
+	// minTarget replaces the target of levels without demand.
+	minTarget = 0.001
 )
 
-// demand is how many seats a level had use for over time: those in use, and
-// those that were waited for.
+// demand measures over time how many seats a level could have used: those in use, and
+// those that requests waited for.
 type demand struct {
 	value   int
 	highest int
 	at      time.Time
-	// The integrals of 1, the value and its square over time in seconds.
+	// Integrals over time, in seconds, of 1, of the value and of its square.
 	seconds, sum, squares float64
 
-	// What was found the last time.
+	// The results of the last period.
 	found struct {
 		highest            int
 		average, deviation float64
 		smoothed           float64
-		target             float64 // what it was taken to need
+		target             float64 // the seats that the level was assumed to need
 	}
 }
 
@@ -52,7 +54,7 @@ func (d *demand) advance(now time.Time) {
 	d.squares += passed * x * x
 }
 
-// take looks at the demand since the last time and starts anew.
+// take computes the demand since the last call and starts a new period.
 func (d *demand) take(now time.Time) {
 	d.advance(now)
 	f := &d.found
@@ -67,18 +69,18 @@ func (d *demand) take(now time.Time) {
 	d.seconds, d.sum, d.squares = 0, 0, 0
 }
 
-// share is how much of something somebody should get: as much as others in
-// relation to the target, within bounds.
+// share is a participant in a fair division: it gets the same fraction of its target as
+// the others, within its bounds.
 type share struct{ lowest, highest, target float64 }
 
-// adjust shares the seats out anew, after what the levels have had use for
-// lately. Who needs its own seats has them; the rest goes where the demand is. It
-// returns the fraction of their targets that levels get which are not bound.
+// adjust divides the seats of the server among the levels, according to their recent
+// demand. A level that needs its own seats keeps them; the others go where the demand
+// is. It returns the fraction of the target that a level gets which is not at a bound.
 func adjust(levels []*level, now time.Time) (fraction float64) {
 	var (
 		seats       int // of all levels
-		left        int // for those that are limited
-		lowest, sum int // of what these must have: always, and now
+		left        int // for the levels that are not exempt
+		lowest, sum int // sums over these levels: minimum seats, and minimum with the present demand
 		shares      = make([]share, len(levels))
 		least       = make([]int, len(levels))
 		all         = make([]limits, len(levels))
@@ -118,25 +120,25 @@ func adjust(levels []*level, now time.Time) (fraction float64) {
 		}
 		target := shares[i].target
 		if l.exempt {
-			target = float64(n) // it has what it needs
+			target = float64(n) // an exempt level has what it needs
 		}
 		l.setLimits(n, target, seats, now)
 	}
 	return fraction
 }
 
-// at is what a share comes to if everybody gets the same fraction of the target.
+// at returns the size of the share at a fraction, within its bounds.
 func (s share) at(fraction float64) float64 {
-	return min(max(fraction*max(s.target, leastTarget), s.lowest), s.highest)
+	return min(max(fraction*max(s.target, minTarget), s.lowest), s.highest)
 }
 
-// fairFraction returns the fraction of their targets at which shares come to a
-// sum, or as near to it as their bounds allow. The sum grows with the fraction,
-// in straight lines between the points at which somebody reaches a bound.
+// fairFraction returns the fraction at which the shares add up to sum, or as near as
+// their bounds allow. The sum is a piecewise linear function of the fraction, with a
+// corner where a share reaches a bound.
 func fairFraction(sum float64, shares []share) float64 {
 	points := []float64{0}
 	for _, s := range shares {
-		target := max(s.target, leastTarget)
+		target := max(s.target, minTarget)
 		points = append(points, s.lowest/target, s.highest/target)
 	}
 	slices.Sort(points)

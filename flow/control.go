@@ -16,68 +16,70 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// What a Control does unless it is told otherwise.
+// This file is API priority and fairness as a whole: configuration, admission of
+// requests, and the loop that follows the API objects.
+
+// Defaults of Config.
 const (
 	DefaultReading = 400
 	DefaultWriting = 200
-	// maxWait is the longest that a request may wait in a queue.
+	// maxWait is the longest time that a request waits in a queue.
 	maxWait = time.Minute
-	// retrySource is how long it takes to ask a source again that has failed.
+	// retrySource is the delay before a failed pull from the source is retried.
 	retrySource = time.Second
 )
 
-// Config is how a server shares itself out, with the flags of kube-apiserver
-// beside the fields.
+// Config configures the limits of a server; the flags of kube-apiserver are beside the
+// fields.
 type Config struct {
-	// Off leaves priorities and fairness out: --enable-priority-and-fairness is
-	// false. Then the two below are limits of their own.
+	// Off disables priority and fairness: --enable-priority-and-fairness=false.
+	// MaxReading and MaxWriting are then two separate limits (NewInFlight).
 	Off bool
-	// MaxReading and MaxWriting are how many requests the server works on at a
-	// time, and their sum is how many seats it has: --max-requests-inflight,
-	// --max-mutating-requests-inflight. 0 is the default, less is no limit.
+	// MaxReading and MaxWriting are how many requests are executed at a time, and their
+	// sum is the number of seats: --max-requests-inflight,
+	// --max-mutating-requests-inflight. 0 is the default, a negative value no limit.
 	MaxReading, MaxWriting int
-	// RequestTimeout is how long a request may take that has no deadline of its
-	// own, --request-timeout; it waits for a quarter of that. 0 is a minute.
+	// RequestTimeout is the timeout of requests without a deadline of their own,
+	// --request-timeout; a request waits in a queue for a quarter of it. 0 is a minute.
 	RequestTimeout time.Duration
 
-	// Source delivers the flow schemas and priority levels; without one only
-	// administrators go before others.
+	// Source delivers the API objects; without one there are only the mandatory levels.
 	Source resource.Follower
-	// Stats says what lists cost; without it they cost the same as other requests.
+	// Stats returns the sizes of resources, to estimate the cost of lists; without it a
+	// list costs one seat like other requests.
 	Stats Stats
-	// Report is told of flow schemas that are new or whose level is, and whether
-	// there is a level for them; nil is not.
+	// Report is called for flow schemas that are new or whose level has changed, with
+	// whether their level exists; nil reports nothing.
 	Report func(ctx context.Context, schema *flowcontrol.FlowSchema, found bool) error
-	// Observe returns what measures the requests of a schema in a level; nil
-	// measures nothing.
+	// Observe returns the observers of a schema's requests in a level; nil measures
+	// nothing.
 	Observe func(schema, level string) Observers
-	// Logger gets what operators want to know; nil discards it.
+	// Logger gets failures to follow the source; nil discards them.
 	Logger *slog.Logger
 }
 
-// Control is API priority and fairness. It is a Limiter at once, and follows
-// its source and the demand while Run runs.
+// Control implements API priority and fairness. It is a Limiter at once; while Run
+// runs, it follows its source and adjusts the levels' seats.
 type Control struct {
 	cfg     Config
 	stats   Stats
 	watches watches
 	table   atomic.Pointer[table]
 
-	// Working counts requests that are worked on, and Waiting those that wait
-	// to be.
+	// Working counts the requests that are executed, Waiting those in queues.
 	Working, Waiting Kinds
 	fraction         atomic.Uint64 // see Fraction
 
-	mu      sync.Mutex // held by who changes the table
+	mu      sync.Mutex // held while the table is rebuilt; guards schemas and levels
 	schemas map[string]*flowcontrol.FlowSchema
 	levels  map[string]*flowcontrol.PriorityLevelConfiguration
-	reap    chan struct{} // somebody has left a level that is not wanted
+	reap    chan struct{} // capacity 1: a level that has no object any more has become idle
 }
 
-// Kinds counts requests that change nothing, and others.
+// Kinds counts read-only and mutating requests separately.
 type Kinds struct{ Reading, Writing Count }
 
-// counts are those of requests, of which the first two are worked on.
+// counts returns all counters, those of executing requests first.
 func (c *Control) counts() []*Count {
 	return []*Count{&c.Working.Reading, &c.Working.Writing, &c.Waiting.Reading, &c.Waiting.Writing}
 }
@@ -91,7 +93,7 @@ func (k *Kinds) of(verb string) *Count {
 
 var _ Limiter = (*Control)(nil)
 
-// Validate checks what can be wrong.
+// Validate checks the limits.
 func (cfg *Config) Validate() error {
 	if !cfg.Off && cfg.seats() <= 0 {
 		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight can not both be 0 when priority and fairness is enabled")
@@ -114,8 +116,8 @@ func (cfg *Config) seats() int {
 	return reading + writing
 }
 
-// NewInFlight returns the limiter that is used when priority and fairness is
-// off; nil if there are no limits.
+// NewInFlight returns the limiter that is used when priority and fairness is off; nil
+// if there are no limits.
 func NewInFlight(cfg Config) Limiter {
 	reading, writing := cfg.limits()
 	if reading == 0 && writing == 0 {
@@ -124,7 +126,7 @@ func NewInFlight(cfg Config) Limiter {
 	return &InFlight{reading: limit{most: int64(reading)}, writing: limit{most: int64(writing)}}
 }
 
-// New returns a Control that knows no objects yet.
+// New returns a Control that knows only the mandatory levels.
 func New(cfg Config) *Control {
 	if cfg.RequestTimeout <= 0 {
 		cfg.RequestTimeout = time.Minute
@@ -165,23 +167,23 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 		e.Waited = time.Since(now)
 		now = now.Add(e.Waited)
 	}
-	// Who has given up in a queue counts among those who were let in, as with
-	// kube-apiserver: only who is sent away at once has not waited.
+	// A request that timed out in a queue counts among those that were queued, as in
+	// kube-apiserver: only one that is refused at once has not waited.
 	s.observers.waited(e.Waited, taken)
 	if state != working {
 		e.RetryAfter = s.level.retry.drop(time.Now())
 		return false
 	}
 	c.Working.of(r.Verb).add(1, now)
-	e.inside = true
+	e.admitted = true
 	if r.Verb == request.Watch {
 		e.watched, e.counted = c.watches.add(r, query)
 	}
 	return true
 }
 
-// wait waits for an entry in a queue: for a quarter of the time that the request
-// may take.
+// wait waits until an entry leaves its queue: at most a quarter of the request's
+// timeout.
 func (c *Control) wait(ctx context.Context, e *Entry) state {
 	waiting := c.Waiting.of(e.request.Verb)
 	waiting.add(1, time.Now())
@@ -201,12 +203,12 @@ func (c *Control) wait(ctx context.Context, e *Entry) state {
 	return e.level.giveUp(e, time.Now())
 }
 
-// Release gives the seats of an entry back before the request is answered: what
-// it goes on to do costs next to nothing. It is for watches that have caught up,
-// and may be called any number of times by whoever answers the request.
+// Release returns the seats of an entry before the request has ended. It is for watches
+// that have sent their initial events: from then on they cost next to nothing. It may
+// be called any number of times, by the goroutine that serves the request.
 func (e *Entry) Release() {
-	if e.inside {
-		e.inside = false
+	if e.admitted {
+		e.admitted = false
 		now := time.Now()
 		e.control.Working.of(e.request.Verb).add(-1, now)
 		e.worked = now.Sub(e.started)
@@ -220,7 +222,7 @@ func (e *Entry) Release() {
 	}
 }
 
-// Leave is the end of a request that was let in.
+// Leave ends a request that was let in.
 func (e *Entry) Leave() {
 	e.Release()
 	if e.counted {
@@ -233,9 +235,9 @@ func (e *Entry) Leave() {
 	}
 }
 
-// Sync takes over what there is in the source. It is for whoever wants to know
-// before Run that it is done: while Run runs nobody else may take changes out of
-// the source, or Run would wait for them and report nothing of them.
+// Sync applies what the source has. It is for callers who need the objects before Run
+// starts: while Run runs, nobody else may pull from the source, or Run would wait for
+// changes that are applied already and report none of them.
 func (c *Control) Sync(ctx context.Context) error {
 	if c.cfg.Source == nil {
 		return nil
@@ -243,20 +245,20 @@ func (c *Control) Sync(ctx context.Context) error {
 	return c.cfg.Source.Pull(ctx, c.apply)
 }
 
-// Run follows the source and lends seats between levels until ctx ends.
+// Run follows the source and adjusts the levels' seats until ctx ends.
 func (c *Control) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if c.cfg.Source != nil {
 		running.Go(func() { c.follow(ctx) })
 	}
-	tick := time.NewTicker(adjustEvery)
+	tick := time.NewTicker(adjustInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			c.mu.Lock()
-			c.lent(adjust(c.table.Load().levels, time.Now()))
+			c.storeFraction(adjust(c.table.Load().levels, time.Now()))
 			c.mu.Unlock()
 		case <-c.reap:
 			c.apply(false, nil)
@@ -266,8 +268,8 @@ func (c *Control) Run(ctx context.Context) {
 	}
 }
 
-// lent takes down the fraction of their targets that levels get.
-func (c *Control) lent(fraction float64) { c.fraction.Store(math.Float64bits(fraction)) }
+// storeFraction stores the result of adjust for Fraction.
+func (c *Control) storeFraction(fraction float64) { c.fraction.Store(math.Float64bits(fraction)) }
 
 func (c *Control) follow(ctx context.Context) {
 	reported := map[string]report{}
@@ -283,7 +285,7 @@ func (c *Control) follow(ctx context.Context) {
 			continue
 		}
 		if ctx.Err() == nil {
-			c.cfg.Logger.Warn("flow control does not follow its objects, and tries again", "error", err)
+			c.cfg.Logger.Warn("flow control cannot read flow schemas and priority levels; the old ones stay in use, trying again in a second", "error", err)
 		}
 		again := time.NewTimer(retrySource)
 		select {
@@ -294,7 +296,7 @@ func (c *Control) follow(ctx context.Context) {
 	}
 }
 
-// apply takes changes over.
+// apply applies changes of API objects and builds a new table.
 func (c *Control) apply(reset bool, changes []resource.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -311,7 +313,7 @@ func (c *Control) apply(reset bool, changes []resource.Change) {
 		}
 	}
 	t := build(c.table.Load(), c.schemas, c.levels, c.cfg.seats(), time.Now())
-	c.lent(t.fraction)
+	c.storeFraction(t.fraction)
 	working, waiting := 0, 0
 	for _, l := range t.levels {
 		working += l.limits.nominal
@@ -322,7 +324,7 @@ func (c *Control) apply(reset bool, changes []resource.Change) {
 	}
 	if c.cfg.Observe != nil {
 		for _, s := range t.schemas {
-			// Those who are exempt never wait.
+			// Requests of exempt levels never wait.
 			if s.observers = c.cfg.Observe(s.name, s.level.name); s.level.exempt {
 				s.observers.Waited, s.observers.Refused = nil, nil
 			}
@@ -339,13 +341,13 @@ func put[T any](objects map[string]T, name string, object T, deleted bool) {
 	}
 }
 
-// report is what was last said about a schema, as it was then.
+// report is what was last reported about a schema.
 type report struct {
 	schema *flowcontrol.FlowSchema
 	found  bool
 }
 
-// report tells which schemas have a level, if that is news.
+// report calls cfg.Report for schemas whose state has changed since the last report.
 func (c *Control) report(ctx context.Context, reported map[string]report) error {
 	if c.cfg.Report == nil {
 		return nil

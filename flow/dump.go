@@ -11,14 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Pages returns what people look at who want to know why requests wait, by
-// path.
+// Pages returns the handlers of the debug pages, by path.
 func (c *Control) Pages() map[string]http.Handler {
 	const folder = "/debug/api_priority_and_fairness/"
 	page := func(write func(rows *rows, r *http.Request)) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// Rows are made while levels are locked: nobody may have to wait for
-			// the one who reads them.
+			// The rows are written to memory while levels are locked: a slow client
+			// must not hold the locks.
 			var text bytes.Buffer
 			rows := &rows{tabwriter.NewWriter(&text, 8, 0, 1, ' ', 0)}
 			write(rows, r)
@@ -33,7 +32,7 @@ func (c *Control) Pages() map[string]http.Handler {
 	}
 }
 
-// rows writes a table, whose cells are ended by commas for programs.
+// rows writes a table. Cells end with commas, so that programs can split them.
 type rows struct{ w *tabwriter.Writer }
 
 func (r *rows) add(cells ...string) { _, _ = r.w.Write([]byte(strings.Join(cells, ",\t") + "\n")) }
@@ -54,7 +53,7 @@ func (c *Control) dumpLevels(rows *rows, _ *http.Request) {
 		}
 		rows.add(l.name, strconv.Itoa(active), strconv.FormatBool(l.idle()), strconv.FormatBool(l.quiescing),
 			strconv.Itoa(l.waiting), strconv.Itoa(l.working), strconv.Itoa(l.counts.dispatched), strconv.Itoa(refused),
-			// Who has waited for too long counts as somebody who has given up.
+			// a request that timed out counts as cancelled
 			"0", strconv.Itoa(l.counts.refused[timedOut]))
 		l.mu.Unlock()
 	}

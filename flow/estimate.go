@@ -12,37 +12,38 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// How much a request is thought to cost.
+// This file estimates how many seats a request takes, and for how long.
+
+// Bounds of the estimates.
 const (
 	maxListSeats  = 100
 	maxWriteSeats = 10
 	bytesPerSeat  = 100_000
-	// maxListBytes is what a list has in memory at most: larger ones are
-	// written piece by piece.
+	// maxListBytes is the largest size of a list that counts: larger ones are streamed
+	// in pieces.
 	maxListBytes = 1_000_000
-	// unknownSize is the size of objects of which it is not known.
+	// unknownSize is the assumed size in bytes of an object of unknown size.
 	unknownSize = 1_500_000
-	// A write makes work for those who watch, after it has been answered.
+	// A write causes work for watches, after it has been answered.
 	watchesPerSeat = 10
 	eventDuration  = 5 * time.Millisecond
 )
 
-// Stats returns how many objects a resource has, and how large they are on
-// average. It is called for every list, so it must be quick. Resources that are
-// not known count as empty.
+// Stats returns the number of objects of a resource and their average size in bytes. It
+// is called for every list, so it must be fast. Unknown resources count as empty.
 type Stats func(group, resource string) (count, averageBytes int64)
 
-// work is what a request costs: seats while it is answered, and seats for some
-// time after that.
+// estimate is the cost of a request: seats while it is executed, and seats for some
+// time after it.
 type estimate struct {
 	initial, final int
 	after          time.Duration
 }
 
-// seats is how many it takes in all.
+// seats returns the largest number of seats that the request takes.
 func (e *estimate) seats() int { return max(e.initial, e.final) }
 
-// estimate says what a request of a schema costs, whose level gives it at most
+// estimate estimates the cost of a request. The level of the schema limits it to
 // maxSeats; 0 is no limit.
 func (c *Control) estimate(r *request.Request, query string, s *schema) estimate {
 	limit := s.maxSeats
@@ -64,14 +65,14 @@ func capped(limit, most int) int64 {
 	return int64(limit)
 }
 
-// listSeats is for lists, and for watches that begin with one.
+// listSeats estimates lists, and watches that begin with a list.
 func (c *Control) listSeats(r *request.Request, query string, limit int) int {
 	page, err := number(query, "limit")
 	if err == nil {
 		_, err = number(query, "timeoutSeconds")
 	}
 	if err != nil {
-		return int(capped(limit, maxListSeats)) // it will be refused; nobody should profit
+		return int(capped(limit, maxListSeats)) // it will be refused; a bad request must not be cheaper
 	}
 	if r.Verb == request.Watch {
 		revision, _ := request.Param(query, "resourceVersion")
@@ -94,12 +95,12 @@ func (c *Control) listSeats(r *request.Request, query string, limit int) int {
 	if r.Name != "" {
 		count = 1
 	}
-	// Beyond so many the product, which might overflow, does not matter.
+	// Above this count the product, which might overflow, makes no difference.
 	bytes := min(min(count, maxListBytes)*size, maxListBytes)
 	return int(max(1, min((bytes+bytesPerSeat-1)/bytesPerSeat, capped(limit, maxListSeats))))
 }
 
-// number reads a parameter, which is 0 if it is not there.
+// number parses an integer query parameter, 0 if it is absent.
 func number(query, key string) (int64, error) {
 	text, ok := request.Param(query, key)
 	if !ok {
@@ -111,34 +112,34 @@ func number(query, key string) (int64, error) {
 func (c *Control) writeSeats(r *request.Request, limit int, sample Observer) estimate {
 	e := estimate{initial: 1}
 	if r.Resource == "serviceaccounts" && r.Subresource == "token" {
-		return e // it writes nothing
+		return e // creating a token writes nothing
 	}
-	watches := c.watches.interested(&r.Info)
+	watches := c.watches.receivers(&r.Info)
 	observe(sample, watches)
 	if watches < watchesPerSeat {
 		return e
 	}
 	wanted := (watches + watchesPerSeat - 1) / watchesPerSeat
 	e.final = min(wanted, int(capped(limit, maxWriteSeats)))
-	// Fewer seats are taken for longer.
+	// With fewer seats the work takes longer.
 	e.after = eventDuration * time.Duration(wanted) / time.Duration(e.final)
 	return e
 }
 
-// watches counts who watches what.
+// watches counts the open watches by what they watch.
 type watches struct {
-	all atomic.Int64 // most servers that are asked have few, and need not look further
+	all atomic.Int64 // number of watches; usually zero or few, then by is not looked at
 	mu  sync.Mutex
 	by  map[watched]int
 }
 
-// watched is what a watch is for: all objects of a resource, those of a
-// namespace, or one.
+// watched is the scope of a watch: all objects of a resource, those of a namespace, or
+// one object.
 type watched struct{ group, resource, namespace, name string }
 
-// add counts a watch, unless it sees only few of the events.
+// add counts a watch, unless it gets only few of the events.
 func (w *watches) add(r *request.Request, query string) (what watched, counted bool) {
-	if r.Resource == "pods" && nodeOnly(query) {
+	if r.Resource == "pods" && selectsNode(query) {
 		return watched{}, false
 	}
 	what = watched{r.Group, r.Resource, r.Namespace, r.Name}
@@ -161,8 +162,8 @@ func (w *watches) remove(what watched) {
 	}
 }
 
-// interested returns how many watches get to see a write.
-func (w *watches) interested(i *request.Info) int {
+// receivers returns the number of watches that get the event of a write.
+func (w *watches) receivers(i *request.Info) int {
 	if w.all.Load() == 0 {
 		return 0
 	}
@@ -178,9 +179,8 @@ func (w *watches) interested(i *request.Info) int {
 	return n
 }
 
-// nodeOnly reports whether a watch of pods sees those of one node only, as
-// kubelets do.
-func nodeOnly(query string) bool {
+// selectsNode reports whether a watch of pods selects those of one node, as kubelets do.
+func selectsNode(query string) bool {
 	text, _ := request.Param(query, "fieldSelector")
 	if !strings.Contains(text, "spec.nodeName") {
 		return false

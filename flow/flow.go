@@ -1,20 +1,21 @@
-// Package flow decides which requests the server works on, and which have to
-// wait or come back later.
+// Package flow limits how many requests are executed at a time, and decides which have
+// to wait or are refused. Start at Limiter and Control. It never looks at the body of a
+// request.
 //
-// There are two ways. InFlight bounds how many requests are under way. Control
-// is API priority and fairness: flow schemas sort requests into flows and
-// priority levels; a level has a number of seats, lends some of them to others
-// and borrows from them; within a level requests wait in queues, and the flows
-// get the same share of its seats however many requests each of them sends.
+// There are two limiters. InFlight bounds the number of requests in flight. Control is
+// API priority and fairness: flow schemas assign requests to flows and priority levels;
+// a level has a number of seats, lends some of them to other levels and borrows from
+// them; within a level requests wait in queues, and every flow gets the same share of
+// the seats however many requests it sends.
 //
 //	match.go     which schema, and so which level, a request belongs to
 //	estimate.go  how many seats it takes, and for how long
-//	shard.go     which queues its flow may use
+//	shard.go     which queues its flow may use (shuffle sharding)
 //	level.go     queues and seats of a level: fair queuing in virtual time
 //	borrow.go    how levels lend seats to each other
 //	table.go     levels and schemas from API objects
-//	retry.go     when a client that was refused should come back
-//	dump.go      pages for people who want to see all this at work
+//	retry.go     the Retry-After of refused requests
+//	dump.go      debug pages
 package flow
 
 import (
@@ -27,8 +28,8 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Headers of answers that say which flow schema and priority level a request
-// belonged to, in the form that http.Header has them in.
+// Response headers with the flow schema and priority level of a request, in the
+// canonical form of http.Header.
 const (
 	SchemaHeader = "X-Kubernetes-Pf-Flowschema-Uid"
 	LevelHeader  = "X-Kubernetes-Pf-Prioritylevel-Uid"
@@ -37,35 +38,35 @@ const (
 // masters is the group whose requests are never refused.
 const masters = "system:masters"
 
-// Limiter lets requests in, or refuses them.
+// Limiter admits requests, or refuses them.
 type Limiter interface {
-	// Enter waits until the server has room for a request and reports whether
-	// it has. The query is that of the URL. If it reports true Leave must be
-	// called when the request is answered. The entry is empty, and is filled in
-	// either case; it may not be copied or used for another request.
+	// Enter waits until the server has room for a request and reports whether it is
+	// admitted; if so, Leave must be called when the request has ended. query is that
+	// of the URL. e must be a zero Entry; it is filled in either case, and must not be
+	// copied or used for another request.
 	Enter(ctx context.Context, r *request.Request, query string, e *Entry) bool
 }
 
-// Headers sets the headers of an answer, and is called before it is begun.
+// Headers sets the response headers; it is called before the response begins.
 func (e *Entry) Headers(h http.Header) {
 	if e.schema != nil {
 		h[SchemaHeader], h[LevelHeader] = e.schema.uid, e.schema.levelUID
 	}
 }
 
-// Description is what flow control made of a request.
+// Description is how flow control classified a request.
 type Description struct {
 	Level, Schema string
-	// Seats are those that it takes while it is answered, FinalSeats those that it
-	// takes for some time After that.
+	// Seats are taken while the request is executed, FinalSeats for the time After it.
 	Seats, FinalSeats int
 	After             time.Duration
-	// Worked is how long it was worked on; of a watch, how long it took to begin.
+	// Worked is how long the request was executed; for a watch, until its initial
+	// events were sent.
 	Worked time.Duration
 }
 
-// Describe returns what was made of the request, unless it did not pass through
-// priorities and fairness.
+// Describe returns the classification of the request; false if it did not pass through
+// priority and fairness.
 func (e *Entry) Describe() (d Description, ok bool) {
 	if e.schema == nil {
 		return d, false
@@ -73,21 +74,20 @@ func (e *Entry) Describe() (d Description, ok bool) {
 	return Description{e.schema.level.name, e.schema.name, e.estimate.initial, e.estimate.final, e.estimate.after, e.worked}, true
 }
 
-// InFlight bounds how many requests are under way at a time. Requests are never
-// made to wait, long-running ones do not count, and those of administrators are
-// let in all the same.
+// InFlight bounds the number of requests in flight. Requests never wait; long-running
+// ones are not counted, and those of system:masters are always admitted.
 type InFlight struct {
 	reading, writing limit
 }
 
 type limit struct {
-	most int64 // 0 is no limit
+	most int64 // largest number in flight; 0 is no limit
 	now  atomic.Int64
 	peak atomic.Int64
 }
 
-// Peaks returns how many requests that read, and that write, were under way at most
-// since it was last called.
+// Peaks returns the largest numbers of read-only and mutating requests in flight since
+// the last call.
 func (f *InFlight) Peaks() (reading, writing int64) {
 	return f.reading.peak.Swap(f.reading.now.Load()), f.writing.peak.Swap(f.writing.now.Load())
 }
@@ -113,7 +113,7 @@ func (f *InFlight) Enter(_ context.Context, r *request.Request, _ string, e *Ent
 	return true
 }
 
-// ReadOnly reports whether a verb changes nothing.
+// ReadOnly reports whether a verb is get, list or watch.
 func ReadOnly(verb string) bool {
 	return verb == request.Get || verb == request.List || verb == request.Watch
 }

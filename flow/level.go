@@ -7,58 +7,59 @@ import (
 	"time"
 )
 
-// serviceTime is how long a request is thought to take. When it has ended its
-// queue is charged for the time that it really took.
+// This file is one priority level: fair queuing for server requests.
+
+// serviceTime is the assumed duration of a request. When a request has ended, its queue
+// is charged for the real duration instead.
 const serviceTime = 3 * time.Millisecond
 
 const (
-	// newcomersPart is which part of the seats of a level is kept for newcomers:
-	// one of so many.
+	// newcomersPart is the part of a level's seats that is reserved for newcomers: one
+	// in so many.
 	newcomersPart = 10
-	// fewSeats is what a request takes that is no burden.
+	// fewSeats is the largest number of seats of a request that counts as small.
 	fewSeats = 2
 )
 
 // limits are the seats of a level.
 type limits struct {
-	nominal         int // what its shares give it
-	lowest, highest int // when it has lent, and borrowed, as much as it may
+	nominal         int // by its concurrency shares
+	lowest, highest int // bounds when it has lent or borrowed as much as it may
 	now             int
 }
 
-// queuing is how requests of a level wait: not at all, if there are no queues.
+// queuing configures the queues of a level; without queues requests do not wait.
 type queuing struct{ queues, hand, length int }
 
-// A level has seats, and shares them out among its queues: each busy queue gets
-// the same. It works like a clock for virtual time, which goes the faster the
-// fewer queues are busy. A request is charged to its queue with the work that it
-// probably makes; the queue whose first request would be finished first in
-// virtual time is the next.
+// level is a priority level. It divides its seats among its queues: every busy queue
+// gets the same share. It keeps a virtual clock, which runs faster the fewer queues are
+// busy. A request charges its queue with its estimated work; the request that would
+// finish first in virtual time is dispatched next. mu guards the fields below it.
 type level struct {
-	name   string
-	exempt bool
-	retry  retry
-	born   time.Time
+	name    string
+	exempt  bool
+	retry   retryAfter
+	created time.Time
 
 	mu        sync.Mutex
 	queuing   queuing
 	share     shareSpec
 	limits    limits
-	quiescing bool // there is no such level any longer, but there are requests
+	quiescing bool // its object is gone, but there are still requests
 
-	queues  []*queue // more than wanted, as long as those are busy
-	busy    int      // queues
-	virtual work
-	at      time.Time // when virtual was right
-	robin   int       // the queue that was dispatched from last
-	dealt   int       // how many hands were dealt
+	queues     []*queue // may be more than configured, while the surplus ones are busy
+	busy       int      // number of busy queues
+	virtual    work
+	at         time.Time // the time at which virtual was computed
+	lastQueue  int       // index of the queue that was dispatched from last
+	handsDealt int       // number of hands dealt so far
 
 	waiting, working int
-	seats            int // in use, also by those who have been answered
-	queueSeats       int // the part of them that is charged to queues
+	seats            int // in use, also by requests that were answered (final seats)
+	queueSeats       int // the part of seats that is charged to queues
 	seatsWaiting     int
-	running          list           // those who are worked on
-	inside           map[uint64]int // how many they are of each flow
+	running          list           // requests that are executed
+	executing        map[uint64]int // number of executing requests, by flow
 
 	demand demand
 	over   ratios
@@ -67,41 +68,41 @@ type level struct {
 	counts counts
 }
 
-// dispatched is the virtual world as it was when a request was last dispatched from
-// a queue: the time, and when that request began.
+// dispatched is the virtual time of the last dispatch from a queue, and the virtual
+// start time of that request.
 type dispatched struct {
 	any       bool
 	at, began work
 	bounds    bounds
 }
 
-// bounds are of when the first ones of the queues begin, with and without the work
-// that is being done for these queues.
+// bounds are the least and the most of the virtual start times of the queues' first
+// requests, without and with the work in progress of the queues.
 type bounds struct{ least, most, leastIn, mostIn work }
 
-// bounds returns those at this time. If there is a newest queue, and it is the one
-// that is next, it is the only one.
+// bounds computes the bounds now. If next is the newest queue and nobody waits in
+// another, it is the only one.
 func (l *level) bounds(next, newest *queue) bounds {
-	b := bounds{next.dispatch, next.dispatch, next.begins(), next.begins()}
+	b := bounds{next.dispatch, next.dispatch, next.virtualStart(), next.virtualStart()}
 	if next != newest || next.waiting < l.waiting {
 		for _, q := range l.queues {
 			if q.entries.first != nil {
 				b.least, b.most = min(b.least, q.dispatch), max(b.most, q.dispatch)
-				b.leastIn, b.mostIn = min(b.leastIn, q.begins()), max(b.mostIn, q.begins())
+				b.leastIn, b.mostIn = min(b.leastIn, q.virtualStart()), max(b.mostIn, q.virtualStart())
 			}
 		}
 	}
 	return b
 }
 
-// counts count requests.
+// counts counts requests by outcome.
 type counts struct {
 	dispatched int
 	refused    [reasons]int
-	noRoom     int // how often there were too few seats for the next one
+	noRoom     int // how often there were too few seats for the next request
 }
 
-// schemaStats are what a level knows of one of its schemas.
+// schemaStats are the statistics of a schema in a level.
 type schemaStats struct {
 	counts
 	waiting, working    int
@@ -109,10 +110,10 @@ type schemaStats struct {
 }
 
 func newLevel(name string, exempt bool, now time.Time) *level {
-	return &level{name: name, exempt: exempt, born: now, at: now, demand: demand{at: now}, over: newRatios(), inside: map[uint64]int{}, flows: map[string]*schemaStats{}}
+	return &level{name: name, exempt: exempt, created: now, at: now, demand: demand{at: now}, over: newRatios(), executing: map[uint64]int{}, flows: map[string]*schemaStats{}}
 }
 
-// configure changes how requests wait.
+// configure changes the number and length of the queues.
 func (l *level) configure(q queuing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,19 +125,20 @@ func (l *level) configure(q queuing) {
 	l.shrink()
 }
 
-// setLimits changes the seats, of all that the server has, which may let some in
-// who wait.
+// setLimits changes the seats of the level, of all that the server has, and dispatches
+// the requests that fit now.
 func (l *level) setLimits(seats int, target float64, all int, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.advance(now)
 	l.limits.now, l.demand.found.target = seats, target
-	l.limit(all, now)
+	l.setRatioLimits(all, now)
 	l.dispatch(now)
-	l.note(now)
+	l.recordDemand(now)
 }
 
-// quiesce reports whether a level that is not wanted any longer can be forgotten.
+// quiesce marks a level whose object is gone, and reports whether it is idle and can be
+// removed.
 func (l *level) quiesce() (idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,8 +159,7 @@ func (l *level) stats(schema string) *schemaStats {
 	return s
 }
 
-// forget drops what is known of schemas that the level has nothing to do with any
-// longer.
+// forget removes the statistics of schemas that do not use the level any more.
 func (l *level) forget(schemas []*schema) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,12 +169,12 @@ func (l *level) forget(schemas []*schema) {
 	})
 }
 
-// enter takes an entry in, or refuses it. If it has to wait its channel tells
-// when that is over.
+// enter executes, queues or refuses an entry. If it is queued, e.dispatched is closed
+// when it need not wait any longer.
 func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer l.note(now)
+	defer l.recordDemand(now)
 	l.advance(now)
 	e.level, e.flow, e.arrived, e.arrivedAt = l, flow, now, l.virtual
 	if l.queuing.queues == 0 {
@@ -198,7 +199,7 @@ func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 	return e.state
 }
 
-// giveUp takes an entry out that has waited for too long, unless it has just
+// giveUp removes an entry from its queue because its time is over, unless it has just
 // been dispatched.
 func (l *level) giveUp(e *Entry, now time.Time) state {
 	l.mu.Lock()
@@ -207,36 +208,35 @@ func (l *level) giveUp(e *Entry, now time.Time) state {
 		l.advance(now)
 		l.dequeue(e)
 		l.refuse(e, timedOut)
-		l.note(now)
+		l.recordDemand(now)
 	}
 	return e.state
 }
 
-// leave is the end of an entry that was worked on. It reports whether the level
-// can be forgotten.
+// leave ends an entry that was executed. It reports whether the level can be removed.
 func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer l.note(now)
+	defer l.recordDemand(now)
 	l.advance(now)
 	e.state = outside
 	l.running.remove(e)
-	if l.inside[e.flow]--; l.inside[e.flow] == 0 {
-		delete(l.inside, e.flow)
+	if l.executing[e.flow]--; l.executing[e.flow] == 0 {
+		delete(l.executing, e.flow)
 	}
 	l.working--
 	e.schema.stats.working--
 	q, seats := e.queue, e.estimate.seats()
 	if q != nil {
 		q.working--
-		// What was charged in advance was a guess.
+		// The charge in advance was an estimate.
 		q.dispatch -= seatTime(float64(e.estimate.initial), serviceTime-now.Sub(e.started))
-		q.running.add(-e.estimate.initial, e.started.Sub(l.born))
-		q.bound()
-		l.rest(q)
+		q.running.add(-e.estimate.initial, e.started.Sub(l.created))
+		q.raiseToArrival()
+		l.updateBusy(q)
 	}
 	if e.estimate.after > 0 {
-		// The entry is the caller's from here on.
+		// The entry belongs to the caller again.
 		stats := e.schema.stats
 		time.AfterFunc(e.estimate.after, func() {
 			now := time.Now()
@@ -244,7 +244,7 @@ func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 			defer l.mu.Unlock()
 			l.advance(now)
 			l.free(q, stats, seats, now)
-			l.note(now)
+			l.recordDemand(now)
 		})
 		l.dispatch(now)
 	} else {
@@ -253,7 +253,7 @@ func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 	return l.quiescing && l.idle()
 }
 
-// free gives seats back.
+// free returns seats and dispatches the requests that fit now.
 func (l *level) free(q *queue, stats *schemaStats, seats int, now time.Time) {
 	l.seats -= seats
 	stats.seats -= seats
@@ -265,8 +265,8 @@ func (l *level) free(q *queue, stats *schemaStats, seats int, now time.Time) {
 	l.dispatch(now)
 }
 
-// advance lets virtual time go on as it has since it was last right: with the
-// seats that could be used, shared by the queues that were busy.
+// advance moves the virtual clock: by the seats that could be used since the last time,
+// divided by the number of busy queues.
 func (l *level) advance(now time.Time) {
 	passed := now.Sub(l.at)
 	if passed <= 0 {
@@ -278,9 +278,9 @@ func (l *level) advance(now time.Time) {
 	}
 }
 
-// rest notes that a queue may not be busy any longer. When none is, virtual time
-// starts anew: a queue that becomes busy starts from it.
-func (l *level) rest(q *queue) {
+// updateBusy updates the number of busy queues after a queue may have become idle. When none
+// is busy, virtual time starts at zero again.
+func (l *level) updateBusy(q *queue) {
 	if q.busy() {
 		return
 	}
@@ -289,14 +289,14 @@ func (l *level) rest(q *queue) {
 	}
 }
 
-// choose returns the queue of a hand in which the least work waits. Where to
-// begin looking changes, so that flows whose hands overlap do not meet in the
-// same queue.
+// choose returns the queue of a flow's hand with the least waiting work. The search
+// starts at another queue each time, so that flows with overlapping hands do not choose
+// the same queue.
 func (l *level) choose(flow uint64) *queue {
 	var space [maxHand]int
-	hand := deal(flow, l.queuing.queues, l.queuing.hand, &space)
-	begin := l.dealt % len(hand)
-	l.dealt++
+	hand := dealHand(flow, l.queuing.queues, l.queuing.hand, &space)
+	begin := l.handsDealt % len(hand)
+	l.handsDealt++
 	var best *queue
 	for i := range hand {
 		q := l.queues[hand[(begin+i)%len(hand)]]
@@ -314,20 +314,21 @@ func (l *level) enqueue(e *Entry, q *queue) {
 	}
 	e.queue, e.state = q, waiting
 	q.entries.push(e)
-	l.await(e, 1)
-	q.bound()
+	l.countWaiting(e, 1)
+	q.raiseToArrival()
 }
 
 func (l *level) dequeue(e *Entry) {
 	e.state = outside
 	e.queue.entries.remove(e)
-	l.await(e, -1)
-	e.queue.bound()
-	l.rest(e.queue)
+	l.countWaiting(e, -1)
+	e.queue.raiseToArrival()
+	l.updateBusy(e.queue)
 }
 
-// await counts an entry as waiting, or as not any longer.
-func (l *level) await(e *Entry, n int) {
+// countWaiting adds an entry to the counters of waiting requests (n = 1) or removes it (n =
+// -1).
+func (l *level) countWaiting(e *Entry, n int) {
 	seats := n * e.estimate.seats()
 	e.queue.waiting += n
 	e.queue.initial += n * e.estimate.initial
@@ -344,11 +345,11 @@ func (l *level) refuse(e *Entry, why reason) {
 	e.schema.stats.refused[why]++
 }
 
-// dispatch lets in as many of those who wait as there is room for.
+// dispatch executes waiting requests as long as there is room.
 func (l *level) dispatch(now time.Time) { l.dispatchFrom(nil, now) }
 
-// dispatchFrom does so too. As a rule nobody waits but the one who has just
-// come to a queue, and there is no need to look at the others.
+// dispatchFrom is dispatch after an entry was added to newest. Usually nobody else
+// waits, so the other queues need not be looked at.
 func (l *level) dispatchFrom(newest *queue, now time.Time) {
 	for l.waiting > 0 && l.seats < l.limits.now {
 		q := newest
@@ -357,8 +358,8 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 		}
 		if !l.fits(q) {
 			q.entries.first.schema.stats.noRoom++
-			// A queue that waits for more seats is not passed over, but for the
-			// seats that it cannot have anyway.
+			// A queue whose first request needs more seats is not overtaken, except for
+			// the seats reserved for newcomers, which that request cannot have anyway.
 			if l.newcomer(q) {
 				return
 			}
@@ -367,33 +368,32 @@ func (l *level) dispatchFrom(newest *queue, now time.Time) {
 			}
 		}
 		e := q.entries.first
-		l.robin = q.index
+		l.lastQueue = q.index
 		l.last = dispatched{any: true, at: l.virtual, began: q.dispatch, bounds: l.bounds(q, newest)}
-		// Before the queue has nothing to wait for it has something to work on:
-		// it stays busy.
+		// begin before the queue is looked at again: it stays busy.
 		q.entries.remove(e)
-		l.await(e, -1)
+		l.countWaiting(e, -1)
 		if most := l.limits.now; e.estimate.final > most {
 			e.estimate.after = e.estimate.after * time.Duration(e.estimate.final) / time.Duration(most)
 			e.estimate.final = most
 		}
 		l.begin(e, now)
 		q.dispatch += e.total()
-		q.bound()
+		q.raiseToArrival()
 		if e.dispatched != nil {
 			close(e.dispatched)
 		}
 	}
 }
 
-// next returns the queue whose first entry would be finished first in virtual
-// time. If there are several it is the turn of the one after that which was last.
-// Only newcomers can be wanted.
+// next returns the queue whose first entry would finish first in virtual time, in
+// round-robin order if there are several. With newcomers, only queues whose first entry
+// is a newcomer.
 func (l *level) next(now time.Time, newcomers bool) (best *queue) {
 	var earliest work
-	age := now.Sub(l.born)
+	age := now.Sub(l.created)
 	for i := range l.queues {
-		q := l.queues[(l.robin+1+i)%len(l.queues)]
+		q := l.queues[(l.lastQueue+1+i)%len(l.queues)]
 		if q.entries.first == nil || newcomers && !l.newcomer(q) {
 			continue
 		}
@@ -404,9 +404,9 @@ func (l *level) next(now time.Time, newcomers bool) (best *queue) {
 	return best
 }
 
-// fits reports whether there are seats for the first entry of a queue. Some are
-// kept for newcomers, who would otherwise wait until somebody has finished, which
-// with requests that take long is not soon.
+// fits reports whether there are seats for the first entry of a queue. Some seats are
+// reserved for newcomers, who would else wait until a request ends, which may take
+// long.
 func (l *level) fits(q *queue) bool {
 	limit := l.limits.now
 	if !l.newcomer(q) {
@@ -415,17 +415,17 @@ func (l *level) fits(q *queue) bool {
 	return l.room(q.entries.first.estimate.seats(), limit)
 }
 
-// newcomer reports whether the first entry of a queue is of a flow of which nothing
-// is worked on. If it takes few seats that nothing is worked on that came from the
-// queue is enough; otherwise a greedy flow, which has several queues, would take all
-// that is kept.
+// newcomer reports whether the first entry of a queue belongs to a flow with no
+// executing request. For a small request it is enough that no request of its queue is
+// executing: a large flow, which has several queues, could otherwise take all reserved
+// seats.
 func (l *level) newcomer(q *queue) bool {
 	first := q.entries.first
-	return l.inside[first.flow] == 0 || q.working == 0 && first.estimate.seats() <= fewSeats
+	return l.executing[first.flow] == 0 || q.working == 0 && first.estimate.seats() <= fewSeats
 }
 
-// room reports whether there are seats. One who wants more than there are gets
-// all.
+// room reports whether seats are free. A request that needs more seats than there are
+// waits for all of them.
 func (l *level) room(seats, limit int) bool {
 	switch {
 	case l.exempt:
@@ -436,12 +436,12 @@ func (l *level) room(seats, limit int) bool {
 	return l.seats+seats <= limit
 }
 
-// begin lets an entry in.
+// begin starts the execution of an entry.
 func (l *level) begin(e *Entry, now time.Time) {
 	seats, stats := e.estimate.seats(), e.schema.stats
 	e.state, e.started = working, now
 	l.running.push(e)
-	l.inside[e.flow]++
+	l.executing[e.flow]++
 	l.working++
 	l.seats += seats
 	l.counts.dispatched++
@@ -450,19 +450,19 @@ func (l *level) begin(e *Entry, now time.Time) {
 	stats.seats += seats
 	if q := e.queue; q != nil {
 		q.working++
-		q.running.add(e.estimate.initial, now.Sub(l.born))
+		q.running.add(e.estimate.initial, now.Sub(l.created))
 		q.seats += seats
 		l.queueSeats += seats
 	}
 }
 
-// shrink drops queues that are not wanted any longer, from the end.
+// shrink removes idle surplus queues from the end.
 func (l *level) shrink() {
 	for n := len(l.queues); n > l.queuing.queues; n-- {
 		if q := l.queues[n-1]; q.busy() || q.seats > 0 {
 			return
 		}
 		l.queues = l.queues[:n-1]
-		l.robin = min(l.robin, n-1)
+		l.lastQueue = min(l.lastQueue, n-1)
 	}
 }

@@ -9,23 +9,26 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// schema is a flow schema that is in use.
+// This file finds the flow schema of a request.
+
+// schema is a FlowSchema in use.
 type schema struct {
 	name  string
 	level *level
 	rules []flowcontrol.PolicyRulesWithSubjects
 	by    flowcontrol.FlowDistinguisherMethodType
-	// The values of the headers. They are shared by all answers, and have no
-	// room for another value.
+	// Values of the response headers. All responses share these slices, whose capacity
+	// is one, so that appending copies.
 	uid, levelUID []string
-	// Of the level, when the table was made.
+	// From the level when the table was built.
 	queues, maxSeats int
 
-	stats     *schemaStats // guarded by the lock of the level
+	stats     *schemaStats // guarded by the level's mu
 	observers Observers
 }
 
-// distinguisher tells the flows of a schema from each other.
+// distinguisher returns the text that distinguishes the flows of a schema: the user
+// name or the namespace.
 func (s *schema) distinguisher(r *request.Request) string {
 	switch s.by {
 	case flowcontrol.FlowDistinguisherMethodByUserType:
@@ -36,7 +39,7 @@ func (s *schema) distinguisher(r *request.Request) string {
 	return ""
 }
 
-// matches reports whether a request belongs to a schema.
+// matches reports whether a rule of the schema matches a request.
 func (s *schema) matches(r *request.Request) bool {
 	for i := range s.rules {
 		rule := &s.rules[i]
@@ -100,8 +103,8 @@ func anyPath(rules []flowcontrol.NonResourcePolicyRule, i *request.Info) bool {
 	return false
 }
 
-// isBelow reports whether a path is one, or below one, that a rule has, which
-// may end with a star.
+// isBelow reports whether a path matches the URL of a rule, which may end with a star:
+// it is equal to it or below it.
 func isBelow(path, url string) bool {
 	if url == flowcontrol.NonResourceAll || url == path {
 		return true
@@ -110,7 +113,7 @@ func isBelow(path, url string) bool {
 	return len(path) > len(url) && path[len(url)] == '/' && strings.HasPrefix(path, url)
 }
 
-// contains looks for a name in a list, which is a star if it has all.
+// contains reports whether a list contains a name or is ["*"].
 func contains(list []string, name string) bool {
 	return len(list) == 1 && list[0] == "*" || slices.Contains(list, name)
 }

@@ -17,7 +17,7 @@ func TestDeal(t *testing.T) {
 	var space [maxHand]int
 	count := make([]int, 16)
 	for i := range uint64(2000) {
-		hand := deal(hash("schema", string(rune('a'+i))), 16, 4, &space)
+		hand := dealHand(hash("schema", string(rune('a'+i))), 16, 4, &space)
 		sorted := slices.Clone(hand)
 		slices.Sort(sorted)
 		if len(slices.Compact(sorted)) != 4 || sorted[0] < 0 || sorted[3] > 15 {
@@ -35,7 +35,7 @@ func TestDeal(t *testing.T) {
 	// All hands of three cards out of five, each as often as the others.
 	hands := map[[3]int]int{}
 	for i := range uint64(5 * 4 * 3 * 7) {
-		hands[[3]int(deal(i, 5, 3, &space))]++
+		hands[[3]int(dealHand(i, 5, 3, &space))]++
 	}
 	if len(hands) != 60 {
 		t.Errorf("%d hands", len(hands))
@@ -86,7 +86,7 @@ func TestDemand(t *testing.T) {
 }
 
 func TestRetry(t *testing.T) {
-	var d retry
+	var d retryAfter
 	second := time.Unix(1_000_000, 0)
 	after := 0
 	drop := func(seconds, each int) {
@@ -279,10 +279,10 @@ func BenchmarkExempt(b *testing.B)  { benchmark(b, masters) }
 // A ratio counts every nanosecond for the bucket that it was in.
 func TestRatio(t *testing.T) {
 	r := newRatio([]float64{0, 0.5, 1})
-	r.of(4, 0)
-	r.set(1, 10) // 0 before
-	r.set(4, 30) // a quarter
-	r.of(2, 60)  // all
+	r.setLimit(4, 0)
+	r.set(1, 10)      // 0 before
+	r.set(4, 30)      // a quarter
+	r.setLimit(2, 60) // all
 	r.set(0, 100)
 	h := r.histogram(1000)
 	if want := []uint64{910, 20, 30, 40}; !slices.Equal(h.Counts, want) || h.Sum != 0.25*20+30+2*40 {

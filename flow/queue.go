@@ -8,10 +8,12 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// work is seats multiplied by time, in units of a hundred-millionth of a
-// seat-second. It also measures virtual time: how much work each busy queue of a
-// level could have got done since the level was last idle. An int64 holds
-// decades of that for levels with a few hundred seats.
+// This file holds the queues of a level and the entries in them.
+
+// work is seats multiplied by time, in units of 1e-8 seat-seconds. It also measures
+// virtual time: the work that each busy queue of a level could have done since the
+// level was last idle. An int64 holds decades of it for levels with a few hundred
+// seats.
 type work int64
 
 const workSecond = 1e8
@@ -20,19 +22,18 @@ func seatTime(seats float64, d time.Duration) work {
 	return work(math.Round(seats * float64(d) / (float64(time.Second) / workSecond)))
 }
 
-// String is the form that the pages for people have.
+// String formats work as the debug pages do.
 func (w work) String() string { return fmt.Sprintf("%d.%08dss", w/workSecond, w%workSecond) }
 
-// Entry is a request on its way through a Limiter. It is part of what the server
-// has of a request anyway, so that letting one in need not allocate.
+// Entry is the state of a request in a Limiter. It is embedded in the server's own
+// state of the request, so that admitting a request need not allocate.
 type Entry struct {
-	// RetryAfter is in how many seconds a client should come back that was
-	// refused.
+	// RetryAfter is the Retry-After in seconds for a refused request.
 	RetryAfter int
-	// Waited is how long the request had to wait.
+	// Waited is how long the request waited in a queue.
 	Waited time.Duration
 
-	limit *limit // of InFlight
+	limit *limit // set by InFlight
 
 	control       *Control
 	request       *request.Request
@@ -40,32 +41,32 @@ type Entry struct {
 	distinguisher string
 	estimate      estimate
 	watched       watched
-	counted       bool // as a watch
-	inside        bool // let in, and not released
+	counted       bool // in control.watches
+	admitted      bool // admitted and not released
 	worked        time.Duration
 
-	// Those below are guarded by the lock of the level.
+	// The fields below are guarded by the level's mu.
 	level            *level
 	queue            *queue
 	flow             uint64
 	state            state
 	arrived, started time.Time
-	arrivedAt        work          // the virtual time
-	dispatched       chan struct{} // closed when it need not wait any longer; nil if it never had to
-	ahead            int           // how many waited in its queue when it had come, with itself
-	before, after    *Entry        // in its queue, or among those that are worked on
+	arrivedAt        work          // in virtual time
+	dispatched       chan struct{} // closed when the entry need not wait any longer; nil if it never waited
+	ahead            int           // entries in its queue when it was added, including itself
+	before, after    *Entry        // neighbours in the list of its queue, or in level.running
 }
 
-// state is how far an entry has come.
+// state is where an entry is.
 type state uint8
 
 const (
-	outside state = iota // not there yet, refused, or gone
+	outside state = iota // not yet entered, refused, or ended
 	waiting
 	working
 )
 
-// why a request was refused.
+// reason is why a request was refused.
 type reason uint8
 
 const (
@@ -84,7 +85,7 @@ func (e *Entry) total() work {
 	return seatTime(float64(e.estimate.initial), serviceTime) + seatTime(float64(e.estimate.final), e.estimate.after)
 }
 
-// list is a list of entries, the first of which has been there longest.
+// list is a doubly linked list of entries, the oldest first.
 type list struct{ first, last *Entry }
 
 func (l *list) push(e *Entry) {
@@ -111,29 +112,28 @@ func (l *list) remove(e *Entry) {
 	e.before, e.after = nil, nil
 }
 
-// queue is one of the queues of a level. It is busy as long as something waits
-// in it, or is worked on that came from it.
+// queue is one of the queues of a level. It is busy while entries wait in it or entries
+// that came from it are executed.
 type queue struct {
 	index    int
 	entries  list
 	waiting  int
 	working  int
-	seats    int // in use
-	initial  int // seats of those who wait, at first
-	most     int // and in all
+	seats    int // in use by its entries
+	initial  int // initial seats of the waiting entries
+	most     int // largest seats of the waiting entries
 	sum      work
-	dispatch work // the virtual time at which the next one is dispatched
-	running  owed // by those who are worked on
+	dispatch work // virtual start time of the next entry
+	running  owed // of its executing entries
 }
 
 func (q *queue) busy() bool { return q.waiting > 0 || q.working > 0 }
 
-// owed is what requests that are worked on will be charged with, beyond what
-// they were charged with in advance. It tells a queue whose requests take long
-// from others before the first of them ends.
+// owed is the work of executing requests beyond what they were charged with in advance.
+// It makes a queue with long requests pay before the first of them ends.
 type owed struct {
 	seats int64
-	since int64 // the sum of when each seat was taken, in microseconds
+	since int64 // sum over all seats of the time when it was taken, in microseconds
 }
 
 func (o *owed) add(seats int, at time.Duration) {
@@ -145,13 +145,12 @@ func (o *owed) at(now time.Duration) work {
 	return max(0, seatTime(1, time.Duration(o.seats*(now-serviceTime).Microseconds()-o.since)*time.Microsecond))
 }
 
-// begins is when the queue's next one is dispatched in virtual time, less what is
-// being done for it.
-func (q *queue) begins() work { return q.dispatch - seatTime(float64(q.seats), serviceTime) }
+// virtualStart returns the virtual start time of the next entry, less the work in progress.
+func (q *queue) virtualStart() work { return q.dispatch - seatTime(float64(q.seats), serviceTime) }
 
-// bound keeps a queue that could not use its share from saving it up: in virtual
-// time too nobody is dispatched before having arrived.
-func (q *queue) bound() {
+// raiseToArrival prevents a queue from saving up a share that it did not use: in virtual time
+// too, no entry starts before it has arrived.
+func (q *queue) raiseToArrival() {
 	if first := q.entries.first; first != nil {
 		q.dispatch = max(q.dispatch, first.arrivedAt)
 	}

@@ -5,15 +5,18 @@ import (
 	"time"
 )
 
-// ratio is how a number relates to a limit over time: a histogram in which every
-// nanosecond counts.
+// This file measures ratios over time, for histograms in which every nanosecond is an
+// observation.
+
+// ratio is the histogram over time of a value in relation to a limit: every nanosecond
+// counts.
 type ratio struct {
 	buckets      []float64
 	value, limit float64
 	quotient     float64
-	at           time.Duration // since it is observed
-	now          int           // the bucket that time goes to
-	counts       []uint64      // nanoseconds by bucket, the last one for what is above all
+	at           time.Duration // time of the last update, since creation
+	now          int           // index of the current bucket
+	counts       []uint64      // nanoseconds by bucket; the last is for values above all buckets
 	sum          float64
 }
 
@@ -21,23 +24,23 @@ func newRatio(buckets []float64) ratio {
 	return ratio{buckets: buckets, limit: 1, counts: make([]uint64, len(buckets)+1)}
 }
 
-// set changes the number.
+// set changes the value.
 func (r *ratio) set(value int, now time.Duration) {
 	r.advance(now)
 	if v := float64(value); v != r.value {
 		r.value = v
-		r.place()
+		r.findBucket()
 	}
 }
 
-// of changes the limit.
-func (r *ratio) of(limit int, now time.Duration) {
+// setLimit changes the limit.
+func (r *ratio) setLimit(limit int, now time.Duration) {
 	r.advance(now)
 	r.limit = float64(max(limit, 1))
-	r.place()
+	r.findBucket()
 }
 
-func (r *ratio) place() {
+func (r *ratio) findBucket() {
 	r.quotient = r.value / r.limit
 	for r.now = 0; r.now < len(r.buckets) && r.quotient > r.buckets[r.now]; r.now++ {
 	}
@@ -53,8 +56,8 @@ func (r *ratio) advance(now time.Duration) {
 	r.sum += float64(passed) * r.quotient
 }
 
-// Histogram is what was found over time. Counts are nanoseconds, each of one bucket
-// only, and the last of what is above all buckets.
+// Histogram is the result of a ratio. Counts are nanoseconds by bucket (not
+// cumulative), the last for values above all buckets.
 type Histogram struct {
 	Buckets []float64
 	Counts  []uint64
@@ -66,7 +69,7 @@ func (r *ratio) histogram(now time.Duration) Histogram {
 	return Histogram{Buckets: r.buckets, Counts: slices.Clone(r.counts), Sum: r.sum}
 }
 
-// ratios are those of a level.
+// ratios are the histograms of a level.
 type ratios struct {
 	demand, seats, working, waiting ratio
 }
@@ -80,25 +83,25 @@ func newRatios() ratios {
 	}
 }
 
-// note takes down what the level has to do now.
-func (l *level) note(now time.Time) {
+// recordDemand updates demand and histograms after a change. The caller holds mu.
+func (l *level) recordDemand(now time.Time) {
 	l.demand.set(l.seats+l.seatsWaiting, now)
-	age := now.Sub(l.born)
+	age := now.Sub(l.created)
 	l.over.demand.set(l.seats+l.seatsWaiting, age)
 	l.over.seats.set(l.seats, age)
 	l.over.working.set(l.working, age)
 	l.over.waiting.set(l.waiting, age)
 }
 
-// limit says what the numbers of a level relate to; seats are those of the server.
-func (l *level) limit(seats int, now time.Time) {
+// setRatioLimits sets the limits of the histograms; seats are those of the server.
+func (l *level) setRatioLimits(seats int, now time.Time) {
 	most := l.limits.now
 	if most == 0 {
 		most = seats / 10
 	}
-	age := now.Sub(l.born)
+	age := now.Sub(l.created)
 	for _, r := range []*ratio{&l.over.demand, &l.over.seats, &l.over.working} {
-		r.of(most, age)
+		r.setLimit(most, age)
 	}
-	l.over.waiting.of(max(l.queuing.length, 1)*max(l.queuing.queues, 1), age)
+	l.over.waiting.setLimit(max(l.queuing.length, 1)*max(l.queuing.queues, 1), age)
 }

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// maxRetryAfter is the most seconds that a client is told to wait.
+// maxRetryAfter is the largest Retry-After in seconds.
 const maxRetryAfter = 32
 
-// retry tells clients that were refused when to come back: the later, the more
-// were refused recently.
-type retry struct {
+// retryAfter computes the Retry-After of refused requests, which grows with the number of
+// requests refused recently.
+type retryAfter struct {
 	mu      sync.Mutex
-	after   int64 // seconds; 0 is 1
+	after   int64 // the current Retry-After in seconds; 0 is 1
 	doubled int64 // when after was last doubled, in Unix seconds
-	current int64 // the second that is being counted
-	// dropped counts requests by second, the newest maxRetryAfter+1 of them.
+	current int64 // the second that is being counted, in Unix time
+	// dropped counts refused requests by second, for the last maxRetryAfter+1 seconds.
 	dropped [maxRetryAfter + 1]struct{ second, count int64 }
 }
 
-// drop counts a request that is refused, and returns the seconds for it.
-func (d *retry) drop(now time.Time) int {
+// drop counts a refused request and returns its Retry-After.
+func (d *retryAfter) drop(now time.Time) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.after = max(d.after, 1)
@@ -37,9 +37,9 @@ func (d *retry) drop(now time.Time) int {
 	return int(d.after)
 }
 
-// adjust looks at the seconds before this one: as many as clients have been told
-// to wait.
-func (d *retry) adjust(now int64) {
+// adjust looks at the refusals of the last d.after seconds: it doubles d.after if
+// there were three or more a second, and reduces it if there was less than one.
+func (d *retryAfter) adjust(now int64) {
 	var recent int64
 	for _, s := range d.dropped {
 		if s.second < now && now-s.second <= d.after {

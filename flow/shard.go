@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 )
 
-// maxHand is the largest hand: validation wants log2(queues)*hand to be at most
-// 60, and hands are not larger than the number of queues.
+// This file is shuffle sharding: which queues of a level a flow may use.
+
+// maxHand is the largest hand size: validation limits log2(queues)*hand to 60, and a
+// hand is not larger than the number of queues.
 const maxHand = 16
 
-// hash identifies a flow. Servers of one cluster come to the same result.
+// hash identifies a flow. All servers of a cluster compute the same hash.
 func hash(schema, distinguisher string) uint64 {
 	var space [128]byte
 	text := append(space[:0], schema...)
@@ -19,17 +21,17 @@ func hash(schema, distinguisher string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:8])
 }
 
-// deal returns the queues that a flow may use: a hand of cards from a deck that
-// the hash shuffles. Two flows hardly ever have the same hand, so that a flow
-// which fills all of its own leaves to nearly every other one that is free.
-func deal(hash uint64, deck, hand int, into *[maxHand]int) []int {
+// dealHand returns the queues that a flow may use: a hand of cards from a deck that the
+// hash shuffles. Two flows hardly ever have the same hand, so a flow that fills all of
+// its queues leaves nearly every other flow a free one.
+func dealHand(hash uint64, deck, hand int, into *[maxHand]int) []int {
 	for i := range hand {
 		left := uint64(deck - i)
 		into[i] = int(hash % left)
 		hash /= left
 	}
-	// Each number counts the cards that are left at its turn. From the last one
-	// on, so that those in front still are such numbers when they are needed.
+	// Each number is an index among the cards that were left when it was drawn. Convert
+	// from the last one on, while the numbers before it are still such indexes.
 	for i := hand - 1; i > 0; i-- {
 		for j := i - 1; j >= 0; j-- {
 			if into[i] >= into[j] {

@@ -6,7 +6,9 @@ import (
 	"time"
 )
 
-// Count is how many there are, and how many there were at most.
+// This file holds what is exported as metrics.
+
+// Count is a number of requests, its peak, and its histogram over time.
 type Count struct {
 	mu        sync.Mutex
 	now, most int
@@ -18,7 +20,7 @@ func (c *Count) init(now time.Time) {
 	c.born, c.over = now, newRatio([]float64{0, 0.001, 0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1})
 }
 
-// add counts n more.
+// add adds n.
 func (c *Count) add(n int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,21 +29,21 @@ func (c *Count) add(n int, now time.Time) {
 	c.over.set(c.now, now.Sub(c.born))
 }
 
-// limit says how many there should be at most.
+// limit sets the limit that the histogram relates to.
 func (c *Count) limit(n int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over.of(n, now.Sub(c.born))
+	c.over.setLimit(n, now.Sub(c.born))
 }
 
-// Load returns how many there are.
+// Load returns the current number.
 func (c *Count) Load() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// Peak returns how many there were at most since it was last called.
+// Peak returns the largest number since the last call.
 func (c *Count) Peak() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,22 +52,23 @@ func (c *Count) Peak() int {
 	return most
 }
 
-// Over returns how many there were over time, in relation to how many there should
-// be at most.
+// Over returns the histogram of the number in relation to its limit.
 func (c *Count) Over() Histogram {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over.histogram(time.Since(c.born))
 }
 
-// Observer takes measurements.
+// Observer receives measurements.
 type Observer interface{ Observe(float64) }
 
-// Observers take, in seconds, how long requests have waited that were let in, if
-// only into a queue, and that were refused, and how long others were worked on; of watches, how long it
-// took them to begin. Seats takes how many a request is thought to need, Queue how
-// many there are in its queue when it has joined it, and Watches how many see what
-// it writes. Nil takes nothing.
+// Observers receive the measurements of a schema in a level; nil receives nothing.
+// Durations are in seconds.
+//
+// Waited: time in a queue of requests that were admitted or queued. Refused: the same
+// of refused requests. Worked: execution time. Began: of watches, the time until the
+// initial events were sent. Seats: estimated seats of a request. Queue: length of its
+// queue when it was added. Watches: number of watches that get the event of a write.
 type Observers struct{ Waited, Refused, Worked, Began, Seats, Queue, Watches Observer }
 
 func observe(to Observer, n int) {
@@ -94,37 +97,36 @@ func (o *Observers) worked(d time.Duration, watch bool) {
 	}
 }
 
-// LevelStats is a priority level as it is now.
+// LevelStats is a snapshot of a priority level.
 type LevelStats struct {
 	Name string
-	// Nominal is how many seats its shares give it, Lowest and Highest bound
-	// what lending and borrowing make of that, and Now is what it has.
+	// Nominal is the number of seats by its shares, Lowest and Highest are the bounds
+	// after lending and borrowing, Now is the current number.
 	Nominal, Lowest, Highest, Now int
-	// The demand for seats in the last period.
+	// The demand for seats in the last period (adjustInterval).
 	DemandHighest                                  int
 	DemandAverage, DemandDeviation, DemandSmoothed float64
-	// Target is how many seats it should have by its demand.
+	// Target is the number of seats that its demand asks for.
 	Target float64
-	// Virtual is the virtual time, in seat-seconds.
+	// Virtual is the virtual time in seat-seconds.
 	Virtual float64
-	// Dispatched tells of the last request that was dispatched from a queue; nil if
-	// there is none.
+	// Dispatched describes the last dispatch from a queue; nil if there was none.
 	Dispatched *DispatchStats
-	// The demand, the seats in use, and the requests that are worked on or wait, over
-	// time, in relation to how many there can be.
+	// Histograms over time of demand, seats in use, executing and waiting requests, in
+	// relation to their limits.
 	DemandOver, SeatsOver, WorkingOver, WaitingOver Histogram
 	Schemas                                         []SchemaStats
 }
 
-// DispatchStats is the virtual world, in seat-seconds, as it was at a dispatch: the
-// time, when the request began, and the least and most of when the first ones in
-// the queues begin, without and with regard to what is being done for the queues.
+// DispatchStats describes a dispatch in virtual time, in seat-seconds: the time, the
+// start time of the request, and the least and most of the start times of the queues'
+// first requests, without and with the work in progress of the queues.
 type DispatchStats struct {
 	At, Began                        float64
 	Least, Most, LeastLess, MostLess float64
 }
 
-// SchemaStats is what a level has to do with a schema.
+// SchemaStats are the statistics of a schema in a level.
 type SchemaStats struct {
 	Name                string
 	Dispatched          int
@@ -134,17 +136,17 @@ type SchemaStats struct {
 	NoRoom              int // how often there were too few seats for the next request
 }
 
-// Fraction is how much of its target each level gets that is not bound otherwise.
+// Fraction is the fraction of its target that a level gets which is not at a bound.
 func (c *Control) Fraction() float64 { return math.Float64frombits(c.fraction.Load()) }
 
-// Stats returns all levels.
+// Stats returns snapshots of all levels.
 func (c *Control) Stats() []LevelStats {
 	var all []LevelStats
 	now := time.Now()
 	seconds := func(w work) float64 { return float64(w) / workSecond }
 	for _, l := range c.table.Load().levels {
 		l.mu.Lock()
-		found, age := &l.demand.found, now.Sub(l.born)
+		found, age := &l.demand.found, now.Sub(l.created)
 		s := LevelStats{
 			Name: l.name, Nominal: l.limits.nominal, Lowest: l.limits.lowest, Highest: l.limits.highest, Now: l.limits.now,
 			DemandHighest: found.highest, DemandAverage: found.average, DemandDeviation: found.deviation, DemandSmoothed: found.smoothed,

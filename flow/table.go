@@ -12,20 +12,22 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// levelSeats is which part of the seats of a level a single request may take.
-const levelSeats = 0.15
+// This file builds levels and schemas from API objects.
 
-// table is what requests are sorted by. It does not change; there is a new one
-// whenever an object does.
+// maxLevelPart is the part of a level's seats that a single request may take.
+const maxLevelPart = 0.15
+
+// table assigns requests to schemas and levels. It is immutable; a new one is built
+// whenever an object changes.
 type table struct {
-	schemas  []*schema // in the order in which they are asked
+	schemas  []*schema // in matching order
 	catchAll *schema
-	levels   []*level // by name; also those that are only left until they are idle
-	fraction float64  // of their targets that levels get, when the table was made
+	levels   []*level // sorted by name; includes levels without an object that are not idle yet
+	fraction float64  // result of adjust when the table was built
 }
 
-// find returns the schema of a request. The last one has everybody; only who is
-// in no group at all does not belong to it, and gets it all the same.
+// find returns the schema of a request. The catch-all schema matches all authenticated
+// and unauthenticated users; a user in neither group gets it too.
 func (t *table) find(r *request.Request) *schema {
 	for _, s := range t.schemas {
 		if s.matches(r) {
@@ -35,8 +37,8 @@ func (t *table) find(r *request.Request) *schema {
 	return t.catchAll
 }
 
-// build makes a table of objects. Levels that there were before keep their
-// requests.
+// build builds a table from API objects. Levels of the previous table are reused, with
+// their requests.
 func build(before *table, schemas map[string]*flowcontrol.FlowSchema, levels map[string]*flowcontrol.PriorityLevelConfiguration, seats int, now time.Time) *table {
 	t := &table{}
 	uids := map[string]string{}
@@ -46,7 +48,7 @@ func build(before *table, schemas map[string]*flowcontrol.FlowSchema, levels map
 		specs[name] = &spec
 	}
 	for name, object := range levels {
-		if usable(object) {
+		if isValidLevel(object) {
 			specs[name] = &object.Spec
 			uids[name] = string(object.UID)
 		}
@@ -69,9 +71,9 @@ func build(before *table, schemas map[string]*flowcontrol.FlowSchema, levels map
 		t.levels = append(t.levels, l)
 	}
 	for _, l := range old {
-		// Those who are still in it keep their seats, as long as they need them.
+		// The remaining requests keep their seats as long as they need them.
 		if !l.quiesce() {
-			shares[l] = l.held()
+			shares[l] = l.currentShare()
 			t.levels = append(t.levels, l)
 		}
 	}
@@ -99,7 +101,7 @@ func (t *table) addSchemas(objects map[string]*flowcontrol.FlowSchema, levels ma
 	for _, object := range ordered {
 		l := levels[object.Spec.PriorityLevelConfiguration.Name]
 		if l == nil {
-			continue // its requests belong to whoever comes next
+			continue // the next schema that matches gets its requests
 		}
 		s := &schema{
 			name: object.Name, level: l, rules: object.Spec.Rules, stats: l.stats(object.Name),
@@ -107,7 +109,7 @@ func (t *table) addSchemas(objects map[string]*flowcontrol.FlowSchema, levels ma
 			queues: l.queuing.queues,
 		}
 		if l.queuing.queues > 0 {
-			s.maxSeats = max(1, min(int(math.Ceil(float64(l.limits.nominal)*levelSeats)), l.limits.nominal/l.queuing.hand))
+			s.maxSeats = max(1, min(int(math.Ceil(float64(l.limits.nominal)*maxLevelPart)), l.limits.nominal/l.queuing.hand))
 		}
 		if method := object.Spec.DistinguisherMethod; method != nil {
 			s.by = method.Type
@@ -119,9 +121,9 @@ func (t *table) addSchemas(objects map[string]*flowcontrol.FlowSchema, levels ma
 	}
 }
 
-// usable reports whether a level says what its type wants. Validation sees to
-// that; what is in a store may be older.
-func usable(object *flowcontrol.PriorityLevelConfiguration) bool {
+// isValidLevel reports whether the spec of a level is valid. Validation checks that, but the
+// store may hold objects from before.
+func isValidLevel(object *flowcontrol.PriorityLevelConfiguration) bool {
 	spec := &object.Spec
 	exempt := object.Name == flowcontrol.PriorityLevelConfigurationNameExempt
 	if (spec.Type == flowcontrol.PriorityLevelEnablementExempt) != exempt || exempt != (spec.Limited == nil) {
@@ -146,7 +148,7 @@ func queuingOf(spec *flowcontrol.PriorityLevelConfigurationSpec) queuing {
 	return queuing{queues: int(q.Queues), hand: int(q.HandSize), length: int(q.QueueLengthLimit)}
 }
 
-// shareSpec is what a level says about its seats.
+// shareSpec is the part of a level's spec about seats.
 type shareSpec struct {
 	shares    int32
 	lendable  int32  // percent
@@ -169,14 +171,14 @@ func sharesOf(spec *flowcontrol.PriorityLevelConfigurationSpec) shareSpec {
 	return shareSpec{}
 }
 
-// held is the share of a level that has lost its object.
-func (l *level) held() shareSpec {
+// currentShare returns the shares of a level that has no object any more.
+func (l *level) currentShare() shareSpec {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.share
 }
 
-// apportion shares seats out by what the levels say, and then by what they need.
+// apportion divides the seats by the levels' shares, and then by their demand.
 func apportion(levels []*level, shares map[*level]shareSpec, seats int, now time.Time) float64 {
 	sum := 0.0
 	for _, s := range shares {
@@ -201,8 +203,7 @@ func apportion(levels []*level, shares map[*level]shareSpec, seats int, now time
 	return adjust(levels, now)
 }
 
-// mandatoryLevels are those without which requests would have nowhere to go, as
-// long as there are no objects of them.
+// mandatoryLevels are used while the API objects of the mandatory levels do not exist.
 func mandatoryLevels() map[string]flowcontrol.PriorityLevelConfigurationSpec {
 	return map[string]flowcontrol.PriorityLevelConfigurationSpec{
 		flowcontrol.PriorityLevelConfigurationNameExempt: {
@@ -219,7 +220,7 @@ func mandatoryLevels() map[string]flowcontrol.PriorityLevelConfigurationSpec {
 	}
 }
 
-// mandatorySchemas are those of the mandatory levels.
+// mandatorySchemas are the schemas of the mandatory levels.
 func mandatorySchemas() map[string]*flowcontrol.FlowSchema {
 	everything := func(name, level string, precedence int32, groups ...string) *flowcontrol.FlowSchema {
 		star := []string{"*"}
