@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// aggregateAfter is how long after a change roles are looked at: many are made
-// at once when a server first starts.
+// aggregateAfter is the delay after a change of a ClusterRole: the first start of a
+// server creates many at once.
 const aggregateAfter = 20 * time.Millisecond
 
-// Aggregation gives cluster roles that are made of others the rules of those.
+// Aggregation sets the rules of ClusterRoles with an aggregationRule.
 func Aggregation() Controller {
 	const name = "clusterrole-aggregation-controller"
 	return Controller{Name: name, Alias: "clusterrole-aggregation", Account: name, Start: func(env *Env) Observer {
@@ -65,7 +65,7 @@ func (a *aggregation) Observe(changes []Change) {
 	}
 }
 
-// aggregate returns the rules that a role should have.
+// aggregate returns the rules of the roles that the aggregationRule selects.
 func aggregate(role *rbacv1.ClusterRole, all []rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
 	rules := []rbacv1.PolicyRule{}
 	seen := map[string]bool{}

@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long certificates last, unless a request wants less; how far they are
-// dated back; and from which length on that is taken off their end.
+// Lifetime of certificates; the minimum a request can ask for; by how much notBefore is
+// backdated; and the lifetime from which notAfter is backdated too.
 const (
 	certificateLife     = 365 * 24 * time.Hour
 	certificateMinimum  = 10 * time.Minute
@@ -27,7 +27,7 @@ const (
 	certificateShort    = 8 * time.Hour
 )
 
-// onRequests calls work with every request that has no certificate yet.
+// onRequests calls work for every CertificateSigningRequest without a certificate.
 func onRequests(env *Env, work func(ctx context.Context, kind *Kind, r *certificatesv1.CertificateSigningRequest) error) Observer {
 	return onEach(env, 2, certificatesv1.GroupName, "certificatesigningrequests", func(ctx context.Context, key named) error {
 		kind := env.Kind("certificates.k8s.io/v1", "CertificateSigningRequest")
@@ -35,7 +35,7 @@ func onRequests(env *Env, work func(ctx context.Context, kind *Kind, r *certific
 		if err := env.Get(ctx, kind, "", key.name, &r); err != nil || len(r.Status.Certificate) > 0 {
 			return ignoreNotFound(err)
 		}
-		return outdated(work(ctx, kind, &r))
+		return mapOutdated(work(ctx, kind, &r))
 	})
 }
 
@@ -43,8 +43,8 @@ func has(r *certificatesv1.CertificateSigningRequest, condition certificatesv1.R
 	return slices.ContainsFunc(r.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == condition })
 }
 
-// Approving approves the requests of kubelets for client certificates, if those
-// who ask have a right to them.
+// Approving approves CertificateSigningRequests of kubelets for client certificates, if
+// a SubjectAccessReview allows the requester.
 func Approving() Controller {
 	return Controller{Name: "certificatesigningrequest-approving-controller", Alias: "csrapproving", Account: "certificate-controller", Start: func(env *Env) Observer {
 		return onRequests(env, func(ctx context.Context, kind *Kind, r *certificatesv1.CertificateSigningRequest) error {
@@ -53,7 +53,7 @@ func Approving() Controller {
 			}
 			request, err := parseRequest(r.Spec.Request)
 			if err != nil || kubeletClient(request, r.Spec.Usages) != nil {
-				return nil // nobody but a person can tell
+				return nil // left for manual approval
 			}
 			type right struct{ subresource, message string }
 			rights := []right{{"nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."}}
@@ -78,7 +78,7 @@ func Approving() Controller {
 	}}
 }
 
-// allowed asks whether who made a request may have such certificates.
+// allowed asks by a SubjectAccessReview whether the requester may have the certificate.
 func (e *Env) allowed(ctx context.Context, r *certificatesv1.CertificateSigningRequest, subresource string) (bool, error) {
 	extra := map[string]authorizationv1.ExtraValue{}
 	for k, v := range r.Spec.Extra {
@@ -98,8 +98,8 @@ func (e *Env) allowed(ctx context.Context, r *certificatesv1.CertificateSigningR
 	return review.Status.Allowed, err
 }
 
-// Signing signs approved requests for the signers that every cluster has. sign
-// issues a certificate for a key, as PEM.
+// Signing signs approved CertificateSigningRequests of the built-in signers. sign
+// issues a certificate for a public key, as PEM.
 func Signing(sign func(template *x509.Certificate, key any) ([]byte, error)) Controller {
 	return Controller{Name: "certificatesigningrequest-signing-controller", Alias: "csrsigning", Account: "certificate-controller", Start: func(env *Env) Observer {
 		return onRequests(env, func(ctx context.Context, kind *Kind, r *certificatesv1.CertificateSigningRequest) error {
@@ -119,7 +119,7 @@ func Signing(sign func(template *x509.Certificate, key any) ([]byte, error)) Con
 					Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure",
 					Message: err.Error(), LastUpdateTime: metav1.NewTime(env.Now()),
 				})
-			} else if r.Status.Certificate, err = signRequest(request, r, time.Now(), sign); err != nil { // by which certificates are judged
+			} else if r.Status.Certificate, err = signRequest(request, r, time.Now(), sign); err != nil { // real time: certificate validity does not follow Env.Now
 				return err
 			}
 			return env.Update(ctx, kind, "", r.Name, "status", r, nil)
@@ -127,7 +127,7 @@ func Signing(sign func(template *x509.Certificate, key any) ([]byte, error)) Con
 	}}
 }
 
-// signers are those that every cluster has, with what they ask of requests.
+// signers returns the built-in signers, each with its check of a request.
 func signers() map[string]func(*x509.CertificateRequest, []certificatesv1.KeyUsage) error {
 	return map[string]func(*x509.CertificateRequest, []certificatesv1.KeyUsage) error{
 		certificatesv1.KubeletServingSignerName:             kubeletServing,
@@ -145,9 +145,8 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// kubelet checks the requests of kubelets, in the order in which
-// kube-controller-manager does. names has what is wrong with the names of each
-// kind, "" if nothing is.
+// kubelet checks a request of a kubelet, in the order of kube-controller-manager. names
+// are the errors of its subjectAltNames and common name, "" for none.
 func kubelet(r *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpose certificatesv1.KeyUsage, names ...string) error {
 	if !slices.Equal(r.Subject.Organization, []string{"system:nodes"}) {
 		return errors.New("subject organization is not system:nodes")
@@ -167,7 +166,7 @@ func kubelet(r *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpo
 	return nil
 }
 
-// unless is a text that is said if something is not so.
+// unless returns text if ok is false.
 func unless(ok bool, text string) string {
 	if ok {
 		return ""
@@ -212,7 +211,7 @@ func apiClient(_ *x509.CertificateRequest, usages []certificatesv1.KeyUsage) err
 	return nil
 }
 
-// signRequest issues what a request asks for.
+// signRequest issues the certificate that a request asks for.
 func signRequest(request *x509.CertificateRequest, r *certificatesv1.CertificateSigningRequest, now time.Time, sign func(*x509.Certificate, any) ([]byte, error)) ([]byte, error) {
 	if err := request.CheckSignature(); err != nil {
 		return nil, fmt.Errorf("unable to verify certificate request signature: %w", err)

@@ -10,16 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long certificate signing requests are kept that somebody has decided
-// about, and those that wait for that or for a certificate; and how long the
-// requests of pods.
+// How long CertificateSigningRequests are kept after approval or denial, and without one;
+// and how long PodCertificateRequests are kept.
 const (
 	decidedFor    = time.Hour
 	undecidedFor  = 24 * time.Hour
 	podRequestFor = 15 * time.Minute
 )
 
-// RequestCleaner deletes certificate signing requests that are of no more use.
+// RequestCleaner deletes old CertificateSigningRequests.
 func RequestCleaner() Controller {
 	return Controller{Name: "certificatesigningrequest-cleaner-controller", Alias: "csrcleaner", Account: "certificate-controller", Start: func(env *Env) Observer {
 		var e *each
@@ -29,15 +28,14 @@ func RequestCleaner() Controller {
 			if err := env.Get(ctx, kind, "", key.name, &r); err != nil {
 				return ignoreNotFound(err)
 			}
-			return env.expire(ctx, e.queue, key, kind, uselessAt(&r), exactly(&r.ObjectMeta))
+			return env.expire(ctx, e.queue, key, kind, expiresAt(&r), ifUnchanged(&r.ObjectMeta))
 		})
 		return e
 	}}
 }
 
-// uselessAt returns when a request has been of no use for long enough; zero is
-// never.
-func uselessAt(r *certificatesv1.CertificateSigningRequest) (at time.Time) {
+// expiresAt returns when a request is to be deleted; the zero time is never.
+func expiresAt(r *certificatesv1.CertificateSigningRequest) (at time.Time) {
 	earlier := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
 			at = t
@@ -71,8 +69,7 @@ func uselessAt(r *certificatesv1.CertificateSigningRequest) (at time.Time) {
 	return at
 }
 
-// PodRequestCleaner deletes the certificate requests of pods that nobody has
-// answered in time, or that have done their duty.
+// PodRequestCleaner deletes PodCertificateRequests after podRequestFor.
 func PodRequestCleaner() Controller {
 	const name = "podcertificaterequest-cleaner-controller"
 	return Controller{Name: name, Alias: name, Account: "podcertificaterequestcleaner", Start: func(env *Env) Observer {

@@ -52,7 +52,7 @@ func TestUselessAt(t *testing.T) {
 				}}
 			}
 			r.Status.Certificate = c.certificate
-			if got := uselessAt(r); !got.Equal(c.want) {
+			if got := expiresAt(r); !got.Equal(c.want) {
 				t.Errorf("useless at %v, want %v", got, c.want)
 			}
 		})
@@ -81,7 +81,7 @@ func TestUnusedTokens(t *testing.T) {
 		"made lately":    {secret(corev1.SecretTypeServiceAccountToken, metav1.NewTime(now.AddDate(0, -1, 0)), ""), false},
 		"something else": {secret(corev1.SecretTypeOpaque, old, ""), false},
 	} {
-		if got := unused(c.secret, now); got != c.want {
+		if got := isUnused(c.secret, now); got != c.want {
 			t.Errorf("%s: unused is %v", name, got)
 		}
 	}

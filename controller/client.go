@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// agent is who controllers say they are. The owner of fields is named after
-	// it, and tools know to leave those of this name alone.
+	// agent is the User-Agent and thereby the field manager of controllers. Tools
+	// recognize it and leave its fields alone.
 	agent = "kube-controller-manager"
 
-	// Bytes are quicker than text, and part of an object than all of it, but not
-	// every server behind this one has them.
+	// Accept headers. Protobuf and PartialObjectMetadata are cheaper to decode;
+	// JSON is the alternative for aggregated servers that have neither.
 	asJSON      = "application/json"
 	asProto     = "application/vnd.kubernetes.protobuf"
 	asTyped     = asProto + "," + asJSON
@@ -35,17 +35,17 @@ const (
 	partialList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	asDiscovery = asJSON + ";as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2"
 
-	// maxStatus bounds what is read of an answer that is an error.
+	// maxStatus bounds how many bytes of an error response are read.
 	maxStatus = 1 << 20
-	// listPage is how many objects of other servers are read at a time.
+	// listPage is the page size of lists from aggregated servers.
 	listPage = "500"
 )
 
-// Client is a client of the API that can do what controllers need, over a
-// transport that knows who asks. Errors are those of apimachinery.
+// Client is an API client with the requests that controllers need. Transport
+// authenticates them. Errors are those of apimachinery.
 type Client struct {
 	Transport http.RoundTripper
-	// Agent is who the client says that it is; "" is what controllers say.
+	// Agent is the User-Agent; "" is kube-controller-manager.
 	Agent string
 }
 
@@ -64,17 +64,17 @@ func path(k *Kind, namespace, name string) string {
 	return p
 }
 
-// call is a request and what becomes of the answer.
+// call is one request, and where its response goes.
 type call struct {
 	method, path string
 	query        url.Values
 	contentType  string
 	body         any // encoded as JSON, nil for none
 	accept       string
-	into         any // what the answer is decoded into, nil if nobody wants it
+	into         any // decoded response; nil if it is not needed
 }
 
-// message is an object that can be read from protobuf.
+// message is an object that has a protobuf decoder.
 type message interface {
 	runtime.Object
 	Unmarshal([]byte) error
@@ -103,7 +103,8 @@ func (c *Client) do(ctx context.Context, r call) error {
 	return json.Unmarshal(body, r.into)
 }
 
-// decode reads an object out of the envelope that says what it is.
+// decode decodes a protobuf response: the magic prefix and runtime.Unknown around the
+// object.
 func decode(body []byte, into message) error {
 	const magic = "k8s\x00"
 	var envelope runtime.Unknown
@@ -120,7 +121,7 @@ func decode(body []byte, into message) error {
 	return nil
 }
 
-// open sends a request and returns the answer to be read, if it is no error.
+// open sends a request and returns the response with its body unread, or the API error.
 func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	var body []byte
 	if r.body != nil {
@@ -176,7 +177,7 @@ func (c *Client) Metadata(ctx context.Context, k *Kind, namespace, name string) 
 	return m, c.do(ctx, call{method: http.MethodGet, path: path(k, namespace, name), accept: asMetadata, into: m})
 }
 
-// List reads the objects of a namespace, or of all of them.
+// List reads the objects of a namespace, or of all namespaces for "".
 func (c *Client) List(ctx context.Context, k *Kind, namespace string, into any) error {
 	return c.do(ctx, call{method: http.MethodGet, path: path(k, namespace, ""), into: into})
 }
@@ -188,8 +189,8 @@ func (c *Client) ListMetadata(ctx context.Context, k *Kind, namespace string) ([
 	return l.Items, err
 }
 
-// listAll reads the metadata of all objects, a page at a time, and as of when it
-// is.
+// listAll reads the metadata of all objects in pages, and the resourceVersion of the
+// list.
 func (c *Client) listAll(ctx context.Context, k *Kind) (all []metav1.PartialObjectMetadata, version string, err error) {
 	query := url.Values{"limit": {listPage}}
 	for {
@@ -205,8 +206,8 @@ func (c *Client) listAll(ctx context.Context, k *Kind) (all []metav1.PartialObje
 	}
 }
 
-// watch tells what happens to objects from a version on, and returns the one
-// from which to go on when the server ends it.
+// watch calls see for each event after a resourceVersion. When the server ends the
+// watch, it returns the resourceVersion from which to resume.
 func (c *Client) watch(ctx context.Context, k *Kind, version string, see func(event string, m *metav1.PartialObjectMetadata)) (string, error) {
 	answer, err := c.open(ctx, call{
 		method: http.MethodGet, path: path(k, "", ""), accept: asPartial,
@@ -243,7 +244,7 @@ func (c *Client) watch(ctx context.Context, k *Kind, version string, see func(ev
 	}
 }
 
-// ListNamed reads the metadata of the objects of a name in all namespaces.
+// ListNamed reads the metadata of the objects with a name in all namespaces.
 func (c *Client) ListNamed(ctx context.Context, k *Kind, name string) ([]metav1.PartialObjectMetadata, error) {
 	var l metav1.PartialObjectMetadataList
 	err := c.do(ctx, call{
@@ -258,8 +259,8 @@ func (c *Client) Create(ctx context.Context, k *Kind, namespace string, obj any)
 	return c.do(ctx, call{method: http.MethodPost, path: path(k, namespace, ""), body: obj, accept: asMetadata})
 }
 
-// Update replaces an object, or with a subresource a part of it. into gets the
-// result, unless it is nil.
+// Update replaces an object, or a subresource of it. into, unless it is nil, receives
+// the response.
 func (c *Client) Update(ctx context.Context, k *Kind, namespace, name, subresource string, obj, into any) error {
 	p := path(k, namespace, name)
 	if subresource != "" {
@@ -278,7 +279,7 @@ func (c *Client) Patch(ctx context.Context, k *Kind, namespace, name string, how
 	return m, c.do(ctx, call{method: http.MethodPatch, path: path(k, namespace, name), contentType: string(how), body: patch, accept: asMetadata, into: m})
 }
 
-// Apply applies a configuration with force.
+// Apply makes a server-side apply request with force.
 func (c *Client) Apply(ctx context.Context, k *Kind, namespace, name, manager string, config any) error {
 	return c.do(ctx, call{
 		method: http.MethodPatch, path: path(k, namespace, name), contentType: string(types.ApplyPatchType), body: config, accept: asMetadata,

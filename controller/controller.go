@@ -13,52 +13,52 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Controller is one of the controllers, before it runs.
+// Controller declares a controller: its names and how it is started.
 type Controller struct {
-	// Name by which it is chosen, garbage-collector-controller, and what it was
-	// called before: garbagecollector.
+	// Name selects it in --controllers: garbage-collector-controller. Alias is the
+	// older name: garbagecollector.
 	Name, Alias string
-	// Account is the service account in kube-system that it acts as.
+	// Account is the service account in kube-system that it makes requests as.
 	Account string
-	// Start begins its work. What it starts ends with the Env.
+	// Start starts the controller. Its goroutines end with the context of env.
 	Start func(env *Env) Observer
 }
 
 // Observer is a running controller.
 type Observer interface {
-	// Observe gets what the feed tells. It must not block, and is called by one
-	// goroutine at a time.
+	// Observe is called with the changes of the feed. It must not block, and is
+	// called by one goroutine at a time.
 	Observe(changes []Change)
 }
 
-// Starter is an Observer that wants to know when it has seen the whole state.
+// Starter is an Observer whose Synced is called once, after Observe has seen the
+// initial state of all objects.
 type Starter interface{ Synced() }
 
-// Env is what a running controller has to do with.
+// Env is what a running controller works with.
 type Env struct {
 	*Client
 	Feed Feed
 	Log  *slog.Logger
-	// Now tells the time.
+	// Now returns the current time; tests replace it.
 	Now func() time.Time
 
 	remotes *remotes
 	ctx     context.Context
 	running *group
-	settle  func(func(context.Context))
+	onStart func(func(context.Context))
 	onJump  func(func())
 	measure QueueMetrics
 }
 
-// group is goroutines that somebody waits for. None is started after that has
-// begun.
+// group is a WaitGroup that starts no goroutines after wait was called.
 type group struct {
 	mu     sync.Mutex
 	closed bool
 	wg     sync.WaitGroup
 }
 
-// Go runs f, unless it is too late.
+// Go runs f in a goroutine, unless wait was called before.
 func (g *group) Go(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,8 +74,7 @@ func (g *group) wait() {
 	g.wg.Wait()
 }
 
-// Kind returns a resource of which it is known that it is served, nil if it is
-// switched off nevertheless.
+// Kind returns a resource of this server, nil if it is disabled.
 func (e *Env) Kind(apiVersion, kind string) *Kind {
 	k, _ := e.Feed.Find(apiVersion, kind)
 	return k
@@ -83,29 +82,29 @@ func (e *Env) Kind(apiVersion, kind string) *Kind {
 
 // Manager runs controllers.
 type Manager struct {
-	// Controllers that may run, and Enabled which of them do: names, "*" for all,
-	// and with a minus those that do not. Nil is all.
+	// Controllers that can run. Enabled selects which of them do, by name: "*" for
+	// all, a minus before a name to exclude it. Nil runs all.
 	Controllers []Controller
 	Enabled     []string
 	Feed        Feed
-	// Client returns a client for a user.
+	// Client returns a client that makes requests as a user.
 	Client func(user request.User) *Client
-	// Elect makes controllers run only as long as no other server's do.
+	// Elect, if set, runs the controllers only while this server holds the lease.
 	Elect *Election
-	// Logger gets what operators want to know.
+	// Logger for operators.
 	Logger *slog.Logger
-	// Now tells the time; nil is time.Now.
+	// Now returns the current time; nil is time.Now.
 	Now func() time.Time
-	// Jumps, unless it is nil, has f called whenever Now has jumped, until stop is
-	// called.
+	// Jumps, if set, registers f to be called whenever Now has jumped, as tests
+	// make it do, until stop is called.
 	Jumps func(f func()) (stop func())
-	// Queues returns what measures the queues of a controller; nil measures
-	// nothing.
+	// Queues returns the metrics of the queues of a controller; nil means none.
 	Queues func(controller string) QueueMetrics
 }
 
-// Enabled returns which controllers are chosen by words as --controllers has
-// them. What is not mentioned is off, unless "*" is; nil is all, and "-*" none.
+// Enabled returns the controllers that the words of --controllers select. A
+// controller that is not mentioned is off unless "*" is among the words; nil selects
+// all, "-*" none.
 func Enabled(controllers []Controller, words []string) ([]Controller, error) {
 	if words == nil {
 		return controllers, nil
@@ -135,12 +134,12 @@ func Enabled(controllers []Controller, words []string) ([]Controller, error) {
 	return on, nil
 }
 
-// restartAfter is the wait before controllers begin anew after an error.
+// restartAfter is the delay before controllers are restarted after an error.
 const restartAfter = 100 * time.Millisecond
 
-// Run runs the controllers until ctx ends, and returns when all of them have
-// ended. It calls ready once, when they have done what there was to do at the
-// start, or others do it.
+// Run runs the controllers until ctx ends, and returns when all of them have ended. It
+// calls ready once: when the queues are empty after the start, or when another server
+// holds the lease.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	on, err := Enabled(m.Controllers, m.Enabled)
 	if err != nil {
@@ -162,7 +161,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 		if ctx.Err() != nil {
 			break
 		}
-		m.Logger.Warn("controllers begin anew", "error", err)
+		m.Logger.Warn("controllers failed and are restarted", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(restartAfter):
@@ -171,8 +170,8 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// run is one life of the controllers: from a whole state to the end, or to the
-// loss of the place in the history.
+// run starts the controllers on a full state of the feed, and runs them until ctx ends
+// or the feed loses its place in the history.
 func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running group
@@ -197,7 +196,7 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 		return &Env{
 			measure: measure,
 			Client:  m.Client(account(user)), Log: m.Logger.With("controller", name), Now: now,
-			ctx: ctx, running: &running, settle: func(wait func(context.Context)) { queues = append(queues, wait) }, onJump: onJump,
+			ctx: ctx, running: &running, onStart: func(wait func(context.Context)) { queues = append(queues, wait) }, onJump: onJump,
 		}
 	}
 	feed := newRemotes(env("aggregation", "generic-garbage-collector"), m.Feed)
@@ -231,8 +230,8 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 	return err
 }
 
-// account is the user of a controller. It may do everything, as the server may,
-// but is seen in the audit as what it is.
+// account returns the user of a controller. It is in system:masters, so that every
+// request is authorized; audit events show the service account.
 func account(name string) request.User {
 	return request.User{
 		Name:   "system:serviceaccount:kube-system:" + name,

@@ -18,57 +18,58 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
 
-// CoordinationLease is by what servers agree on which of them chooses leaders.
+// CoordinationLease is held by the server that runs the coordinated leader election.
 const CoordinationLease = "leader-election-controller"
 
 const (
-	// lookAgain is when a lease is looked at that nobody has changed: whoever holds
-	// it may be gone.
+	// lookAgain is the interval at which an unchanged lease is checked for expiry.
 	lookAgain = 5 * time.Second
-	// answerWithin is how long candidates have to say that they are still there, and
-	// for how long that counts.
+	// answerWithin is how long candidates have to answer a ping, and how long an
+	// answer counts.
 	answerWithin = 5 * time.Second
-	// chosenFor is how long the one that is chosen has to take the lease.
+	// chosenFor is the lease duration, in seconds, given to a newly elected leader
+	// that has yet to renew the lease.
 	chosenFor = 5
-	// candidateFor is how long a candidate that says nothing is one.
+	// candidateFor is how long a candidate counts after its last renewal.
 	candidateFor  = 30 * time.Minute
 	forgetThemAll = 30 * time.Minute
 )
 
 type candidate = coordinationv1beta1.LeaseCandidate
 
-// Coordination chooses who leads among those that are candidates for a lease: the
-// one that behaves as the oldest version, so that what leads never does what others
-// do not know yet. Candidates are asked whether they are still there before; the
-// holder of a lease that is not the best any more is told, and gives it up.
+// Coordination elects leaders among LeaseCandidates (coordinated leader election). It
+// elects the candidate with the oldest emulation version, so that a leader never uses
+// features that other candidates do not know. Candidates are pinged before an election.
+// If a better candidate than the holder of a lease appears, the holder is asked through
+// spec.preferredHolder to release the lease.
 type Coordination struct {
 	Feed   Feed
 	Client *Client
-	// Elect makes one server choose at a time.
+	// Elect makes one server at a time run the elections.
 	Elect  *Election
 	Logger *slog.Logger
-	// Now tells the time; nil is time.Now.
+	// Now returns the current time; nil is time.Now.
 	Now func() time.Time
 
 	mu    sync.Mutex
-	known map[named]bool // leases that there were candidates for
+	known map[named]bool // leases that have had candidates
 	queue *Queue[candidacy]
 }
 
-// candidacy is a lease to be looked at, or a candidate whose lease is.
+// candidacy is a key of the queue: a lease, or a candidate whose lease is to be looked at.
 type candidacy struct {
 	named
 	candidate bool
 }
 
-// Run works until ctx ends.
+// Run runs elections until ctx ends.
 func (c *Coordination) Run(ctx context.Context) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	for ctx.Err() == nil {
 		if err := c.Elect.lead(ctx, c.Client, c.Logger, func() {}, c.run); err != nil && ctx.Err() == nil {
-			c.Logger.Warn("the choice of leaders begins anew", "error", err)
+			c.Logger.Warn("coordinated leader election failed and is restarted", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -84,13 +85,13 @@ func (c *Coordination) run(ctx context.Context) error {
 	defer cancel()
 	env := &Env{
 		Client: c.Client, Feed: c.Feed, Log: c.Logger, Now: c.Now, ctx: ctx, running: &running,
-		settle: func(func(context.Context)) {}, onJump: func(func()) {},
+		onStart: func(func(context.Context)) {}, onJump: func(func()) {},
 	}
 	c.known, c.queue = map[named]bool{}, NewQueue(env, 1, c.look)
 	running.Go(func() {
 		for ctx.Err() == nil {
-			if err := c.forget(ctx); err != nil && ctx.Err() == nil {
-				c.Logger.Warn("candidates that are gone could not be removed", "error", err)
+			if err := c.deleteStale(ctx); err != nil && ctx.Err() == nil {
+				c.Logger.Warn("stale LeaseCandidates could not be deleted; the next round tries again", "error", err)
 			}
 			select {
 			case <-ctx.Done():
@@ -130,7 +131,7 @@ func (c *Coordination) has(lease named) bool {
 	return c.known[lease]
 }
 
-// leases returns those of a namespace that there were candidates for.
+// leases returns the leases of a namespace that have had candidates.
 func (c *Coordination) leases(namespace string) (all []named) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +152,7 @@ func (c *Coordination) kinds() (leases, candidates *Kind, err error) {
 	return leases, candidates, nil
 }
 
-// look works on a key.
+// look is the work function of the queue.
 func (c *Coordination) look(ctx context.Context, key candidacy) error {
 	leases, candidates, err := c.kinds()
 	if err != nil {
@@ -168,8 +169,8 @@ func (c *Coordination) look(ctx context.Context, key candidacy) error {
 	if err := c.Client.Get(ctx, candidates, key.namespace, key.name, &one); err != nil {
 		return ignoreNotFound(err)
 	}
-	if asked(&one) {
-		return nil // the election is on, and waits for this one
+	if isPinged(&one) {
+		return nil // an election is under way and waits for this candidate
 	}
 	lease := named{key.namespace, one.Spec.LeaseName}
 	c.mu.Lock()
@@ -179,14 +180,14 @@ func (c *Coordination) look(ctx context.Context, key candidacy) error {
 	return nil
 }
 
-// asked reports whether a candidate has been asked and has not answered.
-func asked(c *candidate) bool {
+// isPinged reports whether a candidate was pinged and has not answered.
+func isPinged(c *candidate) bool {
 	return c.Spec.PingTime != nil && c.Spec.RenewTime.Before(c.Spec.PingTime)
 }
 
-// elect takes one step towards the best leader, from what is there: candidates are
-// asked, or one of those that have answered is chosen. It reports whether the lease
-// has to be looked at again although nothing happens.
+// elect takes one step of an election, by the current state: it pings candidates, or
+// makes one of those that answered the leader. again asks for the lease to be looked at
+// again after lookAgain, even without a change.
 func (c *Coordination) elect(ctx context.Context, leases, kind *Kind, key named) (again bool, err error) {
 	all, err := c.candidates(ctx, kind, key)
 	if err != nil || len(all) == 0 {
@@ -203,7 +204,7 @@ func (c *Coordination) elect(ctx context.Context, leases, kind *Kind, key named)
 	if needed, err := electionNeeded(all, lease, now); err != nil || !needed {
 		return true, err
 	}
-	ready, err := c.ask(ctx, kind, all, now)
+	ready, err := c.ping(ctx, kind, all, now)
 	if err != nil || !ready {
 		return true, err
 	}
@@ -229,25 +230,25 @@ func (c *Coordination) lease(ctx context.Context, kind *Kind, key named) (*coord
 	return &l, err
 }
 
-// candidates returns those for a lease that have been heard of lately.
+// candidates returns the candidates of a lease that have renewed recently.
 func (c *Coordination) candidates(ctx context.Context, kind *Kind, lease named) (all []*candidate, err error) {
 	var list coordinationv1beta1.LeaseCandidateList
 	if err := c.Client.List(ctx, kind, lease.namespace, &list); err != nil {
 		return nil, err
 	}
 	for i := range list.Items {
-		if one := &list.Items[i]; one.Spec.LeaseName == lease.name && !gone(one, c.Now()) {
+		if one := &list.Items[i]; one.Spec.LeaseName == lease.name && !isStale(one, c.Now()) {
 			all = append(all, one)
 		}
 	}
 	return all, nil
 }
 
-func gone(c *candidate, now time.Time) bool {
+func isStale(c *candidate, now time.Time) bool {
 	return c.Spec.RenewTime == nil || c.Spec.RenewTime.Add(candidateFor).Before(now)
 }
 
-func expired(l *coordinationv1.Lease, now time.Time) bool {
+func isExpired(l *coordinationv1.Lease, now time.Time) bool {
 	s := &l.Spec
 	return s.RenewTime == nil || s.LeaseDurationSeconds == nil ||
 		s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds)*time.Second).Before(now)
@@ -260,10 +261,10 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// electionNeeded reports whether there is no leader, or a better one, or candidates
-// that have not been asked for long.
+// electionNeeded reports whether there is no leader, or a better candidate, or a
+// candidate whose last renewal is half of candidateFor ago.
 func electionNeeded(all []*candidate, lease *coordinationv1.Lease, now time.Time) (bool, error) {
-	if lease == nil || expired(lease, now) || holder(lease) == "" {
+	if lease == nil || isExpired(lease, now) || holder(lease) == "" {
 		return true, nil
 	}
 	for _, one := range all {
@@ -279,17 +280,16 @@ func electionNeeded(all []*candidate, lease *coordinationv1.Lease, now time.Time
 	return best != nil && best.Name != holder(lease), nil
 }
 
-// ask has candidates say that they are still there, and reports whether all have
-// answered, or had the time to.
-func (c *Coordination) ask(ctx context.Context, kind *Kind, all []*candidate, now time.Time) (ready bool, err error) {
+// ping pings candidates, and reports whether all have answered or had the time to.
+func (c *Coordination) ping(ctx context.Context, kind *Kind, all []*candidate, now time.Time) (ready bool, err error) {
 	ready = true
 	for _, one := range all {
 		spec := &one.Spec
 		switch {
-		case asked(one) && spec.PingTime.Add(answerWithin).After(now):
+		case isPinged(one) && spec.PingTime.Add(answerWithin).After(now):
 			ready = false
 		case spec.RenewTime.Add(answerWithin).After(now):
-		case spec.PingTime == nil || spec.PingTime.Add(answerWithin).Before(now) && !asked(one):
+		case spec.PingTime == nil || spec.PingTime.Add(answerWithin).Before(now) && !isPinged(one):
 			ready = false
 			spec.PingTime = new(metav1.NewMicroTime(now))
 			if err := c.Client.Update(ctx, kind, one.Namespace, one.Name, "", one, nil); err != nil {
@@ -300,8 +300,8 @@ func (c *Coordination) ask(ctx context.Context, kind *Kind, all []*candidate, no
 	return ready, nil
 }
 
-// write makes one the leader, who may be nil if somebody else has to choose, or
-// tells the leader that there is a better one.
+// write makes best the holder of the lease, or asks the holder to release it to best.
+// best is nil for a strategy that another controller implements.
 func (c *Coordination) write(ctx context.Context, kind *Kind, key named, lease *coordinationv1.Lease, strategy coordinationv1.CoordinatedLeaseStrategy, best *candidate, now time.Time) error {
 	name := ""
 	if strategy == coordinationv1.OldestEmulationVersion {
@@ -319,7 +319,7 @@ func (c *Coordination) write(ctx context.Context, kind *Kind, key named, lease *
 		if name != "" {
 			lease.Spec.HolderIdentity = &name
 		}
-		c.Logger.Info("a leader was chosen", "lease", key.name, "namespace", key.namespace, "leader", name, "strategy", strategy)
+		c.Logger.Info("leader elected", "lease", key.name, "namespace", key.namespace, "leader", name, "strategy", strategy)
 		return c.Client.Create(ctx, kind, key.namespace, lease)
 	}
 	before := lease.DeepCopy()
@@ -329,7 +329,7 @@ func (c *Coordination) write(ctx context.Context, kind *Kind, key named, lease *
 	}
 	switch was := holder(lease); {
 	case name == "":
-	case was == "", was != name && expired(lease, now):
+	case was == "", was != name && isExpired(lease, now):
 		s.PreferredHolder, s.HolderIdentity, s.AcquireTime = nil, &name, nil
 		s.RenewTime, s.LeaseDurationSeconds = new(metav1.NewMicroTime(now)), new(int32(chosenFor))
 	case was != name:
@@ -338,12 +338,12 @@ func (c *Coordination) write(ctx context.Context, kind *Kind, key named, lease *
 	if equality.Semantic.DeepEqual(lease, before) {
 		return nil
 	}
-	c.Logger.Info("a leader was chosen", "lease", key.name, "namespace", key.namespace, "leader", name, "strategy", strategy)
+	c.Logger.Info("leader elected", "lease", key.name, "namespace", key.namespace, "leader", name, "strategy", strategy)
 	return c.Client.Update(ctx, kind, key.namespace, key.name, "", lease, nil)
 }
 
-// chooseStrategy returns the one of the newest program, of which all instances have
-// to want the same.
+// chooseStrategy returns the strategy that the candidates with the newest binary version
+// ask for. It is an error if they do not agree.
 func chooseStrategy(all []*candidate) (coordinationv1.CoordinatedLeaseStrategy, error) {
 	newest := all[0]
 	for _, one := range all[1:] {
@@ -358,8 +358,8 @@ func chooseStrategy(all []*candidate) (coordinationv1.CoordinatedLeaseStrategy, 
 	return newest.Spec.Strategy, nil
 }
 
-// oldest returns the candidate that behaves as the oldest version, of these the
-// oldest program, and of these the one that was there first.
+// oldest returns the candidate with the oldest emulation version, then the oldest binary
+// version, then the earliest creation.
 func oldest(all []*candidate) (best *candidate) {
 	for _, one := range all {
 		emulated, binary := version(one.Spec.EmulationVersion), version(one.Spec.BinaryVersion)
@@ -376,10 +376,10 @@ func oldest(all []*candidate) (best *candidate) {
 	return best
 }
 
-// semver is a version; one that cannot be read comes before all others.
+// semver is a version; one that cannot be parsed is the smallest.
 type semver struct{ *utilversion.Version }
 
-// version reads a version of which parts may be missing at the end.
+// version parses a version whose minor and patch parts may be missing.
 func version(text string) semver {
 	text = strings.TrimPrefix(strings.TrimSpace(text), "v")
 	if n := strings.Count(text, "."); n < 2 && !strings.ContainsAny(text, "-+") {
@@ -408,8 +408,8 @@ func (v semver) compare(other semver) int {
 	return 0
 }
 
-// forget removes candidates that have not been heard of for long.
-func (c *Coordination) forget(ctx context.Context) error {
+// deleteStale deletes candidates that have not renewed for long.
+func (c *Coordination) deleteStale(ctx context.Context) error {
 	_, kind, err := c.kinds()
 	if err != nil {
 		return err
@@ -420,8 +420,8 @@ func (c *Coordination) forget(ctx context.Context) error {
 	}
 	var errs []error
 	for i := range list.Items {
-		if one := &list.Items[i]; gone(one, c.Now()) {
-			errs = append(errs, outdated(c.Client.Delete(ctx, kind, one.Namespace, one.Name, exactly(&one.ObjectMeta))))
+		if one := &list.Items[i]; isStale(one, c.Now()) {
+			errs = append(errs, mapOutdated(c.Client.Delete(ctx, kind, one.Namespace, one.Name, ifUnchanged(&one.ObjectMeta))))
 		}
 	}
 	return errors.Join(errs...)

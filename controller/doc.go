@@ -1,22 +1,25 @@
-// Package controller keeps the promises that the API makes and that somebody has
-// to keep: a namespace that is deleted ends with all that is in it, dependents
-// follow their owners, every namespace has its service account.
+// Package controller has the controllers that an API server cannot do without:
+// namespace deletion, garbage collection, service accounts and their tokens,
+// resource quotas, storage version migration. Start at Manager, which runs them, and
+// Controller, which declares one.
 //
-// # How controllers see the world
+// # Input: the Feed
 //
-// kube-controller-manager has a watch for every resource. Here all controllers
-// share one stream, the Feed: the metadata of all objects as the controllers
-// start, and then every change in the order of revisions. So nothing is polled,
-// nothing that nobody else uses has to be held in memory, and a controller that
-// has seen a change has seen all that came before it, whatever the kind.
+// kube-controller-manager has a watch for every resource. Here all controllers share
+// one stream, the Feed: the metadata of all objects when the controllers start, then
+// every change in the order of revisions. Nothing is polled, no objects are kept in
+// memory for controllers alone, and a controller that has seen a change has seen all
+// earlier changes of every kind.
 //
-// The feed says where to look. What a controller decides by, and what it does,
-// goes through the API like the requests of any client, under the name that the
-// controller has in kube-controller-manager.
+// # Output: the API
 //
-// # How they work
+// The feed only says which object to look at. A controller reads the object and writes
+// its changes through the API, as the service account that it has in
+// kube-controller-manager. A controller must never read or write the store directly.
 //
-// A controller notes in Observe what has to be looked at, which must not block,
-// and does the work in a Queue: a key at a time, again after an error, and with
-// no goroutine while there is nothing to do.
+// # Structure of a controller
+//
+// Observe adds keys to a Queue and must not block. The Queue calls the controller's
+// work function for one key at a time, retries after an error with backoff, and has no
+// goroutine while it is empty.
 package controller

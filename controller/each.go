@@ -7,13 +7,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// each looks at every object of a resource, and again whenever it changes.
+// each is an Observer that queues every object of a resource whenever it changes.
 type each struct {
 	group, resource string
 	queue           *Queue[named]
 }
 
-// onEach calls work with objects of a resource until they go.
+// onEach calls work for every object of a resource, until it is being deleted.
 func onEach(env *Env, workers int, group, resource string, work func(ctx context.Context, key named) error) *each {
 	return &each{group, resource, NewQueue(env, workers, work)}
 }
@@ -27,8 +27,8 @@ func (e *each) Observe(changes []Change) {
 	}
 }
 
-// expire deletes an object if its time is up, and else looks again when it is.
-// Zero is never.
+// expire deletes an object if at has passed, and otherwise queues the object again for
+// that time. The zero time is never.
 func (e *Env) expire(ctx context.Context, q *Queue[named], key named, kind *Kind, at time.Time, opts *metav1.DeleteOptions) error {
 	if at.IsZero() {
 		return nil
@@ -37,10 +37,11 @@ func (e *Env) expire(ctx context.Context, q *Queue[named], key named, kind *Kind
 		q.AddAfter(key, left)
 		return nil
 	}
-	return outdated(e.Delete(ctx, kind, key.namespace, key.name, opts))
+	return mapOutdated(e.Delete(ctx, kind, key.namespace, key.name, opts))
 }
 
-// exactly are the options to delete an object that is still as it was.
-func exactly(m *metav1.ObjectMeta) *metav1.DeleteOptions {
+// ifUnchanged returns options that delete an object only if its uid and resourceVersion are
+// unchanged.
+func ifUnchanged(m *metav1.ObjectMeta) *metav1.DeleteOptions {
 	return &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}}
 }

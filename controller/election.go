@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The lease by which servers agree on whose controllers run, and its times,
-// which are those of kube-controller-manager.
+// The lease that decides whose controllers run. The durations are the defaults of
+// kube-controller-manager.
 const (
 	leaseName  = "kelson-controllers"
 	leaseFor   = 15 * time.Second
@@ -20,20 +20,20 @@ const (
 	leaseRetry = 2 * time.Second
 )
 
-// Election is by a lease in kube-system.
+// Election is leader election by a Lease in kube-system.
 type Election struct {
-	// Identity tells this server from the others.
+	// Identity of this server in the lease.
 	Identity string
 	// Lease is the name of the lease; "" is that of the controllers.
 	Lease string
-	// For is how long the lease holds, Renew how long its holder tries to renew it,
-	// and Retry how long anybody waits before the next try. Zero is the usual.
+	// For is the lease duration, Renew the renew deadline, Retry the retry period.
+	// Zero is the default.
 	For, Renew, Retry time.Duration
-	// Kind of leases.
+	// Kind returns the resource of leases, nil if they are not served.
 	Kind func() *Kind
 
-	// seen is when somebody else last renewed the lease by their clock, and since
-	// when that is known by ours: clocks need not agree.
+	// seen is the renewTime that another holder wrote, since when it was first read
+	// here: expiry is measured by the local clock, as clocks may differ.
 	seen  metav1.MicroTime
 	since time.Time
 }
@@ -43,17 +43,17 @@ func (e *Election) defaults() {
 	e.For, e.Renew, e.Retry = cmp.Or(e.For, leaseFor), cmp.Or(e.Renew, leaseRenew), cmp.Or(e.Retry, leaseRetry)
 }
 
-// lead waits until the lease can be had, calls run while it is held, and gives
-// it back. A server that waits is ready: another one does the work.
+// lead waits for the lease, calls run while it holds it, and releases it. ready is
+// called also if another server holds the lease.
 func (e *Election) lead(ctx context.Context, c *Client, log *slog.Logger, ready func(), run func(context.Context) error) error {
 	e.defaults()
 	for told := false; ; told = true {
-		held, err := e.take(ctx, c)
+		held, err := e.takeLease(ctx, c)
 		if held {
 			break
 		}
 		if !told {
-			log.Info("controllers run elsewhere, or cannot have their lease", "lease", e.Lease, "error", err)
+			log.Info("waiting for the lease of the controllers: another server holds it, or it cannot be read", "lease", e.Lease, "error", err)
 			ready()
 		}
 		select {
@@ -68,18 +68,18 @@ func (e *Election) lead(ctx context.Context, c *Client, log *slog.Logger, ready 
 	go func() {
 		defer close(renewed)
 		defer cancel()
-		e.keep(leading, c, log)
+		e.keepLease(leading, c, log)
 	}()
 	err := run(leading)
 	cancel()
 	<-renewed
 	log.Info("controllers have stopped here", "lease", e.Lease, "identity", e.Identity)
-	e.giveBack(context.WithoutCancel(ctx), c)
+	e.releaseLease(context.WithoutCancel(ctx), c)
 	return err
 }
 
-// keep renews the lease until ctx ends or it is lost.
-func (e *Election) keep(ctx context.Context, c *Client, log *slog.Logger) {
+// keepLease renews the lease until ctx ends or the lease is lost.
+func (e *Election) keepLease(ctx context.Context, c *Client, log *slog.Logger) {
 	last := time.Now()
 	for {
 		select {
@@ -87,22 +87,22 @@ func (e *Election) keep(ctx context.Context, c *Client, log *slog.Logger) {
 			return
 		case <-time.After(e.Retry):
 		}
-		held, err := e.take(ctx, c)
+		held, err := e.takeLease(ctx, c)
 		switch {
 		case held:
 			last = time.Now()
 		case err == nil, time.Since(last) > e.Renew:
-			log.Warn("the lease of the controllers is lost", "error", err)
+			log.Warn("lease lost, controllers stop", "error", err)
 			return
 		}
 	}
 }
 
-// take takes or renews the lease, and reports whether it is held.
-func (e *Election) take(ctx context.Context, c *Client) (bool, error) {
+// takeLease acquires or renews the lease, and reports whether it is held.
+func (e *Election) takeLease(ctx context.Context, c *Client) (bool, error) {
 	kind := e.Kind()
 	if kind == nil {
-		return true, nil // no leases, no rivals
+		return true, nil // leases are not served, so no other server can hold one
 	}
 	now, seconds := metav1.NowMicro(), int32(e.For/time.Second)
 	var l coordinationv1.Lease
@@ -142,8 +142,8 @@ func (e *Election) take(ctx context.Context, c *Client) (bool, error) {
 	return err == nil, err
 }
 
-// giveBack lets others have the lease at once.
-func (e *Election) giveBack(ctx context.Context, c *Client) {
+// releaseLease releases the lease, so that others need not wait for its expiry.
+func (e *Election) releaseLease(ctx context.Context, c *Client) {
 	ctx, cancel := context.WithTimeout(ctx, e.Retry)
 	defer cancel()
 	kind := e.Kind()

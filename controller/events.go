@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// warn makes an event that is a warning about an object. That it cannot be made
-// is no reason to do anything else.
+// warn creates an Event of type Warning about an object. An error is ignored.
 func (e *Env) warn(ctx context.Context, component string, k *Kind, namespace, name string, uid types.UID, reason, message string) {
 	events := e.Kind("v1", "Event")
 	if events == nil {

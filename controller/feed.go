@@ -9,29 +9,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Kind is a resource in the version in which controllers speak of it. A Kind is
-// never changed.
+// Kind is a resource in the version in which controllers request it. A Kind is
+// immutable.
 type Kind struct {
 	Group, Version, Resource, Kind string
 	Namespaced                     bool
 	Verbs                          []string
-	// Remote: another server keeps the objects. What is known of them may be out
-	// of date.
+	// Remote says that an aggregated server stores the objects. The feed may be
+	// behind for them.
 	Remote bool
 }
 
-// APIVersion returns group and version as objects spell them.
+// APIVersion returns the apiVersion of the objects.
 func (k *Kind) APIVersion() string {
 	return schema.GroupVersion{Group: k.Group, Version: k.Version}.String()
 }
 
-// Is reports whether it is a resource.
+// Is reports whether k is the resource of a group.
 func (k *Kind) Is(group, resource string) bool { return k.Resource == resource && k.Group == group }
 
 // Can reports whether the resource has a verb.
 func (k *Kind) Can(verb string) bool { return slices.Contains(k.Verbs, verb) }
 
-// Meta is what controllers want to know of an object at first sight.
+// Meta is the part of an object's metadata that the feed carries.
 type Meta struct {
 	UID        types.UID
 	Deleting   bool
@@ -42,35 +42,36 @@ type Meta struct {
 // Has reports whether the object has a finalizer.
 func (m *Meta) Has(finalizer string) bool { return slices.Contains(m.Finalizers, finalizer) }
 
-// Change is what happened to one object.
+// Change is one change of one object.
 type Change struct {
 	Kind            *Kind
 	Namespace, Name string
-	// Revision is the resourceVersion of the object, or that of its deletion.
+	// Revision is the resourceVersion of the object, or of its deletion.
 	Revision int64
-	// Version is that of an object of another server, where it need be no number.
+	// Version is the resourceVersion of an object of an aggregated server, which
+	// need not be a number.
 	Version string
-	// Gone: the object was deleted, and Meta is its last state.
+	// Gone says that the object was deleted; Meta is its last state.
 	Gone bool
 	Meta
 }
 
-// Feed tells what the server keeps.
+// Feed is the stream of changes that drives controllers, and the catalog of resources.
 type Feed interface {
-	// Follow calls see with the state of everything, in any number of pieces;
-	// then once with nothing; and then with what changes, in order, until ctx
-	// ends or the place in the history is lost, which is an error.
+	// Follow calls see with the current state of all objects, in any number of
+	// calls; then once with no changes; then with the changes in order. It returns
+	// when ctx ends, or with an error if its place in the history is lost.
 	Follow(ctx context.Context, see func(changes []Change)) error
 	// Kinds returns the resources that are served, each once. The error is about
-	// those that should be and cannot be told.
+	// resources that could not be discovered.
 	Kinds(ctx context.Context) ([]*Kind, error)
 	// Find returns the resource of a kind in any of its versions.
 	Find(apiVersion, kind string) (*Kind, bool)
 	// Serves reports whether this process itself serves a version of a group.
 	Serves(group, version string) bool
-	// Served returns a resource in the version in which it is best spoken of now.
+	// Served returns a resource in the version in which it is preferably requested.
 	Served(group, resource string) (*Kind, bool)
-	// Holds reports whether there may be objects of a kind in a namespace,
-	// without loading any.
+	// Holds reports whether a namespace may have objects of a kind, without
+	// loading any.
 	Holds(ctx context.Context, kind *Kind, namespace string) (bool, error)
 }

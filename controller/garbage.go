@@ -16,27 +16,24 @@ import (
 	"github.com/apikeel/kelson/internal/protect"
 )
 
-// garbageWorkers is how many objects are looked at, and dependents let go, at a
-// time.
+// garbageWorkers is how many objects are worked on at a time, and how many dependents
+// are orphaned at a time.
 const garbageWorkers = 16
 
-// unknownAgain is how long after a change of what is served objects are looked at
-// whose owners are of a kind that nobody knew.
+// unknownAgain is the delay after a change of CRDs or APIServices before objects are
+// looked at again whose owners were of an unknown kind.
 const unknownAgain = 100 * time.Millisecond
 
-// GarbageCollector deletes objects whose owners are all gone, finishes
-// deletions in the foreground when no dependent blocks them any more, and lets
-// dependents go where their owner is deleted without them.
+// GarbageCollector deletes objects whose owners are all gone, finishes foreground
+// deletion when no dependent blocks it any more, and orphans dependents.
 //
-// An object is judged by what the feed has shown of it, and what is done to it
-// carries its resourceVersion: if it has changed since, nothing happens, and
-// the feed brings what it is now. That an owner does not exist is never
-// concluded from the feed's silence: the API is asked, for the object that the
-// reference names, and answers to its uid.
+// It decides by the state of an object in the feed, and sends the resourceVersion of
+// that state with each write. A write that conflicts is dropped: the feed brings the
+// newer state. That an owner is absent is never concluded from the feed: the API is
+// asked for the object that the reference names, and its uid is compared.
 //
-// With invented, owners that have never been seen keep what refers to them: there
-// are tests that make them up. That is only of use where the whole past of a
-// server is seen.
+// With invented, owners that were never seen count as existing, for tests that make up
+// owner references. That is useful only if the feed starts with an empty store.
 func GarbageCollector(invented bool) Controller {
 	return Controller{Name: "garbage-collector-controller", Alias: "garbagecollector", Account: "generic-garbage-collector", Start: func(env *Env) Observer {
 		g := &garbage{Env: env, graph: newGraph(), unknown: map[types.UID]bool{}}
@@ -54,11 +51,11 @@ type garbage struct {
 	queue *Queue[types.UID]
 
 	mu       sync.Mutex
-	starting []types.UID        // what to look at when the whole state is known
-	synced   bool               // it is
-	unknown  map[types.UID]bool // objects with owners of a kind that nobody knows
+	starting []types.UID        // queued when the initial state is complete
+	synced   bool               // the initial state is complete
+	unknown  map[types.UID]bool // objects with an owner of an unknown kind
 
-	existed *latest[types.UID, bool] // what was seen; nil if that does not matter
+	existed *latest[types.UID, bool] // uids of all objects seen; nil unless invented
 }
 
 // Observe implements Observer.
@@ -79,7 +76,7 @@ func (g *garbage) Observe(changes []Change) {
 	}
 }
 
-// check puts an object into the queue, when the graph is complete.
+// check adds an object to the queue, or to starting before the graph is complete.
 func (g *garbage) check(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -101,24 +98,24 @@ func (g *garbage) Synced() {
 	g.starting = nil
 }
 
-// work does what an object needs.
+// work is the work function of the queue.
 func (g *garbage) work(ctx context.Context, uid types.UID) error {
 	n := g.graph.get(uid)
 	if n == nil {
 		return nil
 	}
-	n = g.spoken(n)
+	n = g.inServedVersion(n)
 	switch {
-	case (n.orphaning() || n.foreground()) && !g.remotes.settled():
-		return errUnsettled
+	case (n.orphaning() || n.foreground()) && !g.remotes.allListed():
+		return errNotListed
 	case n.orphaning():
-		return g.release(ctx, n)
+		return g.orphanDependents(ctx, n)
 	case n.foreground():
-		return g.finish(ctx, n)
+		return g.finishForeground(ctx, n)
 	case n.Deleting:
-		return nil // it goes, and then its dependents are looked at
+		return nil // deletion is under way; dependents are looked at when it is gone
 	}
-	err := g.judge(ctx, n)
+	err := g.collect(ctx, n)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if delete(g.unknown, uid); errors.Is(err, errUnknown) {
@@ -127,8 +124,8 @@ func (g *garbage) work(ctx context.Context, uid types.UID) error {
 	return err
 }
 
-// spoken returns a node with its kind in the version that is served now.
-func (g *garbage) spoken(n *node) *node {
+// inServedVersion returns the node with its kind in the version that is preferred now.
+func (g *garbage) inServedVersion(n *node) *node {
 	kind, ok := g.Feed.Served(n.kind.Group, n.kind.Resource)
 	if !ok || kind == n.kind {
 		return n
@@ -138,19 +135,19 @@ func (g *garbage) spoken(n *node) *node {
 	return &now
 }
 
-// errUnknown: the kind of an owner is not served. It may come back, or have been
-// misspelt: either way nobody knows that the owner is gone.
+// errUnknown says that the kind of an owner is not served. It may be served again later,
+// so the owner does not count as absent.
 var errUnknown = errors.New("the kind of an owner is not known")
 
-// errUnsettled: there may be dependents that have not been seen yet.
-var errUnsettled = errors.New("what other servers keep is not known yet")
+// errNotListed says that objects of aggregated servers have not all been listed, so that
+// there may be unknown dependents.
+var errNotListed = errors.New("what other servers keep is not known yet")
 
-// errOutdated: what was decided by is not what is there. The feed will tell.
+// errOutdated says that a write conflicted. The feed will bring the newer state.
 var errOutdated = errors.New("the object has changed")
 
-// outdated tells errors by which the feed will have more to say from others. It
-// returns nil for what is gone.
-func outdated(err error) error {
+// mapOutdated maps the error of a write: nil for NotFound, errOutdated for a conflict.
+func mapOutdated(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -160,25 +157,25 @@ func outdated(err error) error {
 	return err
 }
 
-// The ways in which an owner can be found.
+// standing is the state of an owner.
 type standing int
 
 const (
-	solid   standing = iota // it is there to stay
-	waiting                 // it waits for its dependents to go
+	solid   standing = iota // it exists
+	waiting                 // in foreground deletion: it waits for its dependents
 	absent                  // it does not exist
 )
 
-// judge deletes an object that has lost its owners, and takes from one that has
-// not the references that lead nowhere.
-func (g *garbage) judge(ctx context.Context, n *node) error {
+// collect deletes an object whose owners are all gone. From an object that has other
+// owners it removes the references to absent ones.
+func (g *garbage) collect(ctx context.Context, n *node) error {
 	var kept []metav1.OwnerReference
 	waits := false
 	for i := range n.Owners {
 		ref := &n.Owners[i]
 		is, err := g.standing(ctx, n, ref)
-		if errors.Is(err, errImpossible) {
-			return nil // nothing will make it good
+		if errors.Is(err, errUnresolvable) {
+			return nil // retrying cannot help
 		}
 		if err != nil {
 			return err
@@ -195,7 +192,7 @@ func (g *garbage) judge(ctx context.Context, n *node) error {
 		return nil
 	case len(kept) > 0:
 		_, err := g.setOwners(ctx, n, kept)
-		return outdated(err)
+		return mapOutdated(err)
 	}
 	policy := metav1.DeletePropagationBackground
 	dependents := g.graph.dependents(n.UID)
@@ -203,7 +200,7 @@ func (g *garbage) judge(ctx context.Context, n *node) error {
 	case waits && len(dependents) > 0:
 		policy = metav1.DeletePropagationForeground
 		if slices.ContainsFunc(dependents, func(d *node) bool { return d.foreground() }) {
-			// The two may wait for each other: this one stops blocking.
+			// Owner and dependent may block each other: unblock.
 			refs := slices.Clone(n.Owners)
 			for i := range refs {
 				no := false
@@ -212,7 +209,7 @@ func (g *garbage) judge(ctx context.Context, n *node) error {
 			if slices.ContainsFunc(n.Owners, func(r metav1.OwnerReference) bool { return blocks(&r) }) {
 				next, err := g.setOwners(ctx, n, refs)
 				if err != nil {
-					return outdated(err)
+					return mapOutdated(err)
 				}
 				now := *n
 				now.version, now.Owners, n = next.ResourceVersion, refs, &now
@@ -226,40 +223,40 @@ func (g *garbage) judge(ctx context.Context, n *node) error {
 	return g.delete(ctx, n, policy)
 }
 
-// delete deletes an object whose references are still those that were judged.
+// delete deletes an object if its owner references are still those that judge saw.
 func (g *garbage) delete(ctx context.Context, n *node, policy metav1.DeletionPropagation) error {
 	opts := &metav1.DeleteOptions{
 		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.version},
 	}
 	err := g.Delete(ctx, n.kind, n.namespace, n.name, opts)
 	if !apierrors.IsConflict(err) {
-		return outdated(err)
+		return mapOutdated(err)
 	}
-	// Others may write to it all the time. What matters is whose it is.
+	// Others may update the object often. Retry if its owner references are unchanged.
 	now, err := g.Metadata(ctx, n.kind, n.namespace, n.name)
 	if err != nil || now.UID != n.UID {
-		return outdated(err)
+		return mapOutdated(err)
 	}
 	if !equality.Semantic.DeepEqual(now.OwnerReferences, n.Owners) {
 		return errOutdated
 	}
 	opts.Preconditions.ResourceVersion = nil
-	return outdated(g.Delete(ctx, n.kind, n.namespace, n.name, opts))
+	return mapOutdated(g.Delete(ctx, n.kind, n.namespace, n.name, opts))
 }
 
-// errImpossible: a reference that nothing can make good, such as that of a
-// cluster's object to one in a namespace. It neither keeps nor dooms an object.
-var errImpossible = errors.New("the reference cannot be resolved")
+// errUnresolvable says that a reference can never be resolved, such as one from a
+// cluster-scoped object to a namespaced one. It neither keeps nor deletes the object.
+var errUnresolvable = errors.New("the reference cannot be resolved")
 
-// standing finds out about the owner that a reference names.
+// standing returns the state of the owner that a reference names.
 func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerReference) (standing, error) {
 	kind, ok := g.Feed.Find(ref.APIVersion, ref.Kind)
 	if !ok {
 		return solid, fmt.Errorf("%w: %s in version %s", errUnknown, ref.Kind, ref.APIVersion)
 	}
 	if kind.Namespaced && n.namespace == "" {
-		g.elsewhere(ctx, n, kind, ref)
-		return solid, errImpossible
+		g.warnOtherNamespace(ctx, n, kind, ref)
+		return solid, errUnresolvable
 	}
 	namespace := n.namespace
 	if !kind.Namespaced {
@@ -272,7 +269,7 @@ func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerRefere
 	switch {
 	case apierrors.IsNotFound(err), err == nil && owner.UID != ref.UID:
 		if kind.Namespaced {
-			g.elsewhere(ctx, n, kind, ref)
+			g.warnOtherNamespace(ctx, n, kind, ref)
 		}
 		if g.existed != nil && !g.existed.get(ref.UID) {
 			return solid, nil
@@ -281,7 +278,7 @@ func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerRefere
 	case err != nil:
 		return solid, err
 	}
-	if !kind.Remote { // of others nobody knows how soon it is told that they go
+	if !kind.Remote { // the feed reports the deletion of local owners, so the result can be cached
 		g.graph.exists(ref.UID, &identity{apiVersion: ref.APIVersion, kind: ref.Kind, namespace: namespace, name: ref.Name})
 	}
 	if owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents) {
@@ -298,14 +295,14 @@ func (g *garbage) setOwners(ctx context.Context, n *node, owners []metav1.OwnerR
 	return g.patch(ctx, n, map[string]any{"ownerReferences": owners})
 }
 
-// patch changes the metadata of an object if it is still as it was seen.
+// patch changes the metadata of an object if its uid and resourceVersion are unchanged.
 func (g *garbage) patch(ctx context.Context, n *node, metadata map[string]any) (*metav1.PartialObjectMetadata, error) {
 	metadata["uid"], metadata["resourceVersion"] = n.UID, n.version
 	return g.Patch(ctx, n.kind, n.namespace, n.name, types.MergePatchType, map[string]any{"metadata": metadata})
 }
 
-// drop takes a finalizer from an object.
-func (g *garbage) drop(ctx context.Context, n *node, finalizer string) error {
+// removeFinalizer removes a finalizer.
+func (g *garbage) removeFinalizer(ctx context.Context, n *node, finalizer string) error {
 	left := []string{}
 	for _, f := range n.Finalizers {
 		if f != finalizer {
@@ -313,14 +310,14 @@ func (g *garbage) drop(ctx context.Context, n *node, finalizer string) error {
 		}
 	}
 	_, err := g.patch(ctx, n, map[string]any{"finalizers": left})
-	return outdated(err)
+	return mapOutdated(err)
 }
 
-// finish ends a deletion in the foreground when nothing blocks it any more, and
-// else looks at what does. Dependents that do not block have to be judged while
-// their owner waits: for those that come later it would be one that stays, if
-// another finalizer keeps it.
-func (g *garbage) finish(ctx context.Context, n *node) error {
+// finishForeground removes the foreground finalizer when no dependent blocks the deletion, and
+// otherwise queues the dependents that do. Dependents that do not block are judged now,
+// while the owner is in foreground deletion: if another finalizer keeps the owner
+// afterwards, they would find an owner that exists.
+func (g *garbage) finishForeground(ctx context.Context, n *node) error {
 	blocked := false
 	var loose []*node
 	for _, dep := range g.graph.dependents(n.UID) {
@@ -341,17 +338,16 @@ func (g *garbage) finish(ctx context.Context, n *node) error {
 		return nil
 	}
 	for _, dep := range loose {
-		if err := g.judge(ctx, g.spoken(dep)); err != nil && !errors.Is(err, errUnknown) {
+		if err := g.collect(ctx, g.inServedVersion(dep)); err != nil && !errors.Is(err, errUnknown) {
 			return err
 		}
 	}
-	return g.drop(ctx, n, metav1.FinalizerDeleteDependents)
+	return g.removeFinalizer(ctx, n, metav1.FinalizerDeleteDependents)
 }
 
-// release takes the references to an owner from its dependents, and then lets
-// the owner go. A dependent that is made meanwhile is found with an owner that
-// is gone, and goes too: so it is in Kubernetes.
-func (g *garbage) release(ctx context.Context, n *node) error {
+// orphanDependents orphans the dependents of an owner, and then removes its orphan finalizer. A
+// dependent that is created meanwhile is deleted, as in Kubernetes.
+func (g *garbage) orphanDependents(ctx context.Context, n *node) error {
 	slots := make(chan struct{}, garbageWorkers)
 	var all protect.Group
 	var mu sync.Mutex
@@ -361,10 +357,10 @@ func (g *garbage) release(ctx context.Context, n *node) error {
 		all.Go(func() {
 			defer func() { <-slots }()
 			kept := slices.DeleteFunc(slices.Clone(dep.Owners), func(r metav1.OwnerReference) bool { return r.UID == n.UID })
-			if _, err := g.setOwners(ctx, dep, kept); outdated(err) != nil {
+			if _, err := g.setOwners(ctx, dep, kept); mapOutdated(err) != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failed = outdated(err)
+				failed = mapOutdated(err)
 			}
 		})
 	}
@@ -372,12 +368,12 @@ func (g *garbage) release(ctx context.Context, n *node) error {
 	if failed != nil {
 		return failed
 	}
-	return g.drop(ctx, n, metav1.FinalizerOrphanDependents)
+	return g.removeFinalizer(ctx, n, metav1.FinalizerOrphanDependents)
 }
 
-// elsewhere makes an event of a reference to an owner in another namespace. An
+// warnOtherNamespace creates an Event about a reference to an owner in another namespace. Each
 // owner is searched for once.
-func (g *garbage) elsewhere(ctx context.Context, n *node, kind *Kind, ref *metav1.OwnerReference) {
+func (g *garbage) warnOtherNamespace(ctx context.Context, n *node, kind *Kind, ref *metav1.OwnerReference) {
 	searched, found := g.graph.search(ref.UID)
 	if !searched {
 		items, err := g.ListNamed(ctx, kind, ref.Name)

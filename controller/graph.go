@@ -9,16 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// graph is what garbage collection knows. An object is in it if it has owners, or
-// is being deleted in a way that is about its dependents; an owner is known
-// by its dependents only. So what takes no part in ownership costs nothing.
+// graph is the graph of owner references. An object has a node if it has owners, or is
+// in foreground or orphaning deletion. An owner is known only through its dependents, so
+// objects without owner references cost nothing.
 type graph struct {
 	mu     sync.Mutex
 	nodes  map[types.UID]*node
 	owners map[types.UID]*owner
 }
 
-// node is an object, as it was at a revision. Nodes are never changed.
+// node is the state of an object at a revision. Nodes are immutable.
 type node struct {
 	kind            *Kind
 	namespace, name string
@@ -26,13 +26,13 @@ type node struct {
 	Meta
 }
 
-// foreground reports whether the object waits for its dependents to go.
+// foreground reports whether the object is in foreground deletion.
 func (n *node) foreground() bool { return n.Deleting && n.Has(metav1.FinalizerDeleteDependents) }
 
-// orphaning reports whether the object waits for its dependents to be let go.
+// orphaning reports whether the object is being deleted with orphaned dependents.
 func (n *node) orphaning() bool { return n.Deleting && n.Has(metav1.FinalizerOrphanDependents) }
 
-// to returns the reference to an owner.
+// to returns the reference of n to an owner, nil if there is none.
 func (n *node) to(uid types.UID) *metav1.OwnerReference {
 	for i := range n.Owners {
 		if n.Owners[i].UID == uid {
@@ -46,22 +46,21 @@ func blocks(ref *metav1.OwnerReference) bool {
 	return ref != nil && ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
 }
 
-// owner is what something refers to as its owner.
+// owner is an object that others name as their owner.
 type owner struct {
 	dependents map[types.UID]bool
-	// identity is set when the owner was found to exist, as what it is.
+	// identity is set once the owner was found to exist.
 	identity *identity
-	// gone: it was seen to go. A uid never comes back.
+	// gone is set when its deletion was seen. A uid is never reused.
 	gone bool
-	// searched: it was looked for in other namespaces, and elsewhere: found there.
+	// searched: it was searched for in other namespaces; elsewhere: it was found.
 	searched, elsewhere bool
 }
 
-// identity is where an object is found.
+// identity is the name of an object, as an owner reference has it.
 type identity struct{ apiVersion, kind, namespace, name string }
 
-// matches reports whether a reference in an object means this owner. A
-// reference names the owner's kind in any version that it knows.
+// matches reports whether a reference of n names this owner, in the same apiVersion.
 func (id *identity) matches(n *node, ref *metav1.OwnerReference) bool {
 	return id.kind == ref.Kind && id.apiVersion == ref.APIVersion && id.name == ref.Name && (id.namespace == "" || id.namespace == n.namespace)
 }
@@ -98,8 +97,8 @@ func (g *graph) dependentsOf(uid types.UID) []*node {
 	return all
 }
 
-// standing tells how the owner stands that a reference names, if that is known.
-// It can be true no more, but then the feed will tell.
+// standing returns the state of an owner, and whether it is known. It may be out of date;
+// the feed then brings the change.
 func (g *graph) standing(n *node, ref *metav1.OwnerReference) (standing, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,8 +117,7 @@ func (g *graph) standing(n *node, ref *metav1.OwnerReference) (standing, bool) {
 	return solid, true
 }
 
-// search tells whether an owner that is not where it should be was searched for
-// elsewhere, and found.
+// search reports whether an owner was searched for in other namespaces, and found.
 func (g *graph) search(uid types.UID) (searched, found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,7 +125,7 @@ func (g *graph) search(uid types.UID) (searched, found bool) {
 	return o == nil || o.searched, o != nil && o.elsewhere
 }
 
-// searched notes the result of a search.
+// searched records the result of that search.
 func (g *graph) searched(uid types.UID, found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -136,7 +134,7 @@ func (g *graph) searched(uid types.UID, found bool) {
 	}
 }
 
-// exists notes that an owner was found to exist.
+// exists records that an owner exists.
 func (g *graph) exists(uid types.UID, id *identity) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,8 +143,8 @@ func (g *graph) exists(uid types.UID, id *identity) {
 	}
 }
 
-// see brings a change into the graph and calls check for every object that has
-// to be looked at because of it.
+// see applies a change to the graph and calls check for every object that may have to be
+// deleted or changed because of it.
 func (g *graph) see(c *Change, check func(types.UID)) {
 	if c.UID == "" {
 		return
@@ -186,8 +184,8 @@ func (g *graph) see(c *Change, check func(types.UID)) {
 	}
 }
 
-// remove takes an object out that is gone: its dependents are looked at, and
-// owners that waited for it.
+// remove removes an object that was deleted. Its dependents are checked, and owners
+// that waited for it.
 func (g *graph) remove(uid types.UID, old *node, check func(types.UID)) {
 	if old != nil {
 		delete(g.nodes, uid)
@@ -201,8 +199,8 @@ func (g *graph) remove(uid types.UID, old *node, check func(types.UID)) {
 	}
 }
 
-// link notes the references of an object, and reports whether it has some that
-// are not known to be good.
+// link adds the references of an object. It reports whether there is one to an owner that
+// is not known to exist.
 func (g *graph) link(n, old *node) (doubtful bool) {
 	for i := range n.Owners {
 		ref := &n.Owners[i]
@@ -212,8 +210,8 @@ func (g *graph) link(n, old *node) (doubtful bool) {
 			g.owners[ref.UID] = o
 		}
 		o.dependents[n.UID] = true
-		if old != nil && slices.ContainsFunc(old.Owners, func(was metav1.OwnerReference) bool { return same(&was, ref) }) {
-			continue // it was judged before
+		if old != nil && slices.ContainsFunc(old.Owners, func(was metav1.OwnerReference) bool { return sameOwner(&was, ref) }) {
+			continue // unchanged: judged before
 		}
 		doubtful = doubtful || o.gone || o.identity == nil || !o.identity.matches(n, ref)
 		if waits := g.nodes[ref.UID]; waits != nil && waits.foreground() {
@@ -223,12 +221,12 @@ func (g *graph) link(n, old *node) (doubtful bool) {
 	return doubtful
 }
 
-func same(a, b *metav1.OwnerReference) bool {
+func sameOwner(a, b *metav1.OwnerReference) bool {
 	return a.UID == b.UID && a.Kind == b.Kind && a.APIVersion == b.APIVersion && a.Name == b.Name
 }
 
-// unlink removes the references that an object had and next has not, and looks
-// at the owners that they kept from going.
+// unlink removes the references of old that next does not have, and checks the owners
+// whose deletion they blocked.
 func (g *graph) unlink(old, next *node, check func(types.UID)) {
 	for i := range old.Owners {
 		ref := &old.Owners[i]

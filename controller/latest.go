@@ -2,7 +2,7 @@ package controller
 
 import "sync"
 
-// latest is what was last seen of some objects.
+// latest is a map with a lock, of the last state seen of each object.
 type latest[K comparable, V any] struct {
 	mu  sync.Mutex
 	all map[K]V
@@ -10,7 +10,7 @@ type latest[K comparable, V any] struct {
 
 func newLatest[K comparable, V any]() *latest[K, V] { return &latest[K, V]{all: map[K]V{}} }
 
-// get returns the zero value for what is not known.
+// get returns the value of a key, or the zero value.
 func (l *latest[K, V]) get(key K) V {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,9 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The config map that says since when the use of tokens in secrets is noted, and
-// the labels with which that is done. Days are told from each other by
-// comparing their texts.
+// The ConfigMap with the date since which the use of secret-based tokens is recorded, and
+// the labels on secrets that record it. Dates compare as strings.
 const (
 	TrackingConfigMap = "kube-apiserver-legacy-service-account-token-tracking"
 	TrackingSince     = "since"
@@ -29,9 +28,8 @@ const (
 	legacyEvery  = 24 * time.Hour
 )
 
-// LegacyTokens first makes tokens invalid and then deletes them that were made for
-// service accounts unasked, once upon a time, and that nobody has used for a
-// year.
+// LegacyTokens invalidates, and later deletes, auto-generated service account tokens in
+// secrets that were not used for a year.
 func LegacyTokens() Controller {
 	return Controller{
 		Name: "legacy-serviceaccount-token-cleaner-controller", Alias: "legacy-service-account-token-cleaner", Account: "legacy-service-account-token-cleaner",
@@ -54,7 +52,7 @@ type legacy struct {
 	queue *Queue[struct{}]
 }
 
-// Observe implements Observer: it is days that count, not changes.
+// Observe implements Observer. The controller works once a day, not on changes.
 func (l *legacy) Observe([]Change) {}
 
 // Synced implements Starter.
@@ -63,11 +61,11 @@ func (l *legacy) Synced() { l.queue.Add(struct{}{}) }
 func (l *legacy) work(ctx context.Context) error {
 	var tracking corev1.ConfigMap
 	if err := l.Get(ctx, l.Kind("v1", "ConfigMap"), metav1.NamespaceSystem, TrackingConfigMap, &tracking); err != nil {
-		return ignoreNotFound(err) // nobody knows which are used
+		return ignoreNotFound(err) // use is not recorded
 	}
 	since, err := time.Parse(time.DateOnly, tracking.Data[TrackingSince])
 	if err != nil {
-		return nil // whoever tracks will put that right
+		return nil // the recorder will correct it
 	}
 	now := l.Now().UTC()
 	if now.Before(since.AddDate(0, 0, 1).Add(legacyUnused)) {
@@ -80,7 +78,7 @@ func (l *legacy) work(ctx context.Context) error {
 	var failed error
 	for i := range all.Items {
 		s := &all.Items[i]
-		if !unused(s, now) {
+		if !isUnused(s, now) {
 			continue
 		}
 		if err := l.clean(ctx, s, now); err != nil {
@@ -90,8 +88,8 @@ func (l *legacy) work(ctx context.Context) error {
 	return failed
 }
 
-// unused reports whether a secret has a token that nobody has used for long.
-func unused(s *corev1.Secret, now time.Time) bool {
+// isUnused reports whether a secret has a token that was not used for legacyUnused.
+func isUnused(s *corev1.Secret, now time.Time) bool {
 	limit := now.Add(-legacyUnused)
 	if s.Type != corev1.SecretTypeServiceAccountToken || s.DeletionTimestamp != nil || !s.CreationTimestamp.Time.Before(limit) {
 		return false
@@ -104,8 +102,8 @@ func unused(s *corev1.Secret, now time.Time) bool {
 	return err == nil && used < limit.Format(time.DateOnly)
 }
 
-// clean makes a token invalid, or deletes one that has been so for long. Those
-// that somebody has made by hand, or that a pod has, are left alone.
+// clean invalidates a token, or deletes one that has been invalid for legacyUnused.
+// Tokens created by hand and tokens that a pod mounts are left alone.
 func (l *legacy) clean(ctx context.Context, s *corev1.Secret, now time.Time) error {
 	name := s.Annotations[corev1.ServiceAccountNameKey]
 	if name == "" {
@@ -121,7 +119,7 @@ func (l *legacy) clean(ctx context.Context, s *corev1.Secret, now time.Time) err
 	if !slices.ContainsFunc(account.Secrets, func(r corev1.ObjectReference) bool { return r.Name == s.Name }) {
 		return nil
 	}
-	if is, err := l.mounted(ctx, s); is || err != nil {
+	if is, err := l.isMounted(ctx, s); is || err != nil {
 		return err
 	}
 	secrets := l.Kind("v1", "Secret")
@@ -130,17 +128,17 @@ func (l *legacy) clean(ctx context.Context, s *corev1.Secret, now time.Time) err
 		_, err := l.Patch(ctx, secrets, s.Namespace, s.Name, types.MergePatchType, map[string]any{"metadata": map[string]any{
 			"uid": s.UID, "labels": map[string]string{invalidSinceLabel: now.Format(time.DateOnly)},
 		}})
-		return outdated(err)
+		return mapOutdated(err)
 	}
 	if since >= now.Add(-legacyUnused).Format(time.DateOnly) {
 		return nil
 	}
-	return outdated(l.Delete(ctx, secrets, s.Namespace, s.Name, exactly(&s.ObjectMeta)))
+	return mapOutdated(l.Delete(ctx, secrets, s.Namespace, s.Name, ifUnchanged(&s.ObjectMeta)))
 }
 
-// mounted reports whether a pod may use a secret: it has that name anywhere in
-// its specification.
-func (l *legacy) mounted(ctx context.Context, s *corev1.Secret) (bool, error) {
+// isMounted reports whether a pod may use a secret: the name occurs anywhere in the spec
+// of a pod.
+func (l *legacy) isMounted(ctx context.Context, s *corev1.Secret) (bool, error) {
 	var pods struct {
 		Items []struct{ Spec json.RawMessage }
 	}

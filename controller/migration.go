@@ -22,21 +22,20 @@ import (
 
 const (
 	migrationController = "storage-version-migrator-controller"
-	// migrationRunner is who writes to the status of definitions.
+	// migrationRunner is the field manager of writes to the status of CRDs.
 	migrationRunner = "migration-runner-controller"
-	// migrationPatience is how long a resource that is not served is waited for.
+	// migrationPatience is how long a migration waits for a resource to be served.
 	migrationPatience = time.Minute
-	// migrationRetry is how often that is done.
+	// migrationRetry is the interval of that wait.
 	migrationRetry = 5 * time.Second
 )
 
-// Migrations has the objects of resources written again, so that they are stored
-// as they would be now: one migration of a resource at a time, the oldest
-// first.
+// Migrations runs StorageVersionMigrations: it rewrites every object of a resource, so
+// that all are stored in the current storage version. One migration of a resource runs
+// at a time, the oldest first.
 //
-// A pass takes each migration one step further and notes that in its status, so
-// that another server can go on where this one has stopped. The change of the
-// status makes for the next pass.
+// Each pass takes a migration one step further and records it in the status, so that
+// another server can continue. The status update triggers the next pass.
 func Migrations() Controller {
 	return Controller{Name: migrationController, Alias: migrationController, Account: migrationController, Start: func(env *Env) Observer {
 		m := &migrations{Env: env}
@@ -81,7 +80,7 @@ func (m *migrations) pass(ctx context.Context) error {
 		running := is(svm, migrationv1.MigrationRunning)
 		switch {
 		case running && over:
-			failed = errors.Join(failed, m.end(ctx, kind, svm))
+			failed = errors.Join(failed, m.finish(ctx, kind, svm))
 		case over:
 		case next[svm.Spec.Resource] == nil, running && !is(next[svm.Spec.Resource], migrationv1.MigrationRunning):
 			next[svm.Spec.Resource] = svm
@@ -95,10 +94,10 @@ func (m *migrations) pass(ctx context.Context) error {
 	return failed
 }
 
-// step takes a migration further.
+// step takes a migration one step further.
 func (m *migrations) step(ctx context.Context, kind *Kind, svm *migrationv1.StorageVersionMigration) error {
 	if !is(svm, migrationv1.MigrationRunning) {
-		err := m.mark(ctx, svm, "MigrationRunning", fmt.Sprintf("Migration %s is running", svm.Name), nil)
+		err := m.markDefinition(ctx, svm, "MigrationRunning", fmt.Sprintf("Migration %s is running", svm.Name), nil)
 		if err != nil {
 			return err
 		}
@@ -134,7 +133,7 @@ func (m *migrations) step(ctx context.Context, kind *Kind, svm *migrationv1.Stor
 	return m.set(ctx, kind, svm)
 }
 
-// rewrite writes all objects again that have not been since the migration began.
+// rewrite writes every object that was not written since the migration began.
 func (m *migrations) rewrite(ctx context.Context, kind *Kind, svm *migrationv1.StorageVersionMigration, target *Kind) error {
 	items, _, err := m.listAll(ctx, target)
 	if err != nil {
@@ -157,8 +156,8 @@ func (m *migrations) rewrite(ctx context.Context, kind *Kind, svm *migrationv1.S
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err): // somebody else has written it, or it is gone
-		case passing(err):
+		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err): // written by others, or deleted
+		case isTransient(err):
 			return errors.Join(err, m.set(ctx, kind, svm, running(len(items)-i, total, err)))
 		default:
 			failure := fmt.Sprintf("%d/%d not yet migrated. migration encountered unhandled error: %s", len(items)-i, total, err)
@@ -168,22 +167,22 @@ func (m *migrations) rewrite(ctx context.Context, kind *Kind, svm *migrationv1.S
 	return m.set(ctx, kind, svm, running(0, total, nil), over(migrationv1.MigrationSucceeded, "Migration completed"))
 }
 
-// passing tells errors that may be gone when it is tried again.
-func passing(err error) bool {
+// isTransient reports whether an error may go away on retry.
+func isTransient(err error) bool {
 	if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
-		return true // it did not come to an answer
+		return true // no response
 	}
 	return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsTimeout(err)
 }
 
-// end takes note of a migration that is over, so that another one may begin.
-func (m *migrations) end(ctx context.Context, kind *Kind, svm *migrationv1.StorageVersionMigration) error {
+// finish records the end of a migration in the CRD, so that another one may begin.
+func (m *migrations) finish(ctx context.Context, kind *Kind, svm *migrationv1.StorageVersionMigration) error {
 	reason, message := "MigrationFailed", "The migration has failed"
 	if is(svm, migrationv1.MigrationSucceeded) {
 		reason, message = "MigrationSucceeded", "The migration has succeeded"
 	}
-	if err := m.mark(ctx, svm, reason, message, new(is(svm, migrationv1.MigrationSucceeded))); err != nil {
+	if err := m.markDefinition(ctx, svm, reason, message, new(is(svm, migrationv1.MigrationSucceeded))); err != nil {
 		return err
 	}
 	return m.set(ctx, kind, svm, metav1.Condition{
@@ -192,10 +191,10 @@ func (m *migrations) end(ctx context.Context, kind *Kind, svm *migrationv1.Stora
 	})
 }
 
-// mark notes in the status of a definition, if the resource is a custom one, that
-// a migration runs, or how it has ended. If it has succeeded, and the definition
-// is still the same, no other version is stored.
-func (m *migrations) mark(ctx context.Context, svm *migrationv1.StorageVersionMigration, reason, message string, succeeded *bool) error {
+// markDefinition records in the status of the CRD, if the resource is a custom one, that a migration
+// runs or how it has ended. After success, if the CRD is unchanged, storedVersions becomes
+// the current storage version alone.
+func (m *migrations) markDefinition(ctx context.Context, svm *migrationv1.StorageVersionMigration, reason, message string, succeeded *bool) error {
 	definitions := m.Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 	var crd apiextensionsv1.CustomResourceDefinition
 	name := svm.Spec.Resource.Resource + "." + svm.Spec.Resource.Group
@@ -239,10 +238,10 @@ func (m *migrations) set(ctx context.Context, kind *Kind, svm *migrationv1.Stora
 		c.LastTransitionTime = metav1.NewTime(m.Now())
 		meta.SetStatusCondition(&svm.Status.Conditions, c)
 	}
-	return outdated(m.Update(ctx, kind, "", svm.Name, "status", svm, svm))
+	return mapOutdated(m.Update(ctx, kind, "", svm.Name, "status", svm, svm))
 }
 
-// running is the condition of a migration that has some way to go.
+// running returns the condition Running with the progress of a migration.
 func running(left, total int, err error) metav1.Condition {
 	message := "The migration is running"
 	switch {
@@ -257,7 +256,7 @@ func running(left, total int, err error) metav1.Condition {
 	return metav1.Condition{Type: string(migrationv1.MigrationRunning), Status: metav1.ConditionTrue, Reason: "MigrationRunning", Message: message}
 }
 
-// over is the condition of a migration that is over.
+// over returns the condition of a migration that has ended.
 func over(how migrationv1.MigrationConditionType, message string) metav1.Condition {
 	return metav1.Condition{Type: string(how), Status: metav1.ConditionTrue, Reason: "StorageVersionMigration" + string(how), Message: message}
 }

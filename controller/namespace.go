@@ -17,18 +17,17 @@ import (
 
 const (
 	namespaceWorkers = 10
-	// namespaceRefresh is how long after a change in a namespace that cannot end
-	// its conditions are brought up to date.
+	// namespaceRefresh is the delay after a change in a Terminating namespace before
+	// its conditions are updated.
 	namespaceRefresh = time.Second
 )
 
-// Namespaces ends namespaces: it deletes what is in one that is Terminating,
-// pods first, says in its conditions what is left and why, and takes the
-// finalizer away when nothing is.
+// Namespaces deletes the content of namespaces that are Terminating, pods first, reports
+// in their conditions what remains and why, and removes the finalizer "kubernetes" when
+// nothing remains.
 //
-// A namespace is left alone for a while after its deletion has begun, if untouched
-// is not zero: clients that were written for a server without controllers finish
-// it themselves.
+// If untouched is not zero, a namespace is left alone for that time after its deletion
+// has begun: tests that were written for envtest finalize namespaces themselves.
 func Namespaces(untouched time.Duration) Controller {
 	return Controller{Name: "namespace-controller", Alias: "namespace", Account: "namespace-controller", Start: func(env *Env) Observer {
 		n := &namespaces{Env: env, untouched: untouched, left: map[string]int{}, begun: map[string]time.Time{}}
@@ -42,12 +41,12 @@ type namespaces struct {
 	queue *Queue[string]
 
 	mu sync.Mutex
-	// left is how many objects are known to be left in namespaces that are
-	// Terminating. When they are gone it is time to look again.
+	// left is the number of objects known to remain in each Terminating namespace,
+	// guarded by mu. The namespace is looked at again when they are gone.
 	left map[string]int
 
 	untouched time.Duration
-	begun     map[string]time.Time // when it was seen that the deletion has begun
+	begun     map[string]time.Time // when the deletion was first seen
 }
 
 // Observe implements Observer.
@@ -70,7 +69,7 @@ func (n *namespaces) Observe(changes []Change) {
 			continue
 		}
 		if c.Kind.Is("apiregistration.k8s.io", "apiservices") {
-			for name := range n.left { // what was in the way may be so no longer
+			for name := range n.left { // resources may be served or gone that were in the way
 				n.queue.AddAfter(name, namespaceRefresh)
 			}
 		}
@@ -90,7 +89,7 @@ func (n *namespaces) Observe(changes []Change) {
 	}
 }
 
-// work does what can be done for a namespace now.
+// work is the work function of the queue.
 func (n *namespaces) work(ctx context.Context, name string) error {
 	kind := n.Kind("v1", "Namespace")
 	var ns corev1.Namespace
@@ -123,7 +122,7 @@ func (n *namespaces) work(ctx context.Context, name string) error {
 		return err
 	}
 	if found.objects > 0 {
-		// Some may have gone while they were counted.
+		// Some objects may have been deleted while they were counted.
 		n.queue.AddAfter(name, namespaceRefresh)
 		return nil
 	}
@@ -131,7 +130,7 @@ func (n *namespaces) work(ctx context.Context, name string) error {
 	return ignoreNotFound(n.Update(ctx, kind, "", name, "finalize", &ns, nil))
 }
 
-// remains is what a pass over a namespace has left.
+// remains is what one pass over a namespace could not delete.
 type remains struct {
 	discovery  error
 	failures   []error
@@ -140,14 +139,14 @@ type remains struct {
 	finalizers map[string]int
 }
 
-// empty deletes what is in a namespace. Pods come first, and as long as there
-// are any nothing else goes: they may need it to end well.
+// empty deletes the content of a namespace. As long as there are pods, nothing else is
+// deleted: they may need it to terminate gracefully.
 func (n *namespaces) empty(ctx context.Context, name string) *remains {
 	r := &remains{kinds: map[*Kind]int{}, finalizers: map[string]int{}}
 	kinds, err := n.Feed.Kinds(ctx)
 	r.discovery = err
 	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k *Kind) bool { return !k.Namespaced || !k.Can("delete") })
-	slices.SortStableFunc(kinds, func(a, b *Kind) int { return last(a) - last(b) })
+	slices.SortStableFunc(kinds, func(a, b *Kind) int { return deletionOrder(a) - deletionOrder(b) })
 	for _, k := range kinds {
 		holds, err := n.Feed.Holds(ctx, k, name)
 		if err == nil && holds {
@@ -163,9 +162,8 @@ func (n *namespaces) empty(ctx context.Context, name string) *remains {
 	return r
 }
 
-// last orders kinds: pods first, and events, which tell of the others, at the
-// end.
-func last(k *Kind) int {
+// deletionOrder orders kinds: pods first, events last, because events report about the others.
+func deletionOrder(k *Kind) int {
 	switch {
 	case k.Is("", "pods"):
 		return 0
@@ -175,7 +173,7 @@ func last(k *Kind) int {
 	return 1
 }
 
-// clear deletes the objects of a kind in a namespace and notes what is left.
+// clear deletes the objects of a kind in a namespace and counts those that remain.
 func (n *namespaces) clear(ctx context.Context, k *Kind, name string, r *remains) error {
 	background := metav1.DeletePropagationBackground
 	opts := &metav1.DeleteOptions{PropagationPolicy: &background}
@@ -201,7 +199,7 @@ func (n *namespaces) clear(ctx context.Context, k *Kind, name string, r *remains
 	}
 	held := false
 	for i := range items {
-		// A grace period is a reason to be there as a finalizer is.
+		// A grace period is counted like a finalizer.
 		held = held || len(items[i].Finalizers) > 0 || items[i].DeletionTimestamp != nil
 		for _, f := range items[i].Finalizers {
 			r.finalizers[f]++
@@ -232,8 +230,7 @@ func (r *remains) err() error {
 	return errors.Join(append([]error{r.discovery}, r.failures...)...)
 }
 
-// conditions brings the conditions of a namespace up to date and reports whether
-// they have changed.
+// conditions updates the conditions of a namespace and reports whether they changed.
 func (r *remains) conditions(ns *corev1.Namespace, now metav1.Time) (changed bool) {
 	set := func(kind corev1.NamespaceConditionType, okReason, okMessage, reason, message string) {
 		next := corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionFalse, Reason: okReason, Message: okMessage, LastTransitionTime: now}
@@ -286,7 +283,7 @@ func (r *remains) conditions(ns *corev1.Namespace, now metav1.Time) (changed boo
 	return changed
 }
 
-// enumerate is a sentence of things, in order; nothing if there are none.
+// enumerate joins sorted things behind a prefix; "" if there are none.
 func enumerate(begin string, things []string) string {
 	if len(things) == 0 {
 		return ""
@@ -302,7 +299,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// unlessUnserved drops errors that say that a resource is not served in this way.
+// unlessUnserved returns nil for errors that mean that the resource is not served.
 func unlessUnserved(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
 		return nil

@@ -6,8 +6,8 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 )
 
-// PolicyStatus writes into the status of validating policies what is found by
-// looking at their expressions, once for each generation.
+// PolicyStatus writes the result of type checking into the status of
+// ValidatingAdmissionPolicies, once for each generation.
 func PolicyStatus(check func(policy *registrationv1.ValidatingAdmissionPolicy) []registrationv1.ExpressionWarning) Controller {
 	const name = "validatingadmissionpolicy-status-controller"
 	return Controller{Name: name, Alias: name, Account: name, Start: func(env *Env) Observer {

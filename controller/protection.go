@@ -17,7 +17,7 @@ const (
 	groupProtection  = "scheduling.k8s.io/podgroup-protection"
 )
 
-// ClaimProtection keeps claims of volumes as long as pods use them.
+// ClaimProtection keeps PersistentVolumeClaims as long as pods use them.
 func ClaimProtection() Controller {
 	return protection("persistentvolumeclaim-protection-controller", "pvc-protection", "pvc-protection-controller",
 		"", "persistentvolumeclaims", claimProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
@@ -29,8 +29,8 @@ func ClaimProtection() Controller {
 		})
 }
 
-// usesClaim reports whether a pod needs a claim. One that is on no node yet does
-// not: it will not be started with a claim that is being deleted.
+// usesClaim reports whether a pod uses a claim. A pod without a node does not: it will
+// not be scheduled with a claim that is being deleted.
 func usesClaim(pod *corev1.Pod, name string, owners []metav1.OwnerReference) bool {
 	if pod.Spec.NodeName == "" {
 		return false
@@ -49,7 +49,7 @@ func usesClaim(pod *corev1.Pod, name string, owners []metav1.OwnerReference) boo
 	return false
 }
 
-// VolumeProtection keeps volumes as long as they are bound.
+// VolumeProtection keeps PersistentVolumes as long as they are bound.
 func VolumeProtection() Controller {
 	return protection("persistentvolume-protection-controller", "pv-protection", "pv-protection-controller",
 		"", "persistentvolumes", volumeProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
@@ -59,8 +59,7 @@ func VolumeProtection() Controller {
 		})
 }
 
-// GroupProtection keeps groups of pods as long as there are pods in them that run,
-// or will.
+// GroupProtection keeps PodGroups as long as they have pods that have not finished.
 func GroupProtection() Controller {
 	return protection("podgroup-protection-controller", "podgroup-protection", "podgroup-protection-controller",
 		schedulingv1beta1.GroupName, "podgroups", groupProtection, func(ctx context.Context, env *Env, o *protected) (bool, error) {
@@ -75,7 +74,7 @@ func GroupProtection() Controller {
 		})
 }
 
-// protected is an object that is being deleted, or lacks its finalizer.
+// protected is an object that is being deleted or lacks its finalizer.
 type protected struct {
 	kind            *Kind
 	namespace, name string
@@ -83,8 +82,8 @@ type protected struct {
 	Meta
 }
 
-// protection gives objects of a resource a finalizer, and takes it from those
-// that are being deleted and not used.
+// protection adds a finalizer to the objects of a resource, and removes it when an
+// object is being deleted and not used.
 func protection(name, alias, account, group, resource, finalizer string, used func(context.Context, *Env, *protected) (bool, error)) Controller {
 	return Controller{Name: name, Alias: alias, Account: account, Start: func(env *Env) Observer {
 		p := &protector{group: group, resource: resource, finalizer: finalizer, pods: resource != "persistentvolumes", objects: newLatest[named, *protected]()}
@@ -103,7 +102,7 @@ func protection(name, alias, account, group, resource, finalizer string, used fu
 			_, err := env.Patch(ctx, o.kind, o.namespace, o.name, types.MergePatchType, map[string]any{"metadata": map[string]any{
 				"uid": o.UID, "resourceVersion": strconv.FormatInt(o.revision, 10), "finalizers": finalizers,
 			}})
-			return outdated(err)
+			return mapOutdated(err)
 		})
 		return p
 	}}
@@ -112,7 +111,7 @@ func protection(name, alias, account, group, resource, finalizer string, used fu
 type protector struct {
 	queue                      *Queue[named]
 	group, resource, finalizer string
-	pods                       bool // a change of a pod can mean that something is used no more
+	pods                       bool // a change of a pod can end the use of an object
 	objects                    *latest[named, *protected]
 }
 
@@ -123,7 +122,7 @@ func (p *protector) Observe(changes []Change) {
 		switch {
 		case c.Kind.Is(p.group, p.resource):
 			key := named{c.Namespace, c.Name}
-			// Others give the finalizer to groups.
+			// The finalizer of PodGroups is set by others.
 			if c.Gone || c.Deleting != c.Has(p.finalizer) || p.finalizer == groupProtection && !c.Deleting {
 				p.objects.remove(key)
 				continue

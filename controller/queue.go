@@ -9,59 +9,59 @@ import (
 	"time"
 )
 
-// Bounds of the wait after an error.
+// Bounds of the exponential backoff after an error.
 const (
 	firstRetry = 5 * time.Millisecond
 	lastRetry  = 30 * time.Second
 )
 
-// Queue does work by keys. A key that is added several times before its turn is
-// worked on once; one that is added while it is worked on has another turn. Of
-// one key there is never more than one turn at a time. A queue has goroutines
-// only while there is something to do.
+// Queue calls a work function for keys. A key that is added several times before it is
+// worked on is worked on once; a key that is added while it is worked on is worked on
+// again. A key is never worked on twice at the same time. A queue has goroutines only
+// while it has keys.
 type Queue[K comparable] struct {
 	ctx     context.Context
 	work    func(ctx context.Context, key K) error
 	log     *slog.Logger
 	running *group
-	measure QueueMetrics // nil measures nothing
+	measure QueueMetrics // nil: no metrics
 
 	mu      sync.Mutex
-	workers int // that may still be started
+	workers int // how many more may be started
 	order   []K
-	waiting map[K]time.Time // since when
-	active  map[K]bool      // true: it was added meanwhile
+	waiting map[K]time.Time // keys in order, and when they were added
+	active  map[K]bool      // keys being worked on; true: added again meanwhile
 	failed  map[K]int
 	timers  map[K]timer
-	idle    chan struct{} // closed when there is nothing to do, nil unless somebody waits
+	idle    chan struct{} // closed when the queue is empty; nil unless somebody waits
 }
 
-// QueueMetrics is told what the queues of a controller do.
+// QueueMetrics observes the queues of a controller.
 type QueueMetrics interface {
-	// Added: there is one more key to work on.
+	// Added counts a key that was added.
 	Added()
-	// Taken: it is worked on, after so long.
+	// Taken counts a key whose work begins, and how long it waited.
 	Taken(waited time.Duration)
-	// Done: it was worked on for so long.
+	// Done counts a key whose work has ended, and how long that took.
 	Done(worked time.Duration)
-	// Retried: it will be tried again.
+	// Retried counts a key that will be tried again after an error.
 	Retried()
 }
 
-// NewQueue returns a queue of which at most workers keys are worked on at a
-// time, until the controller ends.
+// NewQueue returns a queue that works on at most workers keys at a time, until the
+// controller ends.
 func NewQueue[K comparable](env *Env, workers int, work func(ctx context.Context, key K) error) *Queue[K] {
 	q := &Queue[K]{
 		ctx: env.ctx, work: work, log: env.Log, running: env.running, measure: env.measure, workers: workers,
 		waiting: map[K]time.Time{}, active: map[K]bool{}, failed: map[K]int{}, timers: map[K]timer{},
 	}
-	env.settle(q.settled)
-	env.onJump(q.hurry)
+	env.onStart(q.waitIdle)
+	env.onJump(q.addDelayed)
 	context.AfterFunc(env.ctx, q.stop)
 	return q
 }
 
-// Add puts a key into the queue.
+// Add adds a key to the queue.
 func (q *Queue[K]) Add(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -91,8 +91,7 @@ func (q *Queue[K]) add(key K) {
 	}
 }
 
-// AddAfter puts a key into the queue after a time, unless it comes there
-// earlier.
+// AddAfter adds a key to the queue after a delay, unless it is added earlier.
 func (q *Queue[K]) AddAfter(key K, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -120,9 +119,8 @@ func (q *Queue[K]) later(key K, wait time.Duration) {
 	})}
 }
 
-// hurry looks at all keys that wait for a time, since it may have come: the clock
-// has jumped.
-func (q *Queue[K]) hurry() {
+// addDelayed adds all delayed keys now, after the clock has jumped.
+func (q *Queue[K]) addDelayed() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for key := range q.timers {
@@ -133,13 +131,13 @@ func (q *Queue[K]) hurry() {
 	}
 }
 
-// timer is when a key will be in the queue.
+// timer adds a key to the queue at a time.
 type timer struct {
 	at time.Time
 	*time.Timer
 }
 
-// run works until nothing is left.
+// run works on keys until the queue is empty.
 func (q *Queue[K]) run() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -189,20 +187,20 @@ func (q *Queue[K]) run() {
 	}
 }
 
-// try works on a key. A panic is an error like others: the server that the
-// controller runs in has more to do.
+// try calls the work function. A panic becomes an error, so that it does not end the
+// server process.
 func (q *Queue[K]) try(key K) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			q.log.Error("a controller has panicked", "key", key, "cause", cause, "stack", string(debug.Stack()))
+			q.log.Error("controller panicked, the key is retried", "key", key, "cause", cause, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", cause)
 		}
 	}()
 	return q.work(q.ctx, key)
 }
 
-// settled waits until there is nothing to do at once.
-func (q *Queue[K]) settled(ctx context.Context) {
+// waitIdle waits until the queue is empty, but for delayed keys.
+func (q *Queue[K]) waitIdle(ctx context.Context) {
 	q.mu.Lock()
 	if len(q.order) == 0 && len(q.active) == 0 {
 		q.mu.Unlock()

@@ -13,7 +13,7 @@ func testEnv(t *testing.T) *Env {
 	ctx, cancel := context.WithCancel(t.Context())
 	g := &group{}
 	t.Cleanup(func() { cancel(); g.wait() })
-	return &Env{Log: slog.New(slog.DiscardHandler), ctx: ctx, running: g, settle: func(func(context.Context)) {}, onJump: func(func()) {}}
+	return &Env{Log: slog.New(slog.DiscardHandler), ctx: ctx, running: g, onStart: func(func(context.Context)) {}, onJump: func(func()) {}}
 }
 
 // A key has one turn at a time, another one if it is added meanwhile, and turns
@@ -45,7 +45,7 @@ func TestQueue(t *testing.T) {
 	}
 	close(let)
 	<-done
-	q.settled(t.Context())
+	q.waitIdle(t.Context())
 	if got := turns.Load(); got != 3 {
 		t.Errorf("%d turns", got)
 	}

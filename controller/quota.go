@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// quotaRefresh is how long after a change in a namespace its quotas are counted
-// anew: many changes come together.
+// quotaRefresh is the delay after a change in a namespace before its quotas are
+// recalculated, so that many changes cost one calculation.
 const quotaRefresh = 50 * time.Millisecond
 
-// Quotas keeps in the status of resource quotas what is used. Admission charges
-// what is made; this gives back what is gone, and corrects what was charged in
-// vain. measure returns what is used of what a quota limits.
+// Quotas updates status.used of ResourceQuotas. Admission adds the usage of new objects;
+// this controller subtracts deleted ones and corrects charges for objects that were not
+// committed. measure returns the current usage of the resources that a quota limits.
 func Quotas(measure func(ctx context.Context, quota *corev1.ResourceQuota) (corev1.ResourceList, error)) Controller {
 	return Controller{Name: "resourcequota-controller", Alias: "resourcequota", Account: "resourcequota-controller", Start: func(env *Env) Observer {
 		q := &quotas{Env: env, measure: measure, in: map[string]map[string]bool{}}
@@ -68,7 +68,7 @@ func (q *quotas) work(ctx context.Context, key named) error {
 		return ignoreNotFound(err)
 	}
 	next := corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{}}
-	// What is not measured here is what admission has left.
+	// Resources that measure does not return keep what admission has charged.
 	for name := range quota.Spec.Hard {
 		if was, ok := quota.Status.Used[name]; ok {
 			next.Used[name] = was
@@ -87,5 +87,5 @@ func (q *quotas) work(ctx context.Context, key named) error {
 		return nil
 	}
 	quota.Status = next
-	return outdated(q.Update(ctx, kind, key.namespace, key.name, "status", &quota, nil))
+	return mapOutdated(q.Update(ctx, kind, key.namespace, key.name, "status", &quota, nil))
 }

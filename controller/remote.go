@@ -16,37 +16,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// remoteStart is how long after the start dependents that other servers keep are
-// waited for. A server that is dead must not stop the work for good.
+// remoteStart is how long after the start the garbage collector waits for the objects of
+// aggregated servers. A dead server must not block it forever.
 const remoteStart = 30 * time.Second
 
-// rediscover is how often other servers are asked what they have, while there
-// are any. That one is available, or not, is told at once.
+// rediscover is the interval of discovery requests to aggregated servers. Changes of
+// APIServices trigger discovery at once.
 const rediscover = 30 * time.Second
 
-// remotes is a Feed with the kinds that other servers keep, behind this one. They
-// are no part of the storage, so controllers know them as every client does: by
-// discovery, lists and watches. As long as no APIService names another server
-// nothing is asked.
+// remotes is a Feed that adds the objects of aggregated servers. They are not in this
+// server's storage, so controllers learn of them as clients do: by discovery, lists and
+// watches. While no APIService names another server, nothing is requested.
 type remotes struct {
 	Feed
 	env     *Env
 	refresh *Queue[struct{}]
-	until   time.Time // settled is no longer asked
+	until   time.Time // after this time, allListed returns true
 
-	telling sync.Mutex // held while observers are told something
+	telling sync.Mutex // held while observers are called
 	see     func([]Change)
 
 	mu sync.Mutex
-	// named are versions that have an APIService and are not served here.
+	// named are group versions that have an APIService and are not served here.
 	named     map[schema.GroupVersion]bool
 	kinds     map[schema.GroupVersionResource]*Kind
 	followers map[*Kind]*follower
-	unknown   bool // not all of that could be discovered
+	unknown   bool // some group versions could not be discovered
 }
 
-// newRemotes returns a feed with what other servers keep. It takes the client of
-// the garbage collector, who has most to do with it.
+// newRemotes returns a Feed that adds aggregated servers to local. env is that of the
+// garbage collector, whose client makes the requests.
 func newRemotes(env *Env, local Feed) *remotes {
 	r := &remotes{
 		Feed: local, env: env, until: time.Now().Add(remoteStart), named: map[schema.GroupVersion]bool{},
@@ -75,7 +74,7 @@ func (r *remotes) tell(changes []Change) {
 	r.see(changes)
 }
 
-// note notes that an APIService has changed.
+// note records a change of an APIService.
 func (r *remotes) note(c *Change) {
 	version, group, _ := strings.Cut(c.Name, ".")
 	gv := schema.GroupVersion{Group: group, Version: version}
@@ -93,9 +92,9 @@ func (r *remotes) note(c *Change) {
 	r.refresh.Add(struct{}{})
 }
 
-// settled reports whether the objects of other servers have been seen, as far as
-// that can be waited for.
-func (r *remotes) settled() bool {
+// allListed reports whether the objects of aggregated servers have been listed, or
+// remoteStart has passed.
+func (r *remotes) allListed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Now().After(r.until) {
@@ -109,8 +108,8 @@ func (r *remotes) settled() bool {
 	return !r.unknown
 }
 
-// Kinds implements Feed. Other servers are asked each time: what they serve may
-// change without anybody being told.
+// Kinds implements Feed. It makes a discovery request each time: an aggregated server may
+// change what it serves without notice.
 func (r *remotes) Kinds(ctx context.Context) ([]*Kind, error) {
 	local, err := r.Feed.Kinds(ctx)
 	if err != nil {
@@ -155,7 +154,7 @@ func (r *remotes) Holds(ctx context.Context, kind *Kind, namespace string) (bool
 	return r.Feed.Holds(ctx, kind, namespace)
 }
 
-// failedDiscovery is about versions of which nobody can tell what they have.
+// failedDiscovery lists group versions whose resources could not be discovered.
 type failedDiscovery []schema.GroupVersion
 
 func (f failedDiscovery) Error() string {
@@ -167,8 +166,8 @@ func (f failedDiscovery) Error() string {
 	return "unable to retrieve the complete list of server APIs: " + strings.Join(texts, ", ")
 }
 
-// discover asks what other servers serve, each resource in one version. With
-// failedDiscovery the rest is known.
+// discover returns the resources of aggregated servers, each in one version. If the error
+// is a failedDiscovery, the other resources are returned.
 func (r *remotes) discover(ctx context.Context) ([]*Kind, error) {
 	r.mu.Lock()
 	named := slices.Collect(maps.Keys(r.named))
@@ -219,7 +218,7 @@ func (r *remotes) discover(ctx context.Context) ([]*Kind, error) {
 	return found, nil
 }
 
-// intern returns a resource as the Kind that it is known as.
+// intern returns the known Kind of a resource, or a new one.
 func (r *remotes) intern(gv schema.GroupVersion, d *apidiscovery.APIResourceDiscovery) *Kind {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -235,7 +234,7 @@ func (r *remotes) intern(gv schema.GroupVersion, d *apidiscovery.APIResourceDisc
 	return k
 }
 
-// update follows what can be followed of other servers.
+// update starts and stops followers by what is discovered.
 func (r *remotes) update(ctx context.Context) error {
 	found, err := r.discover(ctx)
 	var failed failedDiscovery
@@ -252,7 +251,7 @@ func (r *remotes) update(ctx context.Context) error {
 		}
 	}
 	maps.DeleteFunc(r.kinds, func(gvr schema.GroupVersionResource, k *Kind) bool {
-		return !keep[k] && !slices.Contains(failed, gvr.GroupVersion()) // what a server had that is dead, it may still have
+		return !keep[k] && !slices.Contains(failed, gvr.GroupVersion()) // a server that cannot be reached may still have them
 	})
 	for k, f := range r.followers {
 		if r.kinds[schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}] != k {
@@ -273,7 +272,7 @@ func (r *remotes) follow(k *Kind) {
 	r.env.running.Go(func() { f.run(ctx) })
 }
 
-// follower tells of the objects of one resource.
+// follower lists and watches one resource of an aggregated server.
 type follower struct {
 	*remotes
 	kind    *Kind
@@ -301,8 +300,8 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// pass lists the objects, tells what is different from before, and then what
-// changes, until the place in the history is lost.
+// pass lists the objects, reports the differences to the objects it knows, and then
+// watches, until the watch cannot be resumed.
 func (f *follower) pass(ctx context.Context) error {
 	items, version, err := f.env.listAll(ctx, f.kind)
 	if err != nil {
@@ -340,7 +339,7 @@ func (f *follower) pass(ctx context.Context) error {
 	}
 }
 
-// take tells of changes.
+// take records changes and passes them to the observers.
 func (f *follower) take(changes []Change) {
 	for _, c := range changes {
 		if c.Gone {

@@ -10,20 +10,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// everyNamespace is a controller that keeps an object of a name in every
-// namespace that is not being deleted. The feed tells where it is missing, so
-// nothing is asked where it is not.
+// everyNamespace keeps an object of a given name in every namespace that is not being
+// deleted. The feed tells where it is missing, so no requests are made where it exists.
 type everyNamespace struct {
 	queue          *Queue[string]
 	resource, name string
-	compared       bool // whether objects that there are are looked at
+	compared       bool // existing objects are compared with what they should be
 
 	mu         sync.Mutex
 	namespaces map[string]presence
 	synced     bool
 }
 
-// presence is what is known of a namespace.
+// presence says whether a namespace is not being deleted, and whether it has the object.
 type presence struct{ alive, there bool }
 
 // Observe implements Observer.
@@ -57,7 +56,7 @@ func (e *everyNamespace) set(namespace string, p presence) {
 	}
 }
 
-// look has a namespace worked on if there may be something to do.
+// look queues a namespace if the object may have to be created or changed.
 func (e *everyNamespace) look(namespace string, p presence) {
 	if e.synced && p.alive && (!p.there || e.compared) {
 		e.queue.Add(namespace)
@@ -74,15 +73,15 @@ func (e *everyNamespace) Synced() {
 	}
 }
 
-// get returns what is known of a namespace.
+// get returns the presence of a namespace.
 func (e *everyNamespace) get(namespace string) presence {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.namespaces[namespace]
 }
 
-// keepEverywhere makes objects of a name that are missing; change, unless it is
-// nil, is called with namespaces that have one.
+// keepEverywhere creates the object where it is missing; change, unless it is nil, is
+// called for namespaces that have it.
 func keepEverywhere(env *Env, kind, resource, name string, missing func(namespace string) any, change func(ctx context.Context, kind *Kind, namespace string) error) *everyNamespace {
 	e := &everyNamespace{resource: resource, name: name, compared: change != nil, namespaces: map[string]presence{}}
 	e.queue = NewQueue(env, 4, func(ctx context.Context, namespace string) error {
@@ -91,7 +90,7 @@ func keepEverywhere(env *Env, kind, resource, name string, missing func(namespac
 		case !p.alive:
 			return nil
 		case !p.there:
-			return made(env.Create(ctx, k, namespace, missing(namespace)))
+			return ignoreNotNeeded(env.Create(ctx, k, namespace, missing(namespace)))
 		case change != nil:
 			return change(ctx, k, namespace)
 		}
@@ -100,11 +99,10 @@ func keepEverywhere(env *Env, kind, resource, name string, missing func(namespac
 	return e
 }
 
-// defaultAccount is the service account that pods have unless they say
-// otherwise.
+// defaultAccount is the service account of pods that name none.
 const defaultAccount = "default"
 
-// ServiceAccounts makes the service account default in every namespace.
+// ServiceAccounts creates the service account "default" in every namespace.
 func ServiceAccounts() Controller {
 	return Controller{Name: "serviceaccount-controller", Alias: "serviceaccount", Account: "service-account-controller", Start: func(env *Env) Observer {
 		return keepEverywhere(env, "ServiceAccount", "serviceaccounts", defaultAccount, func(namespace string) any {
@@ -116,9 +114,9 @@ func ServiceAccounts() Controller {
 	}}
 }
 
-// made drops errors by which an object need not be made any more: it is there,
-// or its namespace is not, or not for long.
-func made(err error) error {
+// ignoreNotNeeded returns nil for errors after which an object need not be created: it exists, or
+// its namespace is gone or Terminating.
+func ignoreNotNeeded(err error) error {
 	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
 	}
@@ -132,8 +130,7 @@ const (
 	descriptionKey = "kubernetes.io/description"
 )
 
-// RootCA keeps the certificates by which clients know the server in a config map
-// of every namespace.
+// RootCA keeps the CA bundle of the server in a ConfigMap of every namespace.
 func RootCA(certificates []byte) Controller {
 	return Controller{Name: "root-ca-certificate-publisher-controller", Alias: "root-ca-cert-publisher", Account: "root-ca-cert-publisher", Start: func(env *Env) Observer {
 		data := map[string]string{corev1.ServiceAccountRootCAKey: string(certificates)}
@@ -147,7 +144,7 @@ func RootCA(certificates []byte) Controller {
 		return keepEverywhere(env, "ConfigMap", "configmaps", rootCA, missing, func(ctx context.Context, kind *Kind, namespace string) error {
 			var m corev1.ConfigMap
 			if err := env.Get(ctx, kind, namespace, rootCA, &m); err != nil {
-				return ignoreNotFound(err) // which the feed will tell
+				return ignoreNotFound(err) // the feed will report the deletion
 			}
 			if maps.Equal(m.Data, data) && m.Annotations[descriptionKey] != "" {
 				return nil

@@ -18,8 +18,8 @@ const (
 	serverKind  = "kube-apiserver"
 )
 
-// StorageVersions forgets what servers have said about the versions in which they
-// keep objects when they are gone: when there is no lease of theirs any more.
+// StorageVersions removes the entries of servers from StorageVersion objects when the
+// identity lease of the server is gone.
 func StorageVersions() Controller {
 	return Controller{Name: "storageversion-garbage-collector-controller", Alias: "storage-version-gc", Account: "storage-version-garbage-collector", Start: func(env *Env) Observer {
 		v := &storageVersions{env: env}
@@ -28,8 +28,8 @@ func StorageVersions() Controller {
 	}}
 }
 
-// storageVersions looks at what was said whenever that changes, and at all of it when
-// a lease goes.
+// storageVersions checks a StorageVersion when it changes, and all of them when a lease
+// is deleted.
 type storageVersions struct {
 	env   *Env
 	queue *Queue[string] // names of storage versions, "" for all
@@ -57,7 +57,7 @@ func (v *storageVersions) sync(ctx context.Context, name string) error {
 		if err := v.env.Get(ctx, kind, "", name, &one); err != nil {
 			return ignoreNotFound(err)
 		}
-		return v.forget(ctx, kind, &one)
+		return v.removeGone(ctx, kind, &one)
 	}
 	var all internalv1alpha1.StorageVersionList
 	if err := v.env.List(ctx, kind, "", &all); err != nil {
@@ -65,16 +65,16 @@ func (v *storageVersions) sync(ctx context.Context, name string) error {
 	}
 	var errs []error
 	for i := range all.Items {
-		errs = append(errs, v.forget(ctx, kind, &all.Items[i]))
+		errs = append(errs, v.removeGone(ctx, kind, &all.Items[i]))
 	}
 	return errors.Join(errs...)
 }
 
-// forget takes servers that are gone out of what is known of a resource.
-func (v *storageVersions) forget(ctx context.Context, kind *Kind, one *internalv1alpha1.StorageVersion) error {
+// removeGone removes the entries of servers that are gone.
+func (v *storageVersions) removeGone(ctx context.Context, kind *Kind, one *internalv1alpha1.StorageVersion) error {
 	var left []internalv1alpha1.ServerStorageVersion
 	for _, s := range one.Status.StorageVersions {
-		switch there, err := v.there(ctx, s.APIServerID); {
+		switch there, err := v.isAlive(ctx, s.APIServerID); {
 		case err != nil:
 			return err
 		case there:
@@ -85,14 +85,14 @@ func (v *storageVersions) forget(ctx context.Context, kind *Kind, one *internalv
 	case len(left) == len(one.Status.StorageVersions):
 		return nil
 	case len(left) == 0:
-		return outdated(v.env.Delete(ctx, kind, "", one.Name, exactly(&one.ObjectMeta)))
+		return mapOutdated(v.env.Delete(ctx, kind, "", one.Name, ifUnchanged(&one.ObjectMeta)))
 	}
 	one.Status.StorageVersions = slices.Clip(left)
 	apiserverinternal.Agree(one, v.env.Now())
-	return outdated(v.env.Update(ctx, kind, "", one.Name, "status", one, nil))
+	return mapOutdated(v.env.Update(ctx, kind, "", one.Name, "status", one, nil))
 }
 
-func (v *storageVersions) there(ctx context.Context, server string) (bool, error) {
+func (v *storageVersions) isAlive(ctx context.Context, server string) (bool, error) {
 	leases := v.env.Kind(coordinationv1.SchemeGroupVersion.String(), "Lease")
 	if leases == nil {
 		return true, nil

@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// named is an object of a known kind.
+// named is the namespace and name of an object; its kind is known from the context.
 type named struct{ namespace, name string }
 
-// Tokens fills the secrets that hold tokens of service accounts, and deletes
-// them with their account. issue signs the token of an account for a secret.
+// Tokens fills secrets of type service-account-token, and deletes them with their
+// account. issue signs the token of an account for a secret.
 func Tokens(certificates []byte, issue func(*corev1.ServiceAccount, *corev1.Secret) (string, error)) Controller {
 	return Controller{Name: "serviceaccount-token-controller", Alias: "serviceaccount-token", Account: "tokens-controller", Start: func(env *Env) Observer {
 		t := &tokens{Env: env, ca: certificates, issue: issue}
@@ -30,7 +30,7 @@ type tokens struct {
 	ca       []byte
 	issue    func(*corev1.ServiceAccount, *corev1.Secret) (string, error)
 	secrets  *Queue[named]
-	accounts *Queue[string] // namespaces in which an account has gone
+	accounts *Queue[string] // namespaces in which a service account was deleted
 }
 
 // Observe implements Observer.
@@ -50,7 +50,7 @@ func (t *tokens) Observe(changes []Change) {
 	}
 }
 
-// fill completes a secret, or deletes it if it has no account.
+// fill sets token and CA of a secret, or deletes the secret if its account is gone.
 func (t *tokens) fill(ctx context.Context, key named) error {
 	secrets := t.Kind("v1", "Secret")
 	var s corev1.Secret
@@ -88,21 +88,21 @@ func (t *tokens) fill(ctx context.Context, key named) error {
 		s.Data[corev1.ServiceAccountTokenKey] = []byte(token)
 	}
 	s.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
-	return outdated(t.Update(ctx, secrets, key.namespace, key.name, "", &s, nil))
+	return mapOutdated(t.Update(ctx, secrets, key.namespace, key.name, "", &s, nil))
 }
 
 func (t *tokens) delete(ctx context.Context, secrets *Kind, s *corev1.Secret) error {
 	err := t.Delete(ctx, secrets, s.Namespace, s.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}})
 	if apierrors.IsConflict(err) {
-		return nil // another one of the same name
+		return nil // the name was reused by another secret
 	}
 	return ignoreNotFound(err)
 }
 
-// clean puts in order what accounts and secrets of a namespace say of each
-// other.
+// clean deletes the secrets of deleted accounts in a namespace, and removes references
+// to deleted secrets from accounts.
 func (t *tokens) clean(ctx context.Context, namespace string) error {
-	if ending, err := t.ending(ctx, namespace); ending || err != nil {
+	if ending, err := t.isTerminating(ctx, namespace); ending || err != nil {
 		return err
 	}
 	secrets, accounts := t.Kind("v1", "Secret"), t.Kind("v1", "ServiceAccount")
@@ -137,7 +137,7 @@ func (t *tokens) clean(ctx context.Context, namespace string) error {
 		n := len(a.Secrets)
 		a.Secrets = slices.DeleteFunc(a.Secrets, func(r corev1.ObjectReference) bool { return !held[r.Name] })
 		if len(a.Secrets) != n {
-			if err := outdated(t.Update(ctx, accounts, namespace, a.Name, "", a, nil)); err != nil {
+			if err := mapOutdated(t.Update(ctx, accounts, namespace, a.Name, "", a, nil)); err != nil {
 				return err
 			}
 		}
@@ -145,8 +145,8 @@ func (t *tokens) clean(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// ending reports whether a namespace is being deleted, or gone.
-func (e *Env) ending(ctx context.Context, namespace string) (bool, error) {
+// isTerminating reports whether a namespace is Terminating or gone.
+func (e *Env) isTerminating(ctx context.Context, namespace string) (bool, error) {
 	ns, err := e.Metadata(ctx, e.Kind("v1", "Namespace"), "", namespace)
 	if apierrors.IsNotFound(err) {
 		return true, nil

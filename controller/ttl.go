@@ -9,8 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TTLAfterFinished deletes jobs that have finished when the time is up for which
-// they were to be kept.
+// TTLAfterFinished deletes finished jobs after spec.ttlSecondsAfterFinished.
 func TTLAfterFinished() Controller {
 	return Controller{Name: "ttl-after-finished-controller", Alias: "ttl-after-finished", Account: "ttl-after-finished-controller", Start: func(env *Env) Observer {
 		var e *each
@@ -27,7 +26,7 @@ func TTLAfterFinished() Controller {
 			if job.DeletionTimestamp != nil || job.Spec.TTLSecondsAfterFinished == nil || finished.IsZero() {
 				return nil
 			}
-			opts := exactly(&job.ObjectMeta)
+			opts := ifUnchanged(&job.ObjectMeta)
 			opts.PropagationPolicy = new(metav1.DeletePropagationForeground)
 			return env.expire(ctx, e.queue, key, kind, finished.Add(time.Duration(*job.Spec.TTLSecondsAfterFinished)*time.Second), opts)
 		})
@@ -35,7 +34,7 @@ func TTLAfterFinished() Controller {
 	}}
 }
 
-// finishedAt returns when a job was done, in whatever way; zero if it is not.
+// finishedAt returns when a job completed or failed; zero if it did neither.
 func finishedAt(job *batchv1.Job) time.Time {
 	for _, c := range job.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
