@@ -87,7 +87,7 @@ func BenchmarkDefine(b *testing.B) {
 	b.ReportAllocs()
 	b.ReportMetric(float64(len(raw)), "bytes/definition")
 	for b.Loop() {
-		quietServer().enter([]Stored{{Name: "things1.example.com", Revision: 1, JSON: raw}})
+		quietServer().updateEntries([]Stored{{Name: "things1.example.com", Revision: 1, JSON: raw}})
 	}
 }
 
@@ -114,7 +114,7 @@ func TestUnusedCost(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	s.enter(stored)
+	s.updateEntries(stored)
 	each := float64(heap()-before) / count
 	runtime.KeepAlive(stored)
 	runtime.KeepAlive(s)

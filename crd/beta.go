@@ -9,8 +9,9 @@ import (
 	"github.com/apikeel/kelson/wire"
 )
 
-// beta is the version that kube-apiserver stores definitions in. It is not
-// served, but what kube-apiserver has written is read.
+// beta returns the version v1beta1, in which kube-apiserver stores
+// CustomResourceDefinitions. It is not served; it is needed to read what kube-apiserver
+// has stored.
 func beta() resource.Version {
 	v := resource.VersionOf[v1beta1.CustomResourceDefinition, v1beta1.CustomResourceDefinitionList]("v1beta1", v1beta1.SetObjectDefaults_CustomResourceDefinition)
 	v.Off = true
@@ -33,8 +34,7 @@ func beta() resource.Version {
 	return v
 }
 
-// Plain returns the JSON of a definition in the version that is served, given
-// what is stored.
+// Plain returns the JSON of a definition in v1, given its stored bytes.
 func Plain(def *resource.Definition, stored []byte) ([]byte, error) {
 	if wire.StoredJSONIsHub(def, stored) {
 		return stored, nil

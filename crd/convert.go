@@ -9,32 +9,33 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// converter changes objects from one version to another.
+// converter converts objects between versions.
 type converter interface {
-	// convert returns objects in a version. They may share memory with those
-	// passed in.
+	// convert returns the objects in another version. They may share memory with
+	// objs.
 	convert(objs []resource.Object, apiVersion string) ([]resource.Object, error)
-	// dear tells that a call costs much, however many objects it is about.
-	dear() bool
+	// isExpensive reports whether a call is expensive whatever the number of objects, as
+	// that of a webhook is.
+	isExpensive() bool
 }
 
-// converter returns how objects of a definition change their version.
+// converter returns the conversion strategy of a CustomResourceDefinition.
 func (s *Server) converter(crd *apiextensions.CustomResourceDefinition) converter {
 	if c := crd.Spec.Conversion; c != nil && c.Strategy == apiextensions.WebhookConverter && c.Webhook != nil && s.Webhooks != nil {
 		h := newHook(s.Webhooks, c.Webhook)
 		h.crd, h.metrics, h.log = crd.Name, s.Metrics, s.Logger
 		return h
 	}
-	return renaming{}
+	return noneConverter{}
 }
 
-// renaming is the conversion that changes nothing but the name of the version.
-type renaming struct{}
+// noneConverter is the conversion strategy None: only apiVersion changes.
+type noneConverter struct{}
 
-func (renaming) convert(objs []resource.Object, apiVersion string) ([]resource.Object, error) {
+func (noneConverter) convert(objs []resource.Object, apiVersion string) ([]resource.Object, error) {
 	out := make([]resource.Object, len(objs))
 	for i, obj := range objs {
-		// Who had the object may need it as it was.
+		// The caller may still use the original.
 		renamed := maps.Clone(content(obj))
 		renamed["apiVersion"] = apiVersion
 		out[i] = &unstructured.Unstructured{Object: renamed}
@@ -42,16 +43,16 @@ func (renaming) convert(objs []resource.Object, apiVersion string) ([]resource.O
 	return out, nil
 }
 
-func (renaming) dear() bool { return false }
+func (noneConverter) isExpensive() bool { return false }
 
-// conversions sets the functions of a version that convert. What is converted has
-// nothing that the version does not know.
+// conversions sets ToHub, FromHub and FromHubAll of a version. They prune what the
+// version converted to does not have.
 func (c *custom) conversions(v *resource.Version) {
 	all := func(from, to string) func([]resource.Object) ([]resource.Object, error) {
 		return func(objs []resource.Object) ([]resource.Object, error) {
 			out, err := c.convert.convert(objs, c.group+"/"+to)
 			for i := 0; err == nil && i < len(out); i++ {
-				out[i], err = c.fit(out[i], from, to)
+				out[i], err = c.pruneConverted(out[i], from, to)
 			}
 			return out, err
 		}
@@ -59,12 +60,12 @@ func (c *custom) conversions(v *resource.Version) {
 	toHub, fromHub := all(v.Name, c.hub), all(c.hub, v.Name)
 	v.ToHub = func(obj resource.Object) (resource.Object, error) { return one(toHub([]resource.Object{obj})) }
 	v.FromHub = func(obj resource.Object) (resource.Object, error) { return one(fromHub([]resource.Object{obj})) }
-	if c.convert.dear() {
+	if c.convert.isExpensive() {
 		v.FromHubAll = fromHub
 	}
 }
 
-// between converts an object, and leaves in it what the version does not know.
+// between implements Definition.Between: it converts an object without pruning.
 func (c *custom) between(obj resource.Object, version string) (resource.Object, error) {
 	return one(c.convert.convert([]resource.Object{obj}, c.group+"/"+version))
 }
@@ -77,18 +78,17 @@ func one(objs []resource.Object, err error) (resource.Object, error) {
 	return objs[0], nil
 }
 
-// fit takes out of an object that has been converted what the version does not
-// know.
-func (c *custom) fit(obj resource.Object, from, to string) (resource.Object, error) {
+// pruneConverted prunes a converted object by the schema of its new version.
+func (c *custom) pruneConverted(obj resource.Object, from, to string) (resource.Object, error) {
 	schema, err := c.schemas[to].get()
 	if err != nil {
 		return nil, err
 	}
-	if !c.convert.dear() {
+	if !c.convert.isExpensive() {
 		if same, err := c.schemas[from].get(); err != nil || same == schema {
 			return obj, err
 		}
-		obj = obj.DeepCopyObject().(resource.Object) // it shares memory with what was converted
+		obj = obj.DeepCopyObject().(resource.Object) // the original shares its memory
 	}
 	_, err = c.prune(obj, to, resource.PruneStored)
 	return obj, err

@@ -1,23 +1,29 @@
-// Package crd serves custom resources: a CustomResourceDefinition becomes a
-// resource.Definition, and then takes the ordinary path.
+// Package crd serves custom resources: it makes a resource.Definition of each
+// CustomResourceDefinition, which is then served as a built-in kind is. Start at
+// Server, which follows the stored CustomResourceDefinitions and publishes
+// Definitions, and at custom (custom.go), the functions of one such Definition. A
+// Definition must never keep the decoded schemas of its CustomResourceDefinition.
 //
-// # What a definition costs
+// # Memory of a definition
 //
-// A Definition holds names and functions, not schemas. The stored bytes of the
-// CustomResourceDefinition, which the cache has anyway, are decoded when
-// somebody first writes or reads an object; what is made of a schema is shared
-// by all definitions with an equal one, and given back when it has not been used
-// for long (schemas.go). There is no goroutine, timer or watch a definition.
+// A Definition holds names and functions, not schemas. The schema is decoded from the
+// stored bytes, which the watch cache keeps anyway, when an object is first read or
+// written. Compiled schemas are shared by all versions with an equal schema, and are
+// dropped when they have not been used for a while (schemas.go). There is no goroutine,
+// timer or watch for each definition.
 //
-// # The life of a definition
+// # From a stored definition to a served resource
 //
-// Server follows the stored definitions in one goroutine: it decides on names,
-// changes the catalog, and only then says that a definition is established. A
-// request for a resource that the catalog does not have waits until everything
-// that has been acknowledged is in it, so that who creates a definition can use
-// it at once, on any server. One for a resource that the catalog has waits for the
-// definitions that this server has acknowledged, so that who changes a definition
-// finds it changed.
+// One goroutine of Server follows the stored definitions. For each change it decides
+// on names, writes the status (NamesAccepted, Established) and then publishes the
+// Definitions in the catalog. If writing a status fails, the Definition is published
+// nevertheless and the write is repeated.
+//
+// A client that has seen Established=True can use the resource at once, on any server:
+// a request for a resource that the catalog does not have first calls Sync, which
+// publishes every acknowledged definition. A request for a resource that the catalog
+// has waits only for definitions that this server itself has acknowledged, so that a
+// client that changes a definition finds it changed.
 package crd
 
 import (
@@ -36,23 +42,23 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// The group of definitions, and the finalizer that keeps one until its objects
-// are gone.
+// Group and Resource of CustomResourceDefinitions, and the finalizer that keeps one
+// until its custom objects are deleted.
 const (
 	Group     = "apiextensions.k8s.io"
 	Resource  = "customresourcedefinitions"
 	finalizer = "customresourcecleanup.apiextensions.k8s.io"
 )
 
-// Definitions is the group of CustomResourceDefinitions. metrics, which may be nil,
-// has how long it takes to judge them.
+// Definitions returns the group of CustomResourceDefinitions. metrics, which may be nil,
+// measures the compilation of their CEL rules.
 func Definitions(metrics measure.Sink) resource.Group {
 	v := resource.Version{
 		Name:    "v1",
 		New:     func() resource.Object { return &apiextensions.CustomResourceDefinition{} },
 		NewList: func() runtime.Object { return &apiextensions.CustomResourceDefinitionList{} },
 		Default: resource.DefaultFunc(setDefaults),
-		// Nothing that a write does takes a default away again.
+		// Defaulting is idempotent and PrepareCreate and PrepareUpdate unset no default.
 		Settled: func(resource.Object) bool { return true },
 	}
 	judge := &rules.Judge{Metrics: metrics}
@@ -62,10 +68,10 @@ func Definitions(metrics measure.Sink) resource.Group {
 		PrepareCreate:  prepareCreate,
 		PrepareUpdate:  prepareUpdate,
 		Validate: func(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-			return respelled(crd, judge.Validate(ctx, crd))
+			return normalized(crd, judge.Validate(ctx, crd))
 		},
 		ValidateUpdate: func(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-			return respelled(crd, judge.ValidateUpdate(ctx, crd, old))
+			return normalized(crd, judge.ValidateUpdate(ctx, crd, old))
 		},
 		Warnings: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) []string {
 			return rules.Warnings(crd, old)
@@ -78,14 +84,14 @@ func Definitions(metrics measure.Sink) resource.Group {
 	status := resource.Rules[*apiextensions.CustomResourceDefinition]{
 		Repeats: true,
 		PrepareUpdate: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) {
-			crd.Spec = old.Spec // the metadata may change here, as it always could
+			crd.Spec = old.Spec // the metadata may change through status
 		},
 		ValidateUpdate: func(_ context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
 			return rules.ValidateStatusUpdate(crd, old)
 		},
 	}.Strategy()
 	main.RequireVersion, status.RequireVersion = true, true
-	// A definition goes only when its objects are gone, whatever a client wants.
+	// The finalizer decides when the object is removed, whatever the propagation policy.
 	main.NoPropagation = true
 	main.Held = func(resource.Object) bool { return false }
 	return resource.Group{Name: Group, Resources: []resource.Definition{{
@@ -99,17 +105,16 @@ func Definitions(metrics measure.Sink) resource.Group {
 	}}}
 }
 
-// respelled brings a definition with which nothing is wrong into the form in which
-// it is kept. It was judged, and compared with the old one, as it was written: 1.0
-// is no integer then.
-func respelled(crd *apiextensions.CustomResourceDefinition, errs field.ErrorList) field.ErrorList {
+// normalized normalizes the JSON in the schemas of a valid definition (see
+// rules.Respell). Validation has seen it as it was written, where 1.0 is not an integer.
+func normalized(crd *apiextensions.CustomResourceDefinition, errs field.ErrorList) field.ErrorList {
 	if len(errs) == 0 {
 		rules.Respell(&crd.Spec)
 	}
 	return errs
 }
 
-// setDefaults fills in what a definition leaves out.
+// setDefaults is the defaulting of CustomResourceDefinitions.
 func setDefaults(crd *apiextensions.CustomResourceDefinition) {
 	names := &crd.Spec.Names
 	if names.Singular == "" {
@@ -122,7 +127,7 @@ func setDefaults(crd *apiextensions.CustomResourceDefinition) {
 		crd.Spec.Conversion = &apiextensions.CustomResourceConversion{Strategy: apiextensions.NoneConverter}
 	}
 	if hook := crd.Spec.Conversion.Webhook; hook != nil && hook.ClientConfig == nil && hook.ConversionReviewVersions == nil {
-		crd.Spec.Conversion.Webhook = nil // which says nothing
+		crd.Spec.Conversion.Webhook = nil // an empty object is the same as none
 	} else if hook != nil && hook.ClientConfig != nil && hook.ClientConfig.Service != nil && hook.ClientConfig.Service.Port == nil {
 		hook.ClientConfig.Service.Port = ptr.To[int32](443)
 	}
@@ -141,7 +146,7 @@ func prepareUpdate(_ context.Context, crd, old *apiextensions.CustomResourceDefi
 	rememberStored(crd)
 }
 
-// rememberStored notes that objects may be stored in the storage version.
+// rememberStored adds the storage version to status.storedVersions.
 func rememberStored(crd *apiextensions.CustomResourceDefinition) {
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
@@ -151,11 +156,11 @@ func rememberStored(crd *apiextensions.CustomResourceDefinition) {
 		if !slices.Contains(crd.Status.StoredVersions, v.Name) {
 			crd.Status.StoredVersions = append(crd.Status.StoredVersions, v.Name)
 		}
-		return // that there are two is for the rules to say
+		return // two storage versions are an error of validation
 	}
 }
 
-// beforeDelete keeps a definition until its objects are gone.
+// beforeDelete adds the finalizer and the condition Terminating.
 func beforeDelete(crd *apiextensions.CustomResourceDefinition) {
 	if !slices.Contains(crd.Finalizers, finalizer) {
 		crd.Finalizers = append(crd.Finalizers, finalizer)
@@ -197,7 +202,7 @@ func cells(crd *apiextensions.CustomResourceDefinition) []any {
 	}
 }
 
-// condition returns a condition of a definition, nil if there is none.
+// condition returns a condition of the status, nil if there is none.
 func condition(status *apiextensions.CustomResourceDefinitionStatus, t apiextensions.CustomResourceDefinitionConditionType) *apiextensions.CustomResourceDefinitionCondition {
 	for i := range status.Conditions {
 		if status.Conditions[i].Type == t {
@@ -212,8 +217,8 @@ func isTrue(status *apiextensions.CustomResourceDefinitionStatus, t apiextension
 	return c != nil && c.Status == apiextensions.ConditionTrue
 }
 
-// setCondition sets a condition; the time is that of the last change of its
-// status.
+// setCondition sets a condition. lastTransitionTime changes only with the status of the
+// condition.
 func setCondition(status *apiextensions.CustomResourceDefinitionStatus, c apiextensions.CustomResourceDefinitionCondition, now metav1.Time) {
 	c.LastTransitionTime = metav1.NewTime(now.UTC().Truncate(1e9))
 	old := condition(status, c.Type)

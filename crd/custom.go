@@ -27,7 +27,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// custom is a definition that is served: what its functions need.
+// custom implements the functions of the Definition of one custom resource.
 type custom struct {
 	server *Server
 	name   string // of the CustomResourceDefinition
@@ -36,16 +36,16 @@ type custom struct {
 	hub    string
 	// schemas of the versions, by name.
 	schemas map[string]*lazySchema
-	// status tells which versions have the subresource.
+	// status has the versions with the status subresource.
 	status map[string]bool
 	scale  map[string]*apiextensions.CustomResourceSubresourceScale
-	// selectors are the paths of the fields that selectors can name, by version.
+	// selectors are the paths of selectable fields, by version.
 	selectors map[string][]string
 	convert   converter
 }
 
-// versionOf returns the version that a write is in, and whose rules it must
-// fulfil: that of the request.
+// versionOf returns the version that an object of a write is in, and whose schema
+// validates it: the version of the request.
 func (c *custom) versionOf(ctx context.Context) string {
 	if v := request.From(ctx).Version; c.schemas[v] != nil {
 		return v
@@ -53,8 +53,8 @@ func (c *custom) versionOf(ctx context.Context) string {
 	return c.hub
 }
 
-// define makes the definition of a custom resource. It keeps nothing of crd but
-// strings; stored is what it was decoded from.
+// define makes the Definition of a custom resource. It must keep nothing of crd but
+// strings; stored holds the bytes that crd was decoded from.
 func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *source) resource.Definition {
 	c := &custom{
 		server: s, name: crd.Name, group: crd.Spec.Group, kind: crd.Status.AcceptedNames.Kind,
@@ -68,7 +68,7 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *sou
 		Namespaced: crd.Spec.Scope == apiextensions.NamespaceScoped, NoNamespaceField: crd.Spec.Scope != apiextensions.NamespaceScoped,
 		StorageKey: crd.Spec.Group + "/" + names.Plural, StoreJSON: true,
 		UnknownField: func(path string) string { return "field label not supported: " + path },
-		Verbs:        []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}, // as discovery shows them
+		Verbs:        []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}, // in the order of kube-apiserver's discovery
 	}
 	versions := slices.Clone(crd.Spec.Versions)
 	slices.SortStableFunc(versions, func(a, b apiextensions.CustomResourceDefinitionVersion) int {
@@ -101,10 +101,9 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *sou
 	return def
 }
 
-// version makes one of the versions of a definition, which are given the newest
-// first.
+// version makes one version of a Definition. all are the versions, the newest first.
 func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion, all []apiextensions.CustomResourceDefinitionVersion) resource.Version {
-	// The functions must not keep v, and with it the schema.
+	// The closures must not capture v, which holds the schema.
 	name, apiVersion := v.Name, c.group+"/"+v.Name
 	out := resource.Version{
 		Name: name, Off: !v.Served,
@@ -126,8 +125,8 @@ func (c *custom) version(v *apiextensions.CustomResourceDefinitionVersion, all [
 	return out
 }
 
-// deprecation returns what clients of a deprecated version are told: to use a
-// newer one, if there is any.
+// deprecation returns the warning of a deprecated version, which names the newest version
+// that is not deprecated, if it is newer.
 func (c *custom) deprecation(v *apiextensions.CustomResourceDefinitionVersion, all []apiextensions.CustomResourceDefinitionVersion) string {
 	if v.DeprecationWarning != nil {
 		return *v.DeprecationWarning
@@ -144,17 +143,17 @@ func (c *custom) deprecation(v *apiextensions.CustomResourceDefinitionVersion, a
 	return text
 }
 
-// content returns the map that an object is.
+// content returns the map of an unstructured object.
 func content(obj runtime.Object) map[string]any { return obj.(*unstructured.Unstructured).Object }
 
-// complete fills in defaults.
+// complete applies the defaults of a version.
 func (c *custom) complete(obj resource.Object, version string) {
 	if s, err := c.schemas[version].get(); err == nil {
 		s.Default(content(obj))
 	}
 }
 
-// prune takes out what the schema of a version does not know.
+// prune implements Version.Prune.
 func (c *custom) prune(obj resource.Object, version string, how resource.Pruning) ([]string, error) {
 	s, err := c.schemas[version].get()
 	if err != nil {
@@ -164,7 +163,7 @@ func (c *custom) prune(obj resource.Object, version string, how resource.Pruning
 	s.DropNulls(content(obj))
 	more, problem := s.Coerce(content(obj), how == resource.PruneStored)
 	if problem != nil && problem.Field == "metadata" {
-		return nil, errors.New(problem.Detail) // of the object itself, where it is needs no saying
+		return nil, errors.New(problem.Detail) // about the object itself: no path needed
 	}
 	if problem != nil {
 		return nil, problem
@@ -172,8 +171,8 @@ func (c *custom) prune(obj resource.Object, version string, how resource.Pruning
 	if how != resource.PruneReporting {
 		return nil, nil
 	}
-	// That of the object's own metadata is said first, that of resources inside of
-	// it last.
+	// Unknown fields of the object's own metadata come first, those of embedded
+	// resources last.
 	var own, inner []string
 	for _, path := range more {
 		if strings.HasPrefix(path, "metadata.") {
@@ -185,7 +184,7 @@ func (c *custom) prune(obj resource.Object, version string, how resource.Pruning
 	return slices.Concat(own, unknown, inner), nil
 }
 
-// strategy is how objects are written.
+// strategy returns the Strategy of custom objects.
 func (c *custom) strategy() resource.Strategy {
 	return resource.Strategy{
 		PrepareCreate: func(ctx context.Context, obj resource.Object) {
@@ -203,8 +202,8 @@ func (c *custom) strategy() resource.Strategy {
 				delete(content(obj), "status")
 			}
 		},
-		// The status too: where it has a path of its own, PrepareUpdate has put the
-		// old one back.
+		// The status counts too; if there is a status subresource, PrepareUpdate has
+		// restored it.
 		Generation: changed,
 		Validate: func(ctx context.Context, obj resource.Object) field.ErrorList {
 			return c.validate(ctx, obj, nil, false)
@@ -218,7 +217,7 @@ func (c *custom) strategy() resource.Strategy {
 	}
 }
 
-// changed reports whether objects differ in more than their metadata.
+// changed reports whether two objects differ outside of metadata.
 func changed(obj, old resource.Object) bool {
 	is, was := content(obj), content(old)
 	isMeta := func(name string) bool { return name == "metadata" || name == "apiVersion" || name == "kind" }
@@ -235,8 +234,8 @@ func changed(obj, old resource.Object) bool {
 	return false
 }
 
-// validate checks an object against the schema; old is nil on create. Of a
-// change of the status, nothing but that is looked at.
+// validate checks an object against the schema and the CEL rules; old is nil on create.
+// statusOnly checks nothing but the status.
 func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusOnly bool) field.ErrorList {
 	version := c.versionOf(ctx)
 	s, err := c.schemas[version].get()
@@ -266,7 +265,7 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 		Warn:   func(err *field.Error) { request.From(ctx).Warn(err.Error()) },
 		Compiled: func(took time.Duration) {
 			measure.SeriesOf(c.server.Metrics, measure.CELCompilation).Observe(took.Seconds())
-			began = began.Add(took) // is no evaluation
+			began = began.Add(took) // compilation is not part of the evaluation
 		},
 	}
 	found := append(judgeMeta(obj), errs...)
@@ -275,8 +274,8 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 	return errs
 }
 
-// judgeMeta returns what of the metadata of an object is so wrong that no rules are
-// applied; others say so.
+// judgeMeta returns errors in the metadata after which CEL rules are not evaluated. They
+// are not reported from here: package rest reports them.
 func judgeMeta(obj resource.Object) field.ErrorList {
 	path := field.NewPath("metadata")
 	errs := apivalidation.ValidateAnnotations(obj.GetAnnotations(), path.Child("annotations"))
@@ -286,7 +285,7 @@ func judgeMeta(obj resource.Object) field.ErrorList {
 	return errs
 }
 
-// subresources adds status and scale to the versions that have them.
+// subresources adds status and scale for the versions that have them.
 func (c *custom) subresources(def *resource.Definition, versions []apiextensions.CustomResourceDefinitionVersion) {
 	var status []string
 	for i := range versions {
@@ -297,7 +296,7 @@ func (c *custom) subresources(def *resource.Definition, versions []apiextensions
 	if len(status) > 0 {
 		def.Subresources = append(def.Subresources, resource.Subresource{Name: "status", Versions: status, Part: &resource.Strategy{
 			PrepareUpdate: func(ctx context.Context, obj, old resource.Object) {
-				// Only the status may change, and what the server keeps.
+				// Only the status may change, and the fields of metadata that the server sets.
 				now := content(obj)
 				next := maps.Clone(content(old))
 				if status, ok := now["status"]; ok {
@@ -326,7 +325,7 @@ func (c *custom) subresources(def *resource.Definition, versions []apiextensions
 	}
 }
 
-// selectable adds the fields that selectors can name.
+// selectable adds the selectable fields of the versions.
 func (c *custom) selectable(def *resource.Definition, versions []apiextensions.CustomResourceDefinitionVersion) {
 	known := map[string]bool{}
 	for i := range versions {
@@ -357,7 +356,7 @@ func (c *custom) selectable(def *resource.Definition, versions []apiextensions.C
 	}
 }
 
-// finalizerWarnings says which new finalizers could be those of somebody else.
+// finalizerWarnings returns warnings for new finalizers that are not qualified names.
 func finalizerWarnings(_ context.Context, obj, old resource.Object) (warnings []string) {
 	const path = "metadata.finalizers"
 	names := slices.Clone(obj.GetFinalizers())
@@ -382,13 +381,13 @@ func finalizerWarnings(_ context.Context, obj, old resource.Object) (warnings []
 	return warnings
 }
 
-// openAPI returns the schema that clients see.
+// openAPI returns the schema of a version as OpenAPI publishes it.
 func (c *custom) openAPI(version string) *spec.Schema {
 	text, err := c.schemas[version].text()
 	if err != nil || text.json == nil {
-		return preserved()
+		return openSchema()
 	}
-	out := published(text)
+	out := openAPISchema(text)
 	if paths := c.selectors[version]; len(paths) > 0 {
 		var fields []any
 		for _, path := range paths {

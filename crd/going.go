@@ -15,22 +15,22 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// A definition that is deleted goes when its objects have. Meanwhile nothing new
-// can be created, and the condition Terminating says how far it is.
+// Deletion of a CustomResourceDefinition: its custom objects are deleted first. Until
+// they are gone nothing can be created, and the condition Terminating shows progress.
 
-// leftover is a resource of which objects are left, as of a revision.
-type leftover struct {
+// remaining is a resource that still had objects at a revision.
+type remaining struct {
 	group, resource string
 	revision        int64
 }
 
-// settle writes what could not be written before, and removes the objects of
-// definitions that go. It returns what is to be waited for.
-func (s *Server) settle(ctx context.Context) (left []leftover, err error) {
+// finishPending writes statuses that could not be written before, and deletes the objects of
+// definitions that are being deleted. It returns the resources that still have objects.
+func (s *Server) finishPending(ctx context.Context) (left []remaining, err error) {
 	s.mu.Lock()
 	var unsettled, going []string
 	for name, e := range s.entries {
-		if e.unsettled {
+		if e.statusPending {
 			unsettled = append(unsettled, name)
 		}
 		if e.cleanup {
@@ -40,22 +40,23 @@ func (s *Server) settle(ctx context.Context) (left []leftover, err error) {
 	s.mu.Unlock()
 	var errs []error
 	for _, name := range unsettled {
-		errs = append(errs, s.settleStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) taken {
+		errs = append(errs, s.writeStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) taken {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.takenFrom(crd)
 		}))
 	}
 	for _, name := range going {
-		more, err := s.finish(ctx, name)
+		more, err := s.deleteObjects(ctx, name)
 		left, errs = append(left, more...), append(errs, err)
 	}
 	return left, errors.Join(errs...)
 }
 
-// finish removes the objects of a definition that goes, and then lets go of
-// it. Objects with finalizers may take long: it is tried again when they change.
-func (s *Server) finish(ctx context.Context, name string) ([]leftover, error) {
+// deleteObjects deletes the objects of a definition that is being deleted, and then removes its
+// finalizer. If objects remain because of their own finalizers, it is called again when
+// they change.
+func (s *Server) deleteObjects(ctx context.Context, name string) ([]remaining, error) {
 	s.mu.Lock()
 	e := s.entries[name]
 	s.mu.Unlock()
@@ -93,13 +94,13 @@ func (s *Server) finish(ctx context.Context, name string) ([]leftover, error) {
 			terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", fmt.Sprintf("could not issue all deletes: %v", err), false))
 	}
 	if left > 0 {
-		return []leftover{{e.group, e.names.Plural, revision}}, nil
+		return []remaining{{e.group, e.names.Plural, revision}}, nil
 	}
 	return nil, terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances", true)
 }
 
-// refuseNew returns what refuses creates while the objects of a definition are
-// removed.
+// refuseNew returns a Strategy.Begin that refuses creates while the definition is being
+// deleted.
 func refuseNew(group, name string) func(context.Context, resource.Object, resource.Object) (func(bool), error) {
 	return func(_ context.Context, obj, old resource.Object) (func(bool), error) {
 		if old != nil {

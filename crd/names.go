@@ -11,25 +11,25 @@ import (
 	"github.com/apikeel/kelson/crd/rules"
 )
 
-// taken is the names that other definitions of a group have. A definition asks
-// for a few names once, so they are looked for rather than indexed.
+// taken are the names that other definitions of a group have. A definition checks a few
+// names once, so a linear search is enough.
 type taken []*apiextensions.CustomResourceDefinitionNames
 
-// resource reports whether a name is the plural, singular or short name of
-// another.
+// resource reports whether a name is the plural, singular or short name of another
+// definition.
 func (t taken) resource(name string) bool {
 	return slices.ContainsFunc(t, func(n *apiextensions.CustomResourceDefinitionNames) bool {
 		return n.Plural == name || n.Singular == name || slices.Contains(n.ShortNames, name)
 	})
 }
 
-// kind reports whether a name is the kind of objects or lists of another.
+// kind reports whether a name is the kind or list kind of another definition.
 func (t taken) kind(name string) bool {
 	return slices.ContainsFunc(t, func(n *apiextensions.CustomResourceDefinitionNames) bool { return n.Kind == name || n.ListKind == name })
 }
 
-// decide says which names a definition gets, and which of them others have.
-// What it has had it keeps until the new name is free.
+// decide returns the accepted names of a definition and the condition NamesAccepted. A
+// name that it had is kept until the new one is free.
 func (t taken) decide(crd *apiextensions.CustomResourceDefinition) (apiextensions.CustomResourceDefinitionNames, apiextensions.CustomResourceDefinitionCondition) {
 	asked, accepted := &crd.Spec.Names, *crd.Status.AcceptedNames.DeepCopy()
 	result := apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.NamesAccepted, Status: apiextensions.ConditionUnknown}
@@ -74,13 +74,13 @@ func (t taken) decide(crd *apiextensions.CustomResourceDefinition) (apiextension
 	return accepted, result
 }
 
-// settle brings the status of a definition up to date, and reports whether it
-// may be served.
-func (t taken) settle(crd *apiextensions.CustomResourceDefinition, now metav1.Time) (serve bool) {
+// setStatus computes the status of a definition: accepted names and conditions. It reports
+// whether the definition is Established and therefore served.
+func (t taken) setStatus(crd *apiextensions.CustomResourceDefinition, now metav1.Time) (serve bool) {
 	accepted, named := t.decide(crd)
 	crd.Status.AcceptedNames = accepted
 	setCondition(&crd.Status, named, now)
-	settleApproval(crd, now)
+	setApproval(crd, now)
 	switch established := condition(&crd.Status, apiextensions.Established); {
 	case established != nil && established.Status == apiextensions.ConditionTrue:
 	case named.Status == apiextensions.ConditionTrue:
@@ -97,9 +97,9 @@ func (t taken) settle(crd *apiextensions.CustomResourceDefinition, now metav1.Ti
 	return isTrue(&crd.Status, apiextensions.Established)
 }
 
-// settleApproval says whether a definition in a group of the Kubernetes
-// community has been approved there.
-func settleApproval(crd *apiextensions.CustomResourceDefinition, now metav1.Time) {
+// setApproval sets the condition KubernetesAPIApprovalPolicyConformant of a definition
+// in a protected group.
+func setApproval(crd *apiextensions.CustomResourceDefinition, now metav1.Time) {
 	if !rules.Protected(crd.Spec.Group) {
 		dropCondition(&crd.Status, apiextensions.KubernetesAPIApprovalPolicyConformant)
 		return

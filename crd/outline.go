@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// outline decodes a definition without its schemas, which are most of it and are
-// not needed to serve it until somebody uses it.
+// outline decodes a definition without its schemas, which are most of its size and are
+// decoded only when the resource is used.
 func outline(stored []byte) (*apiextensions.CustomResourceDefinition, error) {
 	var in struct {
 		metav1.ObjectMeta `json:"metadata"`
@@ -32,7 +32,7 @@ func outline(stored []byte) (*apiextensions.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// skipped is JSON that nobody looks at.
+// skipped is a JSON value that is not decoded.
 type skipped struct{}
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -9,8 +9,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// What clients see of a schema: as it was written, with the fields that every
-// object has.
+// The schema of a custom resource as OpenAPI publishes it: as it was written, with
+// apiVersion, kind and metadata added.
 
 const (
 	apiVersionDescription = "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources"
@@ -20,11 +20,11 @@ const (
 	objectMeta            = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 )
 
-// published returns the schema of objects for OpenAPI.
-func published(text *schemaText) *spec.Schema {
+// openAPISchema returns the OpenAPI schema of the objects.
+func openAPISchema(text *schemaText) *spec.Schema {
 	out, err := readSchema(text.json)
 	if err != nil {
-		return preserved()
+		return openSchema()
 	}
 	if text.preserve {
 		out.AddExtension("x-kubernetes-preserve-unknown-fields", true)
@@ -33,7 +33,7 @@ func published(text *schemaText) *spec.Schema {
 	return withMeta(out)
 }
 
-// unfold says in terms of OpenAPI what the extensions mean.
+// unfold adds what the x-kubernetes extensions mean in OpenAPI keywords.
 func unfold(s *spec.Schema) {
 	for name, below := range s.Properties {
 		unfold(&below)
@@ -63,8 +63,8 @@ func unfold(s *spec.Schema) {
 	}
 }
 
-// inOrder returns rules with their fields in the order in which they are
-// declared: so they are written, and documents are compared by their hashes.
+// inOrder returns CEL rules as structs, so that their fields are encoded in the order of
+// kube-apiserver: clients compare documents by their hashes.
 func inOrder(rules any) any {
 	var typed []apiextensions.ValidationRule
 	raw, err := json.Marshal(rules)
@@ -77,7 +77,7 @@ func inOrder(rules any) any {
 	return typed
 }
 
-// unfoldIntOrString says that values are one or the other, unless that is said.
+// unfoldIntOrString adds anyOf integer and string, unless the schema has it.
 func unfoldIntOrString(s *spec.Schema) {
 	of := func(kind string) spec.Schema {
 		return spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{kind}}}
@@ -92,8 +92,8 @@ func unfoldIntOrString(s *spec.Schema) {
 	}
 }
 
-// preserved is the schema of objects about which nothing is known.
-func preserved() *spec.Schema {
+// openSchema returns the schema of an object with unknown fields.
+func openSchema() *spec.Schema {
 	out := &spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}}}
 	out.AddExtension("x-kubernetes-preserve-unknown-fields", true)
 	return withMeta(out)

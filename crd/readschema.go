@@ -8,12 +8,12 @@ import (
 	"github.com/apikeel/kelson/internal/jsonvalue"
 )
 
-// readSchema reads a schema as its own UnmarshalJSON does, in a fraction of the time.
-// What is seldom in a schema it leaves to that.
+// readSchema decodes a schema several times faster than spec.Schema.UnmarshalJSON. It
+// falls back to UnmarshalJSON for keywords that are rare.
 func readSchema(text []byte) (*spec.Schema, error) {
 	if parsed, ok := jsonvalue.Parse(text); ok {
 		var r schemaReader
-		if s := r.schema(parsed); !r.odd {
+		if s := r.schema(parsed); !r.unsupported {
 			return &s, nil
 		}
 	}
@@ -21,10 +21,10 @@ func readSchema(text []byte) (*spec.Schema, error) {
 	return s, s.UnmarshalJSON(text)
 }
 
-// schemaReader makes schemas of what was parsed.
+// schemaReader converts parsed JSON to schemas.
 type schemaReader struct {
-	// odd is that something was not read.
-	odd bool
+	// unsupported is set when a keyword or value was met that schemaReader does not convert.
+	unsupported bool
 }
 
 func (r *schemaReader) schema(from any) (s spec.Schema) {
@@ -99,7 +99,7 @@ func (r *schemaReader) schema(from any) (s spec.Schema) {
 			s.AdditionalProperties = &spec.SchemaOrBool{Allows: true, Schema: &of}
 		default:
 			if !strings.HasPrefix(name, "x-") {
-				r.odd = true
+				r.unsupported = true
 				continue
 			}
 			if s.Extensions == nil {
@@ -111,10 +111,10 @@ func (r *schemaReader) schema(from any) (s spec.Schema) {
 	return s
 }
 
-// as returns a value that has a type; one that has not is odd.
+// as returns a value as a T; for a value of another type it sets odd.
 func as[T any](r *schemaReader, value any) T {
 	v, ok := value.(T)
-	r.odd = r.odd || !ok
+	r.unsupported = r.unsupported || !ok
 	return v
 }
 
@@ -137,7 +137,7 @@ func (r *schemaReader) number(value any) *float64 {
 	return &n
 }
 
-// value changes numbers to what they are where nothing is known of them.
+// value converts int64 to float64, as encoding/json decodes numbers.
 func (r *schemaReader) value(value any) any {
 	switch v := value.(type) {
 	case int64:
@@ -152,7 +152,7 @@ func (r *schemaReader) value(value any) any {
 		}
 	case nil, bool, string, float64:
 	default:
-		r.odd = true
+		r.unsupported = true
 	}
 	return value
 }

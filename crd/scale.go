@@ -16,11 +16,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// unset stands for replicas that an object does not have, while they are changed.
+// unset stands for replicas that the object does not have, during an update.
 const unset = math.MinInt32
 
-// scaleSubresource shows the replicas of a custom resource as a Scale. The paths
-// are those of a version.
+// scaleSubresource makes the scale subresource of a version from its JSON paths.
 func (c *custom) scaleSubresource(version string, scale *apiextensions.CustomResourceSubresourceScale) resource.Subresource {
 	path, spec, status := scale.SpecReplicasPath, steps(scale.SpecReplicasPath), steps(scale.StatusReplicasPath)
 	var selector []string
@@ -51,7 +50,7 @@ func (c *custom) scaleSubresource(version string, scale *apiextensions.CustomRes
 			},
 			After: func(obj resource.Object) (resource.Object, error) {
 				obj = obj.DeepCopyObject().(resource.Object)
-				// The path may be one that the schema does not know.
+				// The schema may not have the path.
 				if _, err := c.prune(obj, version, resource.PruneStored); err != nil {
 					return nil, err
 				}
@@ -72,7 +71,7 @@ func (c *custom) scaleSubresource(version string, scale *apiextensions.CustomRes
 			Columns: scaleColumns(),
 			Cells: func(projection resource.Object) ([]any, error) {
 				s := projection.(*autoscalingv1.Scale)
-				var desired any // nothing if it is none: the field is left out then
+				var desired any // nil if the object has no replicas: the field is then omitted
 				if s.Spec.Replicas != 0 {
 					desired = int64(s.Spec.Replicas)
 				}
@@ -92,10 +91,10 @@ func scaleColumns() []resource.Column {
 	}
 }
 
-// steps takes a simple JSON path apart: .spec.replicas.
+// steps splits a simple JSON path, .spec.replicas, into its names.
 func steps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
 
-// getScale makes a Scale, and reports whether there is a number of replicas.
+// getScale makes the Scale of an object, and reports whether the object has replicas.
 func getScale(obj resource.Object, spec, status, selector []string) (_ *autoscalingv1.Scale, found bool, err error) {
 	object := content(obj)
 	replicas, found, err := unstructured.NestedInt64(object, spec...)
@@ -122,8 +121,8 @@ func getScale(obj resource.Object, spec, status, selector []string) (_ *autoscal
 	}, found, nil
 }
 
-// validateScale checks the values that a scale shows. What is wrong is said of
-// the paths as they were written.
+// validateScale checks the values at the paths of a scale. Errors name the paths as the
+// definition has them.
 func validateScale(scale *apiextensions.CustomResourceSubresourceScale, obj map[string]any, statusOnly bool) (errs field.ErrorList) {
 	if scale == nil {
 		return nil

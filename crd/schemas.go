@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// maxWeight is how much memory compiled schemas may take together, about. A
-	// usual one takes 100 KiB; one that is larger than all may be still goes on
-	// being used until the next is.
+	// maxWeight bounds the estimated memory, in bytes, of all compiled schemas. A
+	// usual schema takes 100 KiB. One that is larger than the bound by itself is kept
+	// until the next one is compiled.
 	maxWeight = 128 << 20
-	// idleSchema is how long one is kept that nobody uses.
+	// idleSchema is how long an unused schema is kept.
 	idleSchema = 10 * time.Minute
 )
 
-// schemas keeps compiled schemas, the ones used last first. Equal ones are
-// kept once. What has not been used for long goes when another is asked for.
+// schemas is an LRU cache of compiled schemas, by the hash of their text. Schemas that
+// have not been used for idleSchema are dropped when another one is added.
 type schemas struct {
 	mu     sync.Mutex
 	byHash map[[sha256.Size]byte]*list.Element
 	recent *list.List // of *kept
-	weight int        // of all
+	weight int        // sum of the weights
 }
 
-type kept struct {
+type cachedSchema struct {
 	hash   [sha256.Size]byte
 	schema *schema.Schema
 	weight int
 	used   time.Time
 }
 
-// get returns the compiled form of the schema of a version.
+// get returns the compiled schema of a version, from the cache or newly compiled.
 func (s *schemas) get(text *schemaText) (*schema.Schema, [sha256.Size]byte, error) {
 	hash := text.hash()
 	if found := s.find(hash); found != nil {
@@ -56,7 +56,7 @@ func (s *schemas) get(text *schemaText) (*schema.Schema, [sha256.Size]byte, erro
 	return s.put(hash, compiled), hash, nil
 }
 
-// find returns a schema that is kept, nil if it is not.
+// find returns a schema of the cache, nil if it has none.
 func (s *schemas) find(hash [sha256.Size]byte) *schema.Schema {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *schemas) find(hash [sha256.Size]byte) *schema.Schema {
 	if e == nil {
 		return nil
 	}
-	k := e.Value.(*kept)
+	k := e.Value.(*cachedSchema)
 	k.used = time.Now()
 	s.recent.MoveToFront(e)
 	return k.schema
@@ -74,17 +74,17 @@ func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema) *schema.S
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.byHash[hash]; e != nil {
-		return e.Value.(*kept).schema
+		return e.Value.(*cachedSchema).schema
 	}
 	if s.recent == nil {
 		s.recent, s.byHash = list.New(), map[[sha256.Size]byte]*list.Element{}
 	}
 	now := time.Now()
-	added := &kept{hash, compiled, compiled.Weight(), now}
+	added := &cachedSchema{hash, compiled, compiled.Weight(), now}
 	s.byHash[hash] = s.recent.PushFront(added)
 	s.weight += added.weight
 	for e := s.recent.Back(); e != nil; e = s.recent.Back() {
-		k := e.Value.(*kept)
+		k := e.Value.(*cachedSchema)
 		if k == added || s.weight <= maxWeight && now.Sub(k.used) < idleSchema {
 			break
 		}
@@ -95,15 +95,14 @@ func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema) *schema.S
 	return compiled
 }
 
-// source is a definition as it is stored now. As long as nothing is changed that
-// schemas are made of, its bytes are replaced by newer ones, which the cache has
-// anyway: the older ones need not be kept.
+// source is the stored JSON of a definition. While nothing changes that schemas are made
+// of, set replaces it with the newest bytes, which the watch cache has anyway, so that
+// older bytes can be freed.
 type source struct{ json atomic.Pointer[[]byte] }
 
 func (s *source) set(json []byte) { s.json.Store(&json) }
 
-// lazySchema is the schema of one version of a definition, made when it is
-// needed from the stored definition.
+// lazySchema compiles the schema of one version when it is first used.
 type lazySchema struct {
 	server  *Server
 	stored  *source
@@ -138,10 +137,10 @@ func (l *lazySchema) get() (*schema.Schema, error) {
 	return s, nil
 }
 
-// schemaText is a schema as it is stored.
+// schemaText is a schema as JSON.
 type schemaText struct {
 	json json.RawMessage // nil if there is none
-	// preserve tells that the definition keeps what the schema does not know.
+	// preserve is spec.preserveUnknownFields.
 	preserve bool
 }
 

@@ -24,12 +24,11 @@ import (
 	"github.com/apikeel/kelson/webhook"
 )
 
-// Store is what a Server needs of the objects.
+// Store is what Server needs from the store of objects.
 type Store interface {
-	// Definitions returns all definitions as they are stored, and the revision
-	// of that state, which is at least the one given; 0 asks for everything that
-	// is acknowledged by now. It returns nothing if the state is the one of the
-	// revision given as seen.
+	// Definitions returns all stored definitions and the revision of that state. It
+	// includes every write that was acknowledged before the call. changed is false,
+	// and nothing is returned, if the state is still that of revision seen.
 	Definitions(ctx context.Context, seen int64) (stored []Stored, revision int64, changed bool, err error)
 	// Wait returns when definitions may have changed after a revision.
 	Wait(ctx context.Context, revision int64) error
@@ -38,15 +37,15 @@ type Store interface {
 	// Release is UpdateStatus that may remove finalizers too, and with the last
 	// one the definition.
 	Release(ctx context.Context, name string, change func(crd *apiextensions.CustomResourceDefinition) error) error
-	// DeleteObjects deletes all objects of a resource and returns how many are
-	// left, and the revision after which that, or what is left, may have changed.
+	// DeleteObjects deletes all objects of a resource. It returns how many are left,
+	// and the revision of that count, for WaitObjects.
 	DeleteObjects(ctx context.Context, group, resource string) (left int, revision int64, err error)
 	// WaitObjects returns when objects of a resource may have changed after a
 	// revision.
 	WaitObjects(ctx context.Context, group, resource string, revision int64) error
 }
 
-// Stored is one stored definition.
+// Stored is a stored definition.
 type Stored struct {
 	Name     string
 	Revision int64
@@ -54,72 +53,72 @@ type Stored struct {
 	JSON []byte
 }
 
-// Server follows the definitions of custom resources and keeps the catalog
-// current.
+// Server follows the stored CustomResourceDefinitions, writes their status and publishes
+// their Definitions.
 type Server struct {
 	Store Store
-	// Publish makes definitions take the place of those with the same names in
-	// the catalog, and forgets those that are gone.
+	// Publish adds or replaces definitions in the catalog (put), and removes some
+	// (gone).
 	Publish func(put []*resource.Definition, gone []schema.GroupResource) error
-	// Webhooks calls the webhooks that convert.
+	// Webhooks calls conversion webhooks.
 	Webhooks *webhook.Client
-	// Metrics measures what takes time; nil does not.
+	// Metrics may be nil.
 	Metrics measure.Sink
 	Logger  *slog.Logger
 
 	schemas schemas
 
-	revision atomic.Int64 // of the state in the catalog
+	revision atomic.Int64 // of the definitions that are published
 
-	// mu is held while a state is being brought into the catalog.
+	// mu is held while Sync runs.
 	mu      sync.Mutex
 	entries map[string]*entry
-	// published are the definitions in the catalog, by the names of theirs.
+	// published are the definitions in the catalog, by the name of the CRD.
 	published map[string]*resource.Definition
 }
 
-// entry is a definition that was seen.
+// entry is what is known of one CustomResourceDefinition. Guarded by Server.mu.
 type entry struct {
 	revision int64
-	// names that it has, and in which group.
+	// group, and the accepted names in it.
 	group string
 	names apiextensions.CustomResourceDefinitionNames
-	// of says what the definition below was made of.
-	of made
-	// definition is what is served, nil if it is not, and source what it reads.
+	// of identifies what definition was made from.
+	of basis
+	// definition is nil if the resource is not served; source is what it reads.
 	definition *resource.Definition
 	source     *source
-	// refused tells that others have names which it wants.
+	// refused says that another definition has a name that this one wants.
 	refused bool
-	// unsettled tells that the status has to be written.
-	unsettled bool
-	// going tells that the definition is being deleted, cleanup that it waits for
-	// its objects to be.
-	going, cleanup bool
+	// statusPending says that the status has yet to be written.
+	statusPending bool
+	// deleting says that the CRD is being deleted, cleanup that it has the finalizer and
+	// waits for its objects to be deleted.
+	deleting, cleanup bool
 }
 
-// made identifies what a definition is made of: as long as it is the same, the
-// definition stays, and with it the watches and the cache.
-type made struct {
+// basis identifies what a Definition was made from. While it is equal, the Definition is
+// kept, and with it the watches and the watch cache of the resource.
+type basis struct {
 	uid        types.UID
 	generation int64
 	going      bool
 	names      string
 }
 
-// Run keeps the catalog and the status of definitions current until ctx ends.
+// Run keeps the catalog and the statuses up to date until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	for wait := time.Duration(0); ctx.Err() == nil; {
-		var left []leftover
-		// A definition that somebody has written must not end the server.
+		var left []remaining
+		// A panic on a definition must not end the process.
 		err := protect.Call(func() (err error) {
 			if err = s.Sync(ctx); err == nil {
-				left, err = s.settle(ctx)
+				left, err = s.finishPending(ctx)
 			}
 			return err
 		})
 		if err != nil && ctx.Err() == nil {
-			s.Logger.Warn("custom resource definitions could not be brought up to date", "error", err)
+			s.Logger.Warn("CustomResourceDefinitions could not be synchronized; retrying", "error", err)
 			wait = min(max(2*wait, 10*time.Millisecond), 5*time.Second)
 			select {
 			case <-ctx.Done():
@@ -132,16 +131,16 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// wait returns when definitions may have changed after a revision, or objects
-// that are left of one that goes.
-func (s *Server) wait(ctx context.Context, revision int64, left []leftover) {
+// wait returns when definitions may have changed after a revision, or objects that are
+// left of definitions being deleted.
+func (s *Server) wait(ctx context.Context, revision int64, left []remaining) {
 	ctx, cancel := context.WithCancel(ctx)
 	var waits sync.WaitGroup
 	for _, l := range left {
 		waits.Go(func() {
 			defer cancel()
 			if err := s.Store.WaitObjects(ctx, l.group, l.resource, l.revision); err != nil && ctx.Err() == nil {
-				s.Logger.Warn("objects of a definition that goes cannot be watched", "resource", l.resource, "group", l.group, "error", err)
+				s.Logger.Warn("custom objects of a CustomResourceDefinition being deleted cannot be watched; retrying", "resource", l.resource, "group", l.group, "error", err)
 				select { // it may pass
 				case <-ctx.Done():
 				case <-time.After(retryAfter):
@@ -150,7 +149,7 @@ func (s *Server) wait(ctx context.Context, revision int64, left []leftover) {
 		})
 	}
 	if err := s.Store.Wait(ctx, revision); err != nil && ctx.Err() == nil {
-		s.Logger.Warn("custom resource definitions cannot be watched", "error", err)
+		s.Logger.Warn("CustomResourceDefinitions cannot be watched; retrying", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryAfter):
@@ -160,13 +159,13 @@ func (s *Server) wait(ctx context.Context, revision int64, left []leftover) {
 	waits.Wait()
 }
 
-// retryAfter is how long a failed watch is left alone.
+// retryAfter is the delay after a failed watch.
 const retryAfter = time.Second
 
-// Revision returns the revision of the definitions in the catalog.
+// Revision returns the revision of the definitions that are published.
 func (s *Server) Revision() int64 { return s.revision.Load() }
 
-// Sync brings everything that is acknowledged by now into the catalog.
+// Sync publishes every definition that was acknowledged before the call.
 func (s *Server) Sync(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,22 +178,23 @@ func (s *Server) Sync(ctx context.Context) error {
 		s.revision.Store(max(seen, revision))
 		return nil
 	}
-	s.enter(stored)
-	// Who can use a resource finds that its definition says so: the status comes
-	// first. Requests wait for what is being done here.
+	s.updateEntries(stored)
+	// The status is written before the resource is published, so that a client that
+	// can use the resource finds Established. Requests wait for Sync.
 	for name, e := range s.entries {
-		if !e.unsettled {
+		if !e.statusPending {
 			continue
 		}
-		// Not for long: what a write waits for may itself wait for this.
+		// Bounded: an admission webhook for the status may send requests that wait
+		// for this Sync.
 		bounded, cancel := context.WithTimeout(ctx, statusWithin)
-		err := s.settleStatus(bounded, name, s.takenFrom)
+		err := s.writeStatus(bounded, name, s.takenFrom)
 		cancel()
 		if err != nil {
-			s.Logger.Warn("status of a custom resource definition could not be written", "name", name, "error", err)
+			s.Logger.Warn("status of a CustomResourceDefinition could not be written; retrying", "name", name, "error", err)
 			continue
 		}
-		e.unsettled = false
+		e.statusPending = false
 	}
 	if err := s.publish(); err != nil {
 		return err
@@ -203,8 +203,8 @@ func (s *Server) Sync(ctx context.Context) error {
 	return nil
 }
 
-// enter takes over a state.
-func (s *Server) enter(stored []Stored) {
+// updateEntries updates the entries to a new state of the stored definitions.
+func (s *Server) updateEntries(stored []Stored) {
 	if s.entries == nil {
 		s.entries = map[string]*entry{}
 	}
@@ -219,8 +219,8 @@ func (s *Server) enter(stored []Stored) {
 			delete(s.entries, name)
 		}
 	}
-	// All come in before any is decided on: names that one was given are not for
-	// another, whichever is looked at first.
+	// First all known names are entered, then decisions are made: a name that was
+	// given to one definition is not given to another, whatever the order.
 	var decide []decision
 	for i := range stored {
 		rec := &stored[i]
@@ -230,7 +230,7 @@ func (s *Server) enter(stored []Stored) {
 		}
 		crd, err := outline(rec.JSON)
 		if err != nil {
-			s.Logger.Error("custom resource definition cannot be decoded", "name", rec.Name, "error", err)
+			s.Logger.Error("CustomResourceDefinition cannot be decoded; its last state that could be is kept", "name", rec.Name, "error", err)
 			continue
 		}
 		decide = append(decide, decision{crd, rec, old})
@@ -241,7 +241,7 @@ func (s *Server) enter(stored []Stored) {
 	for _, d := range decide {
 		s.decide(d, freed)
 	}
-	// Names that have become free are for those who could not have them.
+	// Freed names go to definitions that were refused them.
 	for i := 0; len(freed) > 0 && i < len(stored); i++ {
 		e := s.entries[stored[i].Name]
 		if e == nil || !e.refused || !freed[e.group] {
@@ -253,7 +253,7 @@ func (s *Server) enter(stored []Stored) {
 	}
 }
 
-// decision is a definition that is to be decided on, and what it was before.
+// decision is a definition whose names are to be decided, and its entry before.
 type decision struct {
 	crd *apiextensions.CustomResourceDefinition
 	rec *Stored
@@ -268,20 +268,20 @@ func (s *Server) decide(d decision, freed map[string]bool) {
 	s.entries[d.rec.Name] = e
 }
 
-// entry decides what becomes of a definition.
+// entry makes the entry of a definition.
 func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored, old *entry) *entry {
-	e := &entry{revision: rec.Revision, group: crd.Spec.Group, going: !crd.DeletionTimestamp.IsZero()}
-	e.cleanup = e.going && slices.Contains(crd.Finalizers, finalizer)
-	settled := *crd // without a copy of the schemas, which nobody changes
+	e := &entry{revision: rec.Revision, group: crd.Spec.Group, deleting: !crd.DeletionTimestamp.IsZero()}
+	e.cleanup = e.deleting && slices.Contains(crd.Finalizers, finalizer)
+	settled := *crd // shallow: the schemas are shared and not changed
 	settled.Status = *crd.Status.DeepCopy()
-	serve := s.takenFrom(crd).settle(&settled, metav1.Now())
-	e.unsettled = !equalStatus(&settled.Status, &crd.Status)
+	serve := s.takenFrom(crd).setStatus(&settled, metav1.Now())
+	e.statusPending = !equalStatus(&settled.Status, &crd.Status)
 	e.names = settled.Status.AcceptedNames
 	e.refused = !isTrue(&settled.Status, apiextensions.NamesAccepted)
 	if !serve {
 		return e
 	}
-	e.of = made{crd.UID, crd.Generation, e.going, fmt.Sprint(e.names)}
+	e.of = basis{crd.UID, crd.Generation, e.deleting, fmt.Sprint(e.names)}
 	if old != nil && old.definition != nil && old.of == e.of {
 		e.definition, e.source = old.definition, old.source
 		e.source.set(rec.JSON)
@@ -295,7 +295,7 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	return e
 }
 
-// publish brings the catalog up to date.
+// publish updates the catalog to the entries.
 func (s *Server) publish() error {
 	var put []*resource.Definition
 	var gone []schema.GroupResource
@@ -324,13 +324,14 @@ func (s *Server) publish() error {
 	return nil
 }
 
-// statusWithin is how long a status may take to be written while others wait.
+// statusWithin bounds how long Sync, and the requests that wait for it, wait for the
+// write of one status.
 const statusWithin = time.Second
 
-// settleStatus writes the status of a definition as it should be.
-func (s *Server) settleStatus(ctx context.Context, name string, names func(*apiextensions.CustomResourceDefinition) taken) error {
+// writeStatus writes the status of a definition.
+func (s *Server) writeStatus(ctx context.Context, name string, names func(*apiextensions.CustomResourceDefinition) taken) error {
 	err := s.Store.UpdateStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) error {
-		names(crd).settle(crd, metav1.NewTime(request.From(ctx).Received))
+		names(crd).setStatus(crd, metav1.NewTime(request.From(ctx).Received))
 		return nil
 	})
 	if apierrors.IsNotFound(err) {
@@ -339,7 +340,7 @@ func (s *Server) settleStatus(ctx context.Context, name string, names func(*apie
 	return err
 }
 
-// takenFrom returns the names that a definition cannot have. The lock is held.
+// takenFrom returns the names of other definitions in the group. The caller holds mu.
 func (s *Server) takenFrom(crd *apiextensions.CustomResourceDefinition) taken {
 	var names taken
 	for name, other := range s.entries {

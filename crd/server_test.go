@@ -47,15 +47,15 @@ func TestNames(t *testing.T) {
 	s, db := quietServer(), &states{t: t}
 	serves := func(name string) bool { return s.entries[name+".example.com"].definition != nil }
 	db.put(named("foos", "Foo", false))
-	s.enter(db.all)
+	s.updateEntries(db.all)
 	db.put(named("bars", "Foo", false))
-	s.enter(db.all)
+	s.updateEntries(db.all)
 	if !serves("foos") || serves("bars") {
 		t.Fatal("two definitions have one kind")
 	}
 	db.all = db.all[1:]
-	s.enter(db.all)
-	if !serves("bars") || !s.entries["bars.example.com"].unsettled {
+	s.updateEntries(db.all)
+	if !serves("bars") || !s.entries["bars.example.com"].statusPending {
 		t.Error("a kind that is free again is not given to who wanted it")
 	}
 }
@@ -65,7 +65,7 @@ func TestNamesAtStart(t *testing.T) {
 	s, db := quietServer(), &states{t: t}
 	db.put(named("bars", "Foo", false))
 	db.put(named("foos", "Foo", true))
-	s.enter(db.all)
+	s.updateEntries(db.all)
 	if e := s.entries["bars.example.com"]; e.definition != nil || !e.refused {
 		t.Error("a definition got a kind that another has")
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// table adds the columns of a definition: those of the storage version. The
-// paths are compiled when a table is first asked for.
+// table adds the printer columns of each version. Their JSON paths are parsed when a
+// table is made.
 func (c *custom) table(def *resource.Definition, versions []apiextensions.CustomResourceDefinitionVersion) {
 	meta := metav1.ObjectMeta{}.SwaggerDoc()
 	for i := range versions {
@@ -37,7 +37,7 @@ func (c *custom) table(def *resource.Definition, versions []apiextensions.Custom
 	}
 }
 
-// printer makes the cells of rows.
+// printer makes the cells of rows from printer columns.
 type printer struct {
 	columns []apiextensions.CustomResourceColumnDefinition
 }
@@ -50,7 +50,7 @@ func (p *printer) cells(obj resource.Object) ([]any, error) {
 	return cells, nil
 }
 
-// cell finds the value of a column, nil if there is none.
+// cell returns the value of a column, nil if there is none.
 func (p *printer) cell(col *apiextensions.CustomResourceColumnDefinition, obj map[string]any) any {
 	path := jsonpath.New(col.Name).AllowMissingKeys(true)
 	if err := path.Parse("{" + col.JSONPath + "}"); err != nil {
@@ -68,11 +68,11 @@ func (p *printer) cell(col *apiextensions.CustomResourceColumnDefinition, obj ma
 		}
 		return text.String()
 	}
-	return cellOf(col.Type, value)
+	return convertCell(col.Type, value)
 }
 
-// cellOf brings a value into the type of its column, nil if it is of another.
-func cellOf(kind string, value any) any {
+// convertCell converts a value to the type of its column; nil if it has another type.
+func convertCell(kind string, value any) any {
 	switch kind {
 	case "integer":
 		switch v := value.(type) {

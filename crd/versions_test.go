@@ -22,7 +22,7 @@ func served(t *testing.T, versions string) (*resource.Definition, *resource.Cata
 	}
 	server, db := quietServer(), &states{t: t}
 	db.put(crd)
-	server.enter(db.all)
+	server.updateEntries(db.all)
 	def := server.entries[crd.Name].definition
 	if def == nil {
 		t.Fatal("it is not served")

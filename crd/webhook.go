@@ -32,26 +32,27 @@ import (
 )
 
 const (
-	// convertWithin is how long a webhook may take for a conversion.
+	// convertWithin is the timeout of a conversion webhook.
 	convertWithin = 30 * time.Second
-	// What a call takes, and in addition each object, of which the log tells.
+	// A call that takes longer than slowCall plus slowObject for each object is
+	// logged.
 	slowCall, slowObject = 50 * time.Millisecond, 8 * time.Millisecond
 )
 
-// hook converts by a webhook. What it answers is believed of everything but the
-// metadata, of which only labels and annotations may change.
+// hook is the conversion strategy Webhook. Of the metadata in a response only labels and
+// annotations are used; the rest is restored from the original object.
 type hook struct {
 	client   *webhook.Client
 	endpoint webhook.Endpoint
-	// versions of ConversionReview that the webhook knows, the preferred first.
+	// versions of ConversionReview that the webhook accepts, the preferred first.
 	versions []string
-	// crd is the name of the definition, for metrics, which may be nil.
+	// crd is the name of the definition, for metrics; metrics may be nil.
 	crd     string
 	metrics measure.Sink
-	log     *slog.Logger // nil discards what is slow
+	log     *slog.Logger // nil: slow calls are not logged
 }
 
-// What metrics call the ways in which a conversion fails.
+// Values of the label failure_type of the conversion metrics.
 const (
 	callFailed    = "conversion_webhook_call_failure"
 	badAnswer     = "conversion_webhook_malformed_response_failure"
@@ -60,8 +61,8 @@ const (
 	badObject     = "conversion_webhook_invalid_converted_object_failure"
 )
 
-// converted counts a call, which has failed in some way if there is one.
-func (h *hook) converted(began time.Time, failure string) {
+// countCall counts a call; failure is "" for success.
+func (h *hook) countCall(began time.Time, failure string) {
 	result := "success"
 	if failure != "" {
 		result = "failure"
@@ -94,7 +95,7 @@ func newHook(client *webhook.Client, c *apiextensions.WebhookConversion) *hook {
 	return h
 }
 
-func (h *hook) dear() bool { return true }
+func (h *hook) isExpensive() bool { return true }
 
 func (h *hook) convert(objs []resource.Object, apiVersion string) (converted []resource.Object, err error) {
 	if len(objs) > 0 && h.metrics != nil {
@@ -117,7 +118,7 @@ func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource
 			continue
 		}
 		if isBare(obj) {
-			renamed, _ := renaming{}.convert(objs[i:i+1], apiVersion)
+			renamed, _ := noneConverter{}.convert(objs[i:i+1], apiVersion)
 			out[i] = renamed[0]
 			continue
 		}
@@ -133,9 +134,9 @@ func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource
 	}
 	kind := objs[places[0]].GetObjectKind().GroupVersionKind()
 	began := time.Now()
-	converted, failure, err := h.ask(send, apiVersion)
+	converted, failure, err := h.callWebhook(send, apiVersion)
 	if err != nil {
-		h.converted(began, failure)
+		h.countCall(began, failure)
 		return nil, fmt.Errorf("conversion webhook for %v failed: %w", kind, err)
 	}
 	if len(converted) != len(send) {
@@ -143,24 +144,23 @@ func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource
 		if len(converted) == 0 {
 			failure = noAnswer
 		}
-		h.converted(began, failure)
+		h.countCall(began, failure)
 		return nil, fmt.Errorf("conversion webhook for %v returned %d objects, expected %d", kind, len(converted), len(send))
 	}
 	for n, i := range places {
-		u, err := accept(converted[n].Raw, objs[i].(*unstructured.Unstructured), apiVersion)
+		u, err := checkConverted(converted[n].Raw, objs[i].(*unstructured.Unstructured), apiVersion)
 		if err != nil {
-			h.converted(began, badObject)
-			return nil, fmt.Errorf("conversion webhook for %v returned invalid %w", kind, at(n, len(places), err))
+			h.countCall(began, badObject)
+			return nil, fmt.Errorf("conversion webhook for %v returned invalid %w", kind, atIndex(n, len(places), err))
 		}
 		out[i] = u
 	}
-	h.converted(began, "")
+	h.countCall(began, "")
 	return out, nil
 }
 
-// isBare reports that an object has nothing but its kind, or is a bookmark, which
-// says how far a watch is: neither is an object that a webhook could make sense
-// of.
+// isBare reports whether an object has nothing but apiVersion and kind, or is the object
+// of a bookmark. Such objects are not sent to webhooks.
 func isBare(obj resource.Object) bool {
 	members := len(content(obj))
 	if _, ok := content(obj)["metadata"]; ok && obj.GetName() == "" && obj.GetGenerateName() == "" {
@@ -169,8 +169,8 @@ func isBare(obj resource.Object) bool {
 	return members <= 2
 }
 
-// at says which object an error is about, if there are several.
-func at(n, of int, err error) error {
+// atIndex adds to an error which object it is about, if there are several.
+func atIndex(n, of int, err error) error {
 	var where *badMeta
 	what := "converted object"
 	if errors.As(err, &where) {
@@ -187,12 +187,13 @@ func at(n, of int, err error) error {
 	return fmt.Errorf("object at index 0: %w", err)
 }
 
-// ask sends objects and returns what comes back, or how that has failed.
-func (h *hook) ask(objs []runtime.RawExtension, apiVersion string) (converted []runtime.RawExtension, failure string, err error) {
+// callWebhook sends a ConversionReview and returns the converted objects, or the failure type
+// and the error.
+func (h *hook) callWebhook(objs []runtime.RawExtension, apiVersion string) (converted []runtime.RawExtension, failure string, err error) {
 	var review apiextensions.ConversionReview
 	for _, v := range h.versions {
 		if v == "v1" || v == "v1beta1" {
-			// Both have the same form.
+			// Both versions have the same fields.
 			review.APIVersion, review.Kind = Group+"/"+v, "ConversionReview"
 			break
 		}
@@ -206,24 +207,24 @@ func (h *hook) ask(objs []runtime.RawExtension, apiVersion string) (converted []
 	if err != nil {
 		return nil, callFailed, err
 	}
-	// What is converted is shared, so this is no part of a request.
+	// The result is cached and shared, so the context of the request is not used.
 	ctx, cancel := context.WithTimeout(context.Background(), convertWithin)
 	defer cancel()
 	line := request.NewTimeline("Call conversion webhook", slowCall+time.Duration(len(objs))*slowObject,
 		request.Field{Key: "custom-resource-definition", Value: h.crd}, request.Field{Key: "desired-api-version", Value: apiVersion},
 		request.Field{Key: "object-count", Value: len(objs)}, request.Field{Key: "UID", Value: id})
-	defer h.tell(line)
+	defer h.logSlow(line)
 	answer, err := h.client.Post(ctx, &h.endpoint, body)
 	if err != nil {
 		return nil, callFailed, err
 	}
 	line.Step("Request completed")
-	converted, err = believed(answer, review.APIVersion, id)
+	converted, err = checkReview(answer, review.APIVersion, id)
 	return converted, badAnswer, err
 }
 
-// tell has the log tell of a call that was slow.
-func (h *hook) tell(line *request.Timeline) {
+// logSlow logs a slow call.
+func (h *hook) logSlow(line *request.Timeline) {
 	line.End()
 	if h.log == nil {
 		return
@@ -233,14 +234,14 @@ func (h *hook) tell(line *request.Timeline) {
 	}
 }
 
-// believed returns the objects in an answer, or why it is none.
-func believed(answer []byte, apiVersion string, id types.UID) ([]runtime.RawExtension, error) {
+// checkReview returns the objects of a ConversionReview response, or why it is invalid.
+func checkReview(answer []byte, apiVersion string, id types.UID) ([]runtime.RawExtension, error) {
 	var review apiextensions.ConversionReview
 	if err := json.Unmarshal(answer, &review); err != nil {
 		return nil, err
 	}
 	want := schema.FromAPIVersionAndKind(apiVersion, "ConversionReview")
-	strict := want.Version != "v1beta1" // which never looked
+	strict := want.Version != "v1beta1" // v1beta1 does not check
 	if got := review.GroupVersionKind(); strict && got != want {
 		return nil, fmt.Errorf("expected webhook response of %v, got %v", want.String(), got.String())
 	}
@@ -258,8 +259,8 @@ func believed(answer []byte, apiVersion string, id types.UID) ([]runtime.RawExte
 	return r.ConvertedObjects, nil
 }
 
-// accept checks one object that a webhook has converted.
-func accept(raw []byte, from *unstructured.Unstructured, apiVersion string) (*unstructured.Unstructured, error) {
+// checkConverted checks one converted object.
+func checkConverted(raw []byte, from *unstructured.Unstructured, apiVersion string) (*unstructured.Unstructured, error) {
 	to := &unstructured.Unstructured{}
 	if err := to.UnmarshalJSON(raw); err != nil {
 		return nil, err
@@ -288,15 +289,15 @@ type badMeta struct{ err error }
 
 func (e *badMeta) Error() string { return e.err.Error() }
 
-// otherObject is that an object has become another one.
+// otherObject is the error that the response changed the name, namespace or uid.
 type otherObject struct{ what, want, got string }
 
 func (e *otherObject) Error() string {
 	return fmt.Sprintf("must have the same %s: %v != %v", e.what, e.want, e.got)
 }
 
-// restoreMeta gives an object the metadata of another, except for labels and
-// annotations.
+// restoreMeta gives a converted object the metadata of the original, except for labels
+// and annotations.
 func restoreMeta(from, to *unstructured.Unstructured) error {
 	v, ok := to.Object["metadata"]
 	if !ok {

@@ -15,19 +15,19 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// The limits of kube-apiserver.
+// The cost limits of kube-apiserver.
 const (
-	// maxCallCost is what one evaluation of an expression may cost.
+	// maxCallCost is the cost limit of one evaluation of an expression.
 	maxCallCost = 1_000_000
-	// Budget is what all rules may cost on one object.
+	// Budget is the cost limit of all rules on one object.
 	Budget = 10_000_000
-	// interruptEvery is how many steps of a loop pass until it is looked whether
-	// the request has ended.
+	// interruptEvery is after how many iterations of a comprehension the context is
+	// checked.
 	interruptEvery = 100
-	// maxRequest is the size of the largest object, from which follows how often
-	// a rule can be evaluated.
+	// maxRequest is the largest request body in bytes; it bounds how often a rule can
+	// be evaluated on one object.
 	maxRequest = 3 << 20
-	// maxMessage bounds what an expression returns as a message.
+	// maxMessage bounds the length of the result of a messageExpression.
 	maxMessage = 5 << 10
 )
 
@@ -37,36 +37,37 @@ const (
 	oldName  = "oldSelf"
 )
 
-// Why rules cannot be compiled: there is no type for the values, since what they are
-// in has none, or since they are of a kind for which there is none.
+// Errors of Compile: the parent of the values has no CEL type, or the values themselves
+// have none.
 var (
 	ErrNoType     = errors.New("failed to convert to declType for CEL validation rules")
 	ErrUndeclared = errors.New("unable to convert structural schema to CEL declarations")
 )
 
-// Program is a rule, compiled.
+// Program is a compiled rule.
 type Program struct {
 	rule    apiextensions.ValidationRule
 	program celgo.Program
 	message celgo.Program
-	path    string // where what is wrong is reported, below the value
+	path    string // fieldPath of the rule, below the value
 
-	// Error and MessageError say why an expression is none.
+	// Error and MessageError are the compile errors of the rule and its
+	// messageExpression.
 	Error, MessageError error
-	// HasMessage tells that there is an expression for the message.
+	// HasMessage says that the rule has a messageExpression.
 	HasMessage bool
-	// UsesOld tells that the rule is about a change.
+	// UsesOld says that the rule uses oldSelf (transition rule).
 	UsesOld bool
-	// Cost and MessageCost estimate what an evaluation costs at most.
+	// Cost and MessageCost are the estimated worst-case costs of an evaluation.
 	Cost, MessageCost uint64
-	// Count is how often values of the type can be in one object if nothing else
-	// limits it.
+	// Count is the estimated number of values of the type in one object, if no
+	// maxItems or maxProperties bounds it.
 	Count uint64
 }
 
-// Compile compiles the rules of a type, without those below, to judge them.
-// stored tells which expressions have been accepted before: they may use what new
-// ones may not.
+// Compile compiles the rules of a type, without those of its properties, to validate
+// them. stored reports whether an expression was accepted before; such expressions may
+// use features of CEL that new ones may not.
 func Compile(t *Type, stored func(expression string) bool) ([]Program, error) {
 	return compile(t, &compiler{stored: stored})
 }
@@ -110,14 +111,14 @@ type compiler struct {
 	decl   *apiservercel.DeclType
 	stored func(string) bool
 	costs  *library.CostEstimator
-	// checkers know the variables; which one an expression needs depends on the
-	// language, and on whether oldSelf is an optional.
+	// checkers are type checkers with the variables declared: for new and stored
+	// expressions, each with oldSelf as a plain and an optional value.
 	checkers [4]*checker.Env
-	// plan makes programs that can be run, and not only judged.
+	// plan makes programs that can be evaluated, not only checked.
 	plan bool
 }
 
-// checker returns what checks an expression in a language.
+// checker returns the type checker for expressions of a language.
 func (c *compiler) checker(l *language, at int, optional bool) (*checker.Env, error) {
 	old := c.decl.CelType()
 	if optional {
@@ -154,7 +155,7 @@ func (c *compiler) compile(p *Program) {
 	p.HasMessage = p.MessageError == nil
 }
 
-// words are what is said about an expression.
+// words are prefixes of error messages about an expression.
 type words struct{ fails, wrongType, program, cost string }
 
 func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say words) (celgo.Program, *celgo.Ast, uint64, error) {
@@ -175,7 +176,7 @@ func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say 
 		return nil, nil, 0, errors.New(say.wrongType)
 	}
 	var program celgo.Program
-	if c.plan || foldable(ast.NativeRep()) {
+	if c.plan || hasConstantCalls(ast.NativeRep()) {
 		program, err = l.env.Program(ast, celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs), celgo.InterruptCheckFrequency(interruptEvery))
 		if err != nil {
 			return nil, nil, 0, errors.New(say.program + err.Error())
@@ -188,7 +189,7 @@ func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say 
 	return program, ast, cost.Max, nil
 }
 
-// sizes estimates how large values are by what their types allow.
+// sizes estimates the sizes of values from maxLength, maxItems and the like.
 type sizes struct{ root *apiservercel.DeclType }
 
 // EstimateSize implements checker.CostEstimator.
@@ -198,7 +199,7 @@ func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
 		return nil
 	}
 	t := s.root
-	for _, name := range path[1:] { // the first is the variable
+	for _, name := range path[1:] { // path[0] is the variable
 		switch name {
 		case "@items", "@values":
 			t = t.ElemType

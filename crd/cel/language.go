@@ -13,20 +13,19 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// language is the dialect of Kubernetes: what all expressions have in common.
+// language is the CEL environment of Kubernetes, without the variables of rules.
 //
-// To extend its environment by two variables, as the libraries would have it,
-// costs a copy of every function and a second proof that they fit each other, for
-// every type that has rules: milliseconds, and a hundred kilobytes for as long as
-// a program lives. Only the checker of types needs to know the variables, so that
-// only that is made anew, from declarations that have been proved.
+// To extend an environment by the two variables, as cel-go intends, would copy and verify
+// every function declaration for each type that has rules: milliseconds, and 100 KB for as
+// long as a program lives. Only the type checker needs the variables, so a new checker is
+// made for each type from declarations that are verified once.
 type language struct {
 	env     *celgo.Env
 	proved  *checker.Env
 	configs settings
 }
 
-// languages are that of new expressions, and that of those which are stored.
+// languages are the environments of new expressions and of stored ones.
 var languages = sync.OnceValue(func() [2]*language {
 	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
 	return [2]*language{newLanguage(base.NewExpressionsEnv()), newLanguage(base.StoredExpressionsEnv())}
@@ -44,7 +43,7 @@ func newLanguage(env *celgo.Env) *language {
 		}
 	}
 	if err != nil {
-		panic(err) // the libraries do not fit each other
+		panic(err) // a bug in the libraries
 	}
 	for _, v := range env.Validators() {
 		if c, ok := v.(celgo.ASTValidatorConfigurer); ok {
@@ -56,7 +55,7 @@ func newLanguage(env *celgo.Env) *language {
 	return l
 }
 
-// checker returns what checks expressions with variables of a type.
+// checker returns a type checker with variables of a type.
 func (l *language) checker(t *apiservercel.DeclType, vars ...*decls.VariableDecl) (*checker.Env, error) {
 	provider := apiservercel.NewDeclTypeProvider(t)
 	provider.SetRecognizeKeywordAsFieldName(true)
@@ -89,8 +88,8 @@ func (l *language) compile(text string, env *checker.Env) (*celgo.Ast, *celgo.Is
 	if issues.Err() != nil {
 		return nil, issues
 	}
-	// Both have the same tree; with what was found out about it, what was parsed
-	// is as good as checked.
+	// parsed and checked have the same tree, so parsed is completed with the types
+	// and references of checked.
 	for id, t := range checked.TypeMap() {
 		parsed.SetType(id, t)
 	}
@@ -100,10 +99,9 @@ func (l *language) compile(text string, env *checker.Env) (*celgo.Ast, *celgo.Is
 	return out, nil
 }
 
-// foldable reports whether there is something to compute when a program is made,
-// which may fail: literals that are converted, or are patterns. What is computed
-// later is not looked at now.
-func foldable(expression *ast.AST) (found bool) {
+// hasConstantCalls reports whether making a program evaluates constants, which may fail: type
+// conversions and regular expressions of literals.
+func hasConstantCalls(expression *ast.AST) (found bool) {
 	ast.PreOrderVisit(expression.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if found || e.Kind() != ast.CallKind {
 			return
@@ -117,7 +115,7 @@ func foldable(expression *ast.AST) (found bool) {
 	return found
 }
 
-// settings are those of the checks that come after the one of types.
+// settings is the configuration of AST validators.
 type settings map[string]any
 
 // GetOrDefault implements cel.ValidatorConfig.

@@ -9,9 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// FieldPath reads the path of a field: .spec.name, or .spec['name'] if keys are
-// allowed. It returns the path and the schema of what it leads to, which is nil
-// for members of which nothing is known.
+// FieldPath parses a field path: .spec.name, or .spec['name'] if keys is set. It returns
+// the path and the schema it leads to, nil for a map value without a schema.
 func FieldPath(text string, schema *apiextensions.JSONSchemaProps, keys bool) (*field.Path, *apiextensions.JSONSchemaProps, error) {
 	var path *field.Path
 	step := func(name string) error {
@@ -74,8 +73,7 @@ func FieldPath(text string, schema *apiextensions.JSONSchemaProps, keys bool) (*
 	return path, schema, nil
 }
 
-// split takes a path apart into the signs . [ ] and what is between them, or
-// quoted.
+// split splits a path into the tokens . [ ] and the names and quoted keys between them.
 func split(text string) (words []string) {
 	for text != "" {
 		end := strings.IndexAny(text, ".[]")
@@ -96,7 +94,7 @@ func split(text string) (words []string) {
 	return words
 }
 
-// unquote resolves the escapes in a string literal.
+// unquote resolves the escapes of a string literal.
 func unquote(text string) (string, error) {
 	var out strings.Builder
 	for i := 0; i < len(text); i++ {

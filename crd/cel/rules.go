@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 )
 
-// Rules are the rules of a schema and of everything below it.
+// Rules are the compiled rules of a schema and of all schemas below it.
 type Rules struct {
 	t          *Type
 	items      *Rules
@@ -51,8 +51,8 @@ func newRules(t *Type) *Rules {
 	}
 	sees := t.nameable()
 	for name, p := range t.properties {
-		// Members that the language has no type for are not looked at, nor is what is
-		// below them; nor are those that it could only name as members of such.
+		// Properties without a CEL type are skipped, with all below them; so are those
+		// that CEL could reach only through such properties.
 		_, escapes := apiservercel.Escape(name)
 		if p := p.(*Type); p.ruled && p.nameable() && (sees || !escapes) {
 			if r.properties == nil {
@@ -64,20 +64,19 @@ func newRules(t *Type) *Rules {
 	return r
 }
 
-// Check is what rules are applied with.
+// Check is the state of an evaluation that spans several calls of Validate.
 type Check struct {
-	// Budget is what is left of what rules may cost; below 0 nothing more is
-	// evaluated.
+	// Budget is the remaining cost budget; once it is below 0 nothing is evaluated.
 	Budget int64
-	// Warn takes what is wrong with values that are as they were.
+	// Warn is called for errors in unchanged values (ratcheting).
 	Warn func(err *field.Error)
-	// Compiled is told how long it took to compile the rules of a type, which
-	// happens when they are first applied; nil is not.
+	// Compiled, if set, is called with the time it took to compile the rules of a
+	// type, which happens when they are first evaluated.
 	Compiled func(took time.Duration)
 }
 
-// Validate returns which rules a value breaks. old is what the value was, nil if
-// it is new. What correlation says is as it was may go on breaking rules.
+// Validate returns the rules that a value breaks. old is the value before, nil if it is
+// new. correlation says which values are unchanged; errors in those become warnings.
 func (r *Rules) Validate(ctx context.Context, path *field.Path, v, old any, correlation *common.CorrelatedObject, check *Check) field.ErrorList {
 	e := &evaluation{ctx: ctx, check: check}
 	e.value(r, path, v, old, unchanged{now: correlation})
@@ -91,11 +90,11 @@ type evaluation struct {
 	errs  field.ErrorList
 }
 
-// unchanged says whether a value is as it was: by itself, or if it cannot be
-// told from others, because what it is in is.
+// unchanged reports whether a value is as it was. Values that have no counterpart in the
+// old object (items of lists without keys) count as unchanged if their parent is.
 type unchanged struct{ now, above *common.CorrelatedObject }
 
-func (u unchanged) holds() bool {
+func (u unchanged) isEqual() bool {
 	if u.now != nil {
 		return u.now.CachedDeepEqual()
 	}
@@ -107,7 +106,7 @@ func (u unchanged) key(name string) unchanged {
 	case u.now == nil:
 		return u
 	case u.above == nil && (name == "apiVersion" || name == "kind"):
-		// Both objects have been converted: what they were cannot be seen.
+		// Both objects have been converted to one version, so these always look equal.
 		return unchanged{}
 	}
 	return unchanged{now: u.now.Key(name), above: u.now}
@@ -131,7 +130,7 @@ func (e *evaluation) value(r *Rules, path *field.Path, v, old any, u unchanged) 
 			return
 		}
 		before, _ := old.([]any)
-		// Only items with keys can be told from others.
+		// Only items of map lists can be correlated.
 		known := common.MakeMapList(r.t, before)
 		for i, item := range v {
 			if e.check.Budget < 0 {
@@ -166,10 +165,10 @@ func (e *evaluation) members(r *Rules, path *field.Path, v map[string]any, old a
 	}
 }
 
-// overBudget is said once, where the budget ends.
+// overBudget is reported once, where the budget ends.
 const overBudget = "validation failed due to running out of cost budget, no further validation rules will be run"
 
-// rules applies those of a value itself.
+// rules evaluates the rules of the value itself.
 func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) {
 	if len(r.t.props.XValidations) == 0 {
 		return
@@ -231,7 +230,7 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 	}
 }
 
-// rule applies one rule, and reports whether others may follow.
+// rule evaluates one rule, and reports whether the next one may be evaluated.
 func (e *evaluation) rule(r *Rules, p *Program, path *field.Path, v any, vars, plain *activation, u unchanged) (goOn bool) {
 	kind := r.t.props.Type
 	add := func(text string) { e.errs = append(e.errs, field.Invalid(path, kind, text)) }
@@ -247,7 +246,7 @@ func (e *evaluation) rule(r *Rules, p *Program, path *field.Path, v any, vars, p
 	e.check.Budget -= int64(*cost)
 	switch {
 	case err != nil && strings.HasPrefix(err.Error(), "no such overload"):
-		// Only values whose type is not known before come so far.
+		// Only values of a dynamic type get here.
 		add(fmt.Sprintf("'%v': call arguments did not match a supported operator, function or macro signature for rule: %v", err, name(&p.rule)))
 		return true
 	case err != nil && strings.HasPrefix(err.Error(), "operation cancelled: actual cost limit exceeded"):
@@ -264,7 +263,7 @@ func (e *evaluation) rule(r *Rules, p *Program, path *field.Path, v any, vars, p
 		at = at.Child(p.path)
 	}
 	report := func(err *field.Error) {
-		if p.UsesOld || !u.holds() {
+		if p.UsesOld || !u.isEqual() {
 			e.errs = append(e.errs, err)
 		} else if e.check.Warn != nil {
 			e.check.Warn(err)
@@ -287,11 +286,11 @@ func (e *evaluation) rule(r *Rules, p *Program, path *field.Path, v any, vars, p
 	if kind == "object" || kind == "array" {
 		v = field.OmitValueType{}
 	}
-	report(reasoned(at, v, text, p.rule.Reason))
+	report(errorWithReason(at, v, text, p.rule.Reason))
 	return true
 }
 
-// run evaluates an expression; a cost of nil means that it is not known.
+// run evaluates an expression; a nil cost means that the cost is unknown.
 func (e *evaluation) run(p celgo.Program, vars *activation) (ref.Val, *uint64, error) {
 	result, details, err := p.ContextEval(e.ctx, vars)
 	if details == nil {
@@ -300,8 +299,8 @@ func (e *evaluation) run(p celgo.Program, vars *activation) (ref.Val, *uint64, e
 	return result, details.ActualCost(), err
 }
 
-// message evaluates the expression of a message. It returns "" if that fails,
-// and a problem if nothing may be evaluated any more.
+// message evaluates a messageExpression. It returns "" if that fails, and a function that
+// makes an error if the budget is exhausted.
 func (e *evaluation) message(p *Program, vars *activation) (string, func(*field.Path, string) *field.Error) {
 	text := p.rule.MessageExpression
 	problem := func(said string) func(*field.Path, string) *field.Error {
@@ -329,8 +328,8 @@ func (e *evaluation) message(p *Program, vars *activation) (string, func(*field.
 	return said, nil
 }
 
-// reasoned makes the error that a rule asks for.
-func reasoned(path *field.Path, v any, text string, reason *apiextensions.FieldValueErrorReason) *field.Error {
+// errorWithReason makes an error of the type that the rule's reason names.
+func errorWithReason(path *field.Path, v any, text string, reason *apiextensions.FieldValueErrorReason) *field.Error {
 	if reason != nil {
 		switch *reason {
 		case apiextensions.FieldValueForbidden:
@@ -344,7 +343,7 @@ func reasoned(path *field.Path, v any, text string, reason *apiextensions.FieldV
 	return field.Invalid(path, v, text)
 }
 
-// name is what a rule is called in errors.
+// name returns the name of a rule for errors: its message or its expression.
 func name(r *apiextensions.ValidationRule) string {
 	if r.Message != "" {
 		return strings.TrimSpace(r.Message)
@@ -352,10 +351,10 @@ func name(r *apiextensions.ValidationRule) string {
 	return strings.TrimSpace(r.Rule)
 }
 
-// activation is the variables of a rule.
+// activation has the variables of a rule.
 type activation struct{ self, old ref.Val }
 
-// variables returns those of rules with oldSelf as it is, and as an optional.
+// variables returns the activations with oldSelf as a plain and as an optional value.
 func variables(t *Type, v, old any, usesOld bool) (plain, optional *activation) {
 	plain = &activation{self: common.UnstructuredToVal(v, t)}
 	if !usesOld {

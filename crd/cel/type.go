@@ -1,10 +1,9 @@
-// Package cel is the rules of schemas: x-kubernetes-validations, in the
-// Common Expression Language.
-//
-// A Type is a schema as rules see it. Compile checks the rules of one, and says
-// what they may cost, for who judges a definition; Rules applies those of a
-// schema, and of everything below it, to objects. Programs are made when a value
-// first reaches their rule.
+// Package cel compiles and evaluates the validation rules of custom resources
+// (x-kubernetes-validations, in the Common Expression Language). Start at Type, the CEL
+// view of a schema, and Rules, which evaluates the rules of a schema and of all schemas
+// below it. Compile checks the rules of one Type and estimates their cost, for the
+// validation of definitions. Programs are compiled when a value first reaches their rule.
+// The package must not know how objects or definitions are stored.
 package cel
 
 import (
@@ -15,29 +14,28 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 )
 
-// Type is a schema as rules see it: what it says of the form of values. It is
-// never changed.
+// Type is the CEL view of a schema. It is immutable.
 type Type struct {
 	props      *apiextensions.JSONSchemaProps
 	properties map[string]common.Schema
 	items      *Type
-	// other is the type of the values of a map.
+	// other is the schema of additionalProperties.
 	other    *Type
 	fallback any
 	enum     []any
-	// resource is the type with the metadata that every resource has, if this is
-	// one.
+	// resource is this type with apiVersion, kind and metadata added, if values are
+	// resources.
 	resource *Type
-	// ruled tells that there are rules here or below.
+	// ruled says that there are rules here or below.
 	ruled bool
-	// declared is what the language knows of the type, if rules see it.
+	// declared is the CEL type, if this or a parent type has rules.
 	declared declared
 }
 
 var _ common.Schema = (*Type)(nil)
 
-// NewType makes the type of a schema; resource tells that values are objects of
-// their own, or as good as.
+// NewType makes the type of a schema; resource says that values are resources: the root,
+// or embedded resources.
 func NewType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
 	if props == nil {
 		return nil
@@ -79,11 +77,11 @@ func newType(props *apiextensions.JSONSchemaProps, resource bool) *Type {
 	return t
 }
 
-// maxName bounds the names of objects, and so what rules on them cost.
+// maxName bounds the names of objects, and thereby the cost of rules on them.
 const maxName = int64(validation.DNS1123SubdomainMaxLength)
 
-// withMeta returns the type with what rules know of the metadata of a resource:
-// its kind, version and names.
+// withMeta returns the type with apiVersion, kind, metadata.name and
+// metadata.generateName added.
 func (t *Type) withMeta() *Type {
 	out := *t
 	out.items = nil
@@ -122,15 +120,14 @@ func (t *Type) hasProperty(name, kind string) bool {
 	return ok && p.Type() == kind
 }
 
-// declare notes what the language knows of the type and of those below, as far as
-// rules see them: from the topmost that has rules. above is what is known from
-// there.
+// declare sets the CEL type of t and the types below, starting at the topmost type with
+// rules. above is the declaration found there, seen says that there was one.
 func (t *Type) declare(above declared, seen bool) {
 	if t == nil || !t.ruled {
 		return
 	}
 	if seen = seen || len(t.props.XValidations) > 0; seen && !above.known && above.err == nil {
-		// Rules above cannot name it, but it may have its own.
+		// Rules of parents cannot name the values, but they may have their own rules.
 		above.decl = common.SchemaDeclType(t, t.resource != nil)
 		if above.known = above.decl != nil; !above.known {
 			above.err = ErrUndeclared
@@ -153,15 +150,15 @@ func (t *Type) declare(above declared, seen bool) {
 	}
 }
 
-// declared is what the language knows of a type: a declaration, that there is none,
-// or why that cannot be said.
+// declared is the CEL type of a Type: a declaration, or that there is none (known is
+// false), or the error of making one.
 type declared struct {
 	decl  *apiservercel.DeclType
 	known bool
 	err   error
 }
 
-// nameable reports whether the language has a type for values.
+// nameable reports whether CEL has a type for the values.
 func (t *Type) nameable() bool {
 	if t == nil || t.props.XIntOrString {
 		return t != nil
@@ -177,7 +174,7 @@ func (t *Type) nameable() bool {
 	return false
 }
 
-// Property returns the type of a member, nil if it is not named.
+// Property returns the type of a property, nil if it is not listed.
 func (t *Type) Property(name string) *Type {
 	if t == nil || t.properties[name] == nil {
 		return nil
@@ -226,7 +223,7 @@ func (t *Type) AdditionalProperties() common.SchemaOrBool {
 	return other{t}
 }
 
-// other is what the members of an object are that are not named.
+// other is additionalProperties of a schema.
 type other struct{ t *Type }
 
 // Schema implements common.SchemaOrBool.
@@ -254,19 +251,19 @@ func (t *Type) Default() any { return t.fallback }
 // Enum returns the values that are allowed.
 func (t *Type) Enum() []any { return t.enum }
 
-// Pattern returns that of strings.
+// Pattern returns the pattern of strings.
 func (t *Type) Pattern() string { return t.props.Pattern }
 
 // Minimum returns the lower bound of numbers.
 func (t *Type) Minimum() *float64 { return t.props.Minimum }
 
-// IsExclusiveMinimum tells that the lower bound is none of the values.
+// IsExclusiveMinimum reports whether the lower bound itself is excluded.
 func (t *Type) IsExclusiveMinimum() bool { return t.props.ExclusiveMinimum }
 
 // Maximum returns the upper bound of numbers.
 func (t *Type) Maximum() *float64 { return t.props.Maximum }
 
-// IsExclusiveMaximum tells that the upper bound is none of the values.
+// IsExclusiveMaximum reports whether the upper bound itself is excluded.
 func (t *Type) IsExclusiveMaximum() bool { return t.props.ExclusiveMaximum }
 
 // MultipleOf returns what numbers are multiples of.
@@ -296,10 +293,10 @@ func (t *Type) Required() []string { return t.props.Required }
 // Nullable tells that null is a value.
 func (t *Type) Nullable() bool { return t.props.Nullable }
 
-// UniqueItems is never set: definitions may not.
+// UniqueItems is always false: CustomResourceDefinitions must not set it.
 func (t *Type) UniqueItems() bool { return false }
 
-// AllOf, AnyOf, OneOf and Not have no rules in them.
+// AllOf is empty, as AnyOf, OneOf and Not: no rules are allowed in them.
 func (t *Type) AllOf() []common.Schema { return nil }
 
 // AnyOf implements common.Schema.
@@ -322,7 +319,7 @@ func (t *Type) IsXPreserveUnknownFields() bool {
 	return t.props.XPreserveUnknownFields != nil && *t.props.XPreserveUnknownFields
 }
 
-// XValidations has nothing: who wants the rules has the schema.
+// XValidations is empty: rules are read from the schema.
 func (t *Type) XValidations() []common.ValidationRule { return nil }
 
 // XListType returns what a list is: atomic, set or map.

@@ -8,26 +8,26 @@ import (
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// maxAccepted is how many schemas a Judge remembers.
+// maxAccepted is how many valid schemas a Judge remembers.
 const maxAccepted = 4096
 
-// accepted remembers schemas with which nothing was wrong though nothing was
-// tolerated. Schemas are alike within a family of definitions, and when
-// definitions are made anew, and to judge one is most of the cost of a definition.
+// accepted caches the hashes of schemas that were valid without any tolerance. Families of
+// definitions share schemas, and definitions are recreated with the same schema; validating
+// the schema is most of the cost of a definition.
 type accepted struct {
 	mu   sync.Mutex
 	seen map[verdict]struct{}
 }
 
-// verdict is what was judged: a schema, and what was asked of it.
+// verdict is the key of the cache: a schema, and how it was validated.
 type verdict struct {
 	schema             [sha256.Size]byte
 	status, structural bool
 }
 
-// verdictOn returns whether a schema can have a verdict too. One with dependencies
-// or a list of what is required cannot if they are empty: its JSON does not show them
-// then.
+// verdictOn returns the key of a schema, and whether the schema may be cached. Its JSON
+// does not show empty dependencies and an empty required list, so schemas with those are
+// not cached.
 func verdictOn(p *v1.JSONSchemaProps, status, structural bool) (verdict, bool) {
 	raw, err := json.Marshal(p)
 	return verdict{sha256.Sum256(raw), status, structural}, err == nil && !has(p, func(p *v1.JSONSchemaProps) bool {
@@ -52,7 +52,7 @@ func (a *accepted) add(v verdict) {
 		if len(a.seen) < maxAccepted {
 			break
 		}
-		delete(a.seen, old) // any will do
+		delete(a.seen, old) // evict any
 	}
 	a.seen[v] = struct{}{}
 }

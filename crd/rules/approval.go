@@ -9,11 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Approval is what the annotation of a definition says about its approval by the
-// Kubernetes community.
+// Approval is the state of the annotation api-approved.kubernetes.io.
 type Approval int
 
-// The approvals.
+// Values of Approval.
 const (
 	Approved Approval = iota
 	Unapproved
@@ -21,12 +20,12 @@ const (
 	ApprovalInvalid
 )
 
-// Protected reports whether a group belongs to the Kubernetes community.
+// Protected reports whether a group is reserved for the Kubernetes community.
 func Protected(group string) bool {
 	return group == "k8s.io" || strings.HasSuffix(group, ".k8s.io") || group == "kubernetes.io" || strings.HasSuffix(group, ".kubernetes.io")
 }
 
-// ApprovalOf reads the annotation, and says what it means.
+// ApprovalOf returns the state of the annotation, and the message for it.
 func ApprovalOf(annotations map[string]string) (Approval, string) {
 	const see = ", see https://github.com/kubernetes/enhancements/pull/1111"
 	value := annotations[v1.KubeAPIApprovedAnnotation]
@@ -41,7 +40,7 @@ func ApprovalOf(annotations map[string]string) (Approval, string) {
 	return ApprovalInvalid, fmt.Sprintf("protected groups must have approval annotation %q with either a URL or a reason starting with \"unapproved\"", v1.KubeAPIApprovedAnnotation) + see
 }
 
-// validateApproval checks the annotation, if it is needed and has changed.
+// validateApproval checks the annotation on create, and on update if its state changed.
 func validateApproval(crd, old *v1.CustomResourceDefinition) field.ErrorList {
 	if !Protected(crd.Spec.Group) {
 		return nil

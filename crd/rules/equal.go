@@ -9,12 +9,12 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// Equal reports whether two parts of definitions mean the same: lists that are
-// empty or missing are equal, and so is JSON that differs by its spelling only.
+// Equal reports whether two parts of definitions are semantically equal: empty and missing
+// lists are equal, and so is JSON that differs only in spelling.
 func Equal(a, b any) bool {
 	e := equality.Semantic.Copy()
 	if err := e.AddFunc(equalJSON); err != nil {
-		return false // not with this function
+		return false // cannot happen
 	}
 	return e.DeepEqual(a, b)
 }
@@ -30,8 +30,8 @@ func equalJSON(a, b v1.JSON) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// Respell writes the JSON in the schemas of a definition as it is kept: values
-// that mean the same are spelled the same.
+// Respell normalizes the JSON values in the schemas of a definition, as kube-apiserver
+// stores them: equal values get the same spelling.
 func Respell(spec *v1.CustomResourceDefinitionSpec) {
 	for _, p := range schemas(spec) {
 		visit(p, func(p *v1.JSONSchemaProps) bool {
@@ -49,7 +49,7 @@ func respell(j *v1.JSON) {
 	if j == nil || len(j.Raw) == 0 {
 		return
 	}
-	for range 2 { // -0.0 is -0 first, which is 0
+	for range 2 { // -0.0 becomes -0, then 0
 		var v any
 		if utiljson.Unmarshal(j.Raw, &v) != nil {
 			return

@@ -16,14 +16,14 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
-// What rules may cost, by estimate: each by itself, and all of a schema.
+// Limits of the estimated cost of one rule, and of all rules of a schema.
 const (
 	maxRuleCost   = 10_000_000
 	maxSchemaCost = 100_000_000
 )
 
-// rules checks the rules of a schema; broken tells that something else is wrong
-// with it, so that they cannot be compiled.
+// rules checks the rules of a schema. broken says that the schema has other errors, so
+// that the rules cannot be compiled.
 func (w *walk) rules(at place, broken bool) {
 	path := at.path.Child("x-kubernetes-validations")
 	before := len(w.errs)
@@ -51,7 +51,7 @@ func (w *walk) rules(at place, broken bool) {
 	}
 }
 
-// rule checks what surrounds an expression.
+// rule checks the fields of a rule other than its expression.
 func (w *walk) rule(p *v1.JSONSchemaProps, r *v1.ValidationRule, path *field.Path) {
 	rule, message := strings.TrimSpace(r.Rule), strings.TrimSpace(r.Message)
 	switch {
@@ -88,7 +88,7 @@ func (w *walk) rule(p *v1.JSONSchemaProps, r *v1.ValidationRule, path *field.Pat
 	}
 }
 
-// expression checks a rule that has been compiled.
+// expression checks a compiled rule: its errors and its cost.
 func (w *walk) expression(at place, e *cel.Program, r *v1.ValidationRule, path *field.Path) {
 	add := func(err *field.Error) { w.ruleErrs = append(w.ruleErrs, err) }
 	count := at.count
@@ -97,37 +97,37 @@ func (w *walk) expression(at place, e *cel.Program, r *v1.ValidationRule, path *
 	}
 	cost := multiply(e.Cost, count)
 	if !w.t.costly && cost > maxRuleCost {
-		add(field.Forbidden(path.Child("rule"), tooDear("estimated rule cost", cost, maxRuleCost)))
+		add(field.Forbidden(path.Child("rule"), costText("estimated rule cost", cost, maxRuleCost)))
 	}
 	w.costs.add(path.Child("rule"), cost)
 	if e.Error != nil {
-		add(field.Invalid(path.Child("rule"), shown(r), e.Error.Error()))
+		add(field.Invalid(path.Child("rule"), printedRule(r), e.Error.Error()))
 	}
 	if e.MessageError != nil {
-		add(field.Invalid(path.Child("messageExpression"), shown(r), e.MessageError.Error()))
+		add(field.Invalid(path.Child("messageExpression"), printedRule(r), e.MessageError.Error()))
 	} else if e.HasMessage {
 		if !w.t.costly && e.MessageCost > maxRuleCost {
-			add(field.Forbidden(path.Child("messageExpression"), tooDear("estimated messageExpression cost", e.MessageCost, maxRuleCost)))
+			add(field.Forbidden(path.Child("messageExpression"), costText("estimated messageExpression cost", e.MessageCost, maxRuleCost)))
 		}
 		w.costs.add(path.Child("messageExpression"), e.MessageCost)
 	}
 	switch {
-	case e.UsesOld && at.loose != nil:
-		add(field.Invalid(path.Child("rule"), r.Rule, fmt.Sprintf("oldSelf cannot be used on the uncorrelatable portion of the schema within %v", at.loose)))
+	case e.UsesOld && at.uncorrelated != nil:
+		add(field.Invalid(path.Child("rule"), r.Rule, fmt.Sprintf("oldSelf cannot be used on the uncorrelatable portion of the schema within %v", at.uncorrelated)))
 	case !e.UsesOld && r.OptionalOldSelf != nil:
 		add(field.Invalid(path.Child("optionalOldSelf"), *r.OptionalOldSelf, "may not be set if oldSelf is not used in rule"))
 	}
 }
 
-// shown is a rule as errors show it.
-func shown(r *v1.ValidationRule) apiextensions.ValidationRule {
+// printedRule returns a rule in the type that error messages print.
+func printedRule(r *v1.ValidationRule) apiextensions.ValidationRule {
 	return apiextensions.ValidationRule{
 		Rule: r.Rule, Message: r.Message, MessageExpression: r.MessageExpression,
 		Reason: (*apiextensions.FieldValueErrorReason)(r.Reason), FieldPath: r.FieldPath, OptionalOldSelf: r.OptionalOldSelf,
 	}
 }
 
-func tooDear(what string, cost, limit uint64) string {
+func costText(what string, cost, limit uint64) string {
 	factor := float64(cost) / float64(limit)
 	text := fmt.Sprintf("%.1fx", factor)
 	switch {
@@ -139,20 +139,20 @@ func tooDear(what string, cost, limit uint64) string {
 	return fmt.Sprintf("%s exceeds budget by factor of %s (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)", what, text)
 }
 
-// costs sums up what the rules of a schema cost.
+// costs sums up the estimated costs of the rules of a schema.
 type costs struct {
 	total uint64
-	// dearest are the rules that cost most.
-	dearest []costly
+	// mostExpensive are the most expensive rules.
+	mostExpensive []ruleCost
 }
 
-type costly struct {
+type ruleCost struct {
 	path *field.Path
 	cost uint64
 }
 
-// maxDearest is how many rules are named that cost too much together.
-const maxDearest = 4
+// maxNamedRules is how many rules are named if the total is exceeded.
+const maxNamedRules = 4
 
 func (c *costs) add(path *field.Path, cost uint64) {
 	if math.MaxUint64-c.total < cost {
@@ -163,20 +163,20 @@ func (c *costs) add(path *field.Path, cost uint64) {
 	if cost < maxSchemaCost/100 {
 		return
 	}
-	at := slices.IndexFunc(c.dearest, func(d costly) bool { return d.cost < cost })
+	at := slices.IndexFunc(c.mostExpensive, func(d ruleCost) bool { return d.cost < cost })
 	if at < 0 {
-		at = len(c.dearest)
+		at = len(c.mostExpensive)
 	}
-	c.dearest = slices.Insert(c.dearest, at, costly{path, cost})
-	c.dearest = c.dearest[:min(len(c.dearest), maxDearest)]
+	c.mostExpensive = slices.Insert(c.mostExpensive, at, ruleCost{path, cost})
+	c.mostExpensive = c.mostExpensive[:min(len(c.mostExpensive), maxNamedRules)]
 }
 
 func (c *costs) errors(path *field.Path) (errs field.ErrorList) {
 	if c.total <= maxSchemaCost {
 		return nil
 	}
-	for _, d := range c.dearest {
+	for _, d := range c.mostExpensive {
 		errs = append(errs, field.Forbidden(d.path, "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema"))
 	}
-	return append(errs, field.Forbidden(path, tooDear("x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema", c.total, maxSchemaCost)))
+	return append(errs, field.Forbidden(path, costText("x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema", c.total, maxSchemaCost)))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/apikeel/kelson/crd/cel"
 )
 
-// maxSelectable bounds the fields that selectors can name.
+// maxSelectable is the limit of selectableFields.
 const maxSelectable = 8
 
 func validateSubresources(s *v1.CustomResourceSubresources, path *field.Path) (errs field.ErrorList) {

@@ -1,8 +1,10 @@
-// Package rules is what a CustomResourceDefinition must fulfil.
+// Package rules validates CustomResourceDefinitions. Start at Judge, and at walk
+// (schema.go), which validates a schema. It must not know the store: what was accepted
+// before comes in as the old definition (tolerance.go).
 //
-// kube-apiserver judges definitions in an older form, in which what all versions
-// have in common is said once, for the definition. Clients know the paths of that
-// form from its errors, so a definition is brought into it first (see shared).
+// kube-apiserver validates definitions in an internal type in which fields that are equal in
+// all versions are hoisted to the spec. Clients know the paths of that form from its errors,
+// so a definition is brought into it first (see shared).
 package rules
 
 import (
@@ -23,23 +25,22 @@ import (
 	"github.com/apikeel/kelson/webhook"
 )
 
-// Judge says what is wrong with definitions. The zero value is ready to use; it
-// must not be copied.
+// Judge validates definitions. The zero value is ready to use; it must not be copied.
 type Judge struct {
-	// Metrics measures what takes time; nil does not.
+	// Metrics may be nil.
 	Metrics  measure.Sink
 	accepted accepted
 }
 
-// Validate returns everything that is wrong with a new definition.
+// Validate returns the errors of a new definition.
 func (j *Judge) Validate(ctx context.Context, crd *v1.CustomResourceDefinition) field.ErrorList {
 	errs := validateMeta(crd)
 	errs = append(errs, validate(ctx, crd, &tolerance{ca: true, none: true, accepted: &j.accepted, metrics: j.Metrics})...)
 	return append(errs, validateRest(crd, nil)...)
 }
 
-// ValidateUpdate returns everything that is wrong with a change. Most of what
-// the old definition was allowed, the new one is too.
+// ValidateUpdate returns the errors of an update. Most errors that the old definition has
+// are tolerated.
 func (j *Judge) ValidateUpdate(ctx context.Context, crd, old *v1.CustomResourceDefinition) field.ErrorList {
 	t := toleranceOf(crd, old)
 	t.accepted, t.metrics = &j.accepted, j.Metrics
@@ -54,13 +55,12 @@ func (j *Judge) ValidateUpdate(ctx context.Context, crd, old *v1.CustomResourceD
 	return append(errs, validateRest(crd, old)...)
 }
 
-// ValidateStatusUpdate returns everything that is wrong with a change of the
-// status.
+// ValidateStatusUpdate returns the errors of an update of the status.
 func ValidateStatusUpdate(crd, _ *v1.CustomResourceDefinition) field.ErrorList {
 	return validateNames(&crd.Status.AcceptedNames, field.NewPath("status", "acceptedNames"))
 }
 
-// validateMeta checks the metadata, and that a definition is called what it defines.
+// validateMeta checks the metadata, and that the name is <plural>.<group>.
 func validateMeta(crd *v1.CustomResourceDefinition) field.ErrorList {
 	want := crd.Spec.Names.Plural + "." + crd.Spec.Group
 	named := func(name string, prefix bool) []string {
@@ -73,8 +73,7 @@ func validateMeta(crd *v1.CustomResourceDefinition) field.ErrorList {
 	return apivalidation.ValidateObjectMeta(&crd.ObjectMeta, false, named, field.NewPath("metadata"))
 }
 
-// shared is the spec of a definition with what is the same in all versions taken
-// out of them.
+// shared is a spec with the fields that are equal in all versions hoisted out of them.
 type shared struct {
 	*v1.CustomResourceDefinitionSpec
 	versions     []v1.CustomResourceDefinitionVersion
@@ -84,7 +83,7 @@ type shared struct {
 	selectable   []v1.SelectableField
 }
 
-func share(spec *v1.CustomResourceDefinitionSpec) *shared {
+func hoistShared(spec *v1.CustomResourceDefinitionSpec) *shared {
 	s := &shared{CustomResourceDefinitionSpec: spec, versions: slices.Clone(spec.Versions)}
 	if len(s.versions) == 0 {
 		return s
@@ -137,7 +136,7 @@ func share(spec *v1.CustomResourceDefinitionSpec) *shared {
 	return s
 }
 
-// old returns versions in the older form, for errors that show them.
+// old returns the versions in the internal type, for errors that print them.
 func (s *shared) old() []apiextensions.CustomResourceDefinitionVersion {
 	var out apiextensions.CustomResourceDefinitionSpec
 	_ = v1.Convert_v1_CustomResourceDefinitionSpec_To_apiextensions_CustomResourceDefinitionSpec(s.CustomResourceDefinitionSpec, &out, nil)
@@ -162,16 +161,16 @@ func schemas(spec *v1.CustomResourceDefinitionSpec) (all []*v1.JSONSchemaProps) 
 	return all
 }
 
-// validate checks a specification, without what compares it with another.
+// validate checks the spec, without comparing it with an old one.
 func validate(ctx context.Context, crd *v1.CustomResourceDefinition, t *tolerance) field.ErrorList {
 	path := field.NewPath("spec")
-	s := share(&crd.Spec)
+	s := hoistShared(&crd.Spec)
 	errs := validateGroup(s, path)
 	errs = append(errs, validateSchemasThere(s, t, path)...)
 	if s.PreserveUnknownFields && slices.ContainsFunc(schemas(s.CustomResourceDefinitionSpec), hasDefaults) {
 		errs = append(errs, field.Invalid(path.Child("preserveUnknownFields"), true, "must be false in order to use defaults in the schema"))
 	}
-	// Only what is kept as it is, whatever it be, needs no structure.
+	// Only preserveUnknownFields allows a schema that is not structural.
 	structural := !t.nonStructural || !s.PreserveUnknownFields || slices.ContainsFunc(schemas(s.CustomResourceDefinitionSpec), func(p *v1.JSONSchemaProps) bool {
 		return hasDefaults(p) || hasExtensions(p)
 	})
@@ -218,7 +217,7 @@ func validate(ctx context.Context, crd *v1.CustomResourceDefinition, t *toleranc
 	return errs
 }
 
-// validateRest checks what is not in the specification; old is nil on create.
+// validateRest checks status and annotations; old is nil on create.
 func validateRest(crd, old *v1.CustomResourceDefinition) field.ErrorList {
 	errs := validateNames(&crd.Status.AcceptedNames, field.NewPath("status", "acceptedNames"))
 	errs = append(errs, validateStored(crd, field.NewPath("status", "storedVersions"))...)
@@ -249,7 +248,7 @@ func validateOneOf(path *field.Path, value string, allowed ...string) field.Erro
 	return nil
 }
 
-// validateSchemasThere checks that versions have schemas.
+// validateSchemasThere checks that every version has a schema.
 func validateSchemasThere(s *shared, t *tolerance, path *field.Path) (errs field.ErrorList) {
 	if schemaOf(s.schema) != nil {
 		return nil
@@ -294,7 +293,7 @@ func validateVersion(ctx context.Context, s *shared, v *v1.CustomResourceDefinit
 	return append(errs, validateSelectable(v.SelectableFields, v.Schema.OpenAPIV3Schema, path, t.selectable[v.Name])...)
 }
 
-// maxWarning bounds the warning of a deprecated version.
+// maxWarning is the limit of deprecationWarning.
 const maxWarning = 256
 
 func checkWarning(v *v1.CustomResourceDefinitionVersion) (problems []string) {
@@ -410,7 +409,7 @@ func validateConversion(s *shared, path *field.Path, t *tolerance) (errs field.E
 	return append(errs, validateReviews(versions, t.reviews, reviews)...)
 }
 
-// validateReviews checks the versions of ConversionReview that a webhook knows.
+// validateReviews checks conversionReviewVersions.
 func validateReviews(versions []string, anyVersion bool, path *field.Path) (errs field.ErrorList) {
 	if len(versions) == 0 {
 		return field.ErrorList{field.Required(path, "")}
@@ -436,7 +435,7 @@ func knowsReview(versions []string) bool {
 	return slices.Contains(versions, "v1") || slices.Contains(versions, "v1beta1")
 }
 
-// validateStored checks that the versions in which objects are stored exist.
+// validateStored checks that status.storedVersions names versions of the spec.
 func validateStored(crd *v1.CustomResourceDefinition, path *field.Path) (errs field.ErrorList) {
 	stored := crd.Status.StoredVersions
 	if len(stored) == 0 {
@@ -445,7 +444,7 @@ func validateStored(crd *v1.CustomResourceDefinition, path *field.Path) (errs fi
 	seen := map[string]bool{}
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
-		// Of two versions with one name, only the first can be the stored one.
+		// Of two versions with the same name only the first can be the storage version.
 		if v.Storage && (seen[v.Name] || !slices.Contains(stored, v.Name)) {
 			errs = append(errs, field.Invalid(path, stored, "must have the storage version "+v.Name))
 		}

@@ -16,15 +16,15 @@ import (
 	"github.com/apikeel/kelson/crd/schema"
 )
 
-// maxDepth bounds how deeply schemas nest, so that nothing that goes through one
-// runs out of stack.
+// maxDepth bounds the nesting of schemas, so that recursion over them cannot exhaust the
+// stack.
 const maxDepth = 128
 
 func valueTypes() []string {
 	return []string{"array", "boolean", "integer", "number", "object", "string"}
 }
 
-// validateSchema checks the schema of a version, or of all of them.
+// validateSchema checks the schema of one version, or the hoisted one of all versions.
 func validateSchema(ctx context.Context, v *v1.CustomResourceValidation, status bool, path *field.Path, t *tolerance) (errs field.ErrorList) {
 	p := schemaOf(v)
 	if p == nil {
@@ -35,12 +35,12 @@ func validateSchema(ctx context.Context, v *v1.CustomResourceValidation, status 
 		return field.ErrorList{field.Invalid(at, "", fmt.Sprintf("must not be nested more than %d levels deep", maxDepth))}
 	}
 	if status {
-		// Which sees a difference between an empty list and none, unlike verdicts.
+		// Unlike verdicts, reflect.DeepEqual tells an empty list from a missing one.
 		errs = append(errs, validateRoot(p, path)...)
 	}
 	about, known := verdictOn(p, status, t.structural)
 	if known && len(errs) == 0 && t.accepted.has(about) {
-		return nil // whatever is tolerated
+		return nil // valid without any tolerance
 	}
 	if p.Nullable {
 		errs = append(errs, field.Forbidden(path.Child("openAPIV3Schema.nullable"), "nullable cannot be true at the root"))
@@ -59,7 +59,7 @@ func validateSchema(ctx context.Context, v *v1.CustomResourceValidation, status 
 		}
 	}
 	root := place{path: at, p: p, defaults: "-", root: true}
-	// The rules of a schema that has not changed have been accepted.
+	// The rules of an unchanged schema were accepted before.
 	if w.costs != nil && !t.costly && has(p, func(p *v1.JSONSchemaProps) bool { return len(p.XValidations) > 0 }) {
 		root.t, root.rules, root.count = cel.NewType(p, true), true, 1
 	}
@@ -104,8 +104,8 @@ func anyTooDeep(list []v1.JSONSchemaProps, depth int) bool {
 	return slices.ContainsFunc(list, func(p v1.JSONSchemaProps) bool { return tooDeep(&p, depth) })
 }
 
-// validateRoot checks that the root says nothing that would be lost if the status
-// were judged alone.
+// validateRoot checks that the root has only keywords that still apply when the status
+// alone is validated.
 func validateRoot(p *v1.JSONSchemaProps, path *field.Path) field.ErrorList {
 	allowed := []string{"Description", "Type", "Format", "Title", "Maximum", "ExclusiveMaximum", "Minimum", "ExclusiveMinimum", "MaxLength", "MinLength",
 		"Pattern", "MaxItems", "MinItems", "UniqueItems", "MultipleOf", "Required", "Items", "Properties", "ExternalDocs", "Example", "XPreserveUnknownFields", "XValidations"}
@@ -125,40 +125,39 @@ func validateRoot(p *v1.JSONSchemaProps, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// place is a schema in another, and what is known there.
+// place is a schema inside of another, and the context of it.
 type place struct {
 	path *field.Path
 	p    *v1.JSONSchemaProps
 	root bool
-	// defaults says why none are allowed, "-" that they are.
+	// defaults is the reason why defaults are forbidden here, "-" if they are allowed.
 	defaults string
 	meta     bool // inside of the metadata of a resource
-	// loose is the innermost list or map whose members have no identity; oldSelf
-	// has no meaning below.
-	loose *field.Path
+	// uncorrelated is the path of the innermost list or map whose items cannot be correlated;
+	// oldSelf must not be used below it.
+	uncorrelated *field.Path
 
-	// rules tells that rules are compiled here, t is what they see.
+	// rules says that rules are compiled here; t is the CEL type of the values.
 	rules bool
 	t     *cel.Type
-	// count is how often values can be here in one object, unless that is
-	// unbounded.
+	// count is how often a value can occur here in one object, unless unbounded.
 	count     uint64
 	unbounded bool
 }
 
-// below returns the place of a schema inside of another.
+// below returns the place of a schema inside of at.
 func (at place) below(p *v1.JSONSchemaProps, path *field.Path) place {
 	at.p, at.path, at.root = p, path, false
 	return at
 }
 
-// nested is below for restrictions, which have no rules.
+// nested is below for schemas in allOf, anyOf, oneOf and not, which have no rules.
 func (at place) nested(p *v1.JSONSchemaProps, path *field.Path) place {
 	at.rules, at.t = false, nil
 	return at.below(p, path)
 }
 
-// inside returns the place for what is inside of values.
+// inside returns the place of the items or properties of the values.
 func (at place) inside() place {
 	var limit *int64
 	switch {
@@ -177,7 +176,7 @@ func (at place) inside() place {
 	return at
 }
 
-// walk goes through a schema.
+// walk validates a schema recursively.
 type walk struct {
 	t              *tolerance
 	costs          *costs // nil if rules are not looked at
@@ -200,7 +199,7 @@ func (w *walk) schema(at place) {
 	}
 }
 
-// plain checks what needs no look below.
+// plain checks the keywords that do not depend on nested schemas.
 func (w *walk) plain(at place) {
 	p, path := at.p, at.path
 	if !w.t.types && p.Type != "" && !slices.Contains(valueTypes(), p.Type) {
@@ -242,8 +241,8 @@ func (w *walk) children(at place) {
 		below := p.Properties[name]
 		next := inside.below(&below, path.Child("properties").Key(name))
 		next.t = at.t.Property(name)
-		if p.XMapType != nil && *p.XMapType != "granular" && *p.XMapType != "atomic" && next.loose == nil {
-			next.loose = path
+		if p.XMapType != nil && *p.XMapType != "granular" && *p.XMapType != "atomic" && next.uncorrelated == nil {
+			next.uncorrelated = path
 		}
 		if (at.root || p.XEmbeddedResource) && (name == "metadata" || name == "kind" || name == "apiVersion") {
 			next.meta = true
@@ -269,9 +268,9 @@ func (w *walk) children(at place) {
 	if p.Items != nil {
 		next := inside.below(p.Items.Schema, path.Child("items"))
 		next.t = at.t.Item()
-		// Only items with keys have an identity.
-		if (p.XListType == nil || *p.XListType != "map") && next.loose == nil {
-			next.loose = path
+		// Only items of map lists can be correlated.
+		if (p.XListType == nil || *p.XListType != "map") && next.uncorrelated == nil {
+			next.uncorrelated = path
 		}
 		w.schema(next)
 		for i := range p.Items.JSONSchemas {
@@ -283,7 +282,7 @@ func (w *walk) children(at place) {
 	}
 }
 
-// extensions checks the words of Kubernetes.
+// extensions checks the x-kubernetes extensions.
 func (w *walk) extensions(p *v1.JSONSchemaProps, path *field.Path) {
 	if p.XPreserveUnknownFields != nil && !*p.XPreserveUnknownFields {
 		w.add(field.Invalid(path.Child("x-kubernetes-preserve-unknown-fields"), false, "must be true or undefined"))
@@ -329,8 +328,8 @@ func (w *walk) extensions(p *v1.JSONSchemaProps, path *field.Path) {
 	}
 }
 
-// notAtomic returns what is wrong with the items of a set: they can only be told
-// apart as a whole.
+// notAtomic returns the keyword that is missing to make the items of a set atomic, "" if
+// they are.
 func notAtomic(p *v1.JSONSchemaProps) string {
 	if p.XListType == nil || *p.XListType != "set" || p.Items == nil || p.Items.Schema == nil {
 		return ""
@@ -348,7 +347,7 @@ func notAtomic(p *v1.JSONSchemaProps) string {
 	return ""
 }
 
-// mapList checks a list whose items have keys.
+// mapList checks a list of type map.
 func (w *walk) mapList(p *v1.JSONSchemaProps, path *field.Path) {
 	keys, items := path.Child("x-kubernetes-list-map-keys"), path.Child("items")
 	if len(p.XListMapKeys) == 0 {
@@ -383,7 +382,7 @@ func (w *walk) mapList(p *v1.JSONSchemaProps, path *field.Path) {
 	}
 }
 
-// validateKeys checks that items of sets and maps can always be told apart.
+// validateKeys checks that keys of maps and items of sets are never null or missing.
 func validateKeys(p *v1.JSONSchemaProps, path *field.Path) (errs field.ErrorList) {
 	if p.Items == nil || p.Items.Schema == nil || p.XListType == nil || *p.XListType != "set" && *p.XListType != "map" {
 		return nil

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A schema is structural if it says outside of allOf, anyOf, oneOf and not which
-// values there are, of which types: then it can be pruned, defaulted and
-// published. What is inside of those only restricts values.
+// A schema is structural if it lists all fields and their types outside of allOf, anyOf,
+// oneOf and not. Only then can objects be pruned and defaulted, and the schema published.
+// Schemas inside of allOf and so on only restrict values.
 
-// level is where a schema is.
+// level is the position of a schema.
 type level int
 
 const (
@@ -28,8 +28,7 @@ const (
 
 func sorted(m map[string]v1.JSONSchemaProps) []string { return slices.Sorted(maps.Keys(m)) }
 
-// unsupported returns what a schema says that no schema may, nil if there is
-// nothing.
+// unsupported returns an error for the first keyword that no definition may use.
 func unsupported(p *v1.JSONSchemaProps) (err error) {
 	say := func(bad bool, name string) {
 		if bad && err == nil {
@@ -55,7 +54,7 @@ func unsupported(p *v1.JSONSchemaProps) (err error) {
 	return err
 }
 
-// validateStructural returns why a schema is not structural.
+// validateStructural returns why a schema is not structural, nil if it is.
 func validateStructural(p *v1.JSONSchemaProps, path *field.Path) field.ErrorList {
 	s := &structure{}
 	s.schema(p, atRoot, path)
@@ -78,7 +77,7 @@ func preserves(p *v1.JSONSchemaProps) bool {
 	return p.XPreserveUnknownFields != nil && *p.XPreserveUnknownFields
 }
 
-// schema checks what says which values there are.
+// schema checks a schema outside of allOf, anyOf, oneOf and not.
 func (s *structure) schema(p *v1.JSONSchemaProps, at level, path *field.Path) {
 	if p.Type == "array" && (p.Items == nil || p.Items.Schema == nil) {
 		s.add(field.Required(path.Child("items"), "must be specified"))
@@ -107,7 +106,7 @@ func (s *structure) schema(p *v1.JSONSchemaProps, at level, path *field.Path) {
 	s.resource(p, at, path)
 }
 
-// types checks that a schema says which type values have.
+// types checks that a schema has a type.
 func (s *structure) types(p *v1.JSONSchemaProps, at level, path *field.Path) {
 	path = path.Child("type")
 	const embedded = "must be object if x-kubernetes-embedded-resource is true"
@@ -124,7 +123,7 @@ func (s *structure) types(p *v1.JSONSchemaProps, at level, path *field.Path) {
 	}
 }
 
-// resource checks what a schema says of the metadata of resources.
+// resource checks the schema of apiVersion, kind and metadata of resources.
 func (s *structure) resource(p *v1.JSONSchemaProps, at level, path *field.Path) {
 	s.forbid(p.XEmbeddedResource && p.AdditionalProperties != nil, path, "additionalProperties", "must not be used if x-kubernetes-embedded-resource is set")
 	isResource := at == atRoot || p.XEmbeddedResource
@@ -147,7 +146,7 @@ func (s *structure) resource(p *v1.JSONSchemaProps, at level, path *field.Path) 
 	}
 }
 
-// onlyNames reports whether a schema of metadata restricts nothing but names.
+// onlyNames reports whether a schema of metadata restricts only name and generateName.
 func onlyNames(p v1.JSONSchemaProps) bool {
 	others := 0
 	for name := range p.Properties {
@@ -159,11 +158,11 @@ func onlyNames(p v1.JSONSchemaProps) bool {
 		p.Properties = nil
 	}
 	p.Type, p.Default = "", nil
-	return reflect.DeepEqual(bare(p), v1.JSONSchemaProps{})
+	return reflect.DeepEqual(withoutEmptyLists(p), v1.JSONSchemaProps{})
 }
 
-// bare returns a schema without lists that are there but empty.
-func bare(p v1.JSONSchemaProps) v1.JSONSchemaProps {
+// withoutEmptyLists returns a schema with empty lists set to nil.
+func withoutEmptyLists(p v1.JSONSchemaProps) v1.JSONSchemaProps {
 	for _, list := range []*[]v1.JSONSchemaProps{&p.AllOf, &p.AnyOf, &p.OneOf} {
 		if len(*list) == 0 {
 			*list = nil
@@ -175,13 +174,13 @@ func bare(p v1.JSONSchemaProps) v1.JSONSchemaProps {
 	return p
 }
 
-// intOrString recognises the one use of types inside of anyOf that is allowed.
+// intOrString reports whether anyOf is integer and string, the only types allowed in anyOf.
 func intOrString(anyOf []v1.JSONSchemaProps) bool {
-	return len(anyOf) == 2 && reflect.DeepEqual(bare(anyOf[0]), v1.JSONSchemaProps{Type: "integer"}) &&
-		reflect.DeepEqual(bare(anyOf[1]), v1.JSONSchemaProps{Type: "string"})
+	return len(anyOf) == 2 && reflect.DeepEqual(withoutEmptyLists(anyOf[0]), v1.JSONSchemaProps{Type: "integer"}) &&
+		reflect.DeepEqual(withoutEmptyLists(anyOf[1]), v1.JSONSchemaProps{Type: "string"})
 }
 
-// restrictions checks what is inside of allOf, anyOf, oneOf and not.
+// restrictions checks the schemas in allOf, anyOf, oneOf and not.
 func (s *structure) restrictions(p *v1.JSONSchemaProps, skipAnyOf, skipFirst bool, path *field.Path) {
 	if !skipAnyOf {
 		for i := range p.AnyOf {
@@ -236,8 +235,8 @@ func (s *structure) restriction(p *v1.JSONSchemaProps, skipAnyOf bool, path *fie
 	}
 }
 
-// completeAll checks that what the restrictions of p are about is in the schema
-// itself.
+// completeAll checks that fields named in allOf, anyOf, oneOf and not of p are also in the
+// schema itself.
 func (s *structure) completeAll(p, schema *v1.JSONSchemaProps, at, path *field.Path) {
 	if p.Not != nil {
 		s.complete(p.Not, schema, at, path.Child("not"))

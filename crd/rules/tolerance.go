@@ -11,37 +11,37 @@ import (
 	"github.com/apikeel/kelson/webhook"
 )
 
-// tolerance is what a definition may get wrong because it has been so before.
+// tolerance is which errors are accepted in a definition because the old one has them too.
 type tolerance struct {
-	reviews       bool // no version of ConversionReview that is known
+	reviews       bool // no known version of ConversionReview
 	noSchemas     bool
-	types         bool // types that are none
+	types         bool // unknown types
 	nonStructural bool
-	unpruned      bool // defaults with members that the schema does not know
-	sets          bool // sets of what is not atomic
-	keys          bool // keys of lists that may be missing
+	unpruned      bool // defaults with unknown fields
+	sets          bool // sets whose items are not atomic
+	keys          bool // keys of map lists that are neither required nor defaulted
 	ca            bool
-	// selectable are the versions that have too many selectable fields; "" is all
-	// of them.
+	// selectable are the versions that have too many selectable fields; "" stands for
+	// all versions.
 	selectable map[string]bool
 	// stored are the expressions of the old definition.
 	stored map[string]bool
-	// same are the versions whose schemas have not changed: what their rules cost
-	// has been accepted.
+	// same are the versions whose schemas are unchanged: their cost was accepted
+	// before.
 	same map[string]bool
 
-	// none tells that schemas are tolerated nothing.
+	// none says that no errors in schemas are tolerated.
 	none bool
-	// accepted are schemas with which nothing is wrong.
+	// accepted caches valid schemas.
 	accepted *accepted
-	// metrics has how long it takes to compile rules.
+	// metrics measures the compilation of rules.
 	metrics measure.Sink
 
-	// structural and costly are about the schema that is judged.
+	// structural and costly apply to the schema that is being validated.
 	structural, costly bool
 }
 
-// of returns what is tolerated of the schema of a version.
+// of returns the tolerance for the schema of a version.
 func (t *tolerance) of(version string, structural bool) *tolerance {
 	out := *t
 	out.structural, out.costly = structural, t.same[version]
@@ -67,12 +67,12 @@ func toleranceOf(crd, old *v1.CustomResourceDefinition) *tolerance {
 			t.selectable[now.Name] = true
 		}
 	}
-	was, is := share(&old.Spec).selectable, share(&crd.Spec).selectable
+	was, is := hoistShared(&old.Spec).selectable, hoistShared(&crd.Spec).selectable
 	t.selectable[""] = len(was) > maxSelectable && Equal(was, is)
 	return t
 }
 
-// schema notes what a schema of the old definition gets wrong.
+// schema records the errors in a schema of the old definition.
 func (t *tolerance) schema(p *v1.JSONSchemaProps) {
 	if p == nil {
 		t.noSchemas = true
@@ -106,7 +106,7 @@ func invalidCA(crd *v1.CustomResourceDefinition) bool {
 	return len(webhook.ValidateCABundle(field.NewPath("caBundle"), c.Webhook.ClientConfig.CABundle)) > 0
 }
 
-// has reports whether a condition holds for a schema or one inside of it.
+// has reports whether holds is true for a schema or one inside of it.
 func has(p *v1.JSONSchemaProps, holds func(p *v1.JSONSchemaProps) bool) bool {
 	found := false
 	visit(p, func(p *v1.JSONSchemaProps) bool {
@@ -116,8 +116,7 @@ func has(p *v1.JSONSchemaProps, holds func(p *v1.JSONSchemaProps) bool) bool {
 	return found
 }
 
-// visit calls a function with a schema and all inside of it, as long as it
-// returns true.
+// visit calls f with a schema and all schemas inside of it, until f returns false.
 func visit(p *v1.JSONSchemaProps, f func(p *v1.JSONSchemaProps) bool) bool {
 	if p == nil {
 		return true
@@ -166,7 +165,7 @@ func hasDefaults(p *v1.JSONSchemaProps) bool {
 	return has(p, func(p *v1.JSONSchemaProps) bool { return p.Default != nil })
 }
 
-// hasExtensions reports whether a schema says what only structural ones can.
+// hasExtensions reports whether a schema uses extensions that require a structural schema.
 func hasExtensions(p *v1.JSONSchemaProps) bool {
 	return has(p, func(p *v1.JSONSchemaProps) bool {
 		return p.XEmbeddedResource || p.XPreserveUnknownFields != nil || p.XIntOrString || len(p.XListMapKeys) > 0 || p.XListType != nil || len(p.XValidations) > 0

@@ -10,13 +10,12 @@ import (
 	"github.com/apikeel/kelson/crd/schema"
 )
 
-// Warnings returns what the writer of a definition should know; old is nil on
-// create.
+// Warnings returns the warnings for a definition; old is nil on create.
 func Warnings(crd, old *v1.CustomResourceDefinition) (warnings []string) {
-	formats, sets := noted(&crd.Spec)
+	formats, sets := collectWarnings(&crd.Spec)
 	var knownFormats, knownSets []string
 	if old != nil {
-		knownFormats, knownSets = noted(&old.Spec)
+		knownFormats, knownSets = collectWarnings(&old.Spec)
 	}
 	for _, f := range formats {
 		if !slices.Contains(knownFormats, f) {
@@ -31,10 +30,10 @@ func Warnings(crd, old *v1.CustomResourceDefinition) (warnings []string) {
 	return warnings
 }
 
-// noted returns the formats that nobody checks, and what is to be said of sets
-// whose items are no scalars.
-func noted(spec *v1.CustomResourceDefinitionSpec) (formats, sets []string) {
-	s := share(spec)
+// collectWarnings returns the formats that are not validated, and the warnings about sets whose
+// items are not scalars.
+func collectWarnings(spec *v1.CustomResourceDefinitionSpec) (formats, sets []string) {
+	s := hoistShared(spec)
 	all := []*v1.JSONSchemaProps{schemaOf(s.schema)}
 	for i := range s.versions {
 		all = append(all, schemaOf(s.versions[i].Schema))

@@ -14,8 +14,8 @@ import (
 	"github.com/apikeel/kelson/crd/cel"
 )
 
-// ValidateDefaults returns what is wrong with the defaults of the schema of a
-// resource: they must be valid, and pruned if that is asked for.
+// ValidateDefaults returns the errors of the defaults in the schema of a resource: they
+// must be valid, and free of unknown fields if pruned is set.
 func ValidateDefaults(ctx context.Context, path *field.Path, props *apiextensions.JSONSchemaProps, pruned bool) field.ErrorList {
 	root := *props
 	root.XEmbeddedResource = true
@@ -24,12 +24,11 @@ func ValidateDefaults(ctx context.Context, path *field.Path, props *apiextension
 		return field.ErrorList{field.Invalid(path, "", err.Error())}
 	}
 	d := &defaultCheck{ctx: ctx, pruned: pruned, check: cel.Check{Budget: cel.Budget}}
-	d.schema(path, &root, n, surroundings{})
+	d.schema(path, &root, n, enclosingResource{})
 	return d.errs
 }
 
-// PrunedDefaults reports whether the defaults of a schema are free of what it
-// does not know.
+// PrunedDefaults reports whether the defaults of a schema have no unknown fields.
 func PrunedDefaults(props *apiextensions.JSONSchemaProps) bool {
 	n, err := compile(props, 0)
 	return err == nil && prunedDefaults(n)
@@ -56,7 +55,7 @@ func isPruned(n *node) bool {
 	return reflect.DeepEqual(kept, n.fallback)
 }
 
-// defaultCheck goes through the defaults of a schema.
+// defaultCheck validates the defaults of a schema.
 type defaultCheck struct {
 	ctx    context.Context
 	pruned bool
@@ -64,21 +63,21 @@ type defaultCheck struct {
 	errs   field.ErrorList
 }
 
-// surroundings is the resource that a schema is in.
-type surroundings struct {
+// enclosingResource is the innermost resource that a schema is in.
+type enclosingResource struct {
 	root *node
-	// wrap puts a value where it would be in an otherwise empty resource.
+	// wrap puts a value at its place in an otherwise empty resource.
 	wrap func(v any) any
-	// meta tells that the schema is about the metadata of the resource.
+	// meta says that the schema is inside of metadata of the resource.
 	meta bool
 }
 
-func (d *defaultCheck) schema(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in surroundings) {
+func (d *defaultCheck) schema(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in enclosingResource) {
 	if n == nil || !n.defaults || d.check.Budget < 0 {
 		return
 	}
 	if n.embedded {
-		in = surroundings{root: n, wrap: func(v any) any { return v }}
+		in = enclosingResource{root: n, wrap: func(v any) any { return v }}
 	}
 	if n.fallback != nil {
 		d.value(path.Child("default"), p, n, in)
@@ -98,7 +97,7 @@ func (d *defaultCheck) schema(path *field.Path, p *apiextensions.JSONSchemaProps
 }
 
 // value checks one default.
-func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in surroundings) {
+func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in enclosingResource) {
 	v := runtime.DeepCopyJSONValue(n.fallback)
 	if in.meta {
 		obj, ok := in.wrap(runtime.DeepCopyJSONValue(v)).(map[string]any)
@@ -132,8 +131,7 @@ func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps,
 		}
 	}
 	if n.bare || !n.holds(v) {
-		// As it is written: a default may be what a value may not, and the other way
-		// round, since formats that are not known count.
+		// Validated as written: unlike for values, unknown formats count here.
 		schema, err := openAPI(p)
 		if err != nil {
 			d.errs = append(d.errs, field.Invalid(path, "", err.Error()))
@@ -147,7 +145,7 @@ func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps,
 	if !n.ruled {
 		return
 	}
-	// As a value that was there before, and as a new one.
+	// Rules see it as an unchanged value and as a new one.
 	rules := cel.NewRules(cel.NewType(p, n == in.root))
 	errs := rules.Validate(d.ctx, path, v, v, nil, &d.check)
 	if len(errs) == 0 {

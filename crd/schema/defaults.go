@@ -2,21 +2,21 @@ package schema
 
 import "k8s.io/apimachinery/pkg/runtime"
 
-// DropNulls takes out nulls that may not be and have no default.
+// DropNulls removes nulls of fields that are not nullable and have no default.
 func (s *Schema) DropNulls(obj map[string]any) { dropNulls(obj, s.root) }
 
-// Default fills in what an object leaves out. Nulls where none may be give way
-// to the default.
+// Default sets missing fields to their defaults. A null of a field that is not nullable is
+// replaced by the default.
 func (s *Schema) Default(obj map[string]any) {
 	if s.root.defaults {
-		fill(obj, s.root)
+		setDefaults(obj, s.root)
 	}
 }
 
-// nullHere reports a null that may not be.
-func nullHere(v any, n *node) bool { return v == nil && n != nil && !n.nullable }
+// isForbiddenNull reports whether v is a null that the schema does not allow.
+func isForbiddenNull(v any, n *node) bool { return v == nil && n != nil && !n.nullable }
 
-// dropNulls takes out nulls that may not be and have no default.
+// dropNulls is DropNulls for the value of a node.
 func dropNulls(v any, n *node) {
 	if n == nil {
 		return
@@ -25,7 +25,7 @@ func dropNulls(v any, n *node) {
 	case map[string]any:
 		for name, member := range v {
 			if child := n.properties[name]; child != nil {
-				if nullHere(member, child) && child.fallback == nil {
+				if isForbiddenNull(member, child) && child.fallback == nil {
 					delete(v, name)
 				} else {
 					dropNulls(member, child)
@@ -33,7 +33,7 @@ func dropNulls(v any, n *node) {
 				continue
 			}
 			if n.additional != nil {
-				if nullHere(member, n.additional) && n.additional.fallback == nil {
+				if isForbiddenNull(member, n.additional) && n.additional.fallback == nil {
 					delete(v, name)
 				} else {
 					dropNulls(member, n.additional)
@@ -47,7 +47,7 @@ func dropNulls(v any, n *node) {
 	}
 }
 
-func fill(v any, n *node) {
+func setDefaults(v any, n *node) {
 	if n == nil || !n.defaults {
 		return
 	}
@@ -57,32 +57,32 @@ func fill(v any, n *node) {
 			if child.fallback == nil {
 				continue
 			}
-			if member, ok := v[name]; !ok || nullHere(member, child) {
+			if member, ok := v[name]; !ok || isForbiddenNull(member, child) {
 				v[name] = runtime.DeepCopyJSONValue(child.fallback)
 			}
 		}
 		for name, member := range v {
 			child := n.properties[name]
 			if child == nil {
-				if child = n.additional; nullHere(member, child) {
+				if child = n.additional; isForbiddenNull(member, child) {
 					member = runtime.DeepCopyJSONValue(child.fallback)
 					v[name] = member
 				}
 			}
-			fill(member, child)
+			setDefaults(member, child)
 		}
 	case []any:
 		for i, item := range v {
-			if nullHere(item, n.items) {
+			if isForbiddenNull(item, n.items) {
 				item = runtime.DeepCopyJSONValue(n.items.fallback)
 				v[i] = item
 			}
-			fill(item, n.items)
+			setDefaults(item, n.items)
 		}
 	}
 }
 
-// pruneDefaults takes out of the defaults what the schema does not know.
+// pruneDefaults removes unknown fields from the defaults themselves.
 func pruneDefaults(n *node) {
 	if n == nil || !n.defaults {
 		return

@@ -2,8 +2,8 @@ package schema
 
 import "time"
 
-// Settled reports whether an object is sure to be read as it is: nothing is to be
-// pruned, brought into form or filled in. It may not see it.
+// Settled reports whether reading the object from the store returns it unchanged: Prune,
+// Coerce and Default would do nothing. False is always a correct answer.
 func (s *Schema) Settled(obj map[string]any) bool {
 	for _, name := range []string{"apiVersion", "kind"} {
 		if text, ok := obj[name].(string); !ok || text == "" {
@@ -11,7 +11,7 @@ func (s *Schema) Settled(obj map[string]any) bool {
 		}
 	}
 	meta, ok := obj["metadata"].(map[string]any)
-	if !ok || !inForm(meta) || s.root.properties["metadata"] != nil && s.root.properties["metadata"].defaults {
+	if !ok || !isCanonicalMeta(meta) || s.root.properties["metadata"] != nil && s.root.properties["metadata"].defaults {
 		return false
 	}
 	return settledObject(obj, s.root, true)
@@ -34,14 +34,14 @@ func settledObject(obj map[string]any, n *node, root bool) bool {
 		if !known && n.preserve {
 			continue
 		}
-		if !known || !settled(v, child) {
+		if !known || !settledValue(v, child) {
 			return false
 		}
 	}
 	return true
 }
 
-func settled(v any, n *node) bool {
+func settledValue(v any, n *node) bool {
 	switch v := v.(type) {
 	case nil:
 		return n == nil || n.nullable
@@ -52,7 +52,7 @@ func settled(v any, n *node) bool {
 			return false
 		}
 		for _, item := range v {
-			if !settled(item, n.items) {
+			if !settledValue(item, n.items) {
 				return false
 			}
 		}
@@ -60,9 +60,9 @@ func settled(v any, n *node) bool {
 	return true
 }
 
-// inForm reports whether metadata is sure to be in the form of ObjectMeta: each
-// member is known, of the right type, and written as it would be.
-func inForm(meta map[string]any) bool {
+// isCanonicalMeta reports whether metadata is exactly as ObjectMeta encodes it: every field is
+// known, of the right type, and in the canonical form.
+func isCanonicalMeta(meta map[string]any) bool {
 	for name, v := range meta {
 		ok := false
 		switch name {
@@ -83,11 +83,11 @@ func inForm(meta map[string]any) bool {
 				ok = ok && isText
 			}
 		case "finalizers":
-			ok = eachOf(v, func(item any) bool { _, isText := item.(string); return isText })
+			ok = allItems(v, func(item any) bool { _, isText := item.(string); return isText })
 		case "ownerReferences":
-			ok = eachOf(v, isOwner)
+			ok = allItems(v, isOwner)
 		case "managedFields":
-			ok = eachOf(v, isEntry)
+			ok = allItems(v, isEntry)
 		}
 		if !ok {
 			return false
@@ -101,7 +101,7 @@ func isWord(v any) bool {
 	return ok && text != ""
 }
 
-// isTime reports whether a value is a time as the server writes it.
+// isTime reports whether a value is a time as metav1.Time encodes it.
 func isTime(v any) bool {
 	const form = "2006-01-02T15:04:05Z"
 	text, _ := v.(string)
@@ -112,9 +112,8 @@ func isTime(v any) bool {
 	return err == nil && !t.IsZero()
 }
 
-// eachOf reports whether something holds for all items of a list, and there is
-// one.
-func eachOf(v any, holds func(any) bool) bool {
+// allItems reports whether v is a non-empty list and holds is true for all its items.
+func allItems(v any, holds func(any) bool) bool {
 	list, _ := v.([]any)
 	for _, item := range list {
 		if !holds(item) {

@@ -16,13 +16,12 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Resources inside of objects have an apiVersion, a kind and metadata like
-// others, which the schema says nothing about.
+// Embedded resources have apiVersion, kind and metadata like the object itself. The schema
+// does not describe them.
 
-// Coerce brings the metadata of the object, and of resources inside of it, into
-// the form of ObjectMeta, and returns the paths of what it has no place for,
-// sorted. What is of a wrong type is an error, or goes if drop is set: that is
-// for what has been stored.
+// Coerce brings the metadata of the object and of embedded resources into the form of
+// ObjectMeta, and returns the paths of unknown fields, sorted. A field of the wrong type is
+// an error; if drop is set, as for stored objects, it is removed.
 func (s *Schema) Coerce(obj map[string]any, drop bool) (unknown []string, err *field.Error) {
 	c := coercer{drop: drop}
 	err = c.object(nil, obj, s.root, true)
@@ -88,20 +87,20 @@ func (c *coercer) object(path *field.Path, obj map[string]any, n *node, resource
 	return nil
 }
 
-// metadata brings the metadata of a resource into form.
+// metadata coerces the metadata of one resource.
 func (c *coercer) metadata(path *field.Path, obj map[string]any) *field.Error {
 	v, ok := obj["metadata"]
 	if !ok {
 		return nil
 	}
-	if members, ok := v.(map[string]any); ok && inForm(members) {
+	if members, ok := v.(map[string]any); ok && isCanonicalMeta(members) {
 		return nil
 	}
 	meta, unknown, err := decodeMeta(v)
 	if err != nil && c.drop {
 		members, ok := v.(map[string]any)
 		if !ok {
-			return nil // it was stored so; nobody can make sense of it
+			return nil // stored in a form that cannot be decoded
 		}
 		meta, unknown = decodeMetaLoosely(members)
 	} else if err != nil {
@@ -121,7 +120,7 @@ func (c *coercer) metadata(path *field.Path, obj map[string]any) *field.Error {
 	return nil
 }
 
-// decodeMeta reads metadata and returns the paths that it does not know.
+// decodeMeta decodes metadata and returns the paths of unknown fields.
 func decodeMeta(v any) (*metav1.ObjectMeta, []string, error) {
 	raw, err := utiljson.Marshal(v)
 	if err != nil {
@@ -141,7 +140,7 @@ func decodeMeta(v any) (*metav1.ObjectMeta, []string, error) {
 	return meta, unknown, nil
 }
 
-// decodeMetaLoosely leaves out the members that cannot be read.
+// decodeMetaLoosely leaves out the fields that cannot be decoded.
 func decodeMetaLoosely(members map[string]any) (*metav1.ObjectMeta, []string) {
 	readable := map[string]any{}
 	for name, v := range members {
@@ -156,8 +155,7 @@ func decodeMetaLoosely(members map[string]any) (*metav1.ObjectMeta, []string) {
 	return meta, unknown
 }
 
-// validateResources checks the apiVersion, kind and metadata of resources
-// inside of an object.
+// validateResources checks apiVersion, kind and metadata of embedded resources.
 func validateResources(path *field.Path, v any, n *node) (errs field.ErrorList) {
 	if n == nil || !n.metadata {
 		return nil
@@ -215,14 +213,14 @@ func validateResource(path *field.Path, obj map[string]any) (errs field.ErrorLis
 			return append(errs, field.Invalid(path.Child("metadata"), v, err.Error()))
 		}
 		if meta.Name == "" {
-			meta.Name = "fakename" // a resource inside of another needs none
+			meta.Name = "fakename" // an embedded resource needs no name
 		}
 		errs = append(errs, apivalidation.ValidateObjectMeta(meta, meta.Namespace != "", pathSegment, path.Child("metadata"))...)
 	}
 	return errs
 }
 
-// What a member can be that should be a string.
+// States of a field that should be a string.
 const (
 	isText = iota
 	notText
@@ -247,7 +245,7 @@ func pathSegment(name string, prefix bool) []string {
 	return content.IsPathSegmentName(name)
 }
 
-// validateLists finds items that are twice in lists that are sets or maps.
+// validateLists finds duplicate items in lists of type set and map.
 func validateLists(path *field.Path, v any, n *node) (errs field.ErrorList) {
 	if n == nil || !n.keyed {
 		return nil
@@ -284,7 +282,7 @@ func validateLists(path *field.Path, v any, n *node) (errs field.ErrorList) {
 	return errs
 }
 
-// validateKeys finds objects of a list that have the same keys as another.
+// validateKeys finds items of a map list that have the same keys.
 func validateKeys(path *field.Path, list []any, names []string) (errs field.ErrorList) {
 	keys := make([]any, len(list))
 	for i, item := range list {
@@ -306,8 +304,8 @@ func validateKeys(path *field.Path, list []any, names []string) (errs field.Erro
 	return errs
 }
 
-// distinct reports whether objects surely have different keys: most lists have
-// one key that is a string.
+// distinct reports whether all items surely have different keys. It decides only the usual
+// case of up to 16 items with one string key.
 func distinct(list []any, names []string) bool {
 	if len(names) != 1 {
 		return false
@@ -327,7 +325,7 @@ func distinct(list []any, names []string) bool {
 	return true
 }
 
-// repeated returns the indexes of values that were there once before.
+// repeated returns the indexes of values that occur for the second time.
 func repeated(list []any) (at []int) {
 	if len(list) < 2 {
 		return nil
@@ -355,5 +353,5 @@ func repeated(list []any) (at []int) {
 	return at
 }
 
-// rawKey is a value as JSON, which no string is equal to.
+// rawKey is a value as JSON; its type makes it differ from any string.
 type rawKey string

@@ -5,9 +5,8 @@ import (
 	"strconv"
 )
 
-// Prune takes out of an object what the schema does not know, and returns the
-// paths of that, sorted, if they are wanted. apiVersion, kind and metadata of
-// objects are left alone.
+// Prune removes fields that the schema does not have, and returns their paths, sorted, if
+// report is set. apiVersion, kind and metadata are left alone.
 func (s *Schema) Prune(obj map[string]any, report bool) []string {
 	p := pruner{report: report}
 	p.object(obj, s.root, true)
@@ -21,7 +20,7 @@ type pruner struct {
 	unknown []string
 }
 
-// maxUnknown bounds the paths that are reported.
+// maxUnknown bounds the number of paths that are reported.
 const maxUnknown = 100
 
 func isMeta(name string) bool { return name == "apiVersion" || name == "kind" || name == "metadata" }
@@ -53,7 +52,7 @@ func (p *pruner) value(v any, n *node) {
 	}
 }
 
-// kept goes through a value of which nothing is taken out on this level.
+// kept descends into a value whose own unknown fields are preserved.
 func (p *pruner) kept(v any, n *node) {
 	if n == nil {
 		return
@@ -70,8 +69,7 @@ func (p *pruner) object(obj map[string]any, n *node, resource bool) {
 	p.members(obj, n, resource, n != nil && n.preserve)
 }
 
-// members goes through the members of an object. keep leaves those that are
-// not known.
+// members prunes the fields of an object. keep preserves unknown fields.
 func (p *pruner) members(obj map[string]any, n *node, resource, keep bool) {
 	at := len(p.path)
 	for name, v := range obj {

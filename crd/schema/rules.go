@@ -12,7 +12,7 @@ import (
 	"github.com/apikeel/kelson/crd/cel"
 )
 
-// rules are those of a schema, made when they are first needed.
+// rules are the CEL rules of a schema, made on first use.
 type rules struct {
 	once sync.Once
 	t    *cel.Type
@@ -27,12 +27,12 @@ func (r *rules) get(props *apiextensions.JSONSchemaProps) (*cel.Type, *cel.Rules
 	return r.t, r.made
 }
 
-// Ruled reports whether the schema has rules.
+// Ruled reports whether the schema has CEL rules.
 func (s *Schema) Ruled() bool { return s.root.ruled }
 
-// ValidateRules returns which rules of x-kubernetes-validations an object
-// breaks; old is nil on create. found is what else is wrong with it: rules
-// assume that values are of their types.
+// ValidateRules returns the x-kubernetes-validations that an object breaks; old is nil on
+// create. found are the other errors of the object: rules are not evaluated if values may
+// have the wrong type.
 func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any, found field.ErrorList, check *cel.Check) field.ErrorList {
 	if !s.root.ruled {
 		return nil
@@ -52,7 +52,7 @@ func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any, fou
 	return rules.Validate(ctx, nil, obj, before, correlation, check)
 }
 
-// blocks reports an error after which rules cannot be relied upon.
+// blocks reports whether an error prevents the evaluation of rules.
 func blocks(err *field.Error) bool {
 	switch err.Type {
 	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:

@@ -1,16 +1,16 @@
-// Package schema is what the schema of a custom resource does to objects: it
-// takes out what it does not know, fills in defaults, and says what is wrong.
+// Package schema applies the schema of a custom resource to objects: pruning, defaulting,
+// coercion of metadata and validation. Start at Compile and Schema. The package must not
+// know definitions or how objects are stored.
 //
-// A Schema is made from the JSONSchemaProps of a definition when somebody first
-// needs it, and is shared by all who have an equal one. It assumes that the
-// schema is structural: the rules of a definition see to that.
+// A Schema is compiled from the JSONSchemaProps of a definition on first use, and shared
+// by all versions with an equal schema. It assumes that the schema is structural: package
+// crd/rules validates that.
 //
 // # Validation in two steps
 //
-// Nearly every object is valid, so a quick walk over the object (Schema.holds)
-// decides that first; it is sure or it is not. Only when it is not, the schema
-// validation of kube-openapi is asked, whose verdict and words are those that
-// Kubernetes users know.
+// Nearly every object is valid, so a fast pass over the object (node.holds) looks first
+// whether it surely is. Only if the fast pass cannot tell, the validator of kube-openapi
+// runs; it decides, and its error messages are those of kube-apiserver.
 package schema
 
 import (
@@ -26,7 +26,7 @@ import (
 // maxDepth bounds how deeply schemas nest.
 const maxDepth = 128
 
-// Schema is a schema, compiled. It is never changed.
+// Schema is a compiled schema. It is immutable.
 type Schema struct {
 	root  *node
 	props *apiextensions.JSONSchemaProps
@@ -41,29 +41,29 @@ type node struct {
 	preserve   bool // x-kubernetes-preserve-unknown-fields
 	embedded   bool // x-kubernetes-embedded-resource
 	properties map[string]*node
-	// additional is the schema of properties that are not listed; open tells
-	// that there may be such, whatever they are.
+	// additional is the schema of additionalProperties; open says that properties that
+	// are not listed are allowed.
 	additional *node
 	open       bool
 	items      *node
 
 	fallback any // the default
-	// defaults tells that there is a default here or below.
+	// defaults says that there is a default here or below; so do the next for theirs.
 	defaults bool
 	// metadata tells that there is an embedded resource here or below.
 	metadata bool
-	// keyed tells that there is a list that is a set or map here or below.
+	// keyed says that there is a list of type set or map here or below.
 	keyed bool
-	// ruled tells that there are rules here or below.
+	// ruled says that there are CEL rules here or below.
 	ruled bool
-	// bare tells that there is a format without a type here or below.
+	// bare says that there is a format without a type here or below.
 	bare bool
 
 	listType string
 	listKeys []string
 
-	// What a value must fulfil. The zero value of unsure means that holds
-	// knows all of it.
+	// Validation keywords. unsure says that there are others, which holds does not
+	// know.
 	required     []string
 	enum         []any
 	minimum      *float64
@@ -82,7 +82,7 @@ type node struct {
 	unsure       bool
 }
 
-// kind is a type of values; any stands for a schema that names none.
+// kind is a JSON type; kindAny stands for a schema without a type.
 type kind uint8
 
 const (
@@ -96,8 +96,7 @@ const (
 	kindIntOrString
 )
 
-// Compile makes a schema. An error means that it is not one that a definition
-// may have.
+// Compile makes a Schema. It returns an error for a schema that no definition may have.
 func Compile(props *apiextensions.JSONSchemaProps) (*Schema, error) {
 	root, err := compile(props, 0)
 	if err != nil {
@@ -107,19 +106,18 @@ func Compile(props *apiextensions.JSONSchemaProps) (*Schema, error) {
 		root = &node{kind: kindObject, preserve: true}
 	}
 	s := &Schema{root: root, props: props}
-	// Defaults must themselves be free of what the schema does not know.
+	// Defaults must not have unknown fields themselves.
 	pruneDefaults(root)
 	return s, nil
 }
 
-// What a schema takes in memory, about: for each schema in it, and for each rule
-// once it has been applied.
+// Estimated memory in bytes of each nested schema, and of each rule once it is compiled.
 const (
 	schemaWeight = 2 << 10
 	ruleWeight   = 24 << 10
 )
 
-// Weight says roughly how much memory the schema takes when all of it is in use.
+// Weight returns the estimated memory in bytes of the schema when all of it is in use.
 func (s *Schema) Weight() int { return weigh(s.props) }
 
 func weigh(p *apiextensions.JSONSchemaProps) int {
@@ -202,7 +200,7 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 		n.defaults = n.fallback != nil
 	}
 	for _, raw := range p.Enum {
-		var v any // null is decoded to nothing
+		var v any // null leaves v nil
 		if err := utiljson.Unmarshal(raw.Raw, &v); err != nil && len(raw.Raw) > 0 {
 			return nil, fmt.Errorf("enum: %w", err)
 		}
@@ -265,7 +263,7 @@ func (n *node) compileChildren(p *apiextensions.JSONSchemaProps, depth int) (err
 	return nil
 }
 
-// adopt notes what a child needs.
+// adopt sets the flags that a child has.
 func (n *node) adopt(child *node) {
 	if child != nil {
 		n.defaults = n.defaults || child.defaults
@@ -276,7 +274,7 @@ func (n *node) adopt(child *node) {
 	}
 }
 
-// child returns the schema of a property, nil if there is none.
+// child returns the schema of a property, and whether the property is allowed.
 func (n *node) child(name string) (c *node, known bool) {
 	if c, ok := n.properties[name]; ok {
 		return c, true
@@ -284,12 +282,11 @@ func (n *node) child(name string) (c *node, known bool) {
 	return n.additional, n.open
 }
 
-// ChecksFormat reports whether values of a type are checked for a format.
+// ChecksFormat reports whether a format is validated for values of a type.
 func ChecksFormat(kind, format string) bool { return checkedFormat(kind, format) }
 
-// checkedFormat reports whether values of a type are checked for a format. Others
-// are documentation. An empty type is that of strings and of schemas that name
-// none, or several.
+// checkedFormat reports whether a format is validated for values of a type; other formats
+// are documentation. The type "" stands for schemas with no type or several.
 func checkedFormat(kind, format string) bool {
 	switch kind {
 	case "", "string":

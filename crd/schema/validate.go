@@ -19,29 +19,28 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/validate"
 )
 
-// Validate returns everything that is wrong with an object, except for the
-// rules that it breaks.
+// Validate returns the errors of an object, without those of CEL rules.
 func (s *Schema) Validate(obj map[string]any) field.ErrorList {
 	errs := s.values(obj, nil)
 	errs = append(errs, validateResources(nil, obj, s.root)...)
 	return append(errs, validateLists(nil, obj, s.root)...)
 }
 
-// ValidateUpdate returns what is wrong with a changed object. Values that
-// break the schema are left alone where they are as they were.
+// ValidateUpdate returns the errors of a changed object. Errors in unchanged values are
+// ignored (ratcheting).
 func (s *Schema) ValidateUpdate(obj, old map[string]any) field.ErrorList {
 	errs := s.values(obj, old)
 	errs = append(errs, validateResources(nil, obj, s.root)...)
 	return append(errs, s.lists(obj, old)...)
 }
 
-// ValidateStatus returns what is wrong with an object whose status has changed:
-// nothing else is looked at.
+// ValidateStatus returns the errors of an object through the status subresource: only the
+// status is validated.
 func (s *Schema) ValidateStatus(obj, old map[string]any) field.ErrorList {
 	return append(s.status(obj, old), s.lists(obj, old)...)
 }
 
-// lists checks sets and maps. Who had duplicates may have them.
+// lists checks sets and maps. If the old object has duplicates, the new one may too.
 func (s *Schema) lists(obj, old map[string]any) field.ErrorList {
 	errs := validateLists(nil, obj, s.root)
 	if len(errs) > 0 && len(validateLists(nil, old, s.root)) > 0 {
@@ -85,7 +84,7 @@ func (s *Schema) status(obj, old map[string]any) field.ErrorList {
 	return fieldErrors(field.NewPath("status"), v.Validate(status))
 }
 
-// holds reports whether a value surely fulfils a schema.
+// holds reports whether a value is surely valid.
 func (n *node) holds(v any) bool {
 	if v == nil {
 		return n.nullable && !n.unsure && n.enum == nil && n.allOf == nil && n.anyOf == nil
@@ -112,8 +111,7 @@ func (n *node) holds(v any) bool {
 	return true
 }
 
-// among reports whether a value is one of a few; only of scalars it can be
-// sure.
+// among reports whether a value is one of the enum. It decides only for scalars.
 func (n *node) among(v any) bool {
 	switch v.(type) {
 	case string, bool, int64:
@@ -197,7 +195,7 @@ func (n *node) holdsString(s string) bool {
 }
 
 func (n *node) holdsNumber(f float64) bool {
-	// The ranges of formats such as int32 are for the other validator.
+	// Ranges of formats such as int32 are left to the slow validator.
 	if math.Abs(f) > math.MaxInt32 || n.multipleOf != nil {
 		return false
 	}
@@ -207,8 +205,7 @@ func (n *node) holdsNumber(f float64) bool {
 	return n.maximum == nil || f < *n.maximum || !n.below && f == *n.maximum
 }
 
-// slow is the schema for the validation of kube-openapi, made when it is first
-// needed.
+// slow is the schema in the form of kube-openapi, made on first use.
 type slow struct {
 	once sync.Once
 	made *spec.Schema
@@ -224,7 +221,7 @@ func (s *slow) schema(props *apiextensions.JSONSchemaProps) (*spec.Schema, error
 	return s.made, s.err
 }
 
-// OpenAPI returns a schema as kube-openapi has it, for validation.
+// OpenAPI returns a schema as the validator of kube-openapi needs it.
 func OpenAPI(props *apiextensions.JSONSchemaProps) (*spec.Schema, error) {
 	out, err := openAPI(props)
 	if err == nil {
@@ -246,8 +243,8 @@ func openAPI(props *apiextensions.JSONSchemaProps) (*spec.Schema, error) {
 	return out, nil
 }
 
-// keepIntegers makes the numbers of enums what they are in objects: decoding has
-// made all of them floats, and values are compared by their types.
+// keepIntegers restores integers in enums: decoding has made them floats, and values are
+// compared with their types.
 func keepIntegers(s *spec.Schema, p *apiextensions.JSONSchemaProps) {
 	if s == nil || p == nil {
 		return
@@ -283,8 +280,8 @@ func keepIntegers(s *spec.Schema, p *apiextensions.JSONSchemaProps) {
 	}
 }
 
-// prepare adds what the extensions mean for validation, and takes away formats
-// that are not checked.
+// prepare adds the meaning of x-kubernetes extensions, and removes formats that are not
+// validated.
 func prepare(s *spec.Schema) {
 	if both, _ := s.Extensions.GetBool("x-kubernetes-int-or-string"); both {
 		s.Type = spec.StringOrArray{"integer", "string"}
@@ -319,8 +316,8 @@ func prepare(s *spec.Schema) {
 	}
 }
 
-// validator validates a value, leaving alone what is as it was before. It
-// passes itself on to the members and items of the value.
+// validator is the slow validator with ratcheting: it skips unchanged values. It passes
+// itself on to the properties and items of the value.
 type validator struct {
 	schema      *spec.Schema
 	root        any
@@ -354,7 +351,7 @@ func (v validator) SetPath(string) {}
 func (v validator) Applies(any, reflect.Kind) bool { return true }
 
 func (v validator) member(name string, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-	// What kind an object is cannot be compared: both have been converted.
+	// apiVersion and kind cannot be compared: both objects have been converted.
 	if v.path == "" && (name == "kind" || name == "apiVersion") {
 		return validate.NewSchemaValidator(schema, root, path, formats, options...)
 	}
