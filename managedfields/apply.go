@@ -19,17 +19,17 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// internal is an error that kube-apiserver has no better code for.
+// internal makes the 500 error that kube-apiserver returns where it has no better code.
 func internal(format string, args ...any) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: fmt.Sprintf(format, args...),
 	}}
 }
 
-// Apply merges a configuration into the live object, nil if there is none, for
-// manager. It changes neither, and returns an object of the hub with
-// managedFields set. Errors are statuses; one of conflicts has a cause for each
-// field that another manager owns, and does not occur with force.
+// Apply merges an apply configuration into the live object, nil if there is none, for
+// manager. It changes neither argument, and returns an object of the hub version with
+// managedFields set. Errors are API statuses; a conflict error has a cause for each
+// field that another manager owns. With force there are no conflicts.
 func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, manager string, force bool, now time.Time) (resource.Object, error) {
 	if kind := patch.GroupVersionKind(); kind != m.opts.Kind {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid object type: %v", kind))
@@ -51,7 +51,7 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 	}
 	if len(entries) == 0 && !created {
 		if entries, err = m.track(nil, live, nil, beforeFirstApply, now); err != nil {
-			return nil, internal("failed to create manager for existing fields: %v", m.whyNot(live, err))
+			return nil, internal("failed to create manager for existing fields: %v", m.schemaError(live, err))
 		}
 	}
 	if resource.ManagedFields(patch) != nil {
@@ -76,9 +76,9 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 	return a.run(force)
 }
 
-// whyNot says in the words that clients know why nobody can own the fields of an
-// object.
-func (m *Manager) whyNot(obj resource.Object, err error) error {
+// schemaError replaces an error of tracking ownership with the message that kube-apiserver
+// has for an object that does not match its schema.
+func (m *Manager) schemaError(obj resource.Object, err error) error {
 	types, ok := m.opts.Cache.kind(m.opts.Types, m.opts.Kind)
 	fields, ferr := m.fieldsOf(obj)
 	if !ok || ferr != nil {
@@ -93,17 +93,17 @@ func (m *Manager) whyNot(obj resource.Object, err error) error {
 // application is one run of Apply.
 type application struct {
 	m       *Manager
-	live    resource.Object // in the hub's version
+	live    resource.Object // in the hub version
 	patch   *unstructured.Unstructured
 	entries []entry
 	who     owner
 	now     time.Time
 
 	types *kindType
-	// fields that the applier will own, and what it owned before, if anything.
+	// fields that the applier will own; last is its entry before, nil if it had none.
 	fields *node
 	last   *entry
-	// before is the live object in the version of the request, by fields.
+	// before is the live object in the version of the request.
 	before *typed.TypedValue
 }
 
@@ -113,7 +113,7 @@ func (a *application) unchanged() resource.Object {
 	return obj
 }
 
-// run merges with the library.
+// run merges with structured-merge-diff.
 func (a *application) run(force bool) (resource.Object, error) {
 	m := a.m
 	if a.types == nil {
@@ -158,8 +158,8 @@ func (a *application) run(force bool) (resource.Object, error) {
 	return obj, nil
 }
 
-// merge runs the library's algorithm. The result is nil if the object does not
-// change.
+// merge runs the algorithm of structured-merge-diff. The result is nil if the object
+// does not change.
 func (a *application) merge(config *typed.TypedValue, force bool) (*typed.TypedValue, []entry, error) {
 	m := a.m
 	sets, times := fieldpath.ManagedFields{}, map[string]entry{}
@@ -208,7 +208,7 @@ func (a *application) merge(config *typed.TypedValue, force bool) (*typed.TypedV
 	return result, entries, nil
 }
 
-// object makes an object of the hub from the result of a merge.
+// object makes an object of the hub version from the result of a merge.
 func (a *application) object(result *typed.TypedValue) (resource.Object, error) {
 	if result == nil {
 		return a.live.DeepCopyObject().(resource.Object), nil
@@ -238,7 +238,7 @@ func (a *application) objectOf(fields map[string]any) (resource.Object, error) {
 	return obj, nil
 }
 
-// objectOf fills an empty object with fields. They are copied.
+// objectOf sets the fields of an empty object to a copy of fields.
 func objectOf(empty resource.Object, fields map[string]any) (resource.Object, error) {
 	if u, ok := empty.(*unstructured.Unstructured); ok {
 		u.Object = runtime.DeepCopyJSON(fields)
@@ -247,8 +247,8 @@ func objectOf(empty resource.Object, fields map[string]any) (resource.Object, er
 	return empty, runtime.DefaultUnstructuredConverter.FromUnstructured(fields, empty)
 }
 
-// fieldsOf returns an object of the hub in the version of the request, by
-// fields. They may be shared with the object and must not be changed.
+// fieldsOf returns an object of the hub as a map in the version of the request. The map
+// may share memory with the object and must not be changed.
 func (m *Manager) fieldsOf(obj resource.Object) (map[string]any, error) {
 	obj, err := m.convert(obj, m.opts.Kind.GroupVersion())
 	if err != nil {
@@ -288,7 +288,7 @@ func describeObject(obj resource.Object) string {
 	return fmt.Sprintf("%v/%v; %v", obj.GetNamespace(), obj.GetName(), obj.GetObjectKind().GroupVersionKind())
 }
 
-// converter is how the library gets an object in another version.
+// converter converts objects between versions for structured-merge-diff.
 type converter struct{ m *Manager }
 
 // Convert implements merge.Converter.

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// maxSets is how many decoded sets a Cache keeps. Objects made from one
-	// template have the same sets, so that a few serve many objects.
+	// maxSets is how many decoded field sets a Cache keeps. Objects made from one
+	// template have the same sets, so a few serve many objects.
 	maxSets = 1024
-	// maxSetSize is the size of the largest encoded set that is kept.
+	// maxSetSize is the size in bytes of the largest encoded set that is kept.
 	maxSetSize = 16 << 10
 )
 
-// Cache is what managers share: decoded sets of fields, and how the types of
-// kinds are walked. The zero value is ready to use; it must not be copied.
+// Cache is shared by managers: an LRU cache of decoded field sets, and the types of kinds
+// with their walk plans. The zero value is ready to use; it must not be copied.
 type Cache struct {
 	mu    sync.Mutex
 	sets  map[string]*list.Element
@@ -29,27 +29,27 @@ type Cache struct {
 	kinds sync.Map // kindKey → *kindType; those of a Builtin are there
 }
 
-// cachedSet is a decoded set. It does not change, but for what is filled in
-// when it is first asked for.
+// cachedSet is a decoded field set. It is immutable, but for values computed on first
+// use.
 type cachedSet struct {
 	raw  string
 	tree *node
-	// canonical is how the set is written, which is raw if we wrote it.
+	// canonical is the encoding of tree; it equals raw if this server wrote it.
 	canonical string
 
-	// fits is the type that the set needs no reconciling with.
+	// fits is the type for which reconciled found nothing to change.
 	fits atomic.Pointer[typ]
 	once sync.Once
 	set  *fieldpath.Set
 }
 
-// fields returns the set as the library has it. It must not be changed.
+// fields returns the set in the form of structured-merge-diff. It must not be changed.
 func (c *cachedSet) fields() *fieldpath.Set {
 	c.once.Do(func() { c.set = c.tree.set() })
 	return c.set
 }
 
-// decoded returns the set that is encoded in raw.
+// decoded returns the set that raw encodes.
 func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
 	if s := c.find(raw); s != nil {
 		return s, nil
@@ -63,7 +63,7 @@ func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
 	return s, nil
 }
 
-// encoded returns a set that was computed, with its encoding.
+// encoded returns a computed set together with its encoding.
 func (c *Cache) encoded(tree *node) *cachedSet {
 	buf := tree.encode(make([]byte, 0, 4096))
 	if s := c.find(buf); s != nil {
@@ -106,7 +106,7 @@ func (c *Cache) keep(s *cachedSet) {
 	}
 }
 
-// kindType is a kind's type, and the plans for walking its Go type.
+// kindType is the schema type of a kind, and the plans for walking its Go type.
 type kindType struct {
 	parseable typed.ParseableType
 	typ       *typ
@@ -118,7 +118,7 @@ type kindKey struct {
 	kind  schema.GroupVersionKind
 }
 
-// kind returns the type of a kind; one that Types does not know has none.
+// kind returns the type of a kind, and false if Types does not know the kind.
 func (c *Cache) kind(types Types, kind schema.GroupVersionKind) (*kindType, bool) {
 	kinds, key := &c.kinds, any(kindKey{types, kind})
 	if types == nil {

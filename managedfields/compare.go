@@ -14,17 +14,17 @@ var (
 	errUndeclared = errors.New("field not declared in schema")
 )
 
-// walk compares two objects in one pass over both. What it finds is a tree in
-// which a field that was added or changed has the flag member, one that is gone
-// the flag removed, as the library's Compare has them in three sets.
+// walk compares two objects in one pass over both. The result is a tree of nodes: an
+// added or changed field has the flag member, a removed one the flag removed.
+// structured-merge-diff's Compare has three sets for them.
 type walk struct {
-	frames []*frame // one a depth, used again and again
+	frames []*frame // one for each depth, reused
 	slab   []node
 	kids   []*node
 	err    error
 }
 
-// operand is a value of one side: set, null, or neither if it is absent.
+// operand is the value of a field on one side: set, null or absent.
 type operand struct {
 	v    reflect.Value
 	null bool
@@ -33,14 +33,14 @@ type operand struct {
 func (o operand) absent() bool { return !o.null && !o.v.IsValid() }
 func (o operand) set() bool    { return !o.null && o.v.IsValid() }
 
-// frame is where the walk is. Nodes are made when there is something to tell.
+// frame is the position of the walk. Its node is made only if a difference is found.
 type frame struct {
 	up    *frame
 	depth int
 	step  *step
-	own   step // what step points to, if it is nobody else's
+	own   step // step points here if it is not that of a planField
 	node  *node
-	// ignore is the tree of fields below that do not count.
+	// ignore is the tree of fields below that are not compared.
 	ignore *node
 }
 
@@ -60,7 +60,7 @@ func (w *walk) alloc() *node {
 	return n
 }
 
-// node returns the frame's node, and makes it and those above if need be.
+// node returns the node of a frame, and makes it and its parents if they are missing.
 func (w *walk) node(f *frame) *node {
 	if f.node != nil {
 		return f.node
@@ -84,15 +84,15 @@ func (w *walk) node(f *frame) *node {
 	return f.node
 }
 
-// mark sets flags on the field, which the root is not.
+// mark sets flags on the field. The root is not a field.
 func (w *walk) mark(f *frame, which flags) {
 	if f.up != nil {
 		w.node(f).flags |= which
 	}
 }
 
-// below returns the frame of a child, until the next one is asked for. It is
-// nil if the child does not count.
+// below returns the frame of a child; it is valid until the next call for the same
+// depth. It is nil if the child is ignored.
 func (w *walk) below(f *frame, s step) *frame {
 	ignore, ignored := f.ignores(&s)
 	if ignored {
@@ -104,7 +104,7 @@ func (w *walk) below(f *frame, s step) *frame {
 	return child
 }
 
-// belowField is below for a step that stays where it is.
+// belowField is below for the step of a plan field, which is not copied.
 func (w *walk) belowField(f *frame, field *planField) *frame {
 	ignore, ignored := f.ignores(&field.step)
 	if ignored {
@@ -123,7 +123,7 @@ func (f *frame) ignores(s *step) (below *node, all bool) {
 	return below, below != nil && below.flags&member != 0
 }
 
-// enter returns the frame of a depth, which always has the same one above.
+// enter returns the frame of the next depth.
 func (w *walk) enter(f *frame, ignore *node) *frame {
 	depth := f.depth + 1
 	if depth == len(w.frames) {
@@ -147,7 +147,7 @@ func (f *frame) path() string {
 	return f.up.path() + f.step.element().String()
 }
 
-// presence marks a field with content below that one side has not.
+// presence marks a field that only one side has.
 func (w *walk) presence(l, r operand, f *frame) {
 	switch {
 	case l.absent():
@@ -210,7 +210,7 @@ func deref(o operand) operand {
 	return operand{v: o.v.Elem()}
 }
 
-// nulled makes nil maps and lists null.
+// nulled turns nil maps and lists into null operands.
 func nulled(p *plan, o operand) operand {
 	switch p.kind {
 	case planMap, planStringMap, planList, planBytes:
@@ -221,7 +221,7 @@ func nulled(p *plan, o operand) operand {
 	return o
 }
 
-// leaf compares two values that are one field.
+// leaf compares two scalars or atomic values.
 func (w *walk) leaf(p *plan, l, r operand, f *frame) {
 	switch {
 	case l.absent():
@@ -237,7 +237,7 @@ func (w *walk) leaf(p *plan, l, r operand, f *frame) {
 	}
 }
 
-// diffFields compares structs. It is false if neither has a field.
+// diffFields compares structs. It returns false if neither has a field set.
 func (w *walk) diffFields(p *plan, l, r operand, f *frame) (found bool) {
 	for _, field := range p.fields {
 		var lo, ro operand
@@ -317,7 +317,7 @@ func mapEntries(o operand) []mapEntry {
 	return entries
 }
 
-// diffMap compares maps. It is false if neither has an entry.
+// diffMap compares maps. It returns false if neither has an entry.
 func (w *walk) diffMap(p *plan, l, r operand, f *frame) bool {
 	ls, rs := mapEntries(l), mapEntries(r)
 	if len(ls) == 0 && len(rs) == 0 {
@@ -395,14 +395,14 @@ func (w *walk) diffList(p *plan, l, r operand, f *frame) bool {
 	return true
 }
 
-// listOps are how two lists are compared: item by item, with -1 for none.
+// listOps compares items of two lists by their indexes; -1 stands for no item.
 type listOps struct {
 	diff  func(i, j int, child *frame)
 	equal func(i, j int) bool
 }
 
-// diffItems compares the items of two lists, sorted by what they are known by.
-// Items with the same keys on one side are one field.
+// diffItems compares the items of two lists, sorted by their keys or values. Items with
+// the same keys on one side count as one field.
 func (w *walk) diffItems(t *typ, ls, rs []listItem, f *frame, ops listOps) {
 	kind := byKeys
 	if len(t.list.keys) == 0 {
@@ -525,7 +525,7 @@ func goScalar(p *plan, v reflect.Value) (scalar, error) {
 	return scalarOf(u), err
 }
 
-// diffGeneric compares two Go values as JSON would have them.
+// diffGeneric compares two Go values in their JSON form.
 func (w *walk) diffGeneric(p *plan, l, r operand, f *frame) {
 	if p.convert != nil && l.set() && r.set() && same(l.v, r.v) {
 		return

@@ -18,15 +18,16 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// kubectl is the manager of kubectl apply --server-side. It alone takes over
-// from kubectl's client-side apply, and keeps the annotation of that up to date.
+// kubectl is the field manager of kubectl apply --server-side. Only this manager takes
+// over fields from kubectl's client-side apply and updates its last-applied annotation.
 const kubectl = "kubectl"
 
-// lastAppliedAnnotation is where kubectl apply without --server-side keeps what
+// lastAppliedAnnotation is where client-side kubectl apply keeps the configuration that
 // was applied last.
 const lastAppliedAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
 
-// conflictError is the answer to an apply that would change fields of others.
+// conflictError makes the 409 error of an apply that would change fields of other
+// managers.
 func (a *application) conflictError(conflicts merge.Conflicts) error {
 	names := map[string]string{}
 	for _, e := range a.entries {
@@ -39,7 +40,7 @@ func (a *application) conflictError(conflicts merge.Conflicts) error {
 		}
 		names[e.id()] = name
 	}
-	// By manager, and within one as the library has them.
+	// Sorted by manager; within a manager in the order of structured-merge-diff.
 	slices.SortStableFunc(conflicts, func(a, b merge.Conflict) int { return cmp.Compare(a.Manager, b.Manager) })
 	var causes []metav1.StatusCause
 	var lines []string
@@ -59,8 +60,8 @@ func (a *application) conflictError(conflicts merge.Conflicts) error {
 	return apierrors.NewApplyConflict(causes, message)
 }
 
-// withoutLastApplied returns the conflicts that are not about fields which
-// client-side apply has set and nobody has changed since.
+// withoutLastApplied drops conflicts about fields that client-side apply has set and that
+// are unchanged since.
 func (a *application) withoutLastApplied(conflicts merge.Conflicts) merge.Conflicts {
 	set, err := a.lastAppliedFields()
 	if err != nil {
@@ -75,8 +76,8 @@ func (a *application) withoutLastApplied(conflicts merge.Conflicts) merge.Confli
 	return left
 }
 
-// lastAppliedFields returns the fields in the annotation of client-side apply
-// that are still as they were applied.
+// lastAppliedFields returns the fields of the last-applied annotation that still have the
+// values in it.
 func (a *application) lastAppliedFields() (*fieldpath.Set, error) {
 	text := lastApplied(a.live)
 	if text == "" {
@@ -109,8 +110,8 @@ func (a *application) lastAppliedFields() (*fieldpath.Set, error) {
 
 func lastApplied(obj resource.Object) string { return obj.GetAnnotations()[lastAppliedAnnotation] }
 
-// setLastApplied puts a configuration into the annotation, unless it is too
-// large for it.
+// setLastApplied writes a configuration into the last-applied annotation, unless it is
+// too large.
 func setLastApplied(obj resource.Object, config *unstructured.Unstructured) error {
 	config = config.DeepCopy()
 	annotations := config.GetAnnotations()

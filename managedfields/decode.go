@@ -25,10 +25,9 @@ func DecodePatch(data []byte) (*unstructured.Unstructured, error) {
 	return patch, nil
 }
 
-// CheckPatch returns what is wrong with an apply configuration under strict
-// field validation, such as a field that is given twice. Servers ask after a
-// successful Apply: with Strict the request is refused, with Warn it is a
-// warning.
+// CheckPatch returns the strict decoding error of an apply configuration, such as a
+// duplicate field. It is called after a successful Apply: with fieldValidation=Strict
+// the request is refused, with Warn the error becomes a warning.
 func CheckPatch(data []byte) error {
 	if _, twice, ok := decodeJSON(data); ok && !twice {
 		return nil
@@ -36,11 +35,10 @@ func CheckPatch(data []byte) error {
 	return yaml.UnmarshalStrict(data, &map[string]any{})
 }
 
-// decodeJSON reads a configuration that is JSON of the kind that YAML has the
-// same meaning for, which is what clients other than people send; a decoder for
-// YAML takes ten times as long. It says whether a field is given twice, and
-// false if the text is left to the decoder for YAML.
-func decodeJSON(data []byte) (fields map[string]any, twice, ok bool) {
+// decodeJSON decodes a configuration that is JSON and means the same in YAML, as most
+// clients send it; a YAML decoder takes ten times as long. duplicate says that a field
+// occurs twice. ok is false if the text has to go to the YAML decoder.
+func decodeJSON(data []byte) (fields map[string]any, duplicate, ok bool) {
 	if len(data) == 0 || data[0] != '{' || bytes.Contains(data, []byte("<<")) {
 		return nil, false, false
 	}
@@ -69,8 +67,8 @@ func decodeJSON(data []byte) (fields map[string]any, twice, ok bool) {
 	return fields, len(strict) > 0, true
 }
 
-// sameInYAML reports whether a value of JSON is sure to be the same in YAML,
-// where numbers are read differently and keys have a largest length.
+// sameInYAML reports whether a JSON value is sure to be the same in YAML, which decodes
+// numbers differently and limits the length of keys.
 func sameInYAML(v any) bool {
 	switch v := v.(type) {
 	case float64:

@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// encode writes a set in the form of FieldsV1.
+// encode appends the set in the FieldsV1 format.
 func (n *node) encode(buf []byte) []byte {
 	buf = append(buf, '{')
 	first := true
@@ -31,7 +31,7 @@ func (n *node) encode(buf []byte) []byte {
 	return append(buf, '}')
 }
 
-// encode writes a step as the key of a JSON object.
+// encode appends a step as the key of a JSON object.
 func (s *step) encode(buf []byte) []byte {
 	start := len(buf)
 	switch s.kind {
@@ -69,7 +69,7 @@ func (s *step) encode(buf []byte) []byte {
 	}
 }
 
-// encodeRare leaves what needs escapes within escapes to the library.
+// encodeRare encodes a step with nested escapes, with structured-merge-diff.
 func (s *step) encodeRare(buf []byte) []byte {
 	text, err := fieldpath.SerializePathElement(s.element())
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *step) encodeRare(buf []byte) []byte {
 	return append(buf, '"')
 }
 
-// encode writes a value within a JSON string, or says that it cannot.
+// encode appends a value inside of a JSON string; false if the value needs encodeRare.
 func (s *scalar) encode(buf []byte) ([]byte, bool) {
 	switch s.kind {
 	case isString:
@@ -102,7 +102,7 @@ func (s *scalar) encode(buf []byte) ([]byte, bool) {
 	return buf, false
 }
 
-// plain reports whether a string is written in JSON as it is.
+// plain reports whether a string needs no escapes in JSON.
 func plain(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -115,8 +115,8 @@ func plain(s string) bool {
 
 const hex = "0123456789abcdef"
 
-// appendEscaped writes a string between quotes as the library does: it leaves
-// everything but quotes, backslashes and control characters as it is.
+// appendEscaped appends a string between quotes as structured-merge-diff does: only
+// quotes, backslashes and control characters are escaped.
 func appendEscaped(buf []byte, s string) []byte {
 	start := 0
 	for i := range len(s) {
@@ -142,7 +142,7 @@ func appendEscaped(buf []byte, s string) []byte {
 	return append(buf, s[start:]...)
 }
 
-// decode reads a set in the form of FieldsV1.
+// decode decodes a set in the FieldsV1 format.
 func decode(data []byte) (*node, error) {
 	p := setParser{data: data}
 	if root, ok := p.parse(); ok {
@@ -155,7 +155,7 @@ func decode(data []byte) (*node, error) {
 	return treeOf(set), nil
 }
 
-// setParser reads what encode writes, and gives up on anything else.
+// setParser decodes what encode writes. Anything else is left to structured-merge-diff.
 type setParser struct {
 	data []byte
 	i    int
@@ -177,8 +177,8 @@ func (p *setParser) accept(c byte) bool {
 	return false
 }
 
-// object reads the content of a node. The library's tree of an object without
-// content is a member of its parent; the root, which has none, is not.
+// object decodes the children of a node. An empty object makes the node a member of the
+// set, except the root.
 func (p *setParser) object(n *node, depth int) bool {
 	if depth > 100 || !p.accept('{') {
 		return false
@@ -215,13 +215,13 @@ func (p *setParser) object(n *node, depth int) bool {
 		if p.accept(',') {
 			continue
 		}
-		// A member and nothing below is written as an empty object.
+		// A member without children is encoded as an empty object.
 		return p.accept('}') && len(n.kids) > 0
 	}
 }
 
-// key reads a string without escapes other than those of quotes and
-// backslashes, which are left in it.
+// key reads a string whose only escapes are those of quotes and backslashes, which are
+// left in it.
 func (p *setParser) key() (key []byte, escaped, ok bool) {
 	if !p.accept('"') {
 		return nil, false, false

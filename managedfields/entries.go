@@ -12,26 +12,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxUpdaters is how many managers an object keeps apart that have updated it.
+// maxUpdaters is how many entries of operation Update an object keeps.
 const maxUpdaters = 10
 
-// Names of managers that stand for others.
+// Field managers that stand for others.
 const (
 	ancientChanges   = "ancient-changes"
 	beforeFirstApply = "before-first-apply"
 	unknownManager   = "unknown"
 )
 
-// owner identifies an entry of managedFields. Appliers are the same in every
-// version.
+// owner identifies an entry of managedFields. The apiVersion is not part of the identity
+// of appliers.
 type owner struct {
 	manager     string
 	operation   metav1.ManagedFieldsOperationType
-	apiVersion  string // of updaters
+	apiVersion  string // empty for appliers
 	subresource string
 }
 
-// id is the owner as kube-apiserver writes it where owners are sorted.
+// id returns the owner as the JSON that kube-apiserver sorts owners by.
 func (o owner) id() string {
 	e := metav1.ManagedFieldsEntry{Manager: o.manager, Operation: o.operation, APIVersion: o.apiVersion, Subresource: o.subresource}
 	text, err := json.Marshal(&e)
@@ -41,7 +41,7 @@ func (o owner) id() string {
 	return string(text)
 }
 
-// entry is what an owner owns.
+// entry is a decoded entry of managedFields.
 type entry struct {
 	owner
 	version string
@@ -51,7 +51,7 @@ type entry struct {
 
 func (e *entry) applied() bool { return e.operation == metav1.ManagedFieldsOperationApply }
 
-// decodeEntries reads managedFields. Of entries of the same owner the last one
+// decodeEntries decodes managedFields. Of several entries of one owner the last one
 // counts.
 func (c *Cache) decodeEntries(in []metav1.ManagedFieldsEntry) ([]entry, error) {
 	out := make([]entry, 0, len(in)+1)
@@ -100,14 +100,13 @@ func (c *Cache) decodeEntry(i int, in *metav1.ManagedFieldsEntry) (e entry, err 
 	return e, nil
 }
 
-// Validate returns what is wrong with managedFields that came from elsewhere,
-// such as an admission webhook.
+// Validate checks managedFields that were changed by others, such as admission webhooks.
 func (c *Cache) Validate(in []metav1.ManagedFieldsEntry) error {
 	_, err := c.decodeEntries(in)
 	return err
 }
 
-// encodeEntries writes managedFields: appliers first, then by time.
+// encodeEntries encodes managedFields: appliers first, then by time.
 func encodeEntries(in []entry) []metav1.ManagedFieldsEntry {
 	if len(in) == 0 {
 		return nil
@@ -139,7 +138,7 @@ func seconds(t *metav1.Time) int64 {
 	return t.Unix()
 }
 
-// reset reports whether managedFields of a request ask to forget all owners.
+// reset reports whether managedFields of a request ask to remove all entries.
 func reset(in []metav1.ManagedFieldsEntry) bool {
 	switch len(in) {
 	case 0:
@@ -150,8 +149,8 @@ func reset(in []metav1.ManagedFieldsEntry) bool {
 	return false
 }
 
-// liveOrNew returns the owners before a write. A client that knows nothing of
-// managedFields, or has them wrong, does not lose them.
+// liveOrNew returns the entries before a write: those that the request carries, or those
+// of the live object if the request has none or invalid ones.
 func (c *Cache) liveOrNew(live, new []metav1.ManagedFieldsEntry, subresource bool) []entry {
 	if !subresource {
 		if reset(new) {
@@ -168,8 +167,8 @@ func (c *Cache) liveOrNew(live, new []metav1.ManagedFieldsEntry, subresource boo
 	return entries
 }
 
-// capUpdaters merges the oldest updaters of a version into one entry until
-// there are few enough.
+// capUpdaters merges the oldest Update entries of each apiVersion into one, until there
+// are at most maxUpdaters.
 func (c *Cache) capUpdaters(in []entry) []entry {
 	if len(in) <= maxUpdaters {
 		return in

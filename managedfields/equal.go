@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// equal compares two values that are there and not null, by an untyped plan.
+// equal compares two values that are neither absent nor null, by an untyped plan.
 func equal(p *plan, l, r reflect.Value) bool {
 	switch p.kind {
 	case planString:
@@ -42,8 +42,8 @@ func equal(p *plan, l, r reflect.Value) bool {
 		}
 		return true
 	case planList:
-		// Not by what the JSON would be: this is what tells owners of atomic lists from
-		// each other, and a quantity that is written otherwise makes another list.
+		// Compared as Go values, not as JSON: equality decides about ownership of atomic
+		// lists, and a quantity that is spelled differently makes a different list.
 		return reflect.DeepEqual(l.Interface(), r.Interface())
 	case planMap:
 		if l.Len() != r.Len() {
@@ -82,8 +82,8 @@ func equalOperands(p *plan, l, r operand) bool {
 	return l.null == r.null && l.absent() == r.absent()
 }
 
-// same is a quick way to see that two values of the common types that write
-// their own JSON are equal. It may not see it.
+// same reports whether two values of common types with their own JSON encoding are surely
+// equal. False is always a correct answer.
 func same(l, r reflect.Value) bool {
 	if l.Kind() != reflect.Pointer {
 		if !l.CanAddr() || !r.CanAddr() {

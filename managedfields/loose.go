@@ -16,7 +16,7 @@ type loose struct {
 
 func (o loose) operand() operand { return operand{null: o.there} }
 
-// forms are those of a schema's type that apply to a value.
+// forms is a set of the forms that a schema type allows: map, scalar, list.
 type forms uint8
 
 const (
@@ -50,8 +50,8 @@ func formOf(v any) forms {
 	return scalarForm
 }
 
-// deduce returns the forms that a value can have: its own, or all of the type
-// if it is absent or null.
+// deduce returns the form of a value, or all forms of the type if the value is absent or
+// null.
 func (t *typ) deduce(o loose) forms {
 	if f := formOf(o.v) & t.forms(); o.there && f != 0 {
 		return f
@@ -59,7 +59,7 @@ func (t *typ) deduce(o loose) forms {
 	return t.forms()
 }
 
-// check returns what is wrong with a value for a type, not looking below it.
+// check returns an error if a value does not match a type, without looking below it.
 func (t *typ) check(v any) error {
 	f := formOf(v)
 	if f == 0 {
@@ -86,8 +86,8 @@ func (t *typ) check(v any) error {
 	return nil
 }
 
-// diffLoose compares two values of unstructured objects. If they have different
-// forms, what the one had is gone and what the other has is new.
+// diffLoose compares two values of unstructured objects. If they have different forms,
+// all fields of one are removed and all of the other added.
 func (w *walk) diffLoose(t *typ, l, r loose, f *frame) {
 	if t == nil {
 		w.fail(f, errUndeclared)
@@ -115,8 +115,8 @@ func (w *walk) diffLoose(t *typ, l, r loose, f *frame) {
 	}
 }
 
-// diffForm compares two values as maps, scalars or lists. It is true if they
-// are one field.
+// diffForm compares two values as maps, scalars or lists. It returns true if the value is
+// a single field, without fields below.
 func (w *walk) diffForm(t *typ, form forms, l, r loose, f *frame) bool {
 	switch {
 	case form&mapForm != 0:
@@ -201,7 +201,7 @@ func (w *walk) diffLooseList(t *typ, l, r []any, f *frame) {
 	})
 }
 
-// items returns the items of a list, sorted by what tells them apart.
+// items returns the items of a list, sorted by their keys or values.
 func (t *typ) items(list []any) ([]listItem, error) {
 	items := make([]listItem, len(list))
 	for i, v := range list {
@@ -239,8 +239,8 @@ func (t *typ) itemKeys(v any) ([]keyVal, error) {
 	return keys, nil
 }
 
-// equalAny compares two unstructured values. Numbers are equal if they have the
-// same value.
+// equalAny compares two unstructured values. Numbers are equal if they have the same
+// value, whatever their types.
 func equalAny(l, r any) bool {
 	switch l := l.(type) {
 	case nil:
@@ -270,9 +270,8 @@ func equalAny(l, r any) bool {
 	return a.compare(&b) == 0
 }
 
-// own adds the fields of an applied value to the tree that an applier gets to
-// own: leaves, items of lists, and entries of maps that the schema does not
-// name.
+// own adds the fields of an applied value to the set that the applier will own: leaves,
+// items of lists, and entries of maps that the schema does not name.
 func (w *walk) own(t *typ, v any, f *frame) {
 	if t == nil {
 		w.fail(f, errUndeclared)

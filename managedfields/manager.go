@@ -1,27 +1,28 @@
-// Package managedfields keeps track of who owns which field of an object, and
-// merges what clients apply: server-side apply.
+// Package managedfields implements server-side apply and field ownership
+// (metadata.managedFields). Start at Manager, which handles the requests to one
+// path of one version of a kind, and at Owners, which makes a Manager for every
+// path. The package must not know HTTP or stores.
 //
-// A Manager does it for the requests to one path of one version of a kind. Its
-// Update compares the object before and after a write and gives what changed to
-// the writer; its Apply merges a configuration into the live object, refusing to
-// change what others own unless it is forced to, and removes what the applier
-// owned and no longer mentions.
+// Manager.Update compares the object before and after a write and gives the changed
+// fields to the writer. Manager.Apply merges an apply configuration into the live
+// object: it returns a conflict for fields that other managers own, unless forced,
+// and removes fields that the applier owned and no longer has in its configuration.
 //
-// # Where it belongs in a write
+// # Place in a write
 //
-// Both run on the object that the client wants, after defaulting and before
-// admission and the strategy: fields that the server fills in later belong to
-// nobody. What the strategy is going to undo, such as the status in a write to
-// the main resource, is named by a Scope, so that nobody comes to own it.
-// KeepTimes runs last, before the write is compared with what is stored.
+// Both run after defaulting and before admission and Strategy: fields that the server
+// sets later have no owner. Fields that the Strategy is going to restore, such as the
+// status in a write to the main resource, are excluded by a Scope. KeepTimes runs last,
+// before the write is compared with the stored object.
 //
-// # How it is fast
+// # Performance
 //
-// Only what changed is looked at. A comparison walks both Go values at once,
-// guided by the schema (plan.go, compare.go; loose.go for unstructured objects)
-// and results in a tree of changed fields (set.go); owners whose fields did not
-// change keep their entries as they are. Encoded sets are decoded once and
-// kept (cache.go): objects made from one template have equal sets.
+// Only changed fields are looked at. A comparison walks both Go values at once, guided by
+// the schema (plan.go, compare.go; loose.go for unstructured objects), and results in a
+// tree of changed fields (set.go). Entries whose fields did not change are kept as they
+// are. Encoded sets are decoded once and cached (cache.go): objects made from one template
+// have equal sets. What these paths cannot decide is left to the library
+// structured-merge-diff, whose result is the reference.
 package managedfields
 
 import (
@@ -39,62 +40,61 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// ErrNoVersion is what Options.Convert returns for a version that the resource
-// is not served in any more. Who owns fields in such a version is forgotten.
+// ErrNoVersion is returned by Options.Convert for a version that is no longer served.
+// Entries of managedFields in such a version are removed.
 var ErrNoVersion = errors.New("managedfields: no such version")
 
-// Scope names the fields that requests to a path can change. Paths are names
-// joined by dots; "*" stands for any step, such as an item of a list.
+// Scope names the fields that requests to a path can change. Paths are names joined by
+// dots; "*" stands for any step, such as an item of a list.
 type Scope struct {
-	// Except these, and all below them.
+	// Except excludes these paths and all below them.
 	Except []string
-	// Only these, and all below them; nil stands for all.
+	// Only includes these paths and all below them; nil stands for all.
 	Only []string
 }
 
-// Options say what a Manager is for.
+// Options configure a Manager.
 type Options struct {
-	// Types of the kind; nil if it has no schema, and every list is atomic.
+	// Types knows the schema of the kind; nil means no schema, and all lists are atomic.
 	Types Types
 	// Kind in the version of the requests. Required.
 	Kind schema.GroupVersionKind
 	// Subresource that the requests are for, "" for the main resource.
 	Subresource string
-	// Scope of the requests, and the apiVersions in which it counts what it says:
-	// whoever knows the object in another one sees all of a change. nil stands for
-	// all.
+	// Scope of the requests. It applies to entries in the apiVersions of ScopedIn; nil
+	// stands for all. Entries in other apiVersions are compared without Scope.
 	Scope    Scope
 	ScopedIn []string
 	// New returns an empty object of Kind. Required.
 	New func() resource.Object
-	// Default fills in defaults after an apply, in the version of the request.
+	// Default is the defaulting of the version of the request, run after an apply.
 	Default func(resource.Object)
 	// Hub is the version of the objects that Update and Apply take and return;
 	// it defaults to that of Kind.
 	Hub schema.GroupVersion
-	// Convert returns an object in another version, which it may share memory
-	// with. It is needed if the kind has several versions.
+	// Convert converts an object to another version; the result may share memory with
+	// it. It is needed if the kind has several versions.
 	Convert func(obj resource.Object, to schema.GroupVersion) (resource.Object, error)
-	// Custom is set for custom resources. Owners that know one of those in a version
-	// that it does not have are in the way, where they are forgotten otherwise.
+	// Custom is set for custom resources. For those an entry in an unknown version is
+	// an error; for others the entry is removed.
 	Custom bool
-	// Shown is set for what a custom resource is shown as. Nothing that is applied
-	// can be made into that: it is taken for the resource itself.
+	// Shown is set for the scale subresource of a custom resource. An apply to it fails
+	// as in kube-apiserver, which cannot convert the result.
 	Shown bool
 	// Cache to share with other managers.
 	Cache *Cache
 }
 
-// Manager keeps the owners of fields for requests to one path. It may be used
-// by several goroutines.
+// Manager tracks field ownership for requests to one path. It is safe for concurrent
+// use.
 type Manager struct {
 	opts    Options
 	version string
-	ignore  *node            // what does not count in a comparison
-	never   *node            // what does not count in any, whatever the Scope
-	only    *node            // what counts, nil for all
-	strip   *node            // what nobody owns
-	filter  fieldpath.Filter // the Scope, nil for all
+	ignore  *node            // fields that are not compared, within the Scope
+	never   *node            // fields that are never compared
+	only    *node            // fields that are compared; nil for all
+	strip   *node            // fields that are never owned
+	filter  fieldpath.Filter // the Scope; nil for all
 }
 
 // New returns a manager.
@@ -127,7 +127,7 @@ func New(opts Options) (*Manager, error) {
 	return m, nil
 }
 
-// paths returns the tree of dotted paths.
+// paths returns dotted paths as a tree.
 func paths(in ...string) *node {
 	root := &node{}
 	for _, path := range in {
@@ -140,14 +140,14 @@ func paths(in ...string) *node {
 	return root
 }
 
-// includeFilter is Scope.Only for the library.
+// includeFilter is Scope.Only for structured-merge-diff.
 type includeFilter struct{ only *node }
 
 func (f includeFilter) Filter(s *fieldpath.Set) *fieldpath.Set {
 	return treeOf(s).include(f.only).set()
 }
 
-// include returns the part of a tree that the patterns cover.
+// include returns the part of a tree that matches the patterns.
 func (n *node) include(patterns *node) *node {
 	out := &node{step: n.step, flags: n.flags}
 	for _, k := range n.kids {
@@ -169,14 +169,13 @@ func (n *node) include(patterns *node) *node {
 	return out
 }
 
-// Update gives what a create, an update or a patch other than apply changes to
-// manager. It returns the object to go on with, which is new with managedFields
-// set. live is nil if the object is created. Neither may be changed by others
-// meanwhile; live is only read.
+// Update gives the fields that a create, an update or a patch other than apply changes to
+// manager. It returns new with managedFields set. live is nil on create. The caller must not
+// change either object meanwhile; live is only read.
 //
-// If ownership cannot be told, as for an object that does not fit its schema,
-// the error says why, and the object is new with the managedFields of live: a
-// write does not fail for it.
+// If ownership cannot be computed, as for an object that does not match its schema, the
+// error says why, and the returned object is new with the managedFields of live: the write
+// need not fail.
 func (m *Manager) Update(live, new resource.Object, manager string, now time.Time) (resource.Object, error) {
 	var before []metav1.ManagedFieldsEntry
 	if live != nil {
@@ -194,13 +193,13 @@ func (m *Manager) Update(live, new resource.Object, manager string, now time.Tim
 
 func (m *Manager) update(live, new resource.Object, entries []entry, manager string, now time.Time) ([]entry, error) {
 	if len(entries) == 0 && live != nil && live.GetUID() != "" {
-		// Nothing is known of the object's owners, and a part would be misleading.
+		// An object without managedFields keeps none: a part of the owners would mislead.
 		return nil, nil
 	}
 	return m.track(live, new, entries, manager, now)
 }
 
-// track gives what changed between two objects to a manager.
+// track gives the fields that changed between two objects to a manager.
 func (m *Manager) track(live, new resource.Object, entries []entry, manager string, now time.Time) ([]entry, error) {
 	c := &comparisons{m: m, live: live, new: new}
 	changes, err := c.in(m.version)
@@ -217,7 +216,7 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 	for _, e := range entries {
 		var left *node
 		if e.owner == who && !taken.empty() && !e.set.tree.overlaps(m.strip) {
-			// What it owned and changed, it still owns.
+			// Fields that it owned and changed remain its own.
 			left = m.reconciled(e).minus(changes, removed).plus(taken)
 			e.time, known = stamp(now), true
 		} else if left, err = c.subtract(e); errors.Is(err, ErrNoVersion) {
@@ -239,7 +238,7 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 	return m.opts.Cache.capUpdaters(out), nil
 }
 
-// give adds fields to those of an owner.
+// give adds fields to the entry of an owner.
 func (m *Manager) give(entries []entry, to entry, fields *node) []entry {
 	i := slices.IndexFunc(entries, func(e entry) bool { return e.owner == to.owner })
 	if i >= 0 {
@@ -251,14 +250,14 @@ func (m *Manager) give(entries []entry, to entry, fields *node) []entry {
 	return append(entries, to)
 }
 
-// comparisons compare two objects in all versions that owners know them in.
+// comparisons caches the comparison of two objects in each version that entries use.
 type comparisons struct {
 	m         *Manager
 	live, new resource.Object
 	done      map[string]*node
 }
 
-// noVersion is the error about a version that the kind does not have.
+// noVersion returns the error for a version that the kind does not have.
 func (m *Manager) noVersion(gv schema.GroupVersion) error {
 	if m.opts.Custom || m.opts.Shown {
 		return fmt.Errorf("request to convert CR to an invalid group/version: %s", gv)
@@ -266,7 +265,7 @@ func (m *Manager) noVersion(gv schema.GroupVersion) error {
 	return ErrNoVersion
 }
 
-// in returns what changed, as seen in a version; ErrNoVersion if there is none.
+// in returns the changes as seen in a version; ErrNoVersion if it is not served.
 func (c *comparisons) in(version string) (*node, error) {
 	if changes, ok := c.done[version]; ok {
 		return changes, nil
@@ -278,7 +277,7 @@ func (c *comparisons) in(version string) (*node, error) {
 	kind := c.m.opts.Kind.Kind
 	types, ok := c.m.opts.Cache.kind(c.m.opts.Types, gv.WithKind(kind))
 	if !ok || gv.Group != c.m.opts.Kind.Group {
-		return nil, c.m.noVersion(gv) // the versions of a group know nothing of another
+		return nil, c.m.noVersion(gv) // versions of one group do not convert to another group
 	}
 	live, err := c.m.liveIn(c.live, gv)
 	if err != nil {
@@ -302,9 +301,9 @@ func (c *comparisons) in(version string) (*node, error) {
 	return changes, nil
 }
 
-// fits returns what is wrong with an object that is a map where the comparison
-// does not look: with what the request cannot change and, if it was converted, with
-// all of it. Metadata has been seen to.
+// fits checks those parts of an unstructured object that the comparison does not look at:
+// the fields outside of the Scope and, if the object was converted, all of it. Metadata was
+// validated before.
 func (m *Manager) fits(types *kindType, obj resource.Object, version string) error {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -319,8 +318,7 @@ func (m *Manager) fits(types *kindType, obj resource.Object, version string) err
 	return nil
 }
 
-// subtract returns what an owner is left with after what others changed or
-// removed.
+// subtract returns the fields that an owner keeps after others changed or removed some.
 func (c *comparisons) subtract(e entry) (*node, error) {
 	changes, err := c.in(e.version)
 	if err != nil {
@@ -329,7 +327,7 @@ func (c *comparisons) subtract(e entry) (*node, error) {
 	return c.m.reconciled(e).minus(changes, touched), nil
 }
 
-// reconciled returns what an owner owns in terms of the schema of today.
+// reconciled returns the fields of an owner in terms of the current schema.
 func (m *Manager) reconciled(e entry) *node {
 	gv, err := schema.ParseGroupVersion(e.version)
 	if err != nil {
@@ -346,12 +344,12 @@ func (m *Manager) reconciled(e entry) *node {
 	return tree
 }
 
-// scoped reports whether the Scope counts in a version.
+// scoped reports whether the Scope applies to a version.
 func (m *Manager) scoped(version string) bool {
 	return m.opts.ScopedIn == nil || slices.Contains(m.opts.ScopedIn, version)
 }
 
-// compare returns the tree of what changed and counts, within the Scope or at all.
+// compare returns the tree of changes, within the Scope or without.
 func (m *Manager) compare(types *kindType, live, new resource.Object, scoped bool) (*node, error) {
 	w := &walk{}
 	root := w.start(m.ignore)
@@ -377,7 +375,7 @@ func (m *Manager) compare(types *kindType, live, new resource.Object, scoped boo
 	return root.node, nil
 }
 
-// liveIn returns the live object in a version; the empty one if there is none.
+// liveIn returns the live object in a version; an empty object on create.
 func (m *Manager) liveIn(live resource.Object, gv schema.GroupVersion) (resource.Object, error) {
 	if live == nil {
 		empty := m.opts.New()

@@ -6,37 +6,37 @@ import (
 	"slices"
 )
 
-// errUnsure is when a merge is left to the library.
-var errUnsure = errors.New("the outcome depends on who owns what")
+// errNeedsLibrary says that the merge has to be done by structured-merge-diff.
+var errNeedsLibrary = errors.New("the outcome depends on who owns what")
 
-// merger merges a configuration into an object, as the library does. The result
-// shares memory with both.
+// merger merges a configuration into an object with the same result as
+// structured-merge-diff, but without looking at owners. The result shares memory with both.
 //
-// It gives up on null, and on what is empty in the configuration and not in the
-// object: whether that stays depends on the owners of what is below.
+// It gives up on null, and on a map or list that is empty in the configuration and not in
+// the object: whether that stays depends on the owners of the fields in it.
 type merger struct{ err error }
 
 func (m *merger) merge(t *typ, live, config loose) any {
 	switch {
 	case t == nil:
-		m.err = errUnsure
+		m.err = errNeedsLibrary
 		return nil
 	case !config.there:
 		return live.v
 	case config.v == nil:
-		m.err = errUnsure
+		m.err = errNeedsLibrary
 		return nil
 	case !live.there:
 		return config.v
 	case isEmpty(config.v) && !isEmpty(live.v):
-		m.err = errUnsure
+		m.err = errNeedsLibrary
 		return nil
 	}
 	switch want := config.v.(type) {
 	case map[string]any:
 		have, _ := live.v.(map[string]any)
 		if t.fields == nil {
-			m.err = errUnsure
+			m.err = errNeedsLibrary
 			return nil
 		}
 		if t.fields.atomic || len(have) == 0 {
@@ -54,7 +54,7 @@ func (m *merger) merge(t *typ, live, config loose) any {
 	case []any:
 		have, _ := live.v.([]any)
 		if t.list == nil {
-			m.err = errUnsure
+			m.err = errNeedsLibrary
 			return nil
 		}
 		if t.list.atomic || len(have) == 0 {
@@ -65,18 +65,17 @@ func (m *merger) merge(t *typ, live, config loose) any {
 	return config.v
 }
 
-// list merges two lists of items with identities. Items of both have the order
-// of the configuration, and those of the object only stay where they are
-// between them.
+// list merges two lists of type map or set. Items of both lists are in the order of the
+// configuration; items that only the object has keep their places between them.
 func (m *merger) list(t *typ, have, want []any) []any {
-	hs, err := t.inOrder(have)
+	hs, err := t.unsortedItems(have)
 	if err != nil {
-		m.err = errUnsure
+		m.err = errNeedsLibrary
 		return nil
 	}
-	ws, err := t.inOrder(want)
+	ws, err := t.unsortedItems(want)
 	if err != nil {
-		m.err = errUnsure
+		m.err = errNeedsLibrary
 		return nil
 	}
 	find := func(in []listItem, item listItem) int {
@@ -86,8 +85,8 @@ func (m *merger) list(t *typ, have, want []any) []any {
 	for _, w := range ws {
 		at := find(hs, w)
 		if at >= 0 && (at <= last || find(hs[at+1:], w) >= 0) {
-			// Another order than the object's, or an item that it has twice.
-			m.err = errUnsure
+			// The order differs from the object's, or the object has duplicates.
+			m.err = errNeedsLibrary
 			return nil
 		}
 		last = max(last, at)
@@ -110,8 +109,8 @@ func (m *merger) list(t *typ, have, want []any) []any {
 	return out
 }
 
-// inOrder returns the items of a list as they come.
-func (t *typ) inOrder(list []any) ([]listItem, error) {
+// unsortedItems returns the items of a list with their keys, unsorted.
+func (t *typ) unsortedItems(list []any) ([]listItem, error) {
 	items := make([]listItem, len(list))
 	for i, v := range list {
 		keys, err := t.itemKeys(v)
@@ -123,8 +122,8 @@ func (t *typ) inOrder(list []any) ([]listItem, error) {
 	return items, nil
 }
 
-// checkParts is checkBelow for the members of an object without its metadata, which
-// has been seen to; only is which of them, nil stands for all.
+// checkParts is checkBelow for the fields of an object except metadata, which was validated
+// before; only lists the fields, nil stands for all.
 func (t *typ) checkParts(obj map[string]any, twice bool, only []string) error {
 	for name, v := range obj {
 		if name == "apiVersion" || name == "kind" || name == "metadata" || only != nil && !slices.Contains(only, name) {
@@ -137,8 +136,8 @@ func (t *typ) checkParts(obj map[string]any, twice bool, only []string) error {
 	return nil
 }
 
-// checkBelow returns what is wrong within a value that is not walked through.
-// Unless they may be there twice, items must not.
+// checkBelow returns the first error in a value that the comparison does not walk. With
+// twice, lists may have duplicate items.
 func (t *typ) checkBelow(v any, twice bool) error {
 	if t == nil {
 		return errUndeclared

@@ -11,15 +11,14 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Owners keeps track of who owns which fields, with a Manager for every path
-// that is written to, made when it is first needed. The zero value is ready. It
-// implements rest.Owners.
+// Owners implements rest.Owners with a Manager for every path that is written to, made on
+// first use. The zero value is ready to use.
 type Owners struct {
 	cache Cache
 
 	mu       sync.Mutex
 	managers map[ownersKey]*Manager
-	// schemas are the types of definitions that come with their schemas.
+	// schemas are the types of definitions that have their own OpenAPI schemas.
 	schemas map[*resource.Definition]*Schemas
 }
 
@@ -80,7 +79,7 @@ func (o *Owners) projection(s *resource.Served, sub *resource.Subresource) *Proj
 	}
 	for i := range s.Definition.Versions {
 		v := &s.Definition.Versions[i]
-		var paths map[string]string // none where there is no such projection
+		var paths map[string]string // nil for versions without the subresource
 		if in := (&resource.Served{Definition: s.Definition, Version: v}).Subresource(sub.Name); in != nil && in.Projection != nil {
 			paths = in.Projection.Managed
 		}
@@ -107,7 +106,7 @@ func (o *Owners) manager(s *resource.Served, subresource string) (*Manager, erro
 	return m, nil
 }
 
-// Forget drops the managers of a group whose definitions have changed.
+// Forget drops the managers of a group after its definitions have changed.
 func (o *Owners) Forget(group string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,7 +126,7 @@ func (o *Owners) Forget(group string) {
 // Builtin returns the types of built-in kinds.
 func (o *Owners) Builtin() *Builtin { return sharedBuiltin() }
 
-// typesOf returns the types of a definition. The lock is held.
+// typesOf returns the types of a definition. The caller holds mu.
 func (o *Owners) typesOf(s *resource.Served) Types {
 	def := s.Definition
 	if s.Version.Schema == nil {
@@ -151,8 +150,8 @@ func (o *Owners) typesOf(s *resource.Served) Types {
 	return types
 }
 
-// options say what the manager of a path is about: the object, or what a
-// subresource shows instead of it.
+// options returns the options of the Manager of a path: for the object, or for the kind of
+// a subresource.
 func (o *Owners) options(s *resource.Served, subresource string) Options {
 	def := s.Definition
 	opts := Options{Types: sharedBuiltin(), Subresource: subresource, Cache: &o.cache}
@@ -160,7 +159,7 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 		opts.Kind, opts.New, opts.Shown = sub.Kind, sub.New, s.Unstructured
 		return opts
 	} else if sub != nil && sub.Owned {
-		// Defaults that a new body has are fields that somebody sets, too.
+		// Fields that New sets are owned by the client too, so the body starts empty.
 		empty := reflect.TypeOf(sub.New()).Elem()
 		opts.Kind, opts.New = sub.Kind, func() resource.Object { return reflect.New(empty).Interface().(resource.Object) }
 		return opts
@@ -169,7 +168,7 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 	opts.Kind, opts.New, opts.Default = s.GroupVersionKind(), s.Version.New, s.Version.Default
 	opts.Hub, opts.Convert = groupVersion(def, def.HubVersion()), converterOf(def)
 	if def.Between != nil {
-		// Nobody comes to own, or loses, what the version of the request does not know.
+		// Fields that the version of the request does not have keep their owners.
 		opts.Hub = opts.Kind.GroupVersion()
 	}
 	opts.Scope, opts.Custom = scopeOf(s, subresource), s.Version.Schema != nil
@@ -187,9 +186,8 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 	return opts
 }
 
-// scopeOf returns which fields writes to a path can change, so that nobody comes
-// to own others by it. Unless a strategy says, the object's own path leaves the
-// status alone, and that of the status the spec.
+// scopeOf returns which fields writes to a path can change. Unless the Strategy has Resets,
+// the main resource cannot change the status, and the status subresource not the spec.
 func scopeOf(s *resource.Served, subresource string) Scope {
 	strategy, usual := &s.Definition.Strategy, []string(nil)
 	if sub := s.Subresource(subresource); sub != nil && sub.Part != nil {
@@ -215,8 +213,8 @@ func groupVersion(def *resource.Definition, v *resource.Version) schema.GroupVer
 	return schema.GroupVersion{Group: group, Version: v.Name}
 }
 
-// isOf reports whether an object is of a version: by its Go type, or if it has
-// none of its own, by what it says.
+// isOf reports whether an object is in a version: by its Go type, or for an unstructured
+// object by its apiVersion.
 func isOf(obj resource.Object, def *resource.Definition, v *resource.Version) bool {
 	if _, ok := obj.(runtime.Unstructured); ok {
 		return obj.GetObjectKind().GroupVersionKind().GroupVersion() == groupVersion(def, v)
@@ -224,7 +222,7 @@ func isOf(obj resource.Object, def *resource.Definition, v *resource.Version) bo
 	return reflect.TypeOf(v.New()) == reflect.TypeOf(obj)
 }
 
-// converterOf returns a function between the versions of a definition.
+// converterOf returns a function that converts between the versions of a definition.
 func converterOf(def *resource.Definition) func(resource.Object, schema.GroupVersion) (resource.Object, error) {
 	return func(obj resource.Object, to schema.GroupVersion) (resource.Object, error) {
 		var from, into *resource.Version

@@ -8,29 +8,29 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// plan is how values of a Go type are walked as values of a type of a schema.
-// Plans are made when the first value needs them.
+// plan is how values of a Go type are walked as values of a schema type. Plans are made on
+// first use.
 type plan struct {
 	owner *plans
 	kind  planKind
 	rt    reflect.Type
-	// t is nil within atomic values, of which only equality matters.
+	// t is nil inside of atomic values, which are only compared for equality.
 	t *typ
 	// fields of a struct, sorted by name.
 	fields []*planField
 	// keys of the items of a list, nil for a set.
 	keys []planListKey
-	// convert is set for types that write their own JSON.
+	// convert is set for types that have their own JSON encoding.
 	convert *value.TypeReflectCacheEntry
 
-	elem atomic.Pointer[plan] // of a pointer, list or map
-	bare atomic.Pointer[plan] // the same without a type
+	elem atomic.Pointer[plan] // of the elements of a pointer, list or map
+	bare atomic.Pointer[plan] // the same plan without a schema type
 }
 
 type planKind uint8
 
 const (
-	planGeneric planKind = iota // walk as an unstructured value
+	planGeneric planKind = iota // walked as an unstructured value
 	planStruct
 	planMap
 	planStringMap // map[string]string
@@ -47,24 +47,24 @@ const (
 type planField struct {
 	*value.FieldCacheEntry
 	step  step
-	index []int // if the field is not in an embedded pointer
+	index []int // of reflect; nil if the field is in an embedded pointer
 	rt    reflect.Type
 	omit  omission
 	plan  atomic.Pointer[plan]
 }
 
-// omission is when JSON leaves a field out.
+// omission is the condition under which JSON omits a field.
 type omission uint8
 
 const (
-	omitAsk   omission = iota // ask the library
+	omitAsk   omission = iota // call structured-merge-diff's CanOmit
 	omitNever                 // never
 	omitNil                   // if it is nil
 	omitEmpty                 // if it has no length
 	omitZero                  // if it is zero
 )
 
-// omissionOf finds out by asking the library about a zero and an empty value.
+// omissionOf derives the condition by calling CanOmit with a zero and an empty value.
 func omissionOf(f *value.FieldCacheEntry, rt reflect.Type) omission {
 	zero := f.CanOmit(reflect.Zero(rt))
 	switch rt.Kind() {
@@ -95,7 +95,7 @@ func omissionOf(f *value.FieldCacheEntry, rt reflect.Type) omission {
 		if !zero {
 			return omitNever
 		}
-		// A type of its own may be zero without being nil.
+		// A named type may define its own zero.
 		if !f.CanOmit(reflect.New(rt.Elem())) {
 			return omitNil
 		}
@@ -103,13 +103,13 @@ func omissionOf(f *value.FieldCacheEntry, rt reflect.Type) omission {
 	return omitAsk
 }
 
-// planListKey is how a key is found in an item.
+// planListKey is how a key is read from an item.
 type planListKey struct {
 	listKey
 	field *planField
 }
 
-// plans are those of one kind.
+// plans holds the plans of one kind.
 type plans struct {
 	mu   sync.Mutex
 	made map[planID]*plan
@@ -182,7 +182,7 @@ func (ps *plans) make(rt reflect.Type, t *typ) *plan {
 	return p
 }
 
-// planFields returns a struct's fields by name, with their places.
+// planFields returns the fields of a struct by their JSON names.
 func planFields(rt reflect.Type) map[string]*planField {
 	entries := value.TypeReflectEntryOf(rt).Fields()
 	probe := reflect.New(rt).Elem()
@@ -208,8 +208,8 @@ func planFields(rt reflect.Type) map[string]*planField {
 	return out
 }
 
-// fits reports whether the schema has one form for the type, and it is the one
-// that the Go type has.
+// fits reports whether the schema type allows exactly one form, and the Go type has that
+// form.
 func (p *plan) fits() bool {
 	t := p.t
 	switch p.kind {
@@ -225,7 +225,7 @@ func (p *plan) fits() bool {
 	}
 }
 
-// planItems finds the keys of the items of a list.
+// planItems prepares reading the keys of the items of a list; false if it cannot.
 func (p *plan) planItems() bool {
 	rt := p.rt.Elem()
 	if len(p.t.list.keys) == 0 {
@@ -291,8 +291,8 @@ func (f *planField) get(v reflect.Value) reflect.Value {
 	return v
 }
 
-// element returns the plan of what a pointer points to, or of the items of a
-// list or map; nil if the schema has no type for them.
+// element returns the plan of what a pointer points to, or of the items of a list or map;
+// nil if the schema has no type for them.
 func (p *plan) element() *plan {
 	if e := p.elem.Load(); e != nil {
 		return e
@@ -317,8 +317,7 @@ func (p *plan) element() *plan {
 	return e
 }
 
-// untyped returns the plan for the same Go type with which only equality can be
-// told.
+// untyped returns the plan for the same Go type that only compares for equality.
 func (p *plan) untyped() *plan {
 	if p.t == nil {
 		return p
@@ -331,7 +330,7 @@ func (p *plan) untyped() *plan {
 	return bare
 }
 
-// unstructured returns a value as JSON would have it.
+// unstructured returns a value in its JSON form.
 func (p *plan) unstructured(v reflect.Value) (any, error) {
 	if p.convert != nil {
 		return p.convert.ToUnstructured(v)

@@ -7,17 +7,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Projection moves the owners of fields between an object and another kind that
-// shows a part of it, such as its Scale. A write to the projection is
+// Projection maps managedFields between an object and the kind of a subresource that is
+// computed from it, such as Scale. A write to the subresource is
 //
 //	old := Get(obj); old.ManagedFields = p.Project(obj.ManagedFields)
 //	new := manager.Update(old, …) or manager.Apply(old, …)
 //	Set(obj, new); obj.ManagedFields = p.Restore(obj.ManagedFields, new.ManagedFields)
 //
-// with the Manager of the projection's kind.
+// with the Manager of the subresource's kind.
 type Projection struct {
-	// Paths of fields in the object, and of the same fields in the projection, by
-	// the apiVersion of the object. Owners of other versions are forgotten.
+	// Paths maps, for each apiVersion of the object, field paths of the object to
+	// those of the projection. Entries of other apiVersions are removed.
 	Paths map[string]map[string]string
 	// Kind is the apiVersion of the projection: autoscaling/v1.
 	Kind string
@@ -78,8 +78,8 @@ func (p *Projection) Restore(object, projected []metav1.ManagedFieldsEntry) ([]m
 			}
 		}
 		if len(owned) > 0 {
-			// An updater is another one in the projection, since it is another
-			// version; it loses its fields here and gets them back below.
+			// An Update entry has another apiVersion in the projection, so it is another
+			// owner; it loses its fields here and gets them back below.
 			if i := find(after, e.owner); i >= 0 {
 				after = slices.Delete(after, i, i+1)
 			} else {
@@ -115,7 +115,7 @@ func (p *Projection) Restore(object, projected []metav1.ManagedFieldsEntry) ([]m
 	return encodeEntries(out), nil
 }
 
-// has reports whether the field at a path of names is in the set.
+// has reports whether the field at a dotted path is in the set.
 func (n *node) has(path string) bool {
 	at := n.at(strings.Split(path, "."))
 	return at != nil && at.flags&member != 0

@@ -10,10 +10,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// prepare computes what the applier will own, for the two ways to do without
-// the library. It is false if they cannot be taken: if owners know the object
-// in other versions, or if the configuration has less in it than last time, so
-// that something may have to be removed.
+// prepare computes the fields that the applier will own, for confirm and change, the two
+// shortcuts around structured-merge-diff. It returns false if neither can be used: if
+// entries are in other versions, or if the configuration has fewer fields than last time,
+// so that fields may have to be removed.
 func (a *application) prepare() bool {
 	m := a.m
 	if a.types == nil || m.only != nil || a.who.manager == kubectl && lastApplied(a.live) != "" {
@@ -38,9 +38,9 @@ func (a *application) prepare() bool {
 	return a.last == nil || a.last.set.tree.within(a.fields)
 }
 
-// confirm handles the most frequent apply of controllers, the one that changes
-// nothing since all that it says is so already. Nobody is in conflict, and only
-// the applier's own entry can change. It is false if that is not certain.
+// confirm handles the most frequent apply of controllers: all values of the configuration
+// are in the object already. There are no conflicts, and only the applier's own entry can
+// change. It returns false if that is not certain.
 func (a *application) confirm() bool {
 	live, err := a.m.convert(a.live, a.m.opts.Kind.GroupVersion())
 	if err != nil {
@@ -53,7 +53,7 @@ func (a *application) confirm() bool {
 		}
 	}
 	if u, ok := live.(*unstructured.Unstructured); ok {
-		// What a map holds elsewhere may be what nobody can own, too.
+		// Elsewhere a map may have fields that the schema does not declare.
 		if !holdsLoose(a.types.typ, u.Object, config) || a.types.typ.checkParts(u.Object, true, nil) != nil {
 			return false
 		}
@@ -81,8 +81,8 @@ func (a *application) own(when *metav1.Time) {
 	}
 }
 
-// change merges a configuration that takes nothing back, so that the outcome
-// does not depend on the owners. It is false if there is more to it.
+// change merges a configuration that removes nothing, so that the result does not depend
+// on other owners. It returns false if structured-merge-diff has to do it.
 func (a *application) change(force bool) (resource.Object, bool) {
 	m := a.m
 	before, err := m.fieldsOf(a.live)
@@ -138,10 +138,9 @@ func (a *application) change(force bool) (resource.Object, bool) {
 	return obj, true
 }
 
-// holds reports whether merging a configuration into a value is certain to
-// leave the value as it is. It is not for null, nor for an empty map or list if
-// the value is not empty: whoever owns an empty map owns none of the fields in
-// it, and may lose it with them.
+// holds reports whether merging a configuration into a value is certain to leave the value
+// unchanged. It returns false for null, and for an empty map or list if the value is not
+// empty: the owner of an empty map does not own the fields in it, and may lose it with them.
 func holds(p *plan, v operand, config any) bool {
 	if p == nil || p.t == nil || config == nil {
 		return false
@@ -218,7 +217,7 @@ func isEmpty(v any) bool {
 	return false
 }
 
-// isEmptyGo is isEmpty for a value of Go that is not null.
+// isEmptyGo is isEmpty for a Go value that is not null.
 func isEmptyGo(p *plan, v reflect.Value) bool {
 	switch p.kind {
 	case planStruct:
@@ -229,7 +228,7 @@ func isEmptyGo(p *plan, v reflect.Value) bool {
 	return false
 }
 
-// holdsItems is holds for lists whose items have identities. The order counts.
+// holdsItems is holds for lists of type map or set. The order counts.
 func holdsItems(t *typ, have []listItem, config []any, item func(i int, want any) bool) bool {
 	last := -1
 	for _, want := range config {

@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// Schemas is the Types of kinds that come with their schemas: custom resources,
-// and the kinds of library users.
+// Schemas implements Types for kinds with their own OpenAPI schemas: custom resources and
+// the kinds of library users.
 type Schemas struct {
 	// Builtin has the types that the schemas refer to.
 	Builtin *Builtin
@@ -17,7 +17,7 @@ type Schemas struct {
 	Schema func(kind schema.GroupVersionKind) *spec.Schema
 }
 
-// objectMeta is the type of the metadata, which every schema refers to.
+// objectMeta is the type of metadata, to which every schema refers.
 const objectMeta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 // Type implements Types.
@@ -44,7 +44,7 @@ func (s *Schemas) Type(kind schema.GroupVersionKind) (typed.ParseableType, bool)
 	return typed.ParseableType{Schema: made, TypeRef: smd.TypeRef{NamedType: &name}}, true
 }
 
-// Forget drops the types that came from one Types.
+// Forget drops the types of one Types from the cache.
 func (c *Cache) Forget(types Types) {
 	c.kinds.Range(func(key, _ any) bool {
 		if key.(kindKey).types == types {

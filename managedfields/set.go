@@ -8,10 +8,9 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// A set of fields is a tree of nodes, one a step of a path; the root stands for
-// the object. Children are sorted, and none is without a member in it or below.
-// A node that others can see is never changed, so that sets share what they
-// have in common.
+// node is a set of fields as a tree, one node for each step of a path; the root stands for
+// the object. Children are sorted, and every leaf is a member. A node that was handed out
+// is immutable, so that sets can share subtrees.
 type node struct {
 	step  step
 	flags flags
@@ -23,21 +22,20 @@ type flags uint8
 const (
 	// member: the field is in the set. In a comparison: it was added or changed.
 	member flags = 1 << iota
-	// removed, in a comparison only: the field is gone.
+	// removed: the field was removed. In comparisons only.
 	removed
 )
 
-// touched are the flags of a field that is not as it was.
+// touched are the flags of a field that was added, changed or removed.
 const touched = member | removed
 
-// step is how a path goes on: by the name of a field, the keys of an item, the
-// value of an item or an index. Exactly one of them is meant, and kinds are
-// sorted in this order.
+// step is one step of a path: the name of a field, the keys of an item, the value of an
+// item, or an index. Exactly one of them is set; kinds sort in this order.
 type step struct {
 	kind stepKind
 	name string // of a field
-	// keys of an item, sorted by name. The value of an item of a set, and an
-	// index, is the only one and has no name.
+	// keys of an item, sorted by name. The value of a set item and an index are a
+	// single key without a name.
 	keys []keyVal
 }
 
@@ -59,8 +57,8 @@ type keyVal struct {
 type scalar struct {
 	kind scalarKind
 	s    string
-	n    int64 // of an integer; 1 is true
-	any  any   // a float64, or what is none of the others
+	n    int64 // an integer, or 1 for true
+	any  any   // a float64, or a value of another type
 }
 
 type scalarKind uint8
@@ -75,7 +73,7 @@ const (
 
 func fieldStep(name string) step { return step{name: name} }
 
-// compare sorts as fieldpath.PathElement does.
+// compare orders as fieldpath.PathElement does.
 func (s *step) compare(t *step) int {
 	if s.kind != t.kind {
 		return cmp.Compare(s.kind, t.kind)
@@ -103,7 +101,7 @@ func compareKeys(a, b []keyVal) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// compare sorts as value.Compare does: numbers, strings, booleans, the rest.
+// compare orders as value.Compare does: numbers, strings, booleans, the rest.
 func (s *scalar) compare(t *scalar) int {
 	if s.kind == isFloat || t.kind == isFloat {
 		if s.kind <= isInt && t.kind <= isInt {
@@ -130,7 +128,7 @@ func (s *scalar) float() float64 {
 	return s.any.(float64)
 }
 
-// unstructured returns the value as the library keeps it.
+// unstructured returns the value as structured-merge-diff keeps it.
 func (s *scalar) unstructured() any {
 	switch s.kind {
 	case isString:
@@ -167,7 +165,7 @@ func scalarOf(v any) scalar {
 	return scalar{kind: isOther, any: v}
 }
 
-// element returns the step as the library has it.
+// element returns the step as a fieldpath.PathElement.
 func (s *step) element() fieldpath.PathElement {
 	switch s.kind {
 	case byName:
@@ -185,7 +183,7 @@ func (s *step) element() fieldpath.PathElement {
 	}
 }
 
-// stepOf returns the step that the library's element stands for.
+// stepOf returns the step of a fieldpath.PathElement.
 func stepOf(e fieldpath.PathElement) step {
 	switch {
 	case e.FieldName != nil:
@@ -204,7 +202,7 @@ func stepOf(e fieldpath.PathElement) step {
 	return step{}
 }
 
-// treeOf returns the tree of the library's set.
+// treeOf returns the tree of a fieldpath.Set.
 func treeOf(set *fieldpath.Set) *node {
 	root := &node{}
 	set.Iterate(func(p fieldpath.Path) {
@@ -217,7 +215,7 @@ func treeOf(set *fieldpath.Set) *node {
 	return root
 }
 
-// set returns the library's set of a tree.
+// set returns the fieldpath.Set of a tree.
 func (n *node) set() *fieldpath.Set {
 	s := &fieldpath.Set{}
 	n.fill(s)
@@ -236,13 +234,13 @@ func (n *node) fill(s *fieldpath.Set) {
 	}
 }
 
-// child returns the child for a step of a tree under construction, and adds it
-// if there is none.
+// child returns the child for a step, and adds it if there is none. Only for a tree under
+// construction.
 func (n *node) child(s step) *node {
 	return n.childIn(s, func() *node { return &node{} })
 }
 
-// childIn is child with nodes from elsewhere.
+// childIn is child with nodes from alloc.
 func (n *node) childIn(s step, alloc func() *node) *node {
 	i := len(n.kids)
 	for i > 0 {
@@ -293,7 +291,7 @@ func (n *node) at(path []string) *node {
 
 func (n *node) empty() bool { return len(n.kids) == 0 }
 
-// minus returns the members of n that m has no flag of which for. It returns n
+// minus returns the members of n that do not have one of the flags which in m. It returns n
 // itself if that is all of them.
 func (n *node) minus(m *node, which flags) *node {
 	var out *node
@@ -336,8 +334,7 @@ func (n *node) minus(m *node, which flags) *node {
 	return out
 }
 
-// without returns the members of n that are neither in m nor below a member of
-// it.
+// without returns the members of n that are neither members of m nor below one.
 func (n *node) without(m *node) *node {
 	out := &node{step: n.step, flags: n.flags}
 	for _, k := range n.kids {
@@ -354,7 +351,7 @@ func (n *node) without(m *node) *node {
 	return out
 }
 
-// plus returns the members of either. It returns n itself if m adds nothing.
+// plus returns the union. It returns n itself if m adds nothing.
 func (n *node) plus(m *node) *node {
 	var out *node
 	start := func(i int) {
@@ -429,8 +426,8 @@ func (n *node) within(m *node) bool {
 	return true
 }
 
-// members returns the tree without what was only removed. A tree without any
-// is returned as it is.
+// members returns the tree without nodes that are only removed. A tree that has none is
+// returned as it is.
 func (n *node) members() *node {
 	for i, k := range n.kids {
 		m := k.members()

@@ -9,9 +9,9 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// KeepTimes gives the entries of managedFields their old times if these are all
-// that a write would change, so that it is no write at all. It is called when
-// nothing else is going to change the object.
+// KeepTimes restores the old times in managedFields if they are all that a write would
+// change, so that the write becomes a no-op. It is called when nothing else will change the
+// object.
 func KeepTimes(obj, old resource.Object) {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if v, ok := old.(*unstructured.Unstructured); ok {
@@ -34,7 +34,7 @@ func KeepTimes(obj, old resource.Object) {
 		return
 	}
 	obj.SetManagedFields(before)
-	// What was applied says its kind, what is stored does not.
+	// An applied object has apiVersion and kind, a stored one has not.
 	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
 	if !equality.Semantic.DeepEqual(obj, old) {
 		obj.SetManagedFields(after)

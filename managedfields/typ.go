@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// typ is a type of a schema with its references resolved. A value has one of
-// the forms that are set; nil stands for a type that the schema does not know.
+// typ is a schema type with its references resolved. A value has one of the forms that are
+// set; a nil *typ stands for a type that the schema does not have.
 type typ struct {
 	owner  *typeSet
 	scalar *smd.Scalar
@@ -21,35 +21,35 @@ type typ struct {
 
 type listType struct {
 	atomic bool
-	// keys tell items apart, sorted; without any, items are told apart by
-	// their values.
+	// keys identify items, sorted; without keys, items are identified by their
+	// values.
 	keys []listKey
 	item *lazyType
 }
 
 type listKey struct {
 	name string
-	// def is what an item without the key has, nil if there is no default.
+	// def is the default of the key, nil if there is none.
 	def any
 }
 
 type mapType struct {
 	atomic bool
-	// deduced: a map of anything, which has no relationship of its own.
+	// deduced: a map of arbitrary values, as in a schema-less type.
 	deduced bool
-	// named are the fields that the schema names, other the rest, nil if there
-	// may not be any.
+	// named are the fields that the schema names; other is the type of further fields,
+	// nil if there may be none.
 	named map[string]*lazyType
 	other *lazyType
 }
 
-// lazyType is a reference that is resolved at its first use.
+// lazyType is a reference that is resolved on first use.
 type lazyType struct {
 	ref smd.TypeRef
 	typ atomic.Pointer[typ]
 }
 
-// typeSet resolves the types of one schema, when they are needed.
+// typeSet resolves the types of one schema on first use.
 type typeSet struct {
 	schema *smd.Schema
 	mu     sync.Mutex
@@ -69,7 +69,7 @@ func resolve(t typed.ParseableType) (*typ, error) {
 	return nil, fmt.Errorf("managedfields: the schema does not have its root type")
 }
 
-// ref returns the type that is referred to; the same one for the same name.
+// ref returns the type of a reference; the same one for the same name.
 func (s *typeSet) ref(r smd.TypeRef) *typ {
 	if r.NamedType == nil {
 		return s.make(r)
@@ -114,7 +114,7 @@ func (s *typeSet) make(r smd.TypeRef) *typ {
 	if m := atom.Map; m != nil {
 		t.fields = &mapType{
 			atomic:  m.ElementRelationship == smd.Atomic,
-			deduced: m.Fields == nil && anything(m.ElementType),
+			deduced: m.Fields == nil && isUntyped(m.ElementType),
 			named:   make(map[string]*lazyType, len(m.Fields)),
 		}
 		for _, f := range m.Fields {
@@ -127,15 +127,15 @@ func (s *typeSet) make(r smd.TypeRef) *typ {
 	return t
 }
 
-// anything reports whether a reference is to whatever a value happens to be.
-func anything(r smd.TypeRef) bool {
+// isUntyped reports whether a reference is to the untyped, deduced type.
+func isUntyped(r smd.TypeRef) bool {
 	if r.NamedType != nil {
 		return *r.NamedType == "__untyped_deduced_"
 	}
 	return r.Inlined.Scalar != nil && *r.Inlined.Scalar == smd.Untyped
 }
 
-// field returns the type of a field, nil if there may be no such field.
+// field returns the type of a field, nil if the schema does not allow it.
 func (t *typ) field(name string) *typ {
 	if f, ok := t.fields.named[name]; ok {
 		return t.owner.resolve(f)
@@ -168,8 +168,8 @@ func (s *typeSet) resolve(l *lazyType) *typ {
 	return t
 }
 
-// reconcile returns a set as it would be if it had been written with the schema
-// of today: what has become atomic is one field.
+// reconcile returns a set in terms of the current schema: fields below a value that has
+// become atomic become that one field.
 func (t *typ) reconcile(n *node) *node {
 	var out *node
 	for i, k := range n.kids {
