@@ -46,7 +46,7 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 	if err != nil {
 		return nil, internal("failed to decode managed fields: %v", err)
 	}
-	if len(entries) == 0 && m.opts.Shown {
+	if len(entries) == 0 && m.opts.CustomScale {
 		return nil, internal("failed to create manager for existing fields: failed to convert live object (/; %v) to proper version: %v", m.opts.Kind, m.noVersion(m.opts.Hub))
 	}
 	if len(entries) == 0 && !created {
@@ -222,7 +222,7 @@ func (a *application) object(result *typed.TypedValue) (resource.Object, error) 
 
 func (a *application) objectOf(fields map[string]any) (resource.Object, error) {
 	m := a.m
-	if m.opts.Shown {
+	if m.opts.CustomScale {
 		return nil, internal("failed to convert new object (%s) to proper version: %v", describeObject(a.patch), m.noVersion(m.opts.Hub))
 	}
 	obj, err := objectOf(m.opts.New(), fields)

@@ -78,9 +78,9 @@ type Options struct {
 	// Custom is set for custom resources. For those an entry in an unknown version is
 	// an error; for others the entry is removed.
 	Custom bool
-	// Shown is set for the scale subresource of a custom resource. An apply to it fails
+	// CustomScale is set for the scale subresource of a custom resource. An apply to it fails
 	// as in kube-apiserver, which cannot convert the result.
-	Shown bool
+	CustomScale bool
 	// Cache to share with other managers.
 	Cache *Cache
 }
@@ -259,7 +259,7 @@ type comparisons struct {
 
 // noVersion returns the error for a version that the kind does not have.
 func (m *Manager) noVersion(gv schema.GroupVersion) error {
-	if m.opts.Custom || m.opts.Shown {
+	if m.opts.Custom || m.opts.CustomScale {
 		return fmt.Errorf("request to convert CR to an invalid group/version: %s", gv)
 	}
 	return ErrNoVersion

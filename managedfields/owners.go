@@ -156,7 +156,7 @@ func (o *Owners) options(s *resource.Served, subresource string) Options {
 	def := s.Definition
 	opts := Options{Types: sharedBuiltin(), Subresource: subresource, Cache: &o.cache}
 	if sub := s.Subresource(subresource); sub != nil && sub.Projection != nil {
-		opts.Kind, opts.New, opts.Shown = sub.Kind, sub.New, s.Unstructured
+		opts.Kind, opts.New, opts.CustomScale = sub.Kind, sub.New, s.Unstructured
 		return opts
 	} else if sub != nil && sub.Owned {
 		// Fields that New sets are owned by the client too, so the body starts empty.
