@@ -1,5 +1,5 @@
-// Package doctest holds no code, only the test that keeps what the documents on
-// security name: tests, constants, flags and files.
+// Package doctest holds no code, only the tests that keep documents true: what they
+// link to and what they name, files, functions, constants, tests and flags, exists.
 package doctest
 
 import (
