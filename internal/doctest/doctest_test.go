@@ -19,6 +19,7 @@ var (
 	namedTest     = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)`")
 	namedConstant = regexp.MustCompile("\\[`[a-z0-9]+\\.(\\w+)`\\]\\(([^)]+)\\)")
 	namedFlag     = regexp.MustCompile(`--([a-z][a-z0-9-]+[a-z0-9])`)
+	kubectlCall   = regexp.MustCompile("`kubectl [^`]*`")
 	namedFile     = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
 )
 
@@ -68,6 +69,23 @@ func TestNamedThingsExist(t *testing.T) {
 				t.Errorf("%s: found no %s, want some", document, kind)
 			}
 		}
+	}
+}
+
+// TestNamedFlagsExist: the documents about the inside of the server name only flags that
+// there are. Those of kubectl are not ours.
+func TestNamedFlagsExist(t *testing.T) {
+	flags := contents(t, "cmd/kelson/*.go") + contents(t, "serverflags/*.go")
+	found := 0
+	for _, document := range documents(t, "ARCHITECTURE.md", "docs/request.md", "docs/design/*.md") {
+		for _, m := range namedFlag.FindAllStringSubmatch(kubectlCall.ReplaceAllString(prose(t, document), ""), -1) {
+			if found++; !hasFlag(flags, m[1]) {
+				t.Errorf("%s: got the flag --%s, want one that kelson has", document, m[1])
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("got no flags, want some: the expression that finds them is wrong")
 	}
 }
 

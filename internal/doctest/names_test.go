@@ -24,6 +24,9 @@ var (
 	goName   = regexp.MustCompile(`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(\(\))?$`)
 	filePath = regexp.MustCompile(`^[\w./-]+\.(go|md|txt)$`)
 	heading  = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
+	// The list of stages, in the code and in a table.
+	stageCall = regexp.MustCompile(`(?m)^\t\ts\.(\w+)\(\),`)
+	stageRow  = regexp.MustCompile("(?m)^\\| \\[`(\\w+)`\\]")
 	// In files of tests, which are not parsed.
 	inPackage = regexp.MustCompile(`(?m)^package (\w+?)(?:_test)?$`)
 	testName  = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
@@ -95,6 +98,27 @@ func TestNamedCodeExists(t *testing.T) {
 	if found < 200 {
 		t.Errorf("got %d names, want some hundred: the expressions that find them are wrong", found)
 	}
+}
+
+// TestStagesAreListed: the table of stages in docs/request.md is the list in pipeline.go.
+func TestStagesAreListed(t *testing.T) {
+	code := read(t, "pipeline.go")
+	_, code, _ = strings.Cut(code, "func (s *Server) pipeline()")
+	code, _, _ = strings.Cut(code, "\n}\n")
+	_, text, _ := strings.Cut(read(t, "docs/request.md"), "| stage | begins | ends |\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	got, want := captures(stageRow, text), captures(stageCall, code)
+	if !slices.Equal(got, want) || len(want) < 10 {
+		t.Errorf("docs/request.md: got the stages %q, want those of pipeline.go, %q", got, want)
+	}
+}
+
+// captures returns what the first group of an expression matches.
+func captures(e *regexp.Regexp, text string) (all []string) {
+	for _, m := range e.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	return all
 }
 
 // TestNamesAreLookedFor: the check above is able to fail.
