@@ -289,8 +289,9 @@ type extensions struct {
 func (e extensions) Route(w http.ResponseWriter, r *http.Request) bool {
 	req := request.From(r.Context())
 	if req.IsResource && req.Group != "" {
-		before := e.core.catalog()
-		if err := e.custom.Sync(r.Context()); err == nil && e.core.catalog() != before && e.core.Route(w, r) {
+		// The built-in kinds are asked again even if Sync has nothing to do: somebody
+		// else may have published the definition since they were asked first.
+		if err := e.custom.Sync(r.Context()); err == nil && e.core.Route(w, r) {
 			return true
 		}
 	}
