@@ -156,7 +156,7 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 		}
 		return load, nil
 	}
-	if a.passing() {
+	if a.outlivesAuthorities() {
 		return func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }, nil
 	}
 	// An authority of its own, so that no user can have a certificate of it.
@@ -220,7 +220,7 @@ func (a *assembly) trust() (map[string]string, error) {
 		}
 		*file.into = append(*file.into, content...)
 	}
-	if a.authority != nil && !a.passing() {
+	if a.authority != nil && !a.outlivesAuthorities() {
 		clients = append(clients, a.authority.CertificatePEM()...)
 	}
 	names := slices.Clone(header.AllowedNames)

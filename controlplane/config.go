@@ -271,11 +271,6 @@ func (c *Config) validate() error {
 // keeps reports whether there is a data folder.
 func (c *Config) keeps() bool { return c.Storage != StorageMemory && !c.NoFolder && c.DataDir != "" }
 
-// passing reports whether authorities are gone sooner than the data: nobody may be
-// told to trust them, or each start would leave one behind. Like kube-apiserver
-// the server shows no certificate to others then, unless it is given one.
-func (c *Config) passing() bool { return c.NoFolder && c.Storage == StorageEtcd }
-
 // complete fills in what was left open and checks the rest.
 func (c *Config) complete() error {
 	c.defaults()

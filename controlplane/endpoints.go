@@ -66,7 +66,7 @@ func (a *assembly) newEndpoints(ip string, port int32) *serviceEndpoints {
 	e := &serviceEndpoints{assembly: a, keys: a.places[a.where("", leaseResource)].backend, how: a.EndpointReconciler, ip: ip, port: port,
 		presence: newPresence("the endpoint of the service kubernetes", a.Logger)}
 	switch {
-	case a.Storage != StorageEtcd && e.how != EndpointNone:
+	case !a.shared() && e.how != EndpointNone:
 		e.how = ""
 	case e.how == "":
 		e.how = EndpointLeases

@@ -38,8 +38,8 @@ func shared(t *testing.T) (backend storage.Backend, client *http.Client, stop fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.Storage, config.EndpointReconciler = StorageEtcd, EndpointNone
-	server, err := config.Server(t.Context(), backend, authority)
+	config.EndpointReconciler = EndpointNone
+	server, err := config.Server(t.Context(), sharedBackend{backend}, authority)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,3 +142,8 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("it is still there: %v", err)
 	}
 }
+
+// sharedBackend is a store that says of itself that other servers use it.
+type sharedBackend struct{ storage.Backend }
+
+func (sharedBackend) Shared() bool { return true }

@@ -264,7 +264,7 @@ func (a *assembly) ensureService(ctx context.Context) error {
 // no other server whose port it could be.
 func (a *assembly) pointService(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
 	now, want := existing.(*corev1.Service), wanted.(*corev1.Service)
-	if a.Storage == StorageEtcd || len(now.Spec.Ports) != 1 || now.Spec.Ports[0].TargetPort == want.Spec.Ports[0].TargetPort {
+	if a.shared() || len(now.Spec.Ports) != 1 || now.Spec.Ports[0].TargetPort == want.Spec.Ports[0].TargetPort {
 		return existing, bootstrap.Keep
 	}
 	now = now.DeepCopy()

@@ -37,7 +37,7 @@ type identity struct {
 
 // newIdentity returns nil if this server is alone, and need not say who it is.
 func (a *assembly) newIdentity() *identity {
-	if _, ok := a.catalogs.get().Definition(coordinationv1.GroupName, "leases"); !ok || !a.Gates.Enabled("APIServerIdentity") || a.Storage != StorageEtcd && !a.Gates.Enabled(storageVersionAPI) {
+	if _, ok := a.catalogs.get().Definition(coordinationv1.GroupName, "leases"); !ok || !a.Gates.Enabled("APIServerIdentity") || !a.shared() && !a.Gates.Enabled(storageVersionAPI) {
 		return nil
 	}
 	name := measure.ServerName()

@@ -118,6 +118,23 @@ func (a *assembly) openPlaces(ctx context.Context, backend storage.Backend) erro
 	return nil
 }
 
+// shared reports whether other servers may use the same store.
+func (a *assembly) shared() bool { return a.places[0].backend.Shared() }
+
+// outlivesAuthorities reports whether the data stays when the certificate authorities
+// of this server are gone: nobody may be told to trust them, or each start would leave
+// one behind. Like kube-apiserver the server shows no certificate to others then,
+// unless it is given one.
+func (a *assembly) outlivesAuthorities() bool { return a.NoFolder && a.shared() }
+
+// backends are those of all places.
+func (a *assembly) backends() (all []storage.Backend) {
+	for _, p := range a.places {
+		all = append(all, p.backend)
+	}
+	return all
+}
+
 func (a *assembly) closePlaces() {
 	for _, p := range a.places {
 		p.objects.Close()

@@ -139,7 +139,7 @@ func (s *Server) open(ctx context.Context, set *settings) error {
 		if err != nil {
 			return err
 		}
-		s.state.Backend = b
+		s.state.Backend, s.state.private = b, true
 		s.release = func() error { return errors.Join(clear(b), b.Close()) }
 		return nil
 	}

@@ -21,11 +21,15 @@ const restoreTimeout = 30 * time.Second
 // tap is the data of a server, and lets a test break the watches on it.
 type tap struct {
 	storage.Backend
+	private bool // nobody else knows where the data is, whatever kind of store it is in
 
 	mu       sync.Mutex
 	unbroken context.Context // ends to break the watches that there are
 	end      context.CancelFunc
 }
+
+// Shared implements storage.Backend.
+func (t *tap) Shared() bool { return !t.private && t.Backend.Shared() }
 
 // Watch implements storage.Backend.
 func (t *tap) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {

@@ -250,6 +250,10 @@ type Backend interface {
 	// Status describes the store, and fails if it cannot be reached.
 	Status(ctx context.Context) (Status, error)
 
+	// Shared reports whether other processes may write to the same data while
+	// the backend is open. Servers on such a store have to agree on who does what.
+	Shared() bool
+
 	// Close ends all watchers with ErrClosed, waits for writes under way, and
 	// frees what the backend holds.
 	Close() error

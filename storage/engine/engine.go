@@ -338,6 +338,9 @@ func (e *Engine) Progress(ctx context.Context) error {
 	return nil
 }
 
+// Shared implements storage.Backend: the folder is locked.
+func (e *Engine) Shared() bool { return false }
+
 // Status implements storage.Backend.
 func (e *Engine) Status(ctx context.Context) (storage.Status, error) {
 	if err := e.enter(ctx); err != nil {

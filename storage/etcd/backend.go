@@ -204,6 +204,9 @@ func (b *Backend) Progress(ctx context.Context) error {
 	return nil
 }
 
+// Shared implements storage.Backend: any number of servers may use one etcd.
+func (b *Backend) Shared() bool { return true }
+
 // Status describes the etcd cluster. The sizes are those of the member that answers.
 func (b *Backend) Status(ctx context.Context) (storage.Status, error) {
 	revision, err := b.Revision(ctx)

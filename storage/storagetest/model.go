@@ -262,6 +262,8 @@ func (m *model) Compact(ctx context.Context, revision int64) error {
 	return nil
 }
 
+func (m *model) Shared() bool { return false }
+
 func (m *model) Status(ctx context.Context) (storage.Status, error) {
 	if err := m.begin(ctx); err != nil {
 		return storage.Status{}, err
