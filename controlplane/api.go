@@ -41,15 +41,3 @@ func (c currentAPI) Route(w http.ResponseWriter, r *http.Request) bool {
 	}
 	return c.api.Route(w, r)
 }
-
-// notFound ends the chain: below /api and the groups that are served the answer
-// is a Status.
-type notFound struct{ rest *rest.Handler }
-
-// Route implements kelson.Router.
-func (n notFound) Route(w http.ResponseWriter, r *http.Request) bool {
-	return kelson.NewAPI(n.rest.Catalog, n.rest).NotFound(w, r)
-}
-
-// Paths implements kelson.Router.
-func (notFound) Paths() []string { return nil }

@@ -282,8 +282,10 @@ func loopbackUser() request.User {
 type extensions struct {
 	custom *crd.Server
 	core   *api
-	notFound
 }
+
+// Paths implements kelson.Router.
+func (extensions) Paths() []string { return nil }
 
 // Route implements kelson.Router.
 func (e extensions) Route(w http.ResponseWriter, r *http.Request) bool {
@@ -298,7 +300,7 @@ func (e extensions) Route(w http.ResponseWriter, r *http.Request) bool {
 	if e.isCustom(req.Group) {
 		return false
 	}
-	return e.notFound.Route(w, r)
+	return e.core.NotFound(w, r)
 }
 
 // isCustom reports whether a group has nothing but custom resources: of such a

@@ -105,7 +105,8 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 		err = a.admission()
 	}
 	if err == nil {
-		a.outer.Delegate = a.core(a.extensions())
+		api := newAPI(a.catalogs.get, a.resources)
+		a.outer.Delegate = a.core(api, a.extensions(api))
 		err = a.aggregation()
 	}
 	if err == nil {
@@ -262,10 +263,10 @@ func (a *assembly) catalog() (err error) {
 }
 
 // core is the server of the built-in kinds.
-func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
+func (a *assembly) core(api *api, delegate *kelson.Server) *kelson.Server {
 	a.self = a.newIdentity()
 	return &kelson.Server{
-		Name: "core", API: currentAPI{newAPI(a.catalogs.get, a.resources), a.custom, a.definitions}, Delegate: delegate,
+		Name: "core", API: currentAPI{api, a.custom, a.definitions}, Delegate: delegate,
 		PostStartHooks:   a.hooks(a.self),
 		PreShutdownHooks: a.endHooks(a.self),
 		HealthChecks:     a.checks(),
@@ -274,7 +275,7 @@ func (a *assembly) core(delegate *kelson.Server) *kelson.Server {
 }
 
 // extensions is the server of custom resources.
-func (a *assembly) extensions() *kelson.Server {
+func (a *assembly) extensions(api *api) *kelson.Server {
 	custom := &crd.Server{
 		Store:   &definitions{a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}, a.resources, a.owners},
 		Publish: a.catalogs.publish, Logger: a.Logger,
@@ -283,7 +284,7 @@ func (a *assembly) extensions() *kelson.Server {
 	a.custom = custom
 	a.definitions, _ = a.resources.Stored(crd.Group, crd.Resource)
 	return &kelson.Server{
-		Name: "extensions", API: extensions{custom, newAPI(a.catalogs.get, a.resources), notFound{a.resources}},
+		Name: "extensions", API: extensions{custom, api},
 		PostStartHooks: append(a.commonHooks(), []kelson.Hook{
 			{Name: "start-apiextensions-informers", Run: custom.Sync},
 			{Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
