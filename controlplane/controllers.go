@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/builtin/scheduling"
 	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/controller/feed"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -19,7 +20,7 @@ import (
 )
 
 // controllers are those that a server can run.
-func (a *assembly) controllers(f *feed) []controller.Controller {
+func (a *assembly) controllers(f *feed.Feed) []controller.Controller {
 	all := []controller.Controller{
 		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
@@ -65,8 +66,8 @@ func (a *assembly) tokenKey() (crypto.Signer, error) {
 // newManager makes what runs the controllers, or says what is wrong with the choice
 // of them.
 func (a *assembly) newManager() (*controller.Manager, error) {
-	f := &feed{places: a.places, placeOf: a.placeOf, catalog: a.catalogs.get}
-	a.catalogs.onChange = f.changed
+	f := &feed.Feed{Backends: a.backends(), Place: a.placeOf, Catalog: a.catalogs.get}
+	a.catalogs.onChange = f.CatalogChanged
 	queues := metrics.NewQueues(a.registry)
 	m := &controller.Manager{
 		Queues:      func(name string) controller.QueueMetrics { return queues.Queue(name) },
@@ -75,7 +76,7 @@ func (a *assembly) newManager() (*controller.Manager, error) {
 			return &controller.Client{Transport: a.outer.Loopback(user)}
 		},
 	}
-	elect := a.Storage == StorageEtcd
+	elect := a.shared()
 	if a.LeaderElect != nil {
 		elect = *a.LeaderElect
 	}

@@ -365,6 +365,9 @@ func (s *Store) Progress(ctx context.Context) error {
 	return nil
 }
 
+// Shared implements storage.Backend: no other process can reach the memory.
+func (s *Store) Shared() bool { return false }
+
 // Status implements storage.Backend.
 func (s *Store) Status(ctx context.Context) (storage.Status, error) {
 	if err := s.rlock(ctx); err != nil {

@@ -1,39 +1,45 @@
-package controlplane
+// Package feed tells controllers what is in the stores of a server: it is their
+// controller.Feed over storage backends. Start at Feed.
+//
+// It reads metadata out of stored bytes and keeps nothing, so that controllers load
+// no resource into the cache of the server by following it.
+package feed
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/wire"
 )
 
-// feedPage is how many objects are read at a time when the feed begins.
-const feedPage = 500
+// pageSize is how many objects are read at a time when the feed begins.
+const pageSize = 500
 
-// feed is the controller.Feed over the backend. It reads metadata out of stored
-// bytes and keeps nothing, so that controllers load no resource into the cache
-// by following it.
-type feed struct {
-	places  []place
-	placeOf func(*resource.Definition) int
-	catalog func() *resource.Catalog
+// Feed is a controller.Feed over the backends of a server.
+type Feed struct {
+	// Backends are where objects are. The first has all that no other one has.
+	Backends []storage.Backend
+	// Place returns the number of the backend that has the objects of a definition;
+	// nil is the first one for all.
+	Place func(*resource.Definition) int
+	// Catalog returns what is served now.
+	Catalog func() *resource.Catalog
 
 	mu    sync.Mutex
 	kinds *kinds
 	wake  map[int]context.CancelFunc // ends the wait for changes in a place
 }
+
+var _ controller.Feed = (*Feed)(nil)
 
 // kinds are the stored resources of a catalog.
 type kinds struct {
@@ -51,10 +57,10 @@ type location struct {
 }
 
 // current returns the resources of the catalog as it is now.
-func (f *feed) current() *kinds {
+func (f *Feed) current() *kinds {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	catalog := f.catalog()
+	catalog := f.Catalog()
 	if f.kinds != nil && f.kinds.catalog == catalog {
 		return f.kinds
 	}
@@ -63,29 +69,33 @@ func (f *feed) current() *kinds {
 		names: map[schema.GroupResource]*controller.Kind{},
 	}
 	for _, def := range catalog.Definitions() {
-		version := served(def)
+		version := preferred(def)
 		if version == nil || def.Virtual() || def.CreateOn != "" {
 			continue
 		}
-		gv := groupVersion(def, version)
+		group := cmp.Or(version.Group, def.Group)
 		kind := &controller.Kind{
-			Group: gv.Group, Version: gv.Version, Resource: def.Resource, Kind: def.Kind, Namespaced: def.Namespaced, Verbs: def.Verbs,
+			Group: group, Version: version.Name, Resource: def.Resource, Kind: def.Kind, Namespaced: def.Namespaced, Verbs: def.Verbs,
 		}
 		at := f.locate(def)
 		k.all = append(k.all, kind)
 		k.prefixes[at], k.paths[kind] = kind, at
-		k.names[schema.GroupResource{Group: gv.Group, Resource: def.Resource}] = kind
+		k.names[schema.GroupResource{Group: group, Resource: def.Resource}] = kind
 	}
 	f.kinds = k
 	return k
 }
 
-func (f *feed) locate(def *resource.Definition) location {
-	return location{f.placeOf(def), storage.Root + def.StorageKey + "/"}
+func (f *Feed) locate(def *resource.Definition) location {
+	at := location{prefix: storage.Root + def.StorageKey + "/"}
+	if f.Place != nil {
+		at.place = f.Place(def)
+	}
+	return at
 }
 
-// served returns the version of a definition that is served and preferred.
-func served(def *resource.Definition) *resource.Version {
+// preferred returns the first version of a definition that is served, nil if none is.
+func preferred(def *resource.Definition) *resource.Version {
 	for i := range def.Versions {
 		if !def.Versions[i].Off {
 			return &def.Versions[i]
@@ -95,22 +105,22 @@ func served(def *resource.Definition) *resource.Version {
 }
 
 // Kinds implements controller.Feed.
-func (f *feed) Kinds(context.Context) ([]*controller.Kind, error) { return f.current().all, nil }
+func (f *Feed) Kinds(context.Context) ([]*controller.Kind, error) { return f.current().all, nil }
 
 // Serves implements controller.Feed.
-func (f *feed) Serves(group, version string) bool {
-	g, ok := f.catalog().Group(group)
+func (f *Feed) Serves(group, version string) bool {
+	g, ok := f.Catalog().Group(group)
 	return ok && slices.ContainsFunc(g.Versions, func(v resource.ServedVersion) bool { return v.Name == version })
 }
 
 // Served implements controller.Feed.
-func (f *feed) Served(group, name string) (*controller.Kind, bool) {
+func (f *Feed) Served(group, name string) (*controller.Kind, bool) {
 	k, ok := f.current().names[schema.GroupResource{Group: group, Resource: name}]
 	return k, ok
 }
 
 // Find implements controller.Feed.
-func (f *feed) Find(apiVersion, kind string) (*controller.Kind, bool) {
+func (f *Feed) Find(apiVersion, kind string) (*controller.Kind, bool) {
 	k := f.current()
 	s, ok := k.catalog.LookupKind(schema.FromAPIVersionAndKind(apiVersion, kind))
 	if !ok {
@@ -121,7 +131,7 @@ func (f *feed) Find(apiVersion, kind string) (*controller.Kind, bool) {
 }
 
 // Holds implements controller.Feed.
-func (f *feed) Holds(ctx context.Context, kind *controller.Kind, namespace string) (bool, error) {
+func (f *Feed) Holds(ctx context.Context, kind *controller.Kind, namespace string) (bool, error) {
 	at, ok := f.current().paths[kind]
 	if !ok {
 		return true, nil // nothing is known of it any more
@@ -129,13 +139,13 @@ func (f *feed) Holds(ctx context.Context, kind *controller.Kind, namespace strin
 	if kind.Namespaced && namespace != "" {
 		at.prefix += namespace + "/"
 	}
-	page, err := f.places[at.place].backend.List(ctx, at.prefix, storage.ListOptions{Limit: 1, KeysOnly: true})
+	page, err := f.Backends[at.place].List(ctx, at.prefix, storage.ListOptions{Limit: 1, KeysOnly: true})
 	return err != nil || len(page.Items) > 0, err
 }
 
-// changed tells the feed that there is another catalog: objects of kinds that
-// were not known may be there already.
-func (f *feed) changed() {
+// CatalogChanged has the feed look at the catalog again: objects of kinds that were
+// not known may be there already.
+func (f *Feed) CatalogChanged() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, wake := range f.wake {
@@ -148,19 +158,19 @@ var errLostPlace = errors.New("the last state of a deleted object is not kept")
 
 // Follow implements controller.Feed. Changes in one place are told in their order,
 // and those of several one at a time.
-func (f *feed) Follow(ctx context.Context, see func([]controller.Change)) error {
+func (f *Feed) Follow(ctx context.Context, see func([]controller.Change)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
 	known := f.current()
-	positions, watchers := make([]int64, len(f.places)), make([]storage.Watcher, len(f.places))
-	for i, p := range f.places {
+	positions, watchers := make([]int64, len(f.Backends)), make([]storage.Watcher, len(f.Backends))
+	for i, backend := range f.Backends {
 		var err error
-		if positions[i], err = p.backend.Revision(ctx); err != nil {
+		if positions[i], err = backend.Revision(ctx); err != nil {
 			return err
 		}
-		if watchers[i], err = p.backend.Watch(ctx, storage.Root, positions[i]); err != nil {
+		if watchers[i], err = backend.Watch(ctx, storage.Root, positions[i]); err != nil {
 			return err
 		}
 		defer watchers[i].Close()
@@ -169,12 +179,12 @@ func (f *feed) Follow(ctx context.Context, see func([]controller.Change)) error 
 		}
 	}
 	see(nil)
-	if len(f.places) == 1 {
+	if len(f.Backends) == 1 {
 		return f.follow(ctx, 0, known, watchers[0], positions[0], see)
 	}
 	var mu sync.Mutex
-	ended := make(chan error, len(f.places))
-	for i := range f.places {
+	ended := make(chan error, len(f.Backends))
+	for i := range f.Backends {
 		all.Go(func() {
 			ended <- f.follow(ctx, i, known, watchers[i], positions[i], func(changes []controller.Change) {
 				mu.Lock()
@@ -188,7 +198,7 @@ func (f *feed) Follow(ctx context.Context, see func([]controller.Change)) error 
 
 // scanAll tells of all objects in a place. In one that is not the first there may
 // be much that belongs to others.
-func (f *feed) scanAll(ctx context.Context, known *kinds, place int, revision int64, see func([]controller.Change)) error {
+func (f *Feed) scanAll(ctx context.Context, known *kinds, place int, revision int64, see func([]controller.Change)) error {
 	if place == 0 {
 		return f.scan(ctx, known, location{0, storage.Root}, revision, see)
 	}
@@ -203,7 +213,7 @@ func (f *feed) scanAll(ctx context.Context, known *kinds, place int, revision in
 }
 
 // follow tells of changes in a place, from a position on.
-func (f *feed) follow(ctx context.Context, place int, known *kinds, w storage.Watcher, position int64, see func([]controller.Change)) error {
+func (f *Feed) follow(ctx context.Context, place int, known *kinds, w storage.Watcher, position int64, see func([]controller.Change)) error {
 	for {
 		batch, err := f.next(ctx, place, w, known)
 		if now := f.current(); now != known {
@@ -236,7 +246,7 @@ func (f *feed) follow(ctx context.Context, place int, known *kinds, w storage.Wa
 }
 
 // next waits for changes, or for another catalog.
-func (f *feed) next(ctx context.Context, place int, w storage.Watcher, known *kinds) (storage.Batch, error) {
+func (f *Feed) next(ctx context.Context, place int, w storage.Watcher, known *kinds) (storage.Batch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f.mu.Lock()
@@ -244,7 +254,7 @@ func (f *feed) next(ctx context.Context, place int, w storage.Watcher, known *ki
 		f.wake = map[int]context.CancelFunc{}
 	}
 	f.wake[place] = cancel
-	if f.catalog() != known.catalog {
+	if f.Catalog() != known.catalog {
 		cancel()
 	}
 	f.mu.Unlock()
@@ -252,10 +262,10 @@ func (f *feed) next(ctx context.Context, place int, w storage.Watcher, known *ki
 }
 
 // scan tells of all objects below a prefix at a revision.
-func (f *feed) scan(ctx context.Context, known *kinds, at location, revision int64, see func([]controller.Change)) error {
-	opts := storage.ListOptions{Revision: revision, Limit: feedPage}
+func (f *Feed) scan(ctx context.Context, known *kinds, at location, revision int64, see func([]controller.Change)) error {
+	opts := storage.ListOptions{Revision: revision, Limit: pageSize}
 	for {
-		page, err := f.places[at.place].backend.List(ctx, at.prefix, opts)
+		page, err := f.Backends[at.place].List(ctx, at.prefix, opts)
 		if err != nil {
 			return err
 		}
@@ -323,70 +333,4 @@ func (k *kinds) change(place int, key string) (c controller.Change, ok bool) {
 			return c, c.Name != "" && wanted(kind)
 		}
 	}
-}
-
-var errNoMetadata = errors.New("the object has no metadata that can be read")
-
-// readMeta reads what controllers want to know out of stored bytes.
-func readMeta(stored []byte, m *controller.Meta) error {
-	if _, _, raw, ok := wire.OpenEnvelope(stored); ok {
-		metadata, ok := wire.MetadataProto(raw)
-		if !ok || !readMetaProto(metadata, m) {
-			return errNoMetadata
-		}
-		return nil
-	}
-	metadata, ok := wire.MetadataJSON(stored)
-	if !ok {
-		return errNoMetadata
-	}
-	var j struct {
-		UID               apitypes.UID
-		DeletionTimestamp *string
-		Finalizers        []string
-		OwnerReferences   []metav1.OwnerReference
-	}
-	if err := json.Unmarshal(metadata, &j); err != nil {
-		return err
-	}
-	*m = controller.Meta{UID: j.UID, Deleting: j.DeletionTimestamp != nil, Finalizers: j.Finalizers, Owners: j.OwnerReferences}
-	return nil
-}
-
-// Numbers of fields in the protobuf form of ObjectMeta.
-const (
-	uidField        = 5
-	deletionField   = 9
-	ownersField     = 13
-	finalizersField = 14
-)
-
-// readMetaProto reads the fields that are wanted and skips the others, which are
-// most of the bytes.
-func readMetaProto(b []byte, m *controller.Meta) bool {
-	for len(b) > 0 {
-		field, kind, value, rest, ok := protoField(b)
-		if !ok {
-			return false
-		}
-		b = rest
-		if kind != 2 {
-			continue
-		}
-		switch field {
-		case uidField:
-			m.UID = apitypes.UID(value)
-		case deletionField:
-			m.Deleting = true
-		case finalizersField:
-			m.Finalizers = append(m.Finalizers, string(value))
-		case ownersField:
-			var ref metav1.OwnerReference
-			if ref.Unmarshal(value) != nil {
-				return false
-			}
-			m.Owners = append(m.Owners, ref)
-		}
-	}
-	return true
 }

@@ -1,0 +1,113 @@
+package feed
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apitypes "k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/wire"
+)
+
+var errNoMetadata = errors.New("the object has no metadata that can be read")
+
+// readMeta reads what controllers want to know out of stored bytes.
+func readMeta(stored []byte, m *controller.Meta) error {
+	if _, _, raw, ok := wire.OpenEnvelope(stored); ok {
+		metadata, ok := wire.MetadataProto(raw)
+		if !ok || !readMetaProto(metadata, m) {
+			return errNoMetadata
+		}
+		return nil
+	}
+	metadata, ok := wire.MetadataJSON(stored)
+	if !ok {
+		return errNoMetadata
+	}
+	var j struct {
+		UID               apitypes.UID
+		DeletionTimestamp *string
+		Finalizers        []string
+		OwnerReferences   []metav1.OwnerReference
+	}
+	if err := json.Unmarshal(metadata, &j); err != nil {
+		return err
+	}
+	*m = controller.Meta{UID: j.UID, Deleting: j.DeletionTimestamp != nil, Finalizers: j.Finalizers, Owners: j.OwnerReferences}
+	return nil
+}
+
+// Numbers of fields in the protobuf form of ObjectMeta.
+const (
+	uidField        = 5
+	deletionField   = 9
+	ownersField     = 13
+	finalizersField = 14
+)
+
+// readMetaProto reads the fields that are wanted and skips the others, which are
+// most of the bytes.
+func readMetaProto(b []byte, m *controller.Meta) bool {
+	for len(b) > 0 {
+		field, kind, value, rest, ok := protoField(b)
+		if !ok {
+			return false
+		}
+		b = rest
+		if kind != 2 {
+			continue
+		}
+		switch field {
+		case uidField:
+			m.UID = apitypes.UID(value)
+		case deletionField:
+			m.Deleting = true
+		case finalizersField:
+			m.Finalizers = append(m.Finalizers, string(value))
+		case ownersField:
+			var ref metav1.OwnerReference
+			if ref.Unmarshal(value) != nil {
+				return false
+			}
+			m.Owners = append(m.Owners, ref)
+		}
+	}
+	return true
+}
+
+// protoField takes the first field from a protobuf message. value is set for
+// fields of bytes.
+func protoField(b []byte) (field uint64, kind byte, value, rest []byte, ok bool) {
+	tag, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, 0, nil, nil, false
+	}
+	b = b[n:]
+	field, kind = tag>>3, byte(tag&7)
+	size := 0
+	switch kind {
+	case 0:
+		if _, size = binary.Uvarint(b); size <= 0 {
+			return 0, 0, nil, nil, false
+		}
+	case 1:
+		size = 8
+	case 5:
+		size = 4
+	case 2:
+		length, n := binary.Uvarint(b)
+		if n <= 0 || length > uint64(len(b)-n) {
+			return 0, 0, nil, nil, false
+		}
+		return field, kind, b[n : n+int(length)], b[n+int(length):], true
+	default:
+		return 0, 0, nil, nil, false
+	}
+	if size > len(b) {
+		return 0, 0, nil, nil, false
+	}
+	return field, kind, nil, b[size:], true
+}
