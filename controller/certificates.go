@@ -16,6 +16,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/internal/loopback"
 )
 
 // Lifetime of certificates; the minimum a request can ask for; by how much notBefore is
@@ -94,7 +96,7 @@ func (e *Env) allowed(ctx context.Context, r *certificatesv1.CertificateSigningR
 		},
 	}
 	reviews := &Kind{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews", Kind: "SubjectAccessReview"}
-	err := e.do(ctx, call{method: "POST", path: path(reviews, "", ""), body: &review, into: &review})
+	err := e.do(ctx, loopback.Call{Method: "POST", Path: path(reviews, "", ""), Body: &review, Into: &review})
 	return review.Status.Allowed, err
 }
 

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,13 +8,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/internal/loopback"
 )
 
 const (
@@ -23,11 +21,10 @@ const (
 	// recognize it and leave its fields alone.
 	agent = "kube-controller-manager"
 
-	// Accept headers. Protobuf and PartialObjectMetadata are cheaper to decode;
-	// JSON is the alternative for aggregated servers that have neither.
-	asJSON      = "application/json"
-	asProto     = "application/vnd.kubernetes.protobuf"
-	asTyped     = asProto + "," + asJSON
+	// Protobuf is quicker than JSON, and part of an object than all of it, but not
+	// every server behind this one has them.
+	asJSON      = loopback.JSON
+	asProto     = loopback.Protobuf
 	asPartial   = asJSON + partial + "," + asJSON // for watches
 	asMetadata  = asProto + partial + "," + asPartial
 	asList      = asProto + partialList + "," + asJSON + partialList + "," + asJSON
@@ -35,9 +32,7 @@ const (
 	partialList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	asDiscovery = asJSON + ";as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2"
 
-	// maxStatus bounds how many bytes of an error response are read.
-	maxStatus = 1 << 20
-	// listPage is the page size of lists from aggregated servers.
+	// listPage is how many objects of other servers are read at a time.
 	listPage = "500"
 )
 
@@ -64,128 +59,32 @@ func path(k *Kind, namespace, name string) string {
 	return p
 }
 
-// call is one request, and where its response goes.
-type call struct {
-	method, path string
-	query        url.Values
-	contentType  string
-	body         any // encoded as JSON, nil for none
-	accept       string
-	into         any // decoded response; nil if it is not needed
+func (c *Client) client() *loopback.Client {
+	return &loopback.Client{Transport: c.Transport, Agent: cmp.Or(c.Agent, agent)}
 }
 
-// message is an object that has a protobuf decoder.
-type message interface {
-	runtime.Object
-	Unmarshal([]byte) error
-}
-
-func (c *Client) do(ctx context.Context, r call) error {
-	if _, typed := r.into.(message); typed && r.accept == "" {
-		r.accept = asTyped
-	}
-	answer, err := c.open(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if r.into == nil {
-		_, err = io.Copy(io.Discard, answer.Body)
-		return err
-	}
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-	if m, typed := r.into.(message); typed && strings.HasPrefix(answer.Header.Get("Content-Type"), asProto) {
-		return decode(body, m)
-	}
-	return json.Unmarshal(body, r.into)
-}
-
-// decode decodes a protobuf response: the magic prefix and runtime.Unknown around the
-// object.
-func decode(body []byte, into message) error {
-	const magic = "k8s\x00"
-	var envelope runtime.Unknown
-	if !bytes.HasPrefix(body, []byte(magic)) {
-		return errors.New("the answer is not what it says that it is")
-	}
-	if err := envelope.Unmarshal(body[len(magic):]); err != nil {
-		return err
-	}
-	if err := into.Unmarshal(envelope.Raw); err != nil {
-		return err
-	}
-	into.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(envelope.APIVersion, envelope.Kind))
-	return nil
-}
-
-// open sends a request and returns the response with its body unread, or the API error.
-func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
-	var body []byte
-	if r.body != nil {
-		var err error
-		if body, err = json.Marshal(r.body); err != nil {
-			return nil, err
-		}
-	}
-	target := "http://kelson" + r.path
-	if len(r.query) > 0 {
-		target += "?" + r.query.Encode()
-	}
-	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("User-Agent", cmp.Or(c.Agent, agent))
-	if r.accept == "" {
-		r.accept = asJSON
-	}
-	req.Header.Set("Accept", r.accept)
-	if body != nil {
-		if r.contentType == "" {
-			r.contentType = asJSON
-		}
-		req.Header.Set("Content-Type", r.contentType)
-	}
-	resp, err := c.Transport.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode < 300 {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
-	if err != nil {
-		return nil, err
-	}
-	status := metav1.Status{Code: int32(resp.StatusCode), Message: string(answer)}
-	_ = json.Unmarshal(answer, &status)
-	return nil, &apierrors.StatusError{ErrStatus: status}
-}
+func (c *Client) do(ctx context.Context, r loopback.Call) error { return c.client().Do(ctx, r) }
 
 // Get reads an object.
 func (c *Client) Get(ctx context.Context, k *Kind, namespace, name string, into any) error {
-	return c.do(ctx, call{method: http.MethodGet, path: path(k, namespace, name), into: into})
+	return c.do(ctx, loopback.Call{Method: http.MethodGet, Path: path(k, namespace, name), Into: into})
 }
 
 // Metadata reads the metadata of an object.
 func (c *Client) Metadata(ctx context.Context, k *Kind, namespace, name string) (*metav1.PartialObjectMetadata, error) {
 	m := &metav1.PartialObjectMetadata{}
-	return m, c.do(ctx, call{method: http.MethodGet, path: path(k, namespace, name), accept: asMetadata, into: m})
+	return m, c.do(ctx, loopback.Call{Method: http.MethodGet, Path: path(k, namespace, name), Accept: asMetadata, Into: m})
 }
 
 // List reads the objects of a namespace, or of all namespaces for "".
 func (c *Client) List(ctx context.Context, k *Kind, namespace string, into any) error {
-	return c.do(ctx, call{method: http.MethodGet, path: path(k, namespace, ""), into: into})
+	return c.do(ctx, loopback.Call{Method: http.MethodGet, Path: path(k, namespace, ""), Into: into})
 }
 
 // ListMetadata reads the metadata of the objects of a namespace.
 func (c *Client) ListMetadata(ctx context.Context, k *Kind, namespace string) ([]metav1.PartialObjectMetadata, error) {
 	var l metav1.PartialObjectMetadataList
-	err := c.do(ctx, call{method: http.MethodGet, path: path(k, namespace, ""), accept: asList, into: &l})
+	err := c.do(ctx, loopback.Call{Method: http.MethodGet, Path: path(k, namespace, ""), Accept: asList, Into: &l})
 	return l.Items, err
 }
 
@@ -195,7 +94,7 @@ func (c *Client) listAll(ctx context.Context, k *Kind) (all []metav1.PartialObje
 	query := url.Values{"limit": {listPage}}
 	for {
 		var l metav1.PartialObjectMetadataList
-		if err := c.do(ctx, call{method: http.MethodGet, path: path(k, "", ""), query: query, accept: asList, into: &l}); err != nil {
+		if err := c.do(ctx, loopback.Call{Method: http.MethodGet, Path: path(k, "", ""), Query: query, Accept: asList, Into: &l}); err != nil {
 			return nil, "", err
 		}
 		all = append(all, l.Items...)
@@ -209,9 +108,9 @@ func (c *Client) listAll(ctx context.Context, k *Kind) (all []metav1.PartialObje
 // watch calls see for each event after a resourceVersion. When the server ends the
 // watch, it returns the resourceVersion from which to resume.
 func (c *Client) watch(ctx context.Context, k *Kind, version string, see func(event string, m *metav1.PartialObjectMetadata)) (string, error) {
-	answer, err := c.open(ctx, call{
-		method: http.MethodGet, path: path(k, "", ""), accept: asPartial,
-		query: url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {version}},
+	answer, err := c.client().Open(ctx, loopback.Call{
+		Method: http.MethodGet, Path: path(k, "", ""), Accept: asPartial,
+		Query: url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {version}},
 	})
 	if err != nil {
 		return version, err
@@ -247,16 +146,16 @@ func (c *Client) watch(ctx context.Context, k *Kind, version string, see func(ev
 // ListNamed reads the metadata of the objects with a name in all namespaces.
 func (c *Client) ListNamed(ctx context.Context, k *Kind, name string) ([]metav1.PartialObjectMetadata, error) {
 	var l metav1.PartialObjectMetadataList
-	err := c.do(ctx, call{
-		method: http.MethodGet, path: path(k, "", ""), accept: asList, into: &l,
-		query: url.Values{"fieldSelector": {"metadata.name=" + name}},
+	err := c.do(ctx, loopback.Call{
+		Method: http.MethodGet, Path: path(k, "", ""), Accept: asList, Into: &l,
+		Query: url.Values{"fieldSelector": {"metadata.name=" + name}},
 	})
 	return l.Items, err
 }
 
 // Create creates an object.
 func (c *Client) Create(ctx context.Context, k *Kind, namespace string, obj any) error {
-	return c.do(ctx, call{method: http.MethodPost, path: path(k, namespace, ""), body: obj, accept: asMetadata})
+	return c.do(ctx, loopback.Call{Method: http.MethodPost, Path: path(k, namespace, ""), Body: obj, Accept: asMetadata})
 }
 
 // Update replaces an object, or a subresource of it. into, unless it is nil, receives
@@ -266,9 +165,9 @@ func (c *Client) Update(ctx context.Context, k *Kind, namespace, name, subresour
 	if subresource != "" {
 		p += "/" + subresource
 	}
-	r := call{method: http.MethodPut, path: p, body: obj, into: into}
+	r := loopback.Call{Method: http.MethodPut, Path: p, Body: obj, Into: into}
 	if into == nil {
-		r.accept = asMetadata
+		r.Accept = asMetadata
 	}
 	return c.do(ctx, r)
 }
@@ -276,23 +175,23 @@ func (c *Client) Update(ctx context.Context, k *Kind, namespace, name, subresour
 // Patch changes an object, and returns its metadata.
 func (c *Client) Patch(ctx context.Context, k *Kind, namespace, name string, how types.PatchType, patch any) (*metav1.PartialObjectMetadata, error) {
 	m := &metav1.PartialObjectMetadata{}
-	return m, c.do(ctx, call{method: http.MethodPatch, path: path(k, namespace, name), contentType: string(how), body: patch, accept: asMetadata, into: m})
+	return m, c.do(ctx, loopback.Call{Method: http.MethodPatch, Path: path(k, namespace, name), ContentType: string(how), Body: patch, Accept: asMetadata, Into: m})
 }
 
 // Apply makes a server-side apply request with force.
 func (c *Client) Apply(ctx context.Context, k *Kind, namespace, name, manager string, config any) error {
-	return c.do(ctx, call{
-		method: http.MethodPatch, path: path(k, namespace, name), contentType: string(types.ApplyPatchType), body: config, accept: asMetadata,
-		query: url.Values{"fieldManager": {manager}, "force": {"true"}},
+	return c.do(ctx, loopback.Call{
+		Method: http.MethodPatch, Path: path(k, namespace, name), ContentType: string(types.ApplyPatchType), Body: config, Accept: asMetadata,
+		Query: url.Values{"fieldManager": {manager}, "force": {"true"}},
 	})
 }
 
 // Delete deletes an object.
 func (c *Client) Delete(ctx context.Context, k *Kind, namespace, name string, opts *metav1.DeleteOptions) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path(k, namespace, name), body: opts})
+	return c.do(ctx, loopback.Call{Method: http.MethodDelete, Path: path(k, namespace, name), Body: opts})
 }
 
 // DeleteAll deletes all objects of a namespace.
 func (c *Client) DeleteAll(ctx context.Context, k *Kind, namespace string, opts *metav1.DeleteOptions) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path(k, namespace, ""), body: opts, accept: asList})
+	return c.do(ctx, loopback.Call{Method: http.MethodDelete, Path: path(k, namespace, ""), Body: opts, Accept: asList})
 }

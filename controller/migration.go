@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/apikeel/kelson/internal/loopback"
 )
 
 const (
@@ -121,7 +123,7 @@ func (m *migrations) step(ctx context.Context, kind *Kind, svm *migrationv1.Stor
 			"resource %q does not support discovery operations: %v", fmt.Sprintf("%s/%s, Resource=%s", group, target.Version, resource), verbs)))
 	}
 	var now metav1.PartialObjectMetadataList
-	err := m.do(ctx, call{method: http.MethodGet, path: path(target, "", ""), accept: asList, query: url.Values{"limit": {"1"}}, into: &now})
+	err := m.do(ctx, loopback.Call{Method: http.MethodGet, Path: path(target, "", ""), Accept: asList, Query: url.Values{"limit": {"1"}}, Into: &now})
 	if err != nil {
 		return err
 	}
@@ -146,10 +148,10 @@ func (m *migrations) rewrite(ctx context.Context, kind *Kind, svm *migrationv1.S
 	})
 	for i := range items {
 		o := &items[i]
-		err := m.do(ctx, call{
-			method: http.MethodPatch, path: path(target, o.Namespace, o.Name), contentType: string(types.MergePatchType), accept: asMetadata,
-			query: url.Values{"fieldManager": {migrationController}},
-			body: map[string]any{
+		err := m.do(ctx, loopback.Call{
+			Method: http.MethodPatch, Path: path(target, o.Namespace, o.Name), ContentType: string(types.MergePatchType), Accept: asMetadata,
+			Query: url.Values{"fieldManager": {migrationController}},
+			Body: map[string]any{
 				"apiVersion": target.APIVersion(), "kind": target.Kind, "metadata": map[string]string{"resourceVersion": o.ResourceVersion},
 			},
 		})

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/internal/loopback"
 )
 
 // remoteStart is how long after the start the garbage collector waits for the objects of
@@ -187,7 +189,7 @@ func (r *remotes) discover(ctx context.Context) ([]*Kind, error) {
 		return nil, nil
 	}
 	var groups apidiscovery.APIGroupDiscoveryList
-	if err := r.env.do(ctx, call{method: "GET", path: "/apis", accept: asDiscovery, into: &groups}); err != nil {
+	if err := r.env.do(ctx, loopback.Call{Method: "GET", Path: "/apis", Accept: asDiscovery, Into: &groups}); err != nil {
 		return nil, err
 	}
 	var found []*Kind
