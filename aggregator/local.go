@@ -1,12 +1,8 @@
 package aggregator
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"sync/atomic"
 
@@ -16,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"github.com/apikeel/kelson/internal/loopback"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -133,7 +130,9 @@ func (s *Server) register(ctx context.Context) error {
 		case current == nil && !started && s.Create != nil:
 			add(func() error { return s.Create(ctx, wanted) })
 		case current == nil:
-			add(func() error { return s.call(ctx, http.MethodPost, "", wanted, nil) })
+			add(func() error {
+				return s.client().Do(ctx, loopback.Call{Method: http.MethodPost, Path: servicesPath, Body: wanted})
+			})
 		case current.Labels[automanaged] != "" && !equality.Semantic.DeepEqual(current.Spec, wanted.Spec):
 			add(func() error {
 				return s.update(ctx, wanted.Name, "", func(now *apiregistration.APIService) { now.Spec = wanted.Spec })
@@ -145,7 +144,9 @@ func (s *Server) register(ctx context.Context) error {
 		switch {
 		case !served[name] && (label == always || label == onStart && !started):
 			options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &current.UID}}
-			add(func() error { return s.call(ctx, http.MethodDelete, "/"+name, options, nil) })
+			add(func() error {
+				return s.client().Do(ctx, loopback.Call{Method: http.MethodDelete, Path: servicesPath + "/" + name, Body: options})
+			})
 		case current.Spec.Service == nil && !isAvailable(current):
 			add(func() error { return s.setCondition(ctx, name, localCondition()) })
 		}
@@ -180,61 +181,17 @@ func (s *Server) setCondition(ctx context.Context, name string, c apiregistratio
 	})
 }
 
-// maxConflicts is how often an update is tried against others.
-const maxConflicts = 5
+// servicesPath is where this server has APIServices.
+const servicesPath = "/apis/" + Group + "/v1/" + Resource
 
-func (s *Server) update(ctx context.Context, name, subresource string, change func(*apiregistration.APIService)) (err error) {
-	for range maxConflicts {
-		var now apiregistration.APIService
-		if err = s.call(ctx, http.MethodGet, "/"+name, nil, &now); err != nil {
-			return err
-		}
-		before := now.DeepCopy()
-		if change(&now); equality.Semantic.DeepEqual(before, &now) {
-			return nil
-		}
-		if err = s.call(ctx, http.MethodPut, "/"+name+subresource, &now, nil); !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-	return err
+func (s *Server) update(ctx context.Context, name, subresource string, change func(*apiregistration.APIService)) error {
+	return loopback.Update(ctx, s.client(), servicesPath+"/"+name, subresource, func(service *apiregistration.APIService) error {
+		change(service)
+		return nil
+	})
 }
 
-// maxObject bounds what is read of an answer about an APIService.
-const maxObject = 4 << 20
-
-// call sends a request about APIServices to this server, and decodes the answer.
-func (s *Server) call(ctx context.Context, method, path string, body, into any) error {
-	var content io.Reader = http.NoBody
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		content = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://kelson/apis/"+Group+"/v1/"+Resource+path, content)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("User-Agent", "kube-apiserver")
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.Client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxObject))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode >= http.StatusMultipleChoices {
-		status := metav1.Status{Code: int32(resp.StatusCode), Message: fmt.Sprintf("%s: %s", resp.Status, answer)}
-		_ = json.Unmarshal(answer, &status)
-		return &apierrors.StatusError{ErrStatus: status}
-	}
-	if into == nil {
-		return nil
-	}
-	return json.Unmarshal(answer, into)
+// client writes APIServices as the server itself.
+func (s *Server) client() *loopback.Client {
+	return &loopback.Client{Transport: s.Loopback, Agent: "kube-apiserver"}
 }

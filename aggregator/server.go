@@ -29,8 +29,9 @@ type Config struct {
 	Services, Network resource.Follower
 	// Objects reads services and endpoint slices, from memory.
 	Objects func(group, resource string) resource.Lister
-	// Client writes APIServices, as the server itself. Its requests have no host.
-	Client *http.Client
+	// Loopback carries requests of the server itself to this server: it writes
+	// APIServices.
+	Loopback http.RoundTripper
 	// Create, unless it is nil, is a shorter way to make those that there are when
 	// the server starts.
 	Create func(ctx context.Context, service resource.Object) error

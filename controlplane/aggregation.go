@@ -1,31 +1,22 @@
 package controlplane
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/authn/serviceaccount"
-	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/controller/apiserver"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/openapi"
@@ -74,7 +65,7 @@ func (a *assembly) aggregation() error {
 		Services: a.resources.Follow(schema.GroupResource{Group: aggregator.Group, Resource: aggregator.Resource}),
 		Network:  a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}),
 		Objects:  func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
-		Client:   a.client(), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
+		Loopback: a.outer.Loopback(loopbackUser()), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
 		Catalog: a.catalogs.get, Settled: a.custom.Sync, Routes: a.issuerRoutes(), Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
@@ -180,31 +171,17 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 	return func() (*tls.Certificate, error) { return &pair, nil }, nil
 }
 
-// The ConfigMap in which servers behind this one find whom to believe.
-const (
-	trustName    = "extension-apiserver-authentication"
-	clientCAKey  = "client-ca-file"
-	headerCAKey  = "requestheader-client-ca-file"
-	headerPrefix = "requestheader-"
-)
-
 // ensureTrust publishes who vouches for users, and who may speak for them.
 func (a *assembly) ensureTrust(ctx context.Context) error {
-	if err := a.ensureNamespaces(ctx); err != nil {
+	trust, err := a.trust()
+	if err != nil {
 		return err
 	}
-	data, err := a.trust()
-	if err != nil || len(data) == 0 {
-		return err
-	}
-	return a.ensureAll(ctx, []resource.Object{&corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: trustName, Namespace: metav1.NamespaceSystem},
-		Data:       data,
-	}}, joinTrust)
+	return a.own.EnsureTrust(ctx, trust)
 }
 
-func (a *assembly) trust() (map[string]string, error) {
+// trust returns whom this server believes who a user is.
+func (a *assembly) trust() (trust apiserver.Trust, err error) {
 	header := a.Authentication.RequestHeader
 	var clients, proxies []byte
 	for _, file := range []struct {
@@ -216,7 +193,7 @@ func (a *assembly) trust() (map[string]string, error) {
 		}
 		content, err := os.ReadFile(file.path)
 		if err != nil {
-			return nil, err
+			return trust, err
 		}
 		*file.into = append(*file.into, content...)
 	}
@@ -230,97 +207,11 @@ func (a *assembly) trust() (map[string]string, error) {
 			names = append(names, frontProxy)
 		}
 	}
-	data := map[string]string{}
-	if len(clients) > 0 {
-		data[clientCAKey] = joinCertificates("", string(clients))
-	}
-	if len(proxies) == 0 {
-		return data, nil
-	}
-	data[headerCAKey] = joinCertificates("", string(proxies))
-	usual := func(values []string, otherwise string) []string {
-		if len(values) == 0 {
-			return []string{otherwise}
-		}
-		return values
-	}
-	for key, list := range map[string][]string{
-		"allowed-names": names, "username-headers": usual(header.UsernameHeaders, "X-Remote-User"),
-		"uid-headers": usual(header.UIDHeaders, "X-Remote-Uid"), "group-headers": usual(header.GroupHeaders, "X-Remote-Group"),
-		"extra-headers-prefix": usual(header.ExtraHeaderPrefixes, "X-Remote-Extra-"),
-	} {
-		if list == nil {
-			list = []string{}
-		}
-		text, err := json.Marshal(list)
-		if err != nil {
-			return nil, err
-		}
-		data[headerPrefix+key] = string(text)
-	}
-	return data, nil
-}
-
-// joinTrust adds what this server trusts to what others do that share the store:
-// who is behind one of them may be asked by all.
-func joinTrust(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
-	now, want := existing.(*corev1.ConfigMap).DeepCopy(), wanted.(*corev1.ConfigMap)
-	before := maps.Clone(now.Data)
-	if now.Data == nil {
-		now.Data = map[string]string{}
-	}
-	for key, value := range want.Data {
-		switch key {
-		case clientCAKey, headerCAKey:
-			now.Data[key] = joinCertificates(now.Data[key], value)
-		default:
-			now.Data[key] = joinNames(now.Data[key], value)
-		}
-	}
-	if reflect.DeepEqual(before, now.Data) {
-		return existing, bootstrap.Keep
-	}
-	return now, bootstrap.Update
-}
-
-// joinNames joins two lists, but an empty list of names stands for all.
-func joinNames(a, b string) string {
-	var x, y []string
-	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil {
-		return b
-	}
-	if len(x) == 0 || len(y) == 0 {
-		return "[]"
-	}
-	for _, name := range y {
-		if !slices.Contains(x, name) {
-			x = append(x, name)
-		}
-	}
-	text, err := json.Marshal(x)
-	if err != nil {
-		return b
-	}
-	return string(text)
-}
-
-// joinCertificates joins two lists of certificates, without those that have
-// expired.
-func joinCertificates(a, b string) string {
-	var out bytes.Buffer
-	seen := map[string]bool{}
-	for rest := []byte(a + "\n" + b); ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			return out.String()
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil || seen[string(block.Bytes)] || time.Now().After(cert.NotAfter) {
-			continue
-		}
-		seen[string(block.Bytes)] = true
-		_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes}) // into memory
-	}
+	return apiserver.Trust{
+		Clients: clients, Proxies: proxies, Names: names,
+		UsernameHeaders: header.UsernameHeaders, UIDHeaders: header.UIDHeaders, GroupHeaders: header.GroupHeaders,
+		ExtraHeaderPrefixes: header.ExtraHeaderPrefixes,
+	}, nil
 }
 
 // issuerRoutes describes the documents of the issuer of service account tokens, if

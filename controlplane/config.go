@@ -34,6 +34,7 @@ import (
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/connect"
+	"github.com/apikeel/kelson/controller/apiserver"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
@@ -57,6 +58,13 @@ const (
 	StorageEngine = "engine" // in the data folder
 	StorageMemory = "memory" // nowhere: it is lost at the end
 	StorageEtcd   = "etcd"
+)
+
+// How the endpoints of the service kubernetes follow the servers that there are.
+const (
+	EndpointLeases = apiserver.EndpointLeases
+	EndpointCount  = apiserver.EndpointCount
+	EndpointNone   = apiserver.EndpointNone
 )
 
 // Config describes a server. The zero value is one that keeps its data in
@@ -244,7 +252,7 @@ func (c *Config) defaults() {
 }
 
 func (c *Config) validate() error {
-	if err := errors.Join(c.Aggregation.validate(), checkEndpointReconciler(c.EndpointReconciler)); err != nil {
+	if err := errors.Join(c.Aggregation.validate(), apiserver.CheckEndpoints(c.EndpointReconciler)); err != nil {
 		return err
 	}
 	if net.ParseIP(c.BindAddress) == nil {

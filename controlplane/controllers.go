@@ -25,7 +25,7 @@ func (a *assembly) controllers(f *feed.Feed) []controller.Controller {
 		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
-		controller.Quotas(a.measure(f, rest.AdmissionObjects{Handler: a.resources})),
+		controller.Quotas(a.own.QuotaUsage(f, rest.AdmissionObjects{Handler: a.resources})),
 		controller.PolicyStatus(a.checker().Check),
 	}
 	if a.Gates.Enabled(scheduling.GenericWorkload) {
@@ -102,7 +102,7 @@ func (a *assembly) newManager() (*controller.Manager, error) {
 // accounts too.
 func (a *assembly) startControllers(ctx context.Context) error {
 	m := a.manager
-	if err := a.ensureNamespaces(ctx); err != nil {
+	if err := a.own.EnsureNamespaces(ctx); err != nil {
 		return err
 	}
 	ready := make(chan struct{})

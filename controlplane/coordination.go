@@ -52,7 +52,7 @@ func (a *assembly) coordinationHooks() []kelson.Hook {
 				},
 			},
 		}
-		if err := a.ensureNamespaces(ctx); err != nil {
+		if err := a.own.EnsureNamespaces(ctx); err != nil {
 			return err
 		}
 		a.running.Go(func() { c.Run(ctx) })

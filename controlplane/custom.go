@@ -1,24 +1,20 @@
 package controlplane
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/crd"
+	"github.com/apikeel/kelson/internal/loopback"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -73,7 +69,7 @@ func (c *catalogs) publish(put []*resource.Definition, gone []schema.GroupResour
 // like any client.
 type definitions struct {
 	catalog func() *resource.Catalog
-	client  *http.Client
+	client  *loopback.Client
 	// handler and owners write a status without the detour over HTTP: it is
 	// written for every definition.
 	handler *rest.Handler
@@ -149,36 +145,8 @@ func (d *definitions) UpdateStatus(ctx context.Context, name string, change func
 
 // Release implements crd.Store.
 func (d *definitions) Release(ctx context.Context, name string, change func(*apiextensions.CustomResourceDefinition) error) error {
-	return d.update(ctx, name, "/status", change)
-}
-
-// maxConflicts is how often an update is tried against others.
-const maxConflicts = 10
-
-func (d *definitions) update(ctx context.Context, name, subresource string, change func(*apiextensions.CustomResourceDefinition) error) error {
 	path := "/apis/" + crd.Group + "/v1/" + crd.Resource + "/" + name
-	var err error
-	for range maxConflicts {
-		var c apiextensions.CustomResourceDefinition
-		if err = d.call(ctx, http.MethodGet, path, nil, &c); err != nil {
-			return err
-		}
-		before, _ := json.Marshal(&c)
-		if err = change(&c); err != nil {
-			return err
-		}
-		after, merr := json.Marshal(&c)
-		if merr != nil {
-			return merr
-		}
-		if bytes.Equal(before, after) {
-			return nil
-		}
-		if err = d.call(ctx, http.MethodPut, path+subresource, after, nil); !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-	return err
+	return loopback.Update(ctx, d.client, path, "/status", change)
 }
 
 // DeleteObjects implements crd.Store.
@@ -214,7 +182,7 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 		if ns != "" {
 			path += "/namespaces/" + ns
 		}
-		if err := d.call(ctx, http.MethodDelete, path+"/"+name, nil, nil); err != nil {
+		if err := d.client.Do(ctx, loopback.Call{Method: http.MethodDelete, Path: path + "/" + name}); err != nil {
 			return s.Len(), 0, err
 		}
 	}
@@ -233,43 +201,6 @@ func (d *definitions) WaitObjects(ctx context.Context, group, name string, revis
 		return nil
 	}
 	return r.WaitForChange(ctx, revision)
-}
-
-// maxAnswer bounds what is read of an answer.
-const maxAnswer = 8 << 20
-
-func (d *definitions) call(ctx context.Context, method, path string, body []byte, into any) error {
-	return call(ctx, d.client, method, path, "application/json", body, into)
-}
-
-// call sends a request and decodes the answer.
-func call(ctx context.Context, client *http.Client, method, path, media string, body []byte, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, "http://kelson"+path, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("User-Agent", serverName)
-	if body != nil {
-		req.Header.Set("Content-Type", media)
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode >= 300 {
-		status := metav1.Status{Code: int32(resp.StatusCode), Message: string(answer)}
-		_ = json.Unmarshal(answer, &status)
-		return &apierrors.StatusError{ErrStatus: status}
-	}
-	if into == nil {
-		return nil
-	}
-	return json.Unmarshal(answer, into)
 }
 
 // loopbackUser is who the server is to itself.

@@ -13,6 +13,7 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 
 	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/controller/apiserver"
 )
 
 // until asks again until the answer is the one wanted.
@@ -29,6 +30,9 @@ func (c *client) until(path string, ok func(code int, text string) bool) {
 	c.t.Fatalf("%s stays %d %s", path, code, text)
 }
 
+// flowPath is where flow schemas and priority levels are.
+const flowPath = "/apis/flowcontrol.apiserver.k8s.io/v1/"
+
 func dangling(text string) (condition string) {
 	var s flowcontrolv1.FlowSchema
 	_ = json.Unmarshal([]byte(text), &s)
@@ -44,7 +48,7 @@ func TestFlowControl(t *testing.T) {
 	c := newClient(t, KubeconfigFile(dir))
 	c.ready()
 	for _, obj := range bootstrap.FlowSchemas() {
-		c.until(flowPath+flowSchemas+"/"+obj.GetName(), func(_ int, text string) bool { return dangling(text) == "Dangling False Found" })
+		c.until(flowPath+apiserver.FlowSchemas+"/"+obj.GetName(), func(_ int, text string) bool { return dangling(text) == "Dangling False Found" })
 	}
 
 	// A schema is of use as soon as it has a level.
@@ -53,22 +57,22 @@ func TestFlowControl(t *testing.T) {
 		"nonResourceRules":[{"verbs":["*"],"nonResourceURLs":["*"]}]}]}}`
 	const level = `{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"PriorityLevelConfiguration","metadata":{"name":"mine"},
 		"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":7,"limitResponse":{"type":"Reject"}}}}`
-	if code, text := c.do(http.MethodPost, flowPath+flowSchemas, schema); code != 201 {
+	if code, text := c.do(http.MethodPost, flowPath+apiserver.FlowSchemas, schema); code != 201 {
 		t.Fatal(code, text)
 	}
-	c.until(flowPath+flowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling True NotFound" })
+	c.until(flowPath+apiserver.FlowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling True NotFound" })
 	// What others say about it does not last.
-	if code, text := c.do(http.MethodPut, flowPath+flowSchemas+"/mine/status", strings.Replace(schema, `"spec"`,
+	if code, text := c.do(http.MethodPut, flowPath+apiserver.FlowSchemas+"/mine/status", strings.Replace(schema, `"spec"`,
 		`"status":{"conditions":[{"type":"Dangling","status":"False","reason":"Me"}]},"spec"`, 1)); code != 200 {
 		t.Fatal(code, text)
 	}
-	c.until(flowPath+flowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling True NotFound" })
-	code, text := c.do(http.MethodPost, flowPath+flowLevels, level)
+	c.until(flowPath+apiserver.FlowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling True NotFound" })
+	code, text := c.do(http.MethodPost, flowPath+apiserver.PriorityLevels, level)
 	var created flowcontrolv1.PriorityLevelConfiguration
 	if err := json.Unmarshal([]byte(text), &created); err != nil || code != 201 {
 		t.Fatal(code, text)
 	}
-	c.until(flowPath+flowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling False Found" })
+	c.until(flowPath+apiserver.FlowSchemas+"/mine", func(_ int, text string) bool { return dangling(text) == "Dangling False Found" })
 	r, _ := http.NewRequestWithContext(t.Context(), "GET", c.url+"/version", nil)
 	r.Header.Set("Impersonate-User", "system:me")
 	resp, err := c.http.Do(r)

@@ -2,41 +2,20 @@ package controlplane
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/controller"
-	"github.com/apikeel/kelson/internal/clock"
-	"github.com/apikeel/kelson/internal/protect"
-	"github.com/apikeel/kelson/request"
-	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/controller/apiserver"
 )
 
 // Hooks have the names, and the order, that kube-apiserver has for them: they are
 // names of health checks, and can be switched off by name.
-
-// nowAndEvery calls f at once, and then after each period until ctx ends.
-func nowAndEvery(ctx context.Context, period time.Duration, f func()) {
-	f()
-	for range clock.Every(ctx, period) {
-		f()
-	}
-}
 
 // commonHooks are those that no one of the servers has for itself: what decides
 // about requests is followed, in files and in the store.
@@ -70,28 +49,28 @@ func (a *assembly) commonHooks() (hooks []kelson.Hook) {
 
 // hooks are what the core server does when it starts: what every cluster has is
 // made, or brought up to date.
-func (a *assembly) hooks(self *identity) []kelson.Hook {
+func (a *assembly) hooks() []kelson.Hook {
 	patient := func(name string, run func(ctx context.Context) error) kelson.Hook {
 		return kelson.Hook{Name: name, Run: func(ctx context.Context) error { return patiently(ctx, name, run, a.Logger) }}
 	}
 	hooks := slices.Concat([]kelson.Hook{
-		patient("start-system-namespaces-controller", a.ensureNamespaces),
+		patient("start-system-namespaces-controller", a.own.EnsureNamespaces),
 	}, a.coordinationHooks(), []kelson.Hook{
 		patient("start-cluster-authentication-info-controller", a.ensureTrust),
-	}, self.hooks(), []kelson.Hook{
+	}, a.identityHooks(), []kelson.Hook{
 		{Name: "storage-readiness", Run: a.awaitStorage},
-		patient("start-legacy-token-tracking-controller", a.ensureTracking),
+		patient("start-legacy-token-tracking-controller", a.own.EnsureTokenTracking),
 		patient("start-service-ip-repair-controllers", func(ctx context.Context) error {
 			return repairing(ctx, a.allocator, &a.running, a.Logger, a.measured)
 		}),
 		patient("rbac/bootstrap-roles", func(ctx context.Context) error {
-			return a.ensureAll(ctx, bootstrap.RBAC(a.Gates), bootstrap.ReconcileRBAC)
+			return a.own.Ensure(ctx, bootstrap.RBAC(a.Gates), bootstrap.ReconcileRBAC)
 		}),
 		patient("scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error {
-			return a.ensureAll(ctx, bootstrap.PriorityClasses(), nil)
+			return a.own.Ensure(ctx, bootstrap.PriorityClasses(), nil)
 		}),
-		patient("priority-and-fairness-config-producer", a.ensureFlow),
-		patient("bootstrap-controller", a.ensureService),
+		patient("priority-and-fairness-config-producer", (&apiserver.FlowControl{Server: a.own}).Start),
+		patient("bootstrap-controller", a.startService),
 		patient("start-kubernetes-service-cidr-controller", a.allocator.EnsureRanges),
 	})
 	if on, err := controller.Enabled(a.manager.Controllers, a.manager.Enabled); err != nil || len(on) > 0 {
@@ -136,93 +115,12 @@ func (a *assembly) awaitStorage(ctx context.Context) error {
 	return nil
 }
 
-// ensureNamespaces creates the namespaces that every cluster has.
-func (a *assembly) ensureNamespaces(ctx context.Context) error {
-	var objs []resource.Object
-	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
-		objs = append(objs, &corev1.Namespace{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name},
-		})
-	}
-	return a.ensureAll(ctx, objs, nil)
-}
-
 // storageReadyWithin is how long the start waits for caches.
 const storageReadyWithin = time.Minute
 
-// ensureWorkers is how many objects are made at a time: the store makes few
-// commits of them.
-const ensureWorkers = 32
-
-// ensureAll creates objects that are not there, and brings others up to date as
-// reconcile says.
-func (a *assembly) ensureAll(ctx context.Context, objs []resource.Object, reconcile func(existing, wanted resource.Object) (resource.Object, bootstrap.Action)) error {
-	return inParallel(len(objs), func(i int) error {
-		if err := a.ensure(ctx, objs[i], reconcile); err != nil {
-			return fmt.Errorf("%s %s: %w", objs[i].GetObjectKind().GroupVersionKind().Kind, objs[i].GetName(), err)
-		}
-		return nil
-	})
-}
-
-// inParallel calls write with the numbers below n. Each worker does several: what
-// goes as deep as a write makes a goroutine grow its stack, once.
-func inParallel(n int, write func(i int) error) error {
-	var next atomic.Int64
-	var all protect.Group
-	errs := make([]error, n)
-	for range min(n, ensureWorkers) {
-		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				errs[i] = write(int(i))
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
-func (a *assembly) ensure(ctx context.Context, wanted resource.Object, reconcile func(existing, wanted resource.Object) (resource.Object, bootstrap.Action)) error {
-	kind := wanted.GetObjectKind().GroupVersionKind()
-	served, ok := a.catalogs.get().LookupKind(kind)
-	if !ok {
-		return nil // switched off
-	}
-	objects := a.resources.Objects(kind.Group, served.Definition.Resource)
-	existing, err := objects.Get(ctx, wanted.GetNamespace(), wanted.GetName())
-	// One that cannot be read is there, if nothing is to be changed about it.
-	if apierrors.IsNotFound(err) || err != nil && reconcile == nil {
-		if err = objects.Create(ctx, wanted.DeepCopyObject().(resource.Object)); apierrors.IsAlreadyExists(err) {
-			return nil // another server was faster
-		}
-		return err
-	}
-	if err != nil || reconcile == nil {
-		return err
-	}
-	switch next, action := reconcile(existing, wanted); action {
-	case bootstrap.Update:
-		return objects.Update(ctx, wanted.GetNamespace(), wanted.GetName(), func(obj resource.Object) error {
-			next, _ = reconcile(obj, wanted)
-			reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(next).Elem())
-			return nil
-		})
-	case bootstrap.Recreate:
-		if err := objects.Delete(ctx, wanted.GetNamespace(), wanted.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		return objects.Create(ctx, wanted.DeepCopyObject().(resource.Object))
-	}
-	return nil
-}
-
-// kubernetes is the name of the service by which the members of a cluster reach
-// its API.
-const kubernetes = "kubernetes"
-
-// ensureService makes the service kubernetes, and has its endpoints kept.
-func (a *assembly) ensureService(ctx context.Context) error {
-	if err := a.ensureNamespaces(ctx); err != nil {
+// startService makes the service kubernetes, and has its endpoints kept.
+func (a *assembly) startService(ctx context.Context) error {
+	if err := a.own.EnsureNamespaces(ctx); err != nil {
 		return err
 	}
 	if err := a.allocator.EnsureRanges(ctx); err != nil {
@@ -240,69 +138,35 @@ func (a *assembly) ensureService(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	labels := map[string]string{"component": "apiserver", "provider": kubernetes}
-	service := &corev1.Service{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: labels},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: a.allocator.First().String(), SessionAffinity: corev1.ServiceAffinityNone,
-			IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
-			Ports:          []corev1.ServicePort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt(port)}},
-		},
-	}
-	if a.ServiceNodePort != 0 {
-		service.Spec.Type, service.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, a.ServiceNodePort
-	}
-	if err := a.ensureAll(ctx, []resource.Object{service}, a.pointService); err != nil {
-		return err
-	}
-	a.endpoints.Store(a.newEndpoints(ip.String(), int32(port)))
-	return a.endpoints.Load().start(ctx)
+	service := apiserver.NewService(apiserver.ServiceConfig{
+		Server: a.own, ClusterIP: a.allocator.First().String(), NodePort: a.ServiceNodePort, IP: ip.String(), Port: int32(port),
+		Shared: a.shared(), Endpoints: a.EndpointReconciler, Servers: a.Servers,
+		Leases: a.places[a.where("", leaseResource)].backend, Ready: a.outer.Signals().MuxAndDiscoveryComplete.Happened(),
+	})
+	a.service.Store(service)
+	return service.Start(ctx)
 }
 
-// pointService brings the port up to date that the service leads to, if there is
-// no other server whose port it could be.
-func (a *assembly) pointService(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
-	now, want := existing.(*corev1.Service), wanted.(*corev1.Service)
-	if a.shared() || len(now.Spec.Ports) != 1 || now.Spec.Ports[0].TargetPort == want.Spec.Ports[0].TargetPort {
-		return existing, bootstrap.Keep
+// identityHooks keep the lease of this server, if it has one.
+func (a *assembly) identityHooks() []kelson.Hook {
+	if a.identity == nil {
+		return nil
 	}
-	now = now.DeepCopy()
-	now.Spec.Ports[0].TargetPort = want.Spec.Ports[0].TargetPort
-	return now, bootstrap.Update
+	return []kelson.Hook{
+		{Name: "start-kube-apiserver-identity-lease-controller", Run: a.identity.Start},
+		{Name: "start-kube-apiserver-identity-lease-garbage-collector", Run: a.identity.StartCollector},
+	}
 }
 
 // endHooks are what the core server does when it is about to end.
-func (a *assembly) endHooks(self *identity) []kelson.Hook {
-	return append(self.endHooks(), kelson.Hook{Name: "stop-kubernetes-service-controller", Run: func(ctx context.Context) error {
-		if e := a.endpoints.Load(); e != nil {
-			return e.stop(ctx)
+func (a *assembly) endHooks() (hooks []kelson.Hook) {
+	if a.identity != nil {
+		hooks = append(hooks, kelson.Hook{Name: "stop-kube-apiserver-identity-lease-controller", Run: a.identity.Stop})
+	}
+	return append(hooks, kelson.Hook{Name: "stop-kubernetes-service-controller", Run: func(ctx context.Context) error {
+		if s := a.service.Load(); s != nil {
+			return s.Stop(ctx)
 		}
 		return nil
 	}})
-}
-
-// ensureTracking makes the config map that says since when the use of tokens in
-// secrets is noted, which is what authentication does.
-func (a *assembly) ensureTracking(ctx context.Context) error {
-	if err := a.ensureNamespaces(ctx); err != nil {
-		return err
-	}
-	return a.ensureAll(ctx, []resource.Object{&corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: controller.TrackingConfigMap, Namespace: metav1.NamespaceSystem},
-		Data:       map[string]string{controller.TrackingSince: request.From(ctx).Received.UTC().Format(time.DateOnly)},
-	}}, func(existing, wanted resource.Object) (resource.Object, bootstrap.Action) {
-		now, want := existing.(*corev1.ConfigMap), wanted.(*corev1.ConfigMap)
-		if _, err := time.Parse(time.DateOnly, now.Data[controller.TrackingSince]); err == nil {
-			return existing, bootstrap.Keep
-		}
-		now = now.DeepCopy()
-		now.Data = maps.Clone(now.Data)
-		if now.Data == nil {
-			now.Data = map[string]string{}
-		}
-		now.Data[controller.TrackingSince] = want.Data[controller.TrackingSince]
-		return now, bootstrap.Update
-	})
 }

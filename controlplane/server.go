@@ -32,6 +32,7 @@ import (
 	builtinrbac "github.com/apikeel/kelson/builtin/rbac"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controller"
+	"github.com/apikeel/kelson/controller/apiserver"
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/metrics"
@@ -57,7 +58,8 @@ type assembly struct {
 	resources *rest.Handler
 	owners    *owners
 	catalogs  *catalogs
-	self      *identity // nil if nobody asks
+	own       *apiserver.Server   // what keeps the objects of the server itself
+	identity  *apiserver.Identity // nil if nobody asks
 	allocator *core.ClusterAllocator
 
 	// The stages of a request.
@@ -78,9 +80,9 @@ type assembly struct {
 	// there is nothing.
 	synced func() bool
 
-	outer     *kelson.Server
-	running   sync.WaitGroup                   // what hooks have started
-	endpoints atomic.Pointer[serviceEndpoints] // nil before they are kept
+	outer   *kelson.Server
+	running sync.WaitGroup                    // what hooks have started
+	service atomic.Pointer[apiserver.Service] // nil before it is kept
 
 	aggregator  *aggregator.Server
 	registered  chan struct{} // closed when all that is served here has an APIService
@@ -142,6 +144,10 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 	a.resources = &rest.Handler{
 		Catalog: a.catalogs.get, Store: a.objects, Owners: a.owners,
 		MinWatch: c.MinRequestTimeout, Logger: c.Logger,
+	}
+	a.own = &apiserver.Server{
+		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),
+		Go: a.running.Go, Logger: c.Logger,
 	}
 	if err = a.tracing(); err == nil {
 		err = a.stages()
@@ -264,11 +270,11 @@ func (a *assembly) catalog() (err error) {
 
 // core is the server of the built-in kinds.
 func (a *assembly) core(api *api, delegate *kelson.Server) *kelson.Server {
-	a.self = a.newIdentity()
+	a.identity = a.newIdentity()
 	return &kelson.Server{
 		Name: "core", API: currentAPI{api, a.custom, a.definitions}, Delegate: delegate,
-		PostStartHooks:   a.hooks(a.self),
-		PreShutdownHooks: a.endHooks(a.self),
+		PostStartHooks:   a.hooks(),
+		PreShutdownHooks: a.endHooks(),
 		HealthChecks:     a.checks(),
 		Close:            []func() error{a.close},
 	}
@@ -277,7 +283,7 @@ func (a *assembly) core(api *api, delegate *kelson.Server) *kelson.Server {
 // extensions is the server of custom resources.
 func (a *assembly) extensions(api *api) *kelson.Server {
 	custom := &crd.Server{
-		Store:   &definitions{a.catalogs.get, &http.Client{Transport: a.outer.Loopback(loopbackUser())}, a.resources, a.owners},
+		Store:   &definitions{a.catalogs.get, a.client(), a.resources, a.owners},
 		Publish: a.catalogs.publish, Logger: a.Logger,
 		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured,
 	}

@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 )
@@ -126,7 +127,7 @@ func TestSeveralServers(t *testing.T) {
 	if !slices.Equal(order, want) {
 		t.Errorf("controllers ran like this:\n%s", strings.Join(order, "\n"))
 	}
-	if left, err := cluster.Client(t).Get(t.Context(), leasePrefix+"192.0.2.3"); err != nil || left.Count != 0 {
+	if left, err := cluster.Client(t).Get(t.Context(), storage.Root+"masterleases/"+"192.0.2.3"); err != nil || left.Count != 0 {
 		t.Errorf("a server that has ended left %v, %v", left, err)
 	}
 }

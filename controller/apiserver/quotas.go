@@ -1,4 +1,4 @@
-package controlplane
+package apiserver
 
 import (
 	"context"
@@ -11,9 +11,10 @@ import (
 	"github.com/apikeel/kelson/controller"
 )
 
-// measure returns a function that counts what is used of what a quota limits.
-// Resources of which a namespace has no objects are not loaded for that.
-func (a *assembly) measure(feed controller.Feed, objects admission.Objects) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
+// QuotaUsage returns a function that counts what is used of what a quota limits: it is
+// what controller.Quotas writes down. Resources of which a namespace has no objects are
+// not loaded for that.
+func (s *Server) QuotaUsage(feed controller.Feed, objects admission.Objects) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	return func(ctx context.Context, q *corev1.ResourceQuota) (corev1.ResourceList, error) {
 		kinds, err := feed.Kinds(ctx)
 		if err != nil {
@@ -41,7 +42,7 @@ func (a *assembly) measure(feed controller.Feed, objects admission.Objects) func
 			if !holds {
 				continue
 			}
-			all, err := a.resources.Objects(k.Group, k.Resource).List(ctx, q.Namespace)
+			all, err := s.Objects(serverManager, k.Group, k.Resource).List(ctx, q.Namespace)
 			if err != nil {
 				return nil, err
 			}

@@ -1,4 +1,4 @@
-package controlplane
+package apiserver
 
 import (
 	"context"
@@ -8,76 +8,52 @@ import (
 	"time"
 
 	internalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/builtin/apiserverinternal"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
-// storageVersionAPI is the gate that has servers tell in which versions they keep
-// objects.
-const storageVersionAPI = "StorageVersionAPI"
-
 // storageVersionsEvery is how often it is looked whether what is told is still there.
 const storageVersionsEvery = 10 * time.Minute
 
-// checkStorageVersions wants the resources to be served in which servers tell it, and
-// that they are there.
-func (a *assembly) checkStorageVersions() error {
-	if !a.Gates.Enabled(storageVersionAPI) {
-		return nil
+// StorageVersions tells in which versions a server keeps the objects of built-in kinds.
+type StorageVersions struct{ Identity *Identity }
+
+// Start tells it, and sees to it that it stays told. The lease of the server comes
+// first: what servers without one have said is removed.
+func (v StorageVersions) Start(ctx context.Context) error {
+	if err := v.Identity.Renew(ctx); err != nil {
+		return err
 	}
-	if _, ok := a.catalogs.get().Definition(internalv1alpha1.GroupName, "storageversions"); !ok {
-		return fmt.Errorf("--feature-gates: this server needs --runtime-config=%s=true for %s", internalv1alpha1.SchemeGroupVersion, storageVersionAPI)
+	if err := v.write(ctx); err != nil {
+		return err
 	}
-	if _, ok := a.catalogs.get().Definition(coordinationv1.GroupName, "leases"); !ok {
-		return fmt.Errorf("--feature-gates: this server needs leases for %s", storageVersionAPI)
-	}
+	versions := newPresence("storage versions", v.Identity.Logger)
+	v.Identity.Go(func() { versions.keep(ctx, storageVersionsEvery, v.write) })
 	return nil
 }
 
-// storageVersionHooks write the versions in which built-in kinds are kept. It is done
-// when the lease of this server is there: what servers without one have said is
-// removed.
-func (a *assembly) storageVersionHooks() []kelson.Hook {
-	if !a.Gates.Enabled(storageVersionAPI) {
-		return nil
-	}
-	return []kelson.Hook{{Name: "built-in-resources-storage-version-updater", Run: func(ctx context.Context) error {
-		if err := a.self.renew(ctx); err != nil {
-			return err
-		}
-		if err := a.tellStorageVersions(ctx); err != nil {
-			return err
-		}
-		told := newPresence("storage versions", a.Logger)
-		a.running.Go(func() { told.keep(ctx, storageVersionsEvery, a.tellStorageVersions) })
-		return nil
-	}}}
-}
-
-func (a *assembly) tellStorageVersions(ctx context.Context) error {
-	all := a.resources.Objects(internalv1alpha1.GroupName, "storageversions")
+func (v StorageVersions) write(ctx context.Context) error {
+	all := v.Identity.Objects(serverManager, internalv1alpha1.GroupName, "storageversions")
 	var errs []error
-	for _, d := range a.catalogs.get().Definitions() {
+	for _, d := range v.Identity.Catalog().Definitions() {
 		if d.Virtual() || d.CreateOn != "" || d.Stored().Unstructured {
 			continue
 		}
-		if err := tellStorageVersion(ctx, all, d, a.self.name); err != nil {
+		if err := writeStorageVersion(ctx, all, d, v.Identity.Name); err != nil {
 			errs = append(errs, fmt.Errorf("storage version of %s: %w", d.Resource, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// tellStorageVersion says in which version a server keeps the objects of a resource,
+// writeStorageVersion says in which version a server keeps the objects of a resource,
 // and which it can read.
-func tellStorageVersion(ctx context.Context, all resource.Objects, d *resource.Definition, server string) error {
+func writeStorageVersion(ctx context.Context, all resource.Objects, d *resource.Definition, server string) error {
 	told := internalv1alpha1.ServerStorageVersion{APIServerID: server, EncodingVersion: d.HubAPIVersion()}
 	for i := range d.Versions {
 		v := &d.Versions[i]

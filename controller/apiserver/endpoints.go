@@ -1,4 +1,4 @@
-package controlplane
+package apiserver
 
 //lint:file-ignore SA1019 kube-apiserver still makes Endpoints
 
@@ -43,18 +43,8 @@ const (
 	endpointsEvery = 10 * time.Second
 )
 
-// serviceEndpoints keeps the endpoints of the service kubernetes current.
-type serviceEndpoints struct {
-	*assembly
-	keys storage.Backend
-	how  string // "" for a server that is alone with its store
-	ip   string
-	// port is what this server listens on.
-	port int32
-	*presence
-}
-
-func checkEndpointReconciler(how string) error {
+// CheckEndpoints returns an error unless how is one of the constants above, or empty.
+func CheckEndpoints(how string) error {
 	switch how {
 	case "", EndpointLeases, EndpointCount, EndpointNone:
 		return nil
@@ -62,83 +52,63 @@ func checkEndpointReconciler(how string) error {
 	return fmt.Errorf("unknown way to keep endpoints %q: it is %s, %s or %s", how, EndpointLeases, EndpointCount, EndpointNone)
 }
 
-func (a *assembly) newEndpoints(ip string, port int32) *serviceEndpoints {
-	e := &serviceEndpoints{assembly: a, keys: a.places[a.where("", leaseResource)].backend, how: a.EndpointReconciler, ip: ip, port: port,
-		presence: newPresence("the endpoint of the service kubernetes", a.Logger)}
-	switch {
-	case !a.shared() && e.how != EndpointNone:
-		e.how = ""
-	case e.how == "":
-		e.how = EndpointLeases
-	}
-	return e
-}
-
-// start points to this server: at once if it is alone, and else when it is
+// startEndpoints points to this server: at once if it is alone, and else when it is
 // ready, and again and again until ctx ends.
-func (e *serviceEndpoints) start(ctx context.Context) error {
-	switch e.how {
+func (s *Service) startEndpoints(ctx context.Context) error {
+	switch s.Endpoints {
 	case EndpointNone:
 		return nil
 	case "":
-		err := e.point(ctx, func([]string) ([]string, error) { return []string{e.ip}, nil })
+		err := s.point(ctx, func([]string) ([]string, error) { return []string{s.IP}, nil })
 		if apierrors.IsInvalid(err) {
 			// An address that only this machine knows cannot be an endpoint, but is
 			// what tests advertise.
-			e.Logger.Warn("the service kubernetes has no endpoints", "error", err)
+			s.Logger.Warn("the service kubernetes has no endpoints", "error", err)
 			return nil
 		}
 		return err
 	}
 	// One that died here may have left its address.
-	if err := e.remove(ctx); err != nil {
-		e.Logger.Warn("the old endpoint of the service kubernetes is still there", "error", err)
+	if err := s.removeEndpoint(ctx); err != nil {
+		s.Logger.Warn("the old endpoint of the service kubernetes is still there", "error", err)
 	}
-	e.running.Go(func() {
+	s.Go(func() {
 		select {
 		case <-ctx.Done():
 			return
-		case <-e.outer.Signals().MuxAndDiscoveryComplete.Happened():
+		case <-s.Ready:
 		}
-		e.keep(ctx, endpointsEvery, e.renew)
+		s.endpoint.keep(ctx, endpointsEvery, s.renewEndpoint)
 	})
 	return nil
 }
 
-// stop takes this server out of the endpoints. It does not come back.
-func (e *serviceEndpoints) stop(ctx context.Context) error {
-	if e.how != "" && e.how != EndpointNone {
-		e.takeBack(ctx, e.remove)
-	}
-	return nil
-}
-
-// renew makes this server one of those that there are.
-func (e *serviceEndpoints) renew(ctx context.Context) error {
-	if e.how == EndpointLeases {
-		if err := e.renewLease(ctx); err != nil {
+// renewEndpoint makes this server one of those that there are.
+func (s *Service) renewEndpoint(ctx context.Context) error {
+	if s.Endpoints == EndpointLeases {
+		if err := s.renewLease(ctx); err != nil {
 			return err
 		}
 	}
-	return e.point(ctx, func(now []string) ([]string, error) {
-		if e.how == EndpointLeases {
-			ips, err := e.leases(ctx)
+	return s.point(ctx, func(now []string) ([]string, error) {
+		if s.Endpoints == EndpointLeases {
+			ips, err := s.leases(ctx)
 			if err == nil && len(ips) == 0 {
 				err = errors.New("no server has a lease, not even this one")
 			}
 			return ips, err
 		}
-		others := slices.DeleteFunc(now, func(ip string) bool { return ip == e.ip })
-		return append(others[max(0, len(others)+1-max(e.Servers, 1)):], e.ip), nil
+		others := slices.DeleteFunc(now, func(ip string) bool { return ip == s.IP })
+		return append(others[max(0, len(others)+1-max(s.Servers, 1)):], s.IP), nil
 	})
 }
 
-// remove takes this server out.
-func (e *serviceEndpoints) remove(ctx context.Context) error {
-	if e.how == EndpointLeases {
-		kv, err := e.keys.Get(ctx, leasePrefix+e.ip)
+// removeEndpoint takes this server out.
+func (s *Service) removeEndpoint(ctx context.Context) error {
+	if s.Endpoints == EndpointLeases {
+		kv, err := s.Leases.Get(ctx, leasePrefix+s.IP)
 		if err == nil {
-			_, _, err = e.keys.Delete(ctx, kv.Key, kv.ModRevision)
+			_, _, err = s.Leases.Delete(ctx, kv.Key, kv.ModRevision)
 		}
 		if errors.Is(err, storage.ErrNotFound) {
 			return nil
@@ -147,26 +117,26 @@ func (e *serviceEndpoints) remove(ctx context.Context) error {
 			return err
 		}
 	}
-	return e.point(ctx, func(now []string) ([]string, error) {
-		if e.how == EndpointLeases {
-			return e.leases(ctx)
+	return s.point(ctx, func(now []string) ([]string, error) {
+		if s.Endpoints == EndpointLeases {
+			return s.leases(ctx)
 		}
-		return slices.DeleteFunc(now, func(ip string) bool { return ip == e.ip }), nil
+		return slices.DeleteFunc(now, func(ip string) bool { return ip == s.IP }), nil
 	})
 }
 
 // renewLease writes the key that says that this server lives.
-func (e *serviceEndpoints) renewLease(ctx context.Context) error {
+func (s *Service) renewLease(ctx context.Context) error {
 	for {
 		lease := &corev1.Endpoints{}
-		kv, err := e.keys.Get(ctx, leasePrefix+e.ip)
+		kv, err := s.Leases.Get(ctx, leasePrefix+s.IP)
 		switch {
 		case err == nil:
 			lease = readLease(kv.Value)
 		case !errors.Is(err, storage.ErrNotFound):
 			return err
 		}
-		lease.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: e.ip}}}}
+		lease.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: s.IP}}}}
 		lease.Generation++ // a value that does not change might not be written
 		raw, err := lease.Marshal()
 		if err != nil {
@@ -174,9 +144,9 @@ func (e *serviceEndpoints) renewLease(ctx context.Context) error {
 		}
 		value := wire.AppendEnvelope(nil, "v1", "Endpoints", raw)
 		if kv.ModRevision == 0 {
-			_, err = e.keys.Create(ctx, leasePrefix+e.ip, value, leaseTTL)
+			_, err = s.Leases.Create(ctx, leasePrefix+s.IP, value, leaseTTL)
 		} else {
-			_, err = e.keys.Update(ctx, leasePrefix+e.ip, value, kv.ModRevision, leaseTTL)
+			_, err = s.Leases.Update(ctx, leasePrefix+s.IP, value, kv.ModRevision, leaseTTL)
 		}
 		if !errors.Is(err, storage.ErrExists) && !errors.Is(err, storage.ErrConflict) && !errors.Is(err, storage.ErrNotFound) {
 			return err
@@ -194,8 +164,8 @@ func readLease(value []byte) *corev1.Endpoints {
 }
 
 // leases returns the addresses of the servers that live.
-func (e *serviceEndpoints) leases(ctx context.Context) ([]string, error) {
-	page, err := e.keys.List(ctx, leasePrefix, storage.ListOptions{})
+func (s *Service) leases(ctx context.Context) ([]string, error) {
+	page, err := s.Leases.List(ctx, leasePrefix, storage.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -220,14 +190,14 @@ func addresses(e *corev1.Endpoints) []string {
 
 // point makes the endpoints have those addresses that choose returns for those
 // that they have.
-func (e *serviceEndpoints) point(ctx context.Context, choose func(now []string) ([]string, error)) error {
-	ports := []corev1.EndpointPort{{Name: "https", Port: e.port, Protocol: corev1.ProtocolTCP}}
+func (s *Service) point(ctx context.Context, choose func(now []string) ([]string, error)) error {
+	ports := []corev1.EndpointPort{{Name: "https", Port: s.Port, Protocol: corev1.ProtocolTCP}}
 	var now []string
-	existing, err := e.resources.Objects("", "endpoints").Get(ctx, metav1.NamespaceDefault, kubernetes)
+	existing, err := s.Objects(serverManager, "", "endpoints").Get(ctx, metav1.NamespaceDefault, kubernetes)
 	if err == nil {
 		is := existing.(*corev1.Endpoints)
 		now = addresses(is)
-		if len(is.Subsets) == 1 && len(is.Subsets[0].Ports) > 0 && e.how != "" {
+		if len(is.Subsets) == 1 && len(is.Subsets[0].Ports) > 0 && s.Endpoints != "" {
 			ports = is.Subsets[0].Ports
 		}
 	} else if !apierrors.IsNotFound(err) {
@@ -238,11 +208,11 @@ func (e *serviceEndpoints) point(ctx context.Context, choose func(now []string) 
 		return err
 	}
 	slices.SortFunc(ips, strings.Compare)
-	if len(ips) == 1 && ips[0] == e.ip { // nobody else can say what port it is
-		ports = []corev1.EndpointPort{{Name: "https", Port: e.port, Protocol: corev1.ProtocolTCP}}
+	if len(ips) == 1 && ips[0] == s.IP { // nobody else can say what port it is
+		ports = []corev1.EndpointPort{{Name: "https", Port: s.Port, Protocol: corev1.ProtocolTCP}}
 	}
 	wanted := endpointsTo(slices.Compact(ips), ports)
-	return e.ensureAll(ctx, []resource.Object{sliceOf(wanted), wanted}, pointed)
+	return s.Ensure(ctx, []resource.Object{sliceOf(wanted), wanted}, pointed)
 }
 
 func endpointsTo(ips []string, ports []corev1.EndpointPort) *corev1.Endpoints {

@@ -1,10 +1,12 @@
-package controlplane
+package apiserver
 
 import (
 	"context"
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/apikeel/kelson/internal/clock"
 )
 
 // leaveWithin is how long a server that ends tries to take back what says that it
@@ -61,5 +63,13 @@ func (p *presence) takeBack(ctx context.Context, remove func(ctx context.Context
 	defer cancel()
 	if err := remove(ctx); err != nil {
 		p.log.Warn(p.what+" could not be removed", "error", err)
+	}
+}
+
+// nowAndEvery calls f at once, and then after each period until ctx ends.
+func nowAndEvery(ctx context.Context, period time.Duration, f func()) {
+	f()
+	for range clock.Every(ctx, period) {
+		f()
 	}
 }

@@ -1,0 +1,133 @@
+// Package apiserver has the controllers of what the API server itself owns: the
+// namespaces, roles and other objects that every cluster has, the service kubernetes
+// and its endpoints, the lease by which servers know each other, storage versions,
+// flow schemas and priority levels. Start at Server, which is what all of them need of
+// the server that they work for.
+//
+// They write the objects of the server in its name, without asking admission or
+// authorization; what runs beside the API and uses it like a client is in package
+// controller. None of them knows how a server is put together.
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/internal/loopback"
+	"github.com/apikeel/kelson/internal/protect"
+	"github.com/apikeel/kelson/resource"
+)
+
+// serverManager owns the fields that the server sets, under the name that clients know
+// it by.
+const serverManager = "kube-apiserver"
+
+// Server is the server whose objects are kept.
+type Server struct {
+	// Catalog returns what is served now.
+	Catalog func() *resource.Catalog
+	// Objects returns the objects of a resource; manager owns the fields of those that
+	// are created.
+	Objects func(manager, group, name string) resource.Objects
+	// Loopback carries requests of the server itself to its API.
+	Loopback http.RoundTripper
+	// Go runs a function in the background. The server waits for it when it ends.
+	Go func(func())
+	// Logger gets what goes wrong behind the calls.
+	Logger *slog.Logger
+}
+
+func (s *Server) client() *loopback.Client {
+	return &loopback.Client{Transport: s.Loopback, Agent: serverManager}
+}
+
+// EnsureNamespaces creates the namespaces that every cluster has.
+func (s *Server) EnsureNamespaces(ctx context.Context) error {
+	var objs []resource.Object
+	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
+		objs = append(objs, &corev1.Namespace{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+		})
+	}
+	return s.Ensure(ctx, objs, nil)
+}
+
+// ensureWorkers is how many objects are made at a time: the store makes few
+// commits of them.
+const ensureWorkers = 32
+
+// Reconcile returns what becomes of an object that is there, given the one that is
+// wanted.
+type Reconcile func(existing, wanted resource.Object) (resource.Object, bootstrap.Action)
+
+// Ensure creates objects that are not there, and brings others up to date as
+// reconcile says; nil leaves them as they are. Kinds that are not served are left out.
+func (s *Server) Ensure(ctx context.Context, objs []resource.Object, reconcile Reconcile) error {
+	return inParallel(len(objs), func(i int) error {
+		if err := s.ensure(ctx, objs[i], reconcile); err != nil {
+			return fmt.Errorf("%s %s: %w", objs[i].GetObjectKind().GroupVersionKind().Kind, objs[i].GetName(), err)
+		}
+		return nil
+	})
+}
+
+// inParallel calls write with the numbers below n. Each worker does several: what
+// goes as deep as a write makes a goroutine grow its stack, once.
+func inParallel(n int, write func(i int) error) error {
+	var next atomic.Int64
+	var all protect.Group
+	errs := make([]error, n)
+	for range min(n, ensureWorkers) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				errs[i] = write(int(i))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *Server) ensure(ctx context.Context, wanted resource.Object, reconcile Reconcile) error {
+	kind := wanted.GetObjectKind().GroupVersionKind()
+	served, ok := s.Catalog().LookupKind(kind)
+	if !ok {
+		return nil // switched off
+	}
+	objects := s.Objects(serverManager, kind.Group, served.Definition.Resource)
+	existing, err := objects.Get(ctx, wanted.GetNamespace(), wanted.GetName())
+	// One that cannot be read is there, if nothing is to be changed about it.
+	if apierrors.IsNotFound(err) || err != nil && reconcile == nil {
+		if err = objects.Create(ctx, wanted.DeepCopyObject().(resource.Object)); apierrors.IsAlreadyExists(err) {
+			return nil // another server was faster
+		}
+		return err
+	}
+	if err != nil || reconcile == nil {
+		return err
+	}
+	switch next, action := reconcile(existing, wanted); action {
+	case bootstrap.Update:
+		return objects.Update(ctx, wanted.GetNamespace(), wanted.GetName(), func(obj resource.Object) error {
+			next, _ = reconcile(obj, wanted)
+			reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(next).Elem())
+			return nil
+		})
+	case bootstrap.Recreate:
+		if err := objects.Delete(ctx, wanted.GetNamespace(), wanted.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		return objects.Create(ctx, wanted.DeepCopyObject().(resource.Object))
+	}
+	return nil
+}
