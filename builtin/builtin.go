@@ -3,6 +3,7 @@ package builtin
 
 import (
 	"context"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -50,6 +51,11 @@ type Config struct {
 
 // Groups returns the groups.
 func Groups(cfg Config) []resource.Group {
+	return makeGroups(cfg, func(group, name string) bool { return true })
+}
+
+// makeGroups returns the definitions of all groups that keep wants.
+func makeGroups(cfg Config, keep func(group, name string) bool) []resource.Group {
 	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.Enabled("PodLogsQuerySplitStreams")
 	groups := []resource.Group{
 		withFinalizerRule(core.Group(cfg.Core)),
@@ -73,6 +79,10 @@ func Groups(cfg Config) []resource.Group {
 		apiserverinternal.Group(),
 		withFinalizerRule(lifecycle.Group()),
 		withFinalizerRule(storagemigration.Group()),
+	}
+	for i := range groups {
+		g := &groups[i]
+		g.Resources = slices.DeleteFunc(g.Resources, func(d resource.Definition) bool { return !keep(g.Name, d.Resource) })
 	}
 	for _, g := range groups {
 		if cfg.DenyPrivileged {

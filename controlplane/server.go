@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"path/filepath"
@@ -38,7 +37,6 @@ import (
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/pki"
-	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
@@ -239,7 +237,7 @@ func (a *assembly) catalog() (err error) {
 		return err
 	}
 	longest, extended := a.authn.TokenLifetime()
-	groups, err := builtin.SelectAs(builtin.Groups(builtin.Config{
+	catalog, err := a.builtinCatalog(builtin.Config{
 		Gates:          a.Gates,
 		Authentication: authentication.Config{Reviewer: a.authn},
 		Authorization:  authorization.Config{Authorizer: a.authz},
@@ -255,14 +253,9 @@ func (a *assembly) catalog() (err error) {
 				MaxExpiration: longest, MaxExtended: extended, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
 			},
 		},
-	}), a.RuntimeConfig, a.Gates, a.Emulation)
+	})
 	if err != nil {
 		return err
-	}
-	countLogs(groups, a.measured)
-	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(a.measured), aggregator.Definitions())...)
-	if err != nil {
-		return fmt.Errorf("built-in kinds: %w", err)
 	}
 	a.catalogs.current.Store(catalog)
 	return a.checkStorageVersions()

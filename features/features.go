@@ -45,6 +45,10 @@ type states struct {
 	set     map[string]bool // that were set, to their default or not
 	left    []string        // that AllAlpha or AllBeta should have set, but this server only has the default
 	enabled map[string]bool // all gates of the table
+
+	compare    sync.Once // sets areDefault and key when one of them is first asked for
+	areDefault bool
+	key        string
 }
 
 // Config says how gates are set. The zero value leaves them at their defaults.
@@ -65,6 +69,9 @@ type Config struct {
 // New returns gates, and refuses what kube-apiserver would refuse, versions that
 // cannot be emulated, and gates that this server does not have.
 func New(c Config) (Gates, error) {
+	if len(c.Set) == 0 && c.EmulatedVersion == "" && c.MinCompatibilityVersion == "" && c.Table == nil {
+		return Gates{}, nil // which all share
+	}
 	list := func(text string) []string {
 		return slices.DeleteFunc([]string{text}, func(s string) bool { return s == "" })
 	}
@@ -183,7 +190,46 @@ func (g Gates) Version() Version { return g.all().version }
 
 // AreDefault reports whether every gate is as in the zero Gates.
 func (g Gates) AreDefault() bool {
-	return g.states == nil || maps.Equal(g.states.enabled, defaults().enabled)
+	if g.states == nil {
+		return true
+	}
+	g.states.compareWithDefaults()
+	return g.states.areDefault
+}
+
+// Key returns a text that two Gates have in common if they enable the same gates in the
+// same version. That of the zero Gates is empty.
+func (g Gates) Key() string {
+	if g.states == nil {
+		return ""
+	}
+	g.states.compareWithDefaults()
+	return g.states.key
+}
+
+// compareWithDefaults finds out how gates differ from those of the zero Gates.
+func (s *states) compareWithDefaults() {
+	s.compare.Do(func() {
+		usual := defaults()
+		var differ []string
+		for name, on := range s.enabled {
+			if usual, known := usual.enabled[name]; on != usual || !known {
+				differ = append(differ, fmt.Sprintf("%s=%t", name, on))
+			}
+		}
+		for name := range usual.enabled {
+			if _, known := s.enabled[name]; !known {
+				differ = append(differ, name+"=none")
+			}
+		}
+		s.areDefault = len(differ) == 0
+		v, d := s.version, usual.version
+		if s.areDefault && v.Emulated.EqualTo(d.Emulated) && v.MinCompatibility.EqualTo(d.MinCompatibility) {
+			return
+		}
+		slices.Sort(differ)
+		s.key = fmt.Sprintf("%s,%s,%s", v.Emulated, v.MinCompatibility, strings.Join(differ, ","))
+	})
 }
 
 // changed returns the gates that were set to another value than their default in this

@@ -1,0 +1,79 @@
+package builtin_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/resource"
+)
+
+// find returns the definition of a kind.
+func find(t *testing.T, groups []resource.Group, group, name string) resource.Definition {
+	t.Helper()
+	for _, g := range groups {
+		for _, d := range g.Resources {
+			if g.Name == group && d.Resource == name {
+				return d
+			}
+		}
+	}
+	t.Fatalf("%s of group %q is not there", name, group)
+	return resource.Definition{}
+}
+
+// TestBoundTakesThePlaceOfUnbound: together they are what Groups has.
+func TestBoundTakesThePlaceOfUnbound(t *testing.T) {
+	refuse := errors.New("refused")
+	cfg := builtin.Config{RBAC: rbac.Config{Escalation: func(context.Context, resource.Object, resource.Object) error { return refuse }}}
+	unbound, err := resource.NewCatalog(builtin.Unbound(cfg)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := builtin.Bound(cfg)
+	catalog, err := unbound.Replace(bound...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := resource.NewCatalog(builtin.Groups(cfg)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := catalog.Definitions()
+	for i, d := range want.Definitions() {
+		if i >= len(got) || got[i].Group != d.Group || got[i].Resource != d.Resource || len(got[i].Subresources) != len(d.Subresources) {
+			t.Fatalf("definition %d: got %s, want %s of group %q", i, got[i].Resource, d.Resource, d.Group)
+		}
+	}
+	d, _ := catalog.Definition("rbac.authorization.k8s.io", "roles")
+	if _, err := d.Strategy.Begin(t.Context(), d.Versions[0].New(), nil); !errors.Is(err, refuse) {
+		t.Errorf("a bound definition: got %v, want what the server says: %v", err, refuse)
+	}
+}
+
+// TestUnboundAllowsNothing: a definition that nobody has bound to a server must not
+// judge without it.
+func TestUnboundAllowsNothing(t *testing.T) {
+	groups := builtin.Unbound(builtin.Config{})
+	roles := find(t, groups, "rbac.authorization.k8s.io", "roles")
+	review := find(t, groups, "authorization.k8s.io", "selfsubjectrulesreviews")
+	for name, use := range map[string]func(){
+		"escalation": func() { _, _ = roles.Strategy.Begin(t.Context(), roles.Versions[0].New(), nil) },
+		"review": func() {
+			_, _ = review.Answer(t.Context(), &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "a"}})
+		},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: got an answer, want a panic", name)
+				}
+			}()
+			use()
+		}()
+	}
+}

@@ -1,0 +1,79 @@
+package controlplane
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/apikeel/kelson/aggregator"
+	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/crd"
+	"github.com/apikeel/kelson/resource"
+)
+
+// kindsKey is what decides about the definitions of built-in kinds that are not bound
+// to a server.
+type kindsKey struct {
+	gates, runtimeConfig string
+	emulation            builtin.Emulation
+	denyPrivileged       bool
+	core                 string // plain settings of the core group
+}
+
+func (c *Config) kindsKey(b *builtin.Config) kindsKey {
+	return kindsKey{
+		gates: c.Gates.Key(), runtimeConfig: fmt.Sprint(c.RuntimeConfig), // maps are printed in the order of their keys
+		emulation: c.Emulation, denyPrivileged: b.DenyPrivileged,
+		core: fmt.Sprint(b.Core.KubeletAddresses, b.Core.KubeletPort, b.Core.SplitLogs, b.Core.EventTTL, b.Core.Tokens.Issuer != nil),
+	}
+}
+
+// maxSharedKinds bounds how many catalogs are kept for servers to come: tests run with
+// few configurations, and a command with one.
+const maxSharedKinds = 8
+
+// sharedKinds has the catalogs of unbound definitions, which never change.
+type sharedKinds struct {
+	mu       sync.Mutex
+	catalogs map[kindsKey]*resource.Catalog
+}
+
+// kindsOfProcess is what the servers of a process share.
+var kindsOfProcess = sync.OnceValue(func() *sharedKinds { return &sharedKinds{} })
+
+// get returns the catalog of a key, and makes it if it is the first to be asked for.
+func (s *sharedKinds) get(key kindsKey, c *Config, b builtin.Config) (*resource.Catalog, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.catalogs[key]; known != nil {
+		return known, nil
+	}
+	groups, err := builtin.SelectAs(builtin.Unbound(b), c.RuntimeConfig, c.Gates, c.Emulation)
+	if err != nil {
+		return nil, err
+	}
+	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(nil), aggregator.Definitions())...)
+	if err != nil {
+		return nil, fmt.Errorf("built-in kinds: %w", err)
+	}
+	if s.catalogs == nil || len(s.catalogs) >= maxSharedKinds {
+		s.catalogs = map[kindsKey]*resource.Catalog{}
+	}
+	s.catalogs[key] = catalog
+	return catalog, nil
+}
+
+// builtinCatalog returns the catalog of built-in kinds: those that are bound to this
+// server, and others that it shares.
+func (a *assembly) builtinCatalog(b builtin.Config) (*resource.Catalog, error) {
+	shared, err := kindsOfProcess().get(a.kindsKey(&b), &a.Config, b)
+	if err != nil {
+		return nil, err
+	}
+	bound := builtin.Bound(b)
+	countLogs(bound, a.measured)
+	catalog, err := shared.Replace(append(bound, crd.Definitions(a.measured))...)
+	if err != nil {
+		return nil, fmt.Errorf("built-in kinds: %w", err)
+	}
+	return catalog, nil
+}
