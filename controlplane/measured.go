@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -27,8 +25,8 @@ type measured struct {
 type meters struct {
 	catalog func() *resource.Catalog
 
-	requests, errors *prometheus.CounterVec
-	duration, lists  *prometheus.HistogramVec
+	requests, errors *metrics.Counters
+	duration, lists  *metrics.Histograms
 
 	once   sync.Once
 	stored map[string]*resource.Definition // by where they are stored

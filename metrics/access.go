@@ -14,25 +14,25 @@ import (
 
 // Access counts who was known, and who was let in.
 type Access struct {
-	users                     *byLabel[prometheus.Counter]
+	users                     *byLabel[*Counter]
 	known, allowed            *byLabel[timed]
-	certificates              *prometheus.HistogramVec
-	self, handshakes, watched *prometheus.CounterVec
-	asked                     *prometheus.CounterVec
-	lists, fetched            *prometheus.CounterVec
-	evaluated, returned       *prometheus.CounterVec
-	deprecated                *prometheus.GaugeVec
-	asking, sent, received    *prometheus.HistogramVec
-	sizes                     *prometheus.HistogramVec
-	watchLists                *prometheus.HistogramVec
-	filters                   *[stages]atomic.Pointer[duration]
+	certificates              *Histograms
+	self, handshakes, watched *Counters
+	asked                     *Counters
+	lists, fetched            *Counters
+	evaluated, returned       *Counters
+	deprecated                *Gauges
+	asking, sent, received    *Histograms
+	sizes                     *Histograms
+	watchLists                *Histograms
+	filters                   *[stages]atomic.Pointer[Histogram]
 	impersonated              [2]timedVec // attempts, and the checks that they make
 }
 
 // timedVec counts something by labels, and how long it took.
 type timedVec struct {
-	total *prometheus.CounterVec
-	took  *prometheus.HistogramVec
+	total *Counters
+	took  *Histograms
 }
 
 func newAccess(r *Registry) Access {
@@ -41,11 +41,11 @@ func newAccess(r *Registry) Access {
 	const minute, hour, day = 60, 3600, 24 * 3600
 	stored, indexed := []string{"group", "resource", "storage"}, []string{"group", "resource", "index", "storage"}
 	users := r.Counters("authenticated_user_requests", "[ALPHA] Counter of authenticated requests broken out by username.", "username")
-	filters := newDurations(r, "apiserver_request_filter_duration_seconds", "[ALPHA] Request filter latency distribution in seconds, for each filter type",
+	filters := r.Histograms("apiserver_request_filter_duration_seconds", "[ALPHA] Request filter latency distribution in seconds, for each filter type",
 		[]float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 5, 10, 15, 30}, "filter")
 	a := Access{
-		filters: &[stages]atomic.Pointer[duration]{},
-		users:   remember(r, func(name string) prometheus.Counter { return users.WithLabelValues(name) }),
+		filters: &[stages]atomic.Pointer[Histogram]{},
+		users:   remember(r, func(name string) *Counter { return users.WithLabelValues(name) }),
 		known: remember(r, timedBy(
 			r.Counters("authentication_attempts", "[ALPHA] Counter of authenticated attempts.", "result"),
 			r.Histograms("authentication_duration_seconds", "[ALPHA] Authentication duration in seconds broken out by result.", fast, "result"))),
@@ -81,7 +81,7 @@ func newAccess(r *Registry) Access {
 			if Stage(i) == NoStage {
 				continue
 			}
-			a.filters[i].Store(filters.with([]string{name}))
+			a.filters[i].Store(filters.WithLabelValues(name))
 		}
 	}
 	find()
@@ -100,11 +100,11 @@ func newAccess(r *Registry) Access {
 
 // timed counts something, and how long it took.
 type timed struct {
-	total prometheus.Counter
-	took  prometheus.Observer
+	total *Counter
+	took  *Histogram
 }
 
-func timedBy(total *prometheus.CounterVec, took *prometheus.HistogramVec) func(label string) timed {
+func timedBy(total *Counters, took *Histograms) func(label string) timed {
 	return func(label string) timed { return timed{total.WithLabelValues(label), took.WithLabelValues(label)} }
 }
 

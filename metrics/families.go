@@ -90,28 +90,26 @@ func (r *Registry) described(d described) func(labels ...string) observer {
 	switch d.kind {
 	case counter:
 		v := r.Counters(d.name, d.help, d.labels...)
-		return func(labels ...string) observer { return count{v.WithLabelValues(labels...)} }
+		return func(labels ...string) observer { return v.WithLabelValues(labels...) }
 	case gauge:
 		v := r.gauges(d.name, d.help, d.labels...)
-		return func(labels ...string) observer { return setting{v.WithLabelValues(labels...)} }
+		return func(labels ...string) observer { return v.WithLabelValues(labels...) }
 	case info:
 		v := r.gauges(d.name, d.help, d.labels...)
 		return func(labels ...string) observer {
-			others := prometheus.Labels{}
-			for i, name := range d.labels[:len(d.labels)-1] {
-				others[name] = labels[i]
-			}
-			v.DeletePartialMatch(others)
-			return setting{v.WithLabelValues(labels...)}
+			v.forgetOthers(labels)
+			return v.WithLabelValues(labels...)
 		}
 	}
-	v := newDurations(r, d.name, d.help, d.buckets, d.labels...)
-	find := func(labels ...string) observer { return v.with(labels) }
+	v := r.Histograms(d.name, d.help, d.buckets, d.labels...)
+	find := func(labels ...string) observer { return v.WithLabelValues(labels...) }
 	if d.name == stepDuration {
 		summary := prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: d.name + "_summary",
 			Help: "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit)."}, d.labels)
 		r.add(summary, summary.Reset)
-		find = func(labels ...string) observer { return two{v.with(labels), summary.WithLabelValues(labels...)} }
+		find = func(labels ...string) observer {
+			return two{v.WithLabelValues(labels...), summary.WithLabelValues(labels...)}
+		}
 	}
 	return find
 }
@@ -172,18 +170,6 @@ func (f *family) forget() {
 		f.with()
 	}
 }
-
-// count is a counter that grows by what is observed.
-type count struct{ prometheus.Counter }
-
-// Observe implements observer.
-func (c count) Observe(v float64) { c.Add(v) }
-
-// setting is a gauge that is what was last observed.
-type setting struct{ prometheus.Gauge }
-
-// Observe implements observer.
-func (s setting) Observe(v float64) { s.Set(v) }
 
 // two is one thing that is measured in two ways.
 type two [2]observer

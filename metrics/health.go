@@ -1,11 +1,9 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
-
 // Health counts what health checks say.
 type Health struct {
-	now   *prometheus.GaugeVec
-	total *prometheus.CounterVec
+	now   *Gauges
+	total *Counters
 }
 
 // NewHealth registers the metrics of health checks. They are few and mostly

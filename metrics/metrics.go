@@ -24,12 +24,35 @@ type Registry struct {
 	view   view
 	first  sync.Once
 	resets []func()
+
+	mu  sync.Mutex
+	own []interface {
+		collect(to chan<- prometheus.Metric)
+	} // Counters, Gauges and Histograms
+}
+
+// ownSeries collects what Counters, Gauges and Histograms have. It describes nothing:
+// their descriptions are made when somebody looks.
+type ownSeries struct{ *Registry }
+
+// Describe implements prometheus.Collector.
+func (ownSeries) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s ownSeries) Collect(to chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.own {
+		c.collect(to)
+	}
 }
 
 // New returns a registry, which has nothing but what is known of every process.
 func New() *Registry {
 	all := prometheus.NewRegistry()
-	return &Registry{Registry: all, began: time.Now(), view: newView(all)}
+	r := &Registry{Registry: all, began: time.Now(), view: newView(all)}
+	all.MustRegister(ownSeries{r})
+	return r
 }
 
 // NewAlone returns a registry that has nothing.
@@ -81,23 +104,37 @@ func (r *Registry) Handler(reset bool) http.Handler {
 }
 
 // Counters registers counters that DELETE empties.
-func (r *Registry) Counters(name, help string, labels ...string) *prometheus.CounterVec {
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	r.add(v, v.Reset)
+func (r *Registry) Counters(name, help string, labels ...string) *Counters {
+	v := &Counters{values[Counter]{metric: metric{name, help, labels}}}
+	r.addOwn(v, help)
+	r.resets = append(r.resets, v.reset)
 	return v
 }
 
-func (r *Registry) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	r.MustRegister(v) // what is under way stays so
+// gauges registers gauges, which DELETE leaves alone: what is under way stays so.
+func (r *Registry) gauges(name, help string, labels ...string) *Gauges {
+	v := &Gauges{values[Gauge]{metric: metric{name, help, labels}}}
+	r.addOwn(v, help)
 	return v
 }
 
 // Histograms registers histograms that DELETE empties.
-func (r *Registry) Histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
-	r.add(v, v.Reset)
+func (r *Registry) Histograms(name, help string, buckets []float64, labels ...string) *Histograms {
+	v := &Histograms{values[Histogram]{metric: metric{name, help, labels}}, buckets}
+	r.addOwn(v, help)
+	r.resets = append(r.resets, v.reset)
 	return v
+}
+
+func (r *Registry) addOwn(c interface {
+	collect(to chan<- prometheus.Metric)
+}, help string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.own = append(r.own, c)
+	if !r.alone {
+		r.view.count(help)
+	}
 }
 
 func (r *Registry) add(c prometheus.Collector, reset func()) {

@@ -17,11 +17,11 @@ type Requests struct {
 	Access
 	known func(i *request.Info) bool
 
-	total, terminations *prometheus.CounterVec
-	aborts              *prometheus.CounterVec
-	duration, sli       *prometheus.HistogramVec
-	sizes, bodies       *prometheus.HistogramVec
-	running             *prometheus.GaugeVec
+	total, terminations *Counters
+	aborts              *Counters
+	duration, sli       *Histograms
+	sizes, bodies       *Histograms
+	running             *Gauges
 
 	mu     sync.RWMutex
 	series map[key]*series
@@ -37,11 +37,11 @@ type key struct {
 
 // series are those of requests with the same labels.
 type series struct {
-	total         prometheus.Counter
-	terminated    prometheus.Counter // nil unless the server has given up
-	duration, sli prometheus.Observer
-	size          prometheus.Observer // nil unless something is read
-	body          prometheus.Observer // nil unless something is written
+	total         *Counter
+	terminated    *Counter // nil unless the server has given up
+	duration, sli *Histogram
+	size          *Histogram // nil unless something is read
+	body          *Histogram // nil unless something is written
 }
 
 // End is how a request has ended.

@@ -121,14 +121,19 @@ func (s *view) registered(c prometheus.Collector) {
 		defer close(descs)
 		c.Describe(descs)
 	}()
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for d := range descs {
 		_, help, _ := strings.Cut(d.String(), `help: "`)
-		if _, help, ok := strings.Cut(help, "["); ok {
-			stage, _, _ := strings.Cut(help, "]")
-			s.stages[stage]++
-		}
+		s.count(help)
+	}
+}
+
+// count counts a metric by the stage that its help begins with.
+func (s *view) count(help string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, help, ok := strings.Cut(help, "["); ok {
+		stage, _, _ := strings.Cut(help, "]")
+		s.stages[stage]++
 	}
 }
 

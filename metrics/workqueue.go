@@ -10,9 +10,9 @@ import (
 
 // Queues are the metrics of the queues of controllers.
 type Queues struct {
-	depth         *prometheus.GaugeVec
-	adds, retries *prometheus.CounterVec
-	waited, work  *prometheus.HistogramVec
+	depth         *Gauges
+	adds, retries *Counters
+	waited, work  *Histograms
 
 	unfinished, longest *prometheus.Desc
 	mu                  sync.Mutex
