@@ -77,12 +77,17 @@ type Server struct {
 	// changed is counted up when what is told about groups is no longer true.
 	changed atomic.Int64
 	wake    chan struct{} // what is served here, or an APIService, has changed
+	// interrupt ends the wait for changes that Run is in; nil before the first.
+	interrupt atomic.Pointer[context.CancelFunc]
 
 	mu       sync.Mutex
 	services map[string]*apiregistration.APIService
 	running  context.Context // nil while no backend is to be watched
 	backends sync.WaitGroup
 	started  bool // everything served at the start has been registered
+	// following: changes of services and endpoint slices are followed, which begins
+	// with the first backend.
+	following bool
 
 	pieces    sync.Pool // of bodies
 	merging   sync.Mutex
@@ -133,6 +138,9 @@ func (s *Server) wakeUp() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+	if interrupt := s.interrupt.Load(); interrupt != nil {
+		(*interrupt)()
+	}
 }
 
 // Run keeps APIServices current, and watches backends, until ctx ends.
@@ -143,7 +151,6 @@ func (s *Server) Run(ctx context.Context) {
 		s.watch(b)
 	}
 	s.mu.Unlock()
-	s.backends.Go(func() { s.followNetwork(ctx) })
 	for ctx.Err() == nil {
 		if err := s.register(ctx); err != nil && ctx.Err() == nil {
 			s.Logger.Warn("APIServices could not be brought up to date", "error", err)
@@ -159,18 +166,18 @@ func (s *Server) Run(ctx context.Context) {
 func (s *Server) waitForChange(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stored := make(chan struct{})
-	go func() {
-		defer close(stored)
-		_ = s.Services.Wait(ctx)
-	}()
+	// Who wakes it up from now on ends the wait; who did before has left a mark.
+	s.interrupt.Store(&cancel)
 	select {
 	case <-s.wake:
-	case <-stored:
-	case <-ctx.Done():
+		return
+	default:
 	}
-	cancel()
-	<-stored
+	_ = s.Services.Wait(ctx)
+	select {
+	case <-s.wake:
+	default:
+	}
 }
 
 // sync takes over everything that was acknowledged by now. What cannot be known
@@ -248,6 +255,10 @@ func (s *Server) watch(b *backend) {
 	}
 	b.watched = true
 	s.backends.Go(func() { b.run(s.running) })
+	if !s.following {
+		s.following = true
+		s.backends.Go(func() { s.followNetwork(s.running) })
+	}
 }
 
 // followNetwork tells backends when what they are found by has changed.

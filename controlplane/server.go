@@ -145,7 +145,7 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),
-		Go: a.running.Go, Logger: c.Logger,
+		Running: &a.running, Logger: c.Logger,
 	}
 	if err = a.tracing(); err == nil {
 		err = a.stages()

@@ -30,12 +30,10 @@ func repairing(ctx context.Context, a *core.ClusterAllocator, running *sync.Wait
 	if err := a.Repair(ctx); err != nil {
 		return err
 	}
-	running.Go(func() {
-		for range clock.Every(ctx, core.RepairEvery) {
-			if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
-				log.Warn("repairing the addresses of services", "error", err)
-				measure.Count(metrics, measure.ServiceRepairErrors)
-			}
+	clock.Background(ctx, running, core.RepairEvery, func() {
+		if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
+			log.Warn("repairing the addresses of services", "error", err)
+			measure.Count(metrics, measure.ServiceRepairErrors)
 		}
 	})
 	return nil

@@ -72,7 +72,7 @@ func (s *Service) startEndpoints(ctx context.Context) error {
 	if err := s.removeEndpoint(ctx); err != nil {
 		s.Logger.Warn("the old endpoint of the service kubernetes is still there", "error", err)
 	}
-	s.Go(func() {
+	s.Running.Go(func() {
 		select {
 		case <-ctx.Done():
 			return

@@ -54,11 +54,9 @@ func (f *FlowControl) Start(ctx context.Context) error {
 	if err := f.ensure(ctx); err != nil {
 		return err
 	}
-	f.Server.Go(func() {
-		for range clock.Every(ctx, ensureFlowEvery) {
-			if err := f.ensure(ctx); err != nil && ctx.Err() == nil {
-				f.Server.Logger.Warn("flow schemas and priority levels are not as they should be", "error", err)
-			}
+	clock.Background(ctx, f.Server.Running, ensureFlowEvery, func() {
+		if err := f.ensure(ctx); err != nil && ctx.Err() == nil {
+			f.Server.Logger.Warn("flow schemas and priority levels are not as they should be", "error", err)
 		}
 	})
 	return nil

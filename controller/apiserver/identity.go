@@ -50,14 +50,14 @@ func (i *Identity) Start(ctx context.Context) error {
 	if err := i.remove(ctx, i.Name); err != nil {
 		i.Logger.Warn("the old lease of this server is still there", "error", err)
 	}
-	i.Go(func() { i.lease.keep(ctx, identityEvery, i.Renew) })
+	i.Running.Go(func() { i.lease.keep(ctx, identityEvery, i.Renew) })
 	return nil
 }
 
 // StartCollector removes the leases of servers that are gone, now and then.
 func (i *Identity) StartCollector(ctx context.Context) error {
 	others := newPresence("leases of other servers", i.Logger)
-	i.Go(func() { others.keep(ctx, forgetOthersEach, i.forgetOthers) })
+	i.Running.Go(func() { others.keep(ctx, forgetOthersEach, i.forgetOthers) })
 	return nil
 }
 

@@ -41,8 +41,8 @@ type Server struct {
 	Objects func(manager, group, name string) resource.Objects
 	// Loopback carries requests of the server itself to its API.
 	Loopback http.RoundTripper
-	// Go runs a function in the background. The server waits for it when it ends.
-	Go func(func())
+	// Running counts what goes on in the background. The server waits for it when it ends.
+	Running *sync.WaitGroup
 	// Logger gets what goes wrong behind the calls.
 	Logger *slog.Logger
 }

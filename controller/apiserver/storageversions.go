@@ -33,7 +33,7 @@ func (v StorageVersions) Start(ctx context.Context) error {
 		return err
 	}
 	versions := newPresence("storage versions", v.Identity.Logger)
-	v.Identity.Go(func() { versions.keep(ctx, storageVersionsEvery, v.write) })
+	v.Identity.Running.Go(func() { versions.keep(ctx, storageVersionsEvery, v.write) })
 	return nil
 }
 

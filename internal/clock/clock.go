@@ -4,6 +4,7 @@ package clock
 import (
 	"context"
 	"iter"
+	"sync"
 	"time"
 )
 
@@ -24,4 +25,34 @@ func Every(ctx context.Context, period time.Duration) iter.Seq[time.Time] {
 			}
 		}
 	}
+}
+
+// Background calls f again and again until ctx ends, each time a period after the last
+// call has returned. It has a goroutine only while f runs. running is held until ctx
+// has ended and no call is under way.
+func Background(ctx context.Context, running *sync.WaitGroup, period time.Duration, f func()) {
+	running.Add(1)
+	var mu sync.Mutex // guards timer
+	var timer *time.Timer
+	mu.Lock()
+	timer = time.AfterFunc(period, func() {
+		if ctx.Err() == nil {
+			f()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() != nil {
+			running.Done() // the end has found the timer stopped
+			return
+		}
+		timer.Reset(period)
+	})
+	mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if timer.Stop() {
+			running.Done()
+		}
+	})
 }

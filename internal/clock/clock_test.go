@@ -2,6 +2,7 @@ package clock
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,4 +39,32 @@ func TestEvery(t *testing.T) {
 			t.Errorf("%d ticks", n)
 		}
 	})
+}
+
+// TestBackgroundEndsWithItsContext: whoever waits for what runs waits for a call that is
+// under way, and for nothing else.
+func TestBackgroundEndsWithItsContext(t *testing.T) {
+	for name, end := range map[string]time.Duration{"at rest": 7 * time.Second, "during a call": 5500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), end)
+				defer cancel()
+				begin := time.Now()
+				var running sync.WaitGroup
+				var at []time.Duration
+				Background(ctx, &running, 2*time.Second, func() {
+					at = append(at, time.Since(begin))
+					time.Sleep(time.Second) // of the test's clock
+				})
+				running.Wait()
+				if len(at) != 2 || at[0] != 2*time.Second || at[1] != 5*time.Second {
+					t.Errorf("got calls at %v, want them at 2s and 5s", at)
+				}
+				want := max(end, 6*time.Second)
+				if got := time.Since(begin); got != want {
+					t.Errorf("waited until %v, want %v", got, want)
+				}
+			})
+		})
+	}
 }
