@@ -64,6 +64,7 @@ func (c *Control) dumpQueues(rows *rows, _ *http.Request) {
 		"NextDispatchR", "InitialSeatsSum", "MaxSeatsSum", "TotalWorkSum")
 	for _, l := range c.table.Load().levels {
 		l.mu.Lock()
+		l.makeQueues()
 		for i, q := range l.queues {
 			rows.add(l.name, strconv.Itoa(i), strconv.Itoa(q.waiting), strconv.Itoa(q.working), strconv.Itoa(q.seats),
 				q.dispatch.String(), strconv.Itoa(q.initial), strconv.Itoa(q.most), q.sum.String())

@@ -47,7 +47,7 @@ type level struct {
 	limits    limits
 	quiescing bool // its object is gone, but there are still requests
 
-	queues     []*queue // may be more than configured, while the surplus ones are busy
+	queues     []*queue // made when first needed; may be more than configured, while the surplus ones are busy
 	busy       int      // number of busy queues
 	virtual    work
 	at         time.Time // the time at which virtual was computed
@@ -119,10 +119,15 @@ func (l *level) configure(q queuing) {
 	defer l.mu.Unlock()
 	q.hand = min(q.hand, q.queues, maxHand)
 	l.queuing, l.quiescing = q, false
-	for i := len(l.queues); i < q.queues; i++ {
+	l.shrink()
+}
+
+// makeQueues makes the queues that are not there yet. A level in which nobody has ever
+// had to wait has none. The lock is held.
+func (l *level) makeQueues() {
+	for i := len(l.queues); i < l.queuing.queues; i++ {
 		l.queues = append(l.queues, &queue{index: i})
 	}
-	l.shrink()
 }
 
 // setLimits changes the seats of the level, of all that the server has, and dispatches
@@ -297,6 +302,7 @@ func (l *level) choose(flow uint64) *queue {
 	hand := dealHand(flow, l.queuing.queues, l.queuing.hand, &space)
 	begin := l.handsDealt % len(hand)
 	l.handsDealt++
+	l.makeQueues()
 	var best *queue
 	for i := range hand {
 		q := l.queues[hand[(begin+i)%len(hand)]]

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
