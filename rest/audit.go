@@ -27,7 +27,7 @@ func (s *scope) sent(obj resource.Object, err error) (resource.Object, error) {
 			if err != nil {
 				return nil, err
 			}
-			return wire.AppendJSON(nil, s.served, body), nil
+			return wire.AppendWithKind(nil, s.served, body), nil
 		})
 	}
 	return obj, err

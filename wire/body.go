@@ -14,16 +14,16 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Objects have three forms besides the one in memory:
+// An object has three forms besides the one in memory:
 //
-//   - stored: what kube-apiserver keeps in etcd. A struct with protobuf methods
-//     is protobuf in an envelope that names its kind; others are JSON. There is
-//     no resourceVersion in it.
-//   - a body: one version's JSON or protobuf, without what depends on where it
-//     is sent. Objects, lists and events are put together from the same body.
-//   - on the wire: a body with its kind and apiVersion around it.
+//   - stored: what kube-apiserver keeps in etcd. A struct with protobuf methods is protobuf
+//     in an envelope that names its kind; everything else is JSON. A stored object has no
+//     resourceVersion.
+//   - a body: the JSON or protobuf of one version, without what depends on where it is
+//     sent. Objects, lists and events are put together from the same body.
+//   - on its own: a body with its kind and apiVersion.
 
-// ErrNotEncodable: the kind has no protobuf form.
+// ErrNotEncodable says that a kind has no protobuf form.
 var ErrNotEncodable = errors.New("object has no protobuf form")
 
 // message is a struct with the protobuf methods that Kubernetes generates.
@@ -73,6 +73,7 @@ func protoBody(def *resource.Definition, version *resource.Version, obj resource
 	return data[len(data)-n:], nil
 }
 
+// fromHub converts an object of the hub version. The error is a ConversionError.
 func fromHub(def *resource.Definition, version *resource.Version, obj resource.Object) (resource.Object, error) {
 	if version.FromHub == nil || version == def.HubVersion() {
 		return obj, nil
@@ -84,7 +85,7 @@ func fromHub(def *resource.Definition, version *resource.Version, obj resource.O
 	return out, nil
 }
 
-// ConversionError is that an object could not be shown in a version.
+// ConversionError says that an object could not be converted to a version.
 type ConversionError struct{ Err error }
 
 // Error implements error.
@@ -93,9 +94,9 @@ func (e *ConversionError) Error() string { return "convert: " + e.Err.Error() }
 // Unwrap returns what went wrong.
 func (e *ConversionError) Unwrap() error { return e.Err }
 
-// AppendJSON appends an object as it goes over the wire on its own, given its
-// body, without a newline.
-func AppendJSON(dst []byte, s *resource.Served, body []byte) []byte {
+// AppendWithKind appends the JSON of an object on its own, given its body: with kind and
+// apiVersion, which the body of a map has already.
+func AppendWithKind(dst []byte, s *resource.Served, body []byte) []byte {
 	if s.Unstructured || len(body) < 2 {
 		return append(dst, body...)
 	}
@@ -106,9 +107,8 @@ func AppendJSON(dst []byte, s *resource.Served, body []byte) []byte {
 	return append(dst, body[1:]...)
 }
 
-// storedIsBody reports whether stored bytes are, but for the resourceVersion,
-// what goes over the wire for a body: then that need not be kept, and
-// appendStored makes it.
+// storedIsBody reports whether stored bytes are, but for the resourceVersion, what a
+// client gets for a body: then the body need not be kept, and appendStored makes it.
 func storedIsBody(s *resource.Served, stored, body []byte) bool {
 	stored = bytes.TrimSuffix(stored, []byte("\n"))
 	if s.Unstructured {
@@ -119,8 +119,8 @@ func storedIsBody(s *resource.Served, stored, body []byte) bool {
 		bytes.HasPrefix(stored, head) && stored[len(head)] == ',' && bytes.HasSuffix(stored, body[1:])
 }
 
-// appendStored appends the object that stored bytes are, or with item its body,
-// with a resourceVersion.
+// appendStored appends stored JSON with a resourceVersion; as an item of a list, a struct
+// has neither kind nor apiVersion.
 func appendStored(dst []byte, s *resource.Served, stored []byte, rv string, item bool) []byte {
 	start := len(dst)
 	dst = appendSpliceJSON(dst, bytes.TrimSuffix(stored, []byte("\n")), rv)
@@ -163,7 +163,7 @@ func encodeMap(v map[string]any, newline bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kept(data, newline), nil
+	return exactCopy(data, newline), nil
 }
 
 // encodeJSON encodes with the escapes that Kubernetes' encoders use. Stored
@@ -173,12 +173,12 @@ func encodeJSON(v any, newline bool) ([]byte, error) {
 	if err != nil || !newline {
 		return data, err
 	}
-	return kept(data, true), nil
+	return exactCopy(data, true), nil
 }
 
-// kept returns a copy of what is going to be kept for long, without the room that
-// a buffer has to grow.
-func kept(data []byte, newline bool) []byte {
+// exactCopy returns a copy without the spare capacity that a buffer has, for bytes that
+// are kept for long.
+func exactCopy(data []byte, newline bool) []byte {
 	if !newline {
 		return bytes.Clone(data)
 	}

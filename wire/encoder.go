@@ -133,9 +133,9 @@ func (e *Encoder) decode(rec *Record) (resource.Object, error) {
 	return DecodeRecord(e.Served.Definition, rec)
 }
 
-// jsonBody returns the JSON of a record, with its resourceVersion, without kind and
+// recordJSON returns the JSON of a record, with its resourceVersion, without kind and
 // apiVersion if the object is a struct.
-func (e *Encoder) jsonBody(rec *Record) ([]byte, error) {
+func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 	if b := rec.findEncoding(e.id(encodingJSON)); b != nil {
 		return b, nil
 	}
@@ -168,45 +168,22 @@ func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error)
 	if rec.hasEncoding(e.id(encodingStored)) {
 		return appendStored(dst, e.Served, rec.Stored, RevisionString(rec.Revision), item), nil
 	}
-	body, err := e.jsonBody(rec)
+	body, err := e.recordJSON(rec)
 	switch {
 	case err != nil:
 		return nil, err
 	case item:
 		return append(dst, body...), nil
 	}
-	return AppendJSON(dst, e.Served, body), nil
+	return AppendWithKind(dst, e.Served, body), nil
 }
 
 // appendMetadata appends the metadata of a record as PartialObjectMetadata, in JSON.
-func (e *Encoder) appendMetadata(dst []byte, rec *Record) ([]byte, error) {
+func (e *Encoder) appendMetadata(dst []byte, rec *Record) (_ []byte, err error) {
 	meta := rec.findEncoding(e.id(encodingMetadata))
 	if meta == nil {
-		body, err := e.jsonBody(rec)
-		if err != nil {
+		if meta, err = e.recordMetadata(rec); err != nil {
 			return nil, err
-		}
-		var ok bool
-		if meta, ok = MetadataJSON(body); !ok {
-			return nil, fmt.Errorf("%s has no metadata", rec.Key)
-		}
-		keep := rec.alias
-		if e.Served.Unstructured {
-			keep = rec.Encoding
-			if meta, err = orderMetadata(meta); err != nil {
-				return nil, err
-			}
-		}
-		if e.hasFieldAnnotations(meta) {
-			keep = rec.Encoding
-			if meta, err = withoutAnnotations(meta, e.Served.Definition.FieldAnnotations); err != nil {
-				return nil, err
-			}
-		}
-		if rec.hasEncoding(e.id(encodingJSON)) {
-			if meta, err = keep(e.id(encodingMetadata), func(*Record) ([]byte, error) { return meta, nil }); err != nil {
-				return nil, err
-			}
 		}
 	}
 	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
@@ -214,6 +191,36 @@ func (e *Encoder) appendMetadata(dst []byte, rec *Record) ([]byte, error) {
 	dst = append(dst, `","metadata":`...)
 	dst = append(dst, meta...)
 	return append(dst, '}'), nil
+}
+
+// recordMetadata makes the metadata of a record in JSON, and keeps it if the JSON of the
+// whole object is kept, of which it is mostly a part.
+func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
+	body, err := e.recordJSON(rec)
+	if err != nil {
+		return nil, err
+	}
+	meta, ok := MetadataJSON(body)
+	if !ok {
+		return nil, fmt.Errorf("%s has no metadata", rec.Key)
+	}
+	keep := rec.alias
+	if e.Served.Unstructured {
+		keep = rec.Encoding
+		if meta, err = orderMetadata(meta); err != nil {
+			return nil, err
+		}
+	}
+	if e.hasFieldAnnotations(meta) {
+		keep = rec.Encoding
+		if meta, err = withoutAnnotations(meta, e.Served.Definition.FieldAnnotations); err != nil {
+			return nil, err
+		}
+	}
+	if !rec.hasEncoding(e.id(encodingJSON)) {
+		return meta, nil
+	}
+	return keep(e.id(encodingMetadata), func(*Record) ([]byte, error) { return meta, nil })
 }
 
 // PartialMetadata returns the metadata of an object that is in no record.

@@ -89,7 +89,7 @@ func (e *Encoder) Convert(records []*Record) error {
 		return e.convertAll(records)
 	}
 	for _, rec := range records {
-		if _, err := e.jsonBody(rec); err != nil {
+		if _, err := e.recordJSON(rec); err != nil {
 			return err
 		}
 	}

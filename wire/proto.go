@@ -24,7 +24,7 @@ type protoItem struct {
 // protoItem returns what is to be written of a record.
 func (e *Encoder) protoItem(rec *Record) (it protoItem, err error) {
 	it.revision, it.metadata = rec.Revision, e.Format.Shape == ShapeMetadata
-	if it.raw, it.splice, err = e.protoBody(rec); err != nil {
+	if it.raw, it.splice, err = e.recordProto(rec); err != nil {
 		return it, err
 	}
 	if it.metadata && e.hasFieldAnnotations(it.raw) {
@@ -58,9 +58,9 @@ func (it *protoItem) append(dst []byte) []byte {
 	return it.splice.append(dst, it.raw, rv)
 }
 
-// protoBody returns a record in protobuf, and how to add its resourceVersion. The bytes
+// recordProto returns a record in protobuf, and how to add its resourceVersion. The bytes
 // are within the stored ones, if these are of the version that is wanted.
-func (e *Encoder) protoBody(rec *Record) (raw []byte, splice protoSplice, err error) {
+func (e *Encoder) recordProto(rec *Record) (raw []byte, splice protoSplice, err error) {
 	digits := revisionDigits(rec.Revision)
 	raw, splice, ok := rec.layout().splice(e.Served.Index, rec.Stored, digits)
 	if ok {
@@ -95,7 +95,7 @@ func (e *Encoder) encodeProto(rec *Record, obj resource.Object) ([]byte, error) 
 // metadataProto returns the metadata of a record in the protobuf of PartialObjectMetadata,
 // where it has the field that it has in all kinds.
 func (e *Encoder) metadataProto(rec *Record) ([]byte, error) {
-	body, err := e.jsonBody(rec)
+	body, err := e.recordJSON(rec)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/apikeel/kelson/resource"
@@ -17,16 +18,21 @@ import (
 // testPod is a pod as a running cluster has it, without a resourceVersion.
 func testPod(t testing.TB) *corev1.Pod {
 	t.Helper()
-	data, err := os.ReadFile("testdata/pod.yaml")
+	pod, err := readPod()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod := &corev1.Pod{}
-	if err := yaml.UnmarshalStrict(data, pod); err != nil {
-		t.Fatal(err)
-	}
-	return pod
+	return pod.DeepCopy()
 }
+
+var readPod = sync.OnceValues(func() (*corev1.Pod, error) {
+	data, err := os.ReadFile("testdata/pod.yaml")
+	if err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{}
+	return pod, yaml.UnmarshalStrict(data, pod)
+})
 
 // spliceProto returns an object's protobuf with metadata.resourceVersion set.
 func spliceProto(raw []byte, rv string) []byte {

@@ -189,7 +189,7 @@ func TestStoredMaps(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(body), `{"apiVersion":"example.com/v2","kind":"Widget",`) {
 		t.Errorf("body %s, %v", body, err)
 	}
-	if got := AppendJSON(nil, v2, body); !bytes.Equal(got, body) {
+	if got := AppendWithKind(nil, v2, body); !bytes.Equal(got, body) {
 		t.Errorf("on the wire %s", got)
 	}
 }
@@ -206,7 +206,7 @@ func TestWireJSON(t *testing.T) {
 	if !bytes.HasPrefix(body, []byte(`{"metadata":{"name":`)) {
 		t.Errorf("body %.60s", body)
 	}
-	if got := AppendJSON(nil, s, body); !bytes.Equal(got, want) {
+	if got := AppendWithKind(nil, s, body); !bytes.Equal(got, want) {
 		t.Errorf("on the wire\n got %s\nwant %s", got, want)
 	}
 	if pod.Kind != "Pod" {
@@ -361,7 +361,7 @@ func BenchmarkJSONBody(b *testing.B) {
 	}
 }
 
-func BenchmarkAppendJSON(b *testing.B) {
+func BenchmarkAppendWithKind(b *testing.B) {
 	s := pods(b)
 	body, err := JSONBody(s.Definition, s.Version, testPod(b))
 	if err != nil {
@@ -370,7 +370,7 @@ func BenchmarkAppendJSON(b *testing.B) {
 	buf := make([]byte, 0, 2*len(body))
 	b.ReportAllocs()
 	for b.Loop() {
-		AppendJSON(buf, s, body)
+		AppendWithKind(buf, s, body)
 	}
 }
 
@@ -419,7 +419,7 @@ func TestStoredIsBody(t *testing.T) {
 		if got := appendStored([]byte("x"), s, data, "7", true); string(got) != "x"+string(want) {
 			t.Errorf("item %s, want %s", got, want)
 		}
-		if got, want := appendStored(nil, s, data, "7", false), AppendJSON(nil, s, want); string(got) != string(want) {
+		if got, want := appendStored(nil, s, data, "7", false), AppendWithKind(nil, s, want); string(got) != string(want) {
 			t.Errorf("object %s, want %s", got, want)
 		}
 		for _, other := range []string{`{}`, `{"metadata":{}}`, ``} {

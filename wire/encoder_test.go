@@ -1,0 +1,201 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apikeel/kelson/resource"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// podRecord returns a pod at a revision as a store has it.
+func podRecord(t testing.TB, def *resource.Definition, name string, revision int64) *Record {
+	t.Helper()
+	pod := testPod(t)
+	pod.TypeMeta, pod.Name = metav1.TypeMeta{}, name
+	stored, err := EncodeStored(def, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewRecord(Record{Key: "/registry/pods/" + name, Name: name, Revision: revision, Stored: stored}, nil, nil, nil)
+}
+
+// TestAppendObject encodes a record in every format, twice: made anew, and from what is
+// kept.
+func TestAppendObject(t *testing.T) {
+	s := pods(t)
+	want := testPod(t)
+	want.TypeMeta, want.Name, want.ResourceVersion = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, "a", "77"
+	partial := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}, ObjectMeta: want.ObjectMeta}
+	bare := &metav1.PartialObjectMetadata{ObjectMeta: want.ObjectMeta}
+	wantJSON, partialJSON := marshal(t, want), marshal(t, partial)
+	created := want.CreationTimestamp.UTC().Format(time.RFC3339)
+	for _, c := range []struct {
+		format  Format
+		include Include
+		want    string
+	}{
+		{Format{}, 0, string(wantJSON)},
+		{Format{Media: Protobuf}, 0, string(AppendEnvelope(nil, "v1", "Pod", must(want.Marshal())))},
+		{Format{Shape: ShapeMetadata}, 0, string(partialJSON)},
+		{Format{Shape: ShapeMetadata, Beta: true}, 0, strings.Replace(string(partialJSON), "meta.k8s.io/v1", "meta.k8s.io/v1beta1", 1)},
+		{Format{Media: Protobuf, Shape: ShapeMetadata}, 0, string(AppendEnvelope(nil, "meta.k8s.io/v1", "PartialObjectMetadata", must(bare.Marshal())))},
+		{Format{Shape: ShapeTable}, IncludeNone, table(fmt.Sprintf(`{"cells":["a",%q],"object":null}`, created))},
+		{Format{Shape: ShapeTable}, IncludeMetadata, table(fmt.Sprintf(`{"cells":["a",%q],"object":%s}`, created, partialJSON))},
+		{Format{Shape: ShapeTable}, IncludeObject, table(fmt.Sprintf(`{"cells":["a",%q],"object":%s}`, created, wantJSON))},
+	} {
+		e := &Encoder{Served: s, Format: c.format, Include: c.include, Now: time.Unix(0, 0)}
+		rec := podRecord(t, s.Definition, "a", 77)
+		for _, which := range []string{"first", "second"} {
+			got, err := e.AppendObject([]byte("x"), rec)
+			if err != nil || string(got) != "x"+c.want {
+				t.Errorf("%+v, %s time:\n got %q, %v\nwant x%q", c.format, which, got, err, c.want)
+			}
+		}
+	}
+}
+
+// table is a table of one row, as the kind of pods has it that says nothing of columns.
+func table(row string) string {
+	var columns bytes.Buffer
+	_ = json.NewEncoder(&columns).Encode(columnDefinitions(nil))
+	return `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"77"},"columnDefinitions":` + strings.TrimSpace(columns.String()) + `,"rows":[` + row + `]}`
+}
+
+// TestListIsWhatItsTypeEncodes compares lists with those that the types of the API make,
+// with chunks and without.
+func TestListIsWhatItsTypeEncodes(t *testing.T) {
+	s := pods(t)
+	const items = 2 * LongList
+	page := &Page{Revision: 1000, Continue: "token"}
+	want := &corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "1000", Continue: "token"}}
+	for i := range items {
+		rec := podRecord(t, s.Definition, fmt.Sprintf("p%04d", i), int64(i+1))
+		pod := testPod(t)
+		pod.TypeMeta, pod.Name, pod.ResourceVersion = metav1.TypeMeta{}, rec.Name, RevisionString(rec.Revision)
+		page.Records, want.Items = append(page.Records, rec), append(want.Items, *pod)
+	}
+	wantProto := AppendEnvelope(nil, "v1", "PodList", must(want.Marshal()))
+	wantJSON := marshal(t, want)
+	var chunks ChunkCache
+	for _, cache := range []*ChunkCache{nil, &chunks} {
+		for range 3 {
+			e := &Encoder{Served: s, Chunks: cache}
+			if got, err := e.AppendList(nil, page); err != nil || !bytes.Equal(got, wantJSON) {
+				t.Errorf("JSON: got %d bytes, %v, want %d", len(got), err, len(wantJSON))
+			}
+			e.Format.Media = Protobuf
+			if got, err := e.AppendList(nil, page); err != nil || !bytes.Equal(got, wantProto) {
+				t.Errorf("protobuf: got %d bytes, %v, want %d", len(got), err, len(wantProto))
+			}
+		}
+	}
+	if chunks.Len() == 0 {
+		t.Error("got no chunks, want some after three lists")
+	}
+}
+
+// TestOnlyTheFirstTableOfAWatchHasColumns: the others have null instead.
+func TestOnlyTheFirstTableOfAWatchHasColumns(t *testing.T) {
+	s := pods(t)
+	w := EventEncoder{Encoder: &Encoder{Served: s, Format: Format{Shape: ShapeTable}}}
+	for i, want := range []string{`"columnDefinitions":[{`, `"columnDefinitions":null`, `"columnDefinitions":null`} {
+		got, err := w.AppendEvent(nil, Modified, podRecord(t, s.Definition, "a", int64(i+1)))
+		if err != nil || !bytes.Contains(got, []byte(want)) {
+			t.Errorf("event %d: got %s, %v, want one with %s", i, got, err, want)
+		}
+	}
+}
+
+// TestAppendEventKeepsItsInput: what cannot be encoded leaves no half of an event.
+func TestAppendEventKeepsItsInput(t *testing.T) {
+	s := pods(t)
+	broken := &Record{Key: "/registry/pods/a", Stored: []byte("no pod")}
+	for _, format := range []Format{{}, {Media: Protobuf}, {Shape: ShapeTable}, {Shape: ShapeMetadata}} {
+		w := EventEncoder{Encoder: &Encoder{Served: s, Format: format}}
+		if got, err := w.AppendEvent([]byte("before"), Added, broken); err == nil || string(got) != "before" {
+			t.Errorf("%+v: got %q, %v, want what was there and an error", format, got, err)
+		}
+	}
+}
+
+// TestBookmark: a bookmark has a resourceVersion, and at the end of the initial events an
+// annotation.
+func TestBookmark(t *testing.T) {
+	c := mustCatalog(t, resource.Group{Name: "example.com", Resources: []resource.Definition{widgetDefinition("v1")}})
+	s, _ := c.Lookup("example.com", "v1", "widgets")
+	s.Definition.Bookmark = func(obj resource.Object) {
+		u := obj.(*unstructured.Unstructured)
+		u.SetAPIVersion("example.com/v1")
+		u.SetKind("Widget")
+	}
+	w := EventEncoder{Encoder: &Encoder{Served: s}}
+	for end, want := range map[bool]string{
+		false: `{"type":"BOOKMARK","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"resourceVersion":"7"}}}` + "\n",
+		true:  `{"type":"BOOKMARK","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"7"}}}` + "\n",
+	} {
+		if got, err := w.AppendBookmark(nil, 7, end); err != nil || string(got) != want {
+			t.Errorf("end of the initial events %v: got %s, %v, want %s", end, got, err, want)
+		}
+	}
+}
+
+// TestRender: YAML and indented JSON are made of the whole body, other JSON ends in a
+// newline.
+func TestRender(t *testing.T) {
+	for _, c := range []struct {
+		format Format
+		want   string
+		whole  bool
+	}{
+		{Format{}, "{\"a\":[1]}\n", false},
+		{Format{Pretty: true}, "{\n  \"a\": [\n    1\n  ]\n}", true},
+		{Format{Media: YAML}, "a:\n- 1\n", true},
+		{Format{Media: Protobuf}, `{"a":[1]}`, false},
+	} {
+		got, err := c.format.Render([]byte(`{"a":[1]}`))
+		if err != nil || string(got) != c.want || c.format.IsWhole() != c.whole {
+			t.Errorf("%+v: got %q, %v, whole %v, want %q, whole %v", c.format, got, err, c.format.IsWhole(), c.want, c.whole)
+		}
+	}
+}
+
+// BenchmarkAppendEvent is an event whose encoding is kept: what each watcher costs after
+// the first.
+func BenchmarkAppendEvent(b *testing.B) {
+	s := pods(b)
+	for _, format := range []Format{{}, {Media: Protobuf}, {Shape: ShapeMetadata}} {
+		b.Run(fmt.Sprintf("%v/shape=%d", format.Media, format.Shape), func(b *testing.B) {
+			w, rec := EventEncoder{Encoder: &Encoder{Served: s, Format: format}}, podRecord(b, s.Definition, "a", 77)
+			var buf []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				var err error
+				if buf, err = w.AppendEvent(buf[:0], Modified, rec); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.SetBytes(int64(len(buf)))
+		})
+	}
+}
+
+// BenchmarkAppendObject is a get of a record whose encoding is kept.
+func BenchmarkAppendObject(b *testing.B) {
+	s := pods(b)
+	e, rec := &Encoder{Served: s}, podRecord(b, s.Definition, "a", 77)
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		var err error
+		if buf, err = e.AppendObject(buf[:0], rec); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
