@@ -218,17 +218,23 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 	if u, isMap := obj.(*unstructured.Unstructured); isMap {
 		return s.decodeMap(u, want, body, sent, strict)
 	}
-	got, err := kindOf(body)
-	if err != nil {
-		return s.decodeError(err, got, want, sent)
+	// The object is decoded first: with nothing wrong with it, it says its kind, and the
+	// body need not be read for that before.
+	report := s.validation != metav1.FieldValidationIgnore
+	problems, failed := unmarshal(body, obj, report)
+	got, known := kindOfDecoded(obj)
+	if !known || !report || failed != nil || len(problems) > 0 {
+		var err error
+		if got, err = kindOf(body); err != nil {
+			return s.decodeError(err, got, want, sent)
+		}
 	}
 	if err := s.checkKind(got, want, body); err != nil {
 		return err
 	}
 	got = orWanted(got, want)
-	problems, err := unmarshal(body, obj, s.validation != metav1.FieldValidationIgnore)
-	if err != nil {
-		return s.decodeError(err, got, want, body)
+	if failed != nil {
+		return s.decodeError(failed, got, want, body)
 	}
 	if err := s.strict(append(strict, problems...)); err != nil {
 		return s.decodeError(err, got, want, body)
