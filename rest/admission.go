@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A write is shown to admission twice: admit lets plugins change it, validated
+// A write is shown to admission twice: admit lets plugins change it, validateAdmission
 // asks them about the result. What the server writes on its own account is not
 // shown.
 
@@ -33,13 +33,13 @@ func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options r
 		return a, err
 	}
 	if o, ok := obj.(resource.Object); ok && op != admission.Connect {
-		return a, s.namespaceFits(o) // which a plugin may have changed
+		return a, s.checkBodyNamespace(o) // which a plugin may have changed
 	}
 	return a, nil
 }
 
-// validated asks plugins about a write as it will be stored.
-func (s *scope) validated(a *admission.Attributes, obj runtime.Object) error {
+// validateAdmission asks plugins about a write as it will be stored.
+func (s *scope) validateAdmission(a *admission.Attributes, obj runtime.Object) error {
 	if a == nil {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (s *scope) admitDelete(old resource.Object, options *metav1.DeleteOptions) 
 	if err != nil || a == nil {
 		return err
 	}
-	return s.validated(a, nil)
+	return s.validateAdmission(a, nil)
 }
 
 // createOptions and updateOptions are those of the request, as webhooks see

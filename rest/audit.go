@@ -14,9 +14,9 @@ import (
 // What the audit gets to see. Most requests are not audited with objects, so
 // all of these cost nothing unless there is somebody who takes them.
 
-// sent passes on an object that the client has sent, in the form in which it is
+// auditSent passes on an object that the client has sent, in the form in which it is
 // written.
-func (s *scope) sent(obj resource.Object, err error) (resource.Object, error) {
+func (s *scope) auditSent(obj resource.Object, err error) (resource.Object, error) {
 	if s.req.Audit != nil && err == nil {
 		s.req.Audit.SentObject(obj, func() ([]byte, error) {
 			version := s.served.Version
@@ -33,8 +33,8 @@ func (s *scope) sent(obj resource.Object, err error) (resource.Object, error) {
 	return obj, err
 }
 
-// sentOther is for the object of a subresource.
-func (s *scope) sentOther(obj resource.Object) {
+// auditSentOther is for the object of a subresource.
+func (s *scope) auditSentOther(obj resource.Object) {
 	if s.req.Audit == nil {
 		return
 	}
@@ -47,9 +47,9 @@ func (s *scope) sentOther(obj resource.Object) {
 	})
 }
 
-// sentOptions is for a delete. That the apiVersion is one that nobody can send
+// auditDeleteOptions is for a delete. That the apiVersion is one that nobody can send
 // is what readers of audit logs know.
-func (s *scope) sentOptions(opts *metav1.DeleteOptions) {
+func (s *scope) auditDeleteOptions(opts *metav1.DeleteOptions) {
 	s.span.Event("Decoded delete options")
 	defer s.span.Event(auditRecorded)
 	if s.req.Audit == nil {
@@ -62,8 +62,8 @@ func (s *scope) sentOptions(opts *metav1.DeleteOptions) {
 	})
 }
 
-// sentPatch is for a patch in JSON, or YAML that will be applied.
-func (s *scope) sentPatch(patch []byte, isYAML bool) {
+// auditPatch is for a patch in JSON, or YAML that will be applied.
+func (s *scope) auditPatch(patch []byte, isYAML bool) {
 	defer s.span.Event(auditRecorded)
 	if s.req.Audit == nil {
 		return
@@ -77,25 +77,25 @@ func (s *scope) sentPatch(patch []byte, isYAML bool) {
 	s.req.Audit.SentPatch(patch)
 }
 
-func (s *scope) answered(rec *store.Record) {
+func (s *scope) auditAnswer(rec *store.Record) {
 	if s.req.Audit != nil {
 		s.req.Audit.AnsweredObject(func() ([]byte, error) { return s.enc.AsJSON().AppendObject(nil, rec) })
 	}
 }
 
-func (s *scope) answeredOther(obj any) {
+func (s *scope) auditOther(obj any) {
 	if s.req.Audit != nil {
 		s.req.Audit.AnsweredObject(func() ([]byte, error) { return json.Marshal(obj) })
 	}
 }
 
-func (s *scope) answeredList(p *wire.Page) {
+func (s *scope) auditList(p *wire.Page) {
 	if s.req.Audit != nil {
 		s.req.Audit.AnsweredObject(func() ([]byte, error) { return s.enc.AsJSON().AppendList(nil, p) })
 	}
 }
 
-func answeredStatus(req *request.Request, status *metav1.Status) {
+func auditStatus(req *request.Request, status *metav1.Status) {
 	if req.Audit != nil {
 		req.Audit.AnsweredStatus(status, func() ([]byte, error) { return json.Marshal(status) })
 	}

@@ -80,7 +80,7 @@ func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error 
 		}
 		return errOtherKind(got, want, named.Name)
 	}
-	if err := s.unlike(got, want, body); err != nil {
+	if err := s.kindMismatch(got, want, body); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
 	return errOtherVersion(got, want)
@@ -114,13 +114,13 @@ func orWanted(got, want schema.GroupVersionKind) schema.GroupVersionKind {
 	return got
 }
 
-// unlike tells what is wrong with a kind that is not the wanted one: nobody
+// kindMismatch tells what is wrong with a kind that is not the wanted one: nobody
 // knows it, or it is another one. It is nil if only the version differs.
-func (s *scope) unlike(got, want schema.GroupVersionKind, body []byte) error {
+func (s *scope) kindMismatch(got, want schema.GroupVersionKind, body []byte) error {
 	switch {
 	case got.Version == "":
 		return missing("apiVersion", body)
-	case !s.known(got) && !s.formerly(got, want):
+	case !s.isKnownKind(got) && !s.wasKind(got, want):
 		return errUnregistered(got)
 	}
 	// It is read before it is found to be another one.
@@ -149,7 +149,7 @@ func (s *scope) emptyOf(kind schema.GroupVersionKind) any {
 			return served.Version.NewList()
 		}
 	}
-	if v := s.former(kind); v != nil {
+	if v := s.formerVersion(kind); v != nil {
 		return v.New()
 	}
 	if sub := s.subresourceOf(kind); sub != nil {
@@ -164,9 +164,9 @@ func (s *scope) emptyOf(kind schema.GroupVersionKind) any {
 	return nil
 }
 
-// known reports whether anything is of a kind, or it is a list of such things,
+// isKnownKind reports whether anything is of a kind, or it is a list of such things,
 // or one of the kinds that every version of a group has.
-func (s *scope) known(kind schema.GroupVersionKind) bool {
+func (s *scope) isKnownKind(kind schema.GroupVersionKind) bool {
 	catalog := s.h.Catalog()
 	if _, ok := catalog.LookupKind(kind); ok {
 		return true
@@ -203,14 +203,14 @@ func (s *scope) subresourceOf(kind schema.GroupVersionKind) *resource.Subresourc
 	return nil
 }
 
-// formerly reports whether a kind is the wanted one in a version of the past.
-func (s *scope) formerly(got, want schema.GroupVersionKind) bool {
-	return got.Kind == want.Kind && (s.former(got) != nil || s.sub != nil && slices.Contains(s.sub.Former, got.GroupVersion()))
+// wasKind reports whether a kind is the wanted one in a version of the past.
+func (s *scope) wasKind(got, want schema.GroupVersionKind) bool {
+	return got.Kind == want.Kind && (s.formerVersion(got) != nil || s.sub != nil && slices.Contains(s.sub.Former, got.GroupVersion()))
 }
 
-// former returns the version of the resource that a kind is in, also if it is not
+// formerVersion returns the version of the resource that a kind is in, also if it is not
 // served; nil if there is none.
-func (s *scope) former(kind schema.GroupVersionKind) *resource.Version {
+func (s *scope) formerVersion(kind schema.GroupVersionKind) *resource.Version {
 	for i := range s.def.Versions {
 		v := &s.def.Versions[i]
 		if kind.Kind == s.def.Kind && kind.Version == v.Name && kind.Group == cmp.Or(v.Group, s.def.Group) {

@@ -58,14 +58,14 @@ func (s *scope) connect() error {
 	if !c.Text { // reading is not judged
 		a, err := s.admit(admission.Connect, options, nil, nil)
 		if err == nil {
-			err = s.validated(a, options)
+			err = s.validateAdmission(a, options)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if c.Verb != "" && c.Verb != s.req.Verb && s.h.Authorizer != nil {
-		decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.as(c.Verb))
+		decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.attributesFor(c.Verb))
 		if err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func (s *scope) connect() error {
 	to, err := c.Locate(s.ctx(), target{s}, options)
 	switch {
 	case err != nil:
-		return begun(err)
+		return reserveError(err)
 	case to == nil:
 		s.w.WriteHeader(http.StatusNoContent)
 		return nil
@@ -85,7 +85,7 @@ func (s *scope) connect() error {
 		return apierrors.NewServiceUnavailable("this server opens no connections")
 	}
 	// What goes wrong on the way has no reason that clients could act on.
-	fail := func(err error) { s.fail(begun(err)) }
+	fail := func(err error) { s.fail(reserveError(err)) }
 	if c.Text {
 		s.h.Connector.Read(s.w, s.r, to, fail)
 	} else {

@@ -28,17 +28,17 @@ func (s *scope) create() error {
 		return err
 	}
 	wipeMeta(obj)
-	if err := s.namespaceFits(obj); err != nil {
+	if err := s.checkBodyNamespace(obj); err != nil {
 		return err
 	}
-	s.distinctOwners(obj, false)
+	s.dropDuplicateOwners(obj, false)
 	if s.def.Answer != nil {
-		if obj, err = s.own(nil, obj); err != nil {
+		if obj, err = s.updateManagedFields(nil, obj); err != nil {
 			return err
 		}
 		a, err := s.admit(admission.Create, obj, nil, s.createOptions())
 		if err == nil {
-			err = s.validated(a, obj)
+			err = s.validateAdmission(a, obj)
 		}
 		if err != nil {
 			return err
@@ -51,7 +51,7 @@ func (s *scope) create() error {
 	}
 	s.span.Event(aboutToStore)
 	rec, obj, err := s.insertNamed(obj)
-	s.stored(err)
+	s.noteStored(err)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 		obj.SetDeletionTimestamp(nil)
 		obj.SetDeletionGracePeriodSeconds(nil)
 	}
-	if obj, err = s.own(nil, obj); err != nil {
+	if obj, err = s.updateManagedFields(nil, obj); err != nil {
 		return nil, nil, err
 	}
 	if s.req.Name == "" {
@@ -108,7 +108,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	}
 	committed := false
 	defer func() { admitted.End(committed) }()
-	s.newMeta(obj)
+	s.setNewMetadata(obj)
 	s.req.Name = obj.GetName()
 	if st.PrepareCreate != nil {
 		st.PrepareCreate(s.ctx(), obj)
@@ -116,7 +116,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if st.Begin != nil {
 		end, err := st.Begin(s.ctx(), obj, nil)
 		if err != nil {
-			return nil, nil, begun(err)
+			return nil, nil, reserveError(err)
 		}
 		if end != nil {
 			defer func() { end(committed) }()
@@ -128,15 +128,15 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if err := s.mayCreate(); err != nil {
 		return nil, nil, err
 	}
-	if err := s.validated(admitted, obj); err != nil {
+	if err := s.validateAdmission(admitted, obj); err != nil {
 		return nil, nil, err
 	}
-	if obj, err = s.settled(obj); err != nil {
+	if obj, err = s.toStoredVersion(obj); err != nil {
 		return nil, nil, err
 	}
 	if s.req.DryRun {
 		if _, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {
-			return nil, nil, s.exists()
+			return nil, nil, s.alreadyExists()
 		}
 		if obj, err = s.asStored(obj); err == nil {
 			obj.SetResourceVersion(version) // as that
@@ -149,13 +149,14 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	rec, err = s.objects.Create(s.ctx(), s.key(), obj, s.ttl(obj))
 	committed = err == nil || errors.Is(err, storage.ErrUncertain)
 	if errors.Is(err, storage.ErrExists) {
-		err = s.exists()
+		err = s.alreadyExists()
 	}
 	return rec, obj, err
 }
 
-// exists is the answer to who creates what there is; it tells if that is going.
-func (s *scope) exists() error {
+// alreadyExists is the error of a create for which there is an object in the way. If that
+// is being deleted, the message says so.
+func (s *scope) alreadyExists() error {
 	if rec, err := s.objects.Get(s.ctx(), s.key(), store.Read{}); err == nil {
 		if old, err := s.decode(rec); err == nil && old.GetDeletionTimestamp() != nil {
 			going := apierrors.NewAlreadyExists(s.groupResource(), s.req.Name)
@@ -192,5 +193,5 @@ func (s *scope) mayCreate() error {
 	if s.h.Authorizer == nil || s.r == nil || s.req.Verb == request.Create {
 		return nil
 	}
-	return authz.Check(s.ctx(), s.h.Authorizer, s.as(request.Create))
+	return authz.Check(s.ctx(), s.h.Authorizer, s.attributesFor(request.Create))
 }

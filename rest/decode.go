@@ -33,7 +33,7 @@ const maxBody = 3 << 20
 func (s *scope) readBody() ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody))
 	s.bodySize = len(body)
-	s.result("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)
+	s.noteResult("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
@@ -127,7 +127,7 @@ func (s *scope) decodeBody() (resource.Object, error) {
 	}
 	obj, err = s.complete(obj)
 	s.span.Event("Conversion done")
-	return s.sent(obj, err)
+	return s.auditSent(obj, err)
 }
 
 // complete fills in the defaults of an object of the request's version, and
@@ -150,9 +150,10 @@ func (s *scope) complete(obj resource.Object) (resource.Object, error) {
 	return obj, nil
 }
 
-// written returns an object of the hub version in the form in which it is
-// written.
-func (s *scope) written(obj resource.Object) (resource.Object, error) {
+// toWriteVersion converts an object of the hub version to the one in which writes work on
+// it: the version of the request if versions convert to each other directly
+// (Definition.Between), else the hub.
+func (s *scope) toWriteVersion(obj resource.Object) (resource.Object, error) {
 	if s.def.Between == nil {
 		return obj, nil
 	}
@@ -163,9 +164,9 @@ func (s *scope) written(obj resource.Object) (resource.Object, error) {
 	return obj, nil
 }
 
-// settled returns an object of the form in which it is written as it is stored:
-// as the hub version will be read.
-func (s *scope) settled(obj resource.Object) (_ resource.Object, err error) {
+// toStoredVersion converts an object from the version in which writes work on it to the
+// hub version, with the defaults that it will be read with.
+func (s *scope) toStoredVersion(obj resource.Object) (_ resource.Object, err error) {
 	hub := s.def.HubVersion()
 	if s.def.Between == nil || s.served.IsHub() {
 		return obj, nil

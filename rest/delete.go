@@ -80,7 +80,7 @@ func (s *scope) deleteOptions() (*metav1.DeleteOptions, error) {
 		if err := decodeDeleteOptions(body, m, opts); err != nil {
 			return nil, err
 		}
-		s.sentOptions(opts)
+		s.auditDeleteOptions(opts)
 	} else if err := s.deleteParameters(opts); err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 			return nil, false, err
 		}
 		// Who deletes must be able to read.
-		seen, err := s.written(live)
+		seen, err := s.toWriteVersion(live)
 		if err != nil {
 			return nil, false, s.readConversionError(rec, err)
 		}
@@ -244,7 +244,7 @@ func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Obj
 // carryOut does what a delete has decided on: it stores the marked object, if
 // there is one, and deletes it unless something holds it.
 func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj resource.Object, gone bool, err error) {
-	gone = next == nil || s.def.Strategy.GracePeriod != nil && s.deletedBy(next)
+	gone = next == nil || s.def.Strategy.GracePeriod != nil && s.canFinishDeletion(next)
 	if next == nil {
 		next = live
 	} else if s.req.DryRun {

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// freshFor is how long a read waits for a revision that the cache has not
+// maxRevisionWait is how long a read waits for a revision that the cache has not
 // reached.
-const freshFor = 3 * time.Second
+const maxRevisionWait = 3 * time.Second
 
 // get answers with one object, or a projection of it.
 func (s *scope) get() error {
@@ -34,7 +34,7 @@ func (s *scope) get() error {
 	}
 	s.span.First("About to Get from storage")
 	read := store.Read{AtLeast: revision, Any: text == "0"}
-	rec, err := fresh(s, read, func(ctx context.Context) (*store.Record, error) {
+	rec, err := waitForRevision(s, read, func(ctx context.Context) (*store.Record, error) {
 		return s.objects.Get(ctx, s.key(), read)
 	})
 	if err != nil {
@@ -50,13 +50,13 @@ func (s *scope) get() error {
 	return s.readConversionError(rec, s.respond(http.StatusOK, rec))
 }
 
-// fresh runs a read that may have to wait for a revision; one that does not
-// come is answered as such.
-func fresh[T any](s *scope, read store.Read, run func(context.Context) (T, error)) (T, error) {
+// waitForRevision runs a read, and waits until the cache has reached the revision that it
+// wants. The error of a revision that does not come in time says that it is too large.
+func waitForRevision[T any](s *scope, read store.Read, run func(context.Context) (T, error)) (T, error) {
 	if read.AtLeast == 0 {
 		return run(s.ctx())
 	}
-	ctx, cancel := context.WithTimeout(s.ctx(), freshFor)
+	ctx, cancel := context.WithTimeout(s.ctx(), maxRevisionWait)
 	defer cancel()
 	v, err := run(ctx)
 	if errors.Is(err, context.DeadlineExceeded) && s.ctx().Err() == nil {

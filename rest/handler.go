@@ -138,7 +138,7 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	if !s.pathFits() {
 		return false
 	}
-	s.time()
+	s.startSpan()
 	if err := s.serve(); err != nil {
 		s.fail(err)
 	}
@@ -146,8 +146,8 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// time begins to keep the time of the verb.
-func (s *scope) time() {
+// startSpan begins the span of the verb, which is logged and traced if it takes long.
+func (s *scope) startSpan() {
 	var name string
 	switch s.req.Verb {
 	case request.Get:
@@ -189,7 +189,7 @@ func (s *scope) pathFits() bool {
 			return false
 		}
 	}
-	if s.def.Namespaced && s.req.Namespace == "" && (len(s.req.Parts) > 1 || s.served.Unstructured && !s.reads()) {
+	if s.def.Namespaced && s.req.Namespace == "" && (len(s.req.Parts) > 1 || s.served.Unstructured && !s.isListOrWatch()) {
 		return false
 	}
 	// In front of the resource the path may say watch, if that can be watched,
@@ -208,13 +208,15 @@ func (s *scope) pathFits() bool {
 	return s.served.Unstructured // which serve says that it has not
 }
 
-// reads reports whether a request is for many objects.
-func (s *scope) reads() bool { return s.req.Verb == request.List || s.req.Verb == request.Watch }
+// isListOrWatch reports whether the request is about many objects.
+func (s *scope) isListOrWatch() bool {
+	return s.req.Verb == request.List || s.req.Verb == request.Watch
+}
 
-// mapFits checks what the path of objects that are maps names. Their paths come
+// checkMapVerb checks what the path of objects that are maps names. Their paths come
 // and go, so they are not told apart by their form: a request is judged by its
 // verb.
-func (s *scope) mapFits(verb string) error {
+func (s *scope) checkMapVerb(verb string) error {
 	switch {
 	case s.req.Subresource != "" && s.sub == nil:
 		return apierrors.NewNotFound(s.groupResource(), s.req.Name)
@@ -237,7 +239,7 @@ func (s *scope) serve() error {
 		return apierrors.NewMethodNotSupported(s.groupResource(), verb)
 	}
 	if s.served.Unstructured {
-		if err := s.mapFits(verb); err != nil {
+		if err := s.checkMapVerb(verb); err != nil {
 			return err
 		}
 	} else if s.isNameless() {
@@ -383,8 +385,8 @@ func (s *scope) strategy() *resource.Strategy {
 	return &s.def.Strategy
 }
 
-// as is the request with another verb, for the authorizer.
-func (s *scope) as(verb string) *authz.Attributes {
+// attributesFor returns the request with another verb, for the authorizer.
+func (s *scope) attributesFor(verb string) *authz.Attributes {
 	return &authz.Attributes{
 		User: &s.req.User, Verb: verb, IsResource: true, Path: s.req.Path,
 		Group: s.req.Group, Version: s.req.Version, Namespace: s.req.Namespace,

@@ -42,7 +42,7 @@ func (s *scope) writeList(p *wire.Page) error {
 			return err
 		}
 	}
-	s.answeredList(p)
+	s.auditList(p)
 	if !format.IsWhole() {
 		return s.streamList(p)
 	}
@@ -120,7 +120,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 			read, inconsistent = store.Read{}, true
 		}
 	}
-	snap, err := fresh(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
+	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
 	switch {
 	case errors.Is(err, storage.ErrFutureRevision):
 		return nil, errTooLargeRevision(read.Exact, s.objects.Revision())

@@ -71,8 +71,8 @@ func managerOrAgent(manager, agent string) string {
 	return b.String()
 }
 
-// namespaceFits puts an object into the namespace of the path.
-func (s *scope) namespaceFits(obj resource.Object) error {
+// checkBodyNamespace puts an object into the namespace of the path.
+func (s *scope) checkBodyNamespace(obj resource.Object) error {
 	if !s.def.Namespaced {
 		obj.SetNamespace("")
 		return nil
@@ -86,9 +86,9 @@ func (s *scope) namespaceFits(obj resource.Object) error {
 	return nil
 }
 
-// nameFits checks that an object is the one that the path names.
-func (s *scope) nameFits(obj resource.Object) error {
-	if err := s.namespaceFits(obj); err != nil {
+// checkBodyName checks that an object is the one that the path names.
+func (s *scope) checkBodyName(obj resource.Object) error {
+	if err := s.checkBodyNamespace(obj); err != nil {
 		return err
 	}
 	switch name := obj.GetName(); name {
@@ -111,8 +111,8 @@ func wipeMeta(obj resource.Object) {
 	obj.SetSelfLink("")
 }
 
-// newMeta sets the metadata that a new object gets from the server.
-func (s *scope) newMeta(obj resource.Object) {
+// setNewMetadata sets the metadata that a new object gets from the server.
+func (s *scope) setNewMetadata(obj resource.Object) {
 	obj.SetDeletionTimestamp(nil)
 	obj.SetDeletionGracePeriodSeconds(nil)
 	obj.SetSelfLink("")
@@ -218,8 +218,8 @@ func (s *scope) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: s.served.GroupVersion.Group, Resource: s.def.Resource}
 }
 
-// own records in the metadata which fields the request has set.
-func (s *scope) own(live, obj resource.Object) (resource.Object, error) {
+// updateManagedFields records in the metadata which fields the request has set.
+func (s *scope) updateManagedFields(live, obj resource.Object) (resource.Object, error) {
 	if s.applied {
 		return obj, nil
 	}

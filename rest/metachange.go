@@ -84,10 +84,10 @@ func validateSegment(name string, prefix bool) []string {
 	return content.IsPathSegmentName(name)
 }
 
-// distinctOwners drops owner references that are there twice, and tells the
+// dropDuplicateOwners drops owner references that are there twice, and tells the
 // client. late is after the request's own part is done, when a patch is known
 // by its result.
-func (s *scope) distinctOwners(obj resource.Object, late bool) {
+func (s *scope) dropDuplicateOwners(obj resource.Object, late bool) {
 	refs := obj.GetOwnerReferences()
 	if len(refs) < 2 {
 		return

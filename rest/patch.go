@@ -38,19 +38,19 @@ func (s *scope) patch() error {
 		return err
 	}
 	if kind == types.ApplyYAMLPatchType {
-		s.sentPatch(body, true)
+		s.auditPatch(body, true)
 		return s.apply(body)
 	}
 	if err := patch.Valid(body); err != nil {
 		return err
 	}
-	s.sentPatch(body, false)
+	s.auditPatch(body, false)
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.changeProjection(func(current resource.Object) (resource.Object, error) {
 			return s.patched(current, s.sub.New, s.sub.Kind, kind, body)
 		})
 	}
-	return s.change(func(live resource.Object) (resource.Object, error) {
+	return s.changeObject(func(live resource.Object) (resource.Object, error) {
 		in, err := live.DeepCopyObject().(resource.Object), error(nil)
 		if s.def.Between == nil {
 			in, err = s.fromHub(in)
@@ -62,7 +62,7 @@ func (s *scope) patch() error {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.nameFits(out); err != nil {
+		if err := s.checkBodyName(out); err != nil {
 			return nil, err
 		}
 		return s.complete(out)
@@ -213,13 +213,13 @@ func (s *scope) patchedKind(result []byte, gvk schema.GroupVersionKind) (bare bo
 	case err != nil:
 	case full == gvk:
 		return lost, nil
-	case lost && s.known(full):
+	case lost && s.isKnownKind(full):
 		pkg := internalPackage(gvk.Group)
 		err = fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", pkg, full.Kind, pkg, gvk.Kind)
 	case lost:
 		err = fmt.Errorf("no kind %q is registered for the internal version of group %q in scheme %q", full.Kind, gvk.Group, "pkg/runtime/scheme.go:111")
 	default:
-		err = cmp.Or(s.unlike(full, gvk, result), errUnregistered(got))
+		err = cmp.Or(s.kindMismatch(full, gvk, result), errUnregistered(got))
 	}
 	return false, patch.Invalid(string(result), err)
 }
@@ -262,13 +262,13 @@ func (s *scope) apply(body []byte) error {
 		if live == nil {
 			return obj, nil
 		}
-		return obj, s.nameFits(obj)
+		return obj, s.checkBodyName(obj)
 	}
 	s.applied = true
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.changeProjection(merge)
 	}
-	err := s.change(func(live resource.Object) (resource.Object, error) {
+	err := s.changeObject(func(live resource.Object) (resource.Object, error) {
 		return merge(live.DeepCopyObject().(resource.Object))
 	}, nil)
 	if !errors.Is(err, storage.ErrNotFound) || s.sub != nil && !s.strategy().CreateOnUpdate {
@@ -281,10 +281,10 @@ func (s *scope) apply(body []byte) error {
 	if uid := obj.GetUID(); uid != "" {
 		return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", uid))
 	}
-	if err := s.namespaceFits(obj); err != nil {
+	if err := s.checkBodyNamespace(obj); err != nil {
 		return err
 	}
-	if err := s.nameFits(obj); err != nil {
+	if err := s.checkBodyName(obj); err != nil {
 		return err
 	}
 	return s.createInstead(obj)

@@ -16,7 +16,7 @@ import (
 
 // respondProjection answers with the projection of a stored object.
 func (s *scope) respondProjection(code int, obj resource.Object) error {
-	obj, err := s.written(obj)
+	obj, err := s.toWriteVersion(obj)
 	if err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (s *scope) respondProjection(code int, obj resource.Object) error {
 	}
 	projection, err := get(obj)
 	if err != nil {
-		return begun(err)
+		return reserveError(err)
 	}
 	projection.GetObjectKind().SetGroupVersionKind(s.sub.Kind)
 	if s.enc.Format.Shape != wire.ShapeTable {
@@ -55,7 +55,7 @@ func (s *scope) updateProjection() error {
 	if err := s.decodeInto(projection, s.sub.Kind, body, m); err != nil {
 		return err
 	}
-	s.sentOther(projection)
+	s.auditSentOther(projection)
 	return s.changeProjection(func(resource.Object) (resource.Object, error) {
 		return projection.DeepCopyObject().(resource.Object), nil
 	})
@@ -69,7 +69,7 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
 		reserved.finish(false) // of an attempt that lost
 		live.SetResourceVersion(wire.RevisionString(rec.Revision))
-		obj, _, err := s.next(live, func(live resource.Object) (resource.Object, error) { return s.throughProjection(live, next) }, &reserved)
+		obj, _, err := s.nextState(live, func(live resource.Object) (resource.Object, error) { return s.throughProjection(live, next) }, &reserved)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -99,7 +99,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	}
 	current, err := before(live)
 	if err != nil {
-		return nil, begun(err)
+		return nil, reserveError(err)
 	}
 	if owners != nil {
 		if err := owners.Project(s.served, s.sub, live, current); err != nil {
@@ -110,14 +110,14 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	if err != nil {
 		return nil, err
 	}
-	if err := s.nameFits(projection); err != nil {
+	if err := s.checkBodyName(projection); err != nil {
 		return nil, err
 	}
 	if s.req.Verb == request.Update {
-		s.distinctOwners(projection, false)
+		s.dropDuplicateOwners(projection, false)
 	}
 	if !s.applied {
-		if projection, err = s.own(current, projection); err != nil {
+		if projection, err = s.updateManagedFields(current, projection); err != nil {
 			return nil, err
 		}
 	}
@@ -125,7 +125,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	if err != nil {
 		return nil, err
 	}
-	s.distinctOwners(projection, true)
+	s.dropDuplicateOwners(projection, true)
 	if p.Validate != nil {
 		if errs := p.Validate(s.ctx(), projection); len(errs) > 0 {
 			return nil, apierrors.NewInvalid(s.sub.Kind.GroupKind(), live.GetName(), errs)
@@ -137,7 +137,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 		judged.SetManagedFields(nil)
 		old.SetManagedFields(nil)
 		admitted.Old = old
-		if err := s.validated(admitted, judged); err != nil {
+		if err := s.validateAdmission(admitted, judged); err != nil {
 			return nil, err
 		}
 	}
@@ -152,7 +152,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	}
 	obj := live.DeepCopyObject().(resource.Object)
 	if err := p.Set(s.ctx(), obj, projection); err != nil {
-		return nil, begun(err)
+		return nil, reserveError(err)
 	}
 	if version := projection.GetResourceVersion(); version != "" {
 		obj.SetResourceVersion(version)

@@ -34,7 +34,7 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	if s.enc.Format.Shape == wire.ShapeTable {
 		clock.stop(request.Transform)
 	}
-	s.answered(rec)
+	s.auditAnswer(rec)
 	s.write(code, body)
 	clock.stop(request.Serialize)
 	s.span.Last(writingDone)
@@ -66,7 +66,7 @@ func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
 	defer s.span.Last(writingDone)
 	clock := s.clock()
 	defer clock.stop(request.Serialize)
-	s.answeredOther(obj)
+	s.auditOther(obj)
 	body, err := s.enc.AppendAny(nil, apiVersion, kind, obj)
 	switch {
 	case errors.Is(err, wire.ErrNotEncodable):
@@ -83,7 +83,7 @@ func (s *scope) respondStatus(code int, status *metav1.Status) {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	s.span.Event(aboutToWrite)
 	clock := s.clock()
-	answeredStatus(s.req, status)
+	auditStatus(s.req, status)
 	writeStatus(s.w, s.enc.Format, code, status)
 	clock.stop(request.Serialize)
 	s.span.Last(writingDone)
@@ -163,5 +163,5 @@ func (s *scope) readConversionError(rec *store.Record, err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
-	return s.unreadable(&store.Unreadable{Key: rec.Key, Revision: rec.Revision, Err: failed.Err})
+	return s.unreadableError(&store.Unreadable{Key: rec.Key, Revision: rec.Revision, Err: failed.Err})
 }

@@ -26,7 +26,7 @@ func (s *scope) translate(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
-	if err := s.unreadable(err); err != nil {
+	if err := s.unreadableError(err); err != nil {
 		return err
 	}
 	gr := schema.GroupResource{Group: s.served.GroupVersion.Group, Resource: s.def.Resource}
@@ -96,9 +96,9 @@ func errBare(err error) error {
 	}}
 }
 
-// begun is the error of a reservation, or a conversion: a Status, or one without
-// a reason.
-func begun(err error) error {
+// reserveError maps an error of Strategy.Begin, or of a conversion, to an API error: it is
+// a Status already, or becomes one without a reason.
+func reserveError(err error) error {
 	if errors.As(err, new(apierrors.APIStatus)) {
 		return err
 	}

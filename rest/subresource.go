@@ -52,13 +52,13 @@ func (s *scope) act() error {
 	if s.sub.Default != nil {
 		s.sub.Default(body)
 	}
-	s.sentOther(body)
+	s.auditSentOther(body)
 	if !s.sub.KeepsMeta {
 		wipeMeta(body)
 	}
-	s.distinctOwners(body, false)
+	s.dropDuplicateOwners(body, false)
 	if s.sub.Owned {
-		if body, err = s.own(nil, body); err != nil {
+		if body, err = s.updateManagedFields(nil, body); err != nil {
 			return err
 		}
 	}
@@ -73,7 +73,7 @@ func (s *scope) createOn() error {
 		return err
 	}
 	wipeMeta(body)
-	if err := s.namespaceFits(body); err != nil {
+	if err := s.checkBodyNamespace(body); err != nil {
 		return err
 	}
 	name, sub, _ := strings.Cut(s.def.CreateOn, "/")
@@ -98,7 +98,7 @@ func (s *scope) createOn() error {
 func (s *scope) runAction(body resource.Object) error {
 	a, err := s.admit(admission.Create, body, nil, s.createOptions())
 	if err == nil {
-		err = s.validated(a, body)
+		err = s.validateAdmission(a, body)
 	}
 	if err != nil {
 		return err

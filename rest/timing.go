@@ -15,8 +15,8 @@ const (
 	writingDone   = "Writing http response done"
 )
 
-// result notes what came of something that was done with a number of bytes.
-func (s *scope) result(done, failed string, bytes int, err error) {
+// noteResult notes what came of something that was done with a number of bytes.
+func (s *scope) noteResult(done, failed string, bytes int, err error) {
 	if err != nil {
 		s.span.Event(failed, trace.Int("len", int64(bytes)), trace.String("err", err.Error()))
 		return
@@ -24,11 +24,11 @@ func (s *scope) result(done, failed string, bytes int, err error) {
 	s.span.Event(done, trace.Int("len", int64(bytes)))
 }
 
-// stored notes what came of a write.
-func (s *scope) stored(err error) {
+// noteStored notes what came of a write.
+func (s *scope) noteStored(err error) {
 	switch {
 	case s.req.Verb != request.Patch:
-		s.result("Write to database call succeeded", "Write to database call failed", s.bodySize, err)
+		s.noteResult("Write to database call succeeded", "Write to database call failed", s.bodySize, err)
 	case err == nil:
 		s.span.Event("Object stored in database")
 	}

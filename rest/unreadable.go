@@ -13,15 +13,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// unreadable is what clients are told of objects that are stored and cannot be
+// unreadableError is the error that clients get for objects that are stored and cannot be
 // read; nil if err is about something else. While there is one, the resource is
 // neither listed nor watched; the others can still be read one by one.
-func (s *scope) unreadable(err error) error {
+func (s *scope) unreadableError(err error) error {
 	var all store.UnreadableObjects
 	var one *store.Unreadable
 	switch {
 	case errors.As(err, &all):
-		return s.unlisted(all)
+		return s.unlistableError(all)
 	case !errors.As(err, &one):
 		return nil
 	case s.req.Verb == request.Update || s.req.Verb == request.Patch:
@@ -30,9 +30,9 @@ func (s *scope) unreadable(err error) error {
 	return apierrors.NewInternalError(corrupt("/"+s.def.StorageKey+"/"+strings.TrimPrefix(one.Key, s.objects.Key("", "")), undecodable(one.Revision, one.Err)))
 }
 
-// unlisted is the answer to who lists or watches. A client that reads all objects in
-// pages is told of each.
-func (s *scope) unlisted(all store.UnreadableObjects) error {
+// unlistableError is the error of lists and watches of a resource with such objects. A
+// client that reads in pages is told of each of them.
+func (s *scope) unlistableError(all store.UnreadableObjects) error {
 	causes := make([]metav1.StatusCause, len(all), len(all)+1)
 	for i, one := range all {
 		causes[i] = metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Field: one.Key, Message: corrupt(one.Key, undecodable(one.Revision, one.Err)).Error()}
@@ -78,7 +78,7 @@ func (s *scope) discard() error {
 	const verb = "unsafe-delete-ignore-read-errors"
 	s.req.Annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
 	if s.h.Authorizer != nil && s.r != nil {
-		decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.as(verb))
+		decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.attributesFor(verb))
 		if err != nil {
 			err = fmt.Errorf("error while checking permission for %q, %w", verb, err)
 		} else if decision != authz.Allow {

@@ -26,15 +26,15 @@ func (s *scope) update() error {
 	if err != nil {
 		return err
 	}
-	if err := s.nameFits(obj); err != nil {
+	if err := s.checkBodyName(obj); err != nil {
 		return err
 	}
 	if err := s.checkName(); err != nil {
 		return err
 	}
-	s.distinctOwners(obj, false)
+	s.dropDuplicateOwners(obj, false)
 	s.span.Event(aboutToStore)
-	return s.change(func(resource.Object) (resource.Object, error) {
+	return s.changeObject(func(resource.Object) (resource.Object, error) {
 		return obj.DeepCopyObject().(resource.Object), nil
 	}, func() (resource.Object, error) { return obj, nil })
 }
@@ -59,22 +59,22 @@ func (r *reservation) finish(committed bool) {
 	r.admitted = nil
 }
 
-// change replaces an object by what next makes of it, which may not change the
-// one it is given. create makes a new one if there is none and the kind allows
+// changeObject replaces an object by what next returns, which must not change the one it
+// is given. create makes a new one if there is none and the kind allows
 // that.
-func (s *scope) change(next func(live resource.Object) (resource.Object, error), create func() (resource.Object, error)) error {
+func (s *scope) changeObject(next func(live resource.Object) (resource.Object, error), create func() (resource.Object, error)) error {
 	var result, seen resource.Object
 	var reserved reservation
 	defer reserved.finish(false)
 	rec, err := s.objects.Update(s.ctx(), s.key(), func(current *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
 		reserved.finish(false) // of an attempt that lost
 		live.SetResourceVersion(wire.RevisionString(current.Revision))
-		obj, live, err := s.next(live, next, &reserved)
+		obj, live, err := s.nextState(live, next, &reserved)
 		if err != nil {
 			return nil, 0, err
 		}
 		result, seen = obj, live
-		if s.deletedBy(obj) {
+		if s.canFinishDeletion(obj) {
 			return nil, 0, errDeleteNow
 		}
 		if s.req.DryRun {
@@ -82,7 +82,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 		}
 		return obj, s.ttl(obj), nil
 	})
-	s.stored(err)
+	s.noteStored(err)
 	switch {
 	case err == nil:
 		reserved.finish(true)
@@ -109,7 +109,7 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 			freed(err == nil)
 			if errors.Is(err, storage.ErrConflict) {
 				reserved.finish(false)
-				return s.change(next, create) // on what it has become
+				return s.changeObject(next, create) // on what it has become
 			}
 			if err != nil && !errors.Is(err, storage.ErrNotFound) {
 				return err
@@ -129,10 +129,10 @@ func (s *scope) change(next func(live resource.Object) (resource.Object, error),
 
 var errDryRun = errors.New("dry run")
 
-// next returns what becomes of a stored object, as it is to be stored, and the
-// object in the form in which it was written.
-func (s *scope) next(stored resource.Object, next func(live resource.Object) (resource.Object, error), reserved *reservation) (obj, live resource.Object, err error) {
-	if live, err = s.written(stored); err != nil {
+// nextState returns the next state of a stored object, in the hub version, and the current
+// one in the version in which the write works on it.
+func (s *scope) nextState(stored resource.Object, next func(live resource.Object) (resource.Object, error), reserved *reservation) (obj, live resource.Object, err error) {
+	if live, err = s.toWriteVersion(stored); err != nil {
 		return nil, nil, writeConversionError(err)
 	}
 	if s.req.Verb == request.Patch {
@@ -144,7 +144,7 @@ func (s *scope) next(stored resource.Object, next func(live resource.Object) (re
 	if obj, err = s.prepareChange(obj, live, reserved); err != nil {
 		return nil, nil, err
 	}
-	obj, err = s.settled(obj)
+	obj, err = s.toStoredVersion(obj)
 	return obj, live, err
 }
 
@@ -185,7 +185,7 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	var err error
 	var admitted *admission.Attributes
 	if s.sub == nil || s.sub.Projection == nil {
-		if obj, err = s.own(live, obj); err != nil {
+		if obj, err = s.updateManagedFields(live, obj); err != nil {
 			return nil, err
 		}
 		if s.req.Verb == request.Patch {
@@ -196,7 +196,7 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 		}
 		reserved.admitted = admitted
 	}
-	s.distinctOwners(obj, true)
+	s.dropDuplicateOwners(obj, true)
 	version := obj.GetResourceVersion()
 	if version == "" || version == "0" {
 		if st.RequireVersion && !s.served.Version.AnyRevision {
@@ -230,13 +230,13 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	obj.SetResourceVersion(live.GetResourceVersion())
 	if st.Begin != nil {
 		if reserved.end, err = st.Begin(s.ctx(), obj, live); err != nil {
-			return nil, begun(err)
+			return nil, reserveError(err)
 		}
 	}
 	if err := s.validateChange(obj, live); err != nil {
 		return nil, err
 	}
-	if err := s.validated(admitted, obj); err != nil {
+	if err := s.validateAdmission(admitted, obj); err != nil {
 		return nil, err
 	}
 	if s.h.Owners != nil {
@@ -245,9 +245,9 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	return obj, nil
 }
 
-// deletedBy reports whether nothing holds an object any more whose deletion
-// has begun.
-func (s *scope) deletedBy(obj resource.Object) bool {
+// canFinishDeletion reports whether an object is being deleted and nothing holds it any
+// more.
+func (s *scope) canFinishDeletion(obj resource.Object) bool {
 	if obj.GetDeletionTimestamp() == nil || len(obj.GetFinalizers()) > 0 {
 		return false
 	}

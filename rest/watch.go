@@ -45,7 +45,7 @@ func (s *scope) watch() error {
 		return err
 	}
 	// What there is is sent here: it takes a large stack, which waiting does not.
-	for v.advance() {
+	for v.sendReady() {
 		select {
 		case <-v.more:
 			if time.Now().After(v.end) {
@@ -63,9 +63,9 @@ func (s *scope) watch() error {
 	return nil
 }
 
-// viewer is a watch that has begun. What it needs is here and not on the stack,
-// which would stay as large as it once was: watches wait nearly all of the time.
-type viewer struct {
+// activeWatch is a watch that has begun. Its state is here and not on the stack, which
+// would stay as large as it once was: watches wait nearly all of the time.
+type activeWatch struct {
 	*stream
 	end       time.Time
 	timer     *time.Timer // for the next bookmark, or the end
@@ -76,7 +76,7 @@ type viewer struct {
 }
 
 // run waits for events and sends them, until the watch is over.
-func (v *viewer) run() {
+func (v *activeWatch) run() {
 	defer v.close()
 	done := v.s.ctx().Done()
 	for {
@@ -84,27 +84,27 @@ func (v *viewer) run() {
 		select {
 		case <-v.more:
 		case <-v.timer.C:
-			if !v.onTime() {
+			if !v.onTimer() {
 				return
 			}
 		case <-done:
 			return
 		}
-		if !v.advance() {
+		if !v.sendReady() {
 			return
 		}
 	}
 }
 
 // close frees what the watch holds.
-func (v *viewer) close() {
+func (v *activeWatch) close() {
 	v.timer.Stop()
 	v.events.Close()
 	v.pause()
 }
 
-// onTime sends a bookmark. It reports false at the end.
-func (v *viewer) onTime() bool {
+// onTimer sends a bookmark. It reports false at the end.
+func (v *activeWatch) onTimer() bool {
 	if !time.Now().Before(v.end) {
 		return false
 	}
@@ -118,7 +118,7 @@ func (v *viewer) onTime() bool {
 }
 
 // beginWatch answers with a stream of events. Nil is one that has ended already.
-func (s *scope) beginWatch() (*viewer, error) {
+func (s *scope) beginWatch() (*activeWatch, error) {
 	o, err := s.listOptions(true)
 	if err != nil {
 		return nil, err
@@ -131,13 +131,13 @@ func (s *scope) beginWatch() (*viewer, error) {
 	// ended.
 	switch {
 	case errors.Is(err, store.ErrExpired):
-		return nil, s.watchEnds(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.objects.Revision())))
+		return nil, s.respondWatchError(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.objects.Revision())))
 	case err != nil && o.initialEvents != nil && apierrors.IsTimeout(err):
-		return nil, s.watchEnds(err)
+		return nil, s.respondWatchError(err)
 	case err != nil:
 		return nil, err
 	}
-	v := &viewer{events: w, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents}
+	v := &activeWatch{events: w, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents}
 	if o.timeout <= 0 {
 		o.timeout = s.h.watchTime()
 	}
@@ -151,8 +151,8 @@ func (s *scope) beginWatch() (*viewer, error) {
 	return v, nil
 }
 
-// advance sends the events that there are, and reports whether the watch goes on.
-func (v *viewer) advance() bool {
+// sendReady sends the events that there are, and reports whether the watch goes on.
+func (v *activeWatch) sendReady() bool {
 	ctx := v.s.ctx()
 	if ctx.Err() != nil {
 		return false
@@ -202,7 +202,7 @@ func (v *viewer) advance() bool {
 
 // nextBookmark is when a watcher gets the next bookmark, or ends. The last one
 // comes shortly before the end, so that the client goes on from there.
-func (v *viewer) nextBookmark() time.Duration {
+func (v *activeWatch) nextBookmark() time.Duration {
 	left := time.Until(v.end)
 	if left > lastBookmark {
 		left -= lastBookmark
@@ -210,8 +210,8 @@ func (v *viewer) nextBookmark() time.Duration {
 	return min(bookmarkEvery, left)
 }
 
-// watchEnds answers with a stream of one error.
-func (s *scope) watchEnds(err error) error {
+// respondWatchError answers with a stream of one error.
+func (s *scope) respondWatchError(err error) error {
 	st := s.beginStream()
 	defer st.Free()
 	st.error(err)
@@ -233,7 +233,7 @@ func (s *scope) openWatch(o *listOptions) (*store.Watcher, error) {
 		return s.objects.Watch(s.ctx(), o.revision, match)
 	}
 	read := store.Read{AtLeast: o.revision, Any: o.revisionText == "0"}
-	snap, err := fresh(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
+	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
 	if err != nil {
 		return nil, err
 	}
