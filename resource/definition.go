@@ -15,11 +15,15 @@
 // converted to the hub; admission, strategy and validation run on the hub; the
 // response is converted to the version of the request.
 //
-// # The life of a write
+// # The order of a write
 //
-//	decode → Version.Default → Version.ToHub
-//	create:  Strategy.PrepareCreate → Begin → Validate → commit → end
-//	update:  Strategy.PrepareUpdate(new, old) → Begin → ValidateUpdate → commit → end
+// What of a definition is called when, among what the verbs do for every kind; package
+// rest has the whole of it:
+//
+//	decode → Version.Default → Version.ToHub → ownership of fields → admission changes it
+//	create:  → metadata → Strategy.PrepareCreate → Begin → Validate
+//	update:  → metadata → Strategy.PrepareUpdate → Generation → Begin → ValidateUpdate
+//	→ admission judges it → commit → the end function of Begin
 //
 // Metadata (names, uids, timestamps, generation, finalizers, owner references,
 // managed fields) is handled by package rest, in the same way for every kind. A

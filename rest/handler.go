@@ -6,11 +6,26 @@
 // and no verb knows any kind by name. The bytes of an answer are made by package
 // wire; respond.go is the HTTP around them.
 //
-// # A create
+// # The order of a write
 //
-//	Handler.Route → scope (what is asked for, in which form the answer is wanted)
-//	→ readBody, decode → Version.Default, ToHub → Strategy.PrepareCreate, metadata
-//	→ field ownership → validation → store.Resource.Create → answer from the record
+//	create (insert in create.go)        update, patch, apply (changeObject in update.go)
+//
+//	decode                              read the object, then make the next state of it
+//	Version.Default, Version.ToHub      from the body or the patch; defaults and ToHub too
+//	ownership of fields                 ownership of fields
+//	admission: plugins change it        admission: plugins change it
+//	                                    the resourceVersion must be that of the object
+//	metadata that the server sets       metadata that a client cannot change
+//	Strategy.PrepareCreate              Strategy.PrepareUpdate, Generation
+//	Strategy.Begin                      Strategy.Begin
+//	metadata rules, Strategy.Validate   metadata rules, Strategy.ValidateUpdate
+//	admission: plugins judge it         admission: plugins judge it
+//	store.Resource.Create               store.Resource.Update: once more if it lost a race
+//	end of Begin, answer                end of Begin, answer
+//
+// Ownership comes before the strategy: what the server fills in belongs to nobody. Begin
+// comes before validation, which judges the whole object. The answer is made from the
+// record that was committed.
 //
 // # A list
 //
