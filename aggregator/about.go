@@ -20,30 +20,33 @@ import (
 	"github.com/apikeel/kelson/openapi"
 )
 
-// maxDocument bounds what another server can say about itself.
+// This file fetches and keeps the discovery and OpenAPI documents of backends.
+
+// maxDocument is the largest discovery or OpenAPI document in bytes that is read from a
+// backend.
 const maxDocument = 16 << 20
 
-// about is what a backend says about itself. It is never changed, but replaced.
-type about struct {
-	discovery *apidiscovery.APIVersionDiscovery // nil if it could not be had
+// backendDocuments holds the documents of a backend. It is immutable; an update replaces it.
+type backendDocuments struct {
+	discovery *apidiscovery.APIVersionDiscovery // nil if it could not be fetched
 	openapi   openapi.Remote
 	tags      tags
-	converted bool // the document of version 3 is made from that of version 2
+	converted bool // the OpenAPI v3 document is converted from v2
 }
 
-// tags are the ETags of what was fetched.
+// tags are the ETags of the fetched documents.
 type tags struct{ discovery, swagger string }
 
-// discovered returns what discovery shows of the backend: stale is shown as long
-// as there is nothing better.
+// discovered returns the backend's part of discovery; stale if there is none.
 func (b *backend) discovered(stale *apidiscovery.APIVersionDiscovery) *apidiscovery.APIVersionDiscovery {
-	if a := b.about.Load(); a != nil && a.discovery != nil {
+	if a := b.documents.Load(); a != nil && a.discovery != nil {
 		return a.discovery
 	}
 	return stale
 }
 
-// documents returns the OpenAPI documents of the backends.
+// documents returns the OpenAPI documents of all backends, for package openapi. They
+// are collected again when something has changed.
 func (s *Server) documents() *openapi.Remotes {
 	s.merging.Lock()
 	defer s.merging.Unlock()
@@ -55,7 +58,7 @@ func (s *Server) documents() *openapi.Remotes {
 	for _, group := range s.groups() {
 		for _, service := range group {
 			if b := s.remote(service); b != nil {
-				if a := b.about.Load(); a != nil && (a.openapi.Address != "" || a.openapi.V2 != nil) {
+				if a := b.documents.Load(); a != nil && (a.openapi.Address != "" || a.openapi.V2 != nil) {
 					all = append(all, a.openapi)
 				}
 			}
@@ -73,7 +76,8 @@ func (s *Server) documents() *openapi.Remotes {
 	return next.value
 }
 
-// described is what OpenAPI was last told, and when that was true.
+// described caches the result of documents, with the value of Server.changed that it
+// belongs to.
 type described struct {
 	changed int64
 	value   *openapi.Remotes
@@ -91,16 +95,16 @@ func sameDocuments(a, b []openapi.Remote) bool {
 	return true
 }
 
-// lost says that nothing is known about the backend any longer.
-func (b *backend) lost() {
-	if b.about.Swap(nil) != nil {
+// dropDocuments drops the documents of a backend that is not available.
+func (b *backend) dropDocuments() {
+	if b.documents.Swap(nil) != nil {
 		b.server.changed.Add(1)
 	}
 }
 
-// fetchFirst asks the backend for its resources.
+// fetchFirst fetches the discovery document.
 func (b *backend) fetchFirst(ctx context.Context) {
-	b.learn(func(a *about) {
+	b.updateDocuments(func(a *backendDocuments) {
 		if err := b.fetchDiscovery(ctx, a); err != nil {
 			a.discovery, a.tags.discovery = nil, ""
 			b.server.Logger.Warn("discovery of an APIService cannot be read", "name", b.name, "error", err)
@@ -108,10 +112,10 @@ func (b *backend) fetchFirst(ctx context.Context) {
 	})
 }
 
-// fetchDocuments asks for OpenAPI. What the backend does not tell now is kept as
-// long as it answers otherwise.
+// fetchDocuments fetches the OpenAPI documents. Those that cannot be fetched now are
+// kept as they were, as long as the backend is available.
 func (b *backend) fetchDocuments(ctx context.Context) {
-	b.learn(func(a *about) {
+	b.updateDocuments(func(a *backendDocuments) {
 		err := b.fetchIndex(ctx, a)
 		if err != nil {
 			b.server.Logger.Debug("OpenAPI of an APIService cannot be read", "name", b.name, "version", 3, "error", err)
@@ -122,32 +126,32 @@ func (b *backend) fetchDocuments(ctx context.Context) {
 	})
 }
 
-// learn replaces what is known, and tells if it is something new.
-func (b *backend) learn(change func(*about)) {
-	old := b.about.Load()
+// updateDocuments updates the documents with change, and increments Server.changed if something is new.
+func (b *backend) updateDocuments(change func(*backendDocuments)) {
+	old := b.documents.Load()
 	if old == nil {
-		old = &about{}
+		old = &backendDocuments{}
 	}
 	next := *old
-	// The documents are the backend's: whatever they do must not end the server.
+	// The documents come from the backend: decoding them must not crash the server.
 	if err := protect.Call(func() error { change(&next); return nil }); err != nil {
 		b.server.Logger.Error("documents of an APIService caused a panic", "name", b.name, "error", err, "stack", protect.StackOf(err))
 		return
 	}
-	b.about.Store(&next)
+	b.documents.Store(&next)
 	if !reflect.DeepEqual(old.discovery, next.discovery) || !sameDocuments([]openapi.Remote{old.openapi}, []openapi.Remote{next.openapi}) {
 		b.server.changed.Add(1)
 	}
 }
 
 var (
-	// errUnchanged is the answer to a request for something that is there.
+	// errUnchanged: the backend answered 304 Not Modified.
 	errUnchanged = errors.New("not modified")
-	// errMissing is that to one for something that the other server never heard of.
+	// errMissing: the backend answered 404.
 	errMissing = errors.New("not found")
 )
 
-// read fetches a document of a bounded size.
+// read fetches a document of at most maxDocument bytes.
 func (b *backend) read(ctx context.Context, path, accept, tag string) (data []byte, header http.Header, err error) {
 	target, err := b.resolve(ctx)
 	if err != nil {
@@ -180,9 +184,10 @@ func (b *backend) read(ctx context.Context, path, accept, tag string) (data []by
 
 const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// fetchDiscovery reads the resources of the version: of the whole document, or
-// from servers that have none, of its page.
-func (b *backend) fetchDiscovery(ctx context.Context, into *about) error {
+// fetchDiscovery reads the resources of the group and version: from aggregated
+// discovery, or, if the backend does not have that, from the APIResourceList of the
+// version.
+func (b *backend) fetchDiscovery(ctx context.Context, into *backendDocuments) error {
 	data, header, err := b.read(ctx, "/apis", acceptAggregated+",application/json", into.tags.discovery)
 	if errors.Is(err, errUnchanged) && into.discovery != nil {
 		return nil
@@ -224,8 +229,8 @@ func isAggregated(contentType string) bool {
 	return err == nil && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" && params["as"] == "APIGroupDiscoveryList"
 }
 
-// pick returns what a document has of the version. A server that does not
-// mention it has no resources there.
+// pick returns the part of an aggregated discovery document about this group and
+// version. A backend that does not mention it has no resources.
 func (b *backend) pick(list *apidiscovery.APIGroupDiscoveryList) *apidiscovery.APIVersionDiscovery {
 	picked := &apidiscovery.APIVersionDiscovery{Version: b.gv.Version}
 	for _, group := range list.Items {
@@ -238,7 +243,7 @@ func (b *backend) pick(list *apidiscovery.APIGroupDiscoveryList) *apidiscovery.A
 	picked.Freshness = apidiscovery.DiscoveryFreshnessCurrent
 	for i := range picked.Resources {
 		r := &picked.Resources[i]
-		if r.ResponseKind == nil { // some clients do not expect that
+		if r.ResponseKind == nil { // some clients expect it to be set
 			r.ResponseKind = &metav1.GroupVersionKind{}
 		}
 		for j := range r.Subresources {
@@ -257,8 +262,9 @@ func (b *backend) documentName() string {
 	return "apis/" + b.gv.String()
 }
 
-// fetchIndex reads where the document of version 3 is.
-func (b *backend) fetchIndex(ctx context.Context, into *about) error {
+// fetchIndex reads the address of the OpenAPI v3 document from the index of the
+// backend.
+func (b *backend) fetchIndex(ctx context.Context, into *backendDocuments) error {
 	data, _, err := b.read(ctx, "/openapi/v3", "application/json", "")
 	if err != nil {
 		return err
@@ -278,15 +284,15 @@ func (b *backend) fetchIndex(ctx context.Context, into *about) error {
 	return nil
 }
 
-// serveDocument passes a request for the document of version 3 on.
+// serveDocument proxies a request for the OpenAPI v3 document.
 func (b *backend) serveDocument(w http.ResponseWriter, r *http.Request) {
-	a := b.about.Load()
+	a := b.documents.Load()
 	if a == nil {
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
-	// For a hash of long ago the other server would redirect, which is not passed
-	// on: such a client gets the document of now.
+	// For an outdated hash the backend would redirect, which is not forwarded: the
+	// client gets the current document instead.
 	if hash := r.URL.Query().Get("hash"); hash != "" && !strings.Contains(a.openapi.Address, url.QueryEscape(hash)) {
 		r = r.Clone(r.Context())
 		r.URL.RawQuery = ""
@@ -294,12 +300,12 @@ func (b *backend) serveDocument(w http.ResponseWriter, r *http.Request) {
 	b.proxy(w, r)
 }
 
-// fetchSwagger reads the part of the document of version 2 that is about the
-// version. For a server that has no other, one of version 3 is made from it.
-func (b *backend) fetchSwagger(ctx context.Context, into *about, only bool) error {
+// fetchSwagger reads the part of the OpenAPI v2 document about the group and version.
+// For a backend without v3 (only), the v3 document is converted from it.
+func (b *backend) fetchSwagger(ctx context.Context, into *backendDocuments, only bool) error {
 	tag := into.tags.swagger
 	if only && !into.converted {
-		tag = "" // it is needed once more
+		tag = "" // needed again for the conversion
 	}
 	data, header, err := b.read(ctx, "/openapi/v2", "application/json", tag)
 	switch {
@@ -326,11 +332,10 @@ func (b *backend) fetchSwagger(ctx context.Context, into *about, only bool) erro
 	return nil
 }
 
-// fetchNewer makes the document of version 2 from that of version 3, for a server
-// that has no other.
-func (b *backend) fetchNewer(ctx context.Context, into *about) error {
+// fetchNewer converts the OpenAPI v2 document from v3, for a backend without v2.
+func (b *backend) fetchNewer(ctx context.Context, into *backendDocuments) error {
 	if into.openapi.Address == "" || into.tags.swagger == into.openapi.Address && into.openapi.V2 != nil {
-		return nil // what has the address never changes
+		return nil // the hash in the address is that of the content
 	}
 	data, _, err := b.read(ctx, "/openapi/v3/"+b.documentName(), "application/json", "")
 	if err != nil {

@@ -1,26 +1,28 @@
-// Package aggregator puts other API servers behind this one: an APIService says
-// which group and version is served by whom.
+// Package aggregator forwards requests to other API servers: an APIService object says
+// which group and version is served by which service. Start at Server and backend. It
+// never follows a redirect of a backend, and never sends it the credentials of a
+// client.
 //
 // # Local and remote
 //
-// An APIService without a service is local: what it names is served in this
-// process, and the object tells clients so, with the priority that orders groups
-// in discovery. The server makes them for everything it serves (local.go), and
-// those of custom resources come and go with their definitions.
+// An APIService without a service is local: its group and version is served in this
+// process, and the object exists for clients, with the priority that orders groups in
+// discovery. The server creates one for every group and version that it serves
+// (local.go); those of custom resources come and go with their definitions.
 //
-// One with a service is remote. Requests for its group and version are passed on
-// (proxy.go), with who asks in headers that the other server believes because of
-// the certificate that comes with them. Nothing the other side answers can make
-// this server send a request elsewhere, or take bytes of an upgraded connection
-// for another request.
+// An APIService with a service is remote. Requests for its group and version are
+// proxied (proxy.go), with the user in X-Remote headers, which the backend trusts
+// because of the client certificate of the connection. No answer of a backend can make
+// this server send a request elsewhere, or take bytes of an upgraded connection for
+// another request.
 //
-// # What a backend can cost
+// # Isolation
 //
-// Each remote APIService has one goroutine (backend.go) that finds out whether the
-// other server answers, writes the condition, and fetches what it says about
-// itself: discovery and OpenAPI, each bounded in time and size. Requests only read
-// what was fetched. So a server that is dead, slow or lies costs its own group,
-// and nobody else waits for it: its versions are shown as stale.
+// Each remote APIService has one goroutine (backend.go) that checks whether the backend
+// answers, writes the Available condition, and fetches discovery and OpenAPI, each
+// limited in time and size. Requests only read what was fetched. So a backend that is
+// down, slow or malicious affects only its own group: its versions are shown as stale,
+// and nobody waits for it.
 package aggregator
 
 import (
@@ -42,19 +44,19 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// The group and the resource of APIServices.
+// The API group and the resource of APIServices.
 const (
 	Group    = "apiregistration.k8s.io"
 	Resource = "apiservices"
 )
 
-// What priorities may be at most.
+// The largest priorities.
 const (
 	maxGroupPriority   = 20000
 	maxVersionPriority = 1000
 )
 
-// Definitions is the group of APIServices.
+// Definitions returns the API group of APIServices.
 func Definitions() resource.Group {
 	main := resource.Rules[*apiregistration.APIService]{
 		Repeats:        true,
@@ -199,8 +201,7 @@ func servicePort(s *apiregistration.ServiceReference) int32 {
 	return *s.Port
 }
 
-// condition returns the condition that tells whether an APIService is available,
-// nil if nobody has said yet.
+// condition returns the Available condition, or nil.
 func condition(status *apiregistration.APIServiceStatus) *apiregistration.APIServiceCondition {
 	for i := range status.Conditions {
 		if status.Conditions[i].Type == apiregistration.Available {
@@ -210,8 +211,8 @@ func condition(status *apiregistration.APIServiceStatus) *apiregistration.APISer
 	return nil
 }
 
-// setCondition sets the condition; its time is that of the last change of the
-// status.
+// setCondition sets the Available condition. Its transition time is when the status
+// last changed.
 func setCondition(status *apiregistration.APIServiceStatus, c apiregistration.APIServiceCondition, now time.Time) {
 	c.Type, c.LastTransitionTime = apiregistration.Available, metav1.NewTime(now)
 	old := condition(status)
@@ -231,14 +232,14 @@ func localCondition() apiregistration.APIServiceCondition {
 	}
 }
 
-// isAvailable reports whether requests can be passed on.
+// isAvailable reports whether the Available condition is true.
 func isAvailable(s *apiregistration.APIService) bool {
 	c := condition(&s.Status)
 	return c != nil && c.Status == apiregistration.ConditionTrue
 }
 
-// compareServices orders APIServices as their groups are shown: by priority,
-// then by name.
+// compareServices orders APIServices as discovery shows their groups: by priority, then
+// by name.
 func compareServices(a, b *apiregistration.APIService) int {
 	if c := cmp.Compare(b.Spec.GroupPriorityMinimum, a.Spec.GroupPriorityMinimum); c != 0 {
 		return c

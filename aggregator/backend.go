@@ -26,48 +26,51 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// How often backends are looked at, and for how long.
+// This file watches the availability of one remote API server.
+
+// Intervals and timeouts of the availability checks.
 const (
-	checkPeriod  = 30 * time.Second // of one that is available
+	checkPeriod  = 30 * time.Second // between two checks of an available backend
 	checkTimeout = 5 * time.Second
 	checkTries   = 5
-	// retryDelay is the first pause after a failure; it doubles up to
-	// maxRetryDelay.
+	// retryDelay is the delay after the first failure; it doubles up to maxRetryDelay.
 	retryDelay    = 100 * time.Millisecond
 	maxRetryDelay = 5 * time.Second
-	// minDoubt is how old a check must be for a failed request to cause another.
-	minDoubt = time.Second
-	// idleDelay is how long nobody looks at the network when nobody needs it.
+	// minCheckAge is the age of the last check from which on a failed request triggers
+	// another.
+	minCheckAge = time.Second
+	// idleDelay is the pause between looks for remote APIServices while there are none,
+	// so that services and endpoints need not be followed.
 	idleDelay = time.Second
 )
 
-// A backend is the server of a remote APIService. It belongs to one
-// specification: with another it is another backend.
+// backend is the server of a remote APIService. It belongs to one spec: when the spec
+// changes, another backend replaces it.
 type backend struct {
 	server  *Server
 	name    string
 	uid     types.UID
 	spec    apiregistration.APIServiceSpec
 	gv      schema.GroupVersion
-	watched bool // guarded by the mutex of the server
+	watched bool // the goroutine runs; guarded by Server.mu
 
 	transport *http.Transport
-	lines     lines
-	broken    error // why there is no transport
-	// available is what the stored condition says.
+	pool      connPool
+	broken    error // why there is no transport: the CA bundle is not valid
+	// available is the stored Available condition.
 	available atomic.Bool
-	// said is the condition that was written last.
-	said   atomic.Pointer[apiregistration.APIServiceCondition]
-	target atomic.Pointer[[]*url.URL] // nil when it has to be found out
-	about  atomic.Pointer[about]      // nil until something was fetched
+	// written is the condition that this backend wrote last.
+	written   atomic.Pointer[apiregistration.APIServiceCondition]
+	target    atomic.Pointer[[]*url.URL]       // resolved addresses; nil when they must be resolved again
+	documents atomic.Pointer[backendDocuments] // nil until something was fetched
 
-	checked atomic.Int64  // when it was looked at last
-	doubted atomic.Bool   // it will be looked at in a moment
-	kick    chan struct{} // look again
-	stopped chan struct{}
+	checked        atomic.Int64  // time of the last check, in Unix nanoseconds
+	checkScheduled atomic.Bool   // a check is scheduled by checkSoon
+	kick           chan struct{} // capacity 1: check now
+	stopped        chan struct{}
 }
 
-// dial is how services are reached.
+// dial returns the function that connects to services.
 func (s *Server) dial() egress.Dial {
 	if s.Dial != nil {
 		return s.Dial
@@ -84,7 +87,7 @@ func (s *Server) newBackend(service *apiregistration.APIService) *backend {
 	ref := b.spec.Service
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: ref.Name + "." + ref.Namespace + ".svc",
-		InsecureSkipVerify: b.spec.InsecureSkipTLSVerify, // it is asked for, by name
+		InsecureSkipVerify: b.spec.InsecureSkipTLSVerify, // insecureSkipTLSVerify of the APIService
 	}
 	if len(b.spec.CABundle) > 0 {
 		config.RootCAs = x509.NewCertPool()
@@ -100,49 +103,51 @@ func (s *Server) newBackend(service *apiregistration.APIService) *backend {
 		TLSClientConfig:     config,
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
-		// A connection that is dead, though nobody has closed it, is found out.
+		// Pings detect a dead connection that was not closed.
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 		MaxIdleConnsPerHost: 25,
 		IdleConnTimeout:     90 * time.Second,
-		DisableCompression:  true, // bodies pass as they are
+		DisableCompression:  true, // bodies are forwarded unchanged
 
 		MaxResponseHeaderBytes: maxAnswerHeader,
 	}
-	b.lines.transport = b.transport
+	b.pool.transport = b.transport
 	return b
 }
 
-// see takes over what is stored about the backend.
-func (b *backend) see(service *apiregistration.APIService) {
+// observe updates the backend with the stored APIService. If its condition is not the one
+// that was written last, the backend is checked again.
+func (b *backend) observe(service *apiregistration.APIService) {
 	now := condition(&service.Status)
 	b.available.Store(now != nil && now.Status == apiregistration.ConditionTrue)
-	if said := b.said.Load(); said != nil && (now == nil || now.Status != said.Status || now.Reason != said.Reason) {
-		b.again()
+	if said := b.written.Load(); said != nil && (now == nil || now.Status != said.Status || now.Reason != said.Reason) {
+		b.checkNow()
 	}
 }
 
-func (b *backend) again() {
+func (b *backend) checkNow() {
 	select {
 	case b.kick <- struct{}{}:
 	default:
 	}
 }
 
-// doubt looks again, since a request was not answered: at once, or when the last
-// look is long enough ago.
-func (b *backend) doubt() {
-	wait := minDoubt - time.Since(time.Unix(0, b.checked.Load()))
+// checkSoon triggers a check because a request failed: now, or when the last check is
+// minDoubt old.
+func (b *backend) checkSoon() {
+	wait := minCheckAge - time.Since(time.Unix(0, b.checked.Load()))
 	if wait <= 0 {
-		b.again()
-	} else if b.doubted.CompareAndSwap(false, true) {
+		b.checkNow()
+	} else if b.checkScheduled.CompareAndSwap(false, true) {
 		time.AfterFunc(wait, func() {
-			b.doubted.Store(false)
-			b.again()
+			b.checkScheduled.Store(false)
+			b.checkNow()
 		})
 	}
 }
 
-// concerns reports whether a change may be about the address of the backend.
+// concerns reports whether a changed Service or EndpointSlice may change the address of
+// the backend.
 func (b *backend) concerns(c resource.Change) bool {
 	name := c.Object.GetName()
 	if slice, ok := c.Object.(*discoveryv1.EndpointSlice); ok {
@@ -151,25 +156,25 @@ func (b *backend) concerns(c resource.Change) bool {
 	return name == b.spec.Service.Name && c.Object.GetNamespace() == b.spec.Service.Namespace
 }
 
-// moved forgets the address.
-func (b *backend) moved() {
+// forgetAddress drops the resolved addresses and triggers a check.
+func (b *backend) forgetAddress() {
 	b.target.Store(nil)
-	b.again()
+	b.checkNow()
 }
 
 func (b *backend) stop() {
 	close(b.stopped)
-	b.hangUp()
-	b.lines.close()
+	b.closeIdle()
+	b.pool.close()
 }
 
-// hangUp ends the connections that nobody uses.
-func (b *backend) hangUp() {
+// closeIdle closes idle connections.
+func (b *backend) closeIdle() {
 	b.transport.CloseIdleConnections()
-	b.lines.prune(0)
+	b.pool.prune(0)
 }
 
-// run looks at the backend until it is stopped.
+// run checks the backend until it is stopped.
 func (b *backend) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -188,11 +193,11 @@ func (b *backend) run(ctx context.Context) {
 		b.checked.Store(time.Now().UnixNano())
 		if c.Status == apiregistration.ConditionTrue {
 			delay = checkPeriod
-			b.fetchFirst(ctx) // so that discovery has what is said to be available
+			b.fetchFirst(ctx) // before the condition: discovery must have the version when it is available
 		} else {
-			b.lost()
+			b.dropDocuments()
 		}
-		b.said.Store(&c)
+		b.written.Store(&c)
 		if err := b.server.setCondition(ctx, b.name, c); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 			b.server.Logger.Warn("the condition of an APIService could not be written", "name", b.name, "error", err)
 			delay = min(delay, time.Second)
@@ -201,7 +206,7 @@ func (b *backend) run(ctx context.Context) {
 			b.fetchDocuments(ctx)
 		}
 		pause(ctx, b.kick, delay)
-		b.lines.prune(lineIdle)
+		b.pool.prune(connIdle)
 		if c.Status == apiregistration.ConditionTrue {
 			delay = retryDelay
 		} else {
@@ -210,7 +215,7 @@ func (b *backend) run(ctx context.Context) {
 	}
 }
 
-// pause waits, but not longer than until something comes.
+// pause waits for d, or until kick or ctx.
 func pause(ctx context.Context, kick <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -238,15 +243,15 @@ func (b *backend) check(ctx context.Context) apiregistration.APIServiceCondition
 	results := make(chan error, checkTries)
 	tries := func(n int) {
 		for range n {
-			go func() { results <- protect.Call(func() error { return b.try(ctx) }) }()
+			go func() { results <- protect.Call(func() error { return b.probe(ctx) }) }()
 		}
 	}
 	tries(1)
 	err := <-results
-	// One failure does not make a backend that was well a dead one, unless it had
-	// all the time that there is.
+	// A single failure does not make an available backend unavailable, unless it was a
+	// timeout: check again.
 	late := errors.Is(err, context.DeadlineExceeded)
-	if said := b.said.Load(); err != nil && !late && ctx.Err() == nil && (said == nil || said.Status == apiregistration.ConditionTrue) {
+	if said := b.written.Load(); err != nil && !late && ctx.Err() == nil && (said == nil || said.Status == apiregistration.ConditionTrue) {
 		tries(checkTries - 1)
 		for range checkTries - 1 {
 			if err = <-results; err == nil {
@@ -255,18 +260,18 @@ func (b *backend) check(ctx context.Context) apiregistration.APIServiceCondition
 		}
 	}
 	if err != nil {
-		b.hangUp()
+		b.closeIdle()
 		return no(apiregistration.ConditionFalse, "FailedDiscoveryCheck", "%v", err)
 	}
 	return no(apiregistration.ConditionTrue, "Passed", "all checks passed")
 }
 
-// checkService looks for the service and its endpoints. It returns why there is
-// nobody to ask.
+// checkService checks the Service and its endpoints. It returns the reason why there is
+// no address.
 func (b *backend) checkService(ctx context.Context) (reason, message string) {
 	ref := b.spec.Service
 	if b.server.Resolve != nil {
-		return "", "" // it knows of services that are not objects
+		return "", "" // Resolve may know services that are not API objects
 	}
 	service, err := b.service(ctx)
 	switch {
@@ -293,8 +298,8 @@ func (b *backend) checkService(ctx context.Context) (reason, message string) {
 	return "", ""
 }
 
-// try asks for something that every API server has.
-func (b *backend) try(ctx context.Context) error {
+// probe requests the discovery of the group and version, which every API server has.
+func (b *backend) probe(ctx context.Context) error {
 	path := "/apis/" + b.gv.String()
 	if b.gv.Group == "" {
 		path = "/api/" + b.gv.Version
@@ -319,8 +324,8 @@ func (b *backend) try(ctx context.Context) error {
 	return nil
 }
 
-// get sends a request of the server itself. Its answer has to come in time, and
-// is not followed anywhere else.
+// get sends a request of the server itself, with checkTimeout. Redirects are not
+// followed.
 func (b *backend) get(ctx context.Context, address *url.URL, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// convert makes the document of version 3 of a server that has only one of
-// version 2. As with kube-apiserver it is about everything that the other
-// document is about, and loses what version 2 cannot say.
+// convert creates the OpenAPI v3 document of a backend that has only v2. As in
+// kube-apiserver it includes the whole v2 document, and lacks what v2 cannot express.
 func convert(swagger []byte, name string) (address string, serve http.HandlerFunc, err error) {
 	var v2 spec.Swagger
 	if err := json.Unmarshal(swagger, &v2); err != nil {

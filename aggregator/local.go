@@ -18,23 +18,25 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// automanaged is the label of APIServices that the server makes itself: those of
-// built-in groups when it starts, those of custom resources always. Without the
-// label an APIService is somebody else's, and stays as it is.
+// This file creates and removes the APIServices of the groups that this process serves.
+
+// automanaged is the label of APIServices that the server manages: onStart for built-in
+// groups, always for custom resources. An APIService without the label belongs to a
+// user and is left alone.
 const (
 	automanaged = "kube-aggregator.kubernetes.io/automanaged"
 	always      = "true"
 	onStart     = "onstart"
 )
 
-// priority orders groups and versions.
+// priority orders groups and versions in discovery.
 type priority struct{ group, version int32 }
 
-// customPriority is that of custom resources.
+// customPriority is the priority of custom resources.
 func customPriority() priority { return priority{1000, 100} }
 
-// builtinPriority returns the priority of a version of a group that is part of
-// Kubernetes.
+// builtinPriority returns the priority of a built-in group and version, as in
+// kube-apiserver.
 func builtinPriority(gv schema.GroupVersion) (priority, bool) {
 	groups := map[string]int32{
 		"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
@@ -69,7 +71,7 @@ func builtinPriority(gv schema.GroupVersion) (priority, bool) {
 	return priority{group, version}, ok
 }
 
-// wantedServices returns the APIServices of what a catalog serves.
+// wantedServices returns the APIServices for the groups of a catalog.
 func wantedServices(catalog *resource.Catalog) []*apiregistration.APIService {
 	var wanted []*apiregistration.APIService
 	for _, g := range catalog.Groups() {
@@ -93,8 +95,8 @@ func wantedServices(catalog *resource.Catalog) []*apiregistration.APIService {
 	return wanted
 }
 
-// Register makes the APIServices of everything that is served at the start, and
-// removes those that are left over.
+// Register creates the APIServices of everything that is served at the start, and
+// removes stale ones.
 func (s *Server) Register(ctx context.Context) error {
 	if err := s.Settled(ctx); err != nil {
 		return err
@@ -109,11 +111,12 @@ func (s *Server) Register(ctx context.Context) error {
 	return nil
 }
 
-// registerWorkers is how many APIServices are written at a time: the store makes
-// few commits of them.
+// registerWorkers is how many APIServices are written in parallel, so that they share
+// commits of the store.
 const registerWorkers = 16
 
-// register brings the APIServices that are managed here up to date.
+// register creates, updates and deletes the managed APIServices as the catalog
+// requires.
 func (s *Server) register(ctx context.Context) error {
 	s.sync(ctx)
 	catalog := s.Catalog()
@@ -155,8 +158,8 @@ func (s *Server) register(ctx context.Context) error {
 	return inParallel(writes)
 }
 
-// inParallel runs writes, several at a time. What others were faster with is
-// done.
+// inParallel runs writes in parallel. AlreadyExists, NotFound and Conflict are not
+// errors: another server was faster.
 func inParallel(writes []func() error) error {
 	var next atomic.Int64
 	var all protect.Group
@@ -174,7 +177,7 @@ func inParallel(writes []func() error) error {
 	return errors.Join(errs...)
 }
 
-// setCondition writes the condition of an APIService, if it is another.
+// setCondition writes the Available condition of an APIService if it has changed.
 func (s *Server) setCondition(ctx context.Context, name string, c apiregistration.APIServiceCondition) error {
 	return s.update(ctx, name, "/status", func(service *apiregistration.APIService) {
 		setCondition(&service.Status, c, request.From(ctx).Received)

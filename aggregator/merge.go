@@ -13,16 +13,18 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// merged is what discovery was last told, and when that was true.
+// This file merges the discovery of all groups.
+
+// merged caches the result of mergedDiscovery, with the catalog and the value of
+// Server.changed that it belongs to.
 type merged struct {
 	catalog *resource.Catalog
 	changed int64
 	value   *discovery.Merged
 }
 
-// mergedDiscovery returns all groups: those of APIServices, and those of the
-// catalog that will have one in a moment. It is made again when something has
-// changed and somebody asks.
+// mergedDiscovery returns all groups: those of APIServices, and those of the catalog
+// whose APIService does not exist yet. It is computed again when something has changed.
 func (s *Server) mergedDiscovery(catalog *resource.Catalog) *discovery.Merged {
 	s.merging.Lock()
 	defer s.merging.Unlock()
@@ -33,7 +35,7 @@ func (s *Server) mergedDiscovery(catalog *resource.Catalog) *discovery.Merged {
 }
 
 func (s *Server) merge(catalog *resource.Catalog) *discovery.Merged {
-	// The group of APIServices has none itself, and is always first.
+	// The group of APIServices has no APIService itself, and is always first.
 	out := &discovery.Merged{Groups: []discovery.MergedGroup{{Name: Group, Versions: []discovery.MergedVersion{{Name: "v1"}}}}}
 	for _, group := range s.groupsWith(wantedServices(catalog)) {
 		g := discovery.MergedGroup{Name: group[0].Spec.Group}
@@ -61,8 +63,8 @@ func (s *Server) remote(service *apiregistration.APIService) *backend {
 
 func (s *Server) groups() [][]*apiregistration.APIService { return s.groupsWith(nil) }
 
-// groupsWith returns the APIServices by group, with those that will be there in
-// a moment.
+// groupsWith returns the APIServices by group, including the expected ones that do not
+// exist yet.
 func (s *Server) groupsWith(expected []*apiregistration.APIService) [][]*apiregistration.APIService {
 	s.mu.Lock()
 	services := make([]*apiregistration.APIService, 0, len(s.services))
@@ -70,7 +72,7 @@ func (s *Server) groupsWith(expected []*apiregistration.APIService) [][]*apiregi
 		services = append(services, service)
 	}
 	for _, wanted := range expected {
-		// One of a built-in group that somebody has deleted stays away until the
+		// A built-in APIService that somebody has deleted is not expected before the
 		// next start.
 		if s.services[wanted.Name] == nil && (!s.started || wanted.Labels[automanaged] == always) {
 			services = append(services, wanted)
@@ -80,8 +82,8 @@ func (s *Server) groupsWith(expected []*apiregistration.APIService) [][]*apiregi
 	return byGroup(services)
 }
 
-// byGroup returns services by group, the groups in the order of their highest
-// priorities and the preferred version of each first.
+// byGroup groups APIServices. Groups are ordered by their highest priority, and the
+// versions of a group by preference.
 func byGroup(services []*apiregistration.APIService) [][]*apiregistration.APIService {
 	slices.SortFunc(services, compareServices)
 	var groups [][]*apiregistration.APIService

@@ -21,21 +21,22 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
+// This file forwards requests to backends.
+
 const (
-	// discoveryTimeout is how long a backend may take to say what it has.
+	// discoveryTimeout is the timeout of discovery requests.
 	discoveryTimeout = 5 * time.Second
-	// pieceSize is how much of a body is passed on at a time.
-	pieceSize = 32 << 10
+	// bufferSize is the size in bytes of the copy buffer for bodies.
+	bufferSize = 32 << 10
 
 	redirected = "the backend attempted to redirect this request, which is not permitted"
 )
 
-// proxy passes a request on.
+// proxy forwards a request to the backend.
 //
-// The headers that say who asks are set here, whatever came with the request.
-// Those who ask for an upgrade get the connection only if the other side answers
-// that it has switched; any other answer ends the connection. A redirect is no
-// answer: the client would follow it with its credentials.
+// The X-Remote headers are set here, whatever the client sent. A connection is upgraded
+// only if the backend answers 101; any other answer to an upgrade closes the
+// connection. A redirect is an error: the client would follow it with its credentials.
 func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 	if !b.available.Load() {
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
@@ -52,7 +53,7 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := request.From(r.Context())
-	req.Started() // the work is the other server's
+	req.Started() // from here on the backend works: not counted as our latency
 	location := &url.URL{Scheme: "https", Host: target.Host, Path: r.URL.Path}
 	if r.URL.RawQuery != "" {
 		location.RawQuery = r.URL.Query().Encode()
@@ -66,15 +67,15 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
-	b.pass(w, r, req, location)
+	b.forward(w, r, req, location)
 }
 
-// upgrade passes on a request to make something else of the connection.
+// upgrade forwards a request to upgrade the connection.
 func (b *backend) upgrade(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
 	out := r.WithContext(r.Context())
 	out.Host, out.Header = to.Host, r.Header.Clone()
-	// A proxy on the way would drop what else the client names here, as it might the
-	// headers that say who asks.
+	// The Connection header is replaced: a proxy on the way drops the headers that it
+	// names, and the client could name X-Remote headers.
 	out.Header["Connection"] = []string{"Upgrade"}
 	out.Trailer = nil
 	transport.SetAuthProxyHeaders(out, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
@@ -88,24 +89,24 @@ func (b *backend) upgrade(w http.ResponseWriter, r *http.Request, req *request.R
 	})
 }
 
-// fail answers when there is no answer.
+// fail answers 503 because the backend did not answer, and triggers a check.
 func (b *backend) fail(w http.ResponseWriter, err error) {
-	b.doubt()
+	b.checkSoon()
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }
 
-// pass sends a request to the other server, and its answer back. It is what
-// httputil.ReverseProxy does, with less in between: what is passed on is not
-// copied.
-func (b *backend) pass(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
+// forward sends a request to the backend and copies the response. It does what
+// httputil.ReverseProxy does with fewer allocations: requests and headers are not
+// cloned.
+func (b *backend) forward(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
 	out := r.WithContext(r.Context())
 	out.URL, out.Host, out.Header, out.Body, out.Close = to, to.Host, requestHeader(r, req, to), nil, false
-	// Trailers mean nothing to the API, and end a connection that all clients share:
-	// a backend on Go's HTTP/2 server that has answered before the end of the body
-	// takes them for a protocol error.
+	// Trailers have no meaning in the API, and they break a shared connection: a
+	// backend on Go's HTTP/2 server that has answered before the end of the body treats
+	// them as a protocol error.
 	out.Trailer = nil
 	if r.ContentLength != 0 && r.Body != nil {
-		body := &lentBody{Reader: r.Body}
+		body := &borrowedBody{Reader: r.Body}
 		defer body.taken.Store(true)
 		out.Body = body
 	}
@@ -127,10 +128,10 @@ func (b *backend) pass(w http.ResponseWriter, r *http.Request, req *request.Requ
 		return
 	}
 	h := w.Header()
-	dropHops(resp.Header)
+	removeHopHeaders(resp.Header)
 	for name, values := range resp.Header {
 		if !strings.HasPrefix(name, "Access-Control-Allow-") {
-			// What both servers say is said twice, as by kube-apiserver.
+			// A header that both servers set has both values, as in kube-apiserver.
 			h[name] = append(h[name], values...)
 		}
 	}
@@ -139,15 +140,16 @@ func (b *backend) pass(w http.ResponseWriter, r *http.Request, req *request.Requ
 	}
 	w.WriteHeader(resp.StatusCode)
 	b.copyBody(w, resp, req.LongRunning())
-	for name, values := range resp.Trailer { // complete now
+	for name, values := range resp.Trailer { // complete after the body
 		h[http.TrailerPrefix+name] = values
 	}
 }
 
-// roundTrip sends a request the cheapest way.
+// roundTrip sends a request over the connection pool (connpool.go) if it is a short read, else over the
+// transport.
 func (b *backend) roundTrip(out *http.Request, req *request.Request) (*http.Response, error) {
 	if (out.Method == http.MethodGet || out.Method == http.MethodHead) && out.Body == nil && !req.LongRunning() {
-		if resp := b.lines.roundTrip(out); resp != nil {
+		if resp := b.pool.roundTrip(out); resp != nil {
 			b.server.Certificates.See(out.Context(), out.URL.Hostname(), resp.TLS, nil)
 			return resp, nil
 		}
@@ -155,9 +157,8 @@ func (b *backend) roundTrip(out *http.Request, req *request.Request) (*http.Resp
 	return b.server.Certificates.Wrap(b.transport).RoundTrip(out)
 }
 
-// copyBody passes the body of an answer on. Pieces of one whose length is not
-// known go out as they come; if it can take as long as the client wants, so does
-// the header.
+// copyBody copies the response body. If its length is unknown, every piece is flushed;
+// for long-running requests the header is flushed too.
 func (b *backend) copyBody(w http.ResponseWriter, resp *http.Response, longRunning bool) {
 	if resp.Body == http.NoBody {
 		return
@@ -166,8 +167,8 @@ func (b *backend) copyBody(w http.ResponseWriter, resp *http.Response, longRunni
 	if flush && longRunning {
 		_ = control.Flush()
 	}
-	piece := b.server.piece()
-	defer b.server.pieces.Put(piece)
+	piece := b.server.buffer()
+	defer b.server.buffers.Put(piece)
 	for {
 		n, err := resp.Body.Read(piece[:])
 		if n > 0 {
@@ -181,22 +182,22 @@ func (b *backend) copyBody(w http.ResponseWriter, resp *http.Response, longRunni
 			return
 		}
 		if err != nil {
-			// Half an answer must not look like a whole one.
+			// An incomplete response must not look complete.
 			panic(http.ErrAbortHandler)
 		}
 	}
 }
 
-// piece returns a buffer.
-func (s *Server) piece() *[pieceSize]byte {
-	if piece, ok := s.pieces.Get().(*[pieceSize]byte); ok {
+// buffer returns a copy buffer from the pool.
+func (s *Server) buffer() *[bufferSize]byte {
+	if piece, ok := s.buffers.Get().(*[bufferSize]byte); ok {
 		return piece
 	}
-	return new([pieceSize]byte)
+	return new([bufferSize]byte)
 }
 
-// requestHeader returns what the other server gets to see: everything but
-// credentials and what was meant for this connection, and who asks.
+// requestHeader returns the headers for the backend: those of the client, without
+// credentials and hop-by-hop headers, and with the X-Remote headers of the user.
 func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Header {
 	h := make(http.Header, len(r.Header)+10)
 	for name, values := range r.Header {
@@ -206,22 +207,22 @@ func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Head
 			h[name] = values
 		}
 	}
-	// Who asks comes after dropHops, in which the client has a say: it can name any
-	// header in Connection.
-	dropHops(h)
+	// The X-Remote headers are set after dropHops: the client can name any header in
+	// Connection.
+	removeHopHeaders(h)
 	transport.SetAuthProxyHeaders(&http.Request{Header: h}, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
 	for _, te := range r.Header["Te"] {
 		if strings.Contains(te, "trailers") {
 			h["Te"] = []string{"trailers"}
 		}
 	}
-	var values [6]string // in one piece of memory
+	var values [6]string // one allocation for all
 	set := func(i int, name, value string) {
 		values[i] = value
 		h[name] = values[i : i+1 : i+1]
 	}
 	if _, ok := h["User-Agent"]; !ok {
-		set(0, "User-Agent", "") // and not Go's
+		set(0, "User-Agent", "") // empty: suppresses Go's default
 	}
 	if req.AuditID != "" {
 		set(1, "Audit-Id", req.AuditID)
@@ -242,13 +243,13 @@ func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Head
 	return h
 }
 
-// isRemoteHeader reports whether a header says who asks.
+// isRemoteHeader reports whether a header identifies the user.
 func isRemoteHeader(name string) bool {
 	return name == "X-Remote-User" || name == "X-Remote-Uid" || name == "X-Remote-Group" || strings.HasPrefix(name, "X-Remote-Extra-")
 }
 
-// dropHops removes the headers that are about one connection.
-func dropHops(h http.Header) {
+// removeHopHeaders removes hop-by-hop headers.
+func removeHopHeaders(h http.Header) {
 	for _, list := range h["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
 			h.Del(textproto.TrimString(name))
@@ -261,15 +262,16 @@ func dropHops(h http.Header) {
 	}
 }
 
-// lentBody is the body of a request while it is passed on. The transport may hold
-// on to it for longer than the request lasts, and closes what it does not own.
-type lentBody struct {
+// borrowedBody is the request body while it is forwarded. The transport may read it after
+// the request has ended and closes it; borrowedBody makes such reads fail and does not
+// close the client's body.
+type borrowedBody struct {
 	io.Reader
 	taken atomic.Bool
 }
 
 // Read implements io.Reader.
-func (l *lentBody) Read(p []byte) (int, error) {
+func (l *borrowedBody) Read(p []byte) (int, error) {
 	if l.taken.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
@@ -277,7 +279,7 @@ func (l *lentBody) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (l *lentBody) Close() error {
+func (l *borrowedBody) Close() error {
 	l.taken.Store(true)
 	return nil
 }

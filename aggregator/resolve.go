@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// service returns the service of the backend, as far as the server knows.
+// This file finds the addresses of a backend.
+
+// service returns the Service of the backend, from the cache.
 func (b *backend) service(ctx context.Context) (*corev1.Service, error) {
 	obj, err := b.server.Objects("", "services").Get(ctx, b.spec.Service.Namespace, b.spec.Service.Name)
 	if err != nil {
@@ -23,7 +25,7 @@ func (b *backend) service(ctx context.Context) (*corev1.Service, error) {
 	return obj.(*corev1.Service), nil
 }
 
-// endpoints returns the endpoint slices of the service.
+// endpoints returns the endpoint slices of the Service.
 func (b *backend) endpoints(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
 	objs, err := b.server.Objects("discovery.k8s.io", "endpointslices").List(ctx, b.spec.Service.Namespace)
 	if err != nil {
@@ -38,7 +40,7 @@ func (b *backend) endpoints(ctx context.Context) ([]*discoveryv1.EndpointSlice, 
 	return slices, nil
 }
 
-// resolve returns where the backend is reached; of several addresses, any.
+// resolve returns the URL of the backend; a random one if there are several.
 func (b *backend) resolve(ctx context.Context) (*url.URL, error) {
 	ref := b.spec.Service
 	if b.server.Resolve != nil {
@@ -56,7 +58,7 @@ func (b *backend) resolve(ctx context.Context) (*url.URL, error) {
 	return (*targets)[rand.IntN(len(*targets))], nil
 }
 
-// find looks the addresses of the service up; there is at least one.
+// find looks up the addresses of the Service; there is at least one.
 func (b *backend) find(ctx context.Context) ([]*url.URL, error) {
 	service, err := b.service(ctx)
 	if err != nil {
@@ -105,8 +107,7 @@ func findPort(service *corev1.Service, number int32) *corev1.ServicePort {
 	return nil
 }
 
-// readyHosts returns the addresses, with ports, that are ready for a port of a
-// service.
+// readyHosts returns the host:port of the endpoints that are ready, for a named port.
 func readyHosts(slices []*discoveryv1.EndpointSlice, portName string) []string {
 	var hosts []string
 	for _, slice := range slices {

@@ -23,80 +23,82 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config says what a Server works with.
+// Config configures a Server.
 type Config struct {
-	// Services tells of APIServices, Network of services and endpoint slices.
+	// Services follows APIServices, Network follows Services and EndpointSlices.
 	Services, Network resource.Follower
-	// Objects reads services and endpoint slices, from memory.
+	// Objects reads Services and EndpointSlices from the cache.
 	Objects func(group, resource string) resource.Lister
-	// Loopback carries requests of the server itself to this server: it writes
-	// APIServices.
+	// Loopback carries requests of the server itself to this server, as a privileged
+	// user. APIServices are written through it.
 	Loopback http.RoundTripper
-	// Create, unless it is nil, is a shorter way to make those that there are when
-	// the server starts.
+	// Create, if it is not nil, creates the initial APIServices without going through
+	// HTTP.
 	Create func(ctx context.Context, service resource.Object) error
-	// Dial is how services are reached; nil is directly.
+	// Dial connects to services; nil dials directly.
 	Dial egress.Dial
-	// Catalog is what this process serves, and Settled returns when that includes
-	// all custom resources.
+	// Catalog returns what this process serves; Settled returns when that includes all
+	// custom resources.
 	Catalog func() *resource.Catalog
 	Settled func(ctx context.Context) error
 	// Routes are other paths of this process that OpenAPI describes.
 	Routes []openapi.Route
 
-	// EndpointRouting sends requests to endpoints of services instead of their
-	// cluster IPs: --enable-aggregator-routing.
+	// EndpointRouting sends requests to endpoints of services instead of their cluster
+	// IPs: --enable-aggregator-routing.
 	EndpointRouting bool
-	// Resolve finds the address of a service, if it is not to be found as above;
-	// nil, or an error that it returns, is no address.
+	// Resolve, if it is not nil, returns the address of a service instead of the lookup
+	// of API objects; nil or an error means that there is none.
 	Resolve func(ctx context.Context, namespace, name string, port int32) (*url.URL, error)
-	// Certificate is what other servers know this one by: --proxy-client-cert-file
+	// Certificate returns the client certificate for backends: --proxy-client-cert-file
 	// and --proxy-client-key-file. It is called for each connection.
 	Certificate func() (*tls.Certificate, error)
-	// ForwardRedirects passes redirects on to clients:
+	// ForwardRedirects forwards redirects to clients:
 	// --aggregator-reject-forwarding-redirect=false.
 	ForwardRedirects bool
 
-	// Certificates looks at those of other servers; nil does not.
+	// Certificates counts deprecated certificates of backends; nil does not.
 	Certificates *servercert.Counter
 	// Fail answers a request with an error.
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
-	// Logger gets what operators want to know; nil discards it.
+	// Logger gets backends whose documents or addresses cannot be read, and failed
+	// writes; nil discards them.
 	Logger *slog.Logger
 }
 
-// Server is the first in the chain of servers: it passes requests on to others,
-// and tells what all of them serve. It implements kelson.Router.
+// Server is the first in the chain of servers: it proxies requests for remote
+// APIServices, and serves discovery and OpenAPI of all groups. It implements
+// kelson.Router.
 type Server struct {
 	Config
 	discovery *discovery.Handler
 	openapi   *openapi.Handler
 
-	// remotes are the backends by what they serve: what a request looks at.
+	// remotes are the backends by group and version, read by every request.
 	remotes atomic.Pointer[map[schema.GroupVersion]*backend]
-	// changed is counted up when what is told about groups is no longer true.
+	// changed is incremented when discovery or OpenAPI must be computed again.
 	changed atomic.Int64
-	wake    chan struct{} // what is served here, or an APIService, has changed
-	// interrupt ends the wait for changes that Run is in; nil before the first.
+	wake    chan struct{} // capacity 1: the catalog or an APIService has changed
+	// interrupt cancels the wait for changes in Run; nil before the first wait.
 	interrupt atomic.Pointer[context.CancelFunc]
 
 	mu       sync.Mutex
 	services map[string]*apiregistration.APIService
-	running  context.Context // nil while no backend is to be watched
+	running  context.Context // the context of Run; nil before
 	backends sync.WaitGroup
-	started  bool // everything served at the start has been registered
-	// following: changes of services and endpoint slices are followed, which begins
+	started  bool // the initial APIServices exist
+	// following reports whether Services and EndpointSlices are followed, which begins
 	// with the first backend.
 	following bool
 
-	pieces    sync.Pool // of bodies
+	buffers   sync.Pool // copy buffers for bodies
 	merging   sync.Mutex
 	merged    merged
 	described described
 }
 
-// New returns a server. Nothing happens before Run, except that requests are
-// passed on to those who are known to be available.
+// New returns a server. Before Run it only proxies requests to backends that are
+// available.
 func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -109,7 +111,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Available tells of each APIService that is known whether it is available.
+// Available returns whether each known APIService is available.
 func (s *Server) Available() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,19 +122,19 @@ func (s *Server) Available() map[string]bool {
 	return all
 }
 
-// Discovery returns the handler of what is told about all groups.
+// Discovery returns the handler of discovery for all groups.
 func (s *Server) Discovery() *discovery.Handler { return s.discovery }
 
-// OpenAPI returns the handler of the documents about all groups.
+// OpenAPI returns the handler of OpenAPI for all groups.
 func (s *Server) OpenAPI() *openapi.Handler { return s.openapi }
 
-// Changed tells that the catalog has changed.
+// Changed must be called when the catalog has changed.
 func (s *Server) Changed() {
 	s.changed.Add(1)
 	s.wakeUp()
 }
 
-// wakeUp makes Run look again.
+// wakeUp makes Run look for changes.
 func (s *Server) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
@@ -143,7 +145,7 @@ func (s *Server) wakeUp() {
 	}
 }
 
-// Run keeps APIServices current, and watches backends, until ctx ends.
+// Run keeps APIServices up to date and watches backends until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	s.mu.Lock()
 	s.running = ctx
@@ -180,8 +182,8 @@ func (s *Server) waitForChange(ctx context.Context) {
 	}
 }
 
-// sync takes over everything that was acknowledged by now. What cannot be known
-// stays as it was.
+// sync applies all changes of APIServices that were acknowledged by now. After an error
+// the state stays as it was.
 func (s *Server) sync(ctx context.Context) {
 	if s.Services.Current() {
 		return
@@ -191,7 +193,7 @@ func (s *Server) sync(ctx context.Context) {
 	}
 }
 
-// apply takes over changes of APIServices.
+// apply applies changes of APIServices.
 func (s *Server) apply(reset bool, changes []resource.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,20 +212,19 @@ func (s *Server) apply(reset bool, changes []resource.Change) {
 	if len(before) > 0 || len(s.services) > 0 {
 		s.changed.Add(1)
 	}
-	// A request that needed the news took it from under Run, which would wait for
-	// more.
+	// Run may be waiting for the source, whose changes a request has just taken.
 	s.wakeUp()
 }
 
-// route makes the backends those of the remote services. One stays as long as
-// the specification is the same.
+// route updates the backends to the remote APIServices. A backend is kept if its spec
+// is unchanged. The caller holds mu.
 func (s *Server) route() {
 	old := *s.remotes.Load()
 	next := map[schema.GroupVersion]*backend{}
 	same := true
 	for _, service := range s.services {
-		// APIServices themselves are always to be had here, or nobody could take
-		// back what locks them out.
+		// The group of APIServices is always local: otherwise nobody could remove an
+		// APIService that claims it.
 		if service.Spec.Service == nil || service.Spec.Group == Group {
 			continue
 		}
@@ -234,7 +235,7 @@ func (s *Server) route() {
 			b = s.newBackend(service)
 			s.watch(b)
 		}
-		b.see(service)
+		b.observe(service)
 		next[gv] = b
 	}
 	for gv, b := range old {
@@ -248,7 +249,7 @@ func (s *Server) route() {
 	}
 }
 
-// watch begins to watch a backend.
+// watch starts the goroutine of a backend.
 func (s *Server) watch(b *backend) {
 	if s.running == nil || s.running.Err() != nil || b.watched {
 		return
@@ -261,14 +262,14 @@ func (s *Server) watch(b *backend) {
 	}
 }
 
-// followNetwork tells backends when what they are found by has changed.
+// followNetwork notifies backends when their Services or EndpointSlices change.
 func (s *Server) followNetwork(ctx context.Context) {
 	for ctx.Err() == nil {
 		if len(*s.remotes.Load()) > 0 {
 			err := s.Network.Pull(ctx, func(reset bool, changes []resource.Change) {
 				for _, b := range *s.remotes.Load() {
 					if reset || slices.ContainsFunc(changes, b.concerns) {
-						b.moved()
+						b.forgetAddress()
 					}
 				}
 			})
@@ -303,7 +304,7 @@ func (s *Server) Route(w http.ResponseWriter, r *http.Request) bool {
 	return known
 }
 
-// backend returns who a request is passed on to, nil if it is for this process.
+// backend returns the backend of a request, nil if the request is for this process.
 func (s *Server) backend(r *http.Request) *backend {
 	remotes := *s.remotes.Load()
 	if len(remotes) == 0 {

@@ -10,11 +10,13 @@ import (
 	"github.com/apikeel/kelson/openapi"
 )
 
+// This file converts OpenAPI v3 documents to v2.
+
 // object is a JSON object.
 type object = map[string]any
 
-// toSwagger makes the document of version 2 of a server that has only one of
-// version 3, as far as version 2 can say it.
+// toSwagger creates the OpenAPI v2 document of a backend that has only v3, as far as v2
+// can express it.
 func toSwagger(document []byte, prefix string) (*openapi.Swagger, error) {
 	var in struct {
 		Paths      map[string]object
@@ -43,8 +45,8 @@ func toSwagger(document []byte, prefix string) (*openapi.Swagger, error) {
 	return openapi.ReadSwagger(out, prefix)
 }
 
-// simplify takes out of a schema what version 2 does not have. What can be of
-// several types is text, as integers or strings always were there.
+// simplify removes what v2 does not have from a schema. A schema with oneOf or anyOf
+// becomes a string, as int-or-string always was in v2.
 func simplify(value any) {
 	switch value := value.(type) {
 	case object:
@@ -102,7 +104,7 @@ func convertOperation(operation object) {
 	operation["produces"] = slices.Sorted(maps.Keys(produces))
 }
 
-// convertParameters makes the schema of each parameter a part of it.
+// convertParameters moves the schema of each parameter into the parameter.
 func convertParameters(value any) []any {
 	parameters, _ := value.([]any)
 	for _, value := range parameters {
@@ -116,7 +118,7 @@ func convertParameters(value any) []any {
 	return parameters
 }
 
-// bodyOf returns the schema of a body, and the media types in which it comes.
+// bodyOf returns the schema of a body, and its media types.
 func bodyOf(of object) (schema any, types []string) {
 	all, _ := of["content"].(object)
 	types = slices.Sorted(maps.Keys(all))

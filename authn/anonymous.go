@@ -6,8 +6,8 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// anonymous knows everybody, by the name of nobody. It comes last. If there are
-// paths, it is for those only.
+// anonymous authenticates every request as system:anonymous. It is asked last. If paths
+// is not nil, only for these paths.
 type anonymous struct {
 	paths    map[string]bool
 	identity Identity

@@ -1,13 +1,14 @@
-// Package authn finds out who sends a request.
+// Package authn authenticates requests: it finds out who sends them. Start at
+// Authenticator and Config; Config.New returns the Stage of a server. It never decides
+// what a user may do.
 //
-// The interface is here; its implementations are files and folders beside it.
-// Each looks for the credential that it knows. A union asks them in order: the
-// first that knows the caller wins, and a credential that somebody recognizes
-// but finds invalid is an error, never an anonymous caller.
+// Implementations are files and folders beside this one. Each looks for the kind of
+// credential that it knows. A Union asks them in order: the first that identifies the
+// user wins, and a credential that is recognized but not valid is an error, never an
+// anonymous user.
 //
-// Config describes the strategies of a server, and its New makes a Stage of
-// them. The folders certificate, serviceaccount and oidc hold what is worth a
-// package of its own; they know nothing of this one.
+// The folders certificate, serviceaccount and oidc hold what is worth a package of its
+// own; they do not import this one.
 package authn
 
 import (
@@ -21,55 +22,53 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Names that the server itself gives.
+// Users and groups that the server itself assigns.
 const (
 	anonymousUser        = "system:anonymous"
 	groupAuthenticated   = "system:authenticated"
 	groupUnauthenticated = "system:unauthenticated"
 
-	// extraCredentialID is where users carry which credential they showed.
+	// extraCredentialID is the key in User.Extra with the ID of the credential.
 	extraCredentialID = certificate.CredentialID
 )
 
-// errInvalidToken is for a bearer token that nobody knows.
+// errInvalidToken is the error for a bearer token that no authenticator knows.
 var errInvalidToken = errors.New("invalid bearer token")
 
-// Identity is who a caller proved to be. It is shared by requests with the same
-// credential and must not be changed.
+// Identity is an authenticated user. It is shared by requests with the same credential
+// and must not be changed.
 type Identity struct {
 	User request.User
-	// Audiences are those of the token among the ones that were asked for; nil
-	// if the credential names none.
+	// Audiences are the audiences of the token that were asked for; nil if the
+	// credential has none.
 	Audiences []string
-	// Expires is when the credential ends, zero if it does not say. Nobody may
-	// remember the identity for longer.
+	// Expires is when the credential expires, zero if it does not. The identity must
+	// not be cached for longer.
 	Expires time.Time
-	// Valid tells quickly whether what the credential is about still exists; nil
-	// stands for yes. Who remembers the identity asks it first.
+	// Valid reports, quickly, whether the objects that the credential is bound to still
+	// exist; nil means yes. A cache calls it before it uses the identity.
 	Valid func(ctx context.Context) bool
-	// Annotations are for the audit, Warnings for the client.
+	// Annotations are for the audit event, Warnings for the client.
 	Annotations map[string]string
 	Warnings    []string
 }
 
-// Authenticator finds out who sends a request. It must be safe for concurrent
-// use.
+// Authenticator authenticates requests. It must be safe for concurrent use.
 type Authenticator interface {
-	// Authenticate returns nil without an error if the request has no
-	// credential of its kind, and an error if it has one that is not valid.
+	// Authenticate returns nil and no error if the request has no credential of its
+	// kind, and an error if the credential is not valid.
 	Authenticate(r *http.Request) (*Identity, error)
 }
 
-// Tokens finds out whose a bearer token is. Requests and token reviews both
-// ask it.
+// Tokens authenticates bearer tokens, for requests and for TokenReviews.
 type Tokens interface {
-	// AuthenticateToken returns nil without an error if the token is of another
-	// kind. A token that is meant for audiences must be for one of those given;
-	// nil stands for those of the server itself.
+	// AuthenticateToken returns nil and no error if the token is of another kind. A
+	// token with audiences must have one of those given; nil stands for those of the
+	// server.
 	AuthenticateToken(ctx context.Context, token string, audiences []string) (*Identity, error)
 }
 
-// TokensFunc is a Tokens that is a function.
+// TokensFunc adapts a function to Tokens.
 type TokensFunc func(ctx context.Context, token string, audiences []string) (*Identity, error)
 
 // AuthenticateToken implements Tokens.
@@ -77,7 +76,7 @@ func (f TokensFunc) AuthenticateToken(ctx context.Context, token string, audienc
 	return f(ctx, token, audiences)
 }
 
-// authenticated adds the group of all callers that are known to be somebody.
+// authenticated adds the group system:authenticated, unless the user is anonymous.
 func authenticated(id *Identity) *Identity {
 	if id.User.Name == anonymousUser || slices.ContainsFunc(id.User.Groups, func(g string) bool {
 		return g == groupAuthenticated || g == groupUnauthenticated

@@ -10,13 +10,13 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// webSocketPrefix begins the subprotocol in which browsers send a token: they
-// cannot set the header.
+// webSocketPrefix is the prefix of the subprotocol in which browsers send a token,
+// since they cannot set the Authorization header of a WebSocket.
 const webSocketPrefix = "base64url.bearer.authorization.k8s.io."
 
 const spaceWarning = "the provided Authorization header contains extra space before the bearer token, and is ignored"
 
-// bearer authenticates by the token in the Authorization header.
+// bearer authenticates with the token in the Authorization header.
 type bearer struct{ tokens Tokens }
 
 // Authenticate implements Authenticator.
@@ -25,7 +25,7 @@ func (b bearer) Authenticate(r *http.Request) (*Identity, error) {
 	if token == "" {
 		return nil, nil
 	}
-	return known(b.tokens.AuthenticateToken(r.Context(), token, nil))
+	return requireKnown(b.tokens.AuthenticateToken(r.Context(), token, nil))
 }
 
 func bearerToken(r *http.Request) string {
@@ -44,16 +44,16 @@ func bearerToken(r *http.Request) string {
 	return token
 }
 
-// known makes an error of a token that nobody knows.
-func known(id *Identity, err error) (*Identity, error) {
+// requireKnown turns "no authenticator knows the token" into errInvalidToken.
+func requireKnown(id *Identity, err error) (*Identity, error) {
 	if id == nil && err == nil {
 		err = errInvalidToken
 	}
 	return id, err
 }
 
-// webSocket authenticates by a token among the subprotocols of a WebSocket, and
-// takes it away from them.
+// webSocket authenticates with a token among the subprotocols of a WebSocket request,
+// and removes it from them.
 type webSocket struct{ tokens Tokens }
 
 // Authenticate implements Authenticator.
@@ -65,14 +65,14 @@ func (w webSocket) Authenticate(r *http.Request) (*Identity, error) {
 	if token == "" || err != nil {
 		return nil, err
 	}
-	id, err := known(w.tokens.AuthenticateToken(r.Context(), token, nil))
+	id, err := requireKnown(w.tokens.AuthenticateToken(r.Context(), token, nil))
 	if err == nil {
 		r.Header.Set("Sec-Websocket-Protocol", strings.Join(others, ","))
 	}
 	return id, err
 }
 
-// hasToken reports whether one of the lists in a header has an element.
+// hasToken reports whether a header with comma-separated values contains an element.
 func hasToken(values []string, token string) bool {
 	for _, v := range values {
 		for e := range strings.SplitSeq(v, ",") {
@@ -84,7 +84,7 @@ func hasToken(values []string, token string) bool {
 	return false
 }
 
-// protocolToken returns the token among subprotocols, and the others.
+// protocolToken returns the token among the subprotocols, and the other subprotocols.
 func protocolToken(values []string) (token string, others []string, err error) {
 	seen := false
 	for _, v := range values {
@@ -109,7 +109,7 @@ func protocolToken(values []string) (token string, others []string, err error) {
 			token = string(decoded)
 		}
 	}
-	// One must be left that the server can choose.
+	// One subprotocol must be left for the server to select.
 	if token != "" && len(others) == 0 {
 		return "", nil, errors.New("missing additional subprotocol")
 	}

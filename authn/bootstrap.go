@@ -20,8 +20,8 @@ import (
 
 const bootstrapGroup = "system:bootstrappers"
 
-// bootstrap authenticates by the tokens with which nodes join: their two parts
-// are the name and the content of a secret in kube-system.
+// bootstrap authenticates with bootstrap tokens, with which nodes join: the two parts
+// of a token are the name and the content of a secret in kube-system.
 type bootstrap struct {
 	objects serviceaccount.Objects
 	log     *slog.Logger
@@ -41,19 +41,19 @@ func (b *bootstrap) AuthenticateToken(ctx context.Context, token string, _ []str
 	if err != nil {
 		return nil, err
 	}
-	identity, why := b.judge(secret, id, secretPart)
+	identity, why := b.identify(secret, id, secretPart)
 	if identity != nil {
-		identity.Valid = existing(b.objects, serviceaccount.Reference{Resource: "secrets", Namespace: secret.Namespace, Name: secret.Name})
+		identity.Valid = allExist(b.objects, serviceaccount.Reference{Resource: "secrets", Namespace: secret.Namespace, Name: secret.Name})
 	}
 	if why != "" {
-		// Whose token it is, nobody need know who does not hold it.
+		// The reason is only logged: it is not for somebody who guesses tokens.
 		b.log.Info("bootstrap token refused", "secret", secret.Name, "reason", why)
 	}
 	return identity, nil
 }
 
-// judge returns who the holder of a token is, or why it is not good.
-func (b *bootstrap) judge(secret *corev1.Secret, id, secretPart string) (*Identity, string) {
+// identify returns the identity of a token, or the reason why it is not valid.
+func (b *bootstrap) identify(secret *corev1.Secret, id, secretPart string) (*Identity, string) {
 	get := func(key string) string { return string(secret.Data[key]) }
 	switch {
 	case secret.DeletionTimestamp != nil:
@@ -83,8 +83,8 @@ func (b *bootstrap) judge(secret *corev1.Secret, id, secretPart string) (*Identi
 	return authenticated(identity), ""
 }
 
-// splitBootstrapToken returns the parts of a token: six and sixteen small
-// letters or digits.
+// splitBootstrapToken returns the parts of a token: six and sixteen lowercase letters
+// or digits.
 func splitBootstrapToken(token string) (id, secret string, ok bool) {
 	id, secret, ok = strings.Cut(token, ".")
 	strange := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }

@@ -20,51 +20,50 @@ import (
 
 const (
 	cacheShards = 32
-	// cacheShardSize bounds what a shard remembers: all together, as many tokens
-	// as a large cluster has clients.
+	// cacheShardSize is the largest number of entries of a shard. All shards together
+	// hold as many tokens as a large cluster has clients.
 	cacheShardSize = 1024
-	// lookupTimeout bounds a lookup, which no single caller owns.
+	// lookupTimeout is the timeout of a lookup, which several callers may share.
 	lookupTimeout = 30 * time.Second
 )
 
-// CacheConfig says what a cache remembers. Zero durations remember nothing.
+// CacheConfig configures a Cache. A zero duration caches nothing.
 type CacheConfig struct {
-	// Success is how long to remember whose a token is, but never for longer
-	// than the token lasts.
+	// Success is how long the identity of a token is cached, but never beyond its
+	// expiry.
 	Success time.Duration
-	// Failure is how long to remember that a token is not good.
+	// Failure is how long it is cached that a token is not valid.
 	Failure time.Duration
-	// Errors remembers errors like failures. Where they may come from an
-	// outage, they are better forgotten.
+	// Errors caches errors like failures. It should be off where an error may come from
+	// an outage.
 	Errors bool
-	// Log gets lookups that panic.
+	// Log gets panics of lookups.
 	Log *slog.Logger
-	// Now tells the time; nil stands for time.Now.
+	// Now returns the time; nil is time.Now.
 	Now func() time.Time
-	// Metrics counts what is asked; nil does not.
+	// Metrics counts lookups; nil does not.
 	Metrics measure.Sink
 }
 
-// Cache remembers what is known of tokens. Of the tokens themselves it keeps a
-// keyed hash only: they are neither in its memory, nor can anybody who chooses
-// them make two of them collide. Callers that ask at once for the same token
-// share one lookup.
+// Cache caches the results of token authentication. Its keys are keyed hashes of
+// tokens: the tokens are not in memory, and nobody who chooses tokens can make two of
+// them collide. Concurrent calls with the same token share a lookup.
 type Cache struct {
 	CacheConfig
 	next   Tokens
 	hashes sync.Pool
 	shards [cacheShards]cacheShard
 	seen   cacheSeries
-	// How many tokens are being looked at, and how many callers wait for that.
+	// Number of lookups in flight, and of callers that wait for one.
 	fetching, waiting atomic.Int64
 }
 
-// cacheSeries measure a cache: each of what is found in it, and of what is not.
+// cacheSeries are the metrics of a cache, for hits and misses.
 type cacheSeries struct {
-	hits, misses           measure.Series
-	hitSeconds, missTook   measure.Series
-	fetched, failed        measure.Series
-	activeFetches, blocked measure.Series
+	hits, misses            measure.Series
+	hitSeconds, missSeconds measure.Series
+	fetched, failed         measure.Series
+	activeFetches, blocked  measure.Series
 }
 
 type cacheKey = [sha256.Size]byte
@@ -73,8 +72,8 @@ type cacheShard struct {
 	mu      sync.Mutex
 	entries map[cacheKey]cacheEntry
 	calls   map[cacheKey]*cacheCall
-	// purged counts, so that a lookup that began before a purge is not
-	// remembered after it.
+	// purged is incremented by Purge, so that a lookup that began before it is not
+	// cached after it.
 	purged uint64
 }
 
@@ -85,11 +84,11 @@ type cacheEntry struct {
 }
 
 type cacheCall struct {
-	done   chan struct{} // closed when the result is there
+	done   chan struct{} // closed when result is set
 	result cacheEntry
 }
 
-// NewCache returns a cache of what next knows.
+// NewCache returns a cache in front of next.
 func NewCache(next Tokens, cfg CacheConfig) *Cache {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -121,7 +120,7 @@ func NewCache(next Tokens, cfg CacheConfig) *Cache {
 	return c
 }
 
-// keyHash makes keys. It begins with a secret that it has hashed already.
+// keyHash computes keys. Its initial state includes a secret.
 type keyHash struct {
 	hash.Hash
 	seeded []byte
@@ -148,8 +147,8 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 	if call == nil {
 		call = &cacheCall{done: make(chan struct{})}
 		shard.calls[key] = call
-		// It ends by itself, in lookupTimeout at the latest.
-		go c.look(context.WithoutCancel(ctx), shard, key, call, token, audiences, shard.purged)
+		// It returns after lookupTimeout at the latest.
+		go c.lookUp(context.WithoutCancel(ctx), shard, key, call, token, audiences, shard.purged)
 	}
 	shard.mu.Unlock()
 	began := time.Now()
@@ -157,7 +156,7 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 	defer func() {
 		c.seen.blocked.Observe(float64(c.waiting.Add(-1)))
 		c.seen.misses.Observe(1)
-		c.seen.missTook.Observe(time.Since(began).Seconds())
+		c.seen.missSeconds.Observe(time.Since(began).Seconds())
 	}()
 	select {
 	case <-call.done:
@@ -167,21 +166,21 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 	}
 }
 
-// Purge forgets everything.
+// Purge removes all entries.
 func (c *Cache) Purge() {
 	for i := range c.shards {
 		shard := &c.shards[i]
 		shard.mu.Lock()
 		clear(shard.entries)
-		// Who asks from now on must not join a lookup that has begun.
+		// A later call must not join a lookup that has begun already.
 		clear(shard.calls)
 		shard.purged++
 		shard.mu.Unlock()
 	}
 }
 
-// look finds out about a token for all who wait for it.
-func (c *Cache) look(ctx context.Context, shard *cacheShard, key cacheKey, call *cacheCall, token string, audiences []string, purged uint64) {
+// lookUp authenticates a token for all callers that wait for it.
+func (c *Cache) lookUp(ctx context.Context, shard *cacheShard, key cacheKey, call *cacheCall, token string, audiences []string, purged uint64) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	c.seen.activeFetches.Observe(float64(c.fetching.Add(1)))
@@ -201,7 +200,7 @@ func (c *Cache) look(ctx context.Context, shard *cacheShard, key cacheKey, call 
 			delete(shard.calls, key)
 		}
 		if shard.purged == purged {
-			c.remember(shard, key, call.result)
+			c.store(shard, key, call.result)
 		}
 		shard.mu.Unlock()
 		close(call.done)
@@ -209,8 +208,8 @@ func (c *Cache) look(ctx context.Context, shard *cacheShard, key cacheKey, call 
 	call.result.id, call.result.err = c.next.AuthenticateToken(ctx, token, audiences)
 }
 
-// remember keeps a result for as long as it may be kept. The shard is locked.
-func (c *Cache) remember(shard *cacheShard, key cacheKey, e cacheEntry) {
+// store caches a result for as long as allowed. The shard is locked.
+func (c *Cache) store(shard *cacheShard, key cacheKey, e cacheEntry) {
 	ttl := c.Failure
 	switch {
 	case e.err != nil && !c.Errors:
@@ -232,7 +231,7 @@ func (c *Cache) remember(shard *cacheShard, key cacheKey, e cacheEntry) {
 	shard.entries[key] = e
 }
 
-// shrink makes room: for what has ended if there is any, else for some.
+// shrink removes expired entries, or some entries if none has expired.
 func (s *cacheShard) shrink(now time.Time) {
 	for key, e := range s.entries {
 		if !now.Before(e.until) {
@@ -247,8 +246,8 @@ func (s *cacheShard) shrink(now time.Time) {
 	}
 }
 
-// key hashes a token and audiences. Lengths are part of it, so that no two
-// lists are the same bytes.
+// key hashes a token and audiences. Lengths are included, so that different lists never
+// give the same bytes.
 func (c *Cache) key(token string, audiences []string) cacheKey {
 	h := c.hashes.Get().(*keyHash)
 	defer c.hashes.Put(h)
@@ -262,11 +261,11 @@ func (c *Cache) key(token string, audiences []string) cacheKey {
 		h.buf = append(h.buf, a...)
 	}
 	if audiences != nil {
-		// No audiences at all are the server's, none are nobody's.
+		// nil audiences (those of the server) differ from an empty list.
 		h.buf = append(h.buf, 0)
 	}
 	h.Write(h.buf)
 	h.Sum(h.sum[:0])
-	clear(h.buf) // tokens do not stay in memory for longer than they must
+	clear(h.buf) // tokens should not stay in memory
 	return h.sum
 }

@@ -176,7 +176,7 @@ func TestCacheBound(t *testing.T) {
 		if i == 3*cacheShardSize {
 			now = now.Add(2 * time.Hour) // all have ended
 		}
-		c.remember(shard, cacheKey{0, byte(i), byte(i >> 8)}, cacheEntry{id: &Identity{}})
+		c.store(shard, cacheKey{0, byte(i), byte(i >> 8)}, cacheEntry{id: &Identity{}})
 		if len(shard.entries) > cacheShardSize {
 			t.Fatalf("%d entries", len(shard.entries))
 		}
@@ -217,7 +217,7 @@ func TestUnion(t *testing.T) {
 
 func TestForServer(t *testing.T) {
 	jane := &Identity{User: request.User{Name: "jane"}}
-	f := forServer{TokensFunc(func(context.Context, string, []string) (*Identity, error) { return jane, nil }), []string{"a", "b"}}
+	f := serverAudience{TokensFunc(func(context.Context, string, []string) (*Identity, error) { return jane, nil }), []string{"a", "b"}}
 	for _, test := range []struct {
 		asked, want []string
 		known       bool

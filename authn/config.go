@@ -22,22 +22,19 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
-// DefaultIssuer is who issues the tokens of service accounts unless a Config
-// says otherwise.
+// DefaultIssuer is the default issuer of service account tokens.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// Config says how callers are authenticated. Fields stand for the flags of a
-// kube-apiserver that are named with them. The zero value knows anonymous
-// callers only.
+// Config configures authentication. The flags of kube-apiserver are beside the fields.
+// The zero value allows only anonymous requests.
 type Config struct {
-	// DisableAnonymous refuses callers without a credential:
-	// --anonymous-auth=false.
+	// DisableAnonymous refuses requests without a credential: --anonymous-auth=false.
 	DisableAnonymous bool
-	// AnonymousSet reports that --anonymous-auth was given, which the structured
-	// configuration may then not contradict.
+	// AnonymousSet: --anonymous-auth was given, so the AuthenticationConfiguration must
+	// not configure anonymous requests.
 	AnonymousSet bool
-	// APIAudiences are what the server is for tokens, --api-audiences. The
-	// default is the issuers of service account tokens.
+	// APIAudiences are the audiences of the server, --api-audiences. The default is the
+	// issuers of service account tokens.
 	APIAudiences []string
 
 	X509            X509
@@ -47,45 +44,44 @@ type Config struct {
 	BootstrapTokens bool   // --enable-bootstrap-token-auth
 	ServiceAccounts ServiceAccounts
 	OIDC            OIDC
-	// StructuredFile is an AuthenticationConfiguration,
+	// StructuredFile is the path of an AuthenticationConfiguration,
 	// --authentication-config.
 	StructuredFile string
 	Webhook        Webhook
-	// Egress is how the webhook is reached, and providers that say by which
-	// network they are; nil is directly.
+	// Egress connects to the webhook, and to OIDC providers with an egressSelectorType;
+	// nil dials directly.
 	Egress *egress.Selector
-	// Tokens are asked last about tokens that nobody above knows; what they say is
-	// remembered like the rest.
+	// Tokens is asked last about tokens that are not known otherwise; its results are
+	// cached like the others.
 	Tokens Tokens
 
-	// TokenSuccessTTL and TokenFailureTTL are how long it is remembered whose a
-	// token is, and that it is not good. A negative one is never. The defaults
-	// are ten seconds and never.
+	// TokenSuccessTTL and TokenFailureTTL are how long the results of token
+	// authentication are cached. Negative is never. The defaults are ten seconds and
+	// never.
 	TokenSuccessTTL, TokenFailureTTL time.Duration
 
-	// Objects reads what tokens are about. Bootstrap tokens and service accounts
-	// need it.
+	// Objects reads the objects that tokens refer to, for bootstrap tokens and service
+	// accounts.
 	Objects serviceaccount.Objects
-	// Log gets what operators want to know; nil discards it.
+	// Log gets failed reloads, refused tokens and insecure settings; nil discards them.
 	Log *slog.Logger
-	// Now tells the time; nil stands for time.Now.
+	// Now returns the time; nil is time.Now.
 	Now func() time.Time
 	// Metrics counts tokens; nil does not.
 	Metrics measure.Sink
 }
 
-// X509 is about client certificates.
+// X509 configures client certificates.
 type X509 struct {
-	// CAFile has the authorities that vouch for users, --client-ca-file.
+	// CAFile has the CAs of users, --client-ca-file.
 	CAFile string
-	// CAs vouch for users too: PEM, such as the server's own authority.
+	// CAs are more CAs of users, in PEM, such as the server's own.
 	CAs []byte
-	// Now tells the time by which certificates are judged; nil is that of the
-	// Config.
+	// Now returns the time for certificate verification; nil is that of the Config.
 	Now func() time.Time
 }
 
-// RequestHeader is about proxies that authenticate callers for the server.
+// RequestHeader configures authenticating proxies.
 type RequestHeader struct {
 	CAFile              string   // --requestheader-client-ca-file
 	CAs                 []byte   // the same as PEM, if there is no file
@@ -96,37 +92,38 @@ type RequestHeader struct {
 	ExtraHeaderPrefixes []string // --requestheader-extra-headers-prefix
 }
 
-// ServiceAccounts is about the tokens of service accounts.
+// ServiceAccounts configures service account tokens.
 type ServiceAccounts struct {
-	// Issuers, --service-account-issuer: the first issues tokens, all are
-	// accepted. The default is DefaultIssuer.
+	// Issuers is --service-account-issuer: the first one issues tokens, tokens of all
+	// are accepted. The default is DefaultIssuer.
 	Issuers []string
-	// KeyFiles have the public keys, --service-account-key-file. The default is
-	// the signing key.
+	// KeyFiles are the files with public keys, --service-account-key-file. The default
+	// is the signing key.
 	KeyFiles []string
-	// SigningKeyFile has the private key, --service-account-signing-key-file.
+	// SigningKeyFile is the file with the private key,
+	// --service-account-signing-key-file.
 	SigningKeyFile string
-	// SigningEndpoint is the socket of a service that signs, and knows the keys,
-	// --service-account-signing-endpoint. A name that begins with @ is in no file
-	// system.
+	// SigningEndpoint is the Unix socket of an external signer,
+	// --service-account-signing-endpoint. A name that begins with @ is in the abstract
+	// namespace.
 	SigningEndpoint string
-	// SigningKey is the private key if it is not in a file. Without either, the
-	// server neither issues nor, without KeyFiles, accepts tokens.
+	// SigningKey is the private key if it is not in a file. Without a signing key the
+	// server issues no tokens; without KeyFiles too, it accepts none.
 	SigningKey crypto.Signer
 	// SkipLookup is --service-account-lookup=false.
 	SkipLookup bool
-	// JWKSURI is where others find the public keys, --service-account-jwks-uri.
+	// JWKSURI is the published address of the public keys, --service-account-jwks-uri.
 	// The default is below the address of the server.
 	JWKSURI string
-	// MaxExpiration bounds the lifetime of tokens,
-	// --service-account-max-token-expiration. Zero does not.
+	// MaxExpiration is the longest lifetime of tokens,
+	// --service-account-max-token-expiration. Zero is no limit.
 	MaxExpiration time.Duration
-	// NoExtension is --service-account-extend-token-expiration=false: tokens
-	// that pods get by default end when they say, instead of after a year.
+	// NoExtension is --service-account-extend-token-expiration=false: the default
+	// tokens of pods expire when they say, not after a year.
 	NoExtension bool
 }
 
-// OIDC is one OpenID Connect provider by flags.
+// OIDC is one OpenID Connect provider, configured by flags.
 type OIDC struct {
 	IssuerURL      string            // --oidc-issuer-url
 	ClientID       string            // --oidc-client-id
@@ -139,18 +136,18 @@ type OIDC struct {
 	RequiredClaims map[string]string // --oidc-required-claim
 }
 
-// Webhook is a service that reviews tokens.
+// Webhook configures a TokenReview webhook.
 type Webhook struct {
 	KubeconfigFile string // --authentication-token-webhook-config-file
 	// Version of the reviews, --authentication-token-webhook-version; v1beta1
 	// by default.
 	Version string
-	// CacheTTL is how long answers are remembered,
+	// CacheTTL is how long answers are cached,
 	// --authentication-token-webhook-cache-ttl; two minutes by default, never if
-	// it is negative.
+	// negative.
 	CacheTTL time.Duration
-	// Backoff says how often and when to ask again; by default five times in all,
-	// the second half a second after the first.
+	// Backoff configures retries; by default five attempts, the second one half a
+	// second after the first.
 	Backoff wait.Backoff
 }
 
@@ -191,7 +188,7 @@ func (c Config) defaults() Config {
 	return c
 }
 
-// Validate checks what can be known before anything is opened.
+// Validate checks the configuration without opening anything.
 func (c Config) Validate() error { return c.defaults().validate() }
 
 func (c Config) validate() error {
@@ -212,7 +209,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// enabled reports whether tokens of service accounts can be verified.
+// enabled reports whether service account tokens can be verified.
 func (s *ServiceAccounts) enabled() bool {
 	return s.SigningKey != nil || s.SigningKeyFile != "" || len(s.KeyFiles) > 0 || s.SigningEndpoint != ""
 }
@@ -254,8 +251,8 @@ func (s *ServiceAccounts) validate() []error {
 	return errs
 }
 
-// isAbstractName reports whether a name of a socket is words with dots between
-// them.
+// isAbstractName reports whether the name of an abstract socket is words separated by
+// dots.
 func isAbstractName(name string) bool {
 	for word := range strings.SplitSeq(name, ".") {
 		if word == "" || strings.ContainsFunc(word, func(r rune) bool {
@@ -284,16 +281,14 @@ func (h *RequestHeader) validate(clientCAFile string) []error {
 	if len(h.UIDHeaders) > 0 && !slices.ContainsFunc(h.UIDHeaders, func(v string) bool { return strings.EqualFold(v, "X-Remote-Uid") }) {
 		errs = append(errs, errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work"))
 	}
-	// Where one authority vouches for users and for proxies, every user would be
-	// a proxy.
+	// If one CA signs for users and for proxies, every user could act as a proxy.
 	if clientCAFile != "" && h.CAFile != "" && len(h.AllowedNames) == 0 && overlap(clientCAFile, h.CAFile) {
 		errs = append(errs, errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; --requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users"))
 	}
 	return errs
 }
 
-// warn tells of headers that only some clients will understand: servers behind
-// this one expect the usual ones.
+// warn logs when the standard headers are missing, which aggregated API servers expect.
 func (h *RequestHeader) warn(log *slog.Logger) {
 	for _, list := range []struct {
 		flag, usual string
@@ -304,7 +299,7 @@ func (h *RequestHeader) warn(log *slog.Logger) {
 		{"requestheader-extra-headers-prefix", "X-Remote-Extra-", h.ExtraHeaderPrefixes},
 	} {
 		if len(list.values) > 0 && !slices.ContainsFunc(list.values, func(v string) bool { return strings.EqualFold(v, list.usual) }) {
-			log.Warn("the usual header is missing: API aggregation will not work", "flag", list.flag, "header", list.usual)
+			log.Warn("a standard request header is not accepted: aggregated API servers will not work", "flag", list.flag, "header", list.usual)
 		}
 	}
 }
@@ -313,14 +308,14 @@ func overlap(fileA, fileB string) bool {
 	a, errA := cert.CertsFromFile(fileA)
 	b, errB := cert.CertsFromFile(fileB)
 	if errA != nil || errB != nil {
-		return false // reading them later tells
+		return false // the error shows when they are read
 	}
 	return slices.ContainsFunc(a, func(one *x509.Certificate) bool {
 		return slices.ContainsFunc(b, func(other *x509.Certificate) bool { return bytes.Equal(one.Raw, other.Raw) })
 	})
 }
 
-// structured returns the provider of the flags as a structured configuration.
+// structured returns the provider as an AuthenticationConfiguration.
 func (o *OIDC) structured() (*oidc.Configuration, error) {
 	c := &oidc.Configuration{}
 	if o.IssuerURL == "" {

@@ -16,9 +16,9 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// tokenFile authenticates by the tokens in a file, whose lines are token, name,
-// uid and optionally groups. Tokens are kept as hashes, so that looking one up
-// takes the same time whatever it begins with.
+// tokenFile authenticates with a CSV file of token, name, uid and optionally groups.
+// Tokens are kept as hashes, so that a lookup takes the same time whatever the token
+// begins with.
 type tokenFile struct {
 	users atomic.Pointer[map[[sha256.Size]byte]*Identity]
 }
@@ -50,7 +50,7 @@ func (f *tokenFile) load(path string, log *slog.Logger) func(data []byte) error 
 	}
 }
 
-// basic authenticates by the names and passwords in a file.
+// basic authenticates with the user names and passwords of a CSV file.
 type basic struct {
 	users atomic.Pointer[map[string]*basicUser]
 }
@@ -88,8 +88,7 @@ func (b *basic) load(path string) func(data []byte) error {
 	}
 }
 
-// readSecrets reads lines of secret, name, uid and groups, of which the last may
-// be missing.
+// readSecrets parses CSV records of secret, name, uid and optionally groups.
 func readSecrets(data []byte, add func(n int, secret string, u request.User)) error {
 	r := csv.NewReader(strings.NewReader(string(data)))
 	r.FieldsPerRecord = -1
@@ -99,7 +98,7 @@ func readSecrets(data []byte, add func(n int, secret string, u request.User)) er
 			return nil
 		}
 		if err != nil {
-			// The reader's own text would show the line.
+			// The error of the CSV reader could contain the line.
 			return fmt.Errorf("is not valid CSV in record %d", n)
 		}
 		if len(record) < 3 {

@@ -13,29 +13,30 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Live reads the objects that tokens are about from the resources of the server.
+// Live reads the objects that tokens refer to from the resources of the server. It
+// implements serviceaccount.Objects.
 type Live func(group, resource string) resource.Objects
 
 var _ serviceaccount.Objects = Live(nil)
 
 // ServiceAccount implements serviceaccount.Objects.
 func (l Live) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
-	return live[*corev1.ServiceAccount](ctx, l, "serviceaccounts", namespace, name)
+	return readLive[*corev1.ServiceAccount](ctx, l, "serviceaccounts", namespace, name)
 }
 
 // Secret implements serviceaccount.Objects.
 func (l Live) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	return live[*corev1.Secret](ctx, l, "secrets", namespace, name)
+	return readLive[*corev1.Secret](ctx, l, "secrets", namespace, name)
 }
 
 // Pod implements serviceaccount.Objects.
 func (l Live) Pod(ctx context.Context, namespace, name string) (metav1.Object, error) {
-	return live[metav1.Object](ctx, l, "pods", namespace, name)
+	return readLive[metav1.Object](ctx, l, "pods", namespace, name)
 }
 
 // Node implements serviceaccount.Objects.
 func (l Live) Node(ctx context.Context, name string) (metav1.Object, error) {
-	return live[metav1.Object](ctx, l, "nodes", "", name)
+	return readLive[metav1.Object](ctx, l, "nodes", "", name)
 }
 
 // Exists implements serviceaccount.Objects.
@@ -59,10 +60,10 @@ func (l Live) LabelSecret(ctx context.Context, namespace, name string, uid types
 	})
 }
 
-// live reads an object from what the server knows by now. A token is often used
-// right after what it is about was made, perhaps by another server: what seems
-// not to exist is looked for again, among everything that was acknowledged.
-func live[T metav1.Object](ctx context.Context, l Live, resource, namespace, name string) (obj T, err error) {
+// readLive reads an object from the cache. A token is often used right after its objects
+// were created, perhaps by another server: an object that is not in the cache is read
+// again, consistently.
+func readLive[T metav1.Object](ctx context.Context, l Live, resource, namespace, name string) (obj T, err error) {
 	objects := l("", resource)
 	found, err := objects.Cached().Get(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {

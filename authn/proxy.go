@@ -13,14 +13,14 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// proxy authenticates by what a proxy says in headers. The proxy shows that it
-// is one by its certificate; what others say in those headers is worth nothing.
+// proxy authenticates with the headers that an authenticating proxy sets. The proxy
+// authenticates itself with a client certificate; from others the headers are ignored.
 type proxy struct {
 	roots *pool
 	now   func() time.Time
-	// names that the certificate may have, any if there are none.
+	// names are the allowed common names of the certificate; any if empty.
 	names []string
-	// Headers in canonical form; those of extra are prefixes.
+	// Header names in canonical form; those of extra are prefixes.
 	user, uid, groups, extra []string
 }
 
@@ -67,7 +67,7 @@ func (p *proxy) Authenticate(r *http.Request) (*Identity, error) {
 	return authenticated(&Identity{User: u}), nil
 }
 
-// allowed judges the name of a certificate.
+// allowed checks the common name of a certificate.
 func (p *proxy) allowed(cert *x509.Certificate, _ time.Time) (*Identity, error) {
 	if name := cert.Subject.CommonName; len(p.names) > 0 && !slices.Contains(p.names, name) {
 		return nil, fmt.Errorf("x509: subject with cn=%s is not in the allowed list", name)
@@ -75,7 +75,7 @@ func (p *proxy) allowed(cert *x509.Certificate, _ time.Time) (*Identity, error) 
 	return nil, nil
 }
 
-// first returns the first value of the first header that has one.
+// first returns the first value of the first header that is set.
 func first(h http.Header, names []string) string {
 	for _, name := range names {
 		if values := h[name]; len(values) > 0 && values[0] != "" {

@@ -10,26 +10,26 @@ import (
 	"github.com/apikeel/kelson/internal/clock"
 )
 
-// reloadEvery is how often files are looked at.
+// reloadEvery is the interval between two looks at the files.
 const reloadEvery = 5 * time.Second
 
-// files are read at the beginning and again when they change. What cannot be
-// used is reported, and what was there before stays.
+// files are read at the start and again when they change. A file that is not valid is
+// logged, and its previous content stays in use.
 type files struct {
-	mu   sync.Mutex // held while files are read
+	mu   sync.Mutex // held during a reload
 	list []*loaded
 	log  *slog.Logger
-	// changed is called when something new is in use.
+	// changed is called after a reload has changed something.
 	changed func()
 }
 
-// loaded are files that are used together.
+// loaded is a group of files that are loaded together.
 type loaded struct {
 	*filewatch.Files
 	load func(data [][]byte) error
 }
 
-// add reads files that are used together for the first time.
+// add reads a group of files for the first time.
 func (f *files) add(load func(data [][]byte) error, paths ...string) error {
 	read, err := filewatch.Read(paths...)
 	if err != nil {
@@ -46,7 +46,7 @@ func (f *files) addOne(path string, load func(data []byte) error) error {
 	return f.add(func(data [][]byte) error { return load(data[0]) }, path)
 }
 
-// reload reads what has changed.
+// reload loads the files that have changed.
 func (f *files) reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +59,7 @@ func (f *files) reload() {
 	}
 }
 
-// watch reloads until the context ends.
+// watch calls reload at intervals until ctx ends.
 func (f *files) watch(ctx context.Context) {
 	if len(f.list) == 0 {
 		return

@@ -29,32 +29,34 @@ import (
 	"github.com/apikeel/kelson/status"
 )
 
-// Stage authenticates the requests of a server. Watch keeps it up to date with
-// its files; Close ends its connections.
+// This file assembles the authenticators of a server from its configuration.
+
+// Stage authenticates the requests of a server. Watch reloads its files; Close closes
+// its connections.
 type Stage struct {
 	cfg Config
-	// known finds out who a caller is, nobody who a caller without a credential
-	// is. Nobody may be nil.
-	known  Union
-	nobody *anonymous
-	cache  *Cache // of tokens
-	files  files
+	// authenticators are the authenticators of credentials, nobody that of requests without one;
+	// nobody may be nil.
+	authenticators Union
+	anonymous      *anonymous
+	cache          *Cache // of token authentication
+	files          files
 
 	clientCAs, proxyCAs pool
-	clients, proxies    [][]byte // what is in them
-	advertised          pool     // both, for the handshake
+	clients, proxies    [][]byte // the PEM files in clientCAs and proxyCAs
+	advertised          pool     // both, announced in the TLS handshake
 	proxy               *proxy
 	accounts            *serviceaccount.Verifier
 	issuer              atomic.Pointer[serviceaccount.Issuer]
 	keys                atomic.Pointer[serviceaccount.Keys]
 	providers           atomic.Pointer[oidc.Verifier]
-	signer              *external.Signer // of tokens, if it is not a key
+	signer              *external.Signer // external signer of tokens, nil if there is none
 	webhook             *webhook
 }
 
-// New reads the files of the configuration and makes the stage. Strategies are
-// asked in the order of kube-apiserver: proxies, certificates, tokens that can be
-// judged here, tokens that others judge.
+// New reads the files of the configuration and returns the stage. Authenticators are
+// asked in the order of kube-apiserver: proxies, certificates, tokens that are verified
+// here, tokens that another service verifies.
 func (c Config) New() (*Stage, error) {
 	c = c.defaults()
 	if err := c.validate(); err != nil {
@@ -66,10 +68,10 @@ func (c Config) New() (*Stage, error) {
 	c.RequestHeader.warn(c.Log)
 	s := &Stage{cfg: c, files: files{log: c.Log}}
 	if !c.DisableAnonymous {
-		s.nobody = newAnonymous(nil)
+		s.anonymous = newAnonymous(nil)
 	}
-	// Files are read in kube-apiserver's order, which is not the one in which those who
-	// know users are asked.
+	// Files are read in kube-apiserver's order (for its errors), which is not the order
+	// of authentication.
 	for _, add := range []func() error{s.readClients, s.addProviders, s.readProxies, s.addServiceAccounts, s.addCertificates, s.addTokens, s.addBasic} {
 		if err := add(); err != nil {
 			s.Close()
@@ -83,22 +85,23 @@ func (c Config) New() (*Stage, error) {
 	return s, nil
 }
 
-// readClients reads the authorities of clients.
+// readClients reads the CAs of users.
 func (s *Stage) readClients() error {
 	x := s.cfg.X509
 	return s.readAuthorities(x.CAFile, "client-ca-bundle", &s.clientCAs, &s.clients, x.CAs)
 }
 
-// readProxies reads the authorities of proxies.
+// readProxies reads the CAs of authenticating proxies.
 func (s *Stage) readProxies() error {
 	h := s.cfg.RequestHeader
 	return s.readAuthorities(h.CAFile, "request-header", &s.proxyCAs, &s.proxies, h.CAs)
 }
 
-// readAuthorities fills a pool from a file, if there is one, and from what is given.
-// Clients are told of all that is in pems.
+// readAuthorities fills a pool of CAs from a file, if there is one, and from given.
+// pems gets the PEM data, for the handshake.
 func (s *Stage) readAuthorities(file, name string, p *pool, pems *[][]byte, given []byte) error {
-	// A pool is replaced as a whole: what was proved to the one before is void.
+	// A pool is replaced as a whole: verifications that are cached for the old pool are
+	// not used any more.
 	set := func(all ...[]byte) error {
 		roots := x509.NewCertPool()
 		for _, pem := range all {
@@ -117,7 +120,7 @@ func (s *Stage) readAuthorities(file, name string, p *pool, pems *[][]byte, give
 	}
 	switch {
 	case file != "":
-		return s.files.addOne(file, func(data []byte) error { return bundle(name, file, data, set(data, given)) })
+		return s.files.addOne(file, func(data []byte) error { return caBundleError(name, file, data, set(data, given)) })
 	case len(given) > 0:
 		return set(given)
 	}
@@ -127,16 +130,16 @@ func (s *Stage) readAuthorities(file, name string, p *pool, pems *[][]byte, give
 func (s *Stage) addCertificates() error {
 	if s.proxyCAs.Load() != nil {
 		s.proxy = newProxy(&s.proxyCAs, s.cfg.X509.Now, s.cfg.RequestHeader)
-		s.known = append(s.known, s.proxy)
+		s.authenticators = append(s.authenticators, s.proxy)
 	}
 	if s.clientCAs.Load() != nil {
-		s.known = append(s.known, &certificates{roots: &s.clientCAs, now: s.cfg.X509.Now})
+		s.authenticators = append(s.authenticators, &certificates{roots: &s.clientCAs, now: s.cfg.X509.Now})
 	}
 	return nil
 }
 
-// bundle says what is wrong with a file of authorities.
-func bundle(name, file string, data []byte, err error) error {
+// caBundleError returns the error for a file of CAs, with kube-apiserver's text.
+func caBundleError(name, file string, data []byte, err error) error {
 	switch {
 	case len(data) == 0:
 		return fmt.Errorf("missing content for CA bundle %q", name+"::"+file)
@@ -152,7 +155,7 @@ func (s *Stage) addBasic() error {
 	}
 	s.cfg.Log.Warn("passwords in a file are not safe: use another way to authenticate", "file", s.cfg.BasicFile)
 	b := &basic{}
-	s.known = append(s.known, b)
+	s.authenticators = append(s.authenticators, b)
 	return s.files.addOne(s.cfg.BasicFile, b.load(s.cfg.BasicFile))
 }
 
@@ -163,17 +166,17 @@ func (s *Stage) addTokens() error {
 		if err := s.files.addOne(path, t.load(path, s.cfg.Log)); err != nil {
 			return err
 		}
-		all = append(all, forServer{t, s.cfg.APIAudiences})
+		all = append(all, serverAudience{t, s.cfg.APIAudiences})
 	}
 	if s.accounts != nil {
 		all = append(all, TokensFunc(s.serviceAccountToken))
 	}
 	if s.cfg.BootstrapTokens {
-		all = append(all, forServer{&bootstrap{s.cfg.Objects, s.cfg.Log, s.cfg.Now}, s.cfg.APIAudiences})
+		all = append(all, serverAudience{&bootstrap{s.cfg.Objects, s.cfg.Log, s.cfg.Now}, s.cfg.APIAudiences})
 	}
-	// After those that can be judged here: others may have to be asked.
+	// After the tokens that are verified here: other services may have to be asked.
 	if s.providers.Load() != nil {
-		all = append(all, forServer{TokensFunc(s.providerToken), s.cfg.APIAudiences})
+		all = append(all, serverAudience{TokensFunc(s.providerToken), s.cfg.APIAudiences})
 	}
 	if w := s.cfg.Webhook; w.KubeconfigFile != "" {
 		var err error
@@ -185,12 +188,12 @@ func (s *Stage) addTokens() error {
 	if s.cfg.Tokens != nil {
 		all = append(all, s.cfg.Tokens)
 	}
-	// There is always somebody who looks at tokens: one that nobody knows is an
-	// error, and never an anonymous caller.
+	// The token authenticator always exists: an unknown token is an error, never an
+	// anonymous request.
 	s.cache = NewCache(all, CacheConfig{
 		Success: s.cfg.TokenSuccessTTL, Failure: s.cfg.TokenFailureTTL, Errors: true, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics,
 	})
-	s.known = append(s.known, bearer{s.cache}, webSocket{s.cache})
+	s.authenticators = append(s.authenticators, bearer{s.cache}, webSocket{s.cache})
 	return nil
 }
 
@@ -224,14 +227,14 @@ func (s *Stage) addServiceAccounts() error {
 	}, paths...)
 }
 
-// addSigner has tokens signed by a service.
+// addSigner connects to the external signer of tokens.
 func (s *Stage) addSigner() (err error) {
 	sa := &s.cfg.ServiceAccounts
 	s.signer, err = external.Dial(sa.SigningEndpoint, s.cfg.Log, func(keys *serviceaccount.Keys) {
 		s.accounts.SetKeys(keys)
 		s.keys.Store(keys)
 		if s.cache != nil {
-			s.cache.Purge() // what was verified with the keys before
+			s.cache.Purge() // of results that were verified with the old keys
 		}
 	})
 	if err != nil {
@@ -249,8 +252,8 @@ func (s *Stage) addSigner() (err error) {
 	return nil
 }
 
-// TokenLifetime is the longest that tokens of service accounts may last, and those
-// of pods that do not read them again; 0 is no limit.
+// TokenLifetime returns the longest lifetime of service account tokens, and of the
+// extended tokens of pods; 0 is no limit.
 func (s *Stage) TokenLifetime() (most, extended time.Duration) {
 	if s.signer != nil {
 		extended = s.signer.MaxLifetime
@@ -258,7 +261,7 @@ func (s *Stage) TokenLifetime() (most, extended time.Duration) {
 	return s.cfg.ServiceAccounts.MaxExpiration, extended
 }
 
-// setKeys puts keys into use: the one that signs, and files with public ones.
+// setKeys switches to a signing key and files of public keys.
 func (s *Stage) setKeys(signing crypto.Signer, public [][]byte) error {
 	var all []any
 	for i, data := range public {
@@ -295,13 +298,13 @@ func (s *Stage) serviceAccountToken(ctx context.Context, token string, audiences
 	}
 	return authenticated(&Identity{
 		User: v.User, Audiences: v.Audiences, Expires: v.Expires, Annotations: v.Annotations, Warnings: v.Warnings,
-		Valid: existing(s.cfg.Objects, v.Needs...),
+		Valid: allExist(s.cfg.Objects, v.Needs...),
 	}), nil
 }
 
-// existing tells whether all of the objects exist. A token is refused as soon as
-// one is deleted, and not when somebody next looks closely.
-func existing(objects serviceaccount.Objects, refs ...serviceaccount.Reference) func(ctx context.Context) bool {
+// allExist returns a function that reports whether all objects exist, so that a cached
+// token is refused as soon as one of them is deleted.
+func allExist(objects serviceaccount.Objects, refs ...serviceaccount.Reference) func(ctx context.Context) bool {
 	return func(ctx context.Context) bool {
 		for _, ref := range refs {
 			if !objects.Exists(ctx, ref) {
@@ -312,8 +315,8 @@ func existing(objects serviceaccount.Objects, refs ...serviceaccount.Reference) 
 	}
 }
 
-// addProviders sets up the providers of the structured configuration or of the
-// flags.
+// addProviders configures the OIDC providers, from the AuthenticationConfiguration or
+// from flags.
 func (s *Stage) addProviders() error {
 	opts := oidc.Options{Algorithms: oidc.AllAlgorithms(), DisallowedIssuers: s.cfg.ServiceAccounts.Issuers, Egress: s.cfg.Egress, Now: s.cfg.Now}
 	if s.cfg.StructuredFile == "" {
@@ -365,13 +368,13 @@ func (s *Stage) setAnonymous(a *oidc.Anonymous) {
 	if a == nil {
 		return
 	}
-	s.nobody = nil
+	s.anonymous = nil
 	if a.Enabled {
 		var paths []string
 		for _, condition := range a.Conditions {
 			paths = append(paths, condition.Path)
 		}
-		s.nobody = newAnonymous(paths)
+		s.anonymous = newAnonymous(paths)
 	}
 }
 
@@ -389,15 +392,15 @@ func (s *Stage) providerToken(ctx context.Context, token string, _ []string) (*I
 
 // Authenticate implements Authenticator.
 func (s *Stage) Authenticate(r *http.Request) (*Identity, error) {
-	id, err := s.known.Authenticate(r)
-	if id == nil && err == nil && s.nobody != nil {
-		return s.nobody.Authenticate(r)
+	id, err := s.authenticators.Authenticate(r)
+	if id == nil && err == nil && s.anonymous != nil {
+		return s.anonymous.Authenticate(r)
 	}
 	return id, err
 }
 
-// User returns who sends a request, and false if that is not known. Warnings
-// and annotations are added to those of the request.
+// User returns the user of a request, and false if it is not authenticated. Warnings
+// and annotations are added to the request.
 func (s *Stage) User(r *http.Request) (request.User, bool, error) {
 	id, err := s.Authenticate(r)
 	if id == nil || err != nil {
@@ -415,8 +418,8 @@ func (s *Stage) User(r *http.Request) (request.User, bool, error) {
 	return id.User, true, nil
 }
 
-// Strip removes from the headers of a request what proved who sends it, and
-// what only a proxy may say: nobody further on should see either.
+// Strip removes credentials and proxy headers from a request, so that no later stage
+// sees them.
 func (s *Stage) Strip(h http.Header) {
 	delete(h, "Authorization")
 	if s.proxy != nil {
@@ -434,11 +437,10 @@ func (s *Stage) Strip(h http.Header) {
 	}
 }
 
-// ClientCAs returns the authorities whose certificates clients may show, for
-// the handshake. They may change.
+// ClientCAs returns the CAs to announce in the TLS handshake. They may change.
 func (s *Stage) ClientCAs() *x509.CertPool { return s.advertised.Load() }
 
-// ReviewToken answers a token review: it never fails because of the token.
+// ReviewToken answers a TokenReview. A token that is not valid is not an error.
 func (s *Stage) ReviewToken(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus, error) {
 	var status authenticationv1.TokenReviewStatus
 	if len(audiences) == 0 {
@@ -446,7 +448,7 @@ func (s *Stage) ReviewToken(ctx context.Context, token string, audiences []strin
 	}
 	id, err := s.cache.AuthenticateToken(ctx, token, audiences)
 	if id == nil || err != nil {
-		// The text is that of servers who ask their own token first.
+		// kube-apiserver reports its loopback token authenticator first.
 		status.Error = utilerrors.NewAggregate([]error{errInvalidToken, err}).Error()
 		return status, nil
 	}
@@ -459,7 +461,7 @@ func (s *Stage) ReviewToken(ctx context.Context, token string, audiences []strin
 	return status, nil
 }
 
-// UserInfo returns a user as reviews show it.
+// UserInfo converts a user for reviews.
 func UserInfo(u *request.User) authenticationv1.UserInfo {
 	info := authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups}
 	for key, values := range u.Extra {
@@ -471,15 +473,13 @@ func UserInfo(u *request.User) authenticationv1.UserInfo {
 	return info
 }
 
-// CanIssue reports whether there is a key to sign tokens of service accounts
-// with.
+// CanIssue reports whether there is a key to sign service account tokens with.
 func (s *Stage) CanIssue() bool { return s.issuer.Load() != nil }
 
-// Audiences of the server.
+// Audiences returns the audiences of the server.
 func (s *Stage) Audiences() []string { return s.cfg.APIAudiences }
 
-// Issue signs a token of a service account; serviceaccount.Issuer says what the
-// parameters are.
+// Issue signs a service account token; for the parameters see serviceaccount.Issuer.
 func (s *Stage) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
 	issuer := s.issuer.Load()
 	if issuer == nil {
@@ -488,8 +488,8 @@ func (s *Stage) Issue(account *corev1.ServiceAccount, bound []metav1.Object, aud
 	return issuer.Issue(account, bound, audiences, lifetime, warnAfter)
 }
 
-// Paths returns the handlers of the documents from which others learn to verify
-// the tokens of service accounts. Address is where the server is reached.
+// Paths returns the handlers of the OpenID discovery documents, by path. address
+// returns the address of the server.
 func (s *Stage) Paths(address func() string) map[string]http.Handler {
 	if s.keys.Load() == nil {
 		return nil
@@ -534,13 +534,13 @@ func (s *Stage) Paths(address func() string) map[string]http.Handler {
 	return paths
 }
 
-// Reload reads the files that have changed.
+// Reload loads the files that have changed.
 func (s *Stage) Reload() { s.files.reload() }
 
-// Watch reloads files when they change, until the context ends.
+// Watch reloads files when they change, until ctx ends.
 func (s *Stage) Watch(ctx context.Context) { s.files.watch(ctx) }
 
-// Close ends the connections to providers and webhooks.
+// Close closes the connections to providers and webhooks.
 func (s *Stage) Close() {
 	if v := s.providers.Load(); v != nil {
 		v.Close()

@@ -8,10 +8,9 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-// Union asks authenticators in their order. The first that knows the caller
-// wins, even if another before it has found something wrong: a request may have
-// a certificate of no use beside a good token. If nobody knows the caller, the
-// errors of all are the answer.
+// Union asks authenticators in order. The first that identifies the user wins, even if
+// one before it returned an error: a request may have an unusable certificate beside a
+// valid token. If none does, the errors of all are returned.
 type Union []Authenticator
 
 // Authenticate implements Authenticator.
@@ -26,10 +25,10 @@ func (u Union) Authenticate(r *http.Request) (*Identity, error) {
 			return id, nil
 		}
 	}
-	return nil, joined(errs)
+	return nil, aggregate(errs)
 }
 
-// TokensUnion asks several about a token, as Union does about a request.
+// TokensUnion is a Union for tokens.
 type TokensUnion []Tokens
 
 // AuthenticateToken implements Tokens.
@@ -44,26 +43,26 @@ func (u TokensUnion) AuthenticateToken(ctx context.Context, token string, audien
 			return id, nil
 		}
 	}
-	return nil, joined(errs)
+	return nil, aggregate(errs)
 }
 
-// joined makes one error of several, nil of none.
-func joined(errs []error) error {
+// aggregate combines errors, nil for none.
+func aggregate(errs []error) error {
 	if len(errs) == 0 {
 		return nil
 	}
 	return utilerrors.NewAggregate(errs)
 }
 
-// forServer is for tokens that name no audiences: they are good for those of
-// the server, and only if one of them is asked for.
-type forServer struct {
+// serverAudience is for tokens without audiences: they are valid for the audiences of the
+// server, and only if one of these is asked for.
+type serverAudience struct {
 	Tokens
 	audiences []string
 }
 
 // AuthenticateToken implements Tokens.
-func (f forServer) AuthenticateToken(ctx context.Context, token string, audiences []string) (*Identity, error) {
+func (f serverAudience) AuthenticateToken(ctx context.Context, token string, audiences []string) (*Identity, error) {
 	common := intersect(f.audiences, audiences)
 	if audiences != nil && len(common) == 0 {
 		return nil, nil
@@ -77,7 +76,7 @@ func (f forServer) AuthenticateToken(ctx context.Context, token string, audience
 	return &known, nil
 }
 
-// intersect returns what is in both lists, in the order of the first.
+// intersect returns the elements of a that are in b.
 func intersect(a, b []string) []string {
 	var both []string
 	for _, s := range a {

@@ -30,13 +30,12 @@ import (
 
 const (
 	webhookTimeout = 30 * time.Second
-	// maxReview bounds what is read of an answer.
+	// maxReview is the largest response in bytes that is read.
 	maxReview = 3 << 20
 )
 
-// webhook authenticates by asking a service, which is described by a kubeconfig
-// file: the cluster is the service, the user is who asks. Versions of the review
-// have the same form.
+// webhook authenticates tokens with a TokenReview webhook, described by a kubeconfig
+// file. Both versions of TokenReview have the same form.
 type webhook struct {
 	url        string
 	client     *http.Client
@@ -72,7 +71,7 @@ func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Bac
 
 // AuthenticateToken implements Tokens.
 func (w *webhook) AuthenticateToken(ctx context.Context, token string, audiences []string) (*Identity, error) {
-	// For the service there is no difference between none and the server's.
+	// The webhook always gets audiences: by default those of the server.
 	if audiences == nil {
 		audiences = w.audiences
 	}
@@ -83,7 +82,8 @@ func (w *webhook) AuthenticateToken(ctx context.Context, token string, audiences
 	}
 	id := &Identity{}
 	if len(audiences) > 0 {
-		// A service that does not know of audiences speaks for the server's.
+		// A webhook that does not support audiences authenticates for those of the
+		// server.
 		own := w.audiences
 		if len(status.Audiences) > 0 {
 			own = status.Audiences
@@ -108,7 +108,7 @@ func (w *webhook) AuthenticateToken(ctx context.Context, token string, audiences
 	return authenticated(id), nil
 }
 
-// review asks, again if it is worth trying.
+// review sends a TokenReview, with retries.
 func (w *webhook) review(ctx context.Context, spec authenticationv1.TokenReviewSpec) (*authenticationv1.TokenReviewStatus, error) {
 	body, err := json.Marshal(&authenticationv1.TokenReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: w.apiVersion, Kind: "TokenReview"}, Spec: spec,
@@ -171,5 +171,5 @@ func (w *webhook) post(ctx context.Context, body []byte) (*authenticationv1.Toke
 	return &review.Status, nil
 }
 
-// Close ends the connections to the service.
+// Close closes idle connections.
 func (w *webhook) Close() { w.client.CloseIdleConnections() }

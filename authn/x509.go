@@ -14,11 +14,11 @@ import (
 // http.Server.ConnContext; without it, every request is verified.
 func WithConnection(ctx context.Context) context.Context { return certificate.WithConnection(ctx) }
 
-// pool holds certificates of authorities that may be replaced at any time.
+// pool holds CAs that may be replaced at any time.
 type pool = atomic.Pointer[x509.CertPool]
 
-// certificates authenticates by client certificate: the common name is the
-// user, the organizations are the groups.
+// certificates authenticates with client certificates: the common name is the user
+// name, the organizations are the groups.
 type certificates struct {
 	roots *pool
 	now   func() time.Time

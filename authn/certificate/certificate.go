@@ -1,6 +1,6 @@
-// Package certificate finds out what client certificates prove. It is a leaf:
-// a server that knows its callers by certificate alone needs nothing else of
-// authentication.
+// Package certificate authenticates client certificates. Start at Verify and User. It
+// is a leaf: a server that authenticates by certificates alone needs no other package
+// of authn.
 package certificate
 
 import (
@@ -19,24 +19,22 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// failedLasts is how long a certificate that was found not to be good is not
-// looked at again.
-const failedLasts = 10 * time.Second
+// failureTTL is how long a certificate that was not valid is not verified again.
+const failureTTL = 10 * time.Second
 
-// CredentialID is the key in User.Extra of what was shown.
+// CredentialID is the key in User.Extra with the ID of the credential.
 const CredentialID = "authentication.kubernetes.io/credential-id"
 
-// Connection remembers what the client certificate of a connection has proved:
-// verifying one costs more than most requests. A certificate cannot change
-// while its connection lasts; the authorities that vouch for it can, and what
-// was remembered under others does not count.
+// Connection caches the verification of a connection's client certificate, which costs
+// more than most requests. The certificate cannot change during a connection; the CAs
+// can, and then the cached result is not used.
 type Connection struct {
-	// Client is what was proved to the authorities of users, Proxy to those of
-	// proxies that speak for users.
+	// Client is the result for the CAs of users, Proxy for those of authenticating
+	// proxies.
 	Client, Proxy Slot
 }
 
-// Slot holds what a certificate has proved to one set of authorities.
+// Slot is the cached result for one set of CAs.
 type Slot struct{ p atomic.Pointer[proof] }
 
 type proof struct {
@@ -54,16 +52,15 @@ func WithConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &Connection{})
 }
 
-// Of returns the connection of a request, nil if it is not known.
+// Of returns the connection of a request, nil without WithConnection.
 func Of(r *http.Request) *Connection {
 	c, _ := r.Context().Value(connectionKey{}).(*Connection)
 	return c
 }
 
-// Verify returns what the certificates that a client has sent prove to the
-// authorities, from the slot if it is known already. Whose the first is, and
-// what is remembered of it, identify says; nil is nobody. It is told until when
-// the certificate is good.
+// Verify verifies the certificates that a client has sent, or returns the cached result
+// of the slot. identify returns the user of the first certificate, nil for none, and is
+// passed the time until which the chain is valid.
 func Verify[T any](slot *Slot, roots *x509.CertPool, now time.Time, sent []*x509.Certificate,
 	identify func(cert *x509.Certificate, until time.Time) (*T, error)) (*T, error) {
 	if slot != nil {
@@ -80,9 +77,9 @@ func Verify[T any](slot *Slot, roots *x509.CertPool, now time.Time, sent []*x509
 	}
 	p.until, p.who, p.err = until, who, err
 	if err != nil {
-		// A certificate does not become good, except by waiting for the day on
-		// which it begins. Clients that hold one in vain should not cost much.
-		p.until = now.Add(failedLasts)
+		// A certificate does not become valid, except when its NotBefore is reached.
+		// Repeated attempts should not cost much.
+		p.until = now.Add(failureTTL)
 	}
 	if slot != nil {
 		slot.p.Store(p)
@@ -90,10 +87,10 @@ func Verify[T any](slot *Slot, roots *x509.CertPool, now time.Time, sent []*x509
 	return who, err
 }
 
-// verifyChain returns until when a chain is good.
+// verifyChain returns the time until which the chain is valid.
 func verifyChain(roots *x509.CertPool, now time.Time, sent []*x509.Certificate) (time.Time, error) {
 	opts := x509.VerifyOptions{
-		// Nil would stand for the authorities of the host.
+		// Nil would mean the CAs of the host.
 		Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	if roots == nil {
@@ -109,7 +106,7 @@ func verifyChain(roots *x509.CertPool, now time.Time, sent []*x509.Certificate) 
 	if err != nil {
 		return time.Time{}, fmt.Errorf("verifying certificate %s failed: %w", describe(sent[0]), err)
 	}
-	// The chain that lasts longest counts.
+	// The chain that is valid longest counts.
 	var until time.Time
 	for _, chain := range chains {
 		end := chain[0].NotAfter
@@ -136,8 +133,8 @@ func describe(c *x509.Certificate) string {
 	return fmt.Sprintf("SN=%d, SKID=%s, AKID=%s", c.SerialNumber, colons(c.SubjectKeyId), colons(c.AuthorityKeyId))
 }
 
-// User returns whom a certificate names, nil if nobody: the common name is the
-// user, the organizations are the groups.
+// User returns the user of a certificate, nil if it has no common name. The common name
+// is the user name, the organizations are the groups.
 func User(cert *x509.Certificate) (*request.User, error) {
 	if cert.Subject.CommonName == "" {
 		return nil, nil
@@ -153,7 +150,7 @@ func User(cert *x509.Certificate) (*request.User, error) {
 	}, nil
 }
 
-// userID reads the attribute in which Kubernetes puts the UID of a user.
+// userID returns the UID of a user from the attribute that Kubernetes defines for it.
 func userID(cert *x509.Certificate) (string, error) {
 	oid := asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
 	var uids []string

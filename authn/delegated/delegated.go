@@ -1,7 +1,7 @@
-// Package delegated authenticates for a server behind an aggregator: by what the
-// aggregator says in headers, by client certificates, and by tokens that the
-// parent reviews. Whose word and whose certificates count is read from the
-// ConfigMap in which the parent publishes it, and kept fresh.
+// Package delegated authenticates for an aggregated API server: by the headers of the
+// aggregator, by client certificates, and by TokenReviews of the parent server. Start
+// at New. The CAs and header names are read from the ConfigMap
+// extension-apiserver-authentication of the parent, and followed with a watch.
 package delegated
 
 import (
@@ -31,29 +31,29 @@ import (
 const (
 	trustFolder = "/api/v1/namespaces/kube-system/configmaps"
 	trustName   = "extension-apiserver-authentication"
-	// refresh is how often the ConfigMap is read, pause how long nobody asks a
-	// parent that has stopped to tell.
-	refresh = 10 * time.Minute
-	pause   = time.Second
+	// refreshInterval is the longest time between two reads of the ConfigMap, pause the delay
+	// after a watch has ended.
+	refreshInterval = 10 * time.Minute
+	rewatchDelay    = time.Second
 )
 
-// Authenticator asks a parent who callers are.
+// Authenticator authenticates with the configuration and the TokenReviews of a parent.
 type Authenticator struct {
 	client *rest.RESTClient
 	log    *slog.Logger
 	stage  atomic.Pointer[authn.Stage]
-	data   map[string]string // that the stage was made of; for Refresh only
+	data   map[string]string // of the ConfigMap that stage was created from; used by Refresh only
 }
 
-// New makes an authenticator, and reads whom to believe for the first time.
+// New returns an authenticator after it has read the ConfigMap once.
 func New(ctx context.Context, parent *rest.Config, log *slog.Logger) (*Authenticator, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	cfg := rest.CopyConfig(parent)
-	// Objects are encoded here; the client only has to know errors.
+	// Objects are encoded here; the client decodes only errors.
 	cfg.ContentType, cfg.NegotiatedSerializer = runtime.ContentTypeJSON, webhook.OnlyErrors()
-	cfg.QPS = -1 // how many requests there are is decided by callers
+	cfg.QPS = -1 // no client-side rate limit
 	client, err := rest.UnversionedRESTClientFor(cfg)
 	if err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ func New(ctx context.Context, parent *rest.Config, log *slog.Logger) (*Authentic
 	return a, a.Refresh(ctx)
 }
 
-// Watch keeps what is trusted fresh until ctx ends: changes are taken over as the
-// parent tells of them, and it is asked now and then in case it does not.
+// Watch follows the ConfigMap until ctx ends, with a watch and a read every refresh
+// interval.
 func (a *Authenticator) Watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		version, err := a.refresh(ctx)
@@ -71,18 +71,18 @@ func (a *Authenticator) Watch(ctx context.Context) {
 			err = a.follow(ctx, version)
 		}
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("whom to trust could not be read again", "error", err)
+			a.log.Warn("the ConfigMap extension-apiserver-authentication cannot be read from the parent server; the old CAs and headers stay in use", "error", err)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause):
+		case <-time.After(rewatchDelay):
 		}
 	}
 }
 
-// follow takes over changes for as long as the parent tells of them.
+// follow applies changes until the watch ends.
 func (a *Authenticator) follow(ctx context.Context, version string) error {
-	ctx, cancel := context.WithTimeout(ctx, refresh)
+	ctx, cancel := context.WithTimeout(ctx, refreshInterval)
 	defer cancel()
 	events, err := a.client.Get().AbsPath(trustFolder).Param("watch", "true").Param("resourceVersion", version).
 		Param("fieldSelector", "metadata.name="+trustName).Stream(ctx)
@@ -96,20 +96,20 @@ func (a *Authenticator) follow(ctx context.Context, version string) error {
 			Object corev1.ConfigMap
 		}
 		if err := decoder.Decode(&event); err != nil {
-			return nil // it has an end
+			return nil // the watch has ended
 		}
 		switch event.Type {
 		case "ADDED", "MODIFIED":
 			if err := a.trust(&event.Object); err != nil {
-				a.log.Warn("whom to trust is not understood", "error", err)
+				a.log.Warn("the ConfigMap extension-apiserver-authentication is not valid; the old CAs and headers stay in use", "error", err)
 			}
 		case "ERROR":
-			return nil // it is too long ago
+			return nil // the resourceVersion is too old: read again
 		}
 	}
 }
 
-// Refresh reads whom to believe. It must not be called by several at once.
+// Refresh reads the ConfigMap. It is not safe for concurrent use.
 func (a *Authenticator) Refresh(ctx context.Context) error {
 	_, err := a.refresh(ctx)
 	return err
@@ -118,7 +118,7 @@ func (a *Authenticator) Refresh(ctx context.Context) error {
 func (a *Authenticator) refresh(ctx context.Context) (version string, err error) {
 	raw, err := a.client.Get().AbsPath(trustFolder, trustName).Do(ctx).Raw()
 	if err != nil {
-		return "", fmt.Errorf("reading whom to trust from the parent: %w", err)
+		return "", fmt.Errorf("reading the ConfigMap extension-apiserver-authentication from the parent server: %w", err)
 	}
 	var published corev1.ConfigMap
 	if err := json.Unmarshal(raw, &published); err != nil {
@@ -127,7 +127,7 @@ func (a *Authenticator) refresh(ctx context.Context) (version string, err error)
 	return published.ResourceVersion, a.trust(&published)
 }
 
-// trust takes over what the parent has published.
+// trust switches to the configuration in a ConfigMap.
 func (a *Authenticator) trust(published *corev1.ConfigMap) error {
 	if a.stage.Load() != nil && equality.Semantic.DeepEqual(a.data, published.Data) {
 		return nil
@@ -159,7 +159,7 @@ func (a *Authenticator) configure(data map[string]string) (*authn.Stage, error) 
 	return cfg.New()
 }
 
-// review asks the parent whose a token is.
+// review sends a TokenReview to the parent.
 func (a *Authenticator) review(ctx context.Context, token string, audiences []string) (*authn.Identity, error) {
 	body, err := json.Marshal(&authenticationv1.TokenReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"},
@@ -194,13 +194,13 @@ func (a *Authenticator) review(ctx context.Context, token string, audiences []st
 	return identity, nil
 }
 
-// User says who sends a request: a kelson.Server's Authenticate.
+// User returns the user of a request: for kelson.Server.Authenticate.
 func (a *Authenticator) User(r *http.Request) (request.User, bool, error) {
 	return a.stage.Load().User(r)
 }
 
-// Strip removes what proved who asks: a kelson.Server's Strip.
+// Strip removes the credentials from headers: for kelson.Server.Strip.
 func (a *Authenticator) Strip(h http.Header) { a.stage.Load().Strip(h) }
 
-// ClientCAs are the authorities of certificates that count.
+// ClientCAs are the accepted CAs of client certificates.
 func (a *Authenticator) ClientCAs() *x509.CertPool { return a.stage.Load().ClientCAs() }

@@ -22,8 +22,9 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// The variables of expressions: the claims of a token, or the user made from
-// them.
+// This file compiles and evaluates the CEL expressions of a configuration.
+
+// CEL variables: the claims of a token, or the user that was mapped from them.
 const (
 	claimsVariable = "claims"
 	userVariable   = "user"
@@ -31,15 +32,15 @@ const (
 
 var errNotStrings = errors.New("expression must return a string or a list of strings")
 
-// environment compiles expressions. Making one takes tens of milliseconds, so
-// it is made when the first expression is.
-type environment struct {
+// celEnvironment compiles expressions. Creating the CEL environments takes tens of
+// milliseconds, so it is done with the first expression.
+type celEnvironment struct {
 	once sync.Once
 	envs map[string]*cel.Env
 	err  error
 }
 
-func (e *environment) env(variable string) (*cel.Env, error) {
+func (e *celEnvironment) env(variable string) (*cel.Env, error) {
 	e.once.Do(func() {
 		base := celenv.MustBaseEnvSet(celenv.DefaultCompatibilityVersion())
 		strings := apicel.NewListType(apicel.StringType, -1)
@@ -70,16 +71,15 @@ func (e *environment) env(variable string) (*cel.Env, error) {
 	return e.envs[variable], e.err
 }
 
-// program is a compiled expression about one variable.
+// program is a compiled expression with one variable.
 type program struct {
 	cel.Program
 	variable, text string
 	ast            *cel.Ast
 }
 
-// compile makes a program of an expression, which must be a condition if it
-// says so.
-func (e *environment) compile(variable, text string, condition bool, path *field.Path) (*program, *field.Error) {
+// compile compiles an expression; a condition must return a bool.
+func (e *celEnvironment) compile(variable, text string, condition bool, path *field.Path) (*program, *field.Error) {
 	env, err := e.env(variable)
 	if err != nil {
 		return nil, field.InternalError(path, fmt.Errorf("unexpected error loading CEL environment: %w", err))
@@ -98,7 +98,7 @@ func (e *environment) compile(variable, text string, condition bool, path *field
 	return &program{Program: p, variable: variable, text: text, ast: ast}, nil
 }
 
-// selects reports whether the expression looks at a claim by name.
+// selects reports whether the expression reads a claim by name.
 func (p *program) selects(claim string) bool {
 	isClaims := func(e celast.Expr) bool { return e.Kind() == celast.IdentKind && e.AsIdent() == claimsVariable }
 	found := celast.MatchDescendants(celast.NavigateAST(p.ast.NativeRep()), func(e celast.NavigableExpr) bool {
@@ -126,7 +126,7 @@ func (p *program) eval(ctx context.Context, value traits.Mapper) (ref.Val, error
 	return result, nil
 }
 
-// evalString evaluates an expression that must be a string; what says what for.
+// evalString evaluates an expression that must return a string; what is for the error.
 func (p *program) evalString(ctx context.Context, value traits.Mapper, what string) (string, error) {
 	result, err := p.eval(ctx, value)
 	if err != nil {
@@ -158,8 +158,8 @@ func (c condition) check(ctx context.Context, value traits.Mapper) error {
 	return nil
 }
 
-// stringList reads the result of an expression for one or several strings, of
-// which empty ones do not count.
+// stringList converts the result of an expression, a string or a list of strings; empty
+// strings are dropped.
 func stringList(v ref.Val) ([]string, error) {
 	var out []string
 	add := func(v any) error {
@@ -188,7 +188,7 @@ func stringList(v ref.Val) ([]string, error) {
 	return nil, errNotStrings
 }
 
-// claimsValue shows claims to expressions; each is parsed when it is looked at.
+// claimsValue converts claims to a CEL value; each claim is parsed on first use.
 func claimsValue(c claims) *lazy.MapValue {
 	m := lazy.NewMapValue(types.NewObjectType("kubernetes.claims"))
 	for name, raw := range c {
@@ -203,7 +203,7 @@ func claimsValue(c claims) *lazy.MapValue {
 	return m
 }
 
-// userValue shows a user to expressions.
+// userValue converts a user to a CEL value.
 func userValue(u *request.User) *lazy.MapValue {
 	m := lazy.NewMapValue(types.NewObjectType("kubernetes.UserInfo"))
 	for name, value := range map[string]any{"username": u.Name, "uid": u.UID, "groups": u.Groups, "extra": u.Extra} {
@@ -212,8 +212,8 @@ func userValue(u *request.User) *lazy.MapValue {
 	return m
 }
 
-// unescape lets expressions reach fields whose names are not identifiers, as
-// everywhere in Kubernetes: a.b is a__dot__b.
+// unescape makes fields accessible whose names are not CEL identifiers, with the
+// escaping of Kubernetes: a.b is a__dot__b.
 func unescape(v ref.Val) ref.Val {
 	switch v := v.(type) {
 	case traits.Mapper:

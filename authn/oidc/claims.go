@@ -11,15 +11,17 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
+// This file maps the claims of a token to a user.
+
 const credentialID = "authentication.kubernetes.io/credential-id"
 
-// rules are the compiled rules of a provider. Programs are nil where a claim
-// is taken as it is.
+// rules are the compiled rules of a provider. A program is nil if a claim is used as it
+// is.
 type rules struct {
 	username, groups, uid *program
 	extra                 []extraMapping
 	claims, users         []condition
-	required              map[string]string // claims and their values
+	required              map[string]string // claim -> required value
 }
 
 type extraMapping struct {
@@ -27,7 +29,7 @@ type extraMapping struct {
 	key string
 }
 
-// claims are those of a token, by name.
+// claims are the claims of a token, by name.
 type claims map[string]json.RawMessage
 
 func (c claims) get(name string, v any) error {
@@ -38,13 +40,13 @@ func (c claims) get(name string, v any) error {
 	return json.Unmarshal(raw, v)
 }
 
-// mapper makes users from the claims of one provider.
+// mapper maps the claims of one provider to users.
 type mapper struct {
 	mappings ClaimMappings
 	*rules
 }
 
-// user makes the user and checks it against the rules.
+// user returns the user and checks the validation rules.
 func (m *mapper) user(ctx context.Context, c claims) (*request.User, error) {
 	value := claimsValue(c)
 	u := &request.User{}
@@ -106,7 +108,7 @@ func (m *mapper) name(ctx context.Context, c claims, value *lazy.MapValue) (stri
 	if err := c.get(claim, &name); err != nil {
 		return "", fmt.Errorf("oidc: parse username claims %q: %w", claim, err)
 	}
-	// An address that the provider says it has not checked could be anybody's.
+	// An email address that is not verified could be anybody's.
 	if _, has := c["email_verified"]; has && claim == "email" {
 		var verified bool
 		if err := c.get("email_verified", &verified); err != nil {
@@ -193,7 +195,7 @@ func (m *mapper) extraOf(ctx context.Context, c claims, value *lazy.MapValue) (m
 	return extra, nil
 }
 
-// oneOrMore is a string or a list of strings.
+// oneOrMore is a string or a list of strings in JSON.
 type oneOrMore []string
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -1,10 +1,9 @@
-// Package oidc verifies the ID tokens of OpenID Connect providers and maps
-// their claims to users.
+// Package oidc authenticates ID tokens of OpenID Connect providers and maps their
+// claims to users. Start at Configuration and New.
 //
-// Providers are described by an AuthenticationConfiguration, from a file or made
-// from flags. Nothing is asked of a provider before the first token that claims
-// to be from it: a server starts without its providers, and one that is down
-// costs only its own users.
+// Providers are described by an AuthenticationConfiguration, from a file or from flags.
+// A provider is not contacted before the first token that claims to come from it: the
+// server starts without its providers, and one that is down affects only its own users.
 package oidc
 
 import (
@@ -21,15 +20,14 @@ const (
 	configKind  = "AuthenticationConfiguration"
 )
 
-// Configuration is the AuthenticationConfiguration of a file. All its versions
-// have the same form.
+// Configuration is an AuthenticationConfiguration. All versions have the same fields.
 type Configuration struct {
 	metav1.TypeMeta `json:",inline"`
 	JWT             []Authenticator `json:"jwt"`
 	Anonymous       *Anonymous      `json:"anonymous,omitempty"`
 }
 
-// Anonymous says whether there are anonymous requests, and for which paths.
+// Anonymous configures anonymous requests, and their paths.
 type Anonymous struct {
 	Enabled    bool                 `json:"enabled"`
 	Conditions []AnonymousCondition `json:"conditions,omitempty"`
@@ -40,7 +38,7 @@ type AnonymousCondition struct {
 	Path string `json:"path"`
 }
 
-// Authenticator describes a provider and what its claims mean.
+// Authenticator describes a provider and the mapping of its claims.
 type Authenticator struct {
 	Issuer               Issuer                `json:"issuer"`
 	ClaimValidationRules []ClaimValidationRule `json:"claimValidationRules,omitempty"`
@@ -51,8 +49,7 @@ type Authenticator struct {
 // Issuer is a provider.
 type Issuer struct {
 	URL string `json:"url"`
-	// DiscoveryURL is where the provider describes itself, if that is not below
-	// its URL.
+	// DiscoveryURL is the address of the discovery document, if it is not below URL.
 	DiscoveryURL         string   `json:"discoveryURL,omitempty"`
 	CertificateAuthority string   `json:"certificateAuthority,omitempty"`
 	Audiences            []string `json:"audiences"`
@@ -60,8 +57,8 @@ type Issuer struct {
 	EgressSelectorType   string   `json:"egressSelectorType,omitempty"`
 }
 
-// ClaimValidationRule must be met by the claims: a claim has a value, or an
-// expression is true.
+// ClaimValidationRule is a rule about claims: a claim has a value, or an expression is
+// true.
 type ClaimValidationRule struct {
 	Claim         string `json:"claim,omitempty"`
 	RequiredValue string `json:"requiredValue,omitempty"`
@@ -69,7 +66,7 @@ type ClaimValidationRule struct {
 	Message       string `json:"message,omitempty"`
 }
 
-// ClaimMappings make a user from claims.
+// ClaimMappings map claims to a user.
 type ClaimMappings struct {
 	Username PrefixedClaim  `json:"username"`
 	Groups   PrefixedClaim  `json:"groups,omitempty"`
@@ -96,13 +93,13 @@ type ExtraMapping struct {
 	ValueExpression string `json:"valueExpression"`
 }
 
-// UserValidationRule must be met by the user that the mappings have made.
+// UserValidationRule is a rule about the mapped user.
 type UserValidationRule struct {
 	Expression string `json:"expression"`
 	Message    string `json:"message,omitempty"`
 }
 
-// Parse reads a configuration. It is not validated yet: New does that.
+// Parse decodes a configuration. New validates it.
 func Parse(data []byte) (*Configuration, error) {
 	if len(data) == 0 {
 		return nil, fmt.Errorf("empty config data")

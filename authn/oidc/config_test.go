@@ -151,7 +151,7 @@ func TestValidate(t *testing.T) {
 			c.Anonymous = &Anonymous{Conditions: []AnonymousCondition{{"/a"}}}
 		}, errs: []string{`anonymous.conditions: Invalid value: [{"path":"/a"}]: enabled should be set to true when conditions are defined`}},
 	}
-	e := &environment{}
+	e := &celEnvironment{}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			c := &Configuration{JWT: []Authenticator{{

@@ -9,12 +9,14 @@ import (
 	"strings"
 )
 
-// maxOthers bounds how many issuers of distributed claims are remembered, which
-// the tokens of a provider name.
-const maxOthers = 32
+// This file resolves distributed claims.
 
-// expand fetches the groups of a user whose token does not hold them but says
-// where they are: large providers do that for users in many groups.
+// maxDistributedIssuers is the largest number of issuers of distributed claims that are kept for a
+// provider.
+const maxDistributedIssuers = 32
+
+// expand fetches the groups of a user whose token only says where they are (a
+// distributed claim), as large providers do for users in many groups.
 func (p *provider) expand(ctx context.Context, c claims) error {
 	if p.distributed == "" {
 		return nil
@@ -48,13 +50,13 @@ func (p *provider) expand(ctx context.Context, c claims) error {
 		return fmt.Errorf("id token _claim_names contained a source %s missing in _claims_sources", name)
 	}
 	if source.Endpoint == "" {
-		return nil // it is in the token, in a form that is not supported
+		return nil // an aggregated claim, which is not supported
 	}
 	return p.resolve(ctx, source.Endpoint, source.AccessToken, c)
 }
 
-// resolve reads a claim from where it is. It is in a token of its own, whose
-// issuer must vouch for it.
+// resolve fetches a claim from its endpoint. It comes in a token of its own, whose
+// issuer must have signed it.
 func (p *provider) resolve(ctx context.Context, url, bearer string, c claims) error {
 	body, err := p.get(ctx, url, bearer)
 	if err != nil {
@@ -65,7 +67,7 @@ func (p *provider) resolve(ctx context.Context, url, bearer string, c claims) er
 	if err != nil {
 		return fmt.Errorf("getting untrusted issuer from endpoint %v failed for claim %q: %w", url, p.distributed, err)
 	}
-	t, err := p.other(issuer)
+	t, err := p.distributedIssuer(issuer)
 	if err != nil {
 		return fmt.Errorf("verifying untrusted issuer %v failed: %w", issuer, err)
 	}
@@ -85,17 +87,17 @@ func (p *provider) resolve(ctx context.Context, url, bearer string, c claims) er
 	return nil
 }
 
-// other returns what is known of an issuer of distributed claims.
-func (p *provider) other(issuer string) (*trust, error) {
+// distributedIssuer returns the keys of an issuer of distributed claims.
+func (p *provider) distributedIssuer(issuer string) (*issuerKeys, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.others[issuer]
+	t := p.distributedIssuers[issuer]
 	if t == nil {
-		if len(p.others) >= maxOthers {
+		if len(p.distributedIssuers) >= maxDistributedIssuers {
 			return nil, errors.New("too many issuers of distributed claims")
 		}
-		t = &trust{provider: p, issuer: issuer}
-		p.others[issuer] = t
+		t = &issuerKeys{provider: p, issuer: issuer}
+		p.distributedIssuers[issuer] = t
 	}
 	return t, nil
 }

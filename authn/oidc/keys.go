@@ -11,28 +11,28 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// keySet are the keys of an issuer. They are fetched when a token is signed by
-// one that is not known, and when they are old, so that a key that the issuer has
-// withdrawn ends. While they cannot be fetched, those that are known go on.
+// keySet are the signing keys of an issuer. They are fetched when a token is signed
+// with an unknown key, and when they are old, so that a withdrawn key stops working. If
+// they cannot be fetched, the known ones stay in use.
 type keySet struct {
 	url string
 	get func(ctx context.Context, url string) ([]byte, error)
 	now func() time.Time
 
-	fetching sync.Mutex // held by the one who fetches
-	mu       sync.Mutex // guards the rest
+	fetching sync.Mutex // held during a fetch
+	mu       sync.Mutex // guards the fields below
 	keys     []jose.JSONWebKey
 	until    time.Time // when keys are old
-	// Fetches are counted, so that who waits for one uses it only if it began
-	// after the wait did.
+	// Fetches are counted, so that a caller uses the result of a fetch only if it began
+	// after the call.
 	begun, done uint64
-	failed      error // of the last one
+	failed      error // error of the last fetch
 }
 
 // VerifySignature implements oidc.KeySet.
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	var algs []jose.SignatureAlgorithm
-	for _, alg := range AllAlgorithms() { // those that are allowed are checked before
+	for _, alg := range AllAlgorithms() { // the allowed ones were checked before
 		algs = append(algs, jose.SignatureAlgorithm(alg))
 	}
 	jws, err := jose.ParseSigned(token, algs)
@@ -69,15 +69,15 @@ func verify(jws *jose.JSONWebSignature, keys []jose.JSONWebKey) ([]byte, bool) {
 	return nil, false
 }
 
-// current returns the keys that are known, and whether they are old.
+// current returns the known keys, and whether they are old.
 func (k *keySet) current() (keys []jose.JSONWebKey, old bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.keys, !k.now().Before(k.until)
 }
 
-// fetch returns keys that were asked for after the call. Callers that come at
-// once share a fetch.
+// fetch returns keys that were requested after the call. Concurrent callers share a
+// fetch.
 func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	k.mu.Lock()
 	arrived := k.begun
@@ -92,7 +92,7 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	k.begun++
 	k.mu.Unlock()
 
-	// It is for all callers: it must not depend on one of them.
+	// The fetch is shared: it must not end with the context of one caller.
 	body, err := k.get(context.WithoutCancel(ctx), k.url)
 	var set jose.JSONWebKeySet
 	if err == nil {
@@ -102,14 +102,14 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	defer k.mu.Unlock()
 	k.done, k.failed = k.begun, err
 	if err == nil {
-		k.keys, k.until = set.Keys, k.now().Add(keysLast)
+		k.keys, k.until = set.Keys, k.now().Add(keysTTL)
 	} else {
 		k.until = k.now().Add(retryAfter)
 	}
 	return k.result()
 }
 
-// result returns what there is after a fetch.
+// result returns the result of the last fetch. The caller holds mu.
 func (k *keySet) result() ([]jose.JSONWebKey, error) {
 	if len(k.keys) == 0 {
 		return nil, k.failed

@@ -245,13 +245,13 @@ func TestRotation(t *testing.T) {
 	// A key that is gone ends, even if no new one is seen.
 	p.rotate(t, "3")
 	check(third, true)
-	now = now.Add(keysLast + time.Second)
+	now = now.Add(keysTTL + time.Second)
 	check(third, false)
 	// While the provider is down, what is known goes on.
 	fourth := p.token(t, nil)
 	check(fourth, true)
 	p.setDown(true)
-	now = now.Add(keysLast + time.Second)
+	now = now.Add(keysTTL + time.Second)
 	check(fourth, true)
 	check(second, false)
 }

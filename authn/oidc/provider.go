@@ -21,32 +21,31 @@ import (
 
 const (
 	requestTimeout = 30 * time.Second
-	// retryAfter is how long a provider that could not be reached is left
-	// alone.
+	// retryAfter is how long a provider is not contacted again after a failure.
 	retryAfter = 10 * time.Second
-	// keysLast is how long keys are used without asking again, so that one that
-	// the provider has withdrawn ends.
-	keysLast = 10 * time.Minute
-	// maxDocument bounds what is read from a provider.
+	// keysTTL is how long keys are used before they are fetched again, so that a
+	// withdrawn key stops working.
+	keysTTL = 10 * time.Minute
+	// maxDocument is the largest document in bytes that is read from a provider.
 	maxDocument = 1 << 20
 )
 
-// AllAlgorithms are those that a provider may sign tokens with.
+// AllAlgorithms returns the supported signing algorithms.
 func AllAlgorithms() []string {
 	return []string{
 		oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.RS256, oidc.RS384, oidc.RS512,
 	}
 }
 
-// Options are what verifying needs besides a configuration.
+// Options are the settings besides the configuration.
 type Options struct {
-	// Algorithms that tokens may be signed with, RS256 if there are none.
+	// Algorithms are the accepted signing algorithms; RS256 if empty.
 	Algorithms []string
-	// DisallowedIssuers are those of the server itself.
+	// DisallowedIssuers are the server's own issuers.
 	DisallowedIssuers []string
-	// Egress is how providers are reached that say by which network they are.
+	// Egress connects to providers with an egressSelectorType.
 	Egress *egress.Selector
-	// Now tells the time; nil stands for time.Now.
+	// Now returns the time; nil is time.Now.
 	Now func() time.Time
 }
 
@@ -55,8 +54,7 @@ type Verifier struct {
 	providers map[string]*provider // by issuer
 }
 
-// New validates a configuration and returns what verifies its tokens. It asks
-// no provider anything.
+// New validates a configuration and returns its verifier. It contacts no provider.
 func New(c *Configuration, o Options) (*Verifier, error) {
 	for _, alg := range o.Algorithms {
 		if !slices.Contains(AllAlgorithms(), alg) {
@@ -69,7 +67,7 @@ func New(c *Configuration, o Options) (*Verifier, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	all, errs := c.validate(&environment{}, o.DisallowedIssuers)
+	all, errs := c.validate(&celEnvironment{}, o.DisallowedIssuers)
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("invalid authentication configuration: %w", errs.ToAggregate())
 	}
@@ -84,8 +82,8 @@ func New(c *Configuration, o Options) (*Verifier, error) {
 	return v, nil
 }
 
-// Verify returns whose a token is and until when it is good, or nil without an
-// error if it is not from one of the providers.
+// Verify returns the user of a token and its expiry, or nil and no error if the issuer
+// is not one of the providers.
 func (v *Verifier) Verify(ctx context.Context, token, issuer string) (*request.User, time.Time, error) {
 	p := v.providers[canonical(issuer)]
 	if p == nil {
@@ -101,7 +99,7 @@ func (v *Verifier) Close() {
 	}
 }
 
-// canonical is the one issuer that has two names.
+// canonical maps the two names of Google's issuer to one.
 func canonical(issuer string) string {
 	if issuer == "accounts.google.com" {
 		return "https://accounts.google.com"
@@ -117,10 +115,10 @@ type provider struct {
 	config *oidc.Config
 	now    func() time.Time
 
-	trust       trust
-	mu          sync.Mutex        // guards others
-	others      map[string]*trust // issuers of distributed claims
-	distributed string            // the claim that may be distributed
+	tokenKeys          issuerKeys
+	mu                 sync.Mutex             // guards others
+	distributedIssuers map[string]*issuerKeys // keys of issuers of distributed claims
+	distributed        string                 // the name of the groups claim, which may be distributed
 }
 
 func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
@@ -138,21 +136,21 @@ func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
 		}
 	}
 	p := &provider{
-		issuer: a.Issuer, mapper: mapper{a.ClaimMappings, r}, now: o.Now, others: map[string]*trust{},
+		issuer: a.Issuer, mapper: mapper{a.ClaimMappings, r}, now: o.Now, distributedIssuers: map[string]*issuerKeys{},
 		client: &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
 			TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxIdleConns: 4, MaxResponseHeaderBytes: 1 << 20,
 		}},
-		// Audiences are checked here: the library knows only one.
+		// Audiences are checked here: the library supports only one.
 		config:      &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: o.Algorithms, Now: o.Now},
 		distributed: a.ClaimMappings.Groups.Claim,
 	}
-	p.trust = trust{provider: p, issuer: a.Issuer.URL, discovery: a.Issuer.DiscoveryURL}
+	p.tokenKeys = issuerKeys{provider: p, issuer: a.Issuer.URL, discovery: a.Issuer.DiscoveryURL}
 	return p, nil
 }
 
 func (p *provider) verify(ctx context.Context, token string) (*request.User, time.Time, error) {
-	id, err := p.trust.verify(ctx, token)
+	id, err := p.tokenKeys.verify(ctx, token)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -167,19 +165,19 @@ func (p *provider) verify(ctx context.Context, token string) (*request.User, tim
 	return u, id.Expiry, err
 }
 
-// trust is what is known of an issuer: where its keys are, and those.
-type trust struct {
+// issuerKeys holds the keys of an issuer and where they are.
+type issuerKeys struct {
 	*provider
 	issuer, discovery string
 
-	mu     sync.Mutex // held while the issuer is asked, so that one caller asks for all
-	keys   *keySet    // nil until the issuer has told where they are
-	next   time.Time  // when to ask an issuer again that could not be reached
+	mu     sync.Mutex // held during discovery, so that one caller does it for all
+	keys   *keySet    // nil before discovery
+	next   time.Time  // when discovery may be tried again after a failure
 	failed error
 }
 
-func (t *trust) verify(ctx context.Context, token string) (*oidc.IDToken, error) {
-	keys, err := t.known(ctx)
+func (t *issuerKeys) verify(ctx context.Context, token string) (*oidc.IDToken, error) {
+	keys, err := t.discovered(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -197,9 +195,8 @@ func (t *trust) verify(ctx context.Context, token string) (*oidc.IDToken, error)
 	return id, nil
 }
 
-// known returns the keys of the issuer. It finds out where they are the first
-// time.
-func (t *trust) known(ctx context.Context) (*keySet, error) {
+// discovered returns the keys of the issuer, after discovery on the first call.
+func (t *issuerKeys) discovered(ctx context.Context) (*keySet, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.keys != nil {
@@ -209,7 +206,7 @@ func (t *trust) known(ctx context.Context) (*keySet, error) {
 	if now.Before(t.next) {
 		return nil, fmt.Errorf("oidc: authenticator not initialized: %w", t.failed)
 	}
-	// The answer is for all callers: it must not depend on one of them.
+	// Discovery is shared: it must not end with the context of one caller.
 	if err := t.discover(context.WithoutCancel(ctx)); err != nil {
 		t.failed, t.next = err, now.Add(retryAfter)
 		return nil, fmt.Errorf("oidc: authenticator not initialized: %w", err)
@@ -217,8 +214,8 @@ func (t *trust) known(ctx context.Context) (*keySet, error) {
 	return t.keys, nil
 }
 
-// discover reads where the keys of the issuer are.
-func (t *trust) discover(ctx context.Context) error {
+// discover reads the address of the keys from the discovery document.
+func (t *issuerKeys) discover(ctx context.Context) error {
 	url := t.discovery
 	if url == "" {
 		url = strings.TrimSuffix(t.issuer, "/") + "/.well-known/openid-configuration"
@@ -244,8 +241,8 @@ func (t *trust) discover(ctx context.Context) error {
 	return nil
 }
 
-// get reads a document of a provider. An error never says what it was: it may
-// be secret.
+// get reads a document of a provider. Errors never contain the document, which may be
+// secret.
 func (p *provider) get(ctx context.Context, url, bearer string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

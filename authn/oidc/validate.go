@@ -12,13 +12,12 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// validate returns everything that is wrong with a configuration, and compiles
-// the expressions of each of its providers on the way. Disallowed are issuers
-// that are somebody else's: the server's own.
-func (c *Configuration) validate(e *environment, disallowed []string) ([]*rules, field.ErrorList) {
+// validate returns the errors of a configuration, and compiles the expressions of its
+// providers. disallowed are issuers that must not be used: the server's own.
+func (c *Configuration) validate(e *celEnvironment, disallowed []string) ([]*rules, field.ErrorList) {
 	var errs field.ErrorList
 	var all []*rules
-	issuers, discovery := seen{}, seen{}
+	issuers, discovery := duplicates{}, duplicates{}
 	for i, a := range c.JWT {
 		path := field.NewPath("jwt").Index(i)
 		compiled, problems := a.validate(e, path, disallowed)
@@ -34,10 +33,10 @@ func (c *Configuration) validate(e *environment, disallowed []string) ([]*rules,
 	return all, errs
 }
 
-// seen finds what is there twice.
-type seen map[string]bool
+// duplicates finds duplicates.
+type duplicates map[string]bool
 
-func (s seen) check(path *field.Path, value string) field.ErrorList {
+func (s duplicates) check(path *field.Path, value string) field.ErrorList {
 	if s[value] {
 		return field.ErrorList{field.Duplicate(path, value)}
 	}
@@ -45,8 +44,8 @@ func (s seen) check(path *field.Path, value string) field.ErrorList {
 	return nil
 }
 
-func (a *Authenticator) validate(e *environment, path *field.Path, disallowed []string) (*rules, field.ErrorList) {
-	c := &compiler{environment: e, rules: &rules{required: map[string]string{}}}
+func (a *Authenticator) validate(e *celEnvironment, path *field.Path, disallowed []string) (*rules, field.ErrorList) {
+	c := &compiler{celEnvironment: e, rules: &rules{required: map[string]string{}}}
 	errs := a.Issuer.validate(path.Child("issuer"), disallowed)
 	errs = append(errs, c.claimRules(a.ClaimValidationRules, path.Child("claimValidationRules"))...)
 	errs = append(errs, c.mappings(&a.ClaimMappings, path.Child("claimMappings"))...)
@@ -86,7 +85,7 @@ func (i *Issuer) validateAudiences(path *field.Path) field.ErrorList {
 		return field.ErrorList{field.Required(p, fmt.Sprintf("at least one %s is required", p))}
 	}
 	var errs field.ErrorList
-	names := seen{}
+	names := duplicates{}
 	for n, audience := range i.Audiences {
 		if audience == "" {
 			errs = append(errs, field.Required(p.Index(n), ""))
@@ -103,8 +102,7 @@ func (i *Issuer) validateAudiences(path *field.Path) field.ErrorList {
 	return errs
 }
 
-// roots returns the authorities that vouch for the provider, nil for those of
-// the host.
+// roots returns the CAs of the provider, nil for those of the host.
 func (i *Issuer) roots() (*x509.CertPool, error) {
 	if i.CertificateAuthority == "" {
 		return nil, nil
@@ -138,18 +136,18 @@ func validateURL(text string, disallowed []string, path *field.Path) field.Error
 	return errs
 }
 
-// compiler validates the rules of a provider and collects their programs.
+// compiler validates the rules of a provider and collects the compiled programs.
 type compiler struct {
-	*environment
+	*celEnvironment
 	rules *rules
-	// email and emailVerified tell which claims expressions look at: a user
-	// must not be able to become another by an address that nobody has checked.
+	// email and emailVerified are set if an expression reads these claims: an
+	// expression that uses the email must also check that it is verified.
 	email, emailVerified bool
 }
 
 func (c *compiler) claimRules(list []ClaimValidationRule, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	claims, expressions := seen{}, seen{}
+	claims, expressions := duplicates{}, duplicates{}
 	for i, rule := range list {
 		p := path.Index(i)
 		switch {
@@ -235,7 +233,7 @@ func (c *compiler) prefixed(m PrefixedClaim, path *field.Path, required bool) (*
 
 func (c *compiler) extra(list []ExtraMapping, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	keys := seen{}
+	keys := duplicates{}
 	for i, m := range list {
 		p := path.Index(i)
 		errs = append(errs, utilvalidation.IsDomainPrefixedPath(p.Child("key"), m.Key)...)
@@ -272,7 +270,7 @@ func reserved(domain string) bool {
 
 func (c *compiler) userRules(list []UserValidationRule, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	expressions := seen{}
+	expressions := duplicates{}
 	for i, rule := range list {
 		p := path.Index(i).Child("expression")
 		if rule.Expression == "" {

@@ -13,8 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// boundClaims are what a bound token says beyond the claims that all tokens
-// have.
+// boundClaims are the claims of a bound token besides the registered ones.
 type boundClaims struct {
 	Kubernetes kubernetesClaims `json:"kubernetes.io"`
 }
@@ -26,13 +25,14 @@ type kubernetesClaims struct {
 	Secret         *reference       `json:"secret,omitempty"`
 	Node           *reference       `json:"node,omitempty"`
 	WarnAfter      *jwt.NumericDate `json:"warnafter,omitempty"`
-	// Tokens for webhooks are bound to these. Nobody here issues them, and one
-	// that somebody else has issued with the same key must not pass as unbound.
+	// Tokens for webhooks are bound to these. They are not issued here, but a token
+	// that another server has issued with the same key must not pass as unbound.
 	Validating *reference `json:"validatingwebhookconfiguration,omitempty"`
 	Mutating   *reference `json:"mutatingwebhookconfiguration,omitempty"`
 }
 
-// reference names an object so that a new one of the same name is another.
+// reference identifies an object by name and UID, so that an object that is created
+// again does not match.
 type reference struct {
 	Name string `json:"name,omitempty"`
 	UID  string `json:"uid,omitempty"`
@@ -42,16 +42,16 @@ func refer(obj metav1.Object) *reference {
 	return &reference{Name: obj.GetName(), UID: string(obj.GetUID())}
 }
 
-// Issuer signs tokens. Its zero value is not usable.
+// Issuer issues tokens. The zero value is not usable.
 type Issuer struct {
 	name     string
 	signer   jose.Signer
-	external Signer // if it is not nil
-	// Now tells the time; NewIssuer sets time.Now.
+	external Signer // signs instead of signer if it is not nil
+	// Now returns the time; NewIssuer sets time.Now.
 	Now func() time.Time
 }
 
-// NewIssuer returns an issuer of that name that signs with a private key.
+// NewIssuer returns an issuer that signs with a private key.
 func NewIssuer(name string, key crypto.Signer) (*Issuer, error) {
 	public, err := publicKey(key.Public())
 	if err != nil {
@@ -67,17 +67,17 @@ func NewIssuer(name string, key crypto.Signer) (*Issuer, error) {
 	return &Issuer{name: name, signer: signer, Now: time.Now}, nil
 }
 
-// Signer signs for others: it makes a token of claims in JSON.
+// Signer signs claims in JSON and returns the token.
 type Signer interface {
 	Sign(claims []byte) (token string, err error)
 }
 
-// NewExternalIssuer returns an issuer of that name that somebody else signs for.
+// NewExternalIssuer returns an issuer that signs with a Signer.
 func NewExternalIssuer(name string, signer Signer) *Issuer {
 	return &Issuer{name: name, external: signer, Now: time.Now}
 }
 
-// claimsOnly is a jose.Signer that stops when it knows what to sign.
+// claimsOnly is a jose.Signer that only captures the payload.
 type claimsOnly []byte
 
 var errNotSigned = errors.New("not signed")
@@ -91,10 +91,9 @@ func (c *claimsOnly) Sign(payload []byte) (*jose.JSONWebSignature, error) {
 // Options implements jose.Signer.
 func (c *claimsOnly) Options() jose.SignerOptions { return jose.SignerOptions{} }
 
-// Issue signs a bound token and returns it with its ID. Bound are the objects
-// that it ends with: a pod and, if it is known, its node; or a secret; or a
-// node. A warnAfter that is not zero is when the client should have fetched a
-// new one.
+// Issue signs a bound token and returns it with its ID. bound are the objects that the
+// token is bound to: a pod and, if known, its node; or a secret; or a node. warnAfter,
+// if not zero, is when the client should have replaced the token.
 func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
 	now := i.Now()
 	id = uuid.NewString()
@@ -135,7 +134,7 @@ func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, au
 	return token, id, err
 }
 
-// IssueLegacy signs the token that a secret of an account is to hold.
+// IssueLegacy signs the token for a secret of a service account.
 func IssueLegacy(key crypto.Signer, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	i, err := NewIssuer(legacyIssuer, key)
 	if err != nil {

@@ -19,30 +19,30 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// signatures are the algorithms that a token may be signed with. Each goes with
-// one type of public key only, so that a key cannot be mistaken for a secret.
+// signatures are the accepted signature algorithms. All of them are asymmetric, so a
+// public key can never be used as an HMAC secret.
 func signatures() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256, jose.PS384, jose.PS512,
 	}
 }
 
-// Keys are the public keys that tokens are verified with.
+// Keys are the public keys that verify tokens.
 type Keys struct {
-	all   []jose.JSONWebKey
-	shown []jose.JSONWebKey // those that others should know
-	byID  map[string][]jose.JSONWebKey
+	all       []jose.JSONWebKey
+	published []jose.JSONWebKey // published in the JWKS document
+	byID      map[string][]jose.JSONWebKey
 }
 
-// NamedKey is a public key whose ID somebody else has chosen.
+// NamedKey is a public key with a given ID.
 type NamedKey struct {
 	ID  string
 	Key any
-	// Hidden: others need not know it.
+	// Hidden keys are not published.
 	Hidden bool
 }
 
-// NewNamedKeys makes a set of public keys that have IDs.
+// NewNamedKeys returns a set of public keys with given IDs.
 func NewNamedKeys(keys []NamedKey) (*Keys, error) {
 	k := &Keys{byID: map[string][]jose.JSONWebKey{}}
 	for _, key := range keys {
@@ -54,13 +54,13 @@ func NewNamedKeys(keys []NamedKey) (*Keys, error) {
 		k.all = append(k.all, jwk)
 		k.byID[key.ID] = append(k.byID[key.ID], jwk)
 		if !key.Hidden {
-			k.shown = append(k.shown, jwk)
+			k.published = append(k.published, jwk)
 		}
 	}
 	return k, nil
 }
 
-// NewKeys makes a set of public keys. Of private ones it takes the public part.
+// NewKeys returns a set of public keys; of private keys it uses the public part.
 func NewKeys(keys ...any) (*Keys, error) {
 	k := &Keys{byID: map[string][]jose.JSONWebKey{}}
 	for _, key := range keys {
@@ -76,11 +76,11 @@ func NewKeys(keys ...any) (*Keys, error) {
 			k.byID[jwk.KeyID] = append(k.byID[jwk.KeyID], jwk)
 		}
 	}
-	k.shown = k.all
+	k.published = k.all
 	return k, nil
 }
 
-// candidates returns the keys that may have signed a token.
+// candidates returns the keys that may have signed a token with this key ID.
 func (k *Keys) candidates(id string) []jose.JSONWebKey {
 	if id == "" {
 		return k.all
@@ -88,11 +88,11 @@ func (k *Keys) candidates(id string) []jose.JSONWebKey {
 	return k.byID[id]
 }
 
-// ParsePublicKeys reads the keys of a PEM file: public keys, certificates, or
-// private keys, of which the public part counts.
+// ParsePublicKeys parses a PEM file with public keys, certificates, or private keys, of
+// which the public part is used.
 func ParsePublicKeys(data []byte) ([]any, error) { return keyutil.ParsePublicKeysPEM(data) }
 
-// ParsePrivateKey reads the private key of a PEM file.
+// ParsePrivateKey parses the private key in a PEM file.
 func ParsePrivateKey(data []byte) (crypto.Signer, error) {
 	key, err := keyutil.ParsePrivateKeyPEM(data)
 	if err != nil {
@@ -105,13 +105,13 @@ func ParsePrivateKey(data []byte) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// NewKey makes a signing key.
+// NewKey generates a signing key.
 func NewKey() (crypto.Signer, error) {
 	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 }
 
-// OpenKey reads the signing key in a file, which it makes if there is none. Of
-// two processes that make it at once, one wins and both use its key.
+// OpenKey reads the signing key in a file, which it creates if it does not exist. If
+// two processes create it at once, both use the key of the first.
 func OpenKey(path string) (crypto.Signer, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -136,8 +136,8 @@ func createKey(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The file must appear whole: it is written beside and linked to its name,
-	// which fails if somebody else was quicker.
+	// The file must appear whole: it is written under another name and linked, which
+	// fails if another process was faster.
 	f, err := os.CreateTemp(filepath.Dir(path), ".key-*")
 	if err != nil {
 		return nil, err
@@ -153,8 +153,8 @@ func createKey(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// publicKey describes a public key as key sets do. The ID is made from the key,
-// so that everybody who has the key agrees on it.
+// publicKey returns the JWK of a public key. The ID is derived from the key, so that
+// all servers agree on it.
 func publicKey(key any) (jose.JSONWebKey, error) {
 	alg, err := algorithm(key)
 	if err != nil {
@@ -174,7 +174,7 @@ func publicKey(key any) (jose.JSONWebKey, error) {
 	return jwk, nil
 }
 
-// algorithm returns the one that goes with a key.
+// algorithm returns the signature algorithm for a key.
 func algorithm(key any) (jose.SignatureAlgorithm, error) {
 	switch key := key.(type) {
 	case *rsa.PublicKey:

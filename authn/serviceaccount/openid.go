@@ -14,26 +14,28 @@ import (
 	"github.com/apikeel/kelson/status"
 )
 
-// Where the documents are served from which others learn to verify tokens.
+// This file serves the OpenID discovery documents of the service account issuer.
+
+// Paths of the discovery documents, with which others verify tokens.
 const (
 	ConfigurationPath = "/.well-known/openid-configuration"
 	KeysPath          = "/openid/v1/jwks"
 )
 
-// KeysMedia is the format of what is at KeysPath.
+// KeysMedia is the media type of KeysPath.
 const KeysMedia = "application/jwk-set+json"
 
-// Documents are the two that describe an issuer.
+// Documents are the discovery document and the key set (JWKS) of an issuer.
 type Documents struct {
 	Configuration, Keys []byte
-	// MaxAge is how long they may be kept; NewDocuments makes it an hour.
+	// MaxAge is the max-age of their Cache-Control header; NewDocuments sets an hour.
 	MaxAge time.Duration
 }
 
-// NewDocuments describes an issuer and its keys. Where the keys are served is
-// either jwksURI or, if that is empty, below the address of the server.
+// NewDocuments creates the documents. The key set is at jwksURI or, if that is empty,
+// below address.
 func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, error) {
-	if keys == nil || len(keys.shown) == 0 {
+	if keys == nil || len(keys.published) == 0 {
 		return nil, errors.New("no keys provided for validating keyset")
 	}
 	u, err := url.Parse(issuer)
@@ -61,7 +63,7 @@ func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, erro
 		return nil, fmt.Errorf("jwksURI requires https scheme, parsed as: %v", u)
 	}
 	var algs []string
-	for _, key := range keys.shown {
+	for _, key := range keys.published {
 		algs = append(algs, key.Algorithm)
 	}
 	slices.Sort(algs)
@@ -75,18 +77,18 @@ func NewDocuments(issuer, jwksURI, address string, keys *Keys) (*Documents, erro
 	}{issuer, jwksURI, []string{"id_token"}, []string{"public"}, slices.Compact(algs)}); err != nil {
 		return nil, err
 	}
-	if d.Keys, err = json.Marshal(jose.JSONWebKeySet{Keys: keys.shown}); err != nil {
+	if d.Keys, err = json.Marshal(jose.JSONWebKeySet{Keys: keys.published}); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// ServeConfiguration answers requests for ConfigurationPath.
+// ServeConfiguration serves ConfigurationPath.
 func (d *Documents) ServeConfiguration(w http.ResponseWriter, r *http.Request) {
 	d.serve(w, r, status.JSON, d.Configuration)
 }
 
-// ServeKeys answers requests for KeysPath.
+// ServeKeys serves KeysPath.
 func (d *Documents) ServeKeys(w http.ResponseWriter, r *http.Request) {
 	d.serve(w, r, KeysMedia, d.Keys)
 }
@@ -97,5 +99,5 @@ func (d *Documents) serve(w http.ResponseWriter, r *http.Request, contentType st
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", int(d.MaxAge.Seconds())))
-	_, _ = w.Write(body) // a client that has gone needs no answer
+	_, _ = w.Write(body) // the client may have gone
 }

@@ -1,12 +1,12 @@
-// Package serviceaccount issues and verifies the tokens of service accounts.
+// Package serviceaccount issues and verifies service account tokens. Start at Issuer
+// and Verifier.
 //
-// Two kinds are known. Bound tokens come from the TokenRequest subresource: they
-// expire, name their audiences, and may be bound to a pod, a secret or a node,
-// with which they end. Legacy tokens are kept in secrets and last as long as
-// those do.
+// There are two kinds. Bound tokens come from the TokenRequest subresource: they
+// expire, have audiences, and may be bound to a pod, a secret or a node, with whose
+// deletion they end. Legacy tokens are stored in secrets and live as long as these.
 //
-// A token that is verified says who it was made for; whether that is still true
-// is asked of the live objects each time.
+// The signature proves for whom a token was issued; whether account and bound objects
+// still exist is looked up for each verification.
 package serviceaccount
 
 import (
@@ -27,49 +27,48 @@ const (
 	groupAll    = "system:serviceaccounts"
 	groupPrefix = "system:serviceaccounts:"
 
-	// legacyIssuer is who signs tokens that are kept in secrets.
+	// legacyIssuer is the issuer of legacy tokens.
 	legacyIssuer = "kubernetes/serviceaccount"
 
 	extraPrefix  = "authentication.kubernetes.io/"
 	credentialID = extraPrefix + "credential-id"
 
-	// leeway is how far clocks may differ: so long a token works after its end,
-	// and with an object whose deletion has begun.
+	// leeway is the tolerated clock difference: a token is accepted this long after its
+	// expiry, and after the deletion of a bound object has begun.
 	leeway = time.Minute
 )
 
-// Objects reads the live objects that tokens are about. An object that does not
-// exist is an error of which apierrors.IsNotFound is true.
+// Objects reads the objects that tokens refer to. If an object does not exist,
+// apierrors.IsNotFound is true for the error.
 type Objects interface {
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 	Pod(ctx context.Context, namespace, name string) (metav1.Object, error)
 	Node(ctx context.Context, name string) (metav1.Object, error)
-	// Exists reports, quickly, whether there is an object, as far as is known by
-	// now.
+	// Exists reports, from the cache, whether an object exists.
 	Exists(ctx context.Context, ref Reference) bool
-	// LabelSecret sets a label of the secret with this uid.
+	// LabelSecret sets a label of the secret with this UID.
 	LabelSecret(ctx context.Context, namespace, name string, uid types.UID, key, value string) error
 }
 
-// Reference names an object of the core group.
+// Reference identifies an object of the core group.
 type Reference struct{ Resource, Namespace, Name string }
 
-// Verified is what a valid token says.
+// Verified is the result of verifying a token.
 type Verified struct {
 	User request.User
-	// Audiences are those of the token among the ones asked for.
+	// Audiences are the audiences of the token that were asked for.
 	Audiences []string
-	// Expires is when the token ends, zero for never.
+	// Expires is when the token expires, zero for never.
 	Expires time.Time
-	// Needs are the objects that the token ends with.
+	// Needs are the objects with whose deletion the token ends.
 	Needs []Reference
-	// Annotations are for the audit, Warnings for the client.
+	// Annotations are for the audit event, Warnings for the client.
 	Annotations map[string]string
 	Warnings    []string
 }
 
-// user returns the user that a service account is.
+// user returns the user of a service account.
 func user(namespace, name, uid string) request.User {
 	return request.User{
 		Name: userPrefix + namespace + ":" + name, UID: uid,
@@ -77,8 +76,7 @@ func user(namespace, name, uid string) request.User {
 	}
 }
 
-// SplitUser returns the namespace and name of the service account that a user
-// name stands for.
+// SplitUser returns the namespace and name of the service account with a user name.
 func SplitUser(user string) (namespace, name string, ok bool) {
 	rest, ok := strings.CutPrefix(user, userPrefix)
 	if !ok {

@@ -24,24 +24,23 @@ var errInvalidated = errors.New("service account token has been invalidated")
 
 // Verifier verifies tokens.
 type Verifier struct {
-	// Issuers of bound tokens. Those of tokens in secrets are known.
+	// Issuers are the accepted issuers of bound tokens. That of legacy tokens is fixed.
 	Issuers []string
-	// Audiences of the server: they stand for those of tokens that name none,
-	// and for those asked for if a caller names none.
+	// Audiences are those of the server: the audiences of tokens that have none, and
+	// the default for a caller that asks for none.
 	Audiences []string
 	Objects   Objects
-	// SkipLookup accepts tokens of secrets without looking whether the secret
-	// and the account exist.
+	// SkipLookup accepts legacy tokens without checking that the secret and the account
+	// exist.
 	SkipLookup bool
-	// Log gets why a token is refused, where the client is not told.
+	// Log gets the reasons for refusing a token that the client is not told.
 	Log *slog.Logger
-	// Now tells the time; nil stands for time.Now.
+	// Now returns the time; nil is time.Now.
 	Now func() time.Time
-	// Metrics counts tokens by their kind; nil does not.
+	// Metrics counts tokens by kind; nil does not.
 	Metrics measure.Sink
 
-	// Find is called with the ID of a key that is not known, and may call SetKeys;
-	// nil is not.
+	// Find, if it is not nil, is called with an unknown key ID, and may call SetKeys.
 	Find func(ctx context.Context, id string)
 
 	keys atomic.Pointer[Keys]
@@ -50,8 +49,8 @@ type Verifier struct {
 // SetKeys replaces the keys.
 func (v *Verifier) SetKeys(keys *Keys) { v.keys.Store(keys) }
 
-// Verify returns whose a token is, or nil without an error if the token is not
-// one of a service account of this server.
+// Verify returns the user of a token, or nil and no error if the token does not come
+// from this server's service account issuer.
 func (v *Verifier) Verify(ctx context.Context, token string, audiences []string) (*Verified, error) {
 	issuer := UnverifiedIssuer(token)
 	legacy := issuer == legacyIssuer
@@ -90,9 +89,8 @@ func (v *Verifier) Verify(ctx context.Context, token string, audiences []string)
 	return result, nil
 }
 
-// UnverifiedIssuer returns the issuer that a token claims to be from, or ""
-// if it is not a JSON web token. It is good for choosing who verifies the token,
-// and for nothing else.
+// UnverifiedIssuer returns the issuer claim of a token without verifying it, or "" if
+// it is not a JWT. It is only for choosing the verifier.
 func UnverifiedIssuer(token string) string {
 	_, rest, ok := strings.Cut(token, ".")
 	payload, signature, more := strings.Cut(rest, ".")
@@ -112,7 +110,7 @@ func UnverifiedIssuer(token string) string {
 	return claims.Issuer
 }
 
-// claims reads the claims if one of the keys has signed them.
+// claims decodes the claims if one of the keys has signed them.
 func (v *Verifier) claims(ctx context.Context, token *jwt.JSONWebToken, public *jwt.Claims, private any) error {
 	id := ""
 	for _, header := range token.Headers {
@@ -140,7 +138,7 @@ func (v *Verifier) claims(ctx context.Context, token *jwt.JSONWebToken, public *
 	return utilerrors.NewAggregate(errs)
 }
 
-// audiences returns those of the token that are asked for.
+// audiences returns the audiences of the token that were asked for.
 func (v *Verifier) audiences(public *jwt.Claims, asked []string, annotations map[string]string) ([]string, error) {
 	own := []string(public.Audience)
 	if len(own) == 0 {
@@ -170,8 +168,8 @@ func (v *Verifier) now() time.Time {
 	return v.Now()
 }
 
-// checkBound judges the times of a bound token and whether its objects are the
-// ones that it was made for.
+// checkBound checks the times of a bound token, and that its objects still exist with
+// the same UID.
 func (v *Verifier) checkBound(ctx context.Context, public *jwt.Claims, claims *kubernetesClaims, result *Verified) error {
 	now := v.now()
 	switch err := public.ValidateWithLeeway(jwt.Expected{Time: now}, leeway); {
@@ -199,7 +197,7 @@ func (v *Verifier) checkBound(ctx context.Context, public *jwt.Claims, claims *k
 	}
 	result.Needs = append(needs, Reference{"serviceaccounts", claims.Namespace, claims.ServiceAccount.Name})
 	result.User = user(claims.Namespace, claims.ServiceAccount.Name, claims.ServiceAccount.UID)
-	describe(&result.User, public, claims)
+	addExtra(&result.User, public, claims)
 	if claims.WarnAfter != nil && *claims.WarnAfter != 0 && now.After(claims.WarnAfter.Time()) {
 		result.Annotations["authentication.k8s.io/stale-token"] = fmt.Sprintf("subject: %s, seconds after warning threshold: %d",
 			public.Subject, now.Unix()-claims.WarnAfter.Time().Unix())
@@ -210,8 +208,8 @@ func (v *Verifier) checkBound(ctx context.Context, public *jwt.Claims, claims *k
 	return nil
 }
 
-// describe adds to a user what else the token tells.
-func describe(u *request.User, public *jwt.Claims, claims *kubernetesClaims) {
+// addExtra adds the pod, node and credential ID of the token to User.Extra.
+func addExtra(u *request.User, public *jwt.Claims, claims *kubernetesClaims) {
 	extra := map[string][]string{}
 	if claims.Pod != nil && claims.Pod.Name != "" && claims.Pod.UID != "" {
 		extra[extraPrefix+"pod-name"] = []string{claims.Pod.Name}
@@ -240,14 +238,15 @@ func (v *Verifier) checkAccount(ctx context.Context, claims *kubernetesClaims, n
 	if string(account.UID) != ref.UID {
 		return fmt.Errorf("service account UID (%s) does not match claim (%s)", account.UID, ref.UID)
 	}
-	if gone(account, now) {
+	if isGone(account, now) {
 		return fmt.Errorf("service account %s/%s has been deleted", claims.Namespace, ref.Name)
 	}
 	return nil
 }
 
-// checkObjects judges what the token is bound to. The node of a pod is only
-// told: with the pod, the token ends anyway. It returns what the token needs.
+// checkObjects checks the objects that the token is bound to. The node of a pod is not
+// checked: the token ends with the pod anyway. It returns the objects that the token
+// needs.
 func (v *Verifier) checkObjects(ctx context.Context, claims *kubernetesClaims, now time.Time) (needs []Reference, err error) {
 	check := func(kind, namespace string, ref *reference, get func() (metav1.Object, error)) error {
 		if ref == nil {
@@ -261,7 +260,7 @@ func (v *Verifier) checkObjects(ctx context.Context, claims *kubernetesClaims, n
 			return errInvalidated
 		case string(obj.GetUID()) != ref.UID:
 			return fmt.Errorf("%s UID (%s) does not match service account %s ref claim (%s)", kind, obj.GetUID(), kind, ref.UID)
-		case gone(obj, now):
+		case isGone(obj, now):
 			return errInvalidated
 		}
 		return nil
@@ -291,8 +290,8 @@ func (v *Verifier) log() *slog.Logger {
 	return v.Log
 }
 
-// gone reports that an object should not exist any more, even if it still does.
-func gone(obj metav1.Object, now time.Time) bool {
+// isGone reports whether the deletion of an object began more than leeway ago.
+func isGone(obj metav1.Object, now time.Time) bool {
 	deleted := obj.GetDeletionTimestamp()
 	return deleted != nil && deleted.Time.Before(now.Add(-leeway))
 }

@@ -1,6 +1,6 @@
-// Package external has the tokens of service accounts signed by a service that
-// keeps the keys to itself: the ExternalJWTSigner of Kubernetes, version 1, over a
-// Unix socket.
+// Package external signs service account tokens with an external signer that keeps the
+// private keys: the ExternalJWTSigner v1 API of Kubernetes, over a Unix socket. Start
+// at Dial and Signer.
 package external
 
 import (
@@ -28,16 +28,16 @@ const (
 	fetchTimeout    = 60 * time.Second
 	metadataTimeout = 10 * time.Second
 	signTimeout     = 60 * time.Second
-	// fetchAgain is when keys are fetched anew if that has failed.
-	fetchAgain = 10 * time.Second
-	// minLifetime is the shortest time that tokens must be allowed to last.
+	// fetchRetryDelay is the delay after a failed fetch of the keys.
+	fetchRetryDelay = 10 * time.Second
+	// minLifetime is the smallest maximum token lifetime that a signer may have.
 	minLifetime = 10 * time.Minute
 	maxKeyID    = 1024
 )
 
-// Signer is the service. It is a serviceaccount.Signer.
+// Signer is the client of the external signer. It implements serviceaccount.Signer.
 type Signer struct {
-	// MaxLifetime is the longest that tokens may last.
+	// MaxLifetime is the longest lifetime of tokens that the signer allows.
 	MaxLifetime time.Duration
 
 	conn    *grpc.ClientConn
@@ -45,24 +45,24 @@ type Signer struct {
 	log     *slog.Logger
 	changed func(*serviceaccount.Keys)
 
-	mu    sync.Mutex // held while keys are fetched
-	known atomic.Pointer[known]
+	mu    sync.Mutex // held during a fetch
+	known atomic.Pointer[signerKeys]
 
 	stop func()
 	done sync.WaitGroup
 }
 
-// known are the keys that the service has told of.
-type known struct {
+// signerKeys are the public keys of the signer.
+type signerKeys struct {
 	keys    *serviceaccount.Keys
 	list    []serviceaccount.NamedKey
-	at      time.Time // of the keys, as the service says
+	at      time.Time // when the signer last changed the keys
 	refresh time.Time
 	fetched time.Time
 }
 
-// Dial waits for the service at a socket and learns its keys. Others are told
-// when they change, at first before it returns.
+// Dial connects to the signer and fetches its keys. changed is called when the keys
+// change, and once before Dial returns.
 func Dial(socket string, log *slog.Logger, changed func(*serviceaccount.Keys)) (_ *Signer, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+socket,
 		grpc.WithAuthority("localhost"),
@@ -95,21 +95,21 @@ func Dial(socket string, log *slog.Logger, changed func(*serviceaccount.Keys)) (
 	return s, nil
 }
 
-// Follow begins to fetch keys now and then, until Close.
+// Follow starts fetching the keys periodically, until Close.
 func (s *Signer) Follow() {
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.done.Go(func() { s.follow(ctx) })
 }
 
-// Close ends the connection.
+// Close stops fetching and closes the connection.
 func (s *Signer) Close() {
 	s.stop()
 	s.done.Wait()
 	_ = s.conn.Close()
 }
 
-// follow fetches keys when the service says that it is time.
+// follow fetches the keys when the signer's refresh hint says so.
 func (s *Signer) follow(ctx context.Context) {
 	wait := time.Until(s.known.Load().refresh)
 	for {
@@ -124,12 +124,12 @@ func (s *Signer) follow(ctx context.Context) {
 		wait = time.Until(s.known.Load().refresh)
 		if err != nil && ctx.Err() == nil {
 			s.log.Error("when syncing supported public keys(Stale set of keys will be supported)", "error", err)
-			wait = fetchAgain
+			wait = fetchRetryDelay
 		}
 	}
 }
 
-// Find fetches keys if one is not known.
+// Find fetches the keys if id is not among the known ones.
 func (s *Signer) Find(ctx context.Context, id string) {
 	seen := s.known.Load()
 	for _, key := range seen.list {
@@ -142,8 +142,7 @@ func (s *Signer) Find(ctx context.Context, id string) {
 	}
 }
 
-// fetch learns the keys, unless somebody has since those that were fetched at a
-// time.
+// fetch fetches the keys, unless they were fetched after seen.
 func (s *Signer) fetch(ctx context.Context, seen time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,20 +156,19 @@ func (s *Signer) fetch(ctx context.Context, seen time.Time) error {
 	if err != nil {
 		return fmt.Errorf("while fetching token verification keys: while getting externally supported jwt signing keys: %w", err)
 	}
-	next, err := read(answer)
+	next, err := parseKeys(answer)
 	if err != nil {
 		return fmt.Errorf("while fetching token verification keys: %w", err)
 	}
 	s.known.Store(next)
-	if before == nil || !before.same(next) {
+	if before == nil || !before.equal(next) {
 		s.changed(next.keys)
 	}
 	return nil
 }
 
-// same reports whether keys are the same as before: the service says when they
-// change.
-func (k *known) same(other *known) bool {
+// equal reports whether the keys are unchanged, by the signer's timestamp and the list.
+func (k *signerKeys) equal(other *signerKeys) bool {
 	if !k.at.Equal(other.at) || len(k.list) != len(other.list) {
 		return false
 	}
@@ -182,8 +180,8 @@ func (k *known) same(other *known) bool {
 	return true
 }
 
-// read makes keys of what the service has answered.
-func read(answer *api.FetchKeysResponse) (*known, error) {
+// parseKeys converts the response of the signer.
+func parseKeys(answer *api.FetchKeysResponse) (*signerKeys, error) {
 	now := time.Now()
 	if answer.RefreshHintSeconds <= 0 {
 		return nil, fmt.Errorf("found invalid refresh hint (%ds)", answer.RefreshHintSeconds)
@@ -194,7 +192,7 @@ func read(answer *api.FetchKeysResponse) (*known, error) {
 	if err := answer.DataTimestamp.CheckValid(); err != nil {
 		return nil, fmt.Errorf("invalid data timestamp: %w", err)
 	}
-	k := &known{at: answer.DataTimestamp.AsTime(), refresh: now.Add(time.Duration(answer.RefreshHintSeconds) * time.Second), fetched: now}
+	k := &signerKeys{at: answer.DataTimestamp.AsTime(), refresh: now.Add(time.Duration(answer.RefreshHintSeconds) * time.Second), fetched: now}
 	for _, key := range answer.Keys {
 		switch {
 		case key == nil:
@@ -215,7 +213,7 @@ func read(answer *api.FetchKeysResponse) (*known, error) {
 	return k, err
 }
 
-// MaxAge is how long others may keep the keys.
+// MaxAge is how long verifiers may cache the keys.
 func (s *Signer) MaxAge() time.Duration { return max(0, time.Until(s.known.Load().refresh)) }
 
 // Sign implements serviceaccount.Signer.
@@ -236,7 +234,7 @@ func (s *Signer) Sign(claims []byte) (string, error) {
 	return answer.Header + "." + payload + "." + answer.Signature, nil
 }
 
-// check returns what is wrong with the header of a token.
+// check validates the header of a signed token.
 func (s *Signer) check(ctx context.Context, encoded string) error {
 	text, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
@@ -265,7 +263,7 @@ func (s *Signer) check(ctx context.Context, encoded string) error {
 	default:
 		return fmt.Errorf("bad signing algorithm %q", header.Algorithm)
 	}
-	// Keys that nobody else gets to know are for tokens that were signed before.
+	// Keys that are excluded from discovery may only verify older tokens.
 	s.Find(ctx, header.KeyID)
 	for _, key := range s.known.Load().list {
 		if key.ID == header.KeyID && key.Hidden {

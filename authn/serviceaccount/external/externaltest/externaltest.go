@@ -1,5 +1,5 @@
-// Package externaltest is a service that signs the tokens of service accounts, for
-// tests.
+// Package externaltest is an external signer of service account tokens for tests. Start
+// at Start.
 package externaltest
 
 import (
@@ -22,22 +22,22 @@ import (
 	api "k8s.io/externaljwt/apis/v1"
 )
 
-// Service signs with a key that can be replaced. The fields are read with every
-// question, under Mu.
+// Service signs with a key that can be rotated. The fields are read with every request,
+// under Mu.
 type Service struct {
 	api.UnimplementedExternalJWTSignerServer
-	// Socket is where it listens.
+	// Socket is the path of its Unix socket.
 	Socket string
 
 	Mu sync.Mutex
-	// Lifetime is how many seconds tokens may last, and Refresh how many keys are
-	// good for.
+	// Lifetime is the longest lifetime of tokens, Refresh the refresh hint of keys,
+	// both in seconds.
 	Lifetime, Refresh int64
-	// Hidden keeps the keys to those who verify.
+	// Hidden excludes the keys from OIDC discovery.
 	Hidden bool
-	// Header is that of tokens, with a verb for the ID of the key.
+	// Header is the header of tokens, with a format verb for the key ID.
 	Header string
-	// Fetched counts how often the keys were.
+	// Fetched counts the fetches of the keys.
 	Fetched int
 
 	key     *ecdsa.PrivateKey
@@ -88,7 +88,7 @@ func (s *Service) Rotate(t testing.TB, id string) {
 	s.keys = append(s.keys, &api.Key{KeyId: id, Key: public})
 }
 
-// Sign implements the service.
+// Sign implements api.ExternalJWTSignerServer.
 func (s *Service) Sign(_ context.Context, r *api.SignJWTRequest) (*api.SignJWTResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -104,7 +104,7 @@ func (s *Service) Sign(_ context.Context, r *api.SignJWTRequest) (*api.SignJWTRe
 	return &api.SignJWTResponse{Header: header, Signature: base64.RawURLEncoding.EncodeToString(signature)}, nil
 }
 
-// FetchKeys implements the service.
+// FetchKeys implements api.ExternalJWTSignerServer.
 func (s *Service) FetchKeys(context.Context, *api.FetchKeysRequest) (*api.FetchKeysResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -116,7 +116,7 @@ func (s *Service) FetchKeys(context.Context, *api.FetchKeysRequest) (*api.FetchK
 	return answer, nil
 }
 
-// Metadata implements the service.
+// Metadata implements api.ExternalJWTSignerServer.
 func (s *Service) Metadata(context.Context, *api.MetadataRequest) (*api.MetadataResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
