@@ -1,19 +1,20 @@
-// Package admission is what stands between a request that may be made and the
-// object that is stored: plugins that change writes, and plugins that refuse
-// them.
+// Package admission is the admission chain: plugins that mutate writes and plugins
+// that validate them, between authorization and the store. Start at Plugin and
+// Chain. A plugin must never write the object of a request itself: it changes
+// Attributes.Object or returns an error.
 //
-// A Plugin is a small value. It says once which writes it cares about; nothing
-// runs for a write that no plugin does. The built-in ones are files and folders
-// beside this one; a server of one's own adds its own to the Chain.
+// A Plugin says once which kinds of writes it handles; for other writes nothing
+// runs. The built-in plugins are in the folders below; a library user adds plugins to
+// the Chain.
 //
 // # The place in a write
 //
-//	decode → defaults → owners of fields → Admit → strategy → rules → Validate → commit
+//	decode → defaults → managedFields → Admit → strategy → validation → Validate → commit
 //
-// Admit sees the object as the client wants it, and may change it. Validate sees
-// what will be stored, and must not. An update that has to be repeated, since
-// somebody else was faster, goes through both again. Objects are of the hub
-// version.
+// Admit sees the object as the client wants it and may change it. Validate sees what
+// will be stored and must not change it. An update that is retried after a conflict
+// runs both again. Objects are of the hub version, or of the version of the request if
+// the definition has Between.
 package admission
 
 import (
@@ -36,7 +37,7 @@ import (
 // Operation is a kind of write.
 type Operation string
 
-// The operations, as webhooks and policies call them.
+// The operations, in the words of webhooks and policies.
 const (
 	Create  Operation = "CREATE"
 	Update  Operation = "UPDATE"
@@ -44,20 +45,20 @@ const (
 	Connect Operation = "CONNECT"
 )
 
-// Attributes is one write on its way to the store.
+// Attributes is one write that is being admitted.
 type Attributes struct {
 	Operation Operation
 	// Served is the resource in the version of the request.
 	Served      *resource.Served
 	Subresource string
 	Namespace   string
-	// Name is empty if the server is to make one up.
+	// Name is empty if it is to be generated.
 	Name string
 
-	// Object as it will be, nil on delete. With a subresource that has a kind of
-	// its own it is of that kind, as is Old. On connect it is the options.
+	// Object to be written, nil on delete. For a subresource with its own kind it is of
+	// that kind, as is Old. On connect it is the options of the connection.
 	Object runtime.Object
-	// Old is the object as it is, nil on create and connect.
+	// Old is the stored object, nil on create and connect.
 	Old runtime.Object
 	// Kind of Object and Old in the version of the request.
 	Kind schema.GroupVersionKind
@@ -65,11 +66,11 @@ type Attributes struct {
 	Options runtime.Object
 	DryRun  bool
 
-	// Request is who asks, and collects warnings and annotations.
+	// Request has the user, and collects warnings and audit annotations.
 	Request *request.Request
 
-	// Round is 0, and 1 while the mutators are asked once more because one of
-	// them said AskAgain.
+	// Round is 0, and 1 during the second round of mutators that AskAgain asks for
+	// (reinvocation).
 	Round int
 	again bool
 	notes map[string]any
@@ -77,15 +78,14 @@ type Attributes struct {
 	ends []func(committed bool)
 }
 
-// AskAgain has all mutators asked once more: the object has changed in a way
-// that those who were asked before may have something to say about.
+// AskAgain requests a second round of all mutators, because the object was changed after
+// some of them had run.
 func (a *Attributes) AskAgain() { a.again = true }
 
-// Note returns what a plugin has noted about the write in the round before; nil
-// at first.
+// Note returns what a plugin stored with SetNote in the round before; nil in the first.
 func (a *Attributes) Note(plugin string) any { return a.notes[plugin] }
 
-// SetNote keeps something for the next round.
+// SetNote stores a value of a plugin for the next round.
 func (a *Attributes) SetNote(plugin string, note any) {
 	if a.notes == nil {
 		a.notes = map[string]any{}
@@ -93,13 +93,13 @@ func (a *Attributes) SetNote(plugin string, note any) {
 	a.notes[plugin] = note
 }
 
-// OnEnd calls f when it is known what has become of the create or update of an
-// object: whether it was committed. A plugin that has reserved something for it gives it back if not.
-// What cannot be known, since the store did not answer, counts as committed.
+// OnEnd registers f to be called when it is known whether the create or update was
+// committed. A plugin that has reserved something releases it if not. If the store did not
+// answer, committed is true.
 func (a *Attributes) OnEnd(f func(committed bool)) { a.ends = append(a.ends, f) }
 
-// End tells those who asked for it with OnEnd, once, the last first. A write
-// that nobody cared about has nil Attributes.
+// End calls the functions of OnEnd, once, the last first. It does nothing for nil
+// Attributes, which stand for a write that no plugin handles.
 func (a *Attributes) End(committed bool) {
 	if a == nil {
 		return
@@ -111,18 +111,18 @@ func (a *Attributes) End(committed bool) {
 	}
 }
 
-// Target returns the kind of write.
+// Target returns the kind of write, for Plugin.Handles.
 func (a *Attributes) Target() Target {
 	return Target{a.Operation, a.Served.Definition.Group, a.Served.Definition.Resource, a.Subresource}
 }
 
-// GroupResource returns what is written.
+// GroupResource returns the resource that is written.
 func (a *Attributes) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: a.Served.Definition.Group, Resource: a.Served.Definition.Resource}
 }
 
-// Forbidden is the error of a plugin that refuses a write. What is such an error
-// already stays as it is.
+// Forbidden returns the 403 error of a plugin that refuses a write. An error that is
+// Forbidden already is returned unchanged.
 func (a *Attributes) Forbidden(err error) error {
 	if apierrors.IsForbidden(err) {
 		return err
@@ -143,13 +143,12 @@ type Target struct {
 	Subresource string
 }
 
-// Plugin has a say in the writes that it handles. It is a Mutator, a Validator,
-// or both. Plugins are used by many goroutines at once.
+// Plugin is a Mutator, a Validator, or both. It must be safe for concurrent use.
 type Plugin interface {
 	// Name as the flags spell it: NamespaceLifecycle.
 	Name() string
-	// Handles reports whether the plugin wants to see such writes. It is asked
-	// once for each kind.
+	// Handles reports whether the plugin runs for such writes. It is called once for
+	// each Target.
 	Handles(t Target) bool
 }
 
@@ -159,28 +158,27 @@ type Mutator interface {
 	Admit(ctx context.Context, a *Attributes) error
 }
 
-// Validator is a Plugin that only looks.
+// Validator is a Plugin that may refuse writes but not change them.
 type Validator interface {
 	Plugin
 	Validate(ctx context.Context, a *Attributes) error
 }
 
-// Objects is how plugins look at what is stored. Reads are from memory, and
-// may be a moment old unless a plugin asks for the newest.
+// Objects gives plugins read access to stored objects. Reads are from the watch cache, and
+// may be behind; GetNewest is a consistent read.
 type Objects interface {
-	// Get returns an object that must not be changed; the error for one that is
-	// not there is a NotFound.
+	// Get returns an object, which must not be changed, or a NotFound error.
 	Get(ctx context.Context, group, resource, namespace, name string) (resource.Object, error)
-	// GetNewest is Get after everything that has been acknowledged.
+	// GetNewest is Get that includes every acknowledged write.
 	GetNewest(ctx context.Context, group, resource, namespace, name string) (resource.Object, error)
-	// List returns the objects of a namespace, or of all with an empty one.
+	// List returns the objects of a namespace, or of all namespaces for "".
 	List(ctx context.Context, group, resource, namespace string) ([]resource.Object, error)
 }
 
-// Chain is plugins in the order in which they are asked. The zero value, and
-// nil, admit everything.
+// Chain is the plugins in the order in which they run. The zero value, and nil, admit
+// everything.
 type Chain struct {
-	// Metrics measures how long plugins take; nil does not. It must not be changed
+	// Metrics measures how long plugins take; nil for none. It must not be changed
 	// once the chain is in use.
 	Metrics Metrics
 
@@ -188,7 +186,7 @@ type Chain struct {
 	plans   sync.Map // Target → *plan
 }
 
-// plan is who is asked about a kind of write.
+// plan is the plugins that run for one Target.
 type plan struct {
 	mutators   []Mutator
 	validators []Validator
@@ -196,7 +194,7 @@ type plan struct {
 	admit, validate phase
 }
 
-// phase is what is measured of mutators, or of validators.
+// phase has the metrics of all mutators, or of all validators.
 type phase struct {
 	step    outcomes
 	plugins []outcomes // in their order
@@ -213,8 +211,8 @@ func (p *phase) add(c *Chain, plugin, step string, op Operation) {
 // NewChain returns a chain of plugins.
 func NewChain(plugins ...Plugin) *Chain { return &Chain{plugins: plugins} }
 
-// Wants reports whether anybody looks at such writes; if not, nothing has to be
-// prepared for it.
+// Wants reports whether a plugin handles such writes. If not, the caller need not prepare
+// Attributes.
 func (c *Chain) Wants(t Target) bool {
 	if c == nil {
 		return false
@@ -245,10 +243,10 @@ func (c *Chain) plan(t Target) *plan {
 	return p
 }
 
-// rounds is how often mutators are asked at most.
+// rounds is how often mutators run at most.
 const rounds = 2
 
-// Admit lets the plugins change a write. The first error refuses it.
+// Admit runs the mutators. The first error refuses the write.
 func (c *Chain) Admit(ctx context.Context, a *Attributes) (err error) {
 	if c == nil {
 		return nil
@@ -270,8 +268,8 @@ func (c *Chain) Admit(ctx context.Context, a *Attributes) (err error) {
 	return asStatus(err)
 }
 
-// Validate asks the plugins about a write as it will be stored. The first
-// error refuses it.
+// Validate runs the validators on the object as it will be stored. The first error refuses
+// the write.
 func (c *Chain) Validate(ctx context.Context, a *Attributes) (err error) {
 	if c == nil {
 		return nil
@@ -289,8 +287,8 @@ func (c *Chain) Validate(ctx context.Context, a *Attributes) (err error) {
 	return asStatus(err)
 }
 
-// asStatus is the error of a plugin as clients see it. One that is no status says
-// nothing but its text.
+// asStatus makes an API status of an error of a plugin. An error that is none becomes a
+// status with nothing but its text.
 func asStatus(err error) error {
 	var known apierrors.APIStatus
 	if err == nil || errors.As(err, &known) || errors.Is(err, context.DeadlineExceeded) {
@@ -299,11 +297,11 @@ func asStatus(err error) error {
 	return &plainError{&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}}, err}
 }
 
-// plainError is an error that was none of the API.
+// plainError is a status made from an error that was none.
 type plainError struct {
 	*apierrors.StatusError
 	err error
 }
 
-// Unwrap returns what the plugin has returned.
+// Unwrap returns the error of the plugin.
 func (e *plainError) Unwrap() error { return e.err }

@@ -6,13 +6,13 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
-// Metrics has the series of what is measured in admission.
+// Metrics makes the series of admission metrics.
 type Metrics = measure.Sink
 
-// Series takes measurements: seconds, or by how many a count grows.
+// Series receives measurements: seconds, or increments of a counter.
 type Series = measure.Series
 
-// The metrics, with their labels.
+// Metrics, with their labels.
 const (
 	// StepDuration: type, operation, rejected.
 	StepDuration = "apiserver_admission_step_admission_duration_seconds"
@@ -46,13 +46,12 @@ const (
 	StepValidate = "validate"
 )
 
-// SeriesOf returns a series of metrics, or one that nobody looks at if there are
-// none.
+// SeriesOf returns a series of metrics, or one that discards measurements if m is nil.
 func SeriesOf(m Metrics, metric string, labels ...string) Series {
 	return measure.SeriesOf(m, metric, labels...)
 }
 
-// outcomes are a series for what was admitted, and one for what was refused.
+// outcomes has one series for admitted writes and one for refused ones.
 type outcomes struct{ admitted, rejected Series }
 
 func outcomesOf(m Metrics, metric string, labels ...string) outcomes {
@@ -62,8 +61,7 @@ func outcomesOf(m Metrics, metric string, labels ...string) outcomes {
 	return outcomes{with("false"), with("true")}
 }
 
-// end observes how long something took that began at a time, and returns the
-// time of now.
+// end records how long something took that began at a time, and returns the current time.
 func (o *outcomes) end(began time.Time, err error) time.Time {
 	now := time.Now()
 	s := o.admitted

@@ -5,19 +5,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Rounds is what a plugin that asks others, webhooks or policies, remembers from
-// one round to the next: those that want to be asked again if the object changes
-// after them.
+// Rounds is the reinvocation state that a webhook or policy plugin keeps between rounds:
+// which webhooks or policies have reinvocationPolicy IfNeeded and must run again if the
+// object changes after them.
 type Rounds[K comparable] struct {
 	plugin string
-	// last is the object as the plugin has left it.
+	// last is the object as the plugin left it.
 	last runtime.Object
-	// asked are those that want to be asked again; again those that have to be.
+	// asked are those that have run and want reinvocation; again those to run again.
 	asked, again map[K]bool
 }
 
-// RoundsOf returns what a plugin remembers of a write. In the second round, who
-// wants to be asked again will be if others have changed the object since.
+// RoundsOf returns the state of a plugin for a write. In the second round, those in asked
+// run again if others have changed the object since.
 func RoundsOf[K comparable](a *Attributes, plugin string) *Rounds[K] {
 	r, ok := a.Note(plugin).(*Rounds[K])
 	if !ok {
@@ -29,14 +29,13 @@ func RoundsOf[K comparable](a *Attributes, plugin string) *Rounds[K] {
 	return r
 }
 
-// Again reports whether somebody has to be asked again.
+// Again reports whether a key must run again.
 func (r *Rounds[K]) Again(key K) bool { return r.again[key] }
 
-// Asked notes that somebody was asked, and wants to be again.
+// Asked records that a key has run and wants reinvocation.
 func (r *Rounds[K]) Asked(key K) { r.asked[key] = true }
 
-// Changed notes that the object has been changed by the one who is asked now:
-// all before have to be asked again.
+// Changed records that the object was changed: all that ran before must run again.
 func (r *Rounds[K]) Changed(a *Attributes) {
 	r.require()
 	a.AskAgain()

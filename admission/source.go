@@ -14,14 +14,14 @@ import (
 // beside the server. They must not be changed.
 type Manifests struct{ Objects []resource.Object }
 
-// Followed is the state of a resource.Follower: something made of all its objects, anew
-// after each change.
+// Followed caches a value that is made from all objects of a resource.Follower, and made anew after
+// each change.
 type Followed[T any] struct {
 	Source resource.Follower
-	// Manifests returns those that are in force; nil if there never are any.
+	// Manifests returns the active static manifests; nil if there are none.
 	Manifests func() *Manifests
-	// Make makes the state of the objects, in the order of their types and names,
-	// and of manifests. It is not called by two goroutines at once.
+	// Make makes the value from the objects, sorted by type and name, and the
+	// manifests. It is not called concurrently.
 	Make func(manifests, objects []resource.Object) T
 
 	making  sync.Mutex // guards objects
@@ -32,7 +32,7 @@ type Followed[T any] struct {
 	used  *Manifests
 }
 
-// Get returns the state, after all changes that were acknowledged before.
+// Get returns the value after all changes that were acknowledged before the call.
 func (f *Followed[T]) Get(ctx context.Context) (T, error) {
 	if !f.Source.Current() {
 		if err := f.Source.Pull(ctx, f.apply); err != nil {

@@ -1,6 +1,6 @@
-// Package admissiontest has what tests of plugins need: objects and
-// configurations that are in memory, and writes of two kinds, config maps and
-// custom widgets that are served in two versions.
+// Package admissiontest has helpers for tests of plugins: objects and configurations in
+// memory, and writes of two kinds, ConfigMaps and custom widgets in two versions. Start at
+// Write and Source.
 package admissiontest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Source tells of the objects that it is given.
+// Source is a resource.Follower whose objects are set by tests.
 type Source struct {
 	mu      sync.Mutex
 	waiting []resource.Change
@@ -37,7 +37,7 @@ func (s *Source) Set(objects ...resource.Object) {
 	}
 }
 
-// Delete takes objects away.
+// Delete removes objects.
 func (s *Source) Delete(objects ...resource.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Source) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Objects are what is stored, by resource.
+// Objects are the stored objects, by resource.
 type Objects map[string][]resource.Object
 
 // Get implements admission.Objects.
@@ -151,7 +151,7 @@ func rename(version, from, to string) func(resource.Object) (resource.Object, er
 	}
 }
 
-// Notes is what the audit is told.
+// Notes records audit annotations.
 type Notes struct {
 	request.Recorder
 	mu    sync.Mutex
@@ -171,7 +171,7 @@ func (n *Notes) Annotate(key, value string) {
 // AnnotateBody implements request.Recorder.
 func (n *Notes) AnnotateBody(key, value string) { n.Annotate(key, value) }
 
-// Get returns a note.
+// Get returns an annotation.
 func (n *Notes) Get(key string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,16 +15,16 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Authorizer decides what expressions ask: whether somebody may do something.
+// Authorizer answers authorization checks of CEL expressions.
 type Authorizer func(ctx context.Context, check *Check) (allowed bool, reason string, err error)
 
-// Check is a question to an Authorizer.
+// Check is one authorization check.
 type Check struct {
 	User request.User
 	Verb string
 
-	// IsResource tells questions about resources from those about other paths, of
-	// which only Path is set.
+	// IsResource distinguishes resource checks from path checks, for which only Path
+	// is set.
 	IsResource  bool
 	Group       string
 	Version     string
@@ -34,25 +34,24 @@ type Check struct {
 	Name        string
 	Path        string
 
-	// What selects a part of a collection; what cannot be parsed is an error.
+	// Fields and Labels are the selectors of the check; a parse error is in the errors.
 	Fields    fields.Requirements
 	FieldsErr error
 	Labels    labels.Requirements
 	LabelsErr error
 }
 
-// authorizers returns the values that expressions ask: anything, and about the
-// resource of the write.
+// values returns the CEL variables authorizer and authorizer.requestResource.
 func (a Authorizer) values(w *match.Write) (all, own ref.Val) {
 	u := &user.DefaultInfo{Name: w.Request.User.Name, UID: w.Request.User.UID, Groups: w.Request.User.Groups, Extra: w.Request.User.Extra}
-	return library.NewAuthorizerVal(u, asked(a)), library.NewResourceAuthorizerVal(u, asked(a), target{w})
+	return library.NewAuthorizerVal(u, celAuthorizer(a)), library.NewResourceAuthorizerVal(u, celAuthorizer(a), target{w})
 }
 
-// asked is an Authorizer as the library of the language wants it.
-type asked Authorizer
+// celAuthorizer adapts an Authorizer to the CEL library.
+type celAuthorizer Authorizer
 
 // Authorize implements authorizer.UnconditionalAuthorizer.
-func (a asked) Authorize(ctx context.Context, attr authorizer.Attributes) (authorizer.Decision, string, error) {
+func (a celAuthorizer) Authorize(ctx context.Context, attr authorizer.Attributes) (authorizer.Decision, string, error) {
 	c := &Check{
 		Verb: attr.GetVerb(), IsResource: attr.IsResourceRequest(), Group: attr.GetAPIGroup(), Version: attr.GetAPIVersion(),
 		Namespace: attr.GetNamespace(), Resource: attr.GetResource(), Subresource: attr.GetSubresource(), Name: attr.GetName(), Path: attr.GetPath(),
@@ -69,17 +68,17 @@ func (a asked) Authorize(ctx context.Context, attr authorizer.Attributes) (autho
 	return authorizer.DecisionNoOpinion, reason, err
 }
 
-// target is the resource of a write.
+// target is the resource of a write, for authorizer.requestResource.
 type target struct{ w *match.Write }
 
 // GetName implements library.Resource, as everything below.
 func (t target) GetName() string { return t.w.Name }
 
-// GetNamespace returns that of the write.
+// GetNamespace returns the namespace of the write.
 func (t target) GetNamespace() string { return t.w.Namespace }
 
-// GetResource returns that of the request.
+// GetResource returns the resource of the request.
 func (t target) GetResource() schema.GroupVersionResource { return t.w.Served.GroupVersionResource() }
 
-// GetSubresource returns that of the request.
+// GetSubresource returns the subresource of the request.
 func (t target) GetSubresource() string { return t.w.Subresource }

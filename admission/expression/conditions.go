@@ -16,24 +16,24 @@ import (
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 )
 
-// Conditions are match conditions: expressions that all have to be true.
+// Conditions are the matchConditions of a webhook or policy, which all have to be true.
 type Conditions struct {
 	programs []*Program
 	quick    bool // all of them have a quick form
 	needs    []match.Need
 	owner    Owner
 	metrics  admission.Metrics
-	// durations and exclusions are kept: many conditions are looked at for each
-	// write.
+	// durations and exclusions are metrics series by operation, cached because many
+	// conditions are evaluated for each write.
 	durations, exclusions [4]admission.Series
 }
 
-// Owner is whose conditions they are, as metrics call it.
+// Owner is the webhook or policy that the conditions belong to, in the words of metrics.
 type Owner struct {
 	Name string
 	// Kind is "policy" or "webhook".
 	Kind, Type string
-	// Step is what exclusions call the type; if it is not said, they do as others.
+	// Step is the label type of the exclusion metric; "" is Type.
 	Step string
 }
 
@@ -58,14 +58,14 @@ func CompileConditions(c *policycel.Compiler, conditions []registrationv1.MatchC
 		out.needs = nil
 	}
 	for _, op := range []admission.Operation{admission.Create, admission.Update, admission.Delete, admission.Connect} {
-		out.durations[place(op)] = out.series(admission.ConditionDuration, owner.Type, op)
-		out.exclusions[place(op)] = out.series(admission.ConditionExclusions, owner.step(), op)
+		out.durations[opIndex(op)] = out.series(admission.ConditionDuration, owner.Type, op)
+		out.exclusions[opIndex(op)] = out.series(admission.ConditionExclusions, owner.step(), op)
 	}
 	return out
 }
 
-// place is that of an operation among all.
-func place(op admission.Operation) int {
+// opIndex returns the index of an operation in series.
+func opIndex(op admission.Operation) int {
 	switch op {
 	case admission.Create:
 		return 0
@@ -81,15 +81,13 @@ func (c *Conditions) series(metric, step string, op admission.Operation) admissi
 	return admission.SeriesOf(c.metrics, metric, c.owner.Name, c.owner.Kind, step, string(op))
 }
 
-// Exclude counts writes that the conditions have kept from their owner.
+// Exclude counts writes that the conditions have excluded.
 func (c *Conditions) Exclude(op admission.Operation, n int) {
-	c.exclusions[place(op)].Observe(float64(n))
+	c.exclusions[opIndex(op)].Observe(float64(n))
 }
 
-// Excludes reports whether the conditions are known not to be met by a write, as
-// Match would say without an error. It costs little, so it is asked before
-// everything else where there are many owners of conditions. There must be no
-// params.
+// Excludes reports whether Match would surely return false without an error. It is cheap,
+// and is called first where there are many webhooks or policies. There must be no params.
 func (c *Conditions) Excludes(ctx context.Context, w *match.Write, form *match.Form) bool {
 	if !c.quick {
 		return false
@@ -115,20 +113,19 @@ func (c *Conditions) Excludes(ctx context.Context, w *match.Write, form *match.F
 	return true
 }
 
-// Excluded measures writes of which it was known that they do not meet the
-// conditions: in less time than a clock can tell.
+// Excluded records evaluations of writes that needs have excluded, with a duration of 0.
 func (c *Conditions) Excluded(op admission.Operation, n int) {
 	for range n {
-		c.durations[place(op)].Observe(0)
+		c.durations[opIndex(op)].Observe(0)
 	}
 }
 
-// Needs returns what has to hold for the conditions to be met; if it does not,
-// they are not met, and none of them is an error.
+// Needs returns what must hold for the conditions to be true. If one does not hold, the
+// conditions are false and none of them is an error.
 func (c *Conditions) Needs() []match.Need { return c.needs }
 
-// onObjects returns the evaluation that serves all conditions on a write, without
-// params; nil if the objects cannot be had.
+// onObjects returns the evaluation that all conditions on a write share, without params;
+// nil if the objects cannot be converted.
 func onObjects(w *match.Write, form *match.Form) *Evaluation {
 	e, ok := w.Scratch.(*Evaluation)
 	if !ok {
@@ -150,15 +147,14 @@ func onObjects(w *match.Write, form *match.Form) *Evaluation {
 // None reports whether there are no conditions, so that they are met.
 func (c *Conditions) None() bool { return len(c.programs) == 0 }
 
-// Match reports whether the conditions are met. One that is false counts more
-// than others that fail; otherwise failures are the error.
+// Match reports whether all conditions are true. If one is false, errors of others are
+// ignored; otherwise they are returned.
 func (c *Conditions) Match(ctx context.Context, in Input) (met bool, err error) {
 	if c.None() {
 		return true, nil
 	}
 	in.Namespace, in.Resource = nil, schema.GroupVersionResource{}
-	// There may be many conditions of which none is met: one evaluation is enough
-	// for all.
+	// Many conditions may be false for a write: one Evaluation serves all.
 	e, ok := in.Write.Scratch.(*Evaluation)
 	if !ok {
 		e = new(Evaluation)
@@ -178,7 +174,7 @@ func (c *Conditions) Match(ctx context.Context, in Input) (met bool, err error) 
 	}
 	if !met || err != nil {
 		e.ended = time.Now()
-		c.durations[place(in.Write.Operation)].Observe(e.ended.Sub(began).Seconds())
+		c.durations[opIndex(in.Write.Operation)].Observe(e.ended.Sub(began).Seconds())
 	}
 	return met, err
 }
@@ -193,7 +189,7 @@ func (c *Conditions) evaluate(ctx context.Context, e *Evaluation) (bool, error) 
 		}
 		if failed != nil {
 			failures = append(failures, failed)
-			if met { // once one is false, nobody looks at the rest
+			if met { // after one is false the rest is not evaluated
 				c.series(admission.ConditionErrors, c.owner.Type, e.Write.Operation).Observe(1)
 			}
 		} else if v == types.False {

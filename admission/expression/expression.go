@@ -1,8 +1,7 @@
-// Package expression evaluates the expressions of policies, and the match
-// conditions of webhooks, on writes.
-//
-// What they are evaluated on is the objects at hand: structs and maps are looked
-// at where expressions look, not converted.
+// Package expression evaluates the CEL expressions of admission policies and the match
+// conditions of webhooks. Start at Program, a compiled expression, and Evaluation, which
+// evaluates programs on one write up to a cost budget. Objects are not converted for it:
+// expressions read structs and maps in place, so they must not change them.
 package expression
 
 import (
@@ -31,24 +30,24 @@ import (
 )
 
 const (
-	// Budget is what the expressions of a policy may cost together for one write.
+	// Budget is the cost limit of all expressions of a policy on one write.
 	Budget = 10_000_000
-	// conditionBudget is the same for match conditions.
+	// conditionBudget is the cost limit of match conditions.
 	conditionBudget = 2_500_000
 )
 
-// ErrOutOfBudget is that expressions together cost more than they may.
+// ErrOutOfBudget says that the cost budget is exhausted.
 var ErrOutOfBudget = errors.New("validation failed due to running out of cost budget, no further validation rules will be run")
 
-// Program is an expression, compiled.
+// Program is a compiled expression.
 type Program struct {
 	Text    string
 	program cel.Program
-	quick   quick // nil if there is no quick form
+	quick   quick // nil if the expression has no quick form
 	err     *policycel.Error
 }
 
-// Compile compiles an expression that was accepted by this server or another.
+// Compile compiles an expression of a stored object. It need not be valid as a new one.
 func Compile(c *policycel.Compiler, text string, vars policycel.Variables, results ...*cel.Type) *Program {
 	compiled, err := c.Compile(text, vars, true, results...)
 	return newProgram(text, compiled, err)
@@ -62,7 +61,7 @@ func newProgram(text string, c policycel.Compiled, err *policycel.Error) *Progra
 	return p
 }
 
-// Err returns why the expression cannot be evaluated.
+// Err returns the compile error.
 func (p *Program) Err() error {
 	if p.err == nil {
 		return nil
@@ -70,16 +69,15 @@ func (p *Program) Err() error {
 	return p.err
 }
 
-// Variables are the expressions that the others of a policy can name. They are
-// evaluated when one of them is.
+// Variables are the spec.variables of a policy. A variable is evaluated on first use.
 type Variables struct {
 	kind     ref.Type
 	names    []string
 	programs []*Program
 }
 
-// Define compiles the variables of a policy, each of which the compiler, a
-// composed one, then knows.
+// Define compiles the variables of a policy and declares each in the compiler, which must be
+// a composed one.
 func Define(c *policycel.Compiler, variables []registrationv1.Variable, vars policycel.Variables) *Variables {
 	out := &Variables{kind: c.VariablesType()}
 	for _, v := range variables {
@@ -89,45 +87,44 @@ func Define(c *policycel.Compiler, variables []registrationv1.Variable, vars pol
 	return out
 }
 
-// Input is what expressions are about.
+// Input is what expressions are evaluated on.
 type Input struct {
 	Write *match.Write
 	Form  *match.Form
-	// Resource is the one that a rule is about; that of the request if it is not
-	// said.
+	// Resource that matched a rule; empty for the resource of the request.
 	Resource schema.GroupVersionResource
-	// Params, or nil.
+	// Params may be nil.
 	Params runtime.Object
-	// Namespace that the write is in, or nil.
+	// Namespace of the write; nil if it is in none.
 	Namespace *corev1.Namespace
-	// Authorizer, nil for expressions that must not ask.
+	// Authorizer is nil for expressions that have no variable authorizer.
 	Authorizer Authorizer
 	Variables  *Variables
 }
 
-// Evaluation evaluates expressions on one input, up to a budget.
+// Evaluation evaluates expressions on one Input, up to a cost budget.
 type Evaluation struct {
 	Input
-	// left is what is left of the budget.
+	// left is the remaining budget.
 	left int64
-	// owed is at least what unpaid has cost, which is not taken from the budget
-	// yet.
+	// owed is an upper bound of the cost of the programs in unpaid, which is not yet
+	// subtracted from left.
 	owed   int64
 	unpaid []*Program
-	first  [2]*Program // where unpaid begins
-	// ended is when conditions that are not met were left: the next begin then.
+	first  [2]*Program // backing array of unpaid
+	// ended is when the previous conditions ended; the next ones begin then.
 	ended time.Time
 	run   run
-	// changes of the write that the objects have.
+	// changes is Write.Changes of the objects that are cached here.
 	changes int
 
 	object, old, params, request, namespace ref.Val
 	authorizer, own, variables              ref.Val
 	ctx                                     context.Context
-	spent                                   int64 // for variables
+	spent                                   int64 // cost of variables
 }
 
-// Begin returns an evaluation.
+// Begin returns an Evaluation.
 func (in Input) Begin(budget int64) (*Evaluation, error) {
 	e := new(Evaluation)
 	return e, e.begin(in, budget)
@@ -139,8 +136,8 @@ func (e *Evaluation) begin(in Input, budget int64) (err error) {
 	return e.prepare()
 }
 
-// next begins anew with the same objects for another policy, without params. in
-// differs in nothing but what the policy brings.
+// next resets the evaluation for another policy on the same objects, without params. in may
+// differ only in Authorizer and Variables.
 func (e *Evaluation) next(in *Input, budget int64) error {
 	e.Authorizer, e.Variables, e.variables = in.Authorizer, in.Variables, nil
 	e.left, e.owed, e.spent, e.unpaid = budget, 0, 0, e.first[:0]
@@ -158,8 +155,7 @@ func (e *Evaluation) prepare() (err error) {
 	return nil
 }
 
-// ResolveName implements cel.Activation. Values are made when they are asked
-// for.
+// ResolveName implements cel.Activation. Values are made on first use.
 func (e *Evaluation) ResolveName(name string) (any, bool) {
 	switch name {
 	case "object":
@@ -242,7 +238,7 @@ func clamp(cost uint64) int64 {
 	return int64(cost)
 }
 
-// Eval evaluates an expression. failed is about the expression; err ends the
+// Eval evaluates an expression. failed is an error of the expression; err ends the
 // evaluation.
 func (e *Evaluation) Eval(ctx context.Context, p *Program) (v ref.Val, failed, err error) {
 	if p.err != nil {
@@ -256,7 +252,7 @@ func (e *Evaluation) Eval(ctx context.Context, p *Program) (v ref.Val, failed, e
 	e.left -= e.spent
 	e.spent = 0
 	if details != nil && details.ActualCost() != nil && e.left-e.owed < clamp(*details.ActualCost()) {
-		e.settle(ctx)
+		e.payExact(ctx)
 	}
 	if e.left < 0 {
 		return nil, nil, ErrOutOfBudget
@@ -273,14 +269,14 @@ func (e *Evaluation) Eval(ctx context.Context, p *Program) (v ref.Val, failed, e
 	return v, nil, nil
 }
 
-// Rest returns what is left of the budget, to the point.
+// Rest returns the exact remaining budget.
 func (e *Evaluation) Rest(ctx context.Context) int64 {
-	e.settle(ctx)
+	e.payExact(ctx)
 	return e.left
 }
 
-// requested is what expressions see of the request. It is the same for most
-// policies that are about a write, so it is kept with the form.
+// requested returns the CEL variable request. It is the same for most policies, so it is
+// cached in the form.
 func (in *Input) requested() ref.Val {
 	gvr := in.Resource
 	if gvr.Empty() {
@@ -289,8 +285,8 @@ func (in *Input) requested() ref.Val {
 	return in.Form.Kept(gvr, func() ref.Val { return common.SchemalessTypedToVal(Request(in.Write, gvr, in.Form.Kind)) })
 }
 
-// Request describes a write to those who are asked about it, without the
-// objects, in terms of a resource and a kind equivalent to those of the request.
+// Request returns the AdmissionRequest of a write, without objects, for a resource and kind
+// equivalent to those of the request.
 func Request(w *match.Write, gvr schema.GroupVersionResource, gvk schema.GroupVersionKind) *admissionv1.AdmissionRequest {
 	asked := w.Served.GroupVersionResource()
 	dryRun := w.DryRun
@@ -313,7 +309,7 @@ func Request(w *match.Write, gvr schema.GroupVersionResource, gvk schema.GroupVe
 	return r
 }
 
-// namespaceValue shows what is declared of a namespace.
+// namespaceValue returns the CEL variable namespaceObject.
 func namespaceValue(ns *corev1.Namespace) ref.Val {
 	if ns == nil {
 		return types.NullValue

@@ -12,18 +12,17 @@ import (
 )
 
 const (
-	// maxNeeds and maxNeedValues bound what an expression can cost that consists of
-	// needs, far below the budget.
+	// maxNeeds and maxNeedValues bound the cost of an expression that consists of needs,
+	// far below the budget.
 	maxNeeds      = 20
 	maxNeedValues = 100
 	maxNeedText   = 1000
 )
 
-// needsOf returns what has to hold for an expression to be true: of the parts
-// that are joined by &&, the first ones that compare a field with known strings,
-// or test whether there is one. If one of them does not hold, the expression is
-// false, whatever the others are, and those after it are not evaluated. all is
-// whether there are no other parts.
+// needsOf returns conditions that must hold for an expression to be true: the leading
+// operands of && that compare a field with literal strings or test for its presence. If one
+// does not hold, the expression is false whatever the other operands are, and those are not
+// evaluated. all says that there are no other operands.
 func needsOf(checked *ast.AST) (needs []match.Need, all bool) {
 	if checked == nil || !checked.IsChecked() {
 		return nil, false
@@ -39,8 +38,7 @@ func needsOf(checked *ast.AST) (needs []match.Need, all bool) {
 	return needs, all
 }
 
-// parts calls each with the parts of an expression that are joined by &&, in
-// their order, until it says that this is enough.
+// parts calls each with the operands of &&, in order, until each returns false.
 func (s *simplifier) parts(e ast.Expr, each func(ast.Expr) bool) bool {
 	if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != operators.LogicalAnd {
 		return each(e)
@@ -70,13 +68,13 @@ func (s *simplifier) need(e ast.Expr) (match.Need, bool) {
 		if field.Kind() == ast.LiteralKind {
 			field, other = other, field
 		}
-		n.Is = known(other)
+		n.Is = literalString(other)
 	case operators.In:
 		if other.Kind() != ast.ListKind || other.AsList().Size() > maxNeedValues {
 			return n, false
 		}
 		for _, item := range other.AsList().Elements() {
-			values := known(item)
+			values := literalString(item)
 			if values == nil {
 				return n, false
 			}
@@ -91,8 +89,8 @@ func (s *simplifier) need(e ast.Expr) (match.Need, bool) {
 	return n, find != nil && path != ""
 }
 
-// known is the string that an expression is, nil if it is something else.
-func known(e ast.Expr) []string {
+// literalString returns the string of a literal, nil for other expressions.
+func literalString(e ast.Expr) []string {
 	if e.Kind() != ast.LiteralKind {
 		return nil
 	}
@@ -103,7 +101,8 @@ func known(e ast.Expr) []string {
 	return []string{string(text)}
 }
 
-// finder finds what is of a type; what is anything else, or fails, is not known.
+// finder returns a function that evaluates find; known is false if the result is not of the
+// type.
 func finder(find quick, of ref.Type) func(*match.Write, *match.Form) (string, bool) {
 	return func(w *match.Write, form *match.Form) (string, bool) {
 		e := onObjects(w, form)

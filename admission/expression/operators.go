@@ -11,7 +11,7 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 )
 
-// The quick forms of functions and operators.
+// Quick forms of CEL functions and operators.
 
 func one(function string, x quick) quick {
 	switch function {
@@ -79,7 +79,7 @@ func two(function string, x, y quick) quick {
 	return nil
 }
 
-// logic ends with the first value that decides.
+// logic is && or ||: it ends with the first operand that decides.
 func logic(x, y quick, decides types.Bool) quick {
 	return func(r *run) ref.Val {
 		r.cost += stepCost
@@ -111,7 +111,7 @@ func choice(which, yes, no quick) quick {
 	}
 }
 
-// scalar reports whether a value is a simple one, and charges for its size.
+// scalar reports whether a value is a scalar, and adds its size to the cost.
 func (r *run) scalar(v ref.Val) bool {
 	switch v := v.(type) {
 	case types.String:
@@ -123,7 +123,7 @@ func (r *run) scalar(v ref.Val) bool {
 	return false
 }
 
-// compare is about values of which one is simple: others can take long.
+// compare is == or != if one operand is a scalar; comparing others can be expensive.
 func compare(x, y quick, result func(equal bool) bool) quick {
 	return func(r *run) ref.Val {
 		r.cost += stepCost
@@ -215,7 +215,7 @@ func text(x, y quick, f func(a, b ref.Val) ref.Val) quick {
 	}
 }
 
-// matches is a pattern that is known.
+// matches is the function matches with a literal pattern.
 func matches(x quick, pattern ast.Expr) quick {
 	if pattern.Kind() != ast.LiteralKind {
 		return nil

@@ -12,30 +12,29 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 )
 
-// Most expressions of policies are short: they compare a field or two with
-// something known. The interpreter takes microseconds for those, since it counts
-// what every step costs and can tell of every step that fails. A quick form of an
-// expression does neither. It either comes to the value that the interpreter
-// would come to, or to none, and then the interpreter has to be asked.
+// Most expressions of policies are short: they compare a field or two with a literal. The
+// CEL interpreter takes microseconds for them, because it tracks the cost and errors of
+// every step. A quick form of an expression does neither. It either returns the value that
+// the interpreter would return, or nil, and then the interpreter has to run.
 
-// quick evaluates a part of an expression. nil is that the interpreter has to be
-// asked: something failed, or is of a type that is not looked at here.
+// quick evaluates a part of an expression. It returns nil if the interpreter has to run: on
+// an error, or for a type that quick forms do not support.
 type quick func(r *run) ref.Val
 
-// run is one evaluation.
+// run is the state of one evaluation of quick forms.
 type run struct {
 	e *Evaluation
-	// locals are the variables of the loops that the evaluation is in.
+	// locals are the variables of comprehensions.
 	locals [maxLocals]ref.Val
-	// cost is at least what the interpreter would charge.
+	// cost is an upper bound of the interpreter's cost.
 	cost int64
-	// known are the paths that were looked at last: many policies ask for the same
-	// ones. next is the one to be forgotten.
+	// known caches the paths that were read last, since many policies read the same
+	// ones. next is the one to be replaced.
 	known [maxKnown]found
 	next  int
 }
 
-// found is what is at the end of a path, nil if that cannot be said.
+// found is the value at a path, nil if it could not be read.
 type found struct {
 	path  string
 	value ref.Val
@@ -45,10 +44,10 @@ type found struct {
 const (
 	maxLocals = 6
 	maxKnown  = 4
-	// stepCost is the most that the interpreter charges for a step, apart from
-	// what goes by the size of values.
+	// stepCost is the largest cost that the interpreter charges for a step, without
+	// what depends on the size of values.
 	stepCost = 30
-	// checkEvery is after how many turns of a loop the context is looked at.
+	// checkEvery is after how many iterations the context is checked.
 	checkEvery = 1000
 )
 
@@ -63,7 +62,7 @@ func simplify(checked *ast.AST) quick {
 
 type simplifier struct {
 	ast    *ast.AST
-	locals map[string]int // those in scope
+	locals map[string]int // index of each variable in scope
 	depth  int
 }
 
@@ -114,7 +113,7 @@ func (s *simplifier) ident(e ast.Expr) quick {
 	return nil
 }
 
-// has is the test whether there is something to be selected.
+// has is the macro has().
 func (s *simplifier) has(e ast.Expr) quick {
 	sel := e.AsSelect()
 	operand, name := s.of(sel.Operand()), ref.Val(types.String(sel.FieldName()))
@@ -135,7 +134,7 @@ func (s *simplifier) has(e ast.Expr) quick {
 	}
 }
 
-// isIndex reports whether an expression is what a map has for a string.
+// isIndex reports whether an expression indexes a map with a literal string.
 func isIndex(e ast.Expr) bool {
 	c := e.AsCall()
 	if c.FunctionName() != operators.Index || len(c.Args()) != 2 || c.Args()[1].Kind() != ast.LiteralKind {
@@ -145,8 +144,8 @@ func isIndex(e ast.Expr) bool {
 	return ok
 }
 
-// selected is a field of something, or of a field of something. What is found at
-// the end of a path that begins with no variable of a loop is remembered.
+// selected is a field selection. Values at paths that do not begin with the variable of a
+// comprehension are cached in run.
 func (s *simplifier) selected(e ast.Expr) quick {
 	find, path := s.follow(e)
 	if find == nil || path == "" {
@@ -167,8 +166,8 @@ func (s *simplifier) selected(e ast.Expr) quick {
 	}
 }
 
-// follow returns what finds a field, and its path, which is empty for those that
-// are of something else at each turn of a loop.
+// follow returns a function that reads a field, and its path, which is "" for fields of a
+// comprehension variable.
 func (s *simplifier) follow(e ast.Expr) (quick, string) {
 	var operand ast.Expr
 	var key types.String
@@ -183,7 +182,7 @@ func (s *simplifier) follow(e ast.Expr) (quick, string) {
 			return s.of(e), ""
 		}
 		if s.ast.ReferenceMap()[e.ID()] != nil {
-			return nil, "" // a name with dots
+			return nil, "" // a qualified name
 		}
 		operand, key = e.AsSelect().Operand(), types.String(e.AsSelect().FieldName())
 	case ast.CallKind:
@@ -204,7 +203,7 @@ func (s *simplifier) follow(e ast.Expr) (quick, string) {
 	return at(of, key), path
 }
 
-// at is what a map has for a key.
+// at reads the value of a key of a map.
 func at(operand quick, key ref.Val) quick {
 	return func(r *run) ref.Val {
 		r.cost += stepCost
@@ -219,7 +218,7 @@ func at(operand quick, key ref.Val) quick {
 	}
 }
 
-// literals is a list of strings that are known.
+// literals is a list of literal strings.
 func literals(l ast.ListExpr) quick {
 	values := make([]string, 0, l.Size())
 	for _, e := range l.Elements() {
@@ -266,7 +265,7 @@ func (s *simplifier) call(c ast.CallExpr) quick {
 	return nil
 }
 
-// loop is a fold, which is what all and exists are.
+// loop is a comprehension of all or exists.
 func (s *simplifier) loop(c ast.ComprehensionExpr) quick {
 	if c.HasIterVar2() || s.depth+2 > maxLocals {
 		return nil
@@ -329,8 +328,7 @@ func (s *simplifier) loop(c ast.ComprehensionExpr) quick {
 	}
 }
 
-// quickly evaluates an expression without the interpreter; nil if that cannot be
-// done.
+// quickly evaluates the quick form of an expression; nil if the interpreter has to run.
 func (e *Evaluation) quickly(p *Program) ref.Val {
 	if p.quick == nil {
 		return nil
@@ -345,9 +343,9 @@ func (e *Evaluation) quickly(p *Program) ref.Val {
 	return v
 }
 
-// settle finds out what the expressions really cost that were evaluated quickly.
-// It is for the rare case that it matters.
-func (e *Evaluation) settle(ctx context.Context) {
+// payExact computes the actual cost of the expressions in unpaid with the interpreter. That is
+// rarely needed.
+func (e *Evaluation) payExact(ctx context.Context) {
 	for _, p := range e.unpaid {
 		if _, details, _ := p.program.ContextEval(ctx, e); details != nil && details.ActualCost() != nil {
 			e.left -= clamp(*details.ActualCost())

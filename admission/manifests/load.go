@@ -28,7 +28,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// manifestFiles returns the names of the manifests in a directory, in order.
+// manifestFiles returns the names of the manifests in a directory, sorted.
 func manifestFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -46,17 +46,17 @@ func manifestFiles(dir string) ([]string, error) {
 	return names, nil
 }
 
-// loading is one reading of all manifests.
+// loading is the state of reading all manifests once.
 type loading struct {
 	kinds   map[string]*resource.Definition
 	decoder runtime.Decoder
 	file    string
-	// names of each kind, with the files that they are in.
+	// names are the objects seen, by kind and name, with their files.
 	names   map[string]map[string]string
 	objects []resource.Object
 }
 
-// load reads the manifests. The hash is empty if there is nothing in them.
+// load reads the manifests. The hash is "" if there are none.
 func (d *Directory) load() (set *admission.Manifests, hash string, _ error) {
 	names, err := manifestFiles(d.cfg.Path)
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *Directory) load() (set *admission.Manifests, hash string, _ error) {
 			return nil, "", err
 		}
 	}
-	if err := l.references(); err != nil {
+	if err := l.checkReferences(); err != nil {
 		return nil, "", err
 	}
 	slices.SortStableFunc(l.objects, func(a, b resource.Object) int { return strings.Compare(a.GetName(), b.GetName()) })
@@ -90,13 +90,13 @@ func (d *Directory) load() (set *admission.Manifests, hash string, _ error) {
 	return &admission.Manifests{Objects: l.objects}, hash, nil
 }
 
-// newDecoder reads what manifests may be, and some that they may not be, to say
-// so.
+// newDecoder returns a decoder for the kinds of manifests, and for some other kinds so that
+// the error can name them.
 func newDecoder() runtime.Decoder {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{registrationv1.AddToScheme, registrationv1beta1.AddToScheme, registrationv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			panic(err) // of types that are known when this is compiled
+			panic(err) // cannot fail for these types
 		}
 	}
 	scheme.AddUnversionedTypes(metav1.Unversioned, &metav1.List{}, &metav1.Status{})
@@ -152,8 +152,8 @@ func (l *loading) document(text []byte) error {
 	return meta.EachListItem(obj, func(item runtime.Object) error { return l.accept(def, item.(resource.Object)) })
 }
 
-// accept takes an object that is as those have to be that come from clients, and
-// as manifests have to be.
+// accept validates an object as a create request would be, and by the rules of static
+// manifests.
 func (l *loading) accept(def *resource.Definition, obj resource.Object) error {
 	if v := def.HubVersion(); v.Default != nil {
 		v.Default(obj)
@@ -176,12 +176,11 @@ func (l *loading) accept(def *resource.Definition, obj resource.Object) error {
 	}
 	l.names[def.Kind][name] = l.file
 	l.objects = append(l.objects, obj)
-	return l.alone(def.Kind, obj)
+	return l.checkStandalone(def.Kind, obj)
 }
 
-// alone wants an object to need nothing that is stored: no parameters, no
-// services.
-func (l *loading) alone(kind string, obj resource.Object) error {
+// checkStandalone checks that an object does not refer to API objects: no params, no services.
+func (l *loading) checkStandalone(kind string, obj resource.Object) error {
 	params := func(k *registrationv1.ParamKind) error {
 		if k != nil {
 			return fmt.Errorf("%s %q: spec.paramKind is not supported for static manifests", kind, obj.GetName())
@@ -195,18 +194,18 @@ func (l *loading) alone(kind string, obj resource.Object) error {
 		return params(o.Spec.ParamKind)
 	case *registrationv1.ValidatingWebhookConfiguration:
 		for i := range o.Webhooks {
-			if err := l.client(obj, o.Webhooks[i].Name, &o.Webhooks[i].ClientConfig); err != nil {
+			if err := l.checkClient(obj, o.Webhooks[i].Name, &o.Webhooks[i].ClientConfig); err != nil {
 				return err
 			}
 		}
 	case *registrationv1.MutatingWebhookConfiguration:
 		for i := range o.Webhooks {
-			if err := l.client(obj, o.Webhooks[i].Name, &o.Webhooks[i].ClientConfig); err != nil {
+			if err := l.checkClient(obj, o.Webhooks[i].Name, &o.Webhooks[i].ClientConfig); err != nil {
 				return err
 			}
 		}
 	}
-	policy, refers, ok := bound(obj)
+	policy, refers, ok := boundPolicy(obj)
 	switch {
 	case !ok:
 		return nil
@@ -220,8 +219,8 @@ func (l *loading) alone(kind string, obj resource.Object) error {
 	return nil
 }
 
-// client wants a webhook to be reached by an address.
-func (l *loading) client(config resource.Object, name string, c *registrationv1.WebhookClientConfig) error {
+// checkClient checks that a webhook is configured by URL.
+func (l *loading) checkClient(config resource.Object, name string, c *registrationv1.WebhookClientConfig) error {
 	switch {
 	case c.Service != nil:
 		return fmt.Errorf("webhook %q in %q (file %q): clientConfig.service is not supported for static manifests; use clientConfig.url instead", name, config.GetName(), l.file)
@@ -231,8 +230,8 @@ func (l *loading) client(config resource.Object, name string, c *registrationv1.
 	return nil
 }
 
-// bound returns the policy of a binding, and whether it refers to parameters.
-func bound(obj resource.Object) (policy string, params, ok bool) {
+// boundPolicy returns the policy of a binding, and whether it has a paramRef.
+func boundPolicy(obj resource.Object) (policy string, params, ok bool) {
 	switch b := obj.(type) {
 	case *registrationv1.ValidatingAdmissionPolicyBinding:
 		return b.Spec.PolicyName, b.Spec.ParamRef != nil, true
@@ -242,10 +241,10 @@ func bound(obj resource.Object) (policy string, params, ok bool) {
 	return "", false, false
 }
 
-// references wants the policies of all bindings to be in manifests too.
-func (l *loading) references() error {
+// checkReferences checks that the policies of all bindings are in manifests too.
+func (l *loading) checkReferences() error {
 	for _, obj := range l.objects {
-		policy, _, ok := bound(obj)
+		policy, _, ok := boundPolicy(obj)
 		if !ok {
 			continue
 		}

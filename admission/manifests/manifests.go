@@ -1,10 +1,10 @@
-// Package manifests reads webhooks and policies from a directory that the
-// administrator keeps beside the server. They are in force from the first
-// request on, nobody can change them through the API, and they are the only ones
-// that can be about webhooks and policies themselves.
+// Package manifests reads webhook and policy configurations from a directory of static
+// manifests on the server's disk. Start at Config and Directory. Static configurations are
+// active from the first request on, cannot be changed through the API, and are the only
+// ones that can match webhook and policy configurations themselves.
 //
-// What is in the directory is followed. Files that cannot be used change
-// nothing: what was read last stays in force.
+// The directory is polled for changes. If a file is invalid, the last valid state stays
+// active.
 package manifests
 
 import (
@@ -26,35 +26,35 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Suffix is how the names of all objects in manifests end.
+// Suffix is the required suffix of the names of all objects in manifests.
 const Suffix = ".static.k8s.io"
 
-// The metrics. Reloads and ReloadTime, which is set: status, plugin,
-// apiserver_id_hash. ConfigInfo, of which the last is shown: plugin,
-// apiserver_id_hash, hash.
+// Metrics. Reloads counts reloads and ReloadTime is the time of the last, with the labels
+// status, plugin, apiserver_id_hash. ConfigInfo identifies the active manifests by the
+// labels plugin, apiserver_id_hash, hash.
 const (
 	Reloads    = "apiserver_manifest_admission_config_controller_automatic_reloads_total"
 	ReloadTime = "apiserver_manifest_admission_config_controller_automatic_reload_last_timestamp_seconds"
 	ConfigInfo = "apiserver_manifest_admission_config_controller_last_config_info"
 )
 
-// Config is where manifests are, and what they may be.
+// Config configures a Directory.
 type Config struct {
-	// Plugin whose manifests they are. Required.
+	// Plugin that uses the manifests. Required.
 	Plugin string
 	// Path of the directory. Required.
 	Path string
-	// Kinds that manifests may be of, by their names. Required.
+	// Kinds that are allowed in manifests, by their names. Required.
 	Kinds map[string]*resource.Definition
-	// Interval at which the directory is looked at; 0 is that of filewatch.
+	// Interval of polling; 0 is that of filewatch.
 	Interval time.Duration
-	// Server is the identity of the server, as metrics show it.
+	// Server is the identity of the server, for metrics.
 	Server  string
 	Metrics measure.Sink
 	Logger  *slog.Logger
 }
 
-// CheckPath returns what is wrong with the path of a directory.
+// CheckPath validates the path of a directory.
 func CheckPath(path string) error {
 	at := field.NewPath("staticManifestsDir")
 	if !filepath.IsAbs(path) {
@@ -74,7 +74,7 @@ func CheckPath(path string) error {
 type Directory struct {
 	cfg     Config
 	current atomic.Pointer[admission.Manifests]
-	// What was seen and read last belongs to who watches.
+	// seen and hash are of the last read; only Watch uses them.
 	seen listing
 	hash string
 }
@@ -103,7 +103,7 @@ func Open(cfg Config) (*Directory, error) {
 	return d, nil
 }
 
-// Current returns what is in force.
+// Current returns the active manifests.
 func (d *Directory) Current() *admission.Manifests { return d.current.Load() }
 
 func (d *Directory) use(set *admission.Manifests, hash string) {
@@ -119,7 +119,7 @@ func (d *Directory) measure(status string) {
 	measure.SeriesOf(d.cfg.Metrics, ReloadTime, status, d.cfg.Plugin, d.cfg.Server).Observe(float64(time.Now().UnixNano()) / 1e9)
 }
 
-// Watch follows the directory until ctx ends.
+// Watch polls the directory until ctx ends.
 func (d *Directory) Watch(ctx context.Context) {
 	for range clock.Every(ctx, d.cfg.Interval) {
 		d.refresh()
@@ -139,7 +139,7 @@ func (d *Directory) refresh() {
 	}
 	switch {
 	case err != nil:
-		// A directory that cannot be used is told of once, until something changes.
+		// The same error is logged once, until something changes.
 		if d.seen.failed == err.Error() && now.equal(d.seen) {
 			return
 		}
@@ -152,19 +152,19 @@ func (d *Directory) refresh() {
 	d.seen = now
 }
 
-// listing is the files of a directory, without what is in them.
+// listing is the names, sizes and times of the files of a directory.
 type listing struct {
 	files  string
 	newest time.Time
 	at     time.Time
-	failed string // why they could not be used
+	failed string // error of the last load
 }
 
-// settled is how old a file must be for its time to tell every change.
-const settled = 2 * time.Second
+// mtimeGranularity is how old a file must be for its modification time to show every change.
+const mtimeGranularity = 2 * time.Second
 
-// list looks at the files. The times are taken before the contents are read: a
-// change in between is seen as one that comes later.
+// list reads the file times. It is called before the contents are read, so that a change in
+// between is noticed at the next poll.
 func list(path string) (listing, error) {
 	l := listing{at: time.Now()}
 	names, err := manifestFiles(path)
@@ -188,5 +188,5 @@ func (l listing) equal(other listing) bool { return l.files == other.files }
 
 // same reports whether nothing can have changed since an earlier listing.
 func (l listing) same(earlier listing) bool {
-	return l.equal(earlier) && earlier.at.Sub(earlier.newest) > settled
+	return l.equal(earlier) && earlier.at.Sub(earlier.newest) > mtimeGranularity
 }

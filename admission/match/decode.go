@@ -10,8 +10,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Decode reads an object of the form from JSON. strict refuses fields that it
-// does not have; otherwise they are left out.
+// Decode decodes an object of the form from JSON. strict refuses unknown fields; otherwise
+// they are dropped.
 func (f *Form) Decode(text []byte, strict bool) (runtime.Object, error) {
 	var kind metav1.TypeMeta
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &kind); err != nil {
@@ -20,7 +20,7 @@ func (f *Form) Decode(text []byte, strict bool) (runtime.Object, error) {
 	obj, _ := f.Empty()
 	_, loose := obj.(*unstructured.Unstructured)
 	if !loose && kind.Kind == "" {
-		kind.Kind = f.Kind.Kind // structs know what they are
+		kind.Kind = f.Kind.Kind // the Go type determines the kind
 	}
 	if !loose && kind.APIVersion == "" {
 		kind.APIVersion = f.Kind.GroupVersion().String()
@@ -51,12 +51,12 @@ func (f *Form) Decode(text []byte, strict bool) (runtime.Object, error) {
 
 const (
 	maxOperations = 10_000
-	// maxPatched bounds what copies can make of an object.
+	// maxPatched bounds the size in bytes of a patched object.
 	maxPatched = 16 << 20
 )
 
-// Apply applies a patch to the JSON of an object. Copies of copies can make much
-// out of little, so the size is looked at after each.
+// Apply applies a JSON patch. Repeated copy operations can blow an object up, so the size
+// is checked after each operation.
 func Apply(text []byte, patch jsonpatch.Patch) ([]byte, error) {
 	if len(patch) > maxOperations {
 		return nil, fmt.Errorf("a patch cannot have more than %d operations, but has %d", maxOperations, len(patch))

@@ -11,8 +11,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Index finds those of many criteria that may be about a write without asking
-// each of them every time: it remembers the answers for a kind of write.
+// Index finds the items among many whose criteria may match a write. It caches the result
+// for each kind of write.
 type Index[T any] struct {
 	items    []T
 	criteria func(T) *Criteria
@@ -28,34 +28,34 @@ type indexKey struct {
 	ofCluster   bool
 }
 
-// Found are the items that may be about a kind of write. It must not be changed.
+// Found are the items that may match a kind of write. It is immutable but for its counters.
 type Found[T any] struct {
 	Candidates []Candidate[T]
-	rows       []row // those of the candidates
+	rows       []row // parallel to Candidates
 	paths      []path
-	telling    atomic.Bool // what was passed over
-	// def is what it holds for: another version of a custom resource may come and
-	// be equivalent.
+	telling    atomic.Bool // a timer is set to report exclusions
+	// def is the definition that the result is valid for: a new version of a custom
+	// resource may be equivalent.
 	def *resource.Definition
 }
 
-// Candidate is something that may be about a write.
+// Candidate is an item that may match a write.
 type Candidate[T any] struct {
 	Item     T
 	criteria *Criteria
-	// always is 1 more than the place of the form in which it is about every write
-	// of the kind; 0 if that depends on the write.
+	// always is the index of the form, plus 1, in which it matches every write of the
+	// kind; 0 if that depends on the write.
 	always   int
 	excluded func(op admission.Operation, n int)
 }
 
-// NewIndex makes an index of items, which keep their order. needs, which may be
-// nil, is asked for items that are about every write of a kind.
+// NewIndex makes an index of items, which keep their order. needs, which may be nil, is
+// called for items that match every write of a kind.
 func NewIndex[T any](items []T, criteria func(T) *Criteria, needs func(T) Needs) *Index[T] {
 	return &Index[T]{items: items, criteria: criteria, needs: needs}
 }
 
-// For returns the items that may be about a write.
+// For returns the items that may match a write.
 func (x *Index[T]) For(w *Write) *Found[T] {
 	if x == nil || len(x.items) == 0 {
 		return &Found[T]{}
@@ -90,7 +90,7 @@ func (x *Index[T]) All() []T {
 	return x.items
 }
 
-// Only returns those of the items that a function wants.
+// Only returns the items for which wanted is true.
 func (f *Found[T]) Only(wanted func(T) bool) *Found[T] {
 	out := &Found[T]{def: f.def, paths: f.paths}
 	for i, c := range f.Candidates {

@@ -1,5 +1,7 @@
-// Package match tells which writes a webhook or a policy is about: rules, and
-// selectors of namespaces and of objects.
+// Package match decides which writes a webhook or a policy applies to: rules, namespace
+// selectors and object selectors. Start at Criteria, and at Write, a write with its
+// equivalent forms in other versions. The package must not know what webhooks or policies
+// do with a write.
 package match
 
 import (
@@ -17,15 +19,15 @@ import (
 	"github.com/apikeel/kelson/admission"
 )
 
-// Criteria are what a write has to meet. They never change.
+// Criteria are the match criteria of a webhook, policy or binding. They are immutable.
 type Criteria struct {
 	rules, exclude []rule
-	// all: without rules every write is meant.
+	// all: there are no rules, and every write matches.
 	all        bool
 	equivalent bool
 	namespaces labels.Selector
 	objects    labels.Selector
-	// err is why the selectors cannot be used.
+	// err is the error of parsing the selectors.
 	err error
 }
 
@@ -60,8 +62,8 @@ func (c *Criteria) selectors(namespaces, objects *metav1.LabelSelector) {
 	c.objects, c.err = metav1.LabelSelectorAsSelector(objects)
 }
 
-// Match returns the form in which the write is meant, nil if it is not. An error
-// is about a write that is meant as far as rules can tell.
+// Match returns the form in which the write matches, nil if it does not. An error is
+// returned only for a write that matches the rules.
 func (c *Criteria) Match(ctx context.Context, w *Write) (*Form, error) {
 	if w.find(c.exclude, c.equivalent, true) != nil {
 		return nil, nil
@@ -75,7 +77,7 @@ func (c *Criteria) Match(ctx context.Context, w *Write) (*Form, error) {
 	if c.err != nil {
 		return nil, apierrors.NewInternalError(c.err)
 	}
-	// A namespace or an object that is not selected goes before an error.
+	// A selector that does not match takes precedence over an error of the other.
 	in, err := c.inNamespace(ctx, w)
 	if !in && err == nil || !c.objects.Empty() && !selects(c.objects, w.Object) && !selects(c.objects, w.Old) {
 		return nil, nil
@@ -137,9 +139,8 @@ func among(items []string, item string) bool {
 	return slices.Contains(items, item) || slices.Contains(items, "*")
 }
 
-// meets reports whether the rule is about a resource; names tells whether it has
-// to be about the name too.
-func (r *rule) meets(a *admission.Attributes, resource schema.GroupVersionResource, names bool) bool {
+// matches reports whether the rule matches a resource, and with names also the name.
+func (r *rule) matches(a *admission.Attributes, resource schema.GroupVersionResource, names bool) bool {
 	if !among(r.operations, string(a.Operation)) || !among(r.groups, resource.Group) || !among(r.versions, resource.Version) {
 		return false
 	}
@@ -148,7 +149,7 @@ func (r *rule) meets(a *admission.Attributes, resource schema.GroupVersionResour
 	}) {
 		return false
 	}
-	// A namespace is in itself, but of the cluster.
+	// A namespace has itself as its namespace, but is cluster-scoped.
 	ofCluster := a.Namespace == "" || resource == schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	if r.scope != admissionv1.AllScopes && ofCluster != (r.scope == admissionv1.ClusterScope) {
 		return false
@@ -156,14 +157,13 @@ func (r *rule) meets(a *admission.Attributes, resource schema.GroupVersionResour
 	return !names || len(r.names) == 0 || slices.Contains(r.names, a.Name)
 }
 
-// mayMatch reports whether writes of the kind can match, whatever their names
-// and labels.
+// mayMatch reports whether writes of the kind can match, whatever their names and labels.
 func (c *Criteria) mayMatch(w *Write) bool {
 	return c.all || w.find(c.rules, c.equivalent, false) != nil
 }
 
-// always returns 1 more than the place of the form in which all writes of the
-// kind are meant, whatever their names and labels; 0 if it depends on those.
+// always returns the index of the form, plus 1, in which all writes of the kind match,
+// whatever their names and labels; 0 if it depends on those.
 func (c *Criteria) always(w *Write) int {
 	if c.err != nil || len(c.exclude) > 0 || !c.namespaces.Empty() || !c.objects.Empty() {
 		return 0

@@ -8,47 +8,46 @@ import (
 	"github.com/apikeel/kelson/admission"
 )
 
-// Many policies differ in nothing but a name that they compare a field with. What
-// is in the field is looked up once for all of them: who needs it to be something
-// else is not about the write, and nothing more is asked of it.
+// Many policies differ only in the string that they compare a field with. The field is read
+// once for all of them; policies that need another value are skipped without evaluating
+// anything else.
 
-// Needs are what has to hold for something to be about a write, besides its
-// criteria.
+// Needs are conditions for an item to apply to a write, besides its criteria.
 type Needs struct {
-	// All of them have to hold; what is not known does not count.
+	// All must hold; a need whose value is not known is ignored.
 	All []Need
-	// Excluded is told, a little later, of how many writes one did not hold.
+	// Excluded is called, with some delay, with the number of writes that were skipped.
 	Excluded func(op admission.Operation, n int)
 }
 
-// Need is that what is found at the end of a path is one of some values.
+// Need is the condition that the value at a path is one of some strings.
 type Need struct {
-	// Path tells what is found from what others find.
+	// Path identifies what Find reads; needs with equal paths share one read.
 	Path string
-	// Find returns what is there; it may not be known.
+	// Find returns the value; known is false if it cannot be read.
 	Find func(w *Write, form *Form) (value string, known bool)
 	Is   []string
-	// Not: it has to be none of them.
+	// Not inverts the condition: the value must be none of them.
 	Not bool
 }
 
-// row is what is looked at of a candidate for every write. The rows of all lie
-// close together: a hundred of them are a few cache lines.
+// row is what is read of a candidate for every write. Rows are compact: a hundred of them
+// are a few cache lines.
 type row struct {
 	needs
-	passed uint32 // writes that the owner was not yet told of
+	passed uint32 // skipped writes not yet reported to Excluded
 }
 
-// needs are the first, and all others if there are some.
+// needs is the first need inline, and further ones behind a pointer.
 type needs struct {
 	first need
 	more  *[]need
 }
 
-// need is a Need of a path that is shared.
+// need is a Need with its path as an index into Found.paths.
 type need struct {
 	one  string
-	more *[]string // besides one
+	more *[]string // further values
 	path int32
 	is   wanted
 }
@@ -66,14 +65,14 @@ func (n *need) holds(value string) bool {
 	return is == (n.is == oneOf)
 }
 
-// path is what is looked at in a form.
+// path is what is read from a form.
 type path struct {
 	name string
 	form int
 	find func(w *Write, form *Form) (string, bool)
 }
 
-// row notes the paths of needs.
+// row makes the row of a candidate, and adds the paths of its needs.
 func (f *Found[T]) row(form int, all []Need) (r row) {
 	var out []need
 	for _, n := range all {
@@ -104,12 +103,12 @@ func (f *Found[T]) row(form int, all []Need) (r row) {
 	return r
 }
 
-// Sieve passes over candidates for a write whose needs do not hold.
+// Sieve skips candidates for a write whose needs do not hold.
 type Sieve[T any] struct {
 	found   *Found[T]
 	w       *Write
 	values  []looked // by path
-	changes int      // of the write, when they were looked at
+	changes int      // Write.Changes when values were read
 }
 
 type looked struct {
@@ -120,8 +119,8 @@ type looked struct {
 // Sieve returns a sieve for a write.
 func (f *Found[T]) Sieve(w *Write) Sieve[T] { return Sieve[T]{found: f, w: w} }
 
-// Excludes reports whether a candidate, by its place, is known not to be about
-// the write as it is now.
+// Excludes reports whether the candidate at index i surely does not apply to the write as it
+// is now.
 func (s *Sieve[T]) Excludes(i int) bool {
 	r := &s.found.rows[i]
 	if r.first.is == anything || !s.fails(&r.first) && (r.more == nil || !slices.ContainsFunc(*r.more, func(n need) bool { return s.fails(&n) })) {
@@ -130,7 +129,7 @@ func (s *Sieve[T]) Excludes(i int) bool {
 	atomic.AddUint32(&r.passed, 1)
 	if f := s.found; !f.telling.Load() && f.telling.CompareAndSwap(false, true) {
 		op := s.w.Operation
-		time.AfterFunc(tellAfter, func() { f.tell(op) })
+		time.AfterFunc(reportDelay, func() { f.tell(op) })
 	}
 	return true
 }
@@ -140,9 +139,8 @@ func (s *Sieve[T]) fails(n *need) bool {
 	return v.known && !n.holds(v.value)
 }
 
-// tellAfter is how much later owners are told what they were excluded from: many
-// at once cost less than each at its time.
-const tellAfter = 100 * time.Millisecond
+// reportDelay is the delay before Excluded is called, so that many writes are reported at once.
+const reportDelay = 100 * time.Millisecond
 
 func (f *Found[T]) tell(op admission.Operation) {
 	f.telling.Store(false)

@@ -21,24 +21,23 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Write is a write, with what is found out about it on the way. It belongs to
-// one goroutine.
+// Write is a write with cached results of matching. It belongs to one goroutine.
 type Write struct {
 	*admission.Attributes
-	// Scratch is for who evaluates expressions on the write.
+	// Scratch is for package expression.
 	Scratch any
 
 	objects admission.Objects
-	changes int // how often the object was replaced
+	changes int // how often Replace was called
 
 	known     []*Form
 	namespace *corev1.Namespace
-	missing   error         // why there is no namespace
+	missing   error         // error of reading the namespace
 	labels    labels.Labels // of the namespace
 }
 
-// Form is a resource in one of the versions it is served in, and what is written
-// in that version. Objects are made when they are asked for.
+// Form is a write in one of the versions in which its resource is served. Objects are
+// converted on first use.
 type Form struct {
 	Resource schema.GroupVersionResource
 	Kind     schema.GroupVersionKind
@@ -57,7 +56,7 @@ func New(a *admission.Attributes, objects admission.Objects) *Write {
 	return &Write{Attributes: a, objects: objects}
 }
 
-// forms returns those of the resource; the first is the one of the request.
+// forms returns the forms of the resource; the first is that of the request.
 func (w *Write) forms() []*Form {
 	if w.known != nil {
 		return w.known
@@ -82,19 +81,19 @@ func (w *Write) forms() []*Form {
 	return w.known
 }
 
-// ofOwnKind reports whether what is written is not the resource's kind: that of
-// a subresource, or options.
+// ofOwnKind reports whether the object is not of the resource's kind, but of a
+// subresource's kind or options.
 func (w *Write) ofOwnKind() bool { return w.Kind != w.Served.GroupVersionKind() }
 
-// find returns the form that one of the rules is about: that of the request
-// before all others, earlier rules before later.
+// find returns the form that one of the rules matches: that of the request before all
+// others, earlier rules before later.
 func (w *Write) find(rules []rule, equivalent, names bool) *Form {
 	if len(rules) == 0 {
 		return nil
 	}
 	asked := w.Served.GroupVersionResource()
 	for i := range rules {
-		if rules[i].meets(w.Attributes, asked, names) {
+		if rules[i].matches(w.Attributes, asked, names) {
 			return w.forms()[0]
 		}
 	}
@@ -103,7 +102,7 @@ func (w *Write) find(rules []rule, equivalent, names bool) *Form {
 	}
 	for i := range rules {
 		for _, f := range w.forms()[1:] {
-			if rules[i].meets(w.Attributes, f.Resource, names) {
+			if rules[i].matches(w.Attributes, f.Resource, names) {
 				return f
 			}
 		}
@@ -111,11 +110,11 @@ func (w *Write) find(rules []rule, equivalent, names bool) *Form {
 	return nil
 }
 
-// Changes returns how often the object of the write has been replaced.
+// Changes returns how often the object of the write was replaced.
 func (w *Write) Changes() int { return w.changes }
 
-// Objects returns what is written, and what is there, with kind and apiVersion;
-// nil for what is not. They must not be changed.
+// Objects returns the new and the old object with kind and apiVersion set, nil for a missing
+// one. They must not be changed.
 func (f *Form) Objects() (object, old runtime.Object, err error) {
 	if !f.made {
 		if f.object, err = f.convert(f.w.Object); err != nil {
@@ -143,8 +142,8 @@ func (f *Form) convert(obj runtime.Object) (runtime.Object, error) {
 	return WithKind(obj, f.Kind), nil
 }
 
-// fromWritten returns an object of the write in the version of the form,
-// toWritten the other way.
+// fromWritten converts an object of the write to the version of the form, toWritten the
+// other way.
 func (f *Form) fromWritten(obj resource.Object) (resource.Object, error) {
 	served := f.w.Served
 	switch def := served.Definition; {
@@ -167,8 +166,7 @@ func (f *Form) toWritten(obj resource.Object) (resource.Object, error) {
 	return obj, nil
 }
 
-// WithKind returns a copy of an object that says what it is, and shares
-// everything below with it.
+// WithKind returns a shallow copy of an object with kind and apiVersion set.
 func WithKind(obj runtime.Object, kind schema.GroupVersionKind) runtime.Object {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if u.GroupVersionKind() == kind {
@@ -188,7 +186,7 @@ func WithKind(obj runtime.Object, kind schema.GroupVersionKind) runtime.Object {
 	return out
 }
 
-// Values returns the objects as expressions see them.
+// Values returns the objects as CEL values.
 func (f *Form) Values() (object, old ref.Val, err error) {
 	if f.values[0] == nil {
 		object, old, err := f.Objects()
@@ -200,8 +198,7 @@ func (f *Form) Values() (object, old ref.Val, err error) {
 	return f.values[0], f.values[1], nil
 }
 
-// Kept returns a value that is made once for the write, and does not depend on
-// the objects.
+// Kept returns a value that is made once for the write and does not depend on the objects.
 func (f *Form) Kept(key schema.GroupVersionResource, make func() ref.Val) ref.Val {
 	v := f.kept[key]
 	if v == nil {
@@ -214,7 +211,7 @@ func (f *Form) Kept(key schema.GroupVersionResource, make func() ref.Val) ref.Va
 	return v
 }
 
-// Value returns an object as expressions see it.
+// Value returns an object as a CEL value.
 func Value(obj runtime.Object) ref.Val {
 	switch o := obj.(type) {
 	case nil:
@@ -225,8 +222,8 @@ func Value(obj runtime.Object) ref.Val {
 	return common.SchemalessTypedToVal(obj)
 }
 
-// Replace puts an object of the form, which becomes the write's, in the place of
-// what is written. Whoever has the object of the write sees it changed.
+// Replace makes obj, an object of the form, the object of the write. The caller must not use
+// obj afterwards.
 func (f *Form) Replace(obj runtime.Object) error {
 	w := f.w
 	if o, ok := obj.(resource.Object); ok && !w.ofOwnKind() {
@@ -249,12 +246,12 @@ func (f *Form) Replace(obj runtime.Object) error {
 	for _, f := range w.known {
 		f.made, f.object, f.old, f.values = false, nil, nil, [2]ref.Val{}
 	}
-	w.labels = nil // they may be the object's
+	w.labels = nil // labels may be those of the object itself
 	w.changes++
 	return nil
 }
 
-// keepOwners undoes what has made the owners of fields unreadable.
+// keepOwners restores managedFields that a plugin has made invalid.
 func (w *Write) keepOwners(obj runtime.Object) {
 	before, ok := w.Object.(metav1.Object)
 	after, same := obj.(metav1.Object)
@@ -268,7 +265,7 @@ func (w *Write) keepOwners(obj runtime.Object) {
 	}
 }
 
-// Empty returns an empty object of the form, and what fills in the defaults.
+// Empty returns an empty object of the form, and its defaulting function.
 func (f *Form) Empty() (obj runtime.Object, defaults func(runtime.Object)) {
 	w := f.w
 	if w.ofOwnKind() {
@@ -281,7 +278,7 @@ func (f *Form) Empty() (obj runtime.Object, defaults func(runtime.Object)) {
 	}
 }
 
-// Prune takes out of an object of the form what it cannot have.
+// Prune removes fields that the version of the form does not have.
 func (f *Form) Prune(obj runtime.Object) error {
 	if o, ok := obj.(resource.Object); ok && f.version.Prune != nil && !f.w.ofOwnKind() {
 		_, err := f.version.Prune(o, resource.PruneSent)
@@ -290,8 +287,8 @@ func (f *Form) Prune(obj runtime.Object) error {
 	return nil
 }
 
-// NamespaceObject returns the namespace that the write is in; nil if it is in
-// none, or one itself.
+// NamespaceObject returns the namespace of the write; nil if the write has none or is of a
+// namespace itself.
 func (w *Write) NamespaceObject(ctx context.Context) (*corev1.Namespace, error) {
 	if w.Namespace == "" || w.Kind == corev1.SchemeGroupVersion.WithKind("Namespace") {
 		return nil, nil
@@ -327,7 +324,7 @@ func (w *Write) namespaceLabels(ctx context.Context) (labels.Labels, error) {
 
 func (w *Write) findLabels(ctx context.Context) (labels.Set, error) {
 	if w.Served.Definition.Resource == "namespaces" && w.Subresource == "" && (w.Operation == admission.Create || w.Operation == admission.Update) {
-		// What is stored may be old, or not there yet.
+		// The stored namespace may be outdated or missing.
 		if m, ok := w.Object.(metav1.Object); ok {
 			return m.GetLabels(), nil
 		}

@@ -25,14 +25,13 @@ const (
 	signingRequests   = "certificatesigningrequests"
 )
 
-// signerPlugin is what the plugins for certificates share.
+// signerPlugin is the common part of the certificate plugins.
 type signerPlugin struct {
 	base
 	authorize Authorize
 }
 
-// may reports whether who asks may do something with a signer: with this one,
-// or with all of its domain.
+// may reports whether the user may use a signer: this one, or all of its domain.
 func (p *signerPlugin) may(ctx context.Context, a *admission.Attributes, verb, signer string) bool {
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
@@ -52,7 +51,8 @@ func onSubresource(name string) func(t admission.Target) bool {
 	}
 }
 
-// certificateApproval wants those who approve to be allowed to, for the signer.
+// certificateApproval is CertificateApproval: approving requires the verb approve on the
+// signer.
 type certificateApproval struct{ signerPlugin }
 
 func newCertificateApproval(b *builder) admission.Plugin {
@@ -71,7 +71,7 @@ func (p *certificateApproval) Validate(ctx context.Context, a *admission.Attribu
 	return nil
 }
 
-// certificateSigning wants those who sign to be allowed to.
+// certificateSigning is CertificateSigning: signing requires the verb sign on the signer.
 type certificateSigning struct{ signerPlugin }
 
 func newCertificateSigning(b *builder) admission.Plugin {
@@ -94,7 +94,8 @@ func (p *certificateSigning) Validate(ctx context.Context, a *admission.Attribut
 	return nil
 }
 
-// trustBundleAttest wants those who say whom to trust to be allowed to.
+// trustBundleAttest is ClusterTrustBundleAttest: a ClusterTrustBundle of a signer requires
+// the verb attest on the signer.
 type trustBundleAttest struct{ signerPlugin }
 
 func newTrustBundleAttest(b *builder) admission.Plugin {
@@ -117,8 +118,8 @@ func (p *trustBundleAttest) Validate(ctx context.Context, a *admission.Attribute
 	return a.Forbidden(fmt.Errorf("user not permitted to attest for signerName %q", signer))
 }
 
-// onlyCollects reports whether an update changes nothing but what the garbage
-// collector does.
+// onlyCollects reports whether an update changes only metadata that the garbage collector
+// changes.
 func onlyCollects(a *admission.Attributes) bool {
 	obj, ok := a.Object.(resource.Object)
 	old, was := a.Old.(metav1.Object)
@@ -133,7 +134,8 @@ func onlyCollects(a *admission.Attributes) bool {
 	return equality.Semantic.DeepEqual(next, old)
 }
 
-// subjectRestriction keeps requests for certificates from asking for all power.
+// subjectRestriction is CertificateSubjectRestriction: client certificates must not be for
+// system:masters.
 type subjectRestriction struct{ base }
 
 func newSubjectRestriction(*builder) admission.Plugin {
@@ -158,7 +160,7 @@ func (subjectRestriction) Validate(_ context.Context, a *admission.Attributes) e
 
 const mastersGroup = "system:masters"
 
-// parseRequest reads a request for a certificate.
+// parseRequest decodes a PEM certificate request.
 func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {

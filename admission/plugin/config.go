@@ -16,7 +16,7 @@ import (
 	"github.com/apikeel/kelson/internal/configfile"
 )
 
-// configurations are those of plugins, as a file has them.
+// configurations are the plugin configurations of an AdmissionConfiguration.
 type configurations []struct {
 	Name string `json:"name"`
 	// Path of another file, relative to this one.
@@ -24,8 +24,8 @@ type configurations []struct {
 	Configuration *runtime.RawExtension `json:"configuration"`
 }
 
-// Configuration returns what the file has for a plugin, nil if there is nothing.
-// It is for plugins that are made elsewhere.
+// Configuration returns the configuration of a plugin in the file, nil if there is none. It
+// is for plugins that are made outside of this package.
 func (c Config) Configuration(name string) ([]byte, error) {
 	all, err := c.read([]maker{{name: name}})
 	if err != nil {
@@ -34,17 +34,16 @@ func (c Config) Configuration(name string) ([]byte, error) {
 	return all.of(name)
 }
 
-// Sources is where a plugin that applies webhooks or policies has something from
-// besides the API.
+// Sources are the configuration sources of a webhook or policy plugin besides the API.
 type Sources struct {
-	// Kubeconfig is a file with the credentials that webhooks are shown.
+	// Kubeconfig is a file with the credentials to present to webhooks.
 	Kubeconfig string
-	// Manifests is a directory with webhooks or policies.
+	// Manifests is a directory of static manifests.
 	Manifests string
 }
 
-// Sources returns what the file says of the sources of a plugin. It is empty for
-// one that is switched off.
+// Sources returns the sources that the file has for a plugin. They are empty for a disabled
+// plugin.
 func (c Config) Sources(name string) (s Sources, err error) {
 	if m := slices.IndexFunc(order(), func(m maker) bool { return m.name == name }); m < 0 || !c.enabled(order()[m]) {
 		return s, nil
@@ -83,7 +82,7 @@ func (c Config) Sources(name string) (s Sources, err error) {
 	return s, nil
 }
 
-// read reads the file.
+// read decodes the file.
 func (c Config) read(enabled []maker) (configurations, error) {
 	if c.File == "" {
 		return nil, nil
@@ -92,7 +91,7 @@ func (c Config) read(enabled []maker) (configurations, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unable to read admission control configuration from %q [%w]", c.File, err)
 	}
-	// Two plugins once had files of their own, without a kind.
+	// Two plugins once had configuration files of their own, without a kind.
 	var old struct {
 		ImagePolicy  any `json:"imagePolicy"`
 		NodeSelector any `json:"podNodeSelectorPluginConfig"`
@@ -143,8 +142,7 @@ func (c configurations) of(name string) ([]byte, error) {
 	return nil, nil
 }
 
-// decode reads a configuration of a kind in one of some versions. It must have
-// no other fields.
+// decode decodes a configuration strictly; it must be of the kind in one of the versions.
 func decode(data []byte, into any, kind string, apiVersions ...string) error {
 	if err := configfile.Check(data, kind, apiVersions...); err != nil {
 		return err

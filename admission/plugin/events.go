@@ -17,13 +17,13 @@ import (
 	"github.com/apikeel/kelson/admission"
 )
 
-// eventRateLimit keeps events from filling the store.
+// eventRateLimit is EventRateLimit: it limits the rate of event writes.
 type eventRateLimit struct {
 	base
 	limits []*eventLimit
 }
 
-// eventLimit is a limit for each of the keys that events have.
+// eventLimit has a rate limiter for each key: server, namespace, user, or source and object.
 type eventLimit struct {
 	Type      string `json:"type"`
 	QPS       int32  `json:"qps"`
@@ -35,7 +35,7 @@ type eventLimit struct {
 	limiters *lru.Cache // key → flowcontrol.RateLimiter
 }
 
-// defaultLimiters is how many keys are remembered.
+// defaultLimiters is the default size of the LRU cache of limiters.
 const defaultLimiters = 4096
 
 func eventKeys() map[string]func(a *admission.Attributes) string {

@@ -25,15 +25,14 @@ const (
 	imagePolicyNotes = "imagepolicywebhook.image-policy.k8s.io/"
 	imagePolicyMark  = ".image-policy.k8s.io/"
 
-	// A service that does not answer is asked again, with longer and longer
-	// waits.
+	// Requests to the backend are retried with exponential backoff.
 	imagePolicyAttempts = 5
 	imagePolicyFactor   = 1.5
 	imagePolicyTimeout  = 30 * time.Second
 	imagePolicyCache    = 1024
 )
 
-// imagePolicy asks a service whether images may be run.
+// imagePolicy is ImagePolicyWebhook: it asks a backend whether images may be run.
 type imagePolicy struct {
 	base
 	client       *rest.RESTClient
@@ -87,7 +86,7 @@ func newImagePolicy(b *builder) (admission.Plugin, error) {
 	return p, err
 }
 
-// bounded reads a duration: 0 is the usual, -1 none.
+// bounded validates a duration: 0 is the default, -1 is none.
 func bounded(value int64, unit, least, most, usual time.Duration) (time.Duration, error) {
 	switch value {
 	case -1:
@@ -148,7 +147,7 @@ func (p *imagePolicy) Validate(ctx context.Context, a *admission.Attributes) err
 	return a.Forbidden(errors.New("one or more images rejected by webhook backend"))
 }
 
-// review returns what the service says, or has said a moment ago.
+// review returns the review of the backend, or a cached one.
 func (p *imagePolicy) review(ctx context.Context, spec imagepolicyv1alpha1.ImageReviewSpec) (*imagepolicyv1alpha1.ImageReviewStatus, error) {
 	key, err := json.Marshal(spec)
 	if err != nil {
@@ -186,10 +185,10 @@ func (p *imagePolicy) review(ctx context.Context, spec imagepolicyv1alpha1.Image
 	}
 }
 
-// ask asks the service once.
+// ask sends one request to the backend.
 func (p *imagePolicy) ask(ctx context.Context, body []byte) (*imagepolicyv1alpha1.ImageReviewStatus, error) {
 	result := p.client.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx)
-	if err := result.Error(); err != nil { // which reads what the service says of it
+	if err := result.Error(); err != nil { // Error decodes a Status in the response
 		return nil, err
 	}
 	answer, err := result.Raw()

@@ -16,11 +16,11 @@ import (
 	"github.com/apikeel/kelson/admission/quota"
 )
 
-// limitRangerNote is where a pod says which resources it got.
+// limitRangerNote is the annotation that lists the resources which were defaulted.
 const limitRangerNote = "kubernetes.io/limit-ranger"
 
-// limitRanger gives containers the resources that a namespace has for those
-// that ask for none, and refuses those that ask for too much or too little.
+// limitRanger is LimitRanger: it sets default requests and limits of containers, and refuses
+// those outside of the limits of the namespace.
 type limitRanger struct {
 	base
 	objects admission.Objects
@@ -43,7 +43,7 @@ func newLimitRanger(b *builder) admission.Plugin {
 	}}, b.Objects}
 }
 
-// ranges returns the limit ranges for an object, none if it is going already.
+// ranges returns the LimitRanges of the namespace, none if the object is being deleted.
 func (l *limitRanger) ranges(ctx context.Context, a *admission.Attributes) ([]*corev1.LimitRange, error) {
 	if old, ok := a.Old.(metav1.Object); ok && old.GetDeletionTimestamp() != nil {
 		return nil, nil
@@ -86,7 +86,7 @@ func (l *limitRanger) Validate(ctx context.Context, a *admission.Attributes) err
 	return err
 }
 
-// completePod sets the defaults of a limit range.
+// completePod sets the default requests and limits of a LimitRange.
 func completePod(pod *corev1.Pod, r *corev1.LimitRange) {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range r.Spec.Limits {
@@ -119,7 +119,7 @@ func completePod(pod *corev1.Pod, r *corev1.LimitRange) {
 	}
 }
 
-// fill adds what a list does not have, and returns the sorted names of it.
+// fill adds missing resources to a list, and returns their names, sorted.
 func fill(list *corev1.ResourceList, defaults corev1.ResourceList) (added []string) {
 	for name, quantity := range defaults {
 		if _, ok := (*list)[name]; ok {
@@ -158,7 +158,7 @@ func checkPod(pod *corev1.Pod, r *corev1.LimitRange) (errs []error) {
 	return errs
 }
 
-// ofPod takes what is asked for the pod as a whole instead of the sum.
+// ofPod replaces the sum by pod-level resources.
 func ofPod(sum, own corev1.ResourceList) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		if quantity, ok := own[name]; ok {
@@ -200,14 +200,13 @@ func checkLimits(limit *corev1.LimitRangeItem, requests, limits corev1.ResourceL
 
 func names(list corev1.ResourceList) []corev1.ResourceName { return slices.Sorted(maps.Keys(list)) }
 
-// amounts is what something asks for, and at most gets.
+// amounts are the requests and limits of a container, pod or claim.
 type amounts struct {
 	of               corev1.LimitType
 	requests, limits corev1.ResourceList
 }
 
-// comparable returns quantities in thousandths, unless one is too large for
-// that.
+// comparable returns quantities in milli-units, or in units if one of them is too large.
 func comparable(quantities ...resource.Quantity) []int64 {
 	values := make([]int64, len(quantities))
 	milli := true

@@ -14,15 +14,14 @@ import (
 
 func isNamespace(t admission.Target) bool { return t.Group == "" && t.Resource == "namespaces" }
 
-// namespace reads a namespace. Who asks for a missing one hears that from the
-// newest state. Other errors are the store's, which have answers of their own: it
-// cannot be reached, or the time of the request is over.
+// namespace reads a namespace. If the watch cache does not have it, it makes a consistent
+// read. Errors other than NotFound are those of the store.
 func namespace(ctx context.Context, objects admission.Objects, name string) (*corev1.Namespace, error) {
 	return newest[*corev1.Namespace](ctx, objects, "", "namespaces", "", name)
 }
 
-// lifecycle keeps objects out of namespaces that are not there or going, and
-// some namespaces from going.
+// lifecycle is NamespaceLifecycle: it refuses creates in missing and Terminating namespaces,
+// and deletions of the system namespaces.
 type lifecycle struct {
 	base
 	objects admission.Objects
@@ -33,7 +32,7 @@ func newLifecycle(b *builder) admission.Plugin {
 		if isNamespace(t) {
 			return t.Operation == admission.Delete
 		}
-		// To hear whether a namespace exists would tell too much.
+		// A LocalSubjectAccessReview must not reveal whether a namespace exists.
 		review := t.Group == "authorization.k8s.io" && t.Resource == "localsubjectaccessreviews"
 		return t.Operation == admission.Create && !review
 	}}, b.Objects}
@@ -66,7 +65,7 @@ func (l *lifecycle) Admit(ctx context.Context, a *admission.Attributes) error {
 	return err
 }
 
-// exists keeps all writes out of namespaces that are not there.
+// exists is NamespaceExists: it refuses all writes in missing namespaces.
 type exists struct {
 	base
 	objects admission.Objects
@@ -87,7 +86,7 @@ func (e *exists) Validate(ctx context.Context, a *admission.Attributes) error {
 	return err
 }
 
-// provision makes the namespaces that somebody creates objects in.
+// provision is NamespaceAutoProvision: it creates missing namespaces.
 type provision struct {
 	base
 	objects Objects

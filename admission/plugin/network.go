@@ -13,10 +13,10 @@ import (
 
 const networkingGroup = "networking.k8s.io"
 
-// ingressClassNote is how ingresses named their class before there was a field.
+// ingressClassNote is the deprecated annotation for the class of an ingress.
 const ingressClassNote = "kubernetes.io/ingress.class"
 
-// defaultIngressClass gives ingresses that name no class the default one.
+// defaultIngressClass is DefaultIngressClass: it sets the default class of ingresses.
 type defaultIngressClass struct {
 	base
 	objects admission.Objects
@@ -45,8 +45,7 @@ func (d *defaultIngressClass) Admit(ctx context.Context, a *admission.Attributes
 	return nil
 }
 
-// denyExternalIPs keeps services from taking addresses that may be somebody
-// else's.
+// denyExternalIPs is DenyServiceExternalIPs: it refuses new spec.externalIPs of services.
 type denyExternalIPs struct{ base }
 
 func newDenyExternalIPs(*builder) admission.Plugin {

@@ -20,9 +20,9 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Kubelets ask for the tokens and certificates of their pods.
+// NodeRestriction for requests of kubelets for the tokens and certificates of their pods.
 
-// token lets a kubelet ask for tokens that its pods use.
+// token checks a TokenRequest of a kubelet: the token must be for one of its pods.
 func (p *nodeRestriction) token(ctx context.Context, node string, a *admission.Attributes) error {
 	if a.Operation != admission.Create || a.Subresource != "token" {
 		return nil
@@ -53,7 +53,7 @@ func (p *nodeRestriction) token(ctx context.Context, node string, a *admission.A
 	return nil
 }
 
-// audience checks that a pod uses tokens for an audience.
+// audience checks that a pod uses tokens for the requested audience.
 func (p *nodeRestriction) audience(ctx context.Context, a *admission.Attributes, wanted *authenticationv1.TokenRequest, pod *corev1.Pod) error {
 	audience := ""
 	switch len(wanted.Spec.Audiences) {
@@ -80,7 +80,7 @@ func (p *nodeRestriction) audience(ctx context.Context, a *admission.Attributes,
 	return fmt.Errorf("%s is not authorized to request tokens for audience %q", a.Request.User.Name, audience)
 }
 
-// otherwise asks whether a rule allows what the pod does not call for.
+// otherwise asks the authorizer about a token that the pod does not use.
 func (p *nodeRestriction) otherwise(ctx context.Context, a *admission.Attributes, verb, what, name string) (bool, error) {
 	is := a.Served.GroupVersionResource()
 	allowed, _, err := p.authorize(ctx, &a.Request.User, request.Info{
@@ -115,7 +115,7 @@ func (p *nodeRestriction) usesAudience(ctx context.Context, pod *corev1.Pod, aud
 	return false, utilerrors.NewAggregate(errs)
 }
 
-// driver returns the name of the CSI driver of a volume, "" if it has none.
+// driver returns the CSI driver of a volume, "" if it has none.
 func (p *nodeRestriction) driver(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
 	claim := ""
 	switch {
@@ -146,8 +146,7 @@ func (p *nodeRestriction) driver(ctx context.Context, pod *corev1.Pod, v *corev1
 		s.Cinder != nil, s.VsphereVolume != nil, s.PortworxVolume != nil), nil
 }
 
-// successor returns the driver that took over from a kind of volumes that was
-// once part of Kubernetes.
+// successor returns the CSI driver that replaces an in-tree volume plugin.
 func successor(aws, gce, azureDisk, azureFile, cinder, vsphere, portworx bool) string {
 	switch {
 	case aws:
@@ -168,8 +167,7 @@ func successor(aws, gce, azureDisk, azureFile, cinder, vsphere, portworx bool) s
 	return ""
 }
 
-// podRequest is what a request for the certificate of a pod says, in whatever
-// version.
+// podRequest has the fields of a PodCertificateRequest of any version.
 type podRequest struct {
 	node, pod, account, signer string
 	nodeUID, podUID, accUID    types.UID
@@ -187,7 +185,7 @@ func podRequestOf(obj any) (podRequest, bool) {
 	return podRequest{}, false
 }
 
-// certificate lets a kubelet ask for certificates of its pods.
+// certificate checks a PodCertificateRequest of a kubelet: it must be for one of its pods.
 func (p *nodeRestriction) certificate(ctx context.Context, node string, a *admission.Attributes) error {
 	refuse := func(format string, args ...any) error { return a.Forbidden(fmt.Errorf(format, args...)) }
 	if a.Operation != admission.Create {
@@ -203,7 +201,7 @@ func (p *nodeRestriction) certificate(ctx context.Context, node string, a *admis
 	if r.node != node {
 		return refuse("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", r.node, node)
 	}
-	// What is not there may only be late here: that is no refusal.
+	// An object that is missing may only be late in the watch cache: not Forbidden.
 	missing := func(kind, name string, err error) error {
 		err = fmt.Errorf("while retrieving %s %q named in the PodCertificateRequest: %w", kind, name, err)
 		if apierrors.IsNotFound(err) {

@@ -28,12 +28,12 @@ const (
 	nodeGroup  = "system:nodes"
 )
 
-// nodeRestriction keeps kubelets to what is about their own node.
+// nodeRestriction is NodeRestriction: kubelets may change only objects of their own node.
 type nodeRestriction struct {
 	base
 	objects   admission.Objects
 	authorize Authorize
-	// anyRequest lets nodes ask for certificates of any kubelet.
+	// anyRequest allows kubelets to request certificates for other nodes.
 	anyRequest bool
 }
 
@@ -58,13 +58,13 @@ func newNodeRestriction(b *builder) admission.Plugin {
 	}}, b.Objects, b.Authorize, b.Gates != nil && b.Gates("AllowInsecureKubeletCertificateSigningRequests")}
 }
 
-// nodeOf returns the name of the node that a user is.
+// nodeOf returns the name of the node if the user is a kubelet.
 func nodeOf(user *request.User) (name string, isNode bool) {
 	name, isNode = strings.CutPrefix(user.Name, nodePrefix)
 	return name, isNode && slices.Contains(user.Groups, nodeGroup)
 }
 
-// Admit implements admission.Mutator. It changes nothing, but comes first.
+// Admit implements admission.Mutator. It changes nothing; it checks before other plugins.
 func (p *nodeRestriction) Admit(ctx context.Context, a *admission.Attributes) error {
 	node, isNode := nodeOf(&a.Request.User)
 	if !isNode {
@@ -123,12 +123,12 @@ func unexpected(a *admission.Attributes, obj any) error {
 	return a.Forbidden(fmt.Errorf("unexpected type %T", obj))
 }
 
-// existing reads a pod that a request is about.
+// existing reads the pod that a request names.
 func (p *nodeRestriction) existing(ctx context.Context, a *admission.Attributes, name string) (*corev1.Pod, error) {
 	pod, err := get[*corev1.Pod](ctx, p.objects, "", "pods", a.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		err = apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, name) // as clients know it from here
+		err = apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, name) // with the resource name that kube-apiserver has here
 	case err != nil:
 		err = a.Forbidden(err)
 	}
@@ -156,8 +156,7 @@ func (p *nodeRestriction) pod(ctx context.Context, node string, a *admission.Att
 	return a.Forbidden(fmt.Errorf("unexpected operation %q, node %q can only create and delete mirror pods", a.Operation, node))
 }
 
-// mirrorPod checks a pod that a kubelet creates for one that it has from
-// elsewhere.
+// mirrorPod checks a mirror pod that a kubelet creates for a static pod.
 func (p *nodeRestriction) mirrorPod(ctx context.Context, node string, a *admission.Attributes, pod *corev1.Pod) error {
 	refuse := func(format string, args ...any) error { return a.Forbidden(fmt.Errorf(format, args...)) }
 	owners := pod.OwnerReferences
@@ -194,7 +193,7 @@ func (p *nodeRestriction) mirrorPod(ctx context.Context, node string, a *admissi
 	return nil
 }
 
-// podStatus lets a kubelet tell how its pods are, and nothing else.
+// podStatus checks that a kubelet changes only the status of its pods.
 func podStatus(node string, a *admission.Attributes) error {
 	if a.Operation != admission.Update {
 		return a.Forbidden(fmt.Errorf("unexpected operation %q", a.Operation))
@@ -243,7 +242,7 @@ func (p *nodeRestriction) eviction(ctx context.Context, node string, a *admissio
 	return nil
 }
 
-// claimStatus lets a kubelet tell how large the volume of a claim is.
+// claimStatus checks that a kubelet changes only the capacity in the status of a claim.
 func claimStatus(node string, a *admission.Attributes) error {
 	if a.Operation != admission.Update {
 		return a.Forbidden(fmt.Errorf("unexpected operation %q", a.Operation))
@@ -265,15 +264,15 @@ func claimStatus(node string, a *admission.Attributes) error {
 	return nil
 }
 
-// ownNode lets a kubelet change its node, but not what keeps pods off it or
-// draws them to it.
+// ownNode checks a write of a kubelet to its node: taints, some labels and owner references
+// must not change.
 func ownNode(name string, a *admission.Attributes) error {
 	if a.Name != name {
 		return a.Forbidden(fmt.Errorf("node %q is not allowed to modify node %q", name, a.Name))
 	}
 	node, ok := a.Object.(*corev1.Node)
 	if !ok {
-		return nil // a deletion
+		return nil // delete
 	}
 	old, was := a.Old.(*corev1.Node)
 	if !was {
@@ -300,8 +299,7 @@ func ownNode(name string, a *admission.Attributes) error {
 	return nil
 }
 
-// forbiddenLabels returns the labels that differ and that kubelets must not set,
-// sorted.
+// forbiddenLabels returns the changed labels that kubelets must not set, sorted.
 func forbiddenLabels(now, before map[string]string) (forbidden []string) {
 	for _, key := range slices.Sorted(maps.Keys(labelUnion(now, before))) {
 		v, has := now[key]
@@ -331,7 +329,7 @@ func labelUnion(a, b map[string]string) map[string]string {
 	return all
 }
 
-// within reports whether a domain is another or below it.
+// within reports whether a domain is of or a subdomain of it.
 func within(domain, of string) bool { return domain == of || strings.HasSuffix(domain, "."+of) }
 
 func isKubeletLabel(key, domain string) bool {
@@ -345,7 +343,7 @@ func isKubeletLabel(key, domain string) bool {
 	return within(domain, corev1.LabelNamespaceSuffixKubelet) || within(domain, corev1.LabelNamespaceSuffixNode)
 }
 
-// ownSlice lets a kubelet publish the devices of its node.
+// ownSlice checks that a ResourceSlice of a kubelet is for its node.
 func ownSlice(node string, a *admission.Attributes) error {
 	obj, verb := a.Object, "create"
 	switch a.Operation {
@@ -364,7 +362,7 @@ func ownSlice(node string, a *admission.Attributes) error {
 	return nil
 }
 
-// nodeRequest lets a kubelet ask for certificates of its node only.
+// nodeRequest checks that a CertificateSigningRequest of a kubelet is for its node.
 func nodeRequest(node string, a *admission.Attributes) error {
 	csr, ok := a.Object.(*certificatesv1.CertificateSigningRequest)
 	if a.Operation != admission.Create || !ok {

@@ -17,7 +17,7 @@ import (
 	"github.com/apikeel/kelson/admission/quota"
 )
 
-// nodeTaint keeps pods away from a new node until it is ready.
+// nodeTaint is TaintNodesByCondition: it adds the taint not-ready to new nodes.
 type nodeTaint struct{ base }
 
 func newNodeTaint(*builder) admission.Plugin {
@@ -37,7 +37,7 @@ func (nodeTaint) Admit(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// topologyLabels tells pods the zone and the region of their node.
+// topologyLabels is PodTopologyLabels: it copies zone and region labels of the node to pods.
 type topologyLabels struct {
 	base
 	objects admission.Objects
@@ -84,8 +84,8 @@ func (p *topologyLabels) Admit(ctx context.Context, a *admission.Attributes) err
 	return nil
 }
 
-// changedOn returns the pods of an update that changes what a node has to do,
-// and the node. There is nothing to check without a node.
+// changedOn returns the pods of an update that changes the generation, and a function that
+// reads the node. The pods are nil if there is no node or no such change.
 func changedOn(ctx context.Context, objects admission.Objects, a *admission.Attributes) (pod, old *corev1.Pod, node func() (*corev1.Node, error)) {
 	pod, ok := a.Object.(*corev1.Pod)
 	old, was := a.Old.(*corev1.Pod)
@@ -104,8 +104,8 @@ func changedOn(ctx context.Context, objects admission.Objects, a *admission.Attr
 	}
 }
 
-// declaredFeatures refuses changes of pods that their node does not know how to
-// carry out.
+// declaredFeatures is NodeDeclaredFeatureValidator: it refuses updates of pods that need a
+// feature which the node does not declare.
 type declaredFeatures struct {
 	base
 	objects admission.Objects
@@ -138,7 +138,7 @@ func (p *declaredFeatures) Validate(ctx context.Context, a *admission.Attributes
 	return nil
 }
 
-// neededFeatures returns the features of a node that a change needs, sorted.
+// neededFeatures returns the node features that an update needs, sorted.
 func neededFeatures(spec, old *corev1.PodSpec) (features []string) {
 	if (spec.Resources != nil || old.Resources != nil) && !equality.Semantic.DeepEqual(spec.Resources, old.Resources) {
 		features = append(features, "InPlacePodLevelResourcesVerticalScaling")
@@ -165,7 +165,7 @@ func neededFeatures(spec, old *corev1.PodSpec) (features []string) {
 	return features
 }
 
-// podResize refuses to let pods grow beyond their node.
+// podResize is PodResizeValidator: it refuses resizes beyond the node's allocatable.
 type podResize struct {
 	base
 	objects admission.Objects

@@ -14,9 +14,9 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// ownerReferences keeps those from having objects deleted, by giving them an
-// owner, who may not delete them, and those from holding up the deletion of an
-// owner who may not change its finalizers.
+// ownerReferences is OwnerReferencesPermissionEnforcement. Changing owner references requires
+// the verb delete on the object, because the garbage collector may then delete it; setting
+// blockOwnerDeletion requires the verb update on the finalizers of the owner.
 type ownerReferences struct {
 	base
 	authorize Authorize
@@ -70,7 +70,7 @@ func (p *ownerReferences) Validate(ctx context.Context, a *admission.Attributes)
 	return nil
 }
 
-// mayBlock checks whether who asks may change the finalizers of an owner.
+// mayBlock checks whether the user may update the finalizers of an owner.
 func (p *ownerReferences) mayBlock(ctx context.Context, a *admission.Attributes, ref metav1.OwnerReference) error {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	var served []*resource.Served
@@ -97,8 +97,7 @@ func (p *ownerReferences) mayBlock(ctx context.Context, a *admission.Attributes,
 	return nil
 }
 
-// newlyBlocking returns the references that hold up the deletion of their owner
-// and did not before.
+// newlyBlocking returns the references that have blockOwnerDeletion now and had not before.
 func newlyBlocking(refs, before []metav1.OwnerReference) (blocking []metav1.OwnerReference) {
 	was := map[string]bool{}
 	for _, ref := range before {
@@ -112,7 +111,7 @@ func newlyBlocking(refs, before []metav1.OwnerReference) (blocking []metav1.Owne
 	return blocking
 }
 
-// errNone is how no error looks in a text that always has one.
+// errNone is printed where kube-apiserver prints a nil error.
 var errNone = errors.New("<nil>")
 
 func shown(err error) error {

@@ -1,9 +1,8 @@
-// Package plugin is the plugins that every server has: those of kube-apiserver,
-// in its order, with its texts.
-//
-// A plugin is a small type; related ones share a file. New picks those that are
-// switched on and puts them in order, with the plugins that others bring: the
-// webhooks and policies, and those of a library user.
+// Package plugin has the built-in admission plugins of kube-apiserver, in its order and with
+// its messages. Start at Config and New, which builds the chain of the enabled plugins
+// together with those that others bring: webhooks, policies and plugins of library users.
+// Each plugin is a small type; related ones share a file. Plugins must read other objects
+// only through admission.Objects.
 package plugin
 
 import (
@@ -22,79 +21,76 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config says which plugins there are. The zero value has those that are on by
-// default.
+// Config selects and configures plugins. The zero value enables the default ones.
 type Config struct {
-	// Enable and Disable switch plugins on and off by name, as
-	// --enable-admission-plugins and --disable-admission-plugins do.
+	// Enable and Disable are plugin names, as in --enable-admission-plugins and
+	// --disable-admission-plugins.
 	Enable, Disable []string
-	// File is the AdmissionConfiguration with the configurations of plugins.
+	// File is the path of an AdmissionConfiguration.
 	File string
 
-	// NotReadySeconds and UnreachableSeconds are how long pods stay on a node
-	// that is not ready or cannot be reached unless they say; nil is 300.
+	// NotReadySeconds and UnreachableSeconds are the default tolerationSeconds of pods
+	// for the taints not-ready and unreachable; nil is 300.
 	NotReadySeconds, UnreachableSeconds *int64
-	// MakeAccounts makes the service account default of a namespace when a pod
-	// needs it, for servers without the controller that makes it. One that
-	// somebody has deleted stays deleted.
+	// MakeAccounts creates the service account "default" of a namespace when a pod
+	// needs it, for servers without the controller that does. A deleted one is not
+	// created again.
 	MakeAccounts bool
 }
 
-// Authorize tells whether a user may do something. The reason is for the user.
+// Authorize asks the authorizer whether a user may do something. reason is for the user.
 type Authorize func(ctx context.Context, user *request.User, what request.Info) (allowed bool, reason string, err error)
 
-// Objects is what plugins read, and the little that they write, in the name of
-// the server.
+// Objects is what plugins read, and create as the server itself.
 type Objects interface {
 	quota.Objects
 	// Create stores a new object.
 	Create(ctx context.Context, group, resource string, obj resource.Object) error
 }
 
-// Deps is what plugins need from the server.
+// Deps are the dependencies of plugins.
 type Deps struct {
 	Objects Objects
-	// Authorize is for checks that depend on what the user may do otherwise; nil
-	// allows everything.
+	// Authorize is for plugins that check further permissions of the user; nil allows
+	// everything.
 	Authorize Authorize
-	// Kinds returns how a kind is served: in the version if it names one, else
-	// in all.
+	// Kinds returns the resources of a kind: in its version if it has one, otherwise in
+	// all.
 	Kinds func(kind schema.GroupVersionKind) []*resource.Served
-	// Plugins are those that are not from here. One with a name in the order, such
-	// as MutatingAdmissionWebhook, takes its place; others come before these, and
-	// are on unless they are switched off.
+	// Plugins are made outside of this package. One with a name in the order, such as
+	// MutatingAdmissionWebhook, is put there; others come before firstOfOthers, and are
+	// enabled unless disabled by name.
 	Plugins []admission.Plugin
-	// Gates reports whether a feature gate is on that is off by default; nil is none.
+	// Gates reports whether a feature gate that is off by default is enabled; nil is no.
 	Gates func(name string) bool
-	// Metrics measures how long plugins take; nil does not.
+	// Metrics measures how long plugins take; nil for none.
 	Metrics admission.Metrics
-	// Log gets what no client can be told; nil discards it.
+	// Log is for errors that no client sees; nil discards them.
 	Log *slog.Logger
 }
 
-// maker makes a plugin of the order.
+// maker is an entry of the order: how a plugin is made.
 type maker struct {
 	name string
-	on   bool // by default
+	on   bool // enabled by default
 	make func(b *builder) (admission.Plugin, error)
 }
 
-// builder is what makers get.
+// builder is the argument of makers.
 type builder struct {
 	Config
 	Deps
-	// configuration is the part of the file that is the plugin's; nil if there
-	// is none.
+	// configuration of the plugin in the file; nil if there is none.
 	configuration []byte
 }
 
-// plain is a maker of a plugin that cannot fail.
+// plain is a maker that cannot fail.
 func plain(f func(b *builder) admission.Plugin) func(b *builder) (admission.Plugin, error) {
 	return func(b *builder) (admission.Plugin, error) { return f(b), nil }
 }
 
-// order is all plugins in the order in which they are asked. Those without a
-// maker are brought by others.
+// order returns all plugins in the order in which they run. Those without a maker are made
+// outside of this package.
 func order() []maker {
 	const on, off = true, false
 	return []maker{
@@ -141,11 +137,10 @@ func order() []maker {
 	}
 }
 
-// firstOfOthers is before which plugin those of library users come.
+// firstOfOthers is the plugin before which those of library users are inserted.
 const firstOfOthers = "MutatingAdmissionPolicy"
 
-// Names returns the names of all plugins in their order, and which of them are
-// on by default.
+// Names returns the names of all plugins in order, and those enabled by default.
 func Names() (all, on []string) {
 	for _, m := range order() {
 		all = append(all, m.name)
@@ -156,7 +151,7 @@ func Names() (all, on []string) {
 	return all, on
 }
 
-// New returns the chain of the plugins that are switched on.
+// New returns the chain of the enabled plugins.
 func New(cfg Config, deps Deps) (*admission.Chain, error) {
 	plugins, err := Plugins(cfg, deps)
 	if err != nil {
@@ -167,7 +162,7 @@ func New(cfg Config, deps Deps) (*admission.Chain, error) {
 	return chain, nil
 }
 
-// Plugins returns the plugins that are switched on, in their order.
+// Plugins returns the enabled plugins in order.
 func Plugins(cfg Config, deps Deps) ([]admission.Plugin, error) {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
@@ -192,7 +187,7 @@ func Plugins(cfg Config, deps Deps) ([]admission.Plugin, error) {
 	var plugins []admission.Plugin
 	for _, m := range enabled {
 		if m.make == nil {
-			continue // nobody has brought it
+			continue // made elsewhere, and not given
 		}
 		configuration, err := configurations.of(m.name)
 		if err != nil {
@@ -211,7 +206,7 @@ func (c Config) enabled(m maker) bool {
 	return slices.Contains(c.Enable, m.name) || m.on && !slices.Contains(c.Disable, m.name)
 }
 
-// withOthers puts plugins that are not from here into the order.
+// withOthers inserts plugins that are made outside of this package.
 func withOthers(makers []maker, others []admission.Plugin) []maker {
 	for _, other := range others {
 		brought := maker{other.Name(), true, plain(func(*builder) admission.Plugin { return other })}
@@ -226,7 +221,8 @@ func withOthers(makers []maker, others []admission.Plugin) []maker {
 	return makers
 }
 
-// Validate refuses plugins that are not built in, and those that are both on and off.
+// Validate returns an error for unknown plugin names, and for plugins both enabled and
+// disabled.
 func (c Config) Validate() error { return c.validate(order()) }
 
 // validate checks the names of plugins.
@@ -260,7 +256,7 @@ func (c Config) validate(makers []maker) error {
 	return utilerrors.NewAggregate(problems)
 }
 
-// base is the name of a plugin and what it looks at; nil handles nothing.
+// base has the name of a plugin and which writes it handles; nil handles nothing.
 type base struct {
 	name    string
 	handles func(t admission.Target) bool
@@ -272,20 +268,20 @@ func (b base) Name() string { return b.name }
 // Handles implements admission.Plugin.
 func (b base) Handles(t admission.Target) bool { return b.handles != nil && b.handles(t) }
 
-// on handles writes to a resource itself, not to its subresources.
+// on matches writes to a resource, not to its subresources.
 func on(group, name string, ops ...admission.Operation) func(t admission.Target) bool {
 	return func(t admission.Target) bool {
 		return t.Group == group && t.Resource == name && t.Subresource == "" && slices.Contains(ops, t.Operation)
 	}
 }
 
-// get reads an object of a type of Go.
+// get reads an object of a Go type.
 func get[T resource.Object](ctx context.Context, objects admission.Objects, group, name, namespace, key string) (T, error) {
 	obj, err := objects.Get(ctx, group, name, namespace, key)
 	return typed[T](obj, err)
 }
 
-// newest is get, and asks for the newest state if there seems to be none.
+// newest is get, with a consistent read if the watch cache does not have the object.
 func newest[T resource.Object](ctx context.Context, objects admission.Objects, group, name, namespace, key string) (T, error) {
 	obj, err := get[T](ctx, objects, group, name, namespace, key)
 	if !apierrors.IsNotFound(err) {
@@ -318,7 +314,7 @@ func typed[T resource.Object](obj resource.Object, err error) (T, error) {
 	return t, err
 }
 
-// newResourceQuota makes the plugin of another package.
+// newResourceQuota makes the plugin of package quota.
 func newResourceQuota(b *builder) (admission.Plugin, error) {
 	limited, err := quota.Load(b.configuration)
 	if err != nil {
@@ -327,7 +323,7 @@ func newResourceQuota(b *builder) (admission.Plugin, error) {
 	return quota.New(b.Objects, limited, b.Log), nil
 }
 
-// alwaysDeny refuses everything.
+// alwaysDeny is AlwaysDeny: it refuses everything.
 type alwaysDeny struct{ base }
 
 func newAlwaysDeny(*builder) admission.Plugin {

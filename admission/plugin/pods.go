@@ -21,14 +21,15 @@ import (
 	"github.com/apikeel/kelson/builtin/podspec"
 )
 
-// alwaysPull keeps pods from running images that somebody else has pulled.
+// alwaysPull is AlwaysPullImages: it sets imagePullPolicy to Always, so that pods cannot use
+// images that were pulled with the credentials of others.
 type alwaysPull struct{ base }
 
 func newAlwaysPull(*builder) admission.Plugin {
 	return alwaysPull{base{"AlwaysPullImages", on("", "pods", admission.Create, admission.Update)}}
 }
 
-// applies reports whether a write brings a new image.
+// applies reports whether a write sets a new image.
 func (alwaysPull) applies(a *admission.Attributes, pod *corev1.Pod) bool {
 	old, ok := a.Old.(*corev1.Pod)
 	if !ok {
@@ -86,7 +87,8 @@ func (p alwaysPull) Validate(_ context.Context, a *admission.Attributes) error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// antiAffinity keeps pods from keeping others away from more than a node.
+// antiAffinity is LimitPodHardAntiAffinityTopology: required anti-affinity may only use the
+// topology key hostname.
 type antiAffinity struct{ base }
 
 func newAntiAffinity(*builder) admission.Plugin {
@@ -108,11 +110,11 @@ func (antiAffinity) Validate(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// podNodeSelector keeps the pods of a namespace on some nodes.
+// podNodeSelector is PodNodeSelector: it adds the node selector of the namespace to pods.
 type podNodeSelector struct {
 	base
 	objects admission.Objects
-	// selectors by namespace, and the one of namespaces that have none.
+	// selectors by namespace, and the default for namespaces without one.
 	selectors map[string]string
 }
 
@@ -127,7 +129,7 @@ func newPodNodeSelector(b *builder) (admission.Plugin, error) {
 		var file struct {
 			PodNodeSelectorPluginConfig map[string]string
 		}
-		// The key is written with a small letter at its beginning, or not.
+		// The key may begin with a small or a capital letter.
 		err := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(b.configuration), 4096).Decode(&file)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
@@ -163,7 +165,7 @@ func (p *podNodeSelector) Validate(ctx context.Context, a *admission.Attributes)
 	return p.allowed(a, pod)
 }
 
-// selector returns that of the namespace. It must fit to that of the pod.
+// selector returns the node selector of the namespace, or an error if the pod's conflicts.
 func (p *podNodeSelector) selector(ctx context.Context, a *admission.Attributes, pod *corev1.Pod) (labels.Set, error) {
 	ns, err := namespace(ctx, p.objects, a.Namespace)
 	if apierrors.IsNotFound(err) {
@@ -183,7 +185,7 @@ func (p *podNodeSelector) selector(ctx context.Context, a *admission.Attributes,
 	return selector, err
 }
 
-// allowed checks the selector of a pod against what its namespace may select.
+// allowed checks the node selector of a pod against the whitelist of its namespace.
 func (p *podNodeSelector) allowed(a *admission.Attributes, pod *corev1.Pod) error {
 	allowed, err := labels.ConvertSelectorToLabelsMap(p.selectors[a.Namespace])
 	if err != nil || len(allowed) == 0 {
@@ -197,7 +199,7 @@ func (p *podNodeSelector) allowed(a *admission.Attributes, pod *corev1.Pod) erro
 	return nil
 }
 
-// askable returns why no server can be asked for a name.
+// askable returns the error of a client for a name that is not a valid path segment.
 func askable(name string) error {
 	if name == "" {
 		return errors.New("resource name may not be empty")
@@ -208,7 +210,7 @@ func askable(name string) error {
 	return nil
 }
 
-// runtimeClass gives pods what their runtime class says.
+// runtimeClass is RuntimeClass: it applies overhead and scheduling of the RuntimeClass.
 type runtimeClass struct {
 	base
 	objects admission.Objects
@@ -218,7 +220,7 @@ func newRuntimeClass(b *builder) admission.Plugin {
 	return &runtimeClass{base{"RuntimeClass", on("", "pods", admission.Create)}, b.Objects}
 }
 
-// class returns the runtime class of a pod, nil if it has none.
+// class returns the RuntimeClass of a pod, nil if it has none.
 func (r *runtimeClass) class(ctx context.Context, a *admission.Attributes) (*corev1.Pod, *nodev1.RuntimeClass, error) {
 	pod, ok := a.Object.(*corev1.Pod)
 	if !ok || pod.Spec.RuntimeClassName == nil {

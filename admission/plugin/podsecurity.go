@@ -27,9 +27,9 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
-// podSecurity holds pods to the standard that the labels of their namespace
-// name: it refuses, notes in the audit, or warns. Of what makes pods it only
-// notes and warns.
+// podSecurity is PodSecurity: it checks pods against the pod security standard that the
+// labels of their namespace name. Pods are refused, audited or warned about; workloads with
+// pod templates are only audited and warned about.
 type podSecurity struct {
 	base
 	objects   admission.Objects
@@ -39,7 +39,7 @@ type podSecurity struct {
 	metrics   admission.Metrics
 }
 
-// exemptions are from the standards, for users, namespaces and runtime classes.
+// exemptions by user, namespace and RuntimeClass.
 type exemptions struct {
 	Usernames      []string `json:"usernames"`
 	Namespaces     []string `json:"namespaces"`
@@ -47,8 +47,8 @@ type exemptions struct {
 }
 
 const (
-	// A namespace that gets a stricter standard hears which of its pods do not
-	// meet it, of so many and for so long.
+	// When a namespace gets a stricter standard, at most this many of its pods are
+	// checked, for at most podCheckTime.
 	maxPodsToCheck = 3000
 	podCheckTime   = time.Second
 )
@@ -62,7 +62,7 @@ func newPodSecurity(b *builder) (admission.Plugin, error) {
 	return p, p.configure(b.configuration)
 }
 
-// podResources are those that have pods in them.
+// podResources returns the resources that contain pod specs.
 func podResources() []schema.GroupResource {
 	return []schema.GroupResource{
 		{Resource: "pods"}, {Resource: "replicationcontrollers"}, {Resource: "podtemplates"},
@@ -87,8 +87,7 @@ func securityHandles(t admission.Target) bool {
 	return t.Subresource == "" && (isNamespace(t) || slices.Contains(podResources(), resource))
 }
 
-// configure reads the standards of namespaces without labels, and the
-// exemptions.
+// configure reads the default standards and the exemptions.
 func (p *podSecurity) configure(data []byte) error {
 	var file struct {
 		APIVersion string            `json:"apiVersion"`
@@ -190,19 +189,19 @@ func (p *podSecurity) annotate(a *admission.Attributes, key, value string) {
 	a.Request.Annotate(api.AuditAnnotationPrefix+key, value)
 }
 
-// exempted notes that a write is exempt, and why.
+// exempted records in audit and metrics that a write is exempt, and why.
 func (p *podSecurity) exempted(a *admission.Attributes, why string) {
 	p.annotate(a, api.ExemptionReasonAnnotationKey, why)
 	measure.Count(p.metrics, measure.PodSecurityExemptions, securityLabels(a)...)
 }
 
-// failed counts what kept a write from being judged, or from being judged as the
-// namespace wants it.
+// failed counts an error that prevented the evaluation, or changed the standard that was
+// applied.
 func (p *podSecurity) failed(a *admission.Attributes, fatal bool) {
 	measure.Count(p.metrics, measure.PodSecurityErrors, append([]string{strconv.FormatBool(fatal)}, securityLabels(a)...)...)
 }
 
-// evaluated counts a judgement.
+// evaluated counts a decision.
 func (p *podSecurity) evaluated(a *admission.Attributes, allowed bool, by api.LevelVersion, mode string) {
 	decision, version := "deny", by.Version.String()
 	if allowed {
@@ -214,7 +213,7 @@ func (p *podSecurity) evaluated(a *admission.Attributes, allowed bool, by api.Le
 	measure.Count(p.metrics, measure.PodSecurityEvaluations, append([]string{decision, string(by.Level), version, mode}, securityLabels(a)...)...)
 }
 
-// securityLabels say what a write is: operation, resource and subresource.
+// securityLabels returns the metric labels operation, resource and subresource.
 func securityLabels(a *admission.Attributes) []string {
 	t := a.Target()
 	resource := "controller"
@@ -227,7 +226,7 @@ func securityLabels(a *admission.Attributes) []string {
 	return []string{strings.ToLower(string(t.Operation)), resource, t.Subresource}
 }
 
-// check judges a pod. Only pods themselves are refused.
+// check evaluates a pod spec. Only with enforce the write is refused.
 func (p *podSecurity) check(a *admission.Attributes, standard api.Policy, labels field.ErrorList, meta *metav1.ObjectMeta, spec *corev1.PodSpec, enforce bool) error {
 	if class := spec.RuntimeClassName; class != nil && slices.Contains(p.exempt.RuntimeClasses, *class) && *class != "" {
 		p.exempted(a, "runtimeClass")
@@ -268,7 +267,8 @@ func (p *podSecurity) check(a *admission.Attributes, standard api.Policy, labels
 	return refused
 }
 
-// template returns the pod that is in an object, nil if there is none.
+// template returns the metadata and spec of the pod template in an object, nil if there is
+// none.
 func template(obj runtime.Object) (*metav1.ObjectMeta, *corev1.PodSpec) {
 	var t *corev1.PodTemplateSpec
 	switch obj := obj.(type) {
@@ -295,8 +295,7 @@ func template(obj runtime.Object) (*metav1.ObjectMeta, *corev1.PodSpec) {
 	return &t.ObjectMeta, &t.Spec
 }
 
-// significant reports whether a change of a pod brings new images or
-// containers.
+// significant reports whether an update of a pod changes images or containers.
 func significant(spec, old *corev1.PodSpec) bool {
 	sameImage := func(a, b corev1.Container) bool { return a.Image == b.Image }
 	if !slices.EqualFunc(spec.Containers, old.Containers, sameImage) || !slices.EqualFunc(spec.InitContainers, old.InitContainers, sameImage) {
@@ -311,8 +310,8 @@ func significant(spec, old *corev1.PodSpec) bool {
 	return false
 }
 
-// namespace judges the labels of a namespace, and warns of pods that do not meet
-// a stricter standard.
+// namespace validates the labels of a namespace, and warns about its pods that violate a
+// stricter standard.
 func (p *podSecurity) namespace(ctx context.Context, a *admission.Attributes) error {
 	ns, ok := a.Object.(*corev1.Namespace)
 	if !ok {
@@ -348,7 +347,7 @@ func (p *podSecurity) namespace(ctx context.Context, a *admission.Attributes) er
 	return nil
 }
 
-// warnExempt tells that the labels of a namespace mean nothing.
+// warnExempt warns that the namespace is exempt, so that its labels have no effect.
 func (p *podSecurity) warnExempt(a *admission.Attributes, ns *corev1.Namespace, standard api.Policy) {
 	if standard.FullyPrivileged() || standard.Equivalent(&p.defaults) {
 		return
@@ -371,7 +370,7 @@ func (p *podSecurity) warnExempt(a *admission.Attributes, ns *corev1.Namespace, 
 	a.Request.Warn(fmt.Sprintf("namespace %q is exempt from Pod Security, and the policy (%s) will be ignored", ns.Name, strings.Join(named, ", ")))
 }
 
-// violations tells which pods of a namespace do not meet a standard.
+// violations returns warnings about the pods of a namespace that violate a standard.
 func (p *podSecurity) violations(ctx context.Context, name string, standard api.LevelVersion) (warnings []string) {
 	limit := podCheckTime
 	if deadline, ok := ctx.Deadline(); ok {
@@ -426,8 +425,7 @@ func (p *podSecurity) violations(ctx context.Context, name string, standard api.
 	return append(warnings, each...)
 }
 
-// oneOfEachFirst puts one pod of each controller first, and leaves out those
-// that are exempt.
+// oneOfEachFirst sorts one pod of each controller first, and drops exempt pods.
 func (p *podSecurity) oneOfEachFirst(pods []*corev1.Pod) []*corev1.Pod {
 	var first, rest []*corev1.Pod
 	seen := map[types.UID]bool{}

@@ -16,11 +16,11 @@ import (
 
 const schedulingGroup = "scheduling.k8s.io"
 
-// priority turns the priority class of a pod into its priority.
+// priority is Priority: it sets spec.priority from the PriorityClass.
 type priority struct {
 	base
 	objects admission.Objects
-	// policies: groups of pods have a policy of preemption.
+	// policies: pod groups have a preemption policy.
 	policies bool
 }
 
@@ -75,7 +75,7 @@ func (p *priority) Admit(ctx context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// admitGroup is Admit for groups of pods, of either kind.
+// admitGroup is Admit for PodGroup and CompositePodGroup.
 func admitGroup[T ~string](ctx context.Context, p *priority, a *admission.Attributes, what string, name *string, value **int32, policy **T) error {
 	class, err := p.class(ctx, a, *name)
 	if err != nil {
@@ -119,8 +119,8 @@ func (p *priority) Validate(ctx context.Context, a *admission.Attributes) error 
 	return nil
 }
 
-// class returns the priority class of a pod: with an empty name the default, or
-// the one that stands for none.
+// class returns the PriorityClass of a name. For "" it is the global default, or a class of
+// priority 0 without a name.
 func (p *priority) class(ctx context.Context, a *admission.Attributes, name string) (*schedulingv1.PriorityClass, error) {
 	if name == "" {
 		class, err := p.global(ctx)
@@ -142,8 +142,8 @@ func (p *priority) class(ctx context.Context, a *admission.Attributes, name stri
 	return class, nil
 }
 
-// global returns the class that is the default, the lowest if there are several,
-// nil if there is none.
+// global returns the class with globalDefault, the lowest if there are several, nil if there
+// is none.
 func (p *priority) global(ctx context.Context) (*schedulingv1.PriorityClass, error) {
 	classes, err := p.objects.List(ctx, schedulingGroup, "priorityclasses", "")
 	var global *schedulingv1.PriorityClass

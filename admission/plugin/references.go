@@ -8,7 +8,7 @@ import (
 	"github.com/apikeel/kelson/builtin/podspec"
 )
 
-// usesSecrets reports whether a pod names a secret.
+// usesSecrets reports whether a pod refers to a secret.
 func usesSecrets(spec *corev1.PodSpec) (uses bool) {
 	for _, ref := range spec.ImagePullSecrets {
 		uses = uses || ref.Name != ""
@@ -30,7 +30,7 @@ func usesSecrets(spec *corev1.PodSpec) (uses bool) {
 	return uses
 }
 
-// volumeSecrets returns the names of the secrets that a volume uses.
+// volumeSecrets returns the names of the secrets that a volume refers to.
 func volumeSecrets(v *corev1.Volume) []string {
 	local := func(ref *corev1.LocalObjectReference) []string {
 		if ref == nil {
@@ -71,7 +71,7 @@ func volumeSecrets(v *corev1.Volume) []string {
 	return nil
 }
 
-// usesConfigMaps reports whether a pod names a config map.
+// usesConfigMaps reports whether a pod refers to a ConfigMap.
 func usesConfigMaps(spec *corev1.PodSpec) (uses bool) {
 	for c := range podspec.Containers(spec) {
 		for i := range c.EnvFrom {
@@ -95,7 +95,7 @@ func usesConfigMaps(spec *corev1.PodSpec) (uses bool) {
 	return uses
 }
 
-// references returns which objects of the API a pod refers to, "" if none.
+// references returns the resource of an API object that a pod refers to, "" if none.
 func references(spec *corev1.PodSpec) (string, error) {
 	switch {
 	case spec.ServiceAccountName != "":

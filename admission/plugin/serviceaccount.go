@@ -23,33 +23,35 @@ import (
 
 const (
 	defaultAccount = "default"
-	// onlyOwnSecrets on an account keeps its pods from secrets that it does not
-	// list.
+	// onlyOwnSecrets is the annotation of a service account whose pods may use only the
+	// secrets that it lists.
 	onlyOwnSecrets = "kubernetes.io/enforce-mountable-secrets"
 
 	tokenVolume = "kube-api-access-"
 	tokenPath   = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// tokenSeconds is an hour, and a few seconds by which such tokens are known:
-	// they are in fact valid for longer.
+	// tokenSeconds is the requested lifetime of a token: an hour plus seven seconds, which
+	// mark requests whose tokens are in fact valid for longer.
 	tokenSeconds = 3607
 	rootCAMap    = "kube-root-ca.crt"
 
-	// The account default comes a moment after its namespace: it is looked for
-	// again and again, with longer and longer waits, for about a second and a half.
+	// The default account is created shortly after its namespace: reading it is retried
+	// with exponential backoff, for about a second and a half.
 	firstAccountWait = 10 * time.Millisecond
 	lastAccountWait  = 640 * time.Millisecond
-	// maxForgotten bounds the accounts that are remembered as deleted.
+	// maxForgotten bounds the number of deleted default accounts that are remembered.
 	maxForgotten = 4096
 )
 
-// serviceAccount gives pods an account, and what they need to use it.
+// serviceAccount is ServiceAccount: it sets the service account of pods and mounts its
+// token.
 type serviceAccount struct {
 	base
 	objects Objects
-	make    bool // accounts that are missing
+	make    bool // create missing default accounts
 
 	mu sync.Mutex
-	// deleted are the namespaces whose default account somebody has deleted.
+	// deleted are the uids of namespaces whose default account was deleted. Guarded by
+	// mu.
 	deleted map[types.UID]bool
 }
 
@@ -117,7 +119,7 @@ func (s *serviceAccount) Validate(ctx context.Context, a *admission.Attributes) 
 	return checkSecrets(a, pod, account)
 }
 
-// account finds a service account.
+// account reads a service account.
 func (s *serviceAccount) account(ctx context.Context, a *admission.Attributes, name string) (*corev1.ServiceAccount, error) {
 	account, err := newest[*corev1.ServiceAccount](ctx, s.objects, "", "serviceaccounts", a.Namespace, name)
 	if apierrors.IsNotFound(err) && name == defaultAccount {
@@ -139,7 +141,7 @@ func (s *serviceAccount) account(ctx context.Context, a *admission.Attributes, n
 	return account, nil
 }
 
-// await waits a moment for somebody to make the default account.
+// await waits for the controller to create the default account.
 func (s *serviceAccount) await(ctx context.Context, namespace string) (account *corev1.ServiceAccount, err error) {
 	for wait := firstAccountWait; wait <= lastAccountWait; wait *= 2 {
 		select {
@@ -155,8 +157,7 @@ func (s *serviceAccount) await(ctx context.Context, namespace string) (account *
 	return account, err
 }
 
-// makeDefault makes the default account of a namespace, unless somebody has
-// deleted it.
+// makeDefault creates the default account of a namespace, unless it was deleted.
 func (s *serviceAccount) makeDefault(ctx context.Context, a *admission.Attributes) (*corev1.ServiceAccount, error) {
 	ns, err := namespace(ctx, s.objects, a.Namespace)
 	if err != nil {
@@ -178,7 +179,7 @@ func (s *serviceAccount) makeDefault(ctx context.Context, a *admission.Attribute
 	return newest[*corev1.ServiceAccount](ctx, s.objects, "", "serviceaccounts", a.Namespace, defaultAccount)
 }
 
-// forget remembers that somebody deletes the default account of a namespace.
+// forget records that the default account of a namespace is being deleted.
 func (s *serviceAccount) forget(ctx context.Context, a *admission.Attributes) {
 	old, ok := a.Old.(*corev1.ServiceAccount)
 	if !ok || old.Name != defaultAccount || a.DryRun {
@@ -201,8 +202,8 @@ func isMirror(pod *corev1.Pod) bool {
 	return mirror
 }
 
-// checkMirror: a mirror pod stands for one that a kubelet has from elsewhere,
-// and cannot use anything of the API.
+// checkMirror refuses mirror pods that refer to API objects: a mirror pod stands for a
+// static pod of a kubelet, which cannot use them.
 func checkMirror(a *admission.Attributes, pod *corev1.Pod) error {
 	if pod.Spec.ServiceAccountName != "" {
 		return a.Forbidden(errors.New("a mirror pod may not reference service accounts"))
@@ -232,8 +233,8 @@ func automounts(account *corev1.ServiceAccount, pod *corev1.Pod) bool {
 	return true
 }
 
-// mountToken mounts a token, the certificate of the authority and the name of
-// the namespace where client libraries look for them.
+// mountToken adds the projected volume with token, CA bundle and namespace, and mounts it
+// where client libraries expect it.
 func mountToken(spec *corev1.PodSpec) {
 	name, has := "", false
 	for i := range spec.Volumes {
@@ -276,8 +277,8 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 	}
 }
 
-// checkSecrets checks that a pod uses secrets of its account only, if the
-// account wants that. Of an update only the ephemeral containers are looked at.
+// checkSecrets checks that a pod uses only secrets that its account lists, if the account
+// enforces that. Of an update only the ephemeral containers are checked.
 func checkSecrets(a *admission.Attributes, pod *corev1.Pod, account *corev1.ServiceAccount) error {
 	if only, _ := strconv.ParseBool(account.Annotations[onlyOwnSecrets]); !only {
 		return nil

@@ -16,13 +16,14 @@ import (
 	"github.com/apikeel/kelson/admission/quota"
 )
 
-// tolerationSeconds lets pods stay for a while on a node that has trouble.
+// tolerationSeconds is DefaultTolerationSeconds: it adds tolerations for the taints not-ready
+// and unreachable.
 type tolerationSeconds struct {
 	base
 	notReady, unreachable int64
 }
 
-// defaultSeconds is how long pods stay unless somebody says.
+// defaultSeconds is the default of their tolerationSeconds.
 const defaultSeconds = 300
 
 func newTolerationSeconds(b *builder) admission.Plugin {
@@ -58,8 +59,8 @@ func (p *tolerationSeconds) Admit(_ context.Context, a *admission.Attributes) er
 	return nil
 }
 
-// extendedResources lets pods run on nodes that are kept for those who ask for
-// a resource that only some nodes have.
+// extendedResources is ExtendedResourceToleration: it adds tolerations for taints named
+// after the extended resources that a pod requests.
 type extendedResources struct{ base }
 
 func newExtendedResources(*builder) admission.Plugin {
@@ -88,8 +89,8 @@ func (extendedResources) Admit(_ context.Context, a *admission.Attributes) error
 	return nil
 }
 
-// setToleration adds a toleration, or puts it in the place of those that are
-// about the same.
+// setToleration adds a toleration, or replaces those with the same key, operator, value and
+// effect.
 func setToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 	var next []corev1.Toleration
 	found := false
@@ -106,8 +107,8 @@ func setToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 	spec.Tolerations = next
 }
 
-// tolerationRestriction gives the pods of a namespace the tolerations that it
-// has for them, and refuses others than it allows.
+// tolerationRestriction is PodTolerationRestriction: it adds the default tolerations of the
+// namespace to pods, and refuses those outside of its whitelist.
 type tolerationRestriction struct {
 	base
 	objects admission.Objects
@@ -146,7 +147,7 @@ func newTolerationRestriction(b *builder) (admission.Plugin, error) {
 	return p, nil
 }
 
-// tolerationProblem returns what is wrong with a toleration.
+// tolerationProblem returns the error of an invalid toleration, "" if it is valid.
 func tolerationProblem(t *corev1.Toleration) string {
 	if t.Key != "" {
 		if msgs := validation.IsQualifiedName(t.Key); len(msgs) > 0 {
@@ -225,8 +226,7 @@ func (p *tolerationRestriction) Validate(ctx context.Context, a *admission.Attri
 	return nil
 }
 
-// ofNamespace reads the tolerations in an annotation of a namespace, nil if it
-// has none.
+// ofNamespace reads the tolerations in an annotation of a namespace, nil if it has none.
 func (p *tolerationRestriction) ofNamespace(ctx context.Context, name, key string) ([]corev1.Toleration, error) {
 	ns, err := namespace(ctx, p.objects, name)
 	if err != nil {
@@ -243,7 +243,7 @@ func (p *tolerationRestriction) ofNamespace(ctx context.Context, name, key strin
 	return tolerations, err
 }
 
-// mergeTolerations joins tolerations and leaves out those that others cover.
+// mergeTolerations concatenates tolerations without those that others cover.
 func mergeTolerations(first, second []corev1.Toleration) (merged []corev1.Toleration) {
 	all := slices.Concat(first, second)
 	for i, t := range all {

@@ -15,8 +15,8 @@ import (
 
 const storageGroup = "storage.k8s.io"
 
-// newestDefault returns the class that was made last of those that are marked as
-// the default, the zero value if there is none.
+// newestDefault returns the newest of the classes that are annotated as default; found is
+// false if there is none.
 func newestDefault[T metav1.Object](classes []T, marks ...string) (class T, found bool) {
 	classes = slices.DeleteFunc(slices.Clone(classes), func(c T) bool {
 		return !slices.ContainsFunc(marks, func(mark string) bool { return c.GetAnnotations()[mark] == "true" })
@@ -32,7 +32,7 @@ func newestDefault[T metav1.Object](classes []T, marks ...string) (class T, foun
 	}), true
 }
 
-// defaultStorageClass gives claims that name no storage class the default one.
+// defaultStorageClass is DefaultStorageClass: it sets the default class of claims.
 type defaultStorageClass struct {
 	base
 	objects admission.Objects
@@ -61,7 +61,7 @@ func (d *defaultStorageClass) Admit(ctx context.Context, a *admission.Attributes
 	return nil
 }
 
-// inUseProtection keeps what stands for storage from going while it is used.
+// inUseProtection is StorageObjectInUseProtection: it adds the protection finalizer.
 type inUseProtection struct{ base }
 
 func newInUseProtection(*builder) admission.Plugin {
@@ -70,14 +70,14 @@ func newInUseProtection(*builder) admission.Plugin {
 	}}}
 }
 
-// newGroupProtection keeps groups of pods as long as they are used, if there are any.
+// newGroupProtection makes the plugin PodGroupProtection.
 func newGroupProtection(*builder) admission.Plugin {
 	return inUseProtection{base{"PodGroupProtection", func(t admission.Target) bool {
 		return t.Operation == admission.Create && t.Group == schedulingGroup && t.Resource == "podgroups" && t.Subresource == ""
 	}}}
 }
 
-// protection is the finalizer of a kind of objects.
+// protection returns the finalizer of a resource, "" if it has none.
 func protection(t admission.Target) string {
 	switch {
 	case t.Subresource != "":
@@ -102,7 +102,8 @@ func (inUseProtection) Admit(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// claimResize lets claims grow only if somebody can make their volume grow.
+// claimResize is PersistentVolumeClaimResize: a claim may grow only if its StorageClass
+// allows expansion.
 type claimResize struct {
 	base
 	objects admission.Objects

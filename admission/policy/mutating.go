@@ -51,8 +51,8 @@ func (m *Mutating) index(manifests, objects []resource.Object) *match.Index[*hoo
 	return newIndex(append(m.hooks(manifests, true), m.hooks(objects, false)...))
 }
 
-// hooks makes hooks of the policies that are bound: manifests to manifests, and
-// what is stored to what is stored.
+// hooks makes a hook of each bound policy. Policies of manifests are bound only by bindings
+// of manifests, stored ones only by stored ones.
 func (m *Mutating) hooks(objects []resource.Object, manifest bool) []*hook[*mutations] {
 	bindings := map[string][]*binding{}
 	for _, obj := range objects {
@@ -74,17 +74,17 @@ func (m *Mutating) hooks(objects []resource.Object, manifest bool) []*hook[*muta
 	return hooks
 }
 
-// mutations are the expressions of a policy.
+// mutations are the compiled expressions of a policy.
 type mutations struct {
 	conditions *expression.Conditions
 	patches    []patch
 	variables  *expression.Variables
-	again      bool // if something changes later
+	again      bool // reinvocationPolicy is IfNeeded
 }
 
 func (p *mutations) matchConditions() *expression.Conditions { return p.conditions }
 
-// patch is a change: a JSON patch, or an apply configuration.
+// patch is one mutation: a JSON patch or an apply configuration.
 type patch struct {
 	program *expression.Program
 	json    bool
@@ -113,8 +113,8 @@ func (m *Mutating) compile(p *registrationv1.MutatingAdmissionPolicy) *mutations
 	return out
 }
 
-// invocation is a policy that is about a write, by a binding and with one set of
-// parameters or none.
+// invocation is a policy that applies to a write, by one binding and with one parameter
+// object or none.
 type invocation struct {
 	hook    *hook[*mutations]
 	binding *binding
@@ -122,7 +122,7 @@ type invocation struct {
 	params  runtime.Object
 }
 
-// invocationKey tells invocations apart from one round to the next.
+// invocationKey identifies an invocation across rounds.
 type invocationKey struct{ policy, binding, namespace, name string }
 
 func (i *invocation) key() invocationKey {
@@ -133,13 +133,13 @@ func (i *invocation) key() invocationKey {
 	return k
 }
 
-// failure is why a policy could not be applied.
+// failure is an error of a policy.
 type failure struct {
 	text   string
 	reason metav1.StatusReason
 }
 
-// failures are those that count.
+// failures are the errors of policies with failurePolicy Fail.
 type failures []failure
 
 func (f *failures) add(h *hook[*mutations], b *binding, err error, reason metav1.StatusReason) {
@@ -195,7 +195,7 @@ func (m *Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 	return failed.status(a)
 }
 
-// status makes one error of all that failed: the first is the message.
+// status makes one error of all failures; the message is that of the first.
 func (f failures) status(a *admission.Attributes) error {
 	if len(f) == 0 {
 		return nil
@@ -223,7 +223,7 @@ func (m *Mutating) invoke(ctx context.Context, w *match.Write, found []invocatio
 	if err != nil {
 		return err
 	}
-	var last *match.Form // in which something was to be changed
+	var last *match.Form // form of the last patch that was applied
 	applied := map[*match.Form]bool{}
 	for i := range found {
 		tried, err := m.invokeOne(ctx, w, &found[i], ns, rounds, failed, applied)
@@ -235,13 +235,13 @@ func (m *Mutating) invoke(ctx context.Context, w *match.Write, found []invocatio
 		}
 	}
 	if applied[last] {
-		// Even those that were the last to change something are asked again.
+		// Even the policy that made the last change is reinvoked.
 		rounds.Changed(w.Attributes)
 	}
 	return nil
 }
 
-// measure counts what has become of a change.
+// measure records the result of an invocation.
 func (m *Mutating) measure(i *invocation, err error, took time.Duration) {
 	kind := "no_error"
 	if err != nil {
@@ -251,8 +251,8 @@ func (m *Mutating) measure(i *invocation, err error, took time.Duration) {
 	admission.SeriesOf(m.cfg.Metrics, admission.MutatingDuration, i.hook.name, i.binding.name, kind).Observe(took.Seconds())
 }
 
-// invokeOne applies one policy. It notes in which form a change was applied,
-// whether or not it made a difference, and reports whether any was tried.
+// invokeOne applies one policy. It sets applied to the form of a patch, whether or not the
+// patch changed anything, and reports whether one was tried.
 func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation, ns *corev1.Namespace, rounds *admission.Rounds[invocationKey], failed *failures, applied map[*match.Form]bool) (tried bool, _ error) {
 	p := i.hook.compiled()
 	in := expression.Input{
@@ -273,7 +273,7 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 	}
 	for _, patch := range p.patches {
 		if before == nil {
-			break // nothing to change
+			break // no patch
 		}
 		tried = true
 		began := time.Now()

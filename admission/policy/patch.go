@@ -28,8 +28,8 @@ import (
 	"github.com/apikeel/kelson/admission/match"
 )
 
-// apply makes one change of a policy. An error that is a status ends the
-// request; others are the policy's failure.
+// apply applies one mutation of a policy. An API status as error ends the request; other
+// errors are failures of the policy.
 func (m *Mutating) apply(ctx context.Context, in expression.Input, p patch) error {
 	if err := p.program.Err(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (m *Mutating) apply(ctx context.Context, in expression.Input, p patch) erro
 	return nil
 }
 
-// patched applies a JSON patch; nil if a test in it says that it should not be.
+// patched applies a JSON patch; nil if a test operation in it fails.
 func (m *Mutating) patched(in expression.Input, object runtime.Object, v ref.Val) (runtime.Object, error) {
 	ops, err := operations(v)
 	if err != nil {
@@ -97,7 +97,7 @@ func (m *Mutating) patched(in expression.Input, object runtime.Object, v ref.Val
 	return changed, nil
 }
 
-// operations makes a patch of a list of values.
+// operations converts a list of CEL values to a JSON patch.
 func operations(v ref.Val) (jsonpatch.Patch, error) {
 	list, ok := v.(traits.Lister)
 	if !ok {
@@ -135,7 +135,7 @@ func operations(v ref.Val) (jsonpatch.Patch, error) {
 	return ops, nil
 }
 
-// plain turns a value into one that has a JSON form.
+// plain converts a CEL value to a JSON value.
 func plain(v ref.Val) (any, error) {
 	if o, ok := v.(*dynamic.ObjectVal); ok {
 		if err := o.CheckTypeNamesMatchFieldPathNames(); err != nil {
@@ -149,7 +149,7 @@ func plain(v ref.Val) (any, error) {
 	return native, nil
 }
 
-// merged applies a configuration as server-side apply would, without owners.
+// merged applies a configuration by the rules of server-side apply, without field managers.
 func (m *Mutating) merged(in expression.Input, object runtime.Object, v ref.Val, kind typed.ParseableType) (runtime.Object, error) {
 	o, ok := v.(*dynamic.ObjectVal)
 	if !ok {
@@ -184,7 +184,7 @@ func merge(kind typed.ParseableType, object runtime.Object, fields map[string]an
 	}
 	if at := atomics(nil, config.Schema(), config.TypeRef(), config.AsValue()); len(at) > 0 {
 		slices.Sort(at)
-		// Who sets a part of something that has no parts would take out the rest.
+		// Setting a part of an atomic value would remove the rest of it.
 		return nil, fmt.Errorf("invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: %v", strings.Join(at, ", "))
 	}
 	var live *typed.TypedValue
@@ -207,7 +207,7 @@ func merge(kind typed.ParseableType, object runtime.Object, fields map[string]an
 	return out, nil
 }
 
-// atomics returns the paths of what is set in a value although it has no parts.
+// atomics returns the paths of values that are set inside of atomic lists, maps or structs.
 func atomics(path fieldpath.Path, s *smd.Schema, t smd.TypeRef, v value.Value) (found []string) {
 	atom, ok := s.Resolve(t)
 	if !ok {

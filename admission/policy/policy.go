@@ -1,9 +1,7 @@
-// Package policy applies admission policies: expressions that judge writes
-// (ValidatingAdmissionPolicy) or change them (MutatingAdmissionPolicy), put into
-// force by bindings.
-//
-// Policies are compiled when a write first reaches them, and once. A write that
-// no policy is about costs a look into an index.
+// Package policy implements ValidatingAdmissionPolicy and MutatingAdmissionPolicy. Start at
+// Config and the plugins Validating and Mutating; policy.go has what both share. Policies are
+// compiled once, when a write first reaches them. A write that no policy matches costs one
+// lookup in an index; policies must never be evaluated for it.
 package policy
 
 import (
@@ -28,29 +26,28 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what policies need from outside.
+// Config are the dependencies of the plugins.
 type Config struct {
-	// Source tells of the policies and the bindings of a plugin. Required.
+	// Source has the policies and bindings of the plugin. Required.
 	Source resource.Follower
-	// Manifests returns the policies and bindings that come from files, which are
-	// applied first; nil if there never are any.
+	// Manifests returns policies and bindings from static manifests, which are applied
+	// first; nil if there are none.
 	Manifests func() *admission.Manifests
-	// Objects are namespaces and parameters. Required.
+	// Objects reads namespaces and parameters. Required.
 	Objects admission.Objects
-	// Catalog finds the kinds of parameters. Required.
+	// Catalog resolves paramKind. Required.
 	Catalog func() *resource.Catalog
-	// Authorizer answers the questions of expressions; without one everything is
-	// denied.
+	// Authorizer answers authorization checks of expressions; nil denies everything.
 	Authorizer expression.Authorizer
-	// Types of kinds, for changes that are apply configurations; it says false for
-	// a kind that it does not know.
+	// Types returns the schema type of a kind, for apply configurations; false for an
+	// unknown kind.
 	Types func(kind schema.GroupVersionKind) (typed.ParseableType, bool)
-	// Expressions compiles; the default is an environment of the plugin's own.
+	// Expressions compiles CEL; nil creates an environment for this plugin.
 	Expressions *policycel.Environment
-	// Metrics measures; nil does not.
+	// Metrics may be nil.
 	Metrics admission.Metrics
 
-	none []runtime.Object // no parameters, which is one set of them
+	none []runtime.Object // a single nil parameter
 }
 
 func (c *Config) complete() {
@@ -66,9 +63,8 @@ func (c *Config) complete() {
 	}
 }
 
-// handles leaves alone what must not be locked up by a policy: policies, unless
-// it comes from a file, and the questions by which a cluster finds out who may do
-// what.
+// handles excludes writes that a policy must not be able to block: policies and bindings,
+// except for policies from manifests, and access reviews.
 func (c *Config) handles(t admission.Target) bool {
 	switch t.Group {
 	case registrationv1.GroupName:
@@ -79,7 +75,7 @@ func (c *Config) handles(t admission.Target) bool {
 	return true
 }
 
-// isPolicy reports whether a resource of the group is of policies.
+// isPolicy reports whether a resource is of policies or bindings.
 func isPolicy(name string) bool {
 	return slices.Contains([]string{
 		"validatingadmissionpolicies", "validatingadmissionpolicybindings",
@@ -87,7 +83,7 @@ func isPolicy(name string) bool {
 	}, name)
 }
 
-// newIndex makes an index of policies.
+// newIndex makes an index of policies by what they match.
 func newIndex[P conditional](hooks []*hook[P]) *match.Index[*hook[P]] {
 	return match.NewIndex(hooks, func(h *hook[P]) *match.Criteria { return h.criteria }, func(h *hook[P]) match.Needs {
 		if !h.simple {
@@ -95,12 +91,12 @@ func newIndex[P conditional](hooks []*hook[P]) *match.Index[*hook[P]] {
 		}
 		conditions := h.compiled().matchConditions()
 		return match.Needs{All: conditions.Needs(), Excluded: func(op admission.Operation, n int) {
-			conditions.Excluded(op, n*len(h.bindings)) // each counts
+			conditions.Excluded(op, n*len(h.bindings)) // each binding counts
 		}}
 	})
 }
 
-// candidates returns the policies that may be about a write.
+// candidates returns the policies that may match a write.
 func candidates[P conditional](index *match.Index[*hook[P]], w *match.Write) *match.Found[*hook[P]] {
 	found := index.For(w)
 	if gr := w.GroupResource(); gr.Group == registrationv1.GroupName && isPolicy(gr.Resource) {
@@ -109,10 +105,10 @@ func candidates[P conditional](index *match.Index[*hook[P]], w *match.Write) *ma
 	return found
 }
 
-// binding puts a policy into force.
+// binding binds a policy.
 type binding struct {
 	name     string
-	criteria *match.Criteria // nil: whatever the policy is about
+	criteria *match.Criteria // nil: no further restriction
 	params   *registrationv1.ParamRef
 	actions  []registrationv1.ValidationAction
 }
@@ -133,37 +129,37 @@ func (b *binding) match(ctx context.Context, w *match.Write) (bool, error) {
 	return form != nil, err
 }
 
-// hook is a policy of either kind with what is bound to it.
+// hook is a policy of either kind with its bindings.
 type hook[P conditional] struct {
 	name     string
 	criteria *match.Criteria
 	params   *registrationv1.ParamKind
-	ignore   bool // failures
-	manifest bool // from a file
+	ignore   bool // failurePolicy is Ignore
+	manifest bool // from a static manifest
 	bindings []*binding
-	// compiled returns the expressions.
+	// compiled returns the expressions, compiled on first use.
 	compiled func() P
-	// simple: the conditions alone tell whether it is applied.
+	// simple: no params and no criteria of bindings, so the conditions decide alone.
 	simple bool
 }
 
-// conditional is the expressions of a policy of either kind.
+// conditional is the compiled expressions of a policy of either kind.
 type conditional interface{ matchConditions() *expression.Conditions }
 
-// bind gives a policy its bindings.
+// bind sets the bindings of a policy.
 func (h *hook[P]) bind(bindings []*binding) {
 	h.bindings = bindings
 	h.simple = h.params == nil && !slices.ContainsFunc(bindings, func(b *binding) bool { return b.criteria != nil || b.params != nil })
 }
 
-// excluded reports whether the conditions of a policy, which is about the write,
-// are known not to be met.
+// excluded reports whether the conditions of a policy that matches the write are surely
+// false.
 func excluded[P conditional](ctx context.Context, w *match.Write, h *hook[P], form *match.Form) bool {
 	if !h.simple {
 		return false
 	}
 	conditions := h.compiled().matchConditions()
-	for range h.bindings { // each counts
+	for range h.bindings { // each binding counts
 		if !conditions.Excludes(ctx, w, form) {
 			return false
 		}
@@ -181,10 +177,9 @@ func newHook[P conditional](name string, m *registrationv1.MatchResources, param
 	}
 }
 
-// invocations finds out what is to be applied to a write, in the order of the
-// policies and their bindings. each is called for every binding that matches,
-// with the parameters. While early says so, nothing can change the object before
-// a policy is applied: those whose conditions are not met are passed over.
+// invocations calls each for every binding that matches a write, in the order of policies
+// and bindings, with the parameters. While early returns true, no policy can have changed the
+// object yet, and policies whose conditions are false are skipped.
 func invocations[P conditional](ctx context.Context, cfg *Config, w *match.Write, found *match.Found[*hook[P]], early func() bool, fail func(*hook[P], *binding, error), each func(*hook[P], *binding, *match.Form, []runtime.Object) error) error {
 	sieve, passed := found.Sieve(w), false
 	for i := range found.Candidates {
@@ -204,7 +199,7 @@ func invocations[P conditional](ctx context.Context, cfg *Config, w *match.Write
 			skip = early() && excluded(ctx, w, h, form)
 		}
 		if skip {
-			if !passed { // who is evaluated needs the namespace
+			if !passed { // expressions need the namespace
 				if _, err := w.NamespaceObject(ctx); err != nil {
 					return err
 				}
@@ -239,7 +234,7 @@ func invocations[P conditional](ctx context.Context, cfg *Config, w *match.Write
 	return nil
 }
 
-// paramKind finds the resource of a kind of parameters; nil if there are none.
+// paramKind returns the resource of a paramKind; nil for nil.
 func (c *Config) paramKind(k *registrationv1.ParamKind) (*resource.Served, error) {
 	if k == nil {
 		return nil, nil
@@ -256,8 +251,8 @@ func (c *Config) paramKind(k *registrationv1.ParamKind) (*resource.Served, error
 	return served, nil
 }
 
-// collect returns the parameters that a binding refers to: one that is nil if
-// there are none to be had, nothing if those that are not there do not matter.
+// collect returns the parameters that a binding refers to: a single nil if there is no
+// paramRef, and nothing if they are missing and parameterNotFoundAction is Allow.
 func (c *Config) collect(ctx context.Context, served *resource.Served, r *registrationv1.ParamRef, namespace string) ([]runtime.Object, error) {
 	if served == nil || r == nil {
 		return c.none, nil
@@ -297,7 +292,7 @@ func (c *Config) find(ctx context.Context, served *resource.Served, r *registrat
 	if r.Name != "" {
 		obj, err := c.Objects.Get(ctx, def.Group, def.Resource, namespace, r.Name)
 		if apierrors.IsNotFound(err) {
-			// It may have been made a moment ago.
+			// The watch cache may not have it yet.
 			obj, err = c.Objects.GetNewest(ctx, def.Group, def.Resource, namespace, r.Name)
 		}
 		if apierrors.IsNotFound(err) {
@@ -321,7 +316,7 @@ func (c *Config) find(ctx context.Context, served *resource.Served, r *registrat
 	}), nil
 }
 
-// composed returns the compiler of a policy, and its variables, which it knows.
+// composed returns a compiler that knows the variables of a policy, and the variables.
 func (c *Config) composed(variables []registrationv1.Variable, vars policycel.Variables) (*policycel.Compiler, *expression.Variables) {
 	if len(variables) == 0 {
 		return c.Expressions.Compiler(), nil
@@ -330,14 +325,14 @@ func (c *Config) composed(variables []registrationv1.Variable, vars policycel.Va
 	return compiler, expression.Define(compiler, variables, vars)
 }
 
-// once compiles policies once, however often the set of them changes. It is used
-// by one goroutine at a time.
+// once caches the compilation of policies while the set of policies changes. It is used by
+// one goroutine at a time.
 type once[P comparable, C any] struct{ last, next map[P]func() C }
 
-// turn forgets the policies that were not asked for since the last turn.
+// turn drops the policies that were not used since the last turn.
 func (o *once[P, C]) turn() { o.last, o.next = o.next, map[P]func() C{} }
 
-// of returns what compiles a policy when it is first called.
+// of returns a function that compiles a policy on the first call.
 func (o *once[P, C]) of(p P, compile func(P) C) func() C {
 	f, ok := o.last[p]
 	if !ok {

@@ -20,23 +20,22 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// maxTypes bounds how many kinds a rule is checked against.
+// maxTypes bounds how many kinds a policy is type-checked against.
 const maxTypes = 10
 
-// Checker looks for mistakes in the expressions of policies by the schemas of
-// the kinds that they are about. What it finds does not keep a policy from being
-// applied: it is for the status.
+// Checker type-checks the expressions of policies against the schemas of the kinds that they
+// match. The result is for status.typeChecking; it does not prevent the use of a policy.
 type Checker struct {
-	// Catalog is what is served. Required.
+	// Catalog of the resources that are served. Required.
 	Catalog func() *resource.Catalog
-	// Schema returns the schema of a kind, without references; nil if it has none.
+	// Schema returns the schema of a kind with references resolved; nil if it has none.
 	// Required.
 	Schema func(served *resource.Served) (*spec.Schema, error)
-	// Expressions compiles; required.
+	// Expressions compiles CEL. Required.
 	Expressions *policycel.Environment
 }
 
-// Check returns what is to be said about the expressions of a policy.
+// Check returns the warnings about the expressions of a policy.
 func (c *Checker) Check(p *registrationv1.ValidatingAdmissionPolicy) []registrationv1.ExpressionWarning {
 	kinds := c.kinds(p)
 	if len(kinds) == 0 {
@@ -86,7 +85,7 @@ func (c *Checker) Check(p *registrationv1.ValidatingAdmissionPolicy) []registrat
 	return warnings
 }
 
-// declared returns the type of a kind, nil if it is not known.
+// declared returns the CEL type of a kind, nil if it has no schema.
 func (c *Checker) declared(kind schema.GroupVersionKind) *apiservercel.DeclType {
 	served, ok := c.Catalog().LookupKind(kind)
 	if !ok {
@@ -100,12 +99,12 @@ func (c *Checker) declared(kind schema.GroupVersionKind) *apiservercel.DeclType 
 	if t == nil {
 		return nil
 	}
-	// The name is another every time, so that no expression can come to rely on it.
+	// The name differs every time, so that no expression can depend on it.
 	return t.MaybeAssignTypeName(fmt.Sprintf("%s%d", kind.Kind, time.Now().Nanosecond()))
 }
 
-// kinds returns those that the rules of a policy name, in order. Rules with
-// wildcards are about too many.
+// kinds returns the kinds that the rules of a policy name, sorted. Rules with wildcards are
+// skipped.
 func (c *Checker) kinds(p *registrationv1.ValidatingAdmissionPolicy) []schema.GroupVersionKind {
 	if p.Spec.MatchConstraints == nil {
 		return nil
@@ -123,7 +122,7 @@ func (c *Checker) kinds(p *registrationv1.ValidatingAdmissionPolicy) []schema.Gr
 					for _, served := range c.named(group, version, name) {
 						kinds = append(kinds, served.GroupVersionKind())
 						if count++; count == maxTypes {
-							return inOrder(kinds) // those of the rules that follow do not count
+							return inOrder(kinds) // further rules are ignored
 						}
 					}
 				}
@@ -133,8 +132,8 @@ func (c *Checker) kinds(p *registrationv1.ValidatingAdmissionPolicy) []schema.Gr
 	return inOrder(kinds)
 }
 
-// named returns what a rule may mean by the name of a resource; none with
-// wildcards or subresources. Without a group it may be of any.
+// named returns the resources that a rule may mean; none for wildcards and subresources.
+// Without a group, all groups are searched.
 func (c *Checker) named(group, version, name string) (found []*resource.Served) {
 	catalog := c.Catalog()
 	if served, ok := catalog.Lookup(group, version, name); ok {

@@ -28,7 +28,7 @@ import (
 const (
 	maxMessage    = 5 << 10
 	maxAnnotation = 10 << 10
-	// maxFailures bounds how many failures the audit of a request is told.
+	// maxFailures bounds the failures in the audit annotation of a request.
 	maxFailures = 50
 )
 
@@ -55,14 +55,14 @@ func (v *Validating) Name() string { return "ValidatingAdmissionPolicy" }
 // Handles implements admission.Plugin.
 func (v *Validating) Handles(t admission.Target) bool { return v.cfg.handles(t) }
 
-// index makes hooks of all policies. What did not change is not compiled again.
+// index makes hooks of all policies. Unchanged ones are not compiled again.
 func (v *Validating) index(manifests, objects []resource.Object) *match.Index[*hook[*validations]] {
 	v.compiled.turn()
 	return newIndex(append(v.hooks(manifests, true), v.hooks(objects, false)...))
 }
 
-// hooks makes hooks of the policies that are bound: manifests to manifests, and
-// what is stored to what is stored.
+// hooks makes a hook of each bound policy. Policies of manifests are bound only by bindings
+// of manifests, stored ones only by stored ones.
 func (v *Validating) hooks(objects []resource.Object, manifest bool) []*hook[*validations] {
 	bindings := map[string][]*binding{}
 	for _, obj := range objects {
@@ -84,11 +84,11 @@ func (v *Validating) hooks(objects []resource.Object, manifest bool) []*hook[*va
 	return hooks
 }
 
-// validations are the expressions of a policy.
+// validations are the compiled expressions of a policy.
 type validations struct {
 	conditions  *expression.Conditions
 	rules       []*expression.Program
-	messages    []*expression.Program // nil where there is none
+	messages    []*expression.Program // messageExpressions, nil where there is none
 	annotations []*expression.Program
 	variables   *expression.Variables
 	policy      *registrationv1.ValidatingAdmissionPolicy
@@ -123,12 +123,12 @@ type denial struct {
 	message string
 	reason  metav1.StatusReason
 	index   int // of the rule
-	// ignored is a failure that does not count.
+	// ignored: an error with failurePolicy Ignore.
 	ignored bool
 	took    time.Duration
 }
 
-// errorKind is what metrics call an error.
+// errorKind returns the metric label of an error.
 func errorKind(message string) string {
 	switch {
 	case strings.HasPrefix(message, "compilation"):
@@ -139,14 +139,14 @@ func errorKind(message string) string {
 	return "invalid_error"
 }
 
-// measure counts what has become of a rule.
+// measure records the result of a validation.
 func (v *Validating) measure(h *hook[*validations], b *binding, d *denial, action string) {
 	labels := []string{h.name, b.name, errorKind(d.message), action}
 	admission.SeriesOf(v.cfg.Metrics, admission.ValidatingChecks, labels...).Observe(1)
 	admission.SeriesOf(v.cfg.Metrics, admission.ValidatingDuration, labels...).Observe(d.took.Seconds())
 }
 
-// judgement is what becomes of one write.
+// judgement collects the results for one write.
 type judgement struct {
 	a *admission.Attributes
 	// refused is the first refusal.
@@ -160,7 +160,7 @@ type refusal struct {
 	denial
 }
 
-// audited is a failure as the audit is told of it.
+// audited is a failure in the audit annotation.
 type audited struct {
 	Message           string                            `json:"message"`
 	Policy            string                            `json:"policy"`
@@ -232,7 +232,7 @@ func (j *judgement) refuse(policy string, b *binding, d denial) {
 	}
 }
 
-// apply evaluates a policy with one set of parameters.
+// apply evaluates a policy with one parameter object.
 func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validations], b *binding, notes annotations, in expression.Input) {
 	denials, values, failed := h.compiled().evaluate(ctx, in, h.ignore)
 	for _, d := range denials {
@@ -263,8 +263,8 @@ func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validatio
 	}
 }
 
-// evaluate returns what speaks against the write, the annotations for the audit,
-// and annotations that failed. With ignore, failures do not count.
+// evaluate returns the denials, the audit annotations, and audit annotations that failed.
+// ignore is failurePolicy Ignore.
 func (p *validations) evaluate(ctx context.Context, in expression.Input, ignore bool) (denials []denial, values map[string]string, failed []denial) {
 	in.Variables = p.variables
 	fails := func(err error) []denial { return []denial{{message: err.Error(), ignored: ignore}} }
@@ -317,7 +317,7 @@ func (p *validations) rulesOn(ctx context.Context, in expression.Input, ignore b
 	if !denied {
 		return denials, nil
 	}
-	messages, err := p.say(ctx, in, e.Rest(ctx))
+	messages, err := p.evalMessages(ctx, in, e.Rest(ctx))
 	for i := range denials {
 		d := &denials[i]
 		if d.message != "" {
@@ -344,9 +344,9 @@ func (p *validations) rulesOn(ctx context.Context, in expression.Input, ignore b
 	return denials, nil
 }
 
-// say evaluates what is to be said about failed rules; empty where an expression
-// has nothing useful to say.
-func (p *validations) say(ctx context.Context, in expression.Input, left int64) ([]string, error) {
+// evalMessages evaluates the messageExpressions of failed validations; "" where one has no usable
+// result.
+func (p *validations) evalMessages(ctx context.Context, in expression.Input, left int64) ([]string, error) {
 	in.Authorizer = nil
 	e, err := in.Begin(left)
 	if err != nil {
@@ -405,7 +405,7 @@ func annotationText(v ref.Val, failed error, program string) (string, error) {
 	return "", errors.New(fmt.Sprint("valueExpression '", program, "' resulted in unsupported return type: ", v.Type(), ". Return type must be either string or null."))
 }
 
-// annotations are those of a write, by key; bindings may have different values.
+// annotations are audit annotations by key; bindings may have different values.
 type annotations map[string][]string
 
 func (n annotations) add(key, value string) {
@@ -420,7 +420,7 @@ func (n annotations) publish(a *admission.Attributes) {
 	}
 }
 
-// end tells the audit of what failed, and returns the refusal.
+// end writes the audit annotation of failures, and returns the refusal.
 func (j *judgement) end() error {
 	if len(j.audited) > 0 {
 		if text, err := json.Marshal(j.audited[:min(len(j.audited), maxFailures)]); err == nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// evaluationTime is how long charging may take.
+// evaluationTime bounds how long charging may take.
 const evaluationTime = 10 * time.Second
 
-// queue is the claims of a namespace. At any time at most one goroutine, one of
-// those that wait, charges: it takes all claims that are there, and then hands
-// over to one that has come meanwhile. If there are two queues for a namespace,
-// since one was forgotten, that is only slower.
+// queue holds the claims of a namespace. At most one goroutine, one of those that wait,
+// charges at a time: it takes all waiting claims, and then hands over to one that has come
+// meanwhile. If a namespace has two queues, because one was evicted from the cache, charging
+// is only slower.
 type queue struct {
 	plugin    *Plugin
 	namespace string
@@ -29,24 +29,23 @@ type queue struct {
 	busy    bool
 	waiting []*claim
 
-	chains map[string]*chain // by the name of the quota; only for who is busy
+	chains map[string]*chain // by the name of the quota; only for the goroutine that charges
 }
 
-// chain is a series of writes to a quota that follow each other directly and are
-// all from here.
+// chain is a series of consecutive writes to a quota that are all from this process.
 type chain struct {
-	number int    // another series has another number
-	last   string // the resourceVersion after the last one
+	number int    // number of the series
+	last   string // resourceVersion after the last write
 }
 
-// charge is what a claim was charged.
+// charge is what a claim was charged on a quota.
 type charge struct {
 	quota string
 	chain int
 	delta corev1.ResourceList
 }
 
-// enter charges a claim, and returns why that cannot be.
+// enter charges a claim, and returns the refusal.
 func (q *queue) enter(ctx context.Context, c *claim) error {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, c)
@@ -62,7 +61,7 @@ func (q *queue) enter(ctx context.Context, c *claim) error {
 			if q.leave(c) {
 				return ctx.Err()
 			}
-			select { // somebody charges it, or it is to lead
+			select { // another goroutine charges it, or it becomes the leader
 			case <-c.done:
 				return c.err
 			case <-c.lead:
@@ -74,7 +73,7 @@ func (q *queue) enter(ctx context.Context, c *claim) error {
 	return c.err
 }
 
-// leave takes a claim out that nobody has taken up, and is not to lead.
+// leave removes a claim that is not being charged and was not made the leader.
 func (q *queue) leave(c *claim) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,9 +89,9 @@ func (q *queue) leave(c *claim) bool {
 	return i >= 0
 }
 
-// run charges all claims that wait, and hands over.
+// run charges all waiting claims, and hands over.
 func (q *queue) run(ctx context.Context) {
-	// It is for others too, who are not to suffer if this request ends.
+	// The claims of other requests must not fail when this request ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), evaluationTime)
 	defer cancel()
 	q.mu.Lock()
@@ -107,14 +106,14 @@ func (q *queue) run(ctx context.Context) {
 	q.charge(ctx, claims)
 	for _, c := range claims {
 		if c.err != nil {
-			q.giveBack(ctx, c) // one quota has allowed it, another has not
+			q.giveBack(ctx, c) // allowed by one quota, refused by another
 		}
 		close(c.done)
 	}
 	q.handOver()
 }
 
-// handOver makes one that waits the next to charge.
+// handOver makes a waiting claim the leader.
 func (q *queue) handOver() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -123,7 +122,7 @@ func (q *queue) handOver() {
 	}
 }
 
-// charge charges claims to all quotas that they are about.
+// charge charges claims on all quotas that match them.
 func (q *queue) charge(ctx context.Context, claims []*claim) {
 	names := map[string]bool{}
 	for _, c := range claims {
@@ -144,10 +143,10 @@ func (q *queue) charge(ctx context.Context, claims []*claim) {
 	}
 }
 
-// errNothing ends an update that would change nothing.
+// errNothing ends an update that changes nothing.
 var errNothing = errors.New("nothing is charged")
 
-// chargeOne charges claims to a quota: those that fit, in their order.
+// chargeOne charges claims on one quota, in order, those that fit.
 func (q *queue) chargeOne(ctx context.Context, name string, claims []*claim) {
 	refused := make([]error, len(claims))
 	deltas := make([]corev1.ResourceList, len(claims))
@@ -173,7 +172,7 @@ func (q *queue) chargeOne(ctx context.Context, name string, claims []*claim) {
 	})
 	switch {
 	case apierrors.IsNotFound(err):
-		return // a quota that is gone limits nothing
+		return // the quota was deleted
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errTimeout()
 	case errors.Is(err, errNothing):
@@ -191,8 +190,7 @@ func (q *queue) chargeOne(ctx context.Context, name string, claims []*claim) {
 	}
 }
 
-// update changes the status of a quota, and returns the number of the chain
-// that the write is in.
+// update changes the status of a quota, and returns the number of the chain of the write.
 func (q *queue) update(ctx context.Context, name string, change func(quota *corev1.ResourceQuota) error) (int, error) {
 	seen := ""
 	obj, err := q.plugin.objects.UpdateStatus(ctx, "", "resourcequotas", q.namespace, name, func(obj resource.Object) error {
@@ -218,16 +216,16 @@ func (q *queue) update(ctx context.Context, name string, change func(quota *core
 	return c.number, nil
 }
 
-// release gives back what a claim was charged whose write has failed. It takes
-// its turn like one that is to be charged.
+// release returns the charges of a claim whose write has failed. It goes through the queue
+// like a claim.
 func (q *queue) release(ctx context.Context, c *claim) {
 	if len(c.charged) > 0 {
 		_ = q.enter(context.WithoutCancel(ctx), &claim{back: c, lead: make(chan struct{}), done: make(chan struct{})})
 	}
 }
 
-// giveBack subtracts what a claim was charged, from quotas that nobody else has
-// written to since.
+// giveBack subtracts the charges of a claim from quotas that only this process has written
+// since.
 func (q *queue) giveBack(ctx context.Context, c *claim) {
 	for _, charged := range c.charged {
 		known := q.chains[charged.quota]
@@ -251,7 +249,7 @@ func (q *queue) giveBack(ctx context.Context, c *claim) {
 			return nil
 		})
 		if err != nil && !errors.Is(err, errNothing) && !apierrors.IsNotFound(err) {
-			q.plugin.log.Warn("what a failed write was charged is not given back", "namespace", q.namespace, "quota", charged.quota, "error", err)
+			q.plugin.log.Warn("quota charge of a failed write could not be returned; the quota controller corrects it", "namespace", q.namespace, "quota", charged.quota, "error", err)
 		}
 	}
 	c.charged = nil

@@ -20,31 +20,31 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Evaluator knows what the objects of a resource use.
+// Evaluator computes the usage of the objects of a resource.
 type Evaluator struct {
-	// handles tells which writes may change what is used, concerns whether one
-	// does; nil is all of them.
+	// handles reports whether a kind of write can change usage, concerns whether a
+	// write does; nil concerns is always.
 	handles  func(t admission.Target) bool
 	concerns func(a *admission.Attributes) bool
-	// counts reports whether a quota of a name is about such objects.
+	// counts reports whether a resource name of a quota is about such objects.
 	counts func(name corev1.ResourceName) bool
 	// scope reports whether an object is in a scope; nil is in none.
 	scope func(scope corev1.ScopedResourceSelectorRequirement, obj any) (bool, error)
-	// requires returns what an object lacks if some names are limited.
+	// requires returns an error if an object lacks requests or limits for limited names.
 	requires func(limited []corev1.ResourceName, obj any) error
 	usage    func(obj any) corev1.ResourceList
 }
 
-// Usage returns what an object uses, by the names that quotas have for it.
+// Usage returns the usage of an object, by the resource names of quotas.
 func (e *Evaluator) Usage(obj any) corev1.ResourceList { return e.usage(obj) }
 
-// Counted returns which of the names in a list are about such objects, sorted.
+// Counted returns the names in a list that are about such objects, sorted.
 func (e *Evaluator) Counted(list corev1.ResourceList) []corev1.ResourceName {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(list)), func(name corev1.ResourceName) bool { return !e.counts(name) })
 }
 
-// Matches reports whether a quota is about an object: it limits something that
-// such objects use, and the object is in all of its scopes.
+// Matches reports whether a quota applies to an object: it limits something that such
+// objects use, and the object is in all of its scopes.
 func (e *Evaluator) Matches(q *corev1.ResourceQuota, obj any) (bool, error) {
 	if len(e.Counted(q.Status.Hard)) == 0 {
 		return false, nil
@@ -65,7 +65,7 @@ func (e *Evaluator) inScope(s corev1.ScopedResourceSelectorRequirement, obj any)
 	return e.scope(s, obj)
 }
 
-// Scopes returns the scopes of a quota, in either of the two ways to write them.
+// Scopes returns spec.scopes and spec.scopeSelector of a quota.
 func Scopes(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequirement {
 	var scopes []corev1.ScopedResourceSelectorRequirement
 	for _, s := range q.Spec.Scopes {
@@ -77,7 +77,7 @@ func Scopes(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequirement 
 	return scopes
 }
 
-// selects reports whether a scope with values is about one, "" if there is none.
+// selects reports whether a scope selector matches a value, "" for none.
 func selects(scope corev1.ScopedResourceSelectorRequirement, value string) (bool, error) {
 	ops := map[corev1.ScopeSelectorOperator]selection.Operator{
 		corev1.ScopeSelectorOpIn: selection.In, corev1.ScopeSelectorOpNotIn: selection.NotIn,
@@ -98,13 +98,13 @@ func selects(scope corev1.ScopedResourceSelectorRequirement, value string) (bool
 	return r.Matches(set), nil
 }
 
-// stamped is the clock by which objects are stamped.
-func stamped(ctx context.Context) func() time.Time {
+// receivedClock returns the clock of deletionTimestamps: the time at which the request was
+// received.
+func receivedClock(ctx context.Context) func() time.Time {
 	return func() time.Time { return request.From(ctx).Received }
 }
 
-// For returns what measures the objects of a resource; nil for those that are
-// never limited.
+// For returns the Evaluator of a resource; nil for resources that are never limited.
 func For(ctx context.Context, objects admission.Objects, group, name string) *Evaluator {
 	switch group + "/" + name {
 	case "/bindings", "/componentstatuses", "/events", "events.k8s.io/events", "/namespaces",
@@ -113,7 +113,7 @@ func For(ctx context.Context, objects admission.Objects, group, name string) *Ev
 		"authorization.k8s.io/localsubjectaccessreviews", "authorization.k8s.io/selfsubjectrulesreviews":
 		return nil
 	case "/pods":
-		return pods(stamped(ctx))
+		return pods(receivedClock(ctx))
 	case "/services":
 		return services()
 	case "/persistentvolumeclaims":
@@ -133,7 +133,7 @@ func onWrites(t admission.Target) bool {
 	return t.Subresource == "" && (t.Operation == admission.Create || t.Operation == admission.Update)
 }
 
-// count counts objects, under one name or two.
+// count counts objects, under one or two resource names.
 func count(names ...corev1.ResourceName) *Evaluator {
 	return &Evaluator{
 		handles: func(t admission.Target) bool { return t.Subresource == "" && t.Operation == admission.Create },
@@ -148,7 +148,7 @@ func count(names ...corev1.ResourceName) *Evaluator {
 	}
 }
 
-// services counts services, and the ports and balancers that they need.
+// services counts services, node ports and load balancers.
 func services() *Evaluator {
 	counted := []corev1.ResourceName{"count/services", corev1.ResourceServices, corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers}
 	return &Evaluator{
@@ -178,10 +178,10 @@ func services() *Evaluator {
 	}
 }
 
-// ofClass begins the end of names that are about one storage class.
+// ofClass separates the storage class from the resource name of a quota.
 const ofClass = ".storageclass.storage.k8s.io/"
 
-// claims measures claims of volumes.
+// claims computes the usage of PersistentVolumeClaims.
 func claims() *Evaluator {
 	return &Evaluator{
 		handles: func(t admission.Target) bool {
@@ -207,9 +207,9 @@ func claims() *Evaluator {
 			if !ok {
 				return used
 			}
-			size = whole(size)
+			size = wholeBytes(size)
 			if allocated, ok := claim.Status.AllocatedResources[corev1.ResourceStorage]; ok && allocated.Cmp(size) > 0 {
-				size = whole(allocated)
+				size = wholeBytes(allocated)
 			}
 			used[corev1.ResourceRequestsStorage] = size
 			if class != "" {
@@ -220,8 +220,8 @@ func claims() *Evaluator {
 	}
 }
 
-// whole rounds a size up to whole bytes.
-func whole(q resource.Quantity) resource.Quantity {
+// wholeBytes rounds a quantity up to whole bytes.
+func wholeBytes(q resource.Quantity) resource.Quantity {
 	rounded := q.DeepCopy()
 	if !rounded.RoundUp(0) {
 		return rounded
@@ -229,7 +229,7 @@ func whole(q resource.Quantity) resource.Quantity {
 	return q
 }
 
-// claimInScope is about the attributes classes that a claim has, or is getting.
+// claimInScope matches the VolumeAttributesClasses of a claim, current and target.
 func claimInScope(scope corev1.ScopedResourceSelectorRequirement, obj any) (bool, error) {
 	if scope.ScopeName != corev1.ResourceQuotaScopeVolumeAttributesClass {
 		return false, nil
@@ -258,8 +258,8 @@ func claimInScope(scope corev1.ScopedResourceSelectorRequirement, obj any) (bool
 	return false, nil
 }
 
-// devices measures claims of devices. Such a claim may stand for resources that
-// a pod has asked for, and been charged for, already.
+// devices computes the usage of ResourceClaims. A claim may have been made for extended
+// resources of a pod, which were charged with the pod.
 func devices(ctx context.Context, objects admission.Objects) *Evaluator {
 	d := &deviceClaims{ctx: ctx, objects: objects}
 	return &Evaluator{handles: onWrites, counts: d.counts, usage: d.usage}
@@ -268,10 +268,10 @@ func devices(ctx context.Context, objects admission.Objects) *Evaluator {
 type deviceClaims struct {
 	ctx     context.Context
 	objects admission.Objects
-	classes map[string]string // class → extended resource; nil until it is needed
+	classes map[string]string // DeviceClass → extended resource; read on first use
 }
 
-// resourceOf returns the resource as which pods can ask for a class of devices.
+// resourceOf returns the extended resource of a DeviceClass.
 func (d *deviceClaims) resourceOf(class string) string {
 	if d.classes == nil {
 		d.classes = map[string]string{}
@@ -353,8 +353,8 @@ func (d *deviceClaims) usage(obj any) corev1.ResourceList {
 	return used
 }
 
-// charged returns what the pod has been charged for that a claim was made for
-// automatically: the first such claim of the pod.
+// charged returns the extended resources that were charged with the pod of an automatic
+// claim; they count for the first such claim of the pod.
 func (d *deviceClaims) charged(claim *resourcev1.ResourceClaim) corev1.ResourceList {
 	owner := metav1.GetControllerOfNoCopy(claim)
 	if claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" || owner == nil || owner.Kind != "Pod" || owner.APIVersion != "v1" {
@@ -383,5 +383,5 @@ func (d *deviceClaims) charged(claim *resourcev1.ResourceClaim) corev1.ResourceL
 			}
 		}
 	}
-	return pods(stamped(d.ctx)).usage(pod)
+	return pods(receivedClock(d.ctx)).usage(pod)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/apikeel/kelson/admission"
 )
 
-// Sum returns what a pod needs of what pick says of each container: that of all
-// which run at a time, or of one that runs before, with those beside it, if that
-// is more.
+// Sum returns the resources of a pod, given those that pick returns for a container: the sum
+// of the containers and sidecars that run together, or the peak of the init containers if
+// that is more.
 func Sum(spec *corev1.PodSpec, pick func(c *corev1.Container) corev1.ResourceList) corev1.ResourceList {
 	running, beside, peak := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range spec.Containers {
@@ -53,7 +53,7 @@ func addTo(list, more corev1.ResourceList) {
 	}
 }
 
-// raise makes the amounts of a list at least those of another.
+// raise raises the quantities of a list to at least those of another.
 func raise(list, other corev1.ResourceList) {
 	for name, quantity := range other {
 		if is, ok := list[name]; !ok || quantity.Cmp(is) > 0 {
@@ -62,8 +62,8 @@ func raise(list, other corev1.ResourceList) {
 	}
 }
 
-// Requests returns what a pod asks for, with what it has been given if status is
-// set: while it is resized it needs the larger of both.
+// Requests returns the requests of a pod. With status, the allocated resources count too: a
+// pod that is being resized needs the larger of both.
 func Requests(pod *corev1.Pod, status bool) corev1.ResourceList {
 	sum := Sum(&pod.Spec, func(c *corev1.Container) corev1.ResourceList { return c.Resources.Requests })
 	if status && len(pod.Status.ContainerStatuses)+len(pod.Status.InitContainerStatuses) > 0 {
@@ -103,7 +103,7 @@ func Requests(pod *corev1.Pod, status bool) corev1.ResourceList {
 	return sum
 }
 
-// Limits returns the most that a pod gets, as Requests does what it asks for.
+// Limits returns the limits of a pod, as Requests does the requests.
 func Limits(pod *corev1.Pod, status bool) corev1.ResourceList {
 	sum := Sum(&pod.Spec, func(c *corev1.Container) corev1.ResourceList { return c.Resources.Limits })
 	if status && len(pod.Status.ContainerStatuses)+len(pod.Status.InitContainerStatuses) > 0 {
@@ -135,8 +135,7 @@ func Limits(pod *corev1.Pod, status bool) corev1.ResourceList {
 	return sum
 }
 
-// replace takes what is asked for the pod as a whole instead of the sum of its
-// containers.
+// replace replaces sums of containers by pod-level resources.
 func replace(sum, own corev1.ResourceList) {
 	for name, quantity := range own {
 		if isPodLevel(name) {
@@ -169,7 +168,7 @@ func resizeInfeasible(pod *corev1.Pod) bool {
 	return false
 }
 
-// IsBestEffort reports whether a pod asks for nothing, and gets what is left.
+// IsBestEffort reports whether a pod has the QoS class BestEffort.
 func IsBestEffort(pod *corev1.Pod) bool {
 	if pod.Status.QOSClass != "" {
 		return pod.Status.QOSClass == corev1.PodQOSBestEffort
@@ -184,7 +183,7 @@ func IsBestEffort(pod *corev1.Pod) bool {
 		}
 		return true
 	}
-	if asksAsAWhole(pod) {
+	if hasPodLevelResources(pod) {
 		return nothing(pod.Spec.Resources)
 	}
 	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
@@ -197,9 +196,8 @@ func IsBestEffort(pod *corev1.Pod) bool {
 	return true
 }
 
-// asksAsAWhole reports whether a pod has resources of its own, beside those of
-// its containers.
-func asksAsAWhole(pod *corev1.Pod) bool {
+// hasPodLevelResources reports whether a pod has pod-level resources.
+func hasPodLevelResources(pod *corev1.Pod) bool {
 	if pod.Spec.Resources == nil {
 		return false
 	}
@@ -213,8 +211,8 @@ func asksAsAWhole(pod *corev1.Pod) bool {
 	return false
 }
 
-// IsExtended reports whether a resource is one that only some nodes have: its
-// name has a domain, which is not Kubernetes'.
+// IsExtended reports whether a resource is an extended one: its name has a domain that is
+// not of Kubernetes.
 func IsExtended(name corev1.ResourceName) bool {
 	return !isNative(name) && !strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix) &&
 		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
@@ -224,13 +222,13 @@ func isNative(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
 
-// isExtendedQuota is IsExtended for the name that a quota has for it.
+// isExtendedQuota is IsExtended for the resource name of a quota.
 func isExtendedQuota(name corev1.ResourceName) bool {
 	implicit := strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix+resourcev1.ResourceDeviceClassPrefix)
 	return (!isNative(name) || implicit) && strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix)
 }
 
-// pods measures pods.
+// pods computes the usage of pods.
 func pods(now func() time.Time) *Evaluator {
 	counted := []corev1.ResourceName{
 		"count/pods", corev1.ResourcePods,
@@ -260,10 +258,10 @@ func pods(now func() time.Time) *Evaluator {
 		usage: func(obj any) corev1.ResourceList {
 			pod := obj.(*corev1.Pod)
 			used := corev1.ResourceList{"count/pods": one()}
-			if isOver(pod, now()) {
+			if hasFinished(pod, now()) {
 				return used
 			}
-			addTo(used, compute(Requests(pod, true), Limits(pod, true)))
+			addTo(used, byQuotaNames(Requests(pod, true), Limits(pod, true)))
 			return used
 		},
 	}
@@ -271,8 +269,8 @@ func pods(now func() time.Time) *Evaluator {
 
 func one() resource.Quantity { return *resource.NewQuantity(1, resource.DecimalSI) }
 
-// isOver reports whether a pod uses nothing any more, although it is there.
-func isOver(pod *corev1.Pod, now time.Time) bool {
+// hasFinished reports whether a pod has finished, or its grace period has passed.
+func hasFinished(pod *corev1.Pod, now time.Time) bool {
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return true
 	}
@@ -282,8 +280,8 @@ func isOver(pod *corev1.Pod, now time.Time) bool {
 	return now.After(pod.DeletionTimestamp.Add(time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second))
 }
 
-// compute returns requests and limits under the names that quotas have.
-func compute(requests, limits corev1.ResourceList) corev1.ResourceList {
+// byQuotaNames returns requests and limits under the resource names of quotas.
+func byQuotaNames(requests, limits corev1.ResourceList) corev1.ResourceList {
 	used := corev1.ResourceList{corev1.ResourcePods: one()}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 		if q, ok := requests[name]; ok {
@@ -304,11 +302,11 @@ func compute(requests, limits corev1.ResourceList) corev1.ResourceList {
 	return used
 }
 
-// podRequires: a quota of processors or memory wants every container to say how
-// much it needs.
+// podRequires checks that every container has requests or limits for the CPU and memory
+// names that a quota limits.
 func podRequires(limited []corev1.ResourceName, obj any) error {
 	pod := obj.(*corev1.Pod)
-	if asksAsAWhole(pod) {
+	if hasPodLevelResources(pod) {
 		return nil
 	}
 	var required []corev1.ResourceName
@@ -322,7 +320,7 @@ func podRequires(limited []corev1.ResourceName, obj any) error {
 	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range containers {
 			c := &containers[i]
-			has := compute(c.Resources.Requests, c.Resources.Limits)
+			has := byQuotaNames(c.Resources.Requests, c.Resources.Limits)
 			for _, name := range required {
 				if _, ok := has[name]; ok {
 					continue
@@ -370,8 +368,7 @@ func podInScope(scope corev1.ScopedResourceSelectorRequirement, obj any) (bool, 
 	return false, nil
 }
 
-// crossesNamespaces reports whether where a pod runs depends on pods of other
-// namespaces.
+// crossesNamespaces reports whether pod affinity refers to other namespaces.
 func crossesNamespaces(affinity *corev1.Affinity) bool {
 	if affinity == nil {
 		return false

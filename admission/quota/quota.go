@@ -1,21 +1,19 @@
-// Package quota keeps the objects of a namespace within its resource quotas.
+// Package quota is the admission plugin ResourceQuota. Start at Plugin and Evaluator, which
+// computes the usage of objects.
 //
-// # Never too much
+// # Quotas are never exceeded
 //
-// A write that uses something is charged before it is committed: the use is
-// added to the status of every quota that is about it, each with a guarded write
-// that is refused if somebody else was faster, and is then tried on what they
-// have made of it. So the sum of what is committed is never more than what is
-// charged, and that never more than what is allowed, however many servers write
-// at once.
+// A write is charged before it is committed: its usage is added to status.used of every
+// quota that matches, by an update with a resourceVersion precondition; after a conflict the
+// update is retried on the newer status. So the sum of what is committed is never more than
+// what is charged, and that never more than spec.hard, however many servers write at once.
+// A write must never be committed uncharged.
 //
-// Requests that wait for the same namespace are charged together: one of them
-// does it for all (charge.go).
+// Concurrent requests in a namespace are charged together by one of them (charge.go).
 //
-// A write that fails after it was charged is given back, if nobody else has
-// changed the quota since: somebody who counts anew, as the controller of
-// quotas does, may have left it out already. What is not given back is corrected
-// when the controller counts.
+// If a write fails after it was charged, the charge is returned, unless somebody else has
+// updated the quota since: the quota controller may have recalculated usage without it. A
+// charge that is not returned is corrected by the controller.
 package quota
 
 import (
@@ -38,26 +36,27 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Objects is where quotas are.
+// Objects reads and updates quotas.
 type Objects interface {
 	admission.Objects
-	// UpdateStatus changes the status of an object, in the name of the server,
-	// and returns the result. change may run several times, each time on a fresh
-	// copy; its error ends the update.
+	// UpdateStatus changes the status of an object as the server itself, and returns
+	// the result. change may run several times, each time on a fresh copy; its error
+	// ends the update.
 	UpdateStatus(ctx context.Context, group, resource, namespace, name string, change func(obj resource.Object) error) (resource.Object, error)
 }
 
-// Limited is a resource that may only be used where a quota allows it.
+// Limited is a limitedResource of the plugin configuration: it may be used only where a
+// quota allows it.
 type Limited struct {
 	APIGroup string `json:"apiGroup"`
 	Resource string `json:"resource"`
-	// MatchContains are parts of the names of what is limited.
+	// MatchContains are substrings of the resource names that are limited.
 	MatchContains []string `json:"matchContains"`
 	// MatchScopes are the scopes in which the resource is limited.
 	MatchScopes []corev1.ScopedResourceSelectorRequirement `json:"matchScopes"`
 }
 
-// Load reads the configuration of the plugin: what is limited by default.
+// Load decodes the configuration of the plugin.
 func Load(data []byte) ([]Limited, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -85,7 +84,7 @@ func Load(data []byte) ([]Limited, error) {
 	return file.LimitedResources, errs.ToAggregate()
 }
 
-// maxNamespaces bounds the namespaces whose quotas are remembered.
+// maxNamespaces bounds the LRU cache of queues.
 const maxNamespaces = 1024
 
 // Plugin is the admission plugin ResourceQuota.
@@ -155,7 +154,7 @@ func (p *Plugin) Validate(ctx context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// quotas returns those of a namespace.
+// quotas returns the quotas of a namespace.
 func (p *Plugin) quotas(ctx context.Context, namespace string) ([]*corev1.ResourceQuota, error) {
 	objs, err := p.objects.List(ctx, "", "resourcequotas", namespace)
 	if err != nil || len(objs) == 0 {
@@ -170,20 +169,20 @@ func (p *Plugin) quotas(ctx context.Context, namespace string) ([]*corev1.Resour
 	return quotas, nil
 }
 
-// claim is what a write uses, by the quotas that are about it.
+// claim is the usage of a write, by the quotas that match it.
 type claim struct {
 	a      *admission.Attributes
 	deltas map[string]corev1.ResourceList // by the name of the quota
 
-	// What the queue does with it (charge.go).
-	lead    chan struct{} // closed when it is to charge for all who wait
+	// State of the queue (charge.go).
+	lead    chan struct{} // closed when this claim has to charge for all that wait
 	done    chan struct{} // closed when err is known
 	err     error
 	charged []charge
-	back    *claim // one that is given back instead
+	back    *claim // the claim whose charges are to be returned
 }
 
-// charge returns what is used of a quota with the claim, or why it is too much.
+// charge returns the new usage of a quota with the claim, or the refusal.
 func (c *claim) charge(q *corev1.ResourceQuota, used corev1.ResourceList) (corev1.ResourceList, error) {
 	requested := corev1.ResourceList{}
 	for name, quantity := range c.deltas[q.Name] {
@@ -211,7 +210,7 @@ func (c *claim) charge(q *corev1.ResourceQuota, used corev1.ResourceList) (corev
 	return next, nil
 }
 
-// pretty writes some amounts of a list.
+// pretty formats some quantities of a list.
 func pretty(list corev1.ResourceList, names []corev1.ResourceName) string {
 	var parts []string
 	for _, name := range names {
@@ -230,8 +229,8 @@ func join(names []corev1.ResourceName) string {
 	return strings.Join(texts, ",")
 }
 
-// claim finds out what a write uses, and of which quotas. What they lack, or the
-// write, is an error; whether it is too much is not looked at.
+// claim computes the usage of a write and the quotas that match it. It does not check
+// whether it fits.
 func (p *Plugin) claim(a *admission.Attributes, e *Evaluator, quotas []*corev1.ResourceQuota) (*claim, error) {
 	var about []*corev1.ResourceQuota
 	var restricted []corev1.ResourceName
@@ -298,11 +297,11 @@ func (p *Plugin) claim(a *admission.Attributes, e *Evaluator, quotas []*corev1.R
 	if len(about) > 0 && len(c.deltas) == 0 || len(about) == 0 && len(withoutZeros(delta)) == 0 {
 		return c, nil
 	}
-	return c, p.covered(a, e, usage, restricted, scopes)
+	return c, p.checkCovered(a, e, usage, restricted, scopes)
 }
 
-// covered checks that what is limited by default has a quota.
-func (p *Plugin) covered(a *admission.Attributes, e *Evaluator, usage corev1.ResourceList, restricted []corev1.ResourceName, scopes []corev1.ScopedResourceSelectorRequirement) error {
+// checkCovered checks that limitedResources are covered by a quota.
+func (p *Plugin) checkCovered(a *admission.Attributes, e *Evaluator, usage corev1.ResourceList, restricted []corev1.ResourceName, scopes []corev1.ScopedResourceSelectorRequirement) error {
 	var lacking []corev1.ResourceName
 	var unscoped []corev1.ScopedResourceSelectorRequirement
 	for i := range p.limited {
@@ -336,7 +335,7 @@ func (p *Plugin) covered(a *admission.Attributes, e *Evaluator, usage corev1.Res
 	return nil
 }
 
-// growth returns how much more is used than before; what is less is zero.
+// growth returns by how much usage grows; a decrease is zero.
 func growth(now, before corev1.ResourceList) corev1.ResourceList {
 	more := corev1.ResourceList{}
 	for name, quantity := range now {
@@ -358,7 +357,7 @@ func withoutZeros(list corev1.ResourceList) corev1.ResourceList {
 	return kept
 }
 
-// queue returns that of a namespace.
+// queue returns the queue of a namespace.
 func (p *Plugin) queue(namespace string) *queue {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -370,7 +369,7 @@ func (p *Plugin) queue(namespace string) *queue {
 	return q
 }
 
-// errTimeout is for who waits too long.
+// errTimeout is the error of a request that has waited too long.
 func errTimeout() error {
 	return apierrors.NewInternalError(fmt.Errorf("resource quota evaluation timed out"))
 }

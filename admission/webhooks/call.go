@@ -27,12 +27,12 @@ import (
 	"github.com/apikeel/kelson/trace/timed"
 )
 
-// callError is that a webhook could not be asked, or that what it has answered
-// makes no sense: what follows is for its configuration to say.
+// callError is a failed call or an invalid response of a webhook. failurePolicy decides what
+// it means.
 type callError struct {
 	hook   string
 	reason error
-	// status is the code that it counts as; 0 is that of the reason.
+	// status is the code for metrics; 0 is that of the reason.
 	status int
 }
 
@@ -46,20 +46,20 @@ func (h *hook) failed(format string, args ...any) error {
 	return &callError{hook: h.name, reason: fmt.Errorf(format, args...)}
 }
 
-// misused is failed for what the service need not be asked for.
-func (h *hook) misused(format string, args ...any) error {
+// misconfigured makes the callError for a call that is not made because of a misconfiguration.
+func (h *hook) misconfigured(format string, args ...any) error {
 	return &callError{hook: h.name, reason: fmt.Errorf(format, args...), status: http.StatusBadRequest}
 }
 
-// encoded is what is written, in one form, as JSON.
+// encoded is a write in one form as JSON.
 type encoded struct {
 	form        *match.Form
 	request     *admissionv1.AdmissionRequest
 	object, old json.RawMessage // nil for none
 }
 
-// encode writes down what services are told. It is done before they are asked,
-// as they may be asked at the same time.
+// encode encodes the objects of a write. It is done before the calls, because they may run
+// concurrently.
 func encode(w *match.Write, form *match.Form) (*encoded, error) {
 	object, old, err := form.Objects()
 	if err != nil {
@@ -85,12 +85,12 @@ func encode(w *match.Write, form *match.Form) (*encoded, error) {
 	return e, nil
 }
 
-// ask asks a webhook about a write. Errors that are no callError refuse it.
-func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*admissionv1.AdmissionResponse, error) {
+// call calls a webhook. An error that is not a callError refuses the write.
+func (p *plugin) call(ctx context.Context, h *hook, e *encoded, mutating bool) (*admissionv1.AdmissionResponse, error) {
 	if *e.request.DryRun {
 		switch {
 		case h.sideEffects == nil:
-			return nil, h.misused("Webhook SideEffects is nil")
+			return nil, h.misconfigured("Webhook SideEffects is nil")
 		case *h.sideEffects != registrationv1.SideEffectClassNone && *h.sideEffects != registrationv1.SideEffectClassNoneOnDryRun:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", h.name))
 		}
@@ -103,18 +103,18 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 		}
 	}
 	if version == "" {
-		return nil, h.misused("could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)")
+		return nil, h.misconfigured("could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)")
 	}
 	uid := uuid.NewUUID()
 	request := *e.request
 	request.UID, request.Object.Raw, request.OldObject.Raw = uid, e.object, e.old
-	// The versions have the same form.
+	// Both versions have the same fields.
 	review := admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.GroupName + "/" + version, Kind: "AdmissionReview"}, Request: &request,
 	}
 	body, err := json.Marshal(&review)
 	if err != nil {
-		return nil, h.misused("could not create admission objects: %w", err)
+		return nil, h.misconfigured("could not create admission objects: %w", err)
 	}
 	kind := "validating"
 	if mutating {
@@ -141,15 +141,13 @@ func (p *plugin) ask(ctx context.Context, h *hook, e *encoded, mutating bool) (*
 	return answer.Response, nil
 }
 
-// slowWebhook is what a webhook takes of which the log tells.
+// slowWebhook is the duration from which a call is logged.
 const slowWebhook = 500 * time.Millisecond
 
-// maxYAML bounds answers that are not JSON: reading YAML takes many times its
-// size.
+// maxYAML bounds responses in YAML, in bytes: decoding YAML takes many times its size.
 const maxYAML = 64 << 10
 
-// decode reads an answer, with the words for what is wrong with it that clients
-// know.
+// decode decodes a response, with the error messages of kube-apiserver.
 func decode(text []byte, version string) (*admissionv1.AdmissionReview, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && len(text) <= maxYAML {
 		converted, err := yaml.YAMLToJSON(text)
@@ -179,8 +177,7 @@ func decode(text []byte, version string) (*admissionv1.AdmissionReview, error) {
 	return review, kjson.UnmarshalCaseSensitivePreserveInts(text, review)
 }
 
-// verify checks an answer. That in v1beta1 was never checked, and services rely
-// on it.
+// verify checks a response. Responses in v1beta1 are not checked, as in kube-apiserver.
 func verify(review *admissionv1.AdmissionReview, version string, uid types.UID, mutating bool) error {
 	r := review.Response
 	if r == nil {
@@ -216,7 +213,7 @@ func verify(review *admissionv1.AdmissionReview, version string, uid types.UID, 
 	return nil
 }
 
-// denied is the error of a write that a webhook refuses.
+// denied makes the error of a write that a webhook refuses.
 func (h *hook) denied(status *metav1.Status) error {
 	if status == nil {
 		status = &metav1.Status{}
@@ -240,19 +237,19 @@ func (h *hook) denied(status *metav1.Status) error {
 	return &denial{&apierrors.StatusError{ErrStatus: *status}}
 }
 
-// denial is the error of a webhook that was asked, and says no.
+// denial is the error of a webhook that refused the write.
 type denial struct{ *apierrors.StatusError }
 
-// told is an error as clients see it.
-func told(err error) error {
+// clientError returns an error as clients see it.
+func clientError(err error) error {
 	if d, ok := err.(*denial); ok {
 		return d.StatusError
 	}
 	return err
 }
 
-// tell passes on what a webhook has to say besides yes or no.
-func (h *hook) tell(w *match.Write, r *admissionv1.AdmissionResponse) {
+// passOn passes on the warnings and audit annotations of a response.
+func (h *hook) passOn(w *match.Write, r *admissionv1.AdmissionResponse) {
 	for key, value := range r.AuditAnnotations {
 		w.Request.Annotate(h.name+"/"+key, value)
 	}

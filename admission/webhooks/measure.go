@@ -14,10 +14,10 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// maxCode bounds the codes that are told apart: services make them up.
+// maxCode bounds the cardinality of the label code: webhooks choose their codes.
 const maxCode = 600
 
-// measure counts what has become of asking a webhook.
+// measure records the result of a call.
 func (p *plugin) measure(w *match.Write, h *hook, err error, took time.Duration) {
 	part := request.ValidatingWebhooks
 	if p.step == admission.StepAdmit {
@@ -25,7 +25,7 @@ func (p *plugin) measure(w *match.Write, h *hook, err error, took time.Duration)
 	}
 	w.Request.Spent(part, took)
 	step, op, code, rejected := p.kind, string(w.Operation), http.StatusOK, err != nil
-	why := "" // the write is refused
+	why := "" // why the write is refused
 	var call *callError
 	var no *denial
 	switch {
@@ -51,7 +51,7 @@ func (p *plugin) measure(w *match.Write, h *hook, err error, took time.Duration)
 	admission.SeriesOf(p.Metrics, admission.WebhookDuration, h.name, step, op, strconv.FormatBool(rejected)).Observe(took.Seconds())
 }
 
-// code is what a failed call counts as: what the service has answered, if it has.
+// code returns the code of a failed call for metrics: that of the response, if there is one.
 func (e *callError) code() int {
 	if e.status != 0 {
 		return e.status

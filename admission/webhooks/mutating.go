@@ -29,8 +29,8 @@ func NewMutating(cfg Config) Mutating {
 // Name implements admission.Plugin.
 func (Mutating) Name() string { return "MutatingAdmissionWebhook" }
 
-// Admit implements admission.Mutator. Webhooks are asked one after the other;
-// each sees what those before it have made of the object.
+// Admit implements admission.Mutator. Webhooks are called one after the other; each sees the
+// changes of those before it.
 func (m Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 	w, hooks, err := m.candidates(ctx, a)
 	if err != nil || len(hooks.Candidates) == 0 {
@@ -44,7 +44,7 @@ func (m Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 			continue
 		}
 		h := hooks.Candidates[i].Item
-		form, err := m.wanted(ctx, w, &hooks.Candidates[i])
+		form, err := m.matchingForm(ctx, w, &hooks.Candidates[i])
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *mat
 	}
 	var call *callError
 	if !errors.As(err, &call) {
-		return told(err)
+		return clientError(err)
 	}
 	if !h.ignore {
 		m.Logger.Warn("webhook failed, the write is refused", "webhook", h.name, "error", err)
@@ -96,14 +96,14 @@ func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *mat
 	return nil
 }
 
-// mutated tells the audit whether a webhook has changed the object.
+// mutated is the audit annotation that says whether a webhook changed the object.
 type mutated struct {
 	Configuration string `json:"configuration"`
 	Webhook       string `json:"webhook"`
 	Mutated       bool   `json:"mutated"`
 }
 
-// patched tells the audit what a webhook has changed.
+// patched is the audit annotation with the patch of a webhook.
 type patched struct {
 	Configuration string          `json:"configuration"`
 	Webhook       string          `json:"webhook"`
@@ -111,17 +111,17 @@ type patched struct {
 	PatchType     string          `json:"patchType,omitempty"`
 }
 
-// change asks a webhook, and makes the changes that it wants.
+// change calls a webhook, and applies its patch.
 func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *match.Form) (changed bool, err error) {
 	e, err := encode(w, form)
 	if err != nil {
 		return false, err
 	}
-	r, err := m.ask(ctx, h, e, true)
+	r, err := m.call(ctx, h, e, true)
 	if err != nil {
 		return false, err
 	}
-	h.tell(w, r)
+	h.passOn(w, r)
 	if !r.Allowed {
 		return false, h.denied(r.Result)
 	}
@@ -139,7 +139,7 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 		return false, apierrors.NewInternalError(fmt.Errorf("admission webhook %q attempted to modify the object, which is not supported for this operation", h.name))
 	}
 	if *r.PatchType != admissionv1.PatchTypeJSONPatch {
-		return false, h.misused("unsupported patch type %q", *r.PatchType)
+		return false, h.misconfigured("unsupported patch type %q", *r.PatchType)
 	}
 	if changed, err = m.patch(e, patch); err != nil {
 		return false, err
@@ -151,8 +151,7 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 	return changed, nil
 }
 
-// patch applies a patch. What comes out has to be an object of the kind; its
-// defaults are filled in.
+// patch applies a JSON patch. The result must be an object of the kind; it is defaulted.
 func (m Mutating) patch(e *encoded, patch jsonpatch.Patch) (changed bool, err error) {
 	before, _, err := e.form.Objects()
 	if err != nil {

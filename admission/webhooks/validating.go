@@ -28,7 +28,7 @@ func NewValidating(cfg Config) Validating {
 // Name implements admission.Plugin.
 func (Validating) Name() string { return "ValidatingAdmissionWebhook" }
 
-// outcome is what asking a hook came to.
+// outcome is the call of one hook and its result.
 type outcome struct {
 	hook     *hook
 	encoded  *encoded
@@ -37,8 +37,8 @@ type outcome struct {
 	took     time.Duration
 }
 
-// Validate implements admission.Validator. All webhooks are asked at the same
-// time; the first in their order that refuses counts.
+// Validate implements admission.Validator. All webhooks are called concurrently; of several
+// refusals the first in the order of hooks is returned.
 func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error {
 	w, hooks, err := v.candidates(ctx, a)
 	if err != nil || len(hooks.Candidates) == 0 {
@@ -58,12 +58,12 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 			began := time.Now()
 			defer func() {
 				o.took = time.Since(began)
-				if r := recover(); r != nil { // it would end the process
+				if r := recover(); r != nil { // a panic in a goroutine would end the process
 					v.Logger.Error("asking a webhook caused a panic", "webhook", o.hook.name, "panic", r, "stack", string(protect.Stack(r)))
 					o.err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", o.hook.name, r))
 				}
 			}()
-			o.response, o.err = v.ask(ctx, o.hook, o.encoded, false)
+			o.response, o.err = v.call(ctx, o.hook, o.encoded, false)
 		})
 	}
 	asking.Wait()
@@ -76,7 +76,7 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 	return first
 }
 
-// prepare finds the hooks that want to be asked, and what to ask them.
+// prepare returns the hooks to call, with the encoded objects.
 func (v Validating) prepare(ctx context.Context, w *match.Write, hooks *match.Found[*hook]) ([]outcome, error) {
 	var outcomes []outcome
 	known := map[*match.Form]*encoded{}
@@ -86,7 +86,7 @@ func (v Validating) prepare(ctx context.Context, w *match.Write, hooks *match.Fo
 			continue
 		}
 		h := hooks.Candidates[i].Item
-		form, err := v.wanted(ctx, w, &hooks.Candidates[i])
+		form, err := v.matchingForm(ctx, w, &hooks.Candidates[i])
 		if err != nil {
 			return nil, err
 		}
@@ -123,8 +123,8 @@ func (v Validating) conclude(w *match.Write, index int, o *outcome) error {
 	case o.err != nil:
 		return o.err
 	}
-	o.hook.tell(w, o.response)
-	return told(err)
+	o.hook.passOn(w, o.response)
+	return clientError(err)
 }
 
 func timedOut() error {

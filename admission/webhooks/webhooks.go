@@ -1,9 +1,7 @@
-// Package webhooks asks services about writes: MutatingAdmissionWebhook and
-// ValidatingAdmissionWebhook.
-//
-// Nothing is prepared for a write that no webhook is about. The time and the
-// memory that a service can take up are bounded; what its failure means is for
-// its configuration to say.
+// Package webhooks implements MutatingAdmissionWebhook and ValidatingAdmissionWebhook. Start
+// at Config and the plugins Mutating and Validating. For a write that no webhook matches
+// nothing is prepared. The time and memory of a call are bounded; failurePolicy decides what
+// a failed call means.
 package webhooks
 
 import (
@@ -25,60 +23,60 @@ import (
 	"github.com/apikeel/kelson/webhook"
 )
 
-// defaultTimeout is what a webhook has that does not say.
+// defaultTimeout is the timeout of a webhook without timeoutSeconds.
 const defaultTimeout = 10 * time.Second
 
-// Config is what the plugins need from outside.
+// Config are the dependencies of the plugins.
 type Config struct {
-	// Source tells of the configurations of a plugin. Required.
+	// Source has the webhook configurations of the plugin. Required.
 	Source resource.Follower
-	// Manifests returns the configurations that come from files, which are asked
-	// first; nil if there never are any.
+	// Manifests returns configurations from static manifests, which are called first;
+	// nil if there are none.
 	Manifests func() *admission.Manifests
-	// Objects are namespaces. Required.
+	// Objects reads namespaces. Required.
 	Objects admission.Objects
-	// Client calls. Required.
+	// Client calls webhooks. Required.
 	Client *webhook.Client
-	// Authorizer answers the questions of match conditions; without one everything
-	// is denied.
+	// Authorizer answers authorization checks of match conditions; nil denies
+	// everything.
 	Authorizer expression.Authorizer
-	// Expressions compiles; the default is an environment of the plugin's own.
+	// Expressions compiles CEL; nil creates an environment for this plugin.
 	Expressions *policycel.Environment
-	// Metrics measures; nil does not.
+	// Metrics may be nil.
 	Metrics admission.Metrics
 	Logger  *slog.Logger
 }
 
-// plugin is what both have in common.
+// plugin is the common part of both plugins.
 type plugin struct {
 	Config
-	step     string // as exclusions are measured
-	kind     string // as everything else is
+	step     string // label type of the exclusion metric
+	kind     string // label type of other metrics
 	followed admission.Followed[*match.Index[*hook]]
 	compiled map[condition]func() *expression.Conditions
 }
 
-// condition tells match conditions apart: those of a hook at a place in a
-// configuration, which is never changed.
+// condition identifies the match conditions of a hook by its index in a configuration
+// object, which is immutable.
 type condition struct {
 	config resource.Object
 	index  int
 }
 
-// hook is a webhook.
+// hook is one webhook of a configuration.
 type hook struct {
 	name, config string
-	// key tells it from all others, ordinal is its place among them.
+	// key identifies it among all; ordinal is its position.
 	key     string
 	ordinal int
-	// manifest: it is named in a file.
+	// manifest: it is from a static manifest.
 	manifest bool
 
 	criteria    *match.Criteria
 	conditions  func() *expression.Conditions
 	endpoint    webhook.Endpoint
 	timeout     time.Duration
-	ignore      bool // failures
+	ignore      bool // failurePolicy is Ignore
 	sideEffects *registrationv1.SideEffectClass
 	versions    []string
 	again       bool
@@ -99,10 +97,9 @@ func newPlugin(cfg Config, step, kind string) *plugin {
 	return p
 }
 
-// Handles implements admission.Plugin: nobody is asked about webhooks and
-// policies, but who is named in a file, nor about the questions by which a
-// cluster finds out who may do what. A service that says no to those could not be
-// got rid of.
+// Handles implements admission.Plugin. Webhook and policy configurations are sent only to
+// webhooks from static manifests, and access reviews to none: a webhook that refused those
+// could not be removed.
 func (p *plugin) Handles(t admission.Target) bool {
 	switch t.Group {
 	case registrationv1.GroupName:
@@ -113,8 +110,7 @@ func (p *plugin) Handles(t admission.Target) bool {
 	return true
 }
 
-// isConfiguration reports whether a resource of the group is of those that say
-// what admission does.
+// isConfiguration reports whether a resource is of webhook or policy configurations.
 func isConfiguration(name string) bool {
 	return slices.Contains([]string{
 		"validatingwebhookconfigurations", "mutatingwebhookconfigurations",
@@ -166,7 +162,7 @@ func (p *plugin) index(manifests, objects []resource.Object) *match.Index[*hook]
 	})
 }
 
-// place tells a hook where it is from. Conditions are compiled once, when a write
+// place sets the configuration of a hook. Match conditions are compiled once, when a write
 // first reaches them.
 func (p *plugin) place(h *hook, at condition, conditions []registrationv1.MatchCondition, compiled map[condition]func() *expression.Conditions) *hook {
 	h.config = at.config.GetName()
@@ -207,7 +203,7 @@ func newHook(w *registrationv1.MutatingWebhook) *hook {
 	return h
 }
 
-// candidates returns the hooks that may be about a write.
+// candidates returns the hooks that may match a write.
 func (p *plugin) candidates(ctx context.Context, a *admission.Attributes) (*match.Write, *match.Found[*hook], error) {
 	index, err := p.followed.Get(ctx)
 	if err != nil {
@@ -224,9 +220,8 @@ func (p *plugin) candidates(ctx context.Context, a *admission.Attributes) (*matc
 	return w, found, nil
 }
 
-// wanted returns the form in which a hook wants to be asked about a write, nil if
-// it does not.
-func (p *plugin) wanted(ctx context.Context, w *match.Write, c *match.Candidate[*hook]) (*match.Form, error) {
+// matchingForm returns the form in which a hook matches a write, nil if it does not.
+func (p *plugin) matchingForm(ctx context.Context, w *match.Write, c *match.Candidate[*hook]) (*match.Form, error) {
 	h := c.Item
 	form, err := c.Match(ctx, w)
 	if form == nil || err != nil {
