@@ -1,4 +1,5 @@
-// Package builtin lists the API groups that every server has.
+// Package builtin lists the built-in API groups. Start at Config and Groups; each group is
+// a folder, each kind a file. No group may import package rest, store or controller.
 package builtin
 
 import (
@@ -33,7 +34,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what the groups need from outside.
+// Config are the dependencies of the groups.
 type Config struct {
 	Authentication authentication.Config
 	Authorization  authorization.Config
@@ -44,12 +45,11 @@ type Config struct {
 	RBAC           rbac.Config
 	// Gates are the feature gates.
 	Gates features.Gates
-	// DenyPrivileged refuses privileged containers, in pods and in what pods are
-	// made from.
+	// DenyPrivileged refuses privileged containers in pods and pod templates.
 	DenyPrivileged bool
 }
 
-// Groups returns the groups.
+// Groups returns the built-in groups.
 func Groups(cfg Config) []resource.Group {
 	return makeGroups(cfg, func(group, name string) bool { return true })
 }
@@ -97,15 +97,14 @@ func makeGroups(cfg Config, keep func(group, name string) bool) []resource.Group
 	}
 	groups, err := resource.WithGates(groups, cfg.Gates)
 	if err != nil {
-		panic(err) // a definition names a field that its type does not have
+		panic(err) // a GatedField names a field that its type does not have
 	}
 	return groups
 }
 
-// withFinalizerRule adds the rule that all kinds of a group have about the
-// names of finalizers. Events have it where they are judged strictly, and see to
-// that themselves, as the status of stateful sets does; that of cron jobs has no
-// such rule.
+// withFinalizerRule adds the validation of finalizer names, which all kinds of a group
+// have. Events, where they are validated strictly, and the status of StatefulSets validate
+// finalizers themselves; the status of CronJobs does not.
 func withFinalizerRule(g resource.Group) resource.Group {
 	path := field.NewPath("metadata", "finalizers")
 	eachStrategy(g, func(d *resource.Definition, s *resource.Strategy) {
@@ -120,7 +119,7 @@ func withFinalizerRule(g resource.Group) resource.Group {
 	return g
 }
 
-// once leaves out what is reported twice.
+// once removes duplicate errors.
 func once(_ resource.Object, errs field.ErrorList) field.ErrorList {
 	var out field.ErrorList
 	seen := map[string]bool{}
@@ -133,7 +132,7 @@ func once(_ resource.Object, errs field.ErrorList) field.ErrorList {
 	return out
 }
 
-// eachStrategy calls f for the strategies of all kinds and of their parts.
+// eachStrategy calls f for the Strategy of every kind and of every Part subresource.
 func eachStrategy(g resource.Group, f func(d *resource.Definition, s *resource.Strategy)) {
 	for i := range g.Resources {
 		d := &g.Resources[i]
@@ -146,7 +145,7 @@ func eachStrategy(g resource.Group, f func(d *resource.Definition, s *resource.S
 	}
 }
 
-// wrap lets f change what the validation of a strategy says.
+// wrap lets f change the errors of the validation of a Strategy.
 func wrap(s *resource.Strategy, f func(obj resource.Object, errs field.ErrorList) field.ErrorList) {
 	validate, update := s.Validate, s.ValidateUpdate
 	s.Validate = func(ctx context.Context, obj resource.Object) field.ErrorList {

@@ -14,15 +14,15 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Component is a part of the control plane that somebody can ask for its health.
+// Component is a component of the control plane with a health check.
 type Component struct {
 	Name string
-	// Check returns how the component is and what it says of itself. An error
-	// is one of asking, or all that there is to say.
+	// Check returns the health and the message of the component; an error if it could
+	// not be reached.
 	Check func(ctx context.Context) (status corev1.ConditionStatus, message string, err error)
 }
 
-// ComponentStatuses say how the components are at the moment of asking.
+// ComponentStatuses defines componentstatuses, which are computed when they are read.
 func ComponentStatuses(components []Component) resource.Definition {
 	version := resource.VersionOf[corev1.ComponentStatus, corev1.ComponentStatusList, *corev1.ComponentStatus, *corev1.ComponentStatusList]("v1", nil)
 	version.Deprecation = "v1 ComponentStatus is deprecated in v1.19+"
@@ -54,7 +54,7 @@ func ComponentStatuses(components []Component) resource.Definition {
 	}
 }
 
-// componentSource asks the components.
+// componentSource implements resource.Lister by health checks.
 type componentSource []Component
 
 func (s componentSource) Get(ctx context.Context, _, name string) (resource.Object, error) {
@@ -63,7 +63,7 @@ func (s componentSource) Get(ctx context.Context, _, name string) (resource.Obje
 			return c.status(ctx), nil
 		}
 	}
-	// The name of the resource is another one in this message, as ever.
+	// kube-apiserver has the singular here.
 	return nil, errors.NewNotFound(corev1.Resource("componentstatus"), name)
 }
 

@@ -13,10 +13,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// maxDataSize bounds the values of a config map, and those of a secret.
+// maxDataSize bounds the size in bytes of the values of a ConfigMap or Secret.
 const maxDataSize = 1 << 20
 
-// ConfigMaps hold text and bytes under keys that can be file names.
+// ConfigMaps defines configmaps.
 func ConfigMaps() resource.Definition {
 	return resource.Definition{
 		Resource:   "configmaps",
@@ -46,8 +46,8 @@ func ConfigMaps() resource.Definition {
 	}
 }
 
-// emptyNotNull makes values that are null empty: storage does not know the
-// difference, and an answer should not depend on where it comes from.
+// emptyNotNull replaces nil values by empty ones: protobuf in storage does not distinguish
+// them, and a response should not depend on whether the object was stored.
 func emptyNotNull(data map[string][]byte) {
 	for key, value := range data {
 		if value == nil {

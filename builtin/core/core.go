@@ -18,29 +18,27 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what the kinds of the group need from outside.
+// Config are the dependencies of the kinds of the group.
 type Config struct {
-	// Allocator hands out cluster IPs and node ports. The default keeps them in
-	// memory and knows of no existing services, which only an empty server can
-	// afford.
+	// Allocator allocates cluster IPs and node ports. The default keeps them in memory
+	// and does not know existing services, so it is only for a server with an empty store.
 	Allocator Allocator
-	// Log, slog.Default if it is nil, gets what goes wrong after an answer is
-	// settled: an address that could not be given back.
+	// Log receives errors that occur after the response, such as an address that could
+	// not be released; nil is slog.Default.
 	Log *slog.Logger
-	// KubeletAddresses are the types of addresses at which kubelets are reached,
-	// the preferred one first. The default is the names before the addresses, and
-	// what is inside before what is outside.
+	// KubeletAddresses are the node address types to reach kubelets by, the preferred one
+	// first. The default is hostnames before IPs, internal before external.
 	KubeletAddresses []corev1.NodeAddressType
-	// KubeletPort is where kubelets listen whose nodes do not say; the default is
+	// KubeletPort is the port of kubelets whose nodes do not declare one; the default is
 	// 10250.
 	KubeletPort int
-	// SplitLogs lets the log of a container be read stream by stream.
+	// SplitLogs allows reading stdout and stderr of a container separately.
 	SplitLogs bool
-	// Components are what the component statuses tell of.
+	// Components are reported by componentstatuses.
 	Components []Component
-	// EventTTL is how long events are kept, one hour if it is zero.
+	// EventTTL is how long events are stored; zero is one hour.
 	EventTTL time.Duration
-	// Tokens is how service accounts get tokens.
+	// Tokens issues service account tokens.
 	Tokens Tokens
 }
 
@@ -96,8 +94,8 @@ func with(d resource.Definition, subresources ...resource.Subresource) resource.
 	return d
 }
 
-// frozen wants the fields of an immutable object to stay as they are; changed
-// tells by name which did not.
+// frozen checks that an immutable object keeps its data; changed has the fields that did
+// change.
 func frozen(immutable, old *bool, changed map[string]bool) field.ErrorList {
 	if old == nil || !*old {
 		return nil

@@ -19,11 +19,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// shownEndpoints is how many endpoints a cell names before it counts.
+// shownEndpoints is how many endpoints a table cell lists before it only counts.
 const shownEndpoints = 3
 
-// Endpoints are the addresses behind a service, in one object. Endpoint slices
-// have taken their place.
+// Endpoints defines the deprecated kind Endpoints; EndpointSlices replace it.
 func Endpoints() resource.Definition {
 	version := resource.VersionOf[corev1.Endpoints, corev1.EndpointsList]("v1", func(ep *corev1.Endpoints) {
 		for i := range ep.Subsets {
@@ -45,7 +44,7 @@ func Endpoints() resource.Definition {
 			NameOnUpdate:   true,
 			CreateOnUpdate: true,
 			Validate:       func(_ context.Context, ep *corev1.Endpoints) field.ErrorList { return validateSubsets(ep.Subsets) },
-			// What was there before today's rules may stay.
+			// Values that predate a validation rule may stay.
 			ValidateUpdate: func(_ context.Context, ep, old *corev1.Endpoints) field.ErrorList {
 				errs := validateSubsets(ep.Subsets)
 				if len(errs) > 0 && equality.Semantic.DeepEqual(ep.Subsets, old.Subsets) {
@@ -110,8 +109,8 @@ func checkEndpointPort(e *rules.Errors, port *corev1.EndpointPort, named bool, p
 	}
 }
 
-// endpointsWarnings tells of addresses in forms that not everybody understands,
-// unless they come from the endpoints controller, which only repeats them.
+// endpointsWarnings returns warnings for non-canonical IP addresses. Objects of the
+// endpoints controller, which copies addresses from pods, get none.
 func endpointsWarnings(ep *corev1.Endpoints) []string {
 	if ep.Labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" {
 		return nil

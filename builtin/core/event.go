@@ -21,15 +21,14 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Limits of what an event says, where it is judged.
+// Length limits of fields, where events are validated strictly.
 const (
 	maxEventWord = 128
 	maxEventNote = 1024
 )
 
-// Events are one resource with two faces: the old one in the core group, and
-// the one of events.k8s.io, with other names for the same fields and stricter
-// rules. They are kept for ttl.
+// Events defines events, one resource in two groups: the core group, and events.k8s.io with
+// other field names and stricter validation. They expire after ttl.
 func Events(ttl time.Duration) resource.Definition {
 	return resource.Definition{
 		Resource:   "events",
@@ -50,7 +49,7 @@ func Events(ttl time.Duration) resource.Definition {
 			},
 		},
 		Strategy: resource.Rules[*corev1.Event]{
-			// What a name has to look like depends on the face.
+			// The name rule depends on the group.
 			ValidateName:   rules.AnyName,
 			CreateOnUpdate: true,
 			NoPropagation:  true,
@@ -62,7 +61,7 @@ func Events(ttl time.Duration) resource.Definition {
 					errs = append(errs, validateEventMetadata(ctx, e)...)
 					return append(errs, validateNewEvent(e)...)
 				case len(errs) > 0:
-					return errs // in the old face, the rest is said only if this is right
+					return errs // in the core group, further errors are reported only if this passes
 				}
 				return validateEventMetadata(ctx, e)
 			},
@@ -80,7 +79,7 @@ func Events(ttl time.Duration) resource.Definition {
 	}
 }
 
-// strictEvents tells the new face from the old one.
+// strictEvents reports whether the request is for events.k8s.io.
 func strictEvents(ctx context.Context) bool { return request.From(ctx).Group == eventsv1.GroupName }
 
 func toCoreEvent(e *eventsv1.Event) *corev1.Event {
@@ -129,8 +128,7 @@ func fromCoreEvent(e *corev1.Event) *eventsv1.Event {
 	return out
 }
 
-// validateEventMetadata holds for new events. In the old face a name is anything
-// that can be part of a path.
+// validateEventMetadata validates new events. In the core group a name is any path segment.
 func validateEventMetadata(ctx context.Context, e *corev1.Event) field.ErrorList {
 	rule := apivalidation.NameIsDNSSubdomain
 	if !strictEvents(ctx) {
@@ -144,8 +142,8 @@ func validateEventMetadata(ctx context.Context, e *corev1.Event) field.ErrorList
 	return apivalidation.ValidateObjectMeta(&e.ObjectMeta, true, rule, field.NewPath("metadata"))
 }
 
-// validateEvent holds for both faces. An event without eventTime comes from an
-// old reporter, of which little is wanted.
+// validateEvent is the validation of both groups. An event without eventTime is from an old
+// reporter, and hardly validated.
 func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	var errs field.ErrorList
 	ns := e.InvolvedObject.Namespace
@@ -188,7 +186,7 @@ func validateEvent(ctx context.Context, e *corev1.Event) field.ErrorList {
 	return errs
 }
 
-// validateNewEvent is the strict part for events that the new face creates.
+// validateNewEvent is the stricter validation of events created in events.k8s.io.
 func validateNewEvent(e *corev1.Event) field.ErrorList {
 	errs := rules.ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
 	errs = append(errs, validateSeries(e.Series)...)
@@ -214,8 +212,8 @@ func validateNewEvent(e *corev1.Event) field.ErrorList {
 	return errs
 }
 
-// validateNewEventUpdate is the strict part for events that the new face
-// changes: only the series moves.
+// validateNewEventUpdate is the stricter validation of updates in events.k8s.io: only the
+// series may change.
 func validateNewEventUpdate(e, old *corev1.Event) field.ErrorList {
 	errs := rules.ValidateFinalizers(e.Finalizers, field.NewPath("metadata", "finalizers"))
 	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
@@ -230,7 +228,7 @@ func validateNewEventUpdate(e, old *corev1.Event) field.ErrorList {
 	errs = append(errs, rules.ValidateImmutable(e.LastTimestamp, old.LastTimestamp, at("lastTimestamp"))...)
 	errs = append(errs, rules.ValidateImmutable(e.Count, old.Count, at("count"))...)
 	errs = append(errs, rules.ValidateImmutable(e.Type, old.Type, at("type"))...)
-	// Clients differ in how much of a microsecond they keep.
+	// Clients differ in the precision of times.
 	if !e.EventTime.Truncate(time.Microsecond).Equal(old.EventTime.Truncate(time.Microsecond)) {
 		errs = append(errs, rules.ValidateImmutable(e.EventTime, old.EventTime, at("eventTime"))...)
 	}
@@ -317,8 +315,7 @@ func eventFields() []resource.Field {
 	}
 }
 
-// newEventFields maps what the new face calls the selectable fields. It has no
-// source.
+// newEventFields maps the selectable fields of events.k8s.io, which has no source.
 func newEventFields() map[string]string {
 	names := map[string]string{"reason": "reason", "type": "type", "reportingController": "reportingComponent"}
 	for _, f := range []string{"kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"} {

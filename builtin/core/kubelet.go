@@ -15,24 +15,23 @@ import (
 )
 
 const (
-	// defaultKubeletPort is where a kubelet listens that does not say.
+	// defaultKubeletPort is the port of kubelets that do not declare one.
 	defaultKubeletPort = 10250
-	// kubeletWebSockets is the feature of nodes whose kubelets speak the same
-	// WebSocket as clients.
+	// kubeletWebSockets is the declared feature of nodes whose kubelets speak the
+	// WebSocket subprotocols of clients.
 	kubeletWebSockets = "ExtendWebSocketsToKubelet"
 )
 
-// kubelets knows how kubelets are reached: by which types of addresses, the
-// preferred one first, and at which port if a node does not say.
+// kubelets knows how to reach kubelets: by which address types, the preferred one first, and
+// at which default port.
 type kubelets struct {
 	addresses []corev1.NodeAddressType
 	port      int
-	split     bool // logs can be read stream by stream
+	split     bool // stdout and stderr can be read separately
 }
 
-// locate returns the place of a node's kubelet, without a path, and whether it
-// wants WebSockets translated. A node that does not exist is missed in the name
-// of the resource that is asked for.
+// locate returns the location of a node's kubelet, without a path, and whether WebSockets
+// must be translated. The NotFound error for a missing node names the resource asked.
 func (k kubelets) locate(ctx context.Context, target resource.Target, asked, name string) (to *resource.Location, translate bool, err error) {
 	nodes, err := target.Other("", "nodes")
 	if err != nil {
@@ -61,8 +60,8 @@ func (k kubelets) locate(ctx context.Context, target resource.Target, asked, nam
 	return nil, false, fmt.Errorf("no preferred addresses found; known addresses: %v", node.Status.Addresses)
 }
 
-// checkProxyable keeps proxies away from the server's own machine, and from
-// what only that can reach.
+// checkProxyable refuses to proxy to loopback and link-local addresses, which only the
+// server itself can reach.
 func checkProxyable(ctx context.Context, host string) error {
 	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 	switch {

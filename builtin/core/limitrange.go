@@ -17,8 +17,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// LimitRanges bound what pods, containers and volume claims of a namespace may
-// ask for.
+// LimitRanges defines limitranges.
 func LimitRanges() resource.Definition {
 	return resource.Definition{
 		Resource:   "limitranges",
@@ -43,8 +42,8 @@ func LimitRanges() resource.Definition {
 	}
 }
 
-// defaultLimit completes the limits of containers from each other: the default
-// limit is the maximum, the default request that limit, or else the minimum.
+// defaultLimit sets defaults of container limits: default from max, and defaultRequest from
+// default or else from min.
 func defaultLimit(l *corev1.LimitRangeItem) {
 	if l.Type == corev1.LimitTypeContainer {
 		if l.Default == nil {
@@ -131,8 +130,8 @@ func checkLimit(e *rules.Errors, l *corev1.LimitRangeItem, p *field.Path) {
 	list(l.MaxLimitRequestRatio, p.Child("maxLimitRequestRatio"))
 
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		// Each of these orders holds only between limits that are both there. The
-		// value shown is not always the one of the field.
+		// Each comparison applies only if both limits are set. As in kube-apiserver, the
+		// value in the error is not always that of the field.
 		for _, order := range []struct {
 			small, large corev1.ResourceList
 			field        string

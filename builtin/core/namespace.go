@@ -13,8 +13,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Namespaces end in two steps: a delete makes one Terminating, and it goes when
-// spec.finalizers, of which only the finalize subresource can take, is empty.
+// Namespaces defines namespaces. A delete makes one Terminating; it is removed when
+// spec.finalizers, which only the finalize subresource changes, is empty.
 func Namespaces() resource.Definition {
 	return resource.Definition{
 		Resource:   "namespaces",
@@ -78,12 +78,11 @@ func Namespaces() resource.Definition {
 	}
 }
 
-// namespaceRules adds what all parts of a namespace have in common.
+// namespaceRules adds the rules that the namespace and its subresources share.
 func namespaceRules(r resource.Rules[*corev1.Namespace]) resource.Strategy {
 	r.ValidateName = apivalidation.NameIsDNSLabel
 	r.ReturnDeleted = true
-	// The end of a namespace takes what it takes: it has no grace period, not
-	// even one of zero.
+	// The deletion of a namespace has no grace period, not even zero.
 	r.BeforeDelete = func(ns *corev1.Namespace) {
 		ns.Status.Phase = corev1.NamespaceTerminating
 		ns.DeletionGracePeriodSeconds = nil
@@ -99,9 +98,8 @@ func defaultNamespace(ns *corev1.Namespace) {
 	}
 }
 
-// labelWithName makes namespaces selectable by name. A generated name is not
-// known yet when defaults are set, and if it is a wrong one nothing is to be said
-// of the label.
+// labelWithName adds the label kubernetes.io/metadata.name. It does not for a generated name
+// that is not a valid label value: only the name is then reported as invalid.
 func labelWithName(ns *corev1.Namespace) {
 	generated := ns.GenerateName != "" && len(content.IsLabelValue(ns.Name)) > 0
 	if ns.Name == "" || generated {

@@ -22,10 +22,10 @@ const (
 	nodeRoleLabel  = "kubernetes.io/role"
 )
 
-// nodePreemption is the gate of which pods a node lets go for others that grow.
+// nodePreemption is the feature gate of spec.podPreemptionPolicy.
 const nodePreemption = "InPlacePodVerticalScalingSchedulerPreemption"
 
-// Nodes are the machines. Unlike other kinds they can be created with a status.
+// Nodes defines nodes. Unlike most kinds they can be created with a status.
 func Nodes() resource.Definition {
 	return resource.Definition{
 		Resource:   "nodes",
@@ -90,8 +90,8 @@ func Nodes() resource.Definition {
 	}
 }
 
-// defaultNode also keeps podCIDR the first of podCIDRs; where the two differ,
-// podCIDR counts, since a client that does not know the other has written it.
+// defaultNode sets defaults. If podCIDR differs from the first of podCIDRs, podCIDR wins:
+// a client that does not know podCIDRs has written it.
 func defaultNode(n *corev1.Node) {
 	spec, status := &n.Spec, &n.Status
 	if spec.PodCIDR != "" && (len(spec.PodCIDRs) == 0 || spec.PodCIDRs[0] != spec.PodCIDR) {
@@ -107,8 +107,7 @@ func defaultNode(n *corev1.Node) {
 	rules.RoundUp(status.Allocatable)
 }
 
-// taintUnready keeps pods away from a new node until somebody knows that it is
-// ready.
+// taintUnready adds the taint not-ready to a new node.
 func taintUnready(n *corev1.Node) {
 	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
 	if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {

@@ -30,11 +30,11 @@ const (
 	avoidPodsAnnotation = corev1.PreferAvoidPodsAnnotationKey
 )
 
-// A feature is named like MyFeature or MyFeature/mySubFeature.
+// nodeFeature matches declared features: MyFeature or MyFeature/mySubFeature.
 var nodeFeature = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*$`)
 
-// validateNode judges a node by itself. Swap is reported below metadata, as
-// taints are, since clients have always found them there.
+// validateNode validates a new node. Errors of swap and taints have paths below metadata, as
+// in kube-apiserver.
 func validateNode(n *corev1.Node) field.ErrorList {
 	errs := validateNodeAlways(n)
 	if swap := n.Status.NodeInfo.Swap; swap != nil && swap.Capacity != nil && *swap.Capacity <= 0 {
@@ -57,8 +57,8 @@ func validateNode(n *corev1.Node) field.ErrorList {
 	return errs
 }
 
-// validateNodeUpdate judges a change, of the node or of its status, on top of
-// the node itself.
+// validateNodeUpdate validates an update of the node or its status, in addition to
+// validateNode.
 func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	var errs field.ErrorList
 	spec, status := field.NewPath("spec"), field.NewPath("status")
@@ -100,7 +100,7 @@ func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	return errs
 }
 
-// validateNodeAlways judges what is judged on every write.
+// validateNodeAlways has the checks of every write.
 func validateNodeAlways(n *corev1.Node) field.ErrorList {
 	meta, status := field.NewPath("metadata"), field.NewPath("status")
 	errs := validateNodeAnnotations(n.Annotations, meta.Child("annotations"))
@@ -192,9 +192,9 @@ func validateTaints(taints []corev1.Taint, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateConfigSource judges a reference to a kubelet's configuration, which a
-// node can only still have from times when there was such a feature. In a status
-// it names one revision of the config map, in a spec it does not.
+// validateConfigSource validates a reference to a kubelet configuration, which only nodes
+// from the time of dynamic kubelet configuration have. In a status it names one revision of
+// the ConfigMap, in a spec it does not.
 func validateConfigSource(source *corev1.NodeConfigSource, status bool, path *field.Path) field.ErrorList {
 	if source == nil {
 		return nil
@@ -225,11 +225,10 @@ func validateConfigSource(source *corev1.NodeConfigSource, status bool, path *fi
 	return errs
 }
 
-// maxDisabled is for how many resources a node can forbid preemption.
+// maxDisabled bounds the resources for which a node can disable preemption.
 const maxDisabled = 20
 
-// validateNodePreemption judges which resources of pods that grow nothing is preempted
-// for; what was there before is not judged again.
+// validateNodePreemption validates spec.podPreemptionPolicy if it has changed.
 func validateNodePreemption(ctx context.Context, n *corev1.Node, old *corev1.NodePodPreemptionPolicy) field.ErrorList {
 	p, path := n.Spec.PodPreemptionPolicy, field.NewPath("spec", "podPreemptionPolicy")
 	if p == nil || equality.Semantic.DeepEqual(p, old) {

@@ -21,10 +21,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// mountOptionsAnnotation is what volumes had before they had the field.
+// mountOptionsAnnotation is the deprecated annotation for spec.mountOptions.
 const mountOptionsAnnotation = corev1.MountOptionAnnotation
 
-// PersistentVolumes are pieces of storage that outlive the pods that use them.
+// PersistentVolumes defines persistentvolumes.
 func PersistentVolumes() resource.Definition {
 	return resource.Definition{
 		Resource:   "persistentvolumes",
@@ -67,14 +67,14 @@ func PersistentVolumes() resource.Definition {
 	}
 }
 
-// now is the time of a request.
+// now returns the time at which the request was received.
 func now(ctx context.Context) *metav1.Time { return &metav1.Time{Time: request.From(ctx).Received} }
 
-// validatePersistentVolumeUpdate keeps what a volume is.
+// validatePersistentVolumeUpdate checks that the immutable fields of a volume are unchanged.
 func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.PersistentVolume) field.ErrorList {
 	var e rules.Errors
 	is, was := pv.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource
-	// A volume may get the secret with which it is expanded later.
+	// controllerExpandSecretRef can be added later.
 	if is.CSI != nil && was.CSI != nil && was.CSI.ControllerExpandSecretRef == nil {
 		is.CSI = is.CSI.DeepCopy()
 		is.CSI.ControllerExpandSecretRef = nil
@@ -93,8 +93,8 @@ func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.Persist
 	return field.ErrorList(e)
 }
 
-// checkVolumeAffinityUpdate wants the affinity to stay, but for names of labels
-// that have new ones.
+// checkVolumeAffinityUpdate checks that the node affinity is unchanged, except that
+// deprecated label names may be replaced by current ones.
 func checkVolumeAffinityUpdate(e *rules.Errors, is, was *corev1.VolumeNodeAffinity, p *field.Path) {
 	same := is.DeepCopy()
 	if same != nil && same.Required != nil && was.Required != nil && len(same.Required.NodeSelectorTerms) == len(was.Required.NodeSelectorTerms) {
@@ -115,8 +115,8 @@ func checkVolumeAffinityUpdate(e *rules.Errors, is, was *corev1.VolumeNodeAffini
 	}
 }
 
-// newNodeLabel returns what an old label of nodes is called today. Others have
-// no new name, so a key that is left out counts as the one that was there.
+// newNodeLabel returns the current name of a deprecated node label, and "" for others. A key
+// that is left empty in an update counts as unchanged.
 func newNodeLabel(key string) string {
 	switch key {
 	case corev1.LabelFailureDomainBetaZone:
@@ -133,7 +133,7 @@ func newNodeLabel(key string) string {
 	return ""
 }
 
-// persistentVolumeWarnings tells of what is going or gone.
+// persistentVolumeWarnings returns warnings about deprecated and removed features.
 func persistentVolumeWarnings(pv *corev1.PersistentVolume) []string {
 	var w []string
 	spec, p := &pv.Spec, field.NewPath("spec")
@@ -208,7 +208,7 @@ func persistentVolumeCells(pv *corev1.PersistentVolume) []any {
 	}
 }
 
-// storageClass returns the class that an annotation or else a field names.
+// storageClass returns the class in the beta annotation, or else in the field.
 func storageClass(annotations map[string]string, name string) string {
 	if class, ok := annotations[corev1.BetaStorageClassAnnotation]; ok {
 		return class

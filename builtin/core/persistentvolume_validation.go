@@ -11,8 +11,8 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// validatePersistentVolume judges a volume; what the old one, nil on create,
-// has against the rules may stay.
+// validatePersistentVolume validates a volume. Errors that the old volume, nil on create,
+// has too are tolerated.
 func validatePersistentVolume(pv, old *corev1.PersistentVolume) field.ErrorList {
 	var e rules.Errors
 	spec, p := &pv.Spec, field.NewPath("spec")

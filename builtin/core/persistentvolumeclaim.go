@@ -18,14 +18,14 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// PersistentVolumeClaims ask for a volume, and then stand for it.
+// PersistentVolumeClaims defines persistentvolumeclaims.
 func PersistentVolumeClaims() resource.Definition {
 	return resource.Definition{
 		Resource:     "persistentvolumeclaims",
 		Kind:         "PersistentVolumeClaim",
 		ShortNames:   []string{"pvc"},
 		Namespaced:   true,
-		ReadDefaults: true, // the phase
+		ReadDefaults: true, // status.phase
 		Versions: []resource.Version{resource.VersionOf[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]("v1", func(c *corev1.PersistentVolumeClaim) {
 			podspec.DefaultClaimSpec(&c.Spec)
 			rules.Default(&c.Status.Phase, corev1.ClaimPending)
@@ -44,8 +44,7 @@ func PersistentVolumeClaims() resource.Definition {
 				c.Status = old.Status
 				dropClaimFields(ctx, &c.Spec, &old.Spec)
 				matchDataSources(&c.Spec)
-				// A claim of the time before dataSourceRef has not changed by
-				// getting one.
+				// A claim from before dataSourceRef existed is not changed by defaulting it.
 				matchDataSources(&old.Spec)
 			},
 			Validate: func(_ context.Context, c *corev1.PersistentVolumeClaim) field.ErrorList {
@@ -78,8 +77,8 @@ func PersistentVolumeClaims() resource.Definition {
 	}
 }
 
-// dropClaimFields clears data sources in other namespaces, which are behind a gate,
-// and those that no volume can be made from, unless the old claim has one already.
+// dropClaimFields clears data sources in other namespaces if their gate is disabled, and
+// data sources of unsupported kinds, unless the old claim has them.
 func dropClaimFields(ctx context.Context, spec, old *corev1.PersistentVolumeClaimSpec) {
 	ref := spec.DataSourceRef
 	if !features.From(ctx).Enabled("CrossNamespaceVolumeDataSource") && ref != nil && ptr.Deref(ref.Namespace, "") != "" && (old == nil || old.DataSourceRef == nil) {
@@ -96,7 +95,7 @@ func dropClaimFields(ctx context.Context, spec, old *corev1.PersistentVolumeClai
 	}
 }
 
-// matchDataSources gives the two fields for the same thing the same content.
+// matchDataSources copies dataSource to dataSourceRef or the other way.
 func matchDataSources(spec *corev1.PersistentVolumeClaimSpec) {
 	clone := func(group *string) *string {
 		if group == nil {
@@ -112,7 +111,7 @@ func matchDataSources(spec *corev1.PersistentVolumeClaimSpec) {
 	}
 }
 
-// claimAllowances returns what an old claim makes acceptable.
+// claimAllowances returns what validation tolerates because the old claim has it.
 func claimAllowances(old *corev1.PersistentVolumeClaimSpec) podspec.ClaimAllowances {
 	return podspec.ClaimAllowances{
 		SelectorValues: len(metavalidation.ValidateLabelSelector(old.Selector, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0,
@@ -120,8 +119,8 @@ func claimAllowances(old *corev1.PersistentVolumeClaimSpec) podspec.ClaimAllowan
 	}
 }
 
-// validateClaimUpdate lets through the few changes that a claim can take: it is
-// bound once, and a bound one can grow and get other attributes.
+// validateClaimUpdate allows the changes that a claim can take: it is bound once; a bound
+// claim can grow and change its VolumeAttributesClass.
 func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 	var e rules.Errors
 	p := field.NewPath("spec")
@@ -129,8 +128,8 @@ func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 	if was.VolumeName == "" {
 		was.VolumeName = is.VolumeName
 	}
-	// The annotation that named the class before there was a field can become
-	// the field, and a claim without a class can get one.
+	// The beta annotation for the class can be replaced by the field, and a claim
+	// without a class can get one.
 	before, hadClass := old.Annotations[corev1.BetaStorageClassAnnotation]
 	after, hasClass := c.Annotations[corev1.BetaStorageClassAnnotation]
 	named := was.StorageClassName == nil && is.StorageClassName != nil && (!hadClass || *is.StorageClassName == before)
@@ -186,7 +185,7 @@ func validateClaimStatus(c *corev1.PersistentVolumeClaim) field.ErrorList {
 		case corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible,
 			corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		default:
-			// The message names the resource, not its status.
+			// The path in the message is the resource, not its status.
 			e.Add(field.NotSupported(rp, name, []corev1.ClaimResourceStatus{
 				corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible,
 				corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible, corev1.PersistentVolumeClaimNodeResizePending,
@@ -202,8 +201,8 @@ func validateClaimStatus(c *corev1.PersistentVolumeClaim) field.ErrorList {
 	return field.ErrorList(e)
 }
 
-// checkClaimResource wants the name of something that a claim can have: storage,
-// or what somebody else has defined. It reports whether it is one.
+// checkClaimResource checks that a resource name is storage or a domain-prefixed name, and
+// reports whether it is.
 func checkClaimResource(e *rules.Errors, name corev1.ResourceName, p *field.Path) bool {
 	if messages := validation.IsQualifiedName(string(name)); len(messages) > 0 {
 		e.InvalidEach(p, string(name), messages)
@@ -216,7 +215,7 @@ func checkClaimResource(e *rules.Errors, name corev1.ResourceName, p *field.Path
 	return true
 }
 
-// checkBasicQuantity wants an amount that is not negative.
+// checkBasicQuantity checks that a quantity is not negative.
 func checkBasicQuantity(e *rules.Errors, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) bool {
 	q := list[name]
 	if q.Value() < 0 {

@@ -14,11 +14,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Pods are groups of containers that run on one node. Once created, most of a
-// pod stays as it is: what can change has a subresource each.
+// Pods defines pods. Most of a pod is immutable; what can change has its own subresources.
 func Pods() resource.Definition {
 	version := resource.VersionOf[corev1.Pod, corev1.PodList]("v1", defaultPod)
-	version.FieldNames = map[string]string{"spec.host": "spec.nodeName"} // as old clients call it
+	version.FieldNames = map[string]string{"spec.host": "spec.nodeName"} // the name in old clients
 	for _, f := range podFields() {
 		version.FieldNames[f.Path] = f.Path
 	}
@@ -37,7 +36,7 @@ func Pods() resource.Definition {
 			ValidateUpdate: validatePodUpdate,
 			Warnings: func(_ context.Context, pod, old *corev1.Pod) []string {
 				if old != nil {
-					return nil // updates of pods are the business of machines
+					return nil // no warnings for updates, which controllers make
 				}
 				return podspec.CreateWarnings(pod)
 			},
@@ -111,7 +110,7 @@ func podFields() []resource.Field {
 			}
 			return p.Status.PodIPs[0].IP
 		}),
-		// Selectors may name the list, but it has no value to compare with.
+		// Selectors may name the field, but its value is always empty.
 		resource.FieldFunc("status.podIPs", func(*corev1.Pod) string { return "" }),
 		resource.FieldFunc("status.nominatedNodeName", func(p *corev1.Pod) string { return p.Status.NominatedNodeName }),
 	}
@@ -121,8 +120,8 @@ func podGeneration(pod, old *corev1.Pod) bool {
 	return !equality.Semantic.DeepEqual(pod.Spec, old.Spec)
 }
 
-// podGracePeriod gives the kubelet time to stop the containers, if there are a
-// kubelet and containers to stop.
+// podGracePeriod returns the grace period in which the kubelet stops the containers; 0 if the
+// pod has no node or has finished.
 func podGracePeriod(pod *corev1.Pod, asked *int64) int64 {
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return 0
@@ -139,8 +138,7 @@ func podGracePeriod(pod *corev1.Pod, asked *int64) int64 {
 	return *asked
 }
 
-// prepareEphemeralContainers takes over the ephemeral containers and nothing
-// else.
+// prepareEphemeralContainers restores everything but the ephemeral containers.
 func prepareEphemeralContainers(ctx context.Context, pod, old *corev1.Pod) {
 	containers := pod.Spec.EphemeralContainers
 	pod.Spec, pod.Status = old.Spec, old.Status

@@ -18,8 +18,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Bindings are the old way to bind a pod to a node: nothing is stored under
-// their name.
+// Bindings defines bindings, the deprecated form of pods/binding. Nothing is stored.
 func Bindings() resource.Definition {
 	return resource.Definition{
 		Resource:   "bindings",
@@ -37,14 +36,14 @@ func Bindings() resource.Definition {
 	}
 }
 
-// bindPod binds a pod to the node that the binding names.
+// bindPod is the Action of pods/binding: it sets the node of a pod.
 func bindPod(ctx context.Context, target resource.Target, body resource.Object) (runtime.Object, error) {
 	binding := body.(*corev1.Binding)
 	if target.Name() != binding.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
 	if errs := validateBinding(binding); len(errs) > 0 {
-		// Clients get these without a reason and without causes.
+		// As in kube-apiserver, the error has no reason and no causes.
 		return nil, failure(http.StatusInternalServerError, errs.ToAggregate().Error())
 	}
 	_, err := target.Update(ctx, func(obj resource.Object) error {
@@ -72,7 +71,7 @@ func bindPod(ctx context.Context, target resource.Target, body resource.Object) 
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// failure is an error without a reason.
+// failure makes an error without a reason.
 func failure(code int32, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: message}}
 }
@@ -90,11 +89,11 @@ func validateBinding(b *corev1.Binding) field.ErrorList {
 	return field.ErrorList(e)
 }
 
-// checkBindingTarget says why a pod cannot be bound, if it cannot.
+// checkBindingTarget returns why a pod cannot be bound, nil if it can.
 func checkBindingTarget(ctx context.Context, pod *corev1.Pod, b *corev1.Binding) error {
 	root := "/registry"
 	if request.From(ctx).DryRun {
-		root = "" // nothing gets as far as there
+		root = "" // the storage key is empty in this error
 	}
 	differs := func(what, want, is string) error {
 		return apierrors.NewConflict(corev1.Resource("pods"), pod.Name, fmt.Errorf(

@@ -21,8 +21,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// podConnections are the subresources of pods behind which there is a kubelet,
-// or the pod itself.
+// podConnections returns the subresources of pods that connect to the kubelet or to the pod.
 func podConnections(k kubelets) []resource.Subresource {
 	return []resource.Subresource{
 		podStream(k, "attach", "PodAttachOptions", func() *corev1.PodAttachOptions { return &corev1.PodAttachOptions{} },
@@ -50,8 +49,8 @@ func podConnections(k kubelets) []resource.Subresource {
 	}
 }
 
-// stream is what a kubelet is told of a connection: the query, and which
-// container, unless it is about the whole pod.
+// stream is the request to a kubelet: its query, and the container unless it is for the
+// whole pod.
 type stream struct {
 	container *string
 	query     url.Values
@@ -70,8 +69,7 @@ func streamQuery(stdin, stdout, stderr, tty bool, command []string) url.Values {
 	return query
 }
 
-// podStream is a connection that carries several streams, in a protocol that
-// client and kubelet agree on.
+// podStream makes a subresource that carries several streams (exec, attach, port-forward).
 func podStream[O runtime.Object](k kubelets, name, kind string, options func() O, read func(O) stream) resource.Subresource {
 	verb, translation := name, resource.ToStreams
 	if name == "portforward" {
@@ -108,7 +106,7 @@ func podStream[O runtime.Object](k kubelets, name, kind string, options func() O
 	}
 }
 
-// podLog reads the log of a container. A pod without a node has none.
+// podLog makes pods/log. A pod without a node has no log.
 func podLog(k kubelets) resource.Subresource {
 	return resource.Subresource{
 		Name: "log",
@@ -140,8 +138,8 @@ func podLog(k kubelets) resource.Subresource {
 	}
 }
 
-// locatePod returns where a kubelet has something of a pod or, if container is
-// not nil, of a container; nil if the pod has no node.
+// locatePod returns the location of a pod, or of a container if container is not nil, at its
+// kubelet; nil if the pod has no node.
 func (k kubelets) locatePod(ctx context.Context, target resource.Target, pod *corev1.Pod, verb string, container *string,
 ) (to *resource.Location, translate bool, err error) {
 	path := fmt.Sprintf("/%s/%s/%s", verb, pod.Namespace, pod.Name)
@@ -161,8 +159,7 @@ func (k kubelets) locatePod(ctx context.Context, target resource.Target, pod *co
 	return to, translate, err
 }
 
-// chooseContainer returns the container that is meant: the one of that name, or
-// the only one.
+// chooseContainer returns the container of a name, or the only one if the name is empty.
 func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 	var names []string
 	podspec.EachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) { names = append(names, c.Name) })

@@ -8,8 +8,8 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// defaultPod fills in what a pod may leave out: all that a template may, and
-// what only a pod gets, so that a template stays as its author wrote it.
+// defaultPod is the defaulting of pods: that of pod templates, and fields that only pods get,
+// so that templates stay as written.
 func defaultPod(pod *corev1.Pod) {
 	podspec.Default(&pod.Spec)
 	defaultPodStatus(&pod.Status)
@@ -31,8 +31,8 @@ func defaultPod(pod *corev1.Pod) {
 	}
 }
 
-// defaultPodStatus keeps the one address and the list of them in step; the
-// single one wins, since old kubelets know no other.
+// defaultPodStatus keeps podIP and podIPs consistent. podIP wins, because old kubelets write
+// only that.
 func defaultPodStatus(s *corev1.PodStatus) {
 	switch {
 	case s.PodIP == "" && len(s.PodIPs) > 0:
@@ -56,7 +56,7 @@ func defaultPodStatus(s *corev1.PodStatus) {
 	}
 }
 
-// defaultRequests gives a container with limits the same requests.
+// defaultRequests sets missing requests to the limits.
 func defaultRequests(r *corev1.ResourceRequirements) {
 	if r.Limits == nil {
 		return
@@ -71,7 +71,7 @@ func defaultRequests(r *corev1.ResourceRequirements) {
 	}
 }
 
-// defaultHostPorts: on the network of the host every port is one of the host.
+// defaultHostPorts sets hostPort to containerPort for pods with hostNetwork.
 func defaultHostPorts(ports []corev1.ContainerPort) {
 	for i := range ports {
 		rules.Default(&ports[i].HostPort, ports[i].ContainerPort)

@@ -22,17 +22,16 @@ import (
 )
 
 const (
-	// evictionAttempts bounds how often an eviction begins anew because the pod
-	// has changed meanwhile.
+	// evictionAttempts bounds the retries of an eviction after the pod has changed.
 	evictionAttempts = 20
-	// maxDisruptedPods bounds the evictions that a budget's controller has not
-	// noticed yet.
+	// maxDisruptedPods bounds status.disruptedPods of a budget.
 	maxDisruptedPods = 2000
 
 	wouldViolate = "Cannot evict pod as it would violate the pod's disruption budget."
 )
 
-// evictPod deletes a pod, if the disruption budget that covers it allows.
+// evictPod is the Action of pods/eviction: it deletes a pod if its PodDisruptionBudget
+// allows.
 func evictPod(ctx context.Context, target resource.Target, body resource.Object) (runtime.Object, error) {
 	eviction := body.(*policyv1.Eviction)
 	if target.Name() != eviction.Name {
@@ -68,7 +67,7 @@ func evictPod(ctx context.Context, target resource.Target, body resource.Object)
 		if !evictsFreely(pod) {
 			return evictWithBudget(ctx, target, pod, opts, pinned)
 		}
-		// A pending pod may become ready, and its budget's business, any moment.
+		// A pending pod may become ready and count for its budget at any moment.
 		o := opts
 		if !pinned && pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp.IsZero() {
 			o = pinVersion(opts, pod)
@@ -83,7 +82,7 @@ func evictPod(ctx context.Context, target resource.Target, body resource.Object)
 	return nil, err
 }
 
-// evictsFreely: a pod that does not run, or is going already, is no loss.
+// evictsFreely reports whether a pod has finished, is pending or is being deleted.
 func evictsFreely(pod *corev1.Pod) bool {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending:
@@ -92,7 +91,7 @@ func evictsFreely(pod *corev1.Pod) bool {
 	return !pod.DeletionTimestamp.IsZero()
 }
 
-// pinVersion has the deletion fail if the pod changes first.
+// pinVersion adds the resourceVersion of the pod as a precondition.
 func pinVersion(opts *metav1.DeleteOptions, pod *corev1.Pod) *metav1.DeleteOptions {
 	opts = opts.DeepCopy()
 	if opts.Preconditions == nil {
@@ -127,8 +126,8 @@ func evictWithBudget(ctx context.Context, target resource.Target, pod *corev1.Po
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// budgetsOf returns the disruption budgets that cover a pod, and where they
-// come from. A server without them has none.
+// budgetsOf returns the PodDisruptionBudgets that select a pod, and access to them. If the
+// resource is not served there are none.
 func budgetsOf(ctx context.Context, target resource.Target, pod *corev1.Pod) ([]*policyv1.PodDisruptionBudget, resource.Others, error) {
 	store, err := target.Other(policyv1.GroupName, "poddisruptionbudgets")
 	if err != nil {
@@ -151,8 +150,8 @@ func budgetsOf(ctx context.Context, target resource.Target, pod *corev1.Pod) ([]
 	return budgets, store, nil
 }
 
-// sparesUnready: a pod that is not ready does not count for its budget, so it
-// can go if the budget says so, or if there are enough without it.
+// sparesUnready reports whether a pod that is not ready can be evicted without its budget, by
+// unhealthyPodEvictionPolicy.
 func sparesUnready(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	if isReady(pod) {
 		return false
@@ -163,8 +162,7 @@ func sparesUnready(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	return b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy
 }
 
-// spend takes one disruption from a budget and notes the pod in it, for the
-// budget's controller not to count on it.
+// spend decrements disruptionsAllowed of a budget and adds the pod to disruptedPods.
 func spend(ctx context.Context, store resource.Others, b *policyv1.PodDisruptionBudget, podName string, dryRun bool) error {
 	if dryRun {
 		return checkBudget(b)
@@ -202,7 +200,7 @@ func withCause(err *apierrors.StatusError, message string) error {
 	return err
 }
 
-// checkBudget says why a budget does not allow a disruption, if it does not.
+// checkBudget returns why a budget does not allow a disruption, nil if it does.
 func checkBudget(b *policyv1.PodDisruptionBudget) error {
 	forbidden := func(why, detail string) error {
 		err := apierrors.NewForbidden(schema.GroupResource{Group: policyv1.GroupName, Resource: "poddisruptionbudget"}, b.Name, errors.New(why))
@@ -224,7 +222,7 @@ func checkBudget(b *policyv1.PodDisruptionBudget) error {
 	told := c != nil && c.Status == metav1.ConditionFalse && c.Message != ""
 	message := fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", b.Name)
 	switch {
-	// After a failed sync the numbers cannot be trusted.
+	// After a failed sync the status is out of date.
 	case told && c.Reason == policyv1.SyncFailedReason:
 		message += " because it failed sync: " + c.Message
 	case s.CurrentHealthy <= s.DesiredHealthy:
@@ -235,7 +233,7 @@ func checkBudget(b *policyv1.PodDisruptionBudget) error {
 	return withCause(apierrors.NewTooManyRequests(wouldViolate, 0), message)
 }
 
-// deleteEvicted writes into the pod why it goes, and deletes it.
+// deleteEvicted adds the condition DisruptionTarget to the pod, and deletes it.
 func deleteEvicted(ctx context.Context, target resource.Target, opts *metav1.DeleteOptions) error {
 	if len(opts.DryRun) == 0 {
 		obj, err := target.Update(ctx, func(obj resource.Object) error {
@@ -255,7 +253,7 @@ func deleteEvicted(ctx context.Context, target resource.Target, opts *metav1.Del
 			return err
 		}
 		if opts.Preconditions != nil && opts.Preconditions.ResourceVersion != nil {
-			opts = pinVersion(opts, obj.(*corev1.Pod)) // the change was ours
+			opts = pinVersion(opts, obj.(*corev1.Pod)) // the new resourceVersion, after our own update
 		}
 	}
 	_, err := target.Delete(ctx, opts)

@@ -33,16 +33,15 @@ func preparePodUpdate(ctx context.Context, pod, old *corev1.Pod) {
 	podspec.DropDisabledPodFields(ctx, pod, old)
 }
 
-// keepPodResources: clients from before pods had resources of their own drop
-// them without meaning to.
+// keepPodResources restores pod-level resources that a client drops because it does not know
+// the field.
 func keepPodResources(pod, old *corev1.Pod) {
 	if pod.Spec.Resources == nil {
 		pod.Spec.Resources = old.Spec.Resources.DeepCopy()
 	}
 }
 
-// setPodCondition sets a condition; the time of its transition moves when its
-// status does.
+// setPodCondition sets a condition. lastTransitionTime changes only with its status.
 func setPodCondition(ctx context.Context, status *corev1.PodStatus, c corev1.PodCondition) {
 	c.LastTransitionTime = metav1.NewTime(request.From(ctx).Received)
 	for i := range status.Conditions {

@@ -14,9 +14,8 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// preparePodResize takes over the resources of the containers and of the pod,
-// and nothing else. If the containers are not the same ones, that is left for
-// validation to see.
+// preparePodResize restores everything but the resources of the containers and the pod. If
+// the containers differ, validation reports it.
 func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
 		resources, volumes := pod.Spec.Resources, pod.Spec.Volumes
@@ -30,7 +29,7 @@ func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 		}
 	}
 	keepPodResources(pod, old)
-	// The old object must not change with the new one.
+	// The old object must not share memory with the new one.
 	pod.Spec.Resources = pod.Spec.Resources.DeepCopy()
 	podspec.DefaultResources(&pod.Spec)
 	podspec.DropDisabledPodFields(ctx, pod, old)
@@ -92,7 +91,7 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 			p.Child("containers").Index(i).Child("resources"))
 	}
 
-	// What may change is set back; the rest has to be the same then.
+	// Fields that may change are reset; then the rest must be equal.
 	for i := range rest.Containers {
 		resetCompute(&rest.Containers[i].Resources, &old.Spec.Containers[i].Resources)
 		if !equality.Semantic.DeepEqual(rest.Containers[i], old.Spec.Containers[i]) {
@@ -124,10 +123,10 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	return field.ErrorList(e)
 }
 
-// volumeResize is the gate of volumes in memory whose size can change.
+// volumeResize is the feature gate of resizing memory-backed volumes.
 const volumeResize = "InPlacePodVerticalScalingMemoryBackedVolumes"
 
-// checkVolumeResize lets the limits of volumes in memory change.
+// checkVolumeResize allows sizeLimit of memory-backed volumes to change.
 func checkVolumeResize(e *rules.Errors, volumes, old []corev1.Volume, p *field.Path) {
 	if len(volumes) != len(old) {
 		e.Forbidden(p, "volumes may not be added or removed on resize")
@@ -157,7 +156,8 @@ func checkVolumeResize(e *rules.Errors, volumes, old []corev1.Volume, p *field.P
 	}
 }
 
-// nodeCanResize: a node that can tells what resources its containers have.
+// nodeCanResize reports whether the kubelet reports the resources of containers, which means
+// that it supports resize.
 func nodeCanResize(pod *corev1.Pod) bool {
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].State.Running != nil {
@@ -191,7 +191,7 @@ func checkPodLevelResize(e *rules.Errors, pod, old *corev1.Pod, rest *corev1.Pod
 	}
 }
 
-// checkSameContainers reports whether the containers are the old ones.
+// checkSameContainers reports whether the containers have the same names as before.
 func checkSameContainers(e *rules.Errors, containers, old []corev1.Container, name string, p *field.Path) bool {
 	if len(containers) != len(old) {
 		e.Forbidden(p.Child(name), name+" may not be added or removed on resize")
@@ -224,7 +224,7 @@ func checkNothingRemoved(e *rules.Errors, is, was *corev1.ResourceRequirements, 
 	}
 }
 
-// resetCompute sets cpu and memory back.
+// resetCompute restores cpu and memory.
 func resetCompute(r, old *corev1.ResourceRequirements) {
 	reset := func(list *corev1.ResourceList, old corev1.ResourceList) {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {

@@ -19,8 +19,8 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// preparePodStatus keeps everything but the status, and of that what a client
-// drops without meaning to.
+// preparePodStatus restores everything but the status, and fields of the status that old
+// clients drop.
 func preparePodStatus(ctx context.Context, pod, old *corev1.Pod) {
 	pod.Spec = old.Spec
 	pod.DeletionTimestamp = old.DeletionTimestamp
@@ -42,7 +42,7 @@ func preparePodStatus(ctx context.Context, pod, old *corev1.Pod) {
 	if is.ObservedGeneration == 0 {
 		is.ObservedGeneration = was.ObservedGeneration
 	}
-	// Types of conditions may repeat; the first of one type follows the first.
+	// Condition types may repeat; they are matched in order.
 	generations := map[corev1.PodConditionType][]int64{}
 	for _, c := range was.Conditions {
 		generations[c.Type] = append(generations[c.Type], c.ObservedGeneration)
@@ -149,7 +149,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	return field.ErrorList(e)
 }
 
-// podStatusWarnings tells of addresses in forms that are going away.
+// podStatusWarnings returns warnings for non-canonical IP addresses.
 func podStatusWarnings(pod *corev1.Pod) []string {
 	var w []string
 	for i, ip := range pod.Status.PodIPs {
@@ -161,7 +161,7 @@ func podStatusWarnings(pod *corev1.Pod) []string {
 	return w
 }
 
-// checkAddresses wants at most one address of each family.
+// checkAddresses allows at most one address of each IP family.
 func checkAddresses(e *rules.Errors, ips, old []string, shown any, p *field.Path) {
 	for i, ip := range ips {
 		e.Add(validation.IsValidIPForLegacyField(p.Index(i), ip, true, old)...)
@@ -178,7 +178,7 @@ func checkAddresses(e *rules.Errors, ips, old []string, shown any, p *field.Path
 	}
 }
 
-// mayRestartAll: some exit of some container starts all of them again.
+// mayRestartAll reports whether a restart rule of some container restarts all containers.
 func mayRestartAll(spec *corev1.PodSpec) bool {
 	restarts := func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
@@ -188,8 +188,8 @@ func mayRestartAll(spec *corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.InitContainers, restarts) || slices.ContainsFunc(spec.Containers, restarts)
 }
 
-// checkTransitions: a container that has ended and is not to be restarted
-// stays ended.
+// checkTransitions checks that a terminated container which is not restarted stays
+// terminated.
 func checkTransitions(e *rules.Errors, statuses, old []corev1.ContainerStatus, spec *corev1.PodSpec, containers []corev1.Container, p *field.Path) {
 	for i := range old {
 		end := old[i].State.Terminated
@@ -207,8 +207,8 @@ func checkTransitions(e *rules.Errors, statuses, old []corev1.ContainerStatus, s
 	}
 }
 
-// restartsAfter decides by the container's rules, then by its own policy, then
-// by that of the pod.
+// restartsAfter decides by the restart rules of the container, then by its policy, then by
+// that of the pod.
 func restartsAfter(c *corev1.Container, podPolicy corev1.RestartPolicy, exitCode int32) bool {
 	if c.RestartPolicy != nil {
 		for _, r := range c.RestartPolicyRules {
@@ -252,7 +252,7 @@ func checkClaimStatuses(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
 	}
 }
 
-// checkExtendedClaim judges the claim that stands behind extended resources.
+// checkExtendedClaim validates status.extendedResourceClaimStatus.
 func checkExtendedClaim(e *rules.Errors, s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec, p *field.Path) {
 	if s == nil {
 		return
@@ -262,7 +262,7 @@ func checkExtendedClaim(e *rules.Errors, s *corev1.PodExtendedResourceClaimStatu
 	}
 	for i, m := range s.RequestMappings {
 		mp := p.Child("requestMappings").Index(i)
-		// Of two containers of one name the regular, later one counts.
+		// Of two containers with one name the regular one counts.
 		var container *corev1.Container
 		for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 			for j := range list {
@@ -319,10 +319,10 @@ func checkHealthConditions(e *rules.Errors, conditions []corev1.VolumeHealthCond
 	}
 }
 
-// maxImageRef is how long the name of the image in a volume can be.
+// maxImageRef bounds the length of an image reference in a volume status.
 const maxImageRef = 256
 
-// checkVolumeStatuses judges which images are in the volumes of containers.
+// checkVolumeStatuses validates the images in the volume statuses of containers.
 func checkVolumeStatuses(e *rules.Errors, statuses []corev1.ContainerStatus, p *field.Path) {
 	for i := range statuses {
 		for j, m := range statuses[i].VolumeMounts {
@@ -360,8 +360,7 @@ func checkStatusUsers(e *rules.Errors, statuses []corev1.ContainerStatus, spec *
 	}
 }
 
-// checkAllocated judges the health of the devices that containers have been
-// given.
+// checkAllocated validates allocatedResourcesStatus of containers.
 func checkAllocated(e *rules.Errors, statuses []corev1.ContainerStatus, containers []corev1.Container, status *corev1.PodStatus, p *field.Path) {
 	for i := range statuses {
 		c := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == statuses[i].Name })
@@ -393,8 +392,8 @@ func checkAllocated(e *rules.Errors, statuses []corev1.ContainerStatus, containe
 	}
 }
 
-// isAllocated reports whether a container asks for a resource by its name, or
-// for a request of a claim, directly or through an extended resource.
+// isAllocated reports whether a container requests a resource by its name, or a request of a
+// claim, directly or through an extended resource.
 func isAllocated(name corev1.ResourceName, c *corev1.Container, status *corev1.PodStatus) bool {
 	ref, isClaim := strings.CutPrefix(string(name), "claim:")
 	if !isClaim {

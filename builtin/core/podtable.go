@@ -13,7 +13,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// nodeLost is the reason of pods whose node cannot be reached.
+// nodeLost is the status reason of pods on unreachable nodes.
 const nodeLost = "NodeLost"
 
 func podColumns() []resource.Column {
@@ -57,7 +57,7 @@ func podCells(pod *corev1.Pod) []any {
 	}
 }
 
-// podRowConditions marks the rows of pods that have come to their end.
+// podRowConditions marks the rows of pods that have finished as Completed.
 func podRowConditions(pod *corev1.Pod) []metav1.TableRowCondition {
 	c := metav1.TableRowCondition{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(pod.Status.Phase)}
 	switch pod.Status.Phase {
@@ -71,7 +71,7 @@ func podRowConditions(pod *corev1.Pod) []metav1.TableRowCondition {
 	return []metav1.TableRowCondition{c}
 }
 
-// podSummary is a pod's state in a few words.
+// podSummary is the cells Ready, Status and Restarts of a pod.
 type podSummary struct {
 	ready, total, restarts int
 	lastRestart            time.Time
@@ -98,8 +98,8 @@ func summarize(pod *corev1.Pod) podSummary {
 			s.total++
 		}
 	}
-	// Restarts of init containers stop to count when the pod is initialized,
-	// except for those that go on running.
+	// Restarts of init containers do not count once the pod is initialized, except for
+	// sidecars.
 	running := s
 	initializing := summarizeInit(pod, sidecars, &s, &running)
 	if c := podCondition(&pod.Status, corev1.PodInitialized); !initializing || c != nil && c.Status == corev1.ConditionTrue {
@@ -167,7 +167,7 @@ func summarizeRunning(pod *corev1.Pod, s *podSummary) {
 	if s.reason != "Completed" {
 		return
 	}
-	// A pod is not done while one of its containers runs.
+	// A pod has not completed while one of its containers runs.
 	switch {
 	case running && isReady(pod):
 		s.reason = "Running"

@@ -13,8 +13,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// PodTemplates are templates that something other than the built-in kinds may
-// make pods of.
+// PodTemplates defines podtemplates.
 func PodTemplates() resource.Definition {
 	path := field.NewPath("template")
 	changed := func(t, old *corev1.PodTemplate) bool { return !equality.Semantic.DeepEqual(t.Template, old.Template) }

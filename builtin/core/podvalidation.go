@@ -33,7 +33,7 @@ func validatePod(ctx context.Context, pod *corev1.Pod) field.ErrorList {
 	return field.ErrorList(e)
 }
 
-// checkAnnotationUpdates: what a kubelet has acted upon stays.
+// checkAnnotationUpdates checks that annotations which kubelets act upon are unchanged.
 func checkAnnotationUpdates(e *rules.Errors, pod, old *corev1.Pod, allow *podspec.Allowances) {
 	p := field.NewPath("metadata", "annotations")
 	const appArmor = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
@@ -62,7 +62,7 @@ func checkAnnotationUpdates(e *rules.Errors, pod, old *corev1.Pod, allow *podspe
 	podspec.CheckAnnotations(e, pod.Annotations, &pod.Spec, p, allow)
 }
 
-// validatePodUpdate lets through the few changes that a running pod can take.
+// validatePodUpdate allows the few changes that a running pod can take.
 func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e rules.Errors
 	p, allow := field.NewPath("spec"), podspec.PodAllowances(ctx, old)
@@ -84,7 +84,7 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		return field.ErrorList(e)
 	}
 
-	// What may change is set back; the rest has to be the same then.
+	// Fields that may change are reset; then the rest must be equal.
 	rest := pod.Spec.DeepCopy()
 	for i := range rest.Containers {
 		rest.Containers[i].Image = old.Spec.Containers[i].Image
@@ -92,7 +92,7 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	for i := range rest.InitContainers {
 		rest.InitContainers[i].Image = old.Spec.InitContainers[i].Image
 	}
-	// Empty lists of containers are the same as none, here and in the message.
+	// Empty lists of containers equal missing ones, here and in the message.
 	if len(rest.InitContainers) == 0 {
 		rest.InitContainers = nil
 	}
@@ -114,7 +114,7 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	return field.ErrorList(e)
 }
 
-// checkImageUpdates reports whether the containers are the same ones.
+// checkImageUpdates reports whether there are as many containers as before.
 func checkImageUpdates(e *rules.Errors, containers, old []corev1.Container, p *field.Path) bool {
 	if len(containers) != len(old) {
 		e.Forbidden(p, "pod updates may not add or remove containers")
@@ -127,8 +127,8 @@ func checkImageUpdates(e *rules.Errors, containers, old []corev1.Container, p *f
 	return true
 }
 
-// checkDeadlineUpdate reports whether the rest of the update is worth a look:
-// a deadline can be set and come closer, not go away.
+// checkDeadlineUpdate allows activeDeadlineSeconds to be set and to shrink. It reports
+// whether the rest of the update is to be validated.
 func checkDeadlineUpdate(e *rules.Errors, seconds, old *int64, p *field.Path) bool {
 	switch {
 	case seconds == nil && old != nil:
@@ -156,8 +156,8 @@ func checkTolerationUpdates(e *rules.Errors, tolerations, old []corev1.Toleratio
 	podspec.CheckTolerations(e, tolerations, p, allow)
 }
 
-// takeGatedUpdates judges the changes that a pod can take before it may be
-// scheduled, those that leave it fewer nodes, and sets them back.
+// takeGatedUpdates validates changes that are allowed while a pod has scheduling gates, those
+// that leave it fewer nodes, and resets them.
 func takeGatedUpdates(e *rules.Errors, spec, old *corev1.PodSpec, p *field.Path) {
 	for key, value := range old.NodeSelector {
 		if v, ok := spec.NodeSelector[key]; !ok || v != value {
@@ -208,8 +208,8 @@ func checkNodeAffinityUpdate(e *rules.Errors, is, was *corev1.NodeAffinity, p *f
 	}
 }
 
-// onlyAdds: requirements are added behind the old ones. A term without any
-// matches nothing, so that adding to it would give it nodes.
+// onlyAdds reports whether requirements are only appended to a term. Nothing may be appended
+// to an empty term, which matches no node, because it would then match some.
 func onlyAdds(term, old corev1.NodeSelectorTerm) bool {
 	if len(old.MatchExpressions)+len(old.MatchFields) == 0 {
 		return len(term.MatchExpressions)+len(term.MatchFields) == 0
@@ -220,7 +220,7 @@ func onlyAdds(term, old corev1.NodeSelectorTerm) bool {
 	return begins(term.MatchExpressions, old.MatchExpressions) && begins(term.MatchFields, old.MatchFields)
 }
 
-// validateEphemeralUpdate: ephemeral containers can be added, nothing else.
+// validateEphemeralUpdate allows ephemeral containers to be added, and nothing else.
 func validateEphemeralUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorList {
 	var e rules.Errors
 	if podspec.IsMirror(&old.ObjectMeta) {

@@ -21,11 +21,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// proxied is what a path to a proxy names: name, name:port or scheme:name:port.
+// proxied is the name segment of a proxy path: name, name:port or scheme:name:port.
 type proxied struct{ scheme, name, port string }
 
-// proxy is the subresource that passes requests on to what an object stands
-// for. path returns the option of that name.
+// proxy makes the subresource proxy. path returns the option path.
 func proxy[O runtime.Object](kind, what string, options func() O, path func(O) string,
 	locate func(ctx context.Context, target resource.Target, to proxied) (*resource.Location, error),
 ) resource.Subresource {
@@ -53,7 +52,7 @@ func proxy[O runtime.Object](kind, what string, options func() O, path func(O) s
 	}
 }
 
-// nodeProxy goes to the kubelet, or to another port of the node.
+// nodeProxy proxies to the kubelet, or to another port of the node.
 func nodeProxy(k kubelets) resource.Subresource {
 	return proxy("NodeProxyOptions", "node",
 		func() *corev1.NodeProxyOptions { return &corev1.NodeProxyOptions{} },
@@ -74,7 +73,7 @@ func nodeProxy(k kubelets) resource.Subresource {
 		})
 }
 
-// podProxy goes to a port of the pod, by default the first that it declares.
+// podProxy proxies to a port of the pod, by default the first that it declares.
 func podProxy() resource.Subresource {
 	return proxy("PodProxyOptions", "pod",
 		func() *corev1.PodProxyOptions { return &corev1.PodProxyOptions{} },
@@ -103,14 +102,14 @@ func podProxy() resource.Subresource {
 		})
 }
 
-// serviceProxy goes to an endpoint of the service that is ready, whichever.
+// serviceProxy proxies to a random ready endpoint of the service.
 func serviceProxy(alloc Allocator) resource.Subresource {
 	return proxy("ServiceProxyOptions", "service",
 		func() *corev1.ServiceProxyOptions { return &corev1.ServiceProxyOptions{} },
 		func(o *corev1.ServiceProxyOptions) string { return o.Path },
 		func(ctx context.Context, target resource.Target, to proxied) (*resource.Location, error) {
 			if number, err := strconv.ParseInt(to.port, 10, 64); err == nil {
-				// Endpoints know the ports of a service by their names.
+				// Endpoints have the names of service ports, not their numbers.
 				service, err := other[*corev1.Service](ctx, target, "services", to.name)
 				if err != nil {
 					return nil, err
@@ -141,12 +140,12 @@ type endpoint struct {
 	pod     *corev1.ObjectReference
 }
 
-// serviceEndpoints returns what is ready behind the port of a service: of the
-// preferred family if it has any, else of the others.
+// serviceEndpoints returns the ready endpoints behind the port of a service: those of the
+// preferred IP family if there are any, otherwise of the other.
 func serviceEndpoints(ctx context.Context, target resource.Target, to proxied, family corev1.IPFamily) ([]endpoint, error) {
 	lister, err := target.Other(discoveryv1.GroupName, "endpointslices")
 	if err != nil {
-		return nil, nil // a server without them has no endpoints
+		return nil, nil // endpointslices are not served
 	}
 	objs, err := lister.List(ctx, target.Namespace())
 	if err != nil {
@@ -179,9 +178,8 @@ func serviceEndpoints(ctx context.Context, target resource.Target, to proxied, f
 	return others, nil
 }
 
-// isPodAddress reports whether an endpoint has the address of its pod. Only
-// such are proxied to: anybody can write endpoints, and the server may reach
-// what they cannot.
+// isPodAddress reports whether an endpoint has the address of its pod. Others are not
+// proxied to: users can write endpoints, and the server may reach what they cannot.
 func isPodAddress(ctx context.Context, target resource.Target, ref *corev1.ObjectReference, address string) bool {
 	if ref == nil || ref.Namespace != target.Namespace() {
 		return false

@@ -19,12 +19,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// unconvertible begins the keys of annotations that hold what an object of
-// another kind could not be shown with.
+// unconvertible is the prefix of annotations for fields that a ReplicaSet cannot represent.
 const unconvertible = "non-convertible.kubernetes.io/"
 
-// ReplicationControllers keep a number of equal pods running. Replica sets have
-// taken their place.
+// ReplicationControllers defines replicationcontrollers; ReplicaSets replace them.
 func ReplicationControllers() resource.Definition {
 	spec, observed := corev1.ReplicationControllerSpec{}.SwaggerDoc(), corev1.ReplicationControllerStatus{}.SwaggerDoc()
 	return resource.Definition{
@@ -59,8 +57,7 @@ func ReplicationControllers() resource.Definition {
 				case old == nil:
 					return append(podNameWarnings(rc.Name), podspec.TemplateWarnings(rc.Spec.Template, nil, path)...)
 				case controllerChanged(rc, old):
-					// As in kube-apiserver, it is the old template that is
-					// looked at.
+					// Arguments in this order, as in kube-apiserver: the old template is checked.
 					return podspec.TemplateWarnings(old.Spec.Template, rc.Spec.Template, path)
 				}
 				return nil
@@ -103,8 +100,7 @@ func ReplicationControllers() resource.Definition {
 	}
 }
 
-// defaultController takes labels and selector from the template if there are
-// none.
+// defaultController copies labels and selector from the template if they are empty.
 func defaultController(rc *corev1.ReplicationController) {
 	rules.DefaultPointer(&rc.Spec.Replicas, 1)
 	t := rc.Spec.Template
@@ -148,8 +144,7 @@ func validateController(ctx context.Context, rc *corev1.ReplicationController, o
 	return field.ErrorList(e)
 }
 
-// validateUnconverted keeps as they are fields whose true values are in
-// annotations.
+// validateUnconverted checks that fields whose values are in annotations are unchanged.
 func validateUnconverted(rc, old *corev1.ReplicationController) field.ErrorList {
 	var e rules.Errors
 	for key, value := range old.Annotations {
@@ -185,8 +180,7 @@ func validateControllerStatus(s *corev1.ReplicationControllerStatus) field.Error
 	return field.ErrorList(e)
 }
 
-// podNameWarnings warns of a name that the names of pods cannot begin with and
-// still be host names.
+// podNameWarnings warns about a name that is not a valid prefix of hostnames of pods.
 func podNameWarnings(name string) []string {
 	if messages := validation.IsDNS1123Label(name); len(messages) > 0 {
 		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", messages)}
@@ -194,8 +188,7 @@ func podNameWarnings(name string) []string {
 	return nil
 }
 
-// containerCells are the names and images of the containers that a template
-// makes.
+// containerCells returns the names and images of the containers of a template.
 func containerCells(t *corev1.PodTemplateSpec) (names, images string) {
 	var n, i []string
 	if t != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// ResourceQuotas bound what all objects of a namespace may use together.
+// ResourceQuotas defines resourcequotas.
 func ResourceQuotas() resource.Definition {
 	return resource.Definition{
 		Resource:   "resourcequotas",
@@ -116,7 +116,7 @@ func validateQuota(q *corev1.ResourceQuota) field.ErrorList {
 	return field.ErrorList(e)
 }
 
-// checkQuotaAmounts judges names and amounts of what is limited or used.
+// checkQuotaAmounts validates the names and quantities of hard and used.
 func checkQuotaAmounts(e *rules.Errors, list corev1.ResourceList, p *field.Path) {
 	for _, name := range rules.SortedResourceNames(list) {
 		np := p.Key(string(name))
@@ -128,8 +128,8 @@ func checkQuotaAmounts(e *rules.Errors, list corev1.ResourceList, p *field.Path)
 	}
 }
 
-// isQuotaName: of the names without a domain, quotas have all but storage as
-// such.
+// isQuotaName reports whether a name without a domain is one that quotas can limit: all
+// standard ones but storage.
 func isQuotaName(name corev1.ResourceName) bool {
 	return rules.IsStandardResource(name) && name != corev1.ResourceStorage
 }
@@ -145,7 +145,7 @@ func knownScope(s corev1.ResourceQuotaScope) bool {
 	return false
 }
 
-// unscopable returns the resources that a scope has nothing to do with.
+// unscopable returns the resources in hard that a scope does not apply to.
 func unscopable(s corev1.ResourceQuotaScope, hard corev1.ResourceList) []corev1.ResourceName {
 	if !knownScope(s) {
 		return nil
@@ -164,7 +164,7 @@ func unscopable(s corev1.ResourceQuotaScope, hard corev1.ResourceList) []corev1.
 	})
 }
 
-// checkScopePairs wants no scope together with its opposite.
+// checkScopePairs refuses a scope together with its opposite.
 func checkScopePairs(e *rules.Errors, scopes, shown []corev1.ResourceQuotaScope, p *field.Path) {
 	for _, pair := range [][2]corev1.ResourceQuotaScope{
 		{corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort},
@@ -199,8 +199,8 @@ func checkScopeOperator(e *rules.Errors, r *corev1.ScopedResourceSelectorRequire
 	}
 }
 
-// quotaWarnings tells of requests that can never reach their bound because the
-// limits have a lower one.
+// quotaWarnings warns about requests that cannot reach their limit because the quota of
+// limits is lower.
 func quotaWarnings(hard corev1.ResourceList) []string {
 	var w []string
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage, corev1.ResourceEphemeralStorage} {

@@ -14,8 +14,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Secrets are config maps for what is nobody else's business. Their type says
-// which keys they must have.
+// Secrets defines secrets. Their type determines the required keys.
 func Secrets() resource.Definition {
 	return resource.Definition{
 		Resource:   "secrets",
@@ -62,7 +61,7 @@ func Secrets() resource.Definition {
 	}
 }
 
-// defaultSecret also moves stringData, which is for writing only, into data.
+// defaultSecret sets defaults, and moves the write-only stringData into data.
 func defaultSecret(s *corev1.Secret) {
 	if s.Type == "" {
 		s.Type = corev1.SecretTypeOpaque

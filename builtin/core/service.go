@@ -20,16 +20,15 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Annotations that services had before they had fields.
+// Deprecated annotations that fields have replaced.
 const (
 	topologyHintsAnnotation = corev1.DeprecatedAnnotationTopologyAwareHints
 	topologyModeAnnotation  = corev1.AnnotationTopologyMode
 	sourceRangesAnnotation  = corev1.AnnotationLoadBalancerSourceRangesKey
 )
 
-// Services need a cluster IP for each of their families, and some a node port
-// for each of their ports. Those are reserved before the service is validated,
-// so the rules judge it with them.
+// Services defines services. Cluster IPs for each IP family, and node ports where the type
+// needs them, are allocated before validation, so that validation sees them.
 func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 	book := booking{alloc: alloc, log: log}
 	prepare := func(_ context.Context, s *corev1.Service) {
@@ -65,8 +64,8 @@ func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 		Subresources: []resource.Subresource{{
 			Name: "status",
 			Part: new(resource.Rules[*corev1.Service]{
-				// As in kube-apiserver, a write of the status can create a
-				// service, which then has no addresses.
+				// As in kube-apiserver, a PUT to the status can create a service, which then has no
+				// addresses.
 				ValidateName:   apivalidation.NameIsDNSLabel,
 				CreateOnUpdate: true,
 				PrepareCreate:  prepare,
@@ -132,8 +131,7 @@ func defaultService(s *corev1.Service) {
 	}
 }
 
-// What a service is and needs. An ExternalName service is an alias and nothing
-// more.
+// Predicates on the type of a service. An ExternalName service is only a DNS alias.
 
 func isExternalName(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeExternalName }
 
@@ -143,12 +141,12 @@ func isHeadless(s *corev1.Service) bool {
 	return len(s.Spec.ClusterIPs) == 1 && s.Spec.ClusterIPs[0] == corev1.ClusterIPNone
 }
 
-// wantsNodePorts: the type comes with node ports.
+// wantsNodePorts reports whether the type uses node ports.
 func wantsNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || isLoadBalancer(s)
 }
 
-// getsNodePorts: a port without a node port is given one.
+// getsNodePorts reports whether ports without a node port are given one.
 func getsNodePorts(s *corev1.Service) bool {
 	no := s.Spec.AllocateLoadBalancerNodePorts
 	return s.Spec.Type == corev1.ServiceTypeNodePort || isLoadBalancer(s) && (no == nil || *no)
@@ -172,7 +170,7 @@ func nodePorts(s *corev1.Service) []int32 {
 	return ports
 }
 
-// equalPtr compares what two pointers point to.
+// equalPtr reports whether two pointers are both nil or point to equal values.
 func equalPtr[T comparable](a, b *T) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -180,10 +178,9 @@ func equalPtr[T comparable](a, b *T) bool {
 	return *a == *b
 }
 
-// dropOutdated clears fields that mean nothing for the new type of a service.
-// The server may have filled them in, so a client that changes the type and
-// leaves them as they were does not want them; one that changes them too is told
-// by validation that they do not fit.
+// dropOutdated clears fields that do not apply to the new type of a service. The server may
+// have set them, so a client that changes the type and leaves them as they were does not want
+// them. If the client changes them too, validation reports that they do not fit.
 func dropOutdated(s, old *corev1.Service) {
 	if isExternalName(s) && !isExternalName(old) {
 		if s.Spec.ClusterIP == old.Spec.ClusterIP && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
@@ -223,8 +220,8 @@ func dropOutdated(s, old *corev1.Service) {
 	}
 }
 
-// dropInternalPolicy hides a valid internalTrafficPolicy of an alias, which has
-// no use for it. An invalid one stays for validation to find.
+// dropInternalPolicy clears a valid internalTrafficPolicy of an ExternalName service, which
+// does not use it. An invalid one stays for validation to report.
 func dropInternalPolicy(s *corev1.Service) {
 	if p := s.Spec.InternalTrafficPolicy; isExternalName(s) && p != nil && slices.Contains(internalPolicies(), *p) {
 		s.Spec.InternalTrafficPolicy = nil

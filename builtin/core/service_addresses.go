@@ -19,39 +19,34 @@ import (
 )
 
 const (
-	// DefaultServiceCIDR is the name of the ServiceCIDR that has the ranges of
-	// the server's configuration.
+	// DefaultServiceCIDR is the name of the ServiceCIDR with the configured ranges.
 	DefaultServiceCIDR = "kubernetes"
-	// addressManager is who makes the IPAddresses of services.
+	// addressManager is the label managed-by of the IPAddresses of services.
 	addressManager = "ipallocator.k8s.io"
 )
 
-// ClusterAllocatorConfig says what a ClusterAllocator has to give, and where it
-// keeps what it has given.
+// ClusterAllocatorConfig configures a ClusterAllocator.
 type ClusterAllocatorConfig struct {
-	// ServiceCIDRs, FirstNodePort and LastNodePort are as in
-	// MemoryAllocatorConfig. The ranges become the default ServiceCIDR; others
-	// can be added to it while the server runs.
+	// ServiceCIDRs, FirstNodePort and LastNodePort are as in MemoryAllocatorConfig. The
+	// ranges become the default ServiceCIDR; more ServiceCIDRs can be created at runtime.
 	ServiceCIDRs                []netip.Prefix
 	FirstNodePort, LastNodePort int32
-	// Objects returns those of a resource. Needed are services, and ipaddresses
-	// and servicecidrs of networking.k8s.io. Nothing is read before the first
-	// reservation.
+	// Objects returns access to a resource: services, and ipaddresses and servicecidrs
+	// of networking.k8s.io. Nothing is read before the first reservation.
 	Objects func(group, name string) resource.Objects
-	// Ranges are the objects of RangeAllocations.
+	// Ranges is access to RangeAllocations.
 	Ranges resource.Objects
-	// Log gets what a repair has found; nil discards it.
+	// Log receives the findings of repairs; nil discards them.
 	Log *slog.Logger
 }
 
-// ClusterAllocator is an Allocator for any number of servers on one storage.
-// What is reserved is in storage too, in the form in which kube-apiserver keeps
-// it: an address is an IPAddress that has its name, so there cannot be two, and
-// refers to its owner; node ports are a bitmap in one object that is changed
-// under a guard.
+// ClusterAllocator is an Allocator for any number of servers on one storage. Reservations are
+// stored in the form of kube-apiserver: an address is an IPAddress object of that name, so it
+// exists at most once, and refers to its service; node ports are a bitmap in one object that
+// is updated with a resourceVersion precondition.
 //
-// A reservation is written before its service is and deleted after it, so a
-// crash in between leaves one that nobody has. Repair finds those.
+// A reservation is written before its service and deleted after it, so a crash in between
+// leaves a reservation without a service. Repair finds those.
 type ClusterAllocator struct {
 	log       *slog.Logger
 	cidrs     []netip.Prefix
@@ -63,8 +58,7 @@ type ClusterAllocator struct {
 	ports     *clusterPorts
 }
 
-// NewClusterAllocator returns an allocator, unless the ranges are not what the
-// configuration asks for.
+// NewClusterAllocator returns an allocator, or an error for invalid ranges.
 func NewClusterAllocator(cfg ClusterAllocatorConfig) (*ClusterAllocator, error) {
 	if len(cfg.ServiceCIDRs) == 0 {
 		cfg.ServiceCIDRs = defaultServiceRanges()
@@ -110,8 +104,7 @@ func NewClusterAllocator(cfg ClusterAllocatorConfig) (*ClusterAllocator, error) 
 // Families implements Allocator.
 func (a *ClusterAllocator) Families() []corev1.IPFamily { return a.families }
 
-// First returns the first address that a service can have: that of the service
-// kubernetes.
+// First returns the first address of the range, that of the service kubernetes.
 func (a *ClusterAllocator) First() netip.Addr { return a.cidrs[0].Addr().Next() }
 
 // Addresses implements Allocator.
@@ -122,16 +115,15 @@ func (a *ClusterAllocator) Addresses(family corev1.IPFamily) Pool[netip.Addr] {
 // NodePorts implements Allocator.
 func (a *ClusterAllocator) NodePorts() Pool[int32] { return a.ports }
 
-// clusterPool is the addresses of one family.
+// clusterPool is the pool of addresses of one IP family.
 type clusterPool struct {
 	of         *ClusterAllocator
 	family     corev1.IPFamily
 	configured *span[netip.Addr]
 }
 
-// spans returns the ranges that addresses can be taken from: those of all
-// ServiceCIDRs that are ready, the default first. As long as there is no default,
-// the configured range is as good.
+// spans returns the ranges to allocate from: those of all ServiceCIDRs that are ready, the
+// default first. While the default does not exist, the configured range is used.
 func (p *clusterPool) spans(ctx context.Context) ([]*span[netip.Addr], error) {
 	objs, err := p.of.ranges.Cached().List(ctx, "")
 	if err != nil {
@@ -185,8 +177,8 @@ func (p *clusterPool) Reserve(ctx context.Context, owner types.NamespacedName, i
 	return err
 }
 
-// ReserveAny implements Pool. Addresses that are known to be in use are passed
-// over; what tells for certain is the attempt to make the object.
+// ReserveAny implements Pool. Addresses that the watch cache knows to be in use are skipped;
+// creating the IPAddress decides.
 func (p *clusterPool) ReserveAny(ctx context.Context, owner types.NamespacedName) (ip netip.Addr, err error) {
 	spans, err := p.spans(ctx)
 	if err != nil {
@@ -215,8 +207,8 @@ func (p *clusterPool) create(ctx context.Context, owner types.NamespacedName, ip
 	return p.of.ips.Create(ctx, newIPAddress(owner, ip))
 }
 
-// Release implements Pool. Only the owner's object is deleted: one that is slow
-// to give an address back must not take it from who has it by then.
+// Release implements Pool. It deletes the IPAddress only if it is the owner's: a late release
+// must not take the address from its next owner.
 func (p *clusterPool) Release(ctx context.Context, owner types.NamespacedName, ip netip.Addr) error {
 	obj, err := p.of.ips.Get(ctx, "", ip.String())
 	if err == nil && ownerOf(obj.(*networkingv1.IPAddress)) == owner {
@@ -228,7 +220,7 @@ func (p *clusterPool) Release(ctx context.Context, owner types.NamespacedName, i
 	return err
 }
 
-// deleteIP deletes the object as it was seen.
+// deleteIP deletes an IPAddress with the resourceVersion it was read at as precondition.
 func (a *ClusterAllocator) deleteIP(ctx context.Context, obj resource.Object) error {
 	version := obj.GetResourceVersion()
 	return a.ips.Delete(ctx, "", obj.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
@@ -263,7 +255,7 @@ func newIPAddress(owner types.NamespacedName, ip netip.Addr) *networkingv1.IPAdd
 	}
 }
 
-// ownerOf is the service that has an address, zero if something else has it.
+// ownerOf returns the service of an IPAddress, zero if it belongs to something else.
 func ownerOf(ip *networkingv1.IPAddress) types.NamespacedName {
 	if ref := ip.Spec.ParentRef; ref != nil && ref.Group == "" && ref.Resource == "services" {
 		return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}

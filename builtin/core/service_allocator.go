@@ -12,62 +12,60 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Errors of a Pool. Their texts are part of what clients read.
+// Errors of a Pool. Their texts are part of error messages to clients.
 var (
 	ErrFull      = errors.New("range is full")
 	ErrAllocated = errors.New("already allocated")
 )
 
-// What services get from a server that is not told otherwise.
+// Default range of node ports.
 const defaultFirstPort, defaultLastPort = 30000, 32767
 
 func defaultServiceRanges() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 }
 
-// Allocator hands out what every service needs for itself alone. Servers that
-// share their storage need one that shares what it has handed out, too.
+// Allocator allocates cluster IPs and node ports, each to one service at most. Servers that
+// share a storage must use an Allocator that shares its reservations.
 type Allocator interface {
-	// Families are the IP families that there are addresses of, the one that
-	// services get by default first.
+	// Families are the IP families of the cluster, the default one first.
 	Families() []corev1.IPFamily
-	// Addresses is the pool of cluster IPs of one of those families.
+	// Addresses returns the pool of cluster IPs of a family.
 	Addresses(family corev1.IPFamily) Pool[netip.Addr]
-	// NodePorts is the pool of node ports.
+	// NodePorts returns the pool of node ports.
 	NodePorts() Pool[int32]
 }
 
 // Pool is a set of values of which each is reserved by one service at most. It
 // is safe for concurrent use.
 type Pool[V any] interface {
-	// Reserve takes one value, ErrAllocated if somebody else has it.
+	// Reserve reserves a value; ErrAllocated if it is taken.
 	Reserve(ctx context.Context, owner types.NamespacedName, v V) error
-	// ReserveAny takes a free value, ErrFull if there is none.
+	// ReserveAny reserves a free value; ErrFull if there is none.
 	ReserveAny(ctx context.Context, owner types.NamespacedName) (V, error)
-	// Release gives a value back. It is no error if the owner does not have it.
+	// Release frees a value. It is not an error if the owner does not have it.
 	Release(ctx context.Context, owner types.NamespacedName, v V) error
-	// Check is Reserve for a dry run: it tells clients what kube-apiserver
-	// would, and reserves nothing.
+	// Check is Reserve for a dry run: it returns the error of kube-apiserver, and
+	// reserves nothing.
 	Check(ctx context.Context, v V) error
-	// Example is a value to answer a dry run with that would get any.
+	// Example returns a value for the response to a dry run of ReserveAny.
 	Example() V
 }
 
-// MemoryAllocatorConfig says what a MemoryAllocator has to give.
+// MemoryAllocatorConfig configures a MemoryAllocator.
 type MemoryAllocatorConfig struct {
-	// ServiceCIDRs has one range, or one of each family, that of the default
-	// family first; 10.0.0.0/24 if it is empty. A range of IPv6 addresses has at
-	// least 64 bits of prefix.
+	// ServiceCIDRs has one range, or one of each family, the default family first;
+	// 10.0.0.0/24 if it is empty. An IPv6 range has a prefix of at least 64 bits.
 	ServiceCIDRs []netip.Prefix
 	// FirstNodePort and LastNodePort default to 30000 and 32767.
 	FirstNodePort, LastNodePort int32
-	// Existing lists the services that there are already. It is called once,
-	// before the first reservation; after an error it is called again.
+	// Existing lists existing services. It is called once, before the first
+	// reservation, and again after an error.
 	Existing func(ctx context.Context) ([]*corev1.Service, error)
 }
 
-// MemoryAllocator is the Allocator of a server that is alone on its storage.
-// What is reserved takes a map entry each; the ranges themselves take nothing.
+// MemoryAllocator is the Allocator of a server that does not share its storage. Each
+// reservation is a map entry; free values need no memory.
 type MemoryAllocator struct {
 	existing func(ctx context.Context) ([]*corev1.Service, error)
 
@@ -78,8 +76,7 @@ type MemoryAllocator struct {
 	nodePorts *memoryPool[int32]
 }
 
-// NewMemoryAllocator returns an allocator. It panics if the ranges are not what
-// the configuration asks for.
+// NewMemoryAllocator returns an allocator. It panics for invalid ranges.
 func NewMemoryAllocator(cfg MemoryAllocatorConfig) *MemoryAllocator {
 	if len(cfg.ServiceCIDRs) == 0 {
 		cfg.ServiceCIDRs = defaultServiceRanges()
@@ -111,7 +108,7 @@ func (a *MemoryAllocator) Addresses(family corev1.IPFamily) Pool[netip.Addr] {
 // NodePorts implements Allocator.
 func (a *MemoryAllocator) NodePorts() Pool[int32] { return a.nodePorts }
 
-// lock locks the allocator with all existing reservations in it.
+// lock locks the allocator, and first reserves the values of existing services.
 func (a *MemoryAllocator) lock(ctx context.Context) error {
 	a.mu.Lock()
 	if a.loaded || a.existing == nil {
@@ -136,22 +133,22 @@ func (a *MemoryAllocator) lock(ctx context.Context) error {
 	return nil
 }
 
-// span is a range of values, numbered from 0 to size-1. A random value is taken
-// from the part above static as long as there is one, which keeps the part below
-// it for those who choose.
+// span is a range of values with indexes from 0 to size-1. Random values are taken from
+// indexes above static while there are free ones, so that lower ones remain for services that
+// choose a value.
 type span[V any] struct {
 	size, static uint64
 	example      V
 
 	index func(v V) (uint64, bool)
 	value func(i uint64) V
-	// outside and taken make the errors of Reserve, check that of Check.
+	// outside and taken make the errors of Reserve, check the error of Check.
 	outside, taken func(v V) error
 	check          func(v V, inRange, used bool) error
 }
 
-// pick calls try with the numbers of the span in turn, from a random one on,
-// until it takes one or fails. ErrFull says that it has taken none.
+// pick calls try with the indexes of the span, starting at a random one, until try returns
+// true or an error. It returns ErrFull if none was taken.
 func (s *span[V]) pick(try func(i uint64) (bool, error)) error {
 	for _, part := range [][2]uint64{{s.static, s.size}, {0, s.static}} {
 		first, n := part[0], part[1]-part[0]
@@ -167,12 +164,12 @@ func (s *span[V]) pick(try func(i uint64) (bool, error)) error {
 	return ErrFull
 }
 
-// memoryPool reserves the values of a span.
+// memoryPool reserves values of a span in memory.
 type memoryPool[V any] struct {
 	span[V]
 	of   *MemoryAllocator
 	used map[uint64]struct{}
-	// unowned makes the error for an owner without a name, if it needs one.
+	// unowned makes the error for an owner without a name; nil if none is needed.
 	unowned func(v V) error
 }
 
@@ -240,7 +237,7 @@ func (p *memoryPool[V]) Check(ctx context.Context, v V) error {
 
 func (p *memoryPool[V]) Example() V { return p.example }
 
-// addressPool is the pool of a range.
+// addressPool makes the pool of an address range.
 func addressPool(a *MemoryAllocator, cidr netip.Prefix) *memoryPool[netip.Addr] {
 	s, err := addressSpan(cidr)
 	if err != nil {
@@ -248,21 +245,20 @@ func addressPool(a *MemoryAllocator, cidr netip.Prefix) *memoryPool[netip.Addr] 
 	}
 	return &memoryPool[netip.Addr]{
 		span: *s, of: a, used: map[uint64]struct{}{},
-		// Kubernetes keeps a reservation as an object that refers to the owner.
+		// Kubernetes stores a reservation as an object that refers to its owner.
 		unowned: func(ip netip.Addr) error {
 			return fmt.Errorf("IPAddress.networking.k8s.io %q is invalid: spec.parentRef.name: Required value", ip)
 		},
 	}
 }
 
-// addressSpan leaves out the address of the network, and that for broadcasts if
-// there is one.
+// addressSpan excludes the network address, and the broadcast address of IPv4.
 func addressSpan(cidr netip.Prefix) (*span[netip.Addr], error) {
 	bits := cidr.Addr().BitLen() - cidr.Bits()
 	if bits > 64 {
 		return nil, fmt.Errorf("core: service range %s is too large, the shortest prefix is /64", cidr)
 	}
-	all := ^uint64(0) // for 64 bits one less than there are, which nobody will miss
+	all := ^uint64(0) // of 2^64 addresses the last is left out
 	if bits < 64 {
 		all = 1 << bits
 	}
@@ -277,7 +273,7 @@ func addressSpan(cidr netip.Prefix) (*span[netip.Addr], error) {
 		value:   func(i uint64) netip.Addr { return withLowBits(cidr.Addr(), base+1+i) },
 		outside: func(netip.Addr) error { return errors.New("the provided network does not match the current range") },
 		taken:   func(netip.Addr) error { return fmt.Errorf("provided IP is %w", ErrAllocated) },
-		// A dry run does not look who has an address.
+		// A dry run does not check whether an address is taken.
 		check: func(ip netip.Addr, inRange, _ bool) error {
 			if inRange {
 				return nil
@@ -310,7 +306,7 @@ func portSpan(first, last int32) (*span[int32], error) {
 	size := uint64(last-first) + 1
 	return &span[int32]{
 		size: size, static: staticPart(size, 32, 16, 128),
-		// One above all, so that nobody takes it for a reservation.
+		// Above the range, so that it cannot be mistaken for a reservation.
 		example: last + 2,
 		index:   func(p int32) (uint64, bool) { return uint64(p - first), p >= first && p <= last },
 		value:   func(i uint64) int32 { return first + int32(i) },
@@ -318,7 +314,7 @@ func portSpan(first, last int32) (*span[int32], error) {
 			return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", first, last)
 		},
 		taken: func(int32) error { return fmt.Errorf("provided port is %w", ErrAllocated) },
-		// A dry run does not look whether a port is in the range.
+		// A dry run does not check whether a port is in the range.
 		check: func(_ int32, _, used bool) error {
 			if used {
 				return fmt.Errorf("provided port is %w", ErrAllocated)
@@ -328,8 +324,8 @@ func portSpan(first, last int32) (*span[int32], error) {
 	}, nil
 }
 
-// staticPart is how many values of a range are given at random only when there
-// are no others: a fraction, within limits, and none of a small range.
+// staticPart returns the size of the lower part of a range that is used for random values
+// only when the rest is full: a fraction, within bounds, and nothing of a small range.
 func staticPart(size, fraction, least, most uint64) uint64 {
 	if size <= least {
 		return 0
@@ -337,7 +333,7 @@ func staticPart(size, fraction, least, most uint64) uint64 {
 	return min(max(size/fraction, least), most)
 }
 
-// lowBits are the last 64 bits of an address.
+// lowBits returns the last 64 bits of an address.
 func lowBits(ip netip.Addr) uint64 {
 	var n uint64
 	for _, b := range ip.AsSlice()[max(0, ip.BitLen()/8-8):] {

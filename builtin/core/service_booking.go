@@ -17,16 +17,15 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// booking gives services their addresses and ports.
+// booking allocates the cluster IPs and node ports of services.
 type booking struct {
 	alloc Allocator
 	log   *slog.Logger
 }
 
-// hold is what one write takes and gives back. What it takes, it takes at once,
-// so that nobody else can get it; what it gives back, others can have when the
-// write is committed. So an address can be lost in a crash, but never belong to
-// two.
+// hold is the allocation of one write. Values are reserved at once; values to be released are
+// released when the write is committed. So a crash can leak a value, but a value never
+// belongs to two services.
 type hold struct {
 	booking
 	ctx    context.Context
@@ -34,11 +33,11 @@ type hold struct {
 	dryRun bool
 
 	onCommit, onRevert []func(ctx context.Context) error
-	// pretended are the ports of a dry run.
+	// pretended are the node ports of a dry run.
 	pretended []int32
 }
 
-// begin is the Begin of services.
+// begin is Strategy.Begin of services.
 func (b booking) begin(ctx context.Context, s, old *corev1.Service) (func(committed bool), error) {
 	of := s
 	if s == nil {
@@ -75,7 +74,7 @@ func (h *hold) end(committed bool) {
 	if h.dryRun {
 		return
 	}
-	// A client that is gone does not take the address with it.
+	// The release must not be cancelled with the request.
 	ctx := context.WithoutCancel(h.ctx)
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -141,8 +140,8 @@ func (h *hold) releaseAll(old *corev1.Service) {
 	}
 }
 
-// adoptAllocated lets a client write again what it has written once, without
-// the values that the server has added since.
+// adoptAllocated copies allocated values from the old service into an update that leaves them
+// out.
 func adoptAllocated(s, old *corev1.Service) {
 	if !isExternalName(s) && !isExternalName(old) {
 		if s.Spec.ClusterIP == "" {
@@ -153,8 +152,8 @@ func adoptAllocated(s, old *corev1.Service) {
 		}
 	}
 	if getsNodePorts(s) && getsNodePorts(old) {
-		// A node port goes to the port of the same name, unless the client has
-		// given it to another.
+		// A node port goes to the port of the same name, unless the client has given it to
+		// another port.
 		kept := nodePorts(s)
 		byName := map[string]int32{}
 		for _, p := range old.Spec.Ports {
@@ -171,8 +170,7 @@ func adoptAllocated(s, old *corev1.Service) {
 	}
 }
 
-// followClusterIP brings clusterIPs after clusterIP for clients that know only
-// the latter.
+// followClusterIP updates clusterIPs from clusterIP, for clients that know only clusterIP.
 func followClusterIP(s, old *corev1.Service) {
 	switch same := slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs); {
 	case s.Spec.ClusterIP == old.Spec.ClusterIP:
@@ -187,8 +185,7 @@ func followClusterIP(s, old *corev1.Service) {
 	}
 }
 
-// takeIPs reserves an address for each family, those that the client has chosen
-// or any.
+// takeIPs reserves an address for each IP family, the requested one or a random one.
 func (h *hold) takeIPs(s *corev1.Service) error {
 	if isExternalName(s) || len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == corev1.ClusterIPNone {
 		return nil
@@ -237,7 +234,7 @@ func (h *hold) updateIPs(s, old *corev1.Service) error {
 	return nil
 }
 
-// takeIP reserves an address, any if want is empty.
+// takeIP reserves an address, a random one if want is empty.
 func (h *hold) takeIP(s *corev1.Service, family corev1.IPFamily, want string) (string, error) {
 	pool := h.alloc.Addresses(family)
 	if want != "" {
@@ -264,14 +261,14 @@ func (h *hold) takeIP(s *corev1.Service, family corev1.IPFamily, want string) (s
 }
 
 func (h *hold) giveBackIP(ip netip.Addr) {
-	// A family can be gone: a cluster that had two, and has one.
+	// The IP family may have been removed from the cluster.
 	if family := addressFamily(ip); slices.Contains(h.alloc.Families(), family) {
 		giveBack(h, h.alloc.Addresses(family), ip)
 	}
 }
 
-// takeNodePorts reserves the node ports of a new service. The same port number
-// gets the same node port under all protocols.
+// takeNodePorts reserves the node ports of a new service. Ports of the same number share one
+// node port across protocols.
 func (h *hold) takeNodePorts(s *corev1.Service) error {
 	byPort := map[int32]int32{}
 	for i := range s.Spec.Ports {
@@ -341,7 +338,7 @@ func (h *hold) updateNodePorts(s, old *corev1.Service) error {
 	return nil
 }
 
-// takeNodePort reserves the node port of the i-th port, any if want is zero.
+// takeNodePort reserves the node port of the i-th port, a random one if want is zero.
 func (h *hold) takeNodePort(s *corev1.Service, i int, want int32) (int32, error) {
 	if want == 0 {
 		port, err := h.takeAnyPort()
@@ -419,7 +416,7 @@ func giveBack[V any](h *hold, pool Pool[V], v V) {
 	h.onCommit = append(h.onCommit, func(ctx context.Context) error { return pool.Release(ctx, h.owner, v) })
 }
 
-// clusterAddresses are the cluster IPs that a service has reserved.
+// clusterAddresses returns the cluster IPs that a service has reserved.
 func clusterAddresses(s *corev1.Service) []netip.Addr {
 	if isExternalName(s) {
 		return nil
@@ -437,7 +434,7 @@ func clusterAddresses(s *corev1.Service) []netip.Addr {
 	return addresses
 }
 
-// reservedPorts are the node ports that a service has reserved.
+// reservedPorts returns the node ports that a service has reserved.
 func reservedPorts(s *corev1.Service) []int32 {
 	ports := nodePorts(s)
 	if wantsHealthPort(s) && s.Spec.HealthCheckNodePort > 0 {

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// setFamilies completes ipFamilyPolicy and ipFamilies from each other, from the
-// addresses, from what the service had (old, nil on create) and from what the
-// cluster has, and refuses what it has not.
+// setFamilies sets ipFamilyPolicy and ipFamilies from each other, from the addresses, from the
+// old service (nil on create) and from the families of the cluster, and refuses families that
+// the cluster does not have.
 func (h *hold) setFamilies(s, old *corev1.Service) error {
 	if isExternalName(s) || old != nil && samePreferredStack(s, old) {
 		return nil
@@ -57,16 +57,16 @@ func (h *hold) setFamilies(s, old *corev1.Service) error {
 	if len(spec.IPFamilies) == 0 {
 		spec.IPFamilies = []corev1.IPFamily{configured[0]}
 	}
-	// Endpoints of a service without addresses and selector can be of families
-	// that the cluster has not.
+	// Endpoints of a headless service without a selector can be of families that the
+	// cluster does not have.
 	if !single && len(spec.IPFamilies) == 1 && (bare || len(configured) == 2) {
 		spec.IPFamilies = append(spec.IPFamilies, otherFamily(spec.IPFamilies[0]))
 	}
 	return nil
 }
 
-// matchPolicy judges the numbers of addresses and families by the policy. A
-// policy that becomes SingleStack is enough to let go of the second ones.
+// matchPolicy checks the number of addresses and families against the policy. A change to
+// SingleStack alone is enough to drop the second ones.
 func matchPolicy(s, old *corev1.Service, single bool) field.ErrorList {
 	var errs field.ErrorList
 	spec := &s.Spec
@@ -97,7 +97,7 @@ func matchPolicy(s, old *corev1.Service, single bool) field.ErrorList {
 	return errs
 }
 
-// inferFamilies adds the families of addresses for which none is given.
+// inferFamilies adds the families of addresses that have none in ipFamilies.
 func (h *hold) inferFamilies(s *corev1.Service) field.ErrorList {
 	var errs field.ErrorList
 	for i, ip := range s.Spec.ClusterIPs {
@@ -116,9 +116,8 @@ func (h *hold) inferFamilies(s *corev1.Service) field.ErrorList {
 	return errs
 }
 
-// samePreferredStack: a service that prefers two families keeps what it has
-// when the cluster gets or loses one, until somebody changes its policy,
-// families or addresses.
+// samePreferredStack reports whether a PreferDualStack service is unchanged in policy,
+// families and addresses. It then keeps its families when the cluster gains or loses one.
 func samePreferredStack(s, old *corev1.Service) bool {
 	p, q := s.Spec.IPFamilyPolicy, old.Spec.IPFamilyPolicy
 	return p != nil && *p == corev1.IPFamilyPolicyPreferDualStack && (q == nil || *q == corev1.IPFamilyPolicyPreferDualStack) &&
@@ -126,7 +125,7 @@ func samePreferredStack(s, old *corev1.Service) bool {
 		slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) && slices.Equal(s.Spec.IPFamilies, old.Spec.IPFamilies)
 }
 
-// complete returns a service with the fields that those written by very old
+// complete returns a service with ipFamilies and clusterIPs, which services of very old
 // servers lack.
 func (b booking) complete(s *corev1.Service) *corev1.Service {
 	if isExternalName(s) || len(s.Spec.IPFamilies) > 0 && len(s.Spec.ClusterIPs) > 0 {

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// portRange is the name of the object that has the node ports.
+	// portRange is the name of the RangeAllocation of node ports.
 	portRange = "servicenodeports"
-	// portTimeout bounds a write for many, which no single client can cancel.
+	// portTimeout bounds a batched write, which no single client can cancel.
 	portTimeout = 30 * time.Second
 )
 
-// RangeResource is the name of RangeAllocations.
+// RangeResource is the resource name of RangeAllocations.
 const RangeResource = "rangeallocations"
 
-// RangeAllocations are bitmaps of what is in use of a range. They are the
-// server's own, and not served.
+// RangeAllocations defines bitmaps of the used values of a range. They are internal and not
+// served.
 func RangeAllocations() resource.Definition {
 	return resource.Definition{
 		Resource:   RangeResource,
@@ -38,26 +38,25 @@ func RangeAllocations() resource.Definition {
 
 // clusterPorts is the pool of node ports of a ClusterAllocator.
 //
-// All ports are in one object, so writes to it wait for each other. Those that
-// come in while one is under way make one write together, by whoever of them
-// came first.
+// All ports are in one object, so writes to it are serialized. Changes that come in during a
+// write are batched into the next one, which the first of them makes.
 type clusterPorts struct {
 	span[int32]
 	of     *ClusterAllocator
 	ranges resource.Objects
-	text   string // of the range
+	text   string // of the range, as RangeAllocation has it
 
 	mu     sync.Mutex
 	queue  []*portChange
-	busy   bool // somebody writes
+	busy   bool // a write is under way
 	unused map[int32]suspicion
 }
 
-// portChange is something that somebody wants to do to the bitmap. apply leaves
-// the bitmap as it is if it fails; it may run several times.
+// portChange is a change of the bitmap. apply leaves the bitmap unchanged if it fails; it may
+// run several times.
 type portChange struct {
 	apply func(used *big.Int) error
-	lead  chan struct{} // gets the turn to write for all
+	lead  chan struct{} // receives the turn to write the batch
 	done  chan error
 }
 
@@ -116,7 +115,7 @@ func (p *clusterPorts) Check(ctx context.Context, port int32) error {
 	return p.check(port, true, new(big.Int).SetBytes(obj.(*corev1.RangeAllocation).Data).Bit(int(i)) == 1)
 }
 
-// PortsInUse returns how many node ports services have, and how many there are.
+// PortsInUse returns the number of reserved node ports and the size of the range.
 func (a *ClusterAllocator) PortsInUse(ctx context.Context) (used, all int, err error) {
 	p := a.ports
 	obj, err := p.ranges.Get(ctx, "", portRange)
@@ -134,7 +133,7 @@ func (a *ClusterAllocator) PortsInUse(ctx context.Context) (used, all int, err e
 // Example implements Pool.
 func (p *clusterPorts) Example() int32 { return p.example }
 
-// change applies a change together with those of others.
+// change applies a change, batched with others.
 func (p *clusterPorts) change(ctx context.Context, apply func(used *big.Int) error) error {
 	c := &portChange{apply: apply, lead: make(chan struct{}, 1), done: make(chan error, 1)}
 	p.mu.Lock()
@@ -144,8 +143,8 @@ func (p *clusterPorts) change(ctx context.Context, apply func(used *big.Int) err
 		c.lead <- struct{}{}
 	}
 	p.mu.Unlock()
-	// Whoever waits is told in time: a write ends, and the next is led by the
-	// first in the queue.
+	// A waiter is always answered: a write ends, and the first in the queue makes the
+	// next.
 	select {
 	case err := <-c.done:
 		return err
@@ -156,14 +155,14 @@ func (p *clusterPorts) change(ctx context.Context, apply func(used *big.Int) err
 	batch := p.queue
 	p.queue = nil
 	p.mu.Unlock()
-	// A client that goes away does not take the ports of others with it.
+	// The batch must not be cancelled with this request.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portTimeout)
 	defer cancel()
 	p.write(ctx, batch)
 	return <-c.done
 }
 
-// next passes the turn on.
+// next passes the turn to the next waiter.
 func (p *clusterPorts) next() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +173,7 @@ func (p *clusterPorts) next() {
 	}
 }
 
-// write makes the changes and tells those who wait how it went.
+// write applies a batch of changes and reports the results.
 func (p *clusterPorts) write(ctx context.Context, batch []*portChange) {
 	results := make([]error, len(batch))
 	err := errors.New("the write was broken off")
@@ -200,7 +199,7 @@ func (p *clusterPorts) write(ctx context.Context, batch []*portChange) {
 	}
 	err = p.ranges.Update(ctx, "", portRange, apply)
 	if apierrors.IsNotFound(err) {
-		// The first server on a storage: what services have is in use.
+		// First server on this storage: reserve the ports of existing services.
 		if err = p.repair(ctx); err == nil {
 			err = p.ranges.Update(ctx, "", portRange, apply)
 		}

@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	// RepairEvery is how often a server should repair.
+	// RepairEvery is the interval at which a server should call Repair.
 	RepairEvery = 3 * time.Minute
-	// repairAfter is how old a reservation without a service must be: a write
-	// that is under way takes no longer.
+	// repairAfter is the minimum age of a reservation without a service to be freed;
+	// writes do not take longer.
 	repairAfter = time.Minute
-	// suspicions is how often a port must be found without a service.
+	// suspicions is how often a port must be found without a service to be freed.
 	suspicions = 3
 )
 
-// suspicion is what is known of a port that is in use and that no service has.
-// Ports have no age, so they are watched.
+// suspicion counts how often a reserved port was found without a service. Ports have no
+// creation time.
 type suspicion struct {
 	since time.Time
 	times int
 }
 
-// EnsureRanges makes the default ServiceCIDR, which has the configured ranges,
-// and says that it is ready.
+// EnsureRanges creates the default ServiceCIDR with the configured ranges, and sets its
+// condition Ready.
 func (a *ClusterAllocator) EnsureRanges(ctx context.Context) error {
 	var texts []string
 	for _, cidr := range a.cidrs {
@@ -63,7 +63,7 @@ func (a *ClusterAllocator) EnsureRanges(ctx context.Context) error {
 			a.log.Warn("the default ServiceCIDR is not what is configured", "servicecidr", c.Spec.CIDRs, "configured", texts)
 			return nil
 		}
-		// A condition that somebody has set stays.
+		// A Ready condition that exists is kept.
 		if c.DeletionTimestamp == nil && meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady) == nil {
 			meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{
 				Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
@@ -74,15 +74,14 @@ func (a *ClusterAllocator) EnsureRanges(ctx context.Context) error {
 	})
 }
 
-// Repair frees what no service has, if it has been so for a minute, and reserves
-// what services have. It can run on several servers at once.
+// Repair frees reservations that have had no service for a minute, and reserves values that
+// services have. It may run on several servers at once.
 func (a *ClusterAllocator) Repair(ctx context.Context) error {
 	return errors.Join(a.repairAddresses(ctx), a.ports.repair(ctx))
 }
 
-// repairAddresses looks at the addresses first and then at the services: what
-// was reserved before the services were read, and is not among theirs, either
-// belongs to a write that is under way or to nobody.
+// repairAddresses reads the addresses before the services: an address without a service then
+// belongs to a write under way or to nobody.
 func (a *ClusterAllocator) repairAddresses(ctx context.Context) error {
 	ips, err := a.ips.List(ctx, "")
 	if err != nil {
@@ -128,13 +127,13 @@ func (a *ClusterAllocator) repairAddresses(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// restoreAddress reserves an address for a service that has it. obj is the
-// object of somebody who does not, if there is one.
+// restoreAddress reserves an address for the service that has it. obj is the IPAddress of
+// another owner, if there is one.
 func (a *ClusterAllocator) restoreAddress(ctx context.Context, owner types.NamespacedName, ip netip.Addr, obj *networkingv1.IPAddress) error {
 	if inRange, err := a.inRange(ctx, ip); err != nil || !inRange {
 		return err
 	}
-	// The service may be gone, and its address somebody else's by now.
+	// The service may have been deleted, and its address reused.
 	now, err := a.services.Get(ctx, owner.Namespace, owner.Name)
 	if err != nil {
 		return tolerate(err)
@@ -166,9 +165,9 @@ func (a *ClusterAllocator) inRange(ctx context.Context, ip netip.Addr) (bool, er
 	return slices.ContainsFunc(spans, func(s *span[netip.Addr]) bool { _, ok := s.index(ip); return ok }), err
 }
 
-// repair makes the bitmap, or brings it in line with the services. They are read
-// after the bitmap, which must not have changed when the new one is written: so
-// a port that is not set by then is in the services only if it is missing.
+// repair creates the bitmap, or makes it agree with the services. The services are read after
+// the bitmap, which must be unchanged when the new one is written: so a port of a service that
+// is not in the bitmap is really missing from it.
 func (p *clusterPorts) repair(ctx context.Context) error {
 	var suspects map[int32]suspicion
 	err := p.ranges.Update(ctx, "", portRange, func(obj resource.Object) (err error) {
