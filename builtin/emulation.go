@@ -14,17 +14,18 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Emulation says what a server that behaves as an earlier version of Kubernetes serves
-// of what came later. The zero value is nothing.
+// Emulation configures what a server that emulates an earlier version of Kubernetes serves
+// of later API versions. The zero value is nothing.
 type Emulation struct {
-	// Forward serves what came later if an older version of the same resource, but
-	// for alpha ones, is served.
+	// Forward serves later versions of a resource if an earlier version of the same
+	// resource, other than alpha, is served.
 	Forward bool
-	// RuntimeForward serves what came later if the runtime configuration names it.
+	// RuntimeForward serves later versions that --runtime-config names.
 	RuntimeForward bool
 }
 
-// apply switches off what came after a version, unless the configuration wants it.
+// apply turns off versions that were introduced after the emulated version, unless the
+// configuration wants them.
 func (e Emulation) apply(groups []resource.Group, version *utilversion.Version, config *versionConfig) ([]resource.Group, error) {
 	out := slices.Clone(groups)
 	left, gone := map[schema.GroupVersion]bool{}, map[schema.GroupVersion]bool{}
@@ -33,8 +34,8 @@ func (e Emulation) apply(groups []resource.Group, version *utilversion.Version, 
 		out[i].Resources = nil
 		for _, d := range groups[i].Resources {
 			d.Versions = slices.Clone(d.Versions)
-			older := map[string]bool{} // groups that serve an older version
-			// The oldest first, to know of those when it comes to the newer ones.
+			older := map[string]bool{} // groups in which an older version is served
+			// Oldest first, so that older is complete for each version.
 			for _, j := range byAge(d.Versions) {
 				v := &d.Versions[j]
 				r := groupVersion(&groups[i], &d, v).WithResource(d.Resource)
@@ -66,7 +67,7 @@ func (e Emulation) apply(groups []resource.Group, version *utilversion.Version, 
 	return out, nil
 }
 
-// byAge returns the places of versions, the least mature first.
+// byAge returns the indexes of versions, the least mature first.
 func byAge(versions []resource.Version) []int {
 	order := make([]int, len(versions))
 	for i := range order {
@@ -78,8 +79,8 @@ func byAge(versions []resource.Version) []int {
 	return order
 }
 
-// introduced returns the version of Kubernetes that first had a version of a
-// resource, as far as that is told.
+// introduced returns the release of Kubernetes that introduced a version, nil if its type
+// does not say.
 func introduced(v *resource.Version) *utilversion.Version {
 	i, ok := v.New().(interface{ APILifecycleIntroduced() (major, minor int) })
 	if !ok {

@@ -7,11 +7,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// h2cProbes is the gate of the protocol that probes speak, which has a default.
+// h2cProbes is the feature gate of the field protocol of HTTP probes.
 const h2cProbes = "H2CContainerProbe"
 
-// defaultProtocols has the probes of pods speak a protocol. Those of what makes pods
-// get it when there is a pod.
+// defaultProtocols adds defaulting of the probe protocol to pods. Templates do not get it.
 func defaultProtocols(g resource.Group) {
 	for i := range g.Resources {
 		if d := &g.Resources[i]; g.Name == "" && d.Resource == "pods" {

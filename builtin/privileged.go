@@ -9,8 +9,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// denyPrivileged adds the rule that containers must not be privileged to the
-// kinds of a group that have containers.
+// denyPrivileged adds the rule that containers must not be privileged to all kinds with pod
+// specs.
 func denyPrivileged(g resource.Group) {
 	rule := func(obj resource.Object, errs field.ErrorList) field.ErrorList {
 		if spec, path := podSpec(obj); spec != nil {
@@ -22,7 +22,7 @@ func denyPrivileged(g resource.Group) {
 		d := &g.Resources[i]
 		wrap(&d.Strategy, rule)
 		for _, sub := range d.Subresources {
-			// Only these change containers.
+			// Of the subresources only these change containers.
 			if sub.Part != nil && (sub.Name == "ephemeralcontainers" || sub.Name == "resize") {
 				wrap(sub.Part, rule)
 			}
@@ -30,7 +30,7 @@ func denyPrivileged(g resource.Group) {
 	}
 }
 
-// podSpec returns the pod that an object is, or that it makes.
+// podSpec returns the pod spec of a pod or of a pod template in an object, and its path.
 func podSpec(obj resource.Object) (*corev1.PodSpec, *field.Path) {
 	template := field.NewPath("spec", "template", "spec")
 	switch obj := obj.(type) {

@@ -15,27 +15,24 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// isOther tells API groups that a configuration can name although they are not
-// among the built-in ones.
+// isOther reports whether a group that is not built in may be named in --runtime-config.
 func isOther(group string) bool {
 	return group == "apiextensions.k8s.io" || group == "apiregistration.k8s.io"
 }
 
-// Select returns the groups with versions switched on and off as a runtime
-// configuration wants it. Its keys are api/all, api/ga, api/beta and api/alpha,
-// a group and version or a group, version and resource, the more specific of
-// which win; its values are true and false. What the configuration does not
-// name stays as it is.
+// Select returns the groups with versions turned on and off by --runtime-config. Keys are
+// api/all, api/ga, api/beta, api/alpha, a group and version, or a group, version and resource;
+// more specific keys win. Values are true and false. Versions that are not named keep their
+// default.
 //
-// Versions that Kubernetes has removed are only switched on by their names. A
-// resource without a version that is on, or behind a disabled feature gate, is left
-// out.
+// Versions that Kubernetes has removed are turned on only by their own names. A resource
+// without an enabled version, or behind a disabled feature gate, is left out.
 func Select(groups []resource.Group, runtimeConfig map[string]string) ([]resource.Group, error) {
 	return SelectAs(groups, runtimeConfig, features.Gates{}, Emulation{})
 }
 
-// SelectAs is Select in a server with feature gates, which may behave as one of an
-// earlier version: what came later is off, but for what e wants.
+// SelectAs is Select with feature gates and an emulated version: later versions are off,
+// except for those that e allows.
 func SelectAs(groups []resource.Group, runtimeConfig map[string]string, gates features.Gates, e Emulation) ([]resource.Group, error) {
 	config, err := parseConfig(groups, runtimeConfig)
 	if err != nil {
@@ -61,7 +58,7 @@ func SelectAs(groups []resource.Group, runtimeConfig map[string]string, gates fe
 	return e.apply(out, version, config)
 }
 
-// groupVersion returns where a version of a resource is served.
+// groupVersion returns the group and version in which a version of a resource is served.
 func groupVersion(g *resource.Group, d *resource.Definition, v *resource.Version) schema.GroupVersion {
 	for _, group := range []string{v.Group, d.Group} {
 		if group != "" {
@@ -71,13 +68,13 @@ func groupVersion(g *resource.Group, d *resource.Definition, v *resource.Version
 	return schema.GroupVersion{Group: g.Name, Version: v.Name}
 }
 
-// level is a key that stands for all versions of a maturity.
+// level is a key that stands for all versions of a stability level.
 type level struct {
 	name  string
 	match func(version string) bool
 }
 
-// levels are in the order in which they apply.
+// levels returns the levels in the order in which they apply.
 func levels() []level {
 	pattern := func(p string) func(string) bool { return regexp.MustCompile(p).MatchString }
 	return []level{
@@ -88,10 +85,10 @@ func levels() []level {
 	}
 }
 
-// versionConfig is a runtime configuration, taken apart.
+// versionConfig is a parsed --runtime-config.
 type versionConfig struct {
 	levels    []level
-	minor     int // of Kubernetes 1
+	minor     int // minor version of Kubernetes
 	byLevel   map[string]bool
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupVersionResource]bool
@@ -113,8 +110,8 @@ func (c *versionConfig) enabled(r schema.GroupVersionResource, v *resource.Versi
 	return on
 }
 
-// forgotten tells versions that Kubernetes no longer has, although their types do not
-// say so, or say that it has been so for a short time only.
+// forgotten reports whether a version is one that Kubernetes no longer serves although its type
+// does not say so.
 func forgotten(r schema.GroupVersionResource) bool {
 	switch r {
 	case schema.GroupVersionResource{Group: "node.k8s.io", Version: "v1alpha1", Resource: "runtimeclasses"},
@@ -124,7 +121,7 @@ func forgotten(r schema.GroupVersionResource) bool {
 	return false
 }
 
-// removed tells versions that Kubernetes no longer has.
+// removed reports whether Kubernetes has removed a version.
 func removed(v *resource.Version, minorVersion int) bool {
 	r, ok := v.New().(interface{ APILifecycleRemoved() (major, minor int) })
 	if !ok {
@@ -134,7 +131,7 @@ func removed(v *resource.Version, minorVersion int) bool {
 	return major == features.KubernetesMajor && minor <= minorVersion
 }
 
-// CheckKeys refuses a runtime configuration that names what there is not.
+// CheckKeys returns an error for keys of --runtime-config that name unknown versions.
 func CheckKeys(runtimeConfig map[string]string) error {
 	if len(runtimeConfig) == 0 {
 		return nil
@@ -143,7 +140,7 @@ func CheckKeys(runtimeConfig map[string]string) error {
 	return err
 }
 
-// CheckConfig refuses a runtime configuration that Select would refuse.
+// CheckConfig returns the error that Select would return for a --runtime-config.
 func CheckConfig(runtimeConfig map[string]string) error {
 	if len(runtimeConfig) == 0 {
 		return nil
@@ -152,8 +149,8 @@ func CheckConfig(runtimeConfig map[string]string) error {
 	return err
 }
 
-// parseKeys takes the keys apart that name versions and resources. Everything that is
-// wrong with them comes before what is wrong with a value.
+// parseKeys parses the keys that name versions and resources. Errors in keys come before errors
+// in values.
 func parseKeys(groups []resource.Group, config map[string]string) (map[string][]string, error) {
 	if config["api/all"] == "false" && len(config) == 1 {
 		return nil, errors.New("invalid runtime-config with only api/all=false")

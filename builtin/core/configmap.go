@@ -28,7 +28,7 @@ func ConfigMaps() resource.Definition {
 			NameOnUpdate: true,
 			Validate:     func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
 			ValidateUpdate: func(_ context.Context, cm, old *corev1.ConfigMap) field.ErrorList {
-				errs := frozen(cm.Immutable, old.Immutable, map[string]bool{
+				errs := checkImmutable(cm.Immutable, old.Immutable, map[string]bool{
 					"data":       !maps.Equal(cm.Data, old.Data),
 					"binaryData": !equality.Semantic.DeepEqual(cm.BinaryData, old.BinaryData),
 				})

@@ -94,9 +94,9 @@ func with(d resource.Definition, subresources ...resource.Subresource) resource.
 	return d
 }
 
-// frozen checks that an immutable object keeps its data; changed has the fields that did
+// checkImmutable checks that an immutable object keeps its data; changed has the fields that did
 // change.
-func frozen(immutable, old *bool, changed map[string]bool) field.ErrorList {
+func checkImmutable(immutable, old *bool, changed map[string]bool) field.ErrorList {
 	if old == nil || !*old {
 		return nil
 	}

@@ -35,7 +35,7 @@ func PersistentVolumes() resource.Definition {
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
 			PrepareCreate: func(ctx context.Context, pv *corev1.PersistentVolume) {
-				pv.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: now(ctx)}
+				pv.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: receivedTime(ctx)}
 			},
 			PrepareUpdate: func(_ context.Context, pv, old *corev1.PersistentVolume) { pv.Status = old.Status },
 			Validate: func(_ context.Context, pv *corev1.PersistentVolume) field.ErrorList {
@@ -56,7 +56,7 @@ func PersistentVolumes() resource.Definition {
 					case is.Phase == was.Phase && is.LastPhaseTransitionTime == nil:
 						is.LastPhaseTransitionTime = was.LastPhaseTransitionTime
 					case is.Phase != was.Phase && (is.LastPhaseTransitionTime == nil || is.LastPhaseTransitionTime.Equal(was.LastPhaseTransitionTime)):
-						is.LastPhaseTransitionTime = now(ctx)
+						is.LastPhaseTransitionTime = receivedTime(ctx)
 					}
 				},
 				ValidateUpdate: func(context.Context, *corev1.PersistentVolume, *corev1.PersistentVolume) field.ErrorList { return nil },
@@ -67,8 +67,10 @@ func PersistentVolumes() resource.Definition {
 	}
 }
 
-// now returns the time at which the request was received.
-func now(ctx context.Context) *metav1.Time { return &metav1.Time{Time: request.From(ctx).Received} }
+// receivedTime returns the time at which the request was received.
+func receivedTime(ctx context.Context) *metav1.Time {
+	return &metav1.Time{Time: request.From(ctx).Received}
+}
 
 // validatePersistentVolumeUpdate checks that the immutable fields of a volume are unchanged.
 func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.PersistentVolume) field.ErrorList {

@@ -103,7 +103,7 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		rest.TerminationGracePeriodSeconds = was
 	}
 	if len(old.Spec.SchedulingGates) > 0 {
-		takeGatedUpdates(&e, rest, &old.Spec, p)
+		checkGatedUpdates(&e, rest, &old.Spec, p)
 	}
 	if !equality.Semantic.DeepEqual(*rest, old.Spec) {
 		e.Forbidden(p, "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"+
@@ -156,9 +156,9 @@ func checkTolerationUpdates(e *rules.Errors, tolerations, old []corev1.Toleratio
 	podspec.CheckTolerations(e, tolerations, p, allow)
 }
 
-// takeGatedUpdates validates changes that are allowed while a pod has scheduling gates, those
+// checkGatedUpdates validates changes that are allowed while a pod has scheduling gates, those
 // that leave it fewer nodes, and resets them.
-func takeGatedUpdates(e *rules.Errors, spec, old *corev1.PodSpec, p *field.Path) {
+func checkGatedUpdates(e *rules.Errors, spec, old *corev1.PodSpec, p *field.Path) {
 	for key, value := range old.NodeSelector {
 		if v, ok := spec.NodeSelector[key]; !ok || v != value {
 			e.Invalid(p.Child("nodeSelector"), spec.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")

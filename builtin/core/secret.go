@@ -31,7 +31,7 @@ func Secrets() resource.Definition {
 			Validate: func(_ context.Context, s *corev1.Secret) field.ErrorList { return validateSecret(s) },
 			ValidateUpdate: func(_ context.Context, s, old *corev1.Secret) field.ErrorList {
 				errs := rules.ValidateImmutable(s.Type, old.Type, field.NewPath("type"))
-				errs = append(errs, frozen(s.Immutable, old.Immutable, map[string]bool{
+				errs = append(errs, checkImmutable(s.Immutable, old.Immutable, map[string]bool{
 					"data": !equality.Semantic.DeepEqual(s.Data, old.Data),
 				})...)
 				return append(errs, validateSecret(s)...)

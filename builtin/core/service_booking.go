@@ -23,18 +23,18 @@ type booking struct {
 	log   *slog.Logger
 }
 
-// hold is the allocation of one write. Values are reserved at once; values to be released are
+// allocation is the allocation of one write. Values are reserved at once; values to be released are
 // released when the write is committed. So a crash can leak a value, but a value never
 // belongs to two services.
-type hold struct {
+type allocation struct {
 	booking
 	ctx    context.Context
 	owner  types.NamespacedName
 	dryRun bool
 
 	onCommit, onRevert []func(ctx context.Context) error
-	// pretended are the node ports of a dry run.
-	pretended []int32
+	// dryRunPorts are the node ports of a dry run.
+	dryRunPorts []int32
 }
 
 // begin is Strategy.Begin of services.
@@ -43,7 +43,7 @@ func (b booking) begin(ctx context.Context, s, old *corev1.Service) (func(commit
 	if s == nil {
 		of = old
 	}
-	h := &hold{
+	h := &allocation{
 		booking: b, ctx: ctx, dryRun: request.From(ctx).DryRun,
 		owner: types.NamespacedName{Namespace: of.Namespace, Name: of.Name},
 	}
@@ -66,7 +66,7 @@ func (b booking) begin(ctx context.Context, s, old *corev1.Service) (func(commit
 	return h.end, nil
 }
 
-func (h *hold) end(committed bool) {
+func (h *allocation) end(committed bool) {
 	steps := h.onRevert
 	if committed {
 		steps = h.onCommit
@@ -83,7 +83,7 @@ func (h *hold) end(committed bool) {
 	}
 }
 
-func (h *hold) create(s *corev1.Service) error {
+func (h *allocation) create(s *corev1.Service) error {
 	if s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0 {
 		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
 	}
@@ -104,7 +104,7 @@ func (h *hold) create(s *corev1.Service) error {
 	return nil
 }
 
-func (h *hold) update(s, old *corev1.Service) error {
+func (h *allocation) update(s, old *corev1.Service) error {
 	adoptAllocated(s, old)
 	followClusterIP(s, old)
 	if err := h.setFamilies(s, old); err != nil {
@@ -131,7 +131,7 @@ func (h *hold) update(s, old *corev1.Service) error {
 	return nil
 }
 
-func (h *hold) releaseAll(old *corev1.Service) {
+func (h *allocation) releaseAll(old *corev1.Service) {
 	for _, ip := range clusterAddresses(old) {
 		h.giveBackIP(ip)
 	}
@@ -186,7 +186,7 @@ func followClusterIP(s, old *corev1.Service) {
 }
 
 // takeIPs reserves an address for each IP family, the requested one or a random one.
-func (h *hold) takeIPs(s *corev1.Service) error {
+func (h *allocation) takeIPs(s *corev1.Service) error {
 	if isExternalName(s) || len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == corev1.ClusterIPNone {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (h *hold) takeIPs(s *corev1.Service) error {
 	return nil
 }
 
-func (h *hold) updateIPs(s, old *corev1.Service) error {
+func (h *allocation) updateIPs(s, old *corev1.Service) error {
 	if samePreferredStack(s, old) {
 		return nil
 	}
@@ -235,7 +235,7 @@ func (h *hold) updateIPs(s, old *corev1.Service) error {
 }
 
 // takeIP reserves an address, a random one if want is empty.
-func (h *hold) takeIP(s *corev1.Service, family corev1.IPFamily, want string) (string, error) {
+func (h *allocation) takeIP(s *corev1.Service, family corev1.IPFamily, want string) (string, error) {
 	pool := h.alloc.Addresses(family)
 	if want != "" {
 		ip, ok := parseAddress(want)
@@ -260,7 +260,7 @@ func (h *hold) takeIP(s *corev1.Service, family corev1.IPFamily, want string) (s
 	return ip.String(), nil
 }
 
-func (h *hold) giveBackIP(ip netip.Addr) {
+func (h *allocation) giveBackIP(ip netip.Addr) {
 	// The IP family may have been removed from the cluster.
 	if family := addressFamily(ip); slices.Contains(h.alloc.Families(), family) {
 		giveBack(h, h.alloc.Addresses(family), ip)
@@ -269,7 +269,7 @@ func (h *hold) giveBackIP(ip netip.Addr) {
 
 // takeNodePorts reserves the node ports of a new service. Ports of the same number share one
 // node port across protocols.
-func (h *hold) takeNodePorts(s *corev1.Service) error {
+func (h *allocation) takeNodePorts(s *corev1.Service) error {
 	byPort := map[int32]int32{}
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
@@ -301,7 +301,7 @@ func (h *hold) takeNodePorts(s *corev1.Service) error {
 	return nil
 }
 
-func (h *hold) updateNodePorts(s, old *corev1.Service) error {
+func (h *allocation) updateNodePorts(s, old *corev1.Service) error {
 	had, taken := nodePorts(old), map[int32]bool{}
 	type number struct {
 		protocol corev1.Protocol
@@ -339,7 +339,7 @@ func (h *hold) updateNodePorts(s, old *corev1.Service) error {
 }
 
 // takeNodePort reserves the node port of the i-th port, a random one if want is zero.
-func (h *hold) takeNodePort(s *corev1.Service, i int, want int32) (int32, error) {
+func (h *allocation) takeNodePort(s *corev1.Service, i int, want int32) (int32, error) {
 	if want == 0 {
 		port, err := h.takeAnyPort()
 		if err != nil {
@@ -353,7 +353,7 @@ func (h *hold) takeNodePort(s *corev1.Service, i int, want int32) (int32, error)
 	return want, nil
 }
 
-func (h *hold) takeHealthPort(s *corev1.Service) error {
+func (h *allocation) takeHealthPort(s *corev1.Service) error {
 	if want := s.Spec.HealthCheckNodePort; want != 0 {
 		if err := h.takePort(want); err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %v", want, err))
@@ -368,32 +368,32 @@ func (h *hold) takeHealthPort(s *corev1.Service) error {
 	return nil
 }
 
-func (h *hold) takePort(port int32) error {
-	if slices.Contains(h.pretended, port) {
+func (h *allocation) takePort(port int32) error {
+	if slices.Contains(h.dryRunPorts, port) {
 		return fmt.Errorf("provided port is %w", ErrAllocated)
 	}
 	if err := take(h, h.alloc.NodePorts(), port); err != nil {
 		return err
 	}
 	if h.dryRun {
-		h.pretended = append(h.pretended, port)
+		h.dryRunPorts = append(h.dryRunPorts, port)
 	}
 	return nil
 }
 
-func (h *hold) takeAnyPort() (int32, error) {
+func (h *allocation) takeAnyPort() (int32, error) {
 	if !h.dryRun {
 		return takeAny(h, h.alloc.NodePorts())
 	}
 	port := h.alloc.NodePorts().Example()
-	if len(h.pretended) > 0 {
-		port = slices.Max(h.pretended) + 1
+	if len(h.dryRunPorts) > 0 {
+		port = slices.Max(h.dryRunPorts) + 1
 	}
-	h.pretended = append(h.pretended, port)
+	h.dryRunPorts = append(h.dryRunPorts, port)
 	return port, nil
 }
 
-func take[V any](h *hold, pool Pool[V], v V) error {
+func take[V any](h *allocation, pool Pool[V], v V) error {
 	if h.dryRun {
 		return pool.Check(h.ctx, v)
 	}
@@ -404,7 +404,7 @@ func take[V any](h *hold, pool Pool[V], v V) error {
 	return nil
 }
 
-func takeAny[V any](h *hold, pool Pool[V]) (V, error) {
+func takeAny[V any](h *allocation, pool Pool[V]) (V, error) {
 	v, err := pool.ReserveAny(h.ctx, h.owner)
 	if err == nil {
 		h.onRevert = append(h.onRevert, func(ctx context.Context) error { return pool.Release(ctx, h.owner, v) })
@@ -412,7 +412,7 @@ func takeAny[V any](h *hold, pool Pool[V]) (V, error) {
 	return v, err
 }
 
-func giveBack[V any](h *hold, pool Pool[V], v V) {
+func giveBack[V any](h *allocation, pool Pool[V], v V) {
 	h.onCommit = append(h.onCommit, func(ctx context.Context) error { return pool.Release(ctx, h.owner, v) })
 }
 

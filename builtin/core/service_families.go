@@ -11,7 +11,7 @@ import (
 // setFamilies sets ipFamilyPolicy and ipFamilies from each other, from the addresses, from the
 // old service (nil on create) and from the families of the cluster, and refuses families that
 // the cluster does not have.
-func (h *hold) setFamilies(s, old *corev1.Service) error {
+func (h *allocation) setFamilies(s, old *corev1.Service) error {
 	if isExternalName(s) || old != nil && samePreferredStack(s, old) {
 		return nil
 	}
@@ -98,7 +98,7 @@ func matchPolicy(s, old *corev1.Service, single bool) field.ErrorList {
 }
 
 // inferFamilies adds the families of addresses that have none in ipFamilies.
-func (h *hold) inferFamilies(s *corev1.Service) field.ErrorList {
+func (h *allocation) inferFamilies(s *corev1.Service) field.ErrorList {
 	var errs field.ErrorList
 	for i, ip := range s.Spec.ClusterIPs {
 		if ip == corev1.ClusterIPNone {

@@ -189,15 +189,15 @@ func (p *clusterPorts) repair(ctx context.Context) error {
 	return err
 }
 
-// rebuild makes a bitmap of what services have and, for now, of what may belong
-// to writes that are under way.
+// rebuild makes the bitmap from the ports of services, and keeps ports that may belong to
+// writes under way.
 func (p *clusterPorts) rebuild(ctx context.Context, r *corev1.RangeAllocation) (map[int32]suspicion, error) {
 	services, err := p.of.listServices(ctx)
 	if err != nil {
 		return nil, err
 	}
 	had, used := new(big.Int), new(big.Int)
-	first := int32(0) // of the range that the bitmap is of
+	first := int32(0) // first port of the range that the bitmap is for
 	if r.Range != "" {
 		had.SetBytes(r.Data)
 		if _, err := fmt.Sscanf(r.Range, "%d-", &first); err != nil {
@@ -258,7 +258,7 @@ func nameOf(s *corev1.Service) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 }
 
-// tolerate drops errors that say that somebody else was faster.
+// tolerate returns nil for errors that mean that another server was faster.
 func tolerate(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return nil

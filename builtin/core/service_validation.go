@@ -15,7 +15,7 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// maxAffinitySeconds is a day.
+// maxAffinitySeconds bounds the timeout of session affinity: a day.
 const maxAffinitySeconds = 86400
 
 const onlyLoadBalancers = "may only be used when `type` is 'LoadBalancer'"
@@ -24,16 +24,15 @@ func internalPolicies() []corev1.ServiceInternalTrafficPolicy {
 	return []corev1.ServiceInternalTrafficPolicy{corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal}
 }
 
-// mustBeOneOf wants a value that is set, and known.
+// mustBeOneOf checks that a value is set and known.
 func mustBeOneOf[T ~string](path *field.Path, value T, known ...T) field.ErrorList {
 	var errs rules.Errors
 	rules.OneOfOrRequired(&errs, path, value, known...)
 	return field.ErrorList(errs)
 }
 
-// validateService judges a service with everything that the server adds. Some
-// values are judged by older, laxer rules if old has them already; old is nil on
-// create.
+// validateService validates a service with the values that the server has allocated. Some
+// values are validated by older, laxer rules if old has them; old is nil on create.
 func validateService(s, old *corev1.Service) field.ErrorList {
 	var before corev1.Service
 	if old != nil {
@@ -153,8 +152,8 @@ func validateServicePorts(s *corev1.Service, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// validatePortNumbers wants the ports of a service, and those on nodes, to be its
-// own for each protocol.
+// validatePortNumbers checks that port and protocol, and node port and protocol, are unique
+// within the service.
 func validatePortNumbers(s *corev1.Service, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, p := range s.Spec.Ports {
@@ -209,8 +208,8 @@ func validateAffinity(s *corev1.Service, spec *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateSourceRanges judges the field, or the annotation that was there
-// before it. Both may be padded with spaces.
+// validateSourceRanges validates loadBalancerSourceRanges, or the annotation that precedes
+// it. Entries of both may be padded with spaces.
 func validateSourceRanges(s, old *corev1.Service, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	forbid := func(path *field.Path) {
@@ -277,8 +276,8 @@ func validateTraffic(s *corev1.Service, spec *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateClusterIPs judges clusterIP, clusterIPs, ipFamilies and
-// ipFamilyPolicy, which depend on each other.
+// validateClusterIPs validates clusterIP, clusterIPs, ipFamilies and ipFamilyPolicy, which
+// depend on each other.
 func validateClusterIPs(s, old *corev1.Service) field.ErrorList {
 	if isExternalName(s) {
 		return nil
@@ -357,10 +356,9 @@ func familyOf(ip string) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// validateServiceUpdate judges what a service has been given for its lifetime:
-// the first of its addresses and families. A second one may come and, with the
-// policy to say so, go. ExternalName services have none of it, and everything
-// is open when a service becomes one or ceases to be one.
+// validateServiceUpdate checks that the primary cluster IP and IP family are unchanged. A
+// secondary one may be added and, with the policy SingleStack, removed. Everything may change
+// when a service becomes ExternalName or ceases to be.
 func validateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 	var errs field.ErrorList
 	spec := field.NewPath("spec")
@@ -369,8 +367,8 @@ func validateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 			errs = append(errs, validateKept(s, s.Spec.ClusterIPs, old.Spec.ClusterIPs, "clusterIP", s.Spec.ClusterIPs, s.Spec.ClusterIPs)...)
 		}
 		if !isHeadless(s) && !isHeadless(old) {
-			// Errors have always shown the addresses where the number of
-			// families changes.
+			// As in kube-apiserver, the error shows the addresses if the number of families
+			// changes.
 			errs = append(errs, validateKept(s, s.Spec.IPFamilies, old.Spec.IPFamilies, "ipFamily", s.Spec.IPFamilies, s.Spec.ClusterIPs)...)
 		}
 	}
@@ -384,8 +382,8 @@ func validateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 	return errs
 }
 
-// validateKept compares the addresses, or the families, of a service; name is
-// the singular. same and other are the values that errors show.
+// validateKept compares the addresses or the families of a service; name is the singular.
+// same and other are the values that errors show.
 func validateKept[T comparable](s *corev1.Service, now, before []T, name string, same, other any) field.ErrorList {
 	var errs field.ErrorList
 	plural := name + "s"

@@ -11,13 +11,12 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// mountableSecretsAnnotation restricted which secrets pods of an account could
-// mount.
+// mountableSecretsAnnotation is deprecated: it restricted the secrets of pods of an account.
 const mountableSecretsAnnotation = "kubernetes.io/enforce-mountable-secrets"
 
-// ServiceAccounts are the identities of what runs in the cluster.
+// ServiceAccounts defines serviceaccounts.
 func ServiceAccounts(tokens Tokens) resource.Definition {
-	// References to secrets are by name alone.
+	// References to secrets keep only their names.
 	namesOnly := func(sa *corev1.ServiceAccount) {
 		for i, s := range sa.Secrets {
 			sa.Secrets[i] = corev1.ObjectReference{Name: s.Name}

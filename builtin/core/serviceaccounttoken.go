@@ -24,39 +24,39 @@ import (
 const (
 	defaultTokenSeconds = 60 * 60
 	minTokenSeconds     = 10 * 60
-	// projectedTokenSeconds is what the admission of service accounts asks for
-	// when it gives a pod its token: nobody else chooses this number. Programs
-	// that do not read the token again must go on working, so it lasts for
-	// extendedTokenLifetime, and tells when it should have been replaced.
+	// projectedTokenSeconds is the lifetime that the ServiceAccount admission plugin
+	// requests for tokens of pods; nobody else uses this number. Such a token is valid for
+	// extendedTokenLifetime, so that programs which do not reload it keep working, and
+	// carries a claim when it should have been replaced.
 	projectedTokenSeconds = 60*60 + 7
 	extendedTokenLifetime = 365 * 24 * time.Hour
 
 	admissionReviewGroups = "admissionReviewAPIGroups"
 )
 
-// TokenIssuer signs the tokens of service accounts.
+// TokenIssuer signs service account tokens.
 type TokenIssuer interface {
-	// Issue returns a token and its ID. It is bound to the account and to each of
-	// the objects. A warnAfter that is not zero says when it should be replaced.
+	// Issue returns a token, bound to the account and to the bound objects, and its ID.
+	// warnAfter, if not zero, is when the token should be replaced.
 	Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error)
 }
 
-// Tokens is how tokens of service accounts are issued.
+// Tokens configures the subresource serviceaccounts/token.
 type Tokens struct {
-	// Issuer signs them. Without one, service accounts have no tokens.
+	// Issuer signs tokens. If it is nil, the subresource is not served.
 	Issuer TokenIssuer
-	// Audiences are those of the server: tokens that name none are for them.
+	// Audiences of the server, the default audiences of tokens.
 	Audiences []string
-	// MaxExpiration bounds the lifetime of tokens, if it is not zero.
+	// MaxExpiration bounds the lifetime of tokens; zero is unbounded.
 	MaxExpiration time.Duration
-	// MaxExtended bounds the lifetime of tokens that last longer than they say, if
-	// it is not zero.
+	// MaxExtended bounds the lifetime of tokens that last longer than they say; zero
+	// is unbounded.
 	MaxExtended time.Duration
-	// NoExtension ends the tokens that pods get when they say they end.
+	// NoExtension disables the extended lifetime of tokens of pods.
 	NoExtension bool
 }
 
-// subresource is where tokens are asked for.
+// subresource returns serviceaccounts/token.
 func (t Tokens) subresource() []resource.Subresource {
 	if t.Issuer == nil {
 		return nil
@@ -77,7 +77,7 @@ func tokenRequestKind() schema.GroupVersionKind {
 	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 }
 
-// create answers a request for a token.
+// create is the Action of serviceaccounts/token.
 func (t Tokens) create(ctx context.Context, target resource.Target, body resource.Object) (runtime.Object, error) {
 	req := body.(*authenticationv1.TokenRequest)
 	account, err := t.account(ctx, target, req)
@@ -88,8 +88,8 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 		req.Spec.Audiences = t.Audiences
 	}
 	req.Name, req.Namespace, req.UID = account.Name, account.Namespace, account.UID
-	// Before the token is made, so that the answer never promises more than it
-	// keeps.
+	// Taken before signing, so that the response never promises a longer lifetime than
+	// the token has.
 	now := request.From(ctx).Received
 	req.CreationTimestamp = metav1.NewTime(now)
 	req.Status = authenticationv1.TokenRequestStatus{}
@@ -124,8 +124,7 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 	return req, nil
 }
 
-// account returns the one that the token is for, if the request does not mean
-// another.
+// account returns the account of the token, or an error if the body names another one.
 func (t Tokens) account(ctx context.Context, target resource.Target, req *authenticationv1.TokenRequest) (*corev1.ServiceAccount, error) {
 	if req.Namespace != "" && req.Namespace != target.Namespace() {
 		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
@@ -146,7 +145,7 @@ func (t Tokens) account(ctx context.Context, target resource.Target, req *authen
 	return obj.(*corev1.ServiceAccount), nil
 }
 
-// forServer reports that a token is for nobody but the server.
+// forServer reports whether a token is only for audiences of the server.
 func (t Tokens) forServer(audiences []string) bool {
 	return !slices.ContainsFunc(audiences, func(a string) bool { return !slices.Contains(t.Audiences, a) })
 }
@@ -159,8 +158,8 @@ func boundToPod(bound []metav1.Object) bool {
 	return ok
 }
 
-// boundObjects returns what the token is to be bound to: the object that is
-// asked for and, with a pod, its node.
+// boundObjects returns the objects to bind the token to: the one that the request names and,
+// for a pod, its node.
 func boundObjects(ctx context.Context, target resource.Target, ref *authenticationv1.BoundObjectReference) ([]metav1.Object, error) {
 	if ref == nil {
 		return nil, nil
@@ -201,7 +200,7 @@ func boundObjects(ctx context.Context, target resource.Target, ref *authenticati
 	return bound, nil
 }
 
-// nodeOf returns a node, with nothing but its name if it does not exist.
+// nodeOf returns a node; if it does not exist, an object with only the name.
 func nodeOf(ctx context.Context, target resource.Target, name string) (metav1.Object, error) {
 	node, err := otherObject(ctx, target, "nodes", "", name)
 	switch {
