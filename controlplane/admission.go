@@ -4,12 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
-	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 )
 
@@ -35,8 +32,8 @@ func (a *assembly) admission() (err error) {
 	a.resources.Admission, err = plugin.New(cfg, plugin.Deps{
 		Gates:     a.Gates.Enabled,
 		Objects:   objects,
-		Authorize: a.may,
-		Kinds:     a.kinds,
+		Authorize: authorizeUser(a.authz),
+		Kinds:     a.catalogs.kinds,
 		Plugins:   append(brought, a.Plugins...),
 		Metrics:   measured,
 		Log:       a.Logger,
@@ -44,20 +41,14 @@ func (a *assembly) admission() (err error) {
 	return err
 }
 
-// may implements plugin.Authorize.
-func (a *assembly) may(ctx context.Context, user *request.User, what request.Info) (bool, string, error) {
-	decision, reason, err := a.authz.Authorize(ctx, &authz.Attributes{
-		User: user, Verb: what.Verb, IsResource: what.IsResource, Path: what.Path,
-		Group: what.Group, Version: what.Version, Namespace: what.Namespace,
-		Resource: what.Resource, Subresource: what.Subresource, Name: what.Name,
-	})
-	return decision == authz.Allow, reason, err
-}
-
-// kinds returns how a kind is served.
-func (a *assembly) kinds(kind schema.GroupVersionKind) []*resource.Served {
-	if served, ok := a.catalogs.get().LookupKind(kind); ok {
-		return []*resource.Served{served}
+// authorizeUser returns the plugin.Authorize of an authorizer.
+func authorizeUser(a authz.Authorizer) plugin.Authorize {
+	return func(ctx context.Context, user *request.User, what request.Info) (bool, string, error) {
+		decision, reason, err := a.Authorize(ctx, &authz.Attributes{
+			User: user, Verb: what.Verb, IsResource: what.IsResource, Path: what.Path,
+			Group: what.Group, Version: what.Version, Namespace: what.Namespace,
+			Resource: what.Resource, Subresource: what.Subresource, Name: what.Name,
+		})
+		return decision == authz.Allow, reason, err
 	}
-	return nil
 }

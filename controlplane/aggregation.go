@@ -81,11 +81,22 @@ func (a *assembly) aggregation() error {
 	}
 	a.outer.API = a.aggregator
 	const registration = "kube-apiserver-autoregistration"
+	registered := make(chan struct{}) // closed when all that is served here has an APIService
+	awaitRegistered := func(ctx context.Context) error {
+		select {
+		case <-registered:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	a.outer.HealthChecks = append(a.outer.HealthChecks, kelson.HealthCheck{Name: "autoregister-completion", After: registration, Check: func(context.Context) error {
-		if !a.isRegistered() {
+		select {
+		case <-registered:
+			return nil
+		default:
 			return errors.New("missing APIService")
 		}
-		return nil
 	}})
 	add := func(hooks ...kelson.Hook) { a.outer.PostStartHooks = append(a.outer.PostStartHooks, hooks...) }
 	if a.Aggregation.ProxyCertificate != "" {
@@ -101,7 +112,7 @@ func (a *assembly) aggregation() error {
 		"start-kube-aggregator-informers", "apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
 		"apiservice-registration-controller", "apiservice-discovery-controller",
 	} {
-		add(kelson.Hook{Name: name, Run: a.awaitRegistered})
+		add(kelson.Hook{Name: name, Run: awaitRegistered})
 	}
 	add(a.storageVersionHooks()...)
 	add(kelson.Hook{Name: registration, Run: func(ctx context.Context) error {
@@ -109,31 +120,18 @@ func (a *assembly) aggregation() error {
 			return err
 		}
 		a.running.Go(func() { a.aggregator.Run(ctx) })
-		close(a.registered)
+		close(registered)
 		return nil
 	}})
-	add(kelson.Hook{Name: "apiservice-openapi-controller", Run: a.awaitRegistered}, kelson.Hook{Name: "apiservice-openapiv3-controller", Run: a.awaitRegistered})
+	add(kelson.Hook{Name: "apiservice-openapi-controller", Run: awaitRegistered}, kelson.Hook{Name: "apiservice-openapiv3-controller", Run: awaitRegistered})
 	return nil
 }
 
-func (a *assembly) isRegistered() bool {
-	select {
-	case <-a.registered:
-		return true
-	default:
-		return false
-	}
-}
-
-// awaitRegistered waits until all that is served here has an APIService.
-func (a *assembly) awaitRegistered(ctx context.Context) error {
-	select {
-	case <-a.registered:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+// temporaryAuthorities reports whether the data outlives the certificate authorities of
+// this server: nobody may be told to trust them, or each start would leave one behind.
+// Like kube-apiserver the server shows no certificate to others then, unless it is given
+// one.
+func (a *assembly) temporaryAuthorities() bool { return a.NoFolder && a.places.shared() }
 
 // proxyCertificate returns what this server shows to those behind it.
 func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) {
@@ -147,7 +145,7 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 		}
 		return load, nil
 	}
-	if a.outlivesAuthorities() {
+	if a.temporaryAuthorities() {
 		return func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }, nil
 	}
 	// An authority of its own, so that no user can have a certificate of it.
@@ -197,7 +195,7 @@ func (a *assembly) trust() (trust apiserver.Trust, err error) {
 		}
 		*file.into = append(*file.into, content...)
 	}
-	if a.authority != nil && !a.outlivesAuthorities() {
+	if a.authority != nil && !a.temporaryAuthorities() {
 		clients = append(clients, a.authority.CertificatePEM()...)
 	}
 	names := slices.Clone(header.AllowedNames)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/storage"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 
 // components are those that the component statuses tell of: the ones on this
 // machine, at their usual ports, and the store, which clients know as etcd.
-func components(places []place) []core.Component {
+func components(backends []storage.Backend) []core.Component {
 	client := &http.Client{Timeout: componentTimeout, Transport: &http.Transport{
 		// They have made their certificates themselves.
 		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true},
@@ -36,11 +37,11 @@ func components(places []place) []core.Component {
 		{Name: "controller-manager", Check: probe("https://127.0.0.1:10257/healthz")},
 		{Name: "scheduler", Check: probe("https://127.0.0.1:10259/healthz")},
 	}
-	for i, p := range places {
+	for i, backend := range backends {
 		all = append(all, core.Component{Name: fmt.Sprintf("etcd-%d", i), Check: func(ctx context.Context) (corev1.ConditionStatus, string, error) {
 			ctx, cancel := context.WithTimeout(ctx, componentTimeout)
 			defer cancel()
-			if _, err := p.backend.Revision(ctx); err != nil {
+			if _, err := backend.Revision(ctx); err != nil {
 				return corev1.ConditionFalse, "", err
 			}
 			return corev1.ConditionTrue, "ok", nil

@@ -1,5 +1,12 @@
-// Package controlplane assembles the server from its parts. It is the only
-// package that knows all of them.
+// Package controlplane puts the whole API server together: it opens the stores, makes
+// the stages of a request, the catalog of what is served, the chain of servers and what
+// runs beside them, each from its own package. Start at Config, which says what a server
+// is like and has Run and Server, and at assembly (server.go), which is the server while
+// it is put together.
+//
+// It decides nothing about requests or objects itself: what does belongs into the
+// package of the stage, the kind or the controller. It is the only package that knows
+// all of them.
 //
 // # The data folder
 //

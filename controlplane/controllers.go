@@ -65,8 +65,8 @@ func (a *assembly) tokenKey() (crypto.Signer, error) {
 
 // newManager makes what runs the controllers, or says what is wrong with the choice
 // of them.
-func (a *assembly) newManager() (*controller.Manager, error) {
-	f := &feed.Feed{Backends: a.backends(), Place: a.placeOf, Catalog: a.catalogs.get}
+func (a *assembly) newManager() error {
+	f := &feed.Feed{Backends: a.places.backends(), Place: a.places.of, Catalog: a.catalogs.get}
 	a.catalogs.onChange = f.CatalogChanged
 	queues := metrics.NewQueues(a.registry)
 	m := &controller.Manager{
@@ -76,14 +76,14 @@ func (a *assembly) newManager() (*controller.Manager, error) {
 			return &controller.Client{Transport: a.outer.Loopback(user)}
 		},
 	}
-	elect := a.shared()
+	elect := a.places.shared()
 	if a.LeaderElect != nil {
 		elect = *a.LeaderElect
 	}
 	if elect {
 		host, err := os.Hostname()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		m.Elect = &controller.Election{
 			Identity: fmt.Sprintf("%s_%d_%p", host, os.Getpid(), a),
@@ -93,8 +93,9 @@ func (a *assembly) newManager() (*controller.Manager, error) {
 			},
 		}
 	}
+	a.manager = m
 	_, err := controller.Enabled(m.Controllers, m.Enabled)
-	return m, err
+	return err
 }
 
 // startControllers runs the controllers, and returns when they have done what

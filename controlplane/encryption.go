@@ -9,25 +9,23 @@ import (
 	"github.com/apikeel/kelson/storage/encrypt"
 )
 
-// encrypting returns the backend that encrypts, or the same one if nothing is
-// to be.
-func (a *assembly) encrypting(backend storage.Backend) (storage.Backend, error) {
+// encrypting returns the backends that encrypt, or the same ones if nothing is to be.
+func (a *assembly) encrypting(backends []storage.Backend) ([]storage.Backend, error) {
 	if a.Encryption.File == "" {
-		return backend, nil
+		return backends, nil
 	}
 	opts := a.Encryption
 	opts.Logger, opts.Metrics, opts.Resource = a.Logger, a.measured, (&keyOwners{catalog: a.catalogs.get}).of
 	var err error
-	if a.encrypted, err = encrypt.Open(backend, opts); err != nil {
+	if a.encrypted, err = encrypt.Open(backends[0], opts); err != nil {
 		return nil, err
 	}
-	return a.encrypted, nil
-}
-
-func (a *assembly) release() {
-	if a.encrypted != nil {
-		a.encrypted.Release()
+	a.onClose(a.encrypted.Release)
+	all := []storage.Backend{a.encrypted}
+	for _, backend := range backends[1:] {
+		all = append(all, a.encrypted.Over(backend))
 	}
+	return all, nil
 }
 
 // keyOwners tells which resources keys belong to.

@@ -1,14 +1,12 @@
 package controlplane
 
 import (
-	"context"
-
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/controller/apiserver"
 	"github.com/apikeel/kelson/flow"
-	"github.com/apikeel/kelson/internal/loopback"
+	"github.com/apikeel/kelson/rest"
 )
 
 // control makes what decides which requests have to wait.
@@ -22,27 +20,16 @@ func (a *assembly) control() {
 	objects := a.resources.Follow(schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: apiserver.PriorityLevels}, schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: apiserver.FlowSchemas})
 	a.synced = objects.Synced
 	cfg.Source = objects
-	cfg.Stats = a.sizes
+	cfg.Stats = func(group, name string) (count, averageBytes int64) { return sizes(a.resources, group, name) }
 	cfg.Report = (&apiserver.FlowControl{Server: a.own}).Report
 	a.flow = flow.New(cfg)
 	a.outer.Flow = a.flow
 }
 
-// client is the server as a client of its own.
-func (a *assembly) client() *loopback.Client {
-	return &loopback.Client{Transport: a.outer.Loopback(loopbackUser()), Agent: serverName}
-}
-
-// sizes is a flow.Stats.
-func (a *assembly) sizes(group, name string) (count, averageBytes int64) {
-	if r, ok := a.resources.Stored(group, name); ok && r.Definition().Source == nil {
+// sizes returns how many objects of a resource there are, and about how large they are.
+func sizes(resources *rest.Handler, group, name string) (count, averageBytes int64) {
+	if r, ok := resources.Stored(group, name); ok && r.Definition().Source == nil {
 		return r.Stats()
 	}
 	return 0, 0
-}
-
-// runFlow has flow control follow what there is.
-func (a *assembly) runFlow(ctx context.Context) error {
-	a.running.Go(func() { a.flow.Run(ctx) })
-	return nil
 }

@@ -22,7 +22,7 @@ const storageTimeout = 2 * time.Second
 // that clients know it by.
 func (a *assembly) checks() []kelson.HealthCheck {
 	var checks []kelson.HealthCheck
-	for i, p := range a.places {
+	for i, p := range a.places.all {
 		stored := func(timeout time.Duration) func(ctx context.Context) error {
 			return func(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, cmp.Or(timeout, storageTimeout))

@@ -42,7 +42,7 @@ func (a *assembly) commonHooks() (hooks []kelson.Hook) {
 	inBackground("generic-apiserver-start-informers", a.authn.Watch, a.authz.Run)
 	if a.flow != nil {
 		add("priority-and-fairness-config-consumer", a.flow.Sync)
-		add("priority-and-fairness-filter", a.runFlow)
+		inBackground("priority-and-fairness-filter", a.flow.Run)
 	}
 	return hooks
 }
@@ -61,7 +61,7 @@ func (a *assembly) hooks() []kelson.Hook {
 		{Name: "storage-readiness", Run: a.awaitStorage},
 		patient("start-legacy-token-tracking-controller", a.own.EnsureTokenTracking),
 		patient("start-service-ip-repair-controllers", func(ctx context.Context) error {
-			return repairing(ctx, a.allocator, &a.running, a.Logger, a.measured)
+			return repairing(ctx, a.allocator.ClusterAllocator, &a.running, a.Logger, a.measured)
 		}),
 		patient("rbac/bootstrap-roles", func(ctx context.Context) error {
 			return a.own.Ensure(ctx, bootstrap.RBAC(a.Gates), bootstrap.ReconcileRBAC)
@@ -107,7 +107,7 @@ func patiently(ctx context.Context, name string, run func(ctx context.Context) e
 func (a *assembly) awaitStorage(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, storageReadyWithin)
 	defer cancel()
-	for _, p := range a.places {
+	for _, p := range a.places.all {
 		if err := p.current(bounded); err != nil && ctx.Err() == nil {
 			a.Logger.Warn("the storage is not ready yet", "error", err)
 		}
@@ -140,8 +140,8 @@ func (a *assembly) startService(ctx context.Context) error {
 	}
 	service := apiserver.NewService(apiserver.ServiceConfig{
 		Server: a.own, ClusterIP: a.allocator.First().String(), NodePort: a.ServiceNodePort, IP: ip.String(), Port: int32(port),
-		Shared: a.shared(), Endpoints: a.EndpointReconciler, Servers: a.Servers,
-		Leases: a.places[a.where("", leaseResource)].backend, Ready: a.outer.Signals().MuxAndDiscoveryComplete.Happened(),
+		Shared: a.places.shared(), Endpoints: a.EndpointReconciler, Servers: a.Servers,
+		Leases: a.places.all[a.places.number("", leaseResource)].backend, Ready: a.outer.Signals().MuxAndDiscoveryComplete.Happened(),
 	})
 	a.service.Store(service)
 	return service.Start(ctx)

@@ -17,7 +17,7 @@ const storageVersionAPI = "StorageVersionAPI"
 // newIdentity returns nil if this server is alone, and need not say who it is.
 func (a *assembly) newIdentity() *apiserver.Identity {
 	_, leases := a.catalogs.get().Definition(coordinationv1.GroupName, "leases")
-	if !leases || !a.Gates.Enabled("APIServerIdentity") || !a.shared() && !a.Gates.Enabled(storageVersionAPI) {
+	if !leases || !a.Gates.Enabled("APIServerIdentity") || !a.places.shared() && !a.Gates.Enabled(storageVersionAPI) {
 		return nil
 	}
 	return apiserver.NewIdentity(a.own)

@@ -124,7 +124,7 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 		gauge("apiserver_current_inflight_requests", float64(writing), "mutating")
 	}
 	s.collectCaches(gauge, counter)
-	s.a.collectServices(gauge)
+	s.a.allocator.collect(gauge)
 	for _, group := range s.a.catalogs.get().Groups() {
 		seen := map[string]bool{}
 		for i := range group.Versions {
@@ -134,14 +134,14 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 					continue
 				}
 				seen[def.Resource] = true
-				if count, size := s.a.sizes(def.Group, def.Resource); count > 0 {
+				if count, size := sizes(s.a.resources, def.Group, def.Resource); count > 0 {
 					gauge("apiserver_resource_objects", float64(count), def.Group, def.Resource)
 					gauge("apiserver_resource_size_estimate_bytes", float64(count*size), def.Group, def.Resource)
 				}
 			}
 		}
 	}
-	for i, p := range s.a.places {
+	for i, p := range s.a.places.all {
 		if status, err := p.backend.Status(context.Background()); err == nil {
 			gauge("apiserver_storage_size_bytes", float64(status.SizeBytes), fmt.Sprintf("etcd-%d", i)) // whatever it is
 		}
@@ -210,7 +210,7 @@ func (s *state) collectCaches(gauge, counter func(name string, value float64, la
 			counter("apiserver_watch_cache_consistent_read_total", float64(c.Failed), group, resource, "false", "false")
 		}
 	}
-	for _, p := range s.a.places {
+	for _, p := range s.a.places.all {
 		p.objects.Caches(collect)
 	}
 }

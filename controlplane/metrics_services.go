@@ -12,25 +12,27 @@ import (
 
 	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/store"
 )
 
 // measuredAllocator counts the addresses and ports that services get.
 type measuredAllocator struct {
 	*core.ClusterAllocator
-	a *assembly
+	resources *rest.Handler
+	metrics   measure.Sink
 }
 
 // Addresses implements core.Allocator.
 func (m *measuredAllocator) Addresses(family corev1.IPFamily) core.Pool[netip.Addr] {
 	return measuredPool[netip.Addr]{m.ClusterAllocator.Addresses(family), func(ip netip.Addr, scope string, began time.Time, err error) {
-		cidr := m.a.serviceRange(ip)
+		cidr := m.serviceRange(ip)
 		if err != nil {
-			measure.Count(m.a.measured, measure.IPAllocationErrors, cidr, scope)
+			measure.Count(m.metrics, measure.IPAllocationErrors, cidr, scope)
 			return
 		}
-		measure.Count(m.a.measured, measure.IPAllocations, cidr, scope)
-		measure.Since(m.a.measured, began, measure.IPAllocationDuration, cidr)
+		measure.Count(m.metrics, measure.IPAllocations, cidr, scope)
+		measure.Since(m.metrics, began, measure.IPAllocationDuration, cidr)
 	}}
 }
 
@@ -38,10 +40,10 @@ func (m *measuredAllocator) Addresses(family corev1.IPFamily) core.Pool[netip.Ad
 func (m *measuredAllocator) NodePorts() core.Pool[int32] {
 	return measuredPool[int32]{m.ClusterAllocator.NodePorts(), func(_ int32, scope string, _ time.Time, err error) {
 		if err != nil {
-			measure.Count(m.a.measured, measure.PortAllocationErrors, scope)
+			measure.Count(m.metrics, measure.PortAllocationErrors, scope)
 			return
 		}
-		measure.Count(m.a.measured, measure.PortAllocations, scope)
+		measure.Count(m.metrics, measure.PortAllocations, scope)
 	}}
 }
 
@@ -68,8 +70,8 @@ func (p measuredPool[V]) ReserveAny(ctx context.Context, owner k8stypes.Namespac
 }
 
 // serviceRanges are those that addresses of services are from.
-func (a *assembly) serviceRanges() (all []netip.Prefix) {
-	objects, err := a.resources.Objects(networkingv1.GroupName, "servicecidrs").List(context.Background(), "")
+func (m *measuredAllocator) serviceRanges() (all []netip.Prefix) {
+	objects, err := m.resources.Objects(networkingv1.GroupName, "servicecidrs").List(context.Background(), "")
 	if err != nil {
 		return nil
 	}
@@ -84,8 +86,8 @@ func (a *assembly) serviceRanges() (all []netip.Prefix) {
 }
 
 // serviceRange is the smallest one that has an address; the first if none has.
-func (a *assembly) serviceRange(ip netip.Addr) string {
-	all := a.serviceRanges()
+func (m *measuredAllocator) serviceRange(ip netip.Addr) string {
+	all := m.serviceRanges()
 	best := -1
 	for i, cidr := range all {
 		if cidr.Contains(ip) && (best < 0 || cidr.Bits() > all[best].Bits()) {
@@ -98,14 +100,14 @@ func (a *assembly) serviceRange(ip netip.Addr) string {
 	return all[max(best, 0)].String()
 }
 
-// collectServices tells how many addresses and ports are in use.
-func (a *assembly) collectServices(gauge func(name string, value float64, labels ...string)) {
+// collect tells how many addresses and ports are in use.
+func (m *measuredAllocator) collect(gauge func(name string, value float64, labels ...string)) {
 	ctx := context.Background()
-	if used, all, err := a.allocator.PortsInUse(ctx); err == nil {
+	if used, all, err := m.PortsInUse(ctx); err == nil {
 		gauge("kube_apiserver_nodeport_allocator_allocated_ports", float64(used))
 		gauge("kube_apiserver_nodeport_allocator_available_ports", float64(all-used))
 	}
-	addresses, ok := a.resources.Stored(networkingv1.GroupName, "ipaddresses")
+	addresses, ok := m.resources.Stored(networkingv1.GroupName, "ipaddresses")
 	if !ok {
 		return
 	}
@@ -113,7 +115,7 @@ func (a *assembly) collectServices(gauge func(name string, value float64, labels
 	if err != nil {
 		return
 	}
-	ranges := a.serviceRanges()
+	ranges := m.serviceRanges()
 	used, prefix := make([]int, len(ranges)), addresses.Key("", "")
 	snapshot.Range(prefix, "", func(r *store.Record) bool {
 		if ip, err := netip.ParseAddr(r.Key[len(prefix):]); err == nil {

@@ -13,92 +13,99 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
+// paramAccess judges who may write policies with parameters.
+type paramAccess struct {
+	catalog    func() *resource.Catalog
+	objects    func(group, name string) resource.Objects
+	authorizer authz.Authorizer
+}
+
 // mayReadParams judges whether who writes a policy with a kind of parameters, or
 // a binding that refers to some, may read them: policies show what is in them.
-func (a *assembly) mayReadParams(ctx context.Context, obj resource.Object) error {
+func (p *paramAccess) mayReadParams(ctx context.Context, obj resource.Object) error {
 	user := &request.From(ctx).User
 	if slices.Contains(user.Groups, authz.Masters) {
 		return nil
 	}
 	switch o := obj.(type) {
 	case *registrationv1.ValidatingAdmissionPolicy:
-		return a.mayReadKind(ctx, user, o.Spec.ParamKind)
+		return p.mayReadKind(ctx, user, o.Spec.ParamKind)
 	case *registrationv1.MutatingAdmissionPolicy:
-		return a.mayReadKind(ctx, user, o.Spec.ParamKind)
+		return p.mayReadKind(ctx, user, o.Spec.ParamKind)
 	case *registrationv1.ValidatingAdmissionPolicyBinding:
-		policy, err := a.resources.Objects(registrationv1.GroupName, "validatingadmissionpolicies").Get(ctx, "", o.Spec.PolicyName)
-		if p, ok := policy.(*registrationv1.ValidatingAdmissionPolicy); ok && err == nil {
-			return a.mayReadRef(ctx, user, o.Spec.PolicyName, nil, p.Spec.ParamKind, o.Spec.ParamRef)
+		policy, err := p.objects(registrationv1.GroupName, "validatingadmissionpolicies").Get(ctx, "", o.Spec.PolicyName)
+		if found, ok := policy.(*registrationv1.ValidatingAdmissionPolicy); ok && err == nil {
+			return p.mayReadRef(ctx, user, o.Spec.PolicyName, nil, found.Spec.ParamKind, o.Spec.ParamRef)
 		}
-		return a.mayReadRef(ctx, user, o.Spec.PolicyName, err, nil, o.Spec.ParamRef)
+		return p.mayReadRef(ctx, user, o.Spec.PolicyName, err, nil, o.Spec.ParamRef)
 	case *registrationv1.MutatingAdmissionPolicyBinding:
-		policy, err := a.resources.Objects(registrationv1.GroupName, "mutatingadmissionpolicies").Get(ctx, "", o.Spec.PolicyName)
-		if p, ok := policy.(*registrationv1.MutatingAdmissionPolicy); ok && err == nil {
-			return a.mayReadRef(ctx, user, o.Spec.PolicyName, nil, p.Spec.ParamKind, o.Spec.ParamRef)
+		policy, err := p.objects(registrationv1.GroupName, "mutatingadmissionpolicies").Get(ctx, "", o.Spec.PolicyName)
+		if found, ok := policy.(*registrationv1.MutatingAdmissionPolicy); ok && err == nil {
+			return p.mayReadRef(ctx, user, o.Spec.PolicyName, nil, found.Spec.ParamKind, o.Spec.ParamRef)
 		}
-		return a.mayReadRef(ctx, user, o.Spec.PolicyName, err, nil, o.Spec.ParamRef)
+		return p.mayReadRef(ctx, user, o.Spec.PolicyName, err, nil, o.Spec.ParamRef)
 	}
 	return nil
 }
 
 // paramResource returns the resource of a kind of parameters; "*" stands for what
 // is not known.
-func (a *assembly) paramResource(kind *registrationv1.ParamKind) (gvr schema.GroupVersionResource, parseErr error, found bool) {
+func (p *paramAccess) paramResource(kind *registrationv1.ParamKind) (gvr schema.GroupVersionResource, parseErr error, found bool) {
 	gvr = schema.GroupVersionResource{Group: "*", Version: "*", Resource: "*"}
 	gv, err := schema.ParseGroupVersion(kind.APIVersion)
 	if err != nil {
 		return gvr, err, false
 	}
 	gvr.Group, gvr.Version = gv.Group, gv.Version
-	if served, ok := a.catalogs.get().LookupKind(gv.WithKind(kind.Kind)); ok {
+	if served, ok := p.catalog().LookupKind(gv.WithKind(kind.Kind)); ok {
 		gvr.Resource = served.Definition.Resource
 		return gvr, nil, true
 	}
 	return gvr, nil, false
 }
 
-func (a *assembly) reads(ctx context.Context, user *request.User, verb string, gvr schema.GroupVersionResource, namespace, name string) (bool, error) {
-	decision, _, err := a.authz.Authorize(ctx, &authz.Attributes{
+func (p *paramAccess) mayRead(ctx context.Context, user *request.User, verb string, gvr schema.GroupVersionResource, namespace, name string) (bool, error) {
+	decision, _, err := p.authorizer.Authorize(ctx, &authz.Attributes{
 		User: user, Verb: verb, IsResource: true, Group: gvr.Group, Version: gvr.Version, Resource: gvr.Resource, Namespace: namespace, Name: name,
 	})
 	return decision == authz.Allow, err
 }
 
-func (a *assembly) mayReadKind(ctx context.Context, user *request.User, kind *registrationv1.ParamKind) error {
-	gvr, _, _ := a.paramResource(kind)
-	ok, err := a.reads(ctx, user, request.Get, gvr, "*", "*")
+func (p *paramAccess) mayReadKind(ctx context.Context, user *request.User, kind *registrationv1.ParamKind) error {
+	gvr, _, _ := p.paramResource(kind)
+	ok, err := p.mayRead(ctx, user, request.Get, gvr, "*", "*")
 	if ok || err != nil {
 		return err
 	}
-	return fmt.Errorf(`user %v must have "get" permission on all objects of the referenced paramKind (kind=%s, apiVersion=%s)`, shownUser(user), kind.Kind, kind.APIVersion)
+	return fmt.Errorf(`user %v must have "get" permission on all objects of the referenced paramKind (kind=%s, apiVersion=%s)`, formatUser(user), kind.Kind, kind.APIVersion)
 }
 
-func (a *assembly) mayReadRef(ctx context.Context, user *request.User, policy string, policyErr error, kind *registrationv1.ParamKind, ref *registrationv1.ParamRef) error {
+func (p *paramAccess) mayReadRef(ctx context.Context, user *request.User, policy string, policyErr error, kind *registrationv1.ParamKind, ref *registrationv1.ParamRef) error {
 	gvr, parseErr, found := schema.GroupVersionResource{Group: "*", Version: "*", Resource: "*"}, error(nil), true
 	if kind != nil {
-		gvr, parseErr, found = a.paramResource(kind)
+		gvr, parseErr, found = p.paramResource(kind)
 	}
 	verb := request.Get
 	if ref.Name == "" {
 		verb = request.List
 	}
-	ok, err := a.reads(ctx, user, verb, gvr, ref.Namespace, ref.Name)
+	ok, err := p.mayRead(ctx, user, verb, gvr, ref.Namespace, ref.Name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("failed to authorize request: %w", err)
 	case ok:
 		return nil
 	case policyErr != nil:
-		return fmt.Errorf(`unable to get policy %s to determine minimum required permissions and user %v does not have "%v" permission for all groups, versions and resources`, policy, shownUser(user), verb)
+		return fmt.Errorf(`unable to get policy %s to determine minimum required permissions and user %v does not have "%v" permission for all groups, versions and resources`, policy, formatUser(user), verb)
 	case parseErr != nil:
-		return fmt.Errorf(`unable to parse paramKind %v to determine minimum required permissions and user %v does not have "%v" permission for all groups, versions and resources`, kind, shownUser(user), verb)
+		return fmt.Errorf(`unable to parse paramKind %v to determine minimum required permissions and user %v does not have "%v" permission for all groups, versions and resources`, kind, formatUser(user), verb)
 	case !found:
-		return fmt.Errorf(`unable to resolve paramKind %v to determine minimum required permissions and user %v does not have "%v" permission for all groups, versions and resources`, kind, shownUser(user), verb)
+		return fmt.Errorf(`unable to resolve paramKind %v to determine minimum required permissions and user %v does not have "%v" permission for all groups, versions and resources`, kind, formatUser(user), verb)
 	}
-	return fmt.Errorf(`user %v does not have "%v" permission on the object referenced by paramRef`, shownUser(user), verb)
+	return fmt.Errorf(`user %v does not have "%v" permission on the object referenced by paramRef`, formatUser(user), verb)
 }
 
-// shownUser is how clients know users in these messages.
-func shownUser(u *request.User) string {
+// formatUser returns a user in the form that clients know from these messages.
+func formatUser(u *request.User) string {
 	return fmt.Sprintf("&{%s %s %v %v}", u.Name, u.UID, u.Groups, u.Extra)
 }

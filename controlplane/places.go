@@ -78,72 +78,72 @@ func (c *Config) closeElsewhere() error {
 	return errors.Join(errs...)
 }
 
-// place is where objects are. The first has all that no other one has.
+// place is a store of objects, and the backend below it.
 type place struct {
 	backend storage.Backend
 	objects *store.Store
 }
 
-// openPlaces opens the stores of a server, the first on the backend that is given.
-func (a *assembly) openPlaces(ctx context.Context, backend storage.Backend) error {
-	meters := newMeters(a.registry, a.catalogs.get)
-	var find func(group, name string) int
-	if len(a.elsewhere) > 0 {
-		_, find = etcds(a.EtcdOverrides)
-	}
-	a.where = func(group, name string) int {
-		if find == nil {
-			return 0
-		}
-		return find(group, name) + 1
-	}
-	options := store.Options{Logger: a.Logger, Metrics: a.measured}
-	for i, backend := range append([]storage.Backend{backend}, a.elsewhere...) {
-		if a.encrypted != nil && i > 0 {
-			backend = a.encrypted.Over(backend)
-		}
-		p := place{backend: &measured{backend, meters}}
-		options.Elsewhere = nil
-		if i == 0 && find != nil {
-			options.Elsewhere = func(def *resource.Definition) *store.Store { return a.places[a.placeOf(def)].objects }
-		}
-		var err error
-		if p.objects, err = store.Open(ctx, p.backend, options); err != nil {
-			a.closePlaces()
-			return err
-		}
-		a.places = append(a.places, p)
-	}
-	a.objects = a.places[0].objects
-	return nil
+// places are where the objects of a server are. The first has all that no override
+// puts elsewhere.
+type places struct {
+	all []place
+	// find returns the number of the etcd that overrides put a resource into, -1 for
+	// none; nil if there are no overrides.
+	find func(group, name string) int
 }
 
-// shared reports whether other servers may use the same store.
-func (a *assembly) shared() bool { return a.places[0].backend.Shared() }
+// openPlaces opens a store on each backend, the first of which is for everything that
+// no override puts into one of the others.
+func openPlaces(ctx context.Context, backends []storage.Backend, overrides []EtcdOverride, meters *meters, options store.Options) (*places, error) {
+	p := &places{}
+	if len(backends) > 1 {
+		_, p.find = etcds(overrides)
+	}
+	for i, backend := range backends {
+		backend = &measured{backend, meters}
+		options.Elsewhere = nil
+		if i == 0 && p.find != nil {
+			options.Elsewhere = func(def *resource.Definition) *store.Store { return p.all[p.of(def)].objects }
+		}
+		objects, err := store.Open(ctx, backend, options)
+		if err != nil {
+			p.close()
+			return nil, err
+		}
+		p.all = append(p.all, place{backend, objects})
+	}
+	return p, nil
+}
 
-// outlivesAuthorities reports whether the data stays when the certificate authorities
-// of this server are gone: nobody may be told to trust them, or each start would leave
-// one behind. Like kube-apiserver the server shows no certificate to others then,
-// unless it is given one.
-func (a *assembly) outlivesAuthorities() bool { return a.NoFolder && a.shared() }
+func (p *places) close() {
+	for _, place := range p.all {
+		place.objects.Close()
+	}
+}
+
+// shared reports whether other servers may use the same data.
+func (p *places) shared() bool { return p.all[0].backend.Shared() }
 
 // backends are those of all places.
-func (a *assembly) backends() (all []storage.Backend) {
-	for _, p := range a.places {
-		all = append(all, p.backend)
+func (p *places) backends() (all []storage.Backend) {
+	for _, place := range p.all {
+		all = append(all, place.backend)
 	}
 	return all
 }
 
-func (a *assembly) closePlaces() {
-	for _, p := range a.places {
-		p.objects.Close()
+// number returns which place a resource is in.
+func (p *places) number(group, name string) int {
+	if p.find == nil {
+		return 0
 	}
+	return p.find(group, name) + 1
 }
 
-// placeOf returns the number of the place that has the objects of a definition. The
+// of returns the number of the place that has the objects of a definition. The
 // ranges that services take from are with the services.
-func (a *assembly) placeOf(def *resource.Definition) int {
+func (p *places) of(def *resource.Definition) int {
 	name := def.Resource
 	switch {
 	case def.StoreJSON:
@@ -151,7 +151,7 @@ func (a *assembly) placeOf(def *resource.Definition) int {
 	case def.Group == "" && name == core.RangeResource:
 		name = "services"
 	}
-	return a.where(def.Group, name)
+	return p.number(def.Group, name)
 }
 
 // current waits until the caches of a place have all that is acknowledged by now.

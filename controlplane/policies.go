@@ -41,7 +41,7 @@ func (a *assembly) policies(objects admission.Objects, measured admission.Metric
 		return a.resources.Follow(resources...)
 	}
 	cfg := policy.Config{
-		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: a.types().of,
+		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: newTypes(a.owners.Builtin(), a.catalogs.get).of,
 		Expressions: new(policycel.Environment), Metrics: measured,
 	}
 	hooks := webhooks.Config{
@@ -132,7 +132,7 @@ func (a *assembly) caller(agent string) *webhook.Client {
 	}
 	c.Tracer = a.outer.Tracer
 	c.Called, c.Certificates = a.called, servercert.OfWebhooks(a.measured, a.Logger)
-	a.webhooks = append(a.webhooks, c)
+	a.onClose(c.Close)
 	return c
 }
 

@@ -33,18 +33,12 @@ func (a *assembly) tracing() error {
 		return fmt.Errorf("tracing: %w", err)
 	}
 	a.outer.Tracer = &trace.Tracer{Ratio: config.Ratio(), Export: exporter.Add}
-	a.traces = exporter
+	a.onClose(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastTraces)
+		defer cancel()
+		if err := exporter.Close(ctx); err != nil {
+			a.Logger.Warn("the last traces could not be sent", "error", err)
+		}
+	})
 	return nil
-}
-
-// closeTraces sends the last traces.
-func (a *assembly) closeTraces() {
-	if a.traces == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastTraces)
-	defer cancel()
-	if err := a.traces.Close(ctx); err != nil {
-		a.Logger.Warn("tracing", "error", err)
-	}
 }

@@ -31,8 +31,8 @@ type customType struct {
 	ok      bool
 }
 
-func (a *assembly) types() *types {
-	return &types{builtin: a.owners.Builtin(), catalog: a.catalogs.get, custom: map[schema.GroupVersionKind]customType{}}
+func newTypes(builtin *managedfields.Builtin, catalog func() *resource.Catalog) *types {
+	return &types{builtin: builtin, catalog: catalog, custom: map[schema.GroupVersionKind]customType{}}
 }
 
 func (t *types) of(kind schema.GroupVersionKind) (typed.ParseableType, bool) {

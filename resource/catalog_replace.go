@@ -14,7 +14,7 @@ import (
 // definition that the catalog does not have is left out. Everything else is shared
 // with the catalog that it was made from.
 func (c *Catalog) Replace(groups ...Group) (*Catalog, error) {
-	n := change{
+	n := catalogEdit{
 		Catalog: &Catalog{sources: slices.Clone(c.sources), groups: slices.Clone(c.groups), byName: maps.Clone(c.byName)},
 		copied:  map[string]int{},
 	}
@@ -28,8 +28,8 @@ func (c *Catalog) Replace(groups ...Group) (*Catalog, error) {
 }
 
 // replace puts a definition in the place of the one of the same name.
-func (c *change) replace(group string, d *Definition) error {
-	at := slices.IndexFunc(c.sources, func(s source) bool { return s.name == group })
+func (c *catalogEdit) replace(group string, d *Definition) error {
+	at := slices.IndexFunc(c.sources, func(s declaredGroup) bool { return s.name == group })
 	if at < 0 {
 		return nil
 	}
@@ -54,13 +54,13 @@ func (c *change) replace(group string, d *Definition) error {
 }
 
 // serve has a definition served wherever another one was.
-func (c *change) serve(old, d *Definition) error {
+func (c *catalogEdit) serve(old, d *Definition) error {
 	for i := range d.Versions {
 		v := &d.Versions[i]
 		if v.Off {
 			continue
 		}
-		name := d.group(v)
+		name := d.GroupOf(v)
 		_, g := c.group(name)
 		s := &Served{Definition: d, Version: v, GroupVersion: schema.GroupVersion{Group: name, Version: v.Name}}
 		s.complete()

@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
-	"sync/atomic"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/internal/loopback"
 	"github.com/apikeel/kelson/request"
@@ -20,50 +16,6 @@ import (
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/store"
 )
-
-// catalogs is the catalog as it is now: built-in kinds, and the custom ones
-// that come and go.
-type catalogs struct {
-	mu      sync.Mutex // held by who changes it
-	current atomic.Pointer[resource.Catalog]
-	objects *store.Store
-	owners  *owners
-	// onChange is called when there is another catalog; nil if nobody cares.
-	onChange func()
-}
-
-func (c *catalogs) get() *resource.Catalog { return c.current.Load() }
-
-// publish brings custom resources into the catalog, and takes others out.
-func (c *catalogs) publish(put []*resource.Definition, gone []schema.GroupResource) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	old := c.get()
-	next, err := old.Change(put, gone)
-	if err != nil {
-		return err
-	}
-	c.current.Store(next)
-	if c.onChange != nil {
-		defer c.onChange()
-	}
-	groups := map[string]bool{}
-	for _, def := range put {
-		groups[def.Group] = true
-	}
-	for _, gr := range gone {
-		groups[gr.Group] = true
-		if was, ok := old.Definition(gr.Group, gr.Resource); ok {
-			c.objects.Forget(was)
-		}
-	}
-	for name := range groups {
-		if _, ok := old.Group(name); ok {
-			c.owners.Forget(name)
-		}
-	}
-	return nil
-}
 
 // definitions is the crd.Store over the store of the server, which it writes to
 // like any client.
@@ -202,53 +154,3 @@ func (d *definitions) WaitObjects(ctx context.Context, group, name string, revis
 	}
 	return r.WaitForChange(ctx, revision)
 }
-
-// loopbackUser is who the server is to itself.
-func loopbackUser() request.User {
-	return request.User{Name: "system:apiserver", Groups: []string{"system:authenticated", "system:masters"}}
-}
-
-// extensions ends the chain: it looks once more for custom resources whose
-// definitions have just come, and then says that there is nothing.
-type extensions struct {
-	custom *crd.Server
-	core   *api
-}
-
-// Paths implements kelson.Router.
-func (extensions) Paths() []string { return nil }
-
-// Route implements kelson.Router.
-func (e extensions) Route(w http.ResponseWriter, r *http.Request) bool {
-	req := request.From(r.Context())
-	if req.IsResource && req.Group != "" {
-		// The built-in kinds are asked again even if Sync has nothing to do: somebody
-		// else may have published the definition since they were asked first.
-		if err := e.custom.Sync(r.Context()); err == nil && e.core.Route(w, r) {
-			return true
-		}
-	}
-	if e.isCustom(req.Group) {
-		return false
-	}
-	return e.core.NotFound(w, r)
-}
-
-// isCustom reports whether a group has nothing but custom resources: of such a
-// one, nobody knows which paths there might be.
-func (e extensions) isCustom(name string) bool {
-	group, ok := e.core.catalog().Group(name)
-	if !ok {
-		return false
-	}
-	for i := range group.Versions {
-		for _, s := range group.Versions[i].Resources {
-			if !s.Unstructured {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-var _ kelson.Router = extensions{}
