@@ -1,16 +1,11 @@
-// Package connect opens the connections that subresources stand for: to
-// kubelets, for exec, attach, port forwarding and logs, and to nodes, pods and
-// services for proxying.
+// Package connect connects clients to kubelets, for exec, attach, port forwarding and
+// logs, and to nodes, pods and services for proxying. Start at Connector. It never
+// follows redirects, and never forwards the credentials of a client.
 //
-// A connection is passed on as it is. If the client asks for an upgrade, to
-// SPDY or WebSocket, the other side is asked for it with the same headers, and
-// when it agrees bytes go back and forth until one side ends. If it does not
-// agree, its answer is the client's, and the connection ends with it: nothing
-// that follows can be taken for a request of its own. Redirects are never
-// followed.
-//
-// What was this server's business alone, such as the credentials of the client,
-// goes no further.
+// If the client asks for an upgrade to SPDY or WebSocket, the request is forwarded with
+// the same headers, and when the backend agrees bytes are copied in both directions
+// until one side closes. If it does not agree, its answer is forwarded and the
+// connection is closed, so that nothing that follows can be taken for another request.
 package connect
 
 import (
@@ -37,36 +32,34 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config says how kubelets are spoken to.
+// Config configures connections to kubelets and others.
 type Config struct {
-	// KubeletCA is the file with the authority that has signed the certificates
-	// of kubelets. Without one they are not verified.
+	// KubeletCA is the file with the CA of the kubelets' certificates. Without it they
+	// are not verified.
 	KubeletCA string
-	// KubeletCertificate and KubeletKey are the files with the certificate that
-	// kubelets know this server by. They are read whenever a connection is
-	// made, so that they can be replaced.
+	// KubeletCertificate and KubeletKey are the files with the client certificate for
+	// kubelets. They are read for every connection, so that they can be replaced.
 	KubeletCertificate, KubeletKey string
-	// Dial is how nodes, pods and services are reached; nil is directly.
+	// Dial connects to nodes, pods and services; nil dials directly.
 	Dial egress.Dial
-	// MaxBytesPerSecond bounds what a connection carries that is not HTTP any longer;
-	// 0 is no bound.
+	// MaxBytesPerSecond limits upgraded connections; 0 is no limit.
 	MaxBytesPerSecond int64
-	// Metrics counts kubelets that are not who they should be; nil does not.
+	// Metrics counts kubelets whose certificate is not valid; nil does not.
 	Metrics measure.Sink
-	// Logger gets what goes wrong on connections; nil discards it.
+	// Logger gets failures of WebSockets and proxied connections; nil discards them.
 	Logger *slog.Logger
 }
 
-// Connector opens connections. It implements rest.Connector.
+// Connector connects clients to backends. It implements rest.Connector.
 type Connector struct {
 	kubelet, unverified, plain *http.Transport
 	// For locations that are Routable. They are apart from the others so that no
 	// connection is used again that was made without the check.
 	routableKubelet, routablePlain *http.Transport
 
-	log      logr.Logger
-	maxBytes int64 // a second
-	unknown  measure.Series
+	log         logr.Logger
+	maxBytes    int64 // per second
+	tlsFailures measure.Series
 }
 
 // New returns a connector.
@@ -74,7 +67,7 @@ func New(cfg Config) (*Connector, error) {
 	if (cfg.KubeletCertificate == "") != (cfg.KubeletKey == "") {
 		return nil, errors.New("a certificate for kubelets needs a key, and a key a certificate")
 	}
-	// Who is at the other end of a proxy is between it and the client.
+	// Backends of a proxy are not verified: trust is between client and backend.
 	plain := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
 	unverified := plain.Clone()
 	if cfg.KubeletCertificate != "" {
@@ -109,7 +102,7 @@ func New(cfg Config) (*Connector, error) {
 	return &Connector{
 		kubelet: transport(dial, kubelet), unverified: transport(dial, unverified), plain: transport(dial, plain),
 		routableKubelet: transport(routable, kubelet), routablePlain: transport(routable, plain),
-		log: log, maxBytes: cfg.MaxBytesPerSecond, unknown: measure.SeriesOf(cfg.Metrics, measure.PodLogTLSFailures),
+		log: log, maxBytes: cfg.MaxBytesPerSecond, tlsFailures: measure.SeriesOf(cfg.Metrics, measure.PodLogTLSFailures),
 	}, nil
 }
 
@@ -129,7 +122,7 @@ func checkRoutable(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// maxAnswerHeader is how many bytes the header of an answer has at most.
+// maxAnswerHeader is the largest response header in bytes.
 const maxAnswerHeader = 1 << 20
 
 func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
@@ -139,13 +132,13 @@ func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: 2,
 		IdleConnTimeout:     90 * time.Second,
-		// Bodies pass as they are.
+		// Bodies are forwarded unchanged.
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 	}
 }
 
-// transport returns the way to a location.
+// transport returns the transport for a location.
 func (c *Connector) transport(to *resource.Location) *http.Transport {
 	switch {
 	case to.Routable && to.Kubelet:
@@ -160,14 +153,14 @@ func (c *Connector) transport(to *resource.Location) *http.Transport {
 	return c.kubelet
 }
 
-// Connect passes a request on to a location. fail answers with an error.
+// Connect forwards a request to a location. fail answers with an error.
 func (c *Connector) Connect(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) {
 	r = r.WithContext(logr.NewContext(r.Context(), c.log))
-	r.Header = forwarded(r.Header)
+	r.Header = forwardedHeader(r.Header)
 	if _, ok := w.(http.Hijacker); ok {
-		w = &ending{w, r.Context()}
+		w = &closingWriter{w, r.Context()}
 	}
-	if c.translates(w, r, to, fail) {
+	if c.tryTranslate(w, r, to, fail) {
 		return
 	}
 	handler := proxy.NewUpgradeAwareHandler(to.URL, c.transport(to), !to.Upgrade, to.Upgrade, proxy.NewErrorResponder(responder(fail)))
@@ -179,12 +172,12 @@ type responder func(error)
 
 func (r responder) Error(err error) { r(err) }
 
-// tokenProtocol begins the subprotocol of WebSocket in which browsers, which
-// cannot set headers, send a token.
+// tokenProtocol is the prefix of the WebSocket subprotocol in which browsers send a
+// token, since they cannot set headers.
 const tokenProtocol = "base64url.bearer.authorization.k8s.io."
 
-// forwarded returns the headers that may be passed on.
-func forwarded(h http.Header) http.Header {
+// forwardedHeader returns the headers without credentials.
+func forwardedHeader(h http.Header) http.Header {
 	h = h.Clone()
 	for name := range h {
 		if name == "Authorization" || strings.HasPrefix(name, "Impersonate-") {
@@ -204,15 +197,15 @@ func forwarded(h http.Header) http.Header {
 	return h
 }
 
-// ending is a writer whose connection, once somebody has taken it over, ends
-// with the request: when the server stops, nobody else would end it.
-type ending struct {
+// closingWriter is a response writer whose hijacked connection is closed when the request's
+// context ends, as it does when the server stops.
+type closingWriter struct {
 	http.ResponseWriter
 	ctx context.Context
 }
 
 // Hijack implements http.Hijacker.
-func (w *ending) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (w *closingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffer, err := w.ResponseWriter.(http.Hijacker).Hijack()
 	if err == nil {
 		context.AfterFunc(w.ctx, func() { _ = conn.Close() })
@@ -221,7 +214,7 @@ func (w *ending) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // Flush implements http.Flusher.
-func (w *ending) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+func (w *closingWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// Unwrap lets http.ResponseController find what is not here.
-func (w *ending) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+// Unwrap is for http.ResponseController.
+func (w *closingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -10,54 +10,53 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Via says how Proxy reaches another server.
+// Via configures Proxy.
 type Via struct {
-	// Transport to it. Upgrades use its dialer and TLS configuration.
+	// Transport to the backend. Upgrades use its dialer and TLS configuration.
 	Transport *http.Transport
-	// ForwardRedirects passes redirects on; otherwise they are errors.
+	// ForwardRedirects forwards redirects; otherwise they are errors.
 	ForwardRedirects bool
-	// Fail answers when there is no answer.
+	// Fail answers when the backend did not answer.
 	Fail func(error)
-	// Logger gets what goes wrong on connections; nil discards it.
+	// Logger gets failures; nil discards them.
 	Logger *slog.Logger
 }
 
-// Proxy passes a request on to a URL of another API server, with its headers but
-// without the credentials of the client. Upgrades are made as for connections of
-// subresources.
+// Proxy forwards a request to a URL of another API server, without the credentials of
+// the client. Upgrades work as in Connect.
 func Proxy(w http.ResponseWriter, r *http.Request, to *url.URL, via Via) {
 	log := logr.Discard()
 	if via.Logger != nil {
 		log = logr.FromSlogHandler(via.Logger.Handler())
 	}
 	out := r.WithContext(logr.NewContext(r.Context(), log))
-	out.Header = forwarded(r.Header)
+	out.Header = forwardedHeader(r.Header)
 	if _, ok := w.(http.Hijacker); ok {
-		w = &ending{w, r.Context()}
+		w = &closingWriter{w, r.Context()}
 	}
 	fail := func(err error) {
 		if httpstream.IsUpgradeRequest(r) {
-			// The client may already send what is meant for the other side.
+			// The client may already have sent data for the backend.
 			w.Header().Set("Connection", "close")
 		}
 		via.Fail(err)
 	}
-	handler := proxy.NewUpgradeAwareHandler(to, answering{via.Transport, w.Header()}, false, false, proxy.NewErrorResponder(responder(fail)))
+	handler := proxy.NewUpgradeAwareHandler(to, ownHeaderTransport{via.Transport, w.Header()}, false, false, proxy.NewErrorResponder(responder(fail)))
 	handler.UpgradeTransport = proxy.NewUpgradeRequestRoundTripper(via.Transport, proxy.MirrorRequest)
 	handler.RejectForwardingRedirects = !via.ForwardRedirects
-	handler.FlushInterval = -1 // events of a watch are for now
+	handler.FlushInterval = -1 // flush every write: events of a watch must not wait
 	handler.ServeHTTP(w, out)
 }
 
-// answering removes the headers that this server has set from its answer if the
-// other server sets them too: they are to be there once.
-type answering struct {
+// ownHeaderTransport removes the headers that this server has set if the backend sets them too,
+// so that they are not sent twice.
+type ownHeaderTransport struct {
 	*http.Transport
 	own http.Header
 }
 
 // RoundTrip implements http.RoundTripper.
-func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a ownHeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := a.Transport.RoundTrip(r)
 	if err == nil {
 		for name := range resp.Header {

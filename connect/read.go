@@ -15,11 +15,12 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// maxRefusal bounds what is read of an answer that is an error.
-const maxRefusal = 50_000
+// This file serves logs of kubelets.
 
-// Read answers with the text at a location, for as long as there is more of it
-// and the client wants it.
+// maxErrorBody is how many bytes of an error response are read.
+const maxErrorBody = 50_000
+
+// Read answers with the text at a location, streaming it as it arrives.
 func (c *Connector) Read(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) {
 	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, to.URL.String(), nil)
 	if err != nil {
@@ -33,13 +34,13 @@ func (c *Connector) Read(w http.ResponseWriter, r *http.Request, to *resource.Lo
 	resp, err := client.Do(req)
 	if err != nil {
 		if strings.Contains(err.Error(), "x509:") {
-			c.unknown.Observe(1)
+			c.tlsFailures.Observe(1)
 		}
 		fail(err)
 		return
 	}
 	defer resp.Body.Close()
-	if err := refusal(r, resp); err != nil {
+	if err := responseError(r, resp); err != nil {
 		fail(err)
 		return
 	}
@@ -58,16 +59,16 @@ func (c *Connector) Read(w http.ResponseWriter, r *http.Request, to *resource.Lo
 		_, _ = io.Copy(w, resp.Body)
 		return
 	}
-	_, _ = io.Copy(flushing{w, control}, resp.Body)
+	_, _ = io.Copy(flushWriter{w, control}, resp.Body)
 }
 
-// flushing sends whatever is written at once.
-type flushing struct {
+// flushWriter is a writer that flushes every write.
+type flushWriter struct {
 	w       io.Writer
 	control *http.ResponseController
 }
 
-func (f flushing) Write(b []byte) (int, error) {
+func (f flushWriter) Write(b []byte) (int, error) {
 	n, err := f.w.Write(b)
 	if err == nil {
 		err = f.control.Flush()
@@ -75,13 +76,12 @@ func (f flushing) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// refusal returns the error that an answer is, in the name of what the client
-// has asked for.
-func refusal(r *http.Request, resp *http.Response) error {
+// responseError converts an error response to an API error for the requested resource.
+func responseError(r *http.Request, resp *http.Response) error {
 	if resp.StatusCode >= http.StatusOK && resp.StatusCode <= http.StatusPartialContent {
 		return nil
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}

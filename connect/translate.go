@@ -32,9 +32,9 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Kubelets of a few years speak only SPDY where their clients of today speak
-// WebSocket. For them the server translates: streams of a command are carried
-// over one by one, port forwarding goes through the WebSocket as it is.
+// Older kubelets support only SPDY where current clients use WebSocket. For them the
+// server translates: the streams of a command are copied one by one, port forwarding is
+// tunneled through the WebSocket.
 
 const (
 	idleTimeout   = 4 * time.Hour
@@ -42,11 +42,11 @@ const (
 	pingPeriod    = 5 * time.Second
 )
 
-// translates reports whether a request is one to translate, and does it.
-func (c *Connector) translates(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) bool {
+// tryTranslate handles the request and returns true if it needs translation.
+func (c *Connector) tryTranslate(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) bool {
 	switch {
 	case to.Translate == resource.ToStreams && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
-		c.translate(w, r, to)
+		c.translateStreams(w, r, to)
 	case to.Translate == resource.ToTunnel && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
 		c.tunnel(w, r, to, fail)
 	default:
@@ -55,9 +55,9 @@ func (c *Connector) translates(w http.ResponseWriter, r *http.Request, to *resou
 	return true
 }
 
-// translate carries the streams of a command between a WebSocket and SPDY. From
-// when the WebSocket is open, errors go over its error channel.
-func (c *Connector) translate(w http.ResponseWriter, r *http.Request, to *resource.Location) {
+// translateStreams copies the streams of a command between a WebSocket and SPDY. Once the
+// WebSocket is open, errors are sent over its error channel.
+func (c *Connector) translateStreams(w http.ResponseWriter, r *http.Request, to *resource.Location) {
 	on := func(name string) bool { return to.URL.Query().Get(name) == "1" }
 	channels := []wsstream.ChannelType{
 		apiremote.StreamStdIn:  channel(on("input"), wsstream.ReadChannel),
@@ -74,7 +74,7 @@ func (c *Connector) translate(w http.ResponseWriter, r *http.Request, to *resour
 		return
 	}
 	defer conn.Close()
-	// The first message tells the client that the connection is there.
+	// The first message tells the client that the connection is open.
 	first := apiremote.StreamErr
 	options := remotecommand.StreamOptions{Tty: on("tty")}
 	if on("input") {
@@ -92,7 +92,7 @@ func (c *Connector) translate(w http.ResponseWriter, r *http.Request, to *resour
 	if options.Tty {
 		options.TerminalSizeQueue = newTerminalSizes(streams[apiremote.StreamResize])
 	}
-	status, err := json.Marshal(commandStatus(c.run(r.Context(), to, options)))
+	status, err := json.Marshal(commandStatus(c.runSPDY(r.Context(), to, options)))
 	if err == nil {
 		conn.SetWriteDeadline(statusTimeout)
 		_, _ = streams[apiremote.StreamErr].Write(status)
@@ -106,8 +106,8 @@ func channel(on bool, t wsstream.ChannelType) wsstream.ChannelType {
 	return wsstream.IgnoreChannel
 }
 
-// run runs a command by SPDY.
-func (c *Connector) run(ctx context.Context, to *resource.Location, options remotecommand.StreamOptions) error {
+// runSPDY runs a command over SPDY.
+func (c *Connector) runSPDY(ctx context.Context, to *resource.Location, options remotecommand.StreamOptions) error {
 	way, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{UpgradeTransport: c.transport(to), PingPeriod: pingPeriod})
 	if err != nil {
 		return err
@@ -119,16 +119,15 @@ func (c *Connector) run(ctx context.Context, to *resource.Location, options remo
 	return command.StreamWithContext(ctx, options)
 }
 
-// terminalSizes reads the sizes that the client's terminal takes on.
+// terminalSizes reads resize messages of the client's terminal.
 type terminalSizes struct {
 	*json.Decoder
-	// one bounds what a size takes: the decoder keeps what it has of one that does
-	// not end.
-	one *io.LimitedReader
+	// limit limits the size of a message: the decoder buffers an incomplete one.
+	limit *io.LimitedReader
 }
 
-// maxSize is how many bytes a size of a terminal has, with what is around it.
-const maxSize = 4 << 10
+// maxResizeBytes is the largest resize message in bytes, with white space.
+const maxResizeBytes = 4 << 10
 
 func newTerminalSizes(stream io.Reader) terminalSizes {
 	one := &io.LimitedReader{R: stream}
@@ -138,14 +137,14 @@ func newTerminalSizes(stream io.Reader) terminalSizes {
 // Next implements remotecommand.TerminalSizeQueue.
 func (s terminalSizes) Next() *remotecommand.TerminalSize {
 	var size remotecommand.TerminalSize
-	s.one.N = maxSize
+	s.limit.N = maxResizeBytes
 	if err := s.Decode(&size); err != nil {
 		return nil
 	}
 	return &size
 }
 
-// commandStatus tells how a command has ended.
+// commandStatus returns the Status of a finished command.
 func commandStatus(err error) metav1.Status {
 	var exit exec.CodeExitError
 	var known *apierrors.StatusError
@@ -166,7 +165,7 @@ func commandStatus(err error) metav1.Status {
 	return apierrors.NewInternalError(err).ErrStatus
 }
 
-// tunnel opens SPDY for a client that sends it through a WebSocket.
+// tunnel connects to SPDY for a client that tunnels it through a WebSocket.
 func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) {
 	conn, err := proxy.DialURL(r.Context(), to.URL, c.transport(to))
 	if err != nil {
@@ -178,7 +177,7 @@ func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.
 		fail(fmt.Errorf("error sending request: %w", err))
 		return
 	}
-	// Who asks may be gone before the other side answers.
+	// The client may disconnect before the backend answers.
 	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
 	defer stop()
 	limit := &io.LimitedReader{R: conn, N: maxAnswerHeader}
@@ -194,7 +193,7 @@ func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.
 	case resp.StatusCode >= http.StatusBadRequest:
 		w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
 		w.WriteHeader(resp.StatusCode)
-		_, _ = io.Copy(w, io.LimitReader(resp.Body, maxRefusal))
+		_, _ = io.Copy(w, io.LimitReader(resp.Body, maxErrorBody))
 		return
 	case resp.StatusCode != http.StatusSwitchingProtocols:
 		fail(fmt.Errorf("invalid upgrade response: status code %d", resp.StatusCode))
@@ -209,7 +208,7 @@ func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.
 	}
 	socket, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
-		return // the client has been told
+		return // the upgrader has answered
 	}
 	client := portforward.NewTunnelingConnectionWithLogger(c.log, socket)
 	defer client.Close()
@@ -225,7 +224,7 @@ func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.
 	protect.Repeat(<-done)
 }
 
-// spdyRequest makes the request for SPDY of one for a WebSocket.
+// spdyRequest converts a WebSocket request to one for SPDY.
 func spdyRequest(r *http.Request, to *url.URL) *http.Request {
 	out := r.Clone(r.Context())
 	out.Method, out.URL, out.Body, out.ContentLength = http.MethodPost, to, nil, 0

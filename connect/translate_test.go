@@ -17,7 +17,7 @@ func TestTerminalSizes(t *testing.T) {
 	if got := newTerminalSizes(endless).Next(); got != nil {
 		t.Errorf("got %v, want nothing", got)
 	}
-	if read := 1<<20 + 6 - endless.Len(); read > maxSize {
-		t.Errorf("%d bytes were read of a size, want at most %d", read, maxSize)
+	if read := 1<<20 + 6 - endless.Len(); read > maxResizeBytes {
+		t.Errorf("%d bytes were read of a size, want at most %d", read, maxResizeBytes)
 	}
 }

@@ -1,7 +1,7 @@
 // Package filewatch reads files again when they change: certificates, tokens,
-// configurations. It looks at them every second, which works on every file
-// system and with every way to replace a file: written over, renamed over, or a
-// symbolic link above it set anew.
+// configuration. Start at Read and Files.Watch. It polls every second, which works on
+// every file system and however a file is replaced: overwritten, renamed over, or
+// behind a changed symbolic link.
 package filewatch
 
 import (
@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// DefaultInterval is how often files are looked at.
+	// DefaultInterval is the polling interval.
 	DefaultInterval = time.Second
-	// settled is how old a file must be for its time to tell every change: file
-	// systems do not count time more finely than this.
-	settled = 2 * time.Second
+	// timestampPrecision is the age from which on a file's modification time shows every later
+	// change: file systems have timestamps at least this precise.
+	timestampPrecision = 2 * time.Second
 )
 
-// Files are files that belong together: a certificate and its key, or just one.
-// They are used by one goroutine at a time.
+// Files are files that are used together: a certificate and its key, or a single file.
+// It is not safe for concurrent use.
 type Files struct {
-	// Interval is how often Watch looks; 0 is DefaultInterval.
+	// Interval is the polling interval; 0 is DefaultInterval.
 	Interval time.Duration
 
 	paths    []string
@@ -44,12 +44,11 @@ func Read(paths ...string) (*Files, error) {
 	return f, nil
 }
 
-// Contents returns what is in the files, in their order. It must not be
-// changed.
+// Contents returns the contents, in the order of the paths. They must not be changed.
 func (f *Files) Contents() [][]byte { return f.contents }
 
-// Refresh looks at the files, and reports whether their contents have changed.
-// With an error, they are as before.
+// Refresh reads the files again if they may have changed, and reports whether the
+// contents differ. After an error they are as before.
 func (f *Files) Refresh() (changed bool, err error) {
 	same, err := f.unchanged()
 	if same || err != nil {
@@ -78,23 +77,23 @@ func (f *Files) unchanged() (bool, error) {
 		if !os.SameFile(was, now) || now.Size() != was.Size() || !now.ModTime().Equal(was.ModTime()) {
 			return false, nil
 		}
-		if f.readAt.Sub(now.ModTime()).Abs() < settled {
-			return false, nil // it may have changed just after it was read
+		if f.readAt.Sub(now.ModTime()).Abs() < timestampPrecision {
+			return false, nil // it may have been changed just after it was read
 		}
 	}
 	return true, nil
 }
 
 func (f *Files) read() error {
-	// The times are taken before the contents: a change in between is seen as
-	// one that comes later.
+	// The timestamps are taken before the contents, so that a change in between is
+	// noticed later.
 	readAt := time.Now()
 	stats, contents := make([]os.FileInfo, len(f.paths)), make([][]byte, len(f.paths))
 	for i, path := range f.paths {
 		var err error
 		if stats[i], err = os.Stat(path); err != nil {
 			if _, opening := os.ReadFile(path); opening != nil {
-				return opening // which operators know better
+				return opening // has a better message than Stat's
 			}
 			return err
 		}
@@ -106,8 +105,8 @@ func (f *Files) read() error {
 	return nil
 }
 
-// Watch calls apply with each new content until ctx ends. What apply returns an
-// error for is logged; it should keep what it has then.
+// Watch calls apply with each new content until ctx ends. An error of apply is logged;
+// apply should keep its state then.
 func (f *Files) Watch(ctx context.Context, logger *slog.Logger, apply func(contents [][]byte) error) {
 	interval := f.Interval
 	if interval == 0 {
@@ -118,8 +117,7 @@ func (f *Files) Watch(ctx context.Context, logger *slog.Logger, apply func(conte
 	}
 }
 
-// Follow looks at the files once, as Watch does, and reports whether something new is
-// used now.
+// Follow polls once, as Watch does, and reports whether new content is in use.
 func (f *Files) Follow(logger *slog.Logger, apply func(contents [][]byte) error) bool {
 	changed, err := f.Refresh()
 	if changed {
@@ -127,7 +125,7 @@ func (f *Files) Follow(logger *slog.Logger, apply func(contents [][]byte) error)
 	}
 	switch {
 	case err != nil && (changed || !f.failing):
-		logger.Warn("changed files cannot be used", "files", f.paths, "error", err)
+		logger.Warn("changed files cannot be used; the old content stays in use", "files", f.paths, "error", err)
 	case changed:
 		logger.Info("files have changed and are used now", "files", f.paths)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/apikeel/kelson/internal/configfile"
 )
 
-// DefaultEndpoint is where a collector listens unless it is told otherwise.
+// DefaultEndpoint is the default address of the collector.
 const DefaultEndpoint = "localhost:4317"
 
 const (
@@ -26,14 +26,14 @@ const (
 // Config is a TracingConfiguration of apiserver.config.k8s.io.
 type Config struct {
 	metav1.TypeMeta `json:",inline"`
-	// Endpoint is the address of the collector, nil is DefaultEndpoint.
+	// Endpoint is the address of the collector; nil is DefaultEndpoint.
 	Endpoint *string `json:"endpoint,omitempty"`
 	// SamplingRatePerMillion is how many of a million traces that begin here are
-	// kept; nil is none. Those of others are kept if they are kept there.
+	// sampled; nil is none. A trace that began elsewhere is sampled if its parent is.
 	SamplingRatePerMillion *int32 `json:"samplingRatePerMillion,omitempty"`
 }
 
-// ReadConfig reads a file with a TracingConfiguration.
+// ReadConfig reads a TracingConfiguration file.
 func ReadConfig(file string) (*Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *Config) validate() (errs field.ErrorList) {
 	return errs
 }
 
-// Ratio is the part of traces that begin here and are kept.
+// Ratio is the sampling rate, from 0 to 1.
 func (c *Config) Ratio() float64 {
 	if c.SamplingRatePerMillion == nil {
 		return 0

@@ -1,9 +1,9 @@
-// Package trace says where the time of a request goes: spans, which know their
-// parents, in this process and, by the headers of the W3C, in others.
+// Package trace records spans, with parents in this process and, by W3C trace context
+// headers, in others. Start at Tracer and Span.
 //
-// A context carries a span or nothing. Without one Start does nothing, and the
-// nil Span that it returns has all methods, so that whoever measures something
-// need not know whether anybody wants to know.
+// A context carries a span or nothing. Without one Start does nothing, and the nil Span
+// that it returns has all methods, so that code that records need not check whether
+// tracing is on.
 package trace
 
 import (
@@ -17,14 +17,13 @@ import (
 	"time"
 )
 
-// ID names a trace, SpanID a span in it. Zero is none.
+// ID identifies a trace, SpanID a span in it. Zero is none.
 type (
 	ID     [16]byte
 	SpanID [8]byte
 )
 
-// Kind is the part that a process has in what a span is about. The numbers are
-// OTLP's.
+// Kind is the role of a span; the numbers are OTLP's.
 type Kind uint8
 
 // The kinds of spans.
@@ -34,20 +33,20 @@ const (
 	Client
 )
 
-// Attribute is something that is known of a span: text, or a number.
+// Attribute is a key with a text or a number.
 type Attribute struct {
 	Key    string
 	Text   string
 	Number int64
-	// IsNumber: it is Number.
+	// IsNumber: the value is Number, not Text.
 	IsNumber bool
 }
 
-// maxText is how many bytes a text has. Clients choose some, and spans wait in a queue
-// to be sent.
+// maxText is the largest length of a text in bytes. Some are chosen by clients, and
+// spans wait in a queue.
 const maxText = 4 << 10
 
-// String is a text, or as much of it as spans may have.
+// String returns a text attribute, truncated to maxText.
 func String(key, value string) Attribute {
 	if len(value) > maxText {
 		value = value[:maxText] + "...TRUNCATED"
@@ -55,29 +54,29 @@ func String(key, value string) Attribute {
 	return Attribute{Key: key, Text: value}
 }
 
-// Int is a number.
+// Int returns a number attribute.
 func Int(key string, value int64) Attribute {
 	return Attribute{Key: key, Number: value, IsNumber: true}
 }
 
-// Event is something that has happened in a span.
+// Event is an event within a span.
 type Event struct {
 	Name       string
 	Time       time.Time
 	Attributes []Attribute
 }
 
-// Data is what there is to tell of a span when it has ended.
+// Data is a finished span, as it is exported.
 type Data struct {
 	Trace        ID
 	Span, Parent SpanID
-	State        string // tracestate, which others add to
+	State        string // the tracestate header
 	Name         string
 	Kind         Kind
 	Start, End   time.Time
 	Attributes   []Attribute
 	Events       []Event
-	// Failed: what was done did not work.
+	// Failed: the operation failed.
 	Failed bool
 	// Link is a span that caused this one without being its parent.
 	Link *Remote
@@ -85,21 +84,21 @@ type Data struct {
 	ParentRemote bool
 }
 
-// maxAttributes and maxEvents bound what a span can have.
+// Largest numbers of attributes and events of a span.
 const (
 	maxAttributes = 128
 	maxEvents     = 128
 )
 
-// Tracer decides which traces are kept.
+// Tracer decides which traces are sampled.
 type Tracer struct {
-	// Ratio is the part of traces that begin here and are kept, from 0 to 1.
+	// Ratio is the part of the traces beginning here that is sampled, from 0 to 1.
 	Ratio float64
-	// Export gets spans that have ended. It must not block.
+	// Export gets finished spans. It must not block.
 	Export func(Data)
 }
 
-// Remote is a span in another process, as headers tell of it.
+// Remote is the span of another process, from the headers of a request.
 type Remote struct {
 	Trace   ID
 	Span    SpanID
@@ -107,20 +106,19 @@ type Remote struct {
 	State   string
 }
 
-// Span is something that takes time. A nil Span is one that nobody wants to know
-// of.
+// Span is a timed operation. A nil Span records nothing.
 type Span struct {
-	tracer *Tracer // nil if it is only passed on
-	remote Remote  // what others are told of it
+	tracer *Tracer // nil if the span is only propagated
+	remote Remote  // what is propagated to others
 
 	mu    sync.Mutex
 	data  Data
 	ended bool
 }
 
-// Root begins the first span of a request in this process. If trusted, a remote
-// one is its parent, and has decided whether it is kept; otherwise it is only
-// linked to. It returns a span that may not be kept, but is passed on.
+// Root begins the first span of a request in this process. If trusted, the remote span
+// is its parent and decides about sampling; otherwise it is only linked. The span may
+// not be sampled, but is propagated.
 func (t *Tracer) Root(remote *Remote, trusted bool, name string, kind Kind, start time.Time) *Span {
 	s := &Span{tracer: t, data: Data{Name: name, Kind: kind, Start: start}}
 	if remote != nil && trusted {
@@ -129,24 +127,24 @@ func (t *Tracer) Root(remote *Remote, trusted bool, name string, kind Kind, star
 	} else {
 		binary.BigEndian.PutUint64(s.remote.Trace[:8], rand.Uint64())
 		binary.BigEndian.PutUint64(s.remote.Trace[8:], rand.Uint64()|1)
-		// The part of an ID that is compared is the one that others compare.
+		// Compare the same part of the ID as other implementations do.
 		s.remote.Sampled = t.Ratio >= 1 || float64(binary.BigEndian.Uint64(s.remote.Trace[8:])>>1) < t.Ratio*(1<<63)
 		s.data.Link = remote
 	}
-	s.identify()
+	s.setIDs()
 	return s
 }
 
-func (s *Span) identify() {
+func (s *Span) setIDs() {
 	binary.BigEndian.PutUint64(s.remote.Span[:], rand.Uint64()|1)
 	s.data.Trace, s.data.Span, s.data.State = s.remote.Trace, s.remote.Span, s.remote.State
 }
 
-// Passed is a span that nothing is kept of here: others are told of it as it
-// came.
+// Passed returns a span that is not recorded here: the remote one is propagated as it
+// is.
 func Passed(remote Remote) *Span { return &Span{remote: remote} }
 
-// Recording reports whether the span is kept.
+// Recording reports whether the span is recorded.
 func (s *Span) Recording() bool { return s != nil && s.tracer != nil && s.remote.Sampled }
 
 // Trace returns the ID of the trace; the zero ID if there is none.
@@ -169,7 +167,7 @@ func (s *Span) Set(attributes ...Attribute) {
 	}
 }
 
-// Event notes that something has happened.
+// Event adds an event.
 func (s *Span) Event(name string, attributes ...Attribute) {
 	if !s.Recording() {
 		return
@@ -181,7 +179,7 @@ func (s *Span) Event(name string, attributes ...Attribute) {
 	}
 }
 
-// Fail notes that it did not work; with an error it says why.
+// Fail marks the operation as failed, with an event for err if it is not nil.
 func (s *Span) Fail(err error) {
 	if !s.Recording() {
 		return
@@ -194,7 +192,7 @@ func (s *Span) Fail(err error) {
 	s.data.Failed = true
 }
 
-// End ends the span. Only the first time counts.
+// End ends the span and exports it. Only the first call has an effect.
 func (s *Span) End() {
 	if !s.Recording() {
 		return
@@ -210,8 +208,7 @@ func (s *Span) End() {
 
 type contextKey struct{}
 
-// Key is what a context is asked for its span with. A context of one's own can
-// answer with a *Span.
+// Key is the context key of the span, for custom context types that return a *Span.
 func Key() any { return contextKey{} }
 
 // With returns a context that carries a span.
@@ -225,8 +222,8 @@ func From(ctx context.Context) *Span {
 	return s
 }
 
-// Start begins a span within the one of the context. If that is not kept, it
-// returns the context as it is, and nil.
+// Start begins a child of the context's span. If that is not recorded, it returns ctx
+// and nil.
 func Start(ctx context.Context, name string, attributes ...Attribute) (context.Context, *Span) {
 	parent := From(ctx)
 	if !parent.Recording() {
@@ -235,7 +232,7 @@ func Start(ctx context.Context, name string, attributes ...Attribute) (context.C
 	return parent.child(ctx, name, Internal, attributes)
 }
 
-// StartClient begins a span that is about a request to somebody else.
+// StartClient is Start for a request to another server.
 func StartClient(ctx context.Context, name string, attributes ...Attribute) (context.Context, *Span) {
 	parent := From(ctx)
 	if !parent.Recording() {
@@ -246,18 +243,17 @@ func StartClient(ctx context.Context, name string, attributes ...Attribute) (con
 
 func (s *Span) child(ctx context.Context, name string, kind Kind, attributes []Attribute) (context.Context, *Span) {
 	c := &Span{tracer: s.tracer, remote: s.remote, data: Data{Name: name, Kind: kind, Start: time.Now(), Parent: s.remote.Span, Attributes: attributes}}
-	c.identify()
+	c.setIDs()
 	return With(ctx, c), c
 }
 
-// The headers of the W3C.
+// W3C trace context headers.
 const (
 	parentHeader = "Traceparent"
 	stateHeader  = "Tracestate"
 )
 
-// FromHeader reads the span that a request comes from. It is nil if there is
-// none, or none that makes sense.
+// FromHeader returns the remote span of a request; nil if there is no valid one.
 func FromHeader(h http.Header) *Remote {
 	values := h[parentHeader]
 	if len(values) == 0 {
@@ -287,8 +283,8 @@ func FromHeader(h http.Header) *Remote {
 	return r
 }
 
-// Inject tells of the span of a context in the headers of a request. Those that
-// are there are replaced.
+// Inject sets the headers of a request to the context's span, replacing those that are
+// there.
 func Inject(ctx context.Context, h http.Header) {
 	parent, state := Headers(ctx)
 	if parent == "" {
@@ -301,8 +297,7 @@ func Inject(ctx context.Context, h http.Header) {
 	}
 }
 
-// Headers returns traceparent and tracestate for the span of a context; empty
-// ones if there is none.
+// Headers returns traceparent and tracestate for the context's span, empty without one.
 func Headers(ctx context.Context) (parent, state string) {
 	s := From(ctx)
 	if s == nil {
@@ -315,35 +310,35 @@ func Headers(ctx context.Context) (parent, state string) {
 	return "00-" + hex.EncodeToString(s.remote.Trace[:]) + "-" + hex.EncodeToString(s.remote.Span[:]) + flags, s.remote.State
 }
 
-// Outgoing begins a span about a request to another server, and tells that
-// server of it. The context is the one that the request is made for.
+// Outgoing begins a span for a request to another server, and sets its headers. ctx is
+// that of the causing request.
 func Outgoing(ctx context.Context, r *http.Request) *Span {
 	parent := From(ctx)
 	if parent == nil {
 		return nil
 	}
-	ctx, span := StartClient(ctx, "HTTP "+r.Method, requested(r)...)
+	ctx, span := StartClient(ctx, "HTTP "+r.Method, requestAttributes(r)...)
 	Inject(ctx, r.Header)
 	return span
 }
 
-// Outgoing is the function of the same name for requests that may be made for
-// nobody's request: they are traces of their own. The tracer may be nil.
+// Outgoing is the function Outgoing for requests that may have no causing request:
+// these begin a new trace. The tracer may be nil.
 func (t *Tracer) Outgoing(ctx context.Context, r *http.Request) *Span {
 	if t == nil || From(ctx) != nil {
 		return Outgoing(ctx, r)
 	}
 	span := t.Root(nil, false, "HTTP "+r.Method, Client, time.Now())
-	span.Set(requested(r)...)
+	span.Set(requestAttributes(r)...)
 	Inject(With(ctx, span), r.Header)
 	return span
 }
 
-func requested(r *http.Request) []Attribute {
+func requestAttributes(r *http.Request) []Attribute {
 	return []Attribute{String("http.request.method", r.Method), String("server.address", r.URL.Hostname()), String("url.full", r.URL.Redacted())}
 }
 
-// Answered notes the answer to a request, and ends its span.
+// Answered records the response of a request and ends its span.
 func (s *Span) Answered(resp *http.Response, err error) {
 	switch {
 	case !s.Recording():

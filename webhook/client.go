@@ -1,6 +1,6 @@
-// Package webhook calls the services by which others extend the server: it
-// knows where they are, whom to trust, and that they may be slow, dead or
-// mistaken.
+// Package webhook calls the webhooks that extend the server. Start at Client and
+// Endpoint. It never follows redirects, and bounds the size of answers; time is bounded
+// by the context.
 package webhook
 
 import (
@@ -31,84 +31,83 @@ import (
 )
 
 const (
-	// MaxAnswer bounds what is read of an answer.
+	// MaxAnswer is the largest answer in bytes.
 	MaxAnswer = 8 << 20
-	// maxTransports bounds how many services connections are kept to.
+	// maxTransports is the largest number of webhooks to which connections are kept.
 	maxTransports = 200
-	// maxErrorText bounds what is told of an answer that says no.
+	// maxErrorText is how many bytes of an error response are used in the error.
 	maxErrorText = 2048
 )
 
-// ErrTooLarge is that a service has answered with more than is read.
+// ErrTooLarge: an answer has more than MaxAnswer bytes.
 var ErrTooLarge = fmt.Errorf("the answer is larger than %d bytes", MaxAnswer)
 
-// Endpoint is where a webhook is: at a URL, or a service of the cluster.
+// Endpoint is the address of a webhook: a URL, or a service of the cluster.
 type Endpoint struct {
 	URL     string
 	Service *Service
-	// CABundle is whom to trust, as PEM; the system's own if it is empty.
+	// CABundle has the CAs of the webhook in PEM; empty trusts those of the system.
 	CABundle []byte
 }
 
-// Service is a service of the cluster.
+// Service identifies a service of the cluster.
 type Service struct {
 	Namespace, Name string
 	Path            string
-	Port            int32 // 443 if it is 0
+	Port            int32 // 0 is 443
 }
 
-// Resolver finds the address, host and port, at which a service answers.
+// Resolver returns the host:port of a service.
 type Resolver func(ctx context.Context, namespace, name string, port int32) (string, error)
 
-// Client calls webhooks. It keeps connections to those it has called. It is safe
-// for concurrent use.
+// Client calls webhooks and keeps connections to them. It is safe for concurrent use.
 type Client struct {
-	// Resolve finds services; without it they have names that a DNS knows.
+	// Resolve resolves services; nil uses their DNS names.
 	Resolve Resolver
-	// UserAgent is who the client says it is.
+	// UserAgent is the User-Agent header.
 	UserAgent string
-	// TellTimeout tells services how long they have, in the query.
+	// TellTimeout adds the timeout to the query.
 	TellTimeout bool
-	// Credentials are shown to services; without them nobody knows the client.
+	// Credentials authenticate the client to webhooks; nil sends none.
 	Credentials *Credentials
-	// Dial is how services of the cluster are reached, and DialURL how others are;
-	// nil is directly.
+	// Dial connects to services of the cluster, DialURL to other addresses; nil dials
+	// directly.
 	Dial, DialURL egress.Dial
-	// Self is how the server reaches itself, which it does in place of the service
-	// kubernetes; nil has it call that as others do.
+	// Self is used instead of a connection to the service default/kubernetes, which is
+	// this server; nil connects as usual.
 	Self http.RoundTripper
-	// Certificates looks at those of services; nil does not.
+	// Certificates counts deprecated certificates of webhooks; nil does not.
 	Certificates *servercert.Counter
-	// Tracer traces what is asked for nobody's request; nil does not.
+	// Tracer traces calls that are not part of a client's request; nil does not.
 	Tracer *trace.Tracer
-	// Called is told of every request that was sent; nil is not.
+	// Called is called after every request that was sent; nil is not.
 	Called func(Call)
 
 	mu         sync.Mutex
-	transports map[string]dialed
+	transports map[string]cachedTransport
 }
 
-// Call is a request that was sent, and what came of it.
+// Call describes a request that was sent.
 type Call struct {
 	Host   string
-	Status int // 0 if there was no answer
+	Status int // HTTP status; 0 if there was no answer
 	Took   time.Duration
-	// Sent and Received are bytes; what is received is not known of all answers.
+	// Sent and Received are sizes of the bodies in bytes; Received is negative if
+	// unknown.
 	Sent, Received int64
 }
 
-// dialed is a transport as it is used, and as it is closed.
-type dialed struct {
+// cachedTransport is a cached transport with its close function.
+type cachedTransport struct {
 	http.RoundTripper
 	close func()
 }
 
-// self is where every cluster has the service kubernetes.
-const self = "kubernetes.default.svc:" + httpsPort
+// selfAddress is the address of the service default/kubernetes.
+const selfAddress = "kubernetes.default.svc:" + httpsPort
 
-// Post sends JSON and returns the answer, which is the body of a response that
-// says success; that of another is an error that tells what it says. It takes as
-// long as the context lets it. Redirects are refused.
+// Post sends JSON and returns the body of a successful response. Any other response is
+// an error with its text. Redirects are refused. Only ctx limits the time.
 func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, error) {
 	u, key, err := to.url()
 	if err != nil {
@@ -150,14 +149,14 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < http.StatusOK || resp.StatusCode > http.StatusPartialContent {
-		return nil, refusal(resp)
+		return nil, responseError(resp)
 	}
 	if resp.ContentLength > MaxAnswer {
 		return nil, ErrTooLarge
 	}
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1))
 	if err == nil {
-		// A service that sees its time end may end its answer early.
+		// A webhook that notices the timeout may send an incomplete answer.
 		err = ctx.Err()
 	}
 	switch {
@@ -171,7 +170,7 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 	return answer, nil
 }
 
-// Close closes connections that are not in use.
+// Close closes idle connections.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,8 +184,8 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return max(0, d+time.Second-1).Truncate(time.Second)
 }
 
-// refusal is the error of a response that does not say success.
-func refusal(resp *http.Response) error {
+// responseError returns the error for a response that is not successful.
+func responseError(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 	var status metav1.Status
 	if json.Unmarshal(text, &status) == nil && status.Kind == "Status" && status.Status == metav1.StatusFailure {
@@ -199,8 +198,8 @@ func refusal(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, http.MethodPost, schema.GroupResource{}, "", message, 0, true)
 }
 
-// url returns where to send requests, and what connections can be shared by. The
-// path is a clean one: many a configuration has a slash too many.
+// url returns the URL, and the key of the connection cache. The path is cleaned: many
+// configurations have a duplicate slash.
 func (e *Endpoint) url() (u *url.URL, key string, err error) {
 	if s := e.Service; s != nil {
 		host := net.JoinHostPort(s.Name+"."+s.Namespace+".svc", strconv.Itoa(int(s.port())))
@@ -223,16 +222,16 @@ func (s *Service) port() int32 {
 	return s.Port
 }
 
-// way is how an endpoint is reached, nil if that is directly.
-func (c *Client) way(to *Endpoint) egress.Dial {
+// dialer returns the dialer for an endpoint, nil for the default.
+func (c *Client) dialer(to *Endpoint) egress.Dial {
 	if to.Service != nil {
 		return c.Dial
 	}
 	return c.DialURL
 }
 
-// transport returns the one to a host. Connections are HTTP/1.1, so that many
-// requests are spread over the processes behind one address.
+// transport returns the transport to a webhook, cached by key. It uses HTTP/1.1, so
+// that requests are spread over the backends behind one address.
 func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTripper, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,7 +242,7 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 	if u.Port() == "" {
 		target = net.JoinHostPort(u.Hostname(), httpsPort)
 	}
-	if target == self && c.Self != nil {
+	if target == selfAddress && c.Self != nil {
 		return c.Self, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
@@ -254,7 +253,7 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 		}
 	}
 	dial := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
-	if chosen := c.way(to); chosen != nil {
+	if chosen := c.dialer(to); chosen != nil {
 		dial = chosen
 	}
 	t := &http.Transport{
@@ -276,16 +275,17 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 		}
 	}
 	if c.transports == nil || len(c.transports) >= maxTransports {
-		// Requests under way keep theirs; the rest is made again when it is needed.
+		// Requests in flight keep their transport; the others are created again when
+		// needed.
 		for _, old := range c.transports {
 			old.close()
 		}
-		c.transports = map[string]dialed{}
+		c.transports = map[string]cachedTransport{}
 	}
 	known, err := c.Credentials.wrap(target, t)
 	if err != nil {
 		return nil, err
 	}
-	c.transports[key] = dialed{known, t.CloseIdleConnections}
+	c.transports[key] = cachedTransport{known, t.CloseIdleConnections}
 	return known, nil
 }

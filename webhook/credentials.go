@@ -13,11 +13,11 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// httpsPort is the port that names of users need not have.
+// httpsPort is the port that user names in the kubeconfig may omit.
 const httpsPort = "443"
 
-// Credentials are by which a client makes itself known to webhooks. They are in a
-// kubeconfig, whose users are named after the hosts that they are for.
+// Credentials authenticate to webhooks. They come from a kubeconfig whose users are
+// named after hosts.
 type Credentials struct{ config *clientcmdapi.Config }
 
 // LoadCredentials reads a kubeconfig.
@@ -30,9 +30,9 @@ func LoadCredentials(file string) (*Credentials, error) {
 	return &Credentials{config}, nil
 }
 
-// For returns the user for a host and port, nil if nobody is named: the one of
-// that name; that of the nearest domain, "*.example.com:8443"; the same without
-// the port if it is that of HTTPS; "*"; and at last that of the current context.
+// For returns the user for a host:port, or nil: the user of that name; that of the
+// nearest domain, "*.example.com:8443"; the same without the port if it is 443; "*";
+// and last that of the current context.
 func (c *Credentials) For(target string) *clientcmdapi.AuthInfo {
 	if c == nil {
 		return nil
@@ -60,8 +60,8 @@ func (c *Credentials) For(target string) *clientcmdapi.AuthInfo {
 	return nil
 }
 
-// wrap makes a transport show the credentials for a host and port. It may change
-// what the transport does for TLS, so nothing must have been sent yet.
+// wrap makes a transport send the credentials for a host:port. It may change the TLS
+// configuration, so the transport must not have been used yet.
 func (c *Credentials) wrap(target string, t *http.Transport) (http.RoundTripper, error) {
 	user := c.For(target)
 	if user == nil {

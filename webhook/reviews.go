@@ -13,31 +13,31 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ReviewClient returns a client for a service that a kubeconfig tells the way to, and
-// that answers reviews. These are encoded by who asks, who also decides how many there
-// are; an answer has at most MaxAnswer bytes.
+// ReviewClient returns a client for a webhook that answers reviews
+// (SubjectAccessReview, TokenReview), described by a kubeconfig. The caller encodes the
+// reviews and limits their rate; an answer has at most MaxAnswer bytes.
 func ReviewClient(config *rest.Config) (*rest.RESTClient, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
 	config.ContentType = runtime.ContentTypeJSON
 	config.NegotiatedSerializer = OnlyErrors()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
 	return rest.UnversionedRESTClientFor(config)
 }
 
-// OnlyErrors is what a client needs to read that sends and gets bytes: the Status
-// that says why there are none.
+// OnlyErrors returns the serializer for a client that sends and receives bytes: it
+// decodes only the Status of an error.
 func OnlyErrors() runtime.NegotiatedSerializer {
 	types := runtime.NewScheme()
 	metav1.AddToGroupVersion(types, schema.GroupVersion{Version: "v1"})
 	return serializer.NewCodecFactory(types).WithoutConversion()
 }
 
-// bounded refuses answers that are too large.
-type bounded struct{ next http.RoundTripper }
+// boundedTransport is a round tripper that limits the size of answers.
+type boundedTransport struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.next.RoundTrip(r)
 	if err == nil {
 		resp.Body = &boundedBody{resp.Body, MaxAnswer}
@@ -47,7 +47,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 
 type boundedBody struct {
 	io.ReadCloser
-	left int // less than none: it was too large
+	left int // bytes left; negative if the answer was too large
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
@@ -59,7 +59,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// MayPass reports whether an error may be gone at the next try.
+// MayPass reports whether an error is temporary, so that a retry makes sense.
 func MayPass(err error) bool {
 	if _, wait := apierrors.SuggestsClientDelay(err); wait {
 		return true

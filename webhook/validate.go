@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ValidateURL returns what is wrong with the URL of a webhook.
+// ValidateURL validates the URL of a webhook.
 func ValidateURL(path *field.Path, text string) field.ErrorList {
 	const form = "; desired format: https://host[/path]"
 	u, err := url.Parse(text)
@@ -38,10 +38,10 @@ func ValidateURL(path *field.Path, text string) field.ErrorList {
 	return errs
 }
 
-// ValidateService returns what is wrong with a service that answers a webhook.
+// ValidateService validates the service of a webhook.
 func ValidateService(path *field.Path, namespace, name string, urlPath *string, port int32) field.ErrorList {
 	var errs field.ErrorList
-	// Kubernetes has always mixed up these two, and clients see it.
+	// kube-apiserver has these two field names mixed up, and clients see it.
 	if namespace == "" {
 		errs = append(errs, field.Required(path.Child("name"), ""))
 	}
@@ -73,16 +73,17 @@ func ValidateService(path *field.Path, namespace, name string, urlPath *string, 
 	return errs
 }
 
-// ValidateCABundle returns what is wrong with the certificates of authorities.
+// ValidateCABundle validates the CA bundle of a webhook.
 func ValidateCABundle(path *field.Path, bundle []byte) field.ErrorList {
-	if _, err := authorities(bundle); err != nil {
+	if _, err := parseCABundle(bundle); err != nil {
 		return field.ErrorList{field.Invalid(path, bundle, err.Error())}
 	}
 	return nil
 }
 
-// authorities reads certificates, and says of the first that is none why.
-func authorities(bundle []byte) (*x509.CertPool, error) {
+// parseCABundle parses a CA bundle; the error names the first certificate that is not
+// valid.
+func parseCABundle(bundle []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if pool.AppendCertsFromPEM(bundle) {
 		return pool, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
-// scope is who has made the spans.
+// scope is the instrumentation scope of the spans.
 const scope = "github.com/apikeel/kelson/trace"
 
 // Bits of the flags of spans and links.
@@ -18,7 +18,7 @@ const (
 	flagRemote    = 1 << 9
 )
 
-// statusError is the code of a span that failed.
+// statusError is the status code of a failed span.
 const statusError = 2
 
 // appendRequest appends an ExportTraceServiceRequest.

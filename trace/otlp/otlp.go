@@ -1,6 +1,5 @@
-// Package otlp sends spans to a collector, in the protocol of OpenTelemetry
-// over gRPC. A few messages are all that is needed of it, so they are written
-// here by hand.
+// Package otlp exports spans to a collector with OTLP over gRPC. Start at Exporter. The
+// few messages that it needs are encoded by hand.
 package otlp
 
 import (
@@ -28,8 +27,7 @@ const (
 
 const exportMethod = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
-// Exporter sends spans, a batch at a time. What comes faster than it can be sent
-// is dropped.
+// Exporter sends spans in batches. Spans that do not fit into the queue are dropped.
 type Exporter struct {
 	log      *slog.Logger
 	conn     *grpc.ClientConn
@@ -38,12 +36,12 @@ type Exporter struct {
 	flush    chan chan struct{}
 	done     chan struct{}
 	dropped  atomic.Int64
-	// every is how long a span waits at most to be sent.
+	// every is the longest time that a span waits to be sent.
 	every time.Duration
 }
 
-// New returns an exporter to an address as gRPC has them: host:port, or unix:
-// and a path. The resource is what the spans are about: this process.
+// New returns an exporter to a gRPC address: host:port, or unix: and a path. resource
+// describes this process.
 func New(endpoint string, resource []trace.Attribute, log *slog.Logger) (*Exporter, error) {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -57,7 +55,7 @@ func New(endpoint string, resource []trace.Attribute, log *slog.Logger) (*Export
 	return e, nil
 }
 
-// Add takes a span. It never waits.
+// Add queues a span without blocking.
 func (e *Exporter) Add(d trace.Data) {
 	select {
 	case e.spans <- d:
@@ -66,8 +64,8 @@ func (e *Exporter) Add(d trace.Data) {
 	}
 }
 
-// Close sends what there is, as far as ctx allows it, and ends. It is called
-// once; spans that are added later are lost.
+// Close sends the queued spans, until ctx ends, and closes the connection. It is called
+// once; later spans are lost.
 func (e *Exporter) Close(ctx context.Context) error {
 	sent := make(chan struct{})
 	var late error
@@ -84,7 +82,7 @@ func (e *Exporter) Close(ctx context.Context) error {
 	return errors.Join(late, e.conn.Close())
 }
 
-// run owns the batch.
+// run collects spans into batches and sends them.
 func (e *Exporter) run() {
 	var batch []trace.Data
 	failing := false
@@ -96,11 +94,11 @@ func (e *Exporter) run() {
 		defer cancel()
 		err := e.send(ctx, batch)
 		if err != nil && !failing {
-			e.log.Warn("traces cannot be sent", "error", err)
+			e.log.Warn("spans cannot be sent to the trace collector; they are dropped", "error", err)
 		}
 		failing = err != nil
 		if n := e.dropped.Swap(0); n > 0 {
-			e.log.Warn("traces were dropped: there are more than the collector takes", "spans", n)
+			e.log.Warn("spans were dropped: they come faster than the trace collector takes them", "spans", n)
 		}
 		batch = batch[:0]
 	}
@@ -132,7 +130,7 @@ func (e *Exporter) send(ctx context.Context, spans []trace.Data) error {
 	return e.conn.Invoke(ctx, exportMethod, &request, &answer, grpc.ForceCodecV2(rawCodec{}))
 }
 
-// rawCodec passes messages on that are encoded already.
+// rawCodec is a gRPC codec for messages that are encoded already.
 type rawCodec struct{}
 
 // Marshal implements encoding.CodecV2.

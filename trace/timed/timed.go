@@ -1,5 +1,5 @@
-// Package timed tells what takes time within a request to whoever wants to know:
-// to the trace that the request is part of, and to the log if it was slow.
+// Package timed records where time goes within a request: in the trace that the request
+// belongs to, and in the log if it was slow. Start at Start and Span.
 package timed
 
 import (
@@ -13,21 +13,21 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
-// Span is something that takes time. The zero Span is one that nobody wants to know
-// of.
+// Span is a timed operation, both a trace span and a timeline entry. The zero Span
+// records nothing.
 type Span struct {
 	trace *trace.Span
 	line  *request.Timeline
 }
 
-// Wanted reports whether anybody wants to know what takes time: it saves the work
-// of describing it.
+// Wanted reports whether anything is recorded, so that the caller can skip describing
+// it.
 func Wanted(ctx context.Context) bool {
 	return trace.From(ctx).Recording() || request.TimelineFrom(ctx) != nil
 }
 
-// Start begins something within a request. What takes less time than the threshold is
-// not for the log.
+// Start begins an operation within a request. It is logged only if it takes longer than
+// threshold.
 func Start(ctx context.Context, name string, threshold time.Duration, attributes ...trace.Attribute) (context.Context, Span) {
 	line := request.TimelineFrom(ctx)
 	ctx, span := trace.Start(ctx, name, attributes...)
@@ -37,7 +37,7 @@ func Start(ctx context.Context, name string, threshold time.Duration, attributes
 	return ctx, Span{span, line.Nest(name, threshold, fields(attributes)...)}
 }
 
-// Event notes that something has happened.
+// Event records an event of the operation.
 func (s Span) Event(name string, attributes ...trace.Attribute) {
 	s.trace.Event(name, attributes...)
 	if s.line != nil {
@@ -45,33 +45,33 @@ func (s Span) Event(name string, attributes ...trace.Attribute) {
 	}
 }
 
-// First is Event for who begins with it, and Last for who ends with it: they cost
-// less.
+// First is Event at the beginning of the operation, Last at its end: they need not read
+// the clock.
 func (s Span) First(name string) {
 	s.trace.Event(name)
 	s.line.First(name)
 }
 
-// Last is the last event.
+// Last is Event at the end of the operation.
 func (s Span) Last(name string) {
 	s.trace.Event(name)
 	s.line.Last(name)
 }
 
-// End ends it.
+// End ends the operation.
 func (s Span) End() {
 	s.trace.End()
 	s.line.End()
 }
 
-// EndVerb ends what Verb has begun.
+// EndVerb ends an operation that Verb has begun.
 func (s Span) EndVerb(req *request.Request) {
 	s.trace.End()
 	req.Timed()
 }
 
-// Verb begins what a request is for. It does not cost more than it must: the
-// attributes are only those of a trace, and those of the log are known to it.
+// Verb begins the main operation of a request. It is on the hot path: attributes is
+// called only if a trace is recorded.
 func Verb(ctx context.Context, req *request.Request, name string, attributes func() []trace.Attribute) (context.Context, Span) {
 	req.Time(name)
 	var span *trace.Span
@@ -95,10 +95,10 @@ func fields(attributes []trace.Attribute) []request.Field {
 	return all
 }
 
-// maxUserAgent is how much is told of what clients call themselves.
+// maxUserAgent is the largest recorded length of the User-Agent.
 const maxUserAgent = 1024
 
-// Attributes are what is told of a request for a resource.
+// Attributes returns the attributes of a request for a resource.
 func Attributes(r *http.Request, req *request.Request, verb string) []trace.Attribute {
 	client := "unknown"
 	if ip := utilnet.GetClientIP(r); ip != nil {
@@ -106,7 +106,7 @@ func Attributes(r *http.Request, req *request.Request, verb string) []trace.Attr
 	}
 	scope, name := "cluster", req.Name
 	if req.Verb == request.Create && len(req.Parts) < 2 {
-		name = "" // the path has none
+		name = "" // the path of a create has no name
 	}
 	switch {
 	case req.Name != "" || req.Verb == request.Create:
@@ -127,8 +127,8 @@ func Attributes(r *http.Request, req *request.Request, verb string) []trace.Attr
 	}
 }
 
-// Text tells of what was slow in a request, as Timeline.Text does: nothing if nothing
-// was. attributes are those of what the request is for.
+// Text returns the log texts of slow operations of a request, none if nothing was slow.
+// attributes are those of the request.
 func Text(req *request.Request, now time.Time, number func() uint32, all bool, attributes func() []trace.Attribute) (texts []string) {
 	for _, t := range req.Timeline().Slow(now) {
 		var own []request.Field
