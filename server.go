@@ -157,7 +157,7 @@ type Server struct {
 	stopHooks  []Hook
 	paths      map[string]http.Handler
 	stages     []stage
-	shown      *pki.Shown
+	shown      *pki.ServingCertificates
 	tls        *tls.Config
 	listener   net.Listener
 

@@ -234,7 +234,7 @@ func (s *Server) prepareServing() error {
 	if err != nil {
 		return err
 	}
-	if s.shown, err = pki.Show(s.PKI.ServerCertificate, main, v.SNI...); err != nil {
+	if s.shown, err = pki.OpenServingCertificates(s.PKI.ServerCertificate, main, v.SNI...); err != nil {
 		return err
 	}
 	base.GetCertificate = s.shown.Certificate

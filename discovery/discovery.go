@@ -1,9 +1,7 @@
-// Package discovery tells clients what a server serves: /api and /apis with the
-// groups below them, a page each, and in the aggregated form, in which /api and
-// /apis have everything at once.
-//
-// Answers are computed from a catalog when somebody first asks, and kept until
-// the catalog changes.
+// Package discovery serves API discovery: /api and /apis with a document for each group
+// and version, and aggregated discovery, in which /api and /apis have everything at
+// once. Start at Handler. It imports no group: documents are computed from a catalog on
+// the first request, and kept until the catalog changes.
 package discovery
 
 import (
@@ -32,7 +30,7 @@ type Handler struct {
 	current *state
 }
 
-// state is the answers for one catalog.
+// state has the encoded documents of one catalog.
 type state struct {
 	catalog *resource.Catalog
 	merged  *Merged
@@ -41,27 +39,26 @@ type state struct {
 	etags   map[string]string
 }
 
-// page is an answer in one of its formats.
+// page identifies a document in one of its formats.
 type page struct {
-	path       string // and for /api the address of the server
+	path       string // for /api with the address of the server
 	media      string
 	pretty     bool
 	aggregated bool
 }
 
-// New returns a handler for what catalog returns at the time of a request.
-// address returns where a client reaches the server, host and port; /api tells.
+// New returns a handler. catalog is called for each request; address returns the host
+// and port by which a client reaches the server, which /api contains.
 func New(catalog func() *resource.Catalog, address func(r *http.Request) string) *Handler {
 	return &Handler{catalog: catalog, address: address}
 }
 
-// Serve answers a request for discovery. It reports false, and does nothing, if
-// the path is not one of discovery, or of a group or version that does not
-// exist. An error is a Status for the client that the caller writes; nothing
-// has been written then.
+// Serve answers a request for discovery. It returns false, and does nothing, if the
+// path is not a discovery path, or its group or version does not exist. An error is a
+// Status that the caller writes; nothing has been written then.
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
-	// There may be any number of slashes at the end, but for /apis, which has one.
+	// Any number of trailing slashes is accepted, except for /apis, which takes one.
 	parts := strings.Split(strings.TrimRight(path, "/"), "/")
 	if parts[0] != "api" && parts[0] != "apis" || strings.HasPrefix(path, "apis//") {
 		return false, nil
@@ -71,7 +68,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 	switch {
 	case parts[0] == "api" && len(parts) == 1, parts[0] == "apis" && len(parts) == 1:
 		if parts[0] == "api" {
-			if err := routable(r); err != nil {
+			if err := checkRequest(r); err != nil {
 				return true, err
 			}
 		}
@@ -99,7 +96,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 		if !ok {
 			return false, nil
 		}
-		if err := routable(r); err != nil {
+		if err := checkRequest(r); err != nil {
 			return true, err
 		}
 		return true, h.serve(w, r, v, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, version) })
@@ -107,10 +104,10 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 	return false, nil
 }
 
-// serveRoot serves /api or /apis in the form that the client wants. The
-// aggregated one is preferred to any other that it accepts too.
+// serveRoot serves /api or /apis. The aggregated format is preferred if the client
+// accepts it.
 func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root string) error {
-	// With a slash at the end the one of the groups has the old form only.
+	// /apis/ with a trailing slash has only the old format.
 	plain := root == "apis" && strings.HasSuffix(r.URL.Path, "/")
 	if media, ok := negotiate(r.Header.Get("Accept"), true); ok && !plain {
 		return h.serveAggregated(w, r, v, root, media)
@@ -120,8 +117,7 @@ func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root
 	}
 	address := h.address(r)
 	return h.serve(w, r, v, root+" "+address, func() runtime.Object {
-		// These answers are older than API versions, and clients of that time
-		// get what they know.
+		// This document predates API versions: it has no apiVersion.
 		return &metav1.APIVersions{
 			TypeMeta:                   metav1.TypeMeta{Kind: "APIVersions"},
 			Versions:                   versionNames(v.catalog),
@@ -165,7 +161,7 @@ func (h *Handler) serveAggregated(w http.ResponseWriter, r *http.Request, v view
 	return send(w, r, body)
 }
 
-// state returns the answers for a view, and forgets those for others.
+// state returns the documents of a view, and drops those of others.
 func (h *Handler) state(v view) *state {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,7 +171,7 @@ func (h *Handler) state(v view) *state {
 	return h.current
 }
 
-// maxPages bounds the pages that are kept: addresses are the clients' choice.
+// maxPages is the largest number of cached documents: clients choose addresses.
 const maxPages = 1024
 
 func (s *state) page(p page, object func() runtime.Object) ([]byte, error) {
@@ -250,8 +246,8 @@ func resourceList(g *resource.ServedGroup, v *resource.ServedVersion) *metav1.AP
 	return list
 }
 
-// verbsOf returns the verbs of a resource: sorted, unless objects are maps, whose
-// definitions have them in an order of their own.
+// verbsOf returns the verbs of a resource, sorted, except for custom resources, which
+// have their own order.
 func verbsOf(s *resource.Served) []string {
 	if s.Unstructured {
 		return s.Definition.Verbs
@@ -259,8 +255,7 @@ func verbsOf(s *resource.Served) []string {
 	return slices.Sorted(slices.Values(s.Definition.Verbs))
 }
 
-// resources returns the resources and subresources of a version, sorted by
-// name.
+// resources returns the resources and subresources of a version, sorted by name.
 func resources(v *resource.ServedVersion) []metav1.APIResource {
 	list := []metav1.APIResource{}
 	for _, s := range v.Resources {
@@ -279,7 +274,7 @@ func resources(v *resource.ServedVersion) []metav1.APIResource {
 	}
 	custom := isCustom(v)
 	slices.SortStableFunc(list, func(a, b metav1.APIResource) int {
-		if custom { // whose subresources have an order of their own
+		if custom { // subresources of custom resources keep their order
 			x, _, _ := strings.Cut(a.Name, "/")
 			y, _, _ := strings.Cut(b.Name, "/")
 			return strings.Compare(x, y)
@@ -301,8 +296,7 @@ func subresource(s *resource.Served, sub *resource.Subresource) metav1.APIResour
 	return r
 }
 
-// storageVersionHash tells whether objects are stored as before, and nothing
-// else.
+// storageVersionHash changes when the storage version changes.
 func storageVersionHash(d *resource.Definition) string {
 	gv, err := schema.ParseGroupVersion(d.HubAPIVersion())
 	if err != nil {
@@ -312,7 +306,7 @@ func storageVersionHash(d *resource.Definition) string {
 	return base64.StdEncoding.EncodeToString(sum[:8])
 }
 
-// aggregated returns everything below /api or /apis.
+// aggregated returns the aggregated discovery of /api or /apis.
 func aggregated(v view, root string) *apidiscovery.APIGroupDiscoveryList {
 	list := &apidiscovery.APIGroupDiscoveryList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
@@ -335,13 +329,13 @@ func aggregated(v view, root string) *apidiscovery.APIGroupDiscoveryList {
 	return list
 }
 
-// isCustom reports whether a version is one of custom resources.
+// isCustom reports whether a version has custom resources.
 func isCustom(v *resource.ServedVersion) bool {
 	return len(v.Resources) > 0 && v.Resources[0].Unstructured
 }
 
-// nested puts subresources into their resources.
-func nested(flat []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
+// nestSubresources puts subresources into their resources.
+func nestSubresources(flat []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 	var list []apidiscovery.APIResourceDiscovery
 	for _, r := range flat {
 		kind := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}

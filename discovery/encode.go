@@ -21,27 +21,29 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// This file negotiates, encodes and compresses discovery documents.
+
 const (
 	mediaJSON     = "application/json"
 	mediaYAML     = "application/yaml"
 	mediaProtobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// media is what a client accepts.
+// media is a negotiated media type.
 type media struct {
 	name   string
 	pretty bool
 }
 
-// negotiate returns the first media type of the client's wishes that the
-// server has, in the aggregated form or in the plain one.
+// negotiate returns the first media type of an Accept header that is supported, for the
+// aggregated or the plain format.
 func negotiate(accept string, aggregated bool) (media, bool) {
 	if accept == "" {
 		return media{name: mediaJSON}, !aggregated
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		for _, name := range []string{mediaJSON, mediaYAML, mediaProtobuf} {
-			if status.Takes(clause, name) && fits(clause.Params, name, aggregated) {
+			if status.Takes(clause, name) && matchesFormat(clause.Params, name, aggregated) {
 				return media{name: name, pretty: clause.Params["pretty"] == "1"}, true
 			}
 		}
@@ -49,8 +51,8 @@ func negotiate(accept string, aggregated bool) (media, bool) {
 	return media{}, false
 }
 
-// fits reports whether the parameters of a media type ask for the form.
-func fits(params map[string]string, name string, aggregated bool) bool {
+// matchesFormat reports whether the parameters of a media type ask for the format.
+func matchesFormat(params map[string]string, name string, aggregated bool) bool {
 	if s := params["stream"]; s != "" && (s != "watch" || name == mediaYAML) {
 		return false
 	}
@@ -66,7 +68,8 @@ func fits(params map[string]string, name string, aggregated bool) bool {
 	return params["as"] == "APIGroupDiscoveryList" && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2"
 }
 
-// isPretty reports whether JSON is indented, which people like to see.
+// isPretty reports whether JSON is indented: if asked for, or for curl, wget and
+// browsers.
 func isPretty(r *http.Request) bool {
 	if pretty := r.URL.Query().Get("pretty"); pretty != "" {
 		yes, _ := strconv.ParseBool(pretty)
@@ -92,8 +95,8 @@ func encode(obj runtime.Object, media string, pretty bool) ([]byte, error) {
 	}
 }
 
-// hash returns the ETag of an answer. It is the same for all media types, which
-// the Vary header tells apart.
+// hash returns the ETag of a document. It is the same for all media types, which the
+// Vary header distinguishes.
 func hash(obj runtime.Object) (string, error) {
 	b, err := json.Marshal(obj)
 	if err != nil {
@@ -102,11 +105,11 @@ func hash(obj runtime.Object) (string, error) {
 	return fmt.Sprintf(`"%X"`, sha512.Sum512(b)), nil
 }
 
-// gzipFrom is the size from which answers are compressed.
-const gzipFrom = 128 << 10
+// gzipThreshold is the size in bytes above which documents are compressed.
+const gzipThreshold = 128 << 10
 
 func send(w http.ResponseWriter, r *http.Request, body []byte) error {
-	if len(body) <= gzipFrom || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if len(body) <= gzipThreshold || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		_, err := w.Write(body)
 		return ignoreClient(err)
 	}
@@ -122,13 +125,12 @@ func send(w http.ResponseWriter, r *http.Request, body []byte) error {
 	return ignoreClient(z.Close())
 }
 
-// ignoreClient drops the error of writing to a client: it is gone, and nobody
-// else can be told.
+// ignoreClient drops the error of writing to a client that has gone.
 func ignoreClient(error) error { return nil }
 
-// routable refuses methods other than GET, and an Accept header that names no
-// format that is known, whatever else it wants of it.
-func routable(r *http.Request) error {
+// checkRequest refuses methods other than GET, and an Accept header without a known media
+// type.
+func checkRequest(r *http.Request) error {
 	if r.Method != http.MethodGet {
 		return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false)
 	}

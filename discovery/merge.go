@@ -9,9 +9,9 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Merged is what is told when some groups are served by others: all groups in
-// the order in which they are shown, of which those of the catalog have their
-// content from there. It must not be changed once it is returned.
+// Merged is the discovery of all groups when some are served by other servers: the
+// groups in the order in which they are listed; those of the catalog get their content
+// from it. It must not be changed once it is returned.
 type Merged struct{ Groups []MergedGroup }
 
 // MergedGroup is a group, with its preferred version first.
@@ -23,18 +23,17 @@ type MergedGroup struct {
 // MergedVersion is a version of a group.
 type MergedVersion struct {
 	Name string
-	// Remote is what another server tells of the version; nil if it is one of
-	// the catalog.
+	// Remote is the discovery of another server for the version; nil if the catalog has
+	// it.
 	Remote *apidiscovery.APIVersionDiscovery
 }
 
-// Merge makes the handler tell what f returns for a catalog, which is to be the
-// same value until something changes.
+// Merge makes the handler use what f returns for a catalog. f must return the same
+// value until something changes.
 func (h *Handler) Merge(f func(*resource.Catalog) *Merged) { h.merge = f }
 
-// Resources returns the resources of a list, which another server has sent, in
-// the form of aggregated discovery. Subresources of nothing that is listed are
-// left out.
+// Resources converts a resource list of another server to the form of aggregated
+// discovery. Subresources without their resource are left out.
 func Resources(list []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 	below := map[string][]metav1.APIResource{}
 	for _, r := range list {
@@ -49,13 +48,13 @@ func Resources(list []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 			delete(below, r.Name)
 		}
 	}
-	return nested(sorted)
+	return nestSubresources(sorted)
 }
 
-// view is what a request is told about.
+// view is the input of discovery for one request.
 type view struct {
 	catalog *resource.Catalog
-	merged  *Merged // nil if there is but the catalog
+	merged  *Merged // nil if there is only the catalog
 }
 
 func (h *Handler) view() view {
@@ -72,7 +71,7 @@ func (v view) groups() []MergedGroup {
 	}
 	var groups []MergedGroup
 	for _, g := range v.catalog.Groups() {
-		groups = append(groups, ofCatalog(g))
+		groups = append(groups, catalogGroup(g))
 	}
 	return groups
 }
@@ -90,10 +89,10 @@ func (v view) group(name string) (MergedGroup, bool) {
 	if !ok {
 		return MergedGroup{}, false
 	}
-	return ofCatalog(g), true
+	return catalogGroup(g), true
 }
 
-func ofCatalog(g *resource.ServedGroup) MergedGroup {
+func catalogGroup(g *resource.ServedGroup) MergedGroup {
 	group := MergedGroup{Name: g.Name}
 	for i := range g.Versions {
 		group.Versions = append(group.Versions, MergedVersion{Name: g.Versions[i].Name})
@@ -101,7 +100,7 @@ func ofCatalog(g *resource.ServedGroup) MergedGroup {
 	return group
 }
 
-// content returns what a version has, nil if it is not known.
+// content returns the resources of a version, nil if they are not known.
 func (v view) content(group string, version MergedVersion) *apidiscovery.APIVersionDiscovery {
 	if version.Remote != nil {
 		return version.Remote
@@ -109,10 +108,10 @@ func (v view) content(group string, version MergedVersion) *apidiscovery.APIVers
 	if g, ok := v.catalog.Group(group); ok {
 		if served, ok := g.Version(version.Name); ok {
 			content := &apidiscovery.APIVersionDiscovery{
-				Version: version.Name, Resources: nested(resources(served)), Freshness: apidiscovery.DiscoveryFreshnessCurrent,
+				Version: version.Name, Resources: nestSubresources(resources(served)), Freshness: apidiscovery.DiscoveryFreshnessCurrent,
 			}
 			if isCustom(served) {
-				spellKinds(content.Resources, group, version.Name)
+				fillKinds(content.Resources, group, version.Name)
 			}
 			return content
 		}
@@ -120,9 +119,9 @@ func (v view) content(group string, version MergedVersion) *apidiscovery.APIVers
 	return nil
 }
 
-// spellKinds says the group and version of kinds that are those of the resources
-// themselves, which only custom resources do.
-func spellKinds(list []apidiscovery.APIResourceDiscovery, group, version string) {
+// fillKinds fills in the group and version of kinds that have none, as only custom
+// resources do.
+func fillKinds(list []apidiscovery.APIResourceDiscovery, group, version string) {
 	spell := func(kind *metav1.GroupVersionKind) {
 		if kind.Version == "" {
 			kind.Group, kind.Version = group, version

@@ -38,13 +38,13 @@ const (
 // use.
 type Gates struct{ states *states }
 
-// states is what is behind a Gates.
+// states is the content of a Gates; immutable.
 type states struct {
 	table   Table
 	version Version
-	set     map[string]bool // that were set, to their default or not
-	left    []string        // that AllAlpha or AllBeta should have set, but this server only has the default
-	enabled map[string]bool // all gates of the table
+	set     map[string]bool // by name: the value that was set
+	left    []string        // gates that AllAlpha or AllBeta should have changed, but of which this server has only the default
+	enabled map[string]bool // state of every gate in the table
 
 	compare    sync.Once // sets areDefault and key when one of them is first asked for
 	areDefault bool
@@ -232,9 +232,9 @@ func (s *states) compareWithDefaults() {
 	})
 }
 
-// changed returns the gates that were set to another value than their default in this
-// version, of which the server is whatever it emulates, or that have another one
-// because of the minimum compatibility version.
+// changed returns the gates that differ from their default in the server's own version,
+// whatever it emulates: because they were set, or because of the minimum compatibility
+// version.
 func (g Gates) changed() map[string]bool {
 	s := g.all()
 	changed := map[string]bool{}
@@ -249,8 +249,8 @@ func (g Gates) changed() map[string]bool {
 	return changed
 }
 
-// Unmet returns the gates that were set to what this server does not do: those that
-// should be enabled, and those that should be disabled.
+// Unmet returns the gates that were set to a value that this server does not implement:
+// those that should be enabled, and those that should be disabled.
 func (g Gates) Unmet() (missing, always []string) {
 	s := g.all()
 	for name, on := range g.changed() {
@@ -268,8 +268,8 @@ func (g Gates) Unmet() (missing, always []string) {
 	return missing, always
 }
 
-// Unsupported returns an error that names the gates which were enabled although this
-// server has nothing behind them.
+// Unsupported returns an error with the enabled gates that this server does not
+// implement.
 func (g Gates) Unsupported() error {
 	missing, _ := g.Unmet()
 	if len(missing) == 0 {
@@ -278,9 +278,9 @@ func (g Gates) Unsupported() error {
 	return fmt.Errorf("this server does not have what is behind %s", strings.Join(missing, ", "))
 }
 
-// Warn logs which gates are not what they were set to, where that is no reason not to
-// start: those that cannot be disabled here, and those that AllAlpha or AllBeta left
-// at their defaults.
+// Warn logs the gates that do not have the value they were set to, where that does not
+// prevent the start: gates that cannot be disabled here, and those that AllAlpha or
+// AllBeta left at their defaults.
 func (g Gates) Warn(log *slog.Logger) {
 	if _, always := g.Unmet(); len(always) > 0 {
 		log.Warn("what is behind feature gates cannot be switched off here", "gates", strings.Join(always, ", "))

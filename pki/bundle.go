@@ -13,15 +13,14 @@ import (
 	"github.com/apikeel/kelson/filewatch"
 )
 
-// Bundle is authorities to trust that are in files, which may change.
+// Bundle is a set of CAs from files, which are reloaded when they change.
 type Bundle struct {
 	base  []byte
 	files *filewatch.Files
 	pool  atomic.Pointer[x509.CertPool]
 }
 
-// OpenBundle reads authorities from files. Those in base, which may be empty,
-// are trusted too.
+// OpenBundle reads CAs from files, and from base in PEM, which may be empty.
 func OpenBundle(base []byte, paths ...string) (*Bundle, error) {
 	files, err := filewatch.Read(paths...)
 	if err != nil {
@@ -52,9 +51,8 @@ func (b *Bundle) load(contents [][]byte) error {
 	return nil
 }
 
-// Pool returns the authorities as they are now: the same pool until they
-// change.
+// Pool returns the current CAs: the same pool until they change.
 func (b *Bundle) Pool() *x509.CertPool { return b.pool.Load() }
 
-// Watch reads the files again when they change, until ctx ends.
+// Watch reloads the files when they change, until ctx ends.
 func (b *Bundle) Watch(ctx context.Context, logger *slog.Logger) { b.files.Watch(ctx, logger, b.load) }

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// makeFolder makes a folder that only its owner can look into.
+// makeFolder creates a folder that only its owner can read.
 func makeFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("folder for certificates: %w", err)
@@ -19,7 +19,7 @@ func makeFolder(dir string) error {
 	return err
 }
 
-// writeFile replaces a file by one that is whole and on disk.
+// writeFile replaces a file atomically and syncs it.
 func writeFile(path string, content []byte, mode os.FileMode) error {
 	temp, err := writeTemp(path, content, mode)
 	if err != nil {
@@ -32,22 +32,22 @@ func writeFile(path string, content []byte, mode os.FileMode) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// createOnce makes a file unless there is one, and returns what is in it: the
-// given content, or that of whoever came first.
+// createOnce creates a file unless it exists, and returns its content: the given one,
+// or that of the process that was faster.
 func createOnce(path string, content []byte, mode os.FileMode) ([]byte, error) {
 	temp, err := writeTemp(path, content, mode)
 	if err != nil {
 		return nil, err
 	}
 	defer os.Remove(temp)
-	// Unlike a rename, a link never replaces.
+	// Unlike a rename, a link never replaces a file.
 	switch err := os.Link(temp, path); {
 	case err == nil:
 		return content, syncFolder(filepath.Dir(path))
 	case errors.Is(err, os.ErrExist):
 		return os.ReadFile(path)
 	}
-	// Some file systems have no links. There two first starts at the same
+	// Some file systems have no links. There, two processes that start at the same
 	// instant are not kept apart.
 	if _, err := os.Stat(path); err == nil {
 		return os.ReadFile(path)
@@ -58,7 +58,7 @@ func createOnce(path string, content []byte, mode os.FileMode) ([]byte, error) {
 	return content, syncFolder(filepath.Dir(path))
 }
 
-// writeTemp writes a file beside path and returns its name.
+// writeTemp writes a temporary file in the folder of path and returns its name.
 func writeTemp(path string, content []byte, mode os.FileMode) (string, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -73,13 +73,13 @@ func writeTemp(path string, content []byte, mode os.FileMode) (string, error) {
 	return f.Name(), nil
 }
 
-// syncFolder makes a new name in a folder last.
+// syncFolder makes a new directory entry durable.
 func syncFolder(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	// Where folders cannot be synced, there is nothing more to be done.
+	// If the file system cannot sync folders, nothing more can be done.
 	_ = f.Sync()
 	return f.Close()
 }

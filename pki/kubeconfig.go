@@ -12,11 +12,10 @@ import (
 	"strings"
 )
 
-// Kubeconfig returns the configuration with which kubectl and others reach the
-// server at an address such as https://127.0.0.1:6443, as its administrator. A
-// server that shows certificates of somebody else's wants them, or who issued
-// them, to be trusted too; the first is the one that it shows to those who ask
-// for no name. One that is not for that address is asked for by its own name.
+// Kubeconfig returns a kubeconfig for the administrator of the server at an address
+// such as https://127.0.0.1:6443. trusted are the certificates, or their CAs, that the
+// server presents instead of its own; the first is the default one. If that is not
+// valid for the address, the kubeconfig sets tls-server-name.
 func (a *Authority) Kubeconfig(server string, trusted ...[]byte) ([]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(a.admin.PrivateKey)
 	if err != nil {
@@ -46,8 +45,8 @@ current-context: kelson
 		encode(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))), nil
 }
 
-// serverName is the line with the name by which a server is to be asked, if it
-// shows a certificate that is not for its address.
+// serverName returns the line tls-server-name, if the presented certificate is not
+// valid for the address.
 func serverName(server string, shown [][]byte) string {
 	address, err := url.Parse(server)
 	if err != nil || len(shown) == 0 {
@@ -73,8 +72,8 @@ func serverName(server string, shown [][]byte) string {
 	return fmt.Sprintf("\n    tls-server-name: %q", name)
 }
 
-// WriteKubeconfig writes the Kubeconfig to a file that only its owner can read.
-// The file is replaced whole; its folder is made if need be.
+// WriteKubeconfig writes the kubeconfig to a file that only its owner can read. The
+// file is replaced atomically; its folder is created if it does not exist.
 func (a *Authority) WriteKubeconfig(path, server string, trusted ...[]byte) error {
 	content, err := a.Kubeconfig(server, trusted...)
 	if err != nil {

@@ -1,18 +1,18 @@
-// Package pki keeps the certificates of a server: an authority of its own,
-// what the server shows to clients, and the client certificate of the
-// administrator.
+// Package pki holds the certificates of a server: its own CA, its serving certificate,
+// and the client certificate of the administrator. Start at Authority. It never changes
+// a CA that exists.
 //
 // # The folder
 //
-//	ca.crt, ca.key   the authority; made once, never changed
+//	ca.crt, ca.key   the CA; created once, never changed
 //	server.pem       certificate and key of the server
 //	admin.pem        certificate and key of the administrator
 //
-// The authority may also be brought along: the two files of kubeadm do. The
-// others are made anew when they are missing, run out soon, lack a name or come
-// from another authority; each is one file, so that a certificate and its key
-// are always replaced together. Files appear whole or not at all, and two
-// processes that begin in the same empty folder agree on one authority.
+// The CA may also be provided, for example by kubeadm's two files. The other files are
+// created again when they are missing, expire soon, lack a name or come from another
+// CA; each is one file, so that a certificate and its key are always replaced together.
+// Files appear whole or not at all, and two processes that start in the same empty
+// folder agree on one CA.
 package pki
 
 import (
@@ -38,36 +38,36 @@ import (
 const (
 	caLifetime   = 10 * 365 * 24 * time.Hour
 	leafLifetime = 365 * 24 * time.Hour
-	// renewBefore is how long a certificate must still be good for.
+	// renewBefore is the remaining lifetime below which a certificate is renewed.
 	renewBefore = 90 * 24 * time.Hour
-	// skew is how far the clocks of clients may be behind.
-	skew = time.Hour
+	// clockSkew is how far the clocks of clients may be behind.
+	clockSkew = time.Hour
 
-	// AdminUser and AdminGroup are who the administrator's certificate names.
+	// AdminUser and AdminGroup are the subject of the administrator's certificate.
 	AdminUser  = "kubernetes-admin"
 	AdminGroup = "system:masters"
 )
 
-// Authority issues certificates and holds those of the server.
+// Authority is a CA with the certificates of the server.
 type Authority struct {
 	cert  *x509.Certificate
 	key   crypto.Signer
 	pem   []byte
-	dir   string // "" if nothing is kept
+	dir   string // "" if nothing is stored
 	names names
 
-	mu            sync.Mutex // guards the two below
+	mu            sync.Mutex // guards server and admin
 	server, admin *tls.Certificate
 }
 
-// names are those that a server certificate is for.
+// names are the subject alternative names of the serving certificate.
 type names struct {
 	dns []string
 	ips []net.IP
 }
 
-// New makes an authority that is forgotten when the process ends. Hosts are
-// names and addresses of the server beyond the usual ones.
+// New creates a CA in memory. hosts are names and addresses of the server besides the
+// usual ones.
 func New(hosts ...string) (*Authority, error) {
 	a, err := NewIssuer()
 	if err != nil {
@@ -77,9 +77,8 @@ func New(hosts ...string) (*Authority, error) {
 	return a, a.loadLeaves()
 }
 
-// NewIssuer makes an authority that is forgotten when the process ends, and that
-// issues certificates to others only: it has none for a server or an
-// administrator.
+// NewIssuer creates a CA in memory that only signs for others: it has no certificates
+// for a server or an administrator.
 func NewIssuer() (*Authority, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -93,7 +92,7 @@ func NewIssuer() (*Authority, error) {
 	return a, a.setCA(certPEM, keyPEM)
 }
 
-// Open reads the certificates in a folder, and makes what is missing.
+// Open reads the certificates in a folder, and creates what is missing.
 func Open(dir string, hosts ...string) (*Authority, error) {
 	a, err := OpenIssuer(dir)
 	if err != nil {
@@ -103,7 +102,7 @@ func Open(dir string, hosts ...string) (*Authority, error) {
 	return a, a.loadLeaves()
 }
 
-// OpenIssuer is NewIssuer for an authority that is kept in a folder.
+// OpenIssuer is NewIssuer with a CA that is stored in a folder.
 func OpenIssuer(dir string) (*Authority, error) {
 	a := &Authority{dir: dir}
 	if err := makeFolder(dir); err != nil {
@@ -112,8 +111,8 @@ func OpenIssuer(dir string) (*Authority, error) {
 	return a, a.loadCA()
 }
 
-// serverNames are those under which a server is reached from itself, from
-// outside and from within a cluster.
+// serverNames are the names of a server from its own host, from outside and from within
+// a cluster.
 func serverNames(hosts []string) names {
 	all := []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
@@ -137,9 +136,9 @@ func serverNames(hosts []string) names {
 	return n
 }
 
-// loadCA reads the authority. The key is the first file made and the one that
-// decides: whoever finds one uses it, and certificates made from the same key
-// by two processes vouch for each other.
+// loadCA reads the CA. The key is created first and decides: a process that finds a key
+// uses it, and CA certificates that two processes create from the same key are
+// interchangeable.
 func (a *Authority) loadCA() error {
 	certFile, keyFile := filepath.Join(a.dir, "ca.crt"), filepath.Join(a.dir, "ca.key")
 	certPEM, err := os.ReadFile(certFile)
@@ -196,23 +195,23 @@ func (a *Authority) setCA(certPEM, keyPEM []byte) error {
 }
 
 func (a *Authority) loadLeaves() (err error) {
-	if a.server, err = a.leaf("server.pem", a.goodForServer, a.issueServer); err != nil {
+	if a.server, err = a.loadLeaf("server.pem", a.coversServerNames, a.issueServer); err != nil {
 		return err
 	}
-	a.admin, err = a.leaf("admin.pem", func(*x509.Certificate) bool { return true }, func() ([]byte, error) {
+	a.admin, err = a.loadLeaf("admin.pem", func(*x509.Certificate) bool { return true }, func() ([]byte, error) {
 		return a.IssueClient(AdminUser, AdminGroup)
 	})
 	return err
 }
 
-// leaf reads a certificate from its file, or issues it if there is none that
-// will do.
-func (a *Authority) leaf(file string, good func(*x509.Certificate) bool, issue func() ([]byte, error)) (*tls.Certificate, error) {
+// loadLeaf reads a certificate from its file, or issues it if the file does not have a
+// valid one.
+func (a *Authority) loadLeaf(file string, good func(*x509.Certificate) bool, issue func() ([]byte, error)) (*tls.Certificate, error) {
 	if a.dir != "" {
 		content, err := os.ReadFile(filepath.Join(a.dir, file))
 		if err == nil {
-			// What cannot be read is replaced, like what is missing.
-			if pair, err := tls.X509KeyPair(content, content); err == nil && a.fresh(pair.Leaf) && good(pair.Leaf) {
+			// A broken file is replaced like a missing one.
+			if pair, err := tls.X509KeyPair(content, content); err == nil && a.isFresh(pair.Leaf) && good(pair.Leaf) {
 				return &pair, nil
 			}
 		} else if !errors.Is(err, os.ErrNotExist) {
@@ -232,17 +231,17 @@ func (a *Authority) leaf(file string, good func(*x509.Certificate) bool, issue f
 	return &pair, err
 }
 
-// fresh reports whether a certificate is ours and will be good for a while.
-func (a *Authority) fresh(cert *x509.Certificate) bool {
+// isFresh reports whether a certificate is signed by this CA and does not expire soon.
+func (a *Authority) isFresh(cert *x509.Certificate) bool {
 	return !a.endsSoon(cert) && cert.CheckSignatureFrom(a.cert) == nil
 }
 
 func (a *Authority) endsSoon(cert *x509.Certificate) bool {
-	// One that ends with the authority cannot be made to last longer.
+	// A certificate that expires with the CA cannot be extended.
 	return time.Now().Add(renewBefore).After(cert.NotAfter) && cert.NotAfter.Before(a.cert.NotAfter)
 }
 
-func (a *Authority) goodForServer(cert *x509.Certificate) bool {
+func (a *Authority) coversServerNames(cert *x509.Certificate) bool {
 	for _, name := range a.names.dns {
 		if !slices.Contains(cert.DNSNames, name) {
 			return false
@@ -265,8 +264,8 @@ func (a *Authority) issueServer() ([]byte, error) {
 	})
 }
 
-// IssueClient makes a client certificate for a user and returns it and its key
-// in one PEM text.
+// IssueClient issues a client certificate for a user, and returns it with its key in
+// PEM.
 func (a *Authority) IssueClient(user string, groups ...string) ([]byte, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -280,7 +279,7 @@ func (a *Authority) issue(cert *x509.Certificate) ([]byte, error) {
 		return nil, err
 	}
 	now := time.Now()
-	cert.NotBefore, cert.NotAfter = now.Add(-skew), now.Add(leafLifetime)
+	cert.NotBefore, cert.NotAfter = now.Add(-clockSkew), now.Add(leafLifetime)
 	if cert.NotAfter.After(a.cert.NotAfter) {
 		cert.NotAfter = a.cert.NotAfter
 	}
@@ -292,23 +291,22 @@ func (a *Authority) issue(cert *x509.Certificate) ([]byte, error) {
 	return append(encodeCert(der), keyPEM...), nil
 }
 
-// ServerCertificate is a GetCertificate for a tls.Config. It renews the
-// certificate of a server that runs for very long.
+// ServerCertificate is a GetCertificate for tls.Config. It renews the certificate
+// before it expires.
 func (a *Authority) ServerCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.endsSoon(a.server.Leaf) {
-		if fresh, err := a.leaf("server.pem", a.goodForServer, a.issueServer); err == nil {
+		if fresh, err := a.loadLeaf("server.pem", a.coversServerNames, a.issueServer); err == nil {
 			a.server = fresh
 		}
 	}
 	return a.server, nil
 }
 
-// ServerPair returns the files apiserver.crt and apiserver.key in a folder. They
-// are used as they are if somebody has put them there; else they are made, with
-// the authority behind the certificate so that who trusts the file trusts the
-// server.
+// ServerPair returns the files apiserver.crt and apiserver.key in a folder. Existing
+// files are used as they are; otherwise they are created, with the CA appended to the
+// certificate, so that a client that trusts the file trusts the server.
 func (a *Authority) ServerPair(dir string) (Pair, error) {
 	pair := Pair{CertFile: filepath.Join(dir, "apiserver.crt"), KeyFile: filepath.Join(dir, "apiserver.key")}
 	cert, certErr := os.ReadFile(pair.CertFile)
@@ -319,7 +317,7 @@ func (a *Authority) ServerPair(dir string) (Pair, error) {
 		if err != nil {
 			return pair, fmt.Errorf("%s: %w", pair.CertFile, err)
 		}
-		if old.Leaf.CheckSignatureFrom(a.cert) != nil || a.fresh(old.Leaf) && a.goodForServer(old.Leaf) {
+		if old.Leaf.CheckSignatureFrom(a.cert) != nil || a.isFresh(old.Leaf) && a.coversServerNames(old.Leaf) {
 			return pair, nil
 		}
 	case errors.Is(certErr, os.ErrNotExist) && errors.Is(keyErr, os.ErrNotExist):
@@ -345,10 +343,10 @@ func (a *Authority) ServerPair(dir string) (Pair, error) {
 // AdminCertificate returns the client certificate of the administrator.
 func (a *Authority) AdminCertificate() *tls.Certificate { return a.admin }
 
-// CertificatePEM returns the certificate of the authority.
+// CertificatePEM returns the certificate of the CA.
 func (a *Authority) CertificatePEM() []byte { return a.pem }
 
-// Pool returns the authority as the one to trust.
+// Pool returns a pool with the CA.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -359,7 +357,7 @@ func newCA(key crypto.Signer) ([]byte, error) {
 	now := time.Now()
 	cert := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: "kelson-ca"},
-		NotBefore:             now.Add(-skew),
+		NotBefore:             now.Add(-clockSkew),
 		NotAfter:              now.Add(caLifetime),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		IsCA:                  true,
@@ -388,8 +386,8 @@ func newKey() (crypto.Signer, []byte, error) {
 	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// parseKey reads a key of the form that newKey writes. It is only asked about
-// keys that have no certificate yet, and those are our own.
+// parseKey parses a key as newKey writes it. It is only used for keys without a
+// certificate, which this package has created.
 func parseKey(keyPEM []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {

@@ -127,7 +127,7 @@ func TestRenew(t *testing.T) {
 			if now, _ := os.ReadFile(path); bytes.Equal(now, bad) {
 				t.Error("it was kept")
 			}
-			if !again.fresh(again.server.Leaf) || !again.goodForServer(again.server.Leaf) {
+			if !again.isFresh(again.server.Leaf) || !again.coversServerNames(again.server.Leaf) {
 				t.Error("what replaced it does not do")
 			}
 			if !bytes.Equal(a.CertificatePEM(), again.CertificatePEM()) {
@@ -138,7 +138,7 @@ func TestRenew(t *testing.T) {
 	t.Run("new address", func(t *testing.T) {
 		dir := t.TempDir()
 		open(t, dir)
-		if a := open(t, dir, "192.0.2.7"); !a.goodForServer(a.server.Leaf) {
+		if a := open(t, dir, "192.0.2.7"); !a.coversServerNames(a.server.Leaf) {
 			t.Error("the certificate lacks the new address")
 		}
 	})

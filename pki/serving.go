@@ -18,16 +18,17 @@ import (
 	"github.com/apikeel/kelson/filewatch"
 )
 
-// Pair is the files of a certificate and its key. Names are the host names that
-// it is for, if they are not to be taken from the certificate: with "*" for the
-// first label, or IP addresses. It is a value for flags:
-// "foo.crt,foo.key:*.foo.com,foo.com".
+// This file holds the serving certificates of a server, with SNI.
+
+// Pair names the files of a certificate and its key. Names are the host names that it
+// is for, if they are not taken from the certificate: with "*" for the first label, or
+// IP addresses. It is a pflag.Value: "foo.crt,foo.key:*.foo.com,foo.com".
 type Pair struct {
 	CertFile, KeyFile string
 	Names             []string
 }
 
-// Set reads the value of a flag.
+// Set implements pflag.Value.
 func (p *Pair) Set(value string) error {
 	files, names, named := strings.Cut(value, ":")
 	p.Names = nil
@@ -56,38 +57,38 @@ func (p *Pair) String() string {
 	return text
 }
 
-// Type is how flags call such a value.
+// Type implements pflag.Value.
 func (p *Pair) Type() string { return "namedCertKey" }
 
-// Shown is the certificates that a server shows, of which the client's wish
-// picks one. They are read again when their files change; connections that are
-// open keep the old ones.
-type Shown struct {
-	// fallback makes the certificate for which there is no file.
+// ServingCertificates holds the serving certificates of a server, among which the name that a client
+// asks for (SNI) selects one. They are reloaded when their files change; open
+// connections keep the old ones.
+type ServingCertificates struct {
+	// fallback returns the default certificate if that is not in files.
 	fallback func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	pairs    []shownPair // the default one first, if it is in files
+	pairs    []servingPair // the default one first, if it is in files
 
-	mu      sync.Mutex // one loads at a time
-	current atomic.Pointer[choice]
+	mu      sync.Mutex // one load at a time
+	current atomic.Pointer[certificateSet]
 }
 
-type shownPair struct {
+type servingPair struct {
 	Pair
 	files *filewatch.Files
 	cert  *tls.Certificate
 }
 
-// choice is what to choose from. It is never changed.
-type choice struct {
-	main   *tls.Certificate // nil: the fallback
+// certificateSet is an immutable snapshot of the certificates.
+type certificateSet struct {
+	main   *tls.Certificate // the default certificate; nil: fallback
 	byName map[string]*tls.Certificate
 	all    []*tls.Certificate // in the order of the flags
 }
 
-// Show reads the certificates of a server. The default one is that of main, or
-// what fallback makes if main has no files.
-func Show(fallback func(*tls.ClientHelloInfo) (*tls.Certificate, error), main Pair, sni ...Pair) (*Shown, error) {
-	s := &Shown{fallback: fallback}
+// OpenServingCertificates reads the serving certificates of a server. The default one is main, or that of
+// fallback if main has no files.
+func OpenServingCertificates(fallback func(*tls.ClientHelloInfo) (*tls.Certificate, error), main Pair, sni ...Pair) (*ServingCertificates, error) {
+	s := &ServingCertificates{fallback: fallback}
 	if main.CertFile != "" || main.KeyFile != "" {
 		s.fallback = nil
 		main.Names = nil
@@ -100,11 +101,11 @@ func Show(fallback func(*tls.ClientHelloInfo) (*tls.Certificate, error), main Pa
 			return nil, fmt.Errorf("failed to load SNI cert and key: %w", err)
 		}
 	}
-	s.choose()
+	s.rebuild()
 	return s, nil
 }
 
-func (s *Shown) add(pair Pair) error {
+func (s *ServingCertificates) add(pair Pair) error {
 	if pair.CertFile == "" || pair.KeyFile == "" {
 		return errors.New("missing filename for serving cert")
 	}
@@ -116,7 +117,7 @@ func (s *Shown) add(pair Pair) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", pair.CertFile, err)
 	}
-	s.pairs = append(s.pairs, shownPair{pair, files, cert})
+	s.pairs = append(s.pairs, servingPair{pair, files, cert})
 	return nil
 }
 
@@ -128,10 +129,10 @@ func parsePair(contents [][]byte) (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// choose makes the choice from the pairs. Names that were given go before those
-// that certificates have, and earlier pairs before later ones.
-func (s *Shown) choose() {
-	c := &choice{byName: map[string]*tls.Certificate{}}
+// rebuild builds the snapshot from the pairs. Given names take precedence over those in
+// certificates, and earlier pairs over later ones.
+func (s *ServingCertificates) rebuild() {
+	c := &certificateSet{byName: map[string]*tls.Certificate{}}
 	sni := s.pairs
 	if s.fallback == nil {
 		c.main, sni = sni[0].cert, sni[1:]
@@ -157,8 +158,8 @@ func (s *Shown) choose() {
 	s.current.Store(c)
 }
 
-// certificateNames are the host names that a certificate is for. Addresses are
-// not among them: clients do not ask for a certificate by address.
+// certificateNames returns the host names of a certificate. Addresses are left out:
+// clients do not send them as a server name.
 func certificateNames(cert *x509.Certificate) []string {
 	name := cert.Subject.CommonName
 	if net.ParseIP(name) == nil && (name == "*" || len(validation.IsDNS1123Subdomain(strings.TrimPrefix(name, "*."))) == 0) {
@@ -167,12 +168,13 @@ func certificateNames(cert *x509.Certificate) []string {
 	return cert.DNSNames
 }
 
-// Certificate picks one for a client; it is a GetCertificate for a tls.Config.
-func (s *Shown) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+// Certificate selects the certificate for a client; it is a GetCertificate for
+// tls.Config.
+func (s *ServingCertificates) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c := s.current.Load()
 	main := c.main
 	if len(c.byName) > 0 {
-		if cert := c.named(hello); cert != nil {
+		if cert := c.byServerName(hello); cert != nil {
 			return cert, nil
 		}
 	} else if main != nil {
@@ -192,9 +194,9 @@ func (s *Shown) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 	return main, nil
 }
 
-// named returns the certificate for the name that a client gives, or for the
-// address that it has connected to if it gives none.
-func (c *choice) named(hello *tls.ClientHelloInfo) *tls.Certificate {
+// byServerName returns the certificate for the server name of a client, or for the address
+// that it connected to if it sends none.
+func (c *certificateSet) byServerName(hello *tls.ClientHelloInfo) *tls.Certificate {
 	if hello.ServerName == "" {
 		if hello.Conn == nil {
 			return nil
@@ -213,10 +215,9 @@ func (c *choice) named(hello *tls.ClientHelloInfo) *tls.Certificate {
 	return c.byName[wild]
 }
 
-// Watch reads files again when they change, until ctx ends. A certificate that
-// does not fit its key, since only one of them has been replaced yet, is not
-// used.
-func (s *Shown) Watch(ctx context.Context, logger *slog.Logger) {
+// Watch reloads files when they change, until ctx ends. A certificate that does not
+// match its key, because only one of the files has been replaced yet, is not used.
+func (s *ServingCertificates) Watch(ctx context.Context, logger *slog.Logger) {
 	var watching sync.WaitGroup
 	for i := range s.pairs {
 		watching.Go(func() {
@@ -228,7 +229,7 @@ func (s *Shown) Watch(ctx context.Context, logger *slog.Logger) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.pairs[i].cert = cert
-				s.choose()
+				s.rebuild()
 				return nil
 			})
 		})

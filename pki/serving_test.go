@@ -82,7 +82,7 @@ func serverNamesOnly(hosts []string) (n names) {
 }
 
 // serve accepts handshakes until the test ends.
-func serve(t *testing.T, s *Shown) string {
+func serve(t *testing.T, s *ServingCertificates) string {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: s.Certificate})
 	if err != nil {
@@ -151,7 +151,7 @@ func TestSNI(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := Show(a.ServerCertificate, tt.main, tt.sni...)
+			s, err := OpenServingCertificates(a.ServerCertificate, tt.main, tt.sni...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +183,7 @@ func TestShownErrors(t *testing.T) {
 		{good, []Pair{{CertFile: good.KeyFile, KeyFile: good.KeyFile}}, "failed to load SNI cert and key: "},
 	}
 	for _, tt := range tests {
-		if _, err := Show(nil, tt.main, tt.sni...); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := OpenServingCertificates(nil, tt.main, tt.sni...); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("got %v, want %q", err, tt.want)
 		}
 	}
@@ -206,7 +206,7 @@ func TestReload(t *testing.T) {
 	}
 	dir := t.TempDir()
 	main, sni := writePair(t, a, dir, "main", "m"), writePair(t, a, dir, "sni", "s", "sni.com")
-	s, err := Show(nil, main, sni)
+	s, err := OpenServingCertificates(nil, main, sni)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +360,7 @@ func TestKubeconfigTrusts(t *testing.T) {
 		t.Fatal(err)
 	}
 	leaf, _ := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
-	s, err := Show(nil, p)
+	s, err := OpenServingCertificates(nil, p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Sign issues a certificate as a template describes it for a key of somebody
-// else, and returns it as PEM. It ends no later than the authority does.
+// Sign issues a certificate by a template for somebody's public key, and returns it in
+// PEM. It does not outlive the CA.
 func (a *Authority) Sign(template *x509.Certificate, key any) ([]byte, error) {
 	if !time.Now().Before(a.cert.NotAfter) {
 		return nil, fmt.Errorf("the signer has expired: NotAfter=%v", a.cert.NotAfter)

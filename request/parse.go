@@ -12,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Parse reads what a request asks for from its path, method and query. These
-// are the forms of paths for resources; any other is a path like /healthz:
+// This file parses the path and query of a request.
+
+// Parse parses what a request asks for from its path, method and query. These are the
+// forms of resource paths; any other path is a non-resource path like /healthz:
 //
 //	/api/{version}/…
 //	/apis/{group}/{version}/…
@@ -29,8 +31,8 @@ func Parse(r *http.Request) (Info, error) {
 	if !isAPI {
 		return info, nil
 	}
-	// What is left begins with the slash after api or apis.
-	wanted := 2 // segments: version and resource
+	// rest begins with the slash after api or apis.
+	wanted := 2 // path segments: version and resource
 	if strings.HasPrefix(rest, "s/") {
 		rest, wanted = rest[1:], 3
 	}
@@ -53,13 +55,13 @@ func Parse(r *http.Request) (Info, error) {
 		}
 		info.Verb, parts = parts[0], parts[1:]
 	} else {
-		info.Verb = verbOf(r.Method)
+		info.Verb = resourceVerb(r.Method)
 	}
 
 	if parts[0] == "namespaces" && len(parts) > 1 {
 		info.Namespace = parts[1]
-		// Two words after the name of a namespace are its own subresources;
-		// everything else is a resource in it.
+		// namespaces/{name}/status and /finalize are subresources of the namespace;
+		// anything else is a resource in it.
 		if len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
 			parts = parts[2:]
 		}
@@ -84,8 +86,8 @@ func Parse(r *http.Request) (Info, error) {
 	return info, nil
 }
 
-// LongRunning reports whether a request may last as long as the client wants,
-// so that it has no deadline and the server does not wait for it to end.
+// LongRunning reports whether a request may last as long as the client wants: it has no
+// deadline, and a shutdown does not wait for it.
 func (i *Info) LongRunning() bool {
 	if i.Verb == Watch || i.Verb == "proxy" {
 		return true
@@ -100,9 +102,8 @@ func (i *Info) LongRunning() bool {
 	return false
 }
 
-// verbOf returns the verb of a request for a resource, "" for a method that
-// stands for none.
-func verbOf(method string) string {
+// resourceVerb returns the verb of a resource request, "" for an unknown method.
+func resourceVerb(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead:
 		return Get
@@ -125,8 +126,8 @@ func lowerMethod(method string) string {
 	return strings.ToLower(method)
 }
 
-// listOrWatch tells a list from a watch, and returns the name if a field
-// selector wants exactly one: who may read one object may so list and watch it.
+// listOrWatch returns list or watch, and the name if a field selector selects exactly
+// one object: whoever may read one object may list and watch it.
 func listOrWatch(query string) (verb, name string) {
 	verb = List
 	if value, ok := Param(query, "watch"); ok {
@@ -140,8 +141,8 @@ func listOrWatch(query string) (verb, name string) {
 	if !ok || !strings.Contains(selector, "metadata.name") {
 		return verb, ""
 	}
-	// A request with options that cannot be read is refused later; until then
-	// it counts as one for all objects.
+	// A request with options that cannot be parsed is refused later; until then it
+	// counts as one for all objects.
 	parsed, err := fields.ParseSelector(selector)
 	if err != nil || !readableListOptions(query) {
 		return verb, ""
@@ -153,7 +154,7 @@ func listOrWatch(query string) (verb, name string) {
 	return verb, name
 }
 
-// readableListOptions reports whether the values of options have their types.
+// readableListOptions reports whether the list options can be parsed.
 func readableListOptions(query string) bool {
 	for _, key := range []string{"limit", "timeoutSeconds"} {
 		if value, ok := Param(query, key); ok {
@@ -170,13 +171,13 @@ func readableListOptions(query string) bool {
 	return true
 }
 
-// Param returns the first value of a parameter in a raw query, as the first of
-// url.ParseQuery's, without building a map of all of them.
+// Param returns the first value of a query parameter, like url.ParseQuery, but without
+// allocating a map.
 func Param(query, key string) (value string, ok bool) {
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
-		// Without this most pairs would be unescaped in vain.
+		// Avoids unescaping most pairs.
 		if len(pair) < len(key) || pair[0] != key[0] && pair[0] != '%' || strings.Contains(pair, ";") {
 			continue
 		}

@@ -1,5 +1,5 @@
-// Package request says who asks for what. Every stage of the server speaks in
-// its terms, so it knows none of them.
+// Package request describes a request: who asks for what. Start at Request and Info.
+// Every stage of the server uses it, so it imports none of them.
 package request
 
 import (
@@ -26,7 +26,7 @@ const (
 	Connect          = "connect"
 )
 
-// User is who asks.
+// User is an authenticated user.
 type User struct {
 	Name   string
 	UID    string
@@ -34,9 +34,9 @@ type User struct {
 	Extra  map[string][]string
 }
 
-// Info is what a request asks for, read from its path and method.
+// Info is what a request asks for, parsed from its path and method.
 type Info struct {
-	// IsResource tells requests below /api and /apis from others.
+	// IsResource is true for resources below /api and /apis.
 	IsResource bool
 	Path       string
 	Verb       string
@@ -52,68 +52,68 @@ type Info struct {
 	Parts []string
 }
 
-// Request is one request on its way through the server.
+// Request is the state of a request in the server. Except where a field says otherwise,
+// it is written by the goroutine that serves the request.
 type Request struct {
 	Info
-	// User is who asks: set by authentication, replaced by impersonation.
+	// User is set by authentication and replaced by impersonation.
 	User User
-	// Impersonator is who asked in the name of User, if somebody did.
+	// Impersonator is the authenticated user if User is impersonated.
 	Impersonator *User
-	// ImpersonationConstraint is the verb that allowed it, if it was allowed
-	// for some actions only.
+	// ImpersonationConstraint is the verb that allowed a constrained impersonation.
 	ImpersonationConstraint string
-	// AuditID identifies the request in the audit and to servers behind this one. A
-	// client may choose it: it has at most MaxAuditID bytes.
+	// AuditID identifies the request in the audit log and to aggregated API servers. A
+	// client may choose it; it has at most MaxAuditID bytes.
 	AuditID string
-	// Received is when the request came in. It is also the time that is
-	// stamped on what the request creates.
+	// Received is when the request arrived. It is also the creation time of objects
+	// that the request creates.
 	Received time.Time
-	// Passed is when the stages before the handler were done with the request, by the
-	// clock of the machine; zero if nobody has looked.
+	// Passed is when the stages before the handler were finished, by the machine's
+	// clock; zero if not measured.
 	Passed time.Time
-	// MachineTime is Received by the clock of the machine, if the server goes by
-	// another one.
+	// MachineTime is Received by the machine's clock, if the server uses another clock.
 	MachineTime time.Time
-	// DryRun: everything happens but the write.
+	// DryRun: everything is done but the write.
 	DryRun bool
-	// FieldManager is who owns the fields that the request sets.
+	// FieldManager is the manager of the fields that the request sets.
 	FieldManager string
-	// Audit takes what is to be written down of the request; nil if nothing is.
+	// Audit receives what is to be audited; nil if nothing is.
 	Audit Recorder
-	// Hold is what the request keeps of the server's capacity until it is
-	// answered; nil if it is nothing, or too little to care.
+	// Hold is the share of the server's capacity (flow control seats) that the request
+	// has until it ends; nil if none.
 	Hold Hold
-	// Turns are taken by who works on a large answer; nil if nobody waits for them.
+	// Turns are the CPU turns for large responses; nil if they are not limited.
 	Turns Turns
-	// Line is where Time keeps the time; nil has it find a place.
+	// Line is preallocated memory for Time; nil allocates.
 	Line *Timeline
-	// Warned is where Warn keeps warnings; nil has it find a place, which is not safe for
-	// concurrent use.
+	// Warned is where Warn collects warnings; nil allocates on first use, which is not
+	// safe for concurrent use.
 	Warned *Warnings
-	// CanContinue says that the response may go on when the handler has returned.
+	// CanContinue: the server supports Continue for this request.
 	CanContinue bool
 
 	continuation func()
 	timeline     *Timeline
-	// Nanoseconds that webhooks took: those that change things, and the slowest of
-	// those that validate, which are asked at the same time.
+	// Nanoseconds spent in webhooks: the sum of mutating ones, and the longest of the
+	// validating ones, which run in parallel. Accessed atomically.
 	mutating, validating int64
-	// stored is how many the store took.
+	// stored is the time spent in the store, in nanoseconds. Accessed atomically.
 	stored int64
 }
 
 const (
-	// MaxAuditID is how many bytes of an audit ID are kept.
+	// MaxAuditID is the largest length of an audit ID in bytes.
 	MaxAuditID = 1024
-	// maxLoggedID is how many of them are logged, as in kube-apiserver's logs.
+	// maxLoggedID is the length to which audit IDs are cut in logs, as in
+	// kube-apiserver.
 	maxLoggedID = 64
 )
 
-// LoggedID is the audit ID for logs and traces, which have its first bytes.
+// LoggedID is the audit ID for logs and traces, cut to maxLoggedID.
 func (r *Request) LoggedID() string { return r.AuditID[:min(len(r.AuditID), maxLoggedID)] }
 
-// Arrived is when the request came in by the clock of the machine: how long
-// something has taken, and may take, is counted from it.
+// Arrived is when the request arrived by the machine's clock; durations and deadlines
+// are counted from it.
 func (r *Request) Arrived() time.Time {
 	if !r.MachineTime.IsZero() {
 		return r.MachineTime
@@ -121,23 +121,22 @@ func (r *Request) Arrived() time.Time {
 	return r.Received
 }
 
-// Hold is a part of what the server can do at a time.
+// Hold is a share of the server's capacity.
 type Hold interface {
-	// Release gives it back. It may be called several times.
+	// Release returns it. It may be called several times.
 	Release()
 }
 
-// Turns let large answers be worked on a few at a time, so that small ones, which
-// do not take turns, need not wait for all of them.
+// Turns limit how many large responses are worked on at a time, so that small ones,
+// which take no turn, get a CPU.
 type Turns interface {
-	// Take waits for a turn, if the request has none. It does not last for long.
+	// Take waits for a turn if the request has none. A turn is short.
 	Take()
-	// End ends it. A large write does so, too.
+	// End ends the turn. A large write ends it too.
 	End()
 }
 
-// TakeTurn ends the turn that the request has, if there is one, and waits for the
-// next.
+// TakeTurn ends the current turn, if there is one, and waits for the next.
 func (r *Request) TakeTurn() {
 	if r.Turns != nil {
 		r.Turns.End()
@@ -145,18 +144,18 @@ func (r *Request) TakeTurn() {
 	}
 }
 
-// Started says that what the request still does costs the server next to
-// nothing: a watch has sent what there was when it began, or somebody else does
-// the work.
+// Started releases Hold, because the rest of the request costs the server next to
+// nothing: a watch has sent its initial events, or the request is proxied.
 func (r *Request) Started() {
 	if r.Hold != nil {
 		r.Hold.Release()
 	}
 }
 
-// Continue has the response go on in f, on a goroutine of its own, when the handler
-// has returned: a watch that waits need not keep the stack of all that called it. It
-// reports false if the handler has to do it itself. With nil it takes that back.
+// Continue makes the response continue in f, on a goroutine of its own, after the
+// handler has returned, so that an idle watch does not keep the stack of the whole
+// pipeline. It returns false if the handler has to call f itself. Continue(nil) cancels
+// it.
 func (r *Request) Continue(f func()) bool {
 	if r.CanContinue {
 		r.continuation = f
@@ -164,46 +163,45 @@ func (r *Request) Continue(f func()) bool {
 	return r.CanContinue
 }
 
-// Continues reports whether the response goes on when the handler has returned.
+// Continues reports whether the response continues after the handler has returned.
 func (r *Request) Continues() bool { return r.continuation != nil }
 
-// TakeContinuation returns what Continue was called with, once.
+// TakeContinuation returns and clears the function passed to Continue.
 func (r *Request) TakeContinuation() func() {
 	f := r.continuation
 	r.continuation = nil
 	return f
 }
 
-// Recorder takes what the audit of a request may want. Objects are encoded, as
-// JSON, only if they are wanted. It is safe for concurrent use.
+// Recorder receives the data for the audit of a request. Objects are encoded, as JSON,
+// only if the policy wants them. It is safe for concurrent use.
 type Recorder interface {
-	// Annotate adds a note. The first value of a key stays.
+	// Annotate adds an annotation. The first value of a key stays.
 	Annotate(key, value string)
-	// AnnotateBody adds a note that tells of the body of the request, if the
-	// audit may have that.
+	// AnnotateBody adds an annotation about the body of the request, if the audit level
+	// includes bodies.
 	AnnotateBody(key, value string)
-	// SentObject is what the client sent, with defaults, in the version that it
-	// was sent in. meta is its metadata as sent; nil if it has none.
+	// SentObject records the object that the client sent, after defaulting, in its own
+	// version. meta is its metadata as sent; nil if it has none.
 	SentObject(meta metav1.Object, encode func() ([]byte, error))
-	// SentPatch is a patch that the client sent, as JSON.
+	// SentPatch records the patch that the client sent, as JSON.
 	SentPatch(patch []byte)
-	// AnsweredObject is what the client gets.
+	// AnsweredObject records the response object.
 	AnsweredObject(encode func() ([]byte, error))
-	// AnsweredStatus is what the client gets if it is a Status.
+	// AnsweredStatus records a response that is a Status.
 	AnsweredStatus(status *metav1.Status, encode func() ([]byte, error))
 }
 
-// Timekeeper is a Recorder that wants to know how long parts of the server have
-// worked on the request.
+// Timekeeper is a Recorder that also receives the latency of parts of the server.
 type Timekeeper interface {
 	Recorder
 	Spent(part Part, d time.Duration)
 }
 
-// Part is a part of the server that may take long.
+// Part is a part of the server whose latency is recorded.
 type Part uint8
 
-// The parts of which the audit tells why a request has taken long.
+// The parts in the latency annotations of the audit.
 const (
 	Authentication Part = iota
 	Impersonation
@@ -213,17 +211,16 @@ const (
 	ValidatingWebhooks
 	Storage
 	ResponseWrite
-	// Decode is reading what was stored, Transform making a table or the like of it,
-	// and Serialize the rest of what makes the answer, and sending it.
+	// Decode is decoding stored objects, Transform converting them (to a Table, for
+	// example), Serialize encoding and sending the response.
 	Decode
 	Transform
 	Serialize
-	// Parts is how many there are.
+	// Parts is the number of parts.
 	Parts
 )
 
-// Spent tells the audit of the request, if it wants to know, how long a part of the
-// server has worked on it.
+// Spent records the latency of a part.
 func (r *Request) Spent(part Part, d time.Duration) {
 	switch part {
 	case Storage:
@@ -245,41 +242,41 @@ func (r *Request) Spent(part Part, d time.Duration) {
 	}
 }
 
-// Webhooks is how long the request has waited for webhooks.
+// Webhooks is the time that the request waited for webhooks.
 func (r *Request) Webhooks() time.Duration {
 	return time.Duration(atomic.LoadInt64(&r.mutating) + atomic.LoadInt64(&r.validating))
 }
 
-// Stored is how long the request has waited for the store.
+// Stored is the time that the request waited for the store.
 func (r *Request) Stored() time.Duration { return time.Duration(atomic.LoadInt64(&r.stored)) }
 
-// Annotate adds a note to the audit of the request, if there is one.
+// Annotate adds an audit annotation, if the request is audited.
 func (r *Request) Annotate(key, value string) {
 	if r.Audit != nil {
 		r.Audit.Annotate(key, value)
 	}
 }
 
-// AnnotateBody adds a note that tells of the body of the request.
+// AnnotateBody adds an audit annotation about the body of the request.
 func (r *Request) AnnotateBody(key, value string) {
 	if r.Audit != nil {
 		r.Audit.AnnotateBody(key, value)
 	}
 }
 
-// maxWarnings bounds what a request can collect. Clients get the first ones, up to
-// that many letters of text.
+// maxWarnings is the largest number of warnings that a request collects. How much text
+// of them a client gets is limited where the response header is written.
 const maxWarnings = 4096
 
-// Warnings are the warnings of a request and of what it is passed on as. The zero value
-// is ready.
+// Warnings are the warnings of a request, shared with requests that are made on its
+// behalf. The zero value is ready to use.
 type Warnings struct {
 	mu    sync.Mutex
 	texts []string
 }
 
-// Warn adds a warning for the client, once. It is safe for concurrent use on a request
-// that has Warned.
+// Warn adds a warning for the client, once. It is safe for concurrent use if Warned is
+// set.
 func (r *Request) Warn(text string) {
 	if r.Warned == nil {
 		r.Warned = &Warnings{}
@@ -310,8 +307,8 @@ func With(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, contextKey{}, r)
 }
 
-// From returns the request that a context carries. Work that no client asked
-// for, such as that of a hook at start, has an empty one, which comes in now.
+// From returns the request of a context. Work without a client, such as a start hook,
+// gets an empty request that arrives now.
 func From(ctx context.Context) *Request {
 	if r, ok := ctx.Value(contextKey{}).(*Request); ok {
 		return r
@@ -324,8 +321,8 @@ func From(ctx context.Context) *Request {
 
 type clockKey struct{}
 
-// WithClock returns a context in which work that no client asked for goes by a
-// clock of its own.
+// WithClock returns a context in which From uses another clock for work without a
+// client.
 func WithClock(ctx context.Context, now func() time.Time) context.Context {
 	return context.WithValue(ctx, clockKey{}, now)
 }

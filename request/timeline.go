@@ -9,71 +9,70 @@ import (
 	"time"
 )
 
-// Timeline is how long something takes, and what its steps are, so that it can be
-// told when it was slow. Most requests are not, so it costs little to keep one:
-// nothing is written down before somebody wants to read it. A nil Timeline keeps
-// nothing.
+// This file records the steps of a request, for the log lines about slow requests.
+
+// Timeline records how long an operation and its steps take, so that slow ones can be
+// logged. Recording is cheap: nothing is formatted before it is logged. A nil Timeline
+// records nothing.
 type Timeline struct {
 	name   string
 	fields []Field
 	began  time.Time
-	// threshold is how long it takes at least to be worth telling of.
+	// threshold is the duration from which on the operation is logged.
 	threshold time.Duration
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	took  time.Duration
 	ended bool
 	items []item
-	first [3]item // of items, which a read has no more of
+	first [3]item // backing array of items, enough for a read
 }
 
-// Field is something that is known of what takes time.
+// Field is a key and value that describes an operation.
 type Field struct {
 	Key   string
 	Value any
 }
 
-// item is a step, or something that takes time by itself.
+// item is a step, or a nested timeline.
 type item struct {
 	name   string
-	at     time.Duration // since the timeline has begun
+	at     time.Duration // since the beginning of the timeline
 	fields *[]Field
 	nested *Timeline
 }
 
-// atEnd is when a step is taken that ends the timeline.
+// atEnd is the time of a step at the end of the timeline.
 const atEnd = -1
 
-// NewTimeline begins a timeline. What takes less time than the threshold is not
-// worth telling of.
+// NewTimeline begins a timeline.
 func NewTimeline(name string, threshold time.Duration, fields ...Field) *Timeline {
 	t := &Timeline{name: name, fields: fields, began: time.Now(), threshold: threshold}
 	t.items = t.first[:0]
 	return t
 }
 
-// Step notes that a step has been taken.
+// Step records a step.
 func (t *Timeline) Step(name string, fields ...Field) {
 	if t == nil {
 		return
 	}
 	i := item{name: name, at: time.Since(t.began)}
 	if len(fields) > 0 {
-		kept := fields // so that there is nothing to keep otherwise
+		kept := fields // escapes to the heap only here
 		i.fields = &kept
 	}
 	t.add(i)
 }
 
-// First is Step for who begins with it, and Last for who ends with it: they need no
-// clock.
+// First is Step at the beginning, Last at the end: they need not read the clock.
 func (t *Timeline) First(name string) {
 	if t != nil {
 		t.add(item{name: name})
 	}
 }
 
-// Last is the last step.
+// Last is Step at the end.
 func (t *Timeline) Last(name string) {
 	if t != nil {
 		t.add(item{name: name, at: atEnd})
@@ -88,7 +87,7 @@ func (t *Timeline) add(i item) {
 	}
 }
 
-// maxItems bounds what a timeline can have.
+// maxItems is the largest number of items of a timeline.
 const maxItems = 128
 
 // Nest begins a timeline within another.
@@ -101,7 +100,7 @@ func (t *Timeline) Nest(name string, threshold time.Duration, fields ...Field) *
 	return n
 }
 
-// End ends the timeline. Only the first time counts.
+// End ends the timeline. Only the first call has an effect.
 func (t *Timeline) End() {
 	if t == nil {
 		return
@@ -113,9 +112,8 @@ func (t *Timeline) End() {
 	}
 }
 
-// Slow returns those that have taken longer than their thresholds: the timeline, or
-// else those within it. now is when the timeline has ended, if nobody has looked at
-// a clock.
+// Slow returns the timelines that took longer than their thresholds: this one, or else
+// the nested ones. now is the end if End did not read the clock.
 func (t *Timeline) Slow(now time.Time) []*Timeline {
 	if t == nil {
 		return nil
@@ -125,7 +123,7 @@ func (t *Timeline) Slow(now time.Time) []*Timeline {
 	if t.ended && t.took == atEnd {
 		t.took = now.Sub(t.began)
 	}
-	if t.long() {
+	if t.isSlow() {
 		return []*Timeline{t}
 	}
 	var slow []*Timeline
@@ -135,13 +133,12 @@ func (t *Timeline) Slow(now time.Time) []*Timeline {
 	return slow
 }
 
-// long must be called with the lock held.
-func (t *Timeline) long() bool { return t.ended && t.took >= t.threshold }
+// isSlow reports whether the timeline exceeded its threshold. The caller holds mu.
+func (t *Timeline) isSlow() bool { return t.ended && t.took >= t.threshold }
 
-// Text tells of a timeline that has ended, in the form in which Kubernetes' servers
-// do: a line for the whole, one for each step that took more than its share of the
-// time, and one for the end, each of which begins with the number. fields come
-// before those that the timeline has. all tells of all steps.
+// Text formats a finished timeline as Kubernetes' utiltrace does: a line for the whole,
+// one for each step that took more than its share, and one for the end, each prefixed
+// with number. fields come before those of the timeline. all includes all steps.
 func (t *Timeline) Text(number uint32, all bool, fields ...Field) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +147,7 @@ func (t *Timeline) Text(number uint32, all bool, fields ...Field) string {
 	fmt.Fprintf(&b, "%s%q ", prefix, t.name)
 	writeFields(&b, append(fields[:len(fields):len(fields)], t.fields...))
 	fmt.Fprintf(&b, "(%s) (total time: %dms):", t.began.Format("02-Jan-2006 15:04:05.000"), t.took.Milliseconds())
-	t.writeItems(&b, "\n"+prefix, t.share(), all)
+	t.writeItems(&b, "\n"+prefix, t.stepThreshold(), all)
 	fmt.Fprintf(&b, "\n%s[%v] [%v] END\n", prefix, t.took, t.took)
 	return b.String()
 }
@@ -169,10 +166,10 @@ func writeFields(b *strings.Builder, fields []Field) {
 	}
 }
 
-// maxFieldText is how many bytes of a text are told: clients choose some of them.
+// maxFieldText is the largest length of a text in bytes: clients choose some of them.
 const maxFieldText = 1024
 
-// writeValue writes a text so that it stays in its line, whatever is in it.
+// writeValue quotes a text so that it stays on one line.
 func writeValue(b *strings.Builder, value any) {
 	text, ok := value.(string)
 	if !ok {
@@ -213,8 +210,8 @@ func (t *Timeline) writeItems(b *strings.Builder, prefix string, share time.Dura
 	}
 }
 
-// write tells of a timeline within another, and returns when it has ended, since the
-// other one has begun.
+// write formats a nested timeline, and returns when it ended, relative to the outer
+// one.
 func (t *Timeline) write(b *strings.Builder, prefix string, share time.Duration, all bool, began time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -222,10 +219,10 @@ func (t *Timeline) write(b *strings.Builder, prefix string, share time.Duration,
 	if t.ended {
 		end += t.took
 	}
-	if t.long() || all && t.ended {
+	if t.isSlow() || all && t.ended {
 		b.WriteString(prefix + "[")
 		writeSummary(b, t.name, t.fields, t.took, t.began)
-		t.writeItems(b, prefix+" ", t.share(), all)
+		t.writeItems(b, prefix+" ", t.stepThreshold(), all)
 		b.WriteByte(']')
 		return end
 	}
@@ -243,9 +240,9 @@ func writeSummary(b *strings.Builder, name string, fields []Field, took time.Dur
 	fmt.Fprintf(b, "%dms (%s)", took.Milliseconds(), at.Format("15:04:05.000"))
 }
 
-// share is what a step takes that is worth telling of: its part of the time that is
-// left when the thresholds of what is within are taken out.
-func (t *Timeline) share() time.Duration {
+// stepThreshold is the duration from which on a step is logged: its part of the threshold, less
+// the thresholds of nested timelines.
+func (t *Timeline) stepThreshold() time.Duration {
 	left, steps := t.threshold, len(t.items)+1
 	for _, i := range t.items {
 		if i.nested != nil {
@@ -259,11 +256,11 @@ func (t *Timeline) share() time.Duration {
 	return left / time.Duration(steps)
 }
 
-// SlowRequest is what a request takes of which it is told why.
+// SlowRequest is the duration from which on a request is logged as slow.
 const SlowRequest = 500 * time.Millisecond
 
-// Time begins to keep the time of what the request is for. A clock is looked at no
-// more often than it must be: this is for every request.
+// Time begins the timeline of a request. It is called for every request, so it reads
+// the clock only if it must.
 func (r *Request) Time(name string) {
 	began := r.Passed
 	if began.IsZero() {
@@ -278,8 +275,7 @@ func (r *Request) Time(name string) {
 	r.timeline = t
 }
 
-// Timed says that what the request is for is done. If the audit has something to do
-// yet, that does not count.
+// Timed ends the timeline of the request. Work of the audit after it does not count.
 func (r *Request) Timed() {
 	switch t := r.timeline; {
 	case t == nil:
@@ -292,11 +288,10 @@ func (r *Request) Timed() {
 	}
 }
 
-// Timeline is what Time has begun, nil if it has not.
+// Timeline returns the timeline that Time has begun, or nil.
 func (r *Request) Timeline() *Timeline { return r.timeline }
 
-// TimelineFrom returns the timeline of the request that a context carries, nil if
-// there is none.
+// TimelineFrom returns the timeline of the context's request, or nil.
 func TimelineFrom(ctx context.Context) *Timeline {
 	if r, ok := ctx.Value(contextKey{}).(*Request); ok {
 		return r.timeline

@@ -6,8 +6,8 @@ import (
 	"github.com/apikeel/kelson/audit"
 )
 
-// Audit adds the flags that say what is written down of requests. What c is before
-// are the defaults: audit.DefaultConfig.
+// Audit adds the flags of auditing. The defaults are the current values of c: see
+// audit.DefaultConfig.
 func Audit(fs *pflag.FlagSet, c *audit.Config) {
 	fs.StringVar(&c.PolicyFile, "audit-policy-file", "", "`file` that says which requests are audited, and how much of them")
 
@@ -30,7 +30,7 @@ func Audit(fs *pflag.FlagSet, c *audit.Config) {
 	auditBackend(fs, "audit-webhook-", &w.Batch, &w.Truncate)
 }
 
-// auditBackend adds the flags that the file and the service both have.
+// auditBackend adds the flags that the log and the webhook both have.
 func auditBackend(fs *pflag.FlagSet, prefix string, b *audit.BatchConfig, t *audit.TruncateConfig) {
 	fs.StringVar(&b.Mode, prefix+"mode", b.Mode, "whether requests wait for events to be written: batch, blocking or blocking-strict")
 	fs.IntVar(&b.BufferSize, prefix+"batch-buffer-size", b.BufferSize, "`events` that wait at most in mode batch; more are dropped")

@@ -11,10 +11,9 @@ import (
 	"github.com/apikeel/kelson/storage/etcd"
 )
 
-// Etcd says how to talk to etcd, with the names that kube-apiserver has for the
-// flags.
+// Etcd holds the flags of the etcd client, with kube-apiserver's names.
 type Etcd struct {
-	// Servers are the URLs; their flag is bound by others.
+	// Servers are the URLs; the caller binds their flag.
 	Servers []string
 
 	ca, cert, key string
@@ -31,7 +30,7 @@ func (f *Etcd) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.timeout, "etcd-dial-timeout", 10*time.Second, "how long to wait for etcd to answer")
 }
 
-// Options returns what the flags say.
+// Options returns the options that the flags set.
 func (f *Etcd) Options() etcd.Options {
 	return etcd.Options{
 		Endpoints: f.Servers, CAFile: f.ca, CertFile: f.cert, KeyFile: f.key, Prefix: path.Join("/", f.prefix), DialTimeout: f.timeout,

@@ -1,17 +1,17 @@
-// Package serverflags gives an API server a command line, with the flags that API
-// servers of Kubernetes have.
+// Package serverflags gives an API server a command line, with the flags of Kubernetes'
+// API servers. Start at Main, or at New and Options.
 //
 //	func main() { serverflags.Main(&kelson.Server{Groups: …}) }
 //
-// is a whole program. Those who have a command already bind the flags to it:
+// is a whole program. A program with a command of its own binds the flags to it:
 //
 //	options := serverflags.New(server)
 //	options.Bind(cmd.Flags())
 //	…
 //	err := options.Run(ctx)
 //
-// The functions in the other files bind flags about one thing; the command kelson
-// has them too.
+// The functions in the other files bind the flags of one topic; the command kelson uses
+// them too.
 package serverflags
 
 import (
@@ -46,17 +46,17 @@ import (
 	"github.com/apikeel/kelson/storage/etcd"
 )
 
-// Options are what a server can be told on its command line. What a flag does not
-// say stays as it is in the server.
+// Options holds the flags of a server. A flag that is not given leaves the server's
+// setting unchanged.
 type Options struct {
-	// FeatureGates are the feature gates that --feature-gates sets in the server:
-	// features.Kubernetes(), or what features.ParseTable returns. --emulated-version
-	// chooses the version of Kubernetes whose defaults they have. The result is in
-	// Gates of the server.
+	// FeatureGates is the table of the gates that --feature-gates sets:
+	// features.Kubernetes(), or the result of features.ParseTable. --emulated-version
+	// selects the version of Kubernetes whose defaults apply. The result is set in the
+	// server's Gates.
 	FeatureGates features.Table
-	// Gates are features of the server that --feature-gates switches, by name; what
-	// they are before is the default. Without any, and without FeatureGates, there is
-	// no such flag.
+	// Gates are the server's own features that --feature-gates switches, by name; the
+	// current values are the defaults. Without any, and without FeatureGates, the flag
+	// does not exist.
 	Gates map[string]*bool
 	// DataDir is the folder in which the objects of the server are kept, unless it has
 	// a Storage or --etcd-servers is given. What it is before --data-dir is read is the
@@ -134,8 +134,8 @@ func (o *Options) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&o.format, "logging-format", "text", "`format` of logs: text or json")
 }
 
-// Apply does what the flags say, but for running the server. What is returned
-// closes, when the server has ended, what was opened.
+// Apply applies the flags to the server, without running it. closeAll closes what was
+// opened, after the server has ended.
 func (o *Options) Apply(ctx context.Context) (closeAll func() error, err error) {
 	s, closeAll := o.server, func() error { return nil }
 	s.Addr = net.JoinHostPort(o.address, strconv.Itoa(o.port))
@@ -175,7 +175,7 @@ func (o *Options) open(ctx context.Context) (storage.Backend, error) {
 	return nil, nil
 }
 
-// unlimited is how a limit says that it is none.
+// unlimited converts the flag's "no limit" (0) to that of flow.Config (-1).
 func unlimited(n int) int {
 	if n == 0 {
 		return -1
@@ -199,7 +199,7 @@ func (o *Options) logging() error {
 	return nil
 }
 
-// admission switches plugins off.
+// admission removes the disabled plugins.
 func (o *Options) admission() error {
 	for _, name := range append(slices.Clone(o.enable), o.disable...) {
 		if !slices.ContainsFunc(o.server.Admission, func(p admission.Plugin) bool { return p.Name() == name }) {
@@ -250,7 +250,7 @@ func (o *Options) switchGates() error {
 	return nil
 }
 
-// delegate makes others say who users are, and what they may do.
+// delegate configures delegated authentication and authorization.
 func (o *Options) delegate(ctx context.Context) error {
 	who, what := o.authn, o.authz
 	if who == "" {
@@ -274,7 +274,7 @@ func (o *Options) delegate(ctx context.Context) error {
 	return o.server.DelegateTo(ctx, who)
 }
 
-// Run does what the flags say, and serves until ctx ends.
+// Run applies the flags, and serves until ctx ends.
 func (o *Options) Run(ctx context.Context) (err error) {
 	closeAll, err := o.Apply(ctx)
 	defer func() { err = errors.Join(err, closeAll()) }()
@@ -284,8 +284,8 @@ func (o *Options) Run(ctx context.Context) (err error) {
 	return o.server.Run(ctx)
 }
 
-// Main is the main function of a server: it reads the command line, and serves
-// until it is told to stop by a signal.
+// Main is the main function of a server: it parses the command line, and serves until
+// SIGINT or SIGTERM.
 func Main(server *kelson.Server) {
 	err := Run(SignalContext(), server, os.Args[1:])
 	switch {
@@ -296,9 +296,8 @@ func Main(server *kelson.Server) {
 	}
 }
 
-// SignalContext returns a context that ends when the process is told to stop, by
-// SIGINT or SIGTERM. Who says so a second time does not want to wait any longer:
-// the process exits at once, with an error. It is for main functions.
+// SignalContext returns a context that ends with SIGINT or SIGTERM. After a second
+// signal the process exits at once, with an error. It is for main functions.
 func SignalContext() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	told := make(chan os.Signal, 2)
@@ -312,7 +311,7 @@ func SignalContext() context.Context {
 	return ctx
 }
 
-// Run is Main for arguments of one's own.
+// Run is Main with given arguments.
 func Run(ctx context.Context, server *kelson.Server, args []string) error {
 	options := New(server)
 	fs := pflag.NewFlagSet(server.Name, pflag.ContinueOnError)

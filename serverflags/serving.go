@@ -10,8 +10,7 @@ import (
 	"github.com/apikeel/kelson/pki"
 )
 
-// Serving adds the flags that say what a server shows to clients, and what
-// connections may do.
+// Serving adds the flags of serving certificates, TLS and connection limits.
 func Serving(fs *pflag.FlagSet, v *kelson.Serving) {
 	fs.StringVar(&v.Certificate.CertFile, "tls-cert-file", v.Certificate.CertFile, "`file` with the certificate to show, and those of its authorities behind it (default one that the server makes)")
 	fs.StringVar(&v.Certificate.KeyFile, "tls-private-key-file", v.Certificate.KeyFile, "`file` with the key of that certificate")
@@ -35,7 +34,7 @@ func Serving(fs *pflag.FlagSet, v *kelson.Serving) {
 	fs.StringSliceVar(&v.HSTS, "strict-transport-security-directives", v.HSTS, "`directives` for browsers: max-age=31536000,includeSubDomains,preload")
 }
 
-// Life adds the flags that say how a server starts and ends.
+// Life adds the flags of startup and shutdown.
 func Life(fs *pflag.FlagSet, s *kelson.Server) {
 	fs.DurationVar(&s.LivezGrace, "livez-grace-period", s.LivezGrace, "how long /livez does not ask whether the server has started")
 	fs.DurationVar(&s.Shutdown.Delay, "shutdown-delay-duration", s.Shutdown.Delay, "how long the server goes on when it is told to stop, but for not being ready")
@@ -43,7 +42,7 @@ func Life(fs *pflag.FlagSet, s *kelson.Server) {
 	fs.DurationVar(&s.Shutdown.WatchGrace, "shutdown-watch-termination-grace-period", s.Shutdown.WatchGrace, "how long it takes to end all watches, a few at a time")
 }
 
-// pairs is a flag that can be given again and again, for a certificate each.
+// pairs is a flag for certificate pairs that can be given several times.
 type pairs struct{ to *[]pki.Pair }
 
 // Set implements pflag.Value.

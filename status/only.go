@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Only reports whether the client takes the one format that a document has; a client
-// that does not is told so. It must name that format, or take everything.
+// Only reports whether the client accepts media, the one format of a document, and
+// answers 406 if it does not. The Accept header must name the format or be */*.
 func Only(w http.ResponseWriter, r *http.Request, media string) bool {
 	for clause := range strings.SplitSeq(cmp.Or(r.Header.Get("Accept"), "*/*"), ",") {
 		kind, _, _ := strings.Cut(clause, ";")

@@ -1,5 +1,5 @@
-// Package status writes a metav1.Status, which is how the server tells a client
-// that a request failed. Every stage of the server answers through it.
+// Package status writes a metav1.Status, the answer to a request that failed. Start at
+// Write. Every stage of the server answers errors through it.
 package status
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// The formats of a Status.
+// Media types of a Status.
 const (
 	JSON     = "application/json"
 	YAML     = "application/yaml"
@@ -35,7 +35,7 @@ func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
 	}
 	media, pretty, liked := Negotiate(r)
-	// What the client did not ask for is not written down as an answer either.
+	// A format that the client did not accept is not recorded in the audit.
 	if record := request.From(r.Context()).Audit; record != nil && liked {
 		record.AnsweredStatus(&s, func() ([]byte, error) { return json.Marshal(&s) })
 	}
@@ -56,11 +56,11 @@ func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
 	_ = z.Close()
 }
 
-// gzipFrom is the size above which a Status is compressed for those who accept it.
+// gzipFrom is the size in bytes above which a Status is compressed, if the client
+// accepts that.
 const gzipFrom = 128 << 10
 
-// Encode returns a Status in a format; in JSON, if it is not possible in the
-// one that is wanted.
+// Encode encodes a Status as media; as JSON if that fails.
 func Encode(s *metav1.Status, media string, pretty bool) (body []byte, used string) {
 	switch media {
 	case YAML:
@@ -86,8 +86,8 @@ func Encode(s *metav1.Status, media string, pretty bool) (body []byte, used stri
 	return buffer.Bytes(), JSON
 }
 
-// Negotiate returns the format of a Status that the client likes best. One that
-// likes none gets JSON that a person can read.
+// Negotiate returns the preferred format of the client among those of a Status. If it
+// accepts none, it gets indented JSON and liked is false.
 func Negotiate(r *http.Request) (media string, pretty, liked bool) {
 	pretty = Pretty(r)
 	accept := strings.Join(r.Header["Accept"], ",")
@@ -96,7 +96,7 @@ func Negotiate(r *http.Request) (media string, pretty, liked bool) {
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		for _, media := range []string{JSON, YAML, Protobuf} {
-			if Takes(clause, media) && plain(clause.Params, media) {
+			if Takes(clause, media) && wantsUnconverted(clause.Params, media) {
 				return media, pretty || clause.Params["pretty"] == "1", true
 			}
 		}
@@ -104,8 +104,8 @@ func Negotiate(r *http.Request) (media string, pretty, liked bool) {
 	return JSON, true, false
 }
 
-// Takes reports whether a clause of an Accept header takes a format: it names that,
-// all of its type, or everything.
+// Takes reports whether a clause of an Accept header matches a media type: exactly,
+// type/*, or */*.
 func Takes(clause goautoneg.Accept, media string) bool {
 	kind, subtype, _ := strings.Cut(media, "/")
 	switch clause.SubType {
@@ -117,9 +117,9 @@ func Takes(clause goautoneg.Accept, media string) bool {
 	return false
 }
 
-// plain reports whether a client wants a format as it is. A Status cannot be
-// turned into another kind, such as a table. Who watches may get one too.
-func plain(params map[string]string, media string) bool {
+// wantsUnconverted reports whether the parameters of a clause ask for no conversion: a Status
+// cannot become a Table, for example. A watch may get a Status.
+func wantsUnconverted(params map[string]string, media string) bool {
 	for _, kind := range []string{"as", "g", "v"} {
 		if _, wanted := params[kind]; wanted {
 			return false
@@ -129,8 +129,8 @@ func plain(params map[string]string, media string) bool {
 	return params["sv"] == "" && (stream == "" || stream == "watch" && media != YAML)
 }
 
-// Pretty reports whether JSON should be indented: people ask with the tools
-// that people use.
+// Pretty reports whether JSON is indented: if asked for, or for curl, wget and
+// browsers.
 func Pretty(r *http.Request) bool {
 	if value, _ := request.Param(r.URL.RawQuery, "pretty"); value != "" {
 		pretty, _ := strconv.ParseBool(value)

@@ -1,7 +1,7 @@
-// Package discoverytest has a catalog of nearly everything that kube-apiserver
-// v1.37 serves, made from what it says in discovery. Definitions have names,
-// verbs and types, and no behaviour: they are for testing what is computed from
-// a catalog.
+// Package discoverytest has a catalog of nearly everything that kube-apiserver v1.37
+// serves, built from its discovery documents. Start at Catalog. Definitions have names,
+// verbs and types, but no behaviour: they are for testing what is computed from a
+// catalog.
 package discoverytest
 
 import (
@@ -19,8 +19,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// API and APIs are the answers of kube-apiserver v1.37.1 to /api and /apis in
-// the aggregated form.
+// API and APIs are kube-apiserver v1.37.1's aggregated discovery of /api and /apis.
 var (
 	//go:embed api.json
 	API []byte
@@ -28,8 +27,8 @@ var (
 	APIs []byte
 )
 
-// Known reports whether the catalog has a kind: one of k8s.io/api whose objects
-// have metadata. The options of subresources that connect have none.
+// Known reports whether the catalog has a kind: one of k8s.io/api whose objects have
+// metadata. Option kinds of connect subresources have none.
 func Known(gvk schema.GroupVersionKind) bool {
 	obj, err := scheme.Scheme.New(gvk)
 	if err != nil {
@@ -39,7 +38,7 @@ func Known(gvk schema.GroupVersionKind) bool {
 	return ok
 }
 
-// Catalog makes the catalog. Groups can be left out.
+// Catalog returns the catalog, without the groups of leaveOut.
 func Catalog(leaveOut ...string) (*resource.Catalog, error) {
 	var groups []resource.Group
 	for _, data := range [][]byte{API, APIs} {
@@ -59,7 +58,7 @@ func Catalog(leaveOut ...string) (*resource.Catalog, error) {
 func group(g apidiscovery.APIGroupDiscovery) resource.Group {
 	group := resource.Group{Name: g.Name}
 	if g.Name == "events.k8s.io" {
-		return group // a version of the core group's events
+		return group // another version of the core group's events
 	}
 	for _, v := range g.Versions {
 		for _, r := range v.Resources {
@@ -131,7 +130,7 @@ func object(gvk schema.GroupVersionKind) runtime.Object {
 	return obj
 }
 
-// returnDeleted are the kinds whose deletion answers with the object.
+// returnDeleted are the kinds whose deletion returns the object.
 func returnDeleted(gvk schema.GroupVersionKind) bool {
 	kinds := map[string][]string{
 		"":                {"PersistentVolume", "PersistentVolumeClaim", "Pod", "PodTemplate", "ResourceQuota", "Service", "ServiceAccount"},
