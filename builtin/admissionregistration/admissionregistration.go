@@ -1,6 +1,6 @@
-// Package admissionregistration is the API group admissionregistration.k8s.io:
-// the webhooks and policies that requests have to pass. Applying them is the
-// business of admission; policycel compiles their expressions for both.
+// Package admissionregistration is the API group admissionregistration.k8s.io: webhook
+// configurations and admission policies. Start at Group and Config. Package admission applies
+// them; policycel compiles their expressions for both.
 package admissionregistration
 
 import (
@@ -17,17 +17,16 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what the group needs from outside.
+// Config are the dependencies of the group.
 type Config struct {
-	// Params judges whether who writes a policy with a kind of parameters, or a
-	// binding with a reference to some, may read them. The error is shown.
-	// Nil allows everyone.
+	// Params checks whether the writer of a policy with paramKind, or of a binding with
+	// paramRef, may read the parameters. Its error is reported to the client. Nil allows
+	// everyone.
 	Params func(ctx context.Context, obj resource.Object) error
-	// Expressions compiles expressions; the default is an Environment of the
-	// group's own.
+	// Expressions compiles CEL; nil creates an Environment for the group.
 	Expressions *policycel.Environment
-	// Manifests: the objects come from files of the administrator, which may have
-	// the names that are left to those.
+	// Manifests says that the objects come from static manifests, whose names have a
+	// reserved suffix.
 	Manifests bool
 }
 
@@ -49,8 +48,8 @@ func Group(cfg Config) resource.Group {
 	}}
 }
 
-// define fills in what the kinds have in common: among other things that names
-// of one form are left to files of the administrator.
+// define makes a definition with the rules that all kinds share, such as that names with the
+// suffix of static manifests are refused.
 func define[T, L any, P interface {
 	*T
 	resource.Object
@@ -90,7 +89,7 @@ func define[T, L any, P interface {
 	}
 }
 
-// supported wants a value to be one of those known.
+// supported checks that a value is one of known.
 func supported[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	if slices.Contains(known, value) {
 		return nil

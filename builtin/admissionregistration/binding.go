@@ -13,14 +13,14 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// ValidatingPolicyBindings put validating policies into force.
+// ValidatingPolicyBindings defines validatingadmissionpolicybindings.
 func ValidatingPolicyBindings(cfg Config) resource.Definition {
 	type binding = admissionv1.ValidatingAdmissionPolicyBinding
 	judge := func(ctx context.Context, b, _ *binding) field.ErrorList {
 		path := field.NewPath("spec")
 		errs := validateBinding(b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, path)
 		if b.Spec.PolicyName == "" {
-			resource.Declared(errs[0]) // of the bindings of mutating policies it is not
+			resource.Declared(errs[0]) // a declared rule only for validating bindings
 		}
 		errs = append(errs, validateActions(b.Spec.ValidationActions, path.Child("validationActions"))...)
 		return mayReadParams(ctx, cfg, b, b.Spec.ParamRef != nil, "paramRef", errs)
@@ -37,7 +37,7 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 	return d
 }
 
-// MutatingPolicyBindings put mutating policies into force.
+// MutatingPolicyBindings defines mutatingadmissionpolicybindings.
 func MutatingPolicyBindings(cfg Config) resource.Definition {
 	type binding = mutatingBinding
 	judge := func(ctx context.Context, b, _ *binding) field.ErrorList {
@@ -93,7 +93,7 @@ func validateBinding(policy string, params *admissionv1.ParamRef, match *admissi
 	return append(errs, validateMatch(match, path.Child("matchResources"))...)
 }
 
-// validateActions judges what a failed validation leads to.
+// validateActions validates what a failed validation leads to.
 func validateActions(actions []admissionv1.ValidationAction, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, a := range actions {

@@ -16,8 +16,8 @@ import (
 
 const maxConditions = 64
 
-// expressions are those that an object had already, by what they are for: they
-// stay allowed although this server would not accept them as new ones.
+// expressions are those of the old object, by their use. They stay allowed even if this server
+// would not accept them as new ones.
 type expressions map[[2]string]bool
 
 func (e expressions) add(use, text string) { e[[2]string{use, text}] = true }
@@ -30,16 +30,16 @@ func (e expressions) addConditions(conditions []admissionv1.MatchCondition) {
 	}
 }
 
-// compiler judges the expressions of one object.
+// compiler validates the expressions of one object.
 type compiler struct {
-	// plain is for match conditions; policy, which may know variables, for
-	// everything else.
+	// plain compiles match conditions; policy, which may know variables, everything
+	// else.
 	plain, policy *policycel.Compiler
 	known         expressions
 	params        bool
 }
 
-// check compiles an expression. shown is what an error shows of it.
+// check compiles an expression. shown is what an error prints of it.
 func (c *compiler) check(with *policycel.Compiler, use, text, shown string, vars policycel.Variables, path *field.Path, results ...*cel.Type) field.ErrorList {
 	vars.Params = c.params
 	_, err := with.Compile(text, vars, c.known.has(use, shown), results...)
@@ -82,7 +82,7 @@ func (c *compiler) matchConditions(conditions []admissionv1.MatchCondition, path
 	return errs
 }
 
-// define judges the variables of a policy, and adds them for what follows.
+// define validates the variables of a policy, and declares them for later expressions.
 func (c *compiler) define(variables []admissionv1.Variable, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, v := range variables {

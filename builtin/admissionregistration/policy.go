@@ -27,7 +27,7 @@ const (
 type validatingPolicy = admissionv1.ValidatingAdmissionPolicy
 type mutatingPolicy = admissionv1.MutatingAdmissionPolicy
 
-// ValidatingPolicies judge requests by expressions.
+// ValidatingPolicies defines validatingadmissionpolicies.
 func ValidatingPolicies(cfg Config) resource.Definition {
 	judge := func(ctx context.Context, p, old *validatingPolicy) field.ErrorList {
 		errs := validateValidatingPolicy(p, old, cfg.Expressions)
@@ -67,7 +67,7 @@ func ValidatingPolicies(cfg Config) resource.Definition {
 	return d
 }
 
-// MutatingPolicies change requests by expressions.
+// MutatingPolicies defines mutatingadmissionpolicies.
 func MutatingPolicies(cfg Config) resource.Definition {
 	judge := func(ctx context.Context, p, old *mutatingPolicy) field.ErrorList {
 		errs := validateMutatingPolicy(p, old, cfg.Expressions)
@@ -105,8 +105,8 @@ func paramKindCell(k *admissionv1.ParamKind) string {
 	return k.APIVersion + "/" + k.Kind
 }
 
-// mayReadParams asks, if everything else is right, whether who refers to
-// parameters may read them.
+// mayReadParams checks, if there are no other errors, whether the writer may read the
+// parameters.
 func mayReadParams(ctx context.Context, cfg Config, obj resource.Object, refers bool, name string, errs field.ErrorList) field.ErrorList {
 	if !refers || len(errs) > 0 {
 		return errs
@@ -117,7 +117,7 @@ func mayReadParams(ctx context.Context, cfg Config, obj resource.Object, refers 
 	return nil
 }
 
-// validatePolicy judges what policies of both kinds have.
+// validatePolicy validates the fields that policies of both kinds share.
 func validatePolicy(failure *admissionv1.FailurePolicyType, params *admissionv1.ParamKind, match *admissionv1.MatchResources, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if failure == nil {
@@ -260,8 +260,7 @@ func validateMutatingPolicy(p, old *mutatingPolicy, env *policycel.Environment) 
 	return append(errs, supported(spec.ReinvocationPolicy, path.Child("reinvocationPolicy"), admissionv1.IfNeededReinvocationPolicy, admissionv1.NeverReinvocationPolicy)...)
 }
 
-// mutation wants the expression that the type of the patch asks for, and no
-// other.
+// mutation checks that the expression of the patch type, and no other, is set.
 func (c *compiler) mutation(m *admissionv1.Mutation, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	wanted := func(set bool, expression func() string, name string, result *cel.Type) {

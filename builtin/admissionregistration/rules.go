@@ -32,11 +32,10 @@ func defaultMatch(m *admissionv1.MatchResources) {
 	}
 }
 
-// validateRule judges which operations on which resources a webhook or a policy
-// is about.
+// validateRule validates the operations and resources of a rule.
 func validateRule(r *admissionv1.RuleWithOperations, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	// some wants a list of names, or "*" and nothing else.
+	// some checks for a list of names, or "*" alone.
 	some := func(list []string, name, names string) {
 		if len(list) == 0 {
 			errs = append(errs, field.Required(path.Child(name), ""))
@@ -65,8 +64,8 @@ func validateRule(r *admissionv1.RuleWithOperations, path *field.Path) field.Err
 	return append(errs, supportedIfSet(r.Scope, path.Child("scope"), admissionv1.AllScopes, admissionv1.ClusterScope, admissionv1.NamespacedScope)...)
 }
 
-// validateResources judges names of resources and subresources, in which "*"
-// must not cover what is named besides it.
+// validateResources validates names of resources and subresources; a wildcard must not cover
+// others in the list.
 func validateResources(resources []string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(resources) == 0 {
@@ -96,15 +95,14 @@ func validateResources(resources []string, path *field.Path) field.ErrorList {
 	if len(resources) > 1 && slices.Contains(resources, "*/*") {
 		errs = append(errs, field.Invalid(path, resources, "if '*/*' is present, must not specify other resources"))
 	}
-	// Only the last resource without a subresource counts, for historical
-	// reasons.
+	// As in kube-apiserver, only the last resource without a subresource counts.
 	if lastPlain && slices.Contains(resources, "*") {
 		errs = append(errs, field.Invalid(path, resources, "if '*' is present, must not specify other resources without subresources"))
 	}
 	return errs
 }
 
-// validateMatch judges what a policy or a binding is about, nil for everything.
+// validateMatch validates matchConstraints or matchResources; nil matches everything.
 func validateMatch(m *admissionv1.MatchResources, path *field.Path) field.ErrorList {
 	if m == nil {
 		return nil
@@ -142,7 +140,7 @@ func validateMatch(m *admissionv1.MatchResources, path *field.Path) field.ErrorL
 	return errs
 }
 
-// validateMutable wants operations that leave an object to change.
+// validateMutable refuses operations without an object to mutate.
 func validateMutable(m *admissionv1.MatchResources, path *field.Path) field.ErrorList {
 	if m == nil {
 		return nil

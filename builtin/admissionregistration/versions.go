@@ -9,7 +9,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Versions that v1 has replaced, all with the same fields.
+// Older versions, all with the fields of v1.
 
 type mutatingBinding = admissionv1.MutatingAdmissionPolicyBinding
 
@@ -39,7 +39,7 @@ func oldMutatingBindings() []resource.Version {
 			admissionv1alpha1.SchemeGroupVersion.WithKind(kind),
 			func(b *mutatingBinding) {
 				defaultMutatingBinding(b)
-				// The others want to be told.
+				// Unlike v1alpha1, the other versions require it.
 				if p := b.Spec.ParamRef; p != nil {
 					rules.DefaultPointer(&p.ParameterNotFoundAction, admissionv1.DenyAction)
 				}

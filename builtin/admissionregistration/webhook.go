@@ -21,11 +21,10 @@ import (
 	"github.com/apikeel/kelson/webhook"
 )
 
-// hook is a webhook of either kind: those that validate have all the fields but
-// one of those that change objects.
+// hook is a webhook of either kind: validating ones have all fields of mutating ones but one.
 type hook = admissionv1.MutatingWebhook
 
-// MutatingWebhooks are called to change requests.
+// MutatingWebhooks defines mutatingwebhookconfigurations.
 func MutatingWebhooks(cfg Config) resource.Definition {
 	type config = admissionv1.MutatingWebhookConfiguration
 	d := define[config, admissionv1.MutatingWebhookConfigurationList](cfg, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
@@ -53,7 +52,7 @@ func MutatingWebhooks(cfg Config) resource.Definition {
 	return d
 }
 
-// ValidatingWebhooks are called to judge requests.
+// ValidatingWebhooks defines validatingwebhookconfigurations.
 func ValidatingWebhooks(cfg Config) resource.Definition {
 	type config = admissionv1.ValidatingWebhookConfiguration
 	d := define[config, admissionv1.ValidatingWebhookConfigurationList](cfg, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
@@ -128,8 +127,8 @@ func defaultWebhook(w *hook) {
 	}
 }
 
-// excludedWarnings tells of rules about resources that no webhook gets to see,
-// as judging those could lock everyone out.
+// excludedWarnings warns about rules for resources that are never sent to webhooks, because a
+// webhook for them could lock everyone out.
 func excludedWarnings(hooks []hook) []string {
 	excluded := map[schema.GroupResource]bool{
 		{Group: "authentication.k8s.io", Resource: "selfsubjectreviews"}:       true,
@@ -161,7 +160,7 @@ func excludedWarnings(hooks []hook) []string {
 	return warnings
 }
 
-// leniency is what an update may leave as it was.
+// leniency is which errors are tolerated because the old object has them.
 type leniency struct {
 	sideEffects, reviewVersions, names, selectors, conditions bool
 	expressions                                               expressions
@@ -188,12 +187,12 @@ func harmless() []admissionv1.SideEffectClass {
 	return []admissionv1.SideEffectClass{admissionv1.SideEffectClassNone, admissionv1.SideEffectClassNoneOnDryRun}
 }
 
-// reviewable reports whether one of the versions of reviews is known.
+// reviewable reports whether a known version of AdmissionReview is listed.
 func reviewable(versions []string) bool {
 	return slices.Contains(versions, "v1") || slices.Contains(versions, "v1beta1")
 }
 
-// validateWebhooks judges the webhooks of a configuration; old is nil on create.
+// validateWebhooks validates the webhooks of a configuration; old is nil on create.
 func validateWebhooks(hooks []hook, old *[]hook, env *policycel.Environment) field.ErrorList {
 	var errs field.ErrorList
 	var allowed leniency

@@ -8,8 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agree writes down whether all servers keep objects in the same version, and in
-// which.
+// Agree sets commonEncodingVersion and the condition AllEncodingVersionsEqual.
 func Agree(v *storageVersion, now time.Time) {
 	s := &v.Status
 	was := s.CommonEncodingVersion
@@ -32,7 +31,7 @@ func Agree(v *storageVersion, now time.Time) {
 		s.Conditions = append(s.Conditions, c)
 		return
 	}
-	// From one version to another there is a transition, although the condition holds.
+	// A change of the common version is a transition even if the condition stays True.
 	moved := was != nil && s.CommonEncodingVersion != nil && *was != *s.CommonEncodingVersion
 	if s.Conditions[i].Status == c.Status && !moved {
 		c.LastTransitionTime = s.Conditions[i].LastTransitionTime

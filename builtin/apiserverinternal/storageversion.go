@@ -1,5 +1,5 @@
-// Package apiserverinternal is the API group internal.apiserver.k8s.io, in which
-// servers that share their data tell each other in which versions they keep it.
+// Package apiserverinternal is the API group internal.apiserver.k8s.io: the storage versions of
+// servers that share a storage. Start at Group and Agree.
 package apiserverinternal
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// shownServers is how many servers a table tells of.
+// shownServers is how many servers a table cell lists.
 const shownServers = 3
 
 type storageVersion = internalv1alpha1.StorageVersion
@@ -28,8 +28,8 @@ func Group() resource.Group {
 	return resource.Group{Name: internalv1alpha1.GroupName, Resources: []resource.Definition{StorageVersions()}}
 }
 
-// StorageVersions say of a resource in which version each server keeps it, and
-// which it can read.
+// StorageVersions defines storageversions: in which version each server encodes a resource, and
+// which it can decode.
 func StorageVersions() resource.Definition {
 	v1alpha1 := resource.VersionOf[storageVersion, internalv1alpha1.StorageVersionList]("v1alpha1", nil)
 	v1alpha1.Off = true
@@ -93,7 +93,7 @@ func servers(all []internalv1alpha1.ServerStorageVersion) string {
 	return out
 }
 
-// nameProblems wants a group and a resource.
+// nameProblems checks that a name is <group>.<resource>.
 func nameProblems(name string) []string {
 	i := strings.LastIndexByte(name, '.')
 	if i < 0 {
@@ -152,8 +152,7 @@ func validateServer(v *internalv1alpha1.ServerStorageVersion, path *field.Path) 
 	return errs
 }
 
-// validateCommon wants the version in which all servers keep objects, if there is
-// one.
+// validateCommon checks commonEncodingVersion against the versions of all servers.
 func validateCommon(s *internalv1alpha1.StorageVersionStatus, path *field.Path) field.ErrorList {
 	agreed := len(s.StorageVersions) > 0
 	var version string
@@ -173,8 +172,7 @@ func validateCommon(s *internalv1alpha1.StorageVersionStatus, path *field.Path) 
 	return nil
 }
 
-// validateConditions judges conditions. The paths are those of the status, and
-// always were.
+// validateConditions validates conditions. As in kube-apiserver, paths lack the field name.
 func validateConditions(conditions []internalv1alpha1.StorageVersionCondition, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[internalv1alpha1.StorageVersionConditionType]int{}
@@ -197,7 +195,7 @@ func validateConditions(conditions []internalv1alpha1.StorageVersionCondition, p
 	return errs
 }
 
-// versionProblems wants a version, with or without a group.
+// versionProblems checks that an apiVersion is valid.
 func versionProblems(apiVersion string) []string {
 	group, version, ok := strings.Cut(apiVersion, "/")
 	if !ok {

@@ -1,6 +1,6 @@
-// Package apps is the API group apps: controllers that keep pods running from a
-// template. A file is a kind; what they have in common is in workload.go and
-// scale.go.
+// Package apps is the API group apps: workload controllers. Start at Group; each kind is a
+// file, and workload.go and scale.go have what the kinds share. It must not import other
+// groups: shared rules are in builtin/rules and builtin/podspec.
 package apps
 
 import (

@@ -16,8 +16,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// ControllerRevisions are what controllers remember of the templates that they
-// have rolled out.
+// ControllerRevisions defines controllerrevisions, the template history of controllers.
 func ControllerRevisions() resource.Definition {
 	return resource.Definition{
 		Group:      appsv1.GroupName,
@@ -58,7 +57,7 @@ func ControllerRevisions() resource.Definition {
 	}
 }
 
-// validateRevisionData wants a JSON object.
+// validateRevisionData checks that data is a JSON object.
 func validateRevisionData(data []byte, path *field.Path) field.ErrorList {
 	var value any
 	err := json.Unmarshal(data, &value)

@@ -20,7 +20,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// DaemonSets keep a pod running on every node.
+// DaemonSets defines daemonsets.
 func DaemonSets() resource.Definition {
 	status := resource.Rules[*appsv1.DaemonSet]{
 		PrepareUpdate: func(_ context.Context, d, old *appsv1.DaemonSet) {
@@ -107,7 +107,7 @@ func daemonSetVersions() []resource.Version {
 	return append([]resource.Version{v1}, oldDaemonSets()...)
 }
 
-// annotatedNumber reads a number from an annotation, 0 if there is none.
+// annotatedNumber parses a number in an annotation, 0 if there is none.
 func annotatedNumber(obj resource.Object, name string) (int64, error) {
 	text, ok := obj.GetAnnotations()[name]
 	if !ok {
@@ -116,8 +116,8 @@ func annotatedNumber(obj resource.Object, name string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// templateGeneration counts the templates that a daemon set has had. It was a
-// field once, and is kept for the labels of pods.
+// templateGeneration returns the template generation, a former field that is now an
+// annotation and still a label of pods.
 func templateGeneration(d *appsv1.DaemonSet) int64 {
 	n, _ := annotatedNumber(d, appsv1.DeprecatedTemplateGeneration)
 	return n
@@ -147,7 +147,7 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 	setTemplateGeneration(d, templateGeneration(d))
 }
 
-// validateDaemonSet judges the specification; old is nil on create.
+// validateDaemonSet validates the specification; old is nil on create.
 func validateDaemonSet(ctx context.Context, d, old *appsv1.DaemonSet) field.ErrorList {
 	spec, path := &d.Spec, field.NewPath("spec")
 	var template *corev1.PodTemplateSpec
@@ -164,7 +164,7 @@ func validateDaemonSet(ctx context.Context, d, old *appsv1.DaemonSet) field.Erro
 		errs = append(errs, field.Invalid(path.Child("selector"), s, "empty selector is invalid for daemonset"))
 	}
 	errs = append(errs, podspec.ValidateTemplate(ctx, &spec.Template, path.Child("template"), template)...)
-	errs = append(errs, validateEndless(&spec.Template.Spec, "DaemonSet", path.Child("template", "spec"))...)
+	errs = append(errs, validateAlwaysRestart(&spec.Template.Spec, "DaemonSet", path.Child("template", "spec"))...)
 	errs = append(errs, nonnegative(spec.MinReadySeconds, path.Child("minReadySeconds"))...)
 	errs = append(errs, validateDaemonSetStrategy(&spec.UpdateStrategy, path.Child("updateStrategy"))...)
 	return append(errs, nonnegativeIfSet(spec.RevisionHistoryLimit, path.Child("revisionHistoryLimit"))...)

@@ -17,7 +17,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Deployments roll out versions of a pod template, with a replica set each.
+// Deployments defines deployments.
 func Deployments() resource.Definition {
 	status := resource.Rules[*appsv1.Deployment]{
 		PrepareUpdate: func(_ context.Context, d, old *appsv1.Deployment) {
@@ -110,8 +110,8 @@ func deploymentVersions() []resource.Version {
 	return append([]resource.Version{v1}, oldDeployments()...)
 }
 
-// deploymentChanged: annotations count, since they are copied to the replica
-// sets.
+// deploymentChanged reports whether spec or annotations differ: annotations are copied to the
+// ReplicaSets, so they change the generation too.
 func deploymentChanged(d, old *appsv1.Deployment) bool {
 	return !equality.Semantic.DeepEqual(d.Spec, old.Spec) || !equality.Semantic.DeepEqual(d.Annotations, old.Annotations)
 }
@@ -130,12 +130,12 @@ func defaultDeployment(d *appsv1.Deployment) {
 	rules.DefaultPointer(&spec.RevisionHistoryLimit, 10)
 	rules.DefaultPointer(&spec.ProgressDeadlineSeconds, 600)
 	podspec.DefaultTemplate(&spec.Template)
-	tidyRollback(d)
+	normalizeRollback(d)
 }
 
-// tidyRollback brings the annotation that asks for a rollback, once a field
-// with a number, into the form of a number, or takes it away if it is empty.
-func tidyRollback(d *appsv1.Deployment) {
+// normalizeRollback normalizes the number in the rollback annotation, a former field, or removes
+// the annotation if it is empty.
+func normalizeRollback(d *appsv1.Deployment) {
 	text, ok := d.Annotations[appsv1.DeprecatedRollbackTo]
 	if !ok {
 		return
@@ -147,7 +147,7 @@ func tidyRollback(d *appsv1.Deployment) {
 	}
 }
 
-// validateDeployment judges the specification; old is nil on create.
+// validateDeployment validates the specification; old is nil on create.
 func validateDeployment(ctx context.Context, d, old *appsv1.Deployment) field.ErrorList {
 	spec, path := &d.Spec, field.NewPath("spec")
 	errs := nonnegative(deref(spec.Replicas), path.Child("replicas"))
@@ -199,15 +199,15 @@ func validateStrategy(s *appsv1.DeploymentStrategy, path *field.Path) field.Erro
 		}
 		errs = append(errs, ValidateAtMostAll(unavailable, at)...)
 	default:
-		errs = append(errs, field.NotSupported(path, shownStrategy(s),
+		errs = append(errs, field.NotSupported(path, printedStrategy(s),
 			[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType}))
 	}
 	return errs
 }
 
-// shownStrategy is a strategy as errors show it: under the names of Go, and
-// with zeros for what is left out.
-func shownStrategy(s *appsv1.DeploymentStrategy) any {
+// printedStrategy returns a strategy as errors print it: with Go field names, and zeros for
+// unset fields.
+func printedStrategy(s *appsv1.DeploymentStrategy) any {
 	type rollingUpdate struct{ MaxUnavailable, MaxSurge intstr.IntOrString }
 	shown := struct {
 		Type          appsv1.DeploymentStrategyType

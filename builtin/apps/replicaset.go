@@ -14,7 +14,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// ReplicaSets keep a number of equal pods running.
+// ReplicaSets defines replicasets.
 func ReplicaSets() resource.Definition {
 	status := resource.Rules[*appsv1.ReplicaSet]{
 		PrepareUpdate: func(_ context.Context, r, old *appsv1.ReplicaSet) { r.Spec = old.Spec },
@@ -93,7 +93,7 @@ func replicaSetChanged(r, old *appsv1.ReplicaSet) bool {
 	return !equality.Semantic.DeepEqual(r.Spec, old.Spec)
 }
 
-// validateReplicaSet judges the specification; old is nil on create.
+// validateReplicaSet validates the specification; old is nil on create.
 func validateReplicaSet(ctx context.Context, r, old *appsv1.ReplicaSet) field.ErrorList {
 	spec, path := &r.Spec, field.NewPath("spec")
 	errs := nonnegative(deref(spec.Replicas), path.Child("replicas"))

@@ -8,17 +8,16 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// scalable is what the subresource scale shows of an object.
+// scalable has the fields of a workload that its scale subresource uses.
 type scalable struct {
-	// wanted is the field with the number of replicas that there should be.
+	// wanted points to the field with the desired replicas.
 	wanted **int32
-	// seen is the number that there is.
+	// seen is the number of replicas in the status.
 	seen     int32
 	selector *metav1.LabelSelector
 }
 
-// scale is the subresource with which autoscalers change the number of replicas
-// of a workload.
+// scale makes the scale subresource of a workload.
 func scale[T resource.Object](part func(T) scalable) resource.Subresource {
 	return rules.Scale(func(obj T) (rules.Scalable, error) {
 		p := part(obj)

@@ -22,14 +22,13 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// recreate is behind a gate; sets that have it keep it.
+// recreate is behind a feature gate; objects that use it may keep it.
 const (
 	recreate     = appsv1.RecreateStatefulSetStrategyType
 	recreateGate = "StatefulSetRecreateStrategy"
 )
 
-// StatefulSets keep a number of pods running that each have a name and volumes
-// of their own.
+// StatefulSets defines statefulsets.
 func StatefulSets() resource.Definition {
 	status := resource.Rules[*appsv1.StatefulSet]{
 		PrepareUpdate: func(_ context.Context, s, old *appsv1.StatefulSet) { s.Spec = old.Spec },
@@ -136,7 +135,8 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 	podspec.DefaultTemplate(&spec.Template)
 }
 
-// defaultClaimTemplates completes whole objects: they have a kind and a phase.
+// defaultClaimTemplates sets apiVersion, kind, phase and the claim defaults of claim
+// templates, which are stored as whole objects.
 func defaultClaimTemplates(claims []corev1.PersistentVolumeClaim) {
 	for i := range claims {
 		claims[i].APIVersion, claims[i].Kind = "v1", "PersistentVolumeClaim"
@@ -145,16 +145,16 @@ func defaultClaimTemplates(claims []corev1.PersistentVolumeClaim) {
 	}
 }
 
-// statefulSetRules says which rules apply: on update some do not, so that sets
-// which were allowed once can be changed.
+// statefulSetRules selects validation rules: on update some are skipped, so that objects that
+// were once accepted can be updated.
 type statefulSetRules struct {
 	// old is the template before an update.
 	old *corev1.PodTemplateSpec
-	// update: fields that cannot change are not judged.
+	// update skips immutable fields.
 	update bool
-	// recreate: the strategy Recreate is known.
+	// recreate allows the strategy Recreate.
 	recreate bool
-	// anyTemplate: of the template only the metadata is judged.
+	// anyTemplate validates only the metadata of the template.
 	anyTemplate bool
 }
 
@@ -206,10 +206,10 @@ func validateStatefulSet(ctx context.Context, spec *appsv1.StatefulSetSpec, path
 		}
 	}
 	errs = append(errs, validateStatefulSetTemplate(ctx, spec, path, apply)...)
-	return append(errs, validateEndless(&spec.Template.Spec, "StatefulSet", path.Child("template", "spec"))...)
+	return append(errs, validateAlwaysRestart(&spec.Template.Spec, "StatefulSet", path.Child("template", "spec"))...)
 }
 
-// validateStatefulSetTemplate judges the selector and the template.
+// validateStatefulSetTemplate validates the selector and the template.
 func validateStatefulSetTemplate(ctx context.Context, spec *appsv1.StatefulSetSpec, path *field.Path, apply statefulSetRules) field.ErrorList {
 	var errs field.ErrorList
 	at := path.Child("selector")
@@ -236,8 +236,8 @@ func validateStatefulSetTemplate(ctx context.Context, spec *appsv1.StatefulSetSp
 	return append(errs, podspec.ValidateTemplate(ctx, claimedTemplate(spec), at, apply.old)...)
 }
 
-// claimedTemplate is the template as its pods will be: with names from the
-// controller, which are not judged, and with a volume for each claim.
+// claimedTemplate returns the template as its pods will be: with hostname and subdomain
+// cleared, which the controller sets, and a volume for each claim template.
 func claimedTemplate(spec *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
 	template := spec.Template
 	template.Spec.Hostname, template.Spec.Subdomain = "", ""
@@ -273,7 +273,7 @@ func validateRetention(p appsv1.PersistentVolumeClaimRetentionPolicyType, path *
 
 func validateStatefulSetStrategy(s *appsv1.StatefulSetUpdateStrategy, path *field.Path, allowRecreate bool) field.ErrorList {
 	var errs field.ErrorList
-	// Errors show the numbers that stand for what is left out.
+	// Errors print the defaults of unset numbers.
 	shown := s.DeepCopy()
 	if shown.RollingUpdate != nil {
 		rules.DefaultPointer(&shown.RollingUpdate.Partition, 0)

@@ -19,9 +19,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Versions that v1 has replaced. They differ from it in what they default to and
-// in two fields that are annotations now: spec.rollbackTo of deployments and
-// spec.templateGeneration of daemon sets.
+// Older versions. They differ from v1 in defaults, and in two fields that are annotations in
+// v1: spec.rollbackTo of Deployments and spec.templateGeneration of DaemonSets.
 
 func beta1(kind string) schema.GroupVersionKind {
 	return appsv1beta1.SchemeGroupVersion.WithKind(kind)
@@ -35,7 +34,7 @@ func extensions(kind string) schema.GroupVersionKind {
 	return extensionsv1beta1.SchemeGroupVersion.WithKind(kind)
 }
 
-// orphaning makes versions orphan dependents by default, as these all did.
+// orphaning sets OrphanByDefault, which all these versions have.
 func orphaning(versions ...resource.Version) []resource.Version {
 	for i := range versions {
 		versions[i].OrphanByDefault = true
@@ -124,8 +123,7 @@ func oldStatefulSets() []resource.Version {
 	)
 }
 
-// labelsOfTemplate: who names neither a selector nor labels means those of the
-// pods.
+// labelsOfTemplate defaults selector and labels to the labels of the template.
 func labelsOfTemplate(meta *metav1.ObjectMeta, selector **metav1.LabelSelector, template *corev1.PodTemplateSpec) {
 	if template.Labels == nil {
 		return
@@ -136,7 +134,8 @@ func labelsOfTemplate(meta *metav1.ObjectMeta, selector **metav1.LabelSelector, 
 	}
 }
 
-// defaultExtensionsDeployment: numbers without a limit, and one pod at a time.
+// defaultExtensionsDeployment is the defaulting of extensions/v1beta1: no limits, and one pod
+// at a time.
 func defaultExtensionsDeployment(d *appsv1.Deployment) {
 	labelsOfTemplate(&d.ObjectMeta, &d.Spec.Selector, &d.Spec.Template)
 	rules.DefaultPointer(&d.Spec.Replicas, 1)
@@ -152,7 +151,7 @@ func defaultExtensionsDeployment(d *appsv1.Deployment) {
 	podspec.DefaultTemplate(&d.Spec.Template)
 }
 
-// setRollback keeps, as an annotation, the revision that somebody wants back.
+// setRollback sets the rollback annotation.
 func setRollback(d *appsv1.Deployment, wanted bool, revision int64) {
 	d.Annotations = without(d.Annotations, appsv1.DeprecatedRollbackTo)
 	if wanted {
@@ -170,7 +169,7 @@ func rollback(d *appsv1.Deployment) (revision int64, wanted bool) {
 	return revision, err == nil
 }
 
-// without returns annotations but one; the map passed in stays as it is.
+// without returns a copy of annotations without one; the argument is not changed.
 func without(annotations map[string]string, name string) map[string]string {
 	if _, ok := annotations[name]; !ok {
 		return annotations

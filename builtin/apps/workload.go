@@ -28,7 +28,7 @@ func deref[T any](p *T) T {
 	return *p
 }
 
-// nonnegative judges a number that cannot be below zero.
+// nonnegative validates a number that cannot be below zero.
 func nonnegative[T ~int32 | ~int64](value T, path *field.Path) field.ErrorList {
 	return validation.ValidateNonnegativeField(int64(value), path)
 }
@@ -41,8 +41,7 @@ func nonnegativeIfSet(value *int32, path *field.Path) field.ErrorList {
 	return nonnegative(*value, path)
 }
 
-// atMost wants a number of replicas not to exceed another one, which goes by
-// the name.
+// atMost checks that a number of replicas does not exceed limit, which errors call name.
 func atMost(value, limit int32, name string, path *field.Path) field.ErrorList {
 	if value <= limit {
 		return nil
@@ -50,9 +49,8 @@ func atMost(value, limit int32, name string, path *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, value, "cannot be greater than "+name)}
 }
 
-// validateSelected judges the selector of a kind whose pods run for ever, and
-// the template that makes them; path is that of the specification. old is the
-// template before an update, nil on create.
+// validateSelected validates selector and template of a workload whose pods always restart;
+// path is that of the spec. old is the template before an update, nil on create.
 func validateSelected(ctx context.Context, selector *metav1.LabelSelector, template, old *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	at := path.Child("selector")
@@ -61,13 +59,13 @@ func validateSelected(ctx context.Context, selector *metav1.LabelSelector, templ
 	} else {
 		errs = append(errs, metavalidation.ValidateLabelSelector(selector, metavalidation.LabelSelectorValidationOptions{}, at)...)
 		if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
-			// The text is the same for every kind.
+			// kube-apiserver has this text for every kind.
 			errs = append(errs, field.Invalid(at, selector, "empty selector is invalid for deployment"))
 		}
 	}
 	matcher, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
-		// Without a selector there is nothing to hold the template against.
+		// Without a selector the template cannot be checked.
 		return append(errs, field.Invalid(at, selector, "invalid label selector"))
 	}
 	at = path.Child("template")
@@ -75,11 +73,11 @@ func validateSelected(ctx context.Context, selector *metav1.LabelSelector, templ
 		errs = append(errs, field.Invalid(at.Child("metadata", "labels"), template.Labels, "`selector` does not match template `labels`"))
 	}
 	errs = append(errs, podspec.ValidateTemplate(ctx, template, at, old)...)
-	return append(errs, validateEndless(&template.Spec, "ReplicaSet", at.Child("spec"))...)
+	return append(errs, validateAlwaysRestart(&template.Spec, "ReplicaSet", at.Child("spec"))...)
 }
 
-// validateEndless wants the pods of a kind to run for ever.
-func validateEndless(spec *corev1.PodSpec, kind string, path *field.Path) field.ErrorList {
+// validateAlwaysRestart checks that pods have restartPolicy Always and no deadline.
+func validateAlwaysRestart(spec *corev1.PodSpec, kind string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if p := spec.RestartPolicy; p != corev1.RestartPolicyAlways {
 		errs = append(errs, field.NotSupported(path.Child("restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
@@ -90,8 +88,7 @@ func validateEndless(spec *corev1.PodSpec, kind string, path *field.Path) field.
 	return errs
 }
 
-// validateCollisions judges how often a controller has met a name that was
-// taken, which never becomes less.
+// validateCollisions checks that collisionCount does not decrease.
 func validateCollisions(count, old *int32, path *field.Path) field.ErrorList {
 	if old != nil && (count == nil || *count < *old) {
 		return field.ErrorList{field.Invalid(path, deref(count), "cannot be decremented")}
@@ -99,7 +96,7 @@ func validateCollisions(count, old *int32, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// ValidateIntOrPercent wants a number that is not negative, or a percentage.
+// ValidateIntOrPercent checks for a non-negative number or a percentage.
 func ValidateIntOrPercent(v intstr.IntOrString, path *field.Path) field.ErrorList {
 	if v.Type == intstr.Int {
 		return nonnegative(v.IntVal, path)
@@ -111,7 +108,7 @@ func ValidateIntOrPercent(v intstr.IntOrString, path *field.Path) field.ErrorLis
 	return errs
 }
 
-// percent returns a percentage, or a number that is none.
+// percent returns the value of a percentage, and false if v is none.
 func percent(v intstr.IntOrString) (value int, isPercent bool) {
 	if v.Type == intstr.String && len(utilvalidation.IsValidPercent(v.StrVal)) == 0 {
 		value, _ = strconv.Atoi(strings.TrimSuffix(v.StrVal, "%"))
@@ -120,7 +117,7 @@ func percent(v intstr.IntOrString) (value int, isPercent bool) {
 	return v.IntValue(), false
 }
 
-// ValidateAtMostAll wants a percentage not to be more than all.
+// ValidateAtMostAll checks that a percentage is at most 100.
 func ValidateAtMostAll(v intstr.IntOrString, path *field.Path) field.ErrorList {
 	if share, isPercent := percent(v); isPercent && share > 100 {
 		return field.ErrorList{field.Invalid(path, v, "must not be greater than 100%")}
@@ -128,8 +125,7 @@ func ValidateAtMostAll(v intstr.IntOrString, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// nameWarnings warns of a name that the names of pods cannot begin with and
-// still be host names.
+// nameWarnings warns about a name that is not a valid prefix of hostnames of pods.
 func nameWarnings(name string) []string {
 	if msgs := utilvalidation.IsDNS1123Label(name); len(msgs) > 0 {
 		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
@@ -137,8 +133,7 @@ func nameWarnings(name string) []string {
 	return nil
 }
 
-// templateColumns are those that tell, in wide tables, what a template makes;
-// selector describes the last one.
+// templateColumns returns the wide columns about the template; selector describes the last.
 func templateColumns(selector string) []resource.Column {
 	return []resource.Column{
 		{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},
@@ -147,7 +142,7 @@ func templateColumns(selector string) []resource.Column {
 	}
 }
 
-// containerCells are the cells for the first two of templateColumns.
+// containerCells returns the cells for the first two of templateColumns.
 func containerCells(containers []corev1.Container) (names, images string) {
 	var n, i []string
 	for _, c := range containers {

@@ -1,5 +1,5 @@
-// Package authentication is the API group authentication.k8s.io: questions about
-// who somebody is, of which nothing is stored.
+// Package authentication is the API group authentication.k8s.io: token reviews and self
+// reviews, of which nothing is stored. Start at Group and Reviewer.
 package authentication
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Reviewer knows whose a token is.
+// Reviewer authenticates tokens.
 type Reviewer interface {
-	// ReviewToken answers a review. A token that is not good is an answer, not an
-	// error. No audiences stand for those of the server.
+	// ReviewToken reviews a token. An invalid token is a status, not an error. No
+	// audiences stand for those of the server.
 	ReviewToken(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus, error)
 }
 
-// Config is what the kinds of the group need from outside.
+// Config are the dependencies of the group.
 type Config struct {
-	// Reviewer reviews tokens. Without one, reviews come back as they are.
+	// Reviewer reviews tokens. If it is nil, reviews are returned unchanged.
 	Reviewer Reviewer
 }
 
@@ -34,7 +34,7 @@ func Group(cfg Config) resource.Group {
 	}}
 }
 
-// TokenReviews ask whose a token is.
+// TokenReviews defines tokenreviews.
 func TokenReviews(reviewer Reviewer) resource.Definition {
 	return resource.Definition{
 		Group:    authenticationv1.GroupName,
@@ -57,7 +57,7 @@ func TokenReviews(reviewer Reviewer) resource.Definition {
 			if err != nil {
 				return nil, err
 			}
-			// What is not known stays as the client has sent it.
+			// Fields that the reviewer does not set stay as the client sent them.
 			sent := &review.Status
 			sent.Authenticated = status.Authenticated
 			if status.Error != "" {
@@ -71,7 +71,7 @@ func TokenReviews(reviewer Reviewer) resource.Definition {
 	}
 }
 
-// SelfSubjectReviews ask who the caller is.
+// SelfSubjectReviews defines selfsubjectreviews.
 func SelfSubjectReviews() resource.Definition {
 	return resource.Definition{
 		Group:    authenticationv1.GroupName,

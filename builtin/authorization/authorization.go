@@ -1,5 +1,5 @@
-// Package authorization is the API group authorization.k8s.io: reviews, whose
-// answer is what an authorizer says.
+// Package authorization is the API group authorization.k8s.io: access reviews, which an
+// authorizer answers. Start at Group and Config.
 package authorization
 
 import (
@@ -25,13 +25,12 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what the reviews need from outside.
+// Config are the dependencies of the group.
 type Config struct {
-	// Authorizer is asked. The default allows everything, as a server without
+	// Authorizer answers reviews. The default allows everything, as a server without
 	// authorization does.
 	Authorizer authz.Authorizer
-	// Rules enumerates what somebody may do; the default is Authorizer, if it
-	// can.
+	// Rules enumerates the rules of a user; the default is Authorizer, if it can.
 	Rules authz.Rules
 }
 
@@ -86,7 +85,7 @@ func (cfg Config) decide(ctx context.Context, user *request.User, r *authorizati
 	}
 }
 
-// evaluationError says what went wrong with a decision.
+// evaluationError returns status.evaluationError of a decision.
 func evaluationError(a *authz.Attributes, err error) string {
 	var texts []string
 	if err != nil {
@@ -107,7 +106,7 @@ func evaluationError(a *authz.Attributes, err error) string {
 	return strings.Join(texts, "; ")
 }
 
-// attributes is what a review asks about.
+// attributes returns the authorizer attributes of a review.
 func attributes(user *request.User, r *authorizationv1.ResourceAttributes, p *authorizationv1.NonResourceAttributes) *authz.Attributes {
 	if r == nil {
 		return &authz.Attributes{User: user, Verb: p.Verb, Path: p.Path}
@@ -140,8 +139,8 @@ func attributes(user *request.User, r *authorizationv1.ResourceAttributes, p *au
 	return a
 }
 
-// fieldRequirements turns requirements into those of selectors, as far as they
-// can be: what is left out only widens the question.
+// fieldRequirements converts field selector requirements. Those that cannot be converted are
+// dropped, which only widens the check.
 func fieldRequirements(in []metav1.FieldSelectorRequirement) (out fields.Requirements, _ error) {
 	var errs []error
 	for _, r := range in {
@@ -195,7 +194,7 @@ func aggregate(errs []error) error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// path is NonResourceAttributes as clients see it in errors.
+// path is NonResourceAttributes as error messages print it.
 type path struct{ Path, Verb string }
 
 func pathOf(p *authorizationv1.NonResourceAttributes) *path { return (*path)(p) }
@@ -239,7 +238,7 @@ func validateSelectors(r *authorizationv1.ResourceAttributes) (errs field.ErrorL
 	return errs
 }
 
-// validateSubject checks a review about somebody.
+// validateSubject checks a SubjectAccessReview.
 func validateSubject(spec *authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
 	errs := validateQuestion(spec.ResourceAttributes, spec.NonResourceAttributes)
 	if spec.User == "" && len(spec.Groups) == 0 {
@@ -248,7 +247,7 @@ func validateSubject(spec *authorizationv1.SubjectAccessReviewSpec) field.ErrorL
 	return append(errs, validateSelectors(spec.ResourceAttributes)...)
 }
 
-// validateMeta wants no metadata, apart from what kept has emptied.
+// validateMeta checks that metadata is empty, apart from fields that kept clears.
 func validateMeta(meta metav1.ObjectMeta, rule string, kept func(*metav1.ObjectMeta)) field.ErrorList {
 	rest := meta
 	rest.ManagedFields = nil
@@ -261,7 +260,7 @@ func validateMeta(meta metav1.ObjectMeta, rule string, kept func(*metav1.ObjectM
 	return field.ErrorList{field.Invalid(field.NewPath("metadata"), meta, rule)}
 }
 
-// subjectOf is whom a review is about.
+// subjectOf returns the user that a review is about.
 func subjectOf(spec *authorizationv1.SubjectAccessReviewSpec) *request.User {
 	user := &request.User{Name: spec.User, UID: spec.UID, Groups: spec.Groups}
 	for k, v := range spec.Extra {

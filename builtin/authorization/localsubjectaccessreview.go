@@ -13,8 +13,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// LocalSubjectAccessReviews ask whether somebody may do something in the
-// namespace of the review, so that who has rights in it only can ask.
+// LocalSubjectAccessReviews defines localsubjectaccessreviews, limited to the namespace of the
+// review so that users with rights in one namespace can be allowed to create them.
 func LocalSubjectAccessReviews(cfg Config) resource.Definition {
 	return review("localsubjectaccessreviews", "LocalSubjectAccessReview", true,
 		func(ctx context.Context, r *authorizationv1.LocalSubjectAccessReview) (*authorizationv1.LocalSubjectAccessReview, error) {

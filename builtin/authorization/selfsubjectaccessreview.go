@@ -9,7 +9,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// SelfSubjectAccessReviews ask whether the one who asks may do something.
+// SelfSubjectAccessReviews defines selfsubjectaccessreviews.
 func SelfSubjectAccessReviews(cfg Config) resource.Definition {
 	return review("selfsubjectaccessreviews", "SelfSubjectAccessReview", false,
 		func(ctx context.Context, r *authorizationv1.SelfSubjectAccessReview) (*authorizationv1.SelfSubjectAccessReview, error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// SelfSubjectRulesReviews list what the one who asks may do in a namespace. The
-// answer says neither what was asked nor who asked it.
+// SelfSubjectRulesReviews defines selfsubjectrulesreviews. The response does not repeat the
+// spec.
 func SelfSubjectRulesReviews(cfg Config) resource.Definition {
 	return review("selfsubjectrulesreviews", "SelfSubjectRulesReview", false,
 		func(ctx context.Context, r *authorizationv1.SelfSubjectRulesReview) (*authorizationv1.SelfSubjectRulesReview, error) {

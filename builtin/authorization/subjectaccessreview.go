@@ -8,7 +8,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// SubjectAccessReviews ask whether somebody may do something.
+// SubjectAccessReviews defines subjectaccessreviews.
 func SubjectAccessReviews(cfg Config) resource.Definition {
 	return review("subjectaccessreviews", "SubjectAccessReview", false,
 		func(ctx context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {

@@ -1,5 +1,5 @@
-// Package autoscaling is the API group autoscaling. Its versions v1 and v2 show
-// the same objects; v2 is what is stored.
+// Package autoscaling is the API group autoscaling, in the versions v1 and v2, of which v2 is
+// stored. Start at Group; v1.go converts.
 package autoscaling
 
 import (

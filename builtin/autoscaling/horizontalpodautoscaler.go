@@ -17,8 +17,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// HorizontalPodAutoscalers change the number of replicas of something by what
-// is measured.
+// HorizontalPodAutoscalers defines horizontalpodautoscalers.
 func HorizontalPodAutoscalers() resource.Definition {
 	status := resource.Rules[*autoscalingv2.HorizontalPodAutoscaler]{
 		PrepareUpdate: func(_ context.Context, h, old *autoscalingv2.HorizontalPodAutoscaler) { h.Spec = old.Spec },
@@ -94,7 +93,7 @@ func defaultAutoscaler(h *autoscalingv2.HorizontalPodAutoscaler) {
 	}
 	percent := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15}
 	pods := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15}
-	// How long scaling down is held back is up to the controller.
+	// The stabilization window of scaleDown is defaulted by the controller.
 	defaultRules(&b.ScaleDown, percent)
 	defaultRules(&b.ScaleUp, pods, percent)
 	rules.DefaultPointer(&b.ScaleUp.StabilizationWindowSeconds, 0)
@@ -108,8 +107,8 @@ func defaultRules(scaling **autoscalingv2.HPAScalingRules, policies ...autoscali
 	}
 }
 
-// defaultUtilization of the CPU, in percent, is what an autoscaler aims at that
-// is not told what to measure.
+// defaultUtilization is the target CPU utilization, in percent, of an autoscaler without
+// metrics.
 const defaultUtilization = 80
 
 func cpuMetric(percent int32) autoscalingv2.MetricSpec {
@@ -122,8 +121,7 @@ func cpuMetric(percent int32) autoscalingv2.MetricSpec {
 	}
 }
 
-// Annotations in which versions that lack a field show it. They are never
-// stored.
+// Annotations in which v1 shows fields that it lacks. They are never stored.
 const (
 	metricsAnnotation    = "autoscaling.alpha.kubernetes.io/metrics"
 	currentAnnotation    = "autoscaling.alpha.kubernetes.io/current-metrics"
@@ -133,13 +131,12 @@ const (
 	upAnnotation         = "autoscaling.alpha.kubernetes.io/scale-up-tolerance"
 )
 
-// otherAnnotations are all of them.
+// otherAnnotations returns all of them.
 func otherAnnotations() []string {
 	return []string{metricsAnnotation, currentAnnotation, conditionsAnnotation, behaviorAnnotation, downAnnotation, upAnnotation}
 }
 
-// withoutOthers returns the annotations without those that stand for fields. The
-// map passed in stays as it is.
+// withoutOthers returns a copy of annotations without those; the argument is not changed.
 func withoutOthers(annotations map[string]string) map[string]string {
 	out := annotations
 	for _, name := range otherAnnotations() {
@@ -153,10 +150,10 @@ func withoutOthers(annotations map[string]string) map[string]string {
 	return out
 }
 
-// maxTargets is how many metrics a table shows.
+// maxTargets is how many metrics a table cell lists.
 const maxTargets = 2
 
-// targets says what is measured and what it should be, as tables do.
+// targets returns the table cell Targets: current and target values.
 func targets(metrics []autoscalingv2.MetricSpec, statuses []autoscalingv2.MetricStatus) string {
 	if len(metrics) == 0 {
 		return "<none>"

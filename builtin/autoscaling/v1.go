@@ -13,10 +13,10 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// v1 knows one metric, the utilization of the CPU. It has all others, the
-// behavior and the conditions as JSON in annotations.
+// v1 has only the metric CPU utilization. Other metrics, behavior and conditions are JSON in
+// annotations.
 
-// toV1 shows an autoscaler as v1.
+// toV1 converts an autoscaler to v1.
 func toV1(in *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv1.HorizontalPodAutoscaler, error) {
 	spec, status := &in.Spec, &in.Status
 	out := &autoscalingv1.HorizontalPodAutoscaler{
@@ -42,8 +42,7 @@ func toV1(in *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv1.HorizontalP
 		}
 		metrics = append(metrics, metricToV1(m))
 	}
-	// A metric that has a field of its own is among these too: the field does
-	// not have the raw value.
+	// The CPU metric is among these too: its field does not have the raw value.
 	var current []autoscalingv1.MetricStatus
 	for i := range status.CurrentMetrics {
 		m := &status.CurrentMetrics[i]
@@ -76,14 +75,14 @@ func toV1(in *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv1.HorizontalP
 	}
 	add(metricsAnnotation, metrics != nil, metrics)
 	add(currentAnnotation, current != nil, current)
-	// The names of Go, not those of the API, are what clients know here.
+	// kube-apiserver encodes the internal type, with Go field names.
 	add(behaviorAnnotation, spec.Behavior != nil, rules.GoForm(spec.Behavior))
 	add(conditionsAnnotation, conditions != nil, conditions)
 	out.Annotations = annotations
 	return out, failed
 }
 
-// fromV1 reads an autoscaler of v1. Annotations that cannot be read are ignored.
+// fromV1 converts an autoscaler from v1. Annotations that cannot be decoded are ignored.
 func fromV1(in *autoscalingv1.HorizontalPodAutoscaler) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	out := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: in.ObjectMeta,
@@ -110,7 +109,7 @@ func fromV1(in *autoscalingv1.HorizontalPodAutoscaler) (*autoscalingv2.Horizonta
 	if p := in.Spec.TargetCPUUtilizationPercentage; p != nil {
 		out.Spec.Metrics = append(out.Spec.Metrics, cpuMetric(*p))
 	}
-	// What is empty stays so: an apply that creates begins with it.
+	// An empty object stays empty: an apply that creates starts from it.
 	if len(out.Spec.Metrics) == 0 && in.Spec != (autoscalingv1.HorizontalPodAutoscalerSpec{}) {
 		out.Spec.Metrics = []autoscalingv2.MetricSpec{cpuMetric(defaultUtilization)}
 	}
@@ -145,7 +144,7 @@ func fromV1(in *autoscalingv1.HorizontalPodAutoscaler) (*autoscalingv2.Horizonta
 	return out, nil
 }
 
-// read decodes an annotation and tells whether there was a proper one.
+// read decodes an annotation and reports whether it was there and valid.
 func read(annotations map[string]string, name string, into any) bool {
 	text, ok := annotations[name]
 	return ok && json.Unmarshal([]byte(text), into) == nil
@@ -183,7 +182,7 @@ func metricToV1(m *autoscalingv2.MetricSpec) autoscalingv1.MetricSpec {
 }
 
 func metricFromV1(m *autoscalingv1.MetricSpec) autoscalingv2.MetricSpec {
-	// v1 has no type of the target: it follows from what is there.
+	// v1 has no target type: it follows from the fields that are set.
 	target := func(value, average *resource.Quantity, utilization *int32) autoscalingv2.MetricTarget {
 		t := autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, Value: value, AverageValue: average, AverageUtilization: utilization}
 		if utilization != nil {
@@ -199,7 +198,7 @@ func metricFromV1(m *autoscalingv1.MetricSpec) autoscalingv2.MetricSpec {
 		if s.AverageValue != nil {
 			t.Type = autoscalingv2.AverageValueMetricType
 			if s.TargetValue.IsZero() {
-				t.Value = nil // v1 cannot leave it out
+				t.Value = nil // v1 cannot leave it unset
 			}
 		}
 		out.Object = &autoscalingv2.ObjectMetricSource{

@@ -23,7 +23,7 @@ const (
 	maxWindow = 3600 // seconds
 )
 
-// validateSpec judges the specification; old is nil on create.
+// validateSpec validates the specification; old is nil on create.
 func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	least, at := spec.MinReplicas, path.Child("maxReplicas")
@@ -45,7 +45,7 @@ func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec, path *fi
 	case old != nil && old.ScaleTargetRef.APIVersion == ref.APIVersion && old.ScaleTargetRef.Kind == ref.Kind:
 		checkVersion = anyVersion
 	case ref.Kind == "ReplicationController":
-		checkVersion = anyGroup // it is in the core group
+		checkVersion = anyGroup // the target is in the core group
 	}
 	errs = append(errs, validateReference(ref, path.Child("scaleTargetRef"), checkVersion)...)
 
@@ -71,8 +71,7 @@ func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec, path *fi
 	return errs
 }
 
-// anyVersion, anyGroup and needGroup say what is wrong with the apiVersion of a
-// reference.
+// anyVersion, anyGroup and needGroup validate the apiVersion of a reference.
 func anyVersion(string) error { return nil }
 
 func anyGroup(apiVersion string) error {
@@ -97,8 +96,8 @@ func validateReference(ref autoscalingv2.CrossVersionObjectReference, path *fiel
 	return errs
 }
 
-// pathSegment wants a name that can be a part of a path; missing is what is said
-// of an empty one.
+// pathSegment checks that a name is a valid path segment; missing is the message for an empty
+// one.
 func pathSegment(name string, path *field.Path, missing string) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, missing)}
@@ -112,7 +111,7 @@ func pathSegment(name string, path *field.Path, missing string) field.ErrorList 
 
 func validateMetric(m *autoscalingv2.MetricSpec, path *field.Path, checkVersion func(string) error) field.ErrorList {
 	var errs field.ErrorList
-	// Of several sources only the first is judged.
+	// Of several sources only the first is validated.
 	sources := []struct {
 		name     string
 		kind     autoscalingv2.MetricSourceType
@@ -132,7 +131,7 @@ func validateMetric(m *autoscalingv2.MetricSpec, path *field.Path, checkVersion 
 			return errs
 		}},
 		{"pods", autoscalingv2.PodsMetricSourceType, m.Pods != nil, func(path *field.Path) field.ErrorList {
-			// Only an average makes sense of pods.
+			// A pods metric has only an average.
 			t := m.Pods.Target
 			t.Value = nil
 			errs := validateValue(m.Pods.Metric, t, path, "must specify a positive target averageValue")
@@ -179,8 +178,8 @@ func validateMetric(m *autoscalingv2.MetricSpec, path *field.Path, checkVersion 
 	return errs
 }
 
-// validateValue judges a metric with a target that is a quantity; missing is
-// what is said if there is none.
+// validateValue validates a metric with a quantity as target; missing is the message if there
+// is none.
 func validateValue(id autoscalingv2.MetricIdentifier, t autoscalingv2.MetricTarget, path *field.Path, missing string) field.ErrorList {
 	errs := pathSegment(id.Name, path.Child("metric", "name"), "must specify a metric name")
 	path = path.Child("target")

@@ -1,5 +1,5 @@
-// Package batch is the API group batch: work that comes to an end. A file is a
-// kind; what a job may be, which cron jobs share, is in job_validation.go.
+// Package batch is the API group batch: jobs and cron jobs. Start at Group;
+// job_validation.go has the validation of job specs, which both kinds share.
 package batch
 
 import (
@@ -15,7 +15,7 @@ func Group() resource.Group {
 	return resource.Group{Name: batchv1.GroupName, Resources: []resource.Definition{CronJobs(), Jobs()}}
 }
 
-// nonnegative judges a number that cannot be below zero, if it is there.
+// nonnegative validates a number that cannot be below zero, if it is there.
 func nonnegative[T ~int32 | ~int64](value *T, path *field.Path) field.ErrorList {
 	if value == nil {
 		return nil

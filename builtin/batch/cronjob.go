@@ -21,10 +21,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// jobSuffix is what names of jobs have after that of their cron job.
+// jobSuffix is the length of the suffix that names of jobs add to the name of the CronJob.
 const jobSuffix = len("-0123456789")
 
-// CronJobs create jobs at given times.
+// CronJobs defines cronjobs.
 func CronJobs() resource.Definition {
 	status := resource.Rules[*batchv1.CronJob]{
 		PrepareUpdate:  func(_ context.Context, c, old *batchv1.CronJob) { c.Spec = old.Spec },
@@ -39,7 +39,7 @@ func CronJobs() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "cronjobs",
-		Versions:   []resource.Version{resource.VersionOf[batchv1.CronJob, batchv1.CronJobList]("v1", defaultCronJob), oldCronJobs()},
+		Versions:   []resource.Version{resource.VersionOf[batchv1.CronJob, batchv1.CronJobList]("v1", defaultCronJob), cronJobV1beta1()},
 		Strategy: resource.Rules[*batchv1.CronJob]{
 			PrepareCreate: func(ctx context.Context, c *batchv1.CronJob) {
 				c.Status = batchv1.CronJobStatus{}
@@ -88,8 +88,8 @@ func CronJobs() resource.Definition {
 	}
 }
 
-// oldCronJobs is the version that v1 has replaced.
-func oldCronJobs() resource.Version {
+// cronJobV1beta1 returns the version v1beta1.
+func cronJobV1beta1() resource.Version {
 	kind := batchv1beta1.SchemeGroupVersion.WithKind("CronJob")
 	v := resource.AlikeVersion[batchv1beta1.CronJob, batchv1beta1.CronJobList](kind, defaultCronJob, nil, nil)
 	v.OrphanByDefault = true
@@ -126,7 +126,7 @@ func defaultCronJob(c *batchv1.CronJob) {
 	defaultJobSpec(&spec.JobTemplate.Spec)
 }
 
-// validateCronJob judges the specification; old is nil on create.
+// validateCronJob validates the specification; old is nil on create.
 func validateCronJob(ctx context.Context, spec, old *batchv1.CronJobSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if at := path.Child("schedule"); spec.Schedule == "" {
@@ -135,7 +135,7 @@ func validateCronJob(ctx context.Context, spec, old *batchv1.CronJobSpec, path *
 		if err := parseSchedule(spec.Schedule); err != nil {
 			errs = append(errs, field.Invalid(at, spec.Schedule, err.Error()))
 		}
-		// A time zone in the schedule may stay where it is.
+		// A time zone in the schedule is accepted if the old object has one.
 		switch allowed, has := old != nil && strings.Contains(old.Schedule, "TZ"), strings.Contains(spec.Schedule, "TZ"); {
 		case has && !allowed:
 			errs = append(errs, field.Invalid(at, spec.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"))
@@ -169,7 +169,7 @@ func validateCronJob(ctx context.Context, spec, old *batchv1.CronJobSpec, path *
 	return append(errs, nonnegative(spec.FailedJobsHistoryLimit, path.Child("failedJobsHistoryLimit"))...)
 }
 
-// parseSchedule says what is wrong with a schedule. The parser panics on some.
+// parseSchedule returns the parse error of a schedule. The parser panics for some.
 func parseSchedule(schedule string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -180,8 +180,7 @@ func parseSchedule(schedule string) (err error) {
 	return err
 }
 
-// zonePart is a part of the name of a time zone. Digits and + occur in old
-// names.
+// zonePart matches a segment of a time zone name. Digits and + occur in old names.
 var zonePart = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z\.\-_0-9+]{1,14}$`) })
 
 func validateTimeZone(zone *string, path *field.Path) field.ErrorList {

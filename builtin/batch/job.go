@@ -22,13 +22,13 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Labels that pods of a job had before those with a domain, and still have.
+// Legacy labels of the pods of a job, without a domain.
 const (
 	oldNameLabel = "job-name"
 	oldUIDLabel  = "controller-uid"
 )
 
-// Jobs run pods until enough of them have succeeded.
+// Jobs defines jobs.
 func Jobs() resource.Definition {
 	status := resource.Rules[*batchv1.Job]{
 		PrepareUpdate: func(_ context.Context, j, old *batchv1.Job) { j.Spec = old.Spec },
@@ -79,7 +79,7 @@ func Jobs() resource.Definition {
 		Categories:   []string{"all"},
 		Namespaced:   true,
 		StorageKey:   "jobs",
-		ReadDefaults: true, // labels, of the template that is completed
+		ReadDefaults: true, // labels that generateSelector adds to the template
 		Versions:     []resource.Version{resource.VersionOf[batchv1.Job, batchv1.JobList]("v1", defaultJob)},
 		Strategy:     strategy,
 		Subresources: []resource.Subresource{{Name: "status", Part: &status}},
@@ -127,7 +127,7 @@ func defaultJob(j *batchv1.Job) {
 	defaultJobSpec(spec)
 }
 
-// defaultJobSpec fills in what jobs and the templates of jobs may leave out.
+// defaultJobSpec is the defaulting of jobs and job templates.
 func defaultJobSpec(spec *batchv1.JobSpec) {
 	if p := spec.PodFailurePolicy; p != nil {
 		for i := range p.Rules {
@@ -141,8 +141,8 @@ func defaultJobSpec(spec *batchv1.JobSpec) {
 	podspec.DefaultTemplate(&spec.Template)
 }
 
-// dropDisabled clears the fields of features that are off, unless the old
-// specification, nil on create, uses them already.
+// dropDisabled clears fields behind disabled feature gates, unless the old spec, nil on
+// create, uses them.
 func dropDisabled(ctx context.Context, spec, old *batchv1.JobSpec) {
 	off := !features.From(ctx).Enabled(workloadWithJob)
 	if old == nil {
@@ -158,10 +158,10 @@ func dropDisabled(ctx context.Context, spec, old *batchv1.JobSpec) {
 	podspec.DropDisabledTemplateFields(ctx, &spec.Template, &old.Template)
 }
 
-// generateSelector makes the job select its own pods and no others. What a
-// client has set stays, and is judged later. A job without labels has those of
-// its template, also the ones that are added here: defaultJob shares the map. If
-// there was none to share, who reads the job sees them nevertheless: ReadDefaults.
+// generateSelector sets selector and labels so that the job selects only its own pods. Values
+// that a client has set are kept and validated later. A job without labels shares the map of
+// its template's labels since defaulting (defaultJob), so it gets the generated ones too; if
+// there was no map to share, defaulting on read copies them (ReadDefaults).
 func generateSelector(j *batchv1.Job) {
 	name, uid := j.Name, string(j.UID)
 	addMissing(&j.Spec.Template.Labels, map[string]string{
@@ -182,8 +182,7 @@ func addMissing(labels *map[string]string, more map[string]string) {
 	}
 }
 
-// nameWarnings warns of a name that the names of pods cannot begin with and
-// still be host names.
+// nameWarnings warns about a name that is not a valid prefix of hostnames of pods.
 func nameWarnings(name string) []string {
 	if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
 		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
@@ -259,7 +258,7 @@ func jobDuration(s *batchv1.JobStatus) any {
 	return duration.HumanDuration(s.CompletionTime.Sub(s.StartTime.Time))
 }
 
-// templateColumns are those that tell, in wide tables, what a job runs.
+// templateColumns returns the wide columns about the containers of a job.
 func templateColumns() []resource.Column {
 	return []resource.Column{
 		{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},

@@ -15,9 +15,8 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// validateJobStatus judges a change of the status. Most rules are about what a
-// change makes of the status, not about what it was: they apply only where one
-// of their fields changes.
+// validateJobStatus validates an update of the status. Most rules apply only if one of
+// their fields changes.
 func validateJobStatus(j, old *batchv1.Job, path *field.Path) field.ErrorList {
 	s, was := &j.Status, &old.Status
 	errs := nonnegative(&s.Active, path.Child("active"))
@@ -27,7 +26,7 @@ func validateJobStatus(j, old *batchv1.Job, path *field.Path) field.ErrorList {
 	errs = append(errs, nonnegative(s.Terminating, path.Child("terminating"))...)
 	errs = append(errs, validateUncounted(s.UncountedTerminatedPods, path.Child("uncountedTerminatedPods"))...)
 
-	// turned tells that one of the conditions has become true, or ceased to be.
+	// turned reports whether one of the conditions has changed to or from True.
 	turned := func(kinds ...batchv1.JobConditionType) bool {
 		for _, kind := range kinds {
 			if isTrue(j, kind) != isTrue(old, kind) {
@@ -91,7 +90,7 @@ func validateJobStatus(j, old *batchv1.Job, path *field.Path) field.ErrorList {
 		reject(isTrue(old, kind) && !isTrue(j, kind), condition(fmt.Sprintf("cannot disable the terminal %s=True condition", kind)))
 	}
 	reject(s.Failed < was.Failed, invalid("failed", s.Failed, "cannot decrease the failed counter"))
-	// A job of which all pods run at once can be made smaller.
+	// An indexed job whose completions equal its parallelism can be scaled down.
 	elastic := isIndexed(&j.Spec) && ptr.Equal(j.Spec.Completions, j.Spec.Parallelism)
 	reject(!elastic && s.Succeeded < was.Succeeded, invalid("succeeded", s.Succeeded, "cannot decrease the succeeded counter"))
 	reject(ends && s.CompletionTime != nil && was.CompletionTime != nil, invalid("completionTime", s.CompletionTime, "field is immutable"))
@@ -104,7 +103,7 @@ func validateJobStatus(j, old *batchv1.Job, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateUncounted wants no pod to be listed twice.
+// validateUncounted checks that no pod is listed twice.
 func validateUncounted(pods *batchv1.UncountedTerminatedPods, path *field.Path) field.ErrorList {
 	if pods == nil {
 		return nil
@@ -127,7 +126,7 @@ func validateUncounted(pods *batchv1.UncountedTerminatedPods, path *field.Path) 
 	return errs
 }
 
-// validateIndexes judges the lists of indexes that are done, where they change.
+// validateIndexes validates completedIndexes and failedIndexes if they change.
 func validateIndexes(j *batchv1.Job, completedChange, failedChange bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	completed, failed, n := j.Status.CompletedIndexes, j.Status.FailedIndexes, j.Spec.Completions

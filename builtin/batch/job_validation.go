@@ -36,8 +36,8 @@ const (
 	maxIndexesBytes = 64 << 10
 )
 
-// validateGenerated wants a generated selector, and the labels that go with it,
-// to be the job's own.
+// validateGenerated checks that a generated selector and its labels have the uid of the
+// job.
 func validateGenerated(j *batchv1.Job) field.ErrorList {
 	if ptr.Deref(j.Spec.ManualSelector, false) || j.Spec.Selector == nil {
 		return nil
@@ -62,7 +62,7 @@ func validateGenerated(j *batchv1.Job) field.ErrorList {
 	return errs
 }
 
-// validateIndexedName wants the last pod of an indexed job to have a host name.
+// validateIndexedName checks that the hostname of the last pod of an indexed job is valid.
 func validateIndexedName(j *batchv1.Job) field.ErrorList {
 	if n := ptr.Deref(j.Spec.Completions, 0); isIndexed(&j.Spec) && n > 0 {
 		last := fmt.Sprintf("%s-%d", j.Name, n-1)
@@ -89,7 +89,7 @@ func validateSelector(spec, old *batchv1.JobSpec, path *field.Path) field.ErrorL
 	return errs
 }
 
-// validateJobSpec judges what jobs and templates of jobs have in common; old is
+// validateJobSpec validates what jobs and templates of jobs have in common; old is
 // nil on create.
 func validateJobSpec(ctx context.Context, spec, old *batchv1.JobSpec, path *field.Path) field.ErrorList {
 	errs := nonnegative(spec.Parallelism, path.Child("parallelism"))
@@ -136,7 +136,7 @@ func validateJobSpec(ctx context.Context, spec, old *batchv1.JobSpec, path *fiel
 	at := path.Child("template", "spec", "restartPolicy")
 	switch p := spec.Template.Spec.RestartPolicy; {
 	case p == corev1.RestartPolicyAlways, p == "":
-		// Always is also what a client gets that says nothing.
+		// Always is also the default.
 		errs = append(errs, field.Required(at, `valid values: "OnFailure", "Never"`))
 	case p != corev1.RestartPolicyOnFailure && p != corev1.RestartPolicyNever:
 		errs = append(errs, field.NotSupported(at, p, []corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}))
@@ -146,7 +146,7 @@ func validateJobSpec(ctx context.Context, spec, old *batchv1.JobSpec, path *fiel
 	return errs
 }
 
-// validateMode judges the completion mode and the numbers that depend on it.
+// validateMode validates the completion mode and the numbers that depend on it.
 func validateMode(spec *batchv1.JobSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if m := spec.CompletionMode; m != nil {
@@ -321,8 +321,8 @@ func validateJobUpdate(ctx context.Context, j, oldJob *batchv1.Job, path *field.
 	return append(errs, samePolicy(spec, old, path)...)
 }
 
-// validateTemplateUpdate wants the template to stay as it is. While a job is
-// suspended and has no pods, where they may run and what they need can change.
+// validateTemplateUpdate checks that the template is unchanged. While a job is suspended and
+// has no pods, scheduling directives and resources may change.
 func validateTemplateUpdate(t *corev1.PodTemplateSpec, oldJob *batchv1.Job, path *field.Path) field.ErrorList {
 	settled := oldJob.Status.StartTime == nil || isTrue(oldJob, batchv1.JobSuspended)
 	if !ptr.Deref(oldJob.Spec.Suspend, false) || !settled || oldJob.Status.Active != 0 {
@@ -346,7 +346,7 @@ func validateTemplateUpdate(t *corev1.PodTemplateSpec, oldJob *batchv1.Job, path
 	return immutable(t.Spec, *old, path.Child("template.spec"))
 }
 
-// keepResources makes the resources of the old containers those of the new.
+// keepResources copies the resources of the new containers to the old ones.
 func keepResources(old, containers []corev1.Container) {
 	if len(old) != len(containers) {
 		return
@@ -358,7 +358,7 @@ func keepResources(old, containers []corev1.Container) {
 	}
 }
 
-// immutable wants a field to stay as it is.
+// immutable checks that a field is unchanged.
 func immutable[T any](value, old T, path *field.Path) field.ErrorList {
 	if equality.Semantic.DeepEqual(value, old) {
 		return nil

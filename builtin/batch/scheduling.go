@@ -11,10 +11,10 @@ import (
 	"github.com/apikeel/kelson/builtin/declared"
 )
 
-// workloadWithJob is the gate of how the pods of a job are scheduled together.
+// workloadWithJob is the feature gate of spec.scheduling.
 const workloadWithJob = "WorkloadWithJob"
 
-// schedulingRules are declared of that.
+// schedulingRules are the declared rules of spec.scheduling.
 const schedulingRules = `
 JobSpec
   scheduling gate=WorkloadWithJob optional no-set no-unset
@@ -38,7 +38,7 @@ WorkloadPodGroupResourceClaim oneof=resourceClaimName,resourceClaimTemplateName
   resourceClaimTemplateName optional long-name
 `
 
-// validateScheduling judges how the pods of a job are scheduled; old is nil on
+// validateScheduling validates how the pods of a job are scheduled; old is nil on
 // create.
 func validateScheduling(ctx context.Context, spec, old *batchv1.JobSpec, path *field.Path) field.ErrorList {
 	if spec.Scheduling == nil && (old == nil || old.Scheduling == nil) {
@@ -48,7 +48,7 @@ func validateScheduling(ctx context.Context, spec, old *batchv1.JobSpec, path *f
 	if s, at := spec.Scheduling, path.Child("scheduling"); s != nil {
 		basic := s.SchedulingPolicy == nil
 		if p := s.SchedulingPolicy; p != nil {
-			basic = p.Gang == nil // which is also what a policy is that says nothing
+			basic = p.Gang == nil // an empty policy is basic too
 			if most := ptr.Deref(spec.Parallelism, 1); p.Gang != nil && ptr.Deref(p.Gang.MinCount, 0) > most {
 				errs = append(errs, field.Invalid(at.Child("schedulingPolicy", "gang", "minCount"), *p.Gang.MinCount,
 					fmt.Sprintf("must not be greater than parallelism (%d)", most)))
@@ -61,7 +61,7 @@ func validateScheduling(ctx context.Context, spec, old *batchv1.JobSpec, path *f
 	return append(errs, declared.Parse(schedulingRules).Judge(ctx, spec, old, path)...)
 }
 
-// samePolicy wants the policy of a job to stay of its kind.
+// samePolicy checks that the kind of scheduling policy is unchanged.
 func samePolicy(spec, old *batchv1.JobSpec, path *field.Path) field.ErrorList {
 	if spec.Scheduling == nil || old.Scheduling == nil {
 		return nil

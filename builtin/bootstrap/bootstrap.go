@@ -1,9 +1,7 @@
-// Package bootstrap has the objects that a cluster starts with: roles and their
-// bindings, priority classes, flow schemas and priority levels. It only knows
-// what they are, and how those that exist already are brought up to date;
-// writing them is the business of others.
-//
-// Nothing is made before a function is called, and nothing is kept.
+// Package bootstrap has the objects that a cluster starts with: RBAC roles and bindings,
+// priority classes, flow schemas and priority levels. Start at RBAC and FlowSchemas; the
+// Reconcile functions compute how existing objects are updated. The package never writes
+// objects and keeps no state.
 package bootstrap
 
 import (
@@ -14,20 +12,20 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Action is what has to be done to an object that exists already.
+// Action is what has to be done to an existing object.
 type Action int
 
 const (
-	// Keep it as it is.
+	// Keep leaves it unchanged.
 	Keep Action = iota
-	// Update it.
+	// Update updates it.
 	Update
-	// Recreate it: what has to change cannot be changed.
+	// Recreate deletes and creates it, because an immutable field has to change.
 	Recreate
 )
 
-// PriorityClasses returns the priorities of what the cluster itself runs.
-// Existing ones are left alone.
+// PriorityClasses returns the priority classes of system components. Existing ones are
+// left alone.
 func PriorityClasses() []resource.Object {
 	class := func(name string, value int32, description string) resource.Object {
 		return &schedulingv1.PriorityClass{

@@ -12,8 +12,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// PriorityLevels returns the levels: the mandatory ones, and those that are
-// suggested.
+// PriorityLevels returns the mandatory and the suggested PriorityLevelConfigurations.
 func PriorityLevels() []resource.Object {
 	mandatory := flowcontrol.MandatoryLevels()
 	level := func(name string, shares, lendable, queues, hand int32) resource.Object {
@@ -42,8 +41,7 @@ func PriorityLevels() []resource.Object {
 	}
 }
 
-// FlowSchemas returns the schemas: the mandatory ones, and those that are
-// suggested.
+// FlowSchemas returns the mandatory and the suggested FlowSchemas.
 func FlowSchemas() []resource.Object {
 	mandatory := flowcontrol.MandatorySchemas()
 	const exempt, catchAll = flowcontrolv1.FlowSchemaNameExempt, flowcontrolv1.FlowSchemaNameCatchAll
@@ -121,7 +119,7 @@ func schema(name, level string, precedence int32, method flowcontrolv1.FlowDisti
 	return flowSchema(name, spec)
 }
 
-// on is a rule about resources in all namespaces, and outside of them too.
+// on makes a rule about resources in all namespaces and, with cluster, cluster-scoped ones.
 func on(verbs, groups, resources []string, cluster bool) flowcontrolv1.ResourcePolicyRule {
 	return flowcontrolv1.ResourcePolicyRule{Verbs: verbs, APIGroups: groups, Resources: resources, ClusterScope: cluster, Namespaces: []string{"*"}}
 }
@@ -149,10 +147,9 @@ func systemAccounts() []flowcontrolv1.Subject {
 	}}
 }
 
-// ReconcileFlowControl returns what has to become of an existing schema or level.
-// The mandatory ones always get the specification wanted; others only if their
-// annotation, or in its absence that nobody has changed them, allows it. The
-// objects are not changed.
+// ReconcileFlowControl computes the update of an existing FlowSchema or level. Mandatory ones
+// always get the wanted spec; others only if their annotation says so or, without it, if
+// their generation shows that nobody has changed them. The arguments are not changed.
 func ReconcileFlowControl(existing, wanted resource.Object) (resource.Object, Action) {
 	update := isMandatory(wanted)
 	if !update {
@@ -182,9 +179,8 @@ func ReconcileFlowControl(existing, wanted resource.Object) (resource.Object, Ac
 	return next, Update
 }
 
-// Unwanted reports whether a schema or level is one that an earlier version has
-// suggested, and nobody has taken over: it is to be deleted. wanted are those of
-// its kind.
+// Unwanted reports whether a FlowSchema or level is a suggested one of an earlier version that
+// nobody has changed: it is to be deleted. wanted are the current ones of its kind.
 func Unwanted(existing resource.Object, wanted []resource.Object) bool {
 	if slices.ContainsFunc(wanted, func(w resource.Object) bool { return w.GetName() == existing.GetName() }) {
 		return false
@@ -193,7 +189,7 @@ func Unwanted(existing resource.Object, wanted []resource.Object) bool {
 	return err == nil && update
 }
 
-// autoUpdates returns what the annotation says, an error if it says nothing.
+// autoUpdates returns the value of the auto-update annotation; an error if there is none.
 func autoUpdates(obj resource.Object) (bool, error) {
 	return strconv.ParseBool(obj.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey])
 }
@@ -209,8 +205,7 @@ func isMandatory(obj resource.Object) bool {
 	return ok
 }
 
-// sameSpec compares specifications. How much of the server exempt requests hold
-// is for administrators to say.
+// sameSpec compares specs. The nominal shares of exempt levels are left to administrators.
 func sameSpec(existing, wanted resource.Object) bool {
 	switch existing := existing.(type) {
 	case *flowcontrolv1.FlowSchema:

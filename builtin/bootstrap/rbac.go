@@ -21,32 +21,31 @@ var rbacText string
 
 const labelPrefix = rbacv1.GroupName + "/"
 
-// RBAC returns the roles and bindings, cluster roles first, then roles, cluster
-// role bindings and role bindings.
+// RBAC returns ClusterRoles, Roles, ClusterRoleBindings and RoleBindings, in this order.
 func RBAC(gates features.Gates) []resource.Object {
 	var objects []resource.Object
-	skip := false // what belongs to an object that is left out
+	skip := false // skip the lines of an object whose gate is disabled
 	for line := range strings.Lines(rbacText) {
 		words := strings.Fields(line)
 		if len(words) == 0 || words[0] == "#" {
 			continue
 		}
-		words, off := judge(words, gates)
+		words, off := splitGate(words, gates)
 		switch {
 		case line[0] != '\t':
 			if skip = off; !skip {
-				objects = append(objects, begin(words))
+				objects = append(objects, newObject(words))
 			}
 		case !skip && !off:
-			add(objects[len(objects)-1], words)
+			addLine(objects[len(objects)-1], words)
 		}
 	}
 	return objects
 }
 
-// judge returns the words of a line without the gate that it depends on, and whether
-// that is off.
-func judge(words []string, gates features.Gates) (rest []string, off bool) {
+// splitGate splits the feature gate off the words of a line, and reports whether the gate is
+// disabled.
+func splitGate(words []string, gates features.Gates) (rest []string, off bool) {
 	rest = words[:len(words)-1]
 	if name, ok := strings.CutPrefix(words[len(words)-1], "if:"); ok {
 		return rest, !gates.Enabled(name)
@@ -54,8 +53,8 @@ func judge(words []string, gates features.Gates) (rest []string, off bool) {
 	return words, false
 }
 
-// begin makes the object of a line at the margin.
-func begin(words []string) resource.Object {
+// newObject makes the object of an unindented line.
+func newObject(words []string) resource.Object {
 	kind := metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: words[0]}
 	meta := metav1.ObjectMeta{
 		Name:        words[1],
@@ -85,8 +84,8 @@ func begin(words []string) resource.Object {
 	panic(fmt.Sprintf("rbac.txt: unknown kind %s", words[0]))
 }
 
-// add puts what an indented line says into the object.
-func add(obj resource.Object, words []string) {
+// addLine adds the content of an indented line to the object.
+func addLine(obj resource.Object, words []string) {
 	switch obj := obj.(type) {
 	case *rbacv1.ClusterRole:
 		if words[0] != "gathers" {
@@ -134,9 +133,9 @@ func subject(words []string) rbacv1.Subject {
 	return s
 }
 
-// ReconcileRBAC returns what has to become of an existing role or binding so
-// that it gives all that is wanted. Who gave more keeps it, and an object whose
-// annotation says so is left alone. The objects are not changed.
+// ReconcileRBAC computes the update of an existing role or binding so that it includes all
+// that is wanted. Additional rules and subjects are kept, and an object whose annotation
+// disables auto-update is left alone. The arguments are not changed.
 func ReconcileRBAC(existing, wanted resource.Object) (resource.Object, Action) {
 	if existing.GetAnnotations()[rbacv1.AutoUpdateAnnotationKey] == "false" {
 		return existing, Keep
@@ -162,7 +161,7 @@ func ReconcileRBAC(existing, wanted resource.Object) (resource.Object, Action) {
 	case *rbacv1.ClusterRole:
 		wanted := wanted.(*rbacv1.ClusterRole)
 		rules(&next.Rules, wanted.Rules)
-		changed = gather(next, wanted.AggregationRule) || changed
+		changed = reconcileAggregation(next, wanted.AggregationRule) || changed
 	case *rbacv1.Role:
 		rules(&next.Rules, wanted.(*rbacv1.Role).Rules)
 	case *rbacv1.ClusterRoleBinding:
@@ -184,7 +183,7 @@ func ReconcileRBAC(existing, wanted resource.Object) (resource.Object, Action) {
 	return next, Update
 }
 
-// merged returns what is in either of two maps, the second having the last word.
+// merged returns the union of two maps; the second wins.
 func merged(first, second map[string]string) map[string]string {
 	out := maps.Clone(first)
 	if out == nil {
@@ -194,9 +193,9 @@ func merged(first, second map[string]string) map[string]string {
 	return out
 }
 
-// gather lets a role gather what is wanted, nothing if it should not gather at
-// all, and reports whether that changes it.
-func gather(role *rbacv1.ClusterRole, wanted *rbacv1.AggregationRule) bool {
+// reconcileAggregation adds wanted selectors to the aggregationRule of a role, or removes the rule if none
+// is wanted, and reports whether that changes the role.
+func reconcileAggregation(role *rbacv1.ClusterRole, wanted *rbacv1.AggregationRule) bool {
 	if wanted == nil {
 		changed := role.AggregationRule != nil
 		role.AggregationRule = nil

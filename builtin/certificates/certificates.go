@@ -1,6 +1,6 @@
-// Package certificates is the API group certificates.k8s.io: requests for
-// certificates, by anybody or for a pod, and the bundles of certificates to
-// trust. Signing is the business of controllers.
+// Package certificates is the API group certificates.k8s.io: CertificateSigningRequests,
+// PodCertificateRequests and ClusterTrustBundles. Start at Group and Config. Signing is done by
+// controllers.
 package certificates
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what the group needs from outside.
+// Config are the dependencies of the group.
 type Config struct {
-	// MaySign reports whether who asks may act for a signer, which the status of
-	// a pod's request is about. Nil allows everyone.
+	// MaySign reports whether the user may sign for a signer, for writes of the status of
+	// a PodCertificateRequest. Nil allows everyone.
 	MaySign func(ctx context.Context, signer string) bool
 }
 
@@ -31,7 +31,7 @@ func Group(cfg Config) resource.Group {
 	}}
 }
 
-// ofKubernetes reports whether a signer is one of Kubernetes itself.
+// ofKubernetes reports whether a signer is in a kubernetes.io domain.
 func ofKubernetes(signer string) bool {
 	host, _, _ := strings.Cut(signer, "/")
 	return host == "kubernetes.io" || strings.HasSuffix(host, ".kubernetes.io")

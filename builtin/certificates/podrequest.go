@@ -28,7 +28,7 @@ import (
 
 const (
 	maxUID = 128
-	// maxKey bounds public keys, the proof of having them, and requests with them.
+	// maxKey bounds keys, proofs of possession and stub requests, in bytes.
 	maxKey   = 10 << 10
 	maxChain = 100 << 10
 
@@ -39,8 +39,8 @@ const (
 
 type podRequest = certificatesv1beta1.PodCertificateRequest
 
-// PodRequests ask a signer for a certificate for a pod. Only their status
-// changes, once, by those that may act for the signer.
+// PodRequests defines podcertificaterequests. Only the status changes, once, by users that may
+// sign for the signer.
 func PodRequests(maySign func(ctx context.Context, signer string) bool) resource.Definition {
 	status := resource.Rules[*podRequest]{
 		RequireVersion: true,
@@ -50,7 +50,7 @@ func PodRequests(maySign func(ctx context.Context, signer string) bool) resource
 		},
 		ValidateUpdate: func(ctx context.Context, r, old *podRequest) field.ErrorList {
 			if len(apivalidation.ValidateObjectMetaUpdate(&r.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))) > 0 {
-				return nil // that is said already, and enough
+				return nil // reported already
 			}
 			req := request.From(ctx)
 			if errs := validatePodRequestStatus(r, old, req.Received); len(errs) > 0 {
@@ -84,7 +84,7 @@ func PodRequests(maySign func(ctx context.Context, signer string) bool) resource
 				if equality.Semantic.DeepEqual(r.Spec, old.Spec) {
 					return nil
 				}
-				return field.ErrorList{field.Invalid(field.NewPath("spec"), shown(&r.Spec), apivalidation.FieldImmutableErrorMsg)}
+				return field.ErrorList{field.Invalid(field.NewPath("spec"), printedSpec(&r.Spec), apivalidation.FieldImmutableErrorMsg)}
 			},
 		}.Strategy(),
 		Subresources:     []resource.Subresource{{Name: "status", Part: &status}},
@@ -119,8 +119,8 @@ func PodRequests(maySign func(ctx context.Context, signer string) bool) resource
 	}
 }
 
-// podRequestVersions returns the version that is served, and the one before it,
-// in which objects are kept: it knows an older way to prove who has a key.
+// podRequestVersions returns the served version and the older one that is stored, which has
+// another form of the proof of possession.
 func podRequestVersions() []resource.Version {
 	seconds := func(field **int32) {
 		if *field == nil {
@@ -160,8 +160,8 @@ func podRequestVersions() []resource.Version {
 	return []resource.Version{v1, v1beta1}
 }
 
-// shown is a specification as errors show it.
-func shown(s *certificatesv1beta1.PodCertificateRequestSpec) any {
+// printedSpec returns a spec as error messages print it.
+func printedSpec(s *certificatesv1beta1.PodCertificateRequestSpec) any {
 	return struct {
 		SignerName                                                                string
 		PodName, PodUID, ServiceAccountName, ServiceAccountUID, NodeName, NodeUID any
@@ -225,7 +225,7 @@ func validatePodRequest(spec *certificatesv1beta1.PodCertificateRequestSpec) fie
 	return errs
 }
 
-// checkStub judges a request that only carries a key and the proof of having it.
+// checkStub validates a stub PKCS#10 request, which carries only a key and its proof.
 func checkStub(stub []byte, path *field.Path) *field.Error {
 	if len(stub) > maxKey {
 		return field.TooLong(path, stub, maxKey)
@@ -243,8 +243,7 @@ func checkStub(stub []byte, path *field.Path) *field.Error {
 	return nil
 }
 
-// checkProof judges a key, and the signature of the pod's UID that proves who
-// has it.
+// checkProof validates a key, and the signature of the pod's UID that proves its possession.
 func checkProof(key, proof []byte, uid string, spec *field.Path) *field.Error {
 	path, proofPath := spec.Child("pkixPublicKey"), spec.Child("proofOfPossession")
 	if len(key) > maxKey {
@@ -275,7 +274,7 @@ func checkProof(key, proof []byte, uid string, spec *field.Path) *field.Error {
 	return nil
 }
 
-// checkKey judges kind and size of a key; shown is what an error shows of it.
+// checkKey validates type and size of a key; shown is what an error prints of it.
 func checkKey(key any, shown any, curves string, path *field.Path) *field.Error {
 	switch key := key.(type) {
 	case ed25519.PublicKey:

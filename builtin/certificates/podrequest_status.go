@@ -22,7 +22,7 @@ const (
 	failed = certificatesv1beta1.PodCertificateRequestConditionTypeFailed
 )
 
-// outcome returns the condition that ends a request, "" if it has not ended.
+// outcome returns the condition that ended a request, "" if it has not ended.
 func outcome(r *podRequest) string {
 	for _, c := range r.Status.Conditions {
 		switch c.Type {
@@ -35,12 +35,12 @@ func outcome(r *podRequest) string {
 	return ""
 }
 
-// validatePodRequestStatus lets a request end, once.
+// validatePodRequestStatus allows a request to end once.
 func validatePodRequestStatus(r, old *podRequest, now time.Time) field.ErrorList {
 	path := field.NewPath("status")
 	var errs field.ErrorList
 	for i, c := range r.Status.Conditions {
-		// The index is a part of its own in the paths that clients know.
+		// As in kube-apiserver, the index is a path element of its own.
 		path := path.Child("conditions", fmt.Sprintf("[%d]", i))
 		switch c.Type {
 		case issued, denied, failed:
@@ -87,9 +87,8 @@ func hasOutcome(conditions []metav1.Condition) bool {
 	return false
 }
 
-// validateIssued judges the chain of certificates that ends a request, and the
-// times that the status repeats from it. The first thing that is wrong hides
-// the others.
+// validateIssued validates the certificate chain of a request, and the times that the status
+// repeats from it. Only the first error is returned.
 func validateIssued(r, old *podRequest, now time.Time) field.ErrorList {
 	s, path := &r.Status, field.NewPath("status")
 	chain := path.Child("certificateChain")
@@ -181,7 +180,7 @@ func validateNames(leaf *x509.Certificate, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// requestedKey returns the key that a certificate was asked for.
+// requestedKey returns the public key of the request.
 func requestedKey(spec *certificatesv1beta1.PodCertificateRequestSpec) (any, *field.Error) {
 	path := field.NewPath("spec")
 	if len(spec.StubPKCS10Request) > 0 {

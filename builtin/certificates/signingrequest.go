@@ -21,13 +21,13 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// legacySigner is what requests of an older version had if they named none.
+// legacySigner is the default signer of an older version.
 const legacySigner = "kubernetes.io/legacy-unknown"
 
 type signingRequest = certificatesv1.CertificateSigningRequest
 
-// SigningRequests ask a signer for a certificate. They do not change; approval
-// and status say what became of them.
+// SigningRequests defines certificatesigningrequests. The spec is immutable; approval and
+// status are subresources.
 func SigningRequests() resource.Definition {
 	main := resource.Rules[*signingRequest]{
 		ValidateName:  rules.AnyName,
@@ -102,14 +102,14 @@ func SigningRequests() resource.Definition {
 	}
 }
 
-// signerColumn describes a column in the words of an older version.
+// signerColumn is the column description of an older version.
 const signerColumn = "Requested signer for the request. It is a qualified name in the form: `scope-hostname.io/name`. If empty, it will be defaulted:\n" +
 	" 1. If it's a kubelet client certificate, it is assigned\n    \"kubernetes.io/kube-apiserver-client-kubelet\".\n" +
 	" 2. If it's a kubelet serving certificate, it is assigned\n    \"kubernetes.io/kubelet-serving\".\n" +
 	" 3. Otherwise, it is assigned \"kubernetes.io/legacy-unknown\".\n" +
 	"Distribution of trust for signers happens out of band. You can select on this field using `spec.signerName`."
 
-// stampUser notes who asks for the certificate, whatever the request says.
+// stampUser sets the requester, whatever the client sends.
 func stampUser(r *signingRequest, u request.User) {
 	r.Spec.Username, r.Spec.UID, r.Spec.Groups, r.Spec.Extra = u.Name, u.UID, u.Groups, nil
 	if len(u.Extra) > 0 {
@@ -121,7 +121,7 @@ func stampUser(r *signingRequest, u request.User) {
 	r.Status = certificatesv1.CertificateSigningRequestStatus{}
 }
 
-// conditionsOf returns where the conditions of a type are.
+// conditionsOf returns the indexes of the conditions of a type.
 func conditionsOf(r *signingRequest, t certificatesv1.RequestConditionType) []int {
 	var at []int
 	for i, c := range r.Status.Conditions {
@@ -132,8 +132,7 @@ func conditionsOf(r *signingRequest, t certificatesv1.RequestConditionType) []in
 	return at
 }
 
-// keepConditions takes the conditions of a type from the old request, unless
-// there are more or fewer of them now.
+// keepConditions restores the conditions of a type, unless their number has changed.
 func keepConditions(r, old *signingRequest, t certificatesv1.RequestConditionType) {
 	now, before := conditionsOf(r, t), conditionsOf(old, t)
 	if len(now) != len(before) {
@@ -144,7 +143,7 @@ func keepConditions(r, old *signingRequest, t certificatesv1.RequestConditionTyp
 	}
 }
 
-// stampConditions fills in the times that are missing.
+// stampConditions sets missing times.
 func stampConditions(conditions []certificatesv1.CertificateSigningRequestCondition, old *signingRequest, at time.Time) {
 	now := metav1.NewTime(at)
 	for i := range conditions {
@@ -193,8 +192,8 @@ func knownUsages() []certificatesv1.KeyUsage {
 	}
 }
 
-// validateRequest judges a request; what was wrong with the old one already,
-// which is nil on create, stays allowed.
+// validateRequest validates a request; errors that the old one, nil on create, has too are
+// tolerated.
 func validateRequest(r, old *signingRequest) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("spec")
@@ -258,7 +257,7 @@ func checkRequest(text []byte) error {
 	return r.CheckSignature()
 }
 
-// checkCertificates wants certificates and nothing else, if anything.
+// checkCertificates checks that a text is empty, or consists of PEM certificates only.
 func checkCertificates(text []byte) error {
 	if len(text) == 0 {
 		return nil
@@ -325,8 +324,8 @@ func validateRequestConditions(r, old *signingRequest) field.ErrorList {
 	return errs
 }
 
-// validateRequestChange judges what becomes of a request: whether the decision
-// on it and its certificate may change depends on how it is written to.
+// validateRequestChange validates an update. decides allows the approval conditions to change,
+// signs the certificate.
 func validateRequestChange(r, old *signingRequest, decides, signs bool) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("status", "conditions")

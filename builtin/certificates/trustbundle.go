@@ -23,7 +23,7 @@ const maxBundle = 1 << 20
 
 type trustBundle = certificatesv1beta1.ClusterTrustBundle
 
-// TrustBundles are the certificates by which those of a signer are known.
+// TrustBundles defines clustertrustbundles.
 func TrustBundles() resource.Definition {
 	return resource.Definition{
 		Group:      certificatesv1.GroupName,
@@ -35,14 +35,14 @@ func TrustBundles() resource.Definition {
 		Versions:   trustBundleVersions(),
 		Strategy: resource.Rules[*trustBundle]{
 			RequireVersion: true,
-			// The rule for names depends on the signer.
+			// The name rule depends on the signer.
 			JudgesMetadata: true,
 			Validate: func(_ context.Context, b *trustBundle) field.ErrorList {
 				return append(validateBundle(b, false), validateAnchors(b.Spec.TrustBundle)...)
 			},
 			ValidateUpdate: func(_ context.Context, b, old *trustBundle) field.ErrorList {
 				errs := validateBundle(b, true)
-				// What was once accepted stays so, whatever Go makes of it now.
+				// An unchanged bundle is not parsed again: newer Go may refuse it.
 				if b.Spec.TrustBundle != old.Spec.TrustBundle {
 					errs = append(errs, validateAnchors(b.Spec.TrustBundle)...)
 				}
@@ -60,8 +60,8 @@ func TrustBundles() resource.Definition {
 	}
 }
 
-// trustBundleVersions returns the version that is served, and those before it, in one
-// of which objects are kept. They are the same but for the name.
+// trustBundleVersions returns the served version and older ones, of which one is the storage
+// version. They have the same fields.
 func trustBundleVersions() []resource.Version {
 	const kind = "ClusterTrustBundle"
 	v1beta1 := resource.VersionOf[trustBundle, certificatesv1beta1.ClusterTrustBundleList]("v1beta1", nil)
@@ -77,7 +77,7 @@ func trustBundleVersions() []resource.Version {
 }
 
 func validateBundle(b *trustBundle, update bool) field.ErrorList {
-	// Only the names count on update, when the verb has judged the rest.
+	// On update only the name is checked here; package rest checks the rest.
 	meta := b.ObjectMeta
 	if update {
 		meta = metav1.ObjectMeta{Name: b.Name, GenerateName: b.GenerateName}
@@ -91,8 +91,7 @@ func validateBundle(b *trustBundle, update bool) field.ErrorList {
 	return errs
 }
 
-// bundleNameProblems wants the name to begin with that of the signer, if there
-// is one.
+// bundleNameProblems checks that the name has the prefix of the signer, if there is one.
 func bundleNameProblems(name, signer string, prefix bool) []string {
 	if signer == "" {
 		if strings.Contains(name, ":") {
@@ -108,7 +107,7 @@ func bundleNameProblems(name, signer string, prefix bool) []string {
 	return apivalidation.NameIsDNSSubdomain(rest, prefix)
 }
 
-// validateAnchors wants certificates of authorities, each of them once.
+// validateAnchors checks for CA certificates without duplicates.
 func validateAnchors(text string) field.ErrorList {
 	path := field.NewPath("spec", "trustBundle")
 	if len(text) > maxBundle {

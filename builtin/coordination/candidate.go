@@ -15,10 +15,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// candidate is the form in which objects are kept.
+// candidate is the storage version of the kind.
 type candidate = coordinationv1beta1.LeaseCandidate
 
-// Candidates are those that could lead, if the server chooses who does.
+// Candidates defines leasecandidates, for coordinated leader election.
 func Candidates() resource.Definition {
 	kind := coordinationv1beta1.SchemeGroupVersion.WithKind("LeaseCandidate")
 	v1beta1 := resource.VersionOf[candidate, coordinationv1beta1.LeaseCandidateList](kind.Version, nil)
@@ -64,7 +64,7 @@ func validateCandidate(spec *coordinationv1beta1.LeaseCandidateSpec) field.Error
 	if spec.LeaseName == "" {
 		errs = append(errs, field.Required(path.Child("leaseName"), ""))
 	}
-	// A version that cannot be read counts as the first there is.
+	// A version that cannot be parsed counts as 0.0.0.
 	zero := utilversion.MustParseSemantic("0.0.0")
 	read := func(text, name string) *utilversion.Version {
 		if rules.IsSemver(text) {

@@ -15,10 +15,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// CoordinatedLeaderElection is the gate that has the server choose who leads.
+// CoordinatedLeaderElection is the feature gate of leader election by the server.
 const CoordinatedLeaderElection = "CoordinatedLeaderElection"
 
-// Leases say who leads, and until when.
+// Leases defines leases.
 func Leases() resource.Definition {
 	return resource.Definition{
 		Group:      coordinationv1.GroupName,
@@ -34,8 +34,8 @@ func Leases() resource.Definition {
 		Strategy: resource.Rules[*coordinationv1.Lease]{
 			CreateOnUpdate: true,
 			RequireVersion: true,
-			// If leaders are not chosen by the server, only leases that have the fields
-			// for that keep them.
+			// Without the gate, strategy and preferredHolder are kept only if the old lease has
+			// them.
 			PrepareCreate: func(ctx context.Context, l *coordinationv1.Lease) {
 				if !features.From(ctx).Enabled(CoordinatedLeaderElection) {
 					l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil
@@ -88,7 +88,7 @@ func validateLease(spec *coordinationv1.LeaseSpec, path *field.Path) field.Error
 	return errs
 }
 
-// validateStrategy wants the strategy of Kubernetes, or one with a domain.
+// validateStrategy checks for OldestEmulationVersion, or a domain-prefixed name.
 func validateStrategy(strategy coordinationv1.CoordinatedLeaseStrategy, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	known := []coordinationv1.CoordinatedLeaseStrategy{coordinationv1.OldestEmulationVersion}

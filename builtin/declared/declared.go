@@ -1,16 +1,16 @@
-// Package declared judges objects by rules that are written down beside the names
-// of their fields, as Kubernetes declares them with the types of newer kinds.
+// Package declared validates objects by rules in a text that follows the declarative
+// validation of newer Kubernetes types. Start at Parse and Rules.Judge. It must not know any
+// kind.
 //
-// Rules are lines of text. A line without an indent names a type of Go and what
-// holds for it as a whole; those below it name fields, as JSON has them, and what
-// holds for each:
+// Rules are lines of text. A line without an indent names a Go type and the rules for it as a
+// whole; indented lines name fields, in JSON, and the rules for each:
 //
 //	WorkloadSpec oneof=podGroupTemplates,compositePodGroupTemplates
 //	  controllerRef immutable optional
 //	  podGroupTemplates max-items=8 optional fixed-items key=name
 //
-// A field that did not change is not judged again. What a rule says that stops
-// keeps what is below the field from being looked at:
+// An unchanged field is not validated again (ratcheting). If one of these rules fails, the
+// value of the field and all below it are not validated:
 //
 //	gate=NAME     may only be there if the gate is on
 //	immutable     never changes; immutable=on if the gate is on
@@ -19,7 +19,7 @@
 //	no-set, no-unset, no-modify   what an update may not do
 //	fixed-items   items with other keys do not come, and none go
 //
-// The others say what they have to say:
+// The other rules are all checked and reported:
 //
 //	reserved=SUFFIX,…   domains that are not for everybody
 //	short-name, long-name, label-key, prefixed-label-key, path-segment, uuid
@@ -44,7 +44,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Rules are those of some types, by their names.
+// Rules are the rules of types, by their Go names.
 type Rules map[string]typeRules
 
 type typeRules struct {
@@ -57,8 +57,7 @@ type fieldRules struct {
 	by   map[string]string
 }
 
-// Parse reads rules. It panics if they are not well formed: they are part of the
-// program.
+// Parse parses rules. It panics on invalid ones: they are constants of the program.
 func Parse(text string) Rules {
 	rules := Rules{}
 	name := ""
@@ -123,9 +122,8 @@ func format(name string) judge {
 	return nil
 }
 
-// Judge returns what is wrong with a part of an object, of which path is the
-// place: a pointer to a struct. old is nil, of the same type, in an object that is
-// created. What it says is marked as resource.Declared marks it.
+// Judge validates a part of an object at path, a pointer to a struct. old is the same part
+// before, a nil pointer of the same type on create. Errors are marked as resource.Declared.
 func (r Rules) Judge(ctx context.Context, obj, old any, path *field.Path) field.ErrorList {
 	v := &visit{rules: r, gates: features.From(ctx)}
 	was := reflect.ValueOf(old)
@@ -140,8 +138,8 @@ func (r Rules) Judge(ctx context.Context, obj, old any, path *field.Path) field.
 	return resource.Declared(v.errs...)
 }
 
-// visit is one walk through an object. Old values that are not there, since what
-// they are part of is new, are invalid values.
+// visit is one walk through an object. Old values that do not exist are invalid
+// reflect.Values.
 type visit struct {
 	rules  Rules
 	gates  features.Gates
@@ -163,7 +161,7 @@ func isSet(v reflect.Value) bool {
 	return !v.IsZero()
 }
 
-// member returns the field of a struct that JSON knows by a name.
+// member returns the field of a struct with a JSON name.
 func member(v reflect.Value, name string) reflect.Value {
 	if !v.IsValid() {
 		return v
@@ -189,7 +187,7 @@ func (v *visit) object(now, old reflect.Value, path *field.Path) {
 	}
 }
 
-// oneOf wants exactly one field to be set, unless that is as it was.
+// oneOf checks that exactly one field is set, unless that is unchanged.
 func (v *visit) oneOf(names []string, now, old reflect.Value, path *field.Path) {
 	members := make([]validate.UnionMember, len(names))
 	set := make([]validate.ExtractorFn[*reflect.Value, bool], len(names))
@@ -214,7 +212,7 @@ func (v *visit) operation() operation.Operation {
 func (v *visit) say(err *field.Error) { v.errs = append(v.errs, err) }
 
 func (v *visit) field(by map[string]string, now, old reflect.Value, path *field.Path) {
-	if old.IsValid() && same(now, old) || v.stops(by, now, old, path) {
+	if old.IsValid() && same(now, old) || v.checkStopping(by, now, old, path) {
 		return
 	}
 	if now.Kind() == reflect.Pointer {
@@ -235,8 +233,8 @@ func (v *visit) field(by map[string]string, now, old reflect.Value, path *field.
 	}
 }
 
-// stops judges what keeps the value of a field from being looked at.
-func (v *visit) stops(by map[string]string, now, old reflect.Value, path *field.Path) bool {
+// checkStopping checks the rules that prevent the validation of the value itself.
+func (v *visit) checkStopping(by map[string]string, now, old reflect.Value, path *field.Path) bool {
 	has := func(rule string) bool { _, ok := by[rule]; return ok }
 	before := len(v.errs)
 	missing := false
@@ -270,13 +268,13 @@ func (v *visit) stops(by map[string]string, now, old reflect.Value, path *field.
 		}
 	}
 	if v.update && has("fixed-items") {
-		v.fixed(by["key"], now, old, path)
+		v.checkFixedKeys(by["key"], now, old, path)
 	}
 	return missing || len(v.errs) > before
 }
 
-// fixed wants the keys of a list to stay what they were.
-func (v *visit) fixed(key string, now, old reflect.Value, path *field.Path) {
+// checkFixedKeys checks that the keys of a list are unchanged.
+func (v *visit) checkFixedKeys(key string, now, old reflect.Value, path *field.Path) {
 	for i := range now.Len() {
 		if !find(old, now.Index(i), key).IsValid() {
 			v.say(field.Forbidden(path.Index(i), "item may not be added"))
@@ -292,8 +290,8 @@ func (v *visit) fixed(key string, now, old reflect.Value, path *field.Path) {
 	}
 }
 
-// find returns the item of a list that has the key of another one, or that is the
-// same if there are no keys.
+// find returns the item of a list with the same key as item, or an equal item if there are no
+// keys.
 func find(list, item reflect.Value, key string) reflect.Value {
 	if !list.IsValid() {
 		return reflect.Value{}
@@ -341,8 +339,7 @@ func (v *visit) text(by map[string]string, text string, path *field.Path) {
 	}
 }
 
-// Reserved refuses a key whose domain is one that ends in a suffix, or the domain
-// that the suffix is.
+// Reserved returns an error for a key whose domain equals one of the suffixes or ends in one.
 func Reserved(key string, suffixes []string, path *field.Path) field.ErrorList {
 	domain, _, _ := strings.Cut(key, "/")
 	domain = strings.TrimRight(strings.TrimSpace(strings.ToLower(domain)), ".")

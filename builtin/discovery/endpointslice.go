@@ -21,7 +21,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// How much a slice may hold.
+// Limits of a slice.
 const (
 	maxEndpoints = 1000
 	maxAddresses = 100
@@ -30,13 +30,13 @@ const (
 	maxHints     = 8
 )
 
-// Controllers whose slices have good addresses; nobody has to look.
+// Controllers whose slices get no address warnings.
 const (
 	sliceController     = "endpointslice-controller.k8s.io"
 	mirroringController = "endpointslicemirroring-controller.k8s.io"
 )
 
-// EndpointSlices are the endpoints of a service, or some of them.
+// EndpointSlices defines endpointslices.
 func EndpointSlices() resource.Definition {
 	doc := discoveryv1.EndpointSlice{}.SwaggerDoc()
 	return resource.Definition{
@@ -50,7 +50,7 @@ func EndpointSlices() resource.Definition {
 			NameOnUpdate:  true,
 			PrepareCreate: func(ctx context.Context, s *discoveryv1.EndpointSlice) { dropTopology(ctx, s, nil) },
 			PrepareUpdate: func(ctx context.Context, s, old *discoveryv1.EndpointSlice) {
-				// What is dropped counts as a change, too.
+				// Compared before fields are dropped.
 				if s.AddressType != old.AddressType || !equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints) ||
 					!equality.Semantic.DeepEqual(s.Ports, old.Ports) || !equality.Semantic.DeepEqual(s.Labels, old.Labels) {
 					s.Generation = old.Generation + 1
@@ -104,7 +104,7 @@ func defaultSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// firstOf shows the first of a list.
+// firstOf returns a table cell with the first items of a list.
 func firstOf(list []string) string {
 	const shown = 3
 	if len(list) > shown {
@@ -116,8 +116,8 @@ func firstOf(list []string) string {
 	return "<unset>"
 }
 
-// dropTopology clears the field that v1 has only to show what was written in
-// v1beta1. A node that it names moves to where it belongs now.
+// dropTopology clears deprecatedTopology, which v1 has only for objects written as v1beta1. A
+// hostname in it moves to nodeName.
 func dropTopology(ctx context.Context, s, old *discoveryv1.EndpointSlice) {
 	if request.From(ctx).Version == "v1beta1" || old != nil && equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints) {
 		return
@@ -153,8 +153,8 @@ func sliceWarnings(s *discoveryv1.EndpointSlice, created bool) []string {
 	return warnings
 }
 
-// validateSlice judges a slice; endpoints that are as in the old one, nil on
-// create, stay as they are.
+// validateSlice validates a slice; endpoints that are unchanged from the old one, nil on create,
+// are not validated again.
 func validateSlice(s, old *discoveryv1.EndpointSlice) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("addressType")
@@ -237,7 +237,7 @@ func validateEndpoints(endpoints []discoveryv1.Endpoint, kind discoveryv1.Addres
 	return errs
 }
 
-// validateAddress judges one of the addresses at a path.
+// validateAddress validates one of the addresses at a path.
 func validateAddress(address string, kind discoveryv1.AddressType, path *field.Path, i int) field.ErrorList {
 	var errs field.ErrorList
 	fits := true
@@ -262,7 +262,7 @@ func validateAddress(address string, kind discoveryv1.AddressType, path *field.P
 	return append(errs, rules.ValidateEndpointIP(address, path.Index(i))...)
 }
 
-// validateHints judges the zones and nodes that should use an endpoint.
+// validateHints validates the zones and nodes that should use an endpoint.
 func validateHints(hints *discoveryv1.EndpointHints, path *field.Path) field.ErrorList {
 	zones, nodes := make([]string, len(hints.ForZones)), make([]string, len(hints.ForNodes))
 	for i, z := range hints.ForZones {

@@ -10,8 +10,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// oldEndpointSlices are the versions that v1 has replaced. v1beta1 has the zone
-// of an endpoint as one of the labels of its topology.
+// oldEndpointSlices returns the older versions. v1beta1 has the zone of an endpoint in its
+// topology.
 func oldEndpointSlices() []resource.Version {
 	return []resource.Version{
 		resource.AlikeVersion[discoveryv1beta1.EndpointSlice, discoveryv1beta1.EndpointSliceList](

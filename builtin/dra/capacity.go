@@ -13,8 +13,8 @@ import (
 	"github.com/apikeel/kelson/features"
 )
 
-// validateCapacity judges a capacity of a device, which can be shared out only
-// if the device can be allocated more than once.
+// validateCapacity validates a capacity of a device. It can have a request policy only if the
+// device allows multiple allocations.
 func validateCapacity(gates features.Gates, c *resourcev1.DeviceCapacity, shared bool, path *field.Path) field.ErrorList {
 	p, path := c.RequestPolicy, path.Child("requestPolicy")
 	switch {
@@ -36,8 +36,7 @@ func validateCapacity(gates features.Gates, c *resourcev1.DeviceCapacity, shared
 	return nil
 }
 
-// validateValues judges the amounts that can be asked for, one of which is the
-// default.
+// validateValues validates the valid values of a request policy; the default must be one.
 func validateValues(gates features.Gates, values []resource.Quantity, usual, all resource.Quantity, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := 1; i < len(values); i++ {
@@ -72,7 +71,7 @@ func validateRange(gates features.Gates, r *resourcev1.CapacityRequestPolicyRang
 		return field.ErrorList{field.Required(path.Child("min"), "required when validRange is defined")}
 	}
 	var errs field.ErrorList
-	// atMost wants a to be no more than b.
+	// atMost checks that a is at most b.
 	atMost := func(a, b resource.Quantity, name string, shown resource.Quantity, detail string) {
 		if a.Cmp(b) > 0 {
 			errs = append(errs, field.Invalid(path.Child(name), shown.String(), detail))
@@ -101,7 +100,7 @@ func validateRange(gates features.Gates, r *resourcev1.CapacityRequestPolicyRang
 	return append(errs, validateSteps(r, usual, milli, path)...)
 }
 
-// bound is a number of a range.
+// bound is a bound of a range.
 type bound struct {
 	name  string
 	value *resource.Quantity // nil if there is none
@@ -111,7 +110,7 @@ func bounds(r *resourcev1.CapacityRequestPolicyRange, usual *resource.Quantity) 
 	return []bound{{"default", usual}, {"min", r.Min}, {"max", r.Max}, {"step", r.Step}}
 }
 
-// fractional reports whether a quantity, which may be nil, is no whole number.
+// fractional reports whether a quantity, which may be nil, is not an integer.
 func fractional(q *resource.Quantity) bool {
 	if q == nil {
 		return false
@@ -120,8 +119,7 @@ func fractional(q *resource.Quantity) bool {
 	return !whole.RoundUp(0)
 }
 
-// validateMilli wants numbers that are counted in thousandths to have no more digits
-// than that.
+// validateMilli checks that quantities have no digits beyond milli-units.
 func validateMilli(milli bool, r *resourcev1.CapacityRequestPolicyRange, usual resource.Quantity, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, q := range bounds(r, &usual) {
@@ -132,8 +130,8 @@ func validateMilli(milli bool, r *resourcev1.CapacityRequestPolicyRange, usual r
 	return errs
 }
 
-// validateSteps wants the default and the maximum to be a number of steps away
-// from the minimum, if all of them are numbers that one can count with.
+// validateSteps checks that default and maximum are a multiple of the step above the minimum,
+// if all fit an int64.
 func validateSteps(r *resourcev1.CapacityRequestPolicyRange, usual resource.Quantity, milli bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, q := range bounds(r, &usual) {

@@ -21,8 +21,8 @@ import (
 type claim = resourcev1.ResourceClaim
 type claimTemplate = resourcev1.ResourceClaimTemplate
 
-// Claims ask for devices. What was asked for does not change; the status says
-// what was allocated, and for whom it is reserved.
+// Claims defines resourceclaims. The spec is immutable; the status has the allocation and the
+// consumers that it is reserved for.
 func Claims(cfg Config, s *Selectors) resource.Definition {
 	status := resource.Rules[*claim]{
 		PrepareUpdate: prepareClaimStatus,
@@ -66,7 +66,7 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 	}
 }
 
-// ClaimTemplates are what the claims of pods are made from.
+// ClaimTemplates defines resourceclaimtemplates.
 func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
 	judge := func(t *claimTemplate) field.ErrorList {
 		path := field.NewPath("spec")
@@ -146,8 +146,8 @@ func defaultTolerations(tolerations []resourcev1.DeviceToleration) {
 	}
 }
 
-// dropClaimFields clears attributes that are derived, a feature that is off,
-// unless the claim had some.
+// dropClaimFields clears derived attributes, whose feature gate is disabled, unless the old
+// claim has some.
 func dropClaimFields(spec, old *resourcev1.ResourceClaimSpec) {
 	each := func(spec *resourcev1.ResourceClaimSpec, f func(*[]resourcev1.DeviceDerivedAttribute)) {
 		for i := range spec.Devices.Requests {
@@ -169,8 +169,7 @@ func dropClaimFields(spec, old *resourcev1.ResourceClaimSpec) {
 	}
 }
 
-// mayAdminister refuses access to devices in use to those outside of the
-// namespaces that have it.
+// mayAdminister refuses adminAccess in namespaces without the admin label.
 func mayAdminister(ctx context.Context, cfg Config, namespace string, spec *resourcev1.ResourceClaimSpec) field.ErrorList {
 	for i, r := range spec.Devices.Requests {
 		if r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess {
@@ -190,7 +189,7 @@ func administers(ctx context.Context, cfg Config, namespace string, path *field.
 	return nil
 }
 
-// requestNames are the requests of a claim, and the alternatives that they have.
+// requestNames are the requests of a claim with their subrequests.
 type requestNames map[string]map[string]bool
 
 func namesOf(d *resourcev1.DeviceClaim) requestNames {
@@ -204,7 +203,7 @@ func namesOf(d *resourcev1.DeviceClaim) requestNames {
 	return names
 }
 
-// validateRef judges the name of a request, or of one of its alternatives.
+// validateRef validates a reference to a request or subrequest.
 func (n requestNames) validateRef(ref string, path *field.Path) field.ErrorList {
 	const unknown = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
 	parts := strings.Split(ref, "/")
@@ -236,10 +235,10 @@ func (s *Selectors) validateClaim(spec *resourcev1.ResourceClaimSpec, path *fiel
 	errs = append(errs, each(d.Constraints, resourcev1.DeviceConstraintsMaxSize, path.Child("constraints"), func(c *resourcev1.DeviceConstraint, path *field.Path) field.ErrorList {
 		errs := names.validateRefs(c.Requests, path.Child("requests"))
 		if c.MatchAttribute != nil {
-			errs = append(errs, conforms(validate.ResourceFullyQualifiedName, *c.MatchAttribute, path.Child("matchAttribute"))...)
+			errs = append(errs, checkFormat(validate.ResourceFullyQualifiedName, *c.MatchAttribute, path.Child("matchAttribute"))...)
 		}
 		if c.DistinctAttribute != nil {
-			errs = append(errs, conforms(validate.ResourceFullyQualifiedName, *c.DistinctAttribute, path.Child("distinctAttribute"))...)
+			errs = append(errs, checkFormat(validate.ResourceFullyQualifiedName, *c.DistinctAttribute, path.Child("distinctAttribute"))...)
 		}
 		if c.MatchAttribute == nil && c.DistinctAttribute == nil {
 			errs = append(errs, field.Required(path, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
@@ -252,9 +251,8 @@ func (s *Selectors) validateClaim(spec *resourcev1.ResourceClaimSpec, path *fiel
 	})...)
 }
 
-// validateRequest wants a request for certain devices, or a list of
-// alternatives. If it is both, only the rules that the API declares are applied
-// to them.
+// validateRequest checks that a request has exactly one of exactly and firstAvailable. If it
+// has both, only the declared rules are applied to them.
 func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Path) field.ErrorList {
 	errs := validateLabelName(r.Name, path.Child("name"))
 	alternatives := len(r.FirstAvailable) > 0
@@ -277,7 +275,7 @@ func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Pat
 	const limit = resourcev1.FirstAvailableDeviceRequestMaxSize
 	errs = append(errs, unique(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest) string { return a.Name }, nil)...)
 	return append(errs, each(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest, path *field.Path) field.ErrorList {
-		errs := needed(validate.LongName, a.DeviceClassName, path.Child("deviceClassName"))
+		errs := requiredFormat(validate.LongName, a.DeviceClassName, path.Child("deviceClassName"))
 		if !both {
 			errs = append(errs, validateLabelName(a.Name, path.Child("name"))...)
 		}
@@ -285,8 +283,8 @@ func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Pat
 	})...)
 }
 
-// validateDevices judges what a request and an alternative have in common, by
-// the declared rules alone if that is asked for.
+// validateDevices validates the fields that requests and subrequests share; with declared
+// only by the declared rules.
 func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resourcev1.DeviceAllocationMode, count int64,
 	tolerations []resourcev1.DeviceToleration, declared bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
@@ -307,8 +305,8 @@ func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resou
 	return append(errs, each(tolerations, -1, path.Child("tolerations"), judge)...)
 }
 
-// prepareClaimStatus keeps all but the status, in which only devices that are
-// allocated can have one.
+// prepareClaimStatus restores everything but the status, and removes device statuses of
+// devices that are not allocated.
 func prepareClaimStatus(ctx context.Context, c, old *claim) {
 	c.Spec = old.Spec
 	metav1.ResetObjectMetaForStatus(&c.ObjectMeta, &old.ObjectMeta)
@@ -328,8 +326,8 @@ func prepareClaimStatus(ctx context.Context, c, old *claim) {
 	c.Status.Devices = kept
 }
 
-// dropStatusFields clears what a feature that is off would let nodes skip,
-// unless the claim had it.
+// dropStatusFields clears fields of the status whose feature gate is disabled, unless the old
+// claim has them.
 func dropStatusFields(c, old *claim) {
 	if old.Status.Allocation != nil {
 		for _, r := range old.Status.Allocation.Devices.Results {

@@ -21,7 +21,7 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// deviceID names a device, or a share of one.
+// deviceID identifies a device, or a share of one.
 type deviceID struct{ Driver, Pool, Device, ShareID string }
 
 func statusID(d *resourcev1.AllocatedDeviceStatus) deviceID {
@@ -47,8 +47,7 @@ func allocatedDevices(a *resourcev1.AllocationResult) map[deviceID]bool {
 	return devices
 }
 
-// mayChangeStatus asks whether who writes the status of a claim may change what
-// it changes of it.
+// mayChangeStatus asks the authorizer whether the user may make the changes of a status.
 func mayChangeStatus(ctx context.Context, cfg Config, c, old *claim) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("status")
@@ -86,7 +85,7 @@ func mayChangeStatus(ctx context.Context, cfg Config, c, old *claim) field.Error
 	return errs
 }
 
-// reporters returns the drivers about whose devices something changes, sorted.
+// reporters returns the drivers whose device statuses change, sorted.
 func reporters(s, old *resourcev1.ResourceClaimStatus) []string {
 	before := map[deviceID]resourcev1.AllocatedDeviceStatus{}
 	for _, d := range old.Devices {
@@ -107,8 +106,8 @@ func reporters(s, old *resourcev1.ResourceClaimStatus) []string {
 	return slices.Compact(drivers)
 }
 
-// nodeOf returns the node that an allocation is bound to, "" if it is not to
-// exactly one.
+// nodeOf returns the node that an allocation is bound to, "" if it is not bound to exactly
+// one.
 func nodeOf(a *resourcev1.AllocationResult) string {
 	if a.NodeSelector == nil || len(a.NodeSelector.NodeSelectorTerms) != 1 {
 		return ""
@@ -170,18 +169,18 @@ func validateConsumer(r *resourcev1.ResourceClaimConsumerReference, path *field.
 	return errs
 }
 
-// validateAllocation judges a new allocation of a claim that has some requests.
+// validateAllocation validates a new allocation against the requests of its claim.
 func validateAllocation(a *resourcev1.AllocationResult, names requestNames, path *field.Path) field.ErrorList {
 	devices := path.Child("devices")
 	errs := each(a.Devices.Results, resourcev1.AllocationResultsMaxSize, devices.Child("results"), func(r *resourcev1.DeviceRequestAllocationResult, path *field.Path) field.ErrorList {
 		errs := names.validateRef(r.Request, path.Child("request"))
 		errs = append(errs, validateDriverFormat(r.Driver, path.Child("driver"))...)
-		errs = append(errs, needed(validate.ResourcePoolName, r.Pool, path.Child("pool"))...)
+		errs = append(errs, requiredFormat(validate.ResourcePoolName, r.Pool, path.Child("pool"))...)
 		errs = append(errs, validateLabelName(r.Device, path.Child("device"))...)
 		errs = append(errs, validateBindingConditions(r.BindingConditions, r.BindingFailureConditions, path)...)
 		errs = append(errs, each(r.Tolerations, -1, path.Child("tolerations"), validateToleration)...)
 		if r.ShareID != nil {
-			errs = append(errs, conforms(validate.UUID, *r.ShareID, path.Child("shareID"))...)
+			errs = append(errs, checkFormat(validate.UUID, *r.ShareID, path.Child("shareID"))...)
 		}
 		return append(errs, validateSkipped(r.SkipNodeOperations, nil, path.Child("skipNodeOperations"))...)
 	})
@@ -201,7 +200,7 @@ func validateDeviceStatus(d *resourcev1.AllocatedDeviceStatus, allocated map[dev
 	errs = append(errs, validatePool(d.Pool, path.Child("pool"))...)
 	errs = append(errs, validateLabelName(d.Device, path.Child("device"))...)
 	if d.ShareID != nil {
-		errs = append(errs, conforms(validate.UUID, *d.ShareID, path.Child("shareID"))...)
+		errs = append(errs, checkFormat(validate.UUID, *d.ShareID, path.Child("shareID"))...)
 	}
 	if id := statusID(d); !allocated[id] {
 		errs = append(errs, field.Invalid(path, id, "must be an allocated device in the claim"))

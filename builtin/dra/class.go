@@ -12,7 +12,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// DeviceClasses name kinds of devices that claims can ask for.
+// DeviceClasses defines deviceclasses.
 func DeviceClasses(s *Selectors) resource.Definition {
 	return resource.Definition{
 		Group:      resourcev1.GroupName,
@@ -40,7 +40,7 @@ func nameAndAge(obj resource.Object) ([]any, error) {
 	return []any{obj.GetName(), resource.Since(obj.GetCreationTimestamp().Time)}, nil
 }
 
-// validateClass judges a class; old is nil on create.
+// validateClass validates a class; old is nil on create.
 func (s *Selectors) validateClass(spec, old *resourcev1.DeviceClassSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	sameSelectors := old != nil && equality.Semantic.DeepEqual(spec.Selectors, old.Selectors)
@@ -50,7 +50,7 @@ func (s *Selectors) validateClass(spec, old *resourcev1.DeviceClassSpec) field.E
 		return validateConfiguration(&c.DeviceConfiguration, sameConfig, path)
 	})...)
 	if name := spec.ExtendedResourceName; name != nil {
-		errs = append(errs, conforms(validate.ExtendedResourceName, *name, path.Child("extendedResourceName"))...)
+		errs = append(errs, checkFormat(validate.ExtendedResourceName, *name, path.Child("extendedResourceName"))...)
 	}
 	return errs
 }

@@ -1,6 +1,6 @@
-// Package dra is the API group resource.k8s.io, dynamic resource allocation:
-// drivers offer devices in slices, claims ask for some, and the scheduler
-// allocates them. A file is a kind; what they have in common is in values.go.
+// Package dra is the API group resource.k8s.io, dynamic resource allocation: drivers publish
+// devices in slices, claims request devices, and the scheduler allocates them. Start at Group
+// and Config; each kind is a file, and values.go has what they share.
 package dra
 
 import (
@@ -11,22 +11,21 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what the group needs from outside.
+// Config are the dependencies of the group.
 type Config struct {
-	// AdminNamespace reports whether claims in a namespace may ask for access to
-	// devices that are in use, because it has the label AdminLabel. Nil is no
-	// for every namespace.
+	// AdminNamespace reports whether claims in a namespace may use adminAccess, because
+	// the namespace has the label AdminLabel. Nil is false.
 	AdminNamespace func(ctx context.Context, namespace string) (bool, error)
-	// MayBind judges who changes the allocation of a claim, or for whom it is
-	// reserved. The error is shown. Nil allows everyone.
+	// MayBind authorizes changes of allocation and reservedFor of a claim. Its error is
+	// reported to the client. Nil allows everyone.
 	MayBind func(ctx context.Context) error
-	// MayReport judges who changes what a driver reports about its devices: one of
-	// the verbs on resourceclaims/driver is enough. The error is shown. Nil
+	// MayReport authorizes changes of the device statuses of a driver: one of the verbs
+	// on resourceclaims/driver is enough. Its error is reported to the client. Nil
 	// allows everyone.
 	MayReport func(ctx context.Context, driver string, verbs []string) error
 }
 
-// AdminLabel has to be "true" on a namespace for AdminNamespace.
+// AdminLabel must be "true" on a namespace with admin access.
 const AdminLabel = resourcev1.DRAAdminNamespaceLabelKey
 
 // Group returns the group.
@@ -51,9 +50,9 @@ func Group(cfg Config) resource.Group {
 	}}
 	for i := range group.Resources {
 		d := &group.Resources[i]
-		inItsVersion(&d.Strategy)
+		rewriteErrors(&d.Strategy)
 		for _, sub := range d.Subresources {
-			inItsVersion(sub.Part)
+			rewriteErrors(sub.Part)
 		}
 	}
 	return group

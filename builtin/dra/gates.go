@@ -13,7 +13,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// The gates of parts of devices and claims that are off by default.
+// Feature gates that are disabled by default.
 const (
 	partitionTypes      = "DRAPartitionableDevicesType"
 	optionalOperations  = "DRAOptionalNodeOperations"
@@ -21,19 +21,18 @@ const (
 	fractions           = "DRAFractionalCapacityRange"
 )
 
-// maxCompatibility is how many groups of devices, which can be used at the same time, a
-// device can be in.
+// maxCompatibility bounds the compatibility groups of a device.
 const maxCompatibility = 2
 
 func validateCompatibility(groups []string, path *field.Path) field.ErrorList {
 	errs := each(groups, maxCompatibility, path, func(name *string, path *field.Path) field.ErrorList {
-		return conforms(validate.ShortName, *name, path)
+		return checkFormat(validate.ShortName, *name, path)
 	})
 	return append(errs, unique(groups, maxCompatibility, path, itself, nil)...)
 }
 
-// validatePartitionType judges the attribute that tells what kind of partition a device
-// is: those that use up counters have it.
+// validatePartitionType validates partitionTypeAttribute: devices that consume counters must
+// have the attribute.
 func validatePartitionType(gates features.Gates, spec *resourcev1.ResourceSliceSpec, old *resourcev1.FullyQualifiedName, path *field.Path) field.ErrorList {
 	if spec.PartitionTypeAttribute == nil {
 		return nil
@@ -45,16 +44,16 @@ func validatePartitionType(gates features.Gates, spec *resourcev1.ResourceSliceS
 	case changed && !gates.Enabled(partitionTypes):
 		format = resource.Declared(field.Forbidden(at, ""))
 	case changed:
-		format = conforms(validate.ResourceFullyQualifiedName, name, at)
+		format = checkFormat(validate.ResourceFullyQualifiedName, name, at)
 	}
 	if !slices.ContainsFunc(spec.Devices, func(d resourcev1.Device) bool { return len(d.ConsumesCounters) > 0 }) {
 		return append(field.ErrorList{field.Invalid(at, name, "may only be set on a slice which declares devices that consume counters")}, format...)
 	}
-	if len(conforms(validate.ResourceFullyQualifiedName, name, at)) > 0 {
+	if len(checkFormat(validate.ResourceFullyQualifiedName, name, at)) > 0 {
 		return format
 	}
 	var errs field.ErrorList
-	bare := strings.TrimPrefix(name, spec.Driver+"/") // as it may be called in the domain of the driver
+	bare := strings.TrimPrefix(name, spec.Driver+"/") // without the domain of the driver
 	for i, d := range spec.Devices {
 		if len(d.ConsumesCounters) == 0 {
 			continue
@@ -74,9 +73,8 @@ func validatePartitionType(gates features.Gates, spec *resourcev1.ResourceSliceS
 	return append(errs, format...)
 }
 
-// validateSkipped judges what nodes need not do: who does not prepare a device does
-// not clean up after it either. What was there before is not judged again, but for
-// that.
+// validateSkipped validates skipped node operations: skipping prepare requires skipping
+// unprepare. Otherwise an unchanged list is not validated again.
 func validateSkipped(skipped, old []resourcev1.SkipNodeOperation, path *field.Path) field.ErrorList {
 	const (
 		prepare   = resourcev1.SkipNodeOperationNodePrepareResources

@@ -19,7 +19,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Limits of what a request is answered with.
+// Limits of the status.
 const (
 	maxPools          = 1000
 	maxPoolConditions = 10
@@ -29,8 +29,8 @@ const (
 
 type poolRequest = resourcev1alpha3.ResourcePoolStatusRequest
 
-// PoolRequests ask, once, how much of the pools of a driver is in use; the status
-// is the answer.
+// PoolRequests defines resourcepoolstatusrequests: a request for the usage of pools of a
+// driver, which the status answers once.
 func PoolRequests() resource.Definition {
 	v1alpha3 := resource.VersionOf[poolRequest, resourcev1alpha3.ResourcePoolStatusRequestList]("v1alpha3", func(r *poolRequest) {
 		if r.Spec.Limit == nil {
@@ -129,38 +129,38 @@ func poolCells(r *poolRequest) []any {
 func validatePoolRequest(spec *resourcev1alpha3.ResourcePoolStatusRequestSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	//lint:ignore SA1019 the names of drivers have always been free to have capitals
-	errs := needed(validate.LongNameCaseless, spec.Driver, path.Child("driver"))
+	errs := requiredFormat(validate.LongNameCaseless, spec.Driver, path.Child("driver"))
 	if spec.PoolName != nil {
-		errs = append(errs, conforms(validate.ResourcePoolName, *spec.PoolName, path.Child("poolName"))...)
+		errs = append(errs, checkFormat(validate.ResourcePoolName, *spec.PoolName, path.Child("poolName"))...)
 	}
 	errs = append(errs, between(spec.Limit, 1, resourcev1alpha3.ResourcePoolStatusRequestLimitMax, path.Child("limit"))...)
 	if name := spec.DefaultPartitionTypeAttribute; name != nil {
-		errs = append(errs, conforms(validate.ResourceFullyQualifiedName, *name, path.Child("defaultPartitionTypeAttribute"))...)
+		errs = append(errs, checkFormat(validate.ResourceFullyQualifiedName, *name, path.Child("defaultPartitionTypeAttribute"))...)
 	}
 	return errs
 }
 
-// between judges a number, if there is one.
+// between checks the bounds of an optional number.
 func between(n *int32, least, most int32, path *field.Path) field.ErrorList {
 	ctx, op := context.Background(), operation.Operation{}
 	return append(validate.Maximum(ctx, op, path, n, nil, most), validate.Minimum(ctx, op, path, n, nil, least)...)
 }
 
-// there wants a number of zero or more.
-func there(n *int32, path *field.Path) field.ErrorList {
+// requiredNonNegative checks that a number is set and not negative.
+func requiredNonNegative(n *int32, path *field.Path) field.ErrorList {
 	if n == nil {
 		return field.ErrorList{field.Required(path, "")}
 	}
 	return notNegative(n, path)
 }
 
-// notNegative is there for a number that may be left out.
+// notNegative is there for an optional number.
 func notNegative(n *int32, path *field.Path) field.ErrorList {
 	return validate.Minimum(context.Background(), operation.Operation{}, path, n, nil, 0)
 }
 
-// validatePoolAnswer judges a status, which does not change once it is there. What
-// was there is not judged again.
+// validatePoolAnswer validates a status, which is immutable once set. An unchanged one is not
+// validated again.
 func validatePoolAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	switch {
@@ -176,7 +176,7 @@ func validatePoolAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus
 	was := deref(old)
 	var rules field.ErrorList
 	if !same(s.PoolCount, was.PoolCount) {
-		rules = append(rules, there(s.PoolCount, path.Child("poolCount"))...)
+		rules = append(rules, requiredNonNegative(s.PoolCount, path.Child("poolCount"))...)
 	}
 	if !same(s.Pools, was.Pools) {
 		rules = append(rules, each(s.Pools, maxPools, path.Child("pools"), validatePoolStatus)...)
@@ -197,8 +197,8 @@ func immutableAnswer(s, old *resourcev1alpha3.ResourcePoolStatusRequestStatus, p
 func validatePoolStatus(p *resourcev1alpha3.PoolStatus, path *field.Path) field.ErrorList {
 	ctx, op := context.Background(), operation.Operation{}
 	//lint:ignore SA1019 the names of drivers have always been free to have capitals
-	errs := needed(validate.LongNameCaseless, p.Driver, path.Child("driver"))
-	errs = append(errs, needed(validate.ResourcePoolName, p.PoolName, path.Child("poolName"))...)
+	errs := requiredFormat(validate.LongNameCaseless, p.Driver, path.Child("driver"))
+	errs = append(errs, requiredFormat(validate.ResourcePoolName, p.PoolName, path.Child("poolName"))...)
 	if p.Generation == 0 {
 		errs = append(errs, field.Required(path.Child("generation"), ""))
 	} else {
@@ -210,29 +210,29 @@ func validatePoolStatus(p *resourcev1alpha3.PoolStatus, path *field.Path) field.
 	errs = append(errs, notNegative(p.AvailableDevices, path.Child("availableDevices"))...)
 	errs = append(errs, notNegative(p.UnavailableDevices, path.Child("unavailableDevices"))...)
 	if p.NodeName != nil {
-		errs = append(errs, conforms(validate.LongName, *p.NodeName, path.Child("nodeName"))...)
+		errs = append(errs, checkFormat(validate.LongName, *p.NodeName, path.Child("nodeName"))...)
 	}
 	errs = append(errs, validate.MaxBytes(ctx, op, path.Child("validationError"), p.ValidationError, nil, maxPoolError)...)
 	type partition = resourcev1alpha3.PartitionTypeStatus
 	parts := path.Child("partitionSummary")
 	errs = append(errs, unique(p.PartitionSummary, maxSummary, parts, func(s *partition) [2]string { return [2]string{s.Attribute, s.Type} }, nil)...)
 	errs = append(errs, each(p.PartitionSummary, maxSummary, parts, func(s *partition, path *field.Path) field.ErrorList {
-		errs := said(s.Attribute, path.Child("attribute"))
-		errs = append(errs, said(s.Type, path.Child("type"))...)
-		errs = append(errs, there(s.Total, path.Child("total"))...)
-		return append(errs, there(s.Allocatable, path.Child("allocatable"))...)
+		errs := requiredText(s.Attribute, path.Child("attribute"))
+		errs = append(errs, requiredText(s.Type, path.Child("type"))...)
+		errs = append(errs, requiredNonNegative(s.Total, path.Child("total"))...)
+		return append(errs, requiredNonNegative(s.Allocatable, path.Child("allocatable"))...)
 	})...)
 	if s := p.ShareableSummary; s != nil {
 		path := path.Child("shareableSummary")
-		errs = append(errs, there(s.FullyAvailableDevices, path.Child("fullyAvailableDevices"))...)
-		errs = append(errs, there(s.PartiallyAvailableDevices, path.Child("partiallyAvailableDevices"))...)
+		errs = append(errs, requiredNonNegative(s.FullyAvailableDevices, path.Child("fullyAvailableDevices"))...)
+		errs = append(errs, requiredNonNegative(s.PartiallyAvailableDevices, path.Child("partiallyAvailableDevices"))...)
 		errs = append(errs, each(s.Capacity, maxSummary, path.Child("capacity"), validateShare)...)
 	}
 	return errs
 }
 
 func validateShare(c *resourcev1alpha3.ShareableCapacityStatus, path *field.Path) field.ErrorList {
-	errs := said(c.Name, path.Child("name"))
+	errs := requiredText(c.Name, path.Child("name"))
 	amount := func(q *quantity.Quantity, name string) {
 		if q == nil {
 			errs = append(errs, field.Required(path.Child(name), ""))
@@ -244,8 +244,8 @@ func validateShare(c *resourcev1alpha3.ShareableCapacityStatus, path *field.Path
 	return errs
 }
 
-// said wants a text.
-func said(text string, path *field.Path) field.ErrorList {
+// requiredText checks that a text is set.
+func requiredText(text string, path *field.Path) field.ErrorList {
 	if text == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}

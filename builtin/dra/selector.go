@@ -16,17 +16,17 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// Selectors compiles the expressions by which devices are chosen. The zero value
-// is ready; its environment is made when the first expression is met.
+// Selectors compiles the CEL expressions that select devices. The zero value is ready to use;
+// the CEL environment is made on first use.
 type Selectors struct {
 	mu     sync.Mutex
 	env    *cel.Env
 	device *apiservercel.DeclType
-	// attribute is the type of an attribute, about which nothing is known.
+	// attribute is the type of attributes, which is dynamic.
 	attribute *apiservercel.DeclType
 }
 
-// validate judges a list of selectors; stored ones were judged before.
+// validate validates a list of selectors; stored says that they were accepted before.
 func (s *Selectors) validate(list []resourcev1.DeviceSelector, stored bool, path *field.Path) field.ErrorList {
 	return each(list, resourcev1.DeviceSelectorsMaxSize, path, func(d *resourcev1.DeviceSelector, path *field.Path) field.ErrorList {
 		if d.CEL == nil {
@@ -73,7 +73,7 @@ func (s *Selectors) environment() (*cel.Env, error) {
 		bounded.MaxElements = size
 		return &bounded
 	}
-	// byName maps domains to names to values.
+	// byName declares a map of domains to maps of names to values.
 	byName := func(value *apiservercel.DeclType) *apiservercel.DeclType {
 		const limit = resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice
 		inner := apiservercel.NewMapType(sized(apiservercel.StringType, resourcev1.DeviceMaxIDLength), value, limit)
@@ -102,8 +102,7 @@ func (s *Selectors) environment() (*cel.Env, error) {
 	return s.env, err
 }
 
-// EstimateSize bounds what an expression reads of the device, for the estimate
-// of its cost.
+// EstimateSize implements checker.CostEstimator with the size limits of devices.
 func (s *Selectors) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
 	path := element.Path()
 	if len(path) == 0 || path[0] != "device" {
@@ -132,7 +131,7 @@ func (s *Selectors) EstimateSize(element checker.AstNode) *checker.SizeEstimate 
 	return &checker.SizeEstimate{Max: uint64(t.MaxElements)}
 }
 
-// EstimateCallCost leaves functions to the estimator of the dialect.
+// EstimateCallCost implements checker.CostEstimator: functions have their default costs.
 func (s *Selectors) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
 	return nil
 }

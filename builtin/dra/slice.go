@@ -21,7 +21,7 @@ import (
 
 type slice = resourcev1.ResourceSlice
 
-// Slices are the devices that a driver has to offer, or a part of them.
+// Slices defines resourceslices.
 func Slices() resource.Definition {
 	spec, pool := resourcev1.ResourceSliceSpec{}.SwaggerDoc(), resourcev1.ResourcePool{}.SwaggerDoc()
 	return resource.Definition{
@@ -36,7 +36,7 @@ func Slices() resource.Definition {
 				dropSliceFields(features.From(ctx), &s.Spec, &resourcev1.ResourceSliceSpec{})
 			},
 			PrepareUpdate: func(ctx context.Context, s, old *slice) {
-				// What is dropped moves the generation too.
+				// Compared before fields are dropped: that counts for the generation too.
 				if !equality.Semantic.DeepEqual(s.Spec, old.Spec) {
 					s.Generation = old.Generation + 1
 				}
@@ -82,8 +82,8 @@ func deref[T any](p *T) T {
 	return *p
 }
 
-// dropSliceFields clears the fields of features that are off, each unless the
-// slice made use of it before.
+// dropSliceFields clears fields behind disabled feature gates, unless the old slice uses
+// them.
 func dropSliceFields(gates features.Gates, spec, old *resourcev1.ResourceSliceSpec) {
 	if old.PartitionTypeAttribute == nil && !gates.Enabled(partitionTypes) {
 		spec.PartitionTypeAttribute = nil
@@ -127,7 +127,7 @@ func hasListAttributes(d *resourcev1.Device) bool {
 	return false
 }
 
-// validateSlice judges a slice; old is nil on create.
+// validateSlice validates a slice; old is nil on create.
 func validateSlice(gates features.Gates, spec, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	errs := validateDriver(spec.Driver, path.Child("driver"))
@@ -167,7 +167,7 @@ func validateSlice(gates features.Gates, spec, old *resourcev1.ResourceSliceSpec
 	errs = append(errs, unique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"),
 		func(c *resourcev1.CounterSet) string { return c.Name }, nil)...)
 	errs = append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
-		return append(needed(validate.ShortName, c.Name, path.Child("name")), validateCounters(c.Counters, path.Child("counters"))...)
+		return append(requiredFormat(validate.ShortName, c.Name, path.Child("name")), validateCounters(c.Counters, path.Child("counters"))...)
 	})...)
 	var was resourcev1.ResourceSliceSpec
 	if old != nil {
@@ -177,8 +177,7 @@ func validateSlice(gates features.Gates, spec, old *resourcev1.ResourceSliceSpec
 	return append(errs, validateSkipped(spec.SkipNodeOperations, was.SkipNodeOperations, path.Child("skipNodeOperations"))...)
 }
 
-// validateNodes wants to know in one way from which nodes the devices can be
-// reached.
+// validateNodes checks that exactly one of the node fields is set.
 func validateNodes(spec *resourcev1.ResourceSliceSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	var set []string
@@ -223,13 +222,13 @@ func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) 
 	}
 	var errs field.ErrorList
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
-		errs = append(errs, conforms(validate.ShortName, name, path)...)
+		errs = append(errs, checkFormat(validate.ShortName, name, path)...)
 	}
 	return errs
 }
 
-// validateDevice judges a device, of which old is what was there under the name,
-// if anything.
+// validateDevice validates a device; old is the device of the same name before, nil if there
+// was none.
 func validateDevice(gates features.Gates, d, old *resourcev1.Device, selectsNodes bool, path *field.Path) field.ErrorList {
 	errs := validateLabelName(d.Name, path.Child("name"))
 	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
@@ -258,11 +257,11 @@ func validateDevice(gates features.Gates, d, old *resourcev1.Device, selectsNode
 	errs = append(errs, unique(d.ConsumesCounters, limit, path.Child("consumesCounters"),
 		func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet }, nil)...)
 	errs = append(errs, each(d.ConsumesCounters, limit, path.Child("consumesCounters"), func(c *resourcev1.DeviceCounterConsumption, path *field.Path) field.ErrorList {
-		errs := append(needed(validate.ShortName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
+		errs := append(requiredFormat(validate.ShortName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
 		return append(errs, validateCompatibility(c.CompatibilityGroups, path.Child("compatibilityGroups"))...)
 	})...)
 	if n := len(d.Taints); old != nil && equality.Semantic.DeepEqual(d.Taints, old.Taints) {
-		// They were judged before.
+		// Unchanged taints were validated before.
 	} else if n > resourcev1.DeviceTaintsMaxLength {
 		errs = append(errs, field.TooMany(path.Child("taints"), n, resourcev1.DeviceTaintsMaxLength))
 	} else {
@@ -274,8 +273,8 @@ func validateDevice(gates features.Gates, d, old *resourcev1.Device, selectsNode
 	return append(errs, validateBindingConditions(d.BindingConditions, d.BindingFailureConditions, path)...)
 }
 
-// validateDeviceNodes wants a device to say from which nodes it can be reached,
-// if devices of the slice do.
+// validateDeviceNodes checks that a device has exactly one node field if the slice has
+// perDeviceNodeSelection.
 func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) field.ErrorList {
 	if !selects {
 		if d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil {
@@ -310,8 +309,8 @@ func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) f
 	return errs
 }
 
-// validateAttribute wants exactly one value. Lists of values, a feature that is
-// off, only count.
+// validateAttribute checks that exactly one value is set. Lists, whose feature gate is
+// disabled, only count as set.
 func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	text := func(value, name string) {

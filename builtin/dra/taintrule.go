@@ -19,10 +19,10 @@ import (
 
 const taintRuleKind = "DeviceTaintRule"
 
-// taintRule is the form in which objects are kept.
+// taintRule is the storage version of the kind.
 type taintRule = resourcev1beta2.DeviceTaintRule
 
-// TaintRules put a taint on the devices that they select.
+// TaintRules defines devicetaintrules.
 func TaintRules() resource.Definition {
 	status := resource.Rules[*taintRule]{
 		RequireVersion: true,
@@ -53,7 +53,7 @@ func TaintRules() resource.Definition {
 			PrepareCreate:  func(_ context.Context, r *taintRule) { r.Status = resourcev1beta2.DeviceTaintRuleStatus{} },
 			PrepareUpdate: func(ctx context.Context, r, old *taintRule) {
 				r.Status = old.Status
-				// The time is that of the effect, unless a client knows better.
+				// A changed effect resets timeAdded, unless the client changes that too.
 				if t, was := &r.Spec.Taint, &old.Spec.Taint; t.Effect != was.Effect && t.TimeAdded.Equal(was.TimeAdded) {
 					t.TimeAdded = seconds(request.From(ctx).Received)
 				}
@@ -83,18 +83,18 @@ func TaintRules() resource.Definition {
 	}
 }
 
-// now is the time of defaults, which know of no request.
-func now() *metav1.Time { return seconds(time.Now()) }
+// defaultTime returns the time for defaulting, which has no request.
+func defaultTime() *metav1.Time { return seconds(time.Now()) }
 
-// seconds is a time as it survives being stored.
+// seconds truncates a time to the precision of storage.
 func seconds(t time.Time) *metav1.Time { return new(metav1.NewTime(t.Truncate(time.Second))) }
 
-// taintRuleVersions returns the version that is served, and those before it, in one
-// of which objects are kept. They are the same but for the name.
+// taintRuleVersions returns the served version and older ones, of which one is the storage
+// version. They have the same fields.
 func taintRuleVersions() []resource.Version {
 	added := func(r *taintRule) {
 		if t := &r.Spec.Taint; t.TimeAdded == nil {
-			t.TimeAdded = now()
+			t.TimeAdded = defaultTime()
 		}
 	}
 	v1 := resource.AlikeVersion[resourcev1.DeviceTaintRule, resourcev1.DeviceTaintRuleList](resourcev1.SchemeGroupVersion.WithKind(taintRuleKind), added, nil, nil)
@@ -102,7 +102,7 @@ func taintRuleVersions() []resource.Version {
 	v1beta2.Off = true
 	v1beta2.Deprecation = resource.Deprecation(new(taintRule), resourcev1beta2.SchemeGroupVersion.WithKind(taintRuleKind))
 	v1alpha3 := resource.AlikeVersion[resourcev1alpha3.DeviceTaintRule, resourcev1alpha3.DeviceTaintRuleList](resourcev1alpha3.SchemeGroupVersion.WithKind(taintRuleKind), added, nil, nil)
-	// Clients of these are used to it.
+	// Clients of these versions rely on the older delete and update behaviour.
 	for _, old := range []*resource.Version{&v1beta2, &v1alpha3} {
 		old.ReturnDeleted, old.AnyRevision = true, true
 	}
@@ -114,7 +114,7 @@ func taintOf(spec *resourcev1beta2.DeviceTaintRuleSpec) *resourcev1.DeviceTaint 
 	return &resourcev1.DeviceTaint{Key: t.Key, Value: t.Value, Effect: resourcev1.DeviceTaintEffect(t.Effect), TimeAdded: t.TimeAdded}
 }
 
-// validateTaintRule judges a rule; old is nil on create.
+// validateTaintRule validates a rule; old is nil on create.
 func validateTaintRule(spec, old *resourcev1beta2.DeviceTaintRuleSpec) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("spec")

@@ -21,20 +21,20 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// conforms judges a value by one of the formats that Kubernetes declares.
-func conforms[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
+// checkFormat validates a value by a format of declarative validation.
+func checkFormat[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
 	return resource.Declared(format(context.Background(), operation.Operation{}, path, &value, nil)...)
 }
 
-// needed is conforms for a value that has to be there.
-func needed[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
+// requiredFormat is conforms for a required value.
+func requiredFormat[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
 	if value == "" {
 		return resource.Declared(field.Required(path, ""))
 	}
-	return conforms(format, value, path)
+	return checkFormat(format, value, path)
 }
 
-// oneOf wants a value that is one of those known, which are sorted.
+// oneOf checks that a value is one of known, which are sorted.
 func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	switch {
 	case value == "":
@@ -45,8 +45,8 @@ func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	return nil
 }
 
-// each judges the items of a list that has a limit, unless it is negative. A
-// list that is too long is not looked at.
+// each validates the items of a list with a maximum length, unless limit is negative. The
+// items of a list that is too long are not validated.
 func each[T any](list []T, limit int, path *field.Path, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
 	if limit >= 0 && len(list) > limit {
 		return resource.Declared(field.TooMany(path, len(list), limit))
@@ -58,14 +58,13 @@ func each[T any](list []T, limit int, path *field.Path, judge func(item *T, path
 	return errs
 }
 
-// unique is duplicates where it is declared that there are none.
+// unique is duplicates as a declared rule.
 func unique[T any, K comparable](list []T, limit int, path *field.Path, key func(*T) K, shown func(*T) any) field.ErrorList {
 	return resource.Declared(duplicates(list, limit, path, key, shown)...)
 }
 
-// duplicates wants the items of a list to have keys of their own. shown is what an
-// error shows of an item, which is the item itself if it is nil. As in each, a
-// list that is too long is not looked at.
+// duplicates reports items with the key of an earlier item. shown returns what the error
+// prints of an item; nil prints the item. As in each, a list that is too long is skipped.
 func duplicates[T any, K comparable](list []T, limit int, path *field.Path, key func(*T) K, shown func(*T) any) field.ErrorList {
 	if limit >= 0 && len(list) > limit {
 		return nil
@@ -86,7 +85,7 @@ func duplicates[T any, K comparable](list []T, limit int, path *field.Path, key 
 	return errs
 }
 
-// sameSpec wants a spec not to change.
+// sameSpec checks that a spec is unchanged.
 func sameSpec(spec, old any) field.ErrorList {
 	if equality.Semantic.DeepEqual(spec, old) {
 		return nil
@@ -100,7 +99,7 @@ func validateLabelName(name string, path *field.Path) field.ErrorList {
 	return rules.Invalid(path, name, validation.IsDNS1123Label(name))
 }
 
-// validateDriver judges the name of a driver as that of a CSI driver.
+// validateDriver validates the name of a driver as that of a CSI driver.
 func validateDriver(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}
@@ -112,11 +111,10 @@ func validateDriver(name string, path *field.Path) field.ErrorList {
 	return append(errs, rules.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
-// validateDriverFormat is validateDriver where the rule is declared in the API;
-// it says the same in other words.
+// validateDriverFormat is validateDriver as a declared rule, which has other messages.
 func validateDriverFormat(name string, path *field.Path) field.ErrorList {
 	//lint:ignore SA1019 the names of drivers have always been free to have capitals
-	errs := needed(validate.LongNameCaseless, name, path)
+	errs := requiredFormat(validate.LongNameCaseless, name, path)
 	return append(errs, resource.Declared(validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength)...)...)
 }
 
@@ -134,7 +132,7 @@ func validatePool(name string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateQualifiedName judges the name of an attribute or a capacity, which may
+// validateQualifiedName validates the name of an attribute or a capacity, which may
 // have a domain.
 func validateQualifiedName(name resourcev1.QualifiedName, path *field.Path) field.ErrorList {
 	identifier := func(id string) field.ErrorList {
@@ -163,8 +161,8 @@ func validateQualifiedName(name resourcev1.QualifiedName, path *field.Path) fiel
 	return errs
 }
 
-// keyed returns the path of what a map has under a key, shortened in the middle
-// if it is far longer than it may be.
+// keyed returns the path of a map entry; a key far beyond the limit is shortened in the
+// middle.
 func keyed(path *field.Path, key string, limit int) *field.Path {
 	if len(key) > limit {
 		rest := limit - len("...")
@@ -173,10 +171,10 @@ func keyed(path *field.Path, key string, limit int) *field.Path {
 	return path.Key(key)
 }
 
-// maxNameLength is that of a qualified name.
+// maxNameLength is the maximum length of a qualified name.
 const maxNameLength = resourcev1.DeviceMaxDomainLength + 1 + resourcev1.DeviceMaxIDLength
 
-// validateRaw wants a JSON object, not longer than the limit if that is not 0.
+// validateRaw checks for a JSON object, of at most limit bytes unless limit is 0.
 func validateRaw(raw runtime.RawExtension, limit int, path *field.Path) field.ErrorList {
 	var v any
 	switch {
@@ -197,8 +195,7 @@ func validateRaw(raw runtime.RawExtension, limit int, path *field.Path) field.Er
 	return nil
 }
 
-// validateConfiguration judges what is handed to a driver; stored allows what
-// was there before its length had a limit.
+// validateConfiguration validates opaque driver parameters; stored skips the length limit.
 func validateConfiguration(c *resourcev1.DeviceConfiguration, stored bool, path *field.Path) field.ErrorList {
 	path = path.Child("opaque")
 	if c.Opaque == nil {
@@ -216,8 +213,7 @@ func validateEffect(effect resourcev1.DeviceTaintEffect, path *field.Path) field
 	return oneOf(effect, path, resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone)
 }
 
-// validateTaint judges a taint. An effect that a newer server has let in may
-// stay.
+// validateTaint validates a taint. An unknown effect is accepted if it is unchanged.
 func validateTaint(t *resourcev1.DeviceTaint, old *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
 	errs := metavalidation.ValidateLabelName(t.Key, path.Child("key"))
 	if t.Value != "" {
@@ -229,12 +225,11 @@ func validateTaint(t *resourcev1.DeviceTaint, old *resourcev1.DeviceTaint, path 
 	return errs
 }
 
-// validateTolerationFormat is the part of validateToleration that is declared in
-// the API.
+// validateTolerationFormat has the declared rules of validateToleration.
 func validateTolerationFormat(t *resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if t.Key != "" {
-		errs = append(errs, conforms(validate.LabelKey, t.Key, path.Child("key"))...)
+		errs = append(errs, checkFormat(validate.LabelKey, t.Key, path.Child("key"))...)
 	}
 	errs = append(errs, oneOf(t.Operator, path.Child("operator"), resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists)...)
 	if t.Effect != "" {
@@ -256,8 +251,7 @@ func validateToleration(t *resourcev1.DeviceToleration, path *field.Path) field.
 	return errs
 }
 
-// validateBindingConditions judges the conditions that decide whether a pod can
-// be bound to its node.
+// validateBindingConditions validates bindingConditions and bindingFailureConditions.
 func validateBindingConditions(conditions, failures []string, path *field.Path) field.ErrorList {
 	good, bad := path.Child("bindingConditions"), path.Child("bindingFailureConditions")
 	label := func(name *string, path *field.Path) field.ErrorList {

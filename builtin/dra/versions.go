@@ -17,9 +17,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Versions of the kinds that are kept as v1. Those of v1beta2 have the same fields;
-// in v1beta1 a request for one sort of devices, and all that is said of a device,
-// is in other places.
+// Versions of the kinds that are stored as v1. v1beta2 has the same fields; in v1beta1 the
+// fields of an exact request, and of a device, are one level higher.
 
 func beta1(kind string) schema.GroupVersionKind {
 	return resourcev1beta1.SchemeGroupVersion.WithKind(kind)
@@ -78,7 +77,7 @@ func sliceVersions() []resource.Version {
 		for i := range s.Spec.Devices {
 			for j := range s.Spec.Devices[i].Taints {
 				if t := &s.Spec.Devices[i].Taints[j]; t.TimeAdded == nil {
-					t.TimeAdded = now()
+					t.TimeAdded = defaultTime()
 				}
 			}
 		}
@@ -88,7 +87,7 @@ func sliceVersions() []resource.Version {
 		resource.AlikeVersion[resourcev1beta2.ResourceSlice, resourcev1beta2.ResourceSliceList](beta2("ResourceSlice"), defaults, nil, nil),
 		resource.AlikeVersion[resourcev1beta1.ResourceSlice, resourcev1beta1.ResourceSliceList](beta1("ResourceSlice"), defaults,
 			func(s *resourcev1beta1.ResourceSlice, hub *slice) {
-				// What is empty was not said.
+				// v1beta1 has no pointers: empty is unset.
 				if s.Spec.NodeName == "" {
 					hub.Spec.NodeName = nil
 				}
@@ -116,8 +115,7 @@ func sliceVersions() []resource.Version {
 	return versions
 }
 
-// nestRequests puts what a request of v1beta1 says of one sort of devices where v1
-// has it.
+// nestRequests moves the fields of v1beta1 requests into exactly of v1.
 func nestRequests(spec *resourcev1beta1.ResourceClaimSpec, hub *resourcev1.ResourceClaimSpec) {
 	for i := range spec.Devices.Requests {
 		r := spec.Devices.Requests[i]
@@ -142,8 +140,8 @@ func flattenRequests(hub *resourcev1.ResourceClaimSpec, spec *resourcev1beta1.Re
 	}
 }
 
-// defaultFlatClaim is defaultClaim for v1beta1, in which a request without a class
-// is taken for one that has alternatives.
+// defaultFlatClaim is defaultClaim for v1beta1, in which a request without a class counts as
+// one with firstAvailable.
 func defaultFlatClaim(spec *resourcev1.ResourceClaimSpec) {
 	type amount struct {
 		mode  resourcev1.DeviceAllocationMode
@@ -162,9 +160,8 @@ func defaultFlatClaim(spec *resourcev1.ResourceClaimSpec) {
 	}
 }
 
-// inItsVersion has what declared rules say be about objects of the version that a
-// request is made in.
-func inItsVersion(s *resource.Strategy) {
+// rewriteErrors rewrites the errors of declared rules in terms of the version of the request.
+func rewriteErrors(s *resource.Strategy) {
 	reword := func(ctx context.Context, errs field.ErrorList) field.ErrorList {
 		version := request.From(ctx).Version
 		for i, err := range errs {
@@ -174,7 +171,7 @@ func inItsVersion(s *resource.Strategy) {
 			if version == "v1beta1" {
 				flattenError(err)
 			}
-			// The older versions ask for the length before the form.
+			// The older versions check the length before the format.
 			if version != "v1" && err.Type == field.ErrorTypeTooLong && strings.HasSuffix(err.Field, ".opaque.driver") {
 				for ; i > 0 && errs[i-1].Field == err.Field; i-- {
 					errs[i-1], errs[i] = err, errs[i-1]
@@ -193,7 +190,7 @@ func inItsVersion(s *resource.Strategy) {
 	}
 }
 
-// flattenError has an error be about an object of v1beta1.
+// flattenError rewrites an error in terms of v1beta1.
 func flattenError(err *field.Error) {
 	if r, ok := err.BadValue.(resourcev1.DeviceRequest); ok {
 		spec := resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{r}}}

@@ -1,6 +1,6 @@
-// Package flowcontrol is the API group flowcontrol.apiserver.k8s.io: flow
-// schemas sort requests into priority levels, which share out the capacity of
-// the server.
+// Package flowcontrol is the API group flowcontrol.apiserver.k8s.io: flow schemas classify
+// requests into priority levels, which share the concurrency of the server. Start at Group;
+// mandatory.go has the objects that always exist.
 package flowcontrol
 
 import (
@@ -21,8 +21,8 @@ func Group() resource.Group {
 	}}
 }
 
-// statusPart is the status of a kind: everything but the status stays, the
-// metadata too. keep copies the specification of the old object.
+// statusPart makes the status subresource of a kind, which changes neither spec nor metadata.
+// keep restores the spec.
 func statusPart[T resource.Object](meta func(T) *metav1.ObjectMeta, keep func(obj, old T), validate func(T) field.ErrorList) resource.Subresource {
 	s := resource.Rules[T]{
 		PrepareUpdate: func(_ context.Context, obj, old T) {
@@ -37,7 +37,7 @@ func statusPart[T resource.Object](meta func(T) *metav1.ObjectMeta, keep func(ob
 	return resource.Subresource{Name: "status", Part: &s}
 }
 
-// validateConditionTypes wants conditions to have a type each of their own.
+// validateConditionTypes checks that condition types are unique.
 func validateConditionTypes[C any, T ~string](conditions []C, kind func(C) T) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[T]bool{}

@@ -17,10 +17,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// maxPrecedence is the number of the schemas that are looked at last.
+// maxPrecedence is the largest matchingPrecedence; such schemas match last.
 const maxPrecedence = 10000
 
-// FlowSchemas say which requests go to which priority level.
+// FlowSchemas defines flowschemas.
 func FlowSchemas() resource.Definition {
 	spec := flowcontrolv1.FlowSchemaSpec{}.SwaggerDoc()
 	return resource.Definition{
@@ -71,7 +71,7 @@ func FlowSchemas() resource.Definition {
 				resource.Since(f.CreationTimestamp.Time), dangling,
 			}
 		}),
-		// As requests are matched.
+		// Rows are in the order of matching.
 		Arrange: resource.ArrangeFunc(func(all []*flowcontrolv1.FlowSchema) func(*flowcontrolv1.FlowSchema, []any) {
 			slices.SortFunc(all, func(a, b *flowcontrolv1.FlowSchema) int {
 				return cmp.Or(cmp.Compare(a.Spec.MatchingPrecedence, b.Spec.MatchingPrecedence), cmp.Compare(a.Name, b.Name))
@@ -81,7 +81,7 @@ func FlowSchemas() resource.Definition {
 	}
 }
 
-// Dangling is the condition of a schema that says whether its level exists.
+// Dangling returns the condition that says whether the priority level of a schema exists.
 func Dangling(level string, exists bool, since metav1.Time) flowcontrolv1.FlowSchemaCondition {
 	c := flowcontrolv1.FlowSchemaCondition{
 		Type:               flowcontrolv1.FlowSchemaConditionDangling,
@@ -179,7 +179,7 @@ func validateRule(rule *flowcontrolv1.PolicyRulesWithSubjects, path *field.Path)
 	return errs
 }
 
-// allOrSome wants a list of names, or "*" and nothing else.
+// allOrSome checks for a list of names, or "*" alone.
 func allOrSome(list []string, missing, names string, path *field.Path) field.ErrorList {
 	switch {
 	case len(list) == 0:
@@ -218,7 +218,7 @@ func urlProblem(url string) string {
 	return ""
 }
 
-// validateSubject wants the member that the kind names, and no other.
+// validateSubject checks that the field of the subject kind, and no other, is set.
 func validateSubject(s *flowcontrolv1.Subject, path *field.Path) field.ErrorList {
 	named := func(name string, path *field.Path) (errs field.ErrorList) {
 		if name == "" {

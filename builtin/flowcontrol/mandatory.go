@@ -2,10 +2,9 @@ package flowcontrol
 
 import flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 
-// Two schemas and their levels exist always and are what they are: the one for
-// requests that must never wait, and the one for what nobody else wants.
+// Two flow schemas and their levels always exist and cannot be changed: exempt and catch-all.
 
-// MandatorySchemas returns the specifications by name.
+// MandatorySchemas returns their specs by name.
 func MandatorySchemas() map[string]flowcontrolv1.FlowSchemaSpec {
 	everything := func(groups ...string) []flowcontrolv1.PolicyRulesWithSubjects {
 		all := []string{flowcontrolv1.ResourceAll}
@@ -37,7 +36,7 @@ func MandatorySchemas() map[string]flowcontrolv1.FlowSchemaSpec {
 	}
 }
 
-// MandatoryLevels returns the specifications by name.
+// MandatoryLevels returns their specs by name.
 func MandatoryLevels() map[string]flowcontrolv1.PriorityLevelConfigurationSpec {
 	return map[string]flowcontrolv1.PriorityLevelConfigurationSpec{
 		flowcontrolv1.PriorityLevelConfigurationNameExempt: {

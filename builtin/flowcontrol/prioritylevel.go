@@ -17,14 +17,13 @@ import (
 
 const (
 	maxQueues = 10_000_000
-	// maxHashBits are the bits of a hash from which a hand of queues can be dealt
-	// evenly.
+	// maxHashBits bounds the entropy in bits that shuffle sharding may need.
 	maxHashBits = 60
-	// preserveZero is how an older version said that a number is 0 on purpose.
+	// preserveZero is the v1beta3 annotation that marks an intended zero.
 	preserveZero = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares"
 )
 
-// PriorityLevels share out what the server can do at a time.
+// PriorityLevels defines prioritylevelconfigurations.
 func PriorityLevels() resource.Definition {
 	limited, queuing := flowcontrolv1.LimitedPriorityLevelConfiguration{}.SwaggerDoc(), flowcontrolv1.QueuingConfiguration{}.SwaggerDoc()
 	return resource.Definition{
@@ -144,8 +143,7 @@ func validateLevel(p *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList 
 	return append(errs, resource.Declared(validateParts(spec, path)...)...)
 }
 
-// validateParts wants the parts that go with the types, and no others, as it is
-// declared.
+// validateParts checks, as a declared rule, that the fields of the type, and no others, are set.
 func validateParts(spec *flowcontrolv1.PriorityLevelConfigurationSpec, path *field.Path) (errs field.ErrorList) {
 	isExempt, isLimited := spec.Type == flowcontrolv1.PriorityLevelEnablementExempt, spec.Type == flowcontrolv1.PriorityLevelEnablementLimited
 	if !isExempt && spec.Exempt != nil {

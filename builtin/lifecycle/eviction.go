@@ -20,8 +20,7 @@ import (
 
 type eviction = lifecyclev1alpha1.Eviction
 
-// Evictions are evictions that somebody has asked for, and what those that respond
-// to them have done so far.
+// Evictions defines evictions: the progress of the responders to eviction requests.
 func Evictions() resource.Definition {
 	declaredRules := parsed()
 	spec, statusPath := field.NewPath("spec"), field.NewPath("status")
@@ -82,7 +81,7 @@ func evictionCells(e *eviction) []any {
 	if pod := e.Spec.Target.Pod; pod != nil {
 		target, kind = pod.Name, "Pod"
 	}
-	// The one that is at it, or was last.
+	// The active responder, or the last one.
 	begun, active, last := 0, -1, -1
 	for i, t := range e.Status.TargetResponders {
 		switch t.State {
@@ -144,7 +143,7 @@ func responderCells(state lifecyclev1alpha1.ResponderStateType, r *lifecyclev1al
 	return progress, finish
 }
 
-// requesters tells who still wants the eviction.
+// requesters returns the table cell with those who still request the eviction.
 func requesters(all []lifecyclev1alpha1.Requester) string {
 	var names []string
 	for _, r := range all {

@@ -1,5 +1,5 @@
-// Package lifecycle is the API group lifecycle.k8s.io: requests to evict pods, and
-// how those that respond to them come along.
+// Package lifecycle is the API group lifecycle.k8s.io: eviction requests and the evictions that
+// responders carry out. Start at Group; responders.go validates the status.
 package lifecycle
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// EvictionRequestAPI is the gate that the group is behind.
+// EvictionRequestAPI is the feature gate of the group.
 const EvictionRequestAPI = "EvictionRequestAPI"
 
 // Group returns the group.
@@ -27,7 +27,7 @@ func Group() resource.Group {
 	return resource.Group{Name: lifecyclev1alpha1.GroupName, Resources: []resource.Definition{Evictions(), Requests()}}
 }
 
-// parsed are the rules that are declared.
+// parsed returns the declared rules, parsed on first use.
 func parsed() func() declared.Rules {
 	return sync.OnceValue(func() declared.Rules { return declared.Parse(declarations) })
 }
@@ -76,7 +76,7 @@ ResponderStatus
 
 type evictionRequest = lifecyclev1alpha1.EvictionRequest
 
-// Requests ask for something to be evicted, or take that back.
+// Requests defines evictionrequests.
 func Requests() resource.Definition {
 	declaredRules := parsed()
 	spec, statusPath := field.NewPath("spec"), field.NewPath("status")
@@ -134,13 +134,13 @@ func Requests() resource.Definition {
 	}
 }
 
-// off is the one version of a kind, which has to be switched on.
+// off returns the only version of a kind, turned off by default.
 func off(v resource.Version) []resource.Version {
 	v.Off = true
 	return []resource.Version{v}
 }
 
-// state tells how far an eviction has come.
+// state returns the table cell with the progress of an eviction.
 func state(observed *int64, conditions []metav1.Condition) string {
 	for _, kind := range []lifecyclev1alpha1.EvictionConditionType{lifecyclev1alpha1.EvictionConditionTargetEvicted, lifecyclev1alpha1.EvictionConditionFailed} {
 		if c := meta.FindStatusCondition(conditions, string(kind)); c != nil && c.Status == metav1.ConditionTrue {

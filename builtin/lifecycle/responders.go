@@ -18,7 +18,7 @@ import (
 	"github.com/apikeel/kelson/builtin/rules"
 )
 
-// Limits of what those who respond may say, and when.
+// Limits of the statuses and times of responders.
 const (
 	maxResponders      = 11
 	reservedPriorities = 1000
@@ -35,9 +35,9 @@ type (
 	responderState  = lifecyclev1alpha1.ResponderStateType
 )
 
-// Several write the status of an eviction: the controller, which hands it from one
-// responder to the next, and the responders. What the controller would not do is
-// refused, so that one of them cannot act for the others.
+// The status of an eviction has several writers: the controller, which activates one responder
+// after the other, and the responders. Changes that the controller would not make are refused,
+// so that a responder cannot act for others.
 
 func validateStatus(s, old *evictionStatus, path *field.Path, now time.Time) field.ErrorList {
 	conditions := path.Child("conditions")
@@ -63,7 +63,7 @@ func validateStatus(s, old *evictionStatus, path *field.Path, now time.Time) fie
 func targetName(t target) string             { return t.Name }
 func responderName(r responderStatus) string { return r.Name }
 
-// byName returns where the items of a list are.
+// byName returns the indexes of the items of a list.
 func byName[T any](list []T, name func(T) string) map[string]int {
 	at := map[string]int{}
 	for i, item := range list {
@@ -72,8 +72,8 @@ func byName[T any](list []T, name func(T) string) map[string]int {
 	return at
 }
 
-// validateTargets wants responders to be activated one after another, and each to
-// end before the next begins.
+// validateTargets checks that responders are activated one after the other, and that each ends
+// before the next begins.
 func validateTargets(s *evictionStatus, old []target, final bool, path *field.Path, now time.Time) field.ErrorList {
 	at := byName(s.TargetResponders, targetName)
 	if len(old) != 0 {
@@ -87,7 +87,7 @@ func validateTargets(s *evictionStatus, old []target, final bool, path *field.Pa
 		}
 	}
 	if n := len(s.TargetResponders); n == 0 || n > maxResponders || len(at) < n {
-		return nil // nothing is there yet, or something is wrong that is declared
+		return nil // empty, or reported by declared rules
 	}
 	responders := byName(s.Responders, responderName)
 	before, after := sorted(old), sorted(s.TargetResponders)
@@ -105,8 +105,8 @@ func validateTargets(s *evictionStatus, old []target, final bool, path *field.Pa
 	return errs
 }
 
-// expectations returns the states that each of the responders, the first to be
-// activated first, can be in, and why.
+// expectations returns for each responder, in the order of activation, the states that it can be
+// in, and the reason.
 func expectations(before, after []target, final bool) func(i int) ([]responderState, string) {
 	done := []responderState{lifecyclev1alpha1.ResponderStateCanceled, lifecyclev1alpha1.ResponderStateCompleted, lifecyclev1alpha1.ResponderStateInterrupted}
 	active := slices.IndexFunc(before, func(t target) bool { return t.State == lifecyclev1alpha1.ResponderStateActive })
@@ -196,8 +196,8 @@ func validateResponders(s *evictionStatus, old []responderStatus, path *field.Pa
 	return errs
 }
 
-// validateResponder wants times to be now when they are set, and only the active
-// responder to set them.
+// validateResponder checks that times are current when they are set, and that only the active
+// responder changes its status.
 func validateResponder(r, old *responderStatus, active bool, path *field.Path, now time.Time) field.ErrorList {
 	if old != nil && !active && !equality.Semantic.DeepEqual(r, old) {
 		return field.ErrorList{field.Invalid(path, rules.GoForm(r), apivalidation.FieldImmutableErrorMsg)}
@@ -208,8 +208,7 @@ func validateResponder(r, old *responderStatus, active bool, path *field.Path, n
 	start := path.Child("startTime")
 	var errs field.ErrorList
 	present := func(t *metav1.Time) bool { return t.After(now.Add(-skew)) && t.Time.Before(now.Add(skew)) }
-	// begun says what is wrong with a time that is before the start; what is true says
-	// something else that is.
+	// begun reports a time before the start, or the first message of cases.
 	begun := func(t *metav1.Time, path *field.Path, cases ...func() string) {
 		problem := ""
 		switch {
@@ -237,7 +236,7 @@ func validateResponder(r, old *responderStatus, active bool, path *field.Path, n
 	}
 
 	switch same := old.StartTime.Equal(r.StartTime); {
-	case old.StartTime != nil && !same: // that is declared
+	case old.StartTime != nil && !same: // reported by a declared rule
 	case r.StartTime == nil && active:
 		errs = append(errs, field.Required(start, "is required for an active responder"))
 	case r.StartTime != nil && !same && !present(r.StartTime):
@@ -270,9 +269,8 @@ func validateResponder(r, old *responderStatus, active bool, path *field.Path, n
 	return errs
 }
 
-// sorted returns responders in the order in which they are activated: by their
-// priorities, then by the domains of their names, read from the end, then by the
-// rest of the names.
+// sorted returns responders in the order of activation: by priority, then by the domain of
+// their names read from the end, then by the rest of the names.
 func sorted(all []target) []target {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b target) int {

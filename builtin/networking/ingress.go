@@ -19,12 +19,12 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// classAnnotation named the class of an ingress before there was a field.
+// classAnnotation is the deprecated annotation for spec.ingressClassName.
 const classAnnotation = "kubernetes.io/ingress.class"
 
 const notAnAddress = "must be a DNS name, not an IP address"
 
-// Ingresses lead requests from outside to services, by host and path.
+// Ingresses defines ingresses.
 func Ingresses() resource.Definition {
 	return resource.Definition{
 		Group:      networkingv1.GroupName,
@@ -110,7 +110,7 @@ func ingressCells(in *networkingv1.Ingress) []any {
 	return []any{in.Name, class, hostsCell(in.Spec.Rules), strings.Join(slices.Compact(addresses), ","), ports, resource.Since(in.CreationTimestamp.Time)}
 }
 
-// hostsCell shows the first hosts; rules without one count as more, too.
+// hostsCell returns the table cell Hosts. Rules without a host count as more.
 func hostsCell(rules []networkingv1.IngressRule) string {
 	const shown = 3
 	var hosts []string
@@ -132,8 +132,7 @@ func hostsCell(rules []networkingv1.IngressRule) string {
 	}
 }
 
-// ingressAllowances are mistakes that an ingress may keep if it was stored with
-// them.
+// ingressAllowances are errors that are tolerated because the old ingress has them.
 type ingressAllowances struct{ secretNames, wildcardRules bool }
 
 func allowedBy(old *networkingv1.IngressSpec) ingressAllowances {
@@ -277,7 +276,7 @@ func validateLocalReference(ref *corev1.TypedLocalObjectReference, path *field.P
 	return append(errs, validateSegment(ref.Name, path.Child("name"))...)
 }
 
-// validateSegment wants a value that can be a part of a path.
+// validateSegment checks that a value is a valid path segment.
 func validateSegment(value string, path *field.Path) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(path, "")}
@@ -285,7 +284,7 @@ func validateSegment(value string, path *field.Path) field.ErrorList {
 	return rules.Invalid(path, value, content.IsPathSegmentName(value))
 }
 
-// declaredSegment is validateSegment where it is declared that there is a value.
+// declaredSegment is validateSegment with a declared rule that a value is required.
 func declaredSegment(value string, path *field.Path) field.ErrorList {
 	errs := validateSegment(value, path)
 	if value == "" {
@@ -294,7 +293,7 @@ func declaredSegment(value string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateEntries judges where an ingress can be reached.
+// validateEntries validates status.loadBalancer.
 func validateEntries(in, old *networkingv1.Ingress) field.ErrorList {
 	var errs field.ErrorList
 	var had []string

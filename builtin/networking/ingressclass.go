@@ -13,10 +13,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// maxController is how long the name of a controller may be.
+// maxController bounds the length of spec.controller.
 const maxController = 250
 
-// IngressClasses say which controller takes care of ingresses.
+// IngressClasses defines ingressclasses.
 func IngressClasses() resource.Definition {
 	return resource.Definition{
 		Group:      networkingv1.GroupName,

@@ -13,8 +13,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// IPAddresses are addresses in use, each named by itself, so that no two can be
-// the same.
+// IPAddresses defines ipaddresses. The name is the address, so an address exists at most once.
 func IPAddresses() resource.Definition {
 	return resource.Definition{
 		Group:      networkingv1.GroupName,
@@ -42,7 +41,7 @@ func IPAddresses() resource.Definition {
 				return errs
 			},
 		}.Strategy(),
-		// The age has a cell and no column; clients show what columns there are.
+		// As in kube-apiserver, the age has a cell but no column.
 		Columns: []resource.Column{
 			rules.NameColumn(),
 			{Name: "ParentRef", Type: "string", Description: networkingv1.IPAddressSpec{}.SwaggerDoc()["parentRef"]},
@@ -69,7 +68,7 @@ func validateAddressName(name string, _ bool) []string {
 	return messages
 }
 
-// validateParent judges whom an address belongs to.
+// validateParent validates spec.parentRef.
 func validateParent(ref *networkingv1.ParentReference) field.ErrorList {
 	path := field.NewPath("spec", "parentRef")
 	if ref == nil {

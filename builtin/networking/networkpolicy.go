@@ -18,7 +18,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// NetworkPolicies say which traffic pods allow.
+// NetworkPolicies defines networkpolicies.
 func NetworkPolicies() resource.Definition {
 	return resource.Definition{
 		Group:      networkingv1.GroupName,
@@ -30,7 +30,7 @@ func NetworkPolicies() resource.Definition {
 		StorageKey: "networkpolicies",
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList]("v1", defaultPolicy)}, oldNetworkPolicies()...),
 		Strategy: resource.Rules[*networkingv1.NetworkPolicy]{
-			// An empty list is another than none here.
+			// Here an empty list differs from a missing one.
 			Generation: func(p, old *networkingv1.NetworkPolicy) bool { return !reflect.DeepEqual(p.Spec, old.Spec) },
 			Validate: func(_ context.Context, p *networkingv1.NetworkPolicy) field.ErrorList {
 				return validatePolicy(&p.Spec, nil)
@@ -85,7 +85,7 @@ func defaultPolicy(p *networkingv1.NetworkPolicy) {
 	}
 }
 
-// eachPeer calls f for those whom the rules allow to talk with the pods.
+// eachPeer calls f for the peers of all rules.
 func eachPeer(spec *networkingv1.NetworkPolicySpec, f func(peer *networkingv1.NetworkPolicyPeer, path *field.Path)) {
 	path := field.NewPath("spec")
 	for i := range spec.Ingress {
@@ -100,8 +100,8 @@ func eachPeer(spec *networkingv1.NetworkPolicySpec, f func(peer *networkingv1.Ne
 	}
 }
 
-// validatePolicy judges a policy; what was wrong with the old one, nil on
-// create, may stay so.
+// validatePolicy validates a policy; errors that the old one, nil on create, has too are
+// tolerated.
 func validatePolicy(spec, old *networkingv1.NetworkPolicySpec) field.ErrorList {
 	var errs field.ErrorList
 	var had []string
@@ -192,8 +192,8 @@ func validatePolicyPorts(ports []networkingv1.NetworkPolicyPort, path *field.Pat
 	return errs
 }
 
-// validateIPBlock judges a range and the ranges within it that are left out. A
-// range that the policy had before is good enough.
+// validateIPBlock validates a CIDR and its exceptions. A CIDR that the old policy has is
+// accepted.
 func validateIPBlock(b *networkingv1.IPBlock, path *field.Path, had []string) field.ErrorList {
 	if b.CIDR == "" {
 		return resource.Declared(field.Required(path.Child("cidr"), ""))

@@ -15,7 +15,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// ServiceCIDRs are the ranges that services get their addresses from.
+// ServiceCIDRs defines servicecidrs.
 func ServiceCIDRs() resource.Definition {
 	status := resource.Rules[*networkingv1.ServiceCIDR]{
 		PrepareUpdate: func(_ context.Context, c, old *networkingv1.ServiceCIDR) {
@@ -75,7 +75,7 @@ func validateRanges(spec *networkingv1.ServiceCIDRSpec) field.ErrorList {
 	return errs
 }
 
-// validateRangesUpdate wants the ranges to stay; a second one may come.
+// validateRangesUpdate checks that ranges are unchanged; a second one may be added.
 func validateRangesUpdate(spec, old *networkingv1.ServiceCIDRSpec) field.ErrorList {
 	path := field.NewPath("spec", "cidrs")
 	added := len(old.CIDRs) == 1 && len(spec.CIDRs) == 2

@@ -10,7 +10,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Versions that v1 has replaced.
+// Older versions.
 
 func beta(kind string) schema.GroupVersionKind {
 	return networkingv1beta1.SchemeGroupVersion.WithKind(kind)
@@ -34,14 +34,14 @@ func oldIngresses() []resource.Version {
 			}
 			eachBackend(in, hub, fromBackend)
 		})
-	// Those of extensions are like those of v1beta1.
+	// extensions/v1beta1 converts through v1beta1.
 	older := resource.AlikeVersion[extensionsv1beta1.Ingress, extensionsv1beta1.IngressList](extensions("Ingress"),
 		func(in *networkingv1beta1.Ingress) { old.Default(in) }, nil, nil)
 	older.ToHub, older.FromHub = chain(older.ToHub, old.ToHub), chain(old.FromHub, older.FromHub)
 	return []resource.Version{old, older}
 }
 
-// chain converts in two steps.
+// chain returns the composition of two conversions.
 func chain(first, second func(resource.Object) (resource.Object, error)) func(resource.Object) (resource.Object, error) {
 	return func(obj resource.Object) (resource.Object, error) {
 		between, err := first(obj)
@@ -76,7 +76,7 @@ func oldNetworkPolicies() []resource.Version {
 	}
 }
 
-// defaultPathTypes: before v1 a path did not have to say how it is matched.
+// defaultPathTypes sets pathType, which was optional before v1.
 func defaultPathTypes(in *networkingv1.Ingress) {
 	for i := range in.Spec.Rules {
 		if http := in.Spec.Rules[i].HTTP; http != nil {
@@ -103,8 +103,8 @@ func eachBackend(in *networkingv1beta1.Ingress, hub *networkingv1.Ingress, f fun
 	}
 }
 
-// toBackend sets the service of a backend, of which everything else has been
-// copied. Before v1 a port was a number or a name.
+// toBackend sets the service of a backend, after all else has been copied. Before v1 a port was
+// a number or a name.
 func toBackend(b *networkingv1beta1.IngressBackend, hub *networkingv1.IngressBackend) {
 	if b.ServiceName == "" && b.ServicePort == (intstr.IntOrString{}) {
 		return

@@ -18,7 +18,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// RuntimeClasses name ways to run containers that nodes know.
+// RuntimeClasses defines runtimeclasses.
 func RuntimeClasses() resource.Definition {
 	return resource.Definition{
 		Group:      nodev1.GroupName,
@@ -35,7 +35,7 @@ func RuntimeClasses() resource.Definition {
 				return validateClass(c, content.IsDNS1123Label)
 			},
 			ValidateUpdate: func(_ context.Context, c, old *nodev1.RuntimeClass) field.ErrorList {
-				// The older form of the rule counts in characters.
+				// The older form of the rule counts characters.
 				errs := validateClass(c, validation.IsDNS1123Label)
 				if c.Handler != old.Handler {
 					errs = append(resource.Immutable(field.NewPath("handler")), errs...)

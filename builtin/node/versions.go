@@ -8,8 +8,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// oldRuntimeClasses are the versions that v1 has replaced. v1alpha1 has a spec
-// around everything.
+// oldRuntimeClasses returns the older versions. v1alpha1 has a spec around all fields.
 func oldRuntimeClasses() []resource.Version {
 	return []resource.Version{
 		resource.AlikeVersion[nodev1beta1.RuntimeClass, nodev1beta1.RuntimeClassList, nodev1.RuntimeClass](

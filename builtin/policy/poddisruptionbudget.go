@@ -20,8 +20,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// PodDisruptionBudgets limit how many pods may be down because somebody wants
-// them to be.
+// PodDisruptionBudgets defines poddisruptionbudgets.
 func PodDisruptionBudgets() resource.Definition {
 	status := resource.Rules[*policyv1.PodDisruptionBudget]{
 		PrepareUpdate: func(_ context.Context, b, old *policyv1.PodDisruptionBudget) { b.Spec = old.Spec },
@@ -37,17 +36,17 @@ func PodDisruptionBudgets() resource.Definition {
 		ShortNames: []string{"pdb"},
 		Namespaced: true,
 		StorageKey: "poddisruptionbudgets",
-		Versions:   []resource.Version{resource.VersionOf[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList]("v1", nil), oldBudgets()},
+		Versions:   []resource.Version{resource.VersionOf[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList]("v1", nil), budgetsV1beta1()},
 		Strategy: resource.Rules[*policyv1.PodDisruptionBudget]{
 			ValidateName: validateName,
 			PrepareCreate: func(_ context.Context, b *policyv1.PodDisruptionBudget) {
 				b.Status = policyv1.PodDisruptionBudgetStatus{}
-				tidy(b.Spec.Selector)
+				removeReserved(b.Spec.Selector)
 			},
 			PrepareUpdate: func(_ context.Context, b, old *policyv1.PodDisruptionBudget) {
 				b.Status = old.Status
 				if !equality.Semantic.DeepEqual(b.Spec.Selector, old.Spec.Selector) {
-					tidy(b.Spec.Selector)
+					removeReserved(b.Spec.Selector)
 				}
 			},
 			Validate: func(_ context.Context, b *policyv1.PodDisruptionBudget) field.ErrorList {
@@ -80,7 +79,7 @@ func PodDisruptionBudgets() resource.Definition {
 	}
 }
 
-// validateName wants no more than that a name can be in a path.
+// validateName checks only that a name is a valid path segment.
 func validateName(name string, prefix bool) []string {
 	if prefix {
 		return content.IsPathSegmentPrefix(name)
@@ -95,25 +94,25 @@ func orNone(v *intstr.IntOrString) string {
 	return v.String()
 }
 
-// reservedLabel makes the selectors that mean nothing in one version and
-// everything in the other, which is what an empty one does. No pod has it.
+// reservedLabel is used in selectors that match nothing in v1 or everything in v1beta1: an
+// empty selector means the opposite in each. No pod has this label.
 const reservedLabel = "pdb.kubernetes.io/deprecated-v1beta1-empty-selector-match"
 
-// oldVersion is the one in which an empty selector selects nothing.
+// oldVersion is the version in which an empty selector matches nothing.
 const oldVersion = "v1beta1"
 
-// matchNothing is how v1 says what an empty selector says in v1beta1.
+// matchNothing returns the v1 form of an empty v1beta1 selector.
 func matchNothing() *metav1.LabelSelector { return onReserved(metav1.LabelSelectorOpExists) }
 
-// matchEverything is how v1beta1 says what an empty selector says in v1.
+// matchEverything returns the v1beta1 form of an empty v1 selector.
 func matchEverything() *metav1.LabelSelector { return onReserved(metav1.LabelSelectorOpDoesNotExist) }
 
 func onReserved(op metav1.LabelSelectorOperator) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: reservedLabel, Operator: op}}}
 }
 
-// oldBudgets is the version that v1 has replaced.
-func oldBudgets() resource.Version {
+// budgetsV1beta1 returns the version v1beta1.
+func budgetsV1beta1() resource.Version {
 	kind := policyv1beta1.SchemeGroupVersion.WithKind("PodDisruptionBudget")
 	return resource.AlikeVersion[policyv1beta1.PodDisruptionBudget, policyv1beta1.PodDisruptionBudgetList](kind, nil,
 		func(old *policyv1beta1.PodDisruptionBudget, b *policyv1.PodDisruptionBudget) {
@@ -137,9 +136,8 @@ func oldBudgets() resource.Version {
 		})
 }
 
-// tidy keeps the reserved label out of selectors that say more than v1beta1
-// makes of an empty one.
-func tidy(s *metav1.LabelSelector) {
+// removeReserved removes the reserved label from selectors that have other requirements too.
+func removeReserved(s *metav1.LabelSelector) {
 	if !equality.Semantic.DeepEqual(s, matchNothing()) {
 		dropReserved(s)
 	}
@@ -172,7 +170,7 @@ func validateSpec(spec *policyv1.PodDisruptionBudgetSpec, path *field.Path, opts
 	return errs
 }
 
-// validateStatus judges a status; v1beta1 never had rules about the numbers.
+// validateStatus validates a status; v1beta1 (old) does not check the numbers.
 func validateStatus(s *policyv1.PodDisruptionBudgetStatus, path *field.Path, old bool) field.ErrorList {
 	errs := metavalidation.ValidateConditions(s.Conditions, path.Child("conditions"))
 	if old {

@@ -1,5 +1,4 @@
-// Package policy is the API group policy: what the evictions of pods must leave
-// running.
+// Package policy is the API group policy: pod disruption budgets. Start at Group.
 package policy
 
 import (

@@ -39,7 +39,7 @@ func TestStatusVersions(t *testing.T) {
 // TestSelectors: an empty selector selects nothing in v1beta1 and everything in
 // v1.
 func TestSelectors(t *testing.T) {
-	v, web := oldBudgets(), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	v, web := budgetsV1beta1(), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	for name, test := range map[string]struct{ old, hub *metav1.LabelSelector }{
 		"none":       {nil, nil},
 		"nothing":    {&metav1.LabelSelector{}, matchNothing()},

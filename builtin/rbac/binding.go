@@ -14,7 +14,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// RoleBindings say who has a role in a namespace.
+// RoleBindings defines rolebindings.
 func RoleBindings() resource.Definition {
 	kinds := []string{"Role", "ClusterRole"}
 	d := define[rbacv1.RoleBinding, rbacv1.RoleBindingList]("rolebindings", "RoleBinding",
@@ -33,7 +33,7 @@ func RoleBindings() resource.Definition {
 	return d
 }
 
-// ClusterRoleBindings say who has a cluster role everywhere.
+// ClusterRoleBindings defines clusterrolebindings.
 func ClusterRoleBindings() resource.Definition {
 	kinds := []string{"ClusterRole"}
 	d := define[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList]("clusterrolebindings", "ClusterRoleBinding",
@@ -63,8 +63,8 @@ func defaultBinding(role *rbacv1.RoleRef, subjects []rbacv1.Subject) {
 	}
 }
 
-// validateBinding judges a binding that can refer to roles of some kinds; old is nil
-// on create. In a namespace a service account without one is of the same.
+// validateBinding validates a binding that can refer to roles of some kinds; old is nil on
+// create. In a RoleBinding, a service account without a namespace is of the same namespace.
 func validateBinding(role, old *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string, namespaced bool) field.ErrorList {
 	path := field.NewPath("roleRef")
 	errs := ofGroup(role.APIGroup, rbacv1.GroupName, path)
@@ -74,7 +74,7 @@ func validateBinding(role, old *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds
 	errs = append(errs, rules.Invalid(path.Child("name"), role.Name, content.IsPathSegmentName(role.Name))...)
 	unnamed := field.Required(path.Child("name"), "")
 	if role.Name == "" && old != nil {
-		errs = append(errs, unnamed) // the role may not change, which hides what is declared of it
+		errs = append(errs, unnamed) // the role may not change, which hides the declared errors about it
 	}
 	for i := range subjects {
 		s, path := &subjects[i], field.NewPath("subjects").Index(i)
@@ -109,7 +109,7 @@ func ofGroup(group, want string, path *field.Path) field.ErrorList {
 	return field.ErrorList{field.NotSupported(path.Child("apiGroup"), group, []string{want})}
 }
 
-// named wants a name, and one about which problems has nothing to say.
+// named checks that a name is set and valid by problems.
 func named(name string, problems func(string) []string, path *field.Path) field.ErrorList {
 	path = path.Child("name")
 	if name == "" {

@@ -1,7 +1,6 @@
-// Package rbac is the API group rbac.authorization.k8s.io: roles say what may
-// be done, bindings who may do it. What follows from them is decided by an
-// authorizer; it also tells, through the Config, whether somebody would get more
-// by a write than they have.
+// Package rbac is the API group rbac.authorization.k8s.io: roles and bindings. Start at Group and
+// Config. Package authz evaluates them; through Config.Escalation it also refuses writes by
+// which a user would grant more than they have.
 package rbac
 
 import (
@@ -15,13 +14,12 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Config is what the group needs from outside.
+// Config are the dependencies of the group.
 type Config struct {
-	// Escalation judges a write before the rules of the kind do: it returns an
-	// error, to be answered as it is, if the object gives rights that its writer
-	// neither has nor may give. obj is one of the four kinds; old is nil on
-	// create. It is not asked about changes that only garbage collection needs.
-	// Nil allows everything.
+	// Escalation checks a write before validation: it returns an API error if the object
+	// grants permissions that its writer neither has nor may grant. obj is one of the four
+	// kinds; old is nil on create. It is not called for changes that only the garbage
+	// collector makes. Nil allows everything.
 	Escalation func(ctx context.Context, obj, old resource.Object) error
 }
 
@@ -41,7 +39,7 @@ func Group(cfg Config) resource.Group {
 	return g
 }
 
-// begin asks about creates and updates; nothing is reserved.
+// begin makes a Strategy.Begin that calls Escalation on create and update; nothing is reserved.
 func begin(escalation func(ctx context.Context, obj, old resource.Object) error) func(context.Context, resource.Object, resource.Object) (func(bool), error) {
 	return func(ctx context.Context, obj, old resource.Object) (func(bool), error) {
 		if obj == nil || old != nil && onlyCollected(obj, old) {
@@ -51,8 +49,7 @@ func begin(escalation func(ctx context.Context, obj, old resource.Object) error)
 	}
 }
 
-// onlyCollected reports whether nothing changes but what garbage collection
-// changes.
+// onlyCollected reports whether only metadata changes that the garbage collector changes.
 func onlyCollected(obj, old resource.Object) bool {
 	same := obj.DeepCopyObject().(resource.Object)
 	same.SetOwnerReferences(old.GetOwnerReferences())
@@ -63,7 +60,7 @@ func onlyCollected(obj, old resource.Object) bool {
 	return equality.Semantic.DeepEqual(same, old)
 }
 
-// define fills in what the four kinds have in common.
+// define makes a definition with the rules that the four kinds share.
 func define[T, L any, P interface {
 	*T
 	resource.Object

@@ -11,7 +11,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Roles say what may be done in a namespace.
+// Roles defines roles.
 func Roles() resource.Definition {
 	d := define[rbacv1.Role, rbacv1.RoleList]("roles", "Role", nil, resource.Rules[*rbacv1.Role]{
 		Validate: func(_ context.Context, r *rbacv1.Role) field.ErrorList { return validateRules(r.Rules, true) },
@@ -20,8 +20,7 @@ func Roles() resource.Definition {
 	return d
 }
 
-// ClusterRoles say what may be done everywhere, or in the namespaces of the
-// bindings that refer to them.
+// ClusterRoles defines clusterroles.
 func ClusterRoles() resource.Definition {
 	return define[rbacv1.ClusterRole, rbacv1.ClusterRoleList]("clusterroles", "ClusterRole", nil, resource.Rules[*rbacv1.ClusterRole]{
 		Validate: func(_ context.Context, r *rbacv1.ClusterRole) field.ErrorList {
@@ -59,8 +58,8 @@ func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
 	return errs
 }
 
-// validateAggregation judges what a cluster role gathers rules from. Values that
-// are no labels stay allowed where they were.
+// validateAggregation validates aggregationRule. anyValue accepts selector values that are not
+// valid labels, because the old object has some.
 func validateAggregation(rule *rbacv1.AggregationRule, anyValue bool) field.ErrorList {
 	if rule == nil {
 		return nil

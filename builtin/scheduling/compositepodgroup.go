@@ -16,7 +16,7 @@ import (
 
 type compositeGroup = schedulingv1alpha3.CompositePodGroup
 
-// CompositePodGroups are groups of pods that are scheduled together.
+// CompositePodGroups defines compositepodgroups: groups of pod groups.
 func CompositePodGroups(gates features.Gates) resource.Definition {
 	declaredRules := groupRules()
 	path := field.NewPath("spec")

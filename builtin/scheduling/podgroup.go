@@ -16,10 +16,10 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// podGroup is the form in which objects are kept.
+// podGroup is the storage version of the kind.
 type podGroup = schedulingv1beta1.PodGroup
 
-// PodGroups are pods that are scheduled together.
+// PodGroups defines podgroups: pods that are scheduled together.
 func PodGroups(gates features.Gates) resource.Definition {
 	declaredRules := groupRules()
 	judge := func(ctx context.Context, g, old *podGroup) field.ErrorList {

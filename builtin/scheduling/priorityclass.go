@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// systemPrefix begins the names that are not for everybody.
+	// systemPrefix is the reserved prefix of names.
 	systemPrefix = "system-"
-	// maxPriority is the highest that a class of somebody else can have.
+	// maxPriority is the largest value of a class that is not a system class.
 	maxPriority = 1000000000
-	// systemPriority is where those of the system begin.
+	// systemPriority is the smallest value of system classes.
 	systemPriority = 2 * maxPriority
 )
 
-// SystemClasses returns the classes that every server has.
+// SystemClasses returns the classes that always exist.
 func SystemClasses() []*schedulingv1.PriorityClass {
 	return []*schedulingv1.PriorityClass{{
 		ObjectMeta:  metav1.ObjectMeta{Name: "system-node-critical"},
@@ -41,7 +41,7 @@ func SystemClasses() []*schedulingv1.PriorityClass {
 	}}
 }
 
-// PriorityClasses give names to priorities of pods.
+// PriorityClasses defines priorityclasses.
 func PriorityClasses() resource.Definition {
 	doc := schedulingv1.PriorityClass{}.SwaggerDoc()
 	return resource.Definition{
@@ -53,7 +53,7 @@ func PriorityClasses() resource.Definition {
 		StorageKey: "priorityclasses",
 		Versions:   append([]resource.Version{resource.VersionOf[schedulingv1.PriorityClass, schedulingv1.PriorityClassList]("v1", defaultClass)}, oldPriorityClasses()...),
 		Strategy: resource.Rules[*schedulingv1.PriorityClass]{
-			// There is one generation of each, since its value cannot change.
+			// The generation stays 1: the value is immutable.
 			Generation: func(_, _ *schedulingv1.PriorityClass) bool { return false },
 			Begin: func(ctx context.Context, c, old *schedulingv1.PriorityClass) (func(bool), error) {
 				if c == nil && systemClass(old.Name) != nil && request.From(ctx).Verb == request.Delete {
@@ -94,7 +94,7 @@ func defaultClass(c *schedulingv1.PriorityClass) {
 	}
 }
 
-// oldPriorityClasses are the versions that v1 has replaced.
+// oldPriorityClasses returns the older versions.
 func oldPriorityClasses() []resource.Version {
 	return []resource.Version{
 		resource.AlikeVersion[schedulingv1beta1.PriorityClass, schedulingv1beta1.PriorityClassList](
@@ -134,7 +134,7 @@ func validateClass(c *schedulingv1.PriorityClass) field.ErrorList {
 	return errs
 }
 
-// systemProblem tells how a class differs from that of the system with its name.
+// systemProblem returns how a class differs from the system class of its name.
 func systemProblem(c *schedulingv1.PriorityClass) string {
 	switch known := systemClass(c.Name); {
 	case known == nil:

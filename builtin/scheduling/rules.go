@@ -6,7 +6,7 @@ import (
 	"github.com/apikeel/kelson/builtin/declared"
 )
 
-// groupRules are what is declared of workloads and groups.
+// groupRules returns the declared rules of workloads and pod groups, parsed on first use.
 func groupRules() func() declared.Rules {
 	return sync.OnceValue(func() declared.Rules { return declared.Parse(ruleText) })
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// The gates that these kinds, and parts of them, are behind.
+// Feature gates of these kinds and of some of their fields.
 const (
 	GenericWorkload   = "GenericWorkload"
 	CompositePodGroup = "CompositePodGroup"
@@ -26,13 +26,13 @@ const (
 	preemptionPolicy = "PodGroupPreemptionPolicy"
 )
 
-// workload is the form in which objects are kept.
+// workload is the storage version of the kind.
 type workload = schedulingv1beta1.Workload
 
-// maxDepth is how deep templates can be nested.
+// maxDepth bounds the nesting of templates.
 const maxDepth = schedulingv1beta1.WorkloadMaxTreeDepth
 
-// Workloads say how the pods of something that runs are scheduled together.
+// Workloads defines workloads.
 func Workloads() resource.Definition {
 	declaredRules := groupRules()
 	validate := func(ctx context.Context, w, old *workload) field.ErrorList {
@@ -65,7 +65,7 @@ func Workloads() resource.Definition {
 	}
 }
 
-// groupVersions are the versions of a kind that has the same form in both.
+// groupVersions returns the versions of a kind with the same fields in both.
 func groupVersions[T, L, A, AL any, P interface {
 	*T
 	resource.Object
@@ -93,8 +93,8 @@ type (
 	compositeTemplate = schedulingv1beta1.CompositePodGroupTemplate
 )
 
-// dropWorkload clears what belongs to gates that are off, unless the old spec, nil
-// if there is none, has it.
+// dropWorkload clears fields behind disabled feature gates, unless the old spec, nil on create,
+// has them.
 func dropWorkload(gates features.Gates, spec, old *schedulingv1beta1.WorkloadSpec) {
 	if old == nil {
 		old = &schedulingv1beta1.WorkloadSpec{}
@@ -107,7 +107,7 @@ func dropWorkload(gates features.Gates, spec, old *schedulingv1beta1.WorkloadSpe
 	dropComposite(gates, composite, old.CompositePodGroupTemplates)
 }
 
-// dropTemplates compares templates with those that were in the same places.
+// dropTemplates is dropWorkload for templates, compared by index.
 func dropTemplates(gates features.Gates, templates, old []podGroupTemplate) {
 	for i := range templates {
 		t, was := &templates[i], podGroupTemplate{}
@@ -126,7 +126,7 @@ func dropTemplates(gates features.Gates, templates, old []podGroupTemplate) {
 	}
 }
 
-// dropComposite compares templates with those that had the same names.
+// dropComposite is dropWorkload for composite templates, compared by name.
 func dropComposite(gates features.Gates, templates, old []compositeTemplate) {
 	byName := map[string]compositeTemplate{}
 	for _, t := range old {
@@ -147,7 +147,7 @@ func dropComposite(gates features.Gates, templates, old []compositeTemplate) {
 	}
 }
 
-// validateTemplates judges the tree of templates as a whole.
+// validateTemplates validates the tree of templates as a whole.
 func validateTemplates(spec *schedulingv1beta1.WorkloadSpec, path *field.Path) field.ErrorList {
 	names := map[string]bool{}
 	for _, t := range spec.PodGroupTemplates {
@@ -168,8 +168,8 @@ func validateTemplates(spec *schedulingv1beta1.WorkloadSpec, path *field.Path) f
 	return errs
 }
 
-// uniqueNames wants names that are not those of other lists of templates. Within a
-// list this is declared.
+// uniqueNames checks that names are unique across lists of templates. Within a list that is a
+// declared rule.
 func uniqueNames(templates []compositeTemplate, path *field.Path, names map[string]bool) field.ErrorList {
 	var errs field.ErrorList
 	at := path.Child("compositePodGroupTemplates")
@@ -196,7 +196,7 @@ func uniqueNames(templates []compositeTemplate, path *field.Path, names map[stri
 	return errs
 }
 
-// depth is how many composite templates there are above one another.
+// depth returns the nesting depth of a composite template.
 func depth(t *compositeTemplate) int {
 	most := 0
 	for i := range t.CompositePodGroupTemplates {
@@ -205,7 +205,7 @@ func depth(t *compositeTemplate) int {
 	return most + 1
 }
 
-// onePriority wants all templates to have the same one.
+// onePriority checks that all templates have the same priority.
 func onePriority(spec *schedulingv1beta1.WorkloadSpec, path *field.Path) field.ErrorList {
 	type priority struct {
 		class string
@@ -260,8 +260,7 @@ func validateChildren(t *compositeTemplate, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// judgeParts judges a spec and a status by what is declared of them; old is empty
-// if the object is created.
+// judgeParts validates spec and status by the declared rules; the old ones are empty on create.
 func judgeParts(ctx context.Context, declaredRules declared.Rules, spec, oldSpec, status, oldStatus any) field.ErrorList {
 	return append(declaredRules.Judge(ctx, spec, oldSpec, field.NewPath("spec")), declaredRules.Judge(ctx, status, oldStatus, field.NewPath("status"))...)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Bounds of what a driver may ask for, in seconds.
+// Bounds of token lifetimes and republishing, in seconds.
 const (
 	minTokenSeconds  = 10 * 60
 	maxTokenSeconds  = 1 << 32
@@ -23,7 +23,7 @@ const (
 
 const tokensInSecrets = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"
 
-// CSIDrivers tell what the drivers of the cluster can do.
+// CSIDrivers defines csidrivers.
 func CSIDrivers() resource.Definition {
 	doc := storagev1.CSIDriverSpec{}.SwaggerDoc()
 	return resource.Definition{
@@ -35,7 +35,7 @@ func CSIDrivers() resource.Definition {
 		Strategy: resource.Rules[*storagev1.CSIDriver]{
 			RequireVersion: true,
 			ReturnDeleted:  true,
-			// Generations are counted from the first change.
+			// The generation counts from the first change.
 			PrepareUpdate: func(_ context.Context, d, old *storagev1.CSIDriver) {
 				if !equality.Semantic.DeepEqual(d.Spec, old.Spec) {
 					d.Generation = old.Generation + 1
@@ -99,8 +99,8 @@ func driverCells(d *storagev1.CSIDriver) []any {
 		tokens = strings.Join(audiences, ",")
 	}
 	return []any{
-		d.Name, or(s.AttachRequired, true), or(s.PodInfoOnMount, false), or(s.StorageCapacity, false), tokens,
-		or(s.RequiresRepublish, false), strings.Join(modes, ","), resource.Since(d.CreationTimestamp.Time),
+		d.Name, valueOr(s.AttachRequired, true), valueOr(s.PodInfoOnMount, false), valueOr(s.StorageCapacity, false), tokens,
+		valueOr(s.RequiresRepublish, false), strings.Join(modes, ","), resource.Since(d.CreationTimestamp.Time),
 	}
 }
 

@@ -15,17 +15,17 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// maxNodeID is how long the name may be under which a driver knows a node.
+// maxNodeID bounds the length of a node ID.
 const maxNodeID = 256
 
-// CSINodes tell which drivers nodes have.
+// CSINodes defines csinodes.
 func CSINodes() resource.Definition {
 	status := resource.Rules[*storagev1.CSINode]{
 		PrepareUpdate: func(_ context.Context, n, old *storagev1.CSINode) {
 			n.Spec = old.Spec
 			metav1.ResetObjectMetaForStatus(&n.ObjectMeta, &old.ObjectMeta)
-			// The health of volumes is a feature that is off; only nodes that
-			// have it keep it.
+			// The feature gate of storageHealth is disabled; it is kept only if the old object
+			// has it.
 			if len(old.Status.StorageHealth) == 0 {
 				n.Status.StorageHealth = nil
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// CSIStorageCapacities tell how much room there is for volumes of a class.
+// CSIStorageCapacities defines csistoragecapacities.
 func CSIStorageCapacities() resource.Definition {
 	return resource.Definition{
 		Group:      storagev1.GroupName,
@@ -49,7 +49,7 @@ func CSIStorageCapacities() resource.Definition {
 	}
 }
 
-// topologyWarnings tells of old labels in a selector of nodes.
+// topologyWarnings warns about deprecated node labels in a selector.
 func topologyWarnings(s *metav1.LabelSelector, path *field.Path) []string {
 	if s == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// How large what drivers are told may be.
+// Limits of parameters.
 const (
 	maxParameters     = 512
 	maxParametersSize = 256 << 10
@@ -31,7 +31,7 @@ func Group() resource.Group {
 	}}
 }
 
-// validateProvisioner judges the name of a provisioner that is there.
+// validateProvisioner validates the name of a provisioner, if it is set.
 func validateProvisioner(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return nil
@@ -69,8 +69,8 @@ func validateDriverName(name string, path *field.Path) field.ErrorList {
 	return append(errs, rules.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
-// or returns what a pointer points to, or something else.
-func or[T any](p *T, otherwise T) T {
+// valueOr returns the value of a pointer, or otherwise if it is nil.
+func valueOr[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// StorageClasses say how volumes are provisioned.
+// StorageClasses defines storageclasses.
 func StorageClasses() resource.Definition {
 	doc := storagev1.StorageClass{}.SwaggerDoc()
 	return resource.Definition{
@@ -43,8 +43,8 @@ func StorageClasses() resource.Definition {
 				}{
 					{"provisioner", c.Provisioner != old.Provisioner},
 					{"parameters", !equality.Semantic.DeepEqual(c.Parameters, old.Parameters)},
-					{"reclaimPolicy", or(c.ReclaimPolicy, "") != or(old.ReclaimPolicy, "")},
-					{"volumeBindingMode", or(c.VolumeBindingMode, "") != or(old.VolumeBindingMode, "")},
+					{"reclaimPolicy", valueOr(c.ReclaimPolicy, "") != valueOr(old.ReclaimPolicy, "")},
+					{"volumeBindingMode", valueOr(c.VolumeBindingMode, "") != valueOr(old.VolumeBindingMode, "")},
 				} {
 					if f.changed {
 						errs = append(errs, resource.Immutable(field.NewPath(f.name))...)
@@ -75,8 +75,8 @@ func StorageClasses() resource.Definition {
 		},
 		Cells: resource.CellsFunc(func(c *storagev1.StorageClass) []any {
 			return []any{
-				c.Name, c.Provisioner, string(or(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
-				string(or(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), or(c.AllowVolumeExpansion, false), resource.Since(c.CreationTimestamp.Time),
+				c.Name, c.Provisioner, string(valueOr(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
+				string(valueOr(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), valueOr(c.AllowVolumeExpansion, false), resource.Since(c.CreationTimestamp.Time),
 			}
 		}),
 		Arrange: resource.ArrangeFunc(func(all []*storagev1.StorageClass) func(*storagev1.StorageClass, []any) {
@@ -90,8 +90,8 @@ func StorageClasses() resource.Definition {
 	}
 }
 
-// newestDefault returns the class that claims get which name none: of several
-// defaults it is the newest, and the first by name if they are as old.
+// newestDefault returns the default class of claims: of several defaults the newest, and of
+// equally old ones the first by name.
 func newestDefault(all []*storagev1.StorageClass) (best *storagev1.StorageClass) {
 	for _, c := range all {
 		if !isDefault(c) {
@@ -109,7 +109,7 @@ func defaultStorageClass(c *storagev1.StorageClass) {
 	rules.DefaultPointer(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 }
 
-// isDefault reports whether claims that name no class may get this one.
+// isDefault reports whether a class is annotated as default.
 func isDefault(c *storagev1.StorageClass) bool {
 	return c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" ||
 		c.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
@@ -135,7 +135,7 @@ func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
 	return append(errs, validateTopologies(c.AllowedTopologies, field.NewPath("allowedTopologies"))...)
 }
 
-// validateTopologies wants terms that differ in what they select.
+// validateTopologies checks that topology terms are valid and distinct.
 func validateTopologies(terms []corev1.TopologySelectorTerm, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	var seen []map[string]sets.Set[string]
@@ -163,7 +163,7 @@ func validateTopologies(terms []corev1.TopologySelectorTerm, path *field.Path) f
 		same := func(other map[string]sets.Set[string]) bool {
 			return maps.EqualFunc(selected, other, func(a, b sets.Set[string]) bool { return a.Equal(b) })
 		}
-		// A term that selects nothing is never the first of its kind.
+		// A term that selects nothing is never a duplicate.
 		if len(selected) == 0 || slices.ContainsFunc(seen, same) {
 			errs = append(errs, field.Duplicate(expressions, ""))
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Versions that v1 has replaced, all with the same fields.
+// Older versions, all with the fields of v1.
 
 func beta(kind string) schema.GroupVersionKind {
 	return storagev1beta1.SchemeGroupVersion.WithKind(kind)

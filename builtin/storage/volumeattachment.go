@@ -18,13 +18,13 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// How large what an attacher says may be.
+// Limits of attachment metadata and error messages, in bytes.
 const (
 	maxAttachmentSize = 256 << 10
 	maxMessage        = 1024
 )
 
-// VolumeAttachments are volumes that nodes have, or should have.
+// VolumeAttachments defines volumeattachments.
 func VolumeAttachments() resource.Definition {
 	status := resource.Rules[*storagev1.VolumeAttachment]{
 		RequireVersion: true,
@@ -64,7 +64,7 @@ func VolumeAttachments() resource.Definition {
 			rules.AgeColumn(),
 		},
 		Cells: resource.CellsFunc(func(a *storagev1.VolumeAttachment) []any {
-			return []any{a.Name, a.Spec.Attacher, or(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, resource.Since(a.CreationTimestamp.Time)}
+			return []any{a.Name, a.Spec.Attacher, valueOr(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, resource.Since(a.CreationTimestamp.Time)}
 		}),
 	}
 }
@@ -75,7 +75,7 @@ func defaultAttachment(a *storagev1.VolumeAttachment) {
 	}
 }
 
-// validateAttachmentUpdate judges a change, which must not be one of the spec.
+// validateAttachmentUpdate validates a change, which must not be one of the spec.
 func validateAttachmentUpdate(_ context.Context, a, old *storagev1.VolumeAttachment) field.ErrorList {
 	errs := append(validateDriverName(a.Spec.Attacher, field.NewPath("spec", "attacher")), validateAttachment(a)...)
 	if !equality.Semantic.DeepEqual(a.Spec, old.Spec) {
@@ -84,7 +84,7 @@ func validateAttachmentUpdate(_ context.Context, a, old *storagev1.VolumeAttachm
 	return errs
 }
 
-// validateAttacher judges the attacher of a new attachment.
+// validateAttacher validates the attacher of a new attachment.
 func validateAttacher(ctx context.Context, name string) field.ErrorList {
 	path, op := field.NewPath("spec", "attacher"), operation.Operation{Type: operation.Create}
 	if name == "" {

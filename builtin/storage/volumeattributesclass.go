@@ -11,8 +11,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// VolumeAttributesClasses are properties of volumes that can change while they
-// are in use.
+// VolumeAttributesClasses defines volumeattributesclasses.
 func VolumeAttributesClasses() resource.Definition {
 	return resource.Definition{
 		Group:      storagev1.GroupName,

@@ -1,5 +1,5 @@
-// Package storagemigration is the API group storagemigration.k8s.io: wishes to
-// have the stored objects of a resource written again.
+// Package storagemigration is the API group storagemigration.k8s.io: requests to rewrite the
+// stored objects of a resource. Start at Group; the migration itself is in package controller.
 package storagemigration
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// migration is the form in which objects are kept.
+// migration is the storage version of the kind.
 type migration = migrationv1beta1.StorageVersionMigration
 
 // Group returns the group.
@@ -28,7 +28,7 @@ func Group() resource.Group {
 	return resource.Group{Name: migrationv1.GroupName, Resources: []resource.Definition{Migrations()}}
 }
 
-// Migrations ask for the objects of a resource to be stored anew.
+// Migrations defines storageversionmigrations.
 func Migrations() resource.Definition {
 	status := resource.Rules[*migration]{
 		RequireVersion: true,
@@ -86,8 +86,8 @@ func Migrations() resource.Definition {
 	}
 }
 
-// versions returns the version that is served, and the one before it, in which
-// objects are kept. They are the same but for the name.
+// versions returns the served version and the older one that is stored. They have the same
+// fields.
 func versions() []resource.Version {
 	v1 := resource.VersionOf[migrationv1.StorageVersionMigration, migrationv1.StorageVersionMigrationList]("v1", nil)
 	v1.ToHub = func(obj resource.Object) (resource.Object, error) {

@@ -1,8 +1,6 @@
-// Package policycel compiles the expressions of admission policies and of the
-// match conditions of webhooks: the Kubernetes dialect of CEL with the variables
-// that a request for admission has.
-//
-// An Environment costs nothing until the first expression is compiled.
+// Package policycel compiles the CEL expressions of admission policies and match conditions of
+// webhooks. Start at Environment and Compiler. An Environment costs nothing until the first
+// expression is compiled. The package never evaluates expressions.
 package policycel
 
 import (
@@ -20,31 +18,31 @@ import (
 	"k8s.io/apiserver/pkg/cel/mutation"
 )
 
-// checkFrequency is after how many steps of a comprehension a program looks
-// whether it should stop.
+// checkFrequency is after how many iterations of a comprehension a program checks for
+// cancellation.
 const checkFrequency = 100
 
-// Variables are those that an expression has besides object, oldObject,
-// namespaceObject and request.
+// Variables are the variables of an expression besides object, oldObject, namespaceObject and
+// request.
 type Variables struct {
 	// Params: params.
 	Params bool
 	// Authorizer: authorizer, and authorizer.requestResource.
 	Authorizer bool
-	// Patch: the types Object and JSONPatch, to make patches of.
+	// Patch: the types Object and JSONPatch, for mutations.
 	Patch bool
 }
 
-// Compiled is an expression that can be evaluated.
+// Compiled is a compiled expression.
 type Compiled struct {
 	Program cel.Program
 	Type    *cel.Type
-	// AST is the expression with the types of its parts.
+	// AST is the type-checked expression.
 	AST *ast.AST
 }
 
-// Error says what is wrong with an expression, in the words that clients know.
-// Internal tells failures of the server from those of the expression.
+// Error is a compile error, with the message of kube-apiserver. Internal says that it is a
+// failure of the server, not of the expression.
 type Error struct {
 	Detail   string
 	Internal bool
@@ -58,8 +56,7 @@ type Environment struct {
 	plain *Compiler
 }
 
-// Compiler returns the compiler of expressions that have no variables of their
-// policy.
+// Compiler returns the compiler of expressions without spec.variables.
 func (e *Environment) Compiler() *Compiler {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,17 +71,16 @@ func (e *Environment) Composed() *Compiler {
 	return &Compiler{variables: apiservercel.NewObjectType("kubernetes.variables", map[string]*apiservercel.DeclField{})}
 }
 
-// Typed returns a composed compiler that knows the types of objects and of
-// parameters, nil for one that is not known. What it compiles is not for
-// evaluation: it finds mistakes that the others cannot.
+// Typed returns a composed compiler that knows the types of objects and parameters, nil for an
+// unknown type. Its programs are only type-checked, not evaluated.
 func (e *Environment) Typed(object, params *apiservercel.DeclType) *Compiler {
 	c := e.Composed()
 	c.object, c.params = object, params
 	return c
 }
 
-// Compiler compiles expressions. It makes an environment for a set of variables
-// when the first expression needs it, and keeps it.
+// Compiler compiles expressions. It makes and caches a CEL environment for each set of
+// variables.
 type Compiler struct {
 	variables *apiservercel.DeclType
 	// object and params are of any type if they are nil.
@@ -94,12 +90,12 @@ type Compiler struct {
 	sets map[Variables]*environment.EnvSet
 }
 
-// VariablesType is the type of the variables that Define has added, nil for a
-// compiler that knows none.
+// VariablesType returns the type of the variables that Define has declared; nil if the
+// compiler has none.
 func (c *Compiler) VariablesType() *apiservercel.DeclType { return c.variables }
 
-// Compile checks an expression, whose result has to be of one of the types.
-// stored allows what a newer server may have accepted.
+// Compile compiles an expression whose result must be of one of the types. stored accepts what
+// a newer server may have accepted.
 func (c *Compiler) Compile(expression string, vars Variables, stored bool, results ...*cel.Type) (Compiled, *Error) {
 	mode := environment.NewExpressions
 	if stored {
@@ -135,8 +131,8 @@ func oneOf(t *cel.Type, wanted []*cel.Type) bool {
 	return false
 }
 
-// Define compiles a variable, which later expressions know. One that does not
-// compile can be of any type.
+// Define compiles a variable and declares it for later expressions. One that does not compile
+// has a dynamic type.
 func (c *Compiler) Define(name, expression string, vars Variables, stored bool) (Compiled, *Error) {
 	compiled, err := c.Compile(expression, vars, stored, cel.AnyType)
 	c.variables.Fields[name] = apiservercel.NewDeclField(name, declared(compiled.Type), true, nil, nil)
@@ -210,7 +206,7 @@ func typeOf(t *apiservercel.DeclType) *cel.Type {
 	return t.CelType()
 }
 
-// declared turns the type of a variable into one that can be declared.
+// declared converts the type of a variable to a declaration.
 func declared(t *cel.Type) *apiservercel.DeclType {
 	if t == nil {
 		return apiservercel.DynType

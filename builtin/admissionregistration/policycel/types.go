@@ -4,8 +4,7 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 )
 
-// object declares a type by its fields. A name that ends in "?" is of a field
-// that need not be there.
+// object declares a type by its fields. A name with the suffix "?" is optional.
 func object(name string, fields map[string]*apiservercel.DeclType) *apiservercel.DeclType {
 	declared := make(map[string]*apiservercel.DeclField, len(fields))
 	for name, t := range fields {
@@ -24,8 +23,7 @@ func mapOf(value *apiservercel.DeclType) *apiservercel.DeclType {
 	return apiservercel.NewMapType(apiservercel.StringType, value, -1)
 }
 
-// requestType is what expressions see of a request; the objects in it are
-// variables of their own.
+// requestType declares the variable request; its objects are separate variables.
 func requestType() *apiservercel.DeclType {
 	text := apiservercel.StringType
 	kind := object("GroupVersionKind", map[string]*apiservercel.DeclType{"group": text, "version": text, "kind": text})
@@ -49,7 +47,7 @@ func requestType() *apiservercel.DeclType {
 	})
 }
 
-// namespaceType is what expressions see of the namespace of a request.
+// namespaceType declares the variable namespaceObject.
 func namespaceType() *apiservercel.DeclType {
 	text, moment := apiservercel.StringType, apiservercel.TimestampType
 	condition := object("NamespaceCondition", map[string]*apiservercel.DeclType{
