@@ -118,7 +118,7 @@ func TestMayImpersonate(t *testing.T) {
 	list := func(mode string) string {
 		return "configmaps is forbidden: " + cannot("impersonate-on:"+mode+":list", "configmaps", "", `in the namespace "ns"`)
 	}
-	pod := map[string][]string{nodeNameExtra: {"n1"}, "other": {"x"}}
+	pod := map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}, "other": {"x"}}
 	for _, c := range []struct {
 		name       string
 		rules      []rbacv1.PolicyRule
@@ -219,7 +219,7 @@ func TestAssociatedNode(t *testing.T) {
 		}
 		return authz.NoOpinion, "no", nil
 	})
-	user := request.User{Name: account, Extra: map[string][]string{nodeNameExtra: {"n1"}, "b": {"x"}}}
+	user := request.User{Name: account, Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}, "b": {"x"}}}
 	s, api := guarded(t, user, authorizer)
 	code, text := send(t, s, api, "GET", "/api/v1/pods", as("system:node:n1"))
 	if code != 200 || fmt.Sprint(api.last.User) != "{system:node:n1  [system:nodes system:authenticated] map[]}" || api.last.ImpersonationConstraint != "impersonate:associated-node" {
