@@ -165,8 +165,8 @@ func TestShutdown(t *testing.T) {
 		if err := stopping.ended(); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(begin); took > 5*time.Second {
-			t.Errorf("HTTP/%d: it took %v", major, took)
+		if took := time.Since(begin); took > notTimedOut {
+			t.Errorf("HTTP/%d: got an end after %v, want it when the requests are done", major, took)
 		}
 		if !strings.Contains(readyz, "[-]shutdown failed: reason withheld") {
 			t.Errorf("HTTP/%d: a server that stops says that it is ready: %q", major, readyz)
@@ -187,8 +187,8 @@ func TestIdleShutdown(t *testing.T) {
 	if err := s.ended(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(begin); took > time.Second {
-		t.Errorf("it took %v", took)
+	if took := time.Since(begin); took > notTimedOut {
+		t.Errorf("got an end after %v, want no wait for connections without a request", took)
 	}
 }
 
@@ -219,11 +219,21 @@ func TestStuckShutdown(t *testing.T) {
 	}
 }
 
+// notTimedOut is longer than anything takes here on a busy machine, and less than the
+// DefaultShutdownTimeout that a server which waits for nothing would need.
+const notTimedOut = DefaultShutdownTimeout / 2
+
 // eventually waits for something that another goroutine brings about.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for !ok() {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
 			t.Fatal("it does not happen")
 		}
 	}

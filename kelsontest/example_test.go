@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"testing"
 	"time"
 
 	"github.com/apikeel/kelson/kelsontest"
@@ -18,19 +17,22 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Most tests need nothing but a server and a client.
+// Most tests need nothing but a server and a client. In a test, Start takes the test
+// instead of returning an error, and stops the server when the test ends.
 func Example() {
-	_ = func(t *testing.T) {
-		server := kelsontest.Start(t)
-		client, err := kubernetes.NewForConfig(server.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
-		settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}
-		if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), settings, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	server, err := kelsontest.New()
+	if err != nil {
+		log.Fatal(err)
 	}
+	defer server.Stop()
+	client, err := kubernetes.NewForConfig(server.Config())
+	if err != nil {
+		log.Fatal(err)
+	}
+	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}
+	made, err := client.CoreV1().ConfigMaps("default").Create(context.Background(), settings, metav1.CreateOptions{})
+	fmt.Println(made.Name, err)
+	// Output: settings <nil>
 }
 
 // started is a server for an example, and a client. In a test it is Start.

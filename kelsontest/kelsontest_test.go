@@ -136,8 +136,8 @@ func TestStop(t *testing.T) {
 	began := time.Now()
 	s.Stop()
 	s.Stop()
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("the end took %v", took)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("the end took %v, although watches are not waited for", took)
 	}
 	for e := range w.ResultChan() {
 		t.Errorf("an event nobody caused: %v", e)

@@ -81,6 +81,19 @@ func cpu(tb testing.TB) time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
+// TestServersAreCheap: one more server costs little. The bounds are about twice of what
+// BenchmarkServers tells, so that they fail only if something that servers shared is
+// made for each of them again. Its time is not judged: it depends on the machine.
+func TestServersAreCheap(t *testing.T) {
+	c := costOf(t, 20)
+	if c.heapKB > 1800 {
+		t.Errorf("got %.0f KB of heap for each server, want 1800 at most", c.heapKB)
+	}
+	if c.goroutines > 10 {
+		t.Errorf("got %.1f goroutines for each server, want 10 at most", c.goroutines)
+	}
+}
+
 // BenchmarkServers tells what each of 200 idle servers costs the process that they
 // are in.
 func BenchmarkServers(b *testing.B) {
