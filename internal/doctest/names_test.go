@@ -127,7 +127,7 @@ func TestNamesAreLookedFor(t *testing.T) {
 	for name, want := range map[string]bool{
 		"store.Resource.Create": true, "store.Resource.Creates": false, "store.Resources.Create": false,
 		"Version.Default": true, "Version.Defaults": false, "insert()": true, "inserts()": false,
-		"maxRunBytes": true, "maxRunnBytes": false, "rest/create.go": true, "rest/creates.go": false, "create.go": true,
+		"maxChunkBytes": true, "maxChunkkBytes": false, "rest/create.go": true, "rest/creates.go": false, "create.go": true,
 	} {
 		if got, named := code.has(name); got != want || !named {
 			t.Errorf("%s: got %v, %v; want %v, true", name, got, named, want)
