@@ -16,29 +16,28 @@ import (
 )
 
 const (
-	// MaxValue is how many bytes the value of an attribute takes when it is written.
+	// MaxValue is the largest length in bytes of an attribute value, as written.
 	MaxValue = 2 << 10
-	// MaxMessage is how many bytes a message takes: some have a stack or a trace in
-	// them.
+	// MaxMessage is the largest length in bytes of a message: some contain a stack or a
+	// trace.
 	MaxMessage = 10 << 10
-	// MaxLine is how many bytes a record takes, except for its keys and what the
-	// handler adds to every record. Stacks, under the key "stack", may take all of it.
+	// MaxLine is the largest length in bytes of a record, without its keys and what the
+	// handler adds to every record. Stacks, under the key "stack", may use all of it.
 	MaxLine = 16 << 10
 
-	// maxEscape is how many bytes a byte of text becomes at most when it is written:
-	// a control character in JSON is six.
+	// maxEscape is the largest number of bytes that one byte of text becomes when it is
+	// escaped: a control character in JSON takes six.
 	maxEscape = 6
 )
 
-// Handler passes on records whose length is bounded.
+// Handler is a slog.Handler that bounds the length of records.
 type Handler struct {
 	next slog.Handler
-	// left is what attributes of WithAttrs leave of MaxLine.
+	// left is what remains of MaxLine after the attributes of WithAttrs.
 	left int
 }
 
-// New returns a handler that passes on to next what it gets, if it is short, and else
-// as much of it as the bounds allow.
+// New returns a handler that passes records on to next, cut to the bounds.
 func New(next slog.Handler) slog.Handler {
 	if bounded, ok := next.(*Handler); ok {
 		return bounded
@@ -90,8 +89,8 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 	return &Handler{next: h.next.WithGroup(name), left: h.left}
 }
 
-// isShort reports whether a record is within the bounds, whatever has to be escaped
-// in it. Almost all are, and need not be copied.
+// isShort reports whether a record is within the bounds even if all of it is escaped.
+// Almost all records are, and need not be copied.
 func (h *Handler) isShort(r *slog.Record) bool {
 	short := len(r.Message)*maxEscape <= min(MaxMessage, h.left)
 	total := len(r.Message)
@@ -104,8 +103,8 @@ func (h *Handler) isShort(r *slog.Record) bool {
 	return short
 }
 
-// length returns the length of a value before it is escaped, and false if that is
-// not known without work.
+// length returns the length of a value before escaping, and false if it is not known
+// without encoding it.
 func length(v slog.Value) (int, bool) {
 	switch v.Kind() {
 	case slog.KindString:
@@ -121,10 +120,10 @@ func length(v slog.Value) (int, bool) {
 	case slog.KindGroup, slog.KindLogValuer:
 		return 0, false
 	}
-	return 0, true // a number, a time: some bytes
+	return 0, true // a number or a time: a few bytes
 }
 
-// bound bounds an attribute, and takes what it has from left.
+// bound cuts an attribute, and subtracts its length from left.
 func bound(a slog.Attr, left *int) slog.Attr {
 	value := a.Value.Resolve()
 	limit := min(MaxValue, *left)
@@ -152,7 +151,7 @@ func bound(a slog.Attr, left *int) slog.Attr {
 	return slog.Attr{Key: a.Key, Value: value}
 }
 
-// anyText is a value as a handler may write it.
+// anyText formats a value as a handler may write it.
 func anyText(v any) (text string) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -174,7 +173,7 @@ func anyText(v any) (text string) {
 	return string(encoded)
 }
 
-// errorText is the text of an error, also of one that cannot tell it.
+// errorText returns the text of an error, also if its Error method panics.
 func errorText(err error) (text string) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -184,8 +183,8 @@ func errorText(err error) (text string) {
 	return err.Error()
 }
 
-// cut cuts a text so that it takes no more than limit bytes when it is written, and
-// says how much is missing. It takes what is there from left.
+// cut cuts a text to limit bytes as written, and appends how much is missing. It
+// subtracts the length from left.
 func cut(s string, limit int, left *int) string {
 	cost, end := 0, len(s)
 	for i, r := range s {
@@ -203,11 +202,11 @@ func cut(s string, limit int, left *int) string {
 	return s[:end] + Mark(len(s)-end)
 }
 
-// Mark is what stands for n bytes that are missing.
+// Mark is the text that replaces n missing bytes.
 func Mark(n int) string { return "…(+" + strconv.Itoa(n) + " bytes)" }
 
-// escaped is how many bytes a character takes in a line, as text or as JSON. rest is
-// the text that begins with it.
+// escaped returns how many bytes a character takes in a line, as text or as JSON. rest
+// is the text that begins with it.
 func escaped(r rune, rest string) int {
 	switch {
 	case r == '"', r == '\\', r == '\n', r == '\t', r == '\r':

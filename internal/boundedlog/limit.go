@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// LimitBurst is how many lines a Limit writes at once, and LimitRate how many a
-	// second for ever.
+	// LimitBurst is the number of lines that a Limit allows at once, LimitRate the
+	// number per second in the long run.
 	LimitBurst = 100
 	LimitRate  = 10
 )
 
-// A Limit bounds how often a line is written that anybody on the network can cause.
-// Lines over the limit are counted, and the next one that is written says how many
-// they were. The zero value is ready.
+// Limit is a rate limit for a log line that anybody on the network can cause. Lines
+// over the limit are counted, and the next one that is written says how many were
+// dropped. The zero value is ready to use.
 type Limit struct {
 	mu         sync.Mutex
-	used       int       // tokens that are not there, at most LimitBurst
-	last       time.Time // when tokens were given back last
+	used       int       // tokens in use, at most LimitBurst
+	last       time.Time // when tokens were last returned
 	suppressed int
 }
 
-// Log writes a line, unless there have been too many.
+// Log writes a line, unless the rate limit is exceeded.
 func (l *Limit) Log(ctx context.Context, logger *slog.Logger, level slog.Level, message string, args ...any) {
 	if !logger.Enabled(ctx, level) {
 		return

@@ -1,4 +1,4 @@
-// Package clock is for what is done again and again.
+// Package clock runs something periodically. Start at Every and Background.
 package clock
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Every ticks after each period until ctx ends. What is done at a tick may take longer
-// than a period: the ticks that it misses are left out.
+// Every ticks after each period until ctx ends. Ticks that come while the loop body
+// runs are dropped.
 func Every(ctx context.Context, period time.Duration) iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
 		tick := time.NewTicker(period)
@@ -27,9 +27,9 @@ func Every(ctx context.Context, period time.Duration) iter.Seq[time.Time] {
 	}
 }
 
-// Background calls f again and again until ctx ends, each time a period after the last
-// call has returned. It has a goroutine only while f runs. running is held until ctx
-// has ended and no call is under way.
+// Background calls f repeatedly until ctx ends, each time one period after the last
+// call has returned. It has a goroutine only while f runs. running is done when ctx has
+// ended and no call is in progress.
 func Background(ctx context.Context, running *sync.WaitGroup, period time.Duration, f func()) {
 	running.Add(1)
 	var mu sync.Mutex // guards timer
@@ -42,7 +42,7 @@ func Background(ctx context.Context, running *sync.WaitGroup, period time.Durati
 		mu.Lock()
 		defer mu.Unlock()
 		if ctx.Err() != nil {
-			running.Done() // the end has found the timer stopped
+			running.Done() // the stop function found the timer stopped already
 			return
 		}
 		timer.Reset(period)

@@ -1,5 +1,5 @@
-// Package configfile tells which object a configuration file has, in the words that
-// operators of Kubernetes know if it is none that was expected.
+// Package configfile reads the kind of a configuration file, and has kube-apiserver's
+// errors for an unexpected one. Start at Kind and Check.
 package configfile
 
 import (
@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Kind returns a file, in YAML or JSON, as JSON, and what it says that it is, which
-// may be nothing.
+// Kind returns a file, in YAML or JSON, as JSON, with its group, version and kind,
+// which may be empty.
 func Kind(data []byte) (text []byte, kind schema.GroupVersionKind, err error) {
 	if text = data; !utilyaml.IsJSONBuffer(data) {
 		if text, err = yaml.YAMLToJSON(data); err != nil {
@@ -25,8 +25,7 @@ func Kind(data []byte) (text []byte, kind schema.GroupVersionKind, err error) {
 	return text, *found, nil
 }
 
-// Check is Kind for files that must say what they are: a kind in one of some
-// versions.
+// Check returns an error unless the file has this kind in one of the versions.
 func Check(data []byte, kind string, apiVersions ...string) error {
 	_, is, err := Kind(data)
 	switch {
@@ -45,7 +44,7 @@ func Check(data []byte, kind string, apiVersions ...string) error {
 	return Unknown(is)
 }
 
-// Unknown is the error of a kind that was not expected.
+// Unknown returns the error for an unexpected kind.
 func Unknown(kind schema.GroupVersionKind) error {
 	return runtime.NewNotRegisteredErrForKind("pkg/runtime/scheme.go:111", kind)
 }

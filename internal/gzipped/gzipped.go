@@ -1,9 +1,10 @@
-// Package gzipped puts gzip streams together from pieces, each of which was compressed
-// by itself: what is sent often, and changes a little, is compressed once.
+// Package gzipped concatenates gzip streams from pieces that were compressed
+// separately, so that what is sent often is compressed once. Start at Compress and
+// Piece.
 //
-// A piece is whole blocks of deflate that refer to nothing before them and end at a
-// byte, so that pieces can follow each other. What the stream ends with is known
-// from theirs: their sizes, and the CRC of one text after another.
+// A piece consists of complete deflate blocks that refer to nothing before them and end
+// at a byte boundary. The trailer of the stream is computed from those of the pieces:
+// the sum of the sizes, and the combined CRC.
 package gzipped
 
 import (
@@ -15,23 +16,23 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// Header begins a stream: deflate, no name, no time, the fastest way, an unknown
-// system.
+// Header is the gzip header: deflate, no name, no time, fastest, unknown system.
 const Header = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
 
-// lastBlock is an empty one.
+// lastBlock is an empty final block.
 const lastBlock = "\x01\x00\x00\xff\xff"
 
-// EndSize is what AppendEnd appends.
+// EndSize is the number of bytes that AppendEnd appends.
 const EndSize = len(lastBlock) + 8
 
-// Piece is a text, compressed.
+// Piece is a compressed text.
 type Piece struct {
 	Bytes []byte
 	Sum
 }
 
-// Sum is what a stream must tell of its text. The zero Sum is of no text.
+// Sum is the size and CRC of a text, for the gzip trailer. The zero Sum is that of the
+// empty text.
 type Sum struct {
 	Size int
 	CRC  uint32
@@ -40,9 +41,9 @@ type Sum struct {
 // SumOf returns the sum of a text.
 func SumOf(text []byte) Sum { return Sum{len(text), crc32.ChecksumIEEE(text)} }
 
-// Then returns the sum of one text after another. The CRC of the first is moved by
-// as many zero bytes as the second has: a multiplication with x to the power of eight
-// times its size, of polynomials over bits.
+// Then returns the sum of the concatenation of two texts. The CRC of the first is
+// shifted by the length of the second: multiplied by x to the power of eight times that
+// length, as polynomials over bits.
 func (s Sum) Then(next Sum) Sum {
 	const one, x8 = 1 << 31, 1 << (31 - 8) // the highest bit is the coefficient of x⁰
 	shift := uint32(one)
@@ -66,31 +67,32 @@ func multiply(a, b uint32) (product uint32) {
 	return product
 }
 
-// Writers are large.
+// Compressors are large, so they are reused.
 var writers = sync.Pool{New: func() any {
-	w, _ := flate.NewWriter(nil, flate.BestSpeed) // fails for levels that there are not
+	w, _ := flate.NewWriter(nil, flate.BestSpeed) // fails only for invalid levels
 	return w
 }}
 
-// Compress makes a piece in a buffer, whose memory it shares.
+// Compress compresses a text into a buffer; the piece shares its memory.
 func Compress(b *bytes.Buffer, text []byte) Piece {
 	b.Reset()
 	w := writers.Get().(*flate.Writer)
 	w.Reset(b)
-	// A buffer does not fail. Flush ends at a byte.
+	// A buffer does not fail. Flush ends at a byte boundary.
 	_, _ = w.Write(text)
 	_ = w.Flush()
 	writers.Put(w)
 	return Piece{b.Bytes(), SumOf(text)}
 }
 
-// StoredSize is what AppendStored appends for a text of n bytes, at most.
+// StoredSize is the largest number of bytes that AppendStored appends for n bytes of
+// text.
 func StoredSize(n int) int { return n + 5*(n/maxStored+1) }
 
 const maxStored = 1<<16 - 1
 
-// AppendStored appends a text as it is, in blocks of deflate: it may be too short to be
-// worth more.
+// AppendStored appends a text uncompressed, in stored blocks: short texts are not worth
+// compressing.
 func AppendStored(dst, text []byte) []byte {
 	for len(text) > 0 {
 		n := min(len(text), maxStored)
@@ -103,9 +105,9 @@ func AppendStored(dst, text []byte) []byte {
 	return dst
 }
 
-// AppendEnd ends a stream.
+// AppendEnd appends the final block and the trailer.
 func AppendEnd(dst []byte, of Sum) []byte {
 	dst = append(dst, lastBlock...)
 	dst = binary.LittleEndian.AppendUint32(dst, of.CRC)
-	return binary.LittleEndian.AppendUint32(dst, uint32(of.Size)) // modulo 2³², as the format has it
+	return binary.LittleEndian.AppendUint32(dst, uint32(of.Size)) // modulo 2³², as the format wants
 }

@@ -1,5 +1,5 @@
-// Package http2test is for tests that care which implementation of HTTP/2 a server
-// has: see kelson.Serving.HTTP2Server.
+// Package http2test is for tests that depend on the HTTP/2 implementation of a server:
+// see kelson.Serving.HTTP2Server. Start at Greet.
 package http2test
 
 import (
@@ -16,21 +16,21 @@ import (
 // that it names. The product does not read it.
 const variable = "KELSON_TEST_HTTP2"
 
-// patience is how long a server may take to greet a client.
+// patience is how long a server may take to send its settings.
 const patience = 60 * time.Second
 
-// Chosen returns the implementation that tests are to run on, "" for the default.
+// Chosen returns the implementation that the tests run on, "" for the default.
 func Chosen() string { return os.Getenv(variable) }
 
-// Greeting is what a server tells a client that connects.
+// Greeting is what a server sends to a client that connects.
 type Greeting struct {
 	Settings map[http2.SettingID]uint32
-	// ConnWindow is how much all streams together may send before anything is read.
+	// ConnWindow is the flow control window of the connection.
 	ConnWindow uint32
 }
 
-// Implementation returns the value of kelson.Serving.HTTP2Server that fits the
-// greeting: only net/http tells how large its table of header fields may become.
+// Implementation returns the value of kelson.Serving.HTTP2Server that sends such a
+// greeting: only net/http sends SETTINGS_HEADER_TABLE_SIZE.
 func (g Greeting) Implementation() string {
 	if _, ok := g.Settings[http2.SettingHeaderTableSize]; ok {
 		return "net/http"
@@ -38,7 +38,7 @@ func (g Greeting) Implementation() string {
 	return "kelson"
 }
 
-// Greet connects to a server, and returns how it is greeted.
+// Greet connects to a server and returns its greeting.
 func Greet(t testing.TB, addr string) Greeting {
 	t.Helper()
 	conn, err := tls.Dial("tcp", addr, &tls.Config{NextProtos: []string{http2.NextProtoTLS}, InsecureSkipVerify: true})
@@ -56,7 +56,7 @@ func Greet(t testing.TB, addr string) Greeting {
 		t.Fatal(err)
 	}
 	framer := http2.NewFramer(conn, conn)
-	// The answer to a ping comes after the greeting.
+	// The answer to a ping comes after the settings.
 	if err := framer.WriteSettings(); err != nil {
 		t.Fatal(err)
 	}

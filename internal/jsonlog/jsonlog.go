@@ -1,7 +1,6 @@
-// Package jsonlog writes logs as JSON in the form that the servers of Kubernetes
-// have, which those who collect logs know: a time in milliseconds (ts), where it was
-// logged (caller), the message (msg), how verbose one has to be to see it (v), and
-// err for an error. Errors themselves have no v.
+// Package jsonlog is a slog.Handler for the JSON log format of Kubernetes: time in
+// milliseconds (ts), caller, message (msg), verbosity (v), and err for an error. Start
+// at New and Level. Error records have no v.
 package jsonlog
 
 import (
@@ -11,7 +10,7 @@ import (
 	"strconv"
 )
 
-// New returns a handler that writes to w what is important enough.
+// New returns a handler that writes records of at least this level to w.
 func New(w io.Writer, level slog.Leveler) slog.Handler {
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, AddSource: true, ReplaceAttr: rename})
 }
@@ -51,8 +50,8 @@ func rename(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Level returns the least important that is logged at a verbosity: 0 has warnings, and
-// what is more than information, 1 information, 4 and beyond what is for debugging.
+// Level returns the lowest level that is logged at a verbosity: 0 logs warnings and
+// errors, 1 info, 4 and more debug.
 func Level(verbosity uint64) slog.Level {
 	switch {
 	case verbosity == 0:
@@ -63,7 +62,7 @@ func Level(verbosity uint64) slog.Level {
 	return -slog.Level(min(verbosity, 1<<15))
 }
 
-// Verbosity returns at which one something is logged.
+// Verbosity returns the verbosity at which a level is logged.
 func Verbosity(level slog.Level) int {
 	switch {
 	case level > slog.LevelInfo:

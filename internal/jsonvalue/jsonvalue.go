@@ -2,9 +2,9 @@
 // are map[string]any, []any, string, int64, float64, bool and nil, as objects of
 // custom resources are.
 //
-// What it does is what encoding/json and sigs.k8s.io/json do with such values,
-// byte for byte, at a third of the cost: no reflection, and no second pass to
-// see whether the text is JSON. What is rare is left to them.
+// It does what encoding/json and sigs.k8s.io/json do with such values, byte for byte,
+// at a third of the cost: without reflection and without a validating pass. Rare cases
+// are left to them. Start at Parse and Append.
 package jsonvalue
 
 import (
@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// Append appends the JSON of a value as json.Marshal writes it: members are
-// sorted, and what HTML would misread is escaped.
+// Append appends the JSON of a value as json.Marshal does: keys are sorted, and HTML
+// characters are escaped.
 func Append(dst []byte, v any) ([]byte, error) {
 	switch v := v.(type) {
 	case nil:
@@ -77,7 +77,7 @@ func appendObject(dst []byte, v map[string]any) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// AppendString appends a string in quotes.
+// AppendString appends a quoted string.
 func AppendString(dst []byte, s string) []byte {
 	start := len(dst)
 	dst = append(dst, '"')
@@ -88,7 +88,7 @@ func AppendString(dst []byte, s string) []byte {
 			continue
 		}
 		if c != '"' && c != '\\' {
-			quoted, _ := json.Marshal(s) // a string always has a form
+			quoted, _ := json.Marshal(s) // never fails for a string
 			return append(dst[:start], quoted...)
 		}
 		dst = append(append(dst, s[from:i]...), '\\')
@@ -97,9 +97,9 @@ func AppendString(dst []byte, s string) []byte {
 	return append(append(dst, s[from:]...), '"')
 }
 
-// Parse reads an object. Numbers without a fraction are int64 if they fit. It
-// gives up, and says so, on what is no object, on anything that is wrong, and on
-// members that are there twice: who wants to know more asks another decoder.
+// Parse parses an object. Integers are int64 if they fit. It returns false for anything
+// else than a valid object without duplicate keys; the caller then uses another
+// decoder, which has the error.
 func Parse(data []byte) (map[string]any, bool) {
 	p := parser{data: data}
 	if p.space() != '{' {
@@ -112,7 +112,7 @@ func Parse(data []byte) (map[string]any, bool) {
 	return obj, true
 }
 
-// maxDepth bounds the recursion.
+// maxDepth limits the recursion.
 const maxDepth = 1000
 
 type parser struct {
@@ -120,7 +120,7 @@ type parser struct {
 	at   int
 }
 
-// space returns the next byte that is none, 0 at the end.
+// space skips white space and returns the next byte, 0 at the end.
 func (p *parser) space() byte {
 	for ; p.at < len(p.data); p.at++ {
 		switch c := p.data[p.at]; c {
@@ -288,8 +288,7 @@ func (p *parser) digits() int {
 	return p.at - start
 }
 
-// Equal reports whether values are the same. Numbers of different types are
-// not.
+// Equal reports whether values are equal. Numbers of different types are not.
 func Equal(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:

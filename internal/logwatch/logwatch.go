@@ -1,5 +1,5 @@
-// Package logwatch notices when nobody takes what a server logs: whoever writes a
-// record waits then, and requests with it. Start at New and Check.
+// Package logwatch detects that log output is blocked, in which case requests that log
+// wait too. Start at New and Check.
 package logwatch
 
 import (
@@ -12,25 +12,23 @@ import (
 	"github.com/apikeel/kelson/internal/boundedlog"
 )
 
-// blockedFor is how long a record may take to be written until logging is said to be
-// blocked.
+// blockedFor is how long writing a record may take before the health check fails.
 const blockedFor = 2 * time.Minute
 
-// handler is a slog.Handler that notes when records are written.
+// handler is a slog.Handler that records when writes begin and end.
 type handler struct {
 	slog.Handler
 	*progress
 }
 
-// progress is what all loggers of a server have in common.
+// progress is shared by all loggers derived from one.
 type progress struct {
 	mu      sync.Mutex
-	writing int       // records
-	since   time.Time // the last one was written, or the first of these begun
+	writing int       // records being written
+	since   time.Time // when a record was last finished, or the first of these was begun
 }
 
-// New returns a logger that writes what log writes, in lines of bounded length:
-// clients choose much of what is in them.
+// New returns a logger that writes to log, with lines of bounded length (boundedlog).
 func New(log *slog.Logger) *slog.Logger {
 	if _, ok := log.Handler().(handler); ok {
 		return log
@@ -64,7 +62,7 @@ func (w handler) WithGroup(name string) slog.Handler {
 	return handler{w.Handler.WithGroup(name), w.progress}
 }
 
-// Check returns the health check of a logger that New has made.
+// Check returns the health check of a logger that New has returned.
 func Check(log *slog.Logger) func(context.Context) error { return log.Handler().(handler).check }
 
 func (p *progress) check(context.Context) error {

@@ -1,4 +1,5 @@
-// Package measuretest keeps what parts of the server measure, for their tests.
+// Package measuretest is a measure.Sink that records everything, for tests. Start at
+// Sink.
 package measuretest
 
 import (
@@ -8,8 +9,7 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
-// Sink is a measure.Sink that remembers everything. The zero value is ready to
-// use.
+// Sink is a measure.Sink that records everything. The zero value is ready to use.
 type Sink struct {
 	mu  sync.Mutex
 	all map[string][]float64
@@ -17,14 +17,14 @@ type Sink struct {
 
 var _ measure.Sink = (*Sink)(nil)
 
-// Of returns what was observed of a metric with some labels.
+// Of returns the observed values of a series.
 func (s *Sink) Of(metric string, labels ...string) []float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[name(metric, labels)]
 }
 
-// Names returns how often each series was observed, by the metric and the labels.
+// Names returns the number of observations of each series.
 func (s *Sink) Names() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

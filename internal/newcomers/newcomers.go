@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// DefaultMax is the bound of a Listener that has none.
+// DefaultMax is the default bound of Listener.
 const DefaultMax = 4096
 
 // Listener wraps a listener so that at most max of its connections, or DefaultMax if
@@ -40,15 +40,15 @@ func (l listener) Accept() (net.Conn, error) {
 	return l.all.add(conn), nil
 }
 
-// newcomers are the connections of clients that are not known.
+// newcomers is the list of the connections whose client is not known, and its bound.
 type newcomers struct {
 	max int
 
 	mu     sync.Mutex
-	oldest list.List // of *newcomer, the oldest first
+	oldest list.List // of *newcomer, the oldest first; guarded by mu
 }
 
-// A newcomer is a connection, which is in the list until its client is known or it is
+// newcomer is a connection. It is in the list until its client is known or it is
 // closed.
 type newcomer struct {
 	net.Conn
@@ -90,7 +90,7 @@ func (c *newcomer) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn, for those who set options of sockets.
+// SyscallConn implements syscall.Conn, for setting socket options.
 func (c *newcomer) SyscallConn() (syscall.RawConn, error) {
 	if conn, ok := c.Conn.(syscall.Conn); ok {
 		return conn.SyscallConn()
@@ -100,8 +100,7 @@ func (c *newcomer) SyscallConn() (syscall.RawConn, error) {
 
 type connKey struct{}
 
-// WithConn puts a connection into the context of its requests, so that they can
-// tell when its client is known.
+// WithConn puts a connection into the context of its requests, for Introduce.
 func WithConn(ctx context.Context, conn net.Conn) context.Context {
 	for {
 		switch c := conn.(type) {
@@ -115,7 +114,7 @@ func WithConn(ctx context.Context, conn net.Conn) context.Context {
 	}
 }
 
-// Introduce notes that the client of a connection has authenticated.
+// Introduce must be called when a request on the connection has been authenticated.
 func Introduce(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*newcomer); ok && !c.known.Load() {
 		c.leave()

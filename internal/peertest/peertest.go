@@ -1,7 +1,7 @@
-// Package peertest runs the programs of Kubernetes and around it that tests compare
-// this server with, put behind it, or use it with. They are not part of this
-// repository: KELSON_PEERS names the folder that has them, and tests that need one
-// that is not there are skipped.
+// Package peertest runs other programs (kube-apiserver, kube-controller-manager, Helm)
+// in tests, to compare with this server or to use it. Start at Start and KubeAPIServer.
+// The programs are not part of this repository: KELSON_PEERS names their folder, and
+// tests whose program is missing are skipped.
 package peertest
 
 import (
@@ -46,16 +46,15 @@ func Binary(t testing.TB, name string) string {
 	return path
 }
 
-// Start runs a program until the test ends, or stop is called. What it says is
-// shown if the test fails.
+// Start runs a program until the test ends or stop is called. Its output is logged if
+// the test fails.
 func Start(t testing.TB, name string, args ...string) (stop func()) {
 	t.Helper()
 	stop, _ = StartLogged(t, name, args...)
 	return stop
 }
 
-// StartLogged is Start for who wants to read what the program says: it is in a
-// file.
+// StartLogged is Start, and returns the file with the program's output.
 func StartLogged(t testing.TB, name string, args ...string) (stop func(), file string) {
 	t.Helper()
 	binary := Binary(t, name)
@@ -82,7 +81,7 @@ func StartLogged(t testing.TB, name string, args ...string) (stop func(), file s
 	return stop, log.Name()
 }
 
-// FreePort returns a port of this machine on which nobody listens.
+// FreePort returns a free port.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -93,8 +92,8 @@ func FreePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// KubeAPIServer starts kube-apiserver on an etcd, as one that others can be behind,
-// and returns how its administrator reaches it.
+// KubeAPIServer starts kube-apiserver on an etcd, with aggregation enabled, and returns
+// the client configuration of its administrator.
 func KubeAPIServer(t testing.TB, etcd []string, args ...string) *rest.Config {
 	t.Helper()
 	Binary(t, "kube-apiserver")
@@ -138,7 +137,7 @@ func KubeAPIServer(t testing.TB, etcd []string, args ...string) *rest.Config {
 	return config
 }
 
-// WaitReady waits until a server says that it is ready.
+// WaitReady waits until a server is ready.
 func WaitReady(t testing.TB, config *rest.Config) {
 	t.Helper()
 	transport, err := rest.TransportFor(config)

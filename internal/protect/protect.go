@@ -1,9 +1,9 @@
-// Package protect keeps a panic from ending the process. A handler's own goroutine is
-// protected by the server; a panic on a goroutine that the handler has started would
-// end the process for everybody, whatever one client or one object has caused it.
+// Package protect keeps a panic from ending the process. The server recovers panics on
+// a handler's own goroutine; a panic on a goroutine that the handler started would end
+// the process for everybody.
 //
-// Start at Group, a sync.WaitGroup for goroutines that work on behalf of somebody who
-// waits for them: Wait repeats the panic there. Call is for who wants an error.
+// Start at Group, a sync.WaitGroup for goroutines that somebody waits for: Wait repeats
+// the panic there. Call returns a panic as an error.
 package protect
 
 import (
@@ -13,26 +13,27 @@ import (
 	"sync"
 )
 
-// Panic is what a function has panicked with.
+// Panic is a recovered panic, as an error.
 type Panic struct {
 	Value any
-	// Stack is that of the goroutine on which it happened.
+	// Stack is that of the goroutine that panicked.
 	Stack []byte
 }
 
 // Error implements error.
 func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 
-// Unwrap returns the error that the function has panicked with, if it was one.
+// Unwrap returns the panic value if it was an error.
 func (p *Panic) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
 }
 
-// newPanic is called by who has recovered, so that the stack is the one that matters.
+// newPanic must be called by the deferred function that recovers, to get the right
+// stack.
 func newPanic(value any) *Panic {
 	if p, ok := value.(*Panic); ok {
-		return p // of a goroutine further down
+		return p // repeated by Group.Wait
 	}
 	return &Panic{value, debug.Stack()}
 }
@@ -47,7 +48,8 @@ func Call(f func() error) (err error) {
 	return f()
 }
 
-// Repeat panics if err is a *Panic: on the goroutine that has waited for what failed.
+// Repeat panics with err if it is a *Panic, on the goroutine that waited for the failed
+// call.
 func Repeat(err error) {
 	var p *Panic
 	if errors.As(err, &p) {
@@ -55,11 +57,11 @@ func Repeat(err error) {
 	}
 }
 
-// Stack returns the stack that belongs to what somebody has recovered: that of the
-// goroutine on which it happened first.
+// Stack returns the stack for a recovered value: that of the goroutine that panicked
+// first.
 func Stack(value any) []byte { return newPanic(value).Stack }
 
-// StackOf returns the stack of an error that is a *Panic, and nothing of another.
+// StackOf returns the stack of an error that is a *Panic, else "".
 func StackOf(err error) string {
 	var p *Panic
 	if !errors.As(err, &p) {
@@ -68,7 +70,7 @@ func StackOf(err error) string {
 	return string(p.Stack)
 }
 
-// Group waits for goroutines. The zero Group is ready.
+// Group waits for goroutines. The zero Group is ready to use.
 type Group struct {
 	all   sync.WaitGroup
 	mu    sync.Mutex
@@ -92,7 +94,7 @@ func (g *Group) Go(f func()) {
 	})
 }
 
-// Wait waits for all, and panics if one of them has.
+// Wait waits for all goroutines, and panics if one of them has.
 func (g *Group) Wait() {
 	g.all.Wait()
 	if g.first != nil {

@@ -1,10 +1,10 @@
-// Package textlog writes logs as text in the form that the servers of Kubernetes
-// have, which those who collect logs know:
+// Package textlog is a slog.Handler for the text log format of Kubernetes (klog). Start
+// at New.
 //
 //	I1115 17:58:00.123456   12345 file.go:123] "message" key="value" err="why"
 //
-// The first letter is how serious it is (I, W or E), the number before the file is
-// that of the process, and the time is local. Text in several lines is indented.
+// The first letter is the severity (I, W or E), the number before the file is the
+// process ID, and the time is local. Text with several lines is indented.
 package textlog
 
 import (
@@ -29,8 +29,8 @@ import (
 type Handler struct {
 	level  slog.Leveler
 	out    *output
-	attrs  []byte // those of WithAttrs, as they are written
-	prefix string // of keys: the groups that are open
+	attrs  []byte // attributes of WithAttrs, as written
+	prefix string // of keys: the open groups
 }
 
 type output struct {
@@ -39,15 +39,15 @@ type output struct {
 	pid int
 }
 
-// New returns a handler that writes to w what is important enough.
+// New returns a handler that writes records of at least this level to w.
 func New(w io.Writer, level slog.Leveler) *Handler {
 	return &Handler{level: level, out: &output{w: w, pid: os.Getpid()}}
 }
 
 type plainKey struct{}
 
-// Plain marks records whose message is written as it is, not quoted: it is text for
-// people, as traces of slow requests are.
+// Plain marks records whose message is written unquoted, such as traces of slow
+// requests.
 func Plain(ctx context.Context) context.Context { return context.WithValue(ctx, plainKey{}, true) }
 
 // Enabled implements slog.Handler.
@@ -62,7 +62,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	} else {
 		b.WriteString(strconv.Quote(r.Message))
 	}
-	// What went wrong is the first to be told of an error.
+	// The error of an error record comes first.
 	first := ""
 	if r.Level >= slog.LevelError {
 		r.Attrs(func(a slog.Attr) bool {
@@ -113,7 +113,7 @@ func (h *Handler) header(b *bytes.Buffer, r *slog.Record) {
 
 func isError(key string) bool { return key == "error" || key == "err" }
 
-// pair writes an attribute, or all of a group.
+// pair writes an attribute, or all attributes of a group.
 func (h *Handler) pair(b *bytes.Buffer, prefix string, a slog.Attr) {
 	value := a.Value.Resolve()
 	if value.Kind() == slog.KindGroup {
@@ -163,7 +163,7 @@ func write(b *bytes.Buffer, value slog.Value) {
 	}
 }
 
-// text quotes a line; several are written one below the other.
+// text writes a quoted line, or several lines indented.
 func text(b *bytes.Buffer, s string) {
 	if !strings.Contains(s, "\n") {
 		b.Write(strconv.AppendQuote(b.AvailableBuffer(), s))
@@ -180,8 +180,7 @@ func text(b *bytes.Buffer, s string) {
 	b.WriteString(" >")
 }
 
-// printable writes lines as they are, but for what a terminal would obey or a reader
-// cannot see, which is escaped as in quoted text.
+// printable writes text, with control characters and other unprintable ones escaped.
 func printable(b *bytes.Buffer, s string) {
 	for len(s) > 0 {
 		r, n := utf8.DecodeRuneInString(s)

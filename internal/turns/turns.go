@@ -14,44 +14,43 @@ import (
 )
 
 const (
-	// longTurn is how long a turn lasts at most. A client that reads slowly, or not
-	// at all, loses its turn: it costs no processor time meanwhile.
+	// longTurn is the longest duration of a turn. A client that reads slowly, or not at
+	// all, loses its turn: it uses no CPU meanwhile.
 	longTurn = 5 * time.Millisecond
-	// manyWaiting is how many for each processor wait for a turn when there are so
-	// many large responses that they leave half of the processors to others.
+	// manyWaiting is the number of waiting requests per processor above which large
+	// responses leave half of the processors to others.
 	manyWaiting = 3
-	// stint is how long so many are worked on until they rest for as long, if there
-	// are small requests: their clients, too, need processors, and on a machine that
-	// is never idle a small request waits for time slices on its way in and out.
+	// stint is how long large responses are worked on, while many wait, before they
+	// rest as long, if there are small requests: their clients need CPU too, and on a
+	// busy machine a small request waits for time slices on its way in and out.
 	stint = time.Millisecond
-	// recently is for how long a small request is taken as a sign of more.
+	// recently is how long after a small request more of them are expected.
 	recently = time.Second
 )
 
 // Scheduler gives turns to requests with large responses.
 type Scheduler struct {
 	processors int
-	// crowded tells whether many requests wait; small is when the last small request
-	// came while they did, in nanoseconds since 1970.
+	// crowded is set while many requests wait; small is the time of the last small
+	// request meanwhile, in Unix nanoseconds.
 	crowded atomic.Bool
 	small   atomic.Int64
 
 	mu      sync.Mutex
 	running []*takenTurn
-	waiting []chan *takenTurn // gets the turn
-	late    *time.Timer       // ends turns that take too long, while somebody waits
-	worked  time.Duration     // since the last rest
+	waiting []chan *takenTurn // each receives its turn
+	late    *time.Timer       // ends turns that take longer than longTurn, while requests wait
+	worked  time.Duration     // CPU time since the last rest
 	resting bool
 }
 
-// takenTurn is a turn that a request has.
+// takenTurn is the turn of a request.
 type takenTurn struct{ began time.Time }
 
-// New returns a scheduler of as many turns at a time as there are processors.
+// New returns a scheduler with one turn per processor.
 func New() *Scheduler { return &Scheduler{processors: runtime.GOMAXPROCS(0)} }
 
-// take waits for a turn, which lasts until end is called, or for longTurn if others
-// wait.
+// take waits for a turn. It lasts until end is called, or for longTurn if others wait.
 func (t *Scheduler) take() (r *takenTurn) {
 	t.mu.Lock()
 	if len(t.waiting) == 0 && len(t.running) < t.processors {
@@ -66,7 +65,7 @@ func (t *Scheduler) take() (r *takenTurn) {
 		t.mu.Unlock()
 		r = <-come
 	}
-	// Whoever has been waiting for a processor meanwhile goes first.
+	// Goroutines that have been waiting for a processor run first.
 	runtime.Gosched()
 	t.mu.Lock()
 	r.began = time.Now()
@@ -81,8 +80,7 @@ func (t *Scheduler) start() *takenTurn {
 	return r
 }
 
-// end ends a turn, unless that was done because it took too long, and begins those
-// that can begin.
+// end ends a turn, unless endLate did, and starts the next ones.
 func (t *Scheduler) end(r *takenTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +107,7 @@ func (t *Scheduler) stop(r *takenTurn) {
 	}
 }
 
-// endLate ends the turns that have taken too long.
+// endLate ends the turns that have taken longer than longTurn.
 func (t *Scheduler) endLate() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +123,7 @@ func (t *Scheduler) endLate() {
 	}
 }
 
-// patience is how long the oldest turn may go on.
+// patience is the remaining time of the oldest turn.
 func (t *Scheduler) patience() time.Duration {
 	left := longTurn
 	for _, r := range t.running {
@@ -134,7 +132,7 @@ func (t *Scheduler) patience() time.Duration {
 	return max(left, 0)
 }
 
-// resume is called when the scheduler has rested.
+// resume ends a rest.
 func (t *Scheduler) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,10 +148,10 @@ func (t *Scheduler) begin() {
 	}
 }
 
-// many reports whether many wait.
+// many reports whether many requests wait.
 func (t *Scheduler) many() bool { return len(t.waiting) > manyWaiting*t.processors }
 
-// limit is how many turns there are at a time.
+// limit is the number of turns at a time.
 func (t *Scheduler) limit() int {
 	if t.many() {
 		return max(1, t.processors/2)
@@ -168,12 +166,13 @@ func (t *Scheduler) noteSmall() {
 	}
 }
 
-// Turn is the turn of a request, as request.Turns. Only its handler uses it.
+// Turn is the turn of a request, a request.Turns. Only the goroutine that serves the
+// request uses it.
 type Turn struct {
-	Scheduler *Scheduler // nil has nobody wait
+	Scheduler *Scheduler // nil: no request waits
 
-	running *takenTurn // nil as long as there is none
-	taken   bool       // there was one
+	running *takenTurn // nil unless it has a turn
+	taken   bool       // it has had a turn
 }
 
 // Take waits for a turn, if the request has none.
@@ -183,7 +182,7 @@ func (t *Turn) Take() {
 	}
 }
 
-// End ends the turn that the request has.
+// End ends the turn of the request.
 func (t *Turn) End() {
 	if t.running != nil {
 		t.Scheduler.end(t.running)
@@ -191,7 +190,7 @@ func (t *Turn) End() {
 	}
 }
 
-// Finish is called when the request has been answered.
+// Finish must be called when the request has been answered.
 func (t *Turn) Finish() {
 	if t.End(); !t.taken && t.Scheduler != nil {
 		t.Scheduler.noteSmall()
