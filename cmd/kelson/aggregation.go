@@ -6,8 +6,7 @@ import (
 	"github.com/apikeel/kelson/controlplane"
 )
 
-// aggregationFlags say how API servers behind this one are reached, with the
-// names that kube-apiserver has for them.
+// aggregationFlags are the flags of API aggregation, with kube-apiserver's names.
 type aggregationFlags struct {
 	cert, key         string
 	endpoints, reject bool

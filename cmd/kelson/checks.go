@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// check is a place in the order in which kube-apiserver looks at a command line,
-// and in which it tells what is wrong with it.
+// check is a position in the order in which kube-apiserver validates a command line,
+// and reports its mistakes.
 type check int
 
 const (
@@ -43,7 +43,7 @@ const (
 	checkFamily
 	checkServers
 
-	// From here on, what is wrong is found one after the other.
+	// From here on kube-apiserver reports one mistake at a time.
 	lateServing
 	lateFairness
 	lateRuntimeConfig
@@ -54,10 +54,10 @@ const (
 	lateEtcd
 	lateAggregation
 	lateKubelets
-	lateGates // what only this server refuses
+	lateGates // only refused by this server
 )
 
-// mistakes are what is wrong with a command line.
+// mistakes collects the errors of a command line.
 type mistakes []mistake
 
 type mistake struct {
@@ -65,7 +65,7 @@ type mistake struct {
 	err error
 }
 
-// refuse notes what is wrong, if anything is.
+// refuse adds errors that are not nil.
 func (m *mistakes) refuse(at check, errs ...error) {
 	for _, err := range errs {
 		if err != nil {
@@ -74,12 +74,12 @@ func (m *mistakes) refuse(at check, errs ...error) {
 	}
 }
 
-// first returns where the first mistake is.
+// first returns the position of the first mistake.
 func (m mistakes) first() check {
 	return slices.MinFunc(m, func(a, b mistake) int { return cmp.Compare(a.at, b.at) }).at
 }
 
-// err returns all mistakes as one error.
+// err joins all mistakes, in kube-apiserver's order.
 func (m mistakes) err() error {
 	slices.SortStableFunc(m, func(a, b mistake) int { return cmp.Compare(a.at, b.at) })
 	var errs []error

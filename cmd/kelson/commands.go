@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newCommand returns kelson with all its commands.
+// newCommand returns the root command with all subcommands.
 func newCommand(s streams) *cobra.Command {
 	var flags serveFlags
 	root := &cobra.Command{
@@ -25,7 +25,7 @@ Without a command it serves, as 'kelson serve' does.`,
   kelson snapshot save backup.snap                # also while it serves`,
 		Args:          noArgs,
 		RunE:          serveWith(&flags, s),
-		SilenceErrors: true, // run shows them
+		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
 	root.SetIn(s.in)
@@ -40,7 +40,7 @@ Without a command it serves, as 'kelson serve' does.`,
 	return root
 }
 
-// noArgs refuses arguments, which at the root are commands that do not exist.
+// noArgs refuses arguments; at the root these are commands that do not exist.
 func noArgs(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -54,7 +54,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usage(cmd, "there is no command %q", args[0])
 }
 
-// oneFile wants one argument, a file.
+// oneFile requires one argument, a file.
 func oneFile(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usage(cmd, "give one FILE, not %d", len(args))

@@ -18,13 +18,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Names by which envtest starts programs, beside kubeName.
+// Program names that envtest starts, besides kubeName.
 const (
 	etcdName    = "etcd"
 	kubectlName = "kubectl"
 )
 
-// newEnvtestAssets makes what KUBEBUILDER_ASSETS is to point to.
+// newEnvtestAssets creates a folder for KUBEBUILDER_ASSETS.
 func newEnvtestAssets(s streams) *cobra.Command {
 	var duplicate bool
 	var etcd, controllers string
@@ -72,7 +72,7 @@ dependents follow their owners.`,
 	return cmd
 }
 
-// assets fills a folder.
+// assets fills the folder.
 func assets(dir, self, etcd, controllers string, place func(from, to string) error) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -88,8 +88,8 @@ func assets(dir, self, etcd, controllers string, place func(from, to string) err
 		if programs[etcdName], err = filepath.Abs(etcd); err != nil {
 			return err
 		}
-		// With an etcd that keeps data it could be a cluster of somebody else's,
-		// whose controllers run elsewhere. Here they do not.
+		// An etcd that keeps data could belong to a cluster whose controllers run
+		// elsewhere. In a test they do not.
 		if controllers == "" {
 			controllers = "namespace,garbagecollector"
 		}
@@ -103,7 +103,7 @@ func assets(dir, self, etcd, controllers string, place func(from, to string) err
 	for name, program := range programs {
 		path := filepath.Join(dir, name)
 		if same(program, path) {
-			continue // it was found in this very folder
+			continue // found in this folder
 		}
 		if err := replace(path, func(to string) error { return place(program, to) }); err != nil {
 			return err
@@ -112,21 +112,21 @@ func assets(dir, self, etcd, controllers string, place func(from, to string) err
 	return nil
 }
 
-// same reports whether two paths are of one file.
+// same reports whether two paths are the same file.
 func same(a, b string) bool {
 	x, errX := os.Lstat(a)
 	y, errY := os.Lstat(b)
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// script writes a program that is kube-apiserver with controllers.
+// script writes a shell script that starts kube-apiserver with controllers.
 func script(path, self, controllers string) error {
 	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 	text := fmt.Sprintf("#!/bin/sh\nexec %s %s --controllers=%s --leader-elect=false \"$@\"\n", quote(self), kubeName, quote(controllers))
 	return replace(path, func(to string) error { return os.WriteFile(to, []byte(text), 0o755) })
 }
 
-// replace makes a file whole or not at all, also over one that is being run.
+// replace writes a file atomically, also over one that is running.
 func replace(path string, write func(to string) error) error {
 	next := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := write(next); err != nil {
@@ -151,14 +151,13 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// namespaceDelay is what tests that were written for envtest need to finish a
-// namespace themselves: they did so since nobody else would.
+// namespaceDelay gives tests that were written for envtest time to finish a namespace
+// themselves, as they did because envtest has no controllers.
 const namespaceDelay = 2 * time.Second
 
-// envtestControllers chooses the controllers of a server beside an etcd that keeps
-// nothing: nobody else ends namespaces or collects garbage. Those that make
-// objects stay off, since tests count what they find, and owners that tests have
-// made up keep what they are said to own.
+// envtestControllers selects the controllers for a server beside an idle etcd: those
+// that finish namespaces and collect garbage. Controllers that create objects stay off,
+// since tests count objects, and dependents of owners that do not exist are kept.
 func envtestControllers(config *controlplane.Config, chosen bool) {
 	config.NamespaceDelay, config.InventedOwners = namespaceDelay, true
 	if !chosen {
@@ -166,7 +165,8 @@ func envtestControllers(config *controlplane.Config, chosen bool) {
 	}
 }
 
-// newIdleEtcd is an etcd for who wants one beside an API server that needs none.
+// newIdleEtcd is a stand-in for etcd, for programs that start one beside an API server
+// that needs none.
 func newIdleEtcd() *cobra.Command {
 	var clients []string
 	cmd := &cobra.Command{
@@ -177,14 +177,14 @@ func newIdleEtcd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return idle(cmd.Context(), clients)
 		},
-		// It has no use for the others.
+		// Other flags of etcd are ignored.
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 	}
 	cmd.Flags().StringSliceVar(&clients, "listen-client-urls", []string{"http://localhost:2379"}, "`URLs` to listen on")
 	return cmd
 }
 
-// idle says at some addresses that all is well.
+// idle serves etcd's health endpoint on some addresses.
 func idle(ctx context.Context, clients []string) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
@@ -215,7 +215,7 @@ func idle(ctx context.Context, clients []string) error {
 	}
 }
 
-// newNoKubectl answers where envtest looks for kubectl if there was none.
+// newNoKubectl is a stand-in for kubectl where envtest expects one.
 func newNoKubectl() *cobra.Command {
 	return &cobra.Command{
 		Use:                kubectlName,

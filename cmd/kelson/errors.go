@@ -13,19 +13,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// errShown ends the program with an error that was shown already.
+// errShown ends the program with an error that was printed already.
 var errShown = errors.New("shown")
 
-// usageError is an error of whoever typed the command.
+// usageError is a mistake in the command line.
 type usageError struct{ error }
 
-// usage returns a usageError that says where to look the command up.
+// usage returns a usageError that refers to the help of the command.
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return usageError{fmt.Errorf("%w; see '%s --help'", fmt.Errorf(format, args...), cmd.CommandPath())}
 }
 
-// explain returns an error as one line, with what to do about it where the
-// error itself does not say.
+// explain returns an error as one line, with advice where the error itself has none.
 func explain(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	switch {

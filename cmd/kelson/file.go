@@ -11,14 +11,14 @@ import (
 	"github.com/apikeel/kelson/storage/transfer"
 )
 
-// writeSnapshot makes a file of what write writes. It has its name only when
-// it is complete, on disk, and has been read again.
+// writeSnapshot writes a snapshot file. It gets its name only when it is complete,
+// synced and verified.
 func writeSnapshot(name string, force bool, write func(io.Writer) (transfer.Summary, error)) (transfer.Summary, error) {
 	if err := checkTarget(name, force); err != nil {
 		return transfer.Summary{}, err
 	}
 	partial := name + ".partial"
-	// One that an earlier attempt left behind may have another mode.
+	// A file of an earlier attempt may have another mode.
 	if err := os.Remove(partial); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return transfer.Summary{}, err
 	}
@@ -28,7 +28,7 @@ func writeSnapshot(name string, force bool, write func(io.Writer) (transfer.Summ
 	}
 	summary, err := fillFile(f, write)
 	if err = errors.Join(err, f.Close()); err == nil {
-		// Time has passed.
+		// It may have been created meanwhile.
 		err = checkTarget(name, force)
 	}
 	if err == nil {
@@ -40,7 +40,7 @@ func writeSnapshot(name string, force bool, write func(io.Writer) (transfer.Summ
 	return summary, syncFolder(filepath.Dir(name))
 }
 
-// checkTarget refuses to replace what should not be replaced.
+// checkTarget refuses to replace an existing file, unless force allows it.
 func checkTarget(name string, force bool) error {
 	info, err := os.Stat(name)
 	switch {
@@ -77,10 +77,10 @@ func fillFile(f *os.File, write func(io.Writer) (transfer.Summary, error)) (tran
 	return wrote, nil
 }
 
-// syncFolder makes a change of names in a folder survive a power cut.
+// syncFolder makes a rename in a folder survive a power cut.
 func syncFolder(dir string) error {
 	if runtime.GOOS == "windows" {
-		return nil // has no such thing
+		return nil // folders cannot be synced
 	}
 	f, err := os.Open(dir)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// storageFlags say where a server has its data.
+// storageFlags are the flags about where the data is.
 type storageFlags struct {
 	dataDir string
 	storage string
@@ -49,10 +49,10 @@ func (f *storageFlags) config() controlplane.Config {
 	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: f.etcd.options(f.servers)}
 }
 
-// etcdTopic has flags that other commands have too.
+// etcdTopic is the heading of flags that other commands have too.
 const etcdTopic = "Etcd"
 
-// serveFlags are all that a server can be told.
+// serveFlags are all flags of a server.
 type serveFlags struct {
 	storageFlags
 	address    net.IP
@@ -61,22 +61,22 @@ type serveFlags struct {
 	version    versionFlag
 	logs       logFlags
 	topics     []serveTopic
-	// first has what is looked at before all else, one after the other: a mistake there
-	// is told alone.
+	// first are checks that run before all others, one after the other: a mistake there
+	// is reported alone.
 	first []func(*setup) error
 }
 
-// serveTopic is flags about one thing.
+// serveTopic is a group of flags with a heading.
 type serveTopic struct {
 	title string
 	flags interface {
 		bind(*pflag.FlagSet)
-		// apply puts the flags into the configuration.
+		// apply sets the configuration from the flags.
 		apply(*setup)
 	}
 }
 
-// setup is a configuration while flags are put into it.
+// setup is the configuration while flags are applied to it.
 type setup struct {
 	config *controlplane.Config
 	log    *slog.Logger
@@ -100,8 +100,8 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 		fs.BoolP("help", "h", false, "show this help")
 		fs.VarPF(&f.version, "version", "", "show the version; raw shows all that is known of it").NoOptDefVal = "true"
 	})
-	// Authorization comes after authentication, which it may change, and limits
-	// after the time-out of requests.
+	// Authorization comes after authentication, which it may change, and limits come
+	// after the request timeout.
 	api, services, authn, other := &apiFlags{}, &serviceFlags{}, &authnFlags{}, &otherFlags{}
 	f.first = []func(*setup) error{api.prepare, other.checkLogs, services.prepare, authn.prepare, other.checkCaches}
 	f.topics = []serveTopic{
@@ -132,7 +132,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(withDashes)
 }
 
-// config returns what the flags say. Warnings go to w.
+// config returns the configuration that the flags describe. Warnings go to w.
 func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Config, error) {
 	config := f.storageFlags.config()
 	var err error
@@ -151,7 +151,7 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 			return config, err
 		}
 	}
-	// Whoever has several mistakes in a command line wants to know all of them.
+	// All mistakes of a command line are reported together.
 	for _, topic := range f.topics {
 		topic.flags.apply(s)
 	}
@@ -171,7 +171,7 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 	return config, nil
 }
 
-// logSettings tells operators which server this is and, in one line, what it was told.
+// logSettings logs the version and, in one line, all flags.
 func logSettings(log *slog.Logger, fs *pflag.FlagSet) {
 	log.Log(context.Background(), library.LevelNotice, "starting", "version", library.Version().GitVersion)
 	var all []any
@@ -179,8 +179,7 @@ func logSettings(log *slog.Logger, fs *pflag.FlagSet) {
 	log.Info("settings", slog.Group("flags", all...))
 }
 
-// kubeletFlags say how to talk to kubelets, with the names that kube-apiserver
-// has for them.
+// kubeletFlags are the flags of connections to kubelets, with kube-apiserver's names.
 type kubeletFlags struct {
 	ca, cert, key string
 	addresses     []string
@@ -211,8 +210,7 @@ func (f *kubeletFlags) apply(s *setup) {
 	}
 }
 
-// etcdFlags say how to talk to etcd, with the names that kube-apiserver has
-// for them.
+// etcdFlags are the flags of the etcd client, with kube-apiserver's names.
 type etcdFlags struct{ serverflags.Etcd }
 
 func (f *etcdFlags) bind(fs *pflag.FlagSet) { f.Bind(fs) }
@@ -222,7 +220,7 @@ func (f *etcdFlags) options(servers []string) etcd.Options {
 	return f.Options()
 }
 
-// historyFlags say what a server does to an etcd beside keeping objects there.
+// historyFlags are the flags about etcd other than the connection.
 type historyFlags struct {
 	overrides     []string
 	compact       time.Duration
@@ -259,7 +257,7 @@ func (f *historyFlags) apply(s *setup) {
 	}
 }
 
-// parseOverride reads which resource is in which etcd.
+// parseOverride parses a value of --etcd-servers-overrides.
 func parseOverride(text string) (controlplane.EtcdOverride, error) {
 	what, where, ok := strings.Cut(text, "#")
 	group, name, named := strings.Cut(what, "/")
@@ -270,7 +268,7 @@ func parseOverride(text string) (controlplane.EtcdOverride, error) {
 	return controlplane.EtcdOverride{Group: group, Resource: name, Servers: servers}, nil
 }
 
-// flagValues returns the values of flags, of which the help is none.
+// flagValues returns the values of all flags except help.
 func flagValues(fs *pflag.FlagSet) map[string]string {
 	all := map[string]string{}
 	fs.VisitAll(func(f *pflag.Flag) { all[f.Name] = f.Value.String() })

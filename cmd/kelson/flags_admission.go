@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// admissionFlags say which plugins look at writes.
+// admissionFlags are the flags of admission plugins.
 type admissionFlags struct {
 	plugin.Config
 	control               []string

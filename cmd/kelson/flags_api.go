@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// apiFlags say what is served, and how requests are treated.
+// apiFlags are the flags about what is served, and about timeouts.
 type apiFlags struct {
 	controlplane.Config
 	minRequestTimeout int
@@ -45,7 +45,7 @@ func (f *apiFlags) apply(s *setup) {
 	c.Leadership = f.Leadership
 }
 
-// leadershipFlag is a time of the agreement on which server chooses leaders.
+// leadershipFlag is a duration of coordinated leader election.
 type leadershipFlag struct {
 	value *time.Duration
 	name  string
@@ -62,7 +62,7 @@ func (f *apiFlags) leadership() []leadershipFlag {
 	}
 }
 
-// wrongLeadership wants each of these to be longer than the next.
+// wrongLeadership returns an error unless each duration is longer than the next.
 func (f *apiFlags) wrongLeadership() error {
 	var errs []error
 	all := f.leadership()
@@ -74,14 +74,14 @@ func (f *apiFlags) wrongLeadership() error {
 	return errors.Join(errs...)
 }
 
-// prepare sets the gates, on which what else is allowed depends.
+// prepare sets the feature gates, on which other flags depend.
 func (f *apiFlags) prepare(s *setup) (err error) {
 	s.gates, err = f.gates.parse()
 	return err
 }
 
-// nameCore gives the one version that has no group, and that may be written in
-// several ways, its name.
+// nameCore normalizes the keys of --runtime-config for the core group, which can be
+// written in several ways.
 func (f *apiFlags) nameCore() error {
 	for key, value := range f.RuntimeConfig {
 		version, _, _ := strings.Cut(strings.TrimPrefix(key, "api/"), "/")

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// auditFlags say what is written down of requests.
+// auditFlags are the flags of auditing.
 type auditFlags struct{ audit.Config }
 
 func (f *auditFlags) bind(fs *pflag.FlagSet) {

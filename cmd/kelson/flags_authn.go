@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// authnFlags say who is known to the server.
+// authnFlags are the flags of authentication.
 type authnFlags struct{ authn.Config }
 
 func (f *authnFlags) bind(fs *pflag.FlagSet) {
@@ -58,7 +58,7 @@ func (f *authnFlags) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&h.ExtraHeaderPrefixes, "requestheader-extra-headers-prefix", nil, "`beginnings` of headers with more about the user: X-Remote-Extra-")
 }
 
-// prepare reads the key that signs tokens.
+// prepare reads the key that signs service account tokens.
 func (f *authnFlags) prepare(s *setup) error {
 	accounts := &f.ServiceAccounts
 	if d := accounts.MaxExpiration; d != 0 && (d < time.Hour || d > (1<<32)*time.Second) {
@@ -76,7 +76,7 @@ func (f *authnFlags) prepare(s *setup) error {
 	return nil
 }
 
-// check has kube-apiserver's order.
+// check validates in kube-apiserver's order.
 func (f *authnFlags) check(s *setup) {
 	accounts := f.ServiceAccounts
 	s.flags.Visit(func(flag *pflag.Flag) {

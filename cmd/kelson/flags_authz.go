@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// authzFlags say who decides what a user may do.
+// authzFlags are the flags of authorization.
 type authzFlags struct {
 	chain.Config
 	allowed, denied time.Duration
@@ -31,7 +31,7 @@ func (f *authzFlags) apply(s *setup) {
 	if s.given("authorization-webhook-cache-unauthorized-ttl") {
 		f.WebhookCacheUnauthorizedTTL = &f.denied
 	}
-	// Whoever allows everything to everyone should at least know everyone.
+	// AlwaysAllow would allow everything to anonymous users.
 	if who := &s.config.Authentication; slices.Contains(f.Modes, chain.ModeAlwaysAllow) && !who.DisableAnonymous {
 		s.log.Warn("AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer")
 		who.DisableAnonymous = true

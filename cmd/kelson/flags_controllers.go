@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// controllerFlags say which controllers run in the server, with the names that
-// kube-controller-manager has for them.
+// controllerFlags are the flags about the controllers in the server, with the names of
+// kube-controller-manager.
 type controllerFlags struct {
 	names []string
 	elect bool

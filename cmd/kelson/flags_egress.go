@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// egressFlags say by which ways others are reached.
+// egressFlags are the flags of egress selectors.
 type egressFlags struct{ file string }
 
 func (f *egressFlags) bind(fs *pflag.FlagSet) {

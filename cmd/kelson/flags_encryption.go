@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// encryptionFlags say what is stored encrypted.
+// encryptionFlags are the flags of encryption at rest.
 type encryptionFlags struct{ encrypt.Options }
 
 const encryptionConfigFlag = "encryption-provider-config"

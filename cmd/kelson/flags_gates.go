@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// gateFlags say which feature gates are enabled, and which version a server behaves as.
+// gateFlags are the flags of feature gates and of the emulated version.
 type gateFlags struct {
 	gates                features.Flag
 	emulated, compatible []string
@@ -24,7 +24,7 @@ func (f *gateFlags) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.RuntimeForward, "runtime-config-emulation-forward-compatible", false, "serve what came after --emulated-version if --runtime-config names it")
 }
 
-// parse returns the gates as the flags have them.
+// parse returns the gates that the flags set.
 func (f *gateFlags) parse() (features.Gates, error) {
 	version, err := features.ParseVersion(f.emulated, f.compatible)
 	if err != nil {
@@ -46,8 +46,8 @@ func (f *gateFlags) apply(s *setup) {
 	s.config.Gates, s.config.Emulation = s.gates, f.Emulation
 }
 
-// checkForward refuses to be compatible with later versions unless the server behaves
-// as an earlier one.
+// checkForward refuses the forward-compatibility flags unless the server emulates an
+// earlier version.
 func (f *gateFlags) checkForward(v features.Version) error {
 	var errs []error
 	const late = "ServerRunOptions.%s cannot be set to true if the emulation version is the same as the binary version"

@@ -13,7 +13,7 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 )
 
-// flowFlags say how many requests are worked on at a time.
+// flowFlags are the flags of flow control.
 type flowFlags struct{ flow.Config }
 
 func (f *flowFlags) bind(fs *pflag.FlagSet) {
@@ -28,8 +28,8 @@ func (f *flowFlags) apply(s *setup) {
 	if !f.Off && f.MaxReading == 0 && f.MaxWriting == 0 {
 		s.refuse(lateFairness, errors.New("invalid configuration: MaxRequestsInFlight=0 and MaxMutatingRequestsInFlight=0; they must add up to something positive"))
 	}
-	// In a Config zero is the default, and less is no limit or, with priority and
-	// fairness, nothing that counts.
+	// In a Config zero is the default, and a negative value no limit or, with priority
+	// and fairness, no seats.
 	for _, limit := range []*int{&f.MaxReading, &f.MaxWriting} {
 		if *limit == 0 {
 			*limit = -1
@@ -39,7 +39,7 @@ func (f *flowFlags) apply(s *setup) {
 	s.config.Flow = f.Config
 }
 
-// negative refuses a number of which there is none below zero.
+// negative returns an error for a negative value.
 func negative[T int | time.Duration](flag string, value T) error {
 	if value < 0 {
 		return fmt.Errorf("--%s can not be negative value", flag)
@@ -47,8 +47,8 @@ func negative[T int | time.Duration](flag string, value T) error {
 	return nil
 }
 
-// served wants the objects that say who goes first to be there. The first setting
-// that has a say in that counts.
+// served returns an error if the API of flow control is disabled by --runtime-config
+// while priority and fairness is on. The first setting about it counts.
 func (f *flowFlags) served(runtime map[string]string) error {
 	for _, key := range []string{flowcontrolv1.SchemeGroupVersion.String(), "api/ga", "api/all"} {
 		switch value := runtime[key]; {
@@ -61,7 +61,7 @@ func (f *flowFlags) served(runtime map[string]string) error {
 	return nil
 }
 
-// lifeFlags say how the server starts and ends, and what it shows of itself.
+// lifeFlags are the flags of startup, shutdown and debugging.
 type lifeFlags struct {
 	library.Server
 	debug   controlplane.Debug

@@ -12,14 +12,14 @@ import (
 	"github.com/apikeel/kelson/internal/textlog"
 )
 
-// logFlags say what is logged.
+// logFlags are the flags of logging.
 type logFlags struct {
 	verbosity verbosity
 	modules   modules
 	format    string
 }
 
-// setKube logs at verbosity 0, as kube-apiserver does, not only warnings.
+// setKube makes verbosity 0 log notices too, as kube-apiserver does, not only warnings.
 func (f *logFlags) setKube() {
 	f.verbosity.notices = true
 	f.verbosity.set(f.verbosity.n)
@@ -37,11 +37,11 @@ func (f *logFlags) apply(s *setup) {
 	s.config.Debug.SetVerbosity = f.verbosity.use
 }
 
-// logger logs to w as the flags say.
+// logger returns a logger to w as the flags configure it.
 func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	level := slog.Leveler(f.verbosity.level)
 	if len(f.modules.all) > 0 {
-		level = slog.Level(-1 << 16) // modules has a say
+		level = slog.Level(-1 << 16) // moduleHandler decides
 	}
 	var handler slog.Handler
 	switch f.format {
@@ -58,10 +58,10 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	return slog.New(handler), nil
 }
 
-// verbosity is how much is logged, which can be changed at any time.
+// verbosity is the log verbosity, which can be changed at any time.
 type verbosity struct {
 	n       uint64
-	notices bool // 0 has more than warnings
+	notices bool // verbosity 0 logs more than warnings
 	level   *slog.LevelVar
 }
 
@@ -70,7 +70,7 @@ func (v *verbosity) set(n uint64) {
 	v.use(n)
 }
 
-// use changes what is logged, and not what the flag says.
+// use changes what is logged, without changing the flag's value.
 func (v *verbosity) use(n uint64) {
 	if n == 0 && !v.notices {
 		v.level.Set(slog.LevelWarn)

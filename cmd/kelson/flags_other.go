@@ -9,24 +9,24 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 )
 
-// foreign is a flag of kube-apiserver that means nothing here.
+// foreign is a flag of kube-apiserver that has no meaning here.
 type foreign struct {
 	name   string
-	kind   string // of its value, as pflag calls it
-	value  string // that kube-apiserver has by default
+	kind   string // type of its value, as pflag calls it
+	value  string // kube-apiserver's default
 	reason string
-	// deprecated is what kube-apiserver says about using it at all.
+	// deprecated is kube-apiserver's deprecation message.
 	deprecated string
-	// fine are values that are what this server does anyway.
+	// fine are values that match what this server does anyway.
 	fine []string
-	// wrong says what kube-apiserver has against a value, when it is looked at; nil has
-	// nothing.
+	// wrong returns kube-apiserver's error for a value, reported at the position at;
+	// nil accepts all.
 	at    check
 	wrong func(value string) error
 }
 
-// foreignFlags are accepted with a warning, so that what was written for
-// kube-apiserver works, or refused with a reason.
+// foreignFlags are accepted with a warning, so that command lines for kube-apiserver
+// work, or refused with a reason.
 func foreignFlags() []foreign {
 	const (
 		metrics = "the metrics are current whenever they are read"
@@ -64,10 +64,10 @@ func foreignFlags() []foreign {
 	}
 }
 
-// otherFlags are the foreign ones.
+// otherFlags are the flags without a meaning here.
 type otherFlags struct{ given []*foreignValue }
 
-// foreignValue takes what is a value of its kind.
+// foreignValue accepts any value of its type.
 type foreignValue struct {
 	foreign
 	values []string
@@ -142,7 +142,7 @@ func (f *otherFlags) apply(s *setup) {
 	}
 }
 
-// refused is what is wrong with the values.
+// refused returns the error for the values, if any.
 func (v *foreignValue) refused() error {
 	for _, value := range v.values {
 		if v.wrong != nil && value != "" {

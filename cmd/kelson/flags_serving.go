@@ -8,8 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// servingFlags say what the server shows to clients, and what connections may
-// do.
+// servingFlags are the flags of serving certificates, TLS and connections.
 type servingFlags struct{ library.Serving }
 
 func (f *servingFlags) bind(fs *pflag.FlagSet) { serverflags.Serving(fs, &f.Serving) }

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// What kube-apiserver has against the values of flags that mean nothing here, in
-// its words: whoever has a mistake in a command line should hear of it from both.
+// These functions return kube-apiserver's errors for values of flags that have no
+// meaning here, so that a mistake in a command line is reported by both.
 
 func wrongBackend(text string) error {
 	if text != "etcd3" {
@@ -36,7 +36,7 @@ func wrongTimeout(text string) error {
 	return nil
 }
 
-// checkCaches looks at the sizes of caches, if there are any.
+// checkCaches validates the sizes of caches, if the watch cache is on.
 func (f *otherFlags) checkCaches(*setup) error {
 	if on, _ := strconv.ParseBool(f.value("watch-cache").String()); !on {
 		return nil
@@ -57,7 +57,7 @@ func (f *otherFlags) checkCaches(*setup) error {
 	return nil
 }
 
-// wrongPeers refuses what is behind a gate.
+// wrongPeers refuses flags whose feature gate is off.
 func (f *otherFlags) wrongPeers(s *setup) error {
 	const gate = "UnknownVersionInteroperabilityProxy"
 	var errs []error
@@ -69,12 +69,12 @@ func (f *otherFlags) wrongPeers(s *setup) error {
 	return errors.Join(errs...)
 }
 
-// value returns a flag of which it is known that there is one.
+// value returns a flag that exists.
 func (f *otherFlags) value(name string) *foreignValue {
 	return f.given[slices.IndexFunc(f.given, func(v *foreignValue) bool { return v.name == name })]
 }
 
-// checkLogs refuses formats that there are not, and what is behind a gate of its own.
+// checkLogs refuses unknown log formats, and options whose gate is off.
 func (f *otherFlags) checkLogs(s *setup) error {
 	var errs []error
 	if d, _ := time.ParseDuration(f.value("log-flush-frequency").String()); d <= 0 {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// topicNote is the annotation of a flag with the heading that it is under.
+	// topicNote is the annotation of a flag with its heading in the help.
 	topicNote = "topic"
-	// commonTopic is what the help of the root shows too.
+	// commonTopic is the heading that the help of the root command shows too.
 	commonTopic = "Common flags"
 	helpWidth   = 110
 )
@@ -26,8 +26,7 @@ func addTopic(to *pflag.FlagSet, title string, bind func(*pflag.FlagSet)) {
 	to.AddFlagSet(fs)
 }
 
-// showHelp is the help of all commands: what newcomers need is on the first
-// screen.
+// showHelp prints the help of a command. What a new user needs is on the first screen.
 func showHelp(cmd *cobra.Command, _ []string) {
 	w := cmd.OutOrStdout()
 	about := cmd.Long
@@ -71,7 +70,7 @@ type topic struct {
 	flags *pflag.FlagSet
 }
 
-// topics takes flags apart, in the order in which they were added.
+// topics groups flags by heading, in the order in which they were added.
 func topics(flags *pflag.FlagSet) (all []*topic) {
 	byTitle := map[string]*topic{}
 	flags.SortFlags = false
@@ -93,8 +92,7 @@ func topics(flags *pflag.FlagSet) (all []*topic) {
 	return all
 }
 
-// withDashes lets names of flags be written with underscores, as kube-apiserver
-// does.
+// withDashes accepts underscores in flag names, as kube-apiserver does.
 func withDashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }

@@ -18,15 +18,15 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-// kubeName is the command, and the name of a link to the program, under which it
-// takes kube-apiserver's command line.
+// kubeName is the command, and the name of a link to the program, with kube-apiserver's
+// command line.
 const kubeName = "kube-apiserver"
 
-// idleHeader is in the answers of an etcd that is one in name only: whoever
-// starts kube-apiserver wants one beside it, and Kelson needs none.
+// idleHeader is a response header of the idle etcd, by which the server recognizes that
+// it stores nothing.
 const idleHeader = "Kelson-Idle"
 
-// kubeDefaults are kube-apiserver's where 'kelson serve' has others.
+// kubeDefaults are the defaults of kube-apiserver where those of 'kelson serve' differ.
 func kubeDefaults() map[string]string {
 	return map[string]string{
 		"bind-address":       "0.0.0.0",
@@ -39,8 +39,8 @@ func kubeDefaults() map[string]string {
 	}
 }
 
-// kubeError is an error of whoever typed kube-apiserver's command line, shown
-// as there.
+// kubeError is a mistake in kube-apiserver's command line, printed as kube-apiserver
+// does.
 type kubeError struct{ error }
 
 func newKubeAPIServer(s streams) *cobra.Command {
@@ -89,8 +89,8 @@ func serveAsKube(cmd *cobra.Command, flags *serveFlags, s streams) error {
 	return nil
 }
 
-// kubeText returns an error in kube-apiserver's form, which has all that is wrong
-// with a command line in one list.
+// kubeText returns an error in kube-apiserver's form, with all mistakes of a command
+// line in one list.
 func kubeText(err error) string {
 	if errors.Is(err, storage.ErrUnavailable) {
 		return explain(err)
@@ -98,11 +98,11 @@ func kubeText(err error) string {
 	return utilerrors.NewAggregate(joined(err)).Error()
 }
 
-// joined returns the errors that were joined to one.
+// joined returns the errors that were joined into err.
 func joined(err error) (all []error) {
 	several, ok := err.(interface{ Unwrap() []error })
 	if !ok || errors.Join(several.Unwrap()...).Error() != err.Error() {
-		return []error{err} // or it has more to say than they
+		return []error{err} // its text has more than theirs
 	}
 	for _, err := range several.Unwrap() {
 		all = append(all, joined(err)...)
@@ -110,7 +110,7 @@ func joined(err error) (all []error) {
 	return all
 }
 
-// kubeConfig returns what the flags say if they are those of kube-apiserver.
+// kubeConfig returns the configuration for kube-apiserver's flags.
 func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplane.Config, error) {
 	given := cmd.Flags().Changed
 	for name, value := range kubeDefaults() {
@@ -140,12 +140,12 @@ func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplan
 	return config, nil
 }
 
-// required misses what kube-apiserver does not start without.
+// required refuses a command line without the flags that kube-apiserver requires.
 func (f *serveFlags) required(s *setup) {
 	if s.config.Storage == "" && len(f.servers) == 0 {
 		s.refuse(checkEtcd, errors.New("--etcd-servers must be specified"))
 	}
-	// Where kube-apiserver refuses 0, a free port is taken.
+	// 0 takes a free port, which kube-apiserver refuses.
 	if f.port < 0 || f.port > 65535 {
 		s.refuse(checkServing, fmt.Errorf("--secure-port %d must be between 1 and 65535, inclusive. It cannot be turned off with 0", f.port))
 	}
@@ -159,7 +159,7 @@ func (f *serveFlags) required(s *setup) {
 	}
 }
 
-// idling reports whether an etcd is one that keeps nothing.
+// idling reports whether an etcd is the idle one.
 func idling(ctx context.Context, servers []string) bool {
 	if len(servers) != 1 || !strings.HasPrefix(servers[0], "http://") {
 		return false
@@ -172,7 +172,7 @@ func idling(ctx context.Context, servers []string) bool {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return false // who cannot be reached is asked for objects, which says why
+		return false // opening the store reports why it cannot be reached
 	}
 	defer resp.Body.Close()
 	return resp.Header.Get(idleHeader) != ""

@@ -11,9 +11,9 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
-// What kube-apiserver finds out when it reads files, once the flags are all right.
+// These checks read files, as kube-apiserver does after it has validated the flags.
 
-// checkFiles reads the files that the server shows to clients.
+// checkFiles reads the serving certificates.
 func (f *servingFlags) checkFiles(s *setup) {
 	if f.Certificate.CertFile != "" || f.Certificate.KeyFile != "" {
 		s.refuse(lateServing, readPair(f.Certificate))
@@ -46,7 +46,7 @@ func readPair(pair pki.Pair) error {
 	return err
 }
 
-// checkFile reads the configuration of traces.
+// checkFile reads the tracing configuration.
 func (f *lifeFlags) checkFile(s *setup) {
 	if f.tracing != "" {
 		_, err := trace.ReadConfig(f.tracing)
@@ -54,7 +54,7 @@ func (f *lifeFlags) checkFile(s *setup) {
 	}
 }
 
-// checkFiles reads what is shown to etcd, and asked of it.
+// checkFiles reads the client certificate and CA for etcd.
 func (f *storageFlags) checkFiles(s *setup) {
 	o := f.etcd.options(nil)
 	var err error
@@ -72,7 +72,7 @@ func (f *storageFlags) checkFiles(s *setup) {
 	}
 }
 
-// checkFiles reads what kubelets are shown, and trusted by.
+// checkFiles reads the client certificate and CA for kubelets.
 func (f *kubeletFlags) checkFiles(s *setup) {
 	for _, file := range []string{f.ca, f.cert, f.key} {
 		if file == "" {
@@ -84,8 +84,8 @@ func (f *kubeletFlags) checkFiles(s *setup) {
 	}
 }
 
-// checkFiles reads what servers behind this one are shown: nothing, unless there is a
-// certificate and a key.
+// checkFiles reads the client certificate for aggregated API servers, if both files are
+// given.
 func (f *aggregationFlags) checkFiles(s *setup) {
 	if f.cert == "" || f.key == "" {
 		f.cert, f.key = "", ""

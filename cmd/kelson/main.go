@@ -1,4 +1,5 @@
-// Command kelson is a Kubernetes API server in one process.
+// Command kelson is a Kubernetes API server in one process. Start at run and
+// newCommand.
 package main
 
 import (
@@ -18,11 +19,11 @@ import (
 const (
 	exitOK    = 0
 	exitError = 1
-	exitUsage = 2 // the command line makes no sense
+	exitUsage = 2 // the command line is not valid
 )
 
-// garbage is how much of the heap may be garbage, in percent of what is in use: less
-// than usual, as what is in use is mostly what is served, and costs little to mark.
+// garbage is the GOGC percentage: lower than the default, since most of the heap is
+// cached bytes, which cost little to mark.
 const garbage = 60
 
 func main() {
@@ -32,8 +33,8 @@ func main() {
 	os.Exit(run(serverflags.SignalContext(), called(os.Args), streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
 
-// called returns the arguments of kelson, which can be called by the name of a
-// command.
+// called returns the arguments. If the program is started by the name of a command,
+// that name is the first.
 func called(args []string) []string {
 	switch name := strings.TrimSuffix(filepath.Base(args[0]), ".exe"); name {
 	case kubeName, etcdName, kubectlName:
@@ -42,14 +43,14 @@ func called(args []string) []string {
 	return args[1:]
 }
 
-// streams are what a command talks to.
+// streams are standard input, output and error of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// run is main with everything that it depends on. It is the only place where
-// errors are shown.
+// run is main with its dependencies as arguments. It is the only place that prints
+// errors.
 func run(ctx context.Context, args []string, s streams) int {
 	cmd := newCommand(s)
 	cmd.SetArgs(args)

@@ -56,7 +56,7 @@ interrupted goes on with --resume.`,
 	return cmd
 }
 
-// place is one end of a migration.
+// place is the source or the target of a migration.
 type place struct {
 	name    string
 	dataDir string
@@ -65,7 +65,7 @@ type place struct {
 
 func (p place) isEtcd() bool { return len(p.etcd.Endpoints) > 0 }
 
-// place reads what --from or --to says.
+// place parses --from or --to.
 func (f *etcdFlags) place(cmd *cobra.Command, flag, value string) (place, error) {
 	urls := strings.Split(value, ",")
 	switch {
@@ -73,7 +73,7 @@ func (f *etcdFlags) place(cmd *cobra.Command, flag, value string) (place, error)
 		return place{}, usage(cmd, "%s is missing: a data folder or URLs of etcd", flag)
 	case strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://"):
 		options := f.options(urls)
-		options.CompactInterval = -1 // leave that to the servers
+		options.CompactInterval = -1 // left to the servers
 		return place{name: value, etcd: options}, nil
 	case strings.Contains(value, "://") || regexp.MustCompile(`:[0-9]+$`).MatchString(urls[0]):
 		return place{}, usage(cmd, "%s %s: the URL of an etcd begins with http:// or https://", flag, value)
@@ -81,7 +81,7 @@ func (f *etcdFlags) place(cmd *cobra.Command, flag, value string) (place, error)
 	return place{name: value, dataDir: value}, nil
 }
 
-// open opens what is there already.
+// open opens an existing store.
 func (p place) open(ctx context.Context) (storage.Backend, error) {
 	if p.isEtcd() {
 		return etcd.Open(ctx, p.etcd)

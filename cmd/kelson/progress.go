@@ -10,8 +10,8 @@ import (
 	"github.com/apikeel/kelson/storage/transfer"
 )
 
-// meter shows how far something has come: on a terminal a line that changes,
-// elsewhere a line every few seconds.
+// meter prints progress: on a terminal a line that changes, elsewhere a line every few
+// seconds.
 type meter struct {
 	w        io.Writer
 	terminal bool
@@ -23,8 +23,8 @@ type meter struct {
 	at   transfer.Progress
 }
 
-// startMeter begins to show progress of something that keys have been, as
-// "saved". It must be stopped.
+// startMeter starts printing progress; verb is what happened to keys, such as "saved".
+// It must be stopped.
 func startMeter(w io.Writer, verb string) *meter {
 	m := &meter{w: w, verb: verb, terminal: isTerminal(w), quit: make(chan struct{}), done: make(chan struct{})}
 	every := 5 * time.Second
@@ -74,7 +74,7 @@ func (m *meter) line() string {
 	return fmt.Sprintf("%s %d%s keys, %s", m.verb, m.at.Keys, of, size(m.at.Bytes))
 }
 
-// stop waits until the last line is shown.
+// stop prints the last line and stops.
 func (m *meter) stop() {
 	close(m.quit)
 	<-m.done
@@ -89,7 +89,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// size returns a number of bytes for people.
+// size formats a number of bytes.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

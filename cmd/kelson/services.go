@@ -14,7 +14,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// serviceFlags say which addresses and ports services get.
+// serviceFlags are the flags about addresses and ports of services.
 type serviceFlags struct {
 	ranges   string
 	ports    utilnet.PortRange
@@ -23,11 +23,12 @@ type serviceFlags struct {
 
 const (
 	defaultServiceRange = "10.0.0.0/24"
-	// minServiceBits leaves room for a few services in a range.
+	// minServiceBits is the smallest number of host bits of a range: there must be room
+	// for a few services.
 	minServiceBits = 3
 )
 
-// defaultNodePorts are the ports of nodes that services get.
+// defaultNodePorts is the default range of node ports.
 func defaultNodePorts() utilnet.PortRange { return utilnet.PortRange{Base: 30000, Size: 2768} }
 
 func (f *serviceFlags) bind(fs *pflag.FlagSet) {
@@ -38,7 +39,7 @@ func (f *serviceFlags) bind(fs *pflag.FlagSet) {
 	fs.Int32Var(&f.nodePort, "kubernetes-service-node-port", 0, "node `port` of the service kubernetes; with 0 it has none")
 }
 
-// prepare reads the ranges.
+// prepare parses the ranges.
 func (f *serviceFlags) prepare(s *setup) (err error) {
 	s.config.ServiceCIDRs, err = parseRanges(f.ranges)
 	return err
@@ -61,8 +62,8 @@ func (f *serviceFlags) apply(s *setup) {
 	config.ServiceNodePort = port
 }
 
-// sameFamily wants an address of this server that the service kubernetes can lead
-// to, if it leads anywhere.
+// sameFamily returns an error unless the server has an address of the first range's
+// family, for the endpoints of the service kubernetes.
 func sameFamily(config *controlplane.Config) error {
 	if config.EndpointReconciler == controlplane.EndpointNone || len(config.ServiceCIDRs) == 0 {
 		return nil
@@ -75,14 +76,14 @@ func sameFamily(config *controlplane.Config) error {
 	return nil // without a network there is no other address
 }
 
-// parseRanges reads the first two ranges.
+// parseRanges parses the first two ranges.
 func parseRanges(text string) (ranges []netip.Prefix, err error) {
 	if text == "" {
 		text = defaultServiceRange
 	}
 	parts := strings.Split(text, ",")
 	for i, part := range parts[:min(len(parts), 2)] {
-		// Leading zeros were always taken.
+		// Leading zeros are accepted, as always in Kubernetes.
 		_, ipNet, err := netutils.ParseCIDRSloppy(part)
 		if err != nil {
 			return nil, fmt.Errorf("service-cluster-ip-range[%d] is not %s", i, [...]string{"a valid cidr", "an ip net"}[i])

@@ -11,8 +11,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// defaultBump is more than any store writes between two backups, and yet a
-// store can be restored nine billion times before it runs out of revisions.
+// defaultBump is how far the revision is raised on restore: more than any store writes
+// between two backups, and yet a store can be restored nine billion times before
+// revisions overflow.
 const defaultBump = 1_000_000_000
 
 func newSnapshot(s streams) *cobra.Command {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// opposite is a flag for the opposite of what is configured.
+// opposite is a flag with the negated value of a setting.
 type opposite struct{ of *bool }
 
 func bindOpposite(fs *pflag.FlagSet, of *bool, name, usage string) {
@@ -31,11 +31,11 @@ func (o opposite) String() string { return strconv.FormatBool(o.of == nil || !*o
 // Type implements pflag.Value.
 func (opposite) Type() string { return "bool" }
 
-// settings is a flag for keys and values, separated by commas, which can be
-// given several times.
+// settings is a flag of key=value pairs separated by commas, which can be given several
+// times.
 type settings struct {
 	to *map[string]string
-	// bare allows keys without a value, and whole commas in values.
+	// bare allows keys without a value; whole allows commas in values.
 	bare, whole bool
 }
 

@@ -11,8 +11,8 @@ import (
 	library "github.com/apikeel/kelson"
 )
 
-// versionFlag asks for the version instead of a server: "true" for its name,
-// "raw" for all that is known of it.
+// versionFlag prints the version instead of starting a server: "true" the short form,
+// "raw" all details.
 type versionFlag string
 
 // Set implements pflag.Value.
@@ -46,7 +46,7 @@ func (f *versionFlag) String() string {
 // Type implements pflag.Value.
 func (*versionFlag) Type() string { return "version" }
 
-// show writes the version in kube-apiserver's form.
+// show prints the version in kube-apiserver's form.
 func (f versionFlag) show(w io.Writer) error {
 	var err error
 	if f == "raw" {
@@ -57,7 +57,7 @@ func (f versionFlag) show(w io.Writer) error {
 	return err
 }
 
-// version says what this binary was built from.
+// version returns the version and build information of this binary.
 func version() string {
 	name, commit := "unknown", ""
 	if info, ok := debug.ReadBuildInfo(); ok {

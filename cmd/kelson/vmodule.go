@@ -14,8 +14,8 @@ import (
 	"github.com/apikeel/kelson/internal/jsonlog"
 )
 
-// modules are verbosities of source files: pattern=N,…. A pattern with a slash
-// is for the whole path of a file, another for its name; neither has the .go.
+// modules are verbosities by source file (--vmodule): pattern=N,…. A pattern with a
+// slash matches the whole path of a file, another its name; both without .go.
 type modules struct{ all []module }
 
 type module struct {
@@ -58,14 +58,13 @@ func (m *modules) String() string {
 // Type implements pflag.Value.
 func (*modules) Type() string { return "pattern=N,..." }
 
-// moduleHandler passes on what is important enough for the file that it comes
-// from.
+// moduleHandler is a slog.Handler with a level for each source file.
 type moduleHandler struct {
 	slog.Handler
 	level   slog.Leveler
 	modules []module
-	least   slog.Level // of all modules
-	files   *sync.Map  // by program counter: the slog.Level of its file, nil if it has none
+	least   slog.Level // the lowest level of all modules
+	files   *sync.Map  // program counter -> level of its file (slog.Level), nil if it has none
 }
 
 func newModuleHandler(next slog.Handler, level slog.Leveler, all []module) *moduleHandler {
