@@ -12,7 +12,8 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Access counts who was known, and who was let in.
+// Access holds the metrics of authentication, authorization, handshakes, watches and
+// lists.
 type Access struct {
 	users                     *byLabel[*Counter]
 	known, allowed            *byLabel[timed]
@@ -26,10 +27,10 @@ type Access struct {
 	sizes                     *Histograms
 	watchLists                *Histograms
 	filters                   *[stages]atomic.Pointer[Histogram]
-	impersonated              [2]timedVec // attempts, and the checks that they make
+	impersonated              [2]timedVec // attempts, and the authorization checks of attempts
 }
 
-// timedVec counts something by labels, and how long it took.
+// timedVec is a counter and a histogram of durations with the same labels.
 type timedVec struct {
 	total *Counters
 	took  *Histograms
@@ -98,7 +99,7 @@ func newAccess(r *Registry) Access {
 	return a
 }
 
-// timed counts something, and how long it took.
+// timed is one series of a timedVec.
 type timed struct {
 	total *Counter
 	took  *Histogram
@@ -113,8 +114,7 @@ func (t timed) observe(took time.Duration) {
 	t.took.Observe(took.Seconds())
 }
 
-// Authenticated counts an attempt to say who one is: that of a user, or one that
-// has failed.
+// Authenticated counts an authentication attempt by user and result.
 func (a *Access) Authenticated(user string, ok bool, err error, took time.Duration) {
 	result := "failure"
 	switch {
@@ -127,7 +127,8 @@ func (a *Access) Authenticated(user string, ok bool, err error, took time.Durati
 	a.known.of(result).observe(took)
 }
 
-// shortName is a user as far as users are told apart: there is no end of them.
+// shortName returns the user label: a few well-known users and "other", since the
+// number of users is unbounded.
 func shortName(user string) string {
 	switch user {
 	case "admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default":
@@ -144,12 +145,12 @@ func (a *Access) Authorized(result string, took time.Duration) {
 	a.allowed.of(result).observe(took)
 }
 
-// Stage is a part of the way of a request that is measured.
+// Stage is a measured stage of the request pipeline.
 type Stage uint8
 
 // The stages, in their order.
 const (
-	NoStage Stage = iota // one that is not measured
+	NoStage Stage = iota // not measured
 	Authentication
 	Audit
 	Impersonation
@@ -158,15 +159,15 @@ const (
 	stages
 )
 
-// Passed notes how long a stage had a request before it went on to the next.
+// Passed records how long a stage took before the next one began.
 func (a *Access) Passed(s Stage, took time.Duration) { a.filters[s].Load().Observe(took.Seconds()) }
 
-// Impersonated counts an attempt to be somebody else, by the mode that allowed it.
+// Impersonated counts an impersonation attempt by mode and decision.
 func (a *Access) Impersonated(mode string, allowed bool, took time.Duration) {
 	a.impersonated[0].observe(took, mode, allowed)
 }
 
-// ImpersonationChecked counts one of the questions whether that is allowed.
+// ImpersonationChecked counts one of the authorization checks of an impersonation.
 func (a *Access) ImpersonationChecked(mode string, allowed bool, took time.Duration) {
 	a.impersonated[1].observe(took, mode, allowed)
 }
@@ -180,17 +181,16 @@ func (t *timedVec) observe(took time.Duration, mode string, allowed bool) {
 	t.took.WithLabelValues(mode, decision).Observe(took.Seconds())
 }
 
-// Certificate notes how long the certificate that a client was known by is still
-// good.
+// Certificate records the remaining lifetime of a client certificate.
 func (a *Access) Certificate(c *x509.Certificate) {
 	a.certificates.WithLabelValues().Observe(time.Until(c.NotAfter).Seconds())
 }
 
-// Handshake counts a connection that came to nothing.
+// Handshake counts a failed TLS handshake.
 func (a *Access) Handshake() { a.handshakes.WithLabelValues().Inc() }
 
-// Asked counts a request that the server has made itself, of a host that it knows. A
-// status of 0 is no answer; sizes that are not known are negative.
+// Asked records a request that the server itself has sent to a known host. A status of
+// 0 is no answer; unknown sizes are negative.
 func (a *Access) Asked(method, host string, status int, took time.Duration, sent, received int64) {
 	result := "<error>"
 	if status != 0 {
@@ -206,12 +206,12 @@ func (a *Access) Asked(method, host string, status int, took time.Duration, sent
 	}
 }
 
-// Received notes the size of an answer to what the server has asked.
+// Received records the size of an answer to a request of the server.
 func (a *Access) Received(method, host string, bytes int64) {
 	a.received.WithLabelValues(method, host).Observe(float64(bytes))
 }
 
-// Watched returns what counts the events of a watch.
+// Watched returns the function that counts the events of a watch.
 func (a *Access) Watched(group, version, resource string) func(bytes int) {
 	total, sizes := a.watched.WithLabelValues(group, version, resource), a.sizes.WithLabelValues(group, version, resource)
 	return func(bytes int) {
@@ -220,23 +220,22 @@ func (a *Access) Watched(group, version, resource string) func(bytes int) {
 	}
 }
 
-// Listed counts a list: how many objects were looked at, and how many of them
-// are in the answer.
+// Listed records a list: the number of objects evaluated, and of those returned.
 func (a *Access) Listed(group, resource string, evaluated, returned int) {
-	const index, storage = "", "watchcache" // what is listed is in memory
+	const index, storage = "", "watchcache" // lists are served from memory
 	a.lists.WithLabelValues(group, resource, index, storage).Inc()
 	a.fetched.WithLabelValues(group, resource, index, storage).Add(float64(evaluated))
 	a.evaluated.WithLabelValues(group, resource, storage).Add(float64(evaluated))
 	a.returned.WithLabelValues(group, resource, storage).Add(float64(returned))
 }
 
-// WatchListed notes how long it took a watch to send what there was when it began.
+// WatchListed records how long a watch took to send its initial events.
 func (a *Access) WatchListed(i *request.Info, took time.Duration) {
 	a.watchLists.WithLabelValues(i.Group, i.Version, i.Resource, scope(i)).Observe(took.Seconds())
 }
 
-// Deprecated notes that a version was asked for of which the warning says that
-// it goes.
+// Deprecated records a request for a deprecated version; the warning names the release
+// that removes it.
 func (a *Access) Deprecated(group, version, resource, subresource, warning string) {
 	_, removed, _ := strings.Cut(warning, "unavailable in v")
 	removed, _, _ = strings.Cut(removed, "+")

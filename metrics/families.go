@@ -11,31 +11,33 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
-// maxNamed bounds the series of a metric. Names of policies and webhooks are from
-// whoever may make some; when there are too many, the rest is counted together.
+// This file registers the metrics of packages that do not import this one.
+
+// maxNamed is the largest number of series of a metric. Names of policies and webhooks
+// come from users; series above the limit are merged.
 const maxNamed = 5000
 
-// Families are the metrics of parts that know of metrics only what they are
-// called: those of package measure, and of admission.
+// Families holds the metrics of packages that know only their names: those of package
+// measure, and of admission.
 type Families struct {
 	all map[string]*family
-	// resets counts how often the metrics have been emptied.
+	// resets counts how often the metrics were reset.
 	resets atomic.Int64
 }
 
 var _ measure.Sink = (*Families)(nil)
 
-// kind is what observing does to a metric.
+// kind is the type of a metric.
 type kind uint8
 
 const (
 	counter kind = iota
 	gauge
 	histogram
-	info // a gauge of which, of series that differ in the last label, the newest is shown
+	info // a gauge; of series that differ only in the last label, the newest is exposed
 )
 
-// described is a metric as those know it who look at it.
+// described is the definition of a metric.
 type described struct {
 	kind    kind
 	name    string
@@ -44,20 +46,20 @@ type described struct {
 	labels  []string
 }
 
-// family is one metric.
+// family is a registered metric.
 type family struct {
 	of   *Families
 	with func(labels ...string) observer
-	// always: its only series is shown although nothing was observed.
+	// always: its only series is exposed even if nothing was observed.
 	always bool
 	mu     sync.Mutex
-	named  map[string]bool // the labels of its series
+	named  map[string]bool // joined labels of its series
 }
 
 // observer is a series of any type.
 type observer = measure.Series
 
-// NewFamilies registers them. Those without labels are shown from the start.
+// NewFamilies registers the metrics. Those without labels are exposed from the start.
 func NewFamilies(r *Registry) *Families {
 	m := &Families{all: map[string]*family{}}
 	for _, d := range slices.Concat(partFamilies(), encryptionFamilies(), configFamilies(), admissionFamilies()) {
@@ -72,7 +74,7 @@ func NewFamilies(r *Registry) *Families {
 	return m
 }
 
-// begin shows what is shown although nothing has been observed.
+// begin creates the series that are exposed before anything is observed.
 func (m *Families) begin() {
 	for _, f := range m.all {
 		f.forget()
@@ -85,7 +87,7 @@ func (m *Families) begin() {
 	}
 }
 
-// described registers a metric, and returns what finds its series.
+// described registers a metric, and returns the function that finds its series.
 func (r *Registry) described(d described) func(labels ...string) observer {
 	switch d.kind {
 	case counter:
@@ -123,8 +125,8 @@ func (m *Families) Series(metric string, labels ...string) measure.Series {
 	return &lateSeries{family: f, labels: labels}
 }
 
-// lateSeries finds its series when there is something to observe, and keeps it
-// until the metrics are emptied.
+// lateSeries finds its series with the first observation, and caches it until the
+// metrics are reset.
 type lateSeries struct {
 	family *family
 	labels []string
@@ -171,7 +173,7 @@ func (f *family) forget() {
 	}
 }
 
-// two is one thing that is measured in two ways.
+// two observes the same value in two series.
 type two [2]observer
 
 // Observe implements observer.

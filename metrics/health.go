@@ -1,13 +1,13 @@
 package metrics
 
-// Health counts what health checks say.
+// Health holds the metrics of health checks.
 type Health struct {
 	now   *Gauges
 	total *Counters
 }
 
-// NewHealth registers the metrics of health checks. They are few and mostly
-// asked for alone, so they have a registry of their own.
+// NewHealth registers the metrics of health checks. They are usually scraped alone
+// (/metrics/slis), so they have a registry of their own.
 func NewHealth(r *Registry) *Health {
 	return &Health{
 		now:   r.gauges("kubernetes_healthcheck", "[STABLE] This metric records the result of a single healthcheck.", "name", "type"),

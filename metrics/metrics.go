@@ -1,8 +1,7 @@
-// Package metrics counts what the server does, under the names that dashboards
-// for kube-apiserver know. It has no globals: a Registry belongs to a server.
-//
-// Clients cannot make series: what they invent (methods, paths, resources) is
-// counted together.
+// Package metrics exposes the metrics of the server, under the names of kube-apiserver.
+// Start at Registry and Requests. It has no globals: a Registry belongs to a server.
+// Clients cannot create series: unknown methods, paths and resources share one
+// (cardinality is bounded).
 package metrics
 
 import (
@@ -16,11 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Registry has the metrics of a server.
+// Registry holds the metrics of a server.
 type Registry struct {
 	*prometheus.Registry
 	began  time.Time
-	alone  bool // without what is known of every process
+	alone  bool // without the process and Go metrics
 	view   view
 	first  sync.Once
 	resets []func()
@@ -47,7 +46,7 @@ func (s ownSeries) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// New returns a registry, which has nothing but what is known of every process.
+// New returns a registry with the process and Go metrics only.
 func New() *Registry {
 	all := prometheus.NewRegistry()
 	r := &Registry{Registry: all, began: time.Now(), view: newView(all)}
@@ -55,14 +54,14 @@ func New() *Registry {
 	return r
 }
 
-// NewAlone returns a registry that has nothing.
+// NewAlone returns an empty registry.
 func NewAlone() *Registry {
 	r := New()
 	r.alone = true
 	return r
 }
 
-// MustRegister registers collectors, and counts what they describe.
+// MustRegister registers collectors, and counts their metrics by stability.
 func (r *Registry) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		r.Registry.MustRegister(c)
@@ -72,8 +71,7 @@ func (r *Registry) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// process adds what is known of every process. Nobody pays for that who does not
-// ask.
+// process registers the process and Go metrics, with the first scrape.
 func (r *Registry) process() {
 	if r.alone {
 		return
@@ -81,7 +79,7 @@ func (r *Registry) process() {
 	r.Registry.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
-// Handler serves the metrics. With reset, DELETE starts the counts anew.
+// Handler serves the metrics. With reset, DELETE resets them.
 func (r *Registry) Handler(reset bool) http.Handler {
 	all := promhttp.HandlerFor(&r.view, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, ProcessStartTime: r.began})
 	show := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -103,7 +101,7 @@ func (r *Registry) Handler(reset bool) http.Handler {
 	})
 }
 
-// Counters registers counters that DELETE empties.
+// Counters registers a counter that DELETE resets.
 func (r *Registry) Counters(name, help string, labels ...string) *Counters {
 	v := &Counters{values[Counter]{metric: metric{name, help, labels}}}
 	r.addOwn(v, help)
@@ -118,7 +116,7 @@ func (r *Registry) gauges(name, help string, labels ...string) *Gauges {
 	return v
 }
 
-// Histograms registers histograms that DELETE empties.
+// Histograms registers a histogram that DELETE resets.
 func (r *Registry) Histograms(name, help string, buckets []float64, labels ...string) *Histograms {
 	v := &Histograms{values[Histogram]{metric: metric{name, help, labels}}, buckets}
 	r.addOwn(v, help)
@@ -142,13 +140,13 @@ func (r *Registry) add(c prometheus.Collector, reset func()) {
 	r.resets = append(r.resets, reset)
 }
 
-// byLabel remembers series, which are slow to find. Its labels are few.
+// byLabel caches series by one label with few values.
 type byLabel[T any] struct {
 	series sync.Map
 	find   func(label string) T
 }
 
-// remember returns a byLabel that forgets when the metrics are reset. It must be
+// remember returns a byLabel that is cleared when the metrics are reset. It must be
 // called after they are registered.
 func remember[T any](r *Registry, find func(label string) T) *byLabel[T] {
 	k := &byLabel[T]{find: find}

@@ -12,7 +12,7 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Requests counts requests, and measures how long they take.
+// Requests holds the metrics of requests.
 type Requests struct {
 	Access
 	known func(i *request.Info) bool
@@ -27,7 +27,7 @@ type Requests struct {
 	series map[key]*series
 }
 
-// key is what the series of a request are found by: their labels.
+// key has the labels of a request's series.
 type key struct {
 	verb, dryRun, group, version, resource, subresource, scope, component string
 
@@ -35,7 +35,7 @@ type key struct {
 	ended End
 }
 
-// series are those of requests with the same labels.
+// series are the series of requests with the same labels.
 type series struct {
 	total         *Counter
 	terminated    *Counter // nil unless the server has given up
@@ -44,11 +44,11 @@ type series struct {
 	body          *Histogram // nil unless something is written
 }
 
-// End is how a request has ended.
+// End is how a request ended.
 type End uint8
 
-// A request reached who answers it, unless it was refused before, which only flow
-// control is counted for, or took too long, or its answer was broken off.
+// Answered: by its handler. Refused: before it reached one; only flow control counts
+// these (Dropped). TimedOut: it took too long. Aborted: the response was broken off.
 const (
 	Answered End = iota
 	Refused
@@ -57,8 +57,8 @@ const (
 	Aborted
 )
 
-// NewRequests registers the metrics of requests. known reports whether there is
-// such a resource; others are counted together.
+// NewRequests registers the metrics of requests. known reports whether a resource
+// exists; the others share a series.
 func NewRequests(r *Registry, known func(i *request.Info) bool) *Requests {
 	seconds := []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
 	what := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
@@ -89,18 +89,18 @@ func NewRequests(r *Registry, known func(i *request.Info) bool) *Requests {
 	return m
 }
 
-// Begin counts a long-running request until what it returns is called.
+// Begin counts a long-running request until end is called.
 func (m *Requests) Begin(h *http.Request, r *request.Request) (end func()) {
 	gauge := m.running.WithLabelValues(m.key(h, r).labels()...)
 	gauge.Inc()
 	return gauge.Dec
 }
 
-// End counts a request that was answered with so many bytes, and has waited for
-// its turn. With self it is the server that has asked.
+// End records a finished request: the bytes of the response and the time in a flow
+// control queue. self: the request came from the server itself.
 func (m *Requests) End(h *http.Request, r *request.Request, ended End, self bool, status int, bytes int64, waited time.Duration) {
 	if ended == Refused {
-		return // authentication and authorization have counts of their own
+		return // authentication and authorization have metrics of their own
 	}
 	k := m.key(h, r)
 	k.code, k.ended = code(status), ended
@@ -108,7 +108,7 @@ func (m *Requests) End(h *http.Request, r *request.Request, ended End, self bool
 	s := m.find(k)
 	if s == nil {
 		if k.code == http.StatusServiceUnavailable {
-			// A server behind this one cannot be reached.
+			// An aggregated API server cannot be reached.
 			lost := key{verb: k.verb, component: "aggregator"}
 			m.terminations.WithLabelValues(append([]string{strconv.Itoa(k.code)}, lost.labels()...)...).Inc()
 		}
@@ -147,7 +147,7 @@ func (m *Requests) find(k key) *series {
 		return s
 	}
 	if k == (key{verb: k.verb, code: k.code, dryRun: k.dryRun, ended: k.ended}) {
-		return nil // a path of which nothing is counted
+		return nil // a path that is not counted
 	}
 	body := map[string]string{"POST": "create", "PUT": "update", "PATCH": "patch", "APPLY": "patch", "DELETE": "delete"}[k.verb]
 	if body == "delete" && k.scope != "resource" {
@@ -193,8 +193,7 @@ func (m *Requests) key(h *http.Request, r *request.Request) key {
 	return k
 }
 
-// path fills in what a path is called that is not a resource. Of others nothing is
-// counted.
+// path sets the labels of a non-resource path; unknown paths are not counted.
 func (k *key) path(path string) {
 	switch path {
 	case "/healthz", "/livez", "/readyz":
@@ -212,7 +211,7 @@ func (k *key) path(path string) {
 	}
 }
 
-// Verb is how a request is called in metrics and logs: mostly by its method.
+// Verb returns the verb label of a request for metrics and logs.
 func Verb(h *http.Request, i *request.Info) string {
 	if !i.IsResource {
 		switch h.Method {
@@ -270,7 +269,7 @@ func dryRun(h *http.Request) string {
 	return "invalid"
 }
 
-// code is a status that there is.
+// code maps an unknown HTTP status to 500.
 func code(status int) int {
 	if http.StatusText(status) == "" {
 		return http.StatusInternalServerError

@@ -10,11 +10,11 @@ import (
 )
 
 // The metrics of a server are counters, gauges and histograms of our own: a series is
-// its numbers and the values of its labels, and becomes what Prometheus wants when
-// somebody looks. Those of the client library take ten times the memory, which counts
-// where many servers are in one process.
+// its numbers and its label values, and is converted to Prometheus' types when it is
+// scraped. Those of the client library take ten times the memory, which matters where
+// many servers are in one process.
 
-// metric is what series have in common: a name, a text and the names of labels.
+// metric is what the series of a metric share: name, help and label names.
 type metric struct {
 	name, help string
 	labels     []string
@@ -29,11 +29,10 @@ type values[T any] struct {
 	series map[string]*T
 }
 
-// separator is between the values of labels in a key.
+// separator separates label values in a key.
 const separator = "\xff"
 
-// find returns the series with values of the labels, and makes it if it is the first
-// to be asked for.
+// find returns the series with these label values, and creates it on first use.
 func (v *values[T]) find(labels []string, create func() *T) *T {
 	if len(labels) != len(v.labels) {
 		panic("metrics: " + v.name + " has labels " + strings.Join(v.labels, ", "))
@@ -65,7 +64,7 @@ func (v *values[T]) find(labels []string, create func() *T) *T {
 	return s
 }
 
-// reset forgets all series.
+// reset removes all series.
 func (v *values[T]) reset() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -89,7 +88,7 @@ func (v *values[T]) each(f func(desc *prometheus.Desc, s *T, labels []string)) {
 	}
 }
 
-// number is a float64 that many can add to.
+// number is a float64 with atomic addition.
 type number struct{ bits atomic.Uint64 }
 
 func (n *number) load() float64 { return math.Float64frombits(n.bits.Load()) }
@@ -152,7 +151,7 @@ func (g *Gauge) Set(v float64) { g.n.bits.Store(math.Float64bits(v)) }
 // Observe implements measure.Series: the gauge is what was last observed.
 func (g *Gauge) Observe(v float64) { g.Set(v) }
 
-// forgetOthers forgets the series that differ from one in the last label only.
+// forgetOthers removes the series that differ from this one only in the last label.
 func (g *Gauges) forgetOthers(labels []string) {
 	same := strings.Join(labels[:len(labels)-1], separator) + separator
 	g.mu.Lock()
@@ -170,7 +169,7 @@ func (g *Gauges) collect(to chan<- prometheus.Metric) {
 	})
 }
 
-// Histograms count values by their size, by the values of labels.
+// Histograms are histograms by label values.
 type Histograms struct {
 	values[Histogram]
 	buckets []float64
@@ -180,7 +179,7 @@ type Histograms struct {
 type Histogram struct {
 	of     *Histograms
 	sum    number
-	counts []atomic.Uint64 // of each bucket, and of what is above all
+	counts []atomic.Uint64 // by bucket; the last is for values above all buckets
 }
 
 // WithLabelValues returns the histogram with these values of the labels.

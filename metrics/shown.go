@@ -15,27 +15,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Config says what is shown of the metrics, with the flags of kube-apiserver beside
+// This file decides which metrics are exposed: disabled and hidden metrics, and allowed
+// labels.
+
+// Config configures which metrics are exposed; the flags of kube-apiserver are beside
 // the fields.
 type Config struct {
-	// Disabled are names of metrics that are not shown: --disabled-metrics.
+	// Disabled are the names of metrics that are not exposed: --disabled-metrics.
 	Disabled []string `json:"disabledMetrics,omitempty"`
-	// ShowHidden is the version before this one if what has been hidden since is to
-	// be shown: --show-hidden-metrics-for-version.
+	// ShowHidden is the previous version, to expose metrics that are hidden since then:
+	// --show-hidden-metrics-for-version.
 	ShowHidden string `json:"showHiddenMetricsForVersion,omitempty"`
-	// Labels are the values of labels that are shown, separated by commas, by the
-	// names of the metric and the label, as in "metric,label"; others are counted
-	// together: --allow-metric-labels.
+	// Labels are the allowed label values, separated by commas, by "metric,label";
+	// other values are merged: --allow-metric-labels.
 	Labels map[string]string `json:"allowListMapping,omitempty"`
 	// LabelsFile is a YAML file with such a map: --allow-metric-labels-manifest.
 	LabelsFile string `json:"allowListMappingManifest,omitempty"`
 }
 
-// unexpected is what values of labels are called that are not to be shown.
+// unexpected replaces label values that are not allowed.
 const unexpected = "unexpected"
 
-// Complete reads the file of labels, and checks what can be wrong; before is the
-// minor version before this one.
+// Complete reads LabelsFile and validates; before is the previous minor version.
 func (c *Config) Complete(before string) error {
 	const name, label = `[a-zA-Z_:][a-zA-Z0-9_:]*`, `[a-zA-Z_][a-zA-Z0-9_]*`
 	path := field.NewPath("metrics")
@@ -82,7 +83,7 @@ func (c *Config) Complete(before string) error {
 	return errs.ToAggregate()
 }
 
-// Configure says what is shown. It must be called before anybody looks.
+// Configure applies a Config. It must be called before the first scrape.
 func (r *Registry) Configure(c Config) {
 	s := &r.view
 	s.disabled, s.hidden, s.labels = map[string]bool{}, c.ShowHidden == "", map[string]map[string][]string{}
@@ -98,7 +99,8 @@ func (r *Registry) Configure(c Config) {
 	}
 }
 
-// view is what is shown of a registry, and tells about the metrics themselves.
+// view is the Gatherer that exposes a registry, with metrics about the metrics
+// themselves.
 type view struct {
 	of       prometheus.Gatherer
 	disabled map[string]bool
@@ -106,14 +108,14 @@ type view struct {
 	labels   map[string]map[string][]string
 
 	mu     sync.Mutex
-	stages map[string]int // metrics that are registered, by their stage
+	stages map[string]int // number of registered metrics, by stability
 }
 
 func newView(of prometheus.Gatherer) view {
 	return view{of: of, hidden: true, stages: map[string]int{}}
 }
 
-// registered counts the metrics of a collector by the stage that the help begins
+// registered counts the metrics of a collector by the stability that their help begins
 // with.
 func (s *view) registered(c prometheus.Collector) {
 	descs := make(chan *prometheus.Desc)
@@ -154,7 +156,7 @@ func (s *view) Gather() ([]*dto.MetricFamily, error) {
 	return all, err
 }
 
-// about tells of the metrics themselves.
+// about returns the metrics about metrics.
 func (s *view) about(hidden int, merged float64) []*dto.MetricFamily {
 	if len(s.stages) == 0 {
 		return nil
@@ -185,7 +187,7 @@ func (s *view) about(hidden int, merged float64) []*dto.MetricFamily {
 
 func pair(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-// deprecated are metrics under names that they no longer have.
+// deprecated returns the metrics that are also exposed under an old name.
 func deprecated(all []*dto.MetricFamily) (old []*dto.MetricFamily) {
 	for _, d := range []struct{ name, of, help string }{
 		{"apiserver_storage_objects", "apiserver_resource_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1."},
@@ -206,8 +208,8 @@ func deprecated(all []*dto.MetricFamily) (old []*dto.MetricFamily) {
 	return old
 }
 
-// oldLabels are without that of the storage, of which there was one; where there was
-// none, resources are with their groups.
+// oldLabels returns the labels of an old name: without "storage"; where that label did
+// not exist, the group is part of the resource.
 func oldLabels(labels []*dto.LabelPair) (out []*dto.LabelPair) {
 	if len(labels) == 2 {
 		group, resource := labels[0].GetValue(), labels[1].GetValue()
@@ -219,8 +221,8 @@ func oldLabels(labels []*dto.LabelPair) (out []*dto.LabelPair) {
 	return slices.DeleteFunc(slices.Clone(labels), func(l *dto.LabelPair) bool { return l.GetName() == "storage" })
 }
 
-// restrict counts the series of a metric together whose labels are not to be shown,
-// and returns how much was counted there.
+// restrict merges the series whose label values are not allowed, and returns the sum of
+// what was merged.
 func restrict(f *dto.MetricFamily, allowed map[string][]string) (merged float64) {
 	if len(allowed) == 0 {
 		return 0
@@ -250,7 +252,7 @@ func restrict(f *dto.MetricFamily, allowed map[string][]string) (merged float64)
 	return merged
 }
 
-// add adds a series to another.
+// add adds the values of a series to another.
 func add(to, m *dto.Metric) {
 	switch {
 	case to.Counter != nil:
@@ -266,6 +268,6 @@ func add(to, m *dto.Metric) {
 	case to.Summary != nil:
 		s, more := to.Summary, m.GetSummary()
 		s.SampleCount, s.SampleSum = new(s.GetSampleCount()+more.GetSampleCount()), new(s.GetSampleSum()+more.GetSampleSum())
-		s.Quantile = nil // which do not add up
+		s.Quantile = nil // quantiles cannot be added
 	}
 }

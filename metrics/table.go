@@ -6,6 +6,8 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
+// This file is the table of metric definitions.
+
 const stepDuration = "apiserver_admission_step_admission_duration_seconds"
 
 // admissionFamilies are the metrics of admission.
@@ -44,7 +46,7 @@ func admissionFamilies() []described {
 	}
 }
 
-// configFamilies are those of configurations that are read again when they change.
+// configFamilies are the metrics of reloaded configurations.
 func configFamilies() (all []described) {
 	labels := []string{"status", "apiserver_id_hash"}
 	for _, d := range []struct{ what, stage, total, last string }{
@@ -61,7 +63,7 @@ func configFamilies() (all []described) {
 	return all
 }
 
-// partFamilies are those of package measure.
+// partFamilies are the metrics of package measure.
 func partFamilies() []described {
 	const (
 		noNames = "Counts the number of requests to servers missing SAN extension in their serving certificate OR the number of connection failures due to the lack of x509 certificate SAN extension missing (either/or, based on the runtime environment)"
@@ -124,7 +126,7 @@ func partFamilies() []described {
 	}
 }
 
-// encryptionFamilies are those of what is stored encrypted.
+// encryptionFamilies are the metrics of encryption at rest.
 func encryptionFamilies() []described {
 	const envelope = "apiserver_envelope_encryption_"
 	key := []string{"transformation_type", "provider_name", "key_id_hash", "apiserver_id_hash"}
@@ -141,7 +143,7 @@ func encryptionFamilies() []described {
 		{gauge, measure.KMSKeyLastStatus, "[ALPHA] The last time in seconds when a keyID was returned by the Status RPC call.", nil, key[1:]},
 		{counter, measure.KMSInvalidKeys, "[ALPHA] Number of times an invalid keyID is returned by the Status RPC call split by error.", nil, []string{"provider_name", "error"}},
 		{gauge, measure.KMSSources, "[ALPHA] Number of records in data encryption key (DEK) source cache. On a restart, this value is an approximation of the number of decrypt RPC calls the server will make to the KMS plugin.", nil, []string{"provider_name"}},
-		// Of the first version of key management, which there is none of here.
+		// Of KMS v1, which is not supported here.
 		{gauge, envelope + "dek_cache_fill_percent", "[ALPHA] Percent of the cache slots currently occupied by cached DEKs.", nil, nil},
 	}
 }

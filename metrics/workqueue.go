@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Queues are the metrics of the queues of controllers.
+// Queues holds the metrics of the work queues of controllers.
 type Queues struct {
 	depth         *Gauges
 	adds, retries *Counters
@@ -53,17 +53,17 @@ func (q *Queues) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Queue measures one queue.
+// Queue records the metrics of one work queue.
 type Queue struct {
 	all  *Queues
 	name string
 
 	mu    sync.Mutex
-	since []time.Time // when the work that is under way was begun
+	since []time.Time // start times of the items in progress
 }
 
-// running returns for how long it has been worked on what is not done, together
-// and at most.
+// running returns how long the items in progress have been processed, in sum and at
+// most.
 func (q *Queue) running(now time.Time) (sum, longest time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,8 +74,8 @@ func (q *Queue) running(now time.Time) (sum, longest time.Duration) {
 	return sum, longest
 }
 
-// Queue returns what measures the queue of a controller. It is there from now
-// on, so that one with nothing to do is seen to have nothing to do.
+// Queue returns the metrics of a controller's queue. Its series exist from now on, so
+// that an idle queue is visible.
 func (q *Queues) Queue(name string) *Queue {
 	q.depth.WithLabelValues(name).Set(0)
 	q.adds.WithLabelValues(name).Add(0)
@@ -88,13 +88,13 @@ func (q *Queues) Queue(name string) *Queue {
 	return q.all[name]
 }
 
-// Added: there is one more.
+// Added records a new item.
 func (q *Queue) Added() {
 	q.all.adds.WithLabelValues(q.name).Inc()
 	q.all.depth.WithLabelValues(q.name).Inc()
 }
 
-// Taken: it is worked on, after so long.
+// Taken records that an item is processed, after waiting in the queue.
 func (q *Queue) Taken(waited time.Duration) {
 	q.mu.Lock()
 	q.since = append(q.since, time.Now())
@@ -103,14 +103,14 @@ func (q *Queue) Taken(waited time.Duration) {
 	q.all.waited.WithLabelValues(q.name).Observe(waited.Seconds())
 }
 
-// Done: it was worked on for so long.
+// Done records that an item was processed.
 func (q *Queue) Done(worked time.Duration) {
 	q.finish(time.Now().Add(-worked))
 	q.all.work.WithLabelValues(q.name).Observe(worked.Seconds())
 }
 
-// finish forgets the work that was begun at a time, or nearest to it: clocks of
-// others are read a little earlier or later.
+// finish removes the start time of an item: the nearest one, since the caller's clock
+// was read a little earlier or later.
 func (q *Queue) finish(began time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,5 +125,5 @@ func (q *Queue) finish(began time.Time) {
 	}
 }
 
-// Retried: it will be tried again.
+// Retried records that an item will be retried.
 func (q *Queue) Retried() { q.all.retries.WithLabelValues(q.name).Inc() }
