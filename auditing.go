@@ -13,8 +13,8 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// audit writes down who asks, and what the answer is. What is behind it adds to
-// the record through request.Request.
+// audit is the stage that records a request and its response in the audit log. Later stages
+// and handlers add to the record through request.Request.
 func (s *Server) audit() stage {
 	if s.Audit == nil {
 		return stage{}
@@ -38,7 +38,7 @@ func (s *Server) audit() stage {
 			if record == nil {
 				return
 			}
-			// What is written from now on is not the handler's answer.
+			// What is written from here on is not the response of the handler.
 			x.forget()
 			if cause != nil {
 				record.Panic(cause)
@@ -49,8 +49,8 @@ func (s *Server) audit() stage {
 	}
 }
 
-// beginRecord makes the record of a request: what comes before the audit may
-// have something to say to it.
+// beginRecord makes the audit record of a request, before the audit stage, because earlier
+// stages may add to it.
 func (s *Server) beginRecord(x *exchange) {
 	if s.Audit != nil {
 		x.record = s.Audit.Record()
@@ -58,8 +58,8 @@ func (s *Server) beginRecord(x *exchange) {
 	}
 }
 
-// refuse writes down a request that is about to be answered before the audit
-// comes. Why is for those who do not get to read the answer either.
+// refuse records a request that is answered before the audit stage. why is only for the audit
+// log, not for the client.
 func (x *exchange) refuse(why string) {
 	switch {
 	case x.record == nil:
@@ -70,8 +70,8 @@ func (x *exchange) refuse(why string) {
 	}
 }
 
-// attempted says how somebody has tried to authenticate.
-func attempted(r *http.Request) string {
+// authAttempt returns the authentication methods that a request has tried.
+func authAttempt(r *http.Request) string {
 	var methods []string
 	if _, _, ok := r.BasicAuth(); ok {
 		methods = append(methods, "basic")
@@ -91,10 +91,10 @@ func attempted(r *http.Request) string {
 	return "Authentication failed, attempted: " + strings.Join(methods, ", ")
 }
 
-// forget ends the record.
+// forget ends the record: later writes are not audited.
 func (x *exchange) forget() { x.record, x.Audit = nil, nil }
 
-// unanswered is the status of a request whose handler has written nothing.
+// unanswered returns the status of a request whose handler has written nothing.
 func (x *exchange) unanswered() *metav1.Status {
 	if x.late() {
 		status := apierrors.NewTimeoutError(timeoutMessage, 0).ErrStatus
@@ -103,8 +103,8 @@ func (x *exchange) unanswered() *metav1.Status {
 	return &metav1.Status{Code: http.StatusOK, Status: metav1.StatusSuccess, Message: "Connection closed early"}
 }
 
-// internalError answers for the server itself. The text must not look like HTML
-// to browsers that guess.
+// internalError writes a 500 response. The text is escaped, so that browsers do not take it
+// for HTML.
 func internalError(w http.ResponseWriter, r *http.Request, err error) {
 	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err)
 	http.Error(w, strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(text), http.StatusInternalServerError)

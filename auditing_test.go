@@ -236,13 +236,13 @@ func TestAttempted(t *testing.T) {
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Authorization", header)
-		if got := attempted(r); got != want {
+		if got := authAttempt(r); got != want {
 			t.Errorf("%q: %s", header, got)
 		}
 	}
 	r := httptest.NewRequest("GET", "https://host/?access_token=a", nil)
 	r.TLS = nil
-	if got := attempted(r); got != "Authentication failed, attempted: access_token" {
+	if got := authAttempt(r); got != "Authentication failed, attempted: access_token" {
 		t.Error(got)
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Notes of the audit.
+// Audit annotations.
 const (
 	decisionNote = "authorization.k8s.io/decision"
 	reasonNote   = "authorization.k8s.io/reason"
 )
 
-// authorize passes on what the user may do.
+// authorize is the stage that asks the Authorizer.
 func (s *Server) authorize() stage {
 	if s.Authorizer == nil {
 		return stage{}
@@ -37,7 +37,7 @@ func (s *Server) authorize() stage {
 			s.Metrics.Authorized(outcome(decision, err), took)
 		}
 		switch {
-		case decision == authz.Allow: // in spite of an error, if there is one
+		case decision == authz.Allow: // an error beside it is ignored
 			x.Annotate(decisionNote, "allow")
 			x.Annotate(reasonNote, reason)
 			return true
@@ -55,7 +55,7 @@ func (s *Server) authorize() stage {
 	}}
 }
 
-// outcome is what metrics call a decision.
+// outcome returns the metric label of a decision.
 func outcome(decision authz.Decision, err error) string {
 	switch {
 	case decision == authz.Allow:
@@ -68,7 +68,7 @@ func outcome(decision authz.Decision, err error) string {
 	return "no-opinion"
 }
 
-// attributes is what authorization decides on.
+// attributes returns the authorizer attributes of the request.
 func (x *exchange) attributes() *authz.Attributes {
 	a := &authz.Attributes{
 		User: &x.User, Verb: x.Verb, IsResource: x.IsResource, Path: x.Path,
@@ -85,8 +85,8 @@ func (x *exchange) attributes() *authz.Attributes {
 	return a
 }
 
-// verbInPath reports whether a path has the verb in front of the resource, as
-// in /api/v1/watch/pods. Not all of these watches look at selectors.
+// verbInPath reports whether a path has the verb before the resource, as in
+// /api/v1/watch/pods. Not all of these watches evaluate selectors.
 func verbInPath(i *request.Info) bool {
 	if i.Verb != request.Watch {
 		return false
@@ -124,7 +124,7 @@ func labelRequirements(query string) (labels.Requirements, error) {
 	return requirements, nil
 }
 
-// deny answers a request that goes no further.
+// deny answers a request with an error and ends it.
 func (x *exchange) deny(err *apierrors.StatusError) {
 	x.w.Header().Set("X-Content-Type-Options", "nosniff")
 	writeError(x.w, x.r, err)

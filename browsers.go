@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// hsts tells browsers to come back over TLS only.
+// hsts is the stage that sets Strict-Transport-Security.
 func (s *Server) hsts() stage {
 	if len(s.Serving.HSTS) == 0 {
 		return stage{}
 	}
-	// All answers share the value: nobody changes it in place.
+	// Shared by all responses, and never changed in place.
 	value := []string{strings.Join(s.Serving.HSTS, "; ")}
 	return stage{begin: func(x *exchange) bool {
 		h := x.writer.Header()
@@ -23,8 +23,8 @@ func (s *Server) hsts() stage {
 	}}
 }
 
-// goaway asks some clients to connect anew, so that in time they spread over
-// all servers behind a load balancer.
+// goaway is the stage that closes some HTTP/2 connections at random, so that clients
+// spread over the servers behind a load balancer.
 func (s *Server) goaway() stage {
 	if s.Serving.GoawayChance == 0 || s.Serving.DisableHTTP2 {
 		return stage{}
@@ -37,12 +37,12 @@ func (s *Server) goaway() stage {
 	}}
 }
 
-// cors lets pages of other origins use the server. It answers what browsers ask
-// before they send a request, without knowing who asks.
+// cors is the stage that allows pages of other origins to use the server. It answers
+// preflight requests without authentication.
 func (s *Server) cors() stage {
 	var allowed []*regexp.Regexp
 	for _, origin := range s.Serving.CORS {
-		allowed = append(allowed, regexp.MustCompile(origin)) // Validate has tried it
+		allowed = append(allowed, regexp.MustCompile(origin)) // Validate has compiled it
 	}
 	if len(allowed) == 0 {
 		return stage{}

@@ -10,12 +10,11 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// groupAuthenticated is the group of everybody who is known.
+// groupAuthenticated is the group of all authenticated users.
 const groupAuthenticated = "system:authenticated"
 
-// byCertificate authenticates by client certificates that authorities have
-// issued. The user is shared by the requests of a connection and must not be
-// changed.
+// byCertificate authenticates client certificates that roots have issued. The user is shared
+// by the requests of a connection and must not be changed.
 func byCertificate(roots *x509.CertPool) func(r *http.Request) (request.User, bool, error) {
 	return func(r *http.Request) (request.User, bool, error) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {

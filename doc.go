@@ -1,18 +1,18 @@
-// Package kelson is a Kubernetes API server as a library.
+// Package kelson is a Kubernetes API server as a library. Start at Server, and at pipeline.go,
+// the stages of a request in order.
 //
-// A Server is one link of a chain: a request goes from one to the next until
-// one knows its path.
+// A Server is one link of a chain. A request goes down the chain until one Router knows its
+// path:
 //
 //	aggregator → built-in groups → custom resources → 404
 //
-// The outermost is the one that runs. It takes over the hooks and health checks
-// of those behind it, listens, sends every request through the pipeline
-// (pipeline.go shows it, a line a stage), and owns the order in which things
-// stop (run.go).
+// The outermost Server runs. It takes over the hooks and health checks of those behind it,
+// listens, sends every request through the pipeline, and controls the order of shutdown
+// (run.go).
 //
 //	server := &kelson.Server{API: router}
 //	if err := server.Run(ctx); err != nil { … }
 //
-// What a request asks for is described by package request, what a kind is by
-// package resource, certificates are kept by package pki.
+// Package request describes what a request asks for, package resource what a kind is;
+// package pki keeps certificates. This package must not import controlplane.
 package kelson

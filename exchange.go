@@ -21,8 +21,8 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
-// An exchange is a request and its answer on their way through the pipeline.
-// It is one allocation: what the stages add finds its place here.
+// exchange is a request and its response on their way through the pipeline. It is a single
+// allocation: the state of the stages is in it.
 type exchange struct {
 	request.Request
 	// r is the request for handlers: its context carries the Request above and
@@ -32,21 +32,22 @@ type exchange struct {
 	w http.ResponseWriter
 
 	lifetime lifetime
-	// entry is what the request holds of the server's capacity.
+	// entry is the seat of the request in flow control.
 	entry flow.Entry
-	// counted: the end of the server waits for it.
+	// counted: shutdown waits for the request.
 	counted bool
-	// own: the server has asked itself.
-	own bool
-	// passed is how many stages the request has passed, and ended how far it came.
+	// loopback: the request is from this process (loopback).
+	loopback bool
+	// passed is the number of stages that the request has passed; ended is how it ended,
+	// for metrics.
 	passed int
 	ended  metrics.End
-	// measured ends the measuring of a request that may last; nil for others.
+	// measured ends the measurement of a long-running request; nil for others.
 	measured func()
-	// mark is when the stage began that is to be measured.
+	// mark is when the stage that is being measured began.
 	mark time.Time
 	line request.Timeline
-	// warnings is where Request.Warned points.
+	// warnings is what Request.Warned points to.
 	warnings request.Warnings
 	writer
 }
@@ -67,7 +68,7 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	return x
 }
 
-// finish is called when the request has been answered and all stages have ended.
+// finish is called when the request is answered and all stages have ended.
 func (x *exchange) finish() {
 	if x.status == 0 {
 		x.begin(http.StatusOK) // net/http writes the header now
@@ -76,8 +77,8 @@ func (x *exchange) finish() {
 	x.lifetime.release()
 }
 
-// setHeader sets a header of the answer, whose name is in canonical form,
-// unless it is there: a server behind this one may have set it.
+// setHeader sets a response header, whose name is in canonical form, unless it is set: a
+// server behind this one may have set it.
 func (x *exchange) setHeader(name, value string) {
 	h := x.writer.Header()
 	if _, ok := h[name]; ok || x.headers == len(x.values) {
@@ -88,39 +89,39 @@ func (x *exchange) setHeader(name, value string) {
 	x.headers++
 }
 
-// disconnect makes this the last request of an HTTP/2 connection. Who is not
-// known gets none that is worth flooding.
+// disconnect makes this the last request of an HTTP/2 connection, so that unauthenticated
+// clients cannot keep one to flood the server.
 func (x *exchange) disconnect() {
 	if x.r.ProtoMajor == 2 {
 		x.writer.Header().Set("Connection", "close")
 	}
 }
 
-// setDeadline ends the context of the request at a time. A client that sends
-// its body too slowly is cut off then, and so is one that does not read a large
-// answer; small ones are not worth a timer, they fit into buffers.
+// setDeadline ends the context of the request at a time. The connection of a client that
+// sends its body too slowly, or does not read a large response, is closed then; small
+// responses fit into buffers and get no timer.
 func (x *exchange) setDeadline(t time.Time) {
 	x.lifetime.deadline = t
 	x.writer.deadline = t
 	if x.r.ContentLength != 0 {
-		// Writers that know no deadline have no network behind them.
+		// Writers without a network behind them support no deadlines.
 		_ = http.NewResponseController(x.ResponseWriter).SetReadDeadline(t)
 	}
 }
 
-// endWith ends the context of the request when ctx ends, as soon as turn calls
-// what it is given; nil does so at once.
+// endWith ends the context of the request when ctx ends, as soon as turn calls the function
+// that it is given; a nil turn does so at once.
 func (x *exchange) endWith(ctx context.Context, turn func(end func())) { x.lifetime.endWith(ctx, turn) }
 
-// late reports whether the deadline is over.
+// late reports whether the deadline has passed.
 func (x *exchange) late() bool {
 	return !x.lifetime.deadline.IsZero() && !time.Now().Before(x.lifetime.deadline)
 }
 
 const timeoutMessage = "request did not complete within the allotted timeout"
 
-// timeOut answers for a handler that has not. The form of the answer, which is not
-// quite that of other errors, is what clients know.
+// timeOut writes the response of a request that timed out, in the form of kube-apiserver,
+// which differs from other errors.
 func (x *exchange) timeOut() {
 	x.ended = metrics.TimedOut
 	status := apierrors.NewTimeoutError(timeoutMessage, 0).ErrStatus
@@ -128,29 +129,29 @@ func (x *exchange) timeOut() {
 	_ = json.NewEncoder(x.w).Encode(&status)
 }
 
-// A writer adds to net/http's what has to happen when the header is written.
+// writer wraps the ResponseWriter of net/http, to act when the header is written.
 type writer struct {
 	http.ResponseWriter
 	request *request.Request
-	// record is told when the answer begins; nil if nothing is audited.
+	// record is called when the response begins; nil without audit.
 	record *audit.Record
 
-	// status is what was answered, 0 as long as nothing was.
+	// status of the response, 0 until the header is written.
 	status int
-	// written counts bytes of the body.
+	// written is the number of bytes of the body.
 	written  int64
 	deadline time.Time
-	// bounded says that the HTTP server does not itself end a response that its client
-	// does not read, as package h2 does.
+	// bounded says that the HTTP server does not itself close connections that do not
+	// read a response, as package h2 does.
 	bounded bool
 
 	turn turns.Turn
 
-	values  [3]string // of headers set with setHeader
+	values  [3]string // values of headers set with setHeader
 	headers int
 }
 
-// manyBytes is what an answer must exceed for its writes to get a deadline.
+// manyBytes is the response size in bytes from which writes get a deadline.
 const manyBytes = 64 << 10
 
 func (w *writer) begin(status int) {
@@ -159,7 +160,7 @@ func (w *writer) begin(status int) {
 		w.record.Answer(status)
 	}
 	if w.bounded && !w.deadline.IsZero() {
-		// Not the deadline of the request: the client is told when that is over.
+		// Not the deadline of the request: after that, a timeout response is still written.
 		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(stalledTimeout))
 	}
 	if warnings := w.request.Warnings(); len(warnings) > 0 {
@@ -191,7 +192,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// WriteString saves the copy that io.WriteString would make.
+// WriteString implements io.StringWriter, without the copy of io.WriteString.
 func (w *writer) WriteString(s string) (int, error) {
 	if w.status == 0 {
 		w.begin(http.StatusOK)
@@ -212,9 +213,9 @@ func (w *writer) count(n int) {
 	}
 }
 
-// boundWrite gives a write of a long-running request stalledTimeout, until the
-// function that it returns is called: a client that reads nothing must not keep a
-// watch for ever. Other requests have their deadline.
+// boundWrite gives a write of a long-running request a deadline of stalledTimeout, until
+// the function that it returns is called: a client that reads nothing must not keep a watch
+// open. Other requests have their own deadline.
 func (w *writer) boundWrite() (done func()) {
 	if !w.bounded || !w.deadline.IsZero() {
 		return nothing
@@ -228,7 +229,7 @@ func nothing() {}
 
 func (w *writer) Flush() { _ = w.FlushError() }
 
-// FlushError is what http.ResponseController looks for.
+// FlushError implements the interface that http.ResponseController looks for.
 func (w *writer) FlushError() error {
 	if w.status == 0 {
 		w.begin(http.StatusOK)
@@ -244,11 +245,11 @@ func (w *writer) FlushError() error {
 	return http.ErrNotSupported
 }
 
-// Unwrap lets http.ResponseController find what is not here.
+// Unwrap lets http.ResponseController reach the wrapped writer.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// hijackable is the writer of a connection that can be taken over: HTTP/1.1.
-// Those who want to take one over look for the method.
+// hijackable is the writer of an HTTP/1.1 connection, which can be hijacked. Handlers look
+// for the method Hijack.
 type hijackable struct{ *writer }
 
 func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
@@ -259,17 +260,17 @@ func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffer, err
 }
 
-// A lifetime is the context of a request. Most requests are answered before
-// anybody waits for their end, so the timer is made only when somebody does.
+// lifetime is the context of a request. Most requests are answered before anybody waits on
+// Done, so the timer is created only then.
 type lifetime struct {
 	parent   context.Context
-	deadline time.Time // set before anybody else knows the context
-	// span is the trace of the request, nil if there is none; set before anybody
-	// else looks.
+	deadline time.Time // set before the context is shared
+	// span is the trace of the request, nil without tracing; set before the context is
+	// shared.
 	span *trace.Span
 
 	mu       sync.Mutex
-	inner    context.Context // nil until somebody waits
+	inner    context.Context // nil until Done is called
 	cancel   context.CancelCauseFunc
 	released func() bool
 }
@@ -283,7 +284,7 @@ func (l *lifetime) Deadline() (time.Time, bool) {
 
 func (l *lifetime) Done() <-chan struct{} { return l.waited().Done() }
 
-// waited returns a context with which the end can be waited for.
+// waited returns the inner context, and creates it on first use.
 func (l *lifetime) waited() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,8 +314,8 @@ func (l *lifetime) Err() error {
 	return nil
 }
 
-// Value asks the inner context if there is one: package context finds out that
-// way that a child needs no goroutine to follow it.
+// Value asks the inner context if there is one: package context then recognizes it and starts
+// no goroutine for a child.
 func (l *lifetime) Value(key any) any {
 	if key == trace.Key() {
 		return l.span
@@ -328,7 +329,7 @@ func (l *lifetime) Value(key any) any {
 	return ctx.Value(key)
 }
 
-// endWith ends the lifetime when ctx ends and it is its turn, for the same cause.
+// endWith ends the lifetime when ctx has ended and its turn has come, with the same cause.
 func (l *lifetime) endWith(ctx context.Context, turn func(end func())) {
 	inner, cancel := context.WithCancelCause(l.parent)
 	l.inner, l.cancel = inner, cancel
@@ -342,7 +343,7 @@ func (l *lifetime) endWith(ctx context.Context, turn func(end func())) {
 	})
 }
 
-// release ends what waits. The request is over.
+// release frees the timer. The request is over.
 func (l *lifetime) release() {
 	l.mu.Lock()
 	cancel, released := l.cancel, l.released
@@ -356,13 +357,13 @@ func (l *lifetime) release() {
 }
 
 const (
-	// maxWarningRunes is how much text warnings may have together. Beyond it
-	// each is cut to maxLongWarning.
+	// maxWarningRunes bounds the total text of warnings. Beyond it each is truncated to
+	// maxLongWarning.
 	maxWarningRunes = 4096
 	maxLongWarning  = 256
 )
 
-// writeWarnings adds a header for each warning.
+// writeWarnings adds a Warning header for each warning.
 func writeWarnings(h http.Header, warnings []string) {
 	total := 0
 	for _, text := range warnings {
@@ -379,7 +380,7 @@ func writeWarnings(h http.Header, warnings []string) {
 				runes = runes[:maxLongWarning]
 			}
 		}
-		// Text with control characters does not go into a header.
+		// Control characters are not allowed in a header.
 		if header, err := utilnet.NewWarningHeader(299, "-", string(runes)); err == nil && text != "" {
 			h.Add("Warning", header)
 			written += len(runes)

@@ -8,8 +8,8 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// flowControl passes on what the server has room for. Others wait for their
-// turn, and are told to come back if that takes too long.
+// flowControl is the stage of priority and fairness: requests without a free seat wait in a
+// queue, and are answered 429 if that takes too long.
 func (s *Server) flowControl() stage {
 	if s.Flow == nil {
 		return stage{}
@@ -36,7 +36,7 @@ func (s *Server) flowControl() stage {
 	}
 }
 
-// tooMany answers a client that should come back in some seconds.
+// tooMany answers 429 with Retry-After in seconds.
 func (x *exchange) tooMany(seconds int) {
 	x.w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	http.Error(x.w, "Too many requests, please try again later.", http.StatusTooManyRequests)

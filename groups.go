@@ -25,8 +25,7 @@ import (
 	"github.com/apikeel/kelson/store"
 )
 
-// API is a Router for the resources of a catalog: the verbs, and what is told
-// about them in discovery and OpenAPI.
+// API is a Router for the resources of a catalog: the verbs, discovery and OpenAPI.
 type API struct {
 	catalog   func() *resource.Catalog
 	rest      *rest.Handler
@@ -34,7 +33,7 @@ type API struct {
 	openapi   *openapi.Handler
 }
 
-// NewAPI returns an API for what catalog returns at the time of a request.
+// NewAPI returns an API; catalog is called for each request.
 func NewAPI(catalog func() *resource.Catalog, resources *rest.Handler) *API {
 	return &API{
 		catalog:   catalog,
@@ -76,15 +75,15 @@ func (a *API) Paths() []string {
 	return slices.Compact(paths)
 }
 
-// NotFound answers a request below /api or a group that is served, for something
-// that is not there, with a Status. It reports false for other paths.
+// NotFound answers a request below /api or a served group, for a path that does not exist,
+// with a Status. It returns false for other paths.
 func (a *API) NotFound(w http.ResponseWriter, r *http.Request) bool {
 	path, inGroup := strings.CutPrefix(r.URL.Path, "/apis/")
 	group, _, _ := strings.Cut(path, "/")
 	g, known := a.catalog().Group(group)
 	served := known && group != "" && len(g.Versions) > 0
 	if served && len(g.Versions[0].Resources) > 0 {
-		served = !g.Versions[0].Resources[0].Unstructured // which answer for themselves alone
+		served = !g.Versions[0].Resources[0].Unstructured // custom resources answer such requests themselves
 	}
 	if inGroup && !served || !inGroup && !strings.HasPrefix(path, "/api/") {
 		return false
@@ -96,7 +95,7 @@ func (a *API) NotFound(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// ending is an API that ends its chain.
+// ending is an API at the end of its chain: it also answers NotFound.
 type ending struct{ *API }
 
 // Route implements Router.
@@ -104,7 +103,7 @@ func (e ending) Route(w http.ResponseWriter, r *http.Request) bool {
 	return e.API.Route(w, r) || e.NotFound(w, r)
 }
 
-// prepareGroups makes the API of Groups.
+// prepareGroups makes the API for Groups.
 func (s *Server) prepareGroups() error {
 	if len(s.Groups) == 0 {
 		return nil
@@ -147,9 +146,8 @@ func (s *Server) prepareGroups() error {
 	return nil
 }
 
-// Objects returns the objects of a resource in Groups, for admission plugins,
-// hooks and handlers. It can be called at any time, but what it returns works
-// only when the server is prepared.
+// Objects returns access to the objects of a resource in Groups, for admission plugins, hooks
+// and handlers. It can be called at any time; requests fail until the server is prepared.
 func (s *Server) Objects(group, name string) resource.Objects {
 	if h := s.objects.Load(); h != nil {
 		return h.Objects(group, name)
@@ -157,10 +155,9 @@ func (s *Server) Objects(group, name string) resource.Objects {
 	return unprepared{}
 }
 
-// DelegateTo makes another API server decide who users are and what they may do:
-// the one that the server is behind. Its address, and how it is asked, is in a
-// kubeconfig file; without one it is the server of the cluster that the process
-// runs in. What is set already stays: an Authorizer of one's own, for example.
+// DelegateTo makes another API server, the one that aggregates this one, authenticate and
+// authorize users. kubeconfig is a file; "" uses the in-cluster configuration. Fields that are
+// set already, such as Authorizer, are kept.
 func (s *Server) DelegateTo(ctx context.Context, kubeconfig string) error {
 	parent, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -183,10 +180,10 @@ func (s *Server) DelegateTo(ctx context.Context, kubeconfig string) error {
 	return err
 }
 
-// errUnprepared is what objects answer before there are any.
+// errUnprepared is the error of requests before the server is prepared.
 var errUnprepared = errors.New("the server is not prepared")
 
-// unprepared are the objects of a server that is not prepared.
+// unprepared implements resource.Objects for a server that is not prepared.
 type unprepared struct{}
 
 func (unprepared) Get(context.Context, string, string) (resource.Object, error) {

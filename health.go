@@ -16,28 +16,27 @@ import (
 	"github.com/apikeel/kelson/internal/logwatch"
 )
 
-// hookCheck is how the names of the checks of post-start hooks begin.
+// hookCheck is the prefix of the names of post-start hook checks.
 const hookCheck = "poststarthook/"
 
-// HealthCheck is one thing that must be well.
+// HealthCheck is one check of /healthz, /livez and /readyz.
 type HealthCheck struct {
 	Name  string
 	Check func(ctx context.Context) error
-	// Group, if it has one, is a name by which it can be excluded with others.
+	// Group, if set, is a name by which several checks can be excluded together.
 	Group string
-	// On are the endpoints that ask it; the default is all of them.
+	// On are the endpoints that include the check; the default is all.
 	On Endpoints
-	// After is the post-start hook that it belongs to, if it does: it comes after
-	// that one, and /livez asks it no sooner.
+	// After, if set, is the post-start hook that the check belongs to: the check is
+	// listed after it, and /livez includes it only once the hook is done.
 	After string
 }
 
-// Endpoints are some of those that tell how the server is.
+// Endpoints is a set of health endpoints.
 type Endpoints uint8
 
-// The endpoints. What is on /livez is about whether it would help to start the
-// server again, what is on /readyz about whether it should get requests, and
-// /healthz is for those who do not know the other two yet.
+// The endpoints. /livez is about whether the server should be restarted, /readyz about
+// whether it should get requests; /healthz is deprecated.
 const (
 	Healthz Endpoints = 1 << iota
 	Livez
@@ -99,7 +98,7 @@ func (s *Server) installHealth() error {
 				continue
 			}
 			if endpoint == Livez && check.After != "" {
-				check.Check = s.graced(check.Check)
+				check.Check = s.withLivezGrace(check.Check)
 			}
 			own = append(own, check)
 			s.paths["/"+name+"/"+check.Name] = http.HandlerFunc(check.serve)
@@ -109,9 +108,8 @@ func (s *Server) installHealth() error {
 	return nil
 }
 
-// ownCertificate checks that the certificate which the server has issued to itself
-// is good. It is renewed in time, so that only a clock that was far off, or an
-// authority that has come to its end, makes this fail.
+// ownCertificate checks the certificate that the server has issued to itself. It is renewed in
+// time, so this fails only if the clock was far off or the CA has expired.
 func (s *Server) ownCertificate(context.Context) error {
 	own, err := s.PKI.ServerCertificate(nil)
 	if err == nil && time.Now().After(own.Leaf.NotAfter) {
@@ -120,8 +118,8 @@ func (s *Server) ownCertificate(context.Context) error {
 	return err
 }
 
-// graced is a check that does not fail as long as the server may take to start.
-func (s *Server) graced(check func(context.Context) error) func(context.Context) error {
+// withLivezGrace wraps a check so that it passes during LivezGrace after the start.
+func (s *Server) withLivezGrace(check func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if time.Since(s.began) < s.LivezGrace {
 			return nil
@@ -130,7 +128,7 @@ func (s *Server) graced(check func(context.Context) error) func(context.Context)
 	}
 }
 
-// serve answers for one check.
+// serve answers a request for a single check.
 func (c HealthCheck) serve(w http.ResponseWriter, r *http.Request) {
 	if err := c.Check(r.Context()); err != nil {
 		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
@@ -139,7 +137,7 @@ func (c HealthCheck) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ok"))
 }
 
-// health answers for all checks together.
+// health answers a request for all checks.
 func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
@@ -166,7 +164,7 @@ func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 				s.Checks.Observe(name, check.Name, err == nil)
 			}
 			if err != nil {
-				// Everybody can ask, so why it failed is for the log.
+				// The endpoint may be public, so the reason is only logged.
 				fmt.Fprintf(&text, "[-]%s failed: reason withheld\n", check.Name)
 				s.strangers.Log(r.Context(), s.Logger, slog.LevelInfo, "health check failed", "endpoint", name, "check", check.Name, "error", err)
 				failed = true

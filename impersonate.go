@@ -6,8 +6,8 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// impersonate lets a request go on in the name of another user, if the one who
-// asks may do that.
+// impersonate is the stage that continues a request as another user, if the requestor may
+// impersonate that user.
 func (s *Server) impersonate() stage {
 	var counts impersonate.Metrics
 	if s.Metrics != nil {

@@ -13,45 +13,43 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Signals are what happens in the life of a server, each once. The order is this
-// one, except that the delay and the hooks go on at the same time, and that with
-// Shutdown.SendRetryAfter requests are drained before the server stops
-// listening.
+// Signals are the events in the life of a server, each happening once, in this order; except
+// that the shutdown delay and the pre-shutdown hooks run concurrently, and that with
+// Shutdown.SendRetryAfter requests are drained before the server stops listening.
 type Signals struct {
-	// MuxAndDiscoveryComplete: the post-start hooks are done, so that a path that
-	// nobody knows does not exist.
+	// MuxAndDiscoveryComplete: the post-start hooks are done; from now on an unknown
+	// path is 404.
 	MuxAndDiscoveryComplete Signal
-	// HasBeenReady: /readyz was asked, and has said yes.
+	// HasBeenReady: /readyz has succeeded once.
 	HasBeenReady Signal
-	// ShutdownInitiated: the server is to end, and not ready any longer.
+	// ShutdownInitiated: the server was told to stop, and is no longer ready.
 	ShutdownInitiated Signal
-	// AfterShutdownDelayDuration: whoever sends requests should know that by now.
+	// AfterShutdownDelayDuration: Shutdown.Delay has passed.
 	AfterShutdownDelayDuration Signal
 	// PreShutdownHooksStopped: the pre-shutdown hooks are done.
 	PreShutdownHooksStopped Signal
-	// NotAcceptingNewRequest: both of these. New requests are refused.
+	// NotAcceptingNewRequest: both of the above. New requests are refused.
 	NotAcceptingNewRequest Signal
-	// HTTPServerStoppedListening: there are no new connections.
+	// HTTPServerStoppedListening: no new connections are accepted.
 	HTTPServerStoppedListening Signal
-	// InFlightRequestsDrained: those that there were have been answered, or given
-	// up.
+	// InFlightRequestsDrained: requests in flight have ended or timed out.
 	InFlightRequestsDrained Signal
 }
 
-// Signal is something that happens once.
+// Signal is an event that happens once.
 type Signal struct {
 	name string
 	once sync.Once
 	ch   chan struct{}
 }
 
-// Name is what it is called.
+// Name returns the name of the event.
 func (s *Signal) Name() string { return s.name }
 
-// Happened is closed when it has.
+// Happened returns a channel that is closed when the event has happened.
 func (s *Signal) Happened() <-chan struct{} { return s.ch }
 
-// HasHappened reports whether it has.
+// HasHappened reports whether the event has happened.
 func (s *Signal) HasHappened() bool {
 	select {
 	case <-s.ch:
@@ -74,15 +72,15 @@ func newSignals() *Signals {
 	return s
 }
 
-// Signals returns what happens to the server, once it is prepared.
+// Signals returns the events of the server, once it is prepared.
 func (s *Server) Signals() *Signals { return s.signals }
 
-// signal tells that something has happened.
+// signal marks an event as happened and logs it.
 func (s *Server) signal(what *Signal) {
 	what.once.Do(func() {
 		message := "lifecycle"
 		if s.signals.ShutdownInitiated.HasHappened() || what == &s.signals.ShutdownInitiated {
-			message = "[graceful-termination] shutdown event" // what operators of Kubernetes look for
+			message = "[graceful-termination] shutdown event" // the text that operators of kube-apiserver look for
 		}
 		level := slog.LevelInfo
 		if what == &s.signals.MuxAndDiscoveryComplete || what == &s.signals.ShutdownInitiated {
@@ -93,40 +91,40 @@ func (s *Server) signal(what *Signal) {
 	})
 }
 
-// Shutdown says how a server ends. The zero value is the quickest way in which
-// no request is lost.
+// Shutdown configures the shutdown sequence. The zero value is the fastest one that loses no
+// request.
 type Shutdown struct {
-	// Delay is how long the server goes on as before when it has been told to
-	// end, but for not being ready: --shutdown-delay-duration.
+	// Delay is how long the server keeps serving after it was told to stop, while
+	// /readyz fails: --shutdown-delay-duration.
 	Delay time.Duration
-	// SendRetryAfter keeps the server listening until its requests are answered;
-	// new ones are told to come back: --shutdown-send-retry-after.
+	// SendRetryAfter keeps the server listening until requests in flight are answered;
+	// new ones get 429 with Retry-After: --shutdown-send-retry-after.
 	SendRetryAfter bool
-	// WatchGrace is how long it takes to end all watches, a few at a time, so that
-	// their clients do not fall upon other servers all at once; 0 ends them at
-	// once: --shutdown-watch-termination-grace-period.
+	// WatchGrace is the time over which watches are ended, a few at a time, so that
+	// their clients do not reconnect to other servers all at once; 0 ends all at once:
+	// --shutdown-watch-termination-grace-period.
 	WatchGrace time.Duration
-	// Timeout bounds how long is waited for requests, and for hooks; it defaults
-	// to DefaultShutdownTimeout.
+	// Timeout bounds the wait for requests, and for hooks; it defaults to
+	// DefaultShutdownTimeout.
 	Timeout time.Duration
 }
 
 const (
-	// watchesPerSecond is how many watches are ended a second, at least.
+	// watchesPerSecond is the minimum rate at which watches are ended.
 	watchesPerSecond = 200
-	// afterDrain is how long connections have to close when requests are answered.
+	// afterDrain is how long connections have to close after the last response.
 	afterDrain = 2 * time.Second
 )
 
-// refuseNew answers requests that come when the server is about to end. Whoever
-// wants to know how it is still gets an answer, and so does the server itself.
+// refuseNew is the stage that refuses new requests during shutdown, except for health checks
+// and requests of the server itself.
 func (s *Server) refuseNew() stage {
 	return stage{begin: func(x *exchange) bool {
 		if !s.refusing.Load() || alwaysAnswered(x.r) {
 			return true
 		}
 		s.refused.Add(1)
-		s.forgetRequest(x) // it is not one that the end waits for
+		s.forgetRequest(x) // shutdown does not wait for it
 		x.forget()
 		h := x.w.Header()
 		if s.Shutdown.SendRetryAfter {
@@ -157,7 +155,7 @@ func alwaysAnswered(r *http.Request) bool {
 	return own || strings.HasPrefix(r.UserAgent(), "kube-apiserver/")
 }
 
-// endLater ends a watch when it is its turn, once watches have to end.
+// endLater ends a watch when its turn comes, once watches have to end.
 func (s *Server) endLater(end func()) {
 	n := s.ended.Add(1)
 	if delay := time.Duration(n-1) * time.Duration(s.endEvery.Load()); delay > 0 {
@@ -167,8 +165,7 @@ func (s *Server) endLater(end func()) {
 	end()
 }
 
-// endWatches ends long-running requests. Watches are ended a few at a time if
-// there is time for that.
+// endWatches ends long-running requests; watches a few at a time if WatchGrace allows.
 func (s *Server) endWatches() {
 	if grace := s.Shutdown.WatchGrace; grace > 0 {
 		perSecond := max(watchesPerSecond, float64(s.watching.Load())/grace.Seconds())
@@ -177,10 +174,10 @@ func (s *Server) endWatches() {
 	s.end(errStopping)
 }
 
-// notFound answers for a path that nobody knows, at least by now.
+// notFound answers a request for an unknown path.
 func (s *Server) notFound(x *exchange) {
-	// A server that does not listen is used as a handler, and has no start that
-	// could be over.
+	// A server that does not listen is used as an http.Handler, and runs no post-start
+	// hooks.
 	if s.listener == nil || s.signals.MuxAndDiscoveryComplete.HasHappened() {
 		http.NotFound(x.w, x.r)
 		return

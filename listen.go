@@ -24,18 +24,18 @@ const (
 	maxHeaderBytes    = 1 << 20
 	readHeaderTimeout = 32 * time.Second
 	idleTimeout       = 90 * time.Second
-	// stalledTimeout closes a connection that takes no byte for so long.
+	// stalledTimeout closes a connection on which no byte can be written for so long.
 	stalledTimeout = 60 * time.Second
-	// maxStreams is what clients expect before they are told.
+	// maxStreams per HTTP/2 connection is what clients assume before SETTINGS arrive.
 	maxStreams = 100
-	// Nearly all objects are smaller, so that they arrive in one frame.
+	// maxFrame is the largest HTTP/2 frame in bytes; nearly all objects fit into one.
 	maxFrame = 256 << 10
-	// What the streams of a connection may send ahead together.
+	// maxAhead is the receive window of a connection in bytes.
 	maxAhead = 4 << 20
 )
 
-// Listen takes the address of the server. Clients can connect from then on, and
-// are answered when Run is called. It prepares the server if nobody has.
+// Listen binds the address of the server. Clients can connect from then on, and are answered
+// when Run is called. It calls PrepareRun if that was not done.
 func (s *Server) Listen() error {
 	if err := s.PrepareRun(); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (s *Server) Listen() error {
 	config := net.ListenConfig{Control: s.Serving.control}
 	listener, err := config.Listen(context.Background(), "tcp", s.Addr)
 	if err != nil {
-		return explain(s.Addr, err)
+		return explainBindError(s.Addr, err)
 	}
 	listener = newcomers.Listener(listener, s.Serving.MaxUnauthenticatedConnections)
 	if s.Serving.ownHTTP2() {
@@ -56,8 +56,8 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// explain says what to do about an address that cannot be had.
-func explain(addr string, err error) error {
+// explainBindError adds to the error of a bind what to do about it.
+func explainBindError(addr string, err error) error {
 	host, port, splitErr := net.SplitHostPort(addr)
 	switch {
 	case splitErr != nil:
@@ -72,7 +72,7 @@ func explain(addr string, err error) error {
 	return fmt.Errorf("cannot listen on %s: %w", addr, err)
 }
 
-// URL is where clients on this machine reach the server, once it listens.
+// URL returns where clients on this machine reach the server, once it listens.
 func (s *Server) URL() string {
 	if s.listener == nil {
 		return ""
@@ -85,10 +85,9 @@ func (s *Server) URL() string {
 	return "https://" + net.JoinHostPort(host, fmt.Sprint(addr.Port))
 }
 
-// AdvertiseAddress is where members of the cluster reach the server: the address
-// that is configured, or else the one that it listens on, unless only this
-// machine knows that; then it is the one of the network interface that leads
-// out.
+// AdvertiseAddress returns where members of the cluster reach the server: the configured
+// address, or the one it listens on, or, if that is loopback or unspecified, the address of
+// the default network interface.
 func (s *Server) AdvertiseAddress() (net.IP, error) {
 	if ip := s.Serving.AdvertiseAddress; ip != nil && !ip.IsUnspecified() {
 		return ip, nil
@@ -104,8 +103,8 @@ func (s *Server) AdvertiseAddress() (net.IP, error) {
 	return ip, nil
 }
 
-// ExternalAddress is host and port of the server in what it tells clients: the
-// external host name, or else the address that it advertises.
+// ExternalAddress returns host and port of the server for clients: the external host name, or
+// else the advertised address.
 func (s *Server) ExternalAddress() (string, error) {
 	host := s.Serving.ExternalHostname
 	if host == "" {
@@ -125,12 +124,12 @@ func (s *Server) ExternalAddress() (string, error) {
 	return net.JoinHostPort(host, port), err
 }
 
-// errorLog takes what net/http has to say. Failed handshakes are the affair of
-// whoever connects, and anybody can cause any number of them.
+// errorLog receives the log of net/http. Failed TLS handshakes, of which anybody can cause any
+// number, are counted and rate-limited.
 type errorLog struct {
 	limit   *boundedlog.Limit
 	logger  *slog.Logger
-	metrics *metrics.Requests // nil counts nothing
+	metrics *metrics.Requests // may be nil
 }
 
 func (l errorLog) Write(line []byte) (int, error) {

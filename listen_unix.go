@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// control sets what a socket may share with those of other processes. Addresses
-// are shared in any case: package net does it.
+// control sets SO_REUSEPORT. SO_REUSEADDR is always set by package net.
 func (v *Serving) control(_, _ string, conn syscall.RawConn) (err error) {
 	if !v.PermitPortSharing {
 		return nil

@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	// LevelNotice is the level of the few things that every operator wants to know, also
-	// when all is well: which server this is, where it listens, and that it ends.
+	// LevelNotice is for the few lines that every operator wants, also when all is
+	// well: which server this is, where it listens, and that it stops.
 	LevelNotice = slog.LevelInfo + 2
-	// LevelRequests is the level at which there is a line for each request.
+	// LevelRequests is the level at which each request is logged.
 	LevelRequests = slog.LevelInfo - 2
-	// levelMore is the level at which the lines of requests have more than
-	// kube-apiserver's, and all steps of slow requests are told.
+	// levelMore is the level at which request lines have more attributes than those of
+	// kube-apiserver, and all steps of slow requests are logged.
 	levelMore = slog.LevelDebug
 )
 
-// logged writes a line for each request if operators want to know so much, or
-// else for those that were slow.
+// logged is the stage that logs each request at LevelRequests, and otherwise only slow ones.
 func (s *Server) logged() stage {
 	return stage{
 		begin: func(*exchange) bool { return true },
 		end: func(x *exchange, cause any) {
-			if cause == nil { // a panic has a line of its own
+			if cause == nil { // a panic is logged separately
 				s.log(x)
 			}
 		},
@@ -50,8 +49,8 @@ func (s *Server) log(x *exchange) {
 	if !s.Logger.Enabled(ctx, level) {
 		return
 	}
-	// Those that kube-apiserver's line has, in its order, and then some more for
-	// those who want to know more.
+	// The attributes of kube-apiserver's line, in its order, and further ones at
+	// levelMore.
 	line := []slog.Attr{
 		slog.String("verb", metrics.Verb(x.r, &x.Info)), slog.String("URI", x.r.RequestURI), slog.Duration("latency", took),
 		slog.String("userAgent", x.r.UserAgent()), slog.String("contentType", x.r.Header.Get("Content-Type")),
@@ -82,8 +81,8 @@ func (s *Server) log(x *exchange) {
 	s.Logger.LogAttrs(ctx, level, message, line...)
 }
 
-// logSteps tells what took the time of a slow request, in the words of Kubernetes'
-// servers: operators look for them.
+// logSteps logs the steps of a slow request in the format of kube-apiserver's traces, which
+// operators search for.
 func (s *Server) logSteps(x *exchange, now time.Time) {
 	ctx := x.lifetime.parent
 	for _, text := range timed.Text(&x.Request, now, func() uint32 { return rand.Uint32() >> 1 }, s.Logger.Enabled(ctx, levelMore), func() []trace.Attribute {

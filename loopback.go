@@ -11,10 +11,9 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Loopback returns a transport for clients in the same process. Requests go
-// through the whole pipeline, as those of a user who needs to prove nothing, and
-// touch no network. The server must be prepared; while it does not run,
-// requests are served all the same.
+// Loopback returns a transport for clients in the same process. Requests go through the whole
+// pipeline as user, without authentication and without a network. The server must be
+// prepared; it need not run.
 //
 //	cfg := &rest.Config{Host: "http://kelson", Transport: server.Loopback(user)}
 func (s *Server) Loopback(user request.User) http.RoundTripper { return &loopback{s, user} }
@@ -26,14 +25,14 @@ type loopback struct {
 
 type loopbackKey struct{}
 
-// loopbackUser returns who a request in the process is from. Nothing that comes
-// from a connection can have one.
+// loopbackUser returns the user of a loopback request. Requests from connections never have
+// one.
 func loopbackUser(ctx context.Context) (*request.User, bool) {
 	user, ok := ctx.Value(loopbackKey{}).(*request.User)
 	return user, ok
 }
 
-// loopbackHost is how the server is called in what it counts of its own requests.
+// loopbackHost is the host label of loopback requests in metrics.
 const loopbackHost = "localhost"
 
 // RoundTrip implements http.RoundTripper.
@@ -54,7 +53,7 @@ func (l *loopback) RoundTrip(out *http.Request) (*http.Response, error) {
 		defer cancel()
 		defer in.Body.Close()
 		defer func() {
-			if recover() != nil { // the pipeline has told what there is to tell
+			if recover() != nil { // the pipeline has logged the panic
 				w.WriteHeader(http.StatusInternalServerError)
 				pipe.CloseWithError(io.ErrUnexpectedEOF)
 			}
@@ -82,7 +81,7 @@ func (l *loopback) RoundTrip(out *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// loopbackBody ends the request when the client has read enough.
+// loopbackBody cancels the request when the client closes the body.
 type loopbackBody struct {
 	*io.PipeReader
 	cancel context.CancelFunc
@@ -93,12 +92,12 @@ func (b *loopbackBody) Close() error {
 	return b.PipeReader.Close()
 }
 
-// loopbackWriter hands what a handler writes to the reader of the answer.
+// loopbackWriter pipes what a handler writes to the response body.
 type loopbackWriter struct {
 	header http.Header
 	body   *io.PipeWriter
 	once   sync.Once
-	begun  chan struct{} // closed when the two below are set
+	begun  chan struct{} // closed when status and header are set
 	status int
 	sent   http.Header
 
@@ -124,5 +123,5 @@ func (w *loopbackWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Flush does nothing: what is written is with the reader at once.
+// Flush sends the header; the body is unbuffered.
 func (w *loopbackWriter) Flush() { w.WriteHeader(http.StatusOK) }

@@ -6,7 +6,7 @@ import (
 	"github.com/apikeel/kelson/metrics"
 )
 
-// measure counts requests, and how long they take.
+// measure is the stage that counts requests and their durations.
 func (s *Server) measure() stage {
 	if s.Metrics == nil {
 		return stage{}
@@ -23,7 +23,7 @@ func (s *Server) measure() stage {
 	}
 }
 
-// count counts a request that has ended, or was broken off by a panic.
+// count counts a request that has ended, or was aborted by a panic.
 func (s *Server) count(x *exchange, cause any) {
 	if x.measured != nil {
 		defer x.measured()
@@ -33,9 +33,9 @@ func (s *Server) count(x *exchange, cause any) {
 	case cause != nil && status == 0:
 		status = http.StatusInternalServerError
 	case cause != nil:
-		x.ended = metrics.Aborted // in the midst of the answer
+		x.ended = metrics.Aborted // aborted during the response
 	case status == 0:
 		status = http.StatusOK
 	}
-	s.Metrics.End(x.r, &x.Request, x.ended, x.own, status, x.written, x.entry.Waited)
+	s.Metrics.End(x.r, &x.Request, x.ended, x.loopback, status, x.written, x.entry.Waited)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/apikeel/kelson/status"
 )
 
-// Version says which API is served, and from which source the program was
-// built as far as that is known.
+// Version returns the Kubernetes version that is served, and the build information of the
+// program as far as it is known.
 func Version() version.Info {
 	major, minor, oldest := strconv.Itoa(features.KubernetesMajor), strconv.Itoa(features.KubernetesMinor), strconv.Itoa(features.KubernetesMinor-1)
 	info := version.Info{
@@ -78,7 +78,7 @@ func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
 		paths[path] = !strings.HasPrefix(path, "/debug/")
 	}
 	maps.DeleteFunc(paths, func(path string, shown bool) bool {
-		// A path that is also there with a slash at its end is shown once.
+		// Of a path with and without a trailing slash one is listed.
 		without, slash := strings.CutSuffix(path, "/")
 		return !shown || slash && s.paths[without] != nil
 	})
@@ -96,7 +96,7 @@ func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, metav1.RootPaths{Paths: slices.Sorted(maps.Keys(paths))})
 }
 
-// writeJSON writes a document for people and programs.
+// writeJSON writes an indented JSON document.
 func writeJSON(w http.ResponseWriter, document any) {
 	body, err := json.MarshalIndent(document, "", "  ")
 	if err != nil {

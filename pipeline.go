@@ -16,31 +16,31 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// pipeline is the way of a request through the server, top to bottom. Before the first
-// stage and after the last, run (stage.go) recovers from panics.
+// pipeline returns the stages of a request, top to bottom. Before the first stage and after
+// the last, run (stage.go) recovers from panics.
 func (s *Server) pipeline() []stage {
 	return slices.DeleteFunc([]stage{
-		s.auditID(),      // every answer can be traced
-		s.requestInfo(),  // what is asked for, as far as path and method tell
-		s.measure(),      // what it costs
-		s.logged(),       // what operators want to see of it
-		s.hsts(),         // browsers come back over TLS
-		s.cacheControl(), // nobody on the way keeps answers
-		s.goaway(),       // clients spread over servers
-		s.refuseNew(),    // the end of the server is not the end of requests
-		s.deadline(),     // no request lasts for ever
-		s.cors(),         // whose pages may ask
-		s.authenticate(), // who asks
-		s.traced(),       // where the time goes
-		s.audit(),        // what is written down of it
-		s.impersonate(),  // in whose name
-		s.middleware(),   // what else whoever runs the server wants to happen
-		s.flowControl(),  // when it is their turn
-		s.authorize(),    // whether they may
+		s.auditID(),      // Audit-Id header
+		s.requestInfo(),  // verb, group, resource and name, from method and path
+		s.measure(),      // request metrics
+		s.logged(),       // request log
+		s.hsts(),         // Strict-Transport-Security
+		s.cacheControl(), // Cache-Control: no-cache, private
+		s.goaway(),       // closes some HTTP/2 connections, to spread clients over servers
+		s.refuseNew(),    // refuses new requests during shutdown
+		s.deadline(),     // request timeout
+		s.cors(),         // cross-origin requests of browsers
+		s.authenticate(), // the user
+		s.traced(),       // OpenTelemetry trace
+		s.audit(),        // audit log
+		s.impersonate(),  // Impersonate headers
+		s.middleware(),   // Server.Middleware
+		s.flowControl(),  // priority and fairness
+		s.authorize(),    // the Authorizer
 	}, func(st stage) bool { return st.begin == nil && st.around == nil }) // nothing to do
 }
 
-// auditID gives the request its audit ID, which the client may choose.
+// auditID is the stage that sets the audit ID, which the client may choose.
 func (s *Server) auditID() stage {
 	return stage{begin: func(x *exchange) bool {
 		var id string
@@ -51,7 +51,7 @@ func (s *Server) auditID() stage {
 			id = uuid.NewString()
 		}
 		x.AuditID = id[:min(len(id), request.MaxAuditID)]
-		x.setHeader("Audit-Id", id) // whole, as the client has sent it
+		x.setHeader("Audit-Id", id) // untruncated, as the client sent it
 		s.beginRecord(x)
 		return true
 	}}
@@ -59,7 +59,7 @@ func (s *Server) auditID() stage {
 
 func (s *Server) requestInfo() stage { return stage{begin: (*exchange).parse} }
 
-// parse reads what is asked for, or answers that it cannot.
+// parse determines verb and resource of the request, or answers 400.
 func (x *exchange) parse() bool {
 	info, err := request.Parse(x.r)
 	if err != nil {
@@ -78,9 +78,9 @@ func (s *Server) cacheControl() stage {
 	}}
 }
 
-// deadline bounds a request by the server's time-out and the one that it asks
-// for. Handlers see the end of their context; nothing is taken away from one
-// that does not look, except that it can no longer read or write.
+// deadline is the stage that bounds a request by the server's timeout and by the parameter
+// timeout. The context of handlers ends; a handler that ignores it runs on, but can no longer
+// read or write.
 func (s *Server) deadline() stage {
 	return stage{
 		begin: func(x *exchange) bool {
@@ -106,8 +106,8 @@ func (s *Server) deadline() stage {
 	}
 }
 
-// setTimeout sets the deadline of a request that is not long-running, or answers one
-// whose time-out cannot be read or is over.
+// setTimeout sets the deadline of a request that is not long-running. It answers a request
+// whose parameter timeout is invalid or zero.
 func (s *Server) setTimeout(x *exchange) bool {
 	timeout := s.RequestTimeout
 	if text, _ := request.Param(x.r.URL.RawQuery, "timeout"); text != "" {
@@ -130,19 +130,19 @@ func (s *Server) setTimeout(x *exchange) bool {
 	return true
 }
 
-// authenticate finds out who asks.
+// authenticate is the stage that determines the user.
 func (s *Server) authenticate() stage {
 	return stage{metric: metrics.Authentication, begin: func(x *exchange) bool {
 		x.mark = time.Now()
 		if user, ok := loopbackUser(x.r.Context()); ok {
-			x.User, x.own = *user, true
+			x.User, x.loopback = *user, true
 			return true
 		}
 		return s.identify(x)
 	}}
 }
 
-// identify finds out who asks, or answers that it is not known.
+// identify authenticates a request, or answers 401.
 func (s *Server) identify(x *exchange) bool {
 	user, ok, err := s.Authenticate(x.r)
 	took := time.Since(x.mark)
@@ -154,8 +154,8 @@ func (s *Server) identify(x *exchange) bool {
 		}
 	}
 	if !ok || err != nil {
-		// If the client has gone, nothing is known of it: that is no failure, and its
-		// connection may have other requests.
+		// A client that has gone is not an authentication failure, and its connection may
+		// have other requests.
 		if gone := x.r.Context().Err() != nil; !gone {
 			if err != nil {
 				s.strangers.Log(x.r.Context(), s.Logger, slog.LevelWarn, "Unable to authenticate the request",
@@ -163,7 +163,7 @@ func (s *Server) identify(x *exchange) bool {
 			}
 			x.disconnect()
 		}
-		x.refuse(attempted(x.r))
+		x.refuse(authAttempt(x.r))
 		writeError(x.w, x.r, apierrors.NewUnauthorized("Unauthorized"))
 		return false
 	}
@@ -177,13 +177,13 @@ func (s *Server) identify(x *exchange) bool {
 	return true
 }
 
-// middleware sends requests from outside through the server's Middleware.
+// middleware is the stage of Server.Middleware; loopback requests skip it.
 func (s *Server) middleware() stage {
 	if s.Middleware == nil {
 		return stage{}
 	}
 	return stage{around: func(x *exchange, next func(x *exchange)) {
-		x.CanContinue = false // it may want to see the end
+		x.CanContinue = false // the middleware may want to see the end of the request
 		if _, own := loopbackUser(x.r.Context()); own {
 			next(x)
 			return
@@ -195,8 +195,8 @@ func (s *Server) middleware() stage {
 	}}
 }
 
-// dropCredentials removes what proved who asks, and what only a trusted proxy
-// may say: nobody further on should see either.
+// dropCredentials removes credentials and front-proxy headers, so that handlers and backends
+// do not see them.
 func dropCredentials(h http.Header) {
 	for name := range h {
 		switch name {

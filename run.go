@@ -14,28 +14,28 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// errStopping is the cause of the end of long-running requests.
+// errStopping is the cause with which long-running requests are cancelled.
 var errStopping = errors.New("the server is shutting down")
 
-// lastBytes is how long the end waits, once no request is left, for what is
-// still in buffers to reach clients.
+// lastBytes is how long shutdown waits, after the last request, for buffered bytes to reach
+// clients.
 const lastBytes = 250 * time.Millisecond
 
-// Run listens, unless Listen was called, and serves until ctx ends or a
-// post-start hook fails; only the latter is an error. This is how it ends:
+// Run listens, unless Listen was called, and serves until ctx ends or a post-start hook
+// fails; only the latter is an error. The shutdown sequence is:
 //
 //	ctx ends → not ready → pre-shutdown hooks, which may still use the API, and
 //	Shutdown.Delay → no new requests, no new connections → watches end → other
 //	requests finish → what hooks started ends → Close
 //
-// Each step is bounded; with nothing to wait for all of them take milliseconds.
-// Close is called in any case. A server runs once. Signals tells how far it is.
+// Each step has a timeout; with nothing to wait for, all of them take milliseconds. Close is
+// called in any case. A server runs once. Signals shows the progress.
 func (s *Server) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.Listen(); err != nil {
 		return err
 	}
-	defer s.listener.Close() // for the case that it is never served from
+	defer s.listener.Close() // in case Serve is never called
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBase()
 	server := s.httpServer(base)
@@ -84,28 +84,27 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	err = errors.Join(err, s.prepareEnd(base, delay))
 	err = errors.Join(err, s.drain(base, server))
 	s.signal(&s.signals.InFlightRequestsDrained)
-	listening.Wait() // for a moment: the listener is closed
+	listening.Wait() // short: the listener is closed
 	endHooks()
 	err = errors.Join(err, s.bounded(base, func(ctx context.Context) error { return wait(ctx, &running) }))
-	endBase() // requests that nobody waits for any longer
+	endBase() // cancels requests that were given up
 	s.Logger.Info("stopped", "server", s.Name)
 	return err
 }
 
-// notice logs what operators of Kubernetes look for, in the words that they know.
+// notice logs a line that operators of kube-apiserver look for, in its words.
 func (s *Server) notice(text string) {
 	s.Logger.Log(textlog.Plain(context.Background()), LevelNotice, text)
 }
 
-// bounded runs a step of the end.
+// bounded runs a step of the shutdown with a timeout.
 func (s *Server) bounded(ctx context.Context, step func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Shutdown.Timeout)
 	defer cancel()
 	return step(ctx)
 }
 
-// prepareEnd runs the pre-shutdown hooks, and lets others notice that the server
-// is not ready.
+// prepareEnd runs the pre-shutdown hooks, and concurrently waits for delay.
 func (s *Server) prepareEnd(ctx context.Context, delay time.Duration) error {
 	var delaying sync.WaitGroup
 	delaying.Go(func() {
@@ -141,8 +140,7 @@ func (s *Server) close() (err error) {
 	return err
 }
 
-// drain ends long-running requests, waits for the others, and closes the
-// connections.
+// drain ends long-running requests, waits for the others, and closes the connections.
 func (s *Server) drain(ctx context.Context, server *http.Server) error {
 	s.endWatches()
 	timeout := s.Shutdown.Timeout + s.Shutdown.WatchGrace
@@ -157,9 +155,8 @@ func (s *Server) drain(ctx context.Context, server *http.Server) error {
 	shut := make(chan error, 1)
 	go func() { shut <- server.Shutdown(ctx) }()
 
-	// Shutdown waits for connections: also for new ones without a request, and
-	// for clients that take their time to hang up. Requests matter, those do
-	// not.
+	// http.Server.Shutdown waits for connections, also for new ones without a request
+	// and for clients that are slow to close. Only requests matter here.
 	var enough <-chan time.Time
 	if s.inFlight.Load() == 0 {
 		enough = time.After(lastBytes)
@@ -184,8 +181,8 @@ func (s *Server) drain(ctx context.Context, server *http.Server) error {
 	}
 }
 
-// linger goes on telling clients to come back later as long as there are new
-// ones: somebody who has just got an answer does not know yet.
+// linger keeps refusing requests as long as new ones come: clients on open connections do not
+// know yet that the server stops.
 func (s *Server) linger() {
 	tick := time.NewTicker(lastBytes)
 	defer tick.Stop()
@@ -198,8 +195,7 @@ func (s *Server) linger() {
 	}
 }
 
-// awaitRequests waits until no request is left that was there when new ones
-// began to be refused.
+// awaitRequests waits until the requests that were in flight when refusing began have ended.
 func (s *Server) awaitRequests(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -212,7 +208,7 @@ func (s *Server) awaitRequests(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// runHook runs a hook, and makes an error of its panic.
+// runHook runs a hook; a panic becomes an error.
 func runHook(ctx context.Context, hook Hook) error {
 	err := protect.Call(func() error { return hook.Run(ctx) })
 	var p *protect.Panic

@@ -35,124 +35,117 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
-// What a Server does unless it is told otherwise.
+// Defaults of Server.
 const (
 	DefaultAddr            = "127.0.0.1:6443"
 	DefaultRequestTimeout  = 60 * time.Second
 	DefaultShutdownTimeout = 60 * time.Second
 )
 
-// Router is the API of one server of a chain.
+// Router serves the API of one server of a chain.
 type Router interface {
-	// Route answers a request, or returns false without having touched
-	// anything if the path is not one of its own.
+	// Route answers a request, or returns false without having written anything if the
+	// path is not its own.
 	Route(w http.ResponseWriter, r *http.Request) bool
-	// Paths lists what the index of the server shows: /api/v1, /apis/apps.
+	// Paths lists the paths for the index of the server: /api/v1, /apis/apps.
 	Paths() []string
 }
 
-// Hook is something to be done when the server starts or stops.
+// Hook is a function that runs when the server starts or stops.
 type Hook struct {
 	Name string
-	// Run gets a context that ends when the server does. What it starts must
-	// end then too.
+	// Run gets a context that ends when the server does. Goroutines that it starts must
+	// end with it.
 	Run func(ctx context.Context) error
 }
 
-// Server serves an API, alone or as a link of a chain. The zero value is one
-// that knows no API: it can be run, and tells its version and health. Fields
-// must not be changed once it is prepared.
+// Server serves an API, alone or as a link of a chain. The zero value has no API: it can be
+// run, and serves version and health. Fields must not be changed once it is prepared.
 type Server struct {
 	// Name is for logs.
 	Name string
-	// API is asked first, Delegate if it does not know the path.
+	// API is asked first; Delegate serves the paths that API does not know.
 	API      Router
 	Delegate *Server
-	// Groups are kinds to serve from here: an API is made of them, with storage,
-	// discovery and OpenAPI. Objects gives access to what is stored.
+	// Groups are kinds to serve: an API is made for them, with storage, discovery and
+	// OpenAPI. Objects gives access to the stored objects.
 	Groups []resource.Group
 	// Gates are the feature gates that Groups obey: kinds and fields that are behind
 	// disabled gates are not served. The zero value has the defaults of Kubernetes.
 	Gates features.Gates
-	// Admission has a say in writes to them.
+	// Admission are the admission plugins for writes to Groups.
 	Admission []admission.Plugin
-	// Storage keeps their objects: engine.Open returns one in a folder, etcd.Open one
-	// in an etcd. It stays the caller's to close, after Run has returned. Nil keeps
-	// objects in memory for as long as the server runs.
+	// Storage stores the objects of Groups: engine.Open returns one in a folder, etcd.Open
+	// one in an etcd. The caller closes it, after Run has returned. Nil stores objects in
+	// memory for as long as the server runs.
 	Storage storage.Backend
-	// Version is what /version tells; the zero value is Version().
+	// Version is the response of /version; the zero value is Version().
 	Version apiversion.Info
-	// Paths are handlers beside the API, such as /metrics. A path that ends in
-	// a slash stands for all below it. They go before the API.
+	// Paths are handlers beside the API, such as /metrics. A path that ends in a slash
+	// includes all below it. They take precedence over the API.
 	Paths map[string]http.Handler
 
-	// PostStartHooks run at once when the server listens, each on its own. The
-	// server is not ready before all have returned, and stops if one fails.
+	// PostStartHooks run concurrently once the server listens. The server is not ready
+	// before all have returned, and stops if one fails.
 	PostStartHooks []Hook
-	// PreShutdownHooks run one after the other when the server is to stop, as
-	// long as it still answers.
+	// PreShutdownHooks run one after the other when the server is told to stop, while it
+	// still answers requests.
 	PreShutdownHooks []Hook
 	HealthChecks     []HealthCheck
-	// Close are called at the very end, when no request is left: storage is
-	// closed here.
+	// Close functions are called last, when no request is left: storage is closed here.
 	Close []func() error
 
-	// The fields below matter for the outermost server only.
+	// The fields below are used by the outermost server only.
 
-	// Addr is where to listen; it defaults to DefaultAddr. Port 0 takes a free
-	// one.
+	// Addr to listen on; the default is DefaultAddr. Port 0 takes a free port.
 	Addr string
-	// Serving has the rest of how the server is reached.
+	// Serving configures TLS, HTTP/2 and how clients reach the server.
 	Serving Serving
-	// PKI has the certificates. The default is a new one that is not kept.
+	// PKI issues certificates. The default is a new one in memory.
 	PKI *pki.Authority
-	// Authenticate says who asks. The default wants a client certificate that
-	// PKI has issued.
+	// Authenticate returns the user of a request. The default requires a client
+	// certificate that PKI has issued.
 	Authenticate func(r *http.Request) (user request.User, ok bool, err error)
-	// Strip removes from the headers of a request what proved who asks, and what
-	// only a trusted proxy may say. The default knows the usual ones.
+	// Strip removes credentials and front-proxy headers from a request. The default
+	// knows the usual ones.
 	Strip func(h http.Header)
-	// ConnContext adds to the context of a new connection what Authenticate
-	// remembers of it.
+	// ConnContext adds a per-connection cache of Authenticate to the context of a new
+	// connection.
 	ConnContext func(ctx context.Context) context.Context
-	// Audit writes down what is asked and answered; nil does not. It is closed
-	// with the server.
+	// Audit is the audit log; nil for none. It is closed with the server.
 	Audit *audit.Log
-	// Metrics counts requests; nil does not.
+	// Metrics counts requests; nil for none.
 	Metrics *metrics.Requests
-	// Middleware is put around what comes after authentication: request.From
-	// tells of every request who asks for what. It may answer itself. What the
-	// server asks of itself does not pass through it; nil is none.
+	// Middleware wraps the stages after authentication: request.From returns the user
+	// and what is asked for. It may answer requests itself. Loopback requests skip it.
 	Middleware func(next http.Handler) http.Handler
-	// Now tells the time that is stamped on objects; nil is time.Now. Time-outs go
-	// by the clock of the machine.
+	// Now returns the time for timestamps of objects; nil is time.Now. Timeouts use the
+	// machine's clock.
 	Now func() time.Time
-	// Tracer keeps traces of requests; nil does not.
+	// Tracer records traces of requests; nil for none.
 	Tracer *trace.Tracer
-	// Checks counts what health checks say; nil does not.
+	// Checks counts results of health checks; nil for none.
 	Checks *metrics.Health
-	// Flow decides which requests have to wait, or to come back later; nil lets
-	// all in.
+	// Flow is priority and fairness: it queues or refuses requests; nil admits all.
 	Flow flow.Limiter
-	// Authorizer decides what a user may do; nil allows everything to everyone
-	// who is authenticated.
+	// Authorizer authorizes requests; nil allows everything to authenticated users.
 	Authorizer authz.Authorizer
 	// RequestTimeout bounds requests that are not long-running.
 	RequestTimeout time.Duration
-	// Shutdown says how the server ends.
+	// Shutdown configures the shutdown sequence.
 	Shutdown Shutdown
-	// LivezGrace is how long /livez does not ask whether post-start hooks are done:
+	// LivezGrace is how long after the start /livez ignores post-start hooks:
 	// --livez-grace-period.
 	LivezGrace time.Duration
-	// DisabledPostStartHooks are the names of hooks of the chain that do not run.
+	// DisabledPostStartHooks are names of hooks of the chain that do not run.
 	DisabledPostStartHooks []string
-	// Logger gets what operators want to know; nil discards it.
+	// Logger for operators; nil discards.
 	Logger *slog.Logger
 
 	objects    atomic.Pointer[rest.Handler] // of Groups
 	prepare    sync.Once
 	prepareErr error
-	chain      []*Server // from the outermost, this one, to the last
+	chain      []*Server // from this server, the outermost, to the last
 	hooks      []*startHook
 	stopHooks  []Hook
 	paths      map[string]http.Handler
@@ -163,33 +156,33 @@ type Server struct {
 
 	signals  *Signals
 	began    time.Time
-	refusing atomic.Bool // new requests
+	refusing atomic.Bool // new requests are refused
 	refused  atomic.Int64
-	// ending ends when long-running requests have to. Watches end one after the
+	// ending ends when long-running requests have to end. Watches end one after the
 	// other, endEvery nanoseconds apart; ended counts them.
 	ending   context.Context
 	end      context.CancelCauseFunc
 	watching atomic.Int64
 	ended    atomic.Int64
 	endEvery atomic.Int64
-	// inFlight counts requests, long-running ones too. When it falls to zero
-	// in a server that stops, drained is told.
+	// inFlight counts requests, also long-running ones. When it falls to zero during
+	// shutdown, drained is signalled.
 	inFlight atomic.Int64
 	drained  chan struct{}
-	turns    *turns.Scheduler // of large responses
-	// strangers limits lines of the log that anybody can cause without credentials.
+	turns    *turns.Scheduler // CPU scheduling of large responses
+	// strangers rate-limits log lines that unauthenticated clients can cause.
 	strangers boundedlog.Limit
 }
 
-// startHook is a PostStartHook and whether it is done.
+// startHook is a post-start hook and whether it has returned.
 type startHook struct {
 	Hook
 	done atomic.Bool
 }
 
-// PrepareRun collects what the servers behind this one bring, refuses what does
-// not fit together, and installs the health endpoints. Run does it if nobody
-// has before; from then on the server can be used as an http.Handler.
+// PrepareRun collects hooks, paths and health checks of the chain, validates the
+// configuration, and installs the health endpoints. Run calls it if needed; afterwards the
+// server can be used as an http.Handler.
 func (s *Server) PrepareRun() error {
 	s.prepare.Do(func() { s.prepareErr = s.prepareRun() })
 	return s.prepareErr
@@ -262,8 +255,8 @@ func (s *Server) defaults() {
 	s.Logger = logwatch.New(s.Logger)
 }
 
-// collectHooks takes over the hooks of the chain. The last server's come
-// first: the others may count on what it sets up.
+// collectHooks collects the hooks of the chain. Those of the last server come first: others
+// may depend on what they set up.
 func (s *Server) collectHooks() error {
 	var err error
 	seen := map[string]string{}
@@ -294,8 +287,8 @@ func (s *Server) collectHooks() error {
 	return err
 }
 
-// installPaths collects the paths of the chain, of which the outermost server
-// wins, and adds those that every server has.
+// installPaths collects the paths of the chain, in which outer servers win, and adds those
+// that every server has.
 func (s *Server) installPaths() error {
 	s.paths = map[string]http.Handler{}
 	for _, link := range slices.Backward(s.chain) {
@@ -320,8 +313,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.run(x, s.begin)
 }
 
-// forgetRequest counts a request as one that the end of the server need not wait
-// for.
+// forgetRequest excludes a request from those that shutdown waits for.
 func (s *Server) forgetRequest(x *exchange) {
 	if !x.counted {
 		return
@@ -335,18 +327,18 @@ func (s *Server) forgetRequest(x *exchange) {
 	}
 }
 
-// route sends a request down the chain until somebody knows its path.
+// route sends a request down the chain until a Router knows its path.
 func (s *Server) route(x *exchange) {
 	x.ended = metrics.Answered
-	// Requests for resources, which are most, need not look at other paths.
+	// Most requests are for resources and skip the other paths.
 	if !x.IsResource {
 		if handler := s.pathHandler(x.r.URL.Path); handler != nil {
 			handler.ServeHTTP(x.w, x.r)
 			return
 		}
 	} else if strings.HasPrefix(x.r.URL.Path, "//") {
-		// It is authorized as the resource that it would be with one slash, but no
-		// path begins so.
+		// A path with a double slash is authorized as the resource it would be with one
+		// slash, but does not exist.
 		s.notFound(x)
 		return
 	}
@@ -358,8 +350,7 @@ func (s *Server) route(x *exchange) {
 	s.notFound(x)
 }
 
-// pathHandler returns the handler of a path, or else of the longest one that
-// ends in a slash and that it is below.
+// pathHandler returns the handler of a path, or of its longest prefix that ends in a slash.
 func (s *Server) pathHandler(path string) http.Handler {
 	if handler := s.paths[path]; handler != nil {
 		return handler

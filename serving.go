@@ -21,27 +21,25 @@ import (
 	"github.com/apikeel/kelson/pki"
 )
 
-// Serving says how the outermost server is reached: what it shows to clients,
-// what connections may do, and what browsers are told. The zero value has the
-// certificate that the server's PKI issues, and the defaults of kube-apiserver,
-// whose flags are beside the fields.
+// Serving configures how clients reach the outermost server: certificates, TLS, HTTP/2 and
+// browsers. The zero value uses a certificate that the server's PKI issues, and the defaults
+// of kube-apiserver, whose flags are named at the fields.
 type Serving struct {
-	// Certificate is files with the certificate to show: --tls-cert-file,
-	// --tls-private-key-file. They are read again when they change, as are the
-	// others.
+	// Certificate is the files of the serving certificate: --tls-cert-file,
+	// --tls-private-key-file. They are reloaded when they change, as are the others.
 	Certificate pki.Pair
-	// CertDir is a folder that has them, or gets them: --cert-dir.
+	// CertDir is a folder with the certificate, or in which it is created: --cert-dir.
 	CertDir string
-	// SNI are certificates for clients that ask for a name: --tls-sni-cert-key.
+	// SNI are certificates by server name: --tls-sni-cert-key.
 	SNI []pki.Pair
 
 	MinVersion   string   // --tls-min-version: VersionTLS12, …
 	CipherSuites []string // --tls-cipher-suites
 	Curves       []int32  // --tls-curve-preferences
 
-	// ClientCAs returns the authorities of client certificates, which clients
-	// with several choose by: the same pool until they change. The default is
-	// the one of the server's PKI.
+	// ClientCAs returns the CAs of client certificates, which are announced to clients;
+	// it returns the same pool until they change. The default is that of the server's
+	// PKI.
 	ClientCAs func() *x509.CertPool
 
 	DisableHTTP2 bool // --disable-http2-serving
@@ -59,16 +57,15 @@ type Serving struct {
 	PermitAddressSharing          bool    // --permit-address-sharing
 
 	// AdvertiseAddress is where members of the cluster reach the server, and
-	// ExternalHostname is how it is called, with or without a port, in what it
-	// tells clients: --advertise-address, --external-hostname. For what they are
-	// if they are empty see Server.AdvertiseAddress and ExternalAddress.
+	// ExternalHostname, with or without a port, is its name for clients:
+	// --advertise-address, --external-hostname. For their defaults see
+	// Server.AdvertiseAddress and ExternalAddress.
 	AdvertiseAddress net.IP
 	ExternalHostname string
 
-	// HSTS are directives for browsers: --strict-transport-security-directives.
+	// HSTS are directives of --strict-transport-security-directives.
 	HSTS []string
-	// CORS are expressions for origins whose pages may use the server:
-	// --cors-allowed-origins.
+	// CORS are regular expressions for allowed origins: --cors-allowed-origins.
 	CORS []string
 }
 
@@ -76,8 +73,8 @@ type Serving struct {
 const (
 	// HTTP2Own is package h2 of this module, the default.
 	HTTP2Own = "kelson"
-	// HTTP2NetHTTP is the server of net/http, which kube-apiserver uses as well. It
-	// needs more CPU and memory, and is the way out if the own one has a fault.
+	// HTTP2NetHTTP is the server of net/http, which kube-apiserver uses too. It needs
+	// more CPU and memory; it is the alternative if package h2 has a defect.
 	HTTP2NetHTTP = "net/http"
 )
 
@@ -89,7 +86,7 @@ const corsHelp = "List of allowed origins for CORS, comma separated. " +
 	"end with '$' or including the ':' port separator suffix. " +
 	"Examples of valid expressions are '//example\\.com(:|$)' and '^https://example\\.com(:|$)'"
 
-// Validate checks what can be checked without reading files.
+// Validate checks the configuration without reading files.
 func (v *Serving) Validate() error {
 	_, err := v.tlsConfig()
 	if v.GoawayChance < 0 || v.GoawayChance > 0.02 {
@@ -120,8 +117,8 @@ func (v *Serving) Validate() error {
 	return err
 }
 
-// validOrigin wants an expression that does not match hosts of which the one
-// that is meant is only a part.
+// validOrigin checks that an expression is anchored, so that it does not match a host of
+// which the intended one is only a part.
 func validOrigin(expression string) error {
 	if _, err := regexp.Compile(expression); err != nil {
 		return err
@@ -134,13 +131,13 @@ func validOrigin(expression string) error {
 	return nil
 }
 
-// tlsConfig returns what is the same for all clients.
+// tlsConfig returns the part of the TLS configuration that does not depend on the client.
 func (v *Serving) tlsConfig() (*tls.Config, error) {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2", "http/1.1"},
-		// Certificates are verified by authentication: there are other ways to
-		// say who one is, and an error should be an answer.
+		// Certificates are verified by authentication: there are other ways to authenticate,
+		// and a failure should be a response, not a failed handshake.
 		ClientAuth: tls.RequestClientCert,
 	}
 	if v.DisableHTTP2 {
@@ -187,8 +184,8 @@ func requiredByHTTP2(suite uint16) bool {
 	return suite == tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 || suite == tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
 }
 
-// cipherSuite returns the suite of a name, and whether it is a weak one. Two
-// have names that were theirs before they were standardized, too.
+// cipherSuite returns the suite of a name, and whether it is insecure. Two suites also have
+// names from before they were standardized.
 func cipherSuite(name string) (id uint16, insecure bool, err error) {
 	switch name {
 	case "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305":
@@ -208,7 +205,7 @@ func cipherSuite(name string) (id uint16, insecure bool, err error) {
 	return 0, false, fmt.Errorf("Cipher suite %s not supported or doesn't exist", name)
 }
 
-// prepareServing reads the certificates and makes the TLS configuration.
+// prepareServing loads the certificates and makes the TLS configuration.
 func (s *Server) prepareServing() error {
 	v := &s.Serving
 	if err := v.Validate(); err != nil {
@@ -242,8 +239,8 @@ func (s *Server) prepareServing() error {
 	return nil
 }
 
-// withAuthorities adds the authorities of client certificates to a
-// configuration. There is a new one only when they change.
+// withAuthorities adds the CAs of client certificates to a configuration. A new configuration
+// is made only when they change.
 func withAuthorities(base *tls.Config, authorities func() *x509.CertPool) *tls.Config {
 	var current atomic.Pointer[tls.Config]
 	config := base.Clone()
@@ -292,10 +289,10 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 	switch {
 	case s.Serving.DisableHTTP2:
 	case s.Serving.HTTP2Server == HTTP2NetHTTP:
-		// MaxHeaderBytes and IdleTimeout are those of the server.
+		// MaxHeaderBytes and IdleTimeout are set on the server.
 		server.HTTP2 = &http.HTTP2Config{
 			MaxConcurrentStreams: streams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxFrame,
-			MaxReceiveBufferPerConnection: maxAhead - 1, // it has to be less than 4 MiB
+			MaxReceiveBufferPerConnection: maxAhead - 1, // must be below 4 MiB
 			WriteByteTimeout:              stalledTimeout,
 		}
 	default:

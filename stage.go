@@ -9,32 +9,30 @@ import (
 	"github.com/apikeel/kelson/metrics"
 )
 
-// A stage is a step on the way of a request to its handler. pipeline.go has the list
-// of them; each is in a file of its name. A stage is made by a method of Server that
-// returns nil if the configuration has nothing for it to do.
+// stage is a step of the pipeline. pipeline.go lists the stages; each is in a file of its
+// name, and is made by a method of Server that returns the zero stage if the configuration
+// has nothing for it to do.
 //
-// A request begins the stages one after the other. When it has been answered, the
-// stages that it has passed end in reverse. That is also so when the handler panics,
-// and when a watch goes on after its handler has returned (request.Continue): run is
-// the only place that knows of these ways out.
+// A request begins the stages one after the other. When it is answered, the stages that it
+// has passed end in reverse order. That is also so if the handler panics, and if a watch
+// continues after its handler has returned (request.Continue): run is the only place that
+// handles these cases.
 type stage struct {
-	// begin sees a request before the stages after it do. It reports whether the
-	// request goes on; if not, it has answered it.
+	// begin is called before later stages. It returns whether the request continues; if
+	// not, it has answered the request.
 	begin func(x *exchange) bool
-	// end is called once for each request for which begin has reported true, when the
-	// response is complete or broken off; cause is the value of the panic then. It may
-	// be nil.
+	// end, if set, is called once for each request for which begin has returned true,
+	// when the response is complete or aborted; cause is the value of a panic.
 	end func(x *exchange, cause any)
-	// around is instead of begin for a stage that must be on the stack while the rest
-	// of the request is served.
+	// around replaces begin for a stage that must be on the stack while the rest of the
+	// request is served.
 	around func(x *exchange, next func(x *exchange))
-	// metric is under which name it is counted how long begin has the requests that go
-	// on.
+	// metric is the stage name under which the duration of begin is recorded.
 	metric metrics.Stage
 }
 
-// run has f serve a request, or the rest of one, and ends the stages that it has
-// passed, unless a watch goes on without f.
+// run calls f to serve a request, or the rest of one, and ends the stages that it has passed,
+// unless a watch continues without f.
 func (s *Server) run(x *exchange, f func(x *exchange)) {
 	defer func() {
 		if !x.Continues() {
@@ -64,7 +62,7 @@ func (s *Server) run(x *exchange, f func(x *exchange)) {
 // resume serves the rest of a request whose handler has returned.
 func (x *exchange) resume() { x.TakeContinuation()() }
 
-// begin sends a request through the stages, and to its handler if all let it pass.
+// begin sends a request through the stages, and to its handler if all of them pass it.
 func (s *Server) begin(x *exchange) {
 	for x.passed < len(s.stages) {
 		stage := &s.stages[x.passed]
@@ -86,8 +84,8 @@ func (s *Server) begin(x *exchange) {
 	s.route(x)
 }
 
-// panicked answers a request whose handler has panicked. A broken handler costs one
-// request, not the server.
+// panicked logs and answers a request whose handler has panicked, so that the panic does not
+// end the server.
 func (s *Server) panicked(x *exchange, cause any) {
 	if cause != http.ErrAbortHandler {
 		s.Logger.Error("request caused a panic", "method", x.r.Method, "uri", x.r.RequestURI,
@@ -97,7 +95,7 @@ func (s *Server) panicked(x *exchange, cause any) {
 			return
 		}
 	}
-	// Half an answer must not look like a whole one: net/http breaks the stream or
-	// connection off.
+	// A partial response must not look complete: net/http resets the stream or closes the
+	// connection.
 	panic(http.ErrAbortHandler)
 }

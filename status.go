@@ -10,7 +10,7 @@ import (
 
 const mediaJSON = status.JSON
 
-// writeError answers for a stage that refuses a request.
+// writeError answers a request that a stage refuses.
 func writeError(w http.ResponseWriter, r *http.Request, err *apierrors.StatusError) {
 	status.Write(w, r, err.ErrStatus)
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/apikeel/kelson/trace"
 )
 
-// traced begins the trace of a request. What clients say of traces that it
-// belongs to is passed on to those that the server asks in turn, whether or not
-// anything is kept here.
+// traced is the stage that begins the trace of a request. The trace context of the client is
+// propagated to backends and webhooks whether or not traces are recorded here.
 func (s *Server) traced() stage {
 	return stage{
 		begin: func(x *exchange) bool {
@@ -38,9 +37,9 @@ func (s *Server) beginTrace(x *exchange) {
 		}
 		return
 	}
-	// Anybody can claim to be part of a trace that is kept, and fill disks that
-	// way, so only some are believed.
-	span := s.Tracer.Root(trace.FromHeader(x.r.Header), believed(&x.User), spanName(x), trace.Server, x.Arrived())
+	// The sampled flag of a client could fill disks, so it is honoured only for trusted
+	// users.
+	span := s.Tracer.Root(trace.FromHeader(x.r.Header), mayForceSampling(&x.User), spanName(x), trace.Server, x.Arrived())
 	x.lifetime.span = span
 	if span.Recording() {
 		span.Set(requestAttributes(x)...)
@@ -63,7 +62,7 @@ func (x *exchange) endTrace() {
 	span.End()
 }
 
-// step begins a span for a stage. What it returns ends it.
+// step begins a span for a stage; the caller ends it.
 func (x *exchange) step(name string) *trace.Span {
 	if !x.lifetime.span.Recording() {
 		return nil
@@ -72,11 +71,12 @@ func (x *exchange) step(name string) *trace.Span {
 	return span
 }
 
-func believed(u *request.User) bool {
+// mayForceSampling reports whether the sampled flag of a user is honoured.
+func mayForceSampling(u *request.User) bool {
 	return slices.Contains(u.Groups, "system:masters") || slices.Contains(u.Groups, "system:monitoring")
 }
 
-// spanName says what is asked for, without names.
+// spanName returns verb and resource of the request, without object names.
 func spanName(x *exchange) string {
 	if !x.IsResource {
 		return x.r.Method
@@ -99,8 +99,8 @@ func spanName(x *exchange) string {
 	return name
 }
 
-// requestAttributes are those that OpenTelemetry has for a request, and the ones
-// that find it in the audit.
+// requestAttributes returns the OpenTelemetry attributes of a request, and those that link it
+// to the audit log.
 func requestAttributes(x *exchange) []trace.Attribute {
 	r := x.r
 	host, port := hostPort(r.Host)
