@@ -85,10 +85,10 @@ func DaemonSets() resource.Definition {
 			{Name: "Available", Type: "integer", Description: observed["numberAvailable"]},
 			{Name: "Node Selector", Type: "string", Description: corev1.PodSpec{}.SwaggerDoc()["nodeSelector"]},
 			rules.AgeColumn(),
-		}, templateColumns(appsv1.DaemonSetSpec{}.SwaggerDoc()["selector"])...),
+		}, podspec.TemplateColumns(appsv1.DaemonSetSpec{}.SwaggerDoc()["selector"])...),
 		Cells: resource.CellsFunc(func(d *appsv1.DaemonSet) []any {
 			s := &d.Status
-			names, images := containerCells(d.Spec.Template.Spec.Containers)
+			names, images := podspec.ContainerCells(d.Spec.Template.Spec.Containers)
 			return []any{
 				d.Name, int64(s.DesiredNumberScheduled), int64(s.CurrentNumberScheduled), int64(s.NumberReady),
 				int64(s.UpdatedNumberScheduled), int64(s.NumberAvailable), labels.FormatLabels(d.Spec.Template.Spec.NodeSelector),

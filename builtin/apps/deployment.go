@@ -60,7 +60,7 @@ func Deployments() resource.Definition {
 				path := field.NewPath("spec", "template")
 				switch {
 				case old == nil:
-					return append(nameWarnings(d.Name), podspec.TemplateWarnings(&d.Spec.Template, nil, path)...)
+					return append(podspec.NameWarnings(d.Name), podspec.TemplateWarnings(&d.Spec.Template, nil, path)...)
 				case deploymentChanged(d, old):
 					return podspec.TemplateWarnings(&d.Spec.Template, &old.Spec.Template, path)
 				}
@@ -79,9 +79,9 @@ func Deployments() resource.Definition {
 			{Name: "Up-to-date", Type: "string", Description: appsv1.DeploymentStatus{}.SwaggerDoc()["updatedReplicas"]},
 			{Name: "Available", Type: "string", Description: appsv1.DeploymentStatus{}.SwaggerDoc()["availableReplicas"]},
 			rules.AgeColumn(),
-		}, templateColumns(appsv1.DeploymentSpec{}.SwaggerDoc()["selector"])...),
+		}, podspec.TemplateColumns(appsv1.DeploymentSpec{}.SwaggerDoc()["selector"])...),
 		Cells: resource.CellsFunc(func(d *appsv1.Deployment) []any {
-			names, images := containerCells(d.Spec.Template.Spec.Containers)
+			names, images := podspec.ContainerCells(d.Spec.Template.Spec.Containers)
 			pods := "<invalid>"
 			if selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector); err == nil {
 				pods = selector.String()

@@ -54,7 +54,7 @@ func ReplicaSets() resource.Definition {
 				path := field.NewPath("spec", "template")
 				switch {
 				case old == nil:
-					return append(nameWarnings(r.Name), podspec.TemplateWarnings(&r.Spec.Template, nil, path)...)
+					return append(podspec.NameWarnings(r.Name), podspec.TemplateWarnings(&r.Spec.Template, nil, path)...)
 				case replicaSetChanged(r, old):
 					return podspec.TemplateWarnings(&r.Spec.Template, &old.Spec.Template, path)
 				}
@@ -73,9 +73,9 @@ func ReplicaSets() resource.Definition {
 			{Name: "Current", Type: "integer", Description: observed["replicas"]},
 			{Name: "Ready", Type: "integer", Description: observed["readyReplicas"]},
 			rules.AgeColumn(),
-		}, templateColumns(spec["selector"])...),
+		}, podspec.TemplateColumns(spec["selector"])...),
 		Cells: resource.CellsFunc(func(r *appsv1.ReplicaSet) []any {
-			names, images := containerCells(r.Spec.Template.Spec.Containers)
+			names, images := podspec.ContainerCells(r.Spec.Template.Spec.Containers)
 			return []any{
 				r.Name, int64(deref(r.Spec.Replicas)), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
 				resource.Since(r.CreationTimestamp.Time), names, images, metav1.FormatLabelSelector(r.Spec.Selector),

@@ -78,9 +78,9 @@ func StatefulSets() resource.Definition {
 			rules.NameColumn(),
 			{Name: "Ready", Type: "string", Description: "Number of the pod with ready state"},
 			rules.AgeColumn(),
-		}, templateColumns("")[:2]...),
+		}, podspec.TemplateColumns("")[:2]...),
 		Cells: resource.CellsFunc(func(s *appsv1.StatefulSet) []any {
-			names, images := containerCells(s.Spec.Template.Spec.Containers)
+			names, images := podspec.ContainerCells(s.Spec.Template.Spec.Containers)
 			return []any{
 				s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, deref(s.Spec.Replicas)),
 				resource.Since(s.CreationTimestamp.Time), names, images,

@@ -2,7 +2,6 @@ package apps
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/podspec"
-	"github.com/apikeel/kelson/resource"
 )
 
 // deref returns what p points to, the zero value if it is nil.
@@ -123,30 +121,4 @@ func ValidateAtMostAll(v intstr.IntOrString, path *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, v, "must not be greater than 100%")}
 	}
 	return nil
-}
-
-// nameWarnings warns about a name that is not a valid prefix of hostnames of pods.
-func nameWarnings(name string) []string {
-	if msgs := utilvalidation.IsDNS1123Label(name); len(msgs) > 0 {
-		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
-	}
-	return nil
-}
-
-// templateColumns returns the wide columns about the template; selector describes the last.
-func templateColumns(selector string) []resource.Column {
-	return []resource.Column{
-		{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},
-		{Name: "Images", Type: "string", Priority: 1, Description: "Images referenced by each container in the template."},
-		{Name: "Selector", Type: "string", Priority: 1, Description: selector},
-	}
-}
-
-// containerCells returns the cells for the first two of templateColumns.
-func containerCells(containers []corev1.Container) (names, images string) {
-	var n, i []string
-	for _, c := range containers {
-		n, i = append(n, c.Name), append(i, c.Image)
-	}
-	return strings.Join(n, ","), strings.Join(i, ",")
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/resource"
 )
@@ -71,7 +72,7 @@ func CronJobs() resource.Definition {
 			{Name: "Active", Type: "integer", Description: batchv1.CronJobStatus{}.SwaggerDoc()["active"]},
 			{Name: "Last Schedule", Type: "string", Description: batchv1.CronJobStatus{}.SwaggerDoc()["lastScheduleTime"]},
 			rules.AgeColumn(),
-		}, templateColumns()...),
+		}, podspec.TemplateColumns(batchv1.JobSpec{}.SwaggerDoc()["selector"])...),
 		Cells: resource.CellsFunc(func(c *batchv1.CronJob) []any {
 			suspend, last := "<unset>", any("<none>")
 			if s := c.Spec.Suspend; s != nil {
@@ -103,7 +104,7 @@ func cronJobChanged(c, old *batchv1.CronJob) bool {
 func cronJobWarnings(_ context.Context, c, old *batchv1.CronJob) []string {
 	path, job := field.NewPath("spec", "jobTemplate", "spec"), &c.Spec.JobTemplate.Spec
 	if old == nil {
-		return append(nameWarnings(c.Name), jobWarnings(job, nil, path)...)
+		return append(podspec.NameWarnings(c.Name), jobWarnings(job, nil, path)...)
 	}
 	var w []string
 	if cronJobChanged(c, old) {

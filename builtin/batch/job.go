@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
@@ -63,7 +61,7 @@ func Jobs() resource.Definition {
 			path := field.NewPath("spec")
 			switch {
 			case old == nil:
-				return append(nameWarnings(j.Name), jobWarnings(&j.Spec, nil, path)...)
+				return append(podspec.NameWarnings(j.Name), jobWarnings(&j.Spec, nil, path)...)
 			case jobChanged(j, old):
 				return jobWarnings(&j.Spec, &old.Spec, path)
 			}
@@ -93,7 +91,7 @@ func Jobs() resource.Definition {
 			{Name: "Completions", Type: "string", Description: batchv1.JobStatus{}.SwaggerDoc()["succeeded"]},
 			{Name: "Duration", Type: "string", Description: "Time required to complete the job."},
 			rules.AgeColumn(),
-		}, templateColumns()...),
+		}, podspec.TemplateColumns(batchv1.JobSpec{}.SwaggerDoc()["selector"])...),
 		Cells: resource.CellsFunc(func(j *batchv1.Job) []any {
 			return append([]any{
 				j.Name, jobState(j), jobCompletions(j), jobDuration(&j.Status), resource.Since(j.CreationTimestamp.Time),
@@ -182,14 +180,6 @@ func addMissing(labels *map[string]string, more map[string]string) {
 	}
 }
 
-// nameWarnings warns about a name that is not a valid prefix of hostnames of pods.
-func nameWarnings(name string) []string {
-	if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
-		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
-	}
-	return nil
-}
-
 func jobWarnings(spec, old *batchv1.JobSpec, path *field.Path) []string {
 	var w []string
 	if isIndexed(spec) && ptr.Deref(spec.Completions, 0) > manyCompletions && ptr.Deref(spec.Parallelism, 0) > 10_000 {
@@ -258,19 +248,7 @@ func jobDuration(s *batchv1.JobStatus) any {
 	return duration.HumanDuration(s.CompletionTime.Sub(s.StartTime.Time))
 }
 
-// templateColumns returns the wide columns about the containers of a job.
-func templateColumns() []resource.Column {
-	return []resource.Column{
-		{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},
-		{Name: "Images", Type: "string", Priority: 1, Description: "Images referenced by each container in the template."},
-		{Name: "Selector", Type: "string", Priority: 1, Description: batchv1.JobSpec{}.SwaggerDoc()["selector"]},
-	}
-}
-
 func templateCells(spec *batchv1.JobSpec) []any {
-	var names, images []string
-	for _, c := range spec.Template.Spec.Containers {
-		names, images = append(names, c.Name), append(images, c.Image)
-	}
-	return []any{strings.Join(names, ","), strings.Join(images, ","), metav1.FormatLabelSelector(spec.Selector)}
+	names, images := podspec.ContainerCells(spec.Template.Spec.Containers)
+	return []any{names, images, metav1.FormatLabelSelector(spec.Selector)}
 }

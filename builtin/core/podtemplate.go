@@ -56,7 +56,7 @@ func PodTemplates() resource.Definition {
 			{Name: "Pod Labels", Type: "string", Description: "The labels for the pod template."},
 		},
 		Cells: resource.CellsFunc(func(t *corev1.PodTemplate) []any {
-			names, images := containerCells(&t.Template)
+			names, images := podspec.ContainerCells(t.Template.Spec.Containers)
 			return []any{t.Name, names, images, labels.FormatLabels(t.Template.Labels)}
 		}),
 	}

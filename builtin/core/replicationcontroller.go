@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
@@ -55,7 +54,7 @@ func ReplicationControllers() resource.Definition {
 				path := field.NewPath("spec", "template")
 				switch {
 				case old == nil:
-					return append(podNameWarnings(rc.Name), podspec.TemplateWarnings(rc.Spec.Template, nil, path)...)
+					return append(podspec.NameWarnings(rc.Name), podspec.TemplateWarnings(rc.Spec.Template, nil, path)...)
 				case controllerChanged(rc, old):
 					// Arguments in this order, as in kube-apiserver: the old template is checked.
 					return podspec.TemplateWarnings(old.Spec.Template, rc.Spec.Template, path)
@@ -77,18 +76,19 @@ func ReplicationControllers() resource.Definition {
 				return rules.Scalable{Wanted: &rc.Spec.Replicas, Seen: rc.Status.Replicas, Selector: labels.Set(rc.Spec.Selector).String()}, nil
 			}),
 		},
-		Columns: []resource.Column{
+		Columns: append([]resource.Column{
 			rules.NameColumn(),
 			{Name: "Desired", Type: "integer", Description: spec["replicas"]},
 			{Name: "Current", Type: "integer", Description: observed["replicas"]},
 			{Name: "Ready", Type: "integer", Description: observed["readyReplicas"]},
 			rules.AgeColumn(),
-			{Name: "Containers", Type: "string", Priority: 1, Description: "Names of each container in the template."},
-			{Name: "Images", Type: "string", Priority: 1, Description: "Images referenced by each container in the template."},
-			{Name: "Selector", Type: "string", Priority: 1, Description: spec["selector"]},
-		},
+		}, podspec.TemplateColumns(spec["selector"])...),
 		Cells: resource.CellsFunc(func(rc *corev1.ReplicationController) []any {
-			names, images := containerCells(rc.Spec.Template)
+			var containers []corev1.Container
+			if rc.Spec.Template != nil {
+				containers = rc.Spec.Template.Spec.Containers
+			}
+			names, images := podspec.ContainerCells(containers)
 			return []any{
 				rc.Name, int64(ptr.Deref(rc.Spec.Replicas, 0)), int64(rc.Status.Replicas), int64(rc.Status.ReadyReplicas),
 				resource.Since(rc.CreationTimestamp.Time), names, images, labels.FormatLabels(rc.Spec.Selector),
@@ -178,23 +178,4 @@ func validateControllerStatus(s *corev1.ReplicationControllerStatus) field.Error
 	atMost("availableReplicas", s.AvailableReplicas, s.Replicas, "status.replicas")
 	atMost("availableReplicas", s.AvailableReplicas, s.ReadyReplicas, "readyReplicas")
 	return field.ErrorList(e)
-}
-
-// podNameWarnings warns about a name that is not a valid prefix of hostnames of pods.
-func podNameWarnings(name string) []string {
-	if messages := validation.IsDNS1123Label(name); len(messages) > 0 {
-		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", messages)}
-	}
-	return nil
-}
-
-// containerCells returns the names and images of the containers of a template.
-func containerCells(t *corev1.PodTemplateSpec) (names, images string) {
-	var n, i []string
-	if t != nil {
-		for _, c := range t.Spec.Containers {
-			n, i = append(n, c.Name), append(i, c.Image)
-		}
-	}
-	return strings.Join(n, ","), strings.Join(i, ",")
 }

@@ -13,6 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
+// NameWarnings warns about the name of a workload that is not a valid prefix of the hostnames
+// of its pods.
+func NameWarnings(name string) []string {
+	if messages := validation.IsDNS1123Label(name); len(messages) > 0 {
+		return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", messages)}
+	}
+	return nil
+}
+
 // CreateWarnings returns the warnings for a new pod.
 func CreateWarnings(pod *corev1.Pod) []string {
 	var w []string
