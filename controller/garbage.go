@@ -223,7 +223,7 @@ func (g *garbage) collect(ctx context.Context, n *node) error {
 	return g.delete(ctx, n, policy)
 }
 
-// delete deletes an object if its owner references are still those that judge saw.
+// delete deletes an object if its owner references are still those that collect saw.
 func (g *garbage) delete(ctx context.Context, n *node, policy metav1.DeletionPropagation) error {
 	opts := &metav1.DeleteOptions{
 		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.version},
@@ -314,7 +314,7 @@ func (g *garbage) removeFinalizer(ctx context.Context, n *node, finalizer string
 }
 
 // finishForeground removes the foreground finalizer when no dependent blocks the deletion, and
-// otherwise queues the dependents that do. Dependents that do not block are judged now,
+// otherwise queues the dependents that do. Dependents that do not block are checked now,
 // while the owner is in foreground deletion: if another finalizer keeps the owner
 // afterwards, they would find an owner that exists.
 func (g *garbage) finishForeground(ctx context.Context, n *node) error {

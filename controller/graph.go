@@ -211,7 +211,7 @@ func (g *graph) link(n, old *node) (doubtful bool) {
 		}
 		o.dependents[n.UID] = true
 		if old != nil && slices.ContainsFunc(old.Owners, func(was metav1.OwnerReference) bool { return sameOwner(&was, ref) }) {
-			continue // unchanged: judged before
+			continue // unchanged: checked before
 		}
 		doubtful = doubtful || o.gone || o.identity == nil || !o.identity.matches(n, ref)
 		if waits := g.nodes[ref.UID]; waits != nil && waits.foreground() {

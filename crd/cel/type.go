@@ -290,7 +290,7 @@ func (t *Type) MaxProperties() *int64 { return t.props.MaxProperties }
 // Required returns the members that must be there.
 func (t *Type) Required() []string { return t.props.Required }
 
-// Nullable tells that null is a value.
+// Nullable reports whether null is allowed.
 func (t *Type) Nullable() bool { return t.props.Nullable }
 
 // UniqueItems is always false: CustomResourceDefinitions must not set it.
@@ -308,13 +308,13 @@ func (t *Type) OneOf() []common.Schema { return nil }
 // Not implements common.Schema.
 func (t *Type) Not() common.Schema { return nil }
 
-// IsXIntOrString tells that values are numbers or strings.
+// IsXIntOrString reports whether values are integers or strings.
 func (t *Type) IsXIntOrString() bool { return t.props.XIntOrString }
 
-// IsXEmbeddedResource tells that values are resources.
+// IsXEmbeddedResource reports whether values are resources.
 func (t *Type) IsXEmbeddedResource() bool { return t.props.XEmbeddedResource }
 
-// IsXPreserveUnknownFields tells that members which are not named are kept.
+// IsXPreserveUnknownFields reports whether unknown fields are preserved.
 func (t *Type) IsXPreserveUnknownFields() bool {
 	return t.props.XPreserveUnknownFields != nil && *t.props.XPreserveUnknownFields
 }

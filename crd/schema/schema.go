@@ -50,7 +50,7 @@ type node struct {
 	fallback any // the default
 	// defaults says that there is a default here or below; so do the next for theirs.
 	defaults bool
-	// metadata tells that there is an embedded resource here or below.
+	// metadata says that there is an embedded resource here or below.
 	metadata bool
 	// keyed says that there is a list of type set or map here or below.
 	keyed bool
