@@ -209,7 +209,7 @@ func TestDeploymentUpdate(t *testing.T) {
 		"annotation": {func(d *appsv1.Deployment) { d.Annotations = map[string]string{"a": "b"} }, true},
 		"replicas":   {func(d *appsv1.Deployment) { *d.Spec.Replicas = 7 }, true},
 	} {
-		if got := s.Generation(t.Context(), newDeployment(test.change), newDeployment(nil)); got != test.want {
+		if got := s.Generation(newDeployment(test.change), newDeployment(nil)); got != test.want {
 			t.Errorf("%s: the generation moves: %v", name, got)
 		}
 	}

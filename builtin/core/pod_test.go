@@ -102,7 +102,7 @@ func (c *podCase) run(t *testing.T) (any, field.ErrorList, []string) {
 		decode(c.Old, old)
 		before := old.DeepCopy()
 		strategy.PrepareUpdate(ctx, pod, old)
-		if strategy.Generation != nil && strategy.Generation(t.Context(), pod, old) {
+		if strategy.Generation != nil && strategy.Generation(pod, old) {
 			pod.Generation = old.Generation + 1
 		}
 		errs = append(apivalidation.ValidateObjectMetaUpdate(&pod.ObjectMeta, &old.ObjectMeta, meta), strategy.ValidateUpdate(ctx, pod, old)...)
