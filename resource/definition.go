@@ -20,10 +20,10 @@
 // What of a definition is called when, among what the verbs do for every kind; package
 // rest has the whole of it:
 //
-//	decode → Version.Default → Version.ToHub → ownership of fields → admission changes it
+//	decode → Version.Default → Version.ToHub → ownership of fields → mutating admission
 //	create:  → metadata → Strategy.PrepareCreate → Begin → Validate
 //	update:  → metadata → Strategy.PrepareUpdate → Generation → Begin → ValidateUpdate
-//	→ admission judges it → commit → the end function of Begin
+//	→ validating admission → commit → the end function of Begin
 //
 // Metadata (names, uids, timestamps, generation, finalizers, owner references,
 // managed fields) is handled by package rest, in the same way for every kind. A

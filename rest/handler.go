@@ -8,24 +8,25 @@
 //
 // # The order of a write
 //
-//	create (insert in create.go)        update, patch, apply (changeObject in update.go)
+//	create (insert)                      update, patch, apply (changeObject, prepareChange)
 //
-//	decode                              read the object, then make the next state of it
-//	Version.Default, Version.ToHub      from the body or the patch; defaults and ToHub too
-//	ownership of fields                 ownership of fields
-//	admission: plugins change it        admission: plugins change it
-//	                                    the resourceVersion must be that of the object
-//	metadata that the server sets       metadata that a client cannot change
-//	Strategy.PrepareCreate              Strategy.PrepareUpdate, Generation
-//	Strategy.Begin                      Strategy.Begin
-//	metadata rules, Strategy.Validate   metadata rules, Strategy.ValidateUpdate
-//	admission: plugins judge it         admission: plugins judge it
-//	store.Resource.Create               store.Resource.Update: once more if it lost a race
-//	end of Begin, answer                end of Begin, answer
+//	decode, Version.Default, ToHub       the same for the body of an update; a patch and an
+//	                                     applied configuration are merged into the live object
+//	clear metadata of the server         compare the uid, if the body has one
+//	ownership of fields                  ownership of fields
+//	mutating admission                   mutating admission
+//	set metadata: name, uid, times       compare the resourceVersion; keep what cannot change
+//	Strategy.PrepareCreate               Strategy.PrepareUpdate, Strategy.Generation
+//	Strategy.Begin reserves              Strategy.Begin reserves
+//	rules for metadata, Validate         rules for metadata, ValidateUpdate
+//	validating admission                 validating admission
+//	store.Resource.Create                store.Resource.Update; after a conflict all of it again
+//	end of Begin                         end of Begin
 //
 // Ownership comes before the strategy: what the server fills in belongs to nobody. Begin
 // comes before validation, which judges the whole object. The answer is made from the
-// record that was committed.
+// record that was committed. order_test.go holds the code to this list, and
+// docs/design/0002-api-core.md has the reasons.
 //
 // # A list
 //
