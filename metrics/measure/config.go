@@ -10,31 +10,30 @@ import (
 	"time"
 )
 
-// What has a configuration that is read again when it changes.
+// Configurations that are reloaded when they change.
 const (
 	Encryption     = "encryption"
 	Authentication = "authentication"
 	Authorization  = "authorization"
 )
 
-// ConfigMetrics returns what the metrics of a configuration are called: one counts
-// by status and server how often it was read again, one has the time of the last
-// time, and one tells by server and hash which it is.
+// ConfigMetrics returns the names of the metrics of a configuration: the number of
+// reloads by status and server, the time of the last one, and the hash of the current
+// configuration by server.
 func ConfigMetrics(what string) (reloads, last, info string) {
 	prefix := "apiserver_" + what + "_config_controller_"
 	return prefix + "automatic_reloads_total", prefix + "automatic_reload_last_timestamp_seconds", prefix + "last_config_info"
 }
 
-// ConfigRead notes the configuration that is in use.
+// ConfigRead records the configuration in use.
 func ConfigRead(to Sink, what string, data []byte) {
 	if to != nil {
 		_, _, info := ConfigMetrics(what)
-		to.Series(info, server(), Hash(data)).Observe(1)
+		to.Series(info, serverLabel(), Hash(data)).Observe(1)
 	}
 }
 
-// ConfigReloaded counts that a configuration was read again, and is in use unless
-// there is an error.
+// ConfigReloaded counts a reload; without an error data is in use now.
 func ConfigReloaded(to Sink, what string, data []byte, err error) {
 	if to == nil {
 		return
@@ -44,15 +43,15 @@ func ConfigReloaded(to Sink, what string, data []byte, err error) {
 		status = "failure"
 	}
 	reloads, last, _ := ConfigMetrics(what)
-	to.Series(reloads, status, server()).Observe(1)
-	to.Series(last, status, server()).Observe(float64(time.Now().UnixNano()) / 1e9)
+	to.Series(reloads, status, serverLabel()).Observe(1)
+	to.Series(last, status, serverLabel()).Observe(float64(time.Now().UnixNano()) / 1e9)
 	if err == nil {
 		ConfigRead(to, what, data)
 	}
 }
 
-// ServerName tells servers of a cluster apart: it is the same for those on one
-// machine, as it is for kube-apiserver.
+// ServerName identifies the server in a cluster: servers on the same machine have the
+// same name, as with kube-apiserver.
 func ServerName() string {
 	host, _ := os.Hostname()
 	var parts []byte
@@ -63,8 +62,8 @@ func ServerName() string {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
-// server is the name as metrics have it.
-func server() string { return Hash([]byte(ServerName())) }
+// serverLabel is the hash of the name, as labels have it.
+func serverLabel() string { return Hash([]byte(ServerName())) }
 
-// Hash is how metrics name what may be long, or should not be seen.
+// Hash is the label value for data that is long or secret.
 func Hash(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }

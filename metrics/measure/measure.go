@@ -1,44 +1,44 @@
-// Package measure is how parts of the server tell what they measure, without
-// knowing who keeps it: package metrics, if anybody does.
+// Package measure lets packages record metrics without importing package metrics. Start
+// at Sink and Series.
 package measure
 
 import "time"
 
-// Sink has the series of metrics.
+// Sink provides series.
 type Sink interface {
-	// Series returns the series of a metric with values of its labels. It is made
-	// when something is first observed, so that it can be had in advance.
+	// Series returns the series of a metric with these label values. The series is
+	// created with the first observation, so it can be requested in advance.
 	Series(metric string, labels ...string) Series
 }
 
-// Series takes measurements: seconds or sizes, by how many a count grows, or what
-// something is now.
+// Series records a value: a histogram or gauge takes the value, a counter adds it.
 type Series = interface{ Observe(value float64) }
 
-// SeriesOf returns a series of a sink, or one that nobody looks at if it is nil.
+// SeriesOf returns a series of a sink; if the sink is nil, one that drops everything.
 func SeriesOf(to Sink, metric string, labels ...string) Series {
 	if to == nil {
-		return unseen{}
+		return discarded{}
 	}
 	return to.Series(metric, labels...)
 }
 
-// Count adds one to a count.
+// Count adds one to a counter.
 func Count(to Sink, metric string, labels ...string) { SeriesOf(to, metric, labels...).Observe(1) }
 
-// Since observes how many seconds have passed since something began.
+// Since records the seconds since a time.
 func Since(to Sink, began time.Time, metric string, labels ...string) {
 	if to != nil {
 		to.Series(metric, labels...).Observe(time.Since(began).Seconds())
 	}
 }
 
-type unseen struct{}
+type discarded struct{}
 
 // Observe implements Series.
-func (unseen) Observe(float64) {}
+func (discarded) Observe(float64) {}
 
-// The metrics, with their labels, which the package metrics knows more of.
+// Names of the metrics, with their labels in the comments; package metrics has their
+// definitions.
 const (
 
 	// FlowWait: priority_level, flow_schema, execute.

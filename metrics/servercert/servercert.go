@@ -1,5 +1,5 @@
-// Package servercert counts servers that this one asks, and that have certificates
-// of a kind that is no longer taken.
+// Package servercert counts connections to servers with deprecated certificates. Start
+// at Counter.
 package servercert
 
 import (
@@ -16,15 +16,15 @@ import (
 	"github.com/apikeel/kelson/request"
 )
 
-// Counter counts certificates without names, and those signed by way of SHA-1.
-// Requests to their servers fail, or do not if nobody verifies them. Nil counts
-// nothing.
+// Counter counts server certificates without subject alternative names, and those
+// signed with SHA-1. Requests to such servers fail, unless the certificate is not
+// verified. A nil Counter counts nothing.
 type Counter struct {
 	noNames, sha1 measure.Series
 	log           *slog.Logger
 }
 
-// New returns what counts by two metrics, and tells the log, which may be nil.
+// New returns a counter with two metrics; log may be nil.
 func New(to measure.Sink, noNames, sha1 string, log *slog.Logger) *Counter {
 	if to == nil {
 		return nil
@@ -35,13 +35,12 @@ func New(to measure.Sink, noNames, sha1 string, log *slog.Logger) *Counter {
 	return &Counter{noNames: to.Series(noNames), sha1: to.Series(sha1), log: log}
 }
 
-// OfWebhooks returns what counts those of webhooks of all kinds.
+// OfWebhooks returns the counter for webhooks of all kinds.
 func OfWebhooks(to measure.Sink, log *slog.Logger) *Counter {
 	return New(to, measure.WebhookNoNames, measure.WebhookSHA1, log)
 }
 
-// See looks at what came of a request: a connection with certificates, or an
-// error.
+// See inspects the result of a request: the TLS state, or the error.
 func (c *Counter) See(ctx context.Context, host string, state *tls.ConnectionState, err error) {
 	if c == nil || err == nil && (state == nil || len(state.PeerCertificates) == 0) {
 		return
@@ -63,21 +62,21 @@ func (c *Counter) count(ctx context.Context, to measure.Series, id, host, why st
 	to.Observe(1)
 }
 
-// Wrap returns a round tripper whose requests are looked at.
+// Wrap returns a round tripper that inspects the results of requests.
 func (c *Counter) Wrap(next http.RoundTripper) http.RoundTripper {
 	if c == nil {
 		return next
 	}
-	return seen{next, c}
+	return inspectedTransport{next, c}
 }
 
-type seen struct {
+type inspectedTransport struct {
 	next http.RoundTripper
 	by   *Counter
 }
 
 // RoundTrip implements http.RoundTripper.
-func (s seen) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s inspectedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := s.next.RoundTrip(r)
 	var state *tls.ConnectionState
 	if resp != nil {
@@ -87,8 +86,8 @@ func (s seen) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WrappedRoundTripper lets others find what is wrapped.
-func (s seen) WrappedRoundTripper() http.RoundTripper { return s.next }
+// WrappedRoundTripper returns the wrapped round tripper.
+func (s inspectedTransport) WrappedRoundTripper() http.RoundTripper { return s.next }
 
 func withoutNames(err error) bool {
 	var name x509.HostnameError
@@ -104,7 +103,7 @@ func hasNames(c *x509.Certificate) bool {
 	return false
 }
 
-// signedBySHA1 looks into the text: the cause is not to be had otherwise.
+// signedBySHA1 matches the error text: the cause has no type.
 func signedBySHA1(err error) bool {
 	var unknown x509.UnknownAuthorityError
 	if !errors.As(err, &unknown) {
@@ -114,8 +113,8 @@ func signedBySHA1(err error) bool {
 	return strings.Contains(cause, "SHA1")
 }
 
-// isSHA1 reports a certificate signed that way, unless it has signed itself, which
-// nobody verifies.
+// isSHA1 reports whether a certificate is signed with SHA-1. Self-signed ones are
+// ignored, since their signature is not verified.
 func isSHA1(c *x509.Certificate) bool {
 	return (c.SignatureAlgorithm == x509.SHA1WithRSA || c.SignatureAlgorithm == x509.ECDSAWithSHA1) && c.Issuer.String() != c.Subject.String()
 }
