@@ -14,7 +14,7 @@ import (
 	"github.com/apikeel/kelson/openapi/internal/pack"
 )
 
-// document is a document in its formats.
+// document is one document in its formats (JSON, protobuf).
 type document struct {
 	part        part
 	json, proto lazy
@@ -23,7 +23,7 @@ type document struct {
 	sources, before atomic.Pointer[[]*source]
 }
 
-// succeed takes over from a document what may still be of use.
+// succeed takes over the bodies of an older document whose pieces can be reused.
 func (d *document) succeed(old *document) {
 	d.json.old.Store(old.json.newest())
 	d.proto.old.Store(old.proto.newest())
@@ -34,8 +34,8 @@ func (d *document) succeed(old *document) {
 	}
 }
 
-// lazy is a body that is made when it is first wanted, with the pieces of an
-// older one. An error is not kept.
+// lazy is a body that is built on first use, with the pieces of an older one. An error
+// is not kept.
 type lazy struct {
 	mu        sync.Mutex
 	done, old atomic.Pointer[body]
@@ -66,7 +66,7 @@ func (l *lazy) get(build func(old *body) (*body, error)) (*body, error) {
 	return b, nil
 }
 
-// builder makes a body, from its beginning to its end.
+// builder builds a body from beginning to end.
 type builder struct {
 	h    *Handler
 	l    *library
@@ -91,7 +91,7 @@ func (h *Handler) newBuilder(l *library, old *body, kind string) *builder {
 	return b
 }
 
-// expect makes room for a text of paths and definitions.
+// expect allocates space for paths and definitions.
 func (b *builder) expect(entries []entry, usualPath int, definitions []definition, form pack.Form) {
 	size := len(entries) * usualPath
 	for _, d := range definitions {
@@ -114,7 +114,7 @@ func (b *builder) glue(text string) {
 	}
 }
 
-// hole is a place in a body for bytes that are known later.
+// hole is a position in a body for bytes that are known later.
 type hole struct{ segment, at int }
 
 func (b *builder) hole() hole {
@@ -122,7 +122,7 @@ func (b *builder) hole() hole {
 	return hole{len(b.body.segments) - 1, len(b.text)}
 }
 
-// fill fills the last hole that is empty.
+// fill fills the last empty hole.
 func (b *builder) fill(h hole, glue []byte) {
 	b.body.segments[h.segment].glue = glue
 	b.body.size += len(glue)
@@ -134,8 +134,8 @@ func (b *builder) fill(h hole, glue []byte) {
 // render appends the text of a piece, and returns the parameters that it refers to.
 type render func(out []byte, l *library) ([]byte, []string, error)
 
-// piece appends the piece that is made from something, if there is none yet by
-// making it. Unless it is to be kept it is rendered again when it is needed: render
+// piece appends the piece that is made from something, and renders it if it does not
+// exist yet. Unless it is to be kept it is rendered again when it is needed, so render
 // must not refer to more than that takes.
 func (b *builder) piece(from fingerprint, keep bool, render render) (*piece, error) {
 	p := b.old[from]
@@ -178,7 +178,7 @@ func (b *builder) piece(from fingerprint, keep bool, render render) (*piece, err
 	return p, nil
 }
 
-// done returns the body. If everything in it is new, its text is at hand.
+// done returns the body. If everything in it is new, its text is kept too.
 func (b *builder) done() *body {
 	if b.text != nil {
 		b.body.kept = weak.Make(&b.text)
@@ -290,7 +290,7 @@ func (b *builder) definitions(all []definition, between string, render renderDef
 	return pieces, nil
 }
 
-// json returns a definition in JSON, in the version of the library.
+// json returns a definition in JSON, for the version of the library.
 func (d definition) json(l *library) ([]byte, error) {
 	if d.text != nil {
 		return d.text, nil

@@ -64,9 +64,9 @@ func listName(s *resource.Served) string {
 	return definitionName(s.Version.NewList(), s.GroupVersion.WithKind(s.Definition.ListKind))
 }
 
-// library finds definitions. It inflates those of the pack when they are first
-// needed, makes those that the pack does not have, and lives for as long as
-// documents are being built: what it has read is much larger than what is kept.
+// library finds definitions. It decompresses those of the pack on first use, and
+// generates those that the pack does not have. It lives only while documents are built:
+// what it has read is much larger than what is kept.
 type library struct {
 	pack  *pack.Pack
 	texts *pack.Reader
@@ -74,9 +74,9 @@ type library struct {
 	// that have been made.
 	own  map[string]*source
 	made map[string]*schemaOf
-	// two tells that definitions are made for version 2, not for version 3.
+	// two: definitions are generated for OpenAPI v2, not v3.
 	two bool
-	// buf is where pieces are compressed.
+	// buf is the buffer in which pieces are compressed.
 	buf bytes.Buffer
 	// kinds are what clientKinds has returned.
 	kinds map[string][]byte
@@ -132,13 +132,13 @@ func (l *library) ownDefinition(name string) (*schemaOf, error) {
 	return l.made[name], nil
 }
 
-// has reports whether a definition is known, and need not be made.
+// has reports whether a definition exists already.
 func (l *library) has(name string) bool {
 	_, ok := l.pack.Find(name)
 	return ok || l.made[name] != nil
 }
 
-// add makes the definitions of a resource for whose types none were generated.
+// add generates the definitions of a resource whose types have none in the pack.
 func (l *library) add(s *resource.Served) error {
 	name, list := objectName(s), listName(s)
 	if l.has(name) {
@@ -176,8 +176,8 @@ func (l *library) put(name string, s *spec.Schema, kind schema.GroupVersionKind)
 	if l.two {
 		two := s
 		if s.Extensions[preserveUnknown] == true {
-			// Clients would refuse everything that is not said of an object, so
-			// nothing is.
+			// Clients refuse fields that a schema does not mention, so the schema
+			// mentions none.
 			two = &spec.Schema{SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}}}
 			for _, name := range []string{gvkExtension, selectableFields} {
 				if v, ok := s.Extensions[name]; ok {
@@ -213,8 +213,8 @@ func appendHTML(b, text []byte) []byte {
 
 var reference = regexp.MustCompile(`"\$ref":"#/(?:components/schemas|definitions)/([^"]+)"`)
 
-// unknown is the definition of a type that nothing is known of: an object of
-// any content. A kind without a schema must not cost the others theirs.
+// unknown is the definition of a type without a schema: an object of any content. A
+// kind without a schema must not break the document.
 func (l *library) unknown() []byte {
 	if l.two {
 		return []byte(`{"` + preserveUnknown + `":true}`)

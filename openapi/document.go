@@ -11,8 +11,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// part is what a document of version 3 is made from. The document of version 2
-// is made from all parts.
+// part is the input of one OpenAPI v3 document. The v2 document is built from all
+// parts.
 type part struct {
 	// name of the document below /openapi/v3: apis/apps/v1.
 	name string
@@ -65,7 +65,7 @@ func (p *part) discovery() *Route {
 // custom reports whether a part has nothing but custom resources.
 func (p *part) custom() bool { return p.version != nil && onlyCustom(p.version) }
 
-// kind is what definitions depend on, besides what they are made from.
+// kind is what definitions depend on besides their sources.
 func (p *part) kind() string {
 	if p.custom() {
 		return "custom "

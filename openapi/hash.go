@@ -14,9 +14,9 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// The hashes of documents of built-in kinds are known ahead of time, so that
-// the index need not make the documents: a line for each, the fingerprint of
-// what it is made from and the hash, sorted. TestHashes keeps them right.
+// The hashes of documents of built-in kinds are computed ahead of time, so that the
+// index need not build the documents: one line for each, the fingerprint of its input
+// and the hash, sorted. TestHashes keeps them right.
 //
 //go:embed data/hashes
 var hashes string
@@ -33,7 +33,7 @@ func (h *Handler) hash3(d *document, open func() *library) (string, error) {
 	return b.hash, nil
 }
 
-// knownHash returns the hash of the document of a part, "" if it is not known.
+// knownHash returns the precomputed hash of a document, "" if there is none.
 func (h *Handler) knownHash(p *part) string {
 	if p.custom() {
 		return ""

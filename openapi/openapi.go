@@ -1,11 +1,12 @@
-// Package openapi describes what a server serves: /openapi/v3, a document a
-// group version behind an index, and /openapi/v2, everything in one document.
+// Package openapi serves the OpenAPI documents of a server: /openapi/v3, a document for
+// each group and version behind an index, and /openapi/v2, everything in one document.
+// Start at Handler. It never builds a document before somebody asks for it.
 //
-// Documents are computed from a catalog when somebody asks, in pieces, of which
-// those that take long are kept compressed; when the catalog changes, only the
-// pieces are made again that what changed has a part in (piece.go). What they
-// say of the Go types of the Kubernetes API is generated ahead of time (see internal/generate) and embedded; a kind that has
-// no generated definitions brings its schema itself (resource.Version.Schema).
+// Documents are computed from a catalog, in pieces, of which those that take long to
+// build are kept compressed; when the catalog changes, only the pieces that the change
+// is part of are built again (piece.go). The definitions of the Go types of the
+// Kubernetes API are generated ahead of time (see internal/generate) and embedded; a
+// kind without generated definitions brings its schema (resource.Version.Schema).
 package openapi
 
 import (
@@ -33,16 +34,16 @@ const (
 	subtypeV3Old = "com.github.proto-openapi.spec.v3@v1.0+protobuf"
 )
 
-// Config says what documents cannot know from a catalog.
+// Config is what documents need besides the catalog.
 type Config struct {
-	// Title of documents; Kubernetes unless told.
+	// Title of documents; the default is Kubernetes.
 	Title string
-	// Version of the API, that of Kubernetes unless told.
+	// Version of the API; the default is that of Kubernetes.
 	Version string
 	// Routes besides resources, discovery and /version.
 	Routes []Route
-	// Remote returns the documents about what other servers serve, the same
-	// value until they change; nil if there are none.
+	// Remote returns the documents of other servers, the same value until they change;
+	// nil if there are none.
 	Remote func() *Remotes
 	// Log gets the errors of building documents.
 	Log *slog.Logger
@@ -57,14 +58,14 @@ type Handler struct {
 	pack func() *pack.Pack
 
 	mu sync.Mutex
-	// current is what the documents describe. A request takes it once, so that
-	// its answer is about one catalog.
+	// current are the documents of the current catalog. A request reads it once, so
+	// that its answer is about one catalog.
 	current *state
 
-	// building is held by who makes a document: one at a time is enough, and
-	// takes memory enough. It guards what follows.
+	// building is held while a document is built: one at a time, which also limits
+	// memory. It guards the fields below.
 	building sync.Mutex
-	sources  uint64 // how many there have been
+	sources  uint64 // number of sources created so far
 	// shared are the parameters of version 2 by their names.
 	shared map[string][]byte
 }
@@ -119,8 +120,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) bool {
 // Paths are those of Serve, for the list of paths that a server gives.
 func (h *Handler) Paths() []string { return []string{"/openapi/v2", "/openapi/v3", "/openapi/v3/"} }
 
-// state returns the documents of the catalog of now. Those that describe the
-// same as before are kept.
+// state returns the documents of the current catalog. Unchanged documents are kept.
 func (h *Handler) state() *state {
 	catalog := h.catalog()
 	var remotes *Remotes
@@ -164,12 +164,13 @@ func (h *Handler) serveIndex(w http.ResponseWriter, r *http.Request) {
 		}
 		s.index, s.indexed = index, time.Now()
 	}
-	// Without a type of its own the index is taken for text, and always was.
+	// Without a Content-Type of its own the index is sniffed as text, as in
+	// kube-apiserver.
 	http.ServeContent(w, r, "", s.indexed, bytes.NewReader(s.index))
 }
 
-// buildIndex needs every document whose hash is not known, for the index has
-// the hashes of all.
+// buildIndex builds every document whose hash is not known: the index has the hashes of
+// all.
 func (h *Handler) buildIndex(s *state) ([]byte, error) {
 	open := sync.OnceValue(h.newLibrary)
 	b := []byte(`{"paths":{`)
@@ -240,7 +241,7 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, name string) {
 			http.Redirect(w, r, address(name, a.hash), http.StatusMovedPermanently)
 			return
 		}
-		// What has this hash will never change.
+		// A document at an address with its hash never changes.
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().UTC().AddDate(1, 0, 0).Format(time.RFC1123))
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// path is a path of a document and what can be done there. Both forms of
-// documents are written from it.
+// path is a path of a document with its operations. Documents of both versions are
+// written from it.
 type path struct {
 	path       string
 	operations []operation
@@ -114,8 +114,7 @@ type endpoint struct {
 	object, list   string // definitions
 	verbs          []string
 	answersDeleted bool
-	// custom resources have always been described by somebody else than the
-	// rest, and less of them is told.
+	// custom resources are described with less detail, as in kube-apiserver.
 	custom  bool
 	options *parameters
 	// only is the path that is wanted, "" for all.
@@ -130,8 +129,8 @@ func (o *parameters) paths(s *resource.Served, only string) []path {
 		group: gv.Group, version: gv.Version, at: root(gv), namespaced: d.Namespaced,
 		resource: d.Resource, parent: d.Kind, kind: s.GroupVersionKind(),
 		object: objectName(s), list: listName(s), verbs: d.Verbs,
-		// Where a deletion begins with a change, and the object may well stay,
-		// documents have only ever promised a Status.
+		// If a deletion begins with an update, and the object may stay, documents
+		// promise only a Status.
 		answersDeleted: (d.Strategy.ReturnDeleted || s.Version.ReturnDeleted) && d.Strategy.BeforeDelete == nil, options: o,
 		custom: s.Unstructured, only: only,
 	}

@@ -17,31 +17,31 @@ import (
 	"github.com/apikeel/kelson/internal/gzipped"
 )
 
-// Documents are kept in pieces: runs of paths or of definitions. When one
-// resource of a thousand changes, the few pieces are made again that it has a
-// part in. A piece that takes a while to make is kept compressed; others are
-// made again from what is generated when somebody reads them.
+// Documents are kept in pieces: groups of consecutive paths or definitions. When one
+// resource of a thousand changes, only the few pieces that it is part of are built
+// again. A piece that takes long to build is kept compressed; others are rendered again
+// from the generated definitions when they are read.
 //
-// A compressed piece was deflated on its own and ends at a byte, so that the
+// A compressed piece was deflated on its own and ends at a byte boundary, so that the
 // pieces of a document, one after the other, are the content of a gzip stream.
 
-// fingerprint tells what a piece is made from, or what it says.
+// fingerprint is a hash of the input of a piece, or of its text.
 type fingerprint [sha256.Size]byte
 
-// piece is a part of a document. What it says never changes.
+// piece is a part of a document. Its text never changes.
 type piece struct {
 	size int
-	// says is the sum of the text; zero if nobody needed it when it was made.
+	// says is the hash of the text; zero if it was not needed.
 	says fingerprint
 	// shared are the names of the parameters that paths of version 2 refer to.
 	shared []string
-	// again appends the text; nil if it is kept compressed.
+	// again renders the text; nil if it is kept compressed.
 	again func(out []byte, l *library) ([]byte, error)
-	// packed is the text compressed; nil if nobody needed that.
+	// packed is the compressed text; nil if it was not needed.
 	packed atomic.Pointer[gzipped.Piece]
 }
 
-// pack compresses a piece in a buffer that can be used again.
+// pack compresses a piece in a buffer that can be reused.
 func (p *piece) pack(b *bytes.Buffer, text []byte) *gzipped.Piece {
 	made := gzipped.Compress(b, text)
 	made.Bytes = bytes.Clone(made.Bytes)
@@ -64,7 +64,7 @@ func (s segment) size() int {
 
 // body is a document in one format.
 type body struct {
-	// library returns a new one, for pieces that are made again.
+	// library returns a new library, for pieces that are rendered again.
 	library  func() *library
 	segments []segment
 	size     int
@@ -78,7 +78,7 @@ type body struct {
 
 	keeping sync.Mutex
 	kept    weak.Pointer[[]byte] // the text
-	// held is the text while it is read often, read when that was last.
+	// held is the text while it is read often; read is when it was last read.
 	held  *[]byte
 	read  time.Time
 	until *time.Timer
@@ -91,12 +91,11 @@ func (b *body) add(s segment) {
 	b.size += s.size()
 }
 
-// maxPlain is the size up to which the text of a document is kept as long as
-// there is memory.
+// maxPlain is the largest text in bytes that is kept as long as there is memory.
 const maxPlain = 16 << 20
 
-// whole returns the text; nil if it is too long. It stays until the garbage collector
-// wants its memory. The caller holds b.keeping.
+// whole returns the text; nil if it is longer than maxPlain. It is kept until the
+// garbage collector frees it. The caller holds b.keeping.
 func (b *body) whole() (*[]byte, error) {
 	if b.size > maxPlain {
 		return nil, nil
@@ -112,14 +111,14 @@ func (b *body) whole() (*[]byte, error) {
 	return &data, nil
 }
 
-// plain returns the text for a reader. One that is read twice in holdFor is not left to
-// the garbage collector as long as that goes on.
+// plain returns a reader of the text. A text that is read twice within holdFor is held,
+// so that the garbage collector does not free it.
 func (b *body) plain() io.ReadSeeker {
 	b.keeping.Lock()
 	defer b.keeping.Unlock()
 	data, err := b.whole()
 	if data == nil || err != nil {
-		return b.text() // who reads it is told
+		return b.text() // the reader gets the error
 	}
 	now := time.Now()
 	if now.Sub(b.read) < holdFor {
@@ -167,7 +166,7 @@ func (b *body) compressed() (*bytes.Reader, error) {
 	return bytes.NewReader(gzipped.AppendEnd(out, b.sum)), nil
 }
 
-// pack compresses what is not, and sums up.
+// pack compresses the pieces that are not, and computes the gzip sum.
 func (b *body) pack() error {
 	b.keeping.Lock()
 	defer b.keeping.Unlock()
@@ -203,7 +202,7 @@ func (b *body) pack() error {
 	return nil
 }
 
-// text is the document as it is read, piece by piece.
+// text reads the document piece by piece.
 type text struct {
 	of *body
 	at int // position in the document
@@ -270,7 +269,7 @@ func (t *text) next() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// read returns the text of a piece, which is good until the next one is read.
+// read returns the text of a piece, which is valid until the next call.
 func (t *text) read(p *piece) ([]byte, error) {
 	packed := p.packed.Load()
 	if packed == nil {
@@ -294,17 +293,17 @@ func (t *text) read(p *piece) ([]byte, error) {
 	return t.buf[:p.size], err
 }
 
-// How many elements a piece has on average; it has at most four times as many.
-// Paths are short and much alike, definitions are dear to make.
+// Average number of elements of a piece; the largest is four times that. Paths are
+// short and similar, definitions are expensive to render.
 const (
 	pathsInPiece       = 16
 	definitionsInPiece = 4
 )
 
-// divide cuts a list, sorted by name, into the runs that pieces are made of.
-// Where it cuts depends on nothing but the element that a run begins with, so
-// that one more or less leaves the other runs as they are. apart reports that
-// two must not be in the same run.
+// divide splits a list, sorted by name, into the groups that pieces are made of. A
+// split depends only on the first element of a group, so that adding or removing one
+// element leaves the other groups unchanged. apart reports that two elements must not
+// be in the same group.
 func divide[T any](list []T, average int, name func(T) string, apart func(a, b T) bool) (runs [][]T) {
 	begin := 0
 	for i := 1; i <= len(list); i++ {
@@ -325,7 +324,7 @@ func isFirst(name string, average int) bool {
 	return h>>8%uint32(average) == 0
 }
 
-// identity adds up to a fingerprint of what a piece is made from.
+// identity computes the fingerprint of a piece's input.
 type identity struct {
 	kind string
 	b    strings.Builder

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The models of OpenAPI read a message into structs by trying what it could be, and
-// then encode those. Most of what documents of version 2 have in them is plain, and
-// can be encoded while it is read, which takes a small part of the time. What is
-// not plain is left to the models: quick gives up on it.
+// The OpenAPI models decode a message into structs by trying what it could be, and then
+// encode these. Most of a v2 document is simple and can be encoded while it is read,
+// which takes a small part of the time. What is not simple is left to the models: quick
+// gives up on it.
 
 // shape is how a message is made from an object in JSON.
 type shape struct {
