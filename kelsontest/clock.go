@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Clock is what a server goes by when it stamps objects (creationTimestamp,
-// deletionTimestamp, managedFields, conditions and events of its own), judges
-// tokens, and deletes what was to be kept for a time (finished jobs, certificate
-// signing requests). It shows the time of the machine until it is told otherwise.
-// Time-outs, leases and the expiry of stored events go by the machine in any case.
+// Clock is the clock of a server: for the timestamps of objects (creationTimestamp,
+// deletionTimestamp, managedFields, conditions and events of the server's own), for the
+// validity of tokens, and for deletions after a time (finished jobs, certificate
+// signing requests). It is the machine's clock until it is changed. Timeouts, leases
+// and the expiry of stored events always use the machine's clock.
 type Clock struct {
 	mu     sync.Mutex
 	frozen bool
-	at     time.Time     // if it is frozen
-	offset time.Duration // if it is not
+	at     time.Time     // if frozen
+	offset time.Duration // from the machine's clock, if not frozen
 	jumped map[*func()]func()
 }
 
@@ -35,7 +35,7 @@ func (c *Clock) jumps(f func()) (stop func()) {
 	}
 }
 
-// change sets the clock, and tells those who wait for a time.
+// change sets the clock, and wakes those who wait for a time.
 func (c *Clock) change(set func()) {
 	c.mu.Lock()
 	set()
@@ -46,7 +46,7 @@ func (c *Clock) change(set func()) {
 	}
 }
 
-// Now tells the time.
+// Now returns the time.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,10 +60,10 @@ func (c *Clock) now() time.Time {
 	return time.Now().Add(c.offset)
 }
 
-// Freeze makes the clock stand at a time, in the past or in the future.
+// Freeze stops the clock at a time, in the past or in the future.
 func (c *Clock) Freeze(at time.Time) { c.change(func() { c.frozen, c.at = true, at }) }
 
-// Advance puts the clock forward, or back, whether it stands or not.
+// Advance moves the clock forward, or back, whether it is frozen or not.
 func (c *Clock) Advance(d time.Duration) {
 	c.change(func() {
 		if c.frozen {
@@ -74,7 +74,7 @@ func (c *Clock) Advance(d time.Duration) {
 	})
 }
 
-// Resume lets the clock go on from what it shows.
+// Resume lets the clock run on from its current time.
 func (c *Clock) Resume() {
 	c.change(func() {
 		if c.frozen {
@@ -83,5 +83,5 @@ func (c *Clock) Resume() {
 	})
 }
 
-// Reset brings the clock back to the time of the machine.
+// Reset sets the clock to that of the machine.
 func (c *Clock) Reset() { c.change(func() { c.frozen, c.offset = false, 0 }) }

@@ -19,22 +19,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Rule says which requests are meant. An empty field means any. The requests of
-// the server's own controllers are never meant.
+// Rule selects requests. An empty field matches any. Requests of the server's own
+// controllers never match.
 type Rule struct {
-	// Verb as in a role, several with commas between: "update,patch".
+	// Verb as in a role; several are separated by commas: "update,patch".
 	Verb string
-	// Resource as in a role, with its group: "pods", "pods/status",
-	// "deployments.apps". "*" stands for any, also on one side of the slash.
+	// Resource as in a role, with its group: "pods", "pods/status", "deployments.apps".
+	// "*" matches any, also on one side of the slash.
 	Resource string
-	// Namespace and Name of the object. The name of a new one may be known to
-	// nobody yet.
+	// Namespace and Name of the object. A create may have no name yet.
 	Namespace, Name string
-	// User who asks.
+	// User is the name of the authenticated user.
 	User string
-	// UserAgent is how the client calls itself, or the beginning of that.
+	// UserAgent is a prefix of the User-Agent header.
 	UserAgent string
-	// Match decides about what is left; request.From tells more of a request.
+	// Match is called if everything else matches; request.From returns more about a
+	// request.
 	Match func(r *http.Request) bool
 }
 
@@ -58,11 +58,11 @@ func (rule *Rule) isAbout(info *request.Info) bool {
 	return resource == info.Resource && group == info.Group && is(sub, info.Subresource)
 }
 
-// Action is what becomes of a request. Next answers it as usual.
+// Action handles a request instead of the server. next serves it as usual.
 type Action func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// Fail answers with an error, without doing what is asked. An error that the API
-// knows is told as it is, another as an internal one.
+// Fail answers with an error and does nothing else. An API error is sent as it is,
+// another one as an internal error.
 func Fail(err error) Action {
 	status := apierrors.NewInternalError(err).ErrStatus
 	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
@@ -79,14 +79,14 @@ func Fail(err error) Action {
 	}
 }
 
-// Drop breaks the request off, as if the connection was lost before the request
-// arrived.
+// Drop breaks the connection off before the request is served, as if the request had
+// not arrived.
 func Drop() Action {
 	return func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 }
 
-// LoseAnswer does what is asked, and breaks off instead of answering: the client
-// cannot know that it was done.
+// LoseAnswer serves the request, and breaks the connection off instead of answering:
+// the client cannot know that it was done.
 func LoseAnswer() Action {
 	return func(_ http.ResponseWriter, r *http.Request, next http.Handler) {
 		next.ServeHTTP(nowhere{}, r)
@@ -94,7 +94,7 @@ func LoseAnswer() Action {
 	}
 }
 
-// Delay lets a request wait before it is done.
+// Delay waits before the request is served.
 func Delay(d time.Duration) Action {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		timer := time.NewTimer(d)
@@ -107,8 +107,8 @@ func Delay(d time.Duration) Action {
 	}
 }
 
-// Hold lets a request wait until a channel is closed, or gives something. It is
-// Delay for tests that do not want to depend on time.
+// Hold waits until a channel is closed or receives, before the request is served. It is
+// Delay without depending on time.
 func Hold[T any](until <-chan T) Action {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		select {
@@ -119,14 +119,12 @@ func Hold[T any](until <-chan T) Action {
 	}
 }
 
-// Nth is an action for the n-th of the requests that it gets, the first being 1,
-// and none for the others.
+// Nth applies an action to the n-th matching request, counted from 1, and to no other.
 func Nth(n int, action Action) Action {
 	return counted(func(count int) bool { return count == n }, action)
 }
 
-// First is an action for the first n of the requests that it gets, and none for
-// the others.
+// First applies an action to the first n matching requests, and to no other.
 func First(n int, action Action) Action {
 	return counted(func(count int) bool { return count <= n }, action)
 }
@@ -142,7 +140,7 @@ func counted(meant func(count int) bool, action Action) Action {
 	}
 }
 
-// nowhere is where an answer goes that gets lost.
+// nowhere is a response writer that discards the response.
 type nowhere struct{}
 
 func (nowhere) Header() http.Header         { return http.Header{} }
@@ -150,7 +148,7 @@ func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
 func (nowhere) WriteHeader(int)             {}
 func (nowhere) Flush()                      {}
 
-// Fault is an action that a server takes on requests.
+// Fault is an action that is applied to matching requests.
 type Fault struct {
 	rule   Rule
 	action Action
@@ -158,30 +156,29 @@ type Fault struct {
 	hits   atomic.Int64
 }
 
-// Hits tells how many requests have met the rule so far.
+// Hits returns the number of requests that matched so far.
 func (f *Fault) Hits() int { return int(f.hits.Load()) }
 
-// Remove lets requests through again.
+// Remove removes the fault.
 func (f *Fault) Remove() { f.faults.remove(f) }
 
-// On takes an action on requests that meet a rule, from now on. Of several the
-// first that was given comes first, and decides whether the others see the
-// request.
+// On applies an action to matching requests from now on. Of several faults the oldest
+// comes first, and decides whether the others see the request.
 func (s *Server) On(rule Rule, action Action) *Fault {
 	f := &Fault{rule: rule, action: action, faults: &s.faults}
 	s.faults.add(f)
 	return f
 }
 
-// ClearFaults removes all that On has added.
+// ClearFaults removes all faults.
 func (s *Server) ClearFaults() {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	s.faults.all = nil
 }
 
-// EndWatches ends the watches that meet a rule, as servers do from time to time,
-// and tells how many there were. Clients begin new ones.
+// EndWatches ends the matching watches, as servers do from time to time, and returns
+// their number. Clients start new ones.
 func (s *Server) EndWatches(rule Rule) int {
 	f := &s.faults
 	f.mu.Lock()
@@ -196,7 +193,7 @@ func (s *Server) EndWatches(rule Rule) int {
 	return n
 }
 
-// faults is what a server does to requests before it answers them.
+// faults is the list of faults, recordings and open watches of a server.
 type faults struct {
 	mu         sync.Mutex
 	all        []*Fault
@@ -204,7 +201,7 @@ type faults struct {
 	watches    map[*watch]struct{}
 }
 
-// watch is one that is under way.
+// watch is an open watch.
 type watch struct {
 	request *http.Request
 	end     context.CancelFunc
@@ -253,7 +250,7 @@ func (f *Fault) before(next http.Handler) http.Handler {
 	})
 }
 
-// following keeps a watch in mind, so that it can be ended.
+// following registers a watch, so that EndWatches can end it.
 func (f *faults) following(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, end := context.WithCancel(r.Context())
@@ -274,21 +271,21 @@ func (f *faults) following(next http.Handler) http.Handler {
 	})
 }
 
-// Request is one that a server has got.
+// Request is a recorded request.
 type Request struct {
 	request.Info
-	// Query is what the URL has after the question mark.
+	// Query is the raw query of the URL.
 	Query string
-	// User who asked, and UserAgent how the client calls itself.
+	// User is the authenticated user, UserAgent the User-Agent header.
 	User, UserAgent string
-	// Body is what was sent, as far as the server has read it.
+	// Body is the request body, as far as the server has read it.
 	Body []byte
-	// Status is the code of the answer; 0 if there is none yet, or none at all.
+	// Status is the HTTP status; 0 if there is no response (yet).
 	Status int
 }
 
-// String tells verb, resource and object: "update deployments.apps/status
-// default/web". What was not answered well has the code behind it.
+// String returns verb, resource and object: "update deployments.apps/status
+// default/web", followed by the status if that is not successful.
 func (r Request) String() string {
 	what := r.Path
 	if r.IsResource {
@@ -309,7 +306,7 @@ func (r Request) String() string {
 	return r.Verb + " " + what
 }
 
-// Recording is the requests that meet a rule, from when it was begun.
+// Recording collects the matching requests since it was started.
 type Recording struct {
 	rule   Rule
 	faults *faults
@@ -318,7 +315,7 @@ type Recording struct {
 	requests []*Request
 }
 
-// Record writes requests down from now on.
+// Record starts a recording.
 func (s *Server) Record(rule Rule) *Recording {
 	r := &Recording{rule: rule, faults: &s.faults}
 	s.faults.mu.Lock()
@@ -327,7 +324,7 @@ func (s *Server) Record(rule Rule) *Recording {
 	return r
 }
 
-// Stop ends the recording. What it has stays.
+// Stop ends the recording. The recorded requests stay.
 func (rec *Recording) Stop() {
 	f := rec.faults
 	f.mu.Lock()
@@ -335,7 +332,7 @@ func (rec *Recording) Stop() {
 	f.recordings = slices.DeleteFunc(slices.Clone(f.recordings), func(other *Recording) bool { return other == rec })
 }
 
-// Requests returns those that there were, in the order in which they came.
+// Requests returns the recorded requests in the order of arrival.
 func (rec *Recording) Requests() []Request {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -346,7 +343,7 @@ func (rec *Recording) Requests() []Request {
 	return all
 }
 
-// Strings is Requests as text, for comparing.
+// Strings returns Requests as text, for comparing.
 func (rec *Recording) Strings() []string {
 	var all []string
 	for _, r := range rec.Requests() {
@@ -355,14 +352,14 @@ func (rec *Recording) Strings() []string {
 	return all
 }
 
-// Reset forgets what was recorded.
+// Reset removes the recorded requests.
 func (rec *Recording) Reset() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.requests = nil
 }
 
-// writing records a request that is then answered.
+// writing records a request and serves it.
 func (rec *Recording) writing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := request.From(r.Context())
@@ -393,11 +390,11 @@ func (rec *Recording) writing(next http.Handler) http.Handler {
 		} else {
 			next.ServeHTTP(writer, r)
 		}
-		see(http.StatusOK) // what is not said means this
+		see(http.StatusOK) // the default status
 	})
 }
 
-// seenWriter tells the code of an answer when it begins.
+// seenWriter reports the status when the response begins.
 type seenWriter struct {
 	http.ResponseWriter
 	see func(status int)
@@ -421,5 +418,5 @@ func (w *seenWriter) Flush() {
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// Unwrap lets http.ResponseController find what is not here.
+// Unwrap is for http.ResponseController.
 func (w *seenWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -15,10 +15,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// restoreTimeout bounds how long a state is brought back while others change it.
+// restoreTimeout is how long Restore tries while others write.
 const restoreTimeout = 30 * time.Second
 
-// tap is the data of a server, and lets a test break the watches on it.
+// tap wraps the backend of a server, so that a test can break the watches on it.
 type tap struct {
 	storage.Backend
 	private bool // nobody else knows where the data is, whatever kind of store it is in
