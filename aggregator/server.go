@@ -168,7 +168,7 @@ func (s *Server) Run(ctx context.Context) {
 func (s *Server) waitForChange(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Who wakes it up from now on ends the wait; who did before has left a mark.
+	// wakeUp cancels the wait from now on; an earlier call has filled s.wake.
 	s.interrupt.Store(&cancel)
 	select {
 	case <-s.wake:

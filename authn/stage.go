@@ -35,8 +35,8 @@ import (
 // its connections.
 type Stage struct {
 	cfg Config
-	// authenticators are the authenticators of credentials, nobody that of requests without one;
-	// nobody may be nil.
+	// authenticators are those of credentials, in order; anonymous is that of requests
+	// without a credential, nil if these are refused.
 	authenticators Union
 	anonymous      *anonymous
 	cache          *Cache // of token authentication

@@ -30,8 +30,8 @@ type Registry struct {
 	} // Counters, Gauges and Histograms
 }
 
-// ownSeries collects what Counters, Gauges and Histograms have. It describes nothing:
-// their descriptions are made when somebody looks.
+// ownSeries is the prometheus.Collector of Counters, Gauges and Histograms. It describes
+// nothing: their descriptions are created with a scrape.
 type ownSeries struct{ *Registry }
 
 // Describe implements prometheus.Collector.

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// Remotes are documents about what other servers serve. They must not be
-// changed once they are returned.
+// Remotes are the documents of aggregated API servers. They must not be changed once
+// they are returned.
 type Remotes struct{ Documents []Remote }
 
-// Remote is what another server says about one version of a group.
+// Remote is the document of another server for one group and version.
 type Remote struct {
 	// Name of the document of version 3: apis/wardle.example.com/v1alpha1.
 	Name string
@@ -29,7 +29,7 @@ type Remote struct {
 	V2 *Swagger
 }
 
-// find returns the document of a name that others serve, nil if nobody does.
+// find returns the document of another server by its name, or nil.
 func (r *Remotes) find(name string) *Remote {
 	if r == nil {
 		return nil
@@ -93,8 +93,8 @@ func ReadSwagger(data []byte, prefix string) (*Swagger, error) {
 
 var reference2 = regexp.MustCompile(`("\$ref":\s*"#/(definitions|parameters)/)([^"]+)"`)
 
-// merge adds what others serve. A definition that means something else than the
-// one of its name gets another name; what both have is ours.
+// merge adds the documents of other servers. A definition that differs from ours of the
+// same name is renamed; of equal ones ours is used.
 func (c *content2) merge(remotes *Remotes, l *library) error {
 	names := map[string]bool{}
 	for _, remote := range remotes.Documents {

@@ -10,9 +10,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Schema returns the schema of the objects of a resource, in which everything
-// that it refers to is in its place. A type that is part of itself ends in an
-// object of which nothing is said. It takes a while, and nothing is kept.
+// Schema returns the schema of the objects of a resource with all references inlined. A
+// recursive type ends in an object without properties. It is slow, and not cached.
 func Schema(s *resource.Served) (*spec.Schema, error) {
 	in := inliner{library: newLibrary(openPack()), read: map[string]*spec.Schema{}, within: map[string]bool{}}
 	if err := in.library.add(s); err != nil {
@@ -24,7 +23,7 @@ func Schema(s *resource.Served) (*spec.Schema, error) {
 
 const referencePrefix = "#/components/schemas/"
 
-// inliner puts schemas in the places where they are referred to.
+// inliner replaces references by the schemas that they refer to.
 type inliner struct {
 	library *library
 	read    map[string]*spec.Schema
@@ -64,8 +63,8 @@ func referred(s *spec.Schema) string {
 	return ""
 }
 
-// inline changes a schema, which must not be anybody else's. What it refers to
-// is copied.
+// inline inlines the references of a schema in place, so the schema must not be shared.
+// The schemas that it refers to are copied.
 func (in *inliner) inline(s *spec.Schema) error {
 	if name := referred(s); name != "" {
 		if in.within[name] {

@@ -8,16 +8,16 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// source is what paths of documents are made from, and definitions: a resource
-// in one of its versions, or a route.
+// source is the input of paths and definitions: a resource in one of its versions, or a
+// route.
 type source struct {
 	served *resource.Served // nil for a route
 	route  *Route
-	// id tells it from all others, also from those that are gone.
+	// id is unique, also among sources that do not exist any more.
 	id uint64
 	// at are its paths.
 	at []string
-	// refs are the definitions that its operations name.
+	// refs are the names of the definitions that its operations refer to.
 	refs []string
 	// object and list are the definitions of a resource.
 	object, list string

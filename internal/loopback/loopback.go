@@ -28,21 +28,21 @@ const (
 )
 
 const (
-	// maxStatus bounds what is read of an answer that is an error.
+	// maxStatus is how many bytes of an error response are read.
 	maxStatus = 1 << 20
-	// maxConflicts is how often Update is tried against others.
+	// maxConflicts is how often Update is tried after a conflict.
 	maxConflicts = 10
 )
 
 // Client sends requests to the server that it is part of.
 type Client struct {
-	// Transport carries requests to the server and says who asks.
+	// Transport carries requests to the server, as the user that it stands for.
 	Transport http.RoundTripper
-	// Agent is the user agent, after which the owner of fields is named.
+	// Agent is the User-Agent, from which the field manager is derived.
 	Agent string
 }
 
-// Call is a request, and what becomes of the answer.
+// Call is a request, and how its response is decoded.
 type Call struct {
 	Method, Path string
 	Query        url.Values
@@ -50,24 +50,24 @@ type Call struct {
 	ContentType string
 	// Body is encoded as JSON; nil is none.
 	Body any
-	// Accept says in what form the answer is wanted. Empty is JSON, or protobuf if Into
-	// can be read from it.
+	// Accept is the Accept header. Empty is JSON, or protobuf if Into can be decoded
+	// from it.
 	Accept string
-	// Into is what the answer is decoded into; nil if nobody wants it.
+	// Into is what the response is decoded into; nil drops it.
 	Into any
 }
 
-// message is an object that can be read from protobuf.
+// message is an object that can be decoded from protobuf.
 type message interface {
 	runtime.Object
 	Unmarshal([]byte) error
 }
 
-// Do sends a request and reads the answer. The error is a StatusError of
-// apimachinery if the server has refused it.
+// Do sends a request and decodes the response. The error is an apierrors.StatusError if
+// the server refused the request.
 func (c *Client) Do(ctx context.Context, r Call) error {
 	if _, typed := r.Into.(message); typed && r.Accept == "" {
-		r.Accept = Protobuf + "," + JSON // not every server behind this one has the first
+		r.Accept = Protobuf + "," + JSON // not every aggregated server has protobuf
 	}
 	answer, err := c.Open(ctx, r)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *Client) Do(ctx context.Context, r Call) error {
 	return json.Unmarshal(body, r.Into)
 }
 
-// decode reads an object out of the envelope that says what it is.
+// decode decodes an object in the protobuf envelope of Kubernetes.
 func decode(body []byte, into message) error {
 	const magic = "k8s\x00"
 	var envelope runtime.Unknown
@@ -105,7 +105,7 @@ func decode(body []byte, into message) error {
 	return nil
 }
 
-// Open sends a request and returns the answer to be read, if it is no error.
+// Open sends a request and returns the response to be read, or its error.
 func (c *Client) Open(ctx context.Context, r Call) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {
@@ -150,9 +150,9 @@ func (c *Client) Open(ctx context.Context, r Call) (*http.Response, error) {
 	return nil, &apierrors.StatusError{ErrStatus: status}
 }
 
-// Update reads the object at a path, has it changed, and writes it back to the path
-// with a suffix such as "/status", again if somebody else was faster. It writes
-// nothing if change leaves the object as it is; an error of change ends it.
+// Update reads the object at a path, calls change, and writes the object to the path
+// with a suffix such as "/status"; after a conflict it tries again. It writes nothing if
+// change leaves the object as it is; an error of change ends it.
 func Update[T any](ctx context.Context, c *Client, path, suffix string, change func(*T) error) error {
 	var err error
 	for range maxConflicts {
