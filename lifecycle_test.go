@@ -82,6 +82,8 @@ func TestDrain(t *testing.T) {
 			if w.Code != 503 || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), `"message":"apiserver is shutting down"`) {
 				t.Errorf("%d %q %v", w.Code, w.Body, w.Header())
 			}
+			// The request that is under way ends after the listeners.
+			<-s.Signals().HTTPServerStoppedListening.Happened()
 		}
 		close(finish)
 		if body := <-answered; body != "done" {
