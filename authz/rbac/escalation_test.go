@@ -113,11 +113,7 @@ func TestGuard(t *testing.T) {
 			if c.update {
 				req.Verb = request.Update
 			}
-			var old resource.Object
-			if c.old != nil {
-				old = c.old.(resource.Object)
-			}
-			err := g.Check(request.With(t.Context(), req), c.obj.(resource.Object), old)
+			err := g.Check(request.With(t.Context(), req), c.obj, c.old)
 			got := ""
 			if err != nil {
 				got = strings.TrimPrefix(err.Error(), plural+"."+rbacGroup+` "`+c.obj.GetName()+`" is forbidden: `)

@@ -148,7 +148,8 @@ func TestScopeOfThePath(t *testing.T) {
 // machine that they run on (CVE-2021-25737).
 func TestEndpointsAreElsewhere(t *testing.T) {
 	t.Parallel()
-	c := client(t, kelsontest.Start(t, kelsontest.NoControllers()))
+	server := kelsontest.Start(t, kelsontest.NoControllers())
+	c, config := client(t, server), server.Config()
 	for _, ip := range []string{"127.0.0.1", "127.8.8.8", "0.0.0.0", "169.254.169.254", "224.0.0.1", "::1", "::", "fe80::1", "ff02::1", "::ffff:127.0.0.1"} {
 		family := discoveryv1.AddressTypeIPv4
 		if strings.Contains(ip, ":") {
@@ -160,11 +161,10 @@ func TestEndpointsAreElsewhere(t *testing.T) {
 		if !apierrors.IsInvalid(err) {
 			t.Errorf("endpoint slice with %s: got %v, want Invalid", ip, err)
 		}
-		_, err = c.CoreV1().Endpoints("default").Create(t.Context(), &corev1.Endpoints{ //nolint:staticcheck // clients still write it
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "e-"}, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip}}}},
-		}, metav1.CreateOptions{})
-		if !apierrors.IsInvalid(err) {
-			t.Errorf("endpoints with %s: got %v, want Invalid", ip, err)
+		code, text := do(t, config, "POST", "/api/v1/namespaces/default/endpoints", "application/json",
+			`{"metadata":{"generateName":"e-"},"subsets":[{"addresses":[{"ip":"`+ip+`"}]}]}`)
+		if code != http.StatusUnprocessableEntity {
+			t.Errorf("endpoints with %s: got %d %s, want 422", ip, code, text)
 		}
 	}
 }
