@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -29,10 +30,12 @@ type values[T any] struct {
 	series map[string]*T
 }
 
-// separator separates label values in a key.
+// separator separates label values in a key. No text in UTF-8 has this byte.
 const separator = "\xff"
 
-// find returns the series with these label values, and creates it on first use.
+// find returns the series with these label values, and creates it on first use. Bytes
+// that are not UTF-8, which a client can have in its name, are replaced: Prometheus has
+// text only.
 func (v *values[T]) find(labels []string, create func() *T) *T {
 	if len(labels) != len(v.labels) {
 		panic("metrics: " + v.name + " has labels " + strings.Join(v.labels, ", "))
@@ -42,6 +45,9 @@ func (v *values[T]) find(labels []string, create func() *T) *T {
 	for i, label := range labels {
 		if i > 0 {
 			key = append(key, separator...)
+		}
+		if !utf8.ValidString(label) {
+			label = strings.ToValidUTF8(label, string(utf8.RuneError))
 		}
 		key = append(key, label...)
 	}
