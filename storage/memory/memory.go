@@ -33,6 +33,7 @@ import (
 const (
 	DefaultHistoryAge   = 5 * time.Minute
 	DefaultHistoryCount = 1_000_000
+	DefaultSizeLimit    = 8 << 30
 )
 
 // treeDegree is the number of children of a node of the tree, at most half of
@@ -47,6 +48,9 @@ type Options struct {
 	// HistoryCount is how many revisions of history are kept at most; 0 is
 	// DefaultHistoryCount.
 	HistoryCount int64
+	// SizeLimit is the size of keys and values, history included, in bytes past which
+	// creates are refused; 0 is DefaultSizeLimit, a negative one no limit.
+	SizeLimit int64
 }
 
 // version is a key from one revision until the next write to it. Everything but
@@ -116,6 +120,7 @@ var _ storage.Backend = (*Store)(nil)
 func New(opts Options) *Store {
 	opts.HistoryAge = cmp.Or(opts.HistoryAge, DefaultHistoryAge)
 	opts.HistoryCount = cmp.Or(opts.HistoryCount, DefaultHistoryCount)
+	opts.SizeLimit = cmp.Or(opts.SizeLimit, DefaultSizeLimit)
 	return &Store{
 		opts:     opts,
 		revision: 1,
@@ -137,6 +142,9 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 	cur, ok := s.newest.Get(v)
 	if ok && !cur.deleted {
 		return cur.keyValue(), fmt.Errorf("%w: %s", storage.ErrExists, key)
+	}
+	if limit := s.opts.SizeLimit; limit > 0 && s.bytes > limit {
+		return storage.KeyValue{}, fmt.Errorf("%w: the store has %d bytes, its limit is %d; delete something", storage.ErrNoSpace, s.bytes, limit)
 	}
 	v.older = cur
 	v.create = s.revision + 1
@@ -374,7 +382,7 @@ func (s *Store) Status(ctx context.Context) (storage.Status, error) {
 		return storage.Status{}, err
 	}
 	defer s.mu.RUnlock()
-	return storage.Status{Engine: "memory", Revision: s.revision, CompactRevision: s.compacted, SizeBytes: s.bytes}, nil
+	return storage.Status{Engine: "memory", Revision: s.revision, CompactRevision: s.compacted, SizeBytes: s.bytes, SizeLimitBytes: max(0, s.opts.SizeLimit)}, nil
 }
 
 // Close implements storage.Backend. It drops everything.

@@ -118,3 +118,38 @@ func TestIdleStoreHasNoGoroutines(t *testing.T) {
 	defer w.Close()
 	goleak.VerifyNone(t, before)
 }
+
+// TestSizeIsBounded: past the limit creates are refused; what is there can be changed
+// and deleted, and when its history is gone there is room again.
+func TestSizeIsBounded(t *testing.T) {
+	s := New(Options{SizeLimit: 1 << 20})
+	defer s.Close()
+	var kv storage.KeyValue
+	var err error
+	created := 0
+	for ; err == nil && created < 100; created++ {
+		kv.Key = fmt.Sprintf("/%d", created)
+		_, err = s.Create(t.Context(), kv.Key, make([]byte, 100<<10), 0)
+	}
+	if !errors.Is(err, storage.ErrNoSpace) || created != 12 {
+		t.Fatalf("got %v at the %dth key of 100 KB, want %v at the 12th", err, created, storage.ErrNoSpace)
+	}
+	if kv, err = s.Get(t.Context(), "/0"); err == nil {
+		kv, err = s.Update(t.Context(), kv.Key, []byte("small"), kv.ModRevision, 0)
+	}
+	if err == nil {
+		_, _, err = s.Delete(t.Context(), kv.Key, kv.ModRevision)
+	}
+	if err == nil {
+		var revision int64
+		if revision, err = s.Revision(t.Context()); err == nil {
+			err = s.Compact(t.Context(), revision)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), "/0", []byte("again"), 0); err != nil {
+		t.Errorf("got %v after something was deleted, want no error", err)
+	}
+}
