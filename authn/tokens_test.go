@@ -21,7 +21,7 @@ func requestWith(authorization string) *http.Request {
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
 	}
-	return r.WithContext(request.With(r.Context(), &request.Request{}))
+	return r.WithContext(request.With(r.Context(), &request.Request{Warned: &request.Warnings{}}))
 }
 
 // TestBearer judges Authorization headers, of which not all that are wrong are

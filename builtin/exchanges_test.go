@@ -114,7 +114,7 @@ func (w *world) step(t *testing.T, steps []*step, i int) bool {
 		return false
 	}
 	v := d.Versions[slices.IndexFunc(d.Versions, func(v resource.Version) bool { return cmp.Or(v.Group, d.Group) == info.Group })]
-	req := &request.Request{Info: info, DryRun: u.Query().Has("dryRun")}
+	req := &request.Request{Info: info, Warned: &request.Warnings{}, DryRun: u.Query().Has("dryRun")}
 	ctx := request.With(context.Background(), req)
 
 	if s.Method == "GET" {

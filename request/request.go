@@ -86,8 +86,7 @@ type Request struct {
 	Turns Turns
 	// Line is preallocated memory for Time; nil allocates.
 	Line *Timeline
-	// Warned is where Warn collects warnings; nil allocates on first use, which is not
-	// safe for concurrent use.
+	// Warned is where Warn collects warnings; nil drops them.
 	Warned *Warnings
 	// CanContinue: the server supports Continue for this request.
 	CanContinue bool
@@ -275,13 +274,12 @@ type Warnings struct {
 	texts []string
 }
 
-// Warn adds a warning for the client, once. It is safe for concurrent use if Warned is
-// set.
+// Warn adds a warning for the client, once. It is safe for concurrent use.
 func (r *Request) Warn(text string) {
-	if r.Warned == nil {
-		r.Warned = &Warnings{}
-	}
 	w := r.Warned
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.texts) < maxWarnings && !slices.Contains(w.texts, text) {

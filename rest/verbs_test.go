@@ -85,7 +85,7 @@ func do(t testing.TB, h *Handler, method, path, body string, headers ...string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := &request.Request{Info: info, Received: time.Now()}
+	req := &request.Request{Info: info, Received: time.Now(), Warned: &request.Warnings{}}
 	w := httptest.NewRecorder()
 	if !h.Route(w, r.WithContext(request.With(r.Context(), req))) {
 		t.Fatalf("%s %s is not known", method, path)

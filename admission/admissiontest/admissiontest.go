@@ -181,7 +181,7 @@ func (n *Notes) Get(key string) string {
 // Write returns a write of an object of the hub version by a user called jane,
 // in a version of its resource.
 func Write(c *resource.Catalog, op admission.Operation, version, name string, obj, old resource.Object) *admission.Attributes {
-	a := &admission.Attributes{Operation: op, Request: &request.Request{User: request.User{Name: "jane", Groups: []string{"testers"}}, Audit: &Notes{}}}
+	a := &admission.Attributes{Operation: op, Request: &request.Request{User: request.User{Name: "jane", Groups: []string{"testers"}}, Audit: &Notes{}, Warned: &request.Warnings{}}}
 	group := ""
 	if name == "widgets" {
 		group = "example.com"

@@ -101,7 +101,7 @@ func (w write) attributes() *admission.Attributes {
 		Operation: w.op, Subresource: sub, DryRun: w.dryRun,
 		Served:  &resource.Served{Definition: def, Version: &resource.Version{Name: "v1"}, GroupVersion: schema.GroupVersion{Group: gr.Group, Version: "v1"}},
 		Kind:    schema.GroupVersionKind{Group: gr.Group, Version: "v1", Kind: w.kind},
-		Request: &request.Request{User: w.user},
+		Request: &request.Request{User: w.user, Warned: &request.Warnings{}},
 	}
 	one := w.obj
 	if one == nil {

@@ -86,7 +86,7 @@ func (c *podCase) run(t *testing.T) (any, field.ErrorList, []string) {
 			strategy = *s.Part
 		}
 	}
-	req := &request.Request{Received: time.Now()}
+	req := &request.Request{Received: time.Now(), Warned: &request.Warnings{}}
 	ctx := request.With(context.Background(), req)
 	pod, meta := &corev1.Pod{}, field.NewPath("metadata")
 	decode(c.Body, pod)

@@ -161,7 +161,7 @@ func TestTokenRequest(t *testing.T) {
 				test.tokens.Issuer = got
 			}
 			test.tokens.Audiences = []string{"api"}
-			ctx := request.With(t.Context(), &request.Request{Received: time.Now()})
+			ctx := request.With(t.Context(), &request.Request{Received: time.Now(), Warned: &request.Warnings{}})
 			body := &authenticationv1.TokenRequest{ObjectMeta: test.meta, Spec: test.spec, Status: authenticationv1.TokenRequestStatus{Token: "made up"}}
 			sub := ServiceAccounts(test.tokens).Subresources[0]
 			sub.Default(body)
