@@ -3,7 +3,6 @@ package aggregator_test
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,15 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/internal/peertest"
+	"github.com/apikeel/kelson/internal/testsize"
 )
 
 // TestMany has APIServices of which half have no server: 200 with KELSON_LONG, and
 // fewer otherwise. What others ask must not take longer for it.
 func TestMany(t *testing.T) {
-	services := 20
-	if os.Getenv("KELSON_LONG") != "" {
-		services = 200
-	}
+	services := testsize.Pick(20, 20, 200)
 	f := newFixture(t)
 	live := f.serve(func(w http.ResponseWriter, r *http.Request) {
 		parts := strings.Split(r.URL.Path, "/")

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
 )
 
@@ -101,10 +102,7 @@ func (m *mortal) crash(t *testing.T) {
 // server is killed again and again: in the end those are gone that were deleted
 // and are not held, and nothing else is.
 func TestNamespaceCrashes(t *testing.T) {
-	seeds, steps := 1, 24
-	if os.Getenv("KELSON_LONG") != "" {
-		seeds, steps = 10, 200
-	}
+	seeds, steps := testsize.Pick(1, 1, 10), testsize.Pick(12, 24, 200)
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { runNamespaces(t, rand.New(rand.NewPCG(uint64(seed), 2)), steps) })
 	}

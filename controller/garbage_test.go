@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
 )
 
@@ -202,6 +203,7 @@ func TestCatchUp(t *testing.T) {
 func TestTree(t *testing.T) {
 	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
 		t.Run(string(policy), func(t *testing.T) {
+			leaves := testsize.Part(99, 4)
 			c := start(t)
 			root := c.configMap(ns, "root")
 			var names []string
@@ -209,11 +211,11 @@ func TestTree(t *testing.T) {
 			for i := range 10 {
 				child := c.configMap(ns, fmt.Sprint("child-", i), ownedBy(root, true))
 				names = append(names, child.Name)
-				for j := range 99 {
+				for j := range leaves {
 					names = append(names, fmt.Sprintf("leaf-%d-%d", i, j))
 				}
 				all.Go(func() {
-					for j := range 99 {
+					for j := range leaves {
 						c.configMap(ns, fmt.Sprintf("leaf-%d-%d", i, j), ownedBy(child, true))
 					}
 				})

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/apikeel/kelson/internal/testsize"
 )
 
 // model is what should become of objects that own each other, in the simplest
@@ -190,10 +191,7 @@ func modelKinds() []schema.GroupVersionResource {
 // servers that are killed in the middle of it and start again, end up as the
 // rules have it.
 func TestModel(t *testing.T) {
-	seeds, steps := 2, 60
-	if os.Getenv("KELSON_LONG") != "" {
-		seeds, steps = 20, 300
-	}
+	seeds, steps := testsize.Pick(1, 2, 20), testsize.Pick(40, 60, 300)
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, uint64(seed), steps) })
 	}

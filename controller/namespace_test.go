@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
 )
 
@@ -134,7 +135,7 @@ func TestNamespaceQuick(t *testing.T) {
 }
 
 func TestNamespaceMany(t *testing.T) {
-	const objects = 10000
+	objects := testsize.Pick(2_000, 10_000, 10_000)
 	c := start(t)
 	c.namespace("many")
 	var all sync.WaitGroup

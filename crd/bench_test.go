@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/crd/rules"
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -94,7 +95,7 @@ func BenchmarkDefine(b *testing.B) {
 // TestUnusedCost bounds what definitions cost that nobody uses, besides their
 // stored bytes.
 func TestUnusedCost(t *testing.T) {
-	const count = 1000
+	count := testsize.Part(1000, 5)
 	s := quietServer()
 	stored := make([]Stored, count)
 	for i := range stored {
@@ -115,7 +116,7 @@ func TestUnusedCost(t *testing.T) {
 	}
 	before := heap()
 	s.updateEntries(stored)
-	each := float64(heap()-before) / count
+	each := float64(heap()-before) / float64(count)
 	runtime.KeepAlive(stored)
 	runtime.KeepAlive(s)
 	if len(s.entries) != count || s.entries["things7.example.com"].definition == nil {

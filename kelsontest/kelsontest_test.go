@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/internal/http2test"
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage/engine"
 	"go.uber.org/goleak"
@@ -164,10 +164,7 @@ func TestNoLeak(t *testing.T) {
 // Many servers at once in one process, each with its own data and its own
 // webhooks. With KELSON_LONG=1 they are a hundred.
 func TestMany(t *testing.T) {
-	many := 20
-	if os.Getenv("KELSON_LONG") != "" {
-		many = 100
-	}
+	many := testsize.Pick(8, 20, 100)
 	servers := make([]*kelsontest.Server, many)
 	var starting sync.WaitGroup
 	for i := range servers {

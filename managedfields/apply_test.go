@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	stock "k8s.io/apimachinery/pkg/util/managedfields"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -80,10 +80,7 @@ func errorText(err error) string {
 
 // scale is how many random lives a test plays; many more if they are asked for.
 func scale(n int) int {
-	if os.Getenv("KELSON_LONG") != "" {
-		return n * 10
-	}
-	return n
+	return testsize.Pick(max(1, n/4), n, n*10)
 }
 
 // partial removes random parts of a random value.

@@ -3,7 +3,6 @@ package openapi_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
 )
@@ -103,7 +103,7 @@ func BenchmarkAfterChange(b *testing.B) {
 // TestScale bounds what a change of one custom resource of a thousand costs. The
 // bounds are generous: other work on the machine makes the same work dearer.
 func TestScale(t *testing.T) {
-	if os.Getenv("KELSON_LONG") == "" {
+	if !testsize.Long() {
 		t.Skip("KELSON_LONG is not set")
 	}
 	h, change := thousand(t)

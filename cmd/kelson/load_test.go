@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/testsize"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
@@ -30,7 +31,7 @@ var signalOrder = []string{"ShutdownInitiated", "NotAcceptingNewRequest", "InFli
 // acknowledged is there afterwards: no less, and no more.
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
-	const pairs = 32
+	pairs := testsize.Pick(16, 32, 32)
 	dir := filepath.Join(t.TempDir(), "data")
 	file, folder := controlplane.KubeconfigFile(dir), "/api/v1/namespaces/default/configmaps"
 	s := serve(t, "serve", "--data-dir", dir, "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period", "100ms", "-v", "1")
@@ -88,12 +89,12 @@ func TestStopUnderLoad(t *testing.T) {
 		})
 	}
 	watching.Wait()
-	for tick := time.NewTicker(5 * time.Millisecond); count.Load() < 10*pairs && !t.Failed(); {
+	for tick := time.NewTicker(5 * time.Millisecond); count.Load() < int64(10*pairs) && !t.Failed(); {
 		<-tick.C
 	}
 	code := s.end(syscall.SIGTERM)
 	clients.Wait()
-	if code != exitOK || refused.Load() != pairs {
+	if code != exitOK || refused.Load() != int64(pairs) {
 		t.Errorf("it ended with %d, and told %d of %d clients to come back: %s", code, refused.Load(), pairs, s.log.String())
 	}
 	rest := strings.ReplaceAll(s.log.String(), `"`, "")
@@ -126,7 +127,7 @@ func TestStopUnderLoad(t *testing.T) {
 // has seen, is there afterwards.
 func TestKillUnderLoad(t *testing.T) {
 	t.Parallel()
-	const pairs, rounds = 32, 3
+	pairs, rounds := testsize.Pick(16, 32, 32), testsize.Pick(2, 3, 3)
 	dir := filepath.Join(t.TempDir(), "data")
 	file, folder := controlplane.KubeconfigFile(dir), "/api/v1/namespaces/default/configmaps"
 	var acknowledged, seen sync.Map
@@ -169,7 +170,7 @@ func TestKillUnderLoad(t *testing.T) {
 				}
 			})
 		}
-		for tick := time.NewTicker(time.Millisecond); count.Load() < 10*pairs && !t.Failed(); {
+		for tick := time.NewTicker(time.Millisecond); count.Load() < int64(10*pairs) && !t.Failed(); {
 			<-tick.C
 		}
 		s.end(syscall.SIGKILL)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 	"go.uber.org/goleak"
 )
@@ -23,15 +24,12 @@ func TestMain(m *testing.M) {
 }
 
 // long tells the long suite, which takes minutes.
-func long() bool { return os.Getenv("KELSON_LONG") != "" }
+func long() bool { return testsize.Long() }
 
 // rounds returns how often to repeat a test, in the ordinary and in the long
 // suite.
 func rounds(ordinary, inLong int) int {
-	if long() {
-		return inLong
-	}
-	return ordinary
+	return testsize.Pick(min(ordinary, 3), ordinary, inLong)
 }
 
 func open(t testing.TB, opts Options) *Engine {
@@ -199,7 +197,7 @@ func TestSpaceGivenBack(t *testing.T) {
 	}
 	ctx := t.Context()
 	e := open(t, Options{Dir: t.TempDir()})
-	fill(t, e, 2_500, 32<<10)
+	fill(t, e, testsize.Part(2_500, 3), 32<<10)
 	full := e.db.Metrics().DiskSpaceUsage()
 	page, err := e.List(ctx, "", storage.ListOptions{KeysOnly: true})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -51,10 +52,8 @@ func (f *faulty) MaybeError(op errorfs.Op) error {
 // writers. Writes must then be refused clearly, reads go on, and a restart on
 // a healthy disk must show everything that was acknowledged.
 func TestFaults(t *testing.T) {
-	moments := []int64{0, 5}
-	if long() {
-		moments = []int64{0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144}
-	}
+	moments := []int64{5, 0, 1, 2, 3, 8, 13, 21, 34, 55, 89, 144}
+	moments = moments[:testsize.Pick(1, 2, len(moments))]
 	for kind, ops := range faultKinds {
 		for _, file := range []string{"", ".log", ".sst", ".blob", "MANIFEST"} {
 			for _, cause := range []error{syscall.EIO, syscall.ENOSPC} {

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -220,7 +220,7 @@ func TestWatchSurvivesRestarts(t *testing.T) {
 }
 
 func long(t *testing.T) {
-	if os.Getenv("KELSON_LONG") == "" {
+	if !testsize.Long() {
 		t.Skip("takes long; set KELSON_LONG=1 to run it")
 	}
 }

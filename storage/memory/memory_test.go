@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/storagetest"
 	"go.uber.org/goleak"
@@ -31,7 +31,7 @@ func subject() storagetest.Subject {
 func TestSuite(t *testing.T) { storagetest.Run(t, subject()) }
 
 func TestLong(t *testing.T) {
-	if os.Getenv("KELSON_LONG") == "" {
+	if !testsize.Long() {
 		t.Skip("set KELSON_LONG=1 to run the long suite")
 	}
 	storagetest.RunLong(t, subject())

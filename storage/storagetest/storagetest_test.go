@@ -1,9 +1,9 @@
 package storagetest
 
 import (
-	"os"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 )
 
@@ -26,7 +26,7 @@ func modelSubject() Subject {
 func TestModel(t *testing.T) { Run(t, modelSubject()) }
 
 func TestModelLong(t *testing.T) {
-	if os.Getenv("KELSON_LONG") == "" {
+	if !testsize.Long() {
 		t.Skip("takes minutes; set KELSON_LONG to run it")
 	}
 	RunLong(t, modelSubject())

@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 )
 
@@ -158,7 +159,7 @@ func (e *env) times(ordinary, long int) int {
 	if e.long {
 		return long
 	}
-	return ordinary
+	return testsize.Part(ordinary, 3)
 }
 
 // rand returns random source number n of this check.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/plugin"
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
@@ -44,7 +45,8 @@ func used(t *testing.T, client kubernetes.Interface, name corev1.ResourceName) i
 // TestQuotaUnderFire lets many create at once, on two servers, more than a quota
 // allows: exactly what it allows comes to be.
 func TestQuotaUnderFire(t *testing.T) {
-	const creators, each, limit = 64, 2, 40
+	const each, limit = 2, 40
+	creators := testsize.Pick(24, 64, 64)
 	cluster := etcdtest.Start(t)
 	var clients []kubernetes.Interface
 	for range 2 {

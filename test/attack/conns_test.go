@@ -6,22 +6,20 @@ import (
 	"bytes"
 	"crypto/tls"
 	"io"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
+
+	"github.com/apikeel/kelson/internal/testsize"
 )
 
 // idleConns is how many connections are opened that do nothing: as many as may be, and
 // fewer if there is no time for so many handshakes.
 func idleConns(t *testing.T) int {
-	n := 400
-	if os.Getenv("KELSON_LONG") != "" {
-		n = 10_000
-	}
+	n := testsize.Pick(200, 400, 10_000)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
