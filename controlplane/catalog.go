@@ -44,6 +44,7 @@ func (a *assembly) catalog() (err error) {
 	if err != nil {
 		return err
 	}
+	a.catalogs.builtin = catalog
 	a.catalogs.current.Store(catalog)
 	return a.checkStorageVersions()
 }
@@ -52,6 +53,7 @@ func (a *assembly) catalog() (err error) {
 // that come and go.
 type catalogs struct {
 	mu      sync.Mutex // held by who changes it
+	builtin *resource.Catalog
 	current atomic.Pointer[resource.Catalog]
 	objects *store.Store // that of the first place
 	owners  *owners
@@ -60,6 +62,12 @@ type catalogs struct {
 }
 
 func (c *catalogs) get() *resource.Catalog { return c.current.Load() }
+
+// isBuiltin reports whether a group has built-in kinds.
+func (c *catalogs) isBuiltin(group string) bool {
+	_, ok := c.builtin.Group(group)
+	return ok
+}
 
 // kinds returns how a kind is served.
 func (c *catalogs) kinds(kind schema.GroupVersionKind) []*resource.Served {

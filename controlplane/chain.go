@@ -36,7 +36,7 @@ func (a *assembly) core(api *api, delegate *kelson.Server) *kelson.Server {
 func (a *assembly) extensions(api *api) *kelson.Server {
 	custom := &crd.Server{
 		Store:   &definitions{a.catalogs.get, a.client(), a.resources, a.owners},
-		Publish: a.catalogs.publish, Logger: a.Logger,
+		Publish: a.catalogs.publish, BuiltIn: a.catalogs.isBuiltin, Logger: a.Logger,
 		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured,
 	}
 	a.custom = custom

@@ -60,6 +60,10 @@ type Server struct {
 	// Publish adds or replaces definitions in the catalog (put), and removes some
 	// (gone).
 	Publish func(put []*resource.Definition, gone []schema.GroupResource) error
+	// BuiltIn reports whether a group has built-in kinds; nil if none has. Custom
+	// resources of such a group are never served: a definition must not be able to take
+	// the place of a built-in kind, whose objects it would change and delete.
+	BuiltIn func(group string) bool
 	// Webhooks calls conversion webhooks.
 	Webhooks *webhook.Client
 	// Metrics may be nil.
@@ -278,7 +282,7 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	e.statusPending = !equalStatus(&settled.Status, &crd.Status)
 	e.names = settled.Status.AcceptedNames
 	e.refused = !isTrue(&settled.Status, apiextensions.NamesAccepted)
-	if !serve {
+	if !serve || s.BuiltIn != nil && s.BuiltIn(e.group) {
 		return e
 	}
 	e.of = basis{crd.UID, crd.Generation, e.deleting, fmt.Sprint(e.names)}
@@ -317,8 +321,26 @@ func (s *Server) publish() error {
 	if len(put) == 0 && len(gone) == 0 {
 		return nil
 	}
-	if err := s.Publish(put, gone); err != nil {
+	if err := s.Publish(put, gone); err == nil {
+		s.published = next
+		return nil
+	}
+	return s.publishEach(gone, next)
+}
+
+// publishEach publishes definitions one at a time, because one of them cannot be
+// published: it must not keep the others from being served.
+func (s *Server) publishEach(gone []schema.GroupResource, next map[string]*resource.Definition) error {
+	if err := s.Publish(nil, gone); err != nil {
 		return err
+	}
+	for name, def := range next {
+		if s.published[name] == def {
+			continue
+		}
+		if err := s.Publish([]*resource.Definition{def}, nil); err != nil {
+			s.Logger.Error("CustomResourceDefinition cannot be served", "name", name, "error", err)
+		}
 	}
 	s.published = next
 	return nil

@@ -2,9 +2,13 @@ package crd
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/resource"
 )
 
 // states is a store in which definitions have only what names need.
@@ -71,5 +75,30 @@ func TestNamesAtStart(t *testing.T) {
 	}
 	if s.entries["foos.example.com"].definition == nil {
 		t.Error("a definition that was served is not")
+	}
+}
+
+// TestOneBadDefinition: a definition that cannot be published keeps no other from being
+// served.
+func TestOneBadDefinition(t *testing.T) {
+	s, db := quietServer(), &states{t: t}
+	published := map[string]bool{}
+	s.Publish = func(put []*resource.Definition, _ []schema.GroupResource) error {
+		for _, def := range put {
+			if def.Resource == "bads" {
+				return errors.New("bads cannot be served")
+			}
+		}
+		for _, def := range put {
+			published[def.Resource] = true
+		}
+		return nil
+	}
+	for _, name := range []string{"bads", "foos", "bars"} {
+		db.put(named(name, "K"+name, true))
+	}
+	s.updateEntries(db.all)
+	if err := s.publish(); err != nil || len(published) != 2 || !published["foos"] || !published["bars"] {
+		t.Errorf("got %v and an error %v, want foos and bars published", published, err)
 	}
 }
