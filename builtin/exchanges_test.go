@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,12 +91,28 @@ func newWorld() *world {
 	w := &world{definitions: map[schema.GroupResource]resource.Definition{}, objects: map[string]resource.Object{}}
 	for _, g := range builtin.Groups(builtin.Config{Core: core.Config{Allocator: w}}) {
 		for _, d := range g.Resources {
+			if d.Kind == "Node" {
+				prepare := d.Strategy.PrepareCreate
+				d.Strategy.PrepareCreate = func(ctx context.Context, obj resource.Object) {
+					prepare(ctx, obj)
+					taintUnready(obj.(*corev1.Node))
+				}
+			}
 			for _, v := range d.Versions {
 				w.definitions[schema.GroupResource{Group: cmp.Or(v.Group, d.Group), Resource: d.Resource}] = d
 			}
 		}
 	}
 	return w
+}
+
+// taintUnready does what the admission plugin TaintNodesByCondition does, which was on
+// when the exchanges were recorded.
+func taintUnready(n *corev1.Node) {
+	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+	if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+		n.Spec.Taints = append(n.Spec.Taints, taint)
+	}
 }
 
 // step makes a request, and reports whether the case can go on.

@@ -30,6 +30,8 @@ func (a *assembly) catalog() (err error) {
 		Authorization:  authorization.Config{Authorizer: a.authz},
 		RBAC:           builtinrbac.Config{Escalation: a.guard.Check},
 		Admission:      admissionregistration.Config{Params: (&paramAccess{a.catalogs.get, a.resources.Objects, a.authz}).mayReadParams},
+		Certificates:   a.signers(),
+		Devices:        a.devices(),
 		DenyPrivileged: a.DenyPrivileged,
 		Core: core.Config{
 			Log: a.Logger, EventTTL: a.EventTTL,

@@ -41,7 +41,6 @@ func Nodes() resource.Definition {
 			PrepareCreate: func(_ context.Context, n *corev1.Node) {
 				n.Spec.ConfigSource = nil
 				n.Status.Config = nil
-				taintUnready(n)
 			},
 			PrepareUpdate: func(_ context.Context, n, old *corev1.Node) {
 				n.Status = old.Status
@@ -105,14 +104,6 @@ func defaultNode(n *corev1.Node) {
 	}
 	rules.RoundUp(status.Capacity)
 	rules.RoundUp(status.Allocatable)
-}
-
-// taintUnready adds the taint not-ready to a new node.
-func taintUnready(n *corev1.Node) {
-	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
-	if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
-		n.Spec.Taints = append(n.Spec.Taints, taint)
-	}
 }
 
 func nodeWarnings(n *corev1.Node) []string {
