@@ -5,6 +5,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -137,6 +138,9 @@ func (g *graph) change(object any, deleted bool) (what string) {
 		}
 		g.setAnchor(vertex{slice, "", obj.Name}, node, deleted, nil)
 		return "ResourceSlice"
+	case *certificatesv1beta1.PodCertificateRequest: // the version that is stored
+		g.setAnchor(vertex{certificateRequest, obj.Namespace, obj.Name}, string(obj.Spec.NodeName), deleted, nil)
+		return "PodCertificateRequest"
 	case *certificatesv1.PodCertificateRequest:
 		g.setAnchor(vertex{certificateRequest, obj.Namespace, obj.Name}, string(obj.Spec.NodeName), deleted, nil)
 		return "PodCertificateRequest"

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -152,6 +153,7 @@ func world() []resource.Object {
 		&resourcev1.ResourceSlice{ObjectMeta: in("", "slice"), Spec: resourcev1.ResourceSliceSpec{NodeName: new("n1")}},
 		&resourcev1.ResourceSlice{ObjectMeta: in("", "slice-of-all")},
 		&certificatesv1.PodCertificateRequest{ObjectMeta: in("ns", "pcr"), Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}},
+		&certificatesv1beta1.PodCertificateRequest{ObjectMeta: in("ns", "stored"), Spec: certificatesv1beta1.PodCertificateRequestSpec{NodeName: "n1"}},
 	}
 }
 
@@ -272,7 +274,7 @@ func TestAuthorize(t *testing.T) {
 		{"get coordination.k8s.io/leases kube-system/n1", `can only access leases in the "kube-node-lease" system namespace`},
 		{"watch coordination.k8s.io/leases kube-node-lease/n1", "can only get, create, update, patch, or delete a node lease"},
 
-		{"get certificates.k8s.io/podcertificaterequests ns/pcr", "yes"}, {"create certificates.k8s.io/podcertificaterequests ns/", "yes"},
+		{"get certificates.k8s.io/podcertificaterequests ns/pcr", "yes"}, {"get certificates.k8s.io/podcertificaterequests ns/stored", "yes"}, {"create certificates.k8s.io/podcertificaterequests ns/", "yes"},
 		{"get certificates.k8s.io/podcertificaterequests ns/other", unrelated},
 		{"list certificates.k8s.io/podcertificaterequests / spec.nodeName=n1", "yes"},
 		{"watch certificates.k8s.io/podcertificaterequests /", "can only list/watch podcertificaterequests with nodeName field selector"},
