@@ -155,7 +155,10 @@ type Watcher struct {
 	history  storage.Watcher // older events come from the backend, nil if none do
 	log      *eventLog
 	position int64 // in the log
-	revision int64 // how far the watcher has come
+	// revision is how far the watcher has come: events up to it are never delivered.
+	// It may be above all of the log, when the client or the history of the backend
+	// has seen more than the feed has brought yet.
+	revision int64
 }
 
 // Watch follows the events after a revision of the records that match. If the
@@ -277,11 +280,15 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 		return nil, nil, fmt.Errorf("%w: the watch was too slow, events after %d are gone", ErrExpired, w.revision)
 	}
 	// Entries above the position belong to a batch that is still being brought
-	// in, or came since: they are for the next time.
+	// in, or came since: they are for the next time. Events of one revision are
+	// not parted, or Revision would be that of events which are still to come.
 	entries, n := l.entries[w.position-l.first:], 0
-	for n < len(entries) && n < batchEntries && entries[n].revision <= position {
-		if ev, ok := w.see(&entries[n]); ok {
-			events = append(events, ev)
+	for n < len(entries) && entries[n].revision <= position &&
+		(n < batchEntries || entries[n].revision == entries[n-1].revision) {
+		if e := &entries[n]; e.revision > w.revision {
+			if ev, ok := w.see(e); ok {
+				events = append(events, ev)
+			}
 		}
 		n++
 	}
@@ -330,7 +337,7 @@ func (w *Watcher) past(ctx context.Context) ([]Event, error) {
 			events = append(events, ev)
 		}
 	}
-	w.revision = batch.Revision
+	w.revision = max(w.revision, batch.Revision)
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	if w.revision >= w.log.since {
