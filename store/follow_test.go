@@ -168,6 +168,10 @@ func TestFollowerWaits(t *testing.T) {
 		}
 	}
 	writing.Wait()
+	// The events may have come before the last writes were acknowledged.
+	if err := c.pull(ctx); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel = context.WithCancel(t.Context())
 	time.AfterFunc(time.Millisecond, cancel)
 	if err := c.Wait(ctx); !errors.Is(err, context.Canceled) {
