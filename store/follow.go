@@ -172,6 +172,7 @@ func (f *Follower) list(ctx context.Context) (p *position, changes []resource.Ch
 func (f *Follower) poll(ctx context.Context, p *position, changes []resource.Change) ([]resource.Change, error) {
 	for _, w := range p.watchers {
 		for {
+			before := w.position
 			events, more, err := w.Poll(ctx)
 			if err != nil {
 				return nil, err
@@ -179,9 +180,10 @@ func (f *Follower) poll(ctx context.Context, p *position, changes []resource.Cha
 			for _, event := range events {
 				changes = f.add(changes, w.r, event)
 			}
-			// Without events the log has nothing more, or a part of a batch that is
-			// being brought in: that is for the next time.
-			if len(events) == 0 {
+			// A watcher that has not moved has nothing more, or a part of a batch that
+			// is being brought in: that is for the next time. One that reads the history
+			// of the backend, because its log was trimmed, has to come back to the log.
+			if len(events) == 0 && w.Synced() && w.position == before {
 				p.more = append(p.more, more)
 				break
 			}

@@ -252,6 +252,34 @@ func TestReadAcknowledged(t *testing.T) {
 	}
 }
 
+// TestFollowerPullsWhatTheLogHasTrimmed leaves a follower alone until the log has
+// dropped what it has not got: one pull still delivers every acknowledged write.
+func TestFollowerPullsWhatTheLogHasTrimmed(t *testing.T) {
+	s, _ := openStore(t)
+	r, quiet := s.Resource(definitionAt("a", 0), podCodec{}), s.Resource(definitionAt("b", 0), podCodec{})
+	c := newConsumer(t, func() []*Resource { return []*Resource{r, quiet} })
+	mustCreate(t, r, newPod("one", ""))
+	c.want("one")
+	remove(t, r, "one")
+	for i := range 3 {
+		if err := s.WaitFor(t.Context(), mustCreate(t, r, newPod(fmt.Sprint("p", i), "")).Revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.trim()
+	if err := s.WaitFor(t.Context(), mustCreate(t, r, newPod("last", "")).Revision); err != nil {
+		t.Fatal(err)
+	}
+	s.trim()
+	c.want("last", "p0", "p1", "p2")
+	if !c.Current() {
+		t.Error("not current after a pull")
+	}
+	if c.resets != 1 {
+		t.Errorf("got %d resets, want 1", c.resets)
+	}
+}
+
 func remove(t testing.TB, r *Resource, name string) {
 	t.Helper()
 	if _, err := r.Delete(context.Background(), r.Key("default", name), func(*Record) error { return nil }); err != nil {
