@@ -86,8 +86,7 @@ func (f *Follower) Pull(ctx context.Context, apply func(reset bool, changes []re
 		}
 		changes, err := f.poll(ctx, next, nil)
 		if err == nil {
-			apply(false, changes)
-			f.position.Store(next)
+			f.deliver(next, false, changes, apply)
 			return nil
 		}
 		f.position.Store(nil)
@@ -101,9 +100,23 @@ func (f *Follower) Pull(ctx context.Context, apply func(reset bool, changes []re
 		next.close()
 		return err
 	}
-	apply(true, changes)
-	f.position.Store(next)
+	f.deliver(next, true, changes, apply)
 	return nil
+}
+
+// deliver calls apply and moves to the position behind the changes. If apply panics,
+// the consumer may have got any part of them: it gets all objects again.
+func (f *Follower) deliver(next *position, reset bool, changes []resource.Change, apply func(bool, []resource.Change)) {
+	delivered := false
+	defer func() {
+		if !delivered {
+			f.position.Store(nil)
+			next.close()
+		}
+	}()
+	apply(reset, changes)
+	delivered = true
+	f.position.Store(next)
 }
 
 // Wait implements resource.Follower. Every log is given the same channel, which

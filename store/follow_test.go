@@ -280,6 +280,24 @@ func TestFollowerPullsWhatTheLogHasTrimmed(t *testing.T) {
 	}
 }
 
+// TestFollowerAfterPanic lets the consumer panic: what it was given does not count
+// as delivered.
+func TestFollowerAfterPanic(t *testing.T) {
+	s, _ := openStore(t)
+	r := s.Resource(podDefinition(), podCodec{})
+	c := newConsumer(t, func() []*Resource { return []*Resource{r} })
+	c.want()
+	mustCreate(t, r, newPod("one", ""))
+	func() {
+		defer func() { _ = recover() }()
+		_ = c.Pull(t.Context(), func(bool, []resource.Change) { panic("cannot take it") })
+	}()
+	if c.Current() {
+		t.Error("current after a consumer that panicked")
+	}
+	c.want("one")
+}
+
 func remove(t testing.TB, r *Resource, name string) {
 	t.Helper()
 	if _, err := r.Delete(context.Background(), r.Key("default", name), func(*Record) error { return nil }); err != nil {
