@@ -322,7 +322,7 @@ func (w *Watcher) see(e *logEntry) (Event, bool) {
 
 // past reads events from the backend until the log of the resource goes on.
 func (w *Watcher) past(ctx context.Context) ([]Event, error) {
-	batch, err := w.history.Next(ctx)
+	batch, err := w.nextPast(ctx)
 	if err != nil {
 		return nil, expired(err, w.revision)
 	}
@@ -346,6 +346,19 @@ func (w *Watcher) past(ctx context.Context) ([]Event, error) {
 		w.seek(w.revision)
 	}
 	return events, nil
+}
+
+// nextPast returns the next batch of the history. A history in which the resource has
+// not changed says nothing by itself: it is asked how far it is, and the batch is
+// empty, so that the caller can look at its own time meanwhile.
+func (w *Watcher) nextPast(ctx context.Context) (storage.Batch, error) {
+	wait, cancel := context.WithTimeout(ctx, progressEvery)
+	defer cancel()
+	batch, err := w.history.Next(wait)
+	if err == nil || wait.Err() == nil || ctx.Err() != nil {
+		return batch, err
+	}
+	return storage.Batch{Revision: w.revision}, w.r.store.backend.Progress(ctx)
 }
 
 // entry makes an entry of a log from an event of the backend.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/memory"
@@ -146,5 +147,45 @@ func TestWatchKeepsRevisionTogether(t *testing.T) {
 		if got += len(polled); w.Revision() >= batch.Revision && got < events {
 			t.Fatalf("at revision %d after %d events, want all %d", w.Revision(), got, events)
 		}
+	}
+}
+
+// TestWatchOfQuietHistoryComesToItsEnd begins a watch before the resource was
+// loaded, and nothing of the resource has changed since: Poll must not wait for the
+// next event, and so keep the watch from its bookmarks and its end.
+func TestWatchOfQuietHistoryComesToItsEnd(t *testing.T) {
+	b := memory.New(memory.Options{})
+	defer b.Close()
+	var start, newest int64
+	for _, key := range []string{"b/default/one", "b/default/two"} {
+		kv, err := b.Create(t.Context(), storage.Root+key, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start, newest = newest, kv.ModRevision
+	}
+	s, err := Open(t.Context(), b, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	r := s.Resource(definitionAt("a", 0), podCodec{})
+	w, err := r.Watch(t.Context(), start, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if w.Synced() {
+		t.Fatal("the watch does not begin in the history")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for !w.Synced() {
+		if events, _, err := w.Poll(ctx); err != nil || len(events) != 0 {
+			t.Fatalf("got %v, %v at revision %d, want to come to %d without events", events, err, w.Revision(), newest)
+		}
+	}
+	if got := w.Revision(); got != newest {
+		t.Errorf("got to revision %d, want %d", got, newest)
 	}
 }
