@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"slices"
@@ -86,14 +85,26 @@ func (s *Store) trim() {
 	}
 }
 
-// expiries are the versions with an expiry, as a heap. One that was replaced stays
-// until it is due.
+// expiries are the newest versions of the keys that expire, as a heap. Each version
+// knows its place, so that it goes when it is replaced: a key that is written again
+// and again must not leave a value behind each time.
 type expiries []*version
 
 func (e expiries) Len() int           { return len(e) }
 func (e expiries) Less(i, j int) bool { return e[i].expires < e[j].expires }
-func (e expiries) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *expiries) Push(v any)        { *e = append(*e, v.(*version)) }
+
+// Swap implements heap.Interface.
+func (e expiries) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].due, e[j].due = i, j
+}
+
+// Push implements heap.Interface.
+func (e *expiries) Push(x any) {
+	v := x.(*version)
+	v.due = len(*e)
+	*e = append(*e, v)
+}
 
 // Pop implements heap.Interface.
 func (e *expiries) Pop() any {
@@ -125,10 +136,7 @@ func (s *Store) expire() {
 		return
 	}
 	for now := time.Now().UnixNano(); len(s.expiring) > 0 && s.expiring[0].expires <= now; {
-		v := heap.Pop(&s.expiring).(*version)
-		if cur, ok := s.newest.Get(v); ok && cur == v {
-			s.remove(v.key)
-		}
+		s.remove(s.expiring[0].key) // which takes it from the heap
 	}
 	s.scheduleExpiry()
 }

@@ -54,7 +54,7 @@ type Options struct {
 }
 
 // version is a key from one revision until the next write to it. Everything but
-// older is written before the version is shared.
+// older and due is written before the version is shared.
 type version struct {
 	key     string
 	value   []byte
@@ -63,6 +63,7 @@ type version struct {
 	expires int64 // Unix nanoseconds, 0 for never
 	older   *version
 	deleted bool // the write removed the key
+	due     int  // place in Store.expiring, while expires is set and this is the newest
 }
 
 func (v *version) keyValue() storage.KeyValue {
@@ -254,7 +255,9 @@ func (s *Store) guarded(key string, guard int64) (storage.KeyValue, error) {
 func (s *Store) commit(v *version) {
 	s.revision++
 	v.mod = s.revision
-	s.newest.ReplaceOrInsert(v)
+	if old, ok := s.newest.ReplaceOrInsert(v); ok && old.expires != 0 {
+		heap.Remove(&s.expiring, old.due)
+	}
 	s.log = append(s.log, v)
 	s.bytes += v.size()
 	if v.expires != 0 {

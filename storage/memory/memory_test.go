@@ -153,3 +153,48 @@ func TestSizeIsBounded(t *testing.T) {
 		t.Errorf("got %v after something was deleted, want no error", err)
 	}
 }
+
+// TestReplacedKeysDoNotWaitToExpire: a key with a ttl that is written again and again
+// leaves nothing behind, and ends when its newest ttl says.
+func TestReplacedKeysDoNotWaitToExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{HistoryAge: time.Second})
+		defer s.Close()
+		for _, key := range []string{"/kept", "/gone", "/deleted", "/last"} {
+			kv, err := s.Create(t.Context(), key, []byte("0"), time.Hour)
+			for range 10 {
+				if err == nil {
+					kv, err = s.Update(t.Context(), key, []byte("1"), kv.ModRevision, time.Hour)
+				}
+			}
+			switch {
+			case err != nil:
+			case key == "/kept":
+				_, err = s.Update(t.Context(), key, []byte("2"), kv.ModRevision, 0)
+			case key == "/gone":
+				_, err = s.Update(t.Context(), key, []byte("2"), kv.ModRevision, time.Minute)
+			case key == "/deleted":
+				_, _, err = s.Delete(t.Context(), key, kv.ModRevision)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.mu.Lock()
+		waiting := len(s.expiring)
+		s.mu.Unlock()
+		if waiting != 2 {
+			t.Errorf("got %d versions that wait to expire, want those of 2 keys", waiting)
+		}
+		for _, step := range []struct {
+			after time.Duration
+			want  int64
+		}{{30 * time.Second, 3}, {time.Minute, 2}, {2 * time.Hour, 1}} {
+			time.Sleep(step.after)
+			synctest.Wait()
+			if n, _, err := s.Count(t.Context(), "/"); err != nil || n != step.want {
+				t.Errorf("got %d keys, %v after %v more, want %d", n, err, step.after, step.want)
+			}
+		}
+	})
+}
