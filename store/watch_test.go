@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 // behind its etcd. Watches on one resource, which read the history, go on.
 type lateFeed struct {
 	storage.Backend
-	mu sync.Mutex // held while the feed is held back
+	mu     sync.Mutex  // held while the feed is held back
+	breaks atomic.Bool // the feed is to lose its place, once
 }
 
 func (b *lateFeed) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
@@ -36,6 +38,9 @@ func (w lateWatcher) Next(ctx context.Context) (storage.Batch, error) {
 	batch, err := w.Watcher.Next(ctx)
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
+	if w.b.breaks.CompareAndSwap(true, false) {
+		return storage.Batch{}, storage.ErrCompacted
+	}
 	return batch, err
 }
 
