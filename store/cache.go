@@ -368,10 +368,8 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 		if s.Revision < revision {
 			return nil, fmt.Errorf("%w: %d is asked for, the newest is %d", storage.ErrFutureRevision, revision, s.Revision)
 		}
-		r.mu.Lock()
-		unchanged := r.log.last <= revision && r.log.since <= revision
-		r.mu.Unlock()
-		if unchanged {
+		// If the cache was dropped meanwhile, nothing is known of what has changed.
+		if !r.ChangedSince(revision) {
 			return &Snapshot{Revision: revision, tree: s.tree}, nil
 		}
 	}
