@@ -7,6 +7,7 @@ package loopback
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -145,9 +146,24 @@ func (c *Client) Open(ctx context.Context, r Call) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	status := metav1.Status{Code: int32(resp.StatusCode), Message: string(answer)}
-	_ = json.Unmarshal(answer, &status)
-	return nil, &apierrors.StatusError{ErrStatus: status}
+	return nil, &apierrors.StatusError{ErrStatus: statusOf(resp, answer)}
+}
+
+// statusOf returns the Status in the body of an error response, which is in protobuf if
+// the request accepts that. A body without one is the message.
+func statusOf(resp *http.Response, body []byte) metav1.Status {
+	var status metav1.Status
+	var err error
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), Protobuf) {
+		err = decode(body, &status)
+	} else {
+		err = json.Unmarshal(body, &status)
+	}
+	if err != nil {
+		status = metav1.Status{Message: string(body)}
+	}
+	status.Code = cmp.Or(status.Code, int32(resp.StatusCode))
+	return status
 }
 
 // Update reads the object at a path, calls change, and writes the object to the path

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // handler is a transport that ends in a handler.
@@ -72,5 +74,30 @@ func TestErrors(t *testing.T) {
 	status, ok := err.(apierrors.APIStatus)
 	if !ok || status.Status().Code != http.StatusNotFound || !strings.Contains(err.Error(), "no such page") {
 		t.Errorf("got %v, want the text and the code 404", err)
+	}
+}
+
+// TestErrorsInProtobuf wants the reason of an error that the server sends in protobuf,
+// as it does to a request for an object that can be decoded from it.
+func TestErrorsInProtobuf(t *testing.T) {
+	client := &Client{Transport: handler(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.Header.Get("Accept"), Protobuf) {
+			t.Errorf("got Accept %q, want protobuf", r.Header.Get("Accept"))
+		}
+		status := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "configmaps"}, "m").Status()
+		raw, err := status.Marshal()
+		if err == nil {
+			raw, err = (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Status"}, Raw: raw}).Marshal()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Content-Type", Protobuf)
+		w.WriteHeader(http.StatusConflict)
+		fmt.Fprintf(w, "k8s\x00%s", raw)
+	})}
+	err := client.Do(t.Context(), Call{Method: http.MethodPost, Path: "/x", Body: &corev1.ConfigMap{}, Into: &corev1.ConfigMap{}})
+	if want := `configmaps "m" already exists`; !apierrors.IsAlreadyExists(err) || err.Error() != want {
+		t.Errorf("got %v with reason %q, want %q", err, apierrors.ReasonForError(err), want)
 	}
 }
