@@ -17,6 +17,18 @@ import (
 )
 
 // This file is the log backend: a file that is rotated, or standard output.
+//
+// The names of rotated files, the limits and the messages are those of
+// gopkg.in/natefinch/lumberjack.v2, which kube-apiserver uses. The code is our own, since
+// with that package
+//   - two rotations in one millisecond have the same name, and the second replaces the
+//     events of the first;
+//   - a log that cannot be opened for appending is moved aside instead of reported, and
+//     a failed rotation leaves no open file instead of the current one;
+//   - a line that a full disk cut short runs into the next one;
+//   - the folder is created with mode 0755 instead of 0700;
+//   - failures of removing and compressing old files are dropped instead of logged;
+//   - Close neither waits for the clean-up of old files nor stops its goroutine.
 
 const (
 	megabyte = 1 << 20

@@ -87,6 +87,30 @@ func TestRotate(t *testing.T) {
 	}
 }
 
+// TestRotationsInOneMillisecond: the names of rotated files have milliseconds, and no file
+// may take the place of another.
+func TestRotationsInOneMillisecond(t *testing.T) {
+	f := logFile(t, LogConfig{Path: filepath.Join(t.TempDir(), "audit.log"), MaxSize: 1})
+	now := time.Now()
+	for _, line := range []string{"first\n", "second\n"} {
+		if _, err := f.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.rotate(now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, err := f.rotated()
+	if err != nil || len(old) != 2 {
+		t.Fatalf("got %+v, %v; want two files", old, err)
+	}
+	for i, want := range []string{"second\n", "first\n"} {
+		if got, err := os.ReadFile(old[i].path); err != nil || string(got) != want {
+			t.Errorf("%s: got %q, %v; want %q", old[i].path, got, err, want)
+		}
+	}
+}
+
 func TestNeverRotated(t *testing.T) {
 	dir := t.TempDir()
 	f := logFile(t, LogConfig{Path: filepath.Join(dir, "audit.log")})
