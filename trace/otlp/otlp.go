@@ -1,5 +1,8 @@
-// Package otlp exports spans to a collector with OTLP over gRPC. Start at Exporter. The
-// few messages that it needs are encoded by hand.
+// Package otlp exports spans to a collector with OTLP over gRPC. Start at Exporter.
+//
+// The messages and the call are those of OpenTelemetry's exporter. The queue before it is
+// our own, so that dropped spans are counted and failures go to the server's log:
+// OpenTelemetry's batch processor reports both only to process-wide handlers.
 package otlp
 
 import (
@@ -10,14 +13,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/mem"
 
 	"github.com/apikeel/kelson/trace"
 )
 
-// The limits of OpenTelemetry's own exporter.
+// The limits of OpenTelemetry's batch processor.
 const (
 	maxQueue    = 2048
 	maxBatch    = 512
@@ -25,30 +31,36 @@ const (
 	exportTime  = 10 * time.Second
 )
 
-const exportMethod = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-
 // Exporter sends spans in batches. Spans that do not fit into the queue are dropped.
 type Exporter struct {
-	log      *slog.Logger
-	conn     *grpc.ClientConn
-	resource []trace.Attribute
-	spans    chan trace.Data
-	flush    chan chan struct{}
-	done     chan struct{}
-	dropped  atomic.Int64
+	log     *slog.Logger
+	conn    *grpc.ClientConn
+	otel    *otlptrace.Exporter
+	process *resource.Resource
+	spans   chan trace.Data
+	flush   chan chan struct{}
+	done    chan struct{}
+	dropped atomic.Int64
 	// every is the longest time that a span waits to be sent.
 	every time.Duration
 }
 
-// New returns an exporter to a gRPC address: host:port, or unix: and a path. resource
+// New returns an exporter to a gRPC address: host:port, or unix: and a path. process
 // describes this process.
-func New(endpoint string, resource []trace.Attribute, log *slog.Logger) (*Exporter, error) {
+func New(endpoint string, process []trace.Attribute, log *slog.Logger) (*Exporter, error) {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("collector of traces %q: %w", endpoint, err)
 	}
+	// Without retries: the queue goes on filling during one, and the next batch tries
+	// again anyway.
+	otel, err := otlptracegrpc.New(context.Background(), otlptracegrpc.WithGRPCConn(conn),
+		otlptracegrpc.WithTimeout(exportTime), otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{}))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("collector of traces %q: %w", endpoint, err), conn.Close())
+	}
 	e := &Exporter{
-		log: log, conn: conn, resource: resource, every: exportEvery,
+		log: log, conn: conn, otel: otel, process: resource.NewSchemaless(keyValues(process)...), every: exportEvery,
 		spans: make(chan trace.Data, maxQueue), flush: make(chan chan struct{}), done: make(chan struct{}),
 	}
 	go e.run()
@@ -79,7 +91,9 @@ func (e *Exporter) Close(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	close(e.done)
-	return errors.Join(late, e.conn.Close())
+	// Closing the connection ends an export that is under way, which Shutdown waits for.
+	err := e.conn.Close()
+	return errors.Join(late, err, e.otel.Shutdown(context.WithoutCancel(ctx)))
 }
 
 // run collects spans into batches and sends them.
@@ -90,9 +104,7 @@ func (e *Exporter) run() {
 		if len(batch) == 0 {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), exportTime)
-		defer cancel()
-		err := e.send(ctx, batch)
+		err := e.send(batch)
 		if err != nil && !failing {
 			e.log.Warn("spans cannot be sent to the trace collector; they are dropped", "error", err)
 		}
@@ -124,25 +136,10 @@ func (e *Exporter) run() {
 	}
 }
 
-func (e *Exporter) send(ctx context.Context, spans []trace.Data) error {
-	request := appendRequest(nil, e.resource, spans)
-	var answer []byte
-	return e.conn.Invoke(ctx, exportMethod, &request, &answer, grpc.ForceCodecV2(rawCodec{}))
+func (e *Exporter) send(batch []trace.Data) error {
+	spans := make([]sdktrace.ReadOnlySpan, len(batch))
+	for i := range batch {
+		spans[i] = readOnlySpan(&batch[i], e.process)
+	}
+	return e.otel.ExportSpans(context.Background(), spans)
 }
-
-// rawCodec is a gRPC codec for messages that are encoded already.
-type rawCodec struct{}
-
-// Marshal implements encoding.CodecV2.
-func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	*v.(*[]byte) = data.Materialize()
-	return nil
-}
-
-// Name implements encoding.CodecV2.
-func (rawCodec) Name() string { return "proto" }

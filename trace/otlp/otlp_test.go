@@ -7,36 +7,33 @@ import (
 	"testing"
 	"time"
 
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/apikeel/kelson/trace"
 )
 
+// collected is a collector that passes on what it is sent.
+type collected struct {
+	collector.UnimplementedTraceServiceServer
+	got chan<- []*tracepb.ResourceSpans
+}
+
+func (c *collected) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	c.got <- r.ResourceSpans
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
 // collect starts a collector.
-func collect(t *testing.T) (address string, got chan *tracepb.TracesData) {
+func collect(t *testing.T) (address string, got chan []*tracepb.ResourceSpans) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got = make(chan *tracepb.TracesData, 100)
-	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
-		var body, answer []byte
-		if err := s.RecvMsg(&body); err != nil {
-			return err
-		}
-		if method, _ := grpc.MethodFromServerStream(s); method != exportMethod {
-			t.Errorf("%s was called", method)
-		}
-		// An ExportTraceServiceRequest has the form of TracesData.
-		var data tracepb.TracesData
-		if err := (proto.UnmarshalOptions{}).Unmarshal(body, &data); err != nil {
-			t.Error(err)
-		}
-		got <- &data
-		return s.SendMsg(&answer)
-	}))
+	got = make(chan []*tracepb.ResourceSpans, 100)
+	server := grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, &collected{got: got})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return listener.Addr().String(), got
@@ -65,8 +62,7 @@ func TestExport(t *testing.T) {
 	if err := e.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	data := <-got
-	rs := data.ResourceSpans[0]
+	rs := (<-got)[0]
 	if a := rs.Resource.Attributes[0]; a.Key != "service.name" || a.Value.GetStringValue() != "apiserver" {
 		t.Errorf("the resource is %v", rs.Resource)
 	}
