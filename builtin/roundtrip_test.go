@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/randfill"
 
 	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/wire"
 )
@@ -39,7 +40,7 @@ func TestRoundTrip(t *testing.T) {
 		for i := range plain.Versions {
 			v := &plain.Versions[i]
 			t.Run(def.Group+"/"+v.Name+"/"+def.Kind, func(t *testing.T) {
-				fill := filler(int64(i) + 1)
+				fill := filler(int64(randomtest.Seed(t, uint64(i)+1)))
 				for range rounds {
 					random := v.New()
 					fill.Fill(random)

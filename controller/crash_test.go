@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
 )
@@ -103,8 +104,8 @@ func (m *mortal) crash(t *testing.T) {
 // and are not held, and nothing else is.
 func TestNamespaceCrashes(t *testing.T) {
 	seeds, steps := testsize.Pick(1, 1, 10), testsize.Pick(12, 24, 200)
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { runNamespaces(t, rand.New(rand.NewPCG(uint64(seed), 2)), steps) })
+	for seed := range randomtest.Seeds(t, seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runNamespaces(t, randomtest.Rand(seed, 2), steps) })
 	}
 }
 

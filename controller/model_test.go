@@ -3,7 +3,6 @@ package controller_test
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/internal/testsize"
 )
 
@@ -192,13 +192,13 @@ func modelKinds() []schema.GroupVersionResource {
 // rules have it.
 func TestModel(t *testing.T) {
 	seeds, steps := testsize.Pick(1, 2, 20), testsize.Pick(40, 60, 300)
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, uint64(seed), steps) })
+	for seed := range randomtest.Seeds(t, seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, steps) })
 	}
 }
 
 func runModel(t *testing.T, seed uint64, steps int) {
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := randomtest.Rand(seed, 1)
 	// What an object that is held has lost of several owners depends on which of
 	// them was looked at first. So there are either several owners or holds.
 	holds, owners := seed%2 == 1, 3

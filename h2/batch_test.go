@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"testing"
+
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 // trickle is a connection that has what it has in parts.
@@ -28,21 +29,21 @@ func (t *trickle) Read(p []byte) (int, error) {
 
 // TestReadAhead: whether and when something is read ahead, it is what was sent.
 func TestReadAhead(t *testing.T) {
-	paused := 0
+	paused, random := 0, randomtest.New(t)
 	for range 100 {
 		var sent []byte
 		var parts [][]byte
-		for range rand.IntN(20) {
-			part := make([]byte, 1+rand.IntN(2*smallBuffer))
+		for range random.IntN(20) {
+			part := make([]byte, 1+random.IntN(2*smallBuffer))
 			for i := range part {
-				part[i] = byte(rand.Uint32())
+				part[i] = byte(random.Uint32())
 			}
 			sent, parts = append(sent, part...), append(parts, part)
 		}
-		b := &batchConn{Conn: &trickle{parts: parts}, shouldPoll: func() bool { return rand.IntN(2) == 0 }, pause: func() { paused++ }}
+		b := &batchConn{Conn: &trickle{parts: parts}, shouldPoll: func() bool { return random.IntN(2) == 0 }, pause: func() { paused++ }}
 		var got []byte
 		for {
-			p := make([]byte, 1+rand.IntN(1000))
+			p := make([]byte, 1+random.IntN(1000))
 			n, err := b.Read(p)
 			got = append(got, p[:n]...)
 			if errors.Is(err, io.EOF) {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"math/rand"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +16,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 // peer is a client that does what clients should not.
@@ -262,16 +263,15 @@ func TestRandomFrames(t *testing.T) {
 	_ = framer.WriteGoAway(1, 0, nil)
 
 	ts := serve(t, newServer(), func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
-	seed := time.Now().UnixNano()
-	random := rand.New(rand.NewSource(seed))
+	random := randomtest.New(t)
 	for range 200 {
 		data := bytes.Clone(valid.Bytes())
-		for range random.Intn(4) {
-			data[random.Intn(len(data))] = byte(random.Int())
+		for range random.IntN(4) {
+			data[random.IntN(len(data))] = byte(random.Int())
 		}
-		from, to := random.Intn(len(data)), random.Intn(len(data))
+		from, to := random.IntN(len(data)), random.IntN(len(data))
 		from, to = min(from, to), max(from, to)
-		switch random.Intn(4) {
+		switch random.IntN(4) {
 		case 0:
 			data = data[:to]
 		case 1:
@@ -287,7 +287,7 @@ func TestRandomFrames(t *testing.T) {
 		_, _ = conn.Write(append([]byte(http2.ClientPreface), data...))
 		_ = conn.CloseWrite()
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("seed %d: a connection does not end: %x", seed, data)
+			t.Fatalf("a connection does not end: %x", data)
 		}
 		conn.Close()
 	}

@@ -11,7 +11,6 @@ import (
 	"io"
 	"log"
 	"maps"
-	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,6 +26,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/h2"
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 const patience = 30 * time.Second
@@ -292,17 +292,18 @@ func TestFlushed(t *testing.T) {
 // TestPieces: the pieces in which an answer is written do not change it.
 func TestPieces(t *testing.T) {
 	var want []byte
+	random := randomtest.New(t) // used by one request at a time
 	ts := serve(t, newServer(), func(w http.ResponseWriter, _ *http.Request) {
 		for rest := want; len(rest) > 0; {
-			n := min(len(rest), []int{1, 100, 4096, 5000, 16384, 64 << 10, 65500, 300 << 10}[mathrand.IntN(8)])
+			n := min(len(rest), []int{1, 100, 4096, 5000, 16384, 64 << 10, 65500, 300 << 10}[random.IntN(8)])
 			_, _ = w.Write(rest[:n])
-			if rest = rest[n:]; mathrand.IntN(20) == 0 {
+			if rest = rest[n:]; random.IntN(20) == 0 {
 				w.(http.Flusher).Flush()
 			}
 		}
 	})
 	for range 20 {
-		want = make([]byte, mathrand.IntN(4<<20))
+		want = make([]byte, random.IntN(4<<20))
 		_, _ = rand.Read(want)
 		if _, got := get(t, ts, "/"); got != string(want) {
 			t.Fatalf("%d bytes are not the %d that were written", len(got), len(want))

@@ -2,10 +2,11 @@ package h2
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 // TestBodyBufferIsBounded: a body that is read more slowly than it comes takes memory
@@ -13,17 +14,18 @@ import (
 func TestBodyBufferIsBounded(t *testing.T) {
 	const window = 256 << 10
 	var b bodyBuffer
+	random := randomtest.New(t)
 	var sent, read uint64 // each byte is its place in the body
 	for sent < 64<<20 {
 		for uint64(b.len())+16<<10 < window {
-			p := make([]byte, 1+rand.IntN(16<<10))
+			p := make([]byte, 1+random.IntN(16<<10))
 			for i := range p {
 				p[i] = byte(sent)
 				sent++
 			}
 			b.add(p, -1)
 		}
-		p := make([]byte, 1+rand.IntN(8<<10))
+		p := make([]byte, 1+random.IntN(8<<10))
 		for _, got := range p[:b.take(p)] {
 			if got != byte(read) {
 				t.Fatalf("byte %d is %d, want %d", read, got, byte(read))

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	stock "k8s.io/apimachinery/pkg/util/managedfields"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/resource"
 )
@@ -125,7 +125,7 @@ func TestApplyLikeStock(t *testing.T) {
 	applied, conflicts, refused, same := 0, 0, 0, 0
 	for _, kind := range []schema.GroupVersionKind{podKind, deploymentKind, configMapKind, {Version: "v1", Kind: "Service"}} {
 		t.Run(kind.Kind, func(t *testing.T) {
-			for seed := range uint64(scale(12)) {
+			for seed := range randomtest.Seeds(t, scale(12)) {
 				opts := goOptions(kind)
 				switch seed % 4 {
 				case 1:
@@ -133,7 +133,7 @@ func TestApplyLikeStock(t *testing.T) {
 				case 2:
 					opts.Scope.Except, opts.Subresource = []string{"spec"}, "status"
 				}
-				r := filler{rand.New(rand.NewPCG(seed, 9))}
+				r := filler{randomtest.Rand(seed, 9)}
 				ours, err := New(opts)
 				if err != nil {
 					t.Fatal(err)
@@ -205,8 +205,8 @@ func TestApplyLikeStock(t *testing.T) {
 
 func TestLooseApplyLikeStock(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"}
-	for seed := range uint64(scale(100)) {
-		r := filler{rand.New(rand.NewPCG(seed, 10))}
+	for seed := range randomtest.Seeds(t, scale(100)) {
+		r := filler{randomtest.Rand(seed, 10)}
 		opts := Options{Kind: kind, New: func() resource.Object { return newLoose(kind) }}
 		ours, err := New(opts)
 		if err != nil {

@@ -3,7 +3,6 @@ package managedfields
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -283,8 +283,8 @@ func TestProjectionLikeStock(t *testing.T) {
 		Paths: map[string]map[string]string{gv.String(): {"spec.replicas": "spec.replicas"}, "apps/v2": {"spec.x": "spec.replicas"}, "apps/v3": nil},
 		Kind:  "autoscaling/v1", Version: gv.String(), Cache: &Cache{},
 	}
-	for seed := range uint64(300) {
-		r := rand.New(rand.NewPCG(seed, 11))
+	for seed := range randomtest.Seeds(t, 300) {
+		r := randomtest.Rand(seed, 11)
 		random := func(version string) (out []metav1.ManagedFieldsEntry) {
 			for range r.IntN(4) {
 				e := metav1.ManagedFieldsEntry{
@@ -369,8 +369,8 @@ func (versionedObjects) ConvertToVersion(in runtime.Object, to runtime.GroupVers
 
 func TestVersionsLikeStock(t *testing.T) {
 	hub := schema.GroupVersion{Group: "example.com", Version: "v1"}
-	for seed := range uint64(scale(150)) {
-		r := filler{rand.New(rand.NewPCG(seed, 12))}
+	for seed := range randomtest.Seeds(t, scale(150)) {
+		r := filler{randomtest.Rand(seed, 12)}
 		ours, theirs := map[string]*Manager{}, map[string]*stock.FieldManager{}
 		cache := &Cache{}
 		for _, version := range []string{"v1", "v2"} {

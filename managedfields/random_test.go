@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -325,13 +326,13 @@ func TestUpdateLikeStock(t *testing.T) {
 		{Group: "batch", Version: "v1", Kind: "CronJob"}, {Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"},
 		{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}} {
 		t.Run(kind.Kind, func(t *testing.T) {
-			for seed := range uint64(scale(20)) {
+			for seed := range randomtest.Seeds(t, scale(20)) {
 				opts := goOptions(kind)
 				opts.Scope = scopes[seed%uint64(len(scopes))]
 				if seed%3 == 0 {
 					opts.Subresource = "status"
 				}
-				r := filler{rand.New(rand.NewPCG(seed, 7))}
+				r := filler{randomtest.Rand(seed, 7)}
 				ours, err := New(opts)
 				if err != nil {
 					t.Fatal(err)
@@ -367,8 +368,8 @@ func TestUpdateLikeStock(t *testing.T) {
 
 func TestLooseUpdateLikeStock(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"}
-	for seed := range uint64(scale(150)) {
-		r := filler{rand.New(rand.NewPCG(seed, 8))}
+	for seed := range randomtest.Seeds(t, scale(150)) {
+		r := filler{randomtest.Rand(seed, 8)}
 		opts := Options{Kind: kind, New: func() resource.Object { return newLoose(kind) }}
 		ours, err := New(opts)
 		if err != nil {

@@ -4,13 +4,13 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/wire"
 )
@@ -20,8 +20,9 @@ import (
 func TestListsFromChunks(t *testing.T) {
 	const objects, size, steps = 2 * wire.LongList, 1000, 25
 	with, _ := serve(t, nil)
+	random := randomtest.New(t)
 	object := func(name string) string {
-		return fmt.Sprintf(`{"metadata":{"name":%q},"data":{"a":%q}}`, name, strings.Repeat(string(rune('a'+rand.IntN(26))), size+rand.IntN(size)))
+		return fmt.Sprintf(`{"metadata":{"name":%q},"data":{"a":%q}}`, name, strings.Repeat(string(rune('a'+random.IntN(26))), size+random.IntN(size)))
 	}
 	for i := range objects {
 		name := fmt.Sprintf("c%04d", i)
@@ -35,9 +36,9 @@ func TestListsFromChunks(t *testing.T) {
 	used := 0
 	for range steps {
 		for range 3 {
-			name := fmt.Sprintf("c%04d", rand.IntN(objects+10))
-			path := "/api/v1/namespaces/ns" + fmt.Sprint(rand.IntN(2)) + "/configmaps"
-			switch rand.IntN(3) {
+			name := fmt.Sprintf("c%04d", random.IntN(objects+10))
+			path := "/api/v1/namespaces/ns" + fmt.Sprint(random.IntN(2)) + "/configmaps"
+			switch random.IntN(3) {
 			case 0:
 				do(t, with, "POST", path, object(name))
 			case 1:
@@ -46,11 +47,11 @@ func TestListsFromChunks(t *testing.T) {
 				do(t, with, "DELETE", path+"/"+name, "")
 			}
 		}
-		accept, path := accepts[rand.IntN(len(accepts))], paths[rand.IntN(len(paths))]
+		accept, path := accepts[random.IntN(len(accepts))], paths[random.IntN(len(paths))]
 		without := &Handler{Catalog: with.Catalog, Store: with.Store}
 		want := do(t, without, "GET", path, "", "Accept", accept).body
 		for range 3 {
-			encoding := []string{"identity", "gzip"}[rand.IntN(2)]
+			encoding := []string{"identity", "gzip"}[random.IntN(2)]
 			a := do(t, with, "GET", path, "", "Accept", accept, "Accept-Encoding", encoding)
 			got := a.body
 			if a.header.Get("Content-Encoding") == "gzip" {

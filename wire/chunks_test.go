@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 func unzipped(t *testing.T, text string) string {
@@ -114,10 +116,12 @@ func TestChunkCacheIsBounded(t *testing.T) {
 // and made meanwhile.
 func TestChunksInUseStay(t *testing.T) {
 	var cc ChunkCache
+	seed := randomtest.Seed(t, rand.Uint64())
+	random := randomtest.Rand(seed, 0)
 	all := someRecords(3000, maxChunkBytes/4000)
 	for _, rec := range all {
 		for i := range rec.Stored {
-			rec.Stored[i] = byte(rand.Uint32())
+			rec.Stored[i] = byte(random.Uint32())
 		}
 	}
 	text := func(records []*Record) (b []byte) {
@@ -128,11 +132,12 @@ func TestChunksInUseStay(t *testing.T) {
 	}
 	var used, made atomic.Int64
 	var lists sync.WaitGroup
-	for range 8 {
+	for n := range uint64(8) {
 		lists.Go(func() {
+			random := randomtest.Rand(seed, 1+n)
 			for range 10 {
-				from := rand.IntN(len(all) / 2)
-				records, format := all[from:from+len(all)/2], chunkFormat{id: EncodingID(rand.IntN(3))}
+				from := random.IntN(len(all) / 2)
+				records, format := all[from:from+len(all)/2], chunkFormat{id: EncodingID(random.IntN(3))}
 				sections := cc.split(records, format)
 				for _, sec := range sections {
 					some := records[sec.from:sec.to]
@@ -146,11 +151,11 @@ func TestChunksInUseStay(t *testing.T) {
 						for _, rec := range some {
 							d.add(rec.Stored)
 						}
-						d.finish(rand.IntN(4) > 0)
+						d.finish(random.IntN(4) > 0)
 					}
-					if rand.IntN(20) == 0 {
+					if random.IntN(20) == 0 {
 						cc.mu.Lock()
-						cc.dropUnused(time.Now().Add(-time.Duration(rand.IntN(10)) * time.Millisecond))
+						cc.dropUnused(time.Now().Add(-time.Duration(random.IntN(10)) * time.Millisecond))
 						cc.mu.Unlock()
 					}
 				}
@@ -196,12 +201,13 @@ func TestCompressedChunkIsFreedByItsList(t *testing.T) {
 }
 
 func TestGzipWriter(t *testing.T) {
+	random := randomtest.New(t)
 	for range 100 {
 		var whole, body strings.Builder
 		z := NewGzipWriter(&body)
-		for range rand.IntN(5) {
-			piece := []byte(strings.Repeat(fmt.Sprint(rand.Uint64()), rand.IntN(1000)))
-			piece = piece[:rand.IntN(len(piece)+1)]
+		for range random.IntN(5) {
+			piece := []byte(strings.Repeat(fmt.Sprint(random.Uint64()), random.IntN(1000)))
+			piece = piece[:random.IntN(len(piece)+1)]
 			whole.Write(piece)
 			if n, err := z.Write(piece); n != len(piece) || err != nil {
 				t.Fatal(n, err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/resource"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -255,7 +256,7 @@ func TestDecodeStoredRefuses(t *testing.T) {
 // TestRoundTrip stores objects full of random values.
 func TestRoundTrip(t *testing.T) {
 	scheme := runtime.NewScheme()
-	random := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(1), serializer.NewCodecFactory(scheme))
+	random := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(int64(randomtest.Seed(t, 1))), serializer.NewCodecFactory(scheme))
 	for kind, gvk := range map[resource.Object]schema.GroupVersionKind{
 		&corev1.Pod{}:           {Version: "v1", Kind: "Pod"},
 		&corev1.Service{}:       {Version: "v1", Kind: "Service"},

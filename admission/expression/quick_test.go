@@ -17,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/admission/admissiontest"
 	"github.com/apikeel/kelson/admission/match"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -98,7 +99,7 @@ func sentence(r *rand.Rand, depth int) string {
 // is the same, and no less is charged for it.
 func TestQuick(t *testing.T) {
 	env := new(policycel.Environment)
-	r := rand.New(rand.NewPCG(1, 2))
+	r := randomtest.From(t, 1)
 	had, all := 0, 0
 	in := inputs()
 	for range 1000 {
@@ -141,7 +142,7 @@ func TestQuick(t *testing.T) {
 // met, and whether that is an error.
 func TestExcludes(t *testing.T) {
 	env := new(policycel.Environment)
-	r := rand.New(rand.NewPCG(3, 4))
+	r := randomtest.From(t, 3)
 	in := inputs()
 	excluded, sieved := 0, 0
 	for range 400 {

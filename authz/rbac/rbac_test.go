@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -349,8 +349,7 @@ func TestRulesFor(t *testing.T) {
 // TestAgainstScan compares decisions with those of the obvious way to make
 // them: look at all bindings, and at all rules of each.
 func TestAgainstScan(t *testing.T) {
-	const seed = 7
-	r := rand.New(rand.NewPCG(seed, seed))
+	r := randomtest.From(t, 7)
 	pick := func(from ...string) string { return from[r.IntN(len(from))] }
 	some := func(from ...string) (out []string) {
 		for range 1 + r.IntN(2) {
@@ -402,7 +401,7 @@ func TestAgainstScan(t *testing.T) {
 			at := ask(who, what)
 			got, reason, err := a.Authorize(t.Context(), at)
 			if want := scan(all, at); (got == authz.Allow) != want || err != nil {
-				t.Fatalf("seed %d, step %d: %+v %s: got %v %q %v", seed, step, who, what, got, reason, err)
+				t.Fatalf("step %d: %+v %s: got %v %q %v", step, who, what, got, reason, err)
 			}
 		}
 	}

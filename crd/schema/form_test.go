@@ -8,6 +8,8 @@ import (
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 // What is said to be settled stays as it is when it is read; that it is said of
@@ -38,7 +40,7 @@ func TestSettled(t *testing.T) {
 		t.Error("an ordinary object is not settled")
 	}
 	settledOnes := 0
-	r := rand.New(rand.NewPCG(1, 2))
+	r := randomtest.From(t, 1)
 	for range 5000 {
 		obj := runtime.DeepCopyJSON(ordinary)
 		for range 1 + r.IntN(3) {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 func parse(t testing.TB, text string) *apiextensions.JSONSchemaProps {
@@ -186,7 +188,7 @@ func TestSure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := randomtest.From(t, 1)
 	properties := parse(t, widget).Properties["spec"].Properties
 	sure := 0
 	for range 5_000 {

@@ -5,20 +5,22 @@ import (
 	"compress/gzip"
 	"hash/crc32"
 	"io"
-	"math/rand/v2"
 	"testing"
+
+	"github.com/apikeel/kelson/internal/randomtest"
 )
 
 // Streams of all kinds of pieces are what others read.
 func TestStreams(t *testing.T) {
+	random := randomtest.New(t)
 	for range 200 {
 		var text []byte
 		var sum Sum
 		stream := []byte(Header)
-		for range rand.IntN(5) {
-			part := bytes.Repeat([]byte{byte('a' + rand.IntN(26)), byte(rand.Uint32())}, rand.IntN(40_000))
+		for range random.IntN(5) {
+			part := bytes.Repeat([]byte{byte('a' + random.IntN(26)), byte(random.Uint32())}, random.IntN(40_000))
 			text = append(text, part...)
-			if rand.IntN(2) == 0 {
+			if random.IntN(2) == 0 {
 				before := len(stream)
 				stream, sum = AppendStored(stream, part), sum.Then(SumOf(part))
 				if n := len(stream) - before; n > StoredSize(len(part)) {

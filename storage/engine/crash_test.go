@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/storage"
 )
 
@@ -32,6 +33,7 @@ func TestKill(t *testing.T) {
 	acked := map[string]storage.KeyValue{} // newest acknowledged state a key
 	gone := map[string]int64{}             // acknowledged deletions
 	newest, checked := int64(1), int64(1)
+	random := randomtest.New(t)
 	for round := range rounds {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), crashEnv+"="+dir)
@@ -44,7 +46,7 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := 0
-		killAfter := 1 + rand.IntN(1500)
+		killAfter := 1 + random.IntN(1500)
 		r := bufio.NewReader(out)
 		for {
 			line, err := r.ReadString('\n')

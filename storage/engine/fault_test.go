@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -180,8 +180,7 @@ func (a *acked) checkAtLeast(t *testing.T, e *Engine) {
 // TestPowerCut takes the power away at random moments: what was not synced is
 // lost, wholly or in part.
 func TestPowerCut(t *testing.T) {
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := randomtest.New(t)
 	for round := range rounds(10, 200) {
 		disk := vfs.NewCrashableMem()
 		e, err := Open(Options{Dir: "data", fs: disk, memtable: 256 << 10})
@@ -224,14 +223,14 @@ func TestPowerCut(t *testing.T) {
 
 		e, err = Open(Options{Dir: "data", fs: clone})
 		if err != nil {
-			t.Fatalf("round %d, seed %d: %v", round, seed, err)
+			t.Fatalf("round %d: %v", round, err)
 		}
 		before.checkAtLeast(t, e)
 		rev, _ := e.Revision(context.Background())
 		checkHistory(t, e, 1, rev)
 		e.Close()
 		if t.Failed() {
-			t.Fatalf("round %d, seed %d", round, seed)
+			t.Fatalf("it failed in round %d", round)
 		}
 	}
 }

@@ -16,14 +16,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 )
@@ -123,12 +122,10 @@ func (s Subject) try(t testing.TB, b storage.Backend, c check, long bool) error 
 	if long {
 		limit, seed = 15*time.Minute, time.Now().UnixNano()
 	}
-	if text := os.Getenv("KELSON_SEED"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return fmt.Errorf("KELSON_SEED: %w", err)
-		}
-		seed = n
+	if given, ok, err := randomtest.FromEnv(); err != nil {
+		return err
+	} else if ok {
+		seed = int64(given)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -138,7 +135,7 @@ func (s Subject) try(t testing.TB, b storage.Backend, c check, long bool) error 
 		prefix: storage.Root + c.name + "/",
 	}
 	if err := c.run(e); err != nil {
-		return fmt.Errorf("with KELSON_SEED=%d: %w", e.seed, err)
+		return fmt.Errorf("with %s=%d: %w", randomtest.Env, e.seed, err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/storage"
 )
 
@@ -28,9 +29,9 @@ func testSaveWhileWriting(t *testing.T, b storage.Backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := make([]*pairWriter, writers)
+	ws, seed := make([]*pairWriter, writers), randomtest.Seed(t, 1)
 	for i := range ws {
-		ws[i] = &pairWriter{b: b, rng: rand.New(rand.NewPCG(1, uint64(i))), name: fmt.Sprint(i), revisions: map[string]int64{}}
+		ws[i] = &pairWriter{b: b, rng: randomtest.Rand(seed, uint64(i)), name: fmt.Sprint(i), revisions: map[string]int64{}}
 		for p := range pairs {
 			if err := ws[i].write(t.Context(), p); err != nil {
 				t.Fatal(err)

@@ -3,10 +3,10 @@ package api
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 	corev1 "k8s.io/api/core/v1"
@@ -65,9 +65,10 @@ func write(t *testing.T, clients ...kubernetes.Interface) {
 	t.Helper()
 	const writers, writes, names = 6, 60, 20
 	var all sync.WaitGroup
+	seed := randomtest.Seed(t, 1)
 	for n := range writers {
 		maps := clients[n%len(clients)].CoreV1().ConfigMaps("default")
-		random := rand.New(rand.NewPCG(1, uint64(n)))
+		random := randomtest.Rand(seed, uint64(n))
 		all.Go(func() {
 			for i := range writes {
 				obj := &corev1.ConfigMap{ObjectMeta: named(fmt.Sprint("m-", random.IntN(names))), Data: map[string]string{"by": fmt.Sprint(n, " ", i)}}
