@@ -2,9 +2,7 @@ package aggregator
 
 import (
 	"context"
-	"errors"
 	"net/http"
-	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -155,26 +153,13 @@ func (s *Server) register(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	return inParallel(writes)
-}
-
-// inParallel runs writes in parallel. AlreadyExists, NotFound and Conflict are not
-// errors: another server was faster.
-func inParallel(writes []func() error) error {
-	var next atomic.Int64
-	var all protect.Group
-	errs := make([]error, len(writes))
-	for range min(len(writes), registerWorkers) {
-		all.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(writes); i = int(next.Add(1)) - 1 {
-				if err := writes[i](); !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-					errs[i] = err
-				}
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
+	return protect.Each(len(writes), registerWorkers, func(i int) error {
+		err := writes[i]()
+		if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil // another server was faster
+		}
+		return err
+	})
 }
 
 // setCondition writes the Available condition of an APIService if it has changed.

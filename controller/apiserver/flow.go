@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/builtin/flowcontrol"
 	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/internal/loopback"
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -102,7 +103,7 @@ func (f *FlowControl) ensureAll(ctx context.Context, name string, wanted []resou
 			})
 		}
 	}
-	return inParallel(len(writes), func(i int) error {
+	return protect.Each(len(writes), ensureWorkers, func(i int) error {
 		err := writes[i]()
 		// Another server, or a person, may be faster.
 		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {

@@ -11,13 +11,11 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
 	"sync"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -74,29 +72,12 @@ type Reconcile func(existing, wanted resource.Object) (resource.Object, bootstra
 // Ensure creates objects that are not there, and brings others up to date as
 // reconcile says; nil leaves them as they are. Kinds that are not served are left out.
 func (s *Server) Ensure(ctx context.Context, objs []resource.Object, reconcile Reconcile) error {
-	return inParallel(len(objs), func(i int) error {
+	return protect.Each(len(objs), ensureWorkers, func(i int) error {
 		if err := s.ensure(ctx, objs[i], reconcile); err != nil {
 			return fmt.Errorf("%s %s: %w", objs[i].GetObjectKind().GroupVersionKind().Kind, objs[i].GetName(), err)
 		}
 		return nil
 	})
-}
-
-// inParallel calls write with the numbers below n. Each worker does several: what
-// goes as deep as a write makes a goroutine grow its stack, once.
-func inParallel(n int, write func(i int) error) error {
-	var next atomic.Int64
-	var all protect.Group
-	errs := make([]error, n)
-	for range min(n, ensureWorkers) {
-		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				errs[i] = write(int(i))
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }
 
 func (s *Server) ensure(ctx context.Context, wanted resource.Object, reconcile Reconcile) error {

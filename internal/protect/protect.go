@@ -3,7 +3,8 @@
 // the process for everybody.
 //
 // Start at Group, a sync.WaitGroup for goroutines that somebody waits for: Wait repeats
-// the panic there. Call returns a panic as an error.
+// the panic there. Each calls a function many times on a few goroutines. Call returns a
+// panic as an error.
 package protect
 
 import (
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 )
 
 // Panic is a recovered panic, as an error.
@@ -100,4 +102,22 @@ func (g *Group) Wait() {
 	if g.first != nil {
 		panic(g.first)
 	}
+}
+
+// Each calls f with the numbers below n, on at most as many goroutines as there are
+// workers, and returns all errors. A worker makes several calls, so that its stack grows
+// once.
+func Each(n, workers int, f func(i int) error) error {
+	var next atomic.Int64
+	var all Group
+	errs := make([]error, n)
+	for range min(n, workers) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				errs[i] = f(i)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package protect
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync/atomic"
@@ -57,4 +58,37 @@ func TestCall(t *testing.T) {
 	var g Group
 	g.Go(func() {})
 	g.Wait()
+}
+
+// TestEach: every number is used once, by as many goroutines as are allowed, and all
+// errors are returned.
+func TestEach(t *testing.T) {
+	const n, workers = 100, 3
+	var calls [n]atomic.Int64
+	var running, most atomic.Int64
+	err := Each(n, workers, func(i int) error {
+		now := running.Add(1)
+		defer running.Add(-1)
+		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+		}
+		calls[i].Add(1)
+		if i == 7 || i == 70 {
+			return fmt.Errorf("number %d", i)
+		}
+		return nil
+	})
+	if err == nil || err.Error() != "number 7\nnumber 70" {
+		t.Errorf("got error %v, want those of 7 and 70", err)
+	}
+	for i := range calls {
+		if got := calls[i].Load(); got != 1 {
+			t.Errorf("%d was used %d times, want once", i, got)
+		}
+	}
+	if got := most.Load(); got > workers {
+		t.Errorf("got %d calls at a time, want at most %d", got, workers)
+	}
+	if err := Each(0, workers, nil); err != nil {
+		t.Errorf("nothing to do: got %v, want nil", err)
+	}
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -67,13 +68,13 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.DialTimeout, 10*time.Second)
-	setDefault(&o.KeepAliveTime, 30*time.Second)
-	setDefault(&o.KeepAliveTimeout, 10*time.Second)
-	setDefault(&o.CompactInterval, 5*time.Minute)
-	setDefault(&o.LeaseReuse, 2*time.Second)
-	setDefault(&o.LeaseMaxKeys, 1000)
-	setDefault(&o.Prefix, storage.Root)
+	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
+	o.KeepAliveTime = cmp.Or(o.KeepAliveTime, 30*time.Second)
+	o.KeepAliveTimeout = cmp.Or(o.KeepAliveTimeout, 10*time.Second)
+	o.CompactInterval = cmp.Or(o.CompactInterval, 5*time.Minute)
+	o.LeaseReuse = cmp.Or(o.LeaseReuse, 2*time.Second)
+	o.LeaseMaxKeys = cmp.Or(o.LeaseMaxKeys, 1000)
+	o.Prefix = cmp.Or(o.Prefix, storage.Root)
 	if o.Prefix = path.Join("/", o.Prefix); o.Prefix != "/" {
 		o.Prefix += "/"
 	}
@@ -81,13 +82,6 @@ func (o Options) withDefaults() Options {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 func (o Options) validate() error {
