@@ -137,7 +137,7 @@ func TestAudit(t *testing.T) {
 		client.CloseIdleConnections()
 		// The last event of a request may come after its answer.
 		var events []audit.Event
-		until(t, tt.request, func() bool {
+		eventually(t, tt.request, func() bool {
 			events = append(events, out.take(t)...)
 			return len(events) == strings.Count(tt.want, "|")+1 || tt.want == ""
 		})

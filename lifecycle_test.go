@@ -284,7 +284,7 @@ func TestDrainUnderLoad(t *testing.T) {
 		}
 		watching.Wait()
 		// The clients ask until they are refused, so some ask in every state.
-		eventually(t, func() bool { return answered.Load() > 100 })
+		eventually(t, "answers", func() bool { return answered.Load() > 100 })
 		s.stop()
 		clients.Wait()
 		if err := s.ended(); err != nil {

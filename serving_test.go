@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
@@ -114,16 +113,6 @@ func TestDisableHTTP2(t *testing.T) {
 	}
 }
 
-// until waits for what somebody else brings about.
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for begin := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(begin) > 30*time.Second {
-			t.Fatalf("%s: not in time", what)
-		}
-	}
-}
-
 // Certificates and authorities are replaced under open connections.
 func TestReload(t *testing.T) {
 	authority, err := pki.New()
@@ -194,7 +183,7 @@ func TestReload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "the new certificate", func() bool { return shown() != before })
+	eventually(t, "the new certificate", func() bool { return shown() != before })
 
 	// The client has one connection, from before, and keeps it.
 	var reused bool
@@ -207,7 +196,7 @@ func TestReload(t *testing.T) {
 	if err := os.WriteFile(caFile, other.CertificatePEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the new authorities", func() bool { return bundle.Pool() != pool })
+	eventually(t, "the new authorities", func() bool { return bundle.Pool() != pool })
 	shown()
 	config, err := s.tls.GetConfigForClient(nil)
 	if err != nil || config.ClientCAs != bundle.Pool() {

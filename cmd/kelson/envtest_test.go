@@ -70,7 +70,9 @@ func TestIdleEtcd(t *testing.T) {
 	go func() {
 		ended <- run(ctx, called([]string{"/some/where/etcd", "--listen-client-urls=" + address, "--data-dir=/nowhere", "--unsafe-no-fsync=true"}), streams{out: io.Discard, err: io.Discard})
 	}()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
 		if resp, err := http.Get(address + "/health"); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode != http.StatusOK || !idling(ctx, []string{address}) {
