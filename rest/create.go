@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -170,11 +171,11 @@ func (s *scope) alreadyExists() error {
 // asStored returns an object as it would be read after a write: a dry run is
 // answered like a real one, and storage does not know empty from absent.
 func (s *scope) asStored(obj resource.Object) (resource.Object, error) {
-	stored, err := codec{s.def}.Encode(obj)
+	stored, err := wire.EncodeStored(s.def, obj)
 	if err != nil {
 		return nil, err
 	}
-	out, err := codec{s.def}.Decode(stored)
+	out, err := wire.DecodeStored(s.def, stored)
 	if err == nil && obj.GetSelfLink() != "" {
 		out.SetSelfLink(obj.GetSelfLink()) // which only the store takes away
 	}

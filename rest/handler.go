@@ -375,16 +375,7 @@ func (s *scope) verbs() []string {
 
 // objects returns the objects of a definition.
 func (h *Handler) objects(def *resource.Definition) *store.Resource {
-	return h.Store.Resource(def, codec{def})
-}
-
-// codec is how the store reads and writes the objects of a definition.
-type codec struct{ def *resource.Definition }
-
-func (c codec) Encode(obj resource.Object) ([]byte, error) { return wire.EncodeStored(c.def, obj) }
-
-func (c codec) Decode(stored []byte) (resource.Object, error) {
-	return wire.DecodeStored(c.def, stored)
+	return h.Store.Resource(def)
 }
 
 // ctx is the context of the request.

@@ -83,7 +83,7 @@ func TestPrivateObjects(t *testing.T) {
 	if err := notes.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n"}}); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("create again: %v", err)
 	}
-	rec, err := h.Store.Resource(&def, nil).Get(ctx, "/registry/private/notes/n", store.Read{})
+	rec, err := h.Store.Resource(&def).Get(ctx, "/registry/private/notes/n", store.Read{})
 	if err != nil || rec.Revision == 0 {
 		t.Errorf("it is not where it should be: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 	"github.com/google/btree"
 )
 
@@ -25,7 +26,6 @@ const (
 type Resource struct {
 	store  *Store
 	def    *resource.Definition
-	codec  Codec
 	prefix string
 
 	loading sync.Mutex  // held by who loads the cache
@@ -57,8 +57,8 @@ const (
 	isLoaded
 )
 
-func newResource(s *Store, def *resource.Definition, codec Codec, prefix string) *Resource {
-	return &Resource{store: s, def: def, codec: codec, prefix: prefix, log: newEventLog(), acknowledged: new(atomic.Int64)}
+func newResource(s *Store, def *resource.Definition, prefix string) *Resource {
+	return &Resource{store: s, def: def, prefix: prefix, log: newEventLog(), acknowledged: new(atomic.Int64)}
 }
 
 // Definition returns what the objects are.
@@ -73,7 +73,9 @@ func (r *Resource) WaitFor(ctx context.Context, revision int64) error {
 }
 
 // Decode returns the object of a record, which the caller may change.
-func (r *Resource) Decode(rec *Record) (resource.Object, error) { return r.codec.Decode(rec.Stored) }
+func (r *Resource) Decode(rec *Record) (resource.Object, error) {
+	return wire.DecodeStored(r.def, rec.Stored)
+}
 
 // Key returns the key of an object. With an empty name it is the prefix of all
 // objects in a namespace, with both empty of all.

@@ -11,7 +11,7 @@ import (
 // cache among them.
 func TestEncodingsAreShared(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	if _, err := r.Snapshot(context.Background(), Read{}); err != nil {
 		t.Fatal(err)
 	}

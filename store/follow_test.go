@@ -13,6 +13,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -108,7 +109,7 @@ func definitionAt(key string, epoch int64) *resource.Definition {
 // be current, and must not deliver less than was acknowledged.
 func TestFollowerKnowsAcknowledgedWrites(t *testing.T) {
 	s, g := openGated(t)
-	a, b := s.Resource(definitionAt("a", 0), podCodec{}), s.Resource(definitionAt("b", 0), podCodec{})
+	a, b := s.Resource(definitionAt("a", 0)), s.Resource(definitionAt("b", 0))
 	c := newConsumer(t, func() []*Resource { return []*Resource{a, b} })
 	if c.Current() || c.Synced() {
 		t.Error("current before the first pull")
@@ -143,7 +144,7 @@ func TestFollowerWaits(t *testing.T) {
 	s, _ := openStore(t)
 	var all []*Resource
 	for _, key := range []string{"a", "b", "c"} {
-		all = append(all, s.Resource(definitionAt(key, 0), podCodec{}))
+		all = append(all, s.Resource(definitionAt(key, 0)))
 	}
 	c := newConsumer(t, func() []*Resource { return all })
 	if err := c.Wait(t.Context()); err != nil {
@@ -191,7 +192,7 @@ func TestFollowerWaits(t *testing.T) {
 func TestFollowerOfReplacedDefinition(t *testing.T) {
 	s, g := openGated(t)
 	epoch := int64(1)
-	current := s.Resource(definitionAt("pods", epoch), podCodec{})
+	current := s.Resource(definitionAt("pods", epoch))
 	c := newConsumer(t, func() []*Resource { return []*Resource{current} })
 	mustCreate(t, current, newPod("one", ""))
 	c.want("one")
@@ -200,7 +201,7 @@ func TestFollowerOfReplacedDefinition(t *testing.T) {
 	go func() { woken <- c.Wait(t.Context()) }()
 	g.mu.Lock()
 	mustCreate(t, old, newPod("two", ""))
-	current = s.Resource(definitionAt("pods", epoch+1), podCodec{})
+	current = s.Resource(definitionAt("pods", epoch+1))
 	if err := <-woken; err != nil || c.Current() {
 		t.Errorf("got %v and current is %v, want to be told of the end of the definition", err, c.Current())
 	}
@@ -220,13 +221,13 @@ func TestFollowerOfReplacedDefinition(t *testing.T) {
 // for nothing else.
 func TestReadAcknowledged(t *testing.T) {
 	s, g := openGated(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	if _, err := r.Snapshot(t.Context(), Read{}); err != nil {
 		t.Fatal(err)
 	}
 	g.mu.Lock()
 	key := r.Key("default", "theirs")
-	value, err := podCodec{}.Encode(newPod("theirs", ""))
+	value, err := wire.EncodeStored(podDefinition(), newPod("theirs", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +312,7 @@ func BenchmarkFollowerCurrent(b *testing.B) {
 	s, _ := openStore(b)
 	var all []*Resource
 	for i := range 5 {
-		all = append(all, s.Resource(definitionAt(fmt.Sprint("r", i), 0), podCodec{}))
+		all = append(all, s.Resource(definitionAt(fmt.Sprint("r", i), 0)))
 	}
 	c := newConsumer(b, func() []*Resource { return all })
 	c.want()

@@ -9,7 +9,7 @@ import (
 // all that only it had; who comes later gets it from the history.
 func TestPinsEnd(t *testing.T) {
 	s, b := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	ctx := t.Context()
 	kept := func() int {
 		r.mu.Lock()

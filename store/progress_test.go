@@ -9,7 +9,7 @@ import (
 // when that has been taken.
 func TestProgress(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	ctx := t.Context()
 	seen := mustCreate(t, r, newPod("a", "n1"))
 	snap, err := r.Snapshot(ctx, Read{})

@@ -26,7 +26,7 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 	}
 	if obj == nil && !known {
 		var err error
-		if obj, err = r.codec.Decode(stored); err != nil {
+		if obj, err = wire.DecodeStored(r.def, stored); err != nil {
 			return nil, err
 		}
 	}

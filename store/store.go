@@ -49,15 +49,6 @@ import (
 	"github.com/apikeel/kelson/wire"
 )
 
-// Codec turns the objects of one resource into what is stored, and back.
-type Codec interface {
-	// Encode leaves resourceVersion out.
-	Encode(obj resource.Object) ([]byte, error)
-	// Decode returns an object that the caller may change, without a
-	// resourceVersion.
-	Decode(stored []byte) (resource.Object, error)
-}
-
 // Options configures a Store. The zero value is usable.
 type Options struct {
 	// Root is the prefix of all keys; storage.Root unless set.
@@ -156,7 +147,7 @@ func (s *Store) of(def *resource.Definition) *Store {
 
 // Resource returns the objects of a definition. It is the same for every call
 // with the same storage key, and costs nothing until it is used.
-func (s *Store) Resource(def *resource.Definition, codec Codec) *Resource {
+func (s *Store) Resource(def *resource.Definition) *Resource {
 	s = s.of(def)
 	prefix := s.root + def.StorageKey + "/"
 	s.mu.Lock()
@@ -165,7 +156,7 @@ func (s *Store) Resource(def *resource.Definition, codec Codec) *Resource {
 	if r != nil && (r.def == def || r.def.Epoch >= def.Epoch) {
 		return r
 	}
-	next := newResource(s, def, codec, prefix)
+	next := newResource(s, def, prefix)
 	if r != nil {
 		// The definition was replaced. What was made by the old one goes, but for
 		// what its writers have been told.

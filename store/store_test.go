@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/wire"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,20 +21,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// podCodec stores pods as bare protobuf.
-type podCodec struct{}
-
-func (podCodec) Encode(obj resource.Object) ([]byte, error) { return obj.(*corev1.Pod).Marshal() }
-
-func (podCodec) Decode(b []byte) (resource.Object, error) {
-	var p corev1.Pod
-	return &p, p.Unmarshal(b)
-}
-
 func podDefinition() *resource.Definition {
 	return &resource.Definition{
-		Resource: "pods", Kind: "Pod", Namespaced: true, StorageKey: "pods",
-		Fields: []resource.Field{resource.FieldFunc("spec.nodeName", func(p *corev1.Pod) string { return p.Spec.NodeName })},
+		Resource: "pods", Kind: "Pod", Namespaced: true, StorageKey: "pods", Hub: "v1",
+		Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}},
+		Fields:   []resource.Field{resource.FieldFunc("spec.nodeName", func(p *corev1.Pod) string { return p.Spec.NodeName })},
 	}
 }
 
@@ -90,7 +82,7 @@ func names(s *Snapshot, prefix string) (names []string) {
 
 func TestReadYourWrites(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	ctx := t.Context()
 	for i := range 50 {
 		name := fmt.Sprint("p", i)
@@ -108,7 +100,7 @@ func TestReadYourWrites(t *testing.T) {
 
 func TestSnapshots(t *testing.T) {
 	s, b := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	ctx := t.Context()
 	a := mustCreate(t, r, newPod("a", "n1"))
 	first, err := r.Snapshot(ctx, Read{})
@@ -177,7 +169,7 @@ func collect(t testing.TB, w *Watcher, n int) (got []string) {
 
 func TestWatchSelector(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	sel := labels.SelectorFromSet(labels.Set{"app": "web"})
 	match := func(rec *Record) bool { return sel.Matches(rec.Labels()) }
 	web := mustCreate(t, r, newPod("web", "n1", "app", "web"))
@@ -214,7 +206,7 @@ func TestWatchSelector(t *testing.T) {
 // goes on with the log, and nothing is lost or repeated between the two.
 func TestWatchHistory(t *testing.T) {
 	s, b := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	r.counted.Store(true) // so that the first write does not load it
 	start, _ := b.Revision(t.Context())
 	const n = 300
@@ -250,7 +242,7 @@ func TestWatchHistory(t *testing.T) {
 // Concurrent updates of one object all take effect.
 func TestConcurrentUpdates(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	mustCreate(t, r, newPod("counter", "0"))
 	var wg sync.WaitGroup
 	for range 8 {
@@ -276,12 +268,12 @@ func TestConcurrentUpdates(t *testing.T) {
 // A change that errs on an old state is asked again with the newest.
 func TestChangeOnOldState(t *testing.T) {
 	s, b := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	rec := mustCreate(t, r, newPod("a", "n1"))
 	if _, err := r.Get(t.Context(), rec.Key, Read{}); err != nil { // loads the cache
 		t.Fatal(err)
 	}
-	newer, err := newPod("a", "n2").Marshal()
+	newer, err := wire.EncodeStored(podDefinition(), newPod("a", "n2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +319,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 // nothing.
 func TestSlowWatcher(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	snap, err := r.Snapshot(t.Context(), Read{})
 	if err != nil {
 		t.Fatal(err)
@@ -352,7 +344,7 @@ func TestSlowWatcher(t *testing.T) {
 
 func BenchmarkGet(b *testing.B) {
 	s, _ := openStore(b)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	for i := range 10_000 {
 		mustCreate(b, r, newPod(fmt.Sprint("p", i), "n1"))
 	}
@@ -367,7 +359,7 @@ func BenchmarkGet(b *testing.B) {
 
 func BenchmarkUpdate(b *testing.B) {
 	s, _ := openStore(b)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	mustCreate(b, r, newPod("p", "n1"))
 	if _, err := r.Snapshot(context.Background(), Read{}); err != nil {
 		b.Fatal(err)

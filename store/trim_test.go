@@ -11,7 +11,7 @@ import (
 // them, and for watchers that have not come that far.
 func TestTrim(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	start := mustCreate(t, r, newPod("a", "")).Revision
 	if _, err := r.Snapshot(t.Context(), Read{}); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestTrim(t *testing.T) {
 // TestWatchLetsGo: a watch that has told of the state it began with does not keep it.
 func TestWatchLetsGo(t *testing.T) {
 	s, b := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	ctx := t.Context()
 	w, first := func() (*Watcher, weak.Pointer[Record]) { // so that nothing else has it
 		mustCreate(t, r, newPod("a", ""))

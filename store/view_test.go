@@ -14,7 +14,7 @@ import (
 // decode it for each caller, all with the resourceVersion.
 func TestViewShares(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	first := mustCreate(t, r, newPod("a", "")).Revision
 	own, shared := r.View(Read{}), r.View(Read{Acknowledged: true}).Shared()
 	get := func(v View) *corev1.Pod {
@@ -54,7 +54,7 @@ func TestViewShares(t *testing.T) {
 // TestDecodedObjectsAreBounded reads, and changes, more than may be kept.
 func TestDecodedObjectsAreBounded(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	view := r.View(Read{Acknowledged: true}).Shared()
 	const each = 512 << 10
 	for i := range 3 * maxDecoded / each {

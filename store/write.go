@@ -10,6 +10,7 @@ import (
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 )
 
 // maxConflicts is how often an update is tried against others before it gives
@@ -124,7 +125,7 @@ func (r *Resource) loadEmpty(ctx context.Context) {
 
 // prepare encodes an object into a record that has no revision yet.
 func (r *Resource) prepare(key string, obj resource.Object) (*Record, error) {
-	stored, err := r.codec.Encode(obj)
+	stored, err := wire.EncodeStored(r.def, obj)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		return nil, err
 	}
 	for range maxConflicts {
-		obj, err := r.codec.Decode(current.Stored)
+		obj, err := wire.DecodeStored(r.def, current.Stored)
 		if err != nil {
 			return nil, err
 		}

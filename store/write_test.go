@@ -12,7 +12,7 @@ import (
 // TestFailedWritesLeaveNothing wants no records of creates that have failed.
 func TestFailedWritesLeaveNothing(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	if _, err := r.Snapshot(t.Context(), Read{}); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestFailedWritesLeaveNothing(t *testing.T) {
 // TestPendingRecordsAreBounded holds events back while large objects are written.
 func TestPendingRecordsAreBounded(t *testing.T) {
 	s, g := openGated(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	if _, err := r.Snapshot(t.Context(), Read{}); err != nil {
 		t.Fatal(err)
 	}
