@@ -69,8 +69,8 @@ func builtinPriority(gv schema.GroupVersion) (priority, bool) {
 	return priority{group, version}, ok
 }
 
-// wantedServices returns the APIServices for the groups of a catalog.
-func wantedServices(catalog *resource.Catalog) []*apiregistration.APIService {
+// LocalServices returns the APIServices for the groups of a catalog.
+func LocalServices(catalog *resource.Catalog) []*apiregistration.APIService {
 	var wanted []*apiregistration.APIService
 	for _, g := range catalog.Groups() {
 		if g.Name == Group {
@@ -123,7 +123,7 @@ func (s *Server) register(ctx context.Context) error {
 	s.mu.Lock()
 	started := s.started
 	served := map[string]bool{}
-	for _, wanted := range wantedServices(catalog) {
+	for _, wanted := range LocalServices(catalog) {
 		served[wanted.Name] = true
 		current, onlyAtStart := s.services[wanted.Name], wanted.Labels[automanaged] == onStart
 		switch {

@@ -37,7 +37,7 @@ func (s *Server) mergedDiscovery(catalog *resource.Catalog) *discovery.Merged {
 func (s *Server) merge(catalog *resource.Catalog) *discovery.Merged {
 	// The group of APIServices has no APIService itself, and is always first.
 	out := &discovery.Merged{Groups: []discovery.MergedGroup{{Name: Group, Versions: []discovery.MergedVersion{{Name: "v1"}}}}}
-	for _, group := range s.groupsWith(wantedServices(catalog)) {
+	for _, group := range s.groupsWith(LocalServices(catalog)) {
 		g := discovery.MergedGroup{Name: group[0].Spec.Group}
 		for _, service := range group {
 			v := discovery.MergedVersion{Name: service.Spec.Version}

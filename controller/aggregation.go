@@ -18,39 +18,50 @@ import (
 // server creates many at once.
 const aggregateAfter = 20 * time.Millisecond
 
+// AggregationName is the name of the controller Aggregation, and of the field manager
+// of the rules that it sets.
+const AggregationName = "clusterrole-aggregation-controller"
+
 // Aggregation sets the rules of ClusterRoles with an aggregationRule.
 func Aggregation() Controller {
-	const name = "clusterrole-aggregation-controller"
+	const name = AggregationName
 	return Controller{Name: name, Alias: "clusterrole-aggregation", Account: name, Start: func(env *Env) Observer {
 		return &aggregation{NewQueue(env, 1, func(ctx context.Context, _ struct{}) error {
 			kind := env.Kind("rbac.authorization.k8s.io/v1", "ClusterRole")
 			if kind == nil {
 				return nil
 			}
-			var roles rbacv1.ClusterRoleList
-			if err := env.List(ctx, kind, "", &roles); err != nil {
-				return err
-			}
-			slices.SortFunc(roles.Items, func(a, b rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
-			var failed error
-			for i := range roles.Items {
-				role := &roles.Items[i]
-				if role.AggregationRule == nil {
-					continue
-				}
-				rules, err := aggregate(role, roles.Items)
-				if err == nil && !equality.Semantic.DeepEqual(rules, role.Rules) {
-					err = ignoreNotFound(env.Apply(ctx, kind, "", role.Name, name, map[string]any{
-						"apiVersion": kind.APIVersion(), "kind": kind.Kind, "metadata": map[string]any{"name": role.Name}, "rules": rules,
-					}))
-				}
-				if err != nil {
-					failed = errors.Join(failed, fmt.Errorf("%s: %w", role.Name, err))
-				}
-			}
-			return failed
+			_, err := AggregateRoles(ctx, env.Client, kind)
+			return err
 		})}
 	}}
+}
+
+// AggregateRoles sets the rules of all ClusterRoles with an aggregationRule, and reports
+// whether some have changed. What they have of each other is set by further calls.
+func AggregateRoles(ctx context.Context, client *Client, kind *Kind) (changed bool, failed error) {
+	var roles rbacv1.ClusterRoleList
+	if err := client.List(ctx, kind, "", &roles); err != nil {
+		return false, err
+	}
+	slices.SortFunc(roles.Items, func(a, b rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range roles.Items {
+		role := &roles.Items[i]
+		if role.AggregationRule == nil {
+			continue
+		}
+		rules, err := aggregate(role, roles.Items)
+		if err == nil && !equality.Semantic.DeepEqual(rules, role.Rules) {
+			changed = true
+			err = ignoreNotFound(client.Apply(ctx, kind, "", role.Name, AggregationName, map[string]any{
+				"apiVersion": kind.APIVersion(), "kind": kind.Kind, "metadata": map[string]any{"name": role.Name}, "rules": rules,
+			}))
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", role.Name, err))
+		}
+	}
+	return changed, failed
 }
 
 type aggregation struct{ queue *Queue[struct{}] }

@@ -65,7 +65,7 @@ func (a *assembly) aggregation() error {
 		Services: a.resources.Follow(schema.GroupResource{Group: aggregator.Group, Resource: aggregator.Resource}),
 		Network:  a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}),
 		Objects:  func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
-		Loopback: a.outer.Loopback(loopbackUser()), Create: a.resources.Objects(aggregator.Group, aggregator.Resource).Create,
+		Loopback: a.outer.Loopback(loopbackUser()), Create: a.createService,
 		Catalog: a.catalogs.get, Settled: a.custom.Sync, Routes: a.issuerRoutes(), Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
@@ -125,6 +125,17 @@ func (a *assembly) aggregation() error {
 	}})
 	add(kelson.Hook{Name: "apiservice-openapi-controller", Run: awaitRegistered}, kelson.Hook{Name: "apiservice-openapiv3-controller", Run: awaitRegistered})
 	return nil
+}
+
+// createService creates an APIService of what is served here.
+func (a *assembly) createService(ctx context.Context, obj resource.Object) error {
+	objects := a.resources.Objects(aggregator.Group, aggregator.Resource)
+	if def, ok := a.catalogs.get().Definition(aggregator.Group, aggregator.Resource); ok {
+		if done, err := a.createFromImage(ctx, def, obj); done || err != nil {
+			return err
+		}
+	}
+	return objects.Create(ctx, obj)
 }
 
 // temporaryAuthorities reports whether the data outlives the certificate authorities of

@@ -31,10 +31,12 @@ func (c *Config) kindsKey(b *builtin.Config) kindsKey {
 // few configurations, and a command with one.
 const maxSharedKinds = 8
 
-// sharedKinds has the catalogs of unbound definitions, which never change.
+// sharedKinds has the catalogs of unbound definitions, which never change, and the
+// images of what is written first.
 type sharedKinds struct {
 	mu       sync.Mutex
 	catalogs map[kindsKey]*resource.Catalog
+	images   map[imageKey]*image
 }
 
 // kindsOfProcess is what the servers of a process share.
@@ -62,10 +64,24 @@ func (s *sharedKinds) get(key kindsKey, c *Config, b builtin.Config) (*resource.
 	return catalog, nil
 }
 
+// image returns the image of a key, which may still have to be made.
+func (s *sharedKinds) image(key imageKey) *image {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.images == nil || s.images[key] == nil && len(s.images) >= maxSharedKinds {
+		s.images = map[imageKey]*image{}
+	}
+	if s.images[key] == nil {
+		s.images[key] = &image{key: key}
+	}
+	return s.images[key]
+}
+
 // builtinCatalog returns the catalog of built-in kinds: those that are bound to this
 // server, and others that it shares.
 func (a *assembly) builtinCatalog(b builtin.Config) (*resource.Catalog, error) {
-	shared, err := kindsOfProcess().get(a.kindsKey(&b), &a.Config, b)
+	a.kinds = a.kindsKey(&b)
+	shared, err := kindsOfProcess().get(a.kinds, &a.Config, b)
 	if err != nil {
 		return nil, err
 	}

@@ -40,6 +40,8 @@ type assembly struct {
 	places    *places
 	encrypted *encrypt.Backend // nil if nothing is
 	catalogs  *catalogs
+	kinds     kindsKey // of the built-in kinds
+	image     *image   // what is written first; nil if the store was not empty
 	resources *rest.Handler
 	owners    *owners
 	allocator *measuredAllocator
@@ -83,8 +85,9 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 	}
 	for _, step := range []func() error{
 		a.newManager, // controllers.go
-		a.admission,  // admission.go, policies.go
-		a.chain,      // chain.go, aggregation.go
+		func() error { return a.openImage(ctx) },
+		a.admission, // admission.go, policies.go
+		a.chain,     // chain.go, aggregation.go
 		a.connections,
 	} {
 		if err := step(); err != nil {
@@ -137,7 +140,7 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),
-		Running: &a.running, Logger: a.Logger,
+		CreatePrepared: a.createFromImage, Running: &a.running, Logger: a.Logger,
 	}
 	return nil
 }

@@ -109,6 +109,16 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	return rec.Committed(kv.ModRevision), nil
 }
 
+// CreateStored is Create with an object that is encoded already. It does not load the
+// resource.
+func (r *Resource) CreateStored(ctx context.Context, key string, stored []byte) error {
+	kv, err := r.store.backend.Create(ctx, key, stored, 0)
+	if err == nil {
+		r.acknowledge(kv.ModRevision)
+	}
+	return err
+}
+
 // loadEmpty loads a resource that has no objects yet, which costs nothing: who
 // creates the first ones will most likely read them, and then finds what the
 // writes have made. A resource that nobody has read in spite of its objects is

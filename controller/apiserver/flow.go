@@ -52,18 +52,19 @@ type FlowControl struct {
 
 // Start makes the schemas and levels, and sees to it that they stay.
 func (f *FlowControl) Start(ctx context.Context) error {
-	if err := f.ensure(ctx); err != nil {
+	if err := f.Ensure(ctx); err != nil {
 		return err
 	}
 	clock.Background(ctx, f.Server.Running, ensureFlowEvery, func() {
-		if err := f.ensure(ctx); err != nil && ctx.Err() == nil {
+		if err := f.Ensure(ctx); err != nil && ctx.Err() == nil {
 			f.Server.Logger.Warn("flow schemas and priority levels are not as they should be", "error", err)
 		}
 	})
 	return nil
 }
 
-func (f *FlowControl) ensure(ctx context.Context) error {
+// Ensure creates schemas and levels that are not there, and brings others up to date.
+func (f *FlowControl) Ensure(ctx context.Context) error {
 	return errors.Join(
 		f.ensureAll(ctx, PriorityLevels, bootstrap.PriorityLevels()),
 		f.ensureAll(ctx, FlowSchemas, bootstrap.FlowSchemas()),
@@ -71,7 +72,8 @@ func (f *FlowControl) ensure(ctx context.Context) error {
 }
 
 func (f *FlowControl) ensureAll(ctx context.Context, name string, wanted []resource.Object) error {
-	if _, ok := f.Server.Catalog().Definition(flowcontrolv1.GroupName, name); !ok {
+	def, ok := f.Server.Catalog().Definition(flowcontrolv1.GroupName, name)
+	if !ok {
 		return nil // switched off
 	}
 	list, err := f.Server.Objects(serverManager, flowcontrolv1.GroupName, name).List(ctx, "")
@@ -89,7 +91,12 @@ func (f *FlowControl) ensureAll(ctx context.Context, name string, wanted []resou
 	for _, want := range wanted {
 		have, ok := existing[want.GetName()]
 		if !ok {
-			add(func() error { return objects.Create(ctx, want) })
+			add(func() error {
+				if done, err := f.Server.createPrepared(ctx, def, want); done || err != nil {
+					return err
+				}
+				return objects.Create(ctx, want)
+			})
 		} else if next, action := bootstrap.ReconcileFlowControl(have, want); action == bootstrap.Update {
 			add(func() error {
 				return client.Do(ctx, loopback.Call{Method: http.MethodPut, Path: path + "/" + want.GetName(), Query: owned, Body: next})
@@ -111,6 +118,17 @@ func (f *FlowControl) ensureAll(ctx context.Context, name string, wanted []resou
 		}
 		return err
 	})
+}
+
+// ReportAll writes the status of the schemas that every cluster has, whose levels are
+// there.
+func (f *FlowControl) ReportAll(ctx context.Context) error {
+	for _, obj := range bootstrap.FlowSchemas() {
+		if err := f.Report(ctx, obj.(*flowcontrolv1.FlowSchema), true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Report implements flow.Config.Report: it writes whether the level of a schema was
