@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -45,8 +46,8 @@ const (
 
 var endpointNames = [...]string{"healthz", "livez", "readyz"}
 
-// installHealth adds /healthz, /livez and /readyz, and a path for every check
-// below each of them.
+// installHealth collects the checks, and adds /healthz, /livez and /readyz. Each check
+// has a path below these, which pathHandler finds.
 func (s *Server) installHealth() error {
 	fine := func(context.Context) error { return nil }
 	checks := []HealthCheck{
@@ -90,20 +91,41 @@ func (s *Server) installHealth() error {
 		}
 		seen[check.Name] = true
 	}
+	s.healthChecks = checks
 	for i, name := range endpointNames {
-		endpoint := Endpoints(1 << i)
-		var own []HealthCheck
-		for _, check := range checks {
+		s.paths["/"+name] = s.health(name, 1<<i)
+	}
+	return nil
+}
+
+// checksOf returns the checks of an endpoint.
+func (s *Server) checksOf(endpoint Endpoints) iter.Seq[HealthCheck] {
+	return func(yield func(HealthCheck) bool) {
+		for _, check := range s.healthChecks {
 			if check.On != 0 && check.On&endpoint == 0 {
 				continue
 			}
 			if endpoint == Livez && check.After != "" {
 				check.Check = s.withLivezGrace(check.Check)
 			}
-			own = append(own, check)
-			s.paths["/"+name+"/"+check.Name] = http.HandlerFunc(check.serve)
+			if !yield(check) {
+				return
+			}
 		}
-		s.paths["/"+name] = s.health(name, own)
+	}
+}
+
+// checkHandler returns the handler of a path with the name of a check: /livez/ping. It
+// is nil if there is no such check.
+func (s *Server) checkHandler(path string) http.Handler {
+	for i, endpoint := range endpointNames {
+		if name, ok := strings.CutPrefix(path, "/"+endpoint+"/"); ok {
+			for check := range s.checksOf(1 << i) {
+				if check.Name == name {
+					return http.HandlerFunc(check.serve)
+				}
+			}
+		}
 	}
 	return nil
 }
@@ -138,7 +160,7 @@ func (c HealthCheck) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // health answers a request for all checks.
-func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
+func (s *Server) health(name string, endpoint Endpoints) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		excluded := map[string]bool{}
@@ -148,7 +170,7 @@ func (s *Server) health(name string, checks []HealthCheck) http.HandlerFunc {
 		unknown := maps.Clone(excluded)
 		var text bytes.Buffer
 		failed := false
-		for _, check := range checks {
+		for check := range s.checksOf(endpoint) {
 			if excluded[check.Name] {
 				delete(unknown, check.Name)
 				fmt.Fprintf(&text, "[+]%s excluded: ok\n", check.Name)

@@ -85,6 +85,11 @@ func (s *Server) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	for _, hidden := range []string{"/", "/index.html"} {
 		delete(paths, hidden)
 	}
+	for i, endpoint := range endpointNames {
+		for check := range s.checksOf(1 << i) {
+			paths["/"+endpoint+"/"+check.Name] = true
+		}
+	}
 	for _, link := range s.chain {
 		if link.API == nil {
 			continue

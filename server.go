@@ -142,17 +142,18 @@ type Server struct {
 	// Logger for operators; nil discards.
 	Logger *slog.Logger
 
-	objects    atomic.Pointer[rest.Handler] // of Groups
-	prepare    sync.Once
-	prepareErr error
-	chain      []*Server // from this server, the outermost, to the last
-	hooks      []*startHook
-	stopHooks  []Hook
-	paths      map[string]http.Handler
-	stages     []stage
-	shown      *pki.ServingCertificates
-	tls        *tls.Config
-	listener   net.Listener
+	objects      atomic.Pointer[rest.Handler] // of Groups
+	prepare      sync.Once
+	prepareErr   error
+	chain        []*Server // from this server, the outermost, to the last
+	hooks        []*startHook
+	stopHooks    []Hook
+	paths        map[string]http.Handler
+	healthChecks []HealthCheck // in the order in which they are listed
+	stages       []stage
+	shown        *pki.ServingCertificates
+	tls          *tls.Config
+	listener     net.Listener
 
 	signals  *Signals
 	began    time.Time
@@ -353,6 +354,9 @@ func (s *Server) route(x *exchange) {
 // pathHandler returns the handler of a path, or of its longest prefix that ends in a slash.
 func (s *Server) pathHandler(path string) http.Handler {
 	if handler := s.paths[path]; handler != nil {
+		return handler
+	}
+	if handler := s.checkHandler(path); handler != nil {
 		return handler
 	}
 	for end := strings.LastIndexByte(path, '/'); end > 0; end = strings.LastIndexByte(path[:end], '/') {
