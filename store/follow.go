@@ -211,6 +211,7 @@ func (f *Follower) add(changes []resource.Change, r *Resource, event Event) []re
 		f.log.Error("an object cannot be decoded; the server decides without it", "key", event.Record.Key, "error", err)
 		return changes
 	}
+	obj.SetManagedFields(nil) // no consumer decides by them, and many keep the object
 	return append(changes, resource.Change{Object: obj, Deleted: event.Type == Deleted})
 }
 
