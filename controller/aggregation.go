@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -22,18 +23,22 @@ const aggregateAfter = 20 * time.Millisecond
 // of the rules that it sets.
 const AggregationName = "clusterrole-aggregation-controller"
 
-// Aggregation sets the rules of ClusterRoles with an aggregationRule.
-func Aggregation() Controller {
+// Aggregation sets the rules of ClusterRoles with an aggregationRule. written reports
+// whether a revision is that of a ClusterRole which this server has created as one of a
+// set that is aggregated already: after these alone there is nothing to do. It may be nil.
+func Aggregation(written func(revision int64) bool) Controller {
 	const name = AggregationName
 	return Controller{Name: name, Alias: "clusterrole-aggregation", Account: name, Start: func(env *Env) Observer {
-		return &aggregation{NewQueue(env, 1, func(ctx context.Context, _ struct{}) error {
+		a := &aggregation{}
+		a.queue = NewQueue(env, 1, func(ctx context.Context, _ struct{}) error {
 			kind := env.Kind("rbac.authorization.k8s.io/v1", "ClusterRole")
-			if kind == nil {
+			if kind == nil || written != nil && a.changedOnlyBy(written) {
 				return nil
 			}
 			_, err := AggregateRoles(ctx, env.Client, kind)
 			return err
-		})}
+		})
+		return a
 	}}
 }
 
@@ -64,16 +69,41 @@ func AggregateRoles(ctx context.Context, client *Client, kind *Kind) (changed bo
 	return changed, failed
 }
 
-type aggregation struct{ queue *Queue[struct{}] }
+type aggregation struct {
+	queue *Queue[struct{}]
+
+	mu        sync.Mutex
+	revisions []int64 // of changes since the last run, maxRevisions at most
+}
+
+// maxRevisions is more than the number of ClusterRoles that a server creates itself.
+const maxRevisions = 1000
 
 // Observe implements Observer.
 func (a *aggregation) Observe(changes []Change) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for i := range changes {
-		if changes[i].Kind.Is(rbacv1.GroupName, "clusterroles") {
-			a.queue.AddAfter(struct{}{}, aggregateAfter)
-			return
+		if changes[i].Kind.Is(rbacv1.GroupName, "clusterroles") && len(a.revisions) < maxRevisions {
+			a.revisions = append(a.revisions, changes[i].Revision)
 		}
 	}
+	if len(a.revisions) > 0 {
+		a.queue.AddAfter(struct{}{}, aggregateAfter)
+	}
+}
+
+// changedOnlyBy reports whether all changes since the last call are writes that written
+// knows, and forgets them. A run that failed is tried again without any.
+func (a *aggregation) changedOnlyBy(written func(revision int64) bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	others := len(a.revisions) == 0
+	for _, revision := range a.revisions {
+		others = !written(revision) || others
+	}
+	a.revisions = nil
+	return !others
 }
 
 // aggregate returns the rules of the roles that the aggregationRule selects.

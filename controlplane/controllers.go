@@ -22,7 +22,7 @@ import (
 // controllers are those that a server can run.
 func (a *assembly) controllers(f *feed.Feed) []controller.Controller {
 	all := []controller.Controller{
-		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(),
+		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(a.aggregated.take),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
 		controller.Quotas(a.own.QuotaUsage(f, rest.AdmissionObjects{Handler: a.resources})),

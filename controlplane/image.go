@@ -94,15 +94,44 @@ func (a *assembly) createFromImage(ctx context.Context, def *resource.Definition
 	if found == nil {
 		return false, nil
 	}
-	stored := found.fill(uuid.NewString(), request.From(ctx).Received)
-	if stored == nil {
+	uid, at := uuid.New(), request.From(ctx).Received.Unix()
+	if !fits(at) {
 		return false, nil
 	}
-	err := objects.CreateStored(ctx, key, stored)
+	revision, err := objects.CreateLazy(ctx, key, func() []byte { return found.fill(uid, at) })
 	if errors.Is(err, storage.ErrExists) {
 		return false, nil
 	}
+	if err == nil && a.image.key.roles && def.Group == rbacv1.GroupName && def.Resource == "clusterroles" {
+		a.aggregated.add(revision)
+	}
 	return err == nil, err
+}
+
+// revisions is a set.
+type revisions struct {
+	mu  sync.Mutex
+	all []int64
+}
+
+func (r *revisions) add(revision int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, revision)
+}
+
+// take removes a revision, and reports whether it was there.
+func (r *revisions) take(revision int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.all, revision)
+	if i < 0 {
+		return false
+	}
+	if r.all = slices.Delete(r.all, i, i+1); len(r.all) == 0 {
+		r.all = nil
+	}
+	return true
 }
 
 // makeImage has the objects created in a store of its own, by the code that creates
@@ -191,15 +220,17 @@ func newTemplate(stored []byte) *template {
 	}
 }
 
-// fill returns the object with a uid, created at a time; nil if that time takes more or
-// less room than others.
-func (t *template) fill(uid string, at time.Time) []byte {
-	binary, text := binaryTime(at), textTime(at)
-	if len(binary) != len(binaryTime(imageTime)) || len(text) != len(textTime(imageTime)) {
-		return nil
-	}
+// fits reports whether a time, in seconds, takes as much room as imageTime.
+func fits(at int64) bool {
+	t := time.Unix(at, 0)
+	return len(binaryTime(t)) == len(binaryTime(imageTime)) && len(textTime(t)) == len(textTime(imageTime))
+}
+
+// fill returns the object with a uid, created at a time in seconds that fits.
+func (t *template) fill(uid uuid.UUID, at int64) []byte {
+	binary, text := binaryTime(time.Unix(at, 0)), textTime(time.Unix(at, 0))
 	stored := bytes.Clone(t.stored)
-	copy(stored[t.uid:], uid)
+	copy(stored[t.uid:], uid.String())
 	for _, i := range t.binary {
 		copy(stored[i:], binary)
 	}

@@ -54,6 +54,14 @@ func (m *measured) Create(ctx context.Context, key string, value []byte, ttl tim
 	return kv, err
 }
 
+// CreateLazy implements storage.LazyCreator.
+func (m *measured) CreateLazy(ctx context.Context, key string, value func() []byte) (storage.KeyValue, error) {
+	ctx, done := m.begin(ctx, "create", "Create etcd3", key)
+	kv, err := storage.CreateLazy(ctx, m.Backend, key, value)
+	done(err)
+	return kv, err
+}
+
 // Update implements storage.Backend.
 func (m *measured) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
 	ctx, done := m.begin(ctx, "update", "GuaranteedUpdate etcd3", key)

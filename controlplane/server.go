@@ -42,9 +42,11 @@ type assembly struct {
 	catalogs  *catalogs
 	kinds     kindsKey // of the built-in kinds
 	image     *image   // what is written first; nil if the store was not empty
-	resources *rest.Handler
-	owners    *owners
-	allocator *measuredAllocator
+
+	aggregated revisions // of cluster roles that were written with aggregated rules
+	resources  *rest.Handler
+	owners     *owners
+	allocator  *measuredAllocator
 
 	// The stages of a request, and the chain of servers.
 	authn      *authn.Stage

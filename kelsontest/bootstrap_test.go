@@ -3,13 +3,16 @@ package kelsontest_test
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/plugin"
@@ -42,6 +45,45 @@ func TestServersBeginWithTheSameObjects(t *testing.T) {
 	if diff := difference(got, want); diff != "" {
 		t.Errorf("a server that creates object by object has others: %s", diff)
 	}
+}
+
+// TestRolesAreAggregatedAfterTheStart: a server that begins with aggregated roles still
+// notices those of others, and that one of its own goes.
+func TestRolesAreAggregatedAfterTheStart(t *testing.T) {
+	client, err := kubernetes.NewForConfig(kelsontest.Start(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := client.RbacV1().ClusterRoles()
+	has := func(resource string) bool {
+		admin, err := roles.Get(t.Context(), "admin", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(admin.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) })
+	}
+	until := func(what string, so func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("got no role admin %s, want one", what)
+			}
+		}
+	}
+	if !has("pods/log") {
+		t.Error("got a role admin without rules of view, want them from the start")
+	}
+	if _, err := roles.Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "further", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"things"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("with rules of a further role", func() bool { return has("things") })
+	if err := roles.Delete(t.Context(), "system:aggregate-to-view", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("without rules of a role that is gone", func() bool { return !has("pods/log") })
 }
 
 // idlePlugin is an admission plugin that does nothing.

@@ -31,6 +31,11 @@ type tap struct {
 // Shared implements storage.Backend.
 func (t *tap) Shared() bool { return !t.private && t.Backend.Shared() }
 
+// CreateLazy implements storage.LazyCreator.
+func (t *tap) CreateLazy(ctx context.Context, key string, value func() []byte) (storage.KeyValue, error) {
+	return storage.CreateLazy(ctx, t.Backend, key, value)
+}
+
 // Watch implements storage.Backend.
 func (t *tap) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
 	w, err := t.Backend.Watch(ctx, prefix, after)

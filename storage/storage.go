@@ -259,6 +259,24 @@ type Backend interface {
 	Close() error
 }
 
+// LazyCreator is a Backend in memory that can keep the function which makes a value in
+// place of the value. A Backend that wraps another one implements it with CreateLazy.
+type LazyCreator interface {
+	// CreateLazy is Create without a ttl. value is called whenever the value is read,
+	// possibly by several goroutines at a time. It must return the same bytes each time,
+	// and not use the Backend.
+	CreateLazy(ctx context.Context, key string, value func() []byte) (KeyValue, error)
+}
+
+// CreateLazy is Create with a value that a LazyCreator makes whenever it is read, and
+// others store as usual.
+func CreateLazy(ctx context.Context, b Backend, key string, value func() []byte) (KeyValue, error) {
+	if lazy, ok := b.(LazyCreator); ok {
+		return lazy.CreateLazy(ctx, key, value)
+	}
+	return b.Create(ctx, key, value(), 0)
+}
+
 // Watcher is a position in the stream of events. A watcher that nobody reads costs no
 // memory and is never disconnected for being slow. If events that it has not delivered
 // yet are compacted, it ends with ErrCompacted.

@@ -109,14 +109,15 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	return rec.Committed(kv.ModRevision), nil
 }
 
-// CreateStored is Create with an object that is encoded already. It does not load the
-// resource.
-func (r *Resource) CreateStored(ctx context.Context, key string, stored []byte) error {
-	kv, err := r.store.backend.Create(ctx, key, stored, 0)
-	if err == nil {
-		r.acknowledge(kv.ModRevision)
+// CreateLazy is Create with an object that is encoded already, as storage.CreateLazy has
+// it. It does not load the resource, and returns the revision of the write.
+func (r *Resource) CreateLazy(ctx context.Context, key string, stored func() []byte) (int64, error) {
+	kv, err := storage.CreateLazy(ctx, r.store.backend, key, stored)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	r.acknowledge(kv.ModRevision)
+	return kv.ModRevision, nil
 }
 
 // loadEmpty loads a resource that has no objects yet, which costs nothing: who

@@ -12,7 +12,7 @@
 // leads to the one before it, and a log has all versions by revision. A read at an
 // older revision goes back from the newest version; a watcher is a position in the
 // log. One lock guards all of it; it is held for as long as it takes to look keys up,
-// and values are never copied under it.
+// and values are never copied under it, but for those that are made when they are read.
 package memory
 
 import (
@@ -58,16 +58,26 @@ type Options struct {
 type version struct {
 	key     string
 	value   []byte
-	create  int64 // revision at which the key came into being
-	mod     int64 // revision of this write
-	expires int64 // Unix nanoseconds, 0 for never
+	lazy    *lazyValue // in place of value, nil if there is one
+	create  int64      // revision at which the key came into being
+	mod     int64      // revision of this write
+	expires int64      // Unix nanoseconds, 0 for never
 	older   *version
 	deleted bool // the write removed the key
 	due     int  // place in Store.expiring, while expires is set and this is the newest
 }
 
+// lazyValue makes a value whenever it is read.
+type lazyValue struct {
+	make func() []byte
+	size int
+}
+
 func (v *version) keyValue() storage.KeyValue {
 	kv := storage.KeyValue{Key: v.key, Value: v.value, CreateRevision: v.create, ModRevision: v.mod}
+	if v.lazy != nil {
+		kv.Value = v.lazy.make()
+	}
 	if v.expires != 0 {
 		kv.Expires = time.Unix(0, v.expires)
 	}
@@ -136,13 +146,27 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 	if err != nil {
 		return storage.KeyValue{}, err
 	}
+	return s.create(ctx, v)
+}
+
+// CreateLazy implements storage.LazyCreator.
+func (s *Store) CreateLazy(ctx context.Context, key string, value func() []byte) (storage.KeyValue, error) {
+	once := value()
+	if err := cmp.Or(storage.CheckKey(key), storage.CheckValue(once)); err != nil {
+		return storage.KeyValue{}, err
+	}
+	return s.create(ctx, &version{key: key, lazy: &lazyValue{value, len(once)}})
+}
+
+// create commits a version of a key that must not exist.
+func (s *Store) create(ctx context.Context, v *version) (storage.KeyValue, error) {
 	if err := s.lock(ctx); err != nil {
 		return storage.KeyValue{}, err
 	}
 	defer s.mu.Unlock()
 	cur, ok := s.newest.Get(v)
 	if ok && !cur.deleted {
-		return cur.keyValue(), fmt.Errorf("%w: %s", storage.ErrExists, key)
+		return cur.keyValue(), fmt.Errorf("%w: %s", storage.ErrExists, v.key)
 	}
 	if limit := s.opts.SizeLimit; limit > 0 && s.bytes > limit {
 		return storage.KeyValue{}, fmt.Errorf("%w: the store has %d bytes, its limit is %d; delete something", storage.ErrNoSpace, s.bytes, limit)
@@ -272,7 +296,12 @@ func (s *Store) commit(v *version) {
 	s.notify()
 }
 
-func (v *version) size() int64 { return int64(len(v.key) + len(v.value)) }
+func (v *version) size() int64 {
+	if v.lazy != nil {
+		return int64(len(v.key) + v.lazy.size)
+	}
+	return int64(len(v.key) + len(v.value))
+}
 
 // notify wakes the watchers. The lock is held.
 func (s *Store) notify() {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,24 @@ func subject() storagetest.Subject {
 }
 
 func TestSuite(t *testing.T) { storagetest.Run(t, subject()) }
+
+// TestSuiteLazily: values that are made when they are read are like any others.
+func TestSuiteLazily(t *testing.T) {
+	storagetest.Run(t, storagetest.Subject{Open: func(t testing.TB) storage.Backend {
+		return lazily{subject().Open(t).(*Store)}
+	}})
+}
+
+// lazily creates keys with CreateLazy.
+type lazily struct{ *Store }
+
+func (l lazily) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
+	if ttl > 0 {
+		return l.Store.Create(ctx, key, value, ttl)
+	}
+	kept := bytes.Clone(value)
+	return l.CreateLazy(ctx, key, func() []byte { return bytes.Clone(kept) })
+}
 
 func TestLong(t *testing.T) {
 	if !testsize.Long() {

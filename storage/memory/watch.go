@@ -116,7 +116,7 @@ func (w *watcher) poll() (batch storage.Batch, changed <-chan struct{}, err erro
 				continue
 			}
 			batch.Events = append(batch.Events, v.event())
-			size += len(v.value)
+			size += int(v.size())
 			if len(batch.Events) == batchEvents || size >= batchBytes {
 				break
 			}
