@@ -46,8 +46,6 @@ type kinds struct {
 	catalog  *resource.Catalog
 	all      []*controller.Kind
 	prefixes map[location]*controller.Kind
-	paths    map[*controller.Kind]location
-	names    map[schema.GroupResource]*controller.Kind
 }
 
 // location is where objects are.
@@ -64,10 +62,7 @@ func (f *Feed) current() *kinds {
 	if f.kinds != nil && f.kinds.catalog == catalog {
 		return f.kinds
 	}
-	k := &kinds{
-		catalog: catalog, prefixes: map[location]*controller.Kind{}, paths: map[*controller.Kind]location{},
-		names: map[schema.GroupResource]*controller.Kind{},
-	}
+	k := &kinds{catalog: catalog, prefixes: map[location]*controller.Kind{}}
 	for _, def := range catalog.Definitions() {
 		version := preferred(def)
 		if version == nil || def.Virtual() || def.CreateOn != "" {
@@ -77,10 +72,8 @@ func (f *Feed) current() *kinds {
 		kind := &controller.Kind{
 			Group: group, Version: version.Name, Resource: def.Resource, Kind: def.Kind, Namespaced: def.Namespaced, Verbs: def.Verbs,
 		}
-		at := f.locate(def)
 		k.all = append(k.all, kind)
-		k.prefixes[at], k.paths[kind] = kind, at
-		k.names[schema.GroupResource{Group: group, Resource: def.Resource}] = kind
+		k.prefixes[f.locate(def)] = kind
 	}
 	f.kinds = k
 	return k
@@ -115,8 +108,13 @@ func (f *Feed) Serves(group, version string) bool {
 
 // Served implements controller.Feed.
 func (f *Feed) Served(group, name string) (*controller.Kind, bool) {
-	k, ok := f.current().names[schema.GroupResource{Group: group, Resource: name}]
-	return k, ok
+	known := f.current()
+	if def, ok := known.catalog.Definition(group, name); ok {
+		if k := known.prefixes[f.locate(def)]; k != nil && k.Is(group, name) {
+			return k, true
+		}
+	}
+	return nil, false
 }
 
 // Find implements controller.Feed.
@@ -132,9 +130,14 @@ func (f *Feed) Find(apiVersion, kind string) (*controller.Kind, bool) {
 
 // Holds implements controller.Feed.
 func (f *Feed) Holds(ctx context.Context, kind *controller.Kind, namespace string) (bool, error) {
-	at, ok := f.current().paths[kind]
+	known := f.current()
+	served, ok := known.catalog.Lookup(kind.Group, kind.Version, kind.Resource)
 	if !ok {
 		return true, nil // nothing is known of it any more
+	}
+	at := f.locate(served.Definition)
+	if known.prefixes[at] != kind {
+		return true, nil
 	}
 	if kind.Namespaced && namespace != "" {
 		at.prefix += namespace + "/"
