@@ -30,6 +30,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,12 +113,9 @@ func New(opts Options) (*Manager, error) {
 		return nil, errors.New("managedfields: a Scope has either Except or Only")
 	}
 	m := &Manager{opts: opts, version: opts.Kind.GroupVersion().String()}
-	never := []string{"apiVersion", "kind", "metadata.managedFields"}
-	m.ignore, m.never = paths(append(never, opts.Scope.Except...)...), paths(never...)
-	m.strip = paths("apiVersion", "kind", "metadata", "metadata.name", "metadata.namespace", "metadata.creationTimestamp",
-		"metadata.selfLink", "metadata.uid", "metadata.clusterName", "metadata.generation", "metadata.managedFields",
-		"metadata.resourceVersion")
+	m.ignore, m.never, m.strip = neverOwned(), neverOwned(), stripped()
 	if len(opts.Scope.Except) > 0 {
+		m.ignore = paths(append(neverOwnedPaths(), opts.Scope.Except...)...)
 		m.filter = fieldpath.NewExcludeSetFilter(paths(opts.Scope.Except...).set())
 	}
 	if len(opts.Scope.Only) > 0 {
@@ -126,6 +124,20 @@ func New(opts Options) (*Manager, error) {
 	}
 	return m, nil
 }
+
+// neverOwnedPaths are the fields that nobody can own.
+func neverOwnedPaths() []string { return []string{"apiVersion", "kind", "metadata.managedFields"} }
+
+// neverOwned is neverOwnedPaths as a tree, which all managers share: it is not changed.
+var neverOwned = sync.OnceValue(func() *node { return paths(neverOwnedPaths()...) })
+
+// stripped is the tree of fields that are taken out of sets before they are stored. All
+// managers share it.
+var stripped = sync.OnceValue(func() *node {
+	return paths("apiVersion", "kind", "metadata", "metadata.name", "metadata.namespace", "metadata.creationTimestamp",
+		"metadata.selfLink", "metadata.uid", "metadata.clusterName", "metadata.generation", "metadata.managedFields",
+		"metadata.resourceVersion")
+})
 
 // paths returns dotted paths as a tree.
 func paths(in ...string) *node {

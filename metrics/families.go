@@ -62,8 +62,8 @@ type observer = measure.Series
 // NewFamilies registers the metrics. Those without labels are exposed from the start.
 func NewFamilies(r *Registry) *Families {
 	m := &Families{all: map[string]*family{}}
-	for _, d := range slices.Concat(partFamilies(), encryptionFamilies(), configFamilies(), admissionFamilies()) {
-		f := &family{of: m, with: r.described(d), named: map[string]bool{}, always: len(d.labels) == 0}
+	for _, d := range allFamilies() {
+		f := &family{of: m, with: r.described(d), always: len(d.labels) == 0}
 		m.all[d.name] = f
 	}
 	m.begin()
@@ -73,6 +73,11 @@ func NewFamilies(r *Registry) *Families {
 	})
 	return m
 }
+
+// allFamilies are the definitions of the metrics, which all servers of a process share.
+var allFamilies = sync.OnceValue(func() []described {
+	return slices.Concat(partFamilies(), encryptionFamilies(), configFamilies(), admissionFamilies())
+})
 
 // begin creates the series that are exposed before anything is observed.
 func (m *Families) begin() {
@@ -156,6 +161,9 @@ func (f *family) find(labels []string) observer {
 	switch {
 	case f.named[key]:
 	case len(f.named) < maxNamed:
+		if f.named == nil {
+			f.named = map[string]bool{}
+		}
 		f.named[key] = true
 	default:
 		labels = slices.Clone(labels)

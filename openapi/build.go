@@ -212,7 +212,7 @@ type renderPaths func(out []byte, l *library, paths []path, entries []entry) ([]
 func (b *builder) paths(entries []entry, between string, render renderPaths) ([]*piece, error) {
 	runs := divide(entries, pathsInPiece, func(e entry) string { return e.at }, func(a, b entry) bool { return a.isCustom() != b.isCustom() })
 	pieces := make([]*piece, 0, len(runs))
-	options := b.h.options
+	options := b.h.options()
 	for i, run := range runs {
 		if i > 0 && between != "" {
 			b.glue(between)

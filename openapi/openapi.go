@@ -53,7 +53,7 @@ type Config struct {
 type Handler struct {
 	catalog func() *resource.Catalog
 	config  Config
-	options *parameters
+	options func() *parameters
 	// pack has the generated definitions.
 	pack func() *pack.Pack
 
@@ -96,7 +96,7 @@ func New(catalog func() *resource.Catalog, config Config) *Handler {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{catalog: catalog, config: config, options: newParameters(), pack: sync.OnceValue(openPack), shared: map[string][]byte{}}
+	return &Handler{catalog: catalog, config: config, options: sync.OnceValue(newParameters), pack: sync.OnceValue(openPack), shared: map[string][]byte{}}
 }
 
 func (h *Handler) newLibrary() *library { return newLibrary(h.pack()) }

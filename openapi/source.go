@@ -38,7 +38,7 @@ func (h *Handler) newSource(served *resource.Served, route *Route, l *library) *
 	h.sources++
 	s := &source{served: served, route: route, id: h.sources}
 	refs := map[string]bool{}
-	for _, p := range l.pathsOf(s, h.options, "") {
+	for _, p := range l.pathsOf(s, h.options(), "") {
 		s.at = append(s.at, p.path)
 		for _, op := range p.operations {
 			refs[op.body] = true

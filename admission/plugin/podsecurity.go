@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -53,8 +54,12 @@ const (
 	podCheckTime   = time.Second
 )
 
+// defaultEvaluator has the checks of all versions of the standards. It has no state, so
+// the servers of a process share it.
+var defaultEvaluator = sync.OnceValues(func() (policy.Evaluator, error) { return policy.NewEvaluator(policy.DefaultChecks(), nil) })
+
 func newPodSecurity(b *builder) (admission.Plugin, error) {
-	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	evaluator, err := defaultEvaluator()
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -35,10 +36,13 @@ type Authorizer struct {
 	resourceRules map[schema.GroupResource]func(*nodeRequest) verdict
 }
 
+// ruleSet is Rules as all authorizers of a process share it: it is not changed.
+var ruleSet = sync.OnceValue(func() *rbac.RuleSet { return rbac.NewRuleSet(Rules()) })
+
 // New returns an authorizer. The source must deliver pods, persistent volumes, volume
 // attachments, resource slices and pod certificate requests.
 func New(source resource.Follower) *Authorizer {
-	a := &Authorizer{source: source, rules: rbac.NewRuleSet(Rules()), resourceRules: resourceRules()}
+	a := &Authorizer{source: source, rules: ruleSet(), resourceRules: resourceRules()}
 	a.graph.clear()
 	return a
 }
