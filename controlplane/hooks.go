@@ -64,7 +64,7 @@ func (a *assembly) hooks() []kelson.Hook {
 			return repairing(ctx, a.allocator.ClusterAllocator, &a.running, a.Logger, a.measured)
 		}),
 		patient("rbac/bootstrap-roles", func(ctx context.Context) error {
-			return a.own.Ensure(ctx, bootstrap.RBAC(a.Gates), bootstrap.ReconcileRBAC)
+			return a.own.Ensure(ctx, a.bootstrapRoles(), bootstrap.ReconcileRBAC)
 		}),
 		patient("scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error {
 			return a.own.Ensure(ctx, bootstrap.PriorityClasses(), nil)

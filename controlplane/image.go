@@ -35,9 +35,10 @@ import (
 // validating and encoding each of them. All servers of a process with the same kinds
 // share an image; only uids and times differ between clusters.
 type image struct {
-	once    sync.Once
-	objects map[string]*template // by key; never changed after once
+	once    sync.Once // makes what is below, which is never changed then
 	key     imageKey
+	roles   []resource.Object    // of RBAC, as they are wanted
+	objects map[string]*template // by key, as they are stored
 }
 
 // imageKey is what decides about the content of an image.
@@ -79,12 +80,7 @@ func (a *assembly) createFromImage(ctx context.Context, def *resource.Definition
 	if a.image == nil {
 		return false, nil
 	}
-	a.image.once.Do(func() {
-		var err error
-		if a.image.objects, err = a.makeImage(); err != nil {
-			a.Logger.Warn("bootstrap objects could not be prepared, and are created one by one", "error", err)
-		}
-	})
+	a.image.once.Do(a.fillImage)
 	objects, ok := a.resources.Stored(def.Group, def.Resource)
 	if !ok {
 		return false, nil
@@ -98,7 +94,7 @@ func (a *assembly) createFromImage(ctx context.Context, def *resource.Definition
 	if !fits(at) {
 		return false, nil
 	}
-	revision, err := objects.CreateLazy(ctx, key, func() []byte { return found.fill(uid, at) })
+	revision, err := objects.CreateLazy(ctx, found.key, func() []byte { return found.fill(uid, at) })
 	if errors.Is(err, storage.ErrExists) {
 		return false, nil
 	}
@@ -134,6 +130,24 @@ func (r *revisions) take(revision int64) bool {
 	return true
 }
 
+func (a *assembly) fillImage() {
+	a.image.roles = bootstrap.RBAC(a.Gates)
+	var err error
+	if a.image.objects, err = a.makeImage(); err != nil {
+		a.Logger.Warn("bootstrap objects could not be prepared, and are created one by one", "error", err)
+	}
+}
+
+// bootstrapRoles returns the objects of RBAC that every cluster has. They must not be
+// changed.
+func (a *assembly) bootstrapRoles() []resource.Object {
+	if a.image == nil {
+		return bootstrap.RBAC(a.Gates)
+	}
+	a.image.once.Do(a.fillImage)
+	return a.image.roles
+}
+
 // makeImage has the objects created in a store of its own, by the code that creates
 // them in any other store.
 func (a *assembly) makeImage() (map[string]*template, error) {
@@ -160,7 +174,7 @@ func (a *assembly) makeImage() (map[string]*template, error) {
 	}
 	flow := &apiserver.FlowControl{Server: own}
 	err = errors.Join(
-		own.EnsureNamespaces(ctx), own.Ensure(ctx, bootstrap.RBAC(a.Gates), nil), own.Ensure(ctx, bootstrap.PriorityClasses(), nil),
+		own.EnsureNamespaces(ctx), own.Ensure(ctx, a.image.roles, nil), own.Ensure(ctx, bootstrap.PriorityClasses(), nil),
 		own.Ensure(ctx, services, nil), flow.Ensure(ctx),
 	)
 	if err == nil && a.image.key.statuses {
@@ -178,7 +192,7 @@ func (a *assembly) makeImage() (map[string]*template, error) {
 	}
 	made := map[string]*template{}
 	for _, kv := range page.Items {
-		if t := newTemplate(kv.Value); t != nil {
+		if t := newTemplate(kv.Key, kv.Value); t != nil {
 			made[kv.Key] = t
 		}
 	}
@@ -201,6 +215,7 @@ func aggregateRoles(ctx context.Context, client *controller.Client) error {
 // template is an object as it is stored, with the places of what differs between
 // clusters. Nothing in it changes.
 type template struct {
+	key    string
 	stored []byte
 	uid    int   // where the uid is
 	binary []int // where times are as protobuf messages
@@ -209,13 +224,13 @@ type template struct {
 
 // newTemplate makes a template of an object that was created at imageTime. It returns
 // nil if there is more than one uid in it.
-func newTemplate(stored []byte) *template {
+func newTemplate(key string, stored []byte) *template {
 	uids := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindAllIndex(stored, -1)
 	if len(uids) != 1 {
 		return nil
 	}
 	return &template{
-		stored: stored, uid: uids[0][0],
+		key: key, stored: stored, uid: uids[0][0],
 		binary: indexAll(stored, binaryTime(imageTime)), text: indexAll(stored, textTime(imageTime)),
 	}
 }

@@ -55,11 +55,11 @@ func (m *measured) Create(ctx context.Context, key string, value []byte, ttl tim
 }
 
 // CreateLazy implements storage.LazyCreator.
-func (m *measured) CreateLazy(ctx context.Context, key string, value func() []byte) (storage.KeyValue, error) {
+func (m *measured) CreateLazy(ctx context.Context, key string, value func() []byte) (int64, error) {
 	ctx, done := m.begin(ctx, "create", "Create etcd3", key)
-	kv, err := storage.CreateLazy(ctx, m.Backend, key, value)
+	revision, err := storage.CreateLazy(ctx, m.Backend, key, value)
 	done(err)
-	return kv, err
+	return revision, err
 }
 
 // Update implements storage.Backend.

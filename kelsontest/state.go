@@ -32,7 +32,7 @@ type tap struct {
 func (t *tap) Shared() bool { return !t.private && t.Backend.Shared() }
 
 // CreateLazy implements storage.LazyCreator.
-func (t *tap) CreateLazy(ctx context.Context, key string, value func() []byte) (storage.KeyValue, error) {
+func (t *tap) CreateLazy(ctx context.Context, key string, value func() []byte) (int64, error) {
 	return storage.CreateLazy(ctx, t.Backend, key, value)
 }
 

@@ -262,19 +262,20 @@ type Backend interface {
 // LazyCreator is a Backend in memory that can keep the function which makes a value in
 // place of the value. A Backend that wraps another one implements it with CreateLazy.
 type LazyCreator interface {
-	// CreateLazy is Create without a ttl. value is called whenever the value is read,
+	// CreateLazy is Create without a ttl, and returns the revision. value is called whenever the value is read,
 	// possibly by several goroutines at a time. It must return the same bytes each time,
 	// and not use the Backend.
-	CreateLazy(ctx context.Context, key string, value func() []byte) (KeyValue, error)
+	CreateLazy(ctx context.Context, key string, value func() []byte) (revision int64, err error)
 }
 
 // CreateLazy is Create with a value that a LazyCreator makes whenever it is read, and
 // others store as usual.
-func CreateLazy(ctx context.Context, b Backend, key string, value func() []byte) (KeyValue, error) {
+func CreateLazy(ctx context.Context, b Backend, key string, value func() []byte) (revision int64, err error) {
 	if lazy, ok := b.(LazyCreator); ok {
 		return lazy.CreateLazy(ctx, key, value)
 	}
-	return b.Create(ctx, key, value(), 0)
+	kv, err := b.Create(ctx, key, value(), 0)
+	return kv.ModRevision, err
 }
 
 // Watcher is a position in the stream of events. A watcher that nobody reads costs no

@@ -112,12 +112,11 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 // CreateLazy is Create with an object that is encoded already, as storage.CreateLazy has
 // it. It does not load the resource, and returns the revision of the write.
 func (r *Resource) CreateLazy(ctx context.Context, key string, stored func() []byte) (int64, error) {
-	kv, err := storage.CreateLazy(ctx, r.store.backend, key, stored)
-	if err != nil {
-		return 0, err
+	revision, err := storage.CreateLazy(ctx, r.store.backend, key, stored)
+	if err == nil {
+		r.acknowledge(revision)
 	}
-	r.acknowledge(kv.ModRevision)
-	return kv.ModRevision, nil
+	return revision, err
 }
 
 // loadEmpty loads a resource that has no objects yet, which costs nothing: who

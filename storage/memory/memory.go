@@ -146,35 +146,38 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 	if err != nil {
 		return storage.KeyValue{}, err
 	}
-	return s.create(ctx, v)
+	cur, err := s.create(ctx, v)
+	return cur.keyValue(), err
 }
 
 // CreateLazy implements storage.LazyCreator.
-func (s *Store) CreateLazy(ctx context.Context, key string, value func() []byte) (storage.KeyValue, error) {
+func (s *Store) CreateLazy(ctx context.Context, key string, value func() []byte) (int64, error) {
 	once := value()
 	if err := cmp.Or(storage.CheckKey(key), storage.CheckValue(once)); err != nil {
-		return storage.KeyValue{}, err
+		return 0, err
 	}
-	return s.create(ctx, &version{key: key, lazy: &lazyValue{value, len(once)}})
+	cur, err := s.create(ctx, &version{key: key, lazy: &lazyValue{value, len(once)}})
+	return cur.mod, err
 }
 
-// create commits a version of a key that must not exist.
-func (s *Store) create(ctx context.Context, v *version) (storage.KeyValue, error) {
+// create commits a version of a key that must not exist, and returns it. With ErrExists
+// that is the one in the way, with other errors an empty one.
+func (s *Store) create(ctx context.Context, v *version) (*version, error) {
 	if err := s.lock(ctx); err != nil {
-		return storage.KeyValue{}, err
+		return &version{}, err
 	}
 	defer s.mu.Unlock()
 	cur, ok := s.newest.Get(v)
 	if ok && !cur.deleted {
-		return cur.keyValue(), fmt.Errorf("%w: %s", storage.ErrExists, v.key)
+		return cur, fmt.Errorf("%w: %s", storage.ErrExists, v.key)
 	}
 	if limit := s.opts.SizeLimit; limit > 0 && s.bytes > limit {
-		return storage.KeyValue{}, fmt.Errorf("%w: the store has %d bytes, its limit is %d; delete something", storage.ErrNoSpace, s.bytes, limit)
+		return &version{}, fmt.Errorf("%w: the store has %d bytes, its limit is %d; delete something", storage.ErrNoSpace, s.bytes, limit)
 	}
 	v.older = cur
 	v.create = s.revision + 1
 	s.commit(v)
-	return v.keyValue(), nil
+	return v, nil
 }
 
 // Update implements storage.Backend.
