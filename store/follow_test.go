@@ -257,7 +257,7 @@ func TestReadAcknowledged(t *testing.T) {
 // dropped what it has not got: one pull still delivers every acknowledged write.
 func TestFollowerPullsWhatTheLogHasTrimmed(t *testing.T) {
 	s, _ := openStore(t)
-	r, quiet := s.Resource(definitionAt("a", 0), podCodec{}), s.Resource(definitionAt("b", 0), podCodec{})
+	r, quiet := s.Resource(definitionAt("a", 0)), s.Resource(definitionAt("b", 0))
 	c := newConsumer(t, func() []*Resource { return []*Resource{r, quiet} })
 	mustCreate(t, r, newPod("one", ""))
 	c.want("one")
@@ -285,7 +285,7 @@ func TestFollowerPullsWhatTheLogHasTrimmed(t *testing.T) {
 // as delivered.
 func TestFollowerAfterPanic(t *testing.T) {
 	s, _ := openStore(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	c := newConsumer(t, func() []*Resource { return []*Resource{r} })
 	c.want()
 	mustCreate(t, r, newPod("one", ""))

@@ -28,7 +28,7 @@ func TestWatchesAgreeWithLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stop := make(chan struct{})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/memory"
+	"github.com/apikeel/kelson/wire"
 )
 
 // lateFeed is a backend whose feed can be held back, as that of a server which is
@@ -61,7 +62,7 @@ func all(*Record) bool { return true }
 // whose event has not reached the cache: the client has that object already.
 func TestWatchFromAheadOfCacheNeverRepeats(t *testing.T) {
 	s, b := openLate(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	mustCreate(t, r, newPod("before", ""))
 	if _, err := r.Snapshot(t.Context(), Read{}); err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestWatchFromAheadOfCacheNeverRepeats(t *testing.T) {
 // when the history of the backend has told it more than the feed has brought.
 func TestWatchFromHistoryToLogNeverRepeats(t *testing.T) {
 	s, b := openLate(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	first := mustCreate(t, r, newPod("a", "")).Revision
 	second := mustCreate(t, r, newPod("b", "")).Revision
 	if _, err := r.Snapshot(t.Context(), Read{}); err != nil {
@@ -123,7 +124,7 @@ func TestWatchFromHistoryToLogNeverRepeats(t *testing.T) {
 // events that are still to come, and none may be left out.
 func TestWatchKeepsRevisionTogether(t *testing.T) {
 	s, _ := openLate(t)
-	r := s.Resource(podDefinition(), podCodec{})
+	r := s.Resource(podDefinition())
 	snap, err := r.Snapshot(t.Context(), Read{})
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +137,7 @@ func TestWatchKeepsRevisionTogether(t *testing.T) {
 	const events = batchEntries + 10
 	batch := storage.Batch{Revision: snap.Revision + 1}
 	for i := range events {
-		value, err := podCodec{}.Encode(newPod(fmt.Sprint("p", i), ""))
+		value, err := wire.EncodeStored(podDefinition(), newPod(fmt.Sprint("p", i), ""))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +175,7 @@ func TestWatchOfQuietHistoryComesToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	r := s.Resource(definitionAt("a", 0), podCodec{})
+	r := s.Resource(definitionAt("a", 0))
 	w, err := r.Watch(t.Context(), start, all)
 	if err != nil {
 		t.Fatal(err)
