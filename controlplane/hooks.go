@@ -64,6 +64,9 @@ func (a *assembly) hooks() []kelson.Hook {
 			return repairing(ctx, a.allocator.ClusterAllocator, &a.running, a.Logger, a.measured)
 		}),
 		patient("rbac/bootstrap-roles", func(ctx context.Context) error {
+			if err := a.own.InheritRoles(ctx); err != nil {
+				return err
+			}
 			return a.own.Ensure(ctx, a.bootstrapRoles(), bootstrap.ReconcileRBAC)
 		}),
 		patient("scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error {

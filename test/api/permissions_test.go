@@ -91,3 +91,27 @@ func TestDisabledPlugin(t *testing.T) {
 		}
 	}
 }
+
+// TestInheritedBinding: in a store of an old server the binding for /version and the
+// like is made from that for discovery, with the subjects that an administrator left.
+func TestInheritedBinding(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.Folder(dir))
+	bindings := kubernetes.NewForConfigOrDie(server.Config()).RbacV1().ClusterRoleBindings()
+	if err := bindings.Delete(t.Context(), "system:public-info-viewer", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	discovery := must(bindings.Get(t.Context(), "system:discovery", metav1.GetOptions{}))(t)
+	discovery.Subjects = []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "readers"}}
+	discovery.Annotations[rbacv1.AutoUpdateAnnotationKey] = "false"
+	must(bindings.Update(t.Context(), discovery, metav1.UpdateOptions{}))(t)
+	server.Stop()
+
+	server = kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.Folder(dir))
+	bindings = kubernetes.NewForConfigOrDie(server.Config()).RbacV1().ClusterRoleBindings()
+	got := must(bindings.Get(t.Context(), "system:public-info-viewer", metav1.GetOptions{}))(t)
+	if len(got.Subjects) != 1 || got.Subjects[0].Name != "readers" || got.RoleRef.Name != "system:public-info-viewer" {
+		t.Errorf("got %v of %v, want readers", got.Subjects, got.RoleRef)
+	}
+}
