@@ -91,21 +91,27 @@ func (c *claimsOnly) Sign(payload []byte) (*jose.JSONWebSignature, error) {
 // Options implements jose.Signer.
 func (c *claimsOnly) Options() jose.SignerOptions { return jose.SignerOptions{} }
 
+// publicClaims are the claims of every JWT. Audience is always an array, as readers of
+// kube-apiserver's tokens expect it; jwt.Claims makes a string of a single audience.
+type publicClaims struct {
+	jwt.Claims
+	Audience []string `json:"aud,omitempty"`
+}
+
 // Issue signs a bound token and returns it with its ID. bound are the objects that the
 // token is bound to: a pod and, if known, its node; or a secret; or a node. warnAfter,
 // if not zero, is when the client should have replaced the token.
 func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
 	now := i.Now()
 	id = uuid.NewString()
-	public := jwt.Claims{
+	public := publicClaims{Audience: audiences, Claims: jwt.Claims{
 		Issuer:    i.name,
 		Subject:   userPrefix + account.Namespace + ":" + account.Name,
-		Audience:  audiences,
 		IssuedAt:  jwt.NewNumericDate(now),
 		NotBefore: jwt.NewNumericDate(now),
 		Expiry:    jwt.NewNumericDate(now.Add(lifetime)),
 		ID:        id,
-	}
+	}}
 	private := boundClaims{kubernetesClaims{Namespace: account.Namespace, ServiceAccount: *refer(account)}}
 	for _, obj := range bound {
 		switch obj.(type) {

@@ -370,3 +370,17 @@ func TestWarnAfter(t *testing.T) {
 		}
 	}
 }
+
+// TestAudienceIsAnArray: readers of kube-apiserver's tokens expect an array, also of one
+// audience.
+func TestAudienceIsAnArray(t *testing.T) {
+	w := newWorld(t)
+	token, _, err := w.issuer.Issue(w.account, nil, []string{"one"}, time.Hour, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	if err != nil || !strings.Contains(string(claims), `"aud":["one"]`) {
+		t.Errorf("got %s (%v), want the audience as an array", claims, err)
+	}
+}
