@@ -309,7 +309,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.counted, x.Turns = true, &x.turn
 	x.turn.Scheduler = s.turns
 	if s.Now != nil {
-		x.MachineTime, x.Received = x.Received, s.Now()
+		x.MachineTime, x.Received, x.Clock = x.Received, s.Now(), s.Now
 	}
 	s.run(x, s.begin)
 }

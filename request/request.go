@@ -73,6 +73,8 @@ type Request struct {
 	Passed time.Time
 	// MachineTime is Received by the machine's clock, if the server uses another clock.
 	MachineTime time.Time
+	// Clock is the clock of the server; nil is the machine's.
+	Clock func() time.Time
 	// DryRun: everything is done but the write.
 	DryRun bool
 	// FieldManager is the manager of the fields that the request sets.
@@ -118,6 +120,15 @@ func (r *Request) Arrived() time.Time {
 		return r.MachineTime
 	}
 	return r.Received
+}
+
+// Now is the time by the clock of the server. Requests that last, such as watches, use
+// it where others use Received.
+func (r *Request) Now() time.Time {
+	if r.Clock != nil {
+		return r.Clock()
+	}
+	return time.Now()
 }
 
 // Hold is a share of the server's capacity.

@@ -2,9 +2,12 @@ package rest
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -82,6 +85,33 @@ func TestWatchBeginning(t *testing.T) {
 	list := "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 	if a := do(t, h, "GET", configMaps+"?watch=1", "", "Accept", list); a.code != 200 || a.body != "" {
 		t.Errorf("%d %s", a.code, a.body)
+	}
+}
+
+// Ages in the tables of a watch count until the event is sent: an object may be younger
+// than the watch.
+func TestWatchShowsAgesOfNow(t *testing.T) {
+	t.Parallel() // it takes the seconds that the watches last
+	h, _ := serve(t, func(d *resource.Definition) {
+		d.Columns = []resource.Column{{Name: "Age", Type: "string"}}
+		d.Cells = func(obj resource.Object) ([]any, error) {
+			return []any{resource.Since(obj.GetCreationTimestamp().Time)}, nil
+		}
+	})
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a"}}`)
+	later := func() time.Time { return time.Now().Add(150 * time.Minute) }
+	for want, clock := range map[string]func() time.Time{`"cells":["150m"]`: later, `"cells":["`: nil} {
+		r := httptest.NewRequest("GET", configMaps+"?watch=1&timeoutSeconds=1", nil)
+		r.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+		info, err := request.Parse(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.Route(w, r.WithContext(request.With(r.Context(), &request.Request{Info: info, Received: time.Now().Add(-time.Hour), Clock: clock})))
+		if got := w.Body.String(); !strings.Contains(got, want) || strings.Contains(got, "invalid") {
+			t.Errorf("got %s, want %s with the age of now", got, want)
+		}
 	}
 }
 

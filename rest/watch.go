@@ -172,6 +172,7 @@ func (v *activeWatch) sendReady() bool {
 		return false
 	}
 	v.more = more
+	v.s.enc.Now = v.s.req.Now() // ages in tables count until now, not until the watch began
 	if v.s.enc.Format.List && len(events) > 0 {
 		return false // an event is not a list
 	}
