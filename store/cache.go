@@ -40,8 +40,8 @@ type Resource struct {
 	mu       sync.Mutex
 	state    loadState
 	tree     *btree.BTreeG[*Record]
-	arrived  []storage.Event // while loading: what the feed brought meanwhile
-	snapshot *Snapshot       // of tree, until it changes
+	arrived  arrivals  // while loading: what the feed brought meanwhile
+	snapshot *Snapshot // of tree, until it changes
 	log      *eventLog
 	pending  pending
 	pins     pins // of lists that are read in pages
@@ -105,7 +105,7 @@ func (r *Resource) load(ctx context.Context) error {
 		return err
 	}
 	r.mu.Lock()
-	r.state, r.arrived = isLoading, nil
+	r.state, r.arrived = isLoading, arrivals{}
 	r.mu.Unlock()
 	began := time.Now()
 	tree, revision, err := r.read(ctx, 0)
@@ -120,7 +120,7 @@ func (r *Resource) load(ctx context.Context) error {
 			r.state = unloaded
 			r.remember(err)
 		}
-		r.arrived = nil
+		r.arrived = arrivals{}
 		if err == nil {
 			err = fmt.Errorf("%w: the cache was reset while it was being loaded", storage.ErrUnavailable)
 		}
@@ -129,14 +129,17 @@ func (r *Resource) load(ctx context.Context) error {
 	r.tree, r.state, r.snapshot = tree, isLoaded, nil
 	r.log.reset(revision)
 	arrived := r.arrived
-	r.arrived = nil
-	for i := range arrived {
-		if r.state == isLoaded && arrived[i].KV.ModRevision > revision {
-			r.enter(&arrived[i])
+	r.arrived = arrivals{}
+	for i := range arrived.events {
+		if ev := &arrived.events[i]; r.state == isLoaded && ev.KV.ModRevision > revision {
+			r.enter(ev)
 		}
 	}
 	if r.state != isLoaded {
 		return errReset()
+	}
+	if arrived.complete > revision {
+		r.log.forget(arrived.complete)
 	}
 	r.loaded.Store(true)
 	r.counts.loads++
@@ -190,7 +193,7 @@ func (r *Resource) reset() {
 // drop is reset for who holds the mutex.
 func (r *Resource) drop() {
 	r.loaded.Store(false)
-	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending = unloaded, nil, nil, nil, nil, pending{}
+	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending = unloaded, nil, nil, arrivals{}, nil, pending{}
 	r.log.end(ErrExpired)
 	r.log = newEventLog()
 }
@@ -211,7 +214,7 @@ func (r *Resource) receive(ev *storage.Event) bool {
 	case unloaded:
 		r.broken = broken{}
 	case isLoading:
-		r.arrived = append(r.arrived, *ev)
+		r.arrived.add(ev)
 	case isLoaded:
 		r.enter(ev)
 		return true

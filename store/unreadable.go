@@ -83,7 +83,7 @@ func (r *Resource) recall(ctx context.Context) error {
 // remember keeps why the resource cannot be loaded, unless that may have changed
 // since. The mutex is held.
 func (r *Resource) remember(err error) {
-	if errors.As(err, new(UnreadableObjects)) && len(r.arrived) == 0 {
+	if errors.As(err, new(UnreadableObjects)) && len(r.arrived.events) == 0 {
 		r.broken = broken{err, time.Now().Add(brokenFor)}
 	}
 }

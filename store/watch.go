@@ -53,6 +53,19 @@ func (l *eventLog) reset(revision int64) {
 	l.since, l.last = revision, revision
 }
 
+// forget drops the entries up to a revision, as some before it may be missing. Who
+// needs them finds them in the history of the backend.
+func (l *eventLog) forget(revision int64) {
+	n := 0
+	for n < len(l.entries) && l.entries[n].revision <= revision {
+		l.bytes -= l.entries[n].size()
+		n++
+	}
+	l.entries = slices.Clone(l.entries[n:])
+	l.first += int64(n)
+	l.since, l.last = max(l.since, revision), max(l.last, revision)
+}
+
 // append adds an event and returns how many bytes of records went for it that are not
 // in the cache.
 func (l *eventLog) append(e logEntry) (dropped int) {
