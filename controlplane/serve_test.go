@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -169,5 +171,44 @@ func TestFailedStart(t *testing.T) {
 	}
 	if err := e.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnnouncedAuthorities: a server without a folder and a kubeconfig, such as one with
+// kube-apiserver's command line, announces the authorities that it was given, and not
+// its own, of which nobody has a certificate.
+func TestAnnouncedAuthorities(t *testing.T) {
+	given, err := pki.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := pki.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, noFolder := range []bool{false, true} {
+		config := Config{Storage: StorageMemory, DataDir: t.TempDir(), Controllers: []string{"-*"}, NoFolder: noFolder}
+		config.Authentication.X509.CAs = given.CertificatePEM()
+		if err := config.complete(); err != nil {
+			t.Fatal(err)
+		}
+		backend, err := config.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer backend.Close()
+		a, err := config.assemble(t.Context(), backend, own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(given.CertificatePEM())
+		if !noFolder {
+			pool.AppendCertsFromPEM(own.CertificatePEM())
+		}
+		if !a.authn.ClientCAs().Equal(pool) {
+			t.Errorf("without a folder %v: got other authorities", noFolder)
+		}
+		_ = a.close()
 	}
 }

@@ -25,7 +25,8 @@ func (a *assembly) stages() (err error) {
 	if a.Now != nil {
 		cfg.Now, cfg.X509.Now = a.Now, time.Now
 	}
-	if a.authority != nil {
+	// Without a folder and a kubeconfig nobody has a certificate of the own authority.
+	if a.authority != nil && (a.Kubeconfig != "" || !a.NoFolder) {
 		cfg.X509.CAs = append(cfg.X509.CAs, a.authority.CertificatePEM()...)
 	}
 	if sa := &cfg.ServiceAccounts; sa.SigningKey == nil && sa.SigningKeyFile == "" && sa.SigningEndpoint == "" {
