@@ -75,7 +75,7 @@ type Attributes struct {
 	again bool
 	notes map[string]any
 
-	ends []func(committed bool)
+	ends []func(resource.Outcome)
 }
 
 // AskAgain requests a second round of all mutators, because the object was changed after
@@ -93,21 +93,20 @@ func (a *Attributes) SetNote(plugin string, note any) {
 	a.notes[plugin] = note
 }
 
-// OnEnd registers f to be called when it is known whether the create or update was
-// committed. A plugin that has reserved something releases it if not. If the store did not
-// answer, committed is true.
-func (a *Attributes) OnEnd(f func(committed bool)) { a.ends = append(a.ends, f) }
+// OnEnd registers f to be called with what became of the create or update. A plugin that
+// has reserved something releases it if nothing was written.
+func (a *Attributes) OnEnd(f func(resource.Outcome)) { a.ends = append(a.ends, f) }
 
 // End calls the functions of OnEnd, once, the last first. It does nothing for nil
 // Attributes, which stand for a write that no plugin handles.
-func (a *Attributes) End(committed bool) {
+func (a *Attributes) End(o resource.Outcome) {
 	if a == nil {
 		return
 	}
 	ends := a.ends
 	a.ends = nil
 	for i := len(ends) - 1; i >= 0; i-- {
-		ends[i](committed)
+		ends[i](o)
 	}
 }
 

@@ -280,7 +280,7 @@ func (w *world) write(ctx context.Context, d resource.Definition, info request.I
 			strategy.PrepareUpdate(ctx, obj, old)
 		}
 	}
-	end := func(bool) {}
+	end := func(resource.Outcome) {}
 	if strategy.Begin != nil {
 		var err error
 		if end, err = strategy.Begin(ctx, obj, old); err != nil {
@@ -299,7 +299,7 @@ func (w *world) write(ctx context.Context, d resource.Definition, info request.I
 		errs = append(apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, meta), strategy.Validate(ctx, obj)...)
 	}
 	if len(errs) > 0 {
-		end(false)
+		end(resource.NotWritten)
 		return apierrors.NewInvalid(schema.GroupKind{Group: d.Group, Kind: d.Kind}, obj.GetName(), resource.DeclaredLast(errs))
 	}
 	if strategy.Warnings != nil {
@@ -308,7 +308,7 @@ func (w *world) write(ctx context.Context, d resource.Definition, info request.I
 		}
 	}
 	dry := request.From(ctx).DryRun
-	end(!dry)
+	end(map[bool]resource.Outcome{true: resource.NotWritten, false: resource.Written}[dry])
 	if !dry {
 		w.revision++
 		obj.SetResourceVersion(strconv.Itoa(w.revision))

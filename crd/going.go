@@ -101,8 +101,8 @@ func (s *Server) deleteObjects(ctx context.Context, name string) ([]remaining, e
 
 // refuseNew returns a Strategy.Begin that refuses creates while the definition is being
 // deleted.
-func refuseNew(group, name string) func(context.Context, resource.Object, resource.Object) (func(bool), error) {
-	return func(_ context.Context, obj, old resource.Object) (func(bool), error) {
+func refuseNew(group, name string) func(context.Context, resource.Object, resource.Object) (func(resource.Outcome), error) {
+	return func(_ context.Context, obj, old resource.Object) (func(resource.Outcome), error) {
 		if old != nil {
 			return nil, nil
 		}

@@ -10,6 +10,20 @@ import (
 // Objects are of the hub version, unless Definition.Between is set.
 type Strategy = Rules[Object]
 
+// Outcome is what became of a write, for those who have reserved something for it.
+type Outcome int
+
+const (
+	// NotWritten: nothing has changed. What was reserved is released.
+	NotWritten Outcome = iota
+	// Written: the write is there. What it has freed is released.
+	Written
+	// Unknown: the store did not answer, and the write may be there, or may appear
+	// later. Nothing is released, neither what it would use nor what it would free: a
+	// value that leaks is found by a repair, one that has two owners is not.
+	Unknown
+)
+
 // Rules is a Strategy whose functions take a Go type, so that the file of a kind
 // has no type assertions:
 //
@@ -56,9 +70,9 @@ type Rules[T Object] struct {
 	// and node ports, and may set fields of the object; old is nil on create, obj
 	// is nil on delete. It is called after PrepareCreate or PrepareUpdate and
 	// before validation, so that validation sees the fields that were set. If it
-	// returns an error, validation does not run. end is called with
-	// true after the commit, with false after any later error.
-	Begin func(ctx context.Context, obj, old T) (end func(committed bool), err error)
+	// returns an error, validation does not run. end is called once, with what
+	// became of the write.
+	Begin func(ctx context.Context, obj, old T) (end func(Outcome), err error)
 
 	// Resets are dotted paths of fields that a write through this endpoint never
 	// changes, so that no field manager comes to own them by it. Nil is the usual:
@@ -119,7 +133,7 @@ func (r Rules[T]) Strategy() Strategy {
 		s.Generation = func(obj, old Object) bool { return f(obj.(T), old.(T)) }
 	}
 	if f := r.Begin; f != nil {
-		s.Begin = func(ctx context.Context, obj, old Object) (func(bool), error) {
+		s.Begin = func(ctx context.Context, obj, old Object) (func(Outcome), error) {
 			return f(ctx, asOrNil[T](obj), asOrNil[T](old))
 		}
 	}

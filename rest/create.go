@@ -107,8 +107,8 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	if err != nil {
 		return nil, nil, err
 	}
-	committed := false
-	defer func() { admitted.End(committed) }()
+	ended := resource.NotWritten
+	defer func() { admitted.End(ended) }()
 	s.setNewMetadata(obj)
 	s.req.Name = obj.GetName()
 	if st.PrepareCreate != nil {
@@ -120,7 +120,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 			return nil, nil, reserveError(err)
 		}
 		if end != nil {
-			defer func() { end(committed) }()
+			defer func() { end(ended) }()
 		}
 	}
 	if err := s.validateNew(obj); err != nil {
@@ -148,7 +148,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 		return nil, nil, errBare(errors.New("resourceVersion should not be set on objects to be created"))
 	}
 	rec, err = s.objects.Create(s.ctx(), s.key(), obj, s.ttl(obj))
-	committed = err == nil || errors.Is(err, storage.ErrUncertain)
+	ended = outcome(err)
 	if errors.Is(err, storage.ErrExists) {
 		err = s.alreadyExists()
 	}

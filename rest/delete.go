@@ -270,7 +270,7 @@ func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj res
 		return nil, false, err
 	}
 	deleted, err := s.objects.Delete(s.ctx(), rec.Key, unchanged(rec))
-	end(err == nil)
+	end(outcome(err))
 	switch {
 	case errors.Is(err, storage.ErrNotFound) && next != live:
 		return next, true, nil // somebody saw the mark, and was quicker
@@ -281,7 +281,7 @@ func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj res
 	return next, true, nil
 }
 
-func (s *scope) beginDelete(live resource.Object) (func(bool), error) {
+func (s *scope) beginDelete(live resource.Object) (func(resource.Outcome), error) {
 	if begin := s.def.Strategy.Begin; begin != nil {
 		end, err := begin(s.ctx(), nil, live)
 		if err != nil {
@@ -291,7 +291,7 @@ func (s *scope) beginDelete(live resource.Object) (func(bool), error) {
 			return end, nil
 		}
 	}
-	return func(bool) {}, nil
+	return func(resource.Outcome) {}, nil
 }
 
 func unchanged(seen *store.Record) func(*store.Record) error {

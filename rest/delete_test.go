@@ -163,7 +163,7 @@ func TestDeleteCollectionInParallel(t *testing.T) {
 	const objects = 4 * deleteWorkers
 	fails := ""
 	h, _ := serve(t, func(def *resource.Definition) {
-		def.Strategy.Begin = func(ctx context.Context, _, old resource.Object) (func(bool), error) {
+		def.Strategy.Begin = func(ctx context.Context, _, old resource.Object) (func(resource.Outcome), error) {
 			if old == nil {
 				return nil, nil
 			}

@@ -83,7 +83,7 @@ func (p orderPlugin) Admit(_ context.Context, a *admission.Attributes) error {
 		step += metadata(a.Object.(resource.Object))
 	}
 	p.steps.add("%s", step)
-	a.OnEnd(func(committed bool) { p.steps.add("end of admission: %v", committed) })
+	a.OnEnd(func(o resource.Outcome) { p.steps.add("end of admission: %v", o == resource.Written) })
 	return nil
 }
 
@@ -111,9 +111,9 @@ func orderedKind(s *steps) resource.Definition {
 			PrepareCreate: func(_ context.Context, obj resource.Object) { s.add("prepare%s", metadata(obj)) },
 			PrepareUpdate: func(context.Context, resource.Object, resource.Object) { s.add("prepare") },
 			Generation:    func(resource.Object, resource.Object) bool { s.add("generation"); return true },
-			Begin: func(context.Context, resource.Object, resource.Object) (func(bool), error) {
+			Begin: func(context.Context, resource.Object, resource.Object) (func(resource.Outcome), error) {
 				s.add("reserve")
-				return func(committed bool) { s.add("end of reservation: %v", committed) }, nil
+				return func(o resource.Outcome) { s.add("end of reservation: %v", o == resource.Written) }, nil
 			},
 			Validate: func(context.Context, resource.Object) field.ErrorList { s.add("validate"); return nil },
 			Warnings: func(context.Context, resource.Object, resource.Object) []string { s.add("warnings"); return nil },

@@ -268,12 +268,19 @@ func (s *scope) apply(body []byte) error {
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.changeProjection(merge)
 	}
-	err := s.changeObject(func(live resource.Object) (resource.Object, error) {
-		return merge(live.DeepCopyObject().(resource.Object))
-	}, nil)
-	if !errors.Is(err, storage.ErrNotFound) || s.sub != nil && !s.strategy().CreateOnUpdate {
-		return err
-	}
+	return s.changeOrCreate(func() error {
+		err := s.changeObject(func(live resource.Object) (resource.Object, error) {
+			return merge(live.DeepCopyObject().(resource.Object))
+		}, nil)
+		if !errors.Is(err, storage.ErrNotFound) || s.sub != nil && !s.strategy().CreateOnUpdate {
+			return err
+		}
+		return s.createApplied(merge)
+	})
+}
+
+// createApplied creates the object that an apply did not find.
+func (s *scope) createApplied(merge func(live resource.Object) (resource.Object, error)) error {
 	obj, err := merge(nil)
 	if err != nil {
 		return err

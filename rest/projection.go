@@ -65,9 +65,9 @@ func (s *scope) updateProjection() error {
 func (s *scope) changeProjection(next func(current resource.Object) (resource.Object, error)) error {
 	var result resource.Object
 	var reserved reservation
-	defer reserved.finish(false)
+	defer func() { reserved.finish(resource.NotWritten) }()
 	changed, err := s.objects.Update(s.ctx(), s.key(), func(rec *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
-		reserved.finish(false) // of an attempt that lost
+		reserved.finish(resource.NotWritten) // of an attempt that lost
 		live.SetResourceVersion(wire.RevisionString(rec.Revision))
 		obj, _, err := s.nextState(live, func(live resource.Object) (resource.Object, error) { return s.throughProjection(live, next) }, &reserved)
 		if err != nil {
@@ -79,11 +79,11 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 		}
 		return obj, s.ttl(obj), nil
 	})
+	reserved.finish(outcome(err))
 	if err != nil && !errors.Is(err, errDryRun) {
 		return err
 	}
 	if err == nil {
-		reserved.finish(true)
 		result.SetResourceVersion(wire.RevisionString(changed.Revision))
 	}
 	return writeConversionError(s.respondProjection(http.StatusOK, result))

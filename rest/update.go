@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -34,9 +35,28 @@ func (s *scope) update() error {
 	}
 	s.dropDuplicateOwners(obj, false)
 	s.span.Event(aboutToStore)
-	return s.changeObject(func(resource.Object) (resource.Object, error) {
-		return obj.DeepCopyObject().(resource.Object), nil
-	}, func() (resource.Object, error) { return obj, nil })
+	return s.changeOrCreate(func() error {
+		return s.changeObject(func(resource.Object) (resource.Object, error) {
+			return obj.DeepCopyObject().(resource.Object), nil
+		}, func() (resource.Object, error) { return obj.DeepCopyObject().(resource.Object), nil })
+	})
+}
+
+// createAttempts bounds how often a write that creates what it does not find begins
+// again, because others create and delete the object meanwhile.
+const createAttempts = 5
+
+// changeOrCreate calls a write that changes an object or, if there is none, creates it.
+// If somebody else creates it in between, the write begins again as a change: two
+// managers that apply one object at the same time both succeed.
+func (s *scope) changeOrCreate(write func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := write()
+		exists := errors.Is(err, storage.ErrExists) || apierrors.IsAlreadyExists(err)
+		if !exists || attempt == createAttempts {
+			return err
+		}
+	}
 }
 
 // errDeleteNow ends an update after which nothing holds the object any more.
@@ -45,18 +65,29 @@ var errDeleteNow = errors.New("the last finalizer is gone")
 // reservation is what a strategy and plugins have begun for one attempt to
 // write.
 type reservation struct {
-	end      func(committed bool)
+	end      func(resource.Outcome)
 	admitted *admission.Attributes
 }
 
 // finish ends the reservation, once.
-func (r *reservation) finish(committed bool) {
+func (r *reservation) finish(o resource.Outcome) {
 	if r.end != nil {
-		r.end(committed)
+		r.end(o)
 		r.end = nil
 	}
-	r.admitted.End(committed)
+	r.admitted.End(o)
 	r.admitted = nil
+}
+
+// outcome returns what became of a write for which the store returned err.
+func outcome(err error) resource.Outcome {
+	switch {
+	case err == nil:
+		return resource.Written
+	case errors.Is(err, storage.ErrUncertain), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return resource.Unknown
+	}
+	return resource.NotWritten
 }
 
 // changeObject replaces an object by what next returns, which must not change the one it
@@ -65,9 +96,9 @@ func (r *reservation) finish(committed bool) {
 func (s *scope) changeObject(next func(live resource.Object) (resource.Object, error), create func() (resource.Object, error)) error {
 	var result, seen resource.Object
 	var reserved reservation
-	defer reserved.finish(false)
+	defer func() { reserved.finish(resource.NotWritten) }()
 	rec, err := s.objects.Update(s.ctx(), s.key(), func(current *store.Record, live resource.Object) (resource.Object, time.Duration, error) {
-		reserved.finish(false) // of an attempt that lost
+		reserved.finish(resource.NotWritten) // of an attempt that lost
 		live.SetResourceVersion(wire.RevisionString(current.Revision))
 		obj, live, err := s.nextState(live, next, &reserved)
 		if err != nil {
@@ -83,9 +114,11 @@ func (s *scope) changeObject(next func(live resource.Object) (resource.Object, e
 		return obj, s.ttl(obj), nil
 	})
 	s.noteStored(err)
+	if !errors.Is(err, errDeleteNow) {
+		reserved.finish(outcome(err))
+	}
 	switch {
 	case err == nil:
-		reserved.finish(true)
 		return s.respondWritten(http.StatusOK, rec, result)
 	case errors.Is(err, errDryRun):
 		if result, err = s.asStored(result); err != nil {
@@ -106,9 +139,9 @@ func (s *scope) changeObject(next func(live resource.Object) (resource.Object, e
 				}
 				return nil
 			})
-			freed(err == nil)
+			freed(outcome(err))
 			if errors.Is(err, storage.ErrConflict) {
-				reserved.finish(false)
+				reserved.finish(resource.NotWritten)
 				return s.changeObject(next, create) // on what it has become
 			}
 			if err != nil && !errors.Is(err, storage.ErrNotFound) {

@@ -146,8 +146,8 @@ func (p *Plugin) Validate(ctx context.Context, a *admission.Attributes) error {
 	if err := queue.enter(ctx, c); err != nil {
 		return err
 	}
-	a.OnEnd(func(committed bool) {
-		if !committed {
+	a.OnEnd(func(o resource.Outcome) {
+		if o == resource.NotWritten {
 			queue.release(ctx, c)
 		}
 	})

@@ -353,9 +353,9 @@ func TestGiveBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		other.End(true)
-		a.End(false)
-		a.End(false)
+		other.End(resource.Written)
+		a.End(resource.NotWritten)
+		a.End(resource.NotWritten)
 		want := map[bool]string{false: "1", true: "2"}[counted]
 		if got := objects.used(t, "q", "count/configmaps"); got != want {
 			t.Errorf("counted meanwhile: %v; %s is used, and not %s", counted, got, want)

@@ -15,6 +15,7 @@ import (
 	utilnet "k8s.io/utils/net"
 
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // booking allocates the cluster IPs and node ports of services.
@@ -24,8 +25,8 @@ type booking struct {
 }
 
 // allocation is the allocation of one write. Values are reserved at once; values to be released are
-// released when the write is committed. So a crash can leak a value, but a value never
-// belongs to two services.
+// released when the write is committed. So a crash, or a store that does not answer, can
+// leak a value, but a value never belongs to two services.
 type allocation struct {
 	booking
 	ctx    context.Context
@@ -38,7 +39,7 @@ type allocation struct {
 }
 
 // begin is Strategy.Begin of services.
-func (b booking) begin(ctx context.Context, s, old *corev1.Service) (func(committed bool), error) {
+func (b booking) begin(ctx context.Context, s, old *corev1.Service) (func(resource.Outcome), error) {
 	of := s
 	if s == nil {
 		of = old
@@ -60,18 +61,18 @@ func (b booking) begin(ctx context.Context, s, old *corev1.Service) (func(commit
 		err = h.update(s, old)
 	}
 	if err != nil {
-		h.end(false)
+		h.end(resource.NotWritten)
 		return nil, err
 	}
 	return h.end, nil
 }
 
-func (h *allocation) end(committed bool) {
+func (h *allocation) end(o resource.Outcome) {
 	steps := h.onRevert
-	if committed {
+	if o == resource.Written {
 		steps = h.onCommit
 	}
-	if h.dryRun {
+	if h.dryRun || o == resource.Unknown {
 		return
 	}
 	// The release must not be cancelled with the request.

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // TestBooking writes a service several times and looks what is reserved.
@@ -20,6 +21,7 @@ func TestBooking(t *testing.T) {
 		change   func(s *corev1.Service)
 		dryRun   bool
 		fails    bool // the write is not committed
+		lost     bool // the store does not answer
 		remove   bool
 		err      string
 		families []corev1.IPFamily // want
@@ -56,6 +58,14 @@ func TestBooking(t *testing.T) {
 			{change: kind(corev1.ServiceTypeClusterIP), families: []corev1.IPFamily{v4}, ips: 1},
 			{change: port(0), families: []corev1.IPFamily{v4}, ips: 1, random: 1},
 			{remove: true},
+		},
+		"the store does not answer": {
+			{change: port(30008), lost: true, families: []corev1.IPFamily{v4}, ips: 1, ports: []int32{30008}},
+			{change: port(30009), families: []corev1.IPFamily{v4}, ips: 2, ports: []int32{30008, 30009}},
+			// The service has one of the two, and nobody knows which.
+			{change: port(30010), lost: true, families: []corev1.IPFamily{v4}, ips: 2, ports: []int32{30008, 30009, 30010}},
+			{change: kind(corev1.ServiceTypeClusterIP), lost: true, families: []corev1.IPFamily{v4}, ips: 2, ports: []int32{30008, 30009, 30010}},
+			{remove: true, lost: true, ips: 2, ports: []int32{30008, 30009, 30010}},
 		},
 		"port out of range": {{change: port(80), err: `Service "s" is invalid: spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. The range of valid ports is 30000-32767`}},
 		"external name": {
@@ -109,12 +119,18 @@ func TestBooking(t *testing.T) {
 					t.Fatalf("write %d: %v, want %q", i, err, w.err)
 				}
 				if err == nil {
-					committed := !w.fails && !w.dryRun
-					end(committed)
+					outcome := resource.Written
+					switch {
+					case w.lost:
+						outcome = resource.Unknown
+					case w.fails || w.dryRun:
+						outcome = resource.NotWritten
+					}
+					end(outcome)
 					if s != nil && !slices.Equal(s.Spec.IPFamilies, w.families) {
 						t.Errorf("write %d: families %v, want %v", i, s.Spec.IPFamilies, w.families)
 					}
-					if committed {
+					if outcome == resource.Written {
 						if live = s; s != nil && wantsNodePorts(s) && getsNodePorts(s) && s.Spec.Ports[0].NodePort == 0 {
 							t.Errorf("write %d: no node port", i)
 						}
@@ -130,6 +146,7 @@ func TestBooking(t *testing.T) {
 						ports = append(ports, p)
 					}
 				}
+				slices.Sort(ports)
 				if !slices.Equal(ports, w.ports) || len(alloc.nodePorts.used)-len(ports) != w.random {
 					t.Errorf("write %d: ports %v and %d others reserved, want %v and %d", i, ports, len(alloc.nodePorts.used)-len(ports), w.ports, w.random)
 				}

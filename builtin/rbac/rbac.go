@@ -40,8 +40,8 @@ func Group(cfg Config) resource.Group {
 }
 
 // begin makes a Strategy.Begin that calls Escalation on create and update; nothing is reserved.
-func begin(escalation func(ctx context.Context, obj, old resource.Object) error) func(context.Context, resource.Object, resource.Object) (func(bool), error) {
-	return func(ctx context.Context, obj, old resource.Object) (func(bool), error) {
+func begin(escalation func(ctx context.Context, obj, old resource.Object) error) func(context.Context, resource.Object, resource.Object) (func(resource.Outcome), error) {
+	return func(ctx context.Context, obj, old resource.Object) (func(resource.Outcome), error) {
 		if obj == nil || old != nil && onlyCollected(obj, old) {
 			return nil, nil
 		}

@@ -55,7 +55,7 @@ func PriorityClasses() resource.Definition {
 		Strategy: resource.Rules[*schedulingv1.PriorityClass]{
 			// The generation stays 1: the value is immutable.
 			Generation: func(_, _ *schedulingv1.PriorityClass) bool { return false },
-			Begin: func(ctx context.Context, c, old *schedulingv1.PriorityClass) (func(bool), error) {
+			Begin: func(ctx context.Context, c, old *schedulingv1.PriorityClass) (func(resource.Outcome), error) {
 				if c == nil && systemClass(old.Name) != nil && request.From(ctx).Verb == request.Delete {
 					return nil, apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), old.Name,
 						errors.New("this is a system priority class and cannot be deleted"))
