@@ -12,22 +12,29 @@ import (
 )
 
 const (
-	// maxSets is how many decoded field sets a Cache keeps. Objects made from one
+	// maxSets is how many decoded field sets are kept. Objects made from one
 	// template have the same sets, so a few serve many objects.
 	maxSets = 1024
 	// maxSetSize is the size in bytes of the largest encoded set that is kept.
 	maxSetSize = 16 << 10
 )
 
-// Cache is shared by managers: an LRU cache of decoded field sets, and the types of kinds
-// with their walk plans. The zero value is ready to use; it must not be copied.
+// Cache is shared by managers: the types of kinds with their walk plans. Decoded field
+// sets are shared by all caches of a process: a set depends on nothing but its encoding,
+// and servers with the same objects have the same sets. The zero value is ready to use;
+// it must not be copied.
 type Cache struct {
+	kinds sync.Map // kindKey → *kindType; those of a Builtin are there
+}
+
+// setCache is an LRU cache of decoded field sets.
+type setCache struct {
 	mu    sync.Mutex
 	sets  map[string]*list.Element
 	order list.List // of *cachedSet, the last used first
-
-	kinds sync.Map // kindKey → *kindType; those of a Builtin are there
 }
+
+var sharedSets = sync.OnceValue(func() *setCache { return &setCache{sets: map[string]*list.Element{}} })
 
 // cachedSet is a decoded field set. It is immutable, but for values computed on first
 // use.
@@ -51,7 +58,7 @@ func (c *cachedSet) fields() *fieldpath.Set {
 
 // decoded returns the set that raw encodes.
 func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
-	if s := c.find(raw); s != nil {
+	if s := sharedSets().find(raw); s != nil {
 		return s, nil
 	}
 	tree, err := decode(raw)
@@ -59,23 +66,23 @@ func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
 		return nil, err
 	}
 	s := &cachedSet{raw: string(raw), tree: tree, canonical: string(tree.encode(nil))}
-	c.keep(s)
+	sharedSets().keep(s)
 	return s, nil
 }
 
 // encoded returns a computed set together with its encoding.
 func (c *Cache) encoded(tree *node) *cachedSet {
 	buf := tree.encode(make([]byte, 0, 4096))
-	if s := c.find(buf); s != nil {
+	if s := sharedSets().find(buf); s != nil {
 		return s
 	}
 	raw := string(buf)
 	s := &cachedSet{raw: raw, tree: tree, canonical: raw}
-	c.keep(s)
+	sharedSets().keep(s)
 	return s
 }
 
-func (c *Cache) find(raw []byte) *cachedSet {
+func (c *setCache) find(raw []byte) *cachedSet {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.sets[string(raw)]
@@ -86,15 +93,12 @@ func (c *Cache) find(raw []byte) *cachedSet {
 	return e.Value.(*cachedSet)
 }
 
-func (c *Cache) keep(s *cachedSet) {
+func (c *setCache) keep(s *cachedSet) {
 	if len(s.raw) > maxSetSize {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sets == nil {
-		c.sets = map[string]*list.Element{}
-	}
 	if e, ok := c.sets[s.raw]; ok {
 		c.order.MoveToFront(e)
 		return
