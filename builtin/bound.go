@@ -40,7 +40,14 @@ func (c *Config) isBound(group, name string) bool {
 
 // Bound returns the definitions in Groups(cfg) that are bound to a server. Pods are
 // among them, so that who assembles a server can add to their connections.
-func Bound(cfg Config) []resource.Group { return makeGroups(cfg, cfg.isBound) }
+func Bound(cfg Config) []resource.Group {
+	groups := makeGroups(cfg, false)
+	for i := range groups {
+		g := &groups[i]
+		g.Resources = slices.DeleteFunc(g.Resources, func(d resource.Definition) bool { return !cfg.isBound(g.Name, d.Resource) })
+	}
+	return complete(cfg, groups)
+}
 
 // Unbound returns Groups(cfg) for any number of servers with the same plain settings.
 // Definitions that are bound to a server must be replaced by those of Bound before they

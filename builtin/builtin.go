@@ -4,7 +4,6 @@ package builtin
 
 import (
 	"context"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -50,40 +49,50 @@ type Config struct {
 }
 
 // Groups returns the built-in groups.
-func Groups(cfg Config) []resource.Group {
-	return makeGroups(cfg, func(group, name string) bool { return true })
+func Groups(cfg Config) []resource.Group { return complete(cfg, makeGroups(cfg, true)) }
+
+// makeGroups returns the definitions of all groups, or only of those that use a function
+// or an interface in a Config.
+func makeGroups(cfg Config, all bool) (groups []resource.Group) {
+	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.Enabled("PodLogsQuerySplitStreams")
+	add := func(g resource.Group) { groups = append(groups, g) }
+	// independent adds a group that uses nothing of that kind.
+	independent := func(group func() resource.Group, rules ...func(resource.Group) resource.Group) {
+		if !all {
+			return
+		}
+		g := group()
+		for _, rule := range rules {
+			g = rule(g)
+		}
+		add(g)
+	}
+	add(withFinalizerRule(core.Group(cfg.Core)))
+	independent(apps.Group, withFinalizerRule)
+	add(authentication.Group(cfg.Authentication))
+	add(authorization.Group(cfg.Authorization))
+	independent(autoscaling.Group, withFinalizerRule)
+	independent(batch.Group, withFinalizerRule)
+	add(withFinalizerRule(certificates.Group(cfg.Certificates)))
+	independent(networking.Group, withFinalizerRule)
+	independent(policy.Group)
+	add(withFinalizerRule(rbac.Group(cfg.RBAC)))
+	independent(storage.Group, withFinalizerRule)
+	add(admissionregistration.Group(cfg.Admission))
+	independent(func() resource.Group { return scheduling.Group(cfg.Gates) }, withFinalizerRule)
+	independent(coordination.Group)
+	independent(node.Group)
+	independent(discovery.Group, withFinalizerRule)
+	add(withFinalizerRule(dra.Group(cfg.Devices)))
+	independent(flowcontrol.Group, withFinalizerRule)
+	independent(apiserverinternal.Group)
+	independent(lifecycle.Group, withFinalizerRule)
+	independent(storagemigration.Group, withFinalizerRule)
+	return groups
 }
 
-// makeGroups returns the definitions of all groups that keep wants.
-func makeGroups(cfg Config, keep func(group, name string) bool) []resource.Group {
-	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.Enabled("PodLogsQuerySplitStreams")
-	groups := []resource.Group{
-		withFinalizerRule(core.Group(cfg.Core)),
-		withFinalizerRule(apps.Group()),
-		authentication.Group(cfg.Authentication),
-		authorization.Group(cfg.Authorization),
-		withFinalizerRule(autoscaling.Group()),
-		withFinalizerRule(batch.Group()),
-		withFinalizerRule(certificates.Group(cfg.Certificates)),
-		withFinalizerRule(networking.Group()),
-		policy.Group(),
-		withFinalizerRule(rbac.Group(cfg.RBAC)),
-		withFinalizerRule(storage.Group()),
-		admissionregistration.Group(cfg.Admission),
-		withFinalizerRule(scheduling.Group(cfg.Gates)),
-		coordination.Group(),
-		node.Group(),
-		withFinalizerRule(discovery.Group()),
-		withFinalizerRule(dra.Group(cfg.Devices)),
-		withFinalizerRule(flowcontrol.Group()),
-		apiserverinternal.Group(),
-		withFinalizerRule(lifecycle.Group()),
-		withFinalizerRule(storagemigration.Group()),
-	}
-	for i := range groups {
-		g := &groups[i]
-		g.Resources = slices.DeleteFunc(g.Resources, func(d resource.Definition) bool { return !keep(g.Name, d.Resource) })
-	}
+// complete adds the rules that settings make for definitions of any group.
+func complete(cfg Config, groups []resource.Group) []resource.Group {
 	for _, g := range groups {
 		if cfg.DenyPrivileged {
 			denyPrivileged(g)
