@@ -3,6 +3,7 @@ package aggregator
 import (
 	"context"
 	"net/http"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,22 +34,22 @@ type priority struct{ group, version int32 }
 // customPriority is the priority of custom resources.
 func customPriority() priority { return priority{1000, 100} }
 
-// builtinPriority returns the priority of a built-in group and version, as in
-// kube-apiserver.
-func builtinPriority(gv schema.GroupVersion) (priority, bool) {
-	groups := map[string]int32{
+// priorities are those of built-in groups and versions, as in kube-apiserver.
+type priorities struct {
+	groups  map[string]int32
+	special map[schema.GroupVersion]int32 // versions that differ from usual
+	usual   map[string]int32
+}
+
+var builtinPriorities = sync.OnceValue(func() *priorities {
+	return &priorities{groups: map[string]int32{
 		"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
 		"autoscaling": 17500, "batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100,
 		"rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700,
 		"admissionregistration.k8s.io": 16700, "scheduling.k8s.io": 16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300,
 		"discovery.k8s.io": 16200, "resource.k8s.io": 16200, "flowcontrol.apiserver.k8s.io": 16100,
 		"internal.apiserver.k8s.io": 16000, "storagemigration.k8s.io": 15800, "lifecycle.k8s.io": 15700,
-	}
-	group, ok := groups[gv.Group]
-	if !ok {
-		return priority{}, false
-	}
-	special := map[schema.GroupVersion]int32{
+	}, special: map[schema.GroupVersion]int32{
 		{Version: "v1"}: 1,
 		{Group: "events.k8s.io", Version: "v1beta1"}: 5,
 		{Group: "autoscaling", Version: "v2"}:        30, {Group: "autoscaling", Version: "v2beta2"}: 1, {Group: "autoscaling", Version: "v2beta1"}: 9,
@@ -60,12 +61,20 @@ func builtinPriority(gv schema.GroupVersion) (priority, bool) {
 		{Group: "internal.apiserver.k8s.io", Version: "v1alpha1"}: 9,
 		{Group: "scheduling.k8s.io", Version: "v1alpha3"}:         3,
 		{Group: "resource.k8s.io", Version: "v1"}:                 21, {Group: "resource.k8s.io", Version: "v1beta2"}: 15,
+	}, usual: map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1, "v1alpha3": 1}}
+})
+
+// builtinPriority returns the priority of a built-in group and version.
+func builtinPriority(gv schema.GroupVersion) (priority, bool) {
+	p := builtinPriorities()
+	group, ok := p.groups[gv.Group]
+	if !ok {
+		return priority{}, false
 	}
-	if version, ok := special[gv]; ok {
+	if version, ok := p.special[gv]; ok {
 		return priority{group, version}, true
 	}
-	usual := map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1, "v1alpha3": 1}
-	version, ok := usual[gv.Version]
+	version, ok := p.usual[gv.Version]
 	return priority{group, version}, ok
 }
 

@@ -94,7 +94,7 @@ func (a *assembly) createFromImage(ctx context.Context, def *resource.Definition
 	if !fits(at) {
 		return false, nil
 	}
-	revision, err := objects.CreateLazy(ctx, found.key, func() []byte { return found.fill(uid, at) })
+	revision, err := objects.CreateLazy(ctx, found.key, len(found.stored), func() []byte { return found.fill(uid, at) })
 	if errors.Is(err, storage.ErrExists) {
 		return false, nil
 	}

@@ -55,9 +55,9 @@ func (m *measured) Create(ctx context.Context, key string, value []byte, ttl tim
 }
 
 // CreateLazy implements storage.LazyCreator.
-func (m *measured) CreateLazy(ctx context.Context, key string, value func() []byte) (int64, error) {
+func (m *measured) CreateLazy(ctx context.Context, key string, size int, value func() []byte) (int64, error) {
 	ctx, done := m.begin(ctx, "create", "Create etcd3", key)
-	revision, err := storage.CreateLazy(ctx, m.Backend, key, value)
+	revision, err := storage.CreateLazy(ctx, m.Backend, key, size, value)
 	done(err)
 	return revision, err
 }

@@ -32,8 +32,8 @@ type tap struct {
 func (t *tap) Shared() bool { return !t.private && t.Backend.Shared() }
 
 // CreateLazy implements storage.LazyCreator.
-func (t *tap) CreateLazy(ctx context.Context, key string, value func() []byte) (int64, error) {
-	return storage.CreateLazy(ctx, t.Backend, key, value)
+func (t *tap) CreateLazy(ctx context.Context, key string, size int, value func() []byte) (int64, error) {
+	return storage.CreateLazy(ctx, t.Backend, key, size, value)
 }
 
 // Watch implements storage.Backend.

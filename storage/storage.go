@@ -262,17 +262,18 @@ type Backend interface {
 // LazyCreator is a Backend in memory that can keep the function which makes a value in
 // place of the value. A Backend that wraps another one implements it with CreateLazy.
 type LazyCreator interface {
-	// CreateLazy is Create without a ttl, and returns the revision. value is called whenever the value is read,
+	// CreateLazy is Create without a ttl, of a value with size bytes. It returns the
+	// revision. value is called whenever the value is read,
 	// possibly by several goroutines at a time. It must return the same bytes each time,
 	// and not use the Backend.
-	CreateLazy(ctx context.Context, key string, value func() []byte) (revision int64, err error)
+	CreateLazy(ctx context.Context, key string, size int, value func() []byte) (revision int64, err error)
 }
 
 // CreateLazy is Create with a value that a LazyCreator makes whenever it is read, and
 // others store as usual.
-func CreateLazy(ctx context.Context, b Backend, key string, value func() []byte) (revision int64, err error) {
+func CreateLazy(ctx context.Context, b Backend, key string, size int, value func() []byte) (revision int64, err error) {
 	if lazy, ok := b.(LazyCreator); ok {
-		return lazy.CreateLazy(ctx, key, value)
+		return lazy.CreateLazy(ctx, key, size, value)
 	}
 	kv, err := b.Create(ctx, key, value(), 0)
 	return kv.ModRevision, err
@@ -306,9 +307,12 @@ func CheckKey(key string) error {
 }
 
 // CheckValue returns an error if value is longer than a store accepts.
-func CheckValue(value []byte) error {
-	if len(value) > MaxValueBytes {
-		return fmt.Errorf("%w: value of %d bytes, at most %d are allowed", ErrTooLarge, len(value), MaxValueBytes)
+func CheckValue(value []byte) error { return CheckSize(len(value)) }
+
+// CheckSize is CheckValue for a value of size bytes.
+func CheckSize(size int) error {
+	if size > MaxValueBytes {
+		return fmt.Errorf("%w: value of %d bytes, at most %d are allowed", ErrTooLarge, size, MaxValueBytes)
 	}
 	return nil
 }

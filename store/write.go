@@ -111,8 +111,8 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 
 // CreateLazy is Create with an object that is encoded already, as storage.CreateLazy has
 // it. It does not load the resource, and returns the revision of the write.
-func (r *Resource) CreateLazy(ctx context.Context, key string, stored func() []byte) (int64, error) {
-	revision, err := storage.CreateLazy(ctx, r.store.backend, key, stored)
+func (r *Resource) CreateLazy(ctx context.Context, key string, size int, stored func() []byte) (int64, error) {
+	revision, err := storage.CreateLazy(ctx, r.store.backend, key, size, stored)
 	if err == nil {
 		r.acknowledge(revision)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/internal/loopback"
 	"github.com/apikeel/kelson/internal/protect"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -75,6 +76,7 @@ type Reconcile func(existing, wanted resource.Object) (resource.Object, bootstra
 // Ensure creates objects that are not there, and brings others up to date as
 // reconcile says; nil leaves them as they are. Kinds that are not served are left out.
 func (s *Server) Ensure(ctx context.Context, objs []resource.Object, reconcile Reconcile) error {
+	ctx = request.With(ctx, request.From(ctx)) // one time for all
 	return protect.Each(len(objs), ensureWorkers, func(i int) error {
 		if err := s.ensure(ctx, objs[i], reconcile); err != nil {
 			return fmt.Errorf("%s %s: %w", objs[i].GetObjectKind().GroupVersionKind().Kind, objs[i].GetName(), err)

@@ -272,7 +272,7 @@ func (f *Feed) scan(ctx context.Context, known *kinds, at location, revision int
 		if err != nil {
 			return err
 		}
-		var changes []controller.Change
+		changes := make([]controller.Change, 0, len(page.Items))
 		for i := range page.Items {
 			kv := &page.Items[i]
 			if c, ok := known.change(at.place, kv.Key); ok {

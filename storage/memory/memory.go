@@ -151,12 +151,11 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 }
 
 // CreateLazy implements storage.LazyCreator.
-func (s *Store) CreateLazy(ctx context.Context, key string, value func() []byte) (int64, error) {
-	once := value()
-	if err := cmp.Or(storage.CheckKey(key), storage.CheckValue(once)); err != nil {
+func (s *Store) CreateLazy(ctx context.Context, key string, size int, value func() []byte) (int64, error) {
+	if err := cmp.Or(storage.CheckKey(key), storage.CheckSize(size)); err != nil {
 		return 0, err
 	}
-	cur, err := s.create(ctx, &version{key: key, lazy: &lazyValue{value, len(once)}})
+	cur, err := s.create(ctx, &version{key: key, lazy: &lazyValue{value, size}})
 	return cur.mod, err
 }
 

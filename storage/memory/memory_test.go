@@ -46,7 +46,7 @@ func (l lazily) Create(ctx context.Context, key string, value []byte, ttl time.D
 		return l.Store.Create(ctx, key, value, ttl)
 	}
 	kept := bytes.Clone(value)
-	revision, err := l.CreateLazy(ctx, key, func() []byte { return bytes.Clone(kept) })
+	revision, err := l.CreateLazy(ctx, key, len(kept), func() []byte { return bytes.Clone(kept) })
 	if err == nil {
 		return storage.KeyValue{Key: key, Value: value, CreateRevision: revision, ModRevision: revision}, nil
 	}

@@ -110,6 +110,7 @@ func (w *watcher) poll() (batch storage.Batch, changed <-chan struct{}, err erro
 		first := s.revision - int64(len(s.log)) + 1
 		rest := s.log[w.position+1-first:]
 		size := 0
+		batch.Events = make([]storage.Event, 0, min(len(rest), batchEvents))
 		for _, v := range rest[:min(len(rest), stepEvents)] {
 			w.position = v.mod
 			if !strings.HasPrefix(v.key, w.prefix) {
