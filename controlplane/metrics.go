@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -49,11 +50,17 @@ func (a *assembly) isKnown(i *request.Info) bool {
 // state is a prometheus.Collector of what is there to be counted anyway.
 type state struct {
 	a     *assembly
-	descs map[string]*prometheus.Desc
+	descs descriptions
 }
 
-func newState(a *assembly) *state {
-	s := &state{a: a, descs: map[string]*prometheus.Desc{}}
+func newState(a *assembly) *state { return &state{a: a, descs: stateDescriptions()} }
+
+// descriptions are those of metrics, by name.
+type descriptions map[string]*prometheus.Desc
+
+// stateDescriptions are those of a state. All servers of a process share them.
+var stateDescriptions = sync.OnceValue(func() descriptions {
+	s := descriptions{}
 	kind := []string{"group", "resource"}
 	for _, d := range []struct {
 		name, help string
@@ -90,10 +97,10 @@ func newState(a *assembly) *state {
 	}
 	s.describeFlow()
 	return s
-}
+})
 
-func (s *state) describe(name, help string, labels ...string) {
-	s.descs[name] = prometheus.NewDesc(name, help, labels, nil)
+func (s descriptions) describe(name, help string, labels ...string) {
+	s[name] = prometheus.NewDesc(name, help, labels, nil)
 }
 
 // Describe implements prometheus.Collector.

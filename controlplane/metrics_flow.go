@@ -22,7 +22,7 @@ func flowObservers(m *metrics.Families) func(schema, level string) flow.Observer
 }
 
 // describeFlow describes what flow control tells when it is asked.
-func (s *state) describeFlow() {
+func (s descriptions) describeFlow() {
 	const nanosecond = "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of "
 	level, both := []string{"priority_level"}, []string{"priority_level", "flow_schema"}
 	phased, bounded := append([]string{"phase"}, level...), append(level[:1:1], "bound")
