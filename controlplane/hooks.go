@@ -64,8 +64,10 @@ func (a *assembly) hooks() []kelson.Hook {
 			return repairing(ctx, a.allocator.ClusterAllocator, &a.running, a.Logger, a.measured)
 		}),
 		patient("rbac/bootstrap-roles", func(ctx context.Context) error {
-			if err := a.own.InheritRoles(ctx); err != nil {
-				return err
+			if a.image == nil { // else there are no old roles
+				if err := a.own.InheritRoles(ctx); err != nil {
+					return err
+				}
 			}
 			return a.own.Ensure(ctx, a.bootstrapRoles(), bootstrap.ReconcileRBAC)
 		}),
