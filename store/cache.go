@@ -312,15 +312,19 @@ func (r *Resource) Snapshot(ctx context.Context, read Read) (*Snapshot, error) {
 	if read.Exact != 0 {
 		return r.exactly(ctx, read.Exact)
 	}
-	err := r.ready(ctx, read)
-	if read == (Read{}) {
-		r.counts.consistent(err == nil)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if s := r.snap(); s != nil {
-		return s, nil
+	// The event that was waited for may be of an object that cannot be read, and drop
+	// the cache. Loading it again returns the error that names the object.
+	for range 2 {
+		err := r.ready(ctx, read)
+		if read == (Read{}) {
+			r.counts.consistent(err == nil)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if s := r.snap(); s != nil {
+			return s, nil
+		}
 	}
 	return nil, errReset()
 }
