@@ -15,7 +15,7 @@ import (
 
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 )
 
 // conditionsOf returns what an object says of itself, a line each.
@@ -31,7 +31,7 @@ func conditionsOf(obj *unstructured.Unstructured) (all []string) {
 // Objects are stored in the version that is the one to store, when somebody asks
 // for that, and the definition knows it.
 func TestMigration(t *testing.T) {
-	backend := must(engine.Open(engine.Options{}))(t)
+	backend := memory.New(memory.Options{})
 	t.Cleanup(func() { backend.Close() })
 	c := start(t, kelsontest.Backend(backend))
 	c.define(apiextensions.NamespaceScoped)

@@ -20,7 +20,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 )
 
@@ -77,10 +77,8 @@ type cluster struct {
 
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
-	e, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := memory.New(memory.Options{})
+	var err error
 	open := make(chan struct{})
 	close(open)
 	c := &cluster{t: t, gated: &gated{Backend: e, open: open}}

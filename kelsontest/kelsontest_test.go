@@ -13,7 +13,7 @@ import (
 	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,17 +103,14 @@ func TestKubeconfig(t *testing.T) {
 
 // A server that is started where another has stopped serves the same objects.
 func TestData(t *testing.T) {
-	memory, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := memory.New(memory.Options{})
 	t.Cleanup(func() {
-		if err := memory.Close(); err != nil {
+		if err := backend.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	for name, opt := range map[string]kelsontest.Option{
-		"folder": kelsontest.Folder(t.TempDir()), "backend": kelsontest.Backend(memory),
+		"folder": kelsontest.Folder(t.TempDir()), "backend": kelsontest.Backend(backend),
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := kelsontest.Start(t, opt)

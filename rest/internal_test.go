@@ -13,17 +13,14 @@ import (
 	"github.com/apikeel/kelson/managedfields"
 	kresource "github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 )
 
 // admissionObjects are those of the built-in kinds, on a store in memory.
 func admissionObjects(tb testing.TB) rest.AdmissionObjects {
 	tb.Helper()
-	backend, err := engine.Open(engine.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	backend := memory.New(memory.Options{})
 	objects, err := store.Open(tb.Context(), backend, store.Options{})
 	if err != nil {
 		tb.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
@@ -45,10 +45,7 @@ func liveBytes() uint64 {
 // serveConfigMaps returns a handler with config maps, each with so many bytes.
 func serveConfigMaps(t testing.TB, objects, size int, formBytes int64) *Handler {
 	t.Helper()
-	backend, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := memory.New(memory.Options{})
 	t.Cleanup(func() { backend.Close() })
 	s, err := store.Open(context.Background(), backend, store.Options{EncodingBytes: formBytes})
 	if err != nil {

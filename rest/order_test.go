@@ -16,7 +16,7 @@ import (
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 )
 
@@ -125,12 +125,9 @@ func orderedKind(s *steps) resource.Definition {
 // say, in that order. Whoever changes the order changes these documents.
 func TestOrderOfAWrite(t *testing.T) {
 	var s steps
-	memory, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { memory.Close() })
-	objects, err := store.Open(t.Context(), orderBackend{memory, &s}, store.Options{})
+	backend := memory.New(memory.Options{})
+	t.Cleanup(func() { backend.Close() })
+	objects, err := store.Open(t.Context(), orderBackend{backend, &s}, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

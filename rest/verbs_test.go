@@ -18,7 +18,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
@@ -31,10 +31,7 @@ const configMaps = "/api/v1/namespaces/ns/configmaps"
 // serve returns a handler of config maps, whose definition can be changed.
 func serve(t testing.TB, change func(*resource.Definition)) (*Handler, storage.Backend) {
 	t.Helper()
-	backend, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := memory.New(memory.Options{})
 	t.Cleanup(func() { backend.Close() })
 	s, err := store.Open(context.Background(), backend, store.Options{})
 	if err != nil {

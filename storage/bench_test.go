@@ -11,6 +11,7 @@ import (
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/storage/storagetest"
 )
 
@@ -25,7 +26,7 @@ func BenchmarkEngine(b *testing.B) {
 }
 
 func BenchmarkMemory(b *testing.B) {
-	storagetest.Benchmark(b, subject(func(tb testing.TB) storage.Backend { return openEngine(tb, "") }))
+	storagetest.Benchmark(b, subject(func(tb testing.TB) storage.Backend { return memory.New(memory.Options{}) }))
 }
 
 // BenchmarkEtcd is one member that syncs, in the same process, through the

@@ -12,7 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -42,10 +42,7 @@ func (w gatedWatcher) Next(ctx context.Context) (storage.Batch, error) {
 
 func openGated(t testing.TB) (*Store, *gate) {
 	t.Helper()
-	b, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := memory.New(memory.Options{})
 	g := &gate{Backend: b}
 	s, err := Open(context.Background(), g, Options{})
 	if err != nil {

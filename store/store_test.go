@@ -11,7 +11,7 @@ import (
 
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/wire"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -31,10 +31,7 @@ func podDefinition() *resource.Definition {
 
 func openStore(t testing.TB) (*Store, storage.Backend) {
 	t.Helper()
-	b, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := memory.New(memory.Options{})
 	s, err := Open(context.Background(), b, Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -9,16 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/storage/transfer"
 )
 
 // TestWriteSnapshot has all that can happen to a file while it is written.
 func TestWriteSnapshot(t *testing.T) {
-	e, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := memory.New(memory.Options{})
 	defer e.Close()
 	var other bytes.Buffer
 	otherSummary, err := transfer.Save(t.Context(), e, &other, nil)

@@ -19,7 +19,7 @@ import (
 	kmsapi "k8s.io/kms/apis/v2"
 
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/storage/storagetest"
 )
 
@@ -63,12 +63,9 @@ func owner(key string) (group, resource string) {
 	return "", name
 }
 
-func memory(t testing.TB) storage.Backend {
+func inMemory(t testing.TB) storage.Backend {
 	t.Helper()
-	b, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := memory.New(memory.Options{})
 	t.Cleanup(func() { _ = b.Close() })
 	return b
 }
@@ -86,7 +83,7 @@ func open(t testing.TB, below storage.Backend, text string) *Backend {
 // TestSuite judges the backend as any other.
 func TestSuite(t *testing.T) {
 	storagetest.Run(t, storagetest.Subject{Open: func(t testing.TB) storage.Backend {
-		return open(t, memory(t), file("'*.*'", provider("aesgcm", "a")))
+		return open(t, inMemory(t), file("'*.*'", provider("aesgcm", "a")))
 	}})
 }
 
@@ -105,7 +102,7 @@ func TestFormats(t *testing.T) {
 		{"all", file("'*.*'", provider("aesgcm", "a")), "k8s:enc:aesgcm:v1:a:"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			below := memory(t)
+			below := inMemory(t)
 			if _, err := open(t, below, c.file).Create(t.Context(), key, []byte("value"), 0); err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +130,7 @@ func TestUnreadable(t *testing.T) {
 		{"other box", file("secrets", provider("secretbox", "a")), file("secrets", provider("secretbox", "b")), "no matching key was found for the provided Secretbox transformer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			below := memory(t)
+			below := inMemory(t)
 			if _, err := open(t, below, c.write).Create(t.Context(), key, []byte("value"), 0); err != nil {
 				t.Fatal(err)
 			}
@@ -151,7 +148,7 @@ func TestUnreadable(t *testing.T) {
 
 // TestMoved checks that a value is bound to its key.
 func TestMoved(t *testing.T) {
-	below := memory(t)
+	below := inMemory(t)
 	b := open(t, below, file("secrets", provider("aesgcm", "a")))
 	if _, err := b.Create(t.Context(), key, []byte("value"), 0); err != nil {
 		t.Fatal(err)
@@ -253,7 +250,7 @@ func serveKMS(t *testing.T) (*service, string) {
 
 func TestKMS(t *testing.T) {
 	s, provider := serveKMS(t)
-	below := memory(t)
+	below := inMemory(t)
 	b := open(t, below, file("secrets", provider))
 	if _, err := b.Create(t.Context(), key, []byte("value"), 0); err != nil {
 		t.Fatal(err)
@@ -304,7 +301,7 @@ func TestKMS(t *testing.T) {
 
 // TestNoService checks that a service may come later than the server.
 func TestNoService(t *testing.T) {
-	b := open(t, memory(t), file("secrets", "  - kms: {apiVersion: v2, name: k, endpoint: 'unix:///no/socket', timeout: 10ms}\n"))
+	b := open(t, inMemory(t), file("secrets", "  - kms: {apiVersion: v2, name: k, endpoint: 'unix:///no/socket', timeout: 10ms}\n"))
 	if _, err := b.Create(t.Context(), key, []byte("value"), 0); !errors.Is(err, errNoSeed) {
 		t.Errorf("written without a seed: %v", err)
 	}
@@ -314,7 +311,7 @@ func TestNoService(t *testing.T) {
 }
 
 func TestReload(t *testing.T) {
-	below := memory(t)
+	below := inMemory(t)
 	path := write(t, "", file("secrets", provider("aescbc", "a")))
 	b, err := Open(below, Options{File: path, Reload: true, Resource: owner, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -37,7 +37,7 @@ func observed(t *testing.T, sink *measuretest.Sink, prefix string, want map[stri
 }
 
 func TestTransformationsMeasured(t *testing.T) {
-	below := memory(t)
+	below := inMemory(t)
 	b, sink := measured(t, below, file("secrets", provider("aescbc", "a"), plain))
 	if _, err := b.Create(t.Context(), key, []byte("value"), 0); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestTransformationsMeasured(t *testing.T) {
 
 func TestKMSMeasured(t *testing.T) {
 	s, provider := serveKMS(t)
-	below := memory(t)
+	below := inMemory(t)
 	b, sink := measured(t, below, file("secrets", provider))
 	if _, err := b.Create(t.Context(), key, []byte("value"), 0); err != nil {
 		t.Fatal(err)

@@ -173,7 +173,7 @@ func (e *Engine) commit(group []*write) {
 	if len(d.events) == 0 {
 		return
 	}
-	if err := e.db.Apply(d.batch, e.sync); err != nil {
+	if err := e.db.Apply(d.batch, pebble.Sync); err != nil {
 		e.fs.freeze("commit", e.opts.Dir, err)
 	}
 	if err := e.fs.Err(); err != nil {

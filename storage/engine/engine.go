@@ -1,6 +1,6 @@
-// Package engine is the embedded store: a storage.Backend in a folder on disk, or in
-// memory, built on Pebble. Start at Open and Engine. The package knows keys and bytes
-// only: nothing of objects, encodings or HTTP.
+// Package engine is the embedded store: a storage.Backend in a folder on disk, built on
+// Pebble. Start at Open and Engine. The package knows keys and bytes only: nothing of
+// objects, encodings or HTTP. Package memory is the store without a disk.
 //
 // # How a write travels
 //
@@ -58,8 +58,7 @@ const (
 
 // Options configures a store. The zero value of every field but Dir is usable.
 type Options struct {
-	// Dir is the folder; it is made if it does not exist. Empty keeps
-	// everything in memory.
+	// Dir is the folder; it is made if it does not exist.
 	Dir string
 	// HistoryAge is how long the events of the past and the versions that they
 	// replaced are kept, so that watches can resume; 0 is DefaultHistoryAge.
@@ -106,6 +105,9 @@ func (o *Options) defaults() {
 }
 
 func (o *Options) validate() error {
+	if o.Dir == "" {
+		return errors.New("storage: the embedded store needs a folder")
+	}
 	if o.HistoryAge < 0 {
 		return fmt.Errorf("storage: the age of history cannot be negative: %v", o.HistoryAge)
 	}
@@ -115,10 +117,6 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// memory reports whether the store has no folder: nothing is written to a disk, so
-// there is no write-ahead log and no sync.
-func (o *Options) memory() bool { return o.Dir == "" }
-
 // Engine is the embedded store. Writes go through the queue to the one goroutine that
 // commits (commitLoop); reads use Pebble iterators directly; one more goroutine does
 // the housekeeping (keep).
@@ -127,7 +125,6 @@ type Engine struct {
 	db   *pebble.DB
 	fs   *freezer
 	lock io.Closer
-	sync *pebble.WriteOptions
 
 	queue chan *write // to commitLoop; bounded, senders block
 	feed  feed        // committed revision and recent events, for watchers
@@ -159,7 +156,6 @@ func Open(opts Options) (*Engine, error) {
 		opts:  opts,
 		queue: make(chan *write, maxQueued),
 		wake:  make(chan struct{}, 1),
-		sync:  pebble.Sync,
 	}
 	disk, dir, err := e.openFolder()
 	if err != nil {
@@ -184,13 +180,9 @@ func Open(opts Options) (*Engine, error) {
 	return e, nil
 }
 
-// openFolder locks and checks the data folder, or creates the in-memory file system,
-// and returns the file system and the path of the Pebble database.
+// openFolder locks and checks the data folder, and returns the file system and the path
+// of the Pebble database.
 func (e *Engine) openFolder() (vfs.FS, string, error) {
-	if e.opts.memory() {
-		e.sync = pebble.NoSync
-		return vfs.NewMem(), "memory", nil
-	}
 	disk := e.opts.fs
 	if disk == nil {
 		disk = vfs.Default
@@ -216,7 +208,6 @@ func pebbleOptions(opts Options, fs vfs.FS) *pebble.Options {
 		L0CompactionThreshold:       8,
 		L0StopWritesThreshold:       1000,
 		MaxOpenFiles:                512,
-		DisableWAL:                  opts.memory(),
 		Logger:                      databaseLog{opts.Logger},
 		EventListener:               &pebble.EventListener{},
 	}
@@ -268,7 +259,7 @@ func (e *Engine) load() error {
 	base, err := e.meta(metaBase)
 	if errors.Is(err, pebble.ErrNotFound) {
 		base = 1
-		err = e.db.Set(metaKey(metaBase), metaValue(base), e.sync)
+		err = e.db.Set(metaKey(metaBase), metaValue(base), pebble.Sync)
 	}
 	if err != nil {
 		return err
@@ -353,9 +344,6 @@ func (e *Engine) Status(ctx context.Context) (storage.Status, error) {
 		CompactRevision: e.compacted.Load(),
 		SizeBytes:       e.space.size(),
 		SizeLimitBytes:  max(0, e.opts.SizeLimit),
-	}
-	if e.opts.memory() {
-		s.Engine = "memory"
 	}
 	if err := e.fs.Err(); err != nil {
 		s.ReadOnly = e.readOnly(err)

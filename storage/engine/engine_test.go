@@ -12,6 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
+	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/goleak"
 )
 
@@ -177,7 +178,7 @@ func TestInterruptedCompaction(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := e.db.Set(metaKey(metaCompact), metaValue(kv.ModRevision), e.sync); err != nil {
+	if err := e.db.Set(metaKey(metaCompact), metaValue(kv.ModRevision), pebble.Sync); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
@@ -411,4 +412,12 @@ func randomBytes(n int) []byte {
 		b[i] = byte(x)
 	}
 	return b
+}
+
+// TestNoFolder: a store without a folder is a mistake, not a store in memory.
+func TestNoFolder(t *testing.T) {
+	if e, err := Open(Options{}); err == nil {
+		e.Close()
+		t.Error("got a store without a folder, want an error")
+	}
 }

@@ -36,7 +36,7 @@ func (e *Engine) Compact(ctx context.Context, revision int64) error {
 	}
 	// The new compaction revision is stored first: if the process crashes while history
 	// is being removed, load finishes it.
-	if err := e.db.Set(metaKey(metaCompact), metaValue(revision), e.sync); err != nil {
+	if err := e.db.Set(metaKey(metaCompact), metaValue(revision), pebble.Sync); err != nil {
 		return err
 	}
 	if err := e.fs.Err(); err != nil {

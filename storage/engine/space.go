@@ -27,10 +27,8 @@ func (e *Engine) measureDisk() {
 	used := m.DiskSpaceUsage() + m.BlobFiles.LiveSize - min(m.BlobFiles.LiveSize, m.BlobFiles.Local.LiveSize)
 	e.space.used.Store(int64(used))
 	e.space.free.Store(-1)
-	if !e.opts.memory() {
-		if u, err := e.fs.GetDiskUsage(e.opts.Dir); err == nil {
-			e.space.free.Store(int64(u.AvailBytes))
-		}
+	if u, err := e.fs.GetDiskUsage(e.opts.Dir); err == nil {
+		e.space.free.Store(int64(u.AvailBytes))
 	}
 }
 

@@ -9,14 +9,11 @@ import (
 
 func TestDisk(t *testing.T) { storagetest.Run(t, disk()) }
 
-func TestMemory(t *testing.T) { storagetest.Run(t, memory()) }
-
 func TestLong(t *testing.T) {
 	if !long() {
 		t.Skip("set KELSON_LONG=1 to run the long suite")
 	}
-	t.Run("disk", func(t *testing.T) { storagetest.RunLong(t, disk()) })
-	t.Run("memory", func(t *testing.T) { storagetest.RunLong(t, memory()) })
+	storagetest.RunLong(t, disk())
 }
 
 func disk() storagetest.Subject {
@@ -28,11 +25,5 @@ func disk() storagetest.Subject {
 			}
 			return open(t, Options{Dir: b.(*Engine).opts.Dir})
 		},
-	}
-}
-
-func memory() storagetest.Subject {
-	return storagetest.Subject{
-		Open: func(t testing.TB) storage.Backend { return open(t, Options{}) },
 	}
 }

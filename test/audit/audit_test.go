@@ -21,7 +21,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/request"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 )
 
 // policy is the one that the events were recorded with: each namespace has its
@@ -65,10 +65,7 @@ func (o *output) lines() []string {
 }
 
 func TestRecordedEvents(t *testing.T) {
-	backend, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := memory.New(memory.Options{})
 	t.Cleanup(func() { backend.Close() })
 	server, err := controlplane.Config{}.Server(t.Context(), backend, nil)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 )
 
 // atOnce is how many recordings are played at a time: many of them wait for a
@@ -263,10 +263,7 @@ func rewrite(t *testing.T, p *Player, r *Recording) {
 // revisions need it.
 func start(t *testing.T, opts ...kelsontest.Option) *Player {
 	t.Helper()
-	backend, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := memory.New(memory.Options{})
 	t.Cleanup(func() { _ = backend.Close() })
 	s := kelsontest.Start(t, append(opts, kelsontest.Backend(backend), kelsontest.NoControllers(),
 		kelsontest.Configure(func(c *controlplane.Config) {
