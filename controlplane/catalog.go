@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/builtin/authorization"
 	"github.com/apikeel/kelson/builtin/core"
 	builtinrbac "github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 )
@@ -58,7 +59,7 @@ type catalogs struct {
 	builtin *resource.Catalog
 	current atomic.Pointer[resource.Catalog]
 	objects *store.Store // that of the first place
-	owners  *owners
+	owners  *managedfields.Owners
 	// onChange is called when there is another catalog; nil if nobody cares.
 	onChange func()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/internal/loopback"
+	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -25,7 +26,7 @@ type definitions struct {
 	// handler and owners write a status without the detour over HTTP: it is
 	// written for every definition.
 	handler *rest.Handler
-	owners  *owners
+	owners  *managedfields.Owners
 }
 
 func (d *definitions) resource() (*store.Resource, error) {

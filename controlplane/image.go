@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/controller/apiserver"
+	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -160,7 +161,7 @@ func (a *assembly) makeImage() (map[string]*template, error) {
 		return nil, err
 	}
 	defer objects.Close()
-	resources := &rest.Handler{Catalog: a.catalogs.get, Store: objects, Owners: &owners{}}
+	resources := &rest.Handler{Catalog: a.catalogs.get, Store: objects, Owners: &managedfields.Owners{}}
 	server := &kelson.Server{
 		Name: "image", API: newAPI(a.catalogs.get, resources), PKI: a.authority, Now: func() time.Time { return imageTime },
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/openapi"
@@ -41,7 +42,7 @@ func (a *assembly) policies(objects admission.Objects, measured admission.Metric
 		return a.resources.Follow(resources...)
 	}
 	cfg := policy.Config{
-		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: newTypes(a.owners.Builtin(), a.catalogs.get).of,
+		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: (&managedfields.Served{Catalog: a.catalogs.get}).Type,
 		Expressions: new(policycel.Environment), Metrics: measured,
 	}
 	hooks := webhooks.Config{

@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/loopback"
+	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
@@ -45,7 +46,7 @@ type assembly struct {
 
 	aggregated revisions // of cluster roles that were written with aggregated rules
 	resources  *rest.Handler
-	owners     *owners
+	owners     *managedfields.Owners
 	allocator  *measuredAllocator
 
 	// The stages of a request, and the chain of servers.
@@ -101,7 +102,7 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 
 // assemble opens the stores, and makes what requests go through and what is served.
 func (c Config) assemble(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*assembly, error) {
-	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &owners{}}
+	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &managedfields.Owners{}}
 	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
 	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now, a.outer.Version = c.Shutdown, c.LivezGrace, c.Now, c.version()
 	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {

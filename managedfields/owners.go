@@ -123,9 +123,6 @@ func (o *Owners) Forget(group string) {
 	}
 }
 
-// Builtin returns the types of built-in kinds.
-func (o *Owners) Builtin() *Builtin { return sharedBuiltin() }
-
 // typesOf returns the types of a definition. The caller holds mu.
 func (o *Owners) typesOf(s *resource.Served) Types {
 	def := s.Definition
