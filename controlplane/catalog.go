@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/builtin/authorization"
 	"github.com/apikeel/kelson/builtin/core"
 	builtinrbac "github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -66,10 +67,17 @@ type catalogs struct {
 
 func (c *catalogs) get() *resource.Catalog { return c.current.Load() }
 
-// isBuiltin reports whether a group has built-in kinds.
-func (c *catalogs) isBuiltin(group string) bool {
-	_, ok := c.builtin.Group(group)
-	return ok
+// isBuiltin implements crd.Server.BuiltIn. As with kube-apiserver, a group that has
+// built-in kinds has no custom ones, whatever their version; but for the group of the
+// definitions themselves, in which versions without built-in kinds are free.
+func (c *catalogs) isBuiltin(group, version, resource string) bool {
+	g, ok := c.builtin.Group(group)
+	if !ok || group != crd.Group {
+		return ok
+	}
+	_, hasVersion := g.Version(version)
+	_, hasResource := c.builtin.Definition(group, resource)
+	return hasVersion || hasResource
 }
 
 // kinds returns how a kind is served.

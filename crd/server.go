@@ -60,10 +60,11 @@ type Server struct {
 	// Publish adds or replaces definitions in the catalog (put), and removes some
 	// (gone).
 	Publish func(put []*resource.Definition, gone []schema.GroupResource) error
-	// BuiltIn reports whether a group has built-in kinds; nil if none has. Custom
-	// resources of such a group are never served: a definition must not be able to take
-	// the place of a built-in kind, whose objects it would change and delete.
-	BuiltIn func(group string) bool
+	// BuiltIn reports whether a resource cannot be a custom one in a version, because
+	// that belongs to built-in kinds; nil if there are none. Such versions are not
+	// served: a definition must not be able to take the place of a built-in kind, whose
+	// objects it would change and delete.
+	BuiltIn func(group, version, resource string) bool
 	// Webhooks calls conversion webhooks.
 	Webhooks *webhook.Client
 	// Metrics may be nil.
@@ -282,7 +283,7 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	e.statusPending = !equalStatus(&settled.Status, &crd.Status)
 	e.names = settled.Status.AcceptedNames
 	e.refused = !isTrue(&settled.Status, apiextensions.NamesAccepted)
-	if !serve || s.BuiltIn != nil && s.BuiltIn(e.group) {
+	if !serve {
 		return e
 	}
 	e.of = basis{crd.UID, crd.Generation, e.deleting, fmt.Sprint(e.names)}
@@ -295,8 +296,26 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	e.source.set(rec.JSON)
 	def := s.define(&settled, e.source)
 	def.Epoch = rec.Revision
-	e.definition = &def
+	if s.withoutBuiltIn(&def) {
+		e.definition = &def
+	}
 	return e
+}
+
+// withoutBuiltIn switches versions off that belong to built-in kinds, and reports
+// whether others are left.
+func (s *Server) withoutBuiltIn(def *resource.Definition) bool {
+	if s.BuiltIn == nil {
+		return true
+	}
+	left := false
+	for i := range def.Versions {
+		v := &def.Versions[i]
+		builtIn := s.BuiltIn(def.Group, v.Name, def.Resource)
+		v.Off = v.Off || builtIn
+		left = left || !builtIn
+	}
+	return left
 }
 
 // publish updates the catalog to the entries.

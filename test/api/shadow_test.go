@@ -38,7 +38,7 @@ func TestDefinitionsInBuiltinGroups(t *testing.T) {
 	}
 	builtin := []struct{ group, plural, kind string }{
 		{"apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition"},
-		{"apiextensions.k8s.io", "others", "CustomResourceDefinition"},
+		{"apiextensions.k8s.io", "others", "Other"},
 		{"apiregistration.k8s.io", "apiservices", "APIService"},
 		{"rbac.authorization.k8s.io", "roles", "Role"},
 		{"networking.k8s.io", "foos", "Foo"},
@@ -59,6 +59,8 @@ func TestDefinitionsInBuiltinGroups(t *testing.T) {
 			t.Errorf("%s: got %v, want not found", gvr, err)
 		}
 	}
+	// A version without built-in kinds in the group of the definitions is free.
+	must(c.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v7", Resource: "others"}).Namespace("default").List(ctx, metav1.ListOptions{}))(t)
 	list := must(typed.Discovery().ServerResourcesForGroupVersion("networking.k8s.io/v1"))(t)
 	for _, r := range list.APIResources {
 		if r.Name == "foos" {
