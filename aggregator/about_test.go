@@ -84,3 +84,22 @@ func TestNewDocuments(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// TestDiscoveryOfUnavailable: a backend that fails the check but has aggregated discovery
+// is in that of the server, as with kube-apiserver.
+func TestDiscoveryOfUnavailable(t *testing.T) {
+	f := newFixture(t)
+	const group, aggregated = "odd.example.com", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	f.register(group, f.serve(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/apis" {
+			http.Error(w, "not here", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", aggregated)
+		fmt.Fprintf(w, `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[{"metadata":{"name":%q},"versions":[{"version":"v1","resources":[{"resource":"jobs","verbs":["get"]}]}]}]}`, group)
+	}))
+	f.until(func() bool {
+		versions := f.versions(group)
+		return len(versions) == 1 && versions[0].Freshness == "Current" && len(versions[0].Resources) == 1
+	}, func() any { return f.versions(group) })
+}

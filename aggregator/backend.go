@@ -66,6 +66,7 @@ type backend struct {
 
 	checked        atomic.Int64  // time of the last check, in Unix nanoseconds
 	checkScheduled atomic.Bool   // a check is scheduled by checkSoon
+	answers        atomic.Bool   // the last check got a response, of whatever status
 	kick           chan struct{} // capacity 1: check now
 	stopped        chan struct{}
 }
@@ -196,6 +197,11 @@ func (b *backend) run(ctx context.Context) {
 			b.fetchFirst(ctx) // before the condition: discovery must have the version when it is available
 		} else {
 			b.dropDocuments()
+			if b.answers.Load() {
+				// As kube-apiserver has it, discovery is that of the backend also while
+				// that fails the check.
+				b.fetchFirst(ctx)
+			}
 		}
 		b.written.Store(&c)
 		if err := b.server.setCondition(ctx, b.name, c); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
@@ -307,6 +313,7 @@ func (b *backend) probe(ctx context.Context) error {
 	if b.broken != nil {
 		return b.broken
 	}
+	b.answers.Store(false)
 	target, err := b.resolve(ctx)
 	if err != nil {
 		return err
@@ -314,6 +321,7 @@ func (b *backend) probe(ctx context.Context) error {
 	address := *target
 	address.Path = path
 	resp, err := b.get(ctx, &address, nil)
+	b.answers.Store(err == nil)
 	if err != nil {
 		return fmt.Errorf("failing or missing response from %v: %w", &address, err)
 	}
