@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -197,12 +200,42 @@ func FuzzJSON(f *testing.F) {
 }
 
 func FuzzMerge(f *testing.F) {
-	f.Add(document, `{"data":{"a":null}}`)
-	f.Add(`[]`, `{"a":[{"b":null}]}`)
-	f.Fuzz(func(t *testing.T, original, patch string) {
-		_, _, err := Merge([]byte(original), []byte(patch), len(patch)%2 == 0)
+	for _, seed := range []string{
+		`{}`, `{"data":{"a":null,"b":"3"}}`, `{"data":null}`, `{"x":{"y":null,"z":[null,{"q":null,"r":1.0}]}}`, `{"metadata":{"finalizers":[null,{"a":null}]}}`,
+		`{"metadata":[{"a":null}]}`, `{"data":"text"}`, `[{"a":null}]`, `null`, `"x"`, `{"metadata":{"labels":{"l":{"deep":null}}}}`, `{"n":1e400,"m":12345678901234567890}`,
+	} {
+		f.Add(document, seed)
+	}
+	f.Fuzz(func(t *testing.T, doc, patch string) {
+		got, _, err := Merge([]byte(doc), []byte(patch), false)
 		status(t, err)
+		want, wantErr := jsonpatch.MergePatch([]byte(doc), []byte(patch))
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("got error %v, want %v", err, wantErr)
+		}
+		var a, b any
+		if err != nil || json.Unmarshal(want, &b) != nil {
+			return
+		}
+		if err := json.Unmarshal(got, &a); err != nil || !reflect.DeepEqual(a, b) {
+			t.Errorf("got %s (%v), want %s", got, err, want)
+		}
 	})
+}
+
+// TestDeepMerge: what a deep patch costs grows with its size, not with its square.
+func TestDeepMerge(t *testing.T) {
+	const depth = 9000
+	deep := strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth)
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	if _, _, err := Merge([]byte(`{"x":1}`), []byte(deep), false); err != nil {
+		t.Fatal(err)
+	}
+	goruntime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 32<<20 {
+		t.Errorf("a patch of %d bytes allocates %d, want at most 32 MiB", len(deep), used)
+	}
 }
 
 func FuzzStrategic(f *testing.F) {
