@@ -438,8 +438,10 @@ func (n *node) members() *node {
 			continue
 		}
 		out := &node{step: n.step, flags: n.flags & member, kids: append([]*node(nil), n.kids[:i]...)}
-		for _, k := range n.kids[i:] {
-			m := k.members()
+		for j, k := range n.kids[i:] {
+			if j > 0 { // once a node, or the cost doubles with every level
+				m = k.members()
+			}
 			if f := k.flags & member; f != 0 || len(m.kids) > 0 {
 				if m == k && k.flags != f {
 					m = &node{step: k.step, flags: f, kids: k.kids}
