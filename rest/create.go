@@ -148,11 +148,22 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 		return nil, nil, errBare(errors.New("resourceVersion should not be set on objects to be created"))
 	}
 	rec, err = s.objects.Create(s.ctx(), s.key(), obj, s.ttl(obj))
+	if s.canDropManagedFields(err) {
+		obj.SetManagedFields(nil)
+		rec, err = s.objects.Create(s.ctx(), s.key(), obj, s.ttl(obj))
+	}
 	ended = outcome(err)
 	if errors.Is(err, storage.ErrExists) {
 		err = s.alreadyExists()
 	}
 	return rec, obj, err
+}
+
+// canDropManagedFields reports whether a write that failed with err should be tried
+// again without managedFields: the store found the object too large, and who owns which
+// field is not what the client has sent. An applied configuration needs its owners.
+func (s *scope) canDropManagedFields(err error) bool {
+	return errors.Is(err, storage.ErrTooLarge) && !s.applied && !s.noManagedFields
 }
 
 // alreadyExists is the error of a create for which there is an object in the way. If that

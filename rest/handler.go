@@ -131,6 +131,8 @@ type scope struct {
 	objects *store.Resource
 	enc     wire.Encoder // makes the bytes of the answer
 	applied bool         // by server-side apply, which has settled who owns what
+	// noManagedFields makes the write store an object without its managedFields.
+	noManagedFields bool
 	// validation is what the request wants to become of unknown fields.
 	validation fieldValidation
 	context    context.Context

@@ -80,6 +80,10 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 		return obj, s.ttl(obj), nil
 	})
 	reserved.finish(outcome(err))
+	if s.canDropManagedFields(err) {
+		s.noManagedFields = true
+		return s.changeProjection(next)
+	}
 	if err != nil && !errors.Is(err, errDryRun) {
 		return err
 	}

@@ -113,6 +113,11 @@ func (s *scope) changeObject(next func(live resource.Object) (resource.Object, e
 		}
 		return obj, s.ttl(obj), nil
 	})
+	if s.canDropManagedFields(err) {
+		s.noManagedFields = true
+		reserved.finish(resource.NotWritten)
+		return s.changeObject(next, create)
+	}
 	s.noteStored(err)
 	if !errors.Is(err, errDeleteNow) {
 		reserved.finish(outcome(err))
@@ -176,6 +181,9 @@ func (s *scope) nextState(stored resource.Object, next func(live resource.Object
 	}
 	if obj, err = s.prepareChange(obj, live, reserved); err != nil {
 		return nil, nil, err
+	}
+	if s.noManagedFields {
+		obj.SetManagedFields(nil)
 	}
 	obj, err = s.toStoredVersion(obj)
 	return obj, live, err
