@@ -139,7 +139,7 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 	a.catalogs.objects, a.catalogs.owners = objects, a.owners
 	a.resources = &rest.Handler{
 		Catalog: a.catalogs.get, Store: objects, Owners: a.owners,
-		MinWatch: a.MinRequestTimeout, Logger: a.Logger,
+		MinWatch: a.MinRequestTimeout, Logger: a.Logger, Shards: a.Gates.Enabled("ShardedListAndWatch"),
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),

@@ -88,7 +88,7 @@ func TestUnsupportedGatesAreRefusedOrWarnedOf(t *testing.T) {
 		{"CBORServingAndStorage=true,KMSv1=true,OpenAPIEnums=false",
 			"this server does not have what is behind CBORServingAndStorage, KMSv1", "", "OpenAPIEnums"},
 		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload", ""},
-		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup", "CBORServingAndStorage ShardedListAndWatch"},
+		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup ShardedListAndWatch", "CBORServingAndStorage"},
 	} {
 		s, err := set(t, c.set, version137("1.37", "1.36"))
 		if err != nil {

@@ -63,6 +63,9 @@ type Handler struct {
 	// Catalog returns what is served now.
 	Catalog func() *resource.Catalog
 	Store   *store.Store
+	// Shards makes lists and watches heed the parameter shardSelector, which is
+	// otherwise ignored.
+	Shards bool
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
 	// Admission is asked about every write of a client; nil admits all.

@@ -129,7 +129,10 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	case err != nil:
 		return nil, err
 	}
-	p := &wire.Page{Revision: snap.Revision, Selected: !o.labels.Empty() || !o.fields.Empty()}
+	p := &wire.Page{Revision: snap.Revision, Selected: !o.labels.Empty() || !o.fields.Empty() || o.shard != nil}
+	if o.shard != nil && s.enc.Format.Shape == wire.ShapeObject && !s.served.Unstructured {
+		p.Shard = o.shard.String() // tables, metadata alone and maps have no place for it
+	}
 	match := s.match(o, prefix)
 	if name, ok := o.fields.RequiresExactMatch("metadata.name"); ok && start == "" && (s.req.Namespace != "" || !s.def.Namespaced) {
 		if rec, ok := snap.Get(s.objects.Key(s.req.Namespace, name)); ok && match(rec) {

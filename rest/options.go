@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/rest/shard"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -32,6 +34,7 @@ type listOptions struct {
 	timeout       time.Duration
 	bookmarks     bool
 	initialEvents *bool
+	shard         *shard.Selector // nil selects everything
 }
 
 // listOptions reads the parameters of the request.
@@ -96,6 +99,11 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	}
 	if errs := o.validate(watch); len(errs) > 0 {
 		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	if text := q.Get("shardSelector"); s.h.Shards && text != "" {
+		if o.shard, err = shard.Parse(text); err != nil {
+			return o, errBare(fmt.Errorf("invalid shard selector: %w", err))
+		}
 	}
 	if !watch && o.revisionText == "0" {
 		o.limit = 0 // what is at hand comes whole
@@ -187,8 +195,25 @@ func (s *scope) match(o *listOptions, prefix string) store.Match {
 		if !strings.HasPrefix(rec.Key, prefix) {
 			return false
 		}
+		if o.shard != nil && !s.inShard(rec, o.shard) {
+			return false
+		}
 		return all || o.labels.Matches(rec.Labels()) && o.fields.Matches(s.objects.Fields(rec))
 	}
+}
+
+// inShard reports whether a record belongs to a shard. A record without a UID that can be
+// read belongs to none.
+func (s *scope) inShard(rec *store.Record, sel *shard.Selector) bool {
+	if sel.ByNamespace() {
+		return sel.Matches(rec.Namespace)
+	}
+	uid, err := wire.UID(s.def, rec)
+	if err != nil {
+		s.h.log().Warn("object left out of a shard", "resource", s.def.Resource, "key", rec.Key, "error", err)
+		return false
+	}
+	return sel.Matches(string(uid))
 }
 
 // single reports that no more than one object is asked for, by its name: then there

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/apikeel/kelson/internal/jsonvalue"
 	"github.com/apikeel/kelson/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -21,6 +22,9 @@ type Page struct {
 	// Selected says that selectors chose the records: few other lists are of the same
 	// ones, so their items are not kept as chunks.
 	Selected bool
+	// Shard is the shard selector that chose the records, shown in the metadata of the
+	// list; "" is none.
+	Shard string
 }
 
 // WorthGzip reports whether the list is large enough to be compressed.
@@ -39,7 +43,11 @@ func (p *Page) meta() metav1.ListMeta {
 	if p.Revision == 0 {
 		return metav1.ListMeta{}
 	}
-	return metav1.ListMeta{ResourceVersion: RevisionString(p.Revision), Continue: p.Continue, RemainingItemCount: p.Remaining}
+	m := metav1.ListMeta{ResourceVersion: RevisionString(p.Revision), Continue: p.Continue, RemainingItemCount: p.Remaining}
+	if p.Shard != "" {
+		m.ShardInfo = &metav1.ShardInfo{Selector: p.Shard}
+	}
+	return m
 }
 
 // appendMeta appends the metadata of a list of structs, in JSON.
@@ -58,6 +66,10 @@ func (p *Page) appendMeta(dst []byte) []byte {
 	if p.Remaining != nil {
 		dst = append(dst, `,"remainingItemCount":`...)
 		dst = strconv.AppendInt(dst, *p.Remaining, 10)
+	}
+	if p.Shard != "" {
+		dst = append(dst, `,"shardInfo":{"selector":`...)
+		dst = append(jsonvalue.AppendString(dst, p.Shard), '}')
 	}
 	return append(dst, '}')
 }

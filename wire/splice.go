@@ -344,3 +344,26 @@ func findMetadataProto(raw []byte) (from, to int, ok bool) {
 	}
 	return 1 + n, 1 + n + int(length), true
 }
+
+// uidTag is the tag of uid in an encoded ObjectMeta.
+const uidTag = 5<<3 | 2
+
+// findUIDProto returns the uid in an encoded ObjectMeta.
+func findUIDProto(meta []byte) (uid []byte, ok bool) {
+	for len(meta) > 0 {
+		tag, n := binary.Uvarint(meta)
+		if n <= 0 || tag&7 != 2 || tag > uidTag {
+			return nil, false
+		}
+		length, m := binary.Uvarint(meta[n:])
+		if m <= 0 || length > uint64(len(meta)-n-m) {
+			return nil, false
+		}
+		value := meta[n+m : n+m+int(length)]
+		if tag == uidTag {
+			return value, true
+		}
+		meta = meta[n+m+int(length):]
+	}
+	return nil, false
+}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -91,6 +92,29 @@ func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error
 		}
 	}
 	return obj, nil
+}
+
+// UID returns the UID of the object in a record, without decoding the rest of it if that
+// can be avoided.
+func UID(def *resource.Definition, rec *Record) (types.UID, error) {
+	if env, ok := openEnvelope(rec.Stored); ok {
+		if meta, ok := MetadataProto(env.raw); ok {
+			if uid, ok := findUIDProto(meta); ok {
+				return types.UID(uid), nil
+			}
+		}
+	} else if encoded, ok := MetadataJSON(rec.Stored); ok {
+		var meta struct {
+			UID types.UID `json:"uid"`
+		}
+		err := json.Unmarshal(encoded, &meta)
+		return meta.UID, err
+	}
+	obj, err := DecodeStored(def, rec.Stored)
+	if err != nil {
+		return "", err
+	}
+	return obj.GetUID(), nil
 }
 
 // DecodeRecord returns the object of a record, in the hub version, with its

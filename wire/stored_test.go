@@ -430,3 +430,28 @@ func TestStoredIsBody(t *testing.T) {
 		}
 	}
 }
+
+// TestUIDOfRecords reads UIDs in every form in which objects are stored.
+func TestUIDOfRecords(t *testing.T) {
+	d := podDefinition()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1-2-3", Labels: map[string]string{"uid": "no"}}}
+	proto, err := EncodeStored(&d, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, stored := range map[string]string{
+		"protobuf": string(proto),
+		"struct":   `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","uid":"1-2-3","labels":{"uid":"no"}}}`,
+		"map":      `{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"uid":"no"},"name":"p","uid":"1-2-3"}}`,
+		"spaces":   `{ "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "1-2-3"} }`,
+	} {
+		if uid, err := UID(&d, &Record{Stored: []byte(stored)}); uid != "1-2-3" || err != nil {
+			t.Errorf("%s: got %q, %v, want 1-2-3", name, uid, err)
+		}
+	}
+	for _, stored := range []string{"", "k8s\x00\x0a\x05", `{"metadata":{"uid":5}}`} {
+		if uid, err := UID(&d, &Record{Stored: []byte(stored)}); err == nil {
+			t.Errorf("%q: got %q and no error", stored, uid)
+		}
+	}
+}
