@@ -108,6 +108,9 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	if !watch && o.revisionText == "0" {
 		o.limit = 0 // what is at hand comes whole
 	}
+	if !watch && o.continueToken != "" {
+		return o, nil // the token says which revision, and no other may be named
+	}
 	if o.revision, err = parseRevision(o.revisionText); err != nil && !watch {
 		err = apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}

@@ -308,7 +308,10 @@ func TestListOptions(t *testing.T) {
 		"fieldSelector=spec.x%3D1":               `400 "spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"`,
 		"labelSelector=a%3D%3D%3Db":              `400 couldn't parse the selector string "a===b": unable to parse requirement: found '=', expected: identifier`,
 		"continue=W10":                           `400 invalid continue token: continue key is not valid: json: cannot unmarshal array into Go value of type storage.continueToken`,
+		"continue=W10&resourceVersion=x":         `400 invalid continue token: continue key is not valid: json: cannot unmarshal array into Go value of type storage.continueToken`,
 		"resourceVersion=0&limit=1&pretty=false": `200 `,
+
+		"resourceVersion=x&continue=" + encodeContinue("a", "", 5): `400 specifying resource version is not allowed when using continue`,
 	} {
 		a := do(t, h, "GET", configMaps+"?"+query, "")
 		if got := fmt.Sprint(a.code, " ", a.message()); got != want {
