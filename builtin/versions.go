@@ -17,7 +17,25 @@ import (
 
 // isOther reports whether a group that is not built in may be named in --runtime-config.
 func isOther(group string) bool {
-	return group == "apiextensions.k8s.io" || group == "apiregistration.k8s.io"
+	switch group {
+	case "apiextensions.k8s.io", "apiregistration.k8s.io", "admission.k8s.io", "imagepolicy.k8s.io":
+		return true
+	}
+	return false
+}
+
+// isGone reports whether a version may be named in --runtime-config although nothing is
+// served in it any more: kube-apiserver still knows its types.
+func isGone(gv schema.GroupVersion) bool {
+	switch gv.Group {
+	case "authentication.k8s.io", "rbac.authorization.k8s.io":
+		return gv.Version == "v1alpha1" || gv.Version == "v1beta1"
+	case "authorization.k8s.io", "events.k8s.io":
+		return gv.Version == "v1beta1"
+	case "flowcontrol.apiserver.k8s.io":
+		return gv.Version == "v1beta1" || gv.Version == "v1beta2" || gv.Version == "v1beta3"
+	}
+	return false
 }
 
 // Select returns the groups with versions turned on and off by --runtime-config. Keys are
@@ -219,7 +237,7 @@ func parseConfig(groups []resource.Group, config map[string]string) (*versionCon
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		parts := keys[key]
 		gv := schema.GroupVersion{Group: parts[0], Version: parts[1]}
-		if !known[gv] {
+		if !known[gv] && !isGone(gv) {
 			return nil, fmt.Errorf("group version %s that has not been registered", gv)
 		}
 		on := true

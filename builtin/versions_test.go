@@ -105,6 +105,29 @@ func TestSelectErrors(t *testing.T) {
 	}
 }
 
+// TestSelectTakesVersionsThatAreGone wants versions to be accepted that kube-apiserver knows
+// without serving anything in them.
+func TestSelectTakesVersionsThatAreGone(t *testing.T) {
+	usual, err := Select(Groups(Config{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, gv := range []string{"flowcontrol.apiserver.k8s.io/v1beta1", "flowcontrol.apiserver.k8s.io/v1beta3", "rbac.authorization.k8s.io/v1alpha1",
+		"authentication.k8s.io/v1beta1", "authorization.k8s.io/v1beta1", "events.k8s.io/v1beta1", "admission.k8s.io/v1"} {
+		groups, err := Select(Groups(Config{}), map[string]string{gv: "true"})
+		if err != nil {
+			t.Errorf("%s: %v", gv, err)
+		} else if got, want := served(t, groups), served(t, usual); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", gv, got, want)
+		}
+	}
+	for _, gv := range []string{"flowcontrol.apiserver.k8s.io/v1alpha1", "events.k8s.io/v1alpha1"} {
+		if _, err := Select(Groups(Config{}), map[string]string{gv: "true"}); err == nil {
+			t.Errorf("%s is accepted", gv)
+		}
+	}
+}
+
 // TestVersionsRoundTrip: an object of any version is the same after it has been
 // stored.
 func TestVersionsRoundTrip(t *testing.T) {
