@@ -100,6 +100,9 @@ type Input struct {
 	// Authorizer is nil for expressions that have no variable authorizer.
 	Authorizer Authorizer
 	Variables  *Variables
+	// Maps makes object and oldObject maps, whatever they are in Go. Parts of them can then
+	// be joined with what the expression makes, and be written as JSON.
+	Maps bool
 }
 
 // Evaluation evaluates expressions on one Input, up to a cost budget.
@@ -149,7 +152,11 @@ func (e *Evaluation) prepare() (err error) {
 		return nil
 	}
 	e.changes, e.run.known, e.run.next = e.Write.Changes(), [maxKnown]found{}, 0
-	if e.object, e.old, err = e.Form.Values(); err != nil {
+	values := e.Form.Values
+	if e.Maps {
+		values = e.Form.MapValues
+	}
+	if e.object, e.old, err = values(); err != nil {
 		return fmt.Errorf("failed to prepare object variable for evaluation: %w", err)
 	}
 	return nil

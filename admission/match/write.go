@@ -198,6 +198,29 @@ func (f *Form) Values() (object, old ref.Val, err error) {
 	return f.values[0], f.values[1], nil
 }
 
+// MapValues returns the objects as CEL maps.
+func (f *Form) MapValues() (object, old ref.Val, err error) {
+	values := [2]ref.Val{types.NullValue, types.NullValue}
+	objects := [2]runtime.Object{}
+	if objects[0], objects[1], err = f.Objects(); err != nil {
+		return nil, nil, err
+	}
+	for i, obj := range objects {
+		if obj == nil {
+			continue
+		}
+		if _, ok := obj.(*unstructured.Unstructured); !ok {
+			fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+			if err != nil {
+				return nil, nil, err
+			}
+			obj = &unstructured.Unstructured{Object: fields}
+		}
+		values[i] = Value(obj)
+	}
+	return values[0], values[1], nil
+}
+
 // Kept returns a value that is made once for the write and does not depend on the objects.
 func (f *Form) Kept(key schema.GroupVersionResource, make func() ref.Val) ref.Val {
 	v := f.kept[key]

@@ -38,6 +38,7 @@ func (m *Mutating) apply(ctx context.Context, in expression.Input, p patch) erro
 	if !ok {
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("Resource kind %s not found. There can be a delay between when CustomResourceDefinitions are created and when they are available.", in.Form.Kind))
 	}
+	in.Maps = true
 	e, err := in.Begin(expression.Budget)
 	if err != nil {
 		return err

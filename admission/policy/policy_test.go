@@ -304,6 +304,43 @@ func TestMutating(t *testing.T) {
 	}
 }
 
+// TestMutatingWithPartsOfTheObject wants structs and lists of the object to be values of patches, also
+// joined with what the expression makes.
+func TestMutatingWithPartsOfTheObject(t *testing.T) {
+	const another = `Object.metadata.ownerReferences{apiVersion: "v1", kind: "Pod", name: "b", uid: "2"}`
+	patch := func(value string) string {
+		return `[JSONPatch{op: "add", path: "/metadata/ownerReferences", value: ` + value + `}]`
+	}
+	for expression, want := range map[string]string{
+		patch("object.metadata.ownerReferences"):                                              "a",
+		patch("[object.metadata.ownerReferences[0]]"):                                         "a",
+		patch("object.metadata.ownerReferences + [" + another + "]"):                          "ab",
+		patch("[" + another + "] + object.metadata.ownerReferences"):                          "ba",
+		patch("object.metadata.ownerReferences.filter(r, r.name != 'a')"):                     "",
+		patch("oldObject == null ? object.metadata.ownerReferences : [1]"):                    "a",
+		"Object{metadata: Object.metadata{finalizers: object.metadata.finalizers + ['x/b']}}": "a x/a x/b",
+	} {
+		cfg := config(mutatingPolicy("p", expression), bindMutating("p"))
+		obj := admissiontest.ConfigMap("x")
+		obj.Finalizers = []string{"x/a"}
+		obj.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "a", UID: "1"}}
+		if err := admission.NewChain(NewMutating(cfg)).Admit(ctx, admissiontest.Write(cfg.Catalog(), admission.Create, "v1", "configmaps", obj, nil)); err != nil {
+			t.Errorf("%s: %v", expression, err)
+			continue
+		}
+		got := ""
+		for _, owner := range obj.OwnerReferences {
+			got += owner.Name
+		}
+		for _, name := range obj.Finalizers[1:] {
+			got += " x/a " + name
+		}
+		if got != want {
+			t.Errorf("%s: got the owners and finalizers %q, want %q", expression, got, want)
+		}
+	}
+}
+
 // TestReinvocation has a policy that wants to see what later ones change.
 func TestReinvocation(t *testing.T) {
 	count := func(p string) *mapolicy {
