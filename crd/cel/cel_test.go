@@ -110,6 +110,9 @@ func TestRules(t *testing.T) {
 			want: []string{`<nil>: Invalid value: failed rule: self.metadata.name.startsWith('x')`}},
 		{name: "map values", schema: `{"type":"object","properties":{"m":{"type":"object","additionalProperties":{"type":"integer","x-kubernetes-validations":[{"rule":"self > 0"}]}}}}`, obj: `{"m":{"a":1,"b":0}}`,
 			want: []string{`m[b]: Invalid value: 0: failed rule: self > 0`}},
+		{name: "items of an object", schema: `{"type":"object","properties":{"l":{"type":"object","items":{"type":"integer","x-kubernetes-validations":[{"rule":"self > 0"}]}}}}`, obj: `{"l":[1]}`,
+			want: []string{`l[0]: Invalid value: "integer": rule compiler initialization error: failed to convert to declType for CEL validation rules`}},
+		{name: "below items of an object", schema: `{"type":"object","properties":{"l":{"type":"object","items":{"type":"object","properties":{"n":{"type":"integer","x-kubernetes-validations":[{"rule":"self > 0"}]}}}}}}`, obj: `{"l":[{"n":0}]}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			typ := NewType(schema(t, c.schema), true)

@@ -26,6 +26,9 @@ type Rules struct {
 	items      *Rules
 	other      *Rules
 	properties map[string]*Rules
+	// untyped says that CEL has no type for the values, because the schema above is of a
+	// type without items or additional properties.
+	untyped bool
 
 	once     sync.Once
 	programs []Program
@@ -38,18 +41,18 @@ func NewRules(t *Type) *Rules {
 	if t == nil || !t.ruled {
 		return nil
 	}
-	return newRules(t)
+	return newRules(t, false)
 }
 
-func newRules(t *Type) *Rules {
-	r := &Rules{t: t}
+func newRules(t *Type, untyped bool) *Rules {
+	r := &Rules{t: t, untyped: untyped}
 	if t.items != nil && t.items.ruled {
-		r.items = newRules(t.items)
+		r.items = newRules(t.items, untyped || t.props.Type != "array")
 	}
 	if t.other != nil && t.other.ruled {
-		r.other = newRules(t.other)
+		r.other = newRules(t.other, untyped || t.props.Type != "object")
 	}
-	sees := t.nameable()
+	sees := t.nameable() && !untyped
 	for name, p := range t.properties {
 		// Properties without a CEL type are skipped, with all below them; so are those
 		// that CEL could reach only through such properties.
@@ -58,7 +61,7 @@ func newRules(t *Type) *Rules {
 			if r.properties == nil {
 				r.properties = map[string]*Rules{}
 			}
-			r.properties[name] = newRules(p)
+			r.properties[name] = newRules(p, false)
 		}
 	}
 	return r
@@ -175,6 +178,10 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 	}
 	r.once.Do(func() {
 		began := time.Now()
+		if r.untyped {
+			r.err = ErrNoType
+			return
+		}
 		r.programs, r.err = compile(r.t, &compiler{stored: func(string) bool { return true }, plan: true})
 		if e.check.Compiled != nil {
 			e.check.Compiled(time.Since(began))
