@@ -97,6 +97,23 @@ func (t taken) setStatus(crd *apiextensions.CustomResourceDefinition, now metav1
 	return isTrue(&crd.Status, apiextensions.Established)
 }
 
+// setStructure sets the condition NonStructuralSchema of a definition with its schemas, or
+// removes it if they are structural.
+func setStructure(crd *apiextensions.CustomResourceDefinition, now metav1.Time) {
+	reason, text := rules.NonStructural(&crd.Spec)
+	if reason == "" {
+		dropCondition(&crd.Status, apiextensions.NonStructuralSchema)
+		return
+	}
+	c := apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.NonStructuralSchema, Status: apiextensions.ConditionTrue, Reason: reason, Message: text,
+	}
+	if reason == rules.StructuralError {
+		c.Status = apiextensions.ConditionUnknown
+	}
+	setCondition(&crd.Status, c, now)
+}
+
 // setApproval sets the condition KubernetesAPIApprovalPolicyConformant of a definition
 // in a protected group.
 func setApproval(crd *apiextensions.CustomResourceDefinition, now metav1.Time) {

@@ -280,7 +280,9 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	settled := *crd // shallow: the schemas are shared and not changed
 	settled.Status = *crd.Status.DeepCopy()
 	serve := s.takenFrom(crd).setStatus(&settled, metav1.Now())
-	e.statusPending = !equalStatus(&settled.Status, &crd.Status)
+	structure := condition(&crd.Status, apiextensions.NonStructuralSchema)
+	e.statusPending = !equalStatus(&settled.Status, &crd.Status) || structure == nil && crd.Spec.PreserveUnknownFields ||
+		structure != nil && old != nil && old.of.generation != crd.Generation
 	e.names = settled.Status.AcceptedNames
 	e.refused = !isTrue(&settled.Status, apiextensions.NamesAccepted)
 	if !serve {
@@ -372,7 +374,9 @@ const statusWithin = time.Second
 // writeStatus writes the status of a definition.
 func (s *Server) writeStatus(ctx context.Context, name string, names func(*apiextensions.CustomResourceDefinition) taken) error {
 	err := s.Store.UpdateStatus(ctx, name, func(crd *apiextensions.CustomResourceDefinition) error {
-		names(crd).setStatus(crd, metav1.NewTime(request.From(ctx).Received))
+		now := metav1.NewTime(request.From(ctx).Received)
+		names(crd).setStatus(crd, now)
+		setStructure(crd, now)
 		return nil
 	})
 	if apierrors.IsNotFound(err) {

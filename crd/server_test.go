@@ -64,6 +64,45 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestStructureOfSchemas wants the condition NonStructuralSchema to come and go with schemas
+// that are not structural.
+func TestStructureOfSchemas(t *testing.T) {
+	s, db := quietServer(), &states{t: t}
+	crd := named("foos", "Foo", true)
+	crd.Spec.PreserveUnknownFields = true
+	crd.Generation = 1
+	pending := func() bool {
+		db.all = nil
+		db.put(crd)
+		s.updateEntries(db.all)
+		return s.entries["foos.example.com"].statusPending
+	}
+	write := func() *apiextensions.CustomResourceDefinitionCondition {
+		(taken{}).setStatus(crd, crd.CreationTimestamp)
+		setStructure(crd, crd.CreationTimestamp)
+		return condition(&crd.Status, apiextensions.NonStructuralSchema)
+	}
+	if !pending() {
+		t.Error("the status of a definition that preserves unknown fields is not written")
+	}
+	if c := write(); c == nil || c.Status != apiextensions.ConditionTrue || c.Reason != "Violations" {
+		t.Errorf("got the condition %v, want true for Violations", c)
+	}
+	if pending() {
+		t.Error("the status is written again")
+	}
+	crd.Spec.PreserveUnknownFields, crd.Generation = false, 2
+	if !pending() {
+		t.Error("the status of a definition with another spec is not written")
+	}
+	if c := write(); c != nil {
+		t.Errorf("got the condition %v, want none", c)
+	}
+	if pending() {
+		t.Error("the status is written again")
+	}
+}
+
 // TestNamesAtStart checks that a start takes no names away.
 func TestNamesAtStart(t *testing.T) {
 	s, db := quietServer(), &states{t: t}

@@ -207,3 +207,22 @@ func TestRespell(t *testing.T) {
 		}
 	}
 }
+
+// TestNonStructural has the reasons and messages of the condition NonStructuralSchema.
+func TestNonStructural(t *testing.T) {
+	for _, c := range []struct {
+		a            string
+		preserves    bool
+		reason, text string
+	}{
+		{a: `{type: string}`},
+		{a: `{}`, reason: Violations, text: `spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[a].type: Required value: must not be empty for specified object fields`},
+		{a: `{type: string}`, preserves: true, reason: Violations, text: `spec.preserveUnknownFields: Invalid value: true: must be false`},
+		{a: `{type: string, $ref: x}`, reason: StructuralError, text: `failed to check validation schema for version v1: OpenAPIV3Schema '$ref' is not supported`},
+	} {
+		crd := definition(t, c.a, func(crd *v1.CustomResourceDefinition) { crd.Spec.PreserveUnknownFields = c.preserves })
+		if reason, text := NonStructural(&crd.Spec); reason != c.reason || text != c.text {
+			t.Errorf("%s: got %q %q, want %q %q", c.a, reason, text, c.reason, c.text)
+		}
+	}
+}

@@ -54,6 +54,35 @@ func unsupported(p *v1.JSONSchemaProps) (err error) {
 	return err
 }
 
+// The reasons of the condition NonStructuralSchema.
+const (
+	StructuralError = "StructuralError" // a schema has a keyword that no definition may use
+	Violations      = "Violations"
+)
+
+// NonStructural returns the reason and the message of the condition NonStructuralSchema, ""
+// if all schemas are structural.
+func NonStructural(spec *v1.CustomResourceDefinitionSpec) (reason, text string) {
+	var errs field.ErrorList
+	if spec.PreserveUnknownFields {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "preserveUnknownFields"), true, "must be false"))
+	}
+	for i := range spec.Versions {
+		p := schemaOf(spec.Versions[i].Schema)
+		if p == nil {
+			continue
+		}
+		if err := unsupported(p); err != nil {
+			return StructuralError, fmt.Sprintf("failed to check validation schema for version %s: %v", spec.Versions[i].Name, err)
+		}
+		errs = append(errs, validateStructural(p, field.NewPath("spec", "versions").Index(i).Child("schema", "openAPIV3Schema"))...)
+	}
+	if len(errs) == 0 {
+		return "", ""
+	}
+	return Violations, errs.ToAggregate().Error()
+}
+
 // validateStructural returns why a schema is not structural, nil if it is.
 func validateStructural(p *v1.JSONSchemaProps, path *field.Path) field.ErrorList {
 	s := &structure{}
