@@ -7,6 +7,8 @@ import (
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/apikeel/kelson/crd/rules"
 )
 
 // The schema of a custom resource as OpenAPI publishes it: as it was written, with
@@ -27,6 +29,14 @@ func openAPISchema(text *schemaText) *spec.Schema {
 		return openSchema()
 	}
 	if text.preserve {
+		// Only such definitions can have schemas that are not structural, which count as none.
+		var v apiextensions.CustomResourceDefinitionVersion
+		if err := json.Unmarshal([]byte(`{"schema":{"openAPIV3Schema":`+string(text.json)+`}}`), &v); err != nil {
+			return openSchema()
+		}
+		if reason, _ := rules.NonStructural(&apiextensions.CustomResourceDefinitionSpec{Versions: []apiextensions.CustomResourceDefinitionVersion{v}}); reason != "" {
+			return openSchema()
+		}
 		out.AddExtension("x-kubernetes-preserve-unknown-fields", true)
 	}
 	unfold(out)

@@ -39,6 +39,24 @@ func TestReadSchema(t *testing.T) {
 	}
 }
 
+// TestSchemasThatAreNotStructural wants such a schema to count as none: kinds without a schema
+// can be applied, and types of half a schema cannot be made.
+func TestSchemasThatAreNotStructural(t *testing.T) {
+	for text, structural := range map[string]bool{
+		`{"type":"object","properties":{"a":{"type":"array","items":{"type":"string"}}}}`: true,
+		`{"type":"object","properties":{"a":{"type":"array"}}}`:                           false,
+		`{"properties":{"a":{"type":"array"}}}`:                                           false,
+	} {
+		got := openAPISchema(&schemaText{json: json.RawMessage(text), preserve: true})
+		if _, ok := got.Properties["a"]; ok != structural {
+			t.Errorf("%s: a property is there: %v, want %v", text, ok, structural)
+		}
+		if open, _ := got.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); !open {
+			t.Errorf("%s: unknown fields are not preserved", text)
+		}
+	}
+}
+
 func FuzzReadSchema(f *testing.F) {
 	for _, text := range someSchemas {
 		f.Add([]byte(text))
