@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
@@ -104,6 +105,7 @@ func (p *nodeRestriction) usesAudience(ctx context.Context, pod *corev1.Pod, aud
 		if err == nil && driver != "" {
 			var d *storagev1.CSIDriver
 			d, err = get[*storagev1.CSIDriver](ctx, p.objects, storageGroup, "csidrivers", "", driver)
+			err = notListed(err, storageGroup, "csidriver", driver)
 			if err == nil && slices.ContainsFunc(d.Spec.TokenRequests, func(r storagev1.TokenRequest) bool { return r.Audience == audience }) {
 				return true, nil
 			}
@@ -113,6 +115,14 @@ func (p *nodeRestriction) usesAudience(ctx context.Context, pod *corev1.Pod, aud
 		}
 	}
 	return false, utilerrors.NewAggregate(errs)
+}
+
+// notListed gives an error the words of a client's cache, which names the kind in the singular.
+func notListed(err error, group, singular, name string) error {
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: singular}, name)
 }
 
 // driver returns the CSI driver of a volume, "" if it has none.
@@ -132,11 +142,11 @@ func (p *nodeRestriction) driver(ctx context.Context, pod *corev1.Pod, v *corev1
 	}
 	bound, err := get[*corev1.PersistentVolumeClaim](ctx, p.objects, "", "persistentvolumeclaims", pod.Namespace, claim)
 	if err != nil {
-		return "", err
+		return "", notListed(err, "", "persistentvolumeclaim", claim)
 	}
 	volume, err := get[*corev1.PersistentVolume](ctx, p.objects, "", "persistentvolumes", "", bound.Spec.VolumeName)
 	if err != nil {
-		return "", err
+		return "", notListed(err, "", "persistentvolume", bound.Spec.VolumeName)
 	}
 	s := &volume.Spec.PersistentVolumeSource
 	if s.CSI != nil {

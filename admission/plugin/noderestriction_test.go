@@ -67,9 +67,16 @@ func TestNodeRestriction(t *testing.T) {
 		return &certificatesv1beta1.PodCertificateRequest{ObjectMeta: meta("r"), Spec: certificatesv1beta1.PodCertificateRequestSpec{
 			SignerName: "a.b/c", NodeName: "n", NodeUID: types.UID(node), PodName: "here", PodUID: "pu", ServiceAccountName: "default", ServiceAccountUID: "su"}}
 	}
+	csi := newPod(onNode("n"), func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}}}
+	})
+	claims := newPod(onNode("n"), func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{}}}}}
+	})
+	csi.Name, claims.Name = "csi", "claims"
 	here, there := newPod(onNode("n"), usesToken), newPod(onNode("m"))
 	here.Name, there.Name = "here", "there"
-	objects := store("nodes", node(), "pods", here, "pods", there,
+	objects := store("nodes", node(), "pods", here, "pods", there, "pods", csi, "pods", claims,
 		"serviceaccounts", account(func(a *corev1.ServiceAccount) { a.UID = "su" }))
 	for _, c := range []struct {
 		name  string
@@ -113,6 +120,8 @@ func TestNodeRestriction(t *testing.T) {
 		{"token without uid", write{op: admission.Create, resource: "serviceaccounts/token", obj: token("here", "")}, "node requested token with a pod binding without a uid"},
 		{"token of another's", write{op: admission.Create, resource: "serviceaccounts/token", obj: token("there", "pu")}, "node requested token bound to a pod scheduled on a different node"},
 		{"token for an audience", write{op: admission.Create, resource: "serviceaccounts/token", obj: token("here", "pu", "x")}, `system:node:n is not authorized to request tokens for audience "x"`},
+		{"token for an unknown driver", write{op: admission.Create, resource: "serviceaccounts/token", obj: token("csi", "pu", "x")}, `error validating audience "x": csidriver.storage.k8s.io "d" not found`},
+		{"token for an unknown claim", write{op: admission.Create, resource: "serviceaccounts/token", obj: token("claims", "pu", "x")}, `error validating audience "x": persistentvolumeclaim "claims-v" not found`},
 		{"lease", write{op: admission.Create, resource: "leases.coordination.k8s.io", obj: lease("kube-node-lease", "n")}, ""},
 		{"another lease", write{op: admission.Create, resource: "leases.coordination.k8s.io", obj: lease("kube-node-lease", "m")}, "can only access node lease with the same name as the requesting node"},
 		{"lease elsewhere", write{op: admission.Create, resource: "leases.coordination.k8s.io", obj: lease("ns", "n")}, `can only access leases in the "kube-node-lease" system namespace`},
