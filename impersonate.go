@@ -14,6 +14,7 @@ func (s *Server) impersonate() stage {
 		counts = s.Metrics
 	}
 	judge := impersonate.New(s.Authorizer, counts)
+	judge.OnlyUnconstrained = s.UnconstrainedImpersonation
 	return stage{metric: metrics.Impersonation, begin: func(x *exchange) bool {
 		as, err := judge.Judge(x.r.Context(), x.r.Header, x.attributes)
 		if as != nil {

@@ -240,6 +240,39 @@ func TestAssociatedNode(t *testing.T) {
 	}
 }
 
+// TestUnconstrainedImpersonation wants rights to impersonate for some purpose to count for
+// nothing if the server has them off.
+func TestUnconstrainedImpersonation(t *testing.T) {
+	var asked []string
+	may := "impersonate-on:user-info:list impersonate:user-info"
+	api := &arrived{}
+	authenticate := func(*http.Request) (request.User, bool, error) { return request.User{Name: "jane"}, true, nil }
+	s := &Server{API: api, UnconstrainedImpersonation: true, Authenticate: authenticate, Authorizer: authz.Func(func(_ context.Context, a *authz.Attributes) (authz.Decision, string, error) {
+		if a.User.Name != "jane" {
+			return authz.Allow, "", nil
+		}
+		asked = append(asked, a.Verb)
+		if slices.Contains(strings.Fields(may), a.Verb) {
+			return authz.Allow, "", nil
+		}
+		return authz.NoOpinion, "", nil
+	})}
+	if err := s.PrepareRun(); err != nil {
+		t.Fatal(err)
+	}
+	const refused = `users "bob" is forbidden: User "jane" cannot impersonate resource "users" in API group "" at the cluster scope`
+	if code, text := send(t, s, api, "GET", "/api/v1/pods", as("bob")); code != 403 || text != refused {
+		t.Errorf("got  %d %s\nwant 403 %s", code, text, refused)
+	}
+	may = "impersonate"
+	if code, text := send(t, s, api, "GET", "/api/v1/pods", as("bob")); code != 200 || api.last.User.Name != "bob" || api.last.ImpersonationConstraint != "" {
+		t.Errorf("got %d %s as %s by %q, want 200 as bob", code, text, api.last.User.Name, api.last.ImpersonationConstraint)
+	}
+	if got := strings.Join(asked, " "); got != "impersonate impersonate" {
+		t.Errorf("asked for %s, want only impersonate", got)
+	}
+}
+
 // TestImpersonateRemembered wants the refusal in the words of the mode by which
 // the user succeeded last.
 func TestImpersonateRemembered(t *testing.T) {

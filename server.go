@@ -130,6 +130,9 @@ type Server struct {
 	Flow flow.Limiter
 	// Authorizer authorizes requests; nil allows everything to authenticated users.
 	Authorizer authz.Authorizer
+	// UnconstrainedImpersonation makes the right to impersonate a user, whatever for, the
+	// only one by which requests go on as another user.
+	UnconstrainedImpersonation bool
 	// RequestTimeout bounds requests that are not long-running.
 	RequestTimeout time.Duration
 	// Shutdown configures the shutdown sequence.

@@ -50,6 +50,10 @@ type Metrics interface {
 
 // Stage judges who wants to be somebody else.
 type Stage struct {
+	// OnlyUnconstrained makes the right to impersonate whatever for the only one that
+	// counts.
+	OnlyUnconstrained bool
+
 	authorizer authz.Authorizer
 	metrics    Metrics    // nil counts nothing
 	lastModes  *lru.Cache // by the name of a user, the mode by which it last succeeded
@@ -88,6 +92,9 @@ func (s *Stage) Judge(ctx context.Context, h http.Header, attributes func() *aut
 		last = mode.(int)
 	}
 	began := time.Now()
+	if s.OnlyUnconstrained {
+		i.first, last = unconstrained, -1
+	}
 	user, mode, err := i.try(ctx, last)
 	took := time.Since(began)
 	if err != nil {
@@ -158,6 +165,7 @@ type impersonation struct {
 	wanted     *request.User
 	// attributes of the request, with the user who asks.
 	attributes *authz.Attributes
+	first      int // mode that is tried
 }
 
 // The modes, in the order in which they are tried.
@@ -190,7 +198,7 @@ func (i *impersonation) try(ctx context.Context, last int) (*request.User, int, 
 	if last >= 0 {
 		order = append(order, last)
 	}
-	for mode := range unconstrained + 1 {
+	for mode := i.first; mode <= unconstrained; mode++ {
 		if mode != last {
 			order = append(order, mode)
 		}
