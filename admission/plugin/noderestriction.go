@@ -35,6 +35,8 @@ type nodeRestriction struct {
 	authorize Authorize
 	// anyRequest allows kubelets to request certificates for other nodes.
 	anyRequest bool
+	// anyAudience allows kubelets to request tokens for audiences that no pod uses.
+	anyAudience bool
 }
 
 func newNodeRestriction(b *builder) admission.Plugin {
@@ -55,7 +57,8 @@ func newNodeRestriction(b *builder) admission.Plugin {
 			return t.Resource == "resourceslices"
 		}
 		return false
-	}}, b.Objects, b.Authorize, b.Gates != nil && b.Gates("AllowInsecureKubeletCertificateSigningRequests")}
+	}}, b.Objects, b.Authorize, b.Gates != nil && b.Gates("AllowInsecureKubeletCertificateSigningRequests"),
+		b.Gates != nil && !b.Gates("ServiceAccountNodeAudienceRestriction")}
 }
 
 // nodeOf returns the name of the node if the user is a kubelet.

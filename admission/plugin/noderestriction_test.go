@@ -142,4 +142,7 @@ func TestNodeRestriction(t *testing.T) {
 			refuses(t, err, c.err)
 		})
 	}
+	off := Deps{Objects: objects, Authorize: allowing(), Gates: func(name string) bool { return name != "ServiceAccountNodeAudienceRestriction" }}
+	_, err := try(t, only(t, "NodeRestriction", Config{}, off), write{op: admission.Create, resource: "serviceaccounts/token", obj: token("csi", "pu", "x"), user: kubelet})
+	refuses(t, err, "")
 }

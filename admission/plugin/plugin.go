@@ -61,7 +61,8 @@ type Deps struct {
 	// MutatingAdmissionWebhook, is put there; others come before firstOfOthers, and are
 	// enabled unless disabled by name.
 	Plugins []admission.Plugin
-	// Gates reports whether a feature gate that is off by default is enabled; nil is no.
+	// Gates reports whether a feature gate is enabled; with nil all are as they are by
+	// default.
 	Gates func(name string) bool
 	// Metrics measures how long plugins take; nil for none.
 	Metrics admission.Metrics
