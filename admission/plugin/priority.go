@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +25,7 @@ type priority struct {
 
 func newPriority(b *builder) admission.Plugin {
 	pods := on("", "pods", admission.Create, admission.Update)
-	classes := on(schedulingGroup, "priorityclasses", admission.Create, admission.Update, admission.Delete)
+	classes := on(schedulingGroup, "priorityclasses", admission.Create, admission.Update)
 	groups := on(schedulingGroup, "podgroups", admission.Create)
 	composite := on(schedulingGroup, "compositepodgroups", admission.Create)
 	return &priority{base{"Priority", func(t admission.Target) bool { return pods(t) || classes(t) || groups(t) || composite(t) }},
@@ -98,13 +97,6 @@ func admitGroup[T ~string](ctx context.Context, p *priority, a *admission.Attrib
 
 // Validate implements admission.Validator.
 func (p *priority) Validate(ctx context.Context, a *admission.Attributes) error {
-	if old, ok := a.Old.(*schedulingv1.PriorityClass); ok && a.Operation == admission.Delete {
-		switch old.Name {
-		case "system-node-critical", "system-cluster-critical":
-			return apierrors.NewForbidden(a.GroupResource(), old.Name, errors.New("this is a system priority class and cannot be deleted"))
-		}
-		return nil
-	}
 	class, ok := a.Object.(*schedulingv1.PriorityClass)
 	if !ok || !class.GlobalDefault {
 		return nil
