@@ -100,6 +100,9 @@ func complete(cfg Config, groups []resource.Group) []resource.Group {
 		if cfg.Gates.Enabled(h2cProbes) {
 			defaultProtocols(g)
 		}
+		if !cfg.Gates.Enabled(relaxedServiceNames) {
+			restrictServiceNames(g)
+		}
 		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) {
 			wrap(s, once)
 		})

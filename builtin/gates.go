@@ -2,6 +2,7 @@ package builtin
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 
 	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/resource"
@@ -18,6 +19,23 @@ func defaultProtocols(g resource.Group) {
 			d.Versions[0].Default = func(obj resource.Object) {
 				before(obj)
 				podspec.DefaultProbeProtocols(&obj.(*corev1.Pod).Spec)
+			}
+		}
+	}
+}
+
+// relaxedServiceNames is the feature gate of names of services that begin with a digit.
+const relaxedServiceNames = "RelaxedServiceNameValidation"
+
+// restrictServiceNames has the names of services begin with a letter.
+func restrictServiceNames(g resource.Group) {
+	for i := range g.Resources {
+		if d := &g.Resources[i]; g.Name == "" && d.Resource == "services" {
+			d.Strategy.ValidateName = apivalidation.NameIsDNS1035Label
+			for j := range d.Subresources {
+				if part := d.Subresources[j].Part; part != nil {
+					part.ValidateName = apivalidation.NameIsDNS1035Label
+				}
 			}
 		}
 	}

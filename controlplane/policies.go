@@ -47,7 +47,7 @@ func (a *assembly) policies(objects admission.Objects, measured admission.Metric
 	}
 	hooks := webhooks.Config{
 		Objects: cfg.Objects, Authorizer: cfg.Authorizer, Logger: a.Logger, Expressions: cfg.Expressions,
-		Metrics: measured,
+		Metrics: measured, Reviews: !a.Gates.Enabled("ExcludeAdmissionWebhookVirtualResources"),
 	}
 	var plugins []admission.Plugin
 	for _, p := range []struct {

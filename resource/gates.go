@@ -78,6 +78,11 @@ func obeyGates(s *Strategy, gates features.Gates, fields []fieldPath) {
 	if f := s.PrepareUpdate; f != nil {
 		s.PrepareUpdate = func(ctx context.Context, obj, old Object) { f(features.With(ctx, gates), obj, old) }
 	}
+	if f := s.Begin; f != nil {
+		s.Begin = func(ctx context.Context, obj, old Object) (func(Outcome), error) {
+			return f(features.With(ctx, gates), obj, old)
+		}
+	}
 	if f := s.Validate; f != nil {
 		s.Validate = func(ctx context.Context, obj Object) field.ErrorList { return f(features.With(ctx, gates), obj) }
 	}

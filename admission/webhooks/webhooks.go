@@ -42,6 +42,9 @@ type Config struct {
 	Authorizer expression.Authorizer
 	// Expressions compiles CEL; nil creates an environment for this plugin.
 	Expressions *policycel.Environment
+	// Reviews sends access reviews to webhooks too, as Kubernetes does with the feature gate
+	// ExcludeAdmissionWebhookVirtualResources disabled.
+	Reviews bool
 	// Metrics may be nil.
 	Metrics admission.Metrics
 	Logger  *slog.Logger
@@ -98,14 +101,14 @@ func newPlugin(cfg Config, step, kind string) *plugin {
 }
 
 // Handles implements admission.Plugin. Webhook and policy configurations are sent only to
-// webhooks from static manifests, and access reviews to none: a webhook that refused those
-// could not be removed.
+// webhooks from static manifests, and access reviews to none unless Reviews is set: a webhook
+// that refused those could not be removed.
 func (p *plugin) Handles(t admission.Target) bool {
 	switch t.Group {
 	case registrationv1.GroupName:
 		return p.Manifests != nil || !isConfiguration(t.Resource)
 	case "authentication.k8s.io", "authorization.k8s.io":
-		return false
+		return p.Reviews
 	}
 	return true
 }

@@ -496,6 +496,19 @@ func TestAsked(t *testing.T) {
 			}
 		}
 	})
+	t.Run("reviews", func(t *testing.T) {
+		for _, want := range []bool{false, true} {
+			c := config(t)
+			c.Reviews = want
+			for _, target := range []admission.Target{
+				{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}, {Group: "authentication.k8s.io", Resource: "tokenreviews"},
+			} {
+				if got := NewValidating(c).Handles(target); got != want {
+					t.Errorf("%s with Reviews=%v: got %v", target.Resource, want, got)
+				}
+			}
+		}
+	})
 }
 
 // TestChanges has a configuration change between writes.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -43,7 +44,7 @@ func MutatingWebhooks(cfg Config) resource.Definition {
 				return validateWebhooks(c.Webhooks, &old.Webhooks, cfg.Expressions)
 			},
 			Generation: func(c, old *config) bool { return !reflect.DeepEqual(c.Webhooks, old.Webhooks) },
-			Warnings:   func(_ context.Context, c, _ *config) []string { return excludedWarnings(c.Webhooks) },
+			Warnings:   func(ctx context.Context, c, _ *config) []string { return excludedWarnings(ctx, c.Webhooks) },
 		})
 	d.Columns = webhookColumns()
 	d.Cells = resource.CellsFunc(func(c *config) []any {
@@ -72,7 +73,9 @@ func ValidatingWebhooks(cfg Config) resource.Definition {
 				return validateWebhooks(toHooks(c.Webhooks), &before, cfg.Expressions)
 			},
 			Generation: func(c, old *config) bool { return !reflect.DeepEqual(c.Webhooks, old.Webhooks) },
-			Warnings:   func(_ context.Context, c, _ *config) []string { return excludedWarnings(toHooks(c.Webhooks)) },
+			Warnings: func(ctx context.Context, c, _ *config) []string {
+				return excludedWarnings(ctx, toHooks(c.Webhooks))
+			},
 		})
 	d.Columns = webhookColumns()
 	d.Cells = resource.CellsFunc(func(c *config) []any {
@@ -129,7 +132,10 @@ func defaultWebhook(w *hook) {
 
 // excludedWarnings warns about rules for resources that are never sent to webhooks, because a
 // webhook for them could lock everyone out.
-func excludedWarnings(hooks []hook) []string {
+func excludedWarnings(ctx context.Context, hooks []hook) []string {
+	if !features.From(ctx).Enabled("ExcludeAdmissionWebhookVirtualResources") {
+		return nil
+	}
 	excluded := map[schema.GroupResource]bool{
 		{Group: "authentication.k8s.io", Resource: "selfsubjectreviews"}:       true,
 		{Group: "authentication.k8s.io", Resource: "tokenreviews"}:             true,

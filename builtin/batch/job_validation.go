@@ -18,6 +18,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 )
 
 const (
@@ -312,7 +313,7 @@ func validateJobUpdate(ctx context.Context, j, oldJob *batchv1.Job, path *field.
 		errs = append(errs, field.Invalid(at, *spec.Completions, "can only be modified in tandem with spec.parallelism"))
 	}
 	errs = append(errs, apivalidation.ValidateImmutableField(spec.Selector, old.Selector, path.Child("selector"))...)
-	errs = append(errs, validateTemplateUpdate(&spec.Template, oldJob, path)...)
+	errs = append(errs, validateTemplateUpdate(ctx, &spec.Template, oldJob, path)...)
 	errs = append(errs, immutable(spec.CompletionMode, old.CompletionMode, path.Child("completionMode"))...)
 	errs = append(errs, immutable(spec.PodFailurePolicy, old.PodFailurePolicy, path.Child("podFailurePolicy"))...)
 	errs = append(errs, immutable(spec.BackoffLimitPerIndex, old.BackoffLimitPerIndex, path.Child("backoffLimitPerIndex"))...)
@@ -322,28 +323,43 @@ func validateJobUpdate(ctx context.Context, j, oldJob *batchv1.Job, path *field.
 }
 
 // validateTemplateUpdate checks that the template is unchanged. While a job is suspended and
-// has no pods, scheduling directives and resources may change.
-func validateTemplateUpdate(t *corev1.PodTemplateSpec, oldJob *batchv1.Job, path *field.Path) field.ErrorList {
-	settled := oldJob.Status.StartTime == nil || isTrue(oldJob, batchv1.JobSuspended)
-	if !ptr.Deref(oldJob.Spec.Suspend, false) || !settled || oldJob.Status.Active != 0 {
-		return immutable(t, &oldJob.Spec.Template, path.Child("template"))
+// has no pods, scheduling directives and resources may change, as far as gates allow it.
+// Without the gate, scheduling directives may change until the job has started once.
+func validateTemplateUpdate(ctx context.Context, t *corev1.PodTemplateSpec, oldJob *batchv1.Job, path *field.Path) field.ErrorList {
+	gates, suspended, started := features.From(ctx), ptr.Deref(oldJob.Spec.Suspend, false), oldJob.Status.StartTime != nil
+	idle := suspended && (!started || isTrue(oldJob, batchv1.JobSuspended)) && oldJob.Status.Active == 0
+	resources, directives := idle && gates.Enabled("MutablePodResourcesForSuspendedJobs"), suspended && !started
+	if gates.Enabled("MutableSchedulingDirectivesForSuspendedJobs") {
+		directives = idle
 	}
-	old := oldJob.Spec.Template.Spec.DeepCopy()
+	old := oldJob.Spec.Template.DeepCopy()
+	if directives {
+		keepDirectives(&old.Spec, &t.Spec)
+		old.Labels, old.Annotations = t.Labels, t.Annotations
+	}
+	if !resources {
+		return immutable(t, old, path.Child("template"))
+	}
+	// Metadata is not compared here, as in kube-apiserver.
+	keepResources(old.Spec.Containers, t.Spec.Containers)
+	keepResources(old.Spec.InitContainers, t.Spec.InitContainers)
+	return immutable(t.Spec, old.Spec, path.Child("template.spec"))
+}
+
+// keepDirectives copies the scheduling directives of the new spec to the old one.
+func keepDirectives(old, spec *corev1.PodSpec) {
 	var affinity corev1.Affinity
 	if old.Affinity != nil {
 		affinity = *old.Affinity
 	}
 	affinity.NodeAffinity = nil
-	if a := t.Spec.Affinity; a != nil {
+	if a := spec.Affinity; a != nil {
 		affinity.NodeAffinity = a.NodeAffinity
 	}
-	if old.Affinity = &affinity; t.Spec.Affinity == nil && affinity == (corev1.Affinity{}) {
+	if old.Affinity = &affinity; spec.Affinity == nil && affinity == (corev1.Affinity{}) {
 		old.Affinity = nil
 	}
-	old.NodeSelector, old.Tolerations, old.SchedulingGates = t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.SchedulingGates
-	keepResources(old.Containers, t.Spec.Containers)
-	keepResources(old.InitContainers, t.Spec.InitContainers)
-	return immutable(t.Spec, *old, path.Child("template.spec"))
+	old.NodeSelector, old.Tolerations, old.SchedulingGates = spec.NodeSelector, spec.Tolerations, spec.SchedulingGates
 }
 
 // keepResources copies the resources of the new containers to the old ones.

@@ -43,10 +43,12 @@ func Endpoints() resource.Definition {
 		Strategy: resource.Rules[*corev1.Endpoints]{
 			NameOnUpdate:   true,
 			CreateOnUpdate: true,
-			Validate:       func(_ context.Context, ep *corev1.Endpoints) field.ErrorList { return validateSubsets(ep.Subsets) },
+			Validate: func(ctx context.Context, ep *corev1.Endpoints) field.ErrorList {
+				return validateSubsets(ctx, ep.Subsets)
+			},
 			// Values that predate a validation rule may stay.
-			ValidateUpdate: func(_ context.Context, ep, old *corev1.Endpoints) field.ErrorList {
-				errs := validateSubsets(ep.Subsets)
+			ValidateUpdate: func(ctx context.Context, ep, old *corev1.Endpoints) field.ErrorList {
+				errs := validateSubsets(ctx, ep.Subsets)
 				if len(errs) > 0 && equality.Semantic.DeepEqual(ep.Subsets, old.Subsets) {
 					return nil
 				}
@@ -65,7 +67,7 @@ func Endpoints() resource.Definition {
 	}
 }
 
-func validateSubsets(subsets []corev1.EndpointSubset) field.ErrorList {
+func validateSubsets(ctx context.Context, subsets []corev1.EndpointSubset) field.ErrorList {
 	var e rules.Errors
 	for i := range subsets {
 		s, p := &subsets[i], field.NewPath("subsets").Index(i)
@@ -73,10 +75,10 @@ func validateSubsets(subsets []corev1.EndpointSubset) field.ErrorList {
 			e.Required(p, "must specify `addresses` or `notReadyAddresses`")
 		}
 		for j := range s.Addresses {
-			checkEndpointAddress(&e, &s.Addresses[j], p.Child("addresses").Index(j))
+			checkEndpointAddress(ctx, &e, &s.Addresses[j], p.Child("addresses").Index(j))
 		}
 		for j := range s.NotReadyAddresses {
-			checkEndpointAddress(&e, &s.NotReadyAddresses[j], p.Child("notReadyAddresses").Index(j))
+			checkEndpointAddress(ctx, &e, &s.NotReadyAddresses[j], p.Child("notReadyAddresses").Index(j))
 		}
 		for j := range s.Ports {
 			checkEndpointPort(&e, &s.Ports[j], len(s.Ports) > 1, p.Child("ports").Index(j))
@@ -85,8 +87,8 @@ func validateSubsets(subsets []corev1.EndpointSubset) field.ErrorList {
 	return field.ErrorList(e)
 }
 
-func checkEndpointAddress(e *rules.Errors, a *corev1.EndpointAddress, p *field.Path) {
-	e.Add(validation.IsValidIPForLegacyField(p.Child("ip"), a.IP, true, nil)...)
+func checkEndpointAddress(ctx context.Context, e *rules.Errors, a *corev1.EndpointAddress, p *field.Path) {
+	e.Add(validation.IsValidIPForLegacyField(p.Child("ip"), a.IP, rules.StrictIPs(ctx), nil)...)
 	if a.Hostname != "" {
 		e.DNSLabel(p.Child("hostname"), a.Hostname)
 	}

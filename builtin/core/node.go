@@ -49,10 +49,10 @@ func Nodes() resource.Definition {
 				}
 			},
 			Validate: func(ctx context.Context, n *corev1.Node) field.ErrorList {
-				return append(validateNode(n), validateNodePreemption(ctx, n, nil)...)
+				return append(validateNode(ctx, n), validateNodePreemption(ctx, n, nil)...)
 			},
 			ValidateUpdate: func(ctx context.Context, n, old *corev1.Node) field.ErrorList {
-				return slices.Concat(validateNode(n), validateNodeUpdate(n, old), validateNodePreemption(ctx, n, old.Spec.PodPreemptionPolicy))
+				return slices.Concat(validateNode(ctx, n), validateNodeUpdate(n, old), validateNodePreemption(ctx, n, old.Spec.PodPreemptionPolicy))
 			},
 			Warnings: func(_ context.Context, n, _ *corev1.Node) []string { return nodeWarnings(n) },
 		}.Strategy(),

@@ -35,7 +35,7 @@ var nodeFeature = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*
 
 // validateNode validates a new node. Errors of swap and taints have paths below metadata, as
 // in kube-apiserver.
-func validateNode(n *corev1.Node) field.ErrorList {
+func validateNode(ctx context.Context, n *corev1.Node) field.ErrorList {
 	errs := validateNodeAlways(n)
 	if swap := n.Status.NodeInfo.Swap; swap != nil && swap.Capacity != nil && *swap.Capacity <= 0 {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "nodeSwapStatus", "capacity"), *swap.Capacity, "must be greater than zero"))
@@ -43,7 +43,7 @@ func validateNode(n *corev1.Node) field.ErrorList {
 
 	path := field.NewPath("spec", "podCIDRs")
 	for i, cidr := range n.Spec.PodCIDRs {
-		errs = append(errs, validation.IsValidCIDRForLegacyField(path.Index(i), cidr, true, nil)...)
+		errs = append(errs, validation.IsValidCIDRForLegacyField(path.Index(i), cidr, rules.StrictIPs(ctx), nil)...)
 	}
 	if len(n.Spec.PodCIDRs) > 1 {
 		dual, err := utilnet.IsDualStackCIDRStrings(n.Spec.PodCIDRs)

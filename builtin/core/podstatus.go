@@ -112,7 +112,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		}
 		return ips
 	}
-	checkAddresses(&e, addresses(s.PodIPs), addresses(old.Status.PodIPs), rules.GoForm(s.PodIPs), p.Child("podIPs"))
+	checkAddresses(ctx, &e, addresses(s.PodIPs), addresses(old.Status.PodIPs), rules.GoForm(s.PodIPs), p.Child("podIPs"))
 	if (s.PodIP == "") != (len(s.PodIPs) == 0) {
 		e.Invalid(p.Child("podIPs"), rules.GoForm(s.PodIPs), "podIP and podIPs must either both be set or both be unset")
 	} else if len(s.PodIPs) > 0 && s.PodIP != s.PodIPs[0].IP {
@@ -121,7 +121,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	if len(s.HostIPs) > 0 && s.HostIP != s.HostIPs[0].IP {
 		e.Invalid(p.Child("hostIPs").Index(0).Child("ip"), s.HostIPs[0].IP, "must be equal to `hostIP`")
 	}
-	checkAddresses(&e, hosts(s.HostIPs), hosts(old.Status.HostIPs), rules.GoForm(s.HostIPs), p.Child("hostIPs"))
+	checkAddresses(ctx, &e, hosts(s.HostIPs), hosts(old.Status.HostIPs), rules.GoForm(s.HostIPs), p.Child("hostIPs"))
 
 	lists := []struct {
 		name     string
@@ -162,9 +162,9 @@ func podStatusWarnings(pod *corev1.Pod) []string {
 }
 
 // checkAddresses allows at most one address of each IP family.
-func checkAddresses(e *rules.Errors, ips, old []string, shown any, p *field.Path) {
+func checkAddresses(ctx context.Context, e *rules.Errors, ips, old []string, shown any, p *field.Path) {
 	for i, ip := range ips {
-		e.Add(validation.IsValidIPForLegacyField(p.Index(i), ip, true, old)...)
+		e.Add(validation.IsValidIPForLegacyField(p.Index(i), ip, rules.StrictIPs(ctx), old)...)
 	}
 	if len(ips) < 2 {
 		return

@@ -35,7 +35,7 @@ func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 		s.Status = corev1.ServiceStatus{}
 		dropInternalPolicy(s)
 	}
-	validate := func(_ context.Context, s *corev1.Service) field.ErrorList { return validateService(s, nil) }
+	validate := func(ctx context.Context, s *corev1.Service) field.ErrorList { return validateService(ctx, s, nil) }
 	return resource.Definition{
 		Resource:   "services",
 		Kind:       "Service",
@@ -56,8 +56,8 @@ func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 				dropInternalPolicy(s)
 			},
 			Validate: validate,
-			ValidateUpdate: func(_ context.Context, s, old *corev1.Service) field.ErrorList {
-				return append(validateServiceUpdate(s, old), validateService(s, old)...)
+			ValidateUpdate: func(ctx context.Context, s, old *corev1.Service) field.ErrorList {
+				return append(validateServiceUpdate(s, old), validateService(ctx, s, old)...)
 			},
 			Warnings: func(_ context.Context, s, _ *corev1.Service) []string { return serviceWarnings(s) },
 		}.Strategy(),
@@ -71,7 +71,9 @@ func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 				PrepareCreate:  prepare,
 				Validate:       validate,
 				PrepareUpdate:  func(_ context.Context, s, old *corev1.Service) { s.Spec = old.Spec },
-				ValidateUpdate: func(_ context.Context, s, old *corev1.Service) field.ErrorList { return validateServiceStatus(s, old) },
+				ValidateUpdate: func(ctx context.Context, s, old *corev1.Service) field.ErrorList {
+					return validateServiceStatus(ctx, s, old)
+				},
 				Warnings: func(_ context.Context, s, _ *corev1.Service) []string {
 					var warnings []string
 					for i, in := range s.Status.LoadBalancer.Ingress {

@@ -27,7 +27,7 @@ func (h *allocation) setFamilies(s, old *corev1.Service) error {
 			spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
 		}
 	}
-	if errs := validateClusterIPs(s, old); len(errs) > 0 {
+	if errs := validateClusterIPs(h.ctx, s, old); len(errs) > 0 {
 		return invalidService(s, errs...)
 	}
 	single := *spec.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func mustBeOneOf[T ~string](path *field.Path, value T, known ...T) field.ErrorLi
 
 // validateService validates a service with the values that the server has allocated. Some
 // values are validated by older, laxer rules if old has them; old is nil on create.
-func validateService(s, old *corev1.Service) field.ErrorList {
+func validateService(ctx context.Context, s, old *corev1.Service) field.ErrorList {
 	var before corev1.Service
 	if old != nil {
 		before = *old
@@ -63,11 +64,11 @@ func validateService(s, old *corev1.Service) field.ErrorList {
 		add(metavalidation.ValidateLabels(s.Spec.Selector, spec.Child("selector"))...)
 	}
 	add(validateAffinity(s, spec)...)
-	add(validateClusterIPs(s, old)...)
+	add(validateClusterIPs(ctx, s, old)...)
 
 	for i, ip := range s.Spec.ExternalIPs {
 		at := spec.Child("externalIPs").Index(i)
-		if bad := validation.IsValidIPForLegacyField(at, ip, true, before.Spec.ExternalIPs); len(bad) > 0 {
+		if bad := validation.IsValidIPForLegacyField(at, ip, rules.StrictIPs(ctx), before.Spec.ExternalIPs); len(bad) > 0 {
 			add(bad...)
 		} else {
 			add(rules.ValidateEndpointIP(ip, at)...)
@@ -76,7 +77,7 @@ func validateService(s, old *corev1.Service) field.ErrorList {
 	add(mustBeOneOf(spec.Child("type"), s.Spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName,
 		corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort)...)
 	add(validatePortNumbers(s, spec.Child("ports"))...)
-	add(validateSourceRanges(s, &before, spec)...)
+	add(validateSourceRanges(ctx, s, &before, spec)...)
 
 	if allocate := s.Spec.AllocateLoadBalancerNodePorts; allocate != nil && !isLoadBalancer(s) {
 		add(field.Forbidden(spec.Child("allocateLoadBalancerNodePorts"), onlyLoadBalancers))
@@ -210,7 +211,7 @@ func validateAffinity(s *corev1.Service, spec *field.Path) field.ErrorList {
 
 // validateSourceRanges validates loadBalancerSourceRanges, or the annotation that precedes
 // it. Entries of both may be padded with spaces.
-func validateSourceRanges(s, old *corev1.Service, spec *field.Path) field.ErrorList {
+func validateSourceRanges(ctx context.Context, s, old *corev1.Service, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	forbid := func(path *field.Path) {
 		if !isLoadBalancer(s) {
@@ -225,7 +226,7 @@ func validateSourceRanges(s, old *corev1.Service, spec *field.Path) field.ErrorL
 			had[i] = strings.TrimSpace(cidr)
 		}
 		for i, cidr := range s.Spec.LoadBalancerSourceRanges {
-			errs = append(errs, validation.IsValidCIDRForLegacyField(path.Index(i), strings.TrimSpace(cidr), true, had)...)
+			errs = append(errs, validation.IsValidCIDRForLegacyField(path.Index(i), strings.TrimSpace(cidr), rules.StrictIPs(ctx), had)...)
 		}
 		return errs
 	}
@@ -239,7 +240,7 @@ func validateSourceRanges(s, old *corev1.Service, spec *field.Path) field.ErrorL
 		return errs
 	}
 	for cidr := range strings.SplitSeq(strings.TrimSpace(value), ",") {
-		errs = append(errs, validation.IsValidCIDRForLegacyField(path, strings.TrimSpace(cidr), true, nil)...)
+		errs = append(errs, validation.IsValidCIDRForLegacyField(path, strings.TrimSpace(cidr), rules.StrictIPs(ctx), nil)...)
 	}
 	return errs
 }
@@ -278,7 +279,7 @@ func validateTraffic(s *corev1.Service, spec *field.Path) field.ErrorList {
 
 // validateClusterIPs validates clusterIP, clusterIPs, ipFamilies and ipFamilyPolicy, which
 // depend on each other.
-func validateClusterIPs(s, old *corev1.Service) field.ErrorList {
+func validateClusterIPs(ctx context.Context, s, old *corev1.Service) field.ErrorList {
 	if isExternalName(s) {
 		return nil
 	}
@@ -315,7 +316,7 @@ func validateClusterIPs(s, old *corev1.Service) field.ErrorList {
 	for i, ip := range ips {
 		var bad field.ErrorList
 		if i > 0 || ip != corev1.ClusterIPNone {
-			bad = validation.IsValidIPForLegacyField(path.Index(i), ip, true, had)
+			bad = validation.IsValidIPForLegacyField(path.Index(i), ip, rules.StrictIPs(ctx), had)
 		} else if len(ips) > 1 {
 			bad = field.ErrorList{field.Invalid(path, ips, "'None' must be the first and only value")}
 		}
@@ -417,7 +418,7 @@ func validateKept[T comparable](s *corev1.Service, now, before []T, name string,
 	return errs
 }
 
-func validateServiceStatus(s, old *corev1.Service) field.ErrorList {
+func validateServiceStatus(ctx context.Context, s, old *corev1.Service) field.ErrorList {
 	path := field.NewPath("status", "loadBalancer", "ingress")
 	if !isLoadBalancer(s) {
 		if len(s.Status.LoadBalancer.Ingress) > 0 {
@@ -433,7 +434,7 @@ func validateServiceStatus(s, old *corev1.Service) field.ErrorList {
 	for i, in := range s.Status.LoadBalancer.Ingress {
 		at := path.Index(i)
 		if in.IP != "" {
-			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), in.IP, true, had)...)
+			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), in.IP, rules.StrictIPs(ctx), had)...)
 		}
 		modes := []corev1.LoadBalancerIPMode{corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP}
 		switch mode := at.Child("ipMode"); {

@@ -58,9 +58,11 @@ func EndpointSlices() resource.Definition {
 				dropTopology(ctx, s, old)
 			},
 			Generation: func(_, _ *discoveryv1.EndpointSlice) bool { return false },
-			Validate:   func(_ context.Context, s *discoveryv1.EndpointSlice) field.ErrorList { return validateSlice(s, nil) },
-			ValidateUpdate: func(_ context.Context, s, old *discoveryv1.EndpointSlice) field.ErrorList {
-				return validateSlice(s, old)
+			Validate: func(ctx context.Context, s *discoveryv1.EndpointSlice) field.ErrorList {
+				return validateSlice(ctx, s, nil)
+			},
+			ValidateUpdate: func(ctx context.Context, s, old *discoveryv1.EndpointSlice) field.ErrorList {
+				return validateSlice(ctx, s, old)
 			},
 			Warnings: func(_ context.Context, s, old *discoveryv1.EndpointSlice) []string {
 				return sliceWarnings(s, old == nil)
@@ -155,7 +157,7 @@ func sliceWarnings(s *discoveryv1.EndpointSlice, created bool) []string {
 
 // validateSlice validates a slice; endpoints that are unchanged from the old one, nil on create,
 // are not validated again.
-func validateSlice(s, old *discoveryv1.EndpointSlice) field.ErrorList {
+func validateSlice(ctx context.Context, s, old *discoveryv1.EndpointSlice) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("addressType")
 	known := []discoveryv1.AddressType{discoveryv1.AddressTypeFQDN, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
@@ -168,7 +170,7 @@ func validateSlice(s, old *discoveryv1.EndpointSlice) field.ErrorList {
 		errs = append(errs, resource.Immutable(path)...)
 	}
 	errs = append(errs, validatePorts(s.Ports, field.NewPath("ports"))...)
-	bad := validateEndpoints(s.Endpoints, s.AddressType, field.NewPath("endpoints"))
+	bad := validateEndpoints(ctx, s.Endpoints, s.AddressType, field.NewPath("endpoints"))
 	if len(bad) > 0 && (old == nil || !equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints)) {
 		errs = append(errs, bad...)
 	}
@@ -203,7 +205,7 @@ func validatePorts(ports []discoveryv1.EndpointPort, path *field.Path) field.Err
 	return errs
 }
 
-func validateEndpoints(endpoints []discoveryv1.Endpoint, kind discoveryv1.AddressType, path *field.Path) field.ErrorList {
+func validateEndpoints(ctx context.Context, endpoints []discoveryv1.Endpoint, kind discoveryv1.AddressType, path *field.Path) field.ErrorList {
 	if len(endpoints) > maxEndpoints {
 		return field.ErrorList{field.TooMany(path, len(endpoints), maxEndpoints)}
 	}
@@ -217,7 +219,7 @@ func validateEndpoints(endpoints []discoveryv1.Endpoint, kind discoveryv1.Addres
 			errs = append(errs, resource.Declared(field.TooMany(addresses, n, maxAddresses))...)
 		}
 		for j, address := range e.Addresses {
-			errs = append(errs, validateAddress(address, kind, addresses, j)...)
+			errs = append(errs, validateAddress(ctx, address, kind, addresses, j)...)
 		}
 		if n := e.NodeName; n != nil {
 			errs = append(errs, rules.Invalid(at.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
@@ -238,12 +240,12 @@ func validateEndpoints(endpoints []discoveryv1.Endpoint, kind discoveryv1.Addres
 }
 
 // validateAddress validates one of the addresses at a path.
-func validateAddress(address string, kind discoveryv1.AddressType, path *field.Path, i int) field.ErrorList {
+func validateAddress(ctx context.Context, address string, kind discoveryv1.AddressType, path *field.Path, i int) field.ErrorList {
 	var errs field.ErrorList
 	fits := true
 	switch kind {
 	case discoveryv1.AddressTypeIPv4:
-		errs = validation.IsValidIPForLegacyField(path.Index(i), address, true, nil)
+		errs = validation.IsValidIPForLegacyField(path.Index(i), address, rules.StrictIPs(ctx), nil)
 		fits = utilnet.IsIPv4String(address)
 	case discoveryv1.AddressTypeIPv6:
 		errs = validation.IsValidIP(path.Index(i), address)

@@ -16,6 +16,7 @@ import (
 	utilnet "k8s.io/utils/net"
 
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -42,16 +43,18 @@ func Ingresses() resource.Definition {
 			Generation: func(in, old *networkingv1.Ingress) bool {
 				return !equality.Semantic.DeepEqual(in.Spec, old.Spec)
 			},
-			Validate: func(_ context.Context, in *networkingv1.Ingress) field.ErrorList {
-				errs := validateIngress(&in.Spec, ingressAllowances{})
+			Validate: func(ctx context.Context, in *networkingv1.Ingress) field.ErrorList {
+				errs := validateIngress(&in.Spec, ingressAllowances{serviceNames: relaxedNames(ctx)})
 				if class, ok := in.Annotations[classAnnotation]; ok && in.Spec.IngressClassName != nil && class != *in.Spec.IngressClassName {
 					errs = append(errs, field.Invalid(field.NewPath("annotations", classAnnotation), class,
 						"must match `ingressClassName` when both are specified"))
 				}
 				return errs
 			},
-			ValidateUpdate: func(_ context.Context, in, old *networkingv1.Ingress) field.ErrorList {
-				return validateIngress(&in.Spec, allowedBy(&old.Spec))
+			ValidateUpdate: func(ctx context.Context, in, old *networkingv1.Ingress) field.ErrorList {
+				allow := allowedBy(&old.Spec)
+				allow.serviceNames = allow.serviceNames || relaxedNames(ctx)
+				return validateIngress(&in.Spec, allow)
 			},
 			Warnings: func(_ context.Context, in, old *networkingv1.Ingress) []string {
 				if _, ok := in.Annotations[classAnnotation]; old == nil && ok && in.Spec.IngressClassName == nil {
@@ -64,8 +67,8 @@ func Ingresses() resource.Definition {
 			Name: "status",
 			Part: new(resource.Rules[*networkingv1.Ingress]{
 				PrepareUpdate: func(_ context.Context, in, old *networkingv1.Ingress) { in.Spec = old.Spec },
-				ValidateUpdate: func(_ context.Context, in, old *networkingv1.Ingress) field.ErrorList {
-					return validateEntries(in, old)
+				ValidateUpdate: func(ctx context.Context, in, old *networkingv1.Ingress) field.ErrorList {
+					return validateEntries(ctx, in, old)
 				},
 				Warnings: func(_ context.Context, in, _ *networkingv1.Ingress) []string {
 					var warnings []string
@@ -133,13 +136,34 @@ func hostsCell(rules []networkingv1.IngressRule) string {
 }
 
 // ingressAllowances are errors that are tolerated because the old ingress has them.
-type ingressAllowances struct{ secretNames, wildcardRules bool }
+type ingressAllowances struct {
+	secretNames, wildcardRules bool
+	serviceNames               bool // services whose name begins with a digit
+}
+
+// relaxedNames reports whether the name of a service may begin with a digit.
+func relaxedNames(ctx context.Context) bool {
+	return features.From(ctx).Enabled("RelaxedServiceNameValidation")
+}
+
+// usesRelaxedName reports whether an ingress names a service that begins with a digit.
+func usesRelaxedName(spec *networkingv1.IngressSpec) bool {
+	relaxed := func(b *networkingv1.IngressBackend) bool {
+		return b != nil && b.Service != nil && len(apivalidation.NameIsDNSLabel(b.Service.Name, false)) == 0 &&
+			len(apivalidation.NameIsDNS1035Label(b.Service.Name, false)) > 0
+	}
+	return relaxed(spec.DefaultBackend) || slices.ContainsFunc(spec.Rules, func(r networkingv1.IngressRule) bool {
+		return r.HTTP != nil && slices.ContainsFunc(r.HTTP.Paths, func(p networkingv1.HTTPIngressPath) bool { return relaxed(&p.Backend) })
+	})
+}
 
 func allowedBy(old *networkingv1.IngressSpec) ingressAllowances {
+	relaxed := usesRelaxedName(old)
 	return ingressAllowances{
-		secretNames: slices.ContainsFunc(old.TLS, func(t networkingv1.IngressTLS) bool { return len(secretNameProblems(t.SecretName)) > 0 }),
+		serviceNames: relaxed,
+		secretNames:  slices.ContainsFunc(old.TLS, func(t networkingv1.IngressTLS) bool { return len(secretNameProblems(t.SecretName)) > 0 }),
 		wildcardRules: slices.ContainsFunc(old.Rules, func(r networkingv1.IngressRule) bool {
-			return strings.Contains(r.Host, "*") && len(validateHTTP(r.HTTP, nil)) > 0
+			return strings.Contains(r.Host, "*") && len(validateHTTP(r.HTTP, nil, relaxed)) > 0
 		}),
 	}
 }
@@ -158,7 +182,7 @@ func validateIngress(spec *networkingv1.IngressSpec, allow ingressAllowances) fi
 		errs = append(errs, field.Invalid(path, spec.Rules, "either `defaultBackend` or `rules` must be specified"))
 	}
 	if spec.DefaultBackend != nil {
-		errs = append(errs, validateBackend(spec.DefaultBackend, path.Child("defaultBackend"))...)
+		errs = append(errs, validateBackend(spec.DefaultBackend, path.Child("defaultBackend"), allow.serviceNames)...)
 	}
 	for i := range spec.Rules {
 		r, at := &spec.Rules[i], path.Child("rules").Index(i)
@@ -169,7 +193,7 @@ func validateIngress(spec *networkingv1.IngressSpec, allow ingressAllowances) fi
 			errs = append(errs, rules.Invalid(at.Child("host"), r.Host, hostProblems(r.Host))...)
 		}
 		if !strings.Contains(r.Host, "*") || !allow.wildcardRules {
-			errs = append(errs, validateHTTP(r.HTTP, at.Child("http"))...)
+			errs = append(errs, validateHTTP(r.HTTP, at.Child("http"), allow.serviceNames)...)
 		}
 	}
 	for i, t := range spec.TLS {
@@ -194,7 +218,7 @@ func hostProblems(host string) []string {
 	return validation.IsDNS1123Subdomain(host)
 }
 
-func validateHTTP(http *networkingv1.HTTPIngressRuleValue, path *field.Path) field.ErrorList {
+func validateHTTP(http *networkingv1.HTTPIngressRuleValue, path *field.Path, relaxed bool) field.ErrorList {
 	if http == nil {
 		return nil
 	}
@@ -203,12 +227,12 @@ func validateHTTP(http *networkingv1.HTTPIngressRuleValue, path *field.Path) fie
 		errs = append(errs, field.Required(path.Child("paths"), ""))
 	}
 	for i := range http.Paths {
-		errs = append(errs, validatePath(&http.Paths[i], path.Child("paths").Index(i))...)
+		errs = append(errs, validatePath(&http.Paths[i], path.Child("paths").Index(i), relaxed)...)
 	}
 	return errs
 }
 
-func validatePath(p *networkingv1.HTTPIngressPath, path *field.Path) field.ErrorList {
+func validatePath(p *networkingv1.HTTPIngressPath, path *field.Path, relaxed bool) field.ErrorList {
 	if p.PathType == nil {
 		return field.ErrorList{field.Required(path.Child("pathType"), "pathType must be specified")}
 	}
@@ -237,10 +261,10 @@ func validatePath(p *networkingv1.HTTPIngressPath, path *field.Path) field.Error
 		errs = append(errs, field.NotSupported(path.Child("pathType"), *p.PathType,
 			[]networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypeImplementationSpecific, networkingv1.PathTypePrefix}))
 	}
-	return append(errs, validateBackend(&p.Backend, path.Child("backend"))...)
+	return append(errs, validateBackend(&p.Backend, path.Child("backend"), relaxed)...)
 }
 
-func validateBackend(b *networkingv1.IngressBackend, path *field.Path) field.ErrorList {
+func validateBackend(b *networkingv1.IngressBackend, path *field.Path, relaxed bool) field.ErrorList {
 	switch {
 	case b.Resource != nil && b.Service != nil:
 		return field.ErrorList{field.Invalid(path, "", "cannot set both resource and service backends")}
@@ -254,7 +278,11 @@ func validateBackend(b *networkingv1.IngressBackend, path *field.Path) field.Err
 	if s := b.Service; s.Name == "" {
 		errs = append(errs, field.Required(name, ""))
 	} else {
-		errs = append(errs, rules.Invalid(name, s.Name, apivalidation.NameIsDNSLabel(s.Name, false))...)
+		valid := apivalidation.NameIsDNS1035Label
+		if relaxed {
+			valid = apivalidation.NameIsDNSLabel
+		}
+		errs = append(errs, rules.Invalid(name, s.Name, valid(s.Name, false))...)
 	}
 	switch p := b.Service.Port; {
 	case p.Name != "" && p.Number != 0:
@@ -294,7 +322,7 @@ func declaredSegment(value string, path *field.Path) field.ErrorList {
 }
 
 // validateEntries validates status.loadBalancer.
-func validateEntries(in, old *networkingv1.Ingress) field.ErrorList {
+func validateEntries(ctx context.Context, in, old *networkingv1.Ingress) field.ErrorList {
 	var errs field.ErrorList
 	var had []string
 	for _, e := range old.Status.LoadBalancer.Ingress {
@@ -303,7 +331,7 @@ func validateEntries(in, old *networkingv1.Ingress) field.ErrorList {
 	for i, e := range in.Status.LoadBalancer.Ingress {
 		at := field.NewPath("status", "loadBalancer", "ingress").Index(i)
 		if e.IP != "" {
-			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), e.IP, true, had)...)
+			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), e.IP, rules.StrictIPs(ctx), had)...)
 		}
 		if e.Hostname != "" {
 			errs = append(errs, rules.Invalid(at.Child("hostname"), e.Hostname, validation.IsDNS1123Subdomain(e.Hostname))...)

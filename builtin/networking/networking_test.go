@@ -57,7 +57,7 @@ func TestValidateIPBlock(t *testing.T) {
 		{except: "10.0.0.0/8", want: "b.cidr: Required value"},
 		{cidr: "010.0.0.0/8", except: "10.1.0.0/16", had: []string{"010.0.0.0/8"}},
 	} {
-		errs := validateIPBlock(&networkingv1.IPBlock{CIDR: tt.cidr, Except: []string{tt.except}}, path, tt.had)
+		errs := validateIPBlock(t.Context(), &networkingv1.IPBlock{CIDR: tt.cidr, Except: []string{tt.except}}, path, tt.had)
 		if got := errorText(errs); got != tt.want {
 			t.Errorf("%s except %s: %q, want %q", tt.cidr, tt.except, got, tt.want)
 		}

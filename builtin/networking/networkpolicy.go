@@ -32,11 +32,11 @@ func NetworkPolicies() resource.Definition {
 		Strategy: resource.Rules[*networkingv1.NetworkPolicy]{
 			// Here an empty list differs from a missing one.
 			Generation: func(p, old *networkingv1.NetworkPolicy) bool { return !reflect.DeepEqual(p.Spec, old.Spec) },
-			Validate: func(_ context.Context, p *networkingv1.NetworkPolicy) field.ErrorList {
-				return validatePolicy(&p.Spec, nil)
+			Validate: func(ctx context.Context, p *networkingv1.NetworkPolicy) field.ErrorList {
+				return validatePolicy(ctx, &p.Spec, nil)
 			},
-			ValidateUpdate: func(_ context.Context, p, old *networkingv1.NetworkPolicy) field.ErrorList {
-				return validatePolicy(&p.Spec, &old.Spec)
+			ValidateUpdate: func(ctx context.Context, p, old *networkingv1.NetworkPolicy) field.ErrorList {
+				return validatePolicy(ctx, &p.Spec, &old.Spec)
 			},
 			Warnings: func(_ context.Context, p, _ *networkingv1.NetworkPolicy) []string {
 				var warnings []string
@@ -102,7 +102,7 @@ func eachPeer(spec *networkingv1.NetworkPolicySpec, f func(peer *networkingv1.Ne
 
 // validatePolicy validates a policy; errors that the old one, nil on create, has too are
 // tolerated.
-func validatePolicy(spec, old *networkingv1.NetworkPolicySpec) field.ErrorList {
+func validatePolicy(ctx context.Context, spec, old *networkingv1.NetworkPolicySpec) field.ErrorList {
 	var errs field.ErrorList
 	var had []string
 	labels := metavalidation.LabelSelectorValidationOptions{}
@@ -119,7 +119,7 @@ func validatePolicy(spec, old *networkingv1.NetworkPolicySpec) field.ErrorList {
 	judge := func(ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer, rule *field.Path, side string) {
 		errs = append(errs, validatePolicyPorts(ports, rule.Child("ports"))...)
 		for i := range peers {
-			errs = append(errs, validatePeer(&peers[i], labels, had, rule.Child(side).Index(i))...)
+			errs = append(errs, validatePeer(ctx, &peers[i], labels, had, rule.Child(side).Index(i))...)
 		}
 	}
 	for i, rule := range spec.Ingress {
@@ -140,7 +140,7 @@ func validatePolicy(spec, old *networkingv1.NetworkPolicySpec) field.ErrorList {
 	return errs
 }
 
-func validatePeer(peer *networkingv1.NetworkPolicyPeer, labels metavalidation.LabelSelectorValidationOptions, had []string, path *field.Path) field.ErrorList {
+func validatePeer(ctx context.Context, peer *networkingv1.NetworkPolicyPeer, labels metavalidation.LabelSelectorValidationOptions, had []string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if peer.PodSelector != nil {
 		errs = append(errs, metavalidation.ValidateLabelSelector(peer.PodSelector, labels, path.Child("podSelector"))...)
@@ -149,7 +149,7 @@ func validatePeer(peer *networkingv1.NetworkPolicyPeer, labels metavalidation.La
 		errs = append(errs, metavalidation.ValidateLabelSelector(peer.NamespaceSelector, labels, path.Child("namespaceSelector"))...)
 	}
 	if peer.IPBlock != nil {
-		errs = append(errs, validateIPBlock(peer.IPBlock, path.Child("ipBlock"), had)...)
+		errs = append(errs, validateIPBlock(ctx, peer.IPBlock, path.Child("ipBlock"), had)...)
 	}
 	switch selects := peer.PodSelector != nil || peer.NamespaceSelector != nil; {
 	case !selects && peer.IPBlock == nil:
@@ -194,11 +194,11 @@ func validatePolicyPorts(ports []networkingv1.NetworkPolicyPort, path *field.Pat
 
 // validateIPBlock validates a CIDR and its exceptions. A CIDR that the old policy has is
 // accepted.
-func validateIPBlock(b *networkingv1.IPBlock, path *field.Path, had []string) field.ErrorList {
+func validateIPBlock(ctx context.Context, b *networkingv1.IPBlock, path *field.Path, had []string) field.ErrorList {
 	if b.CIDR == "" {
 		return resource.Declared(field.Required(path.Child("cidr"), ""))
 	}
-	errs := validation.IsValidCIDRForLegacyField(path.Child("cidr"), b.CIDR, true, had)
+	errs := validation.IsValidCIDRForLegacyField(path.Child("cidr"), b.CIDR, rules.StrictIPs(ctx), had)
 	_, whole, err := utilnet.ParseCIDRSloppy(b.CIDR)
 	if err != nil {
 		return errs
@@ -206,7 +206,7 @@ func validateIPBlock(b *networkingv1.IPBlock, path *field.Path, had []string) fi
 	size, _ := whole.Mask.Size()
 	for i, cidr := range b.Except {
 		at := path.Child("except").Index(i)
-		errs = append(errs, validation.IsValidCIDRForLegacyField(at, cidr, true, had)...)
+		errs = append(errs, validation.IsValidCIDRForLegacyField(at, cidr, rules.StrictIPs(ctx), had)...)
 		_, part, err := utilnet.ParseCIDRSloppy(cidr)
 		if err != nil {
 			continue

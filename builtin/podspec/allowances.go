@@ -34,6 +34,7 @@ type Allowances struct {
 	hostNetworkInUserNamespace bool // the host's network in a user namespace
 	numericTolerations         bool // tolerations that compare numbers
 	emptyImageReference        bool // image volumes without an image
+	looseIPs                   bool // IP addresses with leading zeros
 	sysAdminWithoutEscalation  bool // CAP_SYS_ADMIN without privilege escalation
 }
 
@@ -44,6 +45,7 @@ func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.Obj
 	a := &Allowances{
 		hostNetworkInUserNamespace: gates.Enabled("UserNamespacesHostNetworkSupport"),
 		numericTolerations:         gates.Enabled("TaintTolerationComparisonOperators"),
+		looseIPs:                   !rules.StrictIPs(ctx),
 	}
 	if old == nil {
 		return a

@@ -51,7 +51,7 @@ func checkSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p
 		e.Invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
 	}
 	checkAffinity(e, spec.Affinity, p.Child("affinity"), allow)
-	checkDNSConfig(e, spec, p.Child("dnsConfig"))
+	checkDNSConfig(e, spec, p.Child("dnsConfig"), allow)
 	for i, g := range spec.ReadinessGates {
 		e.InvalidEach(p.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))
 	}
@@ -64,7 +64,7 @@ func checkSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p
 	CheckTolerations(e, spec.Tolerations, p.Child("tolerations"), allow)
 	for i, a := range spec.HostAliases {
 		ap := p.Child("hostAliases").Index(i)
-		e.Add(validation.IsValidIPForLegacyField(ap.Child("ip"), a.IP, true, nil)...)
+		e.Add(validation.IsValidIPForLegacyField(ap.Child("ip"), a.IP, !allow.looseIPs, nil)...)
 		for j, name := range a.Hostnames {
 			e.DNSSubdomain(ap.Child("hostnames").Index(j), name)
 		}
@@ -161,7 +161,7 @@ func checkHostNetworkPorts(e *rules.Errors, ctx *podContext, p *field.Path) {
 	}
 }
 
-func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
+func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path, allow *Allowances) {
 	c := spec.DNSConfig
 	if spec.DNSPolicy == corev1.DNSNone {
 		if c == nil {
@@ -180,7 +180,7 @@ func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 		e.Invalid(p.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers))
 	}
 	for i, ip := range c.Nameservers {
-		e.Add(validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, true, nil)...)
+		e.Add(validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, !allow.looseIPs, nil)...)
 	}
 	sp := p.Child("searches")
 	if len(c.Searches) > maxSearches {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -8,7 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
+
+	"github.com/apikeel/kelson/features"
 )
+
+// StrictIPs reports whether IP addresses and CIDRs with leading zeros, and other forms that
+// programs read in different ways, are refused.
+func StrictIPs(ctx context.Context) bool { return features.From(ctx).Enabled("StrictIPCIDRValidation") }
 
 // ValidateEndpointIP returns an error if an address is not an IP address that
 // other machines can reach.
