@@ -16,6 +16,9 @@ func (a *assembly) encrypting(backends []storage.Backend) ([]storage.Backend, er
 	}
 	opts := a.Encryption
 	opts.Logger, opts.Metrics, opts.Resource = a.Logger, a.measured, (&keyOwners{catalog: a.catalogs.get}).of
+	if a.Storage == StorageEtcd {
+		opts.Prefix = a.Etcd.Prefix
+	}
 	var err error
 	if a.encrypted, err = encrypt.Open(backends[0], opts); err != nil {
 		return nil, err

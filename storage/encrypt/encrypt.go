@@ -19,10 +19,13 @@ package encrypt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +58,9 @@ type Options struct {
 	// Resource returns the group and resource of a key. If the resource is empty, the
 	// value is not encrypted.
 	Resource func(key string) (group, resource string)
+	// Prefix is the path that stands for storage.Root in the keys that kube-apiserver
+	// knows, as --etcd-prefix: a value is bound to such a key. Empty is storage.Root.
+	Prefix string
 	// Logger gets failed reloads and unhealthy KMS plugins; nil discards them.
 	Logger *slog.Logger
 	// Metrics receives the measurements; nil measures nothing.
@@ -83,6 +89,9 @@ type state struct {
 func Open(below storage.Backend, opts Options) (*Backend, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Prefix = path.Join("/", cmp.Or(opts.Prefix, storage.Root)); opts.Prefix != "/" {
+		opts.Prefix += "/"
 	}
 	files, err := filewatch.Read(opts.File)
 	if err != nil {
@@ -198,6 +207,14 @@ func (b *Backend) transformer(key string) transformer {
 	return b.current.Load().find(schema.GroupResource{Group: group, Resource: resource})
 }
 
+// authenticated returns the key that the value of a key is bound to.
+func (b *Backend) authenticated(key string) string {
+	if below, ok := strings.CutPrefix(key, storage.Root); ok {
+		return b.opts.Prefix + below
+	}
+	return key
+}
+
 // seal encrypts a value for storage.
 func (b *Backend) seal(ctx context.Context, key string, value []byte) ([]byte, error) {
 	t := b.transformer(key)
@@ -207,7 +224,7 @@ func (b *Backend) seal(ctx context.Context, key string, value []byte) ([]byte, e
 	if err := storage.CheckValue(value); err != nil {
 		return nil, err
 	}
-	return t.seal(ctx, value, key)
+	return t.seal(ctx, value, b.authenticated(key))
 }
 
 // open decrypts the value of kv in place. If that fails, Value is nil and Err is set.
@@ -219,7 +236,7 @@ func (b *Backend) open(ctx context.Context, kv *storage.KeyValue) {
 	if t == nil {
 		return
 	}
-	value, stale, err := t.open(ctx, kv.Value, kv.Key)
+	value, stale, err := t.open(ctx, kv.Value, b.authenticated(kv.Key))
 	if err != nil {
 		kv.Value, kv.Err = nil, unreadable{err}
 		return

@@ -121,6 +121,46 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// TestValuesAreBoundToTheKeyInEtcd stores a value as kube-apiserver does with
+// --etcd-prefix=/a/b, and reads it with that prefix and with another one.
+func TestValuesAreBoundToTheKeyInEtcd(t *testing.T) {
+	with := func(below storage.Backend, prefix string) *Backend {
+		b, err := Open(below, Options{File: write(t, "", file("secrets", provider("aesgcm", "a"))), Resource: owner, Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Release)
+		return b
+	}
+	below := inMemory(t)
+	b := with(below, "/a/b")
+	theirs, err := b.transformer(key).seal(t.Context(), []byte("value"), "/a/b/secrets/default/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := below.Create(t.Context(), key, theirs, 0); err != nil {
+		t.Fatal(err)
+	}
+	for prefix, want := range map[string]string{"/a/b": "value", "a/b/": "value", "": "", "/a": ""} {
+		if kv, err := with(below, prefix).Get(t.Context(), key); string(kv.Value) != want || (err == nil) != (want != "") {
+			t.Errorf("with the prefix %q got %q, %v, want %q", prefix, kv.Value, err, want)
+		}
+	}
+	kv, err := b.Get(t.Context(), key)
+	if err == nil {
+		_, err = b.Update(t.Context(), key, []byte("other"), kv.ModRevision, 0)
+	}
+	if err == nil {
+		kv, err = below.Get(t.Context(), key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if value, _, err := b.transformer(key).open(t.Context(), kv.Value, "/a/b/secrets/default/s"); string(value) != "other" {
+		t.Errorf("what was written is for kube-apiserver %q, %v, want %q", value, err, "other")
+	}
+}
+
 func TestUnreadable(t *testing.T) {
 	for _, c := range []struct{ name, write, read, want string }{
 		{"plain only", file("secrets", provider("aescbc", "a")), file("secrets", plain), "no matching prefix found"},
