@@ -258,11 +258,11 @@ func addressSpan(cidr netip.Prefix) (*span[netip.Addr], error) {
 	if bits > 64 {
 		return nil, fmt.Errorf("core: service range %s is too large, the shortest prefix is /64", cidr)
 	}
-	all := ^uint64(0) // of 2^64 addresses the last is left out
+	all, size := ^uint64(0), ^uint64(0) // 2^64 addresses without the network address
 	if bits < 64 {
 		all = 1 << bits
+		size = all - 1
 	}
-	size := all - min(all, 1)
 	if cidr.Addr().Is4() {
 		size -= min(size, 1)
 	}

@@ -160,3 +160,29 @@ func TestMemoryAllocatorConcurrently(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestLastAddressOfALargeRange: a /64 ends with an address that a service may have.
+func TestLastAddressOfALargeRange(t *testing.T) {
+	for _, c := range []struct {
+		cidr, ip string
+		want     bool
+	}{
+		{"2001:db8::/64", "2001:db8::ffff:ffff:ffff:ffff", true},
+		{"2001:db8::/64", "2001:db8::", false},
+		{"2001:db8::/112", "2001:db8::ffff", true},
+		{"10.0.0.0/24", "10.0.0.255", false},
+		{"10.0.0.0/24", "10.0.0.254", true},
+	} {
+		s, err := addressSpan(netip.MustParsePrefix(c.cidr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, got := s.index(netip.MustParseAddr(c.ip))
+		if got != c.want {
+			t.Errorf("%s in %s: got %v, want %v", c.ip, c.cidr, got, c.want)
+		}
+		if back := s.value(i); got && back.String() != c.ip {
+			t.Errorf("%s in %s: got %s for its index", c.ip, c.cidr, back)
+		}
+	}
+}
