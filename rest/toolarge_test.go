@@ -17,7 +17,7 @@ import (
 	kresource "github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -45,10 +45,7 @@ func (b narrowBackend) Update(ctx context.Context, key string, value []byte, gua
 // TestManagedFieldsGiveWayToLargeObjects wants a write to succeed whose object fits into
 // the store only without managedFields, except for an apply, which cannot do without.
 func TestManagedFieldsGiveWayToLargeObjects(t *testing.T) {
-	whole, err := engine.Open(engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := memory.New(memory.Options{})
 	defer whole.Close()
 	backend := narrowBackend{whole, 60_000}
 	objects, err := store.Open(t.Context(), backend, store.Options{})

@@ -198,7 +198,7 @@ func TestSpaceGivenBack(t *testing.T) {
 	}
 	ctx := t.Context()
 	e := open(t, Options{Dir: t.TempDir()})
-	fill(t, e, testsize.Part(2_500, 3), 32<<10)
+	fill(t, e, 2_500, 32<<10)
 	full := e.db.Metrics().DiskSpaceUsage()
 	page, err := e.List(ctx, "", storage.ListOptions{KeysOnly: true})
 	if err != nil {

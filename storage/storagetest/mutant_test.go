@@ -222,7 +222,7 @@ func openMutant(t testing.TB, inner *model, spoil func(m *mutant)) *mutant {
 }
 
 func mutantSubject(spoil func(m *mutant)) Subject {
-	return Subject{Reopen: func(t testing.TB, b storage.Backend) storage.Backend {
+	return Subject{whole: true, Reopen: func(t testing.TB, b storage.Backend) storage.Backend {
 		old := b.(*mutant)
 		inner := old.model.reopen()
 		if old.reopened != nil {

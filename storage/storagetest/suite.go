@@ -41,6 +41,9 @@ type Subject struct {
 	// BenchmarkKeys is the number of keys in the store that Benchmark
 	// measures; zero stands for 10,000.
 	BenchmarkKeys int
+
+	// whole: all repetitions, also with the race detector.
+	whole bool
 }
 
 // Run judges a store. It takes some seconds.
@@ -155,6 +158,9 @@ type env struct {
 func (e *env) times(ordinary, long int) int {
 	if e.long {
 		return long
+	}
+	if e.subject.whole {
+		return ordinary
 	}
 	return testsize.Part(ordinary, 3)
 }

@@ -17,9 +17,12 @@ import (
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 )
 
-// openEngine opens a store that keeps its history, in memory if dir is empty.
+// openEngine opens a store that keeps its history, in a folder of the test if dir is empty.
 func openEngine(t *testing.T, dir string) *engine.Engine {
 	t.Helper()
+	if dir == "" {
+		dir = t.TempDir()
+	}
 	e, err := engine.Open(engine.Options{Dir: dir, HistoryAge: time.Hour})
 	if err != nil {
 		t.Fatal(err)
