@@ -8,6 +8,9 @@ import "os"
 // set.
 func Long() bool { return os.Getenv("KELSON_LONG") != "" }
 
+// Race reports whether the test is built with the race detector.
+func Race() bool { return race }
+
 // Pick returns how much a test does: a little with the race detector, which makes it
 // five to ten times slower and needs goroutines that meet, not many rounds; much in the
 // long suite.

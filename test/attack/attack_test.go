@@ -2,9 +2,8 @@
 
 // Package attack keeps a running server under attack and measures what that costs it.
 //
-// The server is cmd/kelson as a process of its own, so that its CPU time, memory and log
-// are its own. If it is built with the race detector (GOFLAGS=-race), raceFactor says how
-// much dearer it is. The attacker is in the test: it speaks
+// The server is cmd/kelson as a process of its own, built without the race detector, so
+// that its CPU time, memory and log are its own. The attacker is in the test: it speaks
 // TLS and writes frames and bytes that no honest client would. Each test names one
 // attack and states as a price what a kilobyte of the attacker may cost the server;
 // start reading at attack and price.
@@ -14,7 +13,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,8 +21,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +29,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/apikeel/kelson/internal/testsize"
 )
 
 // Users of the server, who have tokens of the same names. Only the readers have a role.
@@ -65,15 +63,16 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if testsize.Race() {
+		fmt.Println("skipped: the prices are those of a server without the race detector; run it without -race")
+		return 0
+	}
 	dir, err := os.MkdirTemp("", "attack")
 	if err != nil {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
 	program, err := build(dir)
-	if err == nil && hasRaceDetector(program) {
-		raceFactor = 12
-	}
 	if err == nil {
 		victim, err = start(program, dir)
 	}
@@ -138,16 +137,6 @@ func build(dir string) (string, error) {
 		return "", fmt.Errorf("go build: %w: %s", err, out)
 	}
 	return file, nil
-}
-
-// raceFactor is how many times more CPU, time and memory an attack may cost because the
-// server was built with the race detector: tests of prices that a fault multiplies by
-// hundreds still fail.
-var raceFactor = 1
-
-func hasRaceDetector(program string) bool {
-	info, err := buildinfo.ReadFile(program)
-	return err == nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // start starts a server with its data in memory.

@@ -118,8 +118,8 @@ func TestSlowBodies(t *testing.T) {
 		}
 		group.Wait()
 		a.hold()
-		if took := a.answers(mary, "/apis"); took > promptly() {
-			a.Errorf("another user waits for %v, want at most %v", took, promptly())
+		if took := a.answers(mary, "/apis"); took > promptly {
+			a.Errorf("another user waits for %v, want at most %v", took, promptly)
 		}
 	})
 }

@@ -38,6 +38,9 @@ const (
 	logPerAttack  = 4 << 10
 	// peakPerAttack bounds the resident memory of the process, with garbage.
 	peakPerAttack = 256 << 20
+	// promptly is how long a client that behaves waits at most for an answer while
+	// the attack lasts, on a machine that the attacker uses too.
+	promptly = 5 * time.Second
 	// leftPerAttack is how much more memory may be in use when an attack is over:
 	// caches and pools, not what belongs to connections.
 	leftPerAttack = 12 << 20
@@ -45,10 +48,6 @@ const (
 	// that behave, and of the server's own timers.
 	leftGoroutines = 12
 )
-
-// promptly is how long a client that behaves waits at most for an answer while the
-// attack lasts, on a machine that the attacker uses too.
-func promptly() time.Duration { return 5 * time.Second * time.Duration(min(raceFactor, 4)) }
 
 // An assault is an attack under way.
 type assault struct {
@@ -104,7 +103,6 @@ func attack(t *testing.T, p price, f func(a *assault)) {
 	kib := float64(a.bytes.Load()) / 1024
 	conns := int(a.conns.Load())
 	allowedCPU := cpuPerAttack + time.Duration(took.Seconds()*float64(cpuPerSecond)) + time.Duration(conns)*cpuPerConn + time.Duration(kib*float64(p.cpu))
-	allowedCPU *= time.Duration(raceFactor)
 	allowedHeld := heldPerAttack + conns*heldPerConn + int(kib*float64(p.held))
 	allowedLog := logPerAttack + int(kib*float64(p.log))
 	held := a.held - a.before.held
@@ -117,14 +115,14 @@ func attack(t *testing.T, p price, f func(a *assault)) {
 	if held > allowedHeld {
 		t.Errorf("the attack holds %d KiB of memory with %.0f KiB on %d connections, want at most %d KiB", held>>10, kib, conns, allowedHeld>>10)
 	}
-	if most := peakPerAttack * raceFactor; peak > most {
-		t.Errorf("the process has grown by %d MiB, want at most %d MiB", peak>>20, most>>20)
+	if peak > peakPerAttack {
+		t.Errorf("the process has grown by %d MiB, want at most %d MiB", peak>>20, peakPerAttack>>20)
 	}
 	if log > allowedLog {
 		t.Errorf("the attack has written %d bytes to the log with %.0f KiB, want at most %d: %.500s", log, kib, allowedLog, s.log.from(logged))
 	}
-	if slowest > promptly() || served == 0 {
-		t.Errorf("of %d answers to clients that behave the slowest took %v, want at least one and at most %v", served, slowest, promptly())
+	if slowest > promptly || served == 0 {
+		t.Errorf("of %d answers to clients that behave the slowest took %v, want at least one and at most %v", served, slowest, promptly)
 	}
 	a.over()
 }

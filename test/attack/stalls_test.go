@@ -101,8 +101,8 @@ func TestUnreadLists(t *testing.T) {
 func (a *assault) servesOther() {
 	a.Helper()
 	for _, path := range []string{"/api/v1/namespaces/default/configmaps/large-1", "/api/v1/configmaps"} {
-		if took := a.answers(other, path); took > promptly() {
-			a.Errorf("another user waits for %s for %v, want at most %v", path, took, promptly())
+		if took := a.answers(other, path); took > promptly {
+			a.Errorf("another user waits for %s for %v, want at most %v", path, took, promptly)
 		}
 	}
 }

@@ -20,8 +20,9 @@ const (
 	manager    = "contract-test"
 	retryEvery = 20 * time.Millisecond
 	retryFor   = 5 * time.Second
-	// requestTimeout is for a watch that should have ended.
-	requestTimeout = 15 * time.Second
+	// requestTimeout is for a watch that should have ended, and long enough for 10,000
+	// operations of a patch with the race detector.
+	requestTimeout = 60 * time.Second
 )
 
 // Player plays recordings on a server.
