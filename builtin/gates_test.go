@@ -49,6 +49,7 @@ func TestRulesObeyGates(t *testing.T) {
 		enabled, disabled   string   // parts of the error; "" is none
 		off                 []string // further gates that are disabled
 	}{
+		//lint:ignore SA1019 the kind is still served
 		{"endpoints", "StrictIPCIDRValidation", "", "", "endpoints", &corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{
 			Addresses: []corev1.EndpointAddress{{IP: ip}}, Ports: []corev1.EndpointPort{{Port: 1}}}}}, nil, strict, "", nil},
 		{"endpointslice", "StrictIPCIDRValidation", "", "discovery.k8s.io", "endpointslices", &discoveryv1.EndpointSlice{ObjectMeta: meta,
