@@ -169,13 +169,31 @@ func judge(t *testing.T, p *Player, r *Recording) {
 		t.Logf("not played: %s", reason)
 		return
 	}
-	problem, note := attempt(unsteady[r.ID], func() (string, error) { return p.Play(t.Context(), r) })
+	play := func() (string, error) { return p.Play(t.Context(), r) }
+	problem, note := attempt(unsteady[r.ID], play)
+	for again := 0; problem != "" && again < 4 && readsOld(r); again++ {
+		problem, note = attempt(unsteady[r.ID], play)
+	}
 	if problem != "" {
 		t.Errorf("%s: %s", r.ID, problem)
 	}
 	if note != "" {
 		t.Logf("%s: %s", r.ID, note)
 	}
+}
+
+// readsOld reports whether a recording reads a state that need not have the write before: a
+// read of any revision, or of one that is not older than another, takes what the cache has.
+func readsOld(r *Recording) bool {
+	wrote := false
+	for _, step := range r.Steps {
+		if step.Method != http.MethodGet {
+			wrote = true
+		} else if wrote && strings.Contains(step.Path, "resourceVersion=") {
+			return true
+		}
+	}
+	return false
 }
 
 // attempt calls play once, or if there is a reason why it need not match each time, until it
