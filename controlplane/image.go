@@ -192,8 +192,9 @@ func (a *assembly) makeImage() (map[string]*template, error) {
 		return nil, err
 	}
 	made := map[string]*template{}
+	uid := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 	for _, kv := range page.Items {
-		if t := newTemplate(kv.Key, kv.Value); t != nil {
+		if t := newTemplate(kv.Key, kv.Value, uid); t != nil {
 			made[kv.Key] = t
 		}
 	}
@@ -224,9 +225,9 @@ type template struct {
 }
 
 // newTemplate makes a template of an object that was created at imageTime. It returns
-// nil if there is more than one uid in it.
-func newTemplate(key string, stored []byte) *template {
-	uids := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindAllIndex(stored, -1)
+// nil unless there is exactly one match of uid in it.
+func newTemplate(key string, stored []byte, uid *regexp.Regexp) *template {
+	uids := uid.FindAllIndex(stored, -1)
 	if len(uids) != 1 {
 		return nil
 	}

@@ -77,9 +77,10 @@ func (s *scope) changeProjection(next func(current resource.Object) (resource.Ob
 		if s.req.DryRun {
 			return nil, 0, errDryRun
 		}
+		reserved.sent = true
 		return obj, s.ttl(obj), nil
 	})
-	reserved.finish(outcome(err))
+	reserved.finishWrite(err)
 	if s.canDropManagedFields(err) {
 		s.noManagedFields = true
 		return s.changeProjection(next)

@@ -67,10 +67,23 @@ var errDeleteNow = errors.New("the last finalizer is gone")
 type reservation struct {
 	end      func(resource.Outcome)
 	admitted *admission.Attributes
+	// sent is whether the store was given the new object. An error before that, such as
+	// a webhook that does not answer in time, leaves no doubt that nothing was written.
+	sent bool
+}
+
+// finishWrite ends the reservation, once, of a write for which the store returned err.
+func (r *reservation) finishWrite(err error) {
+	if !r.sent {
+		r.finish(resource.NotWritten)
+		return
+	}
+	r.finish(outcome(err))
 }
 
 // finish ends the reservation, once.
 func (r *reservation) finish(o resource.Outcome) {
+	r.sent = false
 	if r.end != nil {
 		r.end(o)
 		r.end = nil
@@ -111,6 +124,7 @@ func (s *scope) changeObject(next func(live resource.Object) (resource.Object, e
 		if s.req.DryRun {
 			return nil, 0, errDryRun
 		}
+		reserved.sent = true
 		return obj, s.ttl(obj), nil
 	})
 	if s.canDropManagedFields(err) {
@@ -120,7 +134,7 @@ func (s *scope) changeObject(next func(live resource.Object) (resource.Object, e
 	}
 	s.noteStored(err)
 	if !errors.Is(err, errDeleteNow) {
-		reserved.finish(outcome(err))
+		reserved.finishWrite(err)
 	}
 	switch {
 	case err == nil:

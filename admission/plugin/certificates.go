@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/builtin/certificates"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -33,8 +33,7 @@ type signerPlugin struct {
 
 // may reports whether the user may use a signer: this one, or all of its domain.
 func (p *signerPlugin) may(ctx context.Context, a *admission.Attributes, verb, signer string) bool {
-	domain, _, _ := strings.Cut(signer, "/")
-	for _, name := range []string{signer, domain + "/*"} {
+	for _, name := range certificates.SignerNames(signer) {
 		allowed, _, _ := p.authorize(ctx, &a.Request.User, request.Info{
 			IsResource: true, Verb: verb, Group: certificatesGroup, Version: "*", Resource: "signers", Name: name,
 		})

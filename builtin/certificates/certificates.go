@@ -31,6 +31,13 @@ func Group(cfg Config) resource.Group {
 	}}
 }
 
+// SignerNames returns the names under which a permission to use a signer may be granted:
+// its own, and the one that stands for all signers of its domain.
+func SignerNames(signer string) []string {
+	domain, _, _ := strings.Cut(signer, "/")
+	return []string{signer, domain + "/*"}
+}
+
 // ofKubernetes reports whether a signer is in a kubernetes.io domain.
 func ofKubernetes(signer string) bool {
 	host, _, _ := strings.Cut(signer, "/")

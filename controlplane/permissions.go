@@ -3,7 +3,6 @@ package controlplane
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -77,8 +76,7 @@ func (a *assembly) mayUse(ctx context.Context, what *authz.Attributes) error {
 // signers returns what requests for certificates ask the server.
 func (a *assembly) signers() certificates.Config {
 	return certificates.Config{MaySign: func(ctx context.Context, signer string) bool {
-		domain, _, _ := strings.Cut(signer, "/")
-		for _, name := range []string{signer, domain + "/*"} {
+		for _, name := range certificates.SignerNames(signer) {
 			err := a.mayUse(ctx, &authz.Attributes{User: &request.From(ctx).User, Verb: "sign", Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name})
 			if err == nil {
 				return true
