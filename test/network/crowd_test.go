@@ -61,7 +61,9 @@ func limitCrowd(t *testing.T, c *cluster) (token string) {
 // bodies never end, and waits until others are refused.
 func occupy(t *testing.T, c *cluster, token, schema string) {
 	t.Helper()
-	client := &http.Client{Transport: c.transport(t, false)}
+	// With HTTP/2: net/http answers a refused request of HTTP/1.1 only when it has read the
+	// body, so that one which came too early would wait and have no seat.
+	client := &http.Client{Transport: c.transport(t, true)}
 	send := func(method string, body io.Reader) (status int, schema string, err error) {
 		req, err := http.NewRequestWithContext(t.Context(), method, c.URL()+collection, body)
 		if err != nil {
