@@ -52,13 +52,20 @@ func (d *definitions) Definitions(ctx context.Context, seen int64) ([]crd.Stored
 	}
 	stored := make([]crd.Stored, 0, s.Len())
 	s.Range(r.Key("", ""), "", func(rec *store.Record) bool {
-		text, err := crd.Plain(r.Definition(), rec.Stored)
-		if err != nil {
-			text = rec.Stored // who reads it says so
+		var bytes []byte
+		if bytes, err = rec.Stored(); err != nil {
+			return false
+		}
+		text, plainErr := crd.Plain(r.Definition(), bytes)
+		if plainErr != nil {
+			text = bytes // who reads it says so
 		}
 		stored = append(stored, crd.Stored{Name: rec.Name, Revision: rec.Revision, JSON: text})
 		return true
 	})
+	if err != nil {
+		return nil, 0, false, err
+	}
 	return stored, s.Revision, true, nil
 }
 

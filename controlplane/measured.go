@@ -62,6 +62,17 @@ func (m *measured) CreateLazy(ctx context.Context, key string, size int, value f
 	return revision, err
 }
 
+// Value implements storage.ValueReader.
+func (m *measured) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	ctx, done := m.begin(ctx, "get", "Get etcd3", key)
+	value, err := storage.ReadValue(ctx, m.Backend, key, revision)
+	done(err)
+	return value, err
+}
+
+// HasValues implements storage.ValueReader.
+func (m *measured) HasValues() bool { return storage.HasValues(m.Backend) }
+
 // Update implements storage.Backend.
 func (m *measured) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
 	ctx, done := m.begin(ctx, "update", "GuaranteedUpdate etcd3", key)

@@ -36,6 +36,14 @@ func (t *tap) CreateLazy(ctx context.Context, key string, size int, value func()
 	return storage.CreateLazy(ctx, t.Backend, key, size, value)
 }
 
+// Value implements storage.ValueReader.
+func (t *tap) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	return storage.ReadValue(ctx, t.Backend, key, revision)
+}
+
+// HasValues implements storage.ValueReader.
+func (t *tap) HasValues() bool { return storage.HasValues(t.Backend) }
+
 // Watch implements storage.Backend.
 func (t *tap) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
 	w, err := t.Backend.Watch(ctx, prefix, after)

@@ -158,6 +158,9 @@ type ListOptions struct {
 	Start string
 	// Limit is the largest number of keys to return; zero is no limit.
 	Limit int
+	// MaxBytes ends a page after the item with which its values are as many bytes, on
+	// etcd some items later; zero is no limit.
+	MaxBytes int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
 	// Count also counts the keys after the page, which may cost as much as
@@ -257,6 +260,31 @@ type Backend interface {
 	// Close ends all watchers with ErrClosed, waits for writes under way, and
 	// frees what the backend holds.
 	Close() error
+}
+
+// ValueReader is a Backend that has its values on disk or on another machine, so that a
+// cache of them need not keep all of them in memory. A Backend that wraps another one
+// implements it with ReadValue.
+type ValueReader interface {
+	// Value returns the value that the write at a revision gave to a key, for as long as
+	// it is the current one, or in the history. Otherwise the error is ErrCompacted.
+	Value(ctx context.Context, key string, revision int64) ([]byte, error)
+	// HasValues reports whether Value works: a wrapper cannot if what it wraps cannot.
+	HasValues() bool
+}
+
+// HasValues reports whether ReadValue works.
+func HasValues(b Backend) bool {
+	reader, ok := b.(ValueReader)
+	return ok && reader.HasValues()
+}
+
+// ReadValue returns a value as ValueReader has it.
+func ReadValue(ctx context.Context, b Backend, key string, revision int64) ([]byte, error) {
+	if reader, ok := b.(ValueReader); ok {
+		return reader.Value(ctx, key, revision)
+	}
+	return nil, fmt.Errorf("%w: the store keeps no values of its own", errors.ErrUnsupported)
 }
 
 // LazyCreator is a Backend in memory that can keep the function which makes a value in

@@ -18,8 +18,9 @@ import (
 const (
 	// treeDegree makes nodes of about 64 pointers.
 	treeDegree = 32
-	// loadPage is how many keys are read at a time when a resource is loaded.
-	loadPage = 5000
+	// loadPage is how many keys are read at a time when a resource is loaded, loadBytes
+	// how many bytes.
+	loadPage, loadBytes = 5000, 8 << 20
 )
 
 // Resource is the objects of one resource.
@@ -58,7 +59,7 @@ const (
 )
 
 func newResource(s *Store, def *resource.Definition, prefix string) *Resource {
-	return &Resource{store: s, def: def, prefix: prefix, log: newEventLog(), acknowledged: new(atomic.Int64)}
+	return &Resource{store: s, def: def, prefix: prefix, log: newEventLog(s.values), acknowledged: new(atomic.Int64)}
 }
 
 // Definition returns what the objects are.
@@ -74,7 +75,11 @@ func (r *Resource) WaitFor(ctx context.Context, revision int64) error {
 
 // Decode returns the object of a record, which the caller may change.
 func (r *Resource) Decode(rec *Record) (resource.Object, error) {
-	return wire.DecodeStored(r.def, rec.Stored)
+	stored, err := rec.Stored()
+	if err != nil {
+		return nil, err
+	}
+	return wire.DecodeStored(r.def, stored)
 }
 
 // Key returns the key of an object. With an empty name it is the prefix of all
@@ -108,7 +113,7 @@ func (r *Resource) load(ctx context.Context) error {
 	r.state, r.arrived = isLoading, arrivals{}
 	r.mu.Unlock()
 	began := time.Now()
-	tree, revision, err := r.read(ctx, 0)
+	tree, revision, err := r.read(ctx, 0, r.store.values.Offer)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
 		err = r.store.WaitFor(ctx, revision)
@@ -147,11 +152,12 @@ func (r *Resource) load(ctx context.Context) error {
 	return nil
 }
 
-// read builds a tree from the backend, as of a revision, zero for the current.
-func (r *Resource) read(ctx context.Context, revision int64) (*btree.BTreeG[*Record], int64, error) {
+// read builds a tree from the backend, as of a revision, zero for the current. made is
+// called with each record.
+func (r *Resource) read(ctx context.Context, revision int64, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
 	tree := btree.NewG(treeDegree, byKey)
 	var unreadable UnreadableObjects
-	opts := storage.ListOptions{Limit: loadPage, Revision: revision}
+	opts := storage.ListOptions{Limit: loadPage, MaxBytes: loadBytes, Revision: revision}
 	for {
 		page, err := r.store.backend.List(ctx, r.prefix, opts)
 		if err != nil {
@@ -166,6 +172,7 @@ func (r *Resource) read(ctx context.Context, revision int64) (*btree.BTreeG[*Rec
 			case err != nil:
 				return nil, 0, err
 			default:
+				made(rec)
 				tree.ReplaceOrInsert(rec)
 			}
 			if len(unreadable) == MaxUnreadable {
@@ -193,9 +200,13 @@ func (r *Resource) reset() {
 // drop is reset for who holds the mutex.
 func (r *Resource) drop() {
 	r.loaded.Store(false)
+	r.log.drop(len(r.log.entries))
+	if r.tree != nil && r.store.values != nil {
+		r.tree.Ascend(func(rec *Record) bool { r.store.values.Drop(rec); return true })
+	}
 	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending = unloaded, nil, nil, arrivals{}, nil, pending{}
 	r.log.end(ErrExpired)
-	r.log = newEventLog()
+	r.log = newEventLog(r.store.values)
 }
 
 // end ends all watches for good.
@@ -245,6 +256,7 @@ func (r *Resource) enter(ev *storage.Event) {
 				return
 			}
 		}
+		r.store.values.Keep(rec)
 		r.tree.ReplaceOrInsert(rec)
 		entry.old, entry.now = prev, rec
 		if prev != nil {
@@ -385,16 +397,13 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 	if s := r.pinned(revision); s != nil {
 		return s, nil
 	}
-	tree, _, err := r.read(ctx, revision)
-	if err != nil {
-		return nil, err
-	}
-	read := &Snapshot{Revision: revision, tree: tree}
-	tree.Ascend(func(rec *Record) bool {
-		read.own += rec.Size()
-		return true
+	read := &Snapshot{Revision: revision}
+	var err error
+	read.tree, _, err = r.read(ctx, revision, func(rec *Record) {
+		r.store.values.Drop(rec) // a page of them is about to be read, again
+		read.own += rec.MemorySize()
 	})
-	return read, nil
+	return read, err
 }
 
 // Get returns the record of a key.

@@ -3,6 +3,8 @@ package store
 import (
 	"slices"
 	"testing"
+
+	"github.com/apikeel/kelson/wire"
 )
 
 // TestPinsEnd: a state is kept as long as somebody reads on in it, and then goes with
@@ -95,8 +97,8 @@ func TestPinsBound(t *testing.T) {
 
 // TestLogDrops: the log tells what it drops, for want of room and with time.
 func TestLogDrops(t *testing.T) {
-	record := func(size int) *Record { return &Record{Stored: make([]byte, size)} }
-	l := newEventLog()
+	record := func(size int) *Record { return wire.NewRecord(Record{}, make([]byte, size), nil, nil, nil, nil) }
+	l := newEventLog(nil)
 	first, second := record(10), record(logBytes)
 	if n := l.append(logEntry{revision: 1, now: first}); n != 0 {
 		t.Errorf("an entry of something new drops %d", n)

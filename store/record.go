@@ -41,8 +41,8 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 		}
 	}
 	namespace, name := r.split(key)
-	rec := Record{Key: key, Namespace: namespace, Name: name, Revision: revision, Stored: stored}
-	return wire.NewRecord(rec, labels, fields, &r.store.budget), nil
+	rec := Record{Key: key, Namespace: namespace, Name: name, Revision: revision}
+	return wire.NewRecord(rec, stored, labels, fields, &r.store.budget, r.store.values), nil
 }
 
 // split returns the namespace and the name in a key of this resource.

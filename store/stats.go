@@ -74,7 +74,7 @@ func (r *Resource) Stats() (count, averageBytes int64) {
 	}
 	var seen, bytes int64
 	r.tree.Ascend(func(rec *Record) bool {
-		bytes += int64(len(rec.Stored))
+		bytes += int64(rec.StoredSize())
 		seen++
 		return seen < sampled
 	})

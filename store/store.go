@@ -56,6 +56,10 @@ type Options struct {
 	// EncodingBytes is how many bytes of encodings are kept;
 	// wire.DefaultEncodingBytes unless set.
 	EncodingBytes int64
+	// ValueBytes is how many stored bytes are kept, if the backend has them elsewhere
+	// than in memory (storage.ValueReader); 0 is no limit. Those that do not fit are
+	// read again.
+	ValueBytes int64
 	// Logger gets what goes on behind the calls; nil discards it.
 	Logger *slog.Logger
 	// Metrics measures what takes time; nil does not.
@@ -73,6 +77,7 @@ type Store struct {
 	log     *slog.Logger
 	metrics measure.Sink
 	budget  wire.EncodingBudget
+	values  *wire.ValueCache                      // nil if all are kept
 	other   func(def *resource.Definition) *Store // nil if there is none
 
 	ctx  context.Context
@@ -109,6 +114,9 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
 	}
 	s.budget.Limit, s.budget.Records = opts.EncodingBytes, s.eachRecord
+	if opts.ValueBytes > 0 && storage.HasValues(backend) {
+		s.values = &wire.ValueCache{Limit: opts.ValueBytes, Read: s.readValue, Next: s.nextRecords}
+	}
 	position, err := backend.Revision(ctx)
 	if err != nil {
 		return nil, err
@@ -193,6 +201,7 @@ func (s *Store) follow(w storage.Watcher) {
 		batch, err := w.Next(s.ctx)
 		if err == nil {
 			s.apply(batch)
+			s.values.Trim()
 			continue
 		}
 		w.Close()

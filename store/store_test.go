@@ -326,7 +326,7 @@ func TestSlowWatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.mu.Lock()
-	rec := &Record{Key: r.prefix + "x/y", Stored: make([]byte, 1<<20)}
+	rec := wire.NewRecord(Record{Key: r.prefix + "x/y"}, make([]byte, 1<<20), nil, nil, nil, nil)
 	for range 2 * logBytes / rec.Size() {
 		r.log.append(logEntry{revision: r.log.last + 1, now: rec})
 	}

@@ -121,7 +121,7 @@ func (d *decodedObjects) get(rec *Record) resource.Object {
 // put keeps an object in place of an older one. When there is no more room all
 // others go: objects that were deleted go this way too.
 func (d *decodedObjects) put(rec *Record, obj resource.Object) {
-	size := len(rec.Stored)
+	size := rec.StoredSize()
 	if size > maxDecoded {
 		return
 	}

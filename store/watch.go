@@ -7,12 +7,14 @@ import (
 	"slices"
 
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 )
 
 // Bounds of the log of a resource.
 const (
 	logEntries = 16 << 10
 	logBytes   = 64 << 20
+	logShare   = 8 // of the cache of values, if that is less
 	// batchEntries is how many events a watcher takes at a time.
 	batchEntries = 512
 )
@@ -29,9 +31,12 @@ type logEntry struct {
 // Positions in it count from the first event ever, so that dropping old ones
 // does not move the others.
 type eventLog struct {
+	values  *wire.ValueCache // has the bytes of the records; nil if all are kept
 	entries []logEntry
 	first   int64 // position of entries[0]
 	bytes   int
+	// out is the position of the first entry whose replaced record may be in memory.
+	out int64
 	// lost is the position of the first entry that was not dropped for want of
 	// room, mark that of the first one which is younger than the last trim.
 	lost, mark int64
@@ -46,7 +51,9 @@ type eventLog struct {
 	err     error // set when the log has ended
 }
 
-func newEventLog() *eventLog { return &eventLog{changed: make(chan struct{})} }
+func newEventLog(values *wire.ValueCache) *eventLog {
+	return &eventLog{values: values, changed: make(chan struct{})}
+}
 
 func (l *eventLog) reset(revision int64) {
 	l.entries, l.bytes = nil, 0
@@ -58,11 +65,10 @@ func (l *eventLog) reset(revision int64) {
 func (l *eventLog) forget(revision int64) {
 	n := 0
 	for n < len(l.entries) && l.entries[n].revision <= revision {
-		l.bytes -= l.entries[n].size()
 		n++
 	}
-	l.entries = slices.Clone(l.entries[n:])
-	l.first += int64(n)
+	l.drop(n)
+	l.entries = slices.Clone(l.entries)
 	l.since, l.last = max(l.since, revision), max(l.last, revision)
 }
 
@@ -70,21 +76,55 @@ func (l *eventLog) forget(revision int64) {
 // in the cache.
 func (l *eventLog) append(e logEntry) (dropped int) {
 	l.entries = append(l.entries, e)
-	l.bytes += e.size()
+	l.bytes += l.size(len(l.entries) - 1)
 	l.last = e.revision
-	drop := 0
-	for len(l.entries)-drop > logEntries || l.bytes > logBytes && len(l.entries)-drop > 1 {
-		l.bytes -= l.entries[drop].size()
-		l.since = l.entries[drop].revision
-		dropped += l.entries[drop].replaced()
-		l.entries[drop] = logEntry{}
-		drop++
+	n, bytes := 0, l.bytes
+	for len(l.entries)-n > logEntries || l.values == nil && bytes > logBytes && len(l.entries)-n > 1 {
+		bytes -= l.size(n)
+		n++
 	}
-	l.entries = l.entries[drop:]
-	l.first += int64(drop)
-	if drop > 0 {
+	if n > 0 {
+		dropped = l.drop(n)
 		l.lost = l.first
 	}
+	if l.values != nil {
+		l.dropBytes()
+	}
+	return dropped
+}
+
+// dropBytes bounds the memory of the log without dropping entries: the bytes of records
+// that were replaced first go, and are read from the history of storage if a watcher
+// wants them.
+func (l *eventLog) dropBytes() {
+	limit := min(logBytes, int(l.values.Limit/logShare))
+	l.out = max(l.out, l.first)
+	for l.bytes > limit && l.out < l.first+int64(len(l.entries)) {
+		n := int(l.out - l.first)
+		l.bytes -= l.size(n)
+		l.entries[n].release(l.values)
+		l.out++
+	}
+}
+
+// drop drops the first n entries, and returns the size of what they have made old, whose
+// bytes nobody needs any more.
+func (l *eventLog) drop(n int) (dropped int) {
+	if n == 0 {
+		return 0
+	}
+	for i := range n {
+		e := &l.entries[i]
+		l.bytes -= l.size(i)
+		l.since = e.revision
+		if e.old != nil {
+			dropped += e.old.MemorySize()
+			e.release(l.values)
+		}
+		l.entries[i] = logEntry{}
+	}
+	l.entries = l.entries[n:]
+	l.first += int64(n)
 	return dropped
 }
 
@@ -93,31 +133,34 @@ func (l *eventLog) append(e logEntry) (dropped int) {
 // backend. dropped is as with append.
 func (l *eventLog) trim() (dropped int, left bool) {
 	if n := int(l.mark - l.first); n > 0 {
-		for i := range n {
-			l.bytes -= l.entries[i].size()
-			dropped += l.entries[i].replaced()
-		}
-		l.since = l.entries[n-1].revision
-		l.entries = slices.Clone(l.entries[n:])
-		l.first += int64(n)
+		dropped = l.drop(n)
+		l.entries = slices.Clone(l.entries)
 	}
 	l.mark = l.first + int64(len(l.entries))
 	return dropped, len(l.entries) > 0
 }
 
-func (e *logEntry) size() int {
-	if e.now != nil {
+// size is what the entry with an index counts for in bytes. If bytes can be dropped from
+// memory, only those count that the log alone still has.
+func (l *eventLog) size(i int) int {
+	e := &l.entries[i]
+	switch {
+	case l.values == nil && e.now != nil:
 		return e.now.Size()
+	case l.values == nil:
+		return e.old.Size()
+	case e.old == nil || l.first+int64(i) < l.out:
+		return 0
 	}
 	return e.old.Size()
 }
 
-// replaced is the size of what the event has made old.
-func (e *logEntry) replaced() int {
-	if e.old == nil {
-		return 0
+// release lets go of the bytes of what the event has replaced.
+func (e *logEntry) release(values *wire.ValueCache) {
+	if e.old != nil {
+		values.Drop(e.old)
+		values.Drop(e.last)
 	}
-	return e.old.Size()
 }
 
 func (l *eventLog) wake() {

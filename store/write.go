@@ -58,12 +58,11 @@ func (p *pending) take(key string, revision int64, stored []byte) *Record {
 		return nil
 	}
 	p.remove(rec)
-	if !bytes.Equal(rec.Stored, stored) {
+	// A record of a write is not in the cache of values: its bytes are there.
+	if was, err := rec.Stored(); err != nil || !bytes.Equal(was, stored) {
 		return nil
 	}
-	made := rec.Committed(revision)
-	made.Stored = stored
-	return made
+	return rec.Committed(revision, stored)
 }
 
 // write calls the backend with a record that the cache is to have when the event
@@ -97,16 +96,16 @@ func (r *Resource) acknowledge(revision int64) {
 
 // Create stores a new object. The error is storage.ErrExists if there is one.
 func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, ttl time.Duration) (*Record, error) {
-	rec, err := r.prepare(key, obj)
+	rec, stored, err := r.prepare(key, obj)
 	if err != nil {
 		return nil, err
 	}
 	r.loadEmpty(ctx)
-	kv, err := r.write(rec, func() (storage.KeyValue, error) { return r.store.backend.Create(ctx, key, rec.Stored, ttl) })
+	kv, err := r.write(rec, func() (storage.KeyValue, error) { return r.store.backend.Create(ctx, key, stored, ttl) })
 	if err != nil {
 		return nil, err
 	}
-	return rec.Committed(kv.ModRevision), nil
+	return rec.Committed(kv.ModRevision, stored), nil
 }
 
 // CreateLazy is Create with an object that is encoded already, as storage.CreateLazy has
@@ -134,12 +133,12 @@ func (r *Resource) loadEmpty(ctx context.Context) {
 }
 
 // prepare encodes an object into a record that has no revision yet.
-func (r *Resource) prepare(key string, obj resource.Object) (*Record, error) {
-	stored, err := wire.EncodeStored(r.def, obj)
-	if err != nil {
-		return nil, err
+func (r *Resource) prepare(key string, obj resource.Object) (rec *Record, stored []byte, err error) {
+	if stored, err = wire.EncodeStored(r.def, obj); err != nil {
+		return nil, nil, err
 	}
-	return r.newRecord(key, 0, stored, obj)
+	rec, err = r.newRecord(key, 0, stored, obj)
+	return rec, stored, err
 }
 
 // Change computes the next state of an object from the current one, which it
@@ -156,16 +155,28 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		return nil, err
 	}
 	for range maxConflicts {
-		obj, err := wire.DecodeStored(r.def, current.Stored)
+		was, err := current.Stored()
+		if err != nil && !fresh {
+			// The cached state may be so old that its bytes are gone.
+			if current, err = r.newest(ctx, key); err == nil {
+				fresh = true
+				was, err = current.Stored()
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		obj, err := wire.DecodeStored(r.def, was)
 		if err != nil {
 			return nil, err
 		}
 		next, ttl, err := change(current, obj)
 		var rec *Record
+		var stored []byte
 		if err == nil {
-			rec, err = r.prepare(key, next)
+			rec, stored, err = r.prepare(key, next)
 		}
-		unchanged := err == nil && bytes.Equal(rec.Stored, current.Stored)
+		unchanged := err == nil && bytes.Equal(stored, was)
 		if err != nil || unchanged {
 			stale := current.Stale
 			if !fresh {
@@ -185,7 +196,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 			}
 		}
 		kv, err := r.write(rec, func() (storage.KeyValue, error) {
-			return r.store.backend.Update(ctx, key, rec.Stored, current.Revision, ttl)
+			return r.store.backend.Update(ctx, key, stored, current.Revision, ttl)
 		})
 		if errors.Is(err, storage.ErrConflict) {
 			if current, err = r.readRecord(&kv); err != nil {
@@ -197,7 +208,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		if err != nil {
 			return nil, err
 		}
-		return rec.Committed(kv.ModRevision), nil
+		return rec.Committed(kv.ModRevision, stored), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
 }

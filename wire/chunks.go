@@ -159,7 +159,7 @@ var chunkSeed = maphash.MakeSeed()
 func chunkLength(records []*Record) (n, size int) {
 	for _, rec := range records {
 		n++
-		if size += len(rec.Stored); size >= maxChunk || size >= minChunk && maphash.String(chunkSeed, rec.Key)%minChunk < uint64(len(rec.Stored)) {
+		if size += rec.StoredSize(); size >= maxChunk || size >= minChunk && maphash.String(chunkSeed, rec.Key)%minChunk < uint64(rec.StoredSize()) {
 			break
 		}
 	}

@@ -32,7 +32,7 @@ func unzipped(t *testing.T, text string) string {
 func someRecords(n, size int) []*Record {
 	records := make([]*Record, n)
 	for i := range records {
-		records[i] = &Record{Key: fmt.Sprintf("/registry/things/%d", rand.Uint64()), Stored: make([]byte, size)}
+		records[i] = NewRecord(Record{Key: fmt.Sprintf("/registry/things/%d", rand.Uint64())}, make([]byte, size), nil, nil, nil, nil)
 	}
 	return records
 }
@@ -52,7 +52,7 @@ func TestChunkCacheIsBounded(t *testing.T) {
 				} else if sec.keep {
 					if d := cc.build(some, format); d != nil {
 						for _, rec := range some {
-							d.add(rec.Stored)
+							d.add(storedBytes(rec))
 						}
 						d.finish(true)
 					}
@@ -79,7 +79,7 @@ func TestChunkCacheIsBounded(t *testing.T) {
 		}
 		// A change makes one chunk anew, or two if it is where one ends.
 		changed := append(append(someRecords(0, 0), lists[0][:500]...), lists[0][501:]...)
-		if got := list(changed); got < len(changed)-3*maxChunk/len(changed[0].Stored) || got == len(changed) {
+		if got := list(changed); got < len(changed)-3*maxChunk/changed[0].StoredSize() || got == len(changed) {
 			t.Errorf("%d of %d records in chunks after a change", got, len(changed))
 		}
 		// Those in use stay, the others make room.
@@ -120,13 +120,14 @@ func TestChunksInUseStay(t *testing.T) {
 	random := randomtest.Rand(seed, 0)
 	all := someRecords(3000, maxChunkBytes/4000)
 	for _, rec := range all {
-		for i := range rec.Stored {
-			rec.Stored[i] = byte(random.Uint32())
+		stored := storedBytes(rec)
+		for i := range stored {
+			stored[i] = byte(random.Uint32())
 		}
 	}
 	text := func(records []*Record) (b []byte) {
 		for _, rec := range records {
-			b = append(b, rec.Stored...)
+			b = append(b, storedBytes(rec)...)
 		}
 		return b
 	}
@@ -149,7 +150,7 @@ func TestChunksInUseStay(t *testing.T) {
 					} else if d := cc.build(some, format); d != nil {
 						made.Add(1)
 						for _, rec := range some {
-							d.add(rec.Stored)
+							d.add(storedBytes(rec))
 						}
 						d.finish(random.IntN(4) > 0)
 					}
@@ -220,4 +221,13 @@ func TestGzipWriter(t *testing.T) {
 			t.Fatal("it is not what was written")
 		}
 	}
+}
+
+// storedBytes returns the stored bytes of a record, which are in memory.
+func storedBytes(rec *Record) []byte {
+	stored, err := rec.Stored()
+	if err != nil {
+		panic(err)
+	}
+	return stored
 }

@@ -139,10 +139,14 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 	if b := rec.findEncoding(e.id(encodingJSON)); b != nil {
 		return b, nil
 	}
-	if rec.hasEncoding(e.id(encodingStored)) {
-		return appendStored(nil, e.Served, rec.Stored, RevisionString(rec.Revision), true), nil
+	stored, err := rec.Stored()
+	if err != nil {
+		return nil, err
 	}
-	obj, err := DecodeStored(e.Served.Definition, rec.Stored)
+	if rec.hasEncoding(e.id(encodingStored)) {
+		return appendStored(nil, e.Served, stored, RevisionString(rec.Revision), true), nil
+	}
+	obj, err := DecodeStored(e.Served.Definition, stored)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +155,7 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 		return nil, err
 	}
 	if rec.Revision != 0 {
-		same := storedIsBody(e.Served, rec.Stored, b)
+		same := storedIsBody(e.Served, stored, b)
 		b = spliceJSON(b, RevisionString(rec.Revision))
 		if same {
 			// The same bytes need not be kept twice.
@@ -166,7 +170,11 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 // struct has neither kind nor apiVersion.
 func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error) {
 	if rec.hasEncoding(e.id(encodingStored)) {
-		return appendStored(dst, e.Served, rec.Stored, RevisionString(rec.Revision), item), nil
+		stored, err := rec.Stored()
+		if err != nil {
+			return nil, err
+		}
+		return appendStored(dst, e.Served, stored, RevisionString(rec.Revision), item), nil
 	}
 	body, err := e.recordJSON(rec)
 	switch {

@@ -23,7 +23,7 @@ func podRecord(t testing.TB, def *resource.Definition, name string, revision int
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewRecord(Record{Key: "/registry/pods/" + name, Name: name, Revision: revision, Stored: stored}, nil, nil, nil)
+	return NewRecord(Record{Key: "/registry/pods/" + name, Name: name, Revision: revision}, stored, nil, nil, nil, nil)
 }
 
 // TestAppendObject encodes a record in every format, twice: made anew, and from what is
@@ -116,7 +116,7 @@ func TestOnlyTheFirstTableOfAWatchHasColumns(t *testing.T) {
 // TestAppendEventKeepsItsInput: what cannot be encoded leaves no half of an event.
 func TestAppendEventKeepsItsInput(t *testing.T) {
 	s := pods(t)
-	broken := &Record{Key: "/registry/pods/a", Stored: []byte("no pod")}
+	broken := NewRecord(Record{Key: "/registry/pods/a"}, []byte("no pod"), nil, nil, nil, nil)
 	for _, format := range []Format{{}, {Media: Protobuf}, {Shape: ShapeTable}, {Shape: ShapeMetadata}} {
 		w := EventEncoder{Encoder: &Encoder{Served: s, Format: format}}
 		if got, err := w.AppendEvent([]byte("before"), Added, broken); err == nil || string(got) != "before" {

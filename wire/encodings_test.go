@@ -11,7 +11,7 @@ import (
 func budgetOf(limit int64, n int) (*EncodingBudget, []*Record) {
 	budget, records := &EncodingBudget{Limit: limit}, make([]*Record, n)
 	for i := range records {
-		records[i] = NewRecord(Record{Key: fmt.Sprintf("p%03d", i)}, nil, nil, budget)
+		records[i] = NewRecord(Record{Key: fmt.Sprintf("p%03d", i)}, nil, nil, nil, budget, nil)
 	}
 	budget.Records = func(f func(*Record)) {
 		for _, rec := range records {

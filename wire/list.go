@@ -31,7 +31,7 @@ type Page struct {
 func (p *Page) WorthGzip() bool {
 	size := 0
 	for _, rec := range p.Records {
-		if size += len(rec.Stored); size >= MinGzip {
+		if size += rec.StoredSize(); size >= MinGzip {
 			return true
 		}
 	}
@@ -124,7 +124,7 @@ func (e *Encoder) convertAll(records []*Record) error {
 		objs := make([]resource.Object, len(some))
 		for i, rec := range some {
 			var err error
-			if objs[i], err = DecodeStored(def, rec.Stored); err != nil {
+			if objs[i], err = rec.decode(def); err != nil {
 				return err
 			}
 		}
@@ -157,9 +157,8 @@ type List struct {
 	sections []section
 
 	// Of a list in protobuf, which says how long it is before it begins.
-	meta  []byte
-	size  int
-	items []protoItem // of records that are in no chunk
+	meta []byte
+	size int
 }
 
 // PrepareList prepares a page to be written, compressed or not. What can go wrong with
@@ -302,7 +301,8 @@ const (
 	listItemTag   = 2<<3 | 2
 )
 
-// measure finds out how long the list is in protobuf.
+// measure finds out how long the list is in protobuf. It keeps no bytes: those of all
+// records together may be more than there is memory for.
 func (l *List) measure() (err error) {
 	meta := l.page.meta()
 	if l.meta, err = meta.Marshal(); err != nil {
@@ -314,14 +314,12 @@ func (l *List) measure() (err error) {
 			l.size += sec.chunk.size
 			continue
 		}
-		if l.items == nil {
-			l.items = make([]protoItem, len(l.page.Records))
-		}
-		for i := sec.from; i < sec.to; i++ {
-			if l.items[i], err = l.e.protoItem(l.page.Records[i]); err != nil {
+		for _, rec := range l.page.Records[sec.from:sec.to] {
+			size, err := l.e.protoItemSize(rec)
+			if err != nil {
 				return err
 			}
-			l.size += 1 + uvarintSize(l.items[i].size) + l.items[i].size
+			l.size += 1 + uvarintSize(size) + size
 		}
 	}
 	return nil
@@ -331,9 +329,13 @@ func (l *List) writeProto(w *Writer) error {
 	kind, apiVersion := l.kind()
 	w.Buf = appendField(appendEnvelopeHead(w.Buf, apiVersion, kind, l.size), listMetaField, l.meta)
 	err := l.writeItems(w, "", func(dst []byte, i int) ([]byte, error) {
+		it, err := l.e.protoItem(l.page.Records[i])
+		if err != nil {
+			return nil, err
+		}
 		dst = append(dst, listItemTag)
-		dst = binary.AppendUvarint(dst, uint64(l.items[i].size))
-		return l.items[i].append(dst), nil
+		dst = binary.AppendUvarint(dst, uint64(it.size))
+		return it.append(dst), nil
 	})
 	w.Buf = append(w.Buf, envelopeTail...)
 	return err

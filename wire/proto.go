@@ -43,6 +43,18 @@ func (e *Encoder) protoItem(rec *Record) (it protoItem, err error) {
 	return it, nil
 }
 
+// protoItemSize returns the size of what is to be written of a record. The stored bytes
+// are not looked at if their layout is known: they may be out of memory.
+func (e *Encoder) protoItemSize(rec *Record) (int, error) {
+	if e.Format.Shape != ShapeMetadata {
+		if splice, _, ok := rec.layout().splice(e.Served.Index, rec.StoredSize(), revisionDigits(rec.Revision)); ok {
+			return splice.size, nil
+		}
+	}
+	it, err := e.protoItem(rec)
+	return it.size, err
+}
+
 // append appends the message.
 func (it *protoItem) append(dst []byte) []byte {
 	var digits [20]byte
@@ -62,19 +74,26 @@ func (it *protoItem) append(dst []byte) []byte {
 // are within the stored ones, if these are of the version that is wanted.
 func (e *Encoder) recordProto(rec *Record) (raw []byte, splice protoSplice, err error) {
 	digits := revisionDigits(rec.Revision)
-	raw, splice, ok := rec.layout().splice(e.Served.Index, rec.Stored, digits)
-	if ok {
-		return raw, splice, nil
+	if raw = rec.findEncoding(e.id(encodingProto)); raw != nil {
+		return raw, newProtoSplice(raw, digits), nil
 	}
-	if raw, ok = storedProtoBody(e.Served.Definition, e.Served.Version, rec.Stored); ok {
+	stored, err := rec.Stored()
+	if err != nil {
+		return nil, splice, err
+	}
+	splice, head, ok := rec.layout().splice(e.Served.Index, len(stored), digits)
+	if ok {
+		return stored[head : len(stored)-len(envelopeTail)], splice, nil
+	}
+	if raw, ok = storedProtoBody(e.Served.Definition, e.Served.Version, stored); ok {
 		splice = newProtoSplice(raw, digits)
 		if digits > 0 {
-			rec.setLayout(splice.layout(e.Served.Index, rec.Stored, raw))
+			rec.setLayout(splice.layout(e.Served.Index, stored, raw))
 		}
 		return raw, splice, nil
 	}
 	raw, err = rec.Encoding(e.id(encodingProto), func(rec *Record) ([]byte, error) {
-		obj, err := DecodeStored(e.Served.Definition, rec.Stored)
+		obj, err := DecodeStored(e.Served.Definition, stored)
 		if err != nil {
 			return nil, err
 		}

@@ -1,10 +1,15 @@
 package wire
 
-import "github.com/apikeel/kelson/resource"
+import (
+	"unique"
 
-// Record is one object as it was at one revision: the stored bytes, the labels and
-// fields that selectors look at, and the encodings that somebody has asked for.
-// Records are never changed, and shared by all who read them.
+	"github.com/apikeel/kelson/resource"
+)
+
+// Record is one object as it was at one revision: the labels and fields that selectors
+// look at, the stored bytes, which may be out of memory (ValueCache), and the encodings
+// that somebody has asked for. Records are never changed, and shared by all who read
+// them.
 type Record struct {
 	// Key in storage.
 	Key string
@@ -12,30 +17,42 @@ type Record struct {
 	Namespace, Name string
 	// Revision of the write that made the record: its resourceVersion. 0 is none.
 	Revision int64
-	// Stored is the object as it is in storage, without a resourceVersion.
-	Stored []byte
 	// Stale says that the backend would store the same object in other bytes now, for
 	// example encrypted with a newer key. It is set only in records that were read from
 	// the backend for a write.
 	Stale bool
 
-	labels    []string   // key, value, key, value…, as in the object
-	fields    []string   // values in the order of the definition's Fields
-	encodings *encodings // nil in records that no store has made
+	// attributes are the values of the definition's Fields, in their order, and behind
+	// them the labels: key, value, key, value…, as in the object.
+	attributes []string
+	fields     int // how many of the attributes are fields
+	value      *value
+	encodings  *encodings // nil in records that no store has made
 }
 
-// NewRecord returns a record with labels, the values of the definition's selectable
-// fields, and encodings that count in a budget.
-func NewRecord(rec Record, labels map[string]string, fields []string, budget *EncodingBudget) *Record {
-	rec.fields, rec.encodings = fields, &encodings{budget: budget}
+// NewRecord returns a record with its stored bytes, labels, and the values of the
+// definition's selectable fields. What it keeps in memory counts in the budgets, which
+// may be nil.
+func NewRecord(rec Record, stored []byte, labels map[string]string, fields []string, budget *EncodingBudget, values *ValueCache) *Record {
+	rec.value, rec.encodings = newValue(stored, rec.Revision, values), &encodings{budget: budget}
+	rec.attributes, rec.fields = fields, len(fields)
 	if len(labels) > 0 {
-		rec.labels = make([]string, 0, 2*len(labels))
+		rec.attributes = make([]string, len(fields), len(fields)+2*len(labels))
+		copy(rec.attributes, fields)
 		for k, v := range labels {
-			rec.labels = append(rec.labels, k, v)
+			rec.attributes = append(rec.attributes, unique.Make(k).Value(), v)
 		}
 	}
 	return &rec
 }
+
+// Stored returns the object as it is in storage, without a resourceVersion. The bytes
+// are shared: do not change them. An error is that of storage, from where they may have
+// to be read again: ErrCompacted for a record that was replaced long ago.
+func (r *Record) Stored() ([]byte, error) { return r.value.get(r.Key) }
+
+// StoredSize is the length of the stored bytes.
+func (r *Record) StoredSize() int { return r.value.len() }
 
 // At returns the record as if it had been written at another revision: the last state
 // of a deleted object carries the revision of its deletion.
@@ -46,20 +63,33 @@ func (r *Record) At(revision int64) *Record {
 }
 
 // Committed returns a record that was made before its write, with the revision of that
-// write. All callers for the same write share the encodings.
-func (r *Record) Committed(revision int64) *Record {
+// write. stored are its bytes: those that it was made with, or a copy. All callers for
+// the same write share the encodings.
+func (r *Record) Committed(revision int64, stored []byte) *Record {
 	rec := *r
-	rec.Revision = revision
+	rec.Revision, rec.value = revision, newValue(stored, revision, r.value.cache)
 	return &rec
 }
 
-// Size is how many bytes of memory the record takes, roughly, without its encodings.
-func (r *Record) Size() int { return len(r.Stored) + len(r.Key) + 256 }
+// Size is how many bytes of memory the record takes, roughly, with its stored bytes and
+// without its encodings.
+func (r *Record) Size() int { return r.StoredSize() + len(r.Key) + recordSize }
+
+// MemorySize is Size without the stored bytes if they are out of memory.
+func (r *Record) MemorySize() int {
+	if r.value.len() > 0 && r.value.first.Load() == nil {
+		return len(r.Key) + recordSize
+	}
+	return r.Size()
+}
+
+// recordSize is what a record takes without its key and its stored bytes, roughly.
+const recordSize = 256
 
 func (r *Record) label(key string) (string, bool) {
-	for i := 0; i < len(r.labels); i += 2 {
-		if r.labels[i] == key {
-			return r.labels[i+1], true
+	for i := r.fields; i < len(r.attributes); i += 2 {
+		if r.attributes[i] == key {
+			return r.attributes[i+1], true
 		}
 	}
 	return "", false
@@ -104,7 +134,7 @@ func (f Fields) lookup(path string) (string, bool) {
 	}
 	for i := range f.def.Fields {
 		if f.def.Fields[i].Path == path {
-			return f.record.fields[i], true
+			return f.record.attributes[i], true
 		}
 	}
 	return "", false

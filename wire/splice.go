@@ -243,19 +243,20 @@ func (p *protoSplice) layout(index int, stored, raw []byte) protoLayout {
 	return protoLayout(index+1)<<56 | protoLayout(head)<<48 | protoLayout(old/2)<<47 | protoLayout(size)<<24 | protoLayout(p.from-p.start)
 }
 
-// splice is newProtoSplice for what is in stored bytes, if they are of a version.
-func (l protoLayout) splice(index int, stored []byte, rv int) (raw []byte, p protoSplice, ok bool) {
+// splice is newProtoSplice for what is in stored bytes of a size, from head to the tail of
+// the envelope, if they are of a version.
+func (l protoLayout) splice(index, stored, rv int) (p protoSplice, head int, ok bool) {
 	if int(l>>56) != index+1 {
-		return nil, p, false
+		return p, 0, false
 	}
-	raw = stored[l>>48&0xff : len(stored)-len(envelopeTail)]
+	head = int(l >> 48 & 0xff)
 	size := int(l >> 24 & (1<<23 - 1))
 	p.start = 1 + uvarintSize(size)
 	p.end = p.start + size
 	p.from = p.start + int(l&(1<<24-1))
 	p.to = p.from + int(l>>47&1)*2
-	p.measure(raw, rv)
-	return raw, p, true
+	p.measure(stored-head-len(envelopeTail), rv)
+	return p, head, true
 }
 
 // append appends the object with the resourceVersion.
@@ -309,19 +310,19 @@ func findVersionProto(raw []byte, rv int) (p protoSplice, ok bool) {
 		}
 		i = next
 	}
-	p.measure(raw, rv)
+	p.measure(len(raw), rv)
 	return p, true
 }
 
-// measure finds out the sizes of the result.
-func (p *protoSplice) measure(raw []byte, rv int) {
+// measure finds out the sizes of the result, from that of the object.
+func (p *protoSplice) measure(raw, rv int) {
 	if rv == 0 {
 		p.from, p.to = p.end, p.end
-		p.size, p.metadata = len(raw), p.end-p.start
+		p.size, p.metadata = raw, p.end-p.start
 		return
 	}
 	p.metadata = p.end - p.start - (p.to - p.from) + 1 + uvarintSize(rv) + rv
-	p.size = 1 + uvarintSize(p.metadata) + p.metadata + len(raw) - p.end
+	p.size = 1 + uvarintSize(p.metadata) + p.metadata + raw - p.end
 }
 
 // MetadataProto returns the encoded ObjectMeta in an object's protobuf, without

@@ -97,30 +97,43 @@ func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error
 // UID returns the UID of the object in a record, without decoding the rest of it if that
 // can be avoided.
 func UID(def *resource.Definition, rec *Record) (types.UID, error) {
-	if env, ok := openEnvelope(rec.Stored); ok {
+	stored, err := rec.Stored()
+	if err != nil {
+		return "", err
+	}
+	if env, ok := openEnvelope(stored); ok {
 		if meta, ok := MetadataProto(env.raw); ok {
 			if uid, ok := findUIDProto(meta); ok {
 				return types.UID(uid), nil
 			}
 		}
-	} else if encoded, ok := MetadataJSON(rec.Stored); ok {
+	} else if encoded, ok := MetadataJSON(stored); ok {
 		var meta struct {
 			UID types.UID `json:"uid"`
 		}
 		err := json.Unmarshal(encoded, &meta)
 		return meta.UID, err
 	}
-	obj, err := DecodeStored(def, rec.Stored)
+	obj, err := DecodeStored(def, stored)
 	if err != nil {
 		return "", err
 	}
 	return obj.GetUID(), nil
 }
 
+// decode returns the object of a record, in the hub version.
+func (r *Record) decode(def *resource.Definition) (resource.Object, error) {
+	stored, err := r.Stored()
+	if err != nil {
+		return nil, err
+	}
+	return DecodeStored(def, stored)
+}
+
 // DecodeRecord returns the object of a record, in the hub version, with its
 // resourceVersion.
 func DecodeRecord(def *resource.Definition, rec *Record) (resource.Object, error) {
-	obj, err := DecodeStored(def, rec.Stored)
+	obj, err := rec.decode(def)
 	if err != nil {
 		return nil, err
 	}

@@ -445,12 +445,12 @@ func TestUIDOfRecords(t *testing.T) {
 		"map":      `{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"uid":"no"},"name":"p","uid":"1-2-3"}}`,
 		"spaces":   `{ "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "1-2-3"} }`,
 	} {
-		if uid, err := UID(&d, &Record{Stored: []byte(stored)}); uid != "1-2-3" || err != nil {
+		if uid, err := UID(&d, NewRecord(Record{}, []byte(stored), nil, nil, nil, nil)); uid != "1-2-3" || err != nil {
 			t.Errorf("%s: got %q, %v, want 1-2-3", name, uid, err)
 		}
 	}
 	for _, stored := range []string{"", "k8s\x00\x0a\x05", `{"metadata":{"uid":5}}`} {
-		if uid, err := UID(&d, &Record{Stored: []byte(stored)}); err == nil {
+		if uid, err := UID(&d, NewRecord(Record{}, []byte(stored), nil, nil, nil, nil)); err == nil {
 			t.Errorf("%q: got %q and no error", stored, uid)
 		}
 	}

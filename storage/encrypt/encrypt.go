@@ -292,6 +292,20 @@ func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error)
 	return kv, err
 }
 
+// Value implements storage.ValueReader.
+func (b *Backend) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	value, err := storage.ReadValue(ctx, b.Backend, key, revision)
+	if err != nil {
+		return nil, err
+	}
+	kv := storage.KeyValue{Key: key, Value: value}
+	b.open(ctx, &kv)
+	return kv.Value, kv.Err
+}
+
+// HasValues implements storage.ValueReader.
+func (b *Backend) HasValues() bool { return storage.HasValues(b.Backend) }
+
 // List implements storage.Backend. An item that cannot be decrypted has Err set.
 func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
 	page, err := b.Backend.List(ctx, prefix, opts)

@@ -61,6 +61,27 @@ func (e *Engine) Get(ctx context.Context, key string) (storage.KeyValue, error) 
 	return v.keyValue(key), nil
 }
 
+// Value implements storage.ValueReader.
+func (e *Engine) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	if err := e.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer e.calls.leave()
+	it, err := e.versions()
+	if err != nil {
+		return nil, err
+	}
+	defer it.Close()
+	v, ok, err := readVersion(it, key, revision)
+	if err == nil && (!ok || v.deleted || v.revision != revision) {
+		err = fmt.Errorf("%w: %s at %d", storage.ErrCompacted, key, revision)
+	}
+	return v.value, err
+}
+
+// HasValues implements storage.ValueReader.
+func (e *Engine) HasValues() bool { return true }
+
 // List implements storage.Backend.
 func (e *Engine) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
 	if err := storage.CheckStart(prefix, opts.Start); err != nil {
@@ -75,17 +96,19 @@ func (e *Engine) List(ctx context.Context, prefix string, opts storage.ListOptio
 		return storage.Page{}, err
 	}
 	defer s.close()
-	page := storage.Page{Revision: s.revision}
+	page, bytes := storage.Page{Revision: s.revision}, 0
 	ok := s.first(max(prefix, opts.Start))
 	for ; ok; ok = s.next() {
 		if len(page.Items)%256 == 0 && ctx.Err() != nil {
 			return storage.Page{}, ctx.Err()
 		}
-		if opts.Limit > 0 && len(page.Items) == opts.Limit {
+		if opts.Limit > 0 && len(page.Items) == opts.Limit || opts.MaxBytes > 0 && bytes >= opts.MaxBytes {
 			page.More = true
 			break
 		}
-		page.Items = append(page.Items, s.keyValue(!opts.KeysOnly))
+		item := s.keyValue(!opts.KeysOnly)
+		bytes += len(item.Value)
+		page.Items = append(page.Items, item)
 	}
 	if page.More && opts.Count {
 		if page.Remaining, err = s.count(ctx, ok); err != nil {

@@ -78,6 +78,51 @@ func (b *Backend) Get(ctx context.Context, key string) (storage.KeyValue, error)
 	return b.keyValue(resp.Kvs[0]), nil
 }
 
+// maxVersions is how many versions of a key Value looks at.
+const maxVersions = 64
+
+// Value implements storage.ValueReader. As a rule the value is the current one. If it is
+// not, etcd is asked for the state at its revision. Compaction does not remove a version
+// that is still the current one at the revision compacted to, but refuses to read at the
+// revision of the version: then the versions of the key are visited backwards.
+func (b *Backend) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	if err := b.checkUsable(ctx); err != nil {
+		return nil, err
+	}
+	newest, at := int64(0), int64(0) // 0 is the current state
+	for range maxVersions {
+		resp, err := b.kv.Get(ctx, b.etcdKey(key), clientv3.WithRev(at))
+		switch {
+		case errors.Is(err, rpctypes.ErrCompacted) && at == revision && newest > revision:
+			at = newest - 1
+			continue
+		case errors.Is(err, rpctypes.ErrCompacted):
+			return nil, errNoValue(key, revision)
+		case err != nil:
+			return nil, b.readError(ctx, err)
+		case len(resp.Kvs) > 0 && resp.Kvs[0].ModRevision == revision:
+			return resp.Kvs[0].Value, nil
+		case at == 0:
+			if len(resp.Kvs) > 0 {
+				newest = resp.Kvs[0].ModRevision
+			}
+			at = revision
+		case len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision < revision:
+			return nil, errNoValue(key, revision)
+		default:
+			at = resp.Kvs[0].ModRevision - 1
+		}
+	}
+	return nil, errNoValue(key, revision)
+}
+
+func errNoValue(key string, revision int64) error {
+	return fmt.Errorf("%w: %s at %d", storage.ErrCompacted, key, revision)
+}
+
+// HasValues implements storage.ValueReader.
+func (b *Backend) HasValues() bool { return true }
+
 // guardMismatch answers a write whose guard no key can have: ErrConflict with the key, or
 // ErrNotFound.
 func (b *Backend) guardMismatch(ctx context.Context, key string) (storage.KeyValue, error) {

@@ -73,6 +73,7 @@ func (b *Backend) list(ctx context.Context, prefix string, opts storage.ListOpti
 	page := storage.Page{Revision: opts.Revision}
 	var leases []int64 // lease of each of page.Items, if wanted
 	var count int64
+	total := 0
 	for chunk, first := firstChunkKeys, true; ; first = false {
 		limit := chunk
 		if opts.Limit > 0 {
@@ -101,7 +102,7 @@ func (b *Backend) list(ctx context.Context, prefix string, opts storage.ListOpti
 				leases = append(leases, kv.Lease)
 			}
 		}
-		if !resp.More || len(page.Items) == opts.Limit {
+		if total += size; !resp.More || len(page.Items) == opts.Limit || opts.MaxBytes > 0 && total >= opts.MaxBytes {
 			page.More = resp.More
 			break
 		}

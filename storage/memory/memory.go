@@ -343,8 +343,9 @@ func (s *Store) List(ctx context.Context, prefix string, opts storage.ListOption
 	case page.Revision < s.compacted:
 		return storage.Page{}, fmt.Errorf("%w: %d is asked for, the oldest is %d", storage.ErrCompacted, page.Revision, s.compacted)
 	}
+	bytes := 0
 	s.walk(prefix, max(prefix, opts.Start), page.Revision, func(v *version) bool {
-		if opts.Limit > 0 && len(page.Items) == opts.Limit {
+		if opts.Limit > 0 && len(page.Items) == opts.Limit || opts.MaxBytes > 0 && bytes >= opts.MaxBytes {
 			page.More = true
 			page.Remaining++
 			return opts.Count
@@ -353,6 +354,7 @@ func (s *Store) List(ctx context.Context, prefix string, opts storage.ListOption
 		if opts.KeysOnly {
 			kv.Value = nil
 		}
+		bytes += len(kv.Value)
 		page.Items = append(page.Items, kv)
 		return true
 	})

@@ -222,7 +222,7 @@ func readMutants() []fault {
 		{"start left out", "list/pages random/operations", lists(func(_ string, o storage.ListOptions, p *storage.Page) {
 			p.Items = slices.DeleteFunc(p.Items, func(kv storage.KeyValue) bool { return kv.Key == o.Start })
 		})},
-		{"more not said", "list/pages list/pinned", lists(func(_ string, _ storage.ListOptions, p *storage.Page) { p.More = false })},
+		{"more not said", "list/pages list/pinned list/bytes", lists(func(_ string, _ storage.ListOptions, p *storage.Page) { p.More = false })},
 		{"more always said", "list/pages", lists(func(_ string, o storage.ListOptions, p *storage.Page) { p.More = len(p.Items) == o.Limit })},
 		{"remaining off by one", "list/pages", lists(func(_ string, _ storage.ListOptions, p *storage.Page) { p.Remaining++ })},
 		{"values in keys-only", "list/pages", lists(func(_ string, o storage.ListOptions, p *storage.Page) {
@@ -230,6 +230,20 @@ func readMutants() []fault {
 				p.Items[i].Value = []byte(strings.TrimPrefix(p.Items[i].Key, storage.Root+"pages/"))
 			}
 		})},
+		{"the newest value for an old one", "list/values", func(m *mutant) {
+			m.value = func(ctx context.Context, key string, revision int64) ([]byte, error) {
+				kv, err := m.model.Get(ctx, key)
+				return kv.Value, err
+			}
+		}},
+		{"values before the compaction are gone", "list/values", func(m *mutant) {
+			m.value = func(ctx context.Context, key string, revision int64) ([]byte, error) {
+				if revision < m.model.compacted {
+					return nil, storage.ErrCompacted
+				}
+				return m.model.Value(ctx, key, revision)
+			}
+		}},
 		{"future is the present", "list/future", func(m *mutant) {
 			m.list = func(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
 				opts.Revision = min(opts.Revision, m.model.revision)

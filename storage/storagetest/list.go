@@ -18,6 +18,8 @@ func listChecks() []check {
 		{name: "future", run: checkFuture},
 		{name: "pinned", run: checkPinned},
 		{name: "snapshot", run: checkSnapshot},
+		{name: "bytes", run: checkPageBytes},
+		{name: "values", run: checkOldValues, own: true},
 	}
 }
 

@@ -210,11 +210,12 @@ func (m *model) List(ctx context.Context, prefix string, opts storage.ListOption
 	items := stateAt(m.log, prefix, page.Revision)
 	first := sort.Search(len(items), func(i int) bool { return items[i].Key >= opts.Start })
 	items = items[first:]
-	if opts.Limit > 0 && len(items) > opts.Limit {
-		page.More = true
-		page.Remaining = int64(len(items) - opts.Limit)
-		items = items[:opts.Limit]
+	n, bytes := 0, 0
+	for n < len(items) && (opts.Limit == 0 || n < opts.Limit) && (opts.MaxBytes == 0 || bytes < opts.MaxBytes) {
+		bytes += len(items[n].Value)
+		n++
 	}
+	page.More, page.Remaining, items = n < len(items), int64(len(items)-n), items[:n]
 	if opts.KeysOnly {
 		for i := range items {
 			items[i].Value = nil
@@ -223,6 +224,23 @@ func (m *model) List(ctx context.Context, prefix string, opts storage.ListOption
 	page.Items = items
 	return page, nil
 }
+
+func (m *model) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	for at := m.revision; at >= max(revision, m.compacted); at-- {
+		for _, kv := range stateAt(m.log, key, at) {
+			if kv.Key == key && kv.ModRevision == revision {
+				return kv.Value, nil
+			}
+		}
+	}
+	return nil, storage.ErrCompacted
+}
+
+func (m *model) HasValues() bool { return true }
 
 func (m *model) Count(ctx context.Context, prefix string) (int64, int64, error) {
 	page, err := m.List(ctx, prefix, storage.ListOptions{KeysOnly: true})

@@ -22,6 +22,7 @@ type mutant struct {
 	delete   func(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error)
 	get      func(ctx context.Context, key string) (storage.KeyValue, error)
 	list     func(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error)
+	value    func(ctx context.Context, key string, revision int64) ([]byte, error)
 	count    func(ctx context.Context, prefix string) (int64, int64, error)
 	watch    func(ctx context.Context, prefix string, after int64) (storage.Watcher, error)
 	revision func(ctx context.Context) (int64, error)
@@ -64,6 +65,13 @@ func (m *mutant) List(ctx context.Context, prefix string, opts storage.ListOptio
 		return m.list(ctx, prefix, opts)
 	}
 	return m.model.List(ctx, prefix, opts)
+}
+
+func (m *mutant) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	if m.value != nil {
+		return m.value(ctx, key, revision)
+	}
+	return m.model.Value(ctx, key, revision)
 }
 
 func (m *mutant) Count(ctx context.Context, prefix string) (int64, int64, error) {

@@ -1,0 +1,69 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
+)
+
+// readTimeout bounds how long the stored bytes of a record that are out of memory are
+// waited for.
+const readTimeout = 10 * time.Second
+
+// readValue reads stored bytes that are out of memory.
+func (s *Store) readValue(key string, revision int64) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
+	defer cancel()
+	return storage.ReadValue(ctx, s.backend, key, revision)
+}
+
+// nextRecords calls f for at most n records of the caches that follow a position, and
+// returns the position behind them: resource by resource, and from the beginning after
+// the last one.
+func (s *Store) nextRecords(after wire.Position, n int, f func(*Record)) wire.Position {
+	s.mu.Lock()
+	prefixes := make([]string, 0, len(s.resources))
+	for prefix := range s.resources {
+		prefixes = append(prefixes, prefix)
+	}
+	s.mu.Unlock()
+	slices.Sort(prefixes)
+	first, _ := slices.BinarySearch(prefixes, after.Resource)
+	for _, prefix := range prefixes[first:] {
+		if prefix != after.Resource {
+			after = wire.Position{Resource: prefix}
+		}
+		s.mu.Lock()
+		r := s.resources[prefix]
+		s.mu.Unlock()
+		if r == nil {
+			continue
+		}
+		snapshot := r.snap()
+		if snapshot == nil {
+			continue
+		}
+		snapshot.Range(prefix, storage.NextKey(after.Key), func(rec *Record) bool {
+			f(rec)
+			after.Key = rec.Key
+			n--
+			return n > 0
+		})
+		if n == 0 {
+			return after
+		}
+	}
+	return wire.Position{}
+}
+
+// ValueBytes returns how many stored bytes of the caches are in memory, how many may be,
+// and how many were read again. Without a limit all are 0.
+func (s *Store) ValueBytes() (held, limit, reads int64) {
+	if s.values == nil {
+		return 0, 0, 0
+	}
+	return s.values.Held(), s.values.Limit, s.values.Reads()
+}

@@ -1,0 +1,197 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage/engine"
+)
+
+// openLimited opens a store on disk that keeps few stored bytes in memory.
+func openLimited(t testing.TB, limit int64) *Store {
+	t.Helper()
+	b, err := engine.Open(engine.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), b, Options{ValueBytes: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(); b.Close() })
+	return s
+}
+
+// largePod is a pod of about 10 KB.
+func largePod(i, version int) *corev1.Pod {
+	p := newPod(fmt.Sprintf("p%03d", i), fmt.Sprint("n", version), "i", fmt.Sprint(i%2))
+	p.Annotations = map[string]string{"a": strings.Repeat(fmt.Sprintf("%03d-%d.", i, version), 1700)}
+	return p
+}
+
+func wantPod(t testing.TB, r *Resource, rec *Record, version int) {
+	t.Helper()
+	obj, err := r.Decode(rec)
+	if err != nil {
+		t.Fatalf("%s at %d: %v", rec.Key, rec.Revision, err)
+	}
+	var i int
+	fmt.Sscanf(rec.Name, "p%d", &i)
+	if got, want := obj.(*corev1.Pod).Annotations["a"], largePod(i, version).Annotations["a"]; got != want {
+		t.Errorf("%s: got %.20q, want %.20q", rec.Key, got, want)
+	}
+}
+
+// TestValuesOutOfMemory: a store whose objects take ten times the bytes that it may keep
+// shows all of them, older states and deleted objects too, and counts what it keeps.
+func TestValuesOutOfMemory(t *testing.T) {
+	const pods, limit = 200, 200 << 10
+	ctx := t.Context()
+	s := openLimited(t, limit)
+	r := s.Resource(podDefinition())
+	within := func(when string) {
+		t.Helper()
+		if err := s.current(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if held, _, _ := s.ValueBytes(); held < 0 || held > limit+limit/4 {
+			t.Errorf("%s: got %d bytes in memory, want at most %d", when, held, limit)
+		}
+	}
+	for i := range pods {
+		mustCreate(t, r, largePod(i, 0))
+	}
+	within("after creates")
+	before, err := r.Snapshot(ctx, Read{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := r.Watch(ctx, before.Revision, func(rec *Record) bool { v, _ := rec.Labels().Lookup("i"); return v == "1" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for i := range pods {
+		key := r.Key("default", fmt.Sprintf("p%03d", i))
+		if i%4 == 3 {
+			if _, err := r.Delete(ctx, key, func(*Record) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if _, err := r.Update(ctx, key, func(_ *Record, obj resource.Object) (resource.Object, time.Duration, error) {
+			return largePod(i, 1), 0, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within("after updates")
+	for range 2 {
+		before.Range(r.prefix, "", func(rec *Record) bool { wantPod(t, r, rec, 0); return true })
+		now, err := r.Snapshot(ctx, Read{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		now.Range(r.prefix, "", func(rec *Record) bool { n++; wantPod(t, r, rec, 1); return true })
+		if n != pods*3/4 {
+			t.Errorf("got %d pods, want %d", n, pods*3/4)
+		}
+		within("after reads")
+	}
+	exact, err := r.Snapshot(ctx, Read{Exact: before.Revision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact.Range(r.prefix, "", func(rec *Record) bool { wantPod(t, r, rec, 0); return true })
+	seen := 0
+	for seen < pods/2 {
+		events, more, err := w.Poll(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range events {
+			version := 1
+			if ev.Type == Deleted {
+				version = 0
+			}
+			wantPod(t, r, ev.Record, version)
+			seen++
+		}
+		if seen < pods/2 {
+			<-more
+		}
+	}
+	if _, _, reads := s.ValueBytes(); reads == 0 {
+		t.Error("got no reads of values, want some")
+	}
+	// What is dropped, by a reset or from the log, counts no more.
+	s.trim()
+	s.trim()
+	r.reset()
+	if held, _, _ := s.ValueBytes(); held != 0 {
+		t.Errorf("got %d bytes in memory after the caches were dropped, want 0", held)
+	}
+	if _, err := r.Snapshot(ctx, Read{}); err != nil {
+		t.Fatal(err)
+	}
+	within("loaded again")
+}
+
+// TestValuesUnderWriters: readers of any state see the bytes that belong to it while
+// others write, and bytes go in and out of memory.
+func TestValuesUnderWriters(t *testing.T) {
+	const pods, rounds, readers = 20, 15, 3
+	s := openLimited(t, 40<<10)
+	r := s.Resource(podDefinition())
+	for i := range pods {
+		mustCreate(t, r, largePod(i, 0))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range readers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				snap, err := r.Snapshot(t.Context(), Read{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				snap.Range(r.prefix, "", func(rec *Record) bool {
+					stored, err := rec.Stored()
+					if err != nil {
+						t.Errorf("%s at %d: %v", rec.Key, rec.Revision, err)
+						return false
+					}
+					node := r.Fields(rec).Get("spec.nodeName")
+					if want := fmt.Sprintf("%s-%s.", rec.Name[1:], node[1:]); !bytes.Contains(stored, []byte(want)) {
+						t.Errorf("%s at %d: got other bytes, want %q in them", rec.Key, rec.Revision, want)
+					}
+					return true
+				})
+			}
+		})
+	}
+	for round := 1; round <= rounds; round++ {
+		for i := range pods {
+			if _, err := r.Update(t.Context(), r.Key("default", fmt.Sprintf("p%03d", i)), func(_ *Record, obj resource.Object) (resource.Object, time.Duration, error) {
+				return largePod(i, round%10), 0, nil
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	cancel()
+	wg.Wait()
+	if held, limit, _ := s.ValueBytes(); held < 0 || held > 4*limit {
+		t.Errorf("got %d bytes in memory, want about %d", held, limit)
+	}
+}

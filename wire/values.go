@@ -1,0 +1,209 @@
+package wire
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// value is the stored bytes of a record. They may be out of memory: then they are read
+// again from where the ValueCache finds them.
+type value struct {
+	first    atomic.Pointer[byte] // of the bytes; nil if they are out, or there are none
+	revision int64                // of the write
+	cache    *ValueCache          // nil if the bytes always stay
+	size     int32
+	used     atomic.Bool // since the hand of the cache has passed
+
+	mu      sync.Mutex // for changes
+	counted bool       // the bytes count in the cache
+	gone    bool       // no store has the record any more: the bytes are not kept again
+}
+
+func newValue(stored []byte, revision int64, cache *ValueCache) *value {
+	v := &value{size: int32(len(stored)), revision: revision, cache: cache}
+	v.first.Store(unsafe.SliceData(stored))
+	return v
+}
+
+func (v *value) len() int {
+	if v == nil {
+		return 0
+	}
+	return int(v.size)
+}
+
+func (v *value) get(key string) ([]byte, error) {
+	if v == nil || v.size == 0 {
+		return nil, nil
+	}
+	if first := v.first.Load(); first != nil {
+		if v.cache != nil && !v.used.Load() {
+			v.used.Store(true)
+		}
+		return unsafe.Slice(first, v.size), nil
+	}
+	return v.cache.read(key, v)
+}
+
+// keep keeps bytes that are in memory, if the record is still in a store, and counts
+// them.
+func (v *value) keep(stored []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.gone {
+		return
+	}
+	v.first.Store(unsafe.SliceData(stored))
+	if !v.counted {
+		v.counted = true
+		v.cache.held.Add(int64(v.size))
+	}
+}
+
+// drop lets the bytes go, for good if no store has the record any more.
+func (v *value) drop(gone bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.first.Store(nil)
+	v.gone = v.gone || gone
+	if v.counted {
+		v.counted = false
+		v.cache.held.Add(-int64(v.size))
+	}
+}
+
+// ValueCache bounds the memory of the stored bytes that the records of a store keep.
+// Bytes that do not fit are dropped, those that nobody has read for a while first, and
+// read from storage again when they are needed. A nil ValueCache keeps all.
+//
+// A list that is larger than the cache must not replace all of it by what it reads once:
+// when the cache is full, only one of readmitOneOf values that are read is kept.
+type ValueCache struct {
+	// Limit is in bytes.
+	Limit int64
+	// Read returns the value that a key got at a revision.
+	Read func(key string, revision int64) ([]byte, error)
+	// Next calls f for the records that follow a position, at most n of them, and
+	// returns the position behind them. The position of the first record follows that
+	// of the last; it is zero at the beginning.
+	Next func(after Position, n int, f func(*Record)) Position
+
+	held     atomic.Int64
+	reads    atomic.Int64
+	sweeping sync.Mutex
+	hand     Position // of the clock; guarded by sweeping
+}
+
+// Position is a place among the records of a store.
+type Position struct {
+	// Resource is the prefix of the keys of a resource, Key that of a record.
+	Resource, Key string
+}
+
+const (
+	readmitOneOf = 8
+	// sweepStep is how many records the hand passes at a time, maxSteps how often for
+	// one call.
+	sweepStep, maxSteps = 256, 64
+)
+
+// Held returns how many bytes are in memory.
+func (c *ValueCache) Held() int64 { return c.held.Load() }
+
+// Reads returns how many values were read from storage again.
+func (c *ValueCache) Reads() int64 { return c.reads.Load() }
+
+// read reads the bytes of a value that are out.
+func (c *ValueCache) read(key string, v *value) ([]byte, error) {
+	c.reads.Add(1)
+	stored, err := c.Read(key, v.revision)
+	if err != nil {
+		return nil, err
+	}
+	if len(stored) == int(v.size) {
+		c.readmit(v, stored)
+	}
+	return stored, nil
+}
+
+// readmit keeps bytes that were read again, if there is room, or by chance.
+func (c *ValueCache) readmit(v *value, stored []byte) {
+	if c.held.Load()+int64(v.size) > c.Limit {
+		if rand.IntN(readmitOneOf) != 0 || !c.makeRoom() {
+			return
+		}
+	}
+	v.keep(stored)
+}
+
+// Keep counts the bytes of a record that has entered a store. Trim makes room for them.
+func (c *ValueCache) Keep(rec *Record) {
+	if stored := rec.value.inMemory(c); stored != nil {
+		rec.value.keep(stored)
+	}
+}
+
+// Trim drops bytes until those that are left are within the limit, if there are enough
+// that can be dropped. The caller holds no lock that Next takes.
+func (c *ValueCache) Trim() {
+	if c != nil && c.held.Load() > c.Limit {
+		c.makeRoom()
+	}
+}
+
+// Offer is Keep for a record that is loaded, and that nobody has asked for: if there is
+// no room its own bytes go.
+func (c *ValueCache) Offer(rec *Record) {
+	stored := rec.value.inMemory(c)
+	switch {
+	case stored == nil:
+	case c.held.Load()+int64(len(stored)) > c.Limit:
+		rec.value.drop(false)
+	default:
+		rec.value.keep(stored)
+	}
+}
+
+// Drop lets go of the bytes and the encodings of a record that no store has any more. Who
+// still has the record reads them from the history of storage.
+func (c *ValueCache) Drop(rec *Record) {
+	if c != nil && rec.value.cache == c {
+		rec.value.drop(true)
+		rec.encodings.first.Store(nil)
+	}
+}
+
+// inMemory returns the bytes if there are some that can be dropped from the cache.
+func (v *value) inMemory(c *ValueCache) []byte {
+	if c == nil || v.cache != c || v.size == 0 {
+		return nil
+	}
+	if first := v.first.Load(); first != nil {
+		return unsafe.Slice(first, v.size)
+	}
+	return nil
+}
+
+// makeRoom moves the hand of the clock over the records until the bytes are well below
+// the limit: those that nobody has read since it passed last are dropped. It reports
+// false if another goroutine is at it, or there is not enough to drop.
+func (c *ValueCache) makeRoom() bool {
+	if !c.sweeping.TryLock() {
+		return false
+	}
+	defer c.sweeping.Unlock()
+	target := c.Limit - c.Limit/16
+	for range maxSteps {
+		if c.held.Load() <= target {
+			return true
+		}
+		c.hand = c.Next(c.hand, sweepStep, func(rec *Record) {
+			if v := rec.value; v.inMemory(c) != nil && !v.used.Swap(false) && c.held.Load() > target {
+				v.drop(false)
+			}
+		})
+	}
+	return c.held.Load() <= c.Limit
+}
