@@ -16,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/authn"
 	authndelegated "github.com/apikeel/kelson/authn/delegated"
 	authzdelegated "github.com/apikeel/kelson/authz/delegated"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/discovery"
 	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/openapi"
@@ -123,7 +124,11 @@ func (s *Server) prepareGroups() error {
 	if backend == nil {
 		backend = memory.New(memory.Options{})
 	}
-	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger})
+	mem := s.Memory
+	if mem == nil {
+		mem = budget.Default()
+	}
+	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger, ValueBytes: mem.Values(), EncodingBytes: mem.Encodings()})
 	if err == nil {
 		s.Close = append(s.Close, func() error { objects.Close(); return nil })
 	}
@@ -135,7 +140,7 @@ func (s *Server) prepareGroups() error {
 	}
 	get := func() *resource.Catalog { return catalog }
 	s.objects.Store(&rest.Handler{
-		Catalog: get, Store: objects, Owners: &managedfields.Owners{}, Logger: s.Logger,
+		Catalog: get, Store: objects, Owners: &managedfields.Owners{}, Memory: mem, Logger: s.Logger,
 		Admission: admission.NewChain(s.Admission...), Authorizer: s.Authorizer,
 	})
 	s.API = ending{NewAPI(get, s.objects.Load())}

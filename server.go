@@ -21,6 +21,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn/certificate"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/boundedlog"
@@ -79,6 +80,8 @@ type Server struct {
 	// one in an etcd. The caller closes it, after Run has returned. Nil stores objects in
 	// memory for as long as the server runs.
 	Storage storage.Backend
+	// Memory is the memory that the server may use for Groups; nil is budget.Default.
+	Memory *budget.Memory
 	// Version is the response of /version; the zero value is Version().
 	Version apiversion.Info
 	// Paths are handlers beside the API, such as /metrics. A path that ends in a slash

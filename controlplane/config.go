@@ -39,6 +39,7 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/authz/chain"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controller/apiserver"
@@ -96,6 +97,9 @@ type Config struct {
 	// Encryption says how values are kept encrypted; they are not, unless it has
 	// a file. Its resources and logger are those of the server.
 	Encryption encrypt.Options
+
+	// Memory is the memory that the server may use; nil is budget.Default.
+	Memory *budget.Memory
 
 	// BindAddress and SecurePort are where to listen; the defaults are 127.0.0.1
 	// and, with nil, 6443. Port 0 takes a free one.

@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/authz/rbac"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/controller/apiserver"
@@ -102,6 +103,9 @@ func (c Config) Server(ctx context.Context, backend storage.Backend, authority *
 
 // assemble opens the stores, and makes what requests go through and what is served.
 func (c Config) assemble(ctx context.Context, backend storage.Backend, authority *pki.Authority) (*assembly, error) {
+	if c.Memory == nil {
+		c.Memory = budget.Default()
+	}
 	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &managedfields.Owners{}}
 	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout}
 	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now, a.outer.Version = c.Shutdown, c.LivezGrace, c.Now, c.version()
@@ -125,13 +129,18 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 	return a, nil
 }
 
+// storeOptions are those of every store.
+func (a *assembly) storeOptions() store.Options {
+	return store.Options{Logger: a.Logger, Metrics: a.measured, ValueBytes: a.Memory.Values(), EncodingBytes: a.Memory.Encodings()}
+}
+
 // openStores opens the stores, and makes what reads and writes the objects in them.
 func (a *assembly) openStores(ctx context.Context, backend storage.Backend) error {
 	backends, err := a.encrypting(append([]storage.Backend{backend}, a.elsewhere...))
 	if err != nil {
 		return err
 	}
-	a.places, err = openPlaces(ctx, backends, a.EtcdOverrides, newMeters(a.registry, a.catalogs.get), store.Options{Logger: a.Logger, Metrics: a.measured})
+	a.places, err = openPlaces(ctx, backends, a.EtcdOverrides, newMeters(a.registry, a.catalogs.get), a.storeOptions())
 	if err != nil {
 		return err
 	}
@@ -140,7 +149,7 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 	a.catalogs.objects, a.catalogs.owners = objects, a.owners
 	a.resources = &rest.Handler{
 		Catalog: a.catalogs.get, Store: objects, Owners: a.owners,
-		MinWatch: a.MinRequestTimeout, Logger: a.Logger, Shards: a.Gates.Enabled("ShardedListAndWatch"),
+		MinWatch: a.MinRequestTimeout, Memory: a.Memory, Logger: a.Logger, Shards: a.Gates.Enabled("ShardedListAndWatch"),
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),

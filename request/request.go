@@ -154,6 +154,13 @@ func (r *Request) TakeTurn() {
 	}
 }
 
+// EndTurn ends the current turn, if there is one.
+func (r *Request) EndTurn() {
+	if r.Turns != nil {
+		r.Turns.End()
+	}
+}
+
 // Started releases Hold, because the rest of the request costs the server next to
 // nothing: a watch has sent its initial events, or the request is proxied.
 func (r *Request) Started() {

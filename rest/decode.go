@@ -31,6 +31,9 @@ const maxBody = 3 << 20
 
 // readBody reads the body of the request, up to the limit.
 func (s *scope) readBody() ([]byte, error) {
+	if err := s.holdBody(); err != nil {
+		return nil, err
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody))
 	s.bodySize = len(body)
 	s.noteResult("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)

@@ -49,6 +49,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -82,6 +83,8 @@ type Handler struct {
 	MinWatch time.Duration
 	// Metrics counts what cannot be seen of requests from outside; nil does not.
 	Metrics Metrics
+	// Memory bounds what requests hold; nil does not.
+	Memory *budget.Memory
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
 
@@ -141,7 +144,8 @@ type scope struct {
 	context    context.Context
 	// span is of the verb; what happens to the request is noted there.
 	span     timed.Span
-	bodySize int // of what was sent
+	bodySize int      // of what was sent
+	release  []func() // called when the request has been answered
 }
 
 // Route serves a request for a resource, and reports whether the resource is
@@ -160,6 +164,7 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	s.startSpan()
+	defer s.endHolds()
 	if err := s.serve(); err != nil {
 		s.fail(err)
 	}

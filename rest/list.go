@@ -46,12 +46,28 @@ func (s *scope) writeList(p *wire.Page) error {
 	if !format.IsWhole() {
 		return s.streamList(p)
 	}
+	free, err := s.holdAnswer(p.StoredSize())
+	if err != nil {
+		return err
+	}
+	defer free()
 	body, err := s.enc.AppendList(nil, p)
 	if err != nil {
 		return err
 	}
 	s.write(http.StatusOK, body)
 	return nil
+}
+
+// largest returns how many stored bytes an object of a list has at most.
+func (s *scope) largest(p *wire.Page) int {
+	switch {
+	case len(p.Records) == 0:
+		return 0
+	case s.objects == nil || len(p.Records) == 1:
+		return p.Largest()
+	}
+	return s.objects.Largest()
 }
 
 // convertList finds what cannot be converted to the version that is wanted, before the
@@ -67,6 +83,12 @@ func (s *scope) convertList(p *wire.Page) error {
 // streamList writes a list while it is encoded. An error after the first byte breaks the
 // answer off: half of one must not look like a whole.
 func (s *scope) streamList(p *wire.Page) error {
+	largest := s.largest(p)
+	free, err := s.holdAnswer(largest)
+	if err != nil {
+		return err
+	}
+	defer free()
 	compress := acceptsGzip(s.r) && p.WorthGzip()
 	list, err := s.enc.PrepareList(p, compress)
 	if err != nil {
@@ -84,8 +106,12 @@ func (s *scope) streamList(p *wire.Page) error {
 	}
 	w := wire.NewWriter(to)
 	defer w.Free()
-	if len(p.Records) >= wire.LongList {
-		w.Yield = s.req.TakeTurn
+	if isLong(len(p.Records), largest) {
+		s.req.TakeTurn()
+		w.Yield = func() {
+			s.hurry()
+			s.req.TakeTurn()
+		}
 	}
 	if err := list.WriteTo(w); err != nil {
 		s.h.log().Error("list broken off", "resource", s.def.Resource, "error", err)

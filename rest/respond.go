@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -26,6 +27,13 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	clock := s.clock()
 	if err := s.readInclude(); err != nil {
 		return err
+	}
+	if size := rec.StoredSize(); size > budget.Small {
+		free, err := s.holdAnswer(size)
+		if err != nil {
+			return err
+		}
+		defer free()
 	}
 	body, err := s.enc.AppendObject(nil, rec)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
@@ -40,6 +41,8 @@ func (s *scope) translate(err error) error {
 		return apierrors.NewConflict(gr, name, errModified)
 	case errors.Is(err, storage.ErrCompacted), errors.Is(err, store.ErrExpired):
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
+	case errors.Is(err, budget.ErrBusy):
+		return apierrors.NewTooManyRequests(err.Error()+", please try again later", 1)
 	case errors.Is(err, storage.ErrTooLarge):
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):

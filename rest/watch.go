@@ -176,6 +176,13 @@ func (v *activeWatch) sendReady() bool {
 	if v.s.enc.Format.List && len(events) > 0 {
 		return false // an event is not a list
 	}
+	free, err := v.holdEvents(events)
+	if err != nil {
+		v.error(v.s.translate(err))
+		v.send()
+		return false
+	}
+	defer free()
 	for _, ev := range events {
 		if err := v.event(eventType(ev.Type), ev.Record); err != nil {
 			v.error(v.s.translate(err))
@@ -199,6 +206,32 @@ func (v *activeWatch) sendReady() bool {
 		v.s.req.Started()
 	}
 	return true
+}
+
+// holdEvents waits until events may be encoded and written, if one of them is large or
+// they are many. The returned function gives back what they hold.
+func (v *activeWatch) holdEvents(events []store.Event) (free func(), err error) {
+	largest := 0
+	for _, ev := range events {
+		largest = max(largest, ev.Record.StoredSize())
+	}
+	if !isLong(len(events), largest) {
+		return func() {}, nil
+	}
+	free, err = v.s.holdAnswer(largest)
+	if err != nil {
+		return nil, err
+	}
+	v.s.req.TakeTurn()
+	v.Yield = func() {
+		v.s.hurry()
+		v.s.req.TakeTurn()
+	}
+	return func() {
+		v.Yield = nil
+		v.s.req.EndTurn()
+		free()
+	}, nil
 }
 
 // nextBookmark is when a watcher gets the next bookmark, or ends. The last one

@@ -36,6 +36,7 @@ type Resource struct {
 	// resource of a definition that replaces this one has the same counter.
 	acknowledged *atomic.Int64
 	decoded      decodedObjects // of shared views
+	largest      atomic.Int64   // stored bytes of an object that was in the cache
 
 	// The cache, written by the feed.
 	mu       sync.Mutex
@@ -172,6 +173,7 @@ func (r *Resource) read(ctx context.Context, revision int64, made func(*Record))
 			case err != nil:
 				return nil, 0, err
 			default:
+				r.noteSize(rec)
 				made(rec)
 				tree.ReplaceOrInsert(rec)
 			}
@@ -256,6 +258,7 @@ func (r *Resource) enter(ev *storage.Event) {
 				return
 			}
 		}
+		r.noteSize(rec)
 		r.store.values.Keep(rec)
 		r.tree.ReplaceOrInsert(rec)
 		entry.old, entry.now = prev, rec

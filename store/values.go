@@ -67,3 +67,13 @@ func (s *Store) ValueBytes() (held, limit, reads int64) {
 	}
 	return s.values.Held(), s.values.Limit, s.values.Reads()
 }
+
+// Largest returns a bound of the stored bytes of the objects in the cache. It does not
+// become less when a large object goes.
+func (r *Resource) Largest() int { return int(r.largest.Load()) }
+
+func (r *Resource) noteSize(rec *Record) {
+	size := int64(rec.StoredSize())
+	for was := r.largest.Load(); was < size && !r.largest.CompareAndSwap(was, size); was = r.largest.Load() {
+	}
+}

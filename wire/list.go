@@ -38,6 +38,22 @@ func (p *Page) WorthGzip() bool {
 	return false
 }
 
+// Largest returns the size of the largest record as it is stored.
+func (p *Page) Largest() (size int) {
+	for _, rec := range p.Records {
+		size = max(size, rec.StoredSize())
+	}
+	return size
+}
+
+// StoredSize returns the size of all records as they are stored.
+func (p *Page) StoredSize() (size int) {
+	for _, rec := range p.Records {
+		size += rec.StoredSize()
+	}
+	return size
+}
+
 // meta is the metadata of the list.
 func (p *Page) meta() metav1.ListMeta {
 	if p.Revision == 0 {

@@ -9,6 +9,9 @@ import (
 // writes cost several times as much.
 const writeSize = 256 << 10
 
+// WriterSize is what the buffer of a Writer takes, unless an object is larger.
+const WriterSize = writeSize + writeSize/8
+
 // Writer gathers what is encoded into large writes. Encoders append to Buf; whoever
 // appends calls Spill after each item.
 type Writer struct {
@@ -25,7 +28,7 @@ type Writer struct {
 }
 
 // writers keeps buffers between answers. A list of any size needs one.
-var writers = sync.Pool{New: func() any { return &Writer{Buf: make([]byte, 0, writeSize+writeSize/8)} }}
+var writers = sync.Pool{New: func() any { return &Writer{Buf: make([]byte, 0, WriterSize)} }}
 
 // NewWriter returns a Writer with an empty buffer, which must be freed. If w is a
 // GzipWriter, chunks that are compressed already are passed on as they are.

@@ -95,6 +95,7 @@ func serveWith(flags *serveFlags, s streams) func(*cobra.Command, []string) erro
 			return err
 		}
 		config.Out = s.out
+		config.Memory.BoundRuntime()
 		return config.Run(cmd.Context())
 	}
 }

@@ -112,6 +112,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 		{"Admission", &admissionFlags{}},
 		{"API and requests", api},
 		{"API and requests", &flowFlags{}},
+		{"API and requests", &memoryFlags{}},
 		{"Start and end", &lifeFlags{}},
 		{etcdTopic, &historyFlags{}},
 		{"Encryption at rest", &encryptionFlags{}},

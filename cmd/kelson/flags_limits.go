@@ -6,6 +6,7 @@ import (
 	"time"
 
 	library "github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/serverflags"
@@ -37,6 +38,22 @@ func (f *flowFlags) apply(s *setup) {
 	}
 	f.RequestTimeout = s.config.RequestTimeout
 	s.config.Flow = f.Config
+}
+
+// memoryFlags are the flags of the memory that the server may use.
+type memoryFlags struct{ limit string }
+
+func (f *memoryFlags) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&f.limit, "memory-limit", "", "`bytes` of memory that the server may use (512Mi, 4G), or the share of what there is (50%); what is stored beyond that is read from the store when it is asked for, and requests that hold much wait (default what the control group or the machine has)")
+}
+
+func (f *memoryFlags) apply(s *setup) {
+	limit, err := budget.Parse(f.limit)
+	if err != nil {
+		s.refuse(checkInFlight, fmt.Errorf("--memory-limit: %w", err))
+		return
+	}
+	s.config.Memory = budget.New(limit)
 }
 
 // negative returns an error for a negative value.

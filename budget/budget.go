@@ -1,0 +1,192 @@
+// Package budget divides the memory of a server: how much there is (Available, Parse), how
+// much caches may hold of it (Memory), and which requests wait because others hold too
+// much (Gate). Start at Memory.
+//
+// A server that stays within its parts is not killed for want of memory, whatever its
+// clients ask for: what is stored is kept in memory only as far as it fits, and a request
+// that holds much while it is worked on waits for its turn, or is told to come again.
+package budget
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Memory is the memory that a server may use, in parts. The parts together are less than
+// the limit: the rest is for code, stacks, connections, the database and garbage.
+type Memory struct {
+	limit int64
+	// Answers admits responses by what they hold while they are made and written, Bodies
+	// requests by what their bodies hold until they are answered.
+	Answers, Bodies Gate
+
+	mu      sync.Mutex
+	holders []Holder
+}
+
+// Holder is a part of the memory.
+type Holder struct {
+	// Name is for people and metrics: values, encodings, answers, bodies.
+	Name string
+	// Limit is how many bytes it may hold; Held returns how many it holds.
+	Limit int64
+	Held  func() int64
+}
+
+const (
+	// MinLimit is the smallest limit that a server works with.
+	MinLimit = 128 << 20
+	// outside is memory that the Go runtime does not count: caches and write buffers of
+	// the database, and buffers of the kernel.
+	outside = 64 << 20
+	// fixed is what a server takes before it holds anything for anybody.
+	fixed = 96 << 20
+)
+
+// New returns the memory of a server that may use limit bytes.
+func New(limit int64) *Memory {
+	m := &Memory{limit: max(limit, MinLimit)}
+	m.Answers.init(m.share(25))
+	m.Bodies.init(m.share(15))
+	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
+	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
+	return m
+}
+
+// Default is the memory of servers in this process that are given none: what is
+// available.
+var Default = sync.OnceValue(func() *Memory { return New(Available()) })
+
+// share returns a percentage of what there is to divide.
+func (m *Memory) share(percent int64) int64 {
+	return max(m.limit-fixed, m.limit/4) / 100 * percent
+}
+
+// Limit returns how many bytes the server may use.
+func (m *Memory) Limit() int64 { return m.limit }
+
+// Values returns how many bytes of stored objects may be kept.
+func (m *Memory) Values() int64 { return m.share(30) }
+
+// Encodings returns how many bytes of encoded objects may be kept.
+func (m *Memory) Encodings() int64 { return min(m.share(8), 96<<20) }
+
+// Report adds a part to those that Holders returns.
+func (m *Memory) Report(h Holder) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holders = append(m.holders, h)
+}
+
+// Holders returns the parts of the memory that somebody has reported.
+func (m *Memory) Holders() []Holder {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]Holder(nil), m.holders...)
+}
+
+// BoundRuntime makes the Go runtime collect garbage more often when it comes near the
+// limit. It is for programs, not for libraries: a process has one such limit. If
+// GOMEMLIMIT is set, that one stays.
+func (m *Memory) BoundRuntime() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(min(m.limit-outside, m.limit/10*9))
+	}
+}
+
+// Parse returns a limit that is written as bytes (512Mi, 1G), or as a share of what is
+// available (50%). Empty is all of that.
+func Parse(text string) (int64, error) {
+	if text == "" {
+		return Available(), nil
+	}
+	if share, ok := strings.CutSuffix(text, "%"); ok {
+		percent, err := strconv.ParseFloat(share, 64)
+		if err != nil || !(percent > 0 && percent <= 100) {
+			return 0, fmt.Errorf("%q is not a share of the memory: a number above 0 and up to 100 is wanted before the %%", text)
+		}
+		return check(text, int64(float64(Available())*percent/100))
+	}
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q is neither a number of bytes, such as 512Mi, nor a share of the memory, such as 50%%", text)
+	}
+	return check(text, quantity.Value())
+}
+
+func check(text string, limit int64) (int64, error) {
+	if limit < MinLimit {
+		return 0, fmt.Errorf("%s of memory is too little: a server needs at least %dMi", text, MinLimit>>20)
+	}
+	return limit, nil
+}
+
+// Available returns how many bytes of memory this process may use: what its control
+// group, version 1 or 2, or one above that allows, or what the machine has.
+func Available() int64 { return available("/") }
+
+// available reads the files below a root directory.
+func available(root string) int64 {
+	limit := machine(root)
+	groups, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	for line := range strings.Lines(string(groups)) {
+		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, path, ok := strings.Cut(rest, ":")
+		switch {
+		case !ok:
+		case id == "0" && controllers == "":
+			limit = min(limit, smallest(filepath.Join(root, "sys/fs/cgroup"), path, "memory.max"))
+			limit = min(limit, smallest(filepath.Join(root, "sys/fs/cgroup/unified"), path, "memory.max"))
+		case hasMemory(controllers):
+			limit = min(limit, smallest(filepath.Join(root, "sys/fs/cgroup/memory"), path, "memory.limit_in_bytes"))
+		}
+	}
+	return limit
+}
+
+func hasMemory(controllers string) bool {
+	for name := range strings.SplitSeq(controllers, ",") {
+		if name == "memory" {
+			return true
+		}
+	}
+	return false
+}
+
+// smallest returns the smallest limit of a control group and those above it. In a
+// container the path may be that of the host, which is not there: then only the root is
+// looked at, which is the container's own.
+func smallest(root, path, file string) int64 {
+	limit := int64(math.MaxInt64)
+	for dir := filepath.Join("/", path); ; dir = filepath.Dir(dir) {
+		if b, err := os.ReadFile(filepath.Join(root, dir, file)); err == nil {
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n > 0 {
+				limit = min(limit, n)
+			}
+		}
+		if dir == "/" {
+			return limit
+		}
+	}
+}
+
+// machine returns the memory of the machine, 4 GiB if it is not known.
+func machine(root string) int64 {
+	info, _ := os.ReadFile(filepath.Join(root, "proc/meminfo"))
+	for line := range strings.Lines(string(info)) {
+		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == "MemTotal:" {
+			if n, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
+				return n << 10
+			}
+		}
+	}
+	return 4 << 30
+}

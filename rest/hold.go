@@ -1,0 +1,85 @@
+package rest
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/apikeel/kelson/wire"
+)
+
+// A request holds memory from the first byte of its body to the last one of its answer,
+// and its client decides how long that takes. So it asks the budget of the server before
+// (budget.Gate).
+
+const (
+	// bodyFactor is how many times the length of its body a write holds: the body, the
+	// object in two states, what is stored, and the answer.
+	bodyFactor = 6
+	// answerFactor is how many times the length of an object a response holds while it
+	// is written: the encoded object, in a buffer that grows by doubling.
+	answerFactor = 3
+	// impatience is how long a client may take to read a piece of a response while
+	// other requests wait for the memory that it holds.
+	impatience = 10 * time.Second
+)
+
+// administrators is the group of those whom flow control exempts, too.
+const administrators = "system:masters"
+
+// isAdministrator reports whether the request is in the lane of administrators.
+func (s *scope) isAdministrator() bool {
+	return slices.Contains(s.req.User.Groups, administrators)
+}
+
+// holdBody waits until the body of the request may be read. What it holds is given back
+// when the request has been answered.
+func (s *scope) holdBody() error {
+	length := s.r.ContentLength
+	if s.h.Memory == nil || length == 0 || length > maxBody { // which is refused
+		return nil
+	}
+	if length < 0 {
+		length = maxBody
+	}
+	release, err := s.h.Memory.Bodies.Acquire(s.ctx(), bodyFactor*length, s.isAdministrator())
+	if err == nil {
+		s.release = append(s.release, release)
+	}
+	return err
+}
+
+// holdAnswer waits until a response may be made that holds objects, the largest of which
+// has a number of stored bytes, one after the other. The returned function gives back
+// what it holds.
+func (s *scope) holdAnswer(largest int) (release func(), err error) {
+	if s.h.Memory == nil {
+		return func() {}, nil
+	}
+	if release, err = s.h.Memory.Answers.Acquire(s.ctx(), wire.WriterSize+answerFactor*int64(largest), s.isAdministrator()); err == nil {
+		s.hurry()
+	}
+	return release, err
+}
+
+// hurry gives the client little time to read the next piece of the response if others
+// wait for memory.
+func (s *scope) hurry() {
+	if s.h.Memory != nil && s.h.Memory.Answers.Contended() {
+		_ = http.NewResponseController(s.w).SetWriteDeadline(time.Now().Add(impatience))
+	}
+}
+
+// endHolds gives back what the request holds.
+func (s *scope) endHolds() {
+	for _, release := range s.release {
+		release()
+	}
+	s.release = nil
+}
+
+// isLong reports whether a response of some objects, the largest of which has a number of
+// stored bytes, is so long that it is made in turns.
+func isLong(objects, largest int) bool {
+	return objects >= wire.LongList || objects*largest >= wire.WriterSize
+}
