@@ -69,6 +69,7 @@ func (a *assembly) debugging() map[string]http.Handler {
 		slices.Sort(about.Paths)
 	}
 	paths["/statusz"] = about
+	paths[memoryPage] = a.only(http.HandlerFunc(a.serveMemory), http.MethodGet)
 	if !d.NoProfiling {
 		addProfiles(paths)
 		if d.SetVerbosity != nil {

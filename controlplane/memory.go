@@ -2,11 +2,17 @@ package controlplane
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime/debug"
 	"runtime/metrics"
+	"text/tabwriter"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/clock"
 )
 
@@ -40,6 +46,23 @@ func giveBack(ctx context.Context, log *slog.Logger) {
 			rest()
 		}
 	}
+}
+
+// memoryPage is where the server tells who holds how much of its memory.
+const memoryPage = "/debug/kelson/memory"
+
+// serveMemory tells in a table who holds how much of the server's memory.
+func (a *assembly) serveMemory(w http.ResponseWriter, _ *http.Request) {
+	heap := readHeap()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	defer table.Flush()
+	fmt.Fprintln(table, "PART\tBYTES HELD\tBOUND\t")
+	for _, h := range a.Memory.Holders() {
+		fmt.Fprintf(table, "%s\t%d\t%d\t\n", h.Name, h.Held(), h.Limit)
+	}
+	fmt.Fprintf(table, "heap in use\t%d\t%d\t\n", heap.live, debug.SetMemoryLimit(-1))
+	fmt.Fprintf(table, "limit of the server\t\t%d\t\n", a.Memory.Limit())
 }
 
 // quiet knows how long the server has been at rest.
@@ -81,4 +104,35 @@ func readHeap() heapUse {
 	}
 	objects, free := values[2], values[3]
 	return heapUse{allocated: values[0], live: values[1], idle: free + objects - min(objects, values[1])}
+}
+
+// memoryMetrics is a prometheus.Collector of who holds how much of the server's memory.
+type memoryMetrics struct{ memory *budget.Memory }
+
+var (
+	memoryLimit = prometheus.NewDesc("kelson_memory_limit_bytes", "[ALPHA] Memory that the server may use.", nil, nil)
+	memoryBound = prometheus.NewDesc("kelson_memory_bound_bytes", "[ALPHA] Memory that a part of the server may hold.", []string{"part"}, nil)
+	memoryHeld  = prometheus.NewDesc("kelson_memory_held_bytes", "[ALPHA] Memory that a part of the server holds.", []string{"part"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m memoryMetrics) Describe(to chan<- *prometheus.Desc) {
+	to <- memoryLimit
+	to <- memoryBound
+	to <- memoryHeld
+}
+
+// Collect implements prometheus.Collector. Parts of the same name, those of several
+// stores, are added up.
+func (m memoryMetrics) Collect(to chan<- prometheus.Metric) {
+	to <- prometheus.MustNewConstMetric(memoryLimit, prometheus.GaugeValue, float64(m.memory.Limit()))
+	held, bound := map[string]int64{}, map[string]int64{}
+	for _, h := range m.memory.Holders() {
+		held[h.Name] += h.Held()
+		bound[h.Name] += h.Limit
+	}
+	for name := range held {
+		to <- prometheus.MustNewConstMetric(memoryHeld, prometheus.GaugeValue, float64(held[name]), name)
+		to <- prometheus.MustNewConstMetric(memoryBound, prometheus.GaugeValue, float64(bound[name]), name)
+	}
 }

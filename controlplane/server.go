@@ -145,6 +145,9 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 		return err
 	}
 	a.onClose(a.places.close)
+	for _, place := range a.places.all {
+		place.objects.Report(a.Memory)
+	}
 	objects := a.places.all[0].objects
 	a.catalogs.objects, a.catalogs.owners = objects, a.owners
 	a.resources = &rest.Handler{

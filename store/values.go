@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/wire"
 )
@@ -66,6 +67,14 @@ func (s *Store) ValueBytes() (held, limit, reads int64) {
 		return 0, 0, 0
 	}
 	return s.values.Held(), s.values.Limit, s.values.Reads()
+}
+
+// Report adds what the caches hold to a server's memory.
+func (s *Store) Report(m *budget.Memory) {
+	if s.values != nil {
+		m.Report(budget.Holder{Name: "values", Limit: s.values.Limit, Held: s.values.Held})
+	}
+	m.Report(budget.Holder{Name: "encodings", Limit: s.budget.Limit, Held: s.budget.Spent})
 }
 
 // Largest returns a bound of the stored bytes of the objects in the cache. It does not

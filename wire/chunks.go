@@ -104,6 +104,16 @@ func (cc *ChunkCache) Len() (n int) {
 	return n
 }
 
+// MaxChunkBytes is how many bytes of chunks a cache holds at most.
+const MaxChunkBytes = maxChunkBytes
+
+// Held returns how many bytes the chunks take.
+func (cc *ChunkCache) Held() int64 {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	return int64(cc.held + len(cc.free)*blockSize)
+}
+
 // Clear drops all chunks. Lists that are being written from some are finished first.
 func (cc *ChunkCache) Clear() {
 	cc.mu.Lock()

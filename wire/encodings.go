@@ -139,6 +139,10 @@ type EncodingBudget struct {
 	sweeping sync.Mutex
 }
 
+// Spent returns how many bytes the encodings take, those of records that were replaced
+// meanwhile included.
+func (b *EncodingBudget) Spent() int64 { return b.spent.Load() }
+
 // spend counts n bytes, and sweeps if they are too many. While another goroutine
 // sweeps, it leaves that to the other one, which looks again before it returns; not
 // for ever, in case bytes come as fast as they go.
