@@ -29,7 +29,8 @@ type Resource struct {
 	def    *resource.Definition
 	prefix string
 
-	loading sync.Mutex  // held by who loads the cache
+	loading turn        // held by who loads the cache
+	reading turn        // held by who reads past the feed
 	loaded  atomic.Bool // the cache is complete and current
 	counted atomic.Bool // it was looked whether there are objects
 	// acknowledged is the revision of the newest write of this process. The
@@ -60,7 +61,10 @@ const (
 )
 
 func newResource(s *Store, def *resource.Definition, prefix string) *Resource {
-	return &Resource{store: s, def: def, prefix: prefix, log: newEventLog(s.values), acknowledged: new(atomic.Int64)}
+	return &Resource{
+		store: s, def: def, prefix: prefix, log: newEventLog(s.values), acknowledged: new(atomic.Int64),
+		loading: newTurn(), reading: newTurn(),
+	}
 }
 
 // Definition returns what the objects are.
@@ -102,8 +106,10 @@ func (r *Resource) load(ctx context.Context) error {
 	if r.loaded.Load() {
 		return nil
 	}
-	r.loading.Lock()
-	defer r.loading.Unlock()
+	if err := r.loading.lock(ctx); err != nil {
+		return err
+	}
+	defer r.loading.unlock()
 	if r.loaded.Load() {
 		return nil
 	}
@@ -117,7 +123,7 @@ func (r *Resource) load(ctx context.Context) error {
 	tree, revision, err := r.read(ctx, 0, r.store.values.Offer)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
-		err = r.store.WaitFor(ctx, revision)
+		err = r.wait(ctx, revision, listPatience)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +171,10 @@ func (r *Resource) read(ctx context.Context, revision int64, made func(*Record))
 			return nil, 0, err
 		}
 		for i := range page.Items {
-			rec, err := r.readRecord(&page.Items[i])
+			rec, err := r.cached(&page.Items[i]), error(nil)
+			if rec == nil {
+				rec, err = r.readRecord(&page.Items[i])
+			}
 			var one *Unreadable
 			switch {
 			case errors.As(err, &one):
@@ -330,9 +339,12 @@ func (r *Resource) Snapshot(ctx context.Context, read Read) (*Snapshot, error) {
 	// The event that was waited for may be of an object that cannot be read, and drop
 	// the cache. Loading it again returns the error that names the object.
 	for range 2 {
-		err := r.ready(ctx, read)
+		revision, err := r.ready(ctx, read, listPatience)
 		if read == (Read{}) {
 			r.counts.consistent(err == nil)
+		}
+		if errors.Is(err, errFeedLate) {
+			return r.direct(ctx, revision)
 		}
 		if err != nil {
 			return nil, err
@@ -344,35 +356,29 @@ func (r *Resource) Snapshot(ctx context.Context, read Read) (*Snapshot, error) {
 	return nil, errReset()
 }
 
-// ready waits until the cache is as current as a read wants it.
-func (r *Resource) ready(ctx context.Context, read Read) error {
-	if err := r.load(ctx); err != nil {
-		return err
-	}
+// ready waits until the cache is as current as a read wants it, and returns the revision
+// that it wants. The error is errFeedLate if that takes longer than patience.
+func (r *Resource) ready(ctx context.Context, read Read, patience time.Duration) (revision int64, err error) {
 	switch {
 	case read.Any:
-		return nil
 	case read.AtLeast != 0:
-		return r.wait(ctx, read.AtLeast)
+		revision = read.AtLeast
 	case read.Acknowledged:
-		return r.wait(ctx, r.acknowledged.Load())
+		revision = r.acknowledged.Load()
+	default:
+		if revision, err = r.store.backend.Revision(ctx); err != nil {
+			return 0, err
+		}
 	}
-	revision, err := r.store.backend.Revision(ctx)
+	if err = r.load(ctx); errors.Is(err, errFeedLate) {
+		if err = r.late(ctx, revision); err == nil {
+			err = r.load(ctx)
+		}
+	}
 	if err != nil {
-		return err
+		return revision, err
 	}
-	return r.wait(ctx, revision)
-}
-
-// wait waits until the cache has come to a revision, which as a rule it has.
-func (r *Resource) wait(ctx context.Context, revision int64) error {
-	if r.store.reached(revision) {
-		return nil
-	}
-	began := time.Now()
-	err := r.store.WaitFor(ctx, revision)
-	measure.Since(r.store.metrics, began, measure.CacheReadWait, r.def.Group, r.def.Resource)
-	return err
+	return revision, r.wait(ctx, revision, patience)
 }
 
 func errReset() error {
@@ -382,13 +388,15 @@ func errReset() error {
 // exactly returns the state at one revision: that of the cache if nothing has
 // changed since, else from the history of the backend.
 func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, error) {
-	if err := r.load(ctx); err != nil {
+	current, err := r.ready(ctx, Read{}, getPatience)
+	late := errors.Is(err, errFeedLate)
+	switch {
+	case late && current < revision:
+		return nil, fmt.Errorf("%w: %d is asked for, the newest is %d", storage.ErrFutureRevision, revision, current)
+	case err != nil && !late:
 		return nil, err
 	}
-	if err := r.store.current(ctx); err != nil {
-		return nil, err
-	}
-	if s := r.snap(); s != nil {
+	if s := r.snap(); s != nil && !late {
 		if s.Revision < revision {
 			return nil, fmt.Errorf("%w: %d is asked for, the newest is %d", storage.ErrFutureRevision, revision, s.Revision)
 		}
@@ -400,13 +408,7 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 	if s := r.pinned(revision); s != nil {
 		return s, nil
 	}
-	read := &Snapshot{Revision: revision}
-	var err error
-	read.tree, _, err = r.read(ctx, revision, func(rec *Record) {
-		r.store.values.Drop(rec) // a page of them is about to be read, again
-		read.own += rec.MemorySize()
-	})
-	return read, err
+	return r.readSnapshot(ctx, revision)
 }
 
 // Get returns the record of a key.
@@ -430,7 +432,8 @@ func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
 
 // Get returns an object, as Snapshot would show it.
 func (r *Resource) Get(ctx context.Context, key string, read Read) (*Record, error) {
-	if err := r.ready(ctx, read); errors.As(err, new(UnreadableObjects)) {
+	_, err := r.ready(ctx, read, getPatience)
+	if errors.Is(err, errFeedLate) || errors.As(err, new(UnreadableObjects)) {
 		return r.newest(ctx, key) // others that cannot be read are no reason
 	} else if err != nil {
 		return nil, err

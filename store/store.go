@@ -18,7 +18,8 @@
 // A read that wants the newest state asks the backend for its revision, and
 // waits until the feed has come that far. With the embedded engine that is a
 // comparison; with etcd it is one request, which readers share. So a read sees
-// every write acknowledged before it began, on this server or another.
+// every write acknowledged before it began, on this server or another. A read
+// that the feed keeps waiting reads from the backend instead (direct.go).
 //
 // # Writes
 //

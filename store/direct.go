@@ -1,0 +1,120 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/storage"
+)
+
+// The feed can be late: the connection that it comes by is silent, or the member of etcd
+// that sends it is behind the others. A read that has waited for it long enough reads
+// from the backend instead. An object costs one request. A list costs a request for all
+// objects of its resource, so it waits longer, and readers share what one of them has
+// read.
+const (
+	getPatience  = 250 * time.Millisecond
+	listPatience = time.Second
+)
+
+// errFeedLate: the backend has come to the revision that a read wants, the feed has not.
+var errFeedLate = errors.New("the feed is late")
+
+// wait waits until the cache has come to a revision, which as a rule it has. The error is
+// errFeedLate if that takes longer than patience, though the backend is there.
+func (r *Resource) wait(ctx context.Context, revision int64, patience time.Duration) error {
+	if r.store.reached(revision) {
+		return nil
+	}
+	defer measure.Since(r.store.metrics, time.Now(), measure.CacheReadWait, r.def.Group, r.def.Resource)
+	patient, cancel := context.WithTimeout(ctx, patience)
+	err := r.store.WaitFor(patient, revision)
+	cancel()
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		return err
+	}
+	return r.late(ctx, revision)
+}
+
+// late returns errFeedLate if the backend has come to a revision, which the feed has not;
+// else it waits for the revision.
+func (r *Resource) late(ctx context.Context, revision int64) error {
+	current, err := r.store.backend.Revision(ctx)
+	if err == nil && current < revision {
+		err = r.store.WaitFor(ctx, revision)
+	} else if err == nil {
+		err = errFeedLate
+	}
+	return err
+}
+
+// direct returns a state that is at least as new as a revision, which the backend has
+// come to, without waiting for the feed. One caller at a time reads; the others take what
+// it has read if that is new enough.
+func (r *Resource) direct(ctx context.Context, atLeast int64) (*Snapshot, error) {
+	if err := r.reading.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.reading.unlock()
+	atLeast = max(atLeast, r.store.position.Load()) // no reader goes back
+	r.mu.Lock()
+	for _, p := range r.pins {
+		if p.Revision >= atLeast {
+			found := r.pins.find(p.Revision)
+			r.mu.Unlock()
+			return found, nil
+		}
+	}
+	r.mu.Unlock()
+	s, err := r.readSnapshot(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	r.Pin(s)
+	return s, nil
+}
+
+// readSnapshot reads a state from the backend, as of a revision, zero for the current.
+func (r *Resource) readSnapshot(ctx context.Context, revision int64) (*Snapshot, error) {
+	s := &Snapshot{}
+	var err error
+	s.tree, s.Revision, err = r.read(ctx, revision, func(rec *Record) {
+		r.store.values.Drop(rec) // some are about to be read, again
+		s.own += rec.MemorySize()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// cached returns the record of what was read from the backend if the cache has it.
+func (r *Resource) cached(kv *storage.KeyValue) *Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tree == nil || kv.Err != nil {
+		return nil
+	}
+	if rec, ok := r.tree.Get(&Record{Key: kv.Key}); ok && rec.Revision == kv.ModRevision && rec.Stale == kv.Stale {
+		return rec
+	}
+	return nil
+}
+
+// turn is a mutex whose Lock can be canceled. Its zero value is not usable.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) lock(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turn) unlock() { <-t }
