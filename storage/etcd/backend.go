@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -22,9 +21,6 @@ import (
 	"github.com/apikeel/kelson/storage"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 )
 
@@ -36,19 +32,19 @@ const (
 	// closeGrace is how long Close waits for writes in flight.
 	closeGrace = 10 * time.Second
 
-	// reconnectGrace is how long a write waits for a connection, trying every
-	// reconnectPoll. It is about as long as etcd's client retries a read.
+	// reconnectGrace is how long a request waits for a connection, trying every
+	// reconnectPoll. A read is also repeated for that long if etcd cannot answer it.
 	reconnectGrace = 2500 * time.Millisecond
 	reconnectPoll  = 25 * time.Millisecond
 )
 
 // Backend is a storage.Backend on etcd.
 type Backend struct {
-	opts   Options
-	client *clientv3.Client
-	kv     clientv3.KV
-	log    *slog.Logger
-	grace  time.Duration // reconnectGrace, unless in a test
+	opts    Options
+	members *members
+	kv      kvClient
+	log     *slog.Logger
+	grace   time.Duration // reconnectGrace, unless in a test
 
 	revision  *revisionReader
 	leases    *leasePool
@@ -80,53 +76,79 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            opts.Endpoints,
-		TLS:                  tlsConfig,
-		DialTimeout:          opts.DialTimeout,
-		DialKeepAliveTime:    opts.KeepAliveTime,
-		DialKeepAliveTimeout: opts.KeepAliveTimeout,
-		MaxCallSendMsgSize:   maxSendBytes,
-		MaxCallRecvMsgSize:   math.MaxInt32,
-		Logger:               zap.NewNop(),
-		DialOptions: []grpc.DialOption{
-			grpc.WithChainUnaryInterceptor(traceCall, failFast),
-			// gRPC's default of two minutes is too long to wait when a server is back.
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-				MinConnectTimeout: opts.DialTimeout,
-			}),
-			opts.dialer(),
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
+	b := &Backend{
+		opts:     opts,
+		log:      opts.Logger,
+		grace:    reconnectGrace,
+		watchers: make(map[*watcher]struct{}),
 	}
-	version, err := probe(ctx, client, opts)
+	var links []link
+	for _, endpoint := range opts.Endpoints {
+		l, err := dialMember(opts, tlsConfig, endpoint, b.etcdKey(storage.Root))
+		if err != nil {
+			return nil, errors.Join(err, closeLinks(links))
+		}
+		links = append(links, l)
+	}
+	version, err := firstAnswer(ctx, links, opts)
 	if err != nil {
-		return nil, errors.Join(err, client.Close())
+		return nil, errors.Join(err, closeLinks(links))
 	}
 	if isOutdated(version) {
 		opts.Logger.Warn("etcd is older than 3.5.13 and may lose watch events", "version", version)
 	}
 
-	b := &Backend{
-		opts:     opts,
-		client:   client,
-		kv:       client,
-		log:      opts.Logger,
-		grace:    reconnectGrace,
-		watchers: make(map[*watcher]struct{}),
-	}
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
+	b.members = newMembers(b.ctx, opts.Logger, defaultMemberLimits(), opts.Endpoints, links)
+	b.members.start(b.spawn)
+	b.kv = memberKV{b.members}
 	b.revision = newRevisionReader(b.ctx, b.spawn, b.readRevision)
-	b.leases = newLeasePool(client, opts.LeaseReuse, opts.LeaseMaxKeys)
+	b.leases = newLeasePool(memberLeases{b.members}, opts.LeaseReuse, opts.LeaseMaxKeys)
 	b.history = newHistory()
 	b.compactor = &compactor{b: b}
 	if opts.CompactInterval > 0 {
 		b.spawn(func() { b.compactor.run(b.ctx, opts.CompactInterval) })
 	}
 	return b, nil
+}
+
+func closeLinks(links []link) (err error) {
+	for _, l := range links {
+		err = errors.Join(err, l.close())
+	}
+	return err
+}
+
+// firstAnswer waits until an endpoint answers, and returns its version of etcd. It fails
+// when none has answered within the dial timeout, or as soon as one refuses.
+func firstAnswer(ctx context.Context, links []link, opts Options) (string, error) {
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		version string
+		err     error
+	}
+	answers := make(chan answer, len(links))
+	for _, l := range links {
+		probes.Go(func() {
+			version, err := probe(ctx, l.client(), opts)
+			answers <- answer{version, err}
+		})
+	}
+	var first answer
+	for i := range links {
+		switch a := <-answers; {
+		case a.err == nil:
+			return a.version, nil
+		case !errors.Is(a.err, storage.ErrUnavailable):
+			return "", a.err
+		case i == 0:
+			first = a
+		}
+	}
+	return "", first.err
 }
 
 // probe waits until an endpoint answers, and returns etcd's version.
@@ -216,7 +238,11 @@ func (b *Backend) Status(ctx context.Context) (storage.Status, error) {
 	if err := b.history.learn(ctx, b); err != nil {
 		return storage.Status{}, err
 	}
-	member, err := pb.NewMaintenanceClient(b.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+	var member *pb.StatusResponse
+	err = b.members.read(ctx, func(ctx context.Context, client *clientv3.Client) (err error) {
+		member, err = pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+		return err
+	})
 	if err != nil {
 		return storage.Status{}, b.readError(ctx, err)
 	}
@@ -269,7 +295,7 @@ func (b *Backend) Close() error {
 		b.log.Warn("closing etcd connections while writes wait for an answer")
 	}
 	b.tasks.Wait()
-	err := b.client.Close()
+	err := b.members.close()
 	// Without connections the remaining writes fail.
 	<-written
 	return err

@@ -26,17 +26,20 @@ func failFast(ctx context.Context, method string, req, reply any, conn *grpc.Cli
 	var p peer.Peer
 	err := invoke(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false), grpc.Peer(&p))...)
 	code := status.Code(err)
+	if _, ok := ctx.Deadline(); ok && code == codes.DeadlineExceeded {
+		// The deadline is the client's own; gRPC or the server noticed it a moment
+		// earlier.
+		<-ctx.Done()
+	}
 	switch {
 	case err == nil:
 		return nil
+	case p.Addr == nil && code == codes.Canceled && ctx.Err() == nil:
+		// The connection was given up before the request was sent.
+		return notSentError{status.Errorf(codes.Unavailable, "%v", err)}
 	case p.Addr == nil:
 		return notSentError{err}
 	case ctx.Err() != nil || (code != codes.DeadlineExceeded && code != codes.Canceled):
-		return err
-	}
-	if _, ok := ctx.Deadline(); ok && code == codes.DeadlineExceeded {
-		// The deadline is the client's own; the server noticed it a moment earlier.
-		<-ctx.Done()
 		return err
 	}
 	return status.Errorf(codes.Unavailable, "by the server: %v", err)

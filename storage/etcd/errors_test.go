@@ -234,11 +234,13 @@ func TestInterruptedWrites(t *testing.T) {
 
 // spaceKV answers transactions as if they had just filled etcd.
 type spaceKV struct {
-	clientv3.KV
+	kvClient
 	apply bool
 }
 
-func (k spaceKV) Txn(ctx context.Context) clientv3.Txn { return &spaceTxn{k.KV.Txn(ctx), k.apply} }
+func (k spaceKV) Txn(ctx context.Context) clientv3.Txn {
+	return &spaceTxn{k.kvClient.Txn(ctx), k.apply}
+}
 
 type spaceTxn struct {
 	clientv3.Txn

@@ -194,7 +194,7 @@ func (b *Backend) fillExpiry(ctx context.Context, items []storage.KeyValue, leas
 // delete its keys.
 func (b *Backend) leaseExpiry(ctx context.Context, lease clientv3.LeaseID) (time.Time, error) {
 	asked := time.Now()
-	resp, err := b.client.TimeToLive(ctx, lease)
+	resp, err := memberLeases{b.members}.timeToLive(ctx, lease)
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return time.Time{}, b.readError(ctx, err)
 	}

@@ -34,7 +34,7 @@ func fill(tb testing.TB, client *clientv3.Client, prefix string, n int, value st
 
 // hookedKV runs a function around every range request.
 type hookedKV struct {
-	clientv3.KV
+	kvClient
 	beforeGet func(n int, op clientv3.Op)
 	n         int
 }
@@ -42,7 +42,7 @@ type hookedKV struct {
 func (k *hookedKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	k.beforeGet(k.n, clientv3.OpGet(key, opts...))
 	k.n++
-	return k.KV.Get(ctx, key, opts...)
+	return k.kvClient.Get(ctx, key, opts...)
 }
 
 func keysOf(items []storage.KeyValue) []string {
@@ -70,7 +70,7 @@ func TestListInChunks(t *testing.T) {
 	}
 	var limits []int64
 	plain := b.kv
-	b.kv = &hookedKV{KV: plain, beforeGet: func(_ int, op clientv3.Op) {
+	b.kv = &hookedKV{kvClient: plain, beforeGet: func(_ int, op clientv3.Op) {
 		limits = append(limits, op.Limit())
 		// What changes while a list is being read is not in it.
 		fill(t, client, "/registry/a/zzz", 1, fmt.Sprint(op.Limit()))
@@ -160,12 +160,12 @@ func TestListOfNowSurvivesCompaction(t *testing.T) {
 			}
 		}
 	}
-	b.kv = &hookedKV{KV: plain, beforeGet: compact(2)}
+	b.kv = &hookedKV{kvClient: plain, beforeGet: compact(2)}
 	page, err := b.List(ctx, "/registry/a/", storage.ListOptions{})
 	if err != nil || !slices.Equal(keysOf(page.Items), want) {
 		t.Errorf("%d items, %v", len(page.Items), err)
 	}
-	b.kv = &hookedKV{KV: plain, beforeGet: compact(-1)}
+	b.kv = &hookedKV{kvClient: plain, beforeGet: compact(-1)}
 	_, err = b.List(ctx, "/registry/a/", storage.ListOptions{})
 	wantErr(t, "compacted whenever a list is read", err, storage.ErrCompacted)
 }

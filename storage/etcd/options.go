@@ -21,7 +21,7 @@ import (
 // Options says where etcd is and how to use it. Only Endpoints is required.
 type Options struct {
 	// Endpoints are the client URLs of the members: http://10.0.0.1:2379. Requests are
-	// spread over all of them.
+	// spread over those that answer well; with one endpoint there is no choice.
 	Endpoints []string
 
 	// CAFile is the CA bundle for the members' certificates; without it the system's
@@ -40,8 +40,8 @@ type Options struct {
 	// not nested do not see each other's keys; they share the revision counter.
 	Prefix string
 
-	// DialTimeout is how long Open waits for an answer, and how long every attempt to
-	// connect may take; the default is 10 s.
+	// DialTimeout is how long Open waits for an answer; the default is 10 s. An attempt
+	// to connect may take as long, but at most 3 s.
 	DialTimeout time.Duration
 	// KeepAliveTime is the idle time after which a connection is probed,
 	// KeepAliveTimeout how long the response may take before the connection is closed;

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // revisionScript is a store whose requests the test lets go one at a time.
@@ -123,4 +125,109 @@ func TestRevisionCallersMayLeave(t *testing.T) {
 	if err := <-stayed; err != nil {
 		t.Error(err)
 	}
+}
+
+// hangingRevisions is a store of which some requests never end.
+type hangingRevisions struct {
+	mu       sync.Mutex
+	requests int
+	hang     func(n int) bool // whether the nth request, from 0, hangs
+}
+
+func (h *hangingRevisions) read(ctx context.Context) (int64, error) {
+	h.mu.Lock()
+	n := h.requests
+	h.requests++
+	h.mu.Unlock()
+	if h.hang(n) {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return int64(n), nil
+}
+
+// runHanging runs a test on such a store, in a bubble with a clock of its own.
+func runHanging(t *testing.T, hang func(n int) bool, test func(t *testing.T, h *hangingRevisions, r *revisionReader)) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hangingRevisions{hang: hang}
+		ctx, cancel := context.WithCancel(t.Context())
+		var tasks sync.WaitGroup
+		test(t, h, newRevisionReader(ctx, func(f func()) bool { tasks.Go(f); return true }, h.read))
+		cancel()
+		tasks.Wait()
+	})
+}
+
+// A request that never ends holds nobody up: who waits for it, and who comes later, is
+// answered by another one.
+func TestRevisionRequestThatNeverEnds(t *testing.T) {
+	runHanging(t, func(n int) bool { return n == 0 }, func(t *testing.T, h *hangingRevisions, r *revisionReader) {
+		began := time.Now()
+		var callers sync.WaitGroup
+		for i := range 20 {
+			callers.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+				revision, err := r.get(t.Context())
+				if err != nil || revision == 0 {
+					t.Errorf("caller %d: got %d, %v, want a revision of a later request", i, revision, err)
+				}
+			})
+		}
+		callers.Wait()
+		if took := time.Since(began); took > 2*revisionPatience {
+			t.Errorf("the last of the callers waited until %v, want at most %v", took, 2*revisionPatience)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.running) != 0 || r.next != nil {
+			t.Errorf("got %d requests running, next %v, want none", len(r.running), r.next)
+		}
+	})
+}
+
+// Requests are bounded if none is answered, and end when nobody waits for them.
+func TestRevisionRequestsAreBounded(t *testing.T) {
+	runHanging(t, func(int) bool { return true }, func(t *testing.T, h *hangingRevisions, r *revisionReader) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var callers sync.WaitGroup
+		for range 10 {
+			callers.Go(func() {
+				if _, err := r.get(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("got %v, want to wait", err)
+				}
+			})
+		}
+		callers.Wait()
+		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if h.requests != maxRevisionRequests || len(r.running) != 0 {
+			t.Errorf("got %d requests, %d of them still running, want %d and none", h.requests, len(r.running), maxRevisionRequests)
+		}
+	})
+}
+
+// A caller is never answered by a request that began before it called, though others that
+// wait are.
+func TestRevisionIsNotOlderThanCall(t *testing.T) {
+	runHanging(t, func(n int) bool { return n == 0 || n == 2 }, func(t *testing.T, h *hangingRevisions, r *revisionReader) {
+		first, second := make(chan int64, 1), make(chan int64, 1)
+		get := func(into chan<- int64) {
+			revision, err := r.get(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			into <- revision
+		}
+		go get(first)
+		time.Sleep(revisionPatience + time.Millisecond) // request 1 has answered for request 0
+		if got := <-first; got != 1 {
+			t.Errorf("first caller got %d, want 1", got)
+		}
+		go get(second) // request 2 hangs, request 3 answers
+		if got := <-second; got != 3 {
+			t.Errorf("second caller got %d, want 3", got)
+		}
+	})
 }

@@ -24,6 +24,9 @@ import (
 // errUnread ends a stream because the buffer stays full: nobody calls Next.
 var errUnread = errors.New("events are not being read")
 
+// errMemberLeft ends a stream because its member does not answer and another one does.
+var errMemberLeft = errors.New("the member is avoided")
+
 // run receives events until the watch ends. It opens a new stream, with backoff,
 // whenever one breaks.
 func (w *watcher) run() {
@@ -77,7 +80,17 @@ func (w *watcher) stream() (served bool, err error) {
 	var sender sync.WaitGroup
 	defer sender.Wait()
 	defer cancel()
-	stream, err := pb.NewWatchClient(w.b.client.ActiveConnection()).
+	m, favor, err := w.b.members.await(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer context.AfterFunc(favor, cancel)()
+	defer func() {
+		if favor.Err() != nil && w.ctx.Err() == nil {
+			err = fmt.Errorf("%w: %s", errMemberLeft, m.endpoint)
+		}
+	}()
+	stream, err := pb.NewWatchClient(m.link.client().ActiveConnection()).
 		Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
 		return false, err
