@@ -12,9 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/apikeel/kelson/internal/logwatch"
+	"github.com/apikeel/kelson/internal/protect"
 )
 
 // hookCheck is the prefix of the names of post-start hook checks.
@@ -159,6 +161,29 @@ func (c HealthCheck) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ok"))
 }
 
+// runChecks runs the checks of an endpoint concurrently, except for those that are excluded
+// by name or group, and returns the errors of those that failed, by name. The slowest one
+// decides how long the answer takes: two that wait for the same store wait once.
+func (s *Server) runChecks(ctx context.Context, endpoint Endpoints, excluded map[string]bool) map[string]error {
+	var mu sync.Mutex
+	failed := map[string]error{}
+	var running protect.Group
+	for check := range s.checksOf(endpoint) {
+		if excluded[check.Name] || check.Group != "" && excluded[check.Group] {
+			continue
+		}
+		running.Go(func() {
+			if err := check.Check(ctx); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[check.Name] = err
+			}
+		})
+	}
+	running.Wait()
+	return failed
+}
+
 // health answers a request for all checks.
 func (s *Server) health(name string, endpoint Endpoints) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -170,6 +195,7 @@ func (s *Server) health(name string, endpoint Endpoints) http.HandlerFunc {
 		unknown := maps.Clone(excluded)
 		var text bytes.Buffer
 		failed := false
+		results := s.runChecks(r.Context(), endpoint, excluded)
 		for check := range s.checksOf(endpoint) {
 			if excluded[check.Name] {
 				delete(unknown, check.Name)
@@ -181,7 +207,7 @@ func (s *Server) health(name string, endpoint Endpoints) http.HandlerFunc {
 				fmt.Fprintf(&text, "[+]%s excluded with %s: ok\n", check.Name, check.Group)
 				continue
 			}
-			err := check.Check(r.Context())
+			err := results[check.Name]
 			if s.Checks != nil {
 				s.Checks.Observe(name, check.Name, err == nil)
 			}

@@ -24,14 +24,7 @@ func (a *assembly) checks() []kelson.HealthCheck {
 	var checks []kelson.HealthCheck
 	for i, p := range a.places.all {
 		stored := func(timeout time.Duration) func(ctx context.Context) error {
-			return func(ctx context.Context) error {
-				ctx, cancel := context.WithTimeout(ctx, cmp.Or(timeout, storageTimeout))
-				defer cancel()
-				if _, err := p.backend.Revision(ctx); err != nil {
-					return fmt.Errorf("error getting data from etcd: %w", err)
-				}
-				return nil
-			}
+			return func(ctx context.Context) error { return p.health.check(ctx, cmp.Or(timeout, storageTimeout)) }
 		}
 		healthy, ready := "etcd", "etcd-readiness"
 		if i > 0 {

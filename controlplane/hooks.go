@@ -108,8 +108,14 @@ func patiently(ctx context.Context, name string, run func(ctx context.Context) e
 }
 
 // awaitStorage waits until caches are as new as what is stored. A store that is
-// too busy for that is no reason not to start.
+// too busy for that is no reason not to start. From then on it is known whether stores
+// that are shared can be reached.
 func (a *assembly) awaitStorage(ctx context.Context) error {
+	for _, p := range a.places.all {
+		if p.backend.Shared() {
+			a.running.Go(func() { p.health.run(ctx) })
+		}
+	}
 	bounded, cancel := context.WithTimeout(ctx, storageReadyWithin)
 	defer cancel()
 	for _, p := range a.places.all {

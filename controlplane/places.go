@@ -82,6 +82,7 @@ func (c *Config) closeElsewhere() error {
 type place struct {
 	backend storage.Backend
 	objects *store.Store
+	health  *storeHealth
 }
 
 // places are where the objects of a server are. The first has all that no override
@@ -111,7 +112,7 @@ func openPlaces(ctx context.Context, backends []storage.Backend, overrides []Etc
 			p.close()
 			return nil, err
 		}
-		p.all = append(p.all, place{backend, objects})
+		p.all = append(p.all, place{backend, objects, &storeHealth{revision: backend.Revision}})
 	}
 	return p, nil
 }

@@ -47,13 +47,25 @@ func (s *scope) translate(err error) error {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	case errors.Is(err, storage.ErrUncertain):
+		// Without Retry-After: clients would send the write again by themselves, and it
+		// may have been applied.
+		return apierrors.NewTimeoutError(fmt.Sprintf("the write may or may not have been applied: %v", err), 0)
 	case errors.Is(err, storage.ErrUnavailable), errors.Is(err, storage.ErrClosed):
-		return apierrors.NewServiceUnavailable(err.Error())
+		return errStoreUnavailable(err)
 	case errors.Is(err, storage.ErrNoSpace), errors.Is(err, storage.ErrReadOnly):
 		return &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error()}}
 	}
 	return apierrors.NewInternalError(err)
+}
+
+// errStoreUnavailable is the answer to a request that did nothing, since the store cannot be
+// reached. Clients send it again after a second.
+func errStoreUnavailable(cause error) error {
+	err := apierrors.NewServiceUnavailable(cause.Error())
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
 }
 
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
