@@ -102,9 +102,12 @@ func (c *connection) ping(ctx context.Context) error {
 	return err
 }
 
-func (c *connection) read(ctx context.Context) error {
-	_, err := c.client().Get(ctx, c.probeKey, clientv3.WithCountOnly())
-	return err
+func (c *connection) read(ctx context.Context) (term uint64, err error) {
+	resp, err := c.client().Get(ctx, c.probeKey, clientv3.WithCountOnly())
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.RaftTerm, nil
 }
 
 func (c *connection) reset() {
@@ -151,7 +154,7 @@ func (kv memberKV) Get(ctx context.Context, key string, opts ...clientv3.OpOptio
 }
 
 func (kv memberKV) Compact(ctx context.Context, revision int64, opts ...clientv3.CompactOption) (resp *clientv3.CompactResponse, err error) {
-	err = kv.members.write(func(client *clientv3.Client) (err error) {
+	err = kv.members.write(ctx, func(ctx context.Context, client *clientv3.Client) (err error) {
 		resp, err = client.Compact(ctx, revision, opts...)
 		return err
 	})
@@ -173,8 +176,8 @@ func (t *memberTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.then = ops; return
 func (t *memberTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.els = ops; return t }
 
 func (t *memberTxn) Commit() (resp *clientv3.TxnResponse, err error) {
-	err = t.kv.members.write(func(client *clientv3.Client) (err error) {
-		resp, err = client.Txn(t.ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
+	err = t.kv.members.write(t.ctx, func(ctx context.Context, client *clientv3.Client) (err error) {
+		resp, err = client.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 		return err
 	})
 	return resp, err

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -25,6 +26,9 @@ import (
 //   - A member that does not answer the ping either has its connection closed. Writes
 //     that wait for an answer fail then, as uncertain. The same is done to a member that
 //     answers pings but no reads, while another one answers reads: it has no leader.
+//   - When the leader has changed, writes that were sent before are given up after
+//     limits.handover: etcd has forgotten those that the old leader had not committed, and
+//     would answer them as uncertain after 7 s.
 //   - A member is used again after several read probes in a row were answered in time;
 //     the number grows if it is avoided again soon.
 //
@@ -40,6 +44,11 @@ type members struct {
 	mu     sync.Mutex
 	turn   int           // the member to choose next
 	usable chan struct{} // closed and replaced when a member gets a connection
+	// term is the newest term of a leader that a member has reported, 0 at first. reign
+	// ends limits.handover after it has changed.
+	term  uint64
+	reign context.Context
+	end   context.CancelFunc // of reign
 }
 
 // memberLimits are the times of members, which tests change.
@@ -54,6 +63,8 @@ type memberLimits struct {
 	// connection is closed, if another member answers; alone is how long a ping may
 	// take if no member answers.
 	silent, cutOff, alone time.Duration
+	// handover is how long writes that were sent to the leader before this one may take.
+	handover time.Duration
 	// step is how often a probe that takes long is looked at, and the largest time that
 	// counts between two looks.
 	step time.Duration
@@ -71,6 +82,7 @@ func defaultMemberLimits() memberLimits {
 		silent:   time.Second,
 		cutOff:   1500 * time.Millisecond,
 		alone:    4 * time.Second,
+		handover: 500 * time.Millisecond,
 		step:     50 * time.Millisecond,
 		settled:  time.Minute,
 	}
@@ -92,8 +104,8 @@ type link interface {
 	lost(ctx context.Context)
 	// ping makes a request that the member answers by itself.
 	ping(ctx context.Context) error
-	// read makes a linearizable read.
-	read(ctx context.Context) error
+	// read makes a linearizable read, and returns the term of the leader.
+	read(ctx context.Context) (term uint64, err error)
 	// client returns etcd's client for this member alone.
 	client() *clientv3.Client
 	// reset closes the connection and begins to connect again.
@@ -124,6 +136,7 @@ type member struct {
 // newMembers returns members that are used at once, and probed when start is called.
 func newMembers(ctx context.Context, log *slog.Logger, limits memberLimits, endpoints []string, links []link) *members {
 	ms := &members{ctx: ctx, log: log, limits: limits, grace: reconnectGrace, usable: make(chan struct{})}
+	ms.reign, ms.end = context.WithCancel(ctx)
 	for i, endpoint := range endpoints {
 		m := &member{endpoint: endpoint, link: links[i], needed: fewProbes}
 		m.favor, m.leave = context.WithCancel(ctx)
@@ -231,12 +244,36 @@ func (ms *members) read(ctx context.Context, call func(context.Context, *clientv
 }
 
 // write makes a request that must not be repeated.
-func (ms *members) write(call func(*clientv3.Client) error) error {
+func (ms *members) write(ctx context.Context, call func(context.Context, *clientv3.Client) error) error {
 	m, _ := ms.choose()
 	if m == nil {
 		return errNoConnection()
 	}
-	return call(m.link.client())
+	ms.mu.Lock()
+	reign := ms.reign
+	ms.mu.Unlock()
+	callCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(reign, cancel)()
+	err := call(callCtx, m.link.client())
+	if err != nil && callCtx.Err() != nil && ctx.Err() == nil && ms.ctx.Err() == nil && !errors.As(err, new(notSentError)) {
+		return status.Error(codes.Unavailable, "no answer, and the leader has changed")
+	}
+	return err
+}
+
+// lead notes the term of a leader. The mutex is held.
+func (ms *members) lead(term uint64) {
+	if term <= ms.term {
+		return
+	}
+	if ms.term != 0 {
+		end := ms.end
+		ms.reign, ms.end = context.WithCancel(ms.ctx)
+		time.AfterFunc(ms.limits.handover, end)
+		ms.log.Info("etcd: the leader has changed", "term", term)
+	}
+	ms.term = term
 }
 
 func errNoConnection() error {
@@ -283,9 +320,12 @@ func (ms *members) probe(ctx context.Context, m *member) time.Duration {
 		return answer
 	}
 	// With one member there is no other one to compare it with.
-	request, alone := m.link.read, len(ms.all) == 1
-	if alone {
-		request = m.link.ping
+	request, term := m.link.ping, uint64(0)
+	if len(ms.all) > 1 {
+		request = func(ctx context.Context) (err error) {
+			term, err = m.link.read(ctx)
+			return err
+		}
 	}
 	began := time.Now()
 	read, ping := ask(request), (<-chan error)(nil)
@@ -298,7 +338,7 @@ func (ms *members) probe(ctx context.Context, m *member) time.Duration {
 			if ctx.Err() != nil {
 				return 0
 			}
-			return ms.answered(m, time.Since(began), err)
+			return ms.answered(m, time.Since(began), term, err)
 		case err := <-ping:
 			// Only an answer counts, not that the request failed on its way.
 			if err == nil || codeOf(err) != codes.Unavailable {
@@ -329,12 +369,13 @@ func (ms *members) probe(ctx context.Context, m *member) time.Duration {
 }
 
 // answered notes the answer to a read probe, and returns the time until the next one.
-func (ms *members) answered(m *member, took time.Duration, err error) (wait time.Duration) {
+func (ms *members) answered(m *member, took time.Duration, term uint64, err error) (wait time.Duration) {
 	if codeOf(err) == codes.Unavailable { // without a leader, for example
 		ms.update(func() { ms.avoid(m, err.Error()) })
 		return ms.limits.retry
 	}
 	ms.update(func() {
+		ms.lead(term)
 		took = max(took, 1) // 0 is unknown
 		if m.latency == 0 {
 			m.latency = took

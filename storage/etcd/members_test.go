@@ -24,6 +24,7 @@ type scriptedLink struct {
 	mute    bool // no request is answered
 	cutOff  bool // no linearizable read is answered
 	delay   time.Duration
+	term    uint64
 	resets  int
 }
 
@@ -97,8 +98,11 @@ func (l *scriptedLink) ping(ctx context.Context) error {
 	return l.answer(ctx, func() bool { return !l.mute })
 }
 
-func (l *scriptedLink) read(ctx context.Context) error {
-	return l.answer(ctx, func() bool { return !l.mute && !l.cutOff })
+func (l *scriptedLink) read(ctx context.Context) (uint64, error) {
+	err := l.answer(ctx, func() bool { return !l.mute && !l.cutOff })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term, err
 }
 
 func (l *scriptedLink) client() *clientv3.Client { return l.c }
@@ -126,6 +130,7 @@ func runScript(t *testing.T, n int, test func(s *script)) {
 		names := []string{"a", "b", "c"}[:n]
 		for range n {
 			l := newScriptedLink()
+			l.term = 2
 			s.links, links = append(s.links, l), append(links, l)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -164,7 +169,8 @@ func (s *script) request(ctx context.Context) (time.Duration, error) {
 	err := s.members.read(ctx, func(ctx context.Context, client *clientv3.Client) error {
 		for _, l := range s.links {
 			if l.c == client {
-				return l.read(ctx)
+				_, err := l.read(ctx)
+				return err
 			}
 		}
 		return errors.New("unknown client")
@@ -291,7 +297,7 @@ func TestReadsWithoutConnection(t *testing.T) {
 		if !isNotSent(err) || took > 2*reconnectGrace {
 			s.t.Errorf("got %v after %v, want no connection within %v", err, took, 2*reconnectGrace)
 		}
-		if err := s.write(func(*clientv3.Client) error { return nil }); !isNotSent(err) {
+		if err := s.write(s.t.Context(), func(context.Context, *clientv3.Client) error { return nil }); !isNotSent(err) {
 			s.t.Errorf("write: got %v, want no connection", err)
 		}
 		go func() {
@@ -319,6 +325,36 @@ func TestOnlyMember(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		if n := s.links[0].resetCount(); n == 0 {
 			s.t.Error("after 6s of silence: the connection is still there")
+		}
+	})
+}
+
+// A write that waits when the leader changes is given up soon, as uncertain; those that are
+// sent to the new leader are not.
+func TestWritesOfOldLeaderAreGivenUp(t *testing.T) {
+	runScript(t, 3, func(s *script) {
+		wait := func(ctx context.Context, _ *clientv3.Client) error {
+			<-ctx.Done()
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		began := time.Now()
+		result := make(chan error, 1)
+		go func() { result <- s.write(s.t.Context(), wait) }()
+		time.Sleep(10 * time.Second)
+		if len(result) != 0 {
+			s.t.Fatalf("with the same leader: got %v after %v, want to wait", <-result, time.Since(began))
+		}
+		s.links[2].set(func() { s.links[2].term = 3 })
+		changed := time.Now()
+		err := <-result
+		if took := time.Since(changed); codeOf(err) != codes.Unavailable || isNotSent(err) || took > time.Second {
+			s.t.Errorf("got %v %v after the leader has changed, want that it may have been sent, within 1s", err, took)
+		}
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+		defer cancel()
+		began = time.Now()
+		if err := s.write(ctx, wait); codeOf(err) != codes.DeadlineExceeded || time.Since(began) != time.Minute {
+			s.t.Errorf("with the new leader: got %v after %v, want to wait for a minute", err, time.Since(began))
 		}
 	})
 }
