@@ -24,13 +24,15 @@ func (s *Server) hsts() stage {
 }
 
 // goaway is the stage that closes some HTTP/2 connections at random, so that clients
-// spread over the servers behind a load balancer.
+// spread over the servers behind a load balancer, and before the server ends all
+// connections that are used: their clients find another server in time.
 func (s *Server) goaway() stage {
-	if s.Serving.GoawayChance == 0 || s.Serving.DisableHTTP2 {
-		return stage{}
-	}
+	chance := s.Serving.GoawayChance
 	return stage{begin: func(x *exchange) bool {
-		if x.r.ProtoMajor == 2 && rand.Float64() < s.Serving.GoawayChance {
+		switch {
+		case s.parting.Load() && x.r.ProtoMajor == 1:
+			x.writer.Header().Set("Connection", "close")
+		case s.parting.Load() || chance > 0 && rand.Float64() < chance:
 			x.disconnect()
 		}
 		return true

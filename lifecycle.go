@@ -95,7 +95,9 @@ func (s *Server) signal(what *Signal) {
 // request.
 type Shutdown struct {
 	// Delay is how long the server keeps serving after it was told to stop, while
-	// /readyz fails: --shutdown-delay-duration.
+	// /readyz fails: --shutdown-delay-duration. In the second half of it, the response to
+	// a request is the last of its connection, so that clients move to other servers;
+	// it should be twice as long as load balancers take to notice.
 	Delay time.Duration
 	// SendRetryAfter keeps the server listening until requests in flight are answered;
 	// new ones get 429 with Retry-After: --shutdown-send-retry-after.

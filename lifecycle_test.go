@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"slices"
 	"strings"
 	"sync"
@@ -152,6 +153,47 @@ func TestDelay(t *testing.T) {
 	}
 	if !slices.Equal(during, []int{200, 500, 200}) || !drained || !audited {
 		t.Errorf("meanwhile %v; drained: %v, audited: %v", during, drained, audited)
+	}
+}
+
+// In the second half of the delay, requests are answered as before, and each is the last of
+// its connection.
+func TestDelayPartsWithClients(t *testing.T) {
+	var s *running
+	codes, closed := []int{}, 0
+	s = start(t, &Server{
+		Shutdown: Shutdown{Delay: time.Millisecond},
+		API:      routes{"/api/v1/pods": say("pods")},
+		PreShutdownHooks: []Hook{{"client", func(context.Context) error {
+			<-s.Signals().AfterShutdownDelayDuration.Happened()
+			client := s.admin(t)
+			for range 3 {
+				req, err := http.NewRequest(http.MethodGet, s.URL()+"/api/v1/pods", nil)
+				if err != nil {
+					return err
+				}
+				reused := false
+				trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
+				resp, err := client.Do(req.WithContext(httptrace.WithClientTrace(t.Context(), trace)))
+				if err != nil {
+					return err
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				codes = append(codes, resp.StatusCode)
+				if !reused {
+					closed++
+				}
+			}
+			return nil
+		}}},
+	})
+	s.stop()
+	if err := s.ended(); err != nil {
+		t.Error(err)
+	}
+	if !slices.Equal(codes, []int{200, 200, 200}) || closed != 3 {
+		t.Errorf("got %v on %d connections, want three times 200, each on a connection of its own", codes, closed)
 	}
 }
 

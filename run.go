@@ -25,7 +25,7 @@ const lastBytes = 250 * time.Millisecond
 // fails; only the latter is an error. The shutdown sequence is:
 //
 //	ctx ends → not ready → pre-shutdown hooks, which may still use the API, and
-//	Shutdown.Delay → no new requests, no new connections → watches end → other
+//	Shutdown.Delay, after half of which connections are closed → no new requests, no new connections → watches end → other
 //	requests finish → what hooks started ends → Close
 //
 // Each step has a timeout; with nothing to wait for, all of them take milliseconds. Close is
@@ -104,11 +104,15 @@ func (s *Server) bounded(ctx context.Context, step func(ctx context.Context) err
 	return step(ctx)
 }
 
-// prepareEnd runs the pre-shutdown hooks, and concurrently waits for delay.
+// prepareEnd runs the pre-shutdown hooks, and concurrently waits for delay. By the half of it
+// load balancers are expected to have noticed that the server is not ready: clients are
+// told to open new connections then, which lead to other servers.
 func (s *Server) prepareEnd(ctx context.Context, delay time.Duration) error {
 	var delaying sync.WaitGroup
 	delaying.Go(func() {
-		time.Sleep(delay)
+		time.Sleep(delay / 2)
+		s.parting.Store(delay > 0)
+		time.Sleep(delay - delay/2)
 		s.signal(&s.signals.AfterShutdownDelayDuration)
 	})
 	err := s.bounded(ctx, s.runStopHooks)

@@ -163,6 +163,7 @@ type Server struct {
 
 	signals  *Signals
 	began    time.Time
+	parting  atomic.Bool // connections are closed after the next response
 	refusing atomic.Bool // new requests are refused
 	refused  atomic.Int64
 	// ending ends when long-running requests have to end. Watches end one after the
