@@ -1,0 +1,280 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// baseline is how long the administrator is measured before the storm.
+	baseline = time.Second
+	// recoveryPatience is how long a server may take to recover.
+	recoveryPatience = 30 * time.Second
+	sampleInterval   = 100 * time.Millisecond
+	// clientsPatience is how long the process of the clients may take to end after they
+	// should have.
+	clientsPatience = 30 * time.Second
+	clientsNice     = "10"
+)
+
+// survived is the outcome of a server that runs at the end.
+const survived = "survived"
+
+// result is what happened in one scenario.
+type result struct {
+	Server   string
+	Scenario string
+	Clients  int
+	Limit    int64 // bytes; 0 is none
+	Outcome  string
+	Log      string  `json:",omitempty"` // the end of it, if the server has ended
+	Ready    float64 // seconds until the server was ready
+
+	Answers, Honest *answers
+	// Throughput is in megabytes a second, of answers that were complete or not.
+	Throughput float64
+
+	Alone  latency // of the administrator, before the storm
+	Admin  latency // of the administrator, during the storm
+	Health latency // of /livez and /readyz, during the storm
+
+	RSSBefore     int64 // bytes, of all processes
+	PeakRSS       int64 // VmHWM
+	PeakAnonymous int64 // in the cgroup, sampled, without pages of files
+	PeakCgroup    int64 // with pages of files
+	LimitReached  int64 // how often the kernel had to make room
+	OOMKills      int64
+	// Recovery is how many seconds after the storm writes of the administrator were
+	// quick again; -1 if they were not.
+	Recovery float64
+	RSSAfter int64 // bytes, some time after the storm
+
+	readsAll bool // clients of the storm read their answers
+	restarts bool // the server was killed and started again on purpose
+}
+
+// measure runs a scenario on a new server.
+func measure(ctx context.Context, o *options, kind serverKind, what scenario, clients int, limit int64) (r *result, err error) {
+	r = &result{
+		Server: kind.name(), Scenario: what.Name, Clients: clients, Limit: limit, Outcome: survived, Recovery: -1,
+		Answers: &answers{}, Honest: &answers{}, readsAll: what.Read == readAll, restarts: what.Do == doHerd,
+	}
+	dir, err := dataFolder(ctx, o, kind, what.Data)
+	if err != nil {
+		return nil, err
+	}
+	if what.Changes {
+		copied := dir + ".copy"
+		if err := errors.Join(os.RemoveAll(copied), copyFolder(dir, copied)); err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(copied)
+		dir = copied
+	}
+	if err := dropCache(dir); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(o.progress, "storm: %s, %s, %d clients, limit %s\n", r.Server, r.Scenario, clients, sizeText(limit))
+	var group *cgroup
+	if limit > 0 {
+		if group, err = newCgroup(limit); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, group.remove()) }()
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	s, err := kind.start(dir, port, group)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	if err := s.waitReady(ctx); err != nil {
+		if p := s.dead(); p != nil {
+			r.Outcome, r.Log = s.death()+", at start", p.logTail()
+			r.noteMemory(group.use())
+			return r, nil
+		}
+		return nil, err
+	}
+	r.Ready = time.Since(began).Seconds()
+	if err := prepareAdministrator(ctx, s.url); err != nil {
+		return nil, fmt.Errorf("the administrator cannot write: %w", err)
+	}
+	if err := r.underStorm(ctx, o, s, what, clients); err != nil {
+		return nil, err
+	}
+	r.noteMemory(group.use())
+	return r, nil
+}
+
+// underStorm lets a storm go over a server that is ready.
+func (r *result) underStorm(ctx context.Context, o *options, s *server, what scenario, clients int) error {
+	probes, stopProbes := context.WithCancel(ctx)
+	defer stopProbes()
+	admin, health := newAdministrator(s.url, fmt.Sprint(time.Now().UnixNano())), newHealthProbe(s.url)
+	var all sync.WaitGroup
+	all.Go(func() { admin.run(probes) })
+	all.Go(func() { health.run(probes) })
+	all.Go(func() { r.sampleMemory(probes, s) })
+	// stop ends the probes, after which fields of r may be read.
+	stop := func() {
+		stopProbes()
+		all.Wait()
+	}
+	defer stop()
+
+	aloneFrom := time.Now()
+	if err := wait(ctx, baseline); err != nil {
+		return err
+	}
+	from := time.Now()
+	before, _ := s.resident()
+	err := r.runClients(ctx, s, &order{
+		URL: s.url, Scenario: what, Clients: clients, Streams: o.streams, Users: o.users, Impatient: o.impatient,
+		Duration: o.duration, Drain: o.drain, Items: o.items(what), ObjectBytes: o.objectBytes,
+	})
+	to := time.Now()
+	if err != nil {
+		return err
+	}
+	if p := s.dead(); p != nil {
+		r.Outcome = fmt.Sprintf("%s, after %.1f s", s.death(), to.Sub(from).Seconds())
+		r.Log = p.logTail()
+	} else {
+		r.Recovery = recovery(ctx, admin, to)
+		if err := wait(ctx, time.Until(to.Add(o.settle))); err != nil {
+			return err
+		}
+		r.RSSAfter, _ = s.resident()
+		if s.dead() != nil {
+			r.Outcome = s.death() + ", after the storm"
+		}
+	}
+	stop()
+	r.RSSBefore = before
+	r.Alone = summarize(admin.between(aloneFrom, from))
+	r.Admin = summarize(admin.between(from, to))
+	r.Health = summarize(health.between(from, to))
+	if r.Answers.Seconds > 0 {
+		r.Throughput = float64(r.Answers.Bytes+r.Honest.Bytes) / 1e6 / r.Answers.Seconds
+	}
+	return nil
+}
+
+// items returns how many objects a complete list has.
+func (o *options) items(what scenario) int {
+	if what.Data == smallData {
+		return o.small
+	}
+	return o.objects
+}
+
+// recovery returns how many seconds after the storm writes were quick again, or -1.
+func recovery(ctx context.Context, admin *probe, storm time.Time) float64 {
+	for time.Since(storm) < recoveryPatience && wait(ctx, adminInterval) == nil {
+		quick := 0
+		for _, s := range admin.between(storm, time.Now()) {
+			if s.err != nil || s.took > calm {
+				quick = 0
+				continue
+			}
+			if quick++; quick == calmWrites {
+				return s.began.Add(-(calmWrites - 1) * adminInterval).Sub(storm).Seconds()
+			}
+		}
+	}
+	return -1
+}
+
+// sampleMemory notes peaks of memory until the context ends. The kernel's own peak of a
+// process is gone when it is killed.
+func (r *result) sampleMemory(ctx context.Context, s *server) {
+	for {
+		_, peak := s.resident()
+		r.PeakRSS = max(r.PeakRSS, peak)
+		r.PeakAnonymous = max(r.PeakAnonymous, s.group.use().anonymous)
+		if wait(ctx, sampleInterval) != nil {
+			return
+		}
+	}
+}
+
+func (r *result) noteMemory(u memoryUse) {
+	r.PeakCgroup, r.LimitReached, r.OOMKills = u.peak, u.failures, u.oomKills
+}
+
+// runClients runs the clients in a process of their own, with a low priority, until they
+// end or the server does.
+func (r *result) runClients(ctx context.Context, s *server, what *order) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	line := []string{self}
+	if nice, err := exec.LookPath("nice"); err == nil {
+		line = []string{nice, "-n", clientsNice, self}
+	}
+	most := what.Duration + what.Drain + clientsPatience
+	if what.Scenario.Do == doHerd {
+		most += herdPatience
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.Env = append(os.Environ(), clientsEnv+"=1")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := json.NewEncoder(in).Encode(what); err != nil {
+		return err
+	}
+	// They end when their input does.
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	go func() {
+		for s.dead() == nil && wait(watching, pollInterval) == nil {
+		}
+		_ = in.Close()
+	}()
+	for decoder := json.NewDecoder(out); ; {
+		var n news
+		if err := decoder.Decode(&n); err != nil {
+			_ = cmd.Process.Kill()
+			return fmt.Errorf("the clients tell nothing: %w (%v)", err, cmd.Wait())
+		}
+		if n.Answers != nil {
+			r.Answers, r.Honest = n.Answers, n.Honest
+			break
+		}
+		if n.Open {
+			if err := s.restart(); err != nil {
+				return err
+			}
+		}
+	}
+	stopWatching()
+	return cmd.Wait()
+}

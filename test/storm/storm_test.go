@@ -1,0 +1,129 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apikeel/kelson/internal/testsize"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(clientsEnv) != "" {
+		os.Exit(clientsMain(os.Stdin, os.Stdout))
+	}
+	code := m.Run()
+	if dir, err := programFolder(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// programFolder is the folder in which the program of the tests is built.
+var programFolder = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "storm") })
+
+// program builds cmd/kelson once for all tests, unless KELSON_STORMED names a program.
+var program = sync.OnceValues(func() (string, error) {
+	if file := os.Getenv("KELSON_STORMED"); file != "" {
+		return file, nil
+	}
+	dir, err := programFolder()
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "kelson")
+	return file, buildKelson(context.Background(), file)
+})
+
+// adminBound is the bound of the administrator's p99 in tests. It is larger than what is
+// promised for a machine that does nothing else.
+const adminBound = 500 * time.Millisecond
+
+// stormOptions returns the options of a short storm, or skips the test.
+func stormOptions(t *testing.T) *options {
+	t.Helper()
+	if testsize.Race() {
+		t.Skip("a storm measures time and memory of a server without the race detector; run it without -race")
+	}
+	if err := canLimit(); err != nil {
+		t.Skipf("no memory limit can be set here: %v", err)
+	}
+	file, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := defaults()
+	o.kelson, o.data = file, t.TempDir()
+	o.duration, o.settle = 5*time.Second, time.Second
+	o.objects, o.small = 150, 5000
+	o.progress = testWriter{t}
+	if testsize.Long() {
+		o.duration, o.objects, o.small = 10*time.Second, 400, 20_000
+	}
+	return &o
+}
+
+// testWriter writes to the log of a test.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+const testLimit = 512 << 20
+
+// testStorm runs scenarios and fails if something happens that must not.
+func testStorm(t *testing.T, o *options, clients int, names ...string) {
+	t.Helper()
+	found, err := findScenarios(strings.Join(names, ","))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range found {
+		t.Run(s.Name, func(t *testing.T) {
+			r, err := measure(t.Context(), o, kelsonServer{o.kelson, nil}, s, clients, testLimit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Log(r.summary())
+			for _, fault := range r.faults(adminBound) {
+				t.Errorf("%s: %s", r.title(), fault)
+			}
+			if t.Failed() && r.Log != "" {
+				t.Logf("the server says:\n%s", r.Log)
+			}
+		})
+	}
+}
+
+// TestStormOfLists lists large objects within a memory limit that is smaller than three
+// answers: the server survives, answers completely or refuses clearly, and an
+// administrator can work meanwhile.
+func TestStormOfLists(t *testing.T) {
+	testStorm(t, stormOptions(t), 32, "list-json", "list-protobuf")
+}
+
+// TestStormOfSlowReaders has clients that hardly read, or never, which costs neither the
+// server its life nor other readers their answers.
+func TestStormOfSlowReaders(t *testing.T) {
+	testStorm(t, stormOptions(t), 32, "slow", "never")
+}
+
+// TestStormOfEverything runs all scenarios with more clients.
+func TestStormOfEverything(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("it takes a quarter of an hour; KELSON_LONG=1 runs it")
+	}
+	o := stormOptions(t)
+	for _, clients := range []int{16, 64, 256, 1024} {
+		t.Run(fmt.Sprint(clients), func(t *testing.T) { testStorm(t, o, clients, "all") })
+	}
+}
