@@ -111,13 +111,20 @@ func summarize(samples []sample) (l latency) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// newAdministrator returns the probe of an administrator, who changes one ConfigMap and
+// changedConfigMaps is how many ConfigMaps the administrator changes in turn: so many that
+// two changes of one are not under way together, and conflict.
+const changedConfigMaps = 300
+
+func changedName(i int) string { return fmt.Sprintf("changed-%d", i%changedConfigMaps) }
+
+// newAdministrator returns the probe of an administrator, who changes a ConfigMap and
 // creates another in turn on a connection of its own.
 func newAdministrator(url, run string) *probe {
 	c := newClient(adminUser, clientOptions{})
 	path := url + "/api/v1/namespaces/" + adminNamespace + "/configmaps"
 	return &probe{interval: adminInterval, timeout: adminTimeout, send: func(ctx context.Context, n int) error {
-		name, method, to := "changed", http.MethodPut, path+"/changed"
+		name := changedName(n / 2)
+		method, to := http.MethodPut, path+"/"+name
 		if n%2 == 1 {
 			name, method, to = fmt.Sprintf("created-%s-%d", run, n), http.MethodPost, path
 		}
@@ -128,7 +135,7 @@ func newAdministrator(url, run string) *probe {
 }
 
 // prepareAdministrator removes what the administrator of an earlier run has created, and
-// creates the ConfigMap that is changed.
+// creates the ConfigMaps that are changed.
 func prepareAdministrator(ctx context.Context, url string) error {
 	c := newClient(adminUser, clientOptions{})
 	defer c.close()
@@ -136,11 +143,10 @@ func prepareAdministrator(ctx context.Context, url string) error {
 	if _, err := c.call(ctx, http.MethodDelete, path, "", nil); err != nil {
 		return err
 	}
-	_, err := c.call(ctx, http.MethodPost, path, mediaJSON, []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"changed"}}`))
-	if isStatus(err, http.StatusConflict) {
-		return nil
-	}
-	return err
+	return inParallel(ctx, changedConfigMaps, fillers, func(ctx context.Context, i int) error {
+		_, err := c.call(ctx, http.MethodPost, path, mediaJSON, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, changedName(i)))
+		return err
+	})
 }
 
 // newHealthProbe returns the probe of a kubelet: nobody in particular, with a new

@@ -173,3 +173,49 @@ func residentMemory(pid int) (now, peak int64) {
 	}
 	return now, peak
 }
+
+// ticksPerSecond is the unit of CPU time in /proc, the same on all architectures that Go
+// knows.
+const ticksPerSecond = 100
+
+// cpuTime returns how many seconds of CPU a process has used, 0 if it has ended.
+func cpuTime(pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	// The name of the program, in parentheses, may have spaces.
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0
+	}
+	return ticks(fields[11]) + ticks(fields[12])
+}
+
+func ticks(text string) float64 {
+	n, _ := strconv.ParseFloat(text, 64)
+	return n / ticksPerSecond
+}
+
+// machineCPUTime returns how many seconds of CPU all processes of the machine have used,
+// and the machine's other guests have taken.
+func machineCPUTime() float64 {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(first)
+	if len(fields) < 9 {
+		return 0
+	}
+	busy := 0.0
+	for i, field := range fields[1:9] {
+		// Neither idle nor waiting for a disk.
+		if i != 3 && i != 4 {
+			busy += ticks(field)
+		}
+	}
+	return busy
+}

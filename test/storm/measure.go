@@ -58,6 +58,10 @@ type result struct {
 	Recovery float64
 	RSSAfter int64 // bytes, some time after the storm
 
+	// CPU time during the storm, as a number of cores: of the server, of the clients, and
+	// of everything else on the machine, which takes part in what was measured.
+	ServerCores, ClientCores, OtherCores float64
+
 	readsAll bool // clients of the storm read their answers
 	restarts bool // the server was killed and started again on purpose
 }
@@ -142,7 +146,8 @@ func (r *result) underStorm(ctx context.Context, o *options, s *server, what sce
 	}
 	from := time.Now()
 	before, _ := s.resident()
-	err := r.runClients(ctx, s, &order{
+	machineCPU, serverCPU, ownCPU := machineCPUTime(), s.cpuTime(), cpuTime(os.Getpid())
+	clientCPU, err := r.runClients(ctx, s, &order{
 		URL: s.url, Scenario: what, Clients: clients, Streams: o.streams, Users: o.users, Impatient: o.impatient,
 		Duration: o.duration, Drain: o.drain, Items: o.items(what), ObjectBytes: o.objectBytes,
 	})
@@ -150,6 +155,10 @@ func (r *result) underStorm(ctx context.Context, o *options, s *server, what sce
 	if err != nil {
 		return err
 	}
+	seconds := to.Sub(from).Seconds()
+	r.ServerCores = max(0, s.cpuTime()-serverCPU) / seconds
+	r.ClientCores = clientCPU / seconds
+	r.OtherCores = max(0, (machineCPUTime()-machineCPU-(cpuTime(os.Getpid())-ownCPU))/seconds-r.ServerCores-r.ClientCores)
 	if p := s.dead(); p != nil {
 		r.Outcome = fmt.Sprintf("%s, after %.1f s", s.death(), to.Sub(from).Seconds())
 		r.Log = p.logTail()
@@ -217,11 +226,11 @@ func (r *result) noteMemory(u memoryUse) {
 }
 
 // runClients runs the clients in a process of their own, with a low priority, until they
-// end or the server does.
-func (r *result) runClients(ctx context.Context, s *server, what *order) error {
+// end or the server does, and returns their CPU time in seconds.
+func (r *result) runClients(ctx context.Context, s *server, what *order) (float64, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	line := []string{self}
 	if nice, err := exec.LookPath("nice"); err == nil {
@@ -239,17 +248,17 @@ func (r *result) runClients(ctx context.Context, s *server, what *order) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
 	if err := json.NewEncoder(in).Encode(what); err != nil {
-		return err
+		return 0, err
 	}
 	// They end when their input does.
 	watching, stopWatching := context.WithCancel(ctx)
@@ -263,7 +272,7 @@ func (r *result) runClients(ctx context.Context, s *server, what *order) error {
 		var n news
 		if err := decoder.Decode(&n); err != nil {
 			_ = cmd.Process.Kill()
-			return fmt.Errorf("the clients tell nothing: %w (%v)", err, cmd.Wait())
+			return 0, fmt.Errorf("the clients tell nothing: %w (%v)", err, cmd.Wait())
 		}
 		if n.Answers != nil {
 			r.Answers, r.Honest = n.Answers, n.Honest
@@ -271,10 +280,11 @@ func (r *result) runClients(ctx context.Context, s *server, what *order) error {
 		}
 		if n.Open {
 			if err := s.restart(); err != nil {
-				return err
+				return 0, err
 			}
 		}
 	}
 	stopWatching()
-	return cmd.Wait()
+	err = cmd.Wait()
+	return (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), err
 }

@@ -37,6 +37,7 @@ func writeTable(out io.Writer, all []*result) error {
 	rows := [][]string{{
 		"scenario", "clients", "limit", "server", "outcome", "complete", "refused", "broken", "unfinished", "waiting", "MB/s",
 		"answer p50 / p99, s", "admin p50 / p99 / max, ms", "admin failed", "health failed", "peak RSS / cgroup, MiB", "recovery, s", "RSS after, MiB",
+		"cores: server / clients / others",
 	}}
 	for _, r := range all {
 		answered := func(of func(*answers) int) string {
@@ -66,7 +67,7 @@ func writeTable(out io.Writer, all []*result) error {
 			fmt.Sprintf("%d of %d", r.Admin.Failed, r.Admin.Asked),
 			fmt.Sprintf("%d of %d", r.Health.Failed, r.Health.Asked),
 			fmt.Sprintf("%s / %s", mebibytes(r.PeakRSS), mebibytes(r.PeakCgroup)),
-			recovery, mebibytes(r.RSSAfter),
+			recovery, mebibytes(r.RSSAfter), fmt.Sprintf("%.1f / %.1f / %.1f", r.ServerCores, r.ClientCores, r.OtherCores),
 		})
 	}
 	widths := make([]int, len(rows[0]))

@@ -189,6 +189,14 @@ func (s *server) resident() (now, peak int64) {
 	return now, peak
 }
 
+// cpuTime returns how many seconds of CPU all processes have used.
+func (s *server) cpuTime() (seconds float64) {
+	for _, p := range s.processes() {
+		seconds += cpuTime(p.cmd.Process.Pid)
+	}
+	return seconds
+}
+
 // waitReady waits until the server is ready.
 func (s *server) waitReady(ctx context.Context) error {
 	client := newClient(adminUser, clientOptions{})
