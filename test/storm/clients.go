@@ -127,12 +127,12 @@ func (t *tally) note(how ending, reason string, took time.Duration) {
 	}
 }
 
-// digits are what makes errors of the same kind differ: ports and streams.
-var digits = regexp.MustCompile(`\d{4,}|stream ID \d+`)
+// digits are what makes errors of the same kind differ: ports, streams and names.
+var digits = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+:\d+|stream ID \d+|\d{6,}`)
 
 // generalize makes one of errors of the same kind.
 func generalize(reason string) string {
-	reason = digits.ReplaceAllString(reason, "N")
+	reason = digits.ReplaceAllString(reason, "…")
 	return reason[:min(len(reason), 200)]
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"sync"
@@ -128,6 +129,10 @@ func measure(ctx context.Context, o *options, kind serverKind, what scenario, cl
 func (r *result) underStorm(ctx context.Context, o *options, s *server, what scenario, clients int) error {
 	probes, stopProbes := context.WithCancel(ctx)
 	defer stopProbes()
+	items, err := countItems(ctx, s.url+what.path())
+	if err != nil {
+		return fmt.Errorf("counting what is to be listed: %w", err)
+	}
 	admin, health := newAdministrator(s.url, fmt.Sprint(time.Now().UnixNano())), newHealthProbe(s.url)
 	var all sync.WaitGroup
 	all.Go(func() { admin.run(probes) })
@@ -149,7 +154,7 @@ func (r *result) underStorm(ctx context.Context, o *options, s *server, what sce
 	machineCPU, serverCPU, ownCPU := machineCPUTime(), s.cpuTime(), cpuTime(os.Getpid())
 	clientCPU, err := r.runClients(ctx, s, &order{
 		URL: s.url, Scenario: what, Clients: clients, Streams: o.streams, Users: o.users, Impatient: o.impatient,
-		Duration: o.duration, Drain: o.drain, Items: o.items(what), ObjectBytes: o.objectBytes,
+		Duration: o.duration, Drain: o.drain, Items: items, ObjectBytes: o.objectBytes,
 	})
 	to := time.Now()
 	if err != nil {
@@ -183,12 +188,21 @@ func (r *result) underStorm(ctx context.Context, o *options, s *server, what sce
 	return nil
 }
 
-// items returns how many objects a complete list has.
-func (o *options) items(what scenario) int {
-	if what.Data == smallData {
-		return o.small
+// countItems returns how many objects a complete list has. A controller may have added
+// one to those that the namespace was filled with.
+func countItems(ctx context.Context, url string) (int, error) {
+	c := newClient(adminUser, clientOptions{})
+	defer c.close()
+	text, err := c.call(ctx, http.MethodGet, url+"?limit=1", "", nil)
+	if err != nil {
+		return 0, err
 	}
-	return o.objects
+	var list struct {
+		Metadata struct{ RemainingItemCount int }
+		Items    []json.RawMessage
+	}
+	err = json.Unmarshal(text, &list)
+	return list.Metadata.RemainingItemCount + len(list.Items), err
 }
 
 // recovery returns how many seconds after the storm writes were quick again, or -1.
