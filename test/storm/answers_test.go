@@ -133,3 +133,19 @@ func TestFlagsAreRead(t *testing.T) {
 		}
 	}
 }
+
+func TestReportShowsWhatHappened(t *testing.T) {
+	var text bytes.Buffer
+	if err := writeTable(&text, []*result{{
+		Server: "kelson", Scenario: "slow", Clients: 64, Limit: 512 << 20, Outcome: "kelson killed, out of memory, after 3.0 s", Recovery: -1,
+		Answers: &answers{Unfinished: 64}, Honest: &answers{Complete: 7, Broken: 1, Reasons: map[string]int{"unexpected EOF": 1}},
+		Admin: latency{Asked: 60, Failed: 2, P50: 1, P99: 20, Max: 30}, PeakRSS: 500 << 20, Log: "the last words",
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| 512 MiB |", "| 0 + 7 ", "| 64 + 0 ", "killed, out of memory, after 3.0 s", "2 of 60", "1.0 / 20 / 30", "0 / 500 / 0", "1  unexpected EOF", "the last words"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("got a report without %q:\n%s", want, &text)
+		}
+	}
+}

@@ -8,7 +8,7 @@
 //	go run ./test/storm -list                                  # all scenarios
 //	go run ./test/storm -data /tmp/storm -scenario all -clients 16,64,256,1024
 //	go run ./test/storm -kube-apiserver PATH -etcd PATH        # kube-apiserver and etcd, within one limit
-//	go run ./test/storm -server ./kelson -- --memory-limit 400Mi
+//	go run ./test/storm -server ./kelson -- -v 2               # flags of the server come last
 //
 // The server is a process of its own in a memory cgroup of its own, and everything goes
 // over TLS on loopback. The clients of a storm are ordinary users with RBAC rights and
@@ -85,6 +85,7 @@ func defaults() options {
 	}
 }
 
+// parse reads the flags. It returns no options if there is nothing to do.
 func parse(args []string, out io.Writer) (*options, error) {
 	o := defaults()
 	flags := flag.NewFlagSet("storm", flag.ContinueOnError)
@@ -122,7 +123,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 		for _, s := range scenarios() {
 			fmt.Fprintf(out, "%-18s %s\n", s.Name, s.About)
 		}
-		return nil, flag.ErrHelp
+		return nil, nil
 	}
 	o.serverArgs = flags.Args()
 	var err error
@@ -178,7 +179,7 @@ func parseBytes(text string) (int64, error) {
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	o, err := parse(args, progress)
-	if err != nil {
+	if err != nil || o == nil {
 		return err
 	}
 	o.progress = progress

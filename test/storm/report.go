@@ -31,64 +31,33 @@ func (r *result) summary() string {
 		r.Outcome, r.Answers.Complete, r.Answers.Refused, r.Answers.Broken, r.Throughput, r.Admin.P99, r.Admin.Failed, r.Admin.Asked, mebibytes(r.PeakRSS))
 }
 
-// writeTable writes all results as a table in Markdown, and below it why answers broke
-// off.
+// writeTable writes all results as two tables in Markdown, how the answers ended and what
+// became of the server, and below them why answers broke off.
 func writeTable(out io.Writer, all []*result) error {
-	rows := [][]string{{
-		"scenario", "clients", "limit", "server", "outcome", "complete", "refused", "broken", "unfinished", "waiting", "MB/s",
-		"answer p50 / p99, s", "admin p50 / p99 / max, ms", "admin failed", "health failed", "peak RSS / cgroup, MiB", "recovery, s", "RSS after, MiB",
-		"cores: server / clients / others",
+	ended := [][]string{{"scenario", "clients", "limit", "server", "complete", "refused", "broken", "unfinished", "waiting", "MB/s", "p50 / p99, s"}}
+	became := [][]string{{
+		"scenario", "clients", "limit", "server", "outcome", "admin p50 / p99 / max, ms", "admin failed", "health failed",
+		"RSS before / peak / after, MiB", "cgroup, MiB", "recovery, s", "cores: server / clients / others",
 	}}
 	for _, r := range all {
-		answered := func(of func(*answers) int) string {
-			if r.Honest.Seconds > 0 && r.Honest.Complete+r.Honest.Refused+r.Honest.Broken+r.Honest.Unfinished+r.Honest.Unanswered > 0 {
-				return fmt.Sprintf("%d + %d", of(r.Answers), of(r.Honest))
-			}
-			return fmt.Sprint(of(r.Answers))
-		}
-		times := r.Answers
-		if !r.readsAll {
-			times = r.Honest
-		}
-		recovery := "never"
+		key := []string{r.Scenario, fmt.Sprint(r.Clients), sizeText(r.Limit), r.Server}
+		ended = append(ended, append(slices.Clone(key), r.endings()...))
+		recovery := "-"
 		if r.Recovery >= 0 {
 			recovery = fmt.Sprintf("%.1f", r.Recovery)
 		}
-		rows = append(rows, []string{
-			r.Scenario, fmt.Sprint(r.Clients), sizeText(r.Limit), r.Server, r.Outcome,
-			answered(func(a *answers) int { return a.Complete }),
-			answered(func(a *answers) int { return a.Refused }),
-			answered(func(a *answers) int { return a.Broken }),
-			answered(func(a *answers) int { return a.Unfinished }),
-			answered(func(a *answers) int { return a.Unanswered }),
-			fmt.Sprintf("%.0f", r.Throughput),
-			fmt.Sprintf("%.2f / %.2f", times.P50/1000, times.P99/1000),
+		became = append(became, append(key, r.Outcome,
 			fmt.Sprintf("%.1f / %.0f / %.0f", r.Admin.P50, r.Admin.P99, r.Admin.Max),
 			fmt.Sprintf("%d of %d", r.Admin.Failed, r.Admin.Asked),
 			fmt.Sprintf("%d of %d", r.Health.Failed, r.Health.Asked),
-			fmt.Sprintf("%s / %s", mebibytes(r.PeakRSS), mebibytes(r.PeakCgroup)),
-			recovery, mebibytes(r.RSSAfter), fmt.Sprintf("%.1f / %.1f / %.1f", r.ServerCores, r.ClientCores, r.OtherCores),
-		})
-	}
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], len(cell))
-		}
+			fmt.Sprintf("%s / %s / %s", mebibytes(r.RSSBefore), mebibytes(r.PeakRSS), mebibytes(r.RSSAfter)),
+			mebibytes(r.PeakCgroup), recovery,
+			fmt.Sprintf("%.1f / %.1f / %.1f", r.ServerCores, r.ClientCores, r.OtherCores)))
 	}
 	var text strings.Builder
-	for i, row := range rows {
-		for j, cell := range row {
-			fmt.Fprintf(&text, "| %-*s ", widths[j], cell)
-		}
-		text.WriteString("|\n")
-		if i == 0 {
-			for _, w := range widths {
-				text.WriteString("|" + strings.Repeat("-", w+2))
-			}
-			text.WriteString("|\n")
-		}
-	}
+	writeRows(&text, ended)
+	text.WriteString("\n")
+	writeRows(&text, became)
 	for _, r := range all {
 		writeReasons(&text, r, "answers", r.Answers.Reasons)
 		writeReasons(&text, r, "answers to others", r.Honest.Reasons)
@@ -100,6 +69,51 @@ func writeTable(out io.Writer, all []*result) error {
 	}
 	_, err := io.WriteString(out, text.String())
 	return err
+}
+
+// endings returns the columns about answers. Those to clients that read as usual, beside
+// a storm of others, come after a plus sign, and the times are theirs.
+func (r *result) endings() (columns []string) {
+	mixed, times := !r.readsAll, r.Answers
+	if mixed {
+		times = r.Honest
+	}
+	for _, of := range []func(*answers) int{
+		func(a *answers) int { return a.Complete },
+		func(a *answers) int { return a.Refused },
+		func(a *answers) int { return a.Broken },
+		func(a *answers) int { return a.Unfinished },
+		func(a *answers) int { return a.Unanswered },
+	} {
+		text := fmt.Sprint(of(r.Answers))
+		if mixed {
+			text += fmt.Sprintf(" + %d", of(r.Honest))
+		}
+		columns = append(columns, text)
+	}
+	return append(columns, fmt.Sprintf("%.0f", r.Throughput), fmt.Sprintf("%.2f / %.2f", times.P50/1000, times.P99/1000))
+}
+
+// writeRows writes a table whose first row is the header.
+func writeRows(text *strings.Builder, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len(cell))
+		}
+	}
+	for i, row := range rows {
+		for j, cell := range row {
+			fmt.Fprintf(text, "| %-*s ", widths[j], cell)
+		}
+		text.WriteString("|\n")
+		if i == 0 {
+			for _, w := range widths {
+				text.WriteString("|" + strings.Repeat("-", w+2))
+			}
+			text.WriteString("|\n")
+		}
+	}
 }
 
 func (r *result) title() string {
