@@ -106,13 +106,19 @@ func measure(ctx context.Context, o *options, kind serverKind, what scenario, cl
 		return nil, err
 	}
 	defer s.stop()
+	sampling, stopSampling := context.WithCancel(ctx)
+	var sampler sync.WaitGroup
+	sampler.Go(func() { r.sampleMemory(sampling, s) })
+	defer func() {
+		stopSampling()
+		sampler.Wait()
+	}()
 	if err := s.waitReady(ctx); err != nil {
-		if p := s.dead(); p != nil {
-			r.Outcome, r.Log = s.death()+", at start", p.logTail()
-			r.noteMemory(group.use())
-			return r, nil
+		if s.dead() == nil {
+			return nil, err
 		}
-		return nil, err
+		r.noteDeath(s, "at start")
+		return r, nil
 	}
 	r.Ready = time.Since(began).Seconds()
 	if err := prepareAdministrator(ctx, s.url); err != nil {
@@ -121,8 +127,23 @@ func measure(ctx context.Context, o *options, kind serverKind, what scenario, cl
 	if err := r.underStorm(ctx, o, s, what, clients); err != nil {
 		return nil, err
 	}
-	r.noteMemory(group.use())
+	r.noteLimit(s)
 	return r, nil
+}
+
+// noteLimit notes what the kernel says about the memory limit.
+func (r *result) noteLimit(s *server) {
+	use := s.group.use()
+	r.PeakCgroup, r.LimitReached, r.OOMKills = use.peak, use.failures, use.oomKills
+}
+
+// noteDeath notes how a process of the server has ended, and when.
+func (r *result) noteDeath(s *server, when string) {
+	r.noteLimit(s)
+	r.Outcome = s.death() + ", " + when
+	if r.OOMKills == 0 { // else it had no time to say why
+		r.Log = s.dead().logTail()
+	}
 }
 
 // underStorm lets a storm go over a server that is ready.
@@ -137,8 +158,6 @@ func (r *result) underStorm(ctx context.Context, o *options, s *server, what sce
 	var all sync.WaitGroup
 	all.Go(func() { admin.run(probes) })
 	all.Go(func() { health.run(probes) })
-	all.Go(func() { r.sampleMemory(probes, s) })
-	// stop ends the probes, after which fields of r may be read.
 	stop := func() {
 		stopProbes()
 		all.Wait()
@@ -164,9 +183,8 @@ func (r *result) underStorm(ctx context.Context, o *options, s *server, what sce
 	r.ServerCores = max(0, s.cpuTime()-serverCPU) / seconds
 	r.ClientCores = clientCPU / seconds
 	r.OtherCores = max(0, (machineCPUTime()-machineCPU-(cpuTime(os.Getpid())-ownCPU))/seconds-r.ServerCores-r.ClientCores)
-	if p := s.dead(); p != nil {
-		r.Outcome = fmt.Sprintf("%s, after %.1f s", s.death(), to.Sub(from).Seconds())
-		r.Log = p.logTail()
+	if s.dead() != nil {
+		r.noteDeath(s, fmt.Sprintf("after %.1f s", seconds))
 	} else {
 		r.Recovery = recovery(ctx, admin, to)
 		if err := wait(ctx, time.Until(to.Add(o.settle))); err != nil {
@@ -174,7 +192,7 @@ func (r *result) underStorm(ctx context.Context, o *options, s *server, what sce
 		}
 		r.RSSAfter, _ = s.resident()
 		if s.dead() != nil {
-			r.Outcome = s.death() + ", after the storm"
+			r.noteDeath(s, "after the storm")
 		}
 	}
 	stop()
@@ -233,10 +251,6 @@ func (r *result) sampleMemory(ctx context.Context, s *server) {
 			return
 		}
 	}
-}
-
-func (r *result) noteMemory(u memoryUse) {
-	r.PeakCgroup, r.LimitReached, r.OOMKills = u.peak, u.failures, u.oomKills
 }
 
 // runClients runs the clients in a process of their own, with a low priority, until they
