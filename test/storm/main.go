@@ -197,32 +197,38 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		fmt.Fprintf(progress, "storm: there will be no memory limit: %v\n", err)
 		o.limits = []int64{0}
 	}
-	var all []*result
+	all, err := measureAll(ctx, o, kinds)
+	// What was measured before an error is shown.
+	if o.json {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		err = errors.Join(err, encoder.Encode(all))
+	} else if len(all) > 0 {
+		err = errors.Join(err, writeTable(out, all))
+	}
+	if err != nil || !o.check {
+		return err
+	}
+	return verdict(all, o.adminBound, o.throughputPart)
+}
+
+// measureAll runs all scenarios with all counts of clients, on all servers with all limits.
+func measureAll(ctx context.Context, o *options, kinds []serverKind) (all []*result, err error) {
 	for _, s := range o.scenarios {
 		for _, clients := range o.clients {
 			for _, kind := range kinds {
 				for _, limit := range o.limits {
 					r, err := measure(ctx, o, kind, s, clients, limit)
 					if err != nil {
-						return err
+						return all, err
 					}
 					all = append(all, r)
-					fmt.Fprintf(progress, "  %s\n", r.summary())
+					fmt.Fprintf(o.progress, "  %s\n", r.summary())
 				}
 			}
 		}
 	}
-	if o.json {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(all)
-	} else {
-		err = writeTable(out, all)
-	}
-	if err != nil || !o.check {
-		return err
-	}
-	return verdict(all, o.adminBound, o.throughputPart)
+	return all, nil
 }
 
 // serverKinds returns the servers that are to be measured.

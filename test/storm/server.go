@@ -438,9 +438,39 @@ func dropCache(dir string) error {
 	})
 }
 
-// copyFolder copies a data folder of a server that does not run.
+// copyFolder copies the files of a server that does not run. A server that was killed
+// leaves sockets too, which cannot be copied.
 func copyFolder(from, to string) error {
-	return os.CopyFS(to, os.DirFS(from))
+	return filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		switch target := filepath.Join(to, relative); {
+		case entry.IsDir():
+			return os.MkdirAll(target, 0o700)
+		case entry.Type().IsRegular():
+			return copyFile(path, target)
+		}
+		return nil
+	})
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
 
 // inParallel calls a function for 0 to n-1, a few at a time, and returns the first error.

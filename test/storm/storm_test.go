@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -136,5 +137,29 @@ func TestStormOfEverything(t *testing.T) {
 	o := stormOptions(t)
 	for _, clients := range []int{16, 64, 256, 1024} {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) { testStorm(t, o, clients, "all") })
+	}
+}
+
+func TestCopyFolderLeavesSocketsOut(t *testing.T) {
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	if err := os.MkdirAll(filepath.Join(from, "store"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(from, "store", "file"), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(from, "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := copyFolder(from, to); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(to, "store", "file")); string(text) != "text" {
+		t.Errorf("got %q, %v, want what was in the file", text, err)
+	}
+	if _, err := os.Stat(filepath.Join(to, "socket")); !os.IsNotExist(err) {
+		t.Errorf("got %v, want that there is no socket", err)
 	}
 }
