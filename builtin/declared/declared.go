@@ -24,14 +24,16 @@
 //	reserved=SUFFIX,…   domains that are not for everybody
 //	short-name, long-name, label-key, prefixed-label-key, path-segment, uuid
 //	reserved-below=N    priorities that are not for everybody
-//	min=N, max=N, max-length=N, grows, enum=A,B
-//	key=FIELD     what tells the items of a list apart
+//	min=N, max=N, max-length=N, max-bytes=N, grows, enum=A,B
+//	key=FIELD,…   what tells the items of a list apart
+//	set           the items of a list differ
 package declared
 
 import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -89,7 +91,7 @@ func Parse(text string) Rules {
 func known(rule string) bool {
 	switch rule {
 	case "oneof", "gate", "immutable", "max-items", "optional", "required", "no-set", "no-unset", "no-modify", "fixed-items",
-		"reserved", "reserved-below", "min", "max", "max-length", "grows", "enum", "key":
+		"reserved", "reserved-below", "min", "max", "max-length", "max-bytes", "grows", "enum", "key", "set":
 		return true
 	}
 	return format(rule) != nil
@@ -227,7 +229,7 @@ func (v *visit) field(by map[string]string, now, old reflect.Value, path *field.
 	case reflect.Int32, reflect.Int64:
 		v.number(by, now, old, path)
 	case reflect.Slice:
-		v.items(by["key"], now, old, path)
+		v.items(by, now, old, path)
 	case reflect.Struct:
 		v.object(now, old, path)
 	}
@@ -268,13 +270,13 @@ func (v *visit) checkStopping(by map[string]string, now, old reflect.Value, path
 		}
 	}
 	if v.update && has("fixed-items") {
-		v.checkFixedKeys(by["key"], now, old, path)
+		v.checkFixedKeys(list(by["key"]), now, old, path)
 	}
 	return missing || len(v.errs) > before
 }
 
 // checkFixedKeys checks that the keys of a list are unchanged.
-func (v *visit) checkFixedKeys(key string, now, old reflect.Value, path *field.Path) {
+func (v *visit) checkFixedKeys(key []string, now, old reflect.Value, path *field.Path) {
 	for i := range now.Len() {
 		if !find(old, now.Index(i), key).IsValid() {
 			v.say(field.Forbidden(path.Index(i), "item may not be added"))
@@ -292,21 +294,25 @@ func (v *visit) checkFixedKeys(key string, now, old reflect.Value, path *field.P
 
 // find returns the item of a list with the same key as item, or an equal item if there are no
 // keys.
-func find(list, item reflect.Value, key string) reflect.Value {
+func find(list, item reflect.Value, key []string) reflect.Value {
 	if !list.IsValid() {
 		return reflect.Value{}
 	}
 	for i := range list.Len() {
-		if other := list.Index(i); key == "" && same(other, item) || key != "" && member(other, key).Equal(member(item, key)) {
+		other := list.Index(i)
+		differs := func(name string) bool { return !member(other, name).Equal(member(item, name)) }
+		if len(key) == 0 && same(other, item) || len(key) > 0 && !slices.ContainsFunc(key, differs) {
 			return other
 		}
 	}
 	return reflect.Value{}
 }
 
-func (v *visit) items(key string, now, old reflect.Value, path *field.Path) {
+func (v *visit) items(by map[string]string, now, old reflect.Value, path *field.Path) {
+	key := list(by["key"])
+	_, unique := by["set"]
 	for i := range now.Len() {
-		if item := now.Index(i); key != "" && find(now.Slice(0, i), item, key).IsValid() {
+		if item := now.Index(i); (unique || len(key) > 0) && find(now.Slice(0, i), item, key).IsValid() {
 			v.say(field.Duplicate(path.Index(i), item.Interface()))
 		}
 	}
@@ -328,6 +334,9 @@ func (v *visit) text(by map[string]string, text string, path *field.Path) {
 	}
 	if most, ok := by["max-length"]; ok {
 		v.errs = append(v.errs, validate.MaxLength(ctx, op, path, &text, nil, number(most))...)
+	}
+	if most, ok := by["max-bytes"]; ok {
+		v.errs = append(v.errs, validate.MaxBytes(ctx, op, path, &text, nil, number(most))...)
 	}
 	if known := list(by["enum"]); known != nil {
 		for _, k := range known {

@@ -12,14 +12,17 @@ import (
 )
 
 type thing struct {
-	Name   string  `json:"name"`
-	Key    string  `json:"key,omitempty"`
-	Size   *int32  `json:"size,omitempty"`
-	One    *part   `json:"one,omitempty"`
-	Other  *part   `json:"other,omitempty"`
-	Parts  []part  `json:"parts,omitempty"`
-	Secret *string `json:"secret,omitempty"`
-	Fixed  string  `json:"fixed,omitempty"`
+	Name   string   `json:"name"`
+	Key    string   `json:"key,omitempty"`
+	Size   *int32   `json:"size,omitempty"`
+	One    *part    `json:"one,omitempty"`
+	Other  *part    `json:"other,omitempty"`
+	Parts  []part   `json:"parts,omitempty"`
+	Secret *string  `json:"secret,omitempty"`
+	Fixed  string   `json:"fixed,omitempty"`
+	Pairs  []part   `json:"pairs,omitempty"`
+	Words  []string `json:"words,omitempty"`
+	Note   string   `json:"note,omitempty"`
 }
 
 type part struct {
@@ -35,6 +38,9 @@ thing oneof=one,other
   parts max-items=3 optional fixed-items key=id
   secret gate=Secrets
   fixed immutable optional
+  pairs optional key=id,state
+  words optional set
+  note optional max-bytes=3
 part
   id required
   state optional enum=Off,On
@@ -61,6 +67,10 @@ func TestJudge(t *testing.T) {
 			now.Parts = []part{{ID: "p", State: "Up"}, {ID: "p"}, {}}
 		}, want: []string{"at: must specify exactly one of: `one`, `other`", "at.key: domain names *.k8s.io are reserved", "at.size: must be less than or equal to 9",
 			"at.parts[1]: Duplicate", "at.parts[0].state: Unsupported", "at.parts[2].id: Required"}},
+		{name: "not unique", change: func(now *thing) {
+			now.Pairs = []part{{"a", "On"}, {"a", "Off"}, {"a", "On"}}
+			now.Words, now.Note = []string{"a", "b", "a"}, "äö"
+		}, want: []string{"at.pairs[2]: Duplicate", "at.words[2]: Duplicate", "at.note: Too long"}},
 		{name: "too many", change: func(now *thing) { now.Parts = make([]part, 4) }, want: []string{"at.parts: Too many"}},
 		{name: "a gate that is off", change: func(now *thing) { now.Secret = new("") }, want: []string{"at.secret: Forbidden"}},
 		{name: "a gate that is on", change: func(now *thing) { now.Secret = new("") }, gate: true},
