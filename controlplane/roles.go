@@ -6,6 +6,7 @@ import (
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/authz/node"
 	"github.com/apikeel/kelson/authz/rbac"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/rest"
 )
 
@@ -30,10 +31,13 @@ func related() []schema.GroupResource {
 
 // authorizers makes the chain of authorizers, and what keeps users from
 // giving away rights that they do not have.
-func authorizers(cfg chain.Config, resources *rest.Handler) (*chain.Chain, *rbac.Guard, error) {
+func authorizers(cfg chain.Config, resources *rest.Handler, gates features.Gates) (*chain.Chain, *rbac.Guard, error) {
 	byRole := rbac.New(resources.Follow(roles()...))
 	cfg.RBAC = byRole
-	byNode := node.New(resources.Follow(related()...))
+	byNode := node.New(resources.Follow(related()...), node.Features{
+		TrustBundles: gates.Enabled("ClusterTrustBundle"), PodCertificates: gates.Enabled("PodCertificateRequest"),
+		CredentialProviders: gates.Enabled("KubeletServiceAccountTokenForCredentialProviders"), StorageHealth: gates.Enabled("CSIVolumeHealth"),
+	})
 	byNode.Measure(cfg.Metrics)
 	cfg.Node = byNode
 	all, err := chain.New(cfg)

@@ -16,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/authz/chain"
 	"github.com/apikeel/kelson/builtin"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -87,7 +88,7 @@ func newCluster(t testing.TB) *cluster {
 	}
 	t.Cleanup(func() { c.objects.Close(); e.Close() })
 	c.resources = &rest.Handler{Catalog: func() *resource.Catalog { return c.catalog }, Store: c.objects}
-	if c.authorizer, _, err = authorizers(chain.Config{Logger: slog.New(slog.DiscardHandler)}, c.resources); err != nil {
+	if c.authorizer, _, err = authorizers(chain.Config{Logger: slog.New(slog.DiscardHandler)}, c.resources, features.Gates{}); err != nil {
 		t.Fatal(err)
 	}
 	if c.catalog, err = resource.NewCatalog(builtin.Groups(builtin.Config{})...); err != nil {

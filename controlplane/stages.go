@@ -41,7 +41,7 @@ func (a *assembly) stages() (err error) {
 	a.onClose(a.authn.Close)
 	authorize := a.Authorization
 	authorize.Logger, authorize.Metrics = a.Logger, a.measured
-	if a.authz, a.guard, err = authorizers(authorize, a.resources); err != nil {
+	if a.authz, a.guard, err = authorizers(authorize, a.resources, a.Gates); err != nil {
 		return err
 	}
 	if a.Audit.PolicyFile != "" || a.Audit.Log.Path != "" || a.Audit.Webhook.ConfigFile != "" {

@@ -239,7 +239,8 @@ const (
 // stored object has the field set already.
 type GatedField struct {
 	// Path of the field in the hub version, in JSON names: spec.priority, or
-	// spec.items[].priority in the items of a list.
+	// spec.items[].priority in the items of a list. Several fields of one feature are
+	// separated by spaces: all are kept if the stored object has one of them set.
 	Path string
 	// Gate is the name of the gate.
 	Gate string

@@ -7,13 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/features"
 )
 
 // WithGates returns a copy of groups whose kinds obey feature gates: the functions of
-// their strategies find the gates in their context, and GatedFields whose gates are
+// their strategies and the actions of their subresources find the gates in their context, and GatedFields whose gates are
 // disabled are dropped on writes. Kinds behind a disabled gate remain; ServedWith
 // removes them.
 func WithGates(groups []Group, gates features.Gates) ([]Group, error) {
@@ -34,6 +35,11 @@ func WithGates(groups []Group, gates features.Gates) ([]Group, error) {
 					obeyGates(&own, gates, fields)
 					d.Subresources[k].Part = &own
 				}
+				if act := d.Subresources[k].Action; act != nil && !gates.AreDefault() {
+					d.Subresources[k].Action = func(ctx context.Context, target Target, body Object) (runtime.Object, error) {
+						return act(features.With(ctx, gates), target, body)
+					}
+				}
 			}
 		}
 	}
@@ -53,20 +59,22 @@ func ServedWith(groups []Group, gates features.Gates) []Group {
 
 // obeyGates wraps the functions of a strategy: they find the gates in their context,
 // and PrepareCreate and PrepareUpdate drop fields, those whose gates are disabled.
-func obeyGates(s *Strategy, gates features.Gates, fields []fieldPath) {
+func obeyGates(s *Strategy, gates features.Gates, fields [][]fieldPath) {
 	create, update := s.PrepareCreate, s.PrepareUpdate
 	if len(fields) > 0 {
+		// Fields are dropped first, so that a field that does not count does not make a
+		// new generation.
 		s.PrepareCreate = func(ctx context.Context, obj Object) {
+			dropFields(obj, nil, fields)
 			if create != nil {
 				create(ctx, obj)
 			}
-			dropFields(obj, nil, fields)
 		}
 		s.PrepareUpdate = func(ctx context.Context, obj, old Object) {
+			dropFields(obj, old, fields)
 			if update != nil {
 				update(ctx, obj, old)
 			}
-			dropFields(obj, old, fields)
 		}
 	}
 	if gates.AreDefault() {
@@ -107,15 +115,19 @@ type fieldStep struct {
 	list  bool  // the field is a slice; the next step is in each item
 }
 
-// disabledFields returns the fields whose gates are disabled.
-func (d *Definition) disabledFields(gates features.Gates) (fields []fieldPath, err error) {
+// disabledFields returns the fields whose gates are disabled, those of a feature together.
+func (d *Definition) disabledFields(gates features.Gates) (fields [][]fieldPath, err error) {
 	for _, f := range d.GatedFields {
-		path, err := d.fieldPath(f.Path)
-		if err != nil {
-			return nil, fmt.Errorf("%s: gated field %s: %w", d.Resource, f.Path, err)
+		var feature []fieldPath
+		for text := range strings.FieldsSeq(f.Path) {
+			path, err := d.fieldPath(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s: gated field %s: %w", d.Resource, text, err)
+			}
+			feature = append(feature, path)
 		}
 		if !gates.Enabled(f.Gate) {
-			fields = append(fields, path)
+			fields = append(fields, feature)
 		}
 	}
 	return fields, nil
@@ -157,19 +169,21 @@ func (d *Definition) fieldPath(text string) (path fieldPath, _ error) {
 	return path, nil
 }
 
-// dropFields clears fields of obj, except those that the old object, if there is one,
-// has set. An obj of another type, such as the body of a subresource, is left alone.
-func dropFields(obj, old Object, fields []fieldPath) {
-	for _, path := range fields {
-		if reflect.TypeOf(obj) != path.object {
-			continue
-		}
+// dropFields clears the fields of features in obj, except those of features of which the
+// old object, if there is one, has a field set. An obj of another type, such as the body of
+// a subresource, is left alone.
+func dropFields(obj, old Object, fields [][]fieldPath) {
+	for _, feature := range fields {
 		used := false
-		if old != nil {
-			visitFields(reflect.ValueOf(old), path.steps, func(f reflect.Value) { used = used || !f.IsZero() })
+		for _, path := range feature {
+			if old != nil && reflect.TypeOf(old) == path.object {
+				visitFields(reflect.ValueOf(old), path.steps, func(f reflect.Value) { used = used || !f.IsZero() })
+			}
 		}
-		if !used {
-			visitFields(reflect.ValueOf(obj), path.steps, func(f reflect.Value) { f.SetZero() })
+		for _, path := range feature {
+			if !used && reflect.TypeOf(obj) == path.object {
+				visitFields(reflect.ValueOf(obj), path.steps, func(f reflect.Value) { f.SetZero() })
+			}
 		}
 	}
 }

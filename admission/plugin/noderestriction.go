@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,6 +38,8 @@ type nodeRestriction struct {
 	anyRequest bool
 	// anyAudience allows kubelets to request tokens for audiences that no pod uses.
 	anyAudience bool
+	// storageHealth allows kubelets to report the health of storage in their CSINode.
+	storageHealth bool
 }
 
 func newNodeRestriction(b *builder) admission.Plugin {
@@ -58,7 +61,7 @@ func newNodeRestriction(b *builder) admission.Plugin {
 		}
 		return false
 	}}, b.Objects, b.Authorize, b.Gates != nil && b.Gates("AllowInsecureKubeletCertificateSigningRequests"),
-		b.Gates != nil && !b.Gates("ServiceAccountNodeAudienceRestriction")}
+		b.Gates != nil && !b.Gates("ServiceAccountNodeAudienceRestriction"), b.Gates != nil && b.Gates("CSIVolumeHealth")}
 }
 
 // nodeOf returns the name of the node if the user is a kubelet.
@@ -110,7 +113,7 @@ func (p *nodeRestriction) Admit(ctx context.Context, a *admission.Attributes) er
 			return a.Forbidden(errors.New("can only access CSINode with the same name as the requesting node"))
 		}
 		if t.Subresource == "status" {
-			return a.Forbidden(errors.New("CSIVolumeHealth feature gate is disabled"))
+			return p.csiNodeStatus(node, a)
 		}
 	case "resourceslices":
 		return ownSlice(node, a)
@@ -263,6 +266,28 @@ func claimStatus(node string, a *admission.Attributes) error {
 	}
 	if !equality.Semantic.DeepEqual(old, claim) {
 		return a.Forbidden(fmt.Errorf("node %q is not allowed to update fields other than status.quantity and status.conditions: %v", node, diff.Diff(old, claim)))
+	}
+	return nil
+}
+
+// csiNodeStatus checks that a kubelet changes nothing but the status of its CSINode.
+func (p *nodeRestriction) csiNodeStatus(node string, a *admission.Attributes) error {
+	if !p.storageHealth {
+		return a.Forbidden(errors.New("CSIVolumeHealth feature gate is disabled"))
+	}
+	if a.Operation != admission.Update {
+		return a.Forbidden(fmt.Errorf("unexpected operation %q", a.Operation))
+	}
+	old, was := a.Old.(*storagev1.CSINode)
+	if !was {
+		return unexpected(a, a.Old)
+	}
+	n, ok := a.Object.(*storagev1.CSINode)
+	if !ok {
+		return unexpected(a, a.Object)
+	}
+	if !equality.Semantic.DeepEqual(old.Spec, n.Spec) {
+		return a.Forbidden(fmt.Errorf("node %q is not allowed to modify CSINode spec via status", node))
 	}
 	return nil
 }

@@ -145,4 +145,22 @@ func TestNodeRestriction(t *testing.T) {
 	off := Deps{Objects: objects, Authorize: allowing(), Gates: func(name string) bool { return name != "ServiceAccountNodeAudienceRestriction" }}
 	_, err := try(t, only(t, "NodeRestriction", Config{}, off), write{op: admission.Create, resource: "serviceaccounts/token", obj: token("csi", "pu", "x"), user: kubelet})
 	refuses(t, err, "")
+
+	csiNode := func(driver string) *storagev1.CSINode {
+		return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver}}}}
+	}
+	for _, c := range []struct {
+		on     bool
+		driver string
+		err    string
+	}{
+		{false, "d", "CSIVolumeHealth feature gate is disabled"},
+		{true, "d", ""},
+		{true, "e", `node "n" is not allowed to modify CSINode spec via status`},
+	} {
+		deps := Deps{Objects: objects, Authorize: allowing(), Gates: func(name string) bool { return c.on && name == "CSIVolumeHealth" }}
+		_, err := try(t, only(t, "NodeRestriction", Config{}, deps),
+			write{op: admission.Update, resource: "csinodes.storage.k8s.io/status", obj: csiNode(c.driver), old: csiNode("d"), user: kubelet})
+		refuses(t, err, c.err)
+	}
 }

@@ -9,9 +9,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/quota"
@@ -44,8 +47,9 @@ type topologyLabels struct {
 }
 
 func newTopologyLabels(b *builder) admission.Plugin {
+	off := b.Gates != nil && !b.Gates("PodTopologyLabelsAdmission")
 	return &topologyLabels{base{"PodTopologyLabels", func(t admission.Target) bool {
-		return t.Operation == admission.Create && t.Group == "" && t.Resource == "pods" && (t.Subresource == "" || t.Subresource == "binding")
+		return !off && t.Operation == admission.Create && t.Group == "" && t.Resource == "pods" && (t.Subresource == "" || t.Subresource == "binding")
 	}}, b.Objects}
 }
 
@@ -104,21 +108,37 @@ func changedOn(ctx context.Context, objects admission.Objects, a *admission.Attr
 	}
 }
 
-// declaredFeatures is NodeDeclaredFeatureValidator: it refuses updates of pods that need a
-// feature which the node does not declare.
+// declaredFeatures is NodeDeclaredFeatureValidator: it refuses updates of pods, and devices,
+// that need a feature which the node does not declare.
 type declaredFeatures struct {
 	base
 	objects admission.Objects
 }
 
+// nodeAllocatable is the feature gate of devices that provide or need resources of a node,
+// and the feature that their nodes must declare.
+const nodeAllocatable = "DRANodeAllocatableResources"
+
 func newDeclaredFeatures(b *builder) admission.Plugin {
+	devices := b.Gates != nil && b.Gates(nodeAllocatable)
+	off := b.Gates != nil && !b.Gates("NodeDeclaredFeatures")
 	return &declaredFeatures{base{"NodeDeclaredFeatureValidator", func(t admission.Target) bool {
-		return t.Operation == admission.Update && t.Group == "" && t.Resource == "pods" && (t.Subresource == "" || t.Subresource == "resize")
+		switch {
+		case off:
+		case t.Group == "":
+			return t.Operation == admission.Update && t.Resource == "pods" && (t.Subresource == "" || t.Subresource == "resize")
+		case t.Group == "resource.k8s.io":
+			return devices && t.Resource == "resourceslices" && (t.Operation == admission.Create || t.Operation == admission.Update)
+		}
+		return false
 	}}, b.Objects}
 }
 
 // Validate implements admission.Validator.
 func (p *declaredFeatures) Validate(ctx context.Context, a *admission.Attributes) error {
+	if slice, ok := a.Object.(*resourcev1.ResourceSlice); ok {
+		return p.validateDevices(ctx, slice, a)
+	}
 	pod, old, node := changedOn(ctx, p.objects, a)
 	if pod == nil {
 		return nil
@@ -136,6 +156,79 @@ func (p *declaredFeatures) Validate(ctx context.Context, a *admission.Attributes
 		return a.Forbidden(fmt.Errorf("pod update requires features %s which are not available on node %q", strings.Join(missing, ", "), n.Name))
 	}
 	return nil
+}
+
+// validateDevices checks that the nodes of devices with node resources declare the feature.
+func (p *declaredFeatures) validateDevices(ctx context.Context, slice *resourcev1.ResourceSlice, a *admission.Attributes) error {
+	perDevice := slice.Spec.PerDeviceNodeSelection != nil && *slice.Spec.PerDeviceNodeSelection
+	for i := range slice.Spec.Devices {
+		d := &slice.Spec.Devices[i]
+		if len(d.NodeAllocatableResources) == 0 {
+			continue
+		}
+		name, selector, all := slice.Spec.NodeName, slice.Spec.NodeSelector, slice.Spec.AllNodes
+		if perDevice {
+			name, selector, all = d.NodeName, d.NodeSelector, d.AllNodes
+		}
+		nodes, err := p.nodesOf(ctx, d.Name, name, selector, all != nil && *all)
+		if err != nil {
+			return a.Forbidden(err)
+		}
+		for _, n := range nodes {
+			if !slices.Contains(n.Status.DeclaredFeatures, nodeAllocatable) {
+				return a.Forbidden(fmt.Errorf("node %q does not support %s feature", n.Name, nodeAllocatable))
+			}
+		}
+	}
+	return nil
+}
+
+// nodesOf returns the nodes that a device is on.
+func (p *declaredFeatures) nodesOf(ctx context.Context, device string, name *string, selector *corev1.NodeSelector, all bool) ([]*corev1.Node, error) {
+	switch {
+	case name != nil && *name != "":
+		n, err := get[*corev1.Node](ctx, p.objects, "", "nodes", "", *name)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("node %q not found for device %q", *name, device)
+		case err != nil:
+			return nil, fmt.Errorf("failed to get node %q for device %q: %w", *name, device, err)
+		}
+		return []*corev1.Node{n}, nil
+	case selector == nil && !all:
+		return nil, fmt.Errorf("device %q in ResourceSlice has NodeAllocatableResources but does not map to any nodes", device)
+	}
+	nodes, err := list[*corev1.Node](ctx, p.objects, "", "nodes", "")
+	if err != nil {
+		return nil, fmt.Errorf("failed to list nodes for device %q: %w", device, err)
+	}
+	if selector != nil {
+		nodes = slices.DeleteFunc(nodes, func(n *corev1.Node) bool { return !selectsNode(selector, n) })
+	}
+	return nodes, nil
+}
+
+// selectsNode reports whether one of the terms of a selector matches a node. A term that
+// is empty or not valid matches none.
+func selectsNode(s *corev1.NodeSelector, n *corev1.Node) bool {
+	operators := map[corev1.NodeSelectorOperator]selection.Operator{
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn, corev1.NodeSelectorOpExists: selection.Exists,
+		corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist, corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+	}
+	label := func(r corev1.NodeSelectorRequirement) bool {
+		parsed, err := labels.NewRequirement(r.Key, operators[r.Operator], r.Values)
+		return err == nil && parsed.Matches(labels.Set(n.Labels))
+	}
+	name := func(r corev1.NodeSelectorRequirement) bool { // the only field is the name
+		return slices.Contains(r.Values, n.Name) == (r.Operator == corev1.NodeSelectorOpIn)
+	}
+	all := func(list []corev1.NodeSelectorRequirement, matches func(corev1.NodeSelectorRequirement) bool) bool {
+		return !slices.ContainsFunc(list, func(r corev1.NodeSelectorRequirement) bool { return !matches(r) })
+	}
+	return slices.ContainsFunc(s.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+		return len(t.MatchExpressions)+len(t.MatchFields) > 0 &&
+			all(t.MatchExpressions, label) && all(t.MatchFields, name)
+	})
 }
 
 // neededFeatures returns the node features that an update needs, sorted.

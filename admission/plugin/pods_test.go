@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -253,6 +254,46 @@ func TestNodes(t *testing.T) {
 			if c.check != nil && !c.check(c.write.obj) {
 				t.Errorf("the object is %+v", c.write.obj)
 			}
+		})
+	}
+}
+
+// TestDevicesNeedNodesWithTheirFeature has devices with resources of a node on nodes that
+// declare the feature and on others.
+func TestDevicesNeedNodesWithTheirFeature(t *testing.T) {
+	node := func(name string, features ...string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}, Status: corev1.NodeStatus{DeclaredFeatures: features}}
+	}
+	selector := func(terms ...corev1.NodeSelectorTerm) *corev1.NodeSelector {
+		return &corev1.NodeSelector{NodeSelectorTerms: terms}
+	}
+	is := func(key, value string) []corev1.NodeSelectorRequirement {
+		return []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}}
+	}
+	device := resourcev1.Device{Name: "d", NodeAllocatableResources: map[corev1.ResourceName]resourcev1.NodeAllocatableResource{"cpu": {}}}
+	for _, c := range []struct {
+		name string
+		spec resourcev1.ResourceSliceSpec
+		err  string
+	}{
+		{"node", resourcev1.ResourceSliceSpec{NodeName: new("new")}, ""},
+		{"old node", resourcev1.ResourceSliceSpec{NodeName: new("old")}, `node "old" does not support DRANodeAllocatableResources feature`},
+		{"no such node", resourcev1.ResourceSliceSpec{NodeName: new("gone")}, `node "gone" not found for device "d"`},
+		{"all", resourcev1.ResourceSliceSpec{AllNodes: new(true)}, `node "old" does not support`},
+		{"none", resourcev1.ResourceSliceSpec{}, `device "d" in ResourceSlice has NodeAllocatableResources but does not map to any nodes`},
+		{"by label", resourcev1.ResourceSliceSpec{NodeSelector: selector(corev1.NodeSelectorTerm{MatchExpressions: is("name", "new")}, corev1.NodeSelectorTerm{})}, ""},
+		{"by name", resourcev1.ResourceSliceSpec{NodeSelector: selector(corev1.NodeSelectorTerm{MatchFields: is("metadata.name", "old")})}, `node "old" does not support`},
+		{"of the device", resourcev1.ResourceSliceSpec{PerDeviceNodeSelection: new(true), NodeName: new("new")}, "does not map to any nodes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.spec.Devices = []resourcev1.Device{{Name: "other"}, device}
+			create := write{op: admission.Create, resource: "resourceslices.resource.k8s.io", obj: &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: c.spec}}
+			deps := Deps{Objects: store("nodes", node("new", nodeAllocatable), "nodes", node("old"))}
+			_, err := try(t, only(t, "NodeDeclaredFeatureValidator", Config{}, deps), create)
+			refuses(t, err, "")
+			deps.Gates = func(name string) bool { return name == nodeAllocatable || name == "NodeDeclaredFeatures" }
+			_, err = try(t, only(t, "NodeDeclaredFeatureValidator", Config{}, deps), create)
+			refuses(t, err, c.err)
 		})
 	}
 }

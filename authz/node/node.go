@@ -34,15 +34,35 @@ type Authorizer struct {
 	graph         graph
 	rules         *rbac.RuleSet
 	resourceRules map[schema.GroupResource]func(*nodeRequest) verdict
+	features      Features
 }
 
-// ruleSet is Rules as all authorizers of a process share it: it is not changed.
-var ruleSet = sync.OnceValue(func() *rbac.RuleSet { return rbac.NewRuleSet(Rules()) })
+// Features are permissions of nodes that belong to features of Kubernetes.
+type Features struct {
+	TrustBundles        bool // to read clustertrustbundles
+	PodCertificates     bool // to request certificates for pods
+	CredentialProviders bool // to read the service accounts of pods
+	StorageHealth       bool // to report the health of storage in their CSINode
+}
+
+// Defaults returns the features that a server has by default.
+func Defaults() Features {
+	return Features{TrustBundles: true, PodCertificates: true, CredentialProviders: true}
+}
+
+// ruleSet is Rules of the default features as all authorizers of a process share it: it is
+// not changed.
+var ruleSet = sync.OnceValue(func() *rbac.RuleSet { return rbac.NewRuleSet(Rules(Defaults())) })
 
 // New returns an authorizer. The source must deliver pods, persistent volumes, volume
 // attachments, resource slices and pod certificate requests.
-func New(source resource.Follower) *Authorizer {
-	a := &Authorizer{source: source, rules: ruleSet(), resourceRules: resourceRules()}
+func New(source resource.Follower, features Features) *Authorizer {
+	a := &Authorizer{source: source, features: features, resourceRules: resourceRules()}
+	if features == Defaults() {
+		a.rules = ruleSet()
+	} else {
+		a.rules = rbac.NewRuleSet(Rules(features))
+	}
 	a.graph.clear()
 	return a
 }
@@ -78,7 +98,7 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 	}
 	if at.IsResource {
 		if judge := a.resourceRules[schema.GroupResource{Group: at.Group, Resource: at.Resource}]; judge != nil {
-			v := judge(&nodeRequest{Attributes: at, node: node})
+			v := judge(&nodeRequest{Attributes: at, node: node, features: a.features})
 			if v.object == nil {
 				return v.decision, v.reason, nil
 			}
@@ -110,7 +130,8 @@ func (a *Authorizer) authorizeRelated(ctx context.Context, node string, object v
 // nodeRequest is a request of a node for a resource.
 type nodeRequest struct {
 	*authz.Attributes
-	node string
+	node     string
+	features Features
 }
 
 // verdict is a decision, or the object whose connection to the node decides.
@@ -193,6 +214,9 @@ func (q *nodeRequest) claim() verdict {
 func (q *nodeRequest) serviceAccount() verdict {
 	switch {
 	case q.Verb == request.Get && q.Subresource == "":
+		if !q.features.CredentialProviders && !q.features.PodCertificates {
+			return noOpinion("not allowed to get service accounts")
+		}
 		return q.read(serviceAccount)
 	case q.Verb != request.Create || q.Name == "":
 		return noOpinion("can only create tokens for individual service accounts")
@@ -270,12 +294,14 @@ func (q *nodeRequest) resourceSlice() verdict {
 }
 
 func (q *nodeRequest) csiNode() verdict {
-	switch {
-	case q.Subresource == "status":
+	switch status := q.Subresource == "status"; {
+	case status && !q.features.StorageHealth:
 		return noOpinion("CSINode status access requires CSIVolumeHealth feature")
-	case q.Subresource != "":
+	case status && !q.verbIs(request.Get, request.Update, request.Patch):
+		return noOpinion("can only get, update, or patch CSINode status")
+	case !status && q.Subresource != "":
 		return noOpinion("cannot authorize CSINode subresources")
-	case !q.verbIs(request.Get, request.Create, request.Update, request.Patch, request.Delete):
+	case !status && !q.verbIs(request.Get, request.Create, request.Update, request.Patch, request.Delete):
 		return noOpinion("can only get, create, update, patch, or delete a CSINode")
 	case q.Verb != request.Create && q.Name != q.node:
 		return noOpinion("can only access CSINode with the same name as the requesting node")
@@ -299,6 +325,9 @@ func (q *nodeRequest) lease() verdict {
 const leaseNamespace = "kube-node-lease"
 
 func (q *nodeRequest) certificateRequest() verdict {
+	if !q.features.PodCertificates {
+		return noOpinion("")
+	}
 	if q.Subresource != "" {
 		return noOpinion("nodes may not access the status subresource of PodCertificateRequests")
 	}
@@ -318,13 +347,13 @@ func (q *nodeRequest) certificateRequest() verdict {
 
 // Rules are what every node may do with the resources that have no function above. The
 // cluster role system:node has the same rules.
-func Rules() []rbacv1.PolicyRule {
+func Rules(features Features) []rbacv1.PolicyRule {
 	read := []string{request.Get, request.List, request.Watch}
 	rule := func(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Verbs: verbs, Resources: resources}
 	}
 	v := func(verbs ...string) []string { return verbs }
-	return []rbacv1.PolicyRule{
+	rules := []rbacv1.PolicyRule{
 		rule("authentication.k8s.io", v("create"), "tokenreviews"),
 		rule("authorization.k8s.io", v("create"), "localsubjectaccessreviews", "subjectaccessreviews"),
 		rule("", read, "services"),
@@ -349,8 +378,15 @@ func Rules() []rbacv1.PolicyRule {
 		rule("node.k8s.io", read, "runtimeclasses"),
 		rule("resource.k8s.io", v("get"), "resourceclaims"),
 		rule("resource.k8s.io", v("deletecollection"), "resourceslices"),
-		rule("certificates.k8s.io", read, "clustertrustbundles"),
-		rule("", v("get"), "serviceaccounts"),
-		rule("certificates.k8s.io", v("create", "get", "list", "watch"), "podcertificaterequests"),
 	}
+	behind := func(feature bool, rule rbacv1.PolicyRule) {
+		if feature {
+			rules = append(rules, rule)
+		}
+	}
+	behind(features.StorageHealth, rule("storage.k8s.io", v("get", "patch", "update"), "csinodes/status"))
+	behind(features.TrustBundles, rule("certificates.k8s.io", read, "clustertrustbundles"))
+	behind(features.CredentialProviders, rule("", v("get"), "serviceaccounts"))
+	behind(features.PodCertificates, rule("certificates.k8s.io", v("create", "get", "list", "watch"), "podcertificaterequests"))
+	return rules
 }

@@ -181,7 +181,7 @@ func ask(node, question string) *authz.Attributes {
 
 func TestAuthorize(t *testing.T) {
 	src := &source{}
-	a := New(src)
+	a := New(src, Defaults())
 	src.tell(false, world()...)
 	const unrelated = "no relationship found between node 'n1' and this object"
 	cases := []struct{ what, want string }{
@@ -322,14 +322,44 @@ func (a *Authorizer) depends(what string) bool {
 	at := ask("n1", what)
 	for r, judge := range a.resourceRules {
 		if r.Group == at.Group && r.Resource == at.Resource {
-			return judge(&nodeRequest{at, "n1"}).object != nil
+			return judge(&nodeRequest{at, "n1", a.features}).object != nil
 		}
 	}
 	return false
 }
 
+// TestRulesOfFeatures has what nodes may do only with a feature, with and without it.
+func TestRulesOfFeatures(t *testing.T) {
+	off := "CSINode status access requires CSIVolumeHealth feature"
+	for _, c := range []struct {
+		on                  Features
+		what, with, without string
+	}{
+		{Features{StorageHealth: true}, "patch storage.k8s.io/csinodes/status /n1", "yes", off},
+		{Features{StorageHealth: true}, "delete storage.k8s.io/csinodes/status /n1", "can only get, update, or patch CSINode status", off},
+		{Features{StorageHealth: true}, "patch storage.k8s.io/csinodes/status /n2", "can only access CSINode with the same name as the requesting node", off},
+		{Features{TrustBundles: true}, "list certificates.k8s.io/clustertrustbundles /", "yes", ""},
+		{Features{PodCertificates: true}, "create certificates.k8s.io/podcertificaterequests ns/", "yes", ""},
+		{Features{PodCertificates: true}, "get core/serviceaccounts ns/sa", "yes", "not allowed to get service accounts"},
+		{Features{CredentialProviders: true}, "get core/serviceaccounts ns/sa", "yes", "not allowed to get service accounts"},
+	} {
+		for features, want := range map[Features]string{c.on: c.with, {}: c.without} {
+			src := &source{}
+			a := New(src, features)
+			src.tell(false, world()...)
+			decision, reason, err := a.Authorize(t.Context(), ask("n1", c.what))
+			if decision == authz.Allow {
+				reason = "yes"
+			}
+			if err != nil || reason != want {
+				t.Errorf("%+v: %s: got %q, %v, want %q", features, c.what, reason, err, want)
+			}
+		}
+	}
+}
+
 func TestIdentity(t *testing.T) {
-	a := New(&source{})
+	a := New(&source{}, Defaults())
 	for _, c := range []struct {
 		name   string
 		groups []string
@@ -360,7 +390,7 @@ func TestIdentity(t *testing.T) {
 
 func TestChanges(t *testing.T) {
 	src := &source{}
-	a := New(src)
+	a := New(src, Defaults())
 	check := func(node, what string, want bool) {
 		t.Helper()
 		if got, reason, err := a.Authorize(t.Context(), ask(node, what)); (got == authz.Allow) != want || err != nil {
@@ -406,7 +436,7 @@ func TestChanges(t *testing.T) {
 
 func BenchmarkAuthorize(b *testing.B) {
 	src := &source{}
-	a := New(src)
+	a := New(src, Defaults())
 	objs := world()
 	for i := range 5000 {
 		p := aPod("p", "n"+string(rune('a'+i%26)))

@@ -29,13 +29,16 @@ func Deployments() resource.Definition {
 		Resets: []string{"spec", "metadata.labels"},
 	}.Strategy()
 	return resource.Definition{
-		Group:            appsv1.GroupName,
-		Resource:         "deployments",
-		Kind:             "Deployment",
-		ShortNames:       []string{"deploy"},
-		Categories:       []string{"all"},
-		Namespaced:       true,
-		StorageKey:       "deployments",
+		Group:      appsv1.GroupName,
+		Resource:   "deployments",
+		Kind:       "Deployment",
+		ShortNames: []string{"deploy"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		StorageKey: "deployments",
+		GatedFields: []resource.GatedField{
+			{Path: "status.terminatingReplicas", Gate: "DeploymentReplicaSetTerminatingReplicas"},
+		},
 		Bookmark:         func(obj resource.Object) { obj.(*appsv1.Deployment).Spec.Replicas = new(int32) },
 		FieldAnnotations: []string{appsv1.DeprecatedRollbackTo},
 		Versions:         deploymentVersions(),

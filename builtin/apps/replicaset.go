@@ -31,8 +31,11 @@ func ReplicaSets() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "replicasets",
-		Bookmark:   func(obj resource.Object) { obj.(*appsv1.ReplicaSet).Spec.Replicas = new(int32) },
-		Versions:   append([]resource.Version{resource.VersionOf[appsv1.ReplicaSet, appsv1.ReplicaSetList]("v1", defaultReplicaSet)}, oldReplicaSets()...),
+		GatedFields: []resource.GatedField{
+			{Path: "status.terminatingReplicas", Gate: "DeploymentReplicaSetTerminatingReplicas"},
+		},
+		Bookmark: func(obj resource.Object) { obj.(*appsv1.ReplicaSet).Spec.Replicas = new(int32) },
+		Versions: append([]resource.Version{resource.VersionOf[appsv1.ReplicaSet, appsv1.ReplicaSetList]("v1", defaultReplicaSet)}, oldReplicaSets()...),
 		Strategy: resource.Rules[*appsv1.ReplicaSet]{
 			PrepareCreate: func(ctx context.Context, r *appsv1.ReplicaSet) {
 				r.Status = appsv1.ReplicaSetStatus{}

@@ -47,8 +47,11 @@ func StatefulSets() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "statefulsets",
-		Bookmark:   func(obj resource.Object) { obj.(*appsv1.StatefulSet).Spec.Replicas = new(int32) },
-		Versions:   append([]resource.Version{resource.VersionOf[appsv1.StatefulSet, appsv1.StatefulSetList]("v1", defaultStatefulSet)}, oldStatefulSets()...),
+		GatedFields: []resource.GatedField{
+			{Path: "spec.updateStrategy.rollingUpdate.maxUnavailable", Gate: "MaxUnavailableStatefulSet"},
+		},
+		Bookmark: func(obj resource.Object) { obj.(*appsv1.StatefulSet).Spec.Replicas = new(int32) },
+		Versions: append([]resource.Version{resource.VersionOf[appsv1.StatefulSet, appsv1.StatefulSetList]("v1", defaultStatefulSet)}, oldStatefulSets()...),
 		Strategy: resource.Rules[*appsv1.StatefulSet]{
 			ValidateName: validation.NameIsDNSLabel,
 			PrepareCreate: func(ctx context.Context, s *appsv1.StatefulSet) {

@@ -37,6 +37,9 @@ func HorizontalPodAutoscalers() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "horizontalpodautoscalers",
+		GatedFields: []resource.GatedField{
+			{Path: "spec.behavior.scaleUp.tolerance spec.behavior.scaleDown.tolerance", Gate: "HPAConfigurableTolerance"},
+		},
 
 		FieldAnnotations: otherAnnotations(),
 		Versions: []resource.Version{
@@ -48,11 +51,11 @@ func HorizontalPodAutoscalers() resource.Definition {
 				h.Status = autoscalingv2.HorizontalPodAutoscalerStatus{}
 			},
 			PrepareUpdate: func(_ context.Context, h, old *autoscalingv2.HorizontalPodAutoscaler) { h.Status = old.Status },
-			Validate: func(_ context.Context, h *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
-				return validateSpec(&h.Spec, nil, field.NewPath("spec"))
+			Validate: func(ctx context.Context, h *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
+				return validateSpec(ctx, &h.Spec, nil, field.NewPath("spec"))
 			},
-			ValidateUpdate: func(_ context.Context, h, old *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
-				return validateSpec(&h.Spec, &old.Spec, field.NewPath("spec"))
+			ValidateUpdate: func(ctx context.Context, h, old *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
+				return validateSpec(ctx, &h.Spec, &old.Spec, field.NewPath("spec"))
 			},
 			Generation: func(h, old *autoscalingv2.HorizontalPodAutoscaler) bool {
 				return !equality.Semantic.DeepEqual(h.Spec, old.Spec)

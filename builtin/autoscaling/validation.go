@@ -1,6 +1,7 @@
 package autoscaling
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -24,10 +26,13 @@ const (
 )
 
 // validateSpec validates the specification; old is nil on create.
-func validateSpec(spec, old *autoscalingv2.HorizontalPodAutoscalerSpec, path *field.Path) field.ErrorList {
+func validateSpec(ctx context.Context, spec, old *autoscalingv2.HorizontalPodAutoscalerSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	least, at := spec.MinReplicas, path.Child("maxReplicas")
-	if least != nil {
+	toZero := features.From(ctx).Enabled("HPAScaleToZero") || old != nil && old.MinReplicas != nil && *old.MinReplicas == 0
+	if least != nil && !toZero && *least < 1 {
+		errs = resource.Declared(field.Invalid(path.Child("minReplicas"), *least, "must be greater than or equal to 1"))
+	} else if least != nil {
 		errs = resource.Declared(apivalidation.ValidateNonnegativeField(int64(*least), path.Child("minReplicas"))...)
 	}
 	if spec.MaxReplicas == 0 {

@@ -34,6 +34,8 @@ func Nodes() resource.Definition {
 		StorageKey: "minions",
 		GatedFields: []resource.GatedField{
 			{Path: "spec.podPreemptionPolicy", Gate: nodePreemption},
+			{Path: "status.declaredFeatures", Gate: "NodeDeclaredFeatures"},
+			{Path: "status.nodeInfo.runningInUserNamespace", Gate: "KubeletInUserNamespace"},
 		},
 		Versions: []resource.Version{resource.VersionOf[corev1.Node, corev1.NodeList]("v1", defaultNode)},
 		Strategy: resource.Rules[*corev1.Node]{

@@ -26,6 +26,9 @@ func PersistentVolumeClaims() resource.Definition {
 		ShortNames:   []string{"pvc"},
 		Namespaced:   true,
 		ReadDefaults: true, // status.phase
+		GatedFields: []resource.GatedField{
+			{Path: "status.healthStatus", Gate: "CSIVolumeHealth"},
+		},
 		Versions: []resource.Version{resource.VersionOf[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]("v1", func(c *corev1.PersistentVolumeClaim) {
 			podspec.DefaultClaimSpec(&c.Spec)
 			rules.Default(&c.Status.Phase, corev1.ClaimPending)
@@ -61,14 +64,9 @@ func PersistentVolumeClaims() resource.Definition {
 		Subresources: []resource.Subresource{{
 			Name: "status",
 			Part: new(resource.Rules[*corev1.PersistentVolumeClaim]{
-				PrepareUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) {
-					c.Spec = old.Spec
-					if old.Status.HealthStatus == nil {
-						c.Status.HealthStatus = nil
-					}
-				},
-				ValidateUpdate: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) field.ErrorList {
-					return validateClaimStatus(c)
+				PrepareUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) { c.Spec = old.Spec },
+				ValidateUpdate: func(ctx context.Context, c, old *corev1.PersistentVolumeClaim) field.ErrorList {
+					return append(validateClaimStatus(c), declaredStatus().Judge(ctx, &c.Status, &old.Status, field.NewPath("status"))...)
 				},
 			}.Strategy()),
 		}},

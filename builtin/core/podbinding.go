@@ -14,6 +14,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -36,6 +37,9 @@ func Bindings() resource.Definition {
 	}
 }
 
+// clearsNomination is the feature gate of clearing nominatedNodeName once a pod is bound.
+const clearsNomination = "ClearingNominatedNodeNameAfterBinding"
+
 // bindPod is the Action of pods/binding: it sets the node of a pod.
 func bindPod(ctx context.Context, target resource.Target, body resource.Object) (runtime.Object, error) {
 	binding := body.(*corev1.Binding)
@@ -46,22 +50,27 @@ func bindPod(ctx context.Context, target resource.Target, body resource.Object) 
 		// As in kube-apiserver, the error has no reason and no causes.
 		return nil, failure(http.StatusInternalServerError, errs.ToAggregate().Error())
 	}
+	gates := features.From(ctx)
 	_, err := target.Update(ctx, func(obj resource.Object) error {
 		pod := obj.(*corev1.Pod)
 		if err := checkBindingTarget(ctx, pod, binding); err != nil {
 			return err
 		}
 		pod.Spec.NodeName = binding.Target.Name
-		pod.Status.NominatedNodeName = ""
+		if gates.Enabled(clearsNomination) {
+			pod.Status.NominatedNodeName = ""
+		}
 		if len(binding.Annotations) > 0 && pod.Annotations == nil {
 			pod.Annotations = map[string]string{}
 		}
 		maps.Copy(pod.Annotations, binding.Annotations)
 		podspec.DropInitAnnotations(pod.Annotations)
-		if len(binding.Labels) > 0 && pod.Labels == nil {
-			pod.Labels = map[string]string{}
+		if gates.Enabled("PodTopologyLabelsAdmission") {
+			if len(binding.Labels) > 0 && pod.Labels == nil {
+				pod.Labels = map[string]string{}
+			}
+			maps.Copy(pod.Labels, binding.Labels)
 		}
-		maps.Copy(pod.Labels, binding.Labels)
 		setPodCondition(ctx, &pod.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
 		return nil
 	})

@@ -21,7 +21,7 @@ func preparePod(ctx context.Context, pod *corev1.Pod) {
 			Message: "Scheduling is blocked due to non-empty scheduling gates",
 		})
 	}
-	podspec.MergeLabelKeys(pod)
+	podspec.MergeLabelKeys(ctx, pod)
 	podspec.AdoptAppArmorAnnotations(ctx, pod)
 	podspec.DefaultResources(&pod.Spec)
 	pod.Status.QOSClass = podspec.QOSClass(pod)

@@ -23,7 +23,10 @@ func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 		initContainers := takeResources(pod.Spec.InitContainers, old.Spec.InitContainers)
 		pod.Spec, pod.Status = old.Spec, old.Status
 		metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
-		pod.Spec.Resources, pod.Spec.Containers, pod.Spec.InitContainers = resources, containers, initContainers
+		if features.From(ctx).Enabled("InPlacePodLevelResourcesVerticalScaling") {
+			pod.Spec.Resources = resources
+		}
+		pod.Spec.Containers, pod.Spec.InitContainers = containers, initContainers
 		if features.From(ctx).Enabled(volumeResize) {
 			pod.Spec.Volumes = volumes
 		}
@@ -77,7 +80,7 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		e.Forbidden(p, "Pod running on node without support for resize")
 	}
 	rest := pod.Spec.DeepCopy()
-	checkPodLevelResize(&e, pod, old, rest, p)
+	checkPodLevelResize(features.From(ctx), &e, pod, old, rest, p)
 	same := checkSameContainers(&e, pod.Spec.Containers, old.Spec.Containers, "containers", p)
 	if sameInit := checkSameContainers(&e, pod.Spec.InitContainers, old.Spec.InitContainers, "initContainers", p); !same || !sameInit {
 		return field.ErrorList(e)
@@ -167,7 +170,7 @@ func nodeCanResize(pod *corev1.Pod) bool {
 	return true
 }
 
-func checkPodLevelResize(e *rules.Errors, pod, old *corev1.Pod, rest *corev1.PodSpec, p *field.Path) {
+func checkPodLevelResize(gates features.Gates, e *rules.Errors, pod, old *corev1.Pod, rest *corev1.PodSpec, p *field.Path) {
 	is, was := pod.Spec.Resources, old.Spec.Resources
 	set := func(r *corev1.ResourceRequirements) bool { return r != nil && len(r.Requests)+len(r.Limits) > 0 }
 	if !set(is) && !set(was) {
@@ -188,6 +191,11 @@ func checkPodLevelResize(e *rules.Errors, pod, old *corev1.Pod, rest *corev1.Pod
 	}
 	if !equality.Semantic.DeepEqual(rest.Resources, was) {
 		e.Forbidden(p, "only cpu and memory resources are mutable at pod-level")
+	}
+	if len(pod.Status.NodeAllocatableResourceClaimStatuses) > 0 && gates.Enabled("DRANodeAllocatableResources") {
+		if problem := podspec.CheckDeviceResources(pod); problem != "" {
+			e.Invalid(p.Child("resources"), rules.GoForm(is), problem)
+		}
 	}
 }
 

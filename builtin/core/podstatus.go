@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -79,7 +80,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	}
 	if name := s.NominatedNodeName; name != "" && name != old.Status.NominatedNodeName {
 		e.DNSSubdomain(p.Child("nominatedNodeName"), name)
-		if old.Spec.NodeName != "" {
+		if old.Spec.NodeName != "" && features.From(ctx).Enabled(clearsNomination) {
 			e.Forbidden(p.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node")
 		}
 	}
@@ -88,7 +89,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	}
 	e.Add(rules.ValidateImmutable(s.QOSClass, old.Status.QOSClass, p.Child("qosClass"))...)
 
-	if !mayRestartAll(&old.Spec) {
+	if !features.From(ctx).Enabled("RestartAllContainersOnContainerExits") || !mayRestartAll(&old.Spec) {
 		checkTransitions(&e, s.ContainerStatuses, old.Status.ContainerStatuses, &old.Spec, old.Spec.Containers, p.Child("containerStatuses"))
 		checkTransitions(&e, s.InitContainerStatuses, old.Status.InitContainerStatuses, &old.Spec, old.Spec.InitContainers, p.Child("initContainerStatuses"))
 	}
@@ -146,6 +147,7 @@ func validatePodStatus(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		checkVolumeStatuses(&e, s.InitContainerStatuses, p.Child("initContainerStatuses"))
 		checkVolumeStatuses(&e, s.EphemeralContainerStatuses, p.Child("ephemeralContainerStatuses"))
 	}
+	e.Add(declaredStatus().Judge(ctx, s, &old.Status, p)...)
 	return field.ErrorList(e)
 }
 
@@ -299,6 +301,32 @@ func checkAllocatable(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
 			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(c corev1.PodResourceClaimStatus) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) {
 			e.Invalid(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, "no mapping found in pod reference")
 		}
+		for j, m := range s.Mapping {
+			p := p.Index(i).Child("mapping").Index(j)
+			checkAllocatableName(e, m.Name, p.Child("name"))
+			checkNotNegative(e, m.Quantity, p.Child("quantity"))
+		}
+		for j, o := range s.Overhead {
+			p := p.Index(i).Child("overhead").Index(j)
+			checkAllocatableName(e, o.Name, p.Child("name"))
+			if o.PerPod == nil && o.PerContainer == nil {
+				e.Invalid(p, "", "at least one of perPod or perContainer must be set")
+			}
+			checkNotNegative(e, o.PerPod, p.Child("perPod"))
+			checkNotNegative(e, o.PerContainer, p.Child("perContainer"))
+		}
+	}
+}
+
+func checkAllocatableName(e *rules.Errors, name corev1.ResourceName, p *field.Path) {
+	if !rules.IsNodeAllocatable(name) {
+		e.Invalid(p, name, "must be a node allocatable resource name")
+	}
+}
+
+func checkNotNegative(e *rules.Errors, q *resource.Quantity, p *field.Path) {
+	if q != nil && q.Sign() < 0 {
+		e.Invalid(p, q.String(), "must be non-negative")
 	}
 }
 

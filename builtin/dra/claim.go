@@ -37,20 +37,28 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 		Kind:       "ResourceClaim",
 		Namespaced: true,
 		StorageKey: "resourceclaims",
-		Versions:   claimVersions(),
+		GatedFields: []resource.GatedField{
+			{Path: "spec.devices.requests[].firstAvailable", Gate: "DRAPrioritizedList"},
+			{Path: "spec.devices.requests[].exactly.tolerations spec.devices.requests[].firstAvailable[].tolerations", Gate: "DRADeviceTaints"},
+			{Path: "spec.devices.requests[].exactly.adminAccess status.allocation.devices.results[].adminAccess", Gate: "DRAAdminAccess"},
+			{Path: "spec.devices.constraints[].distinctAttribute spec.devices.requests[].exactly.capacity spec.devices.requests[].firstAvailable[].capacity status.allocation.devices.results[].shareID status.allocation.devices.results[].consumedCapacity status.devices[].shareID", Gate: "DRAConsumableCapacity"},
+			{Path: "status.devices", Gate: "DRAResourceClaimDeviceStatus"},
+			{Path: "status.allocation.devices.results[].bindingConditions status.allocation.devices.results[].bindingFailureConditions", Gate: "DRADeviceBindingConditions"},
+		},
+		Versions: claimVersions(),
 		Strategy: resource.Rules[*claim]{
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
-			PrepareCreate: func(_ context.Context, c *claim) {
+			PrepareCreate: func(ctx context.Context, c *claim) {
 				c.Status = resourcev1.ResourceClaimStatus{}
-				dropClaimFields(&c.Spec, nil)
+				dropClaimFields(ctx, &c.Spec, nil)
 			},
-			PrepareUpdate: func(_ context.Context, c, old *claim) {
+			PrepareUpdate: func(ctx context.Context, c, old *claim) {
 				c.Status = old.Status
-				dropClaimFields(&c.Spec, &old.Spec)
+				dropClaimFields(ctx, &c.Spec, &old.Spec)
 			},
 			Validate: func(ctx context.Context, c *claim) field.ErrorList {
-				return append(mayAdminister(ctx, cfg, c.Namespace, &c.Spec), s.validateClaim(&c.Spec, field.NewPath("spec"))...)
+				return append(mayAdminister(ctx, cfg, c.Namespace, &c.Spec), s.validateClaim(ctx, &c.Spec, field.NewPath("spec"))...)
 			},
 			ValidateUpdate: func(_ context.Context, c, old *claim) field.ErrorList {
 				return sameSpec(c.Spec, old.Spec)
@@ -68,9 +76,9 @@ func Claims(cfg Config, s *Selectors) resource.Definition {
 
 // ClaimTemplates defines resourceclaimtemplates.
 func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
-	judge := func(t *claimTemplate) field.ErrorList {
+	judge := func(ctx context.Context, t *claimTemplate) field.ErrorList {
 		path := field.NewPath("spec")
-		return append(rules.ValidateTemplateMeta(&t.Spec.ObjectMeta, path.Child("metadata")), s.validateClaim(&t.Spec.Spec, path.Child("spec"))...)
+		return append(rules.ValidateTemplateMeta(&t.Spec.ObjectMeta, path.Child("metadata")), s.validateClaim(ctx, &t.Spec.Spec, path.Child("spec"))...)
 	}
 	return resource.Definition{
 		Group:      resourcev1.GroupName,
@@ -78,17 +86,25 @@ func ClaimTemplates(cfg Config, s *Selectors) resource.Definition {
 		Kind:       "ResourceClaimTemplate",
 		Namespaced: true,
 		StorageKey: "resourceclaimtemplates",
-		Versions:   claimTemplateVersions(),
+		GatedFields: []resource.GatedField{
+			{Path: "spec.spec.devices.requests[].firstAvailable", Gate: "DRAPrioritizedList"},
+			{Path: "spec.spec.devices.requests[].exactly.tolerations spec.spec.devices.requests[].firstAvailable[].tolerations", Gate: "DRADeviceTaints"},
+			{Path: "spec.spec.devices.requests[].exactly.adminAccess", Gate: "DRAAdminAccess"},
+			{Path: "spec.spec.devices.constraints[].distinctAttribute spec.spec.devices.requests[].exactly.capacity spec.spec.devices.requests[].firstAvailable[].capacity", Gate: "DRAConsumableCapacity"},
+		},
+		Versions: claimTemplateVersions(),
 		Strategy: resource.Rules[*claimTemplate]{
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
-			PrepareCreate: func(_ context.Context, t *claimTemplate) { dropClaimFields(&t.Spec.Spec, nil) },
-			PrepareUpdate: func(_ context.Context, t, old *claimTemplate) { dropClaimFields(&t.Spec.Spec, &old.Spec.Spec) },
-			Validate: func(ctx context.Context, t *claimTemplate) field.ErrorList {
-				return append(mayAdminister(ctx, cfg, t.Namespace, &t.Spec.Spec), judge(t)...)
+			PrepareCreate: func(ctx context.Context, t *claimTemplate) { dropClaimFields(ctx, &t.Spec.Spec, nil) },
+			PrepareUpdate: func(ctx context.Context, t, old *claimTemplate) {
+				dropClaimFields(ctx, &t.Spec.Spec, &old.Spec.Spec)
 			},
-			ValidateUpdate: func(_ context.Context, t, old *claimTemplate) field.ErrorList {
-				errs := judge(t)
+			Validate: func(ctx context.Context, t *claimTemplate) field.ErrorList {
+				return append(mayAdminister(ctx, cfg, t.Namespace, &t.Spec.Spec), judge(ctx, t)...)
+			},
+			ValidateUpdate: func(ctx context.Context, t, old *claimTemplate) field.ErrorList {
+				errs := judge(ctx, t)
 				if !equality.Semantic.DeepEqual(t.Spec, old.Spec) {
 					errs = append(errs, field.Invalid(field.NewPath("spec"), rules.GoForm(t.Spec), apivalidation.FieldImmutableErrorMsg))
 				}
@@ -146,9 +162,12 @@ func defaultTolerations(tolerations []resourcev1.DeviceToleration) {
 	}
 }
 
-// dropClaimFields clears derived attributes, whose feature gate is disabled, unless the old
-// claim has some.
-func dropClaimFields(spec, old *resourcev1.ResourceClaimSpec) {
+// dropClaimFields clears derived attributes if their feature gate is disabled, unless the
+// old claim has some.
+func dropClaimFields(ctx context.Context, spec, old *resourcev1.ResourceClaimSpec) {
+	if features.From(ctx).Enabled(derivedAttributes) {
+		return
+	}
 	each := func(spec *resourcev1.ResourceClaimSpec, f func(*[]resourcev1.DeviceDerivedAttribute)) {
 		for i := range spec.Devices.Requests {
 			r := &spec.Devices.Requests[i]
@@ -227,11 +246,22 @@ func (n requestNames) validateRefs(refs []string, path *field.Path) field.ErrorL
 	return append(errs, unique(refs, resourcev1.DeviceRequestsMaxSize, path, itself, nil)...)
 }
 
-func (s *Selectors) validateClaim(spec *resourcev1.ResourceClaimSpec, path *field.Path) field.ErrorList {
+// claimRules validates one claim.
+type claimRules struct {
+	*deviceExpressions
+	// constrained has the attributes of constraints, by the request or subrequest that they
+	// are for, "" for all.
+	constrained map[string]map[resourcev1.FullyQualifiedName]bool
+	// derivedCost sums up the cost of the expressions of derived attributes.
+	derivedCost uint64
+}
+
+func (s *Selectors) validateClaim(ctx context.Context, spec *resourcev1.ResourceClaimSpec, path *field.Path) field.ErrorList {
 	d, path := &spec.Devices, path.Child("devices")
 	names := namesOf(d)
+	r := &claimRules{deviceExpressions: s.expressions(ctx), constrained: attributesOf(d.Constraints)}
 	errs := unique(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), func(r *resourcev1.DeviceRequest) string { return r.Name }, nil)
-	errs = append(errs, each(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), s.validateRequest)...)
+	errs = append(errs, each(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), r.validateRequest)...)
 	errs = append(errs, each(d.Constraints, resourcev1.DeviceConstraintsMaxSize, path.Child("constraints"), func(c *resourcev1.DeviceConstraint, path *field.Path) field.ErrorList {
 		errs := names.validateRefs(c.Requests, path.Child("requests"))
 		if c.MatchAttribute != nil {
@@ -240,20 +270,26 @@ func (s *Selectors) validateClaim(spec *resourcev1.ResourceClaimSpec, path *fiel
 		if c.DistinctAttribute != nil {
 			errs = append(errs, checkFormat(validate.ResourceFullyQualifiedName, *c.DistinctAttribute, path.Child("distinctAttribute"))...)
 		}
-		if c.MatchAttribute == nil && c.DistinctAttribute == nil {
+		if c.MatchAttribute == nil && c.DistinctAttribute == nil && !r.fields.multiple {
+			errs = append(errs, field.Required(path.Child("matchAttribute"), ""))
+		} else if c.MatchAttribute == nil && c.DistinctAttribute == nil {
 			errs = append(errs, field.Required(path, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
 		}
 		return errs
 	})...)
-	return append(errs, each(d.Config, resourcev1.DeviceConfigMaxSize, path.Child("config"), func(c *resourcev1.DeviceClaimConfiguration, path *field.Path) field.ErrorList {
+	errs = append(errs, each(d.Config, resourcev1.DeviceConfigMaxSize, path.Child("config"), func(c *resourcev1.DeviceClaimConfiguration, path *field.Path) field.ErrorList {
 		errs := names.validateRefs(c.Requests, path.Child("requests"))
 		return append(errs, validateConfiguration(&c.DeviceConfiguration, false, path)...)
 	})...)
+	if r.derivedCost > resourcev1.DeviceClaimDerivedAttributeCELMaxCost {
+		errs = append(errs, field.Forbidden(path, "too complex, total cost of derived attribute CEL expressions in the claim exceeds cost limit"))
+	}
+	return errs
 }
 
 // validateRequest checks that a request has exactly one of exactly and firstAvailable. If it
 // has both, only the declared rules are applied to them.
-func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Path) field.ErrorList {
+func (s *claimRules) validateRequest(r *resourcev1.DeviceRequest, path *field.Path) field.ErrorList {
 	errs := validateLabelName(r.Name, path.Child("name"))
 	alternatives := len(r.FirstAvailable) > 0
 	both := r.Exactly != nil && alternatives
@@ -269,7 +305,7 @@ func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Pat
 		} else if !both {
 			errs = append(errs, rules.Invalid(class, e.DeviceClassName, validation.IsDNS1123Subdomain(e.DeviceClassName))...)
 		}
-		errs = append(errs, s.validateDevices(e.Selectors, e.AllocationMode, e.Count, e.Tolerations, both, path)...)
+		errs = append(errs, s.validateDevices(r.Name, e.Selectors, e.DerivedAttributes, e.AllocationMode, e.Count, e.Tolerations, both, path)...)
 	}
 	path = path.Child("firstAvailable")
 	const limit = resourcev1.FirstAvailableDeviceRequestMaxSize
@@ -279,13 +315,13 @@ func (s *Selectors) validateRequest(r *resourcev1.DeviceRequest, path *field.Pat
 		if !both {
 			errs = append(errs, validateLabelName(a.Name, path.Child("name"))...)
 		}
-		return append(errs, s.validateDevices(a.Selectors, a.AllocationMode, a.Count, a.Tolerations, both, path)...)
+		return append(errs, s.validateDevices(r.Name+"/"+a.Name, a.Selectors, a.DerivedAttributes, a.AllocationMode, a.Count, a.Tolerations, both, path)...)
 	})...)
 }
 
 // validateDevices validates the fields that requests and subrequests share; with declared
 // only by the declared rules.
-func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resourcev1.DeviceAllocationMode, count int64,
+func (s *claimRules) validateDevices(request string, list []resourcev1.DeviceSelector, derived []resourcev1.DeviceDerivedAttribute, mode resourcev1.DeviceAllocationMode, count int64,
 	tolerations []resourcev1.DeviceToleration, declared bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	judge := validateToleration
@@ -294,6 +330,7 @@ func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resou
 		errs = each(list, resourcev1.DeviceSelectorsMaxSize, path.Child("selectors"), func(*resourcev1.DeviceSelector, *field.Path) field.ErrorList { return nil })
 	} else {
 		errs = s.validate(list, false, path.Child("selectors"))
+		errs = append(errs, s.validateDerived(request, derived, path.Child("derivedAttributes"))...)
 		switch {
 		case mode == resourcev1.DeviceAllocationModeAll && count != 0:
 			errs = append(errs, field.Invalid(path.Child("count"), count, fmt.Sprintf("must not be specified when allocationMode is '%s'", mode)))
@@ -302,7 +339,59 @@ func (s *Selectors) validateDevices(list []resourcev1.DeviceSelector, mode resou
 		}
 	}
 	errs = append(errs, oneOf(mode, path.Child("allocationMode"), resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount)...)
-	return append(errs, each(tolerations, -1, path.Child("tolerations"), judge)...)
+	errs = append(errs, each(tolerations, -1, path.Child("tolerations"), judge)...)
+	return append(errs, each(derived, resourcev1.DeviceDerivedAttributesMaxSize, path.Child("derivedAttributes"), func(a *resourcev1.DeviceDerivedAttribute, path *field.Path) field.ErrorList {
+		errs := requiredFormat(validate.ResourceFullyQualifiedName, a.Name, path.Child("name"))
+		if a.Expression == "" {
+			errs = append(errs, resource.Declared(field.Required(path.Child("expression"), ""))...)
+		}
+		return errs
+	})...)
+}
+
+// validateDerived validates the attributes that a request derives: a constraint must use
+// them.
+func (s *claimRules) validateDerived(request string, list []resourcev1.DeviceDerivedAttribute, path *field.Path) field.ErrorList {
+	parent, _, _ := strings.Cut(request, "/")
+	errs := each(list, -1, path, func(a *resourcev1.DeviceDerivedAttribute, path *field.Path) field.ErrorList {
+		var errs field.ErrorList
+		if a.Name != "" && !s.constrained[""][a.Name] && !s.constrained[request][a.Name] && !s.constrained[parent][a.Name] {
+			errs = append(errs, field.Invalid(path.Child("name"), a.Name, "must be referenced by at least one matchAttribute or distinctAttribute constraint targeting this request"))
+		}
+		if a.Expression != "" {
+			cost, problems := s.validateExpression(a.Expression, true, path.Child("expression"))
+			s.derivedCost += cost
+			errs = append(errs, problems...)
+		}
+		return errs
+	})
+	name := func(a *resourcev1.DeviceDerivedAttribute) string { return string(a.Name) }
+	return append(errs, duplicates(list, -1, path, name, func(a *resourcev1.DeviceDerivedAttribute) any { return name(a) })...)
+}
+
+// attributesOf returns the attributes of constraints, by request.
+func attributesOf(constraints []resourcev1.DeviceConstraint) map[string]map[resourcev1.FullyQualifiedName]bool {
+	all := map[string]map[resourcev1.FullyQualifiedName]bool{}
+	for _, c := range constraints {
+		attribute := c.MatchAttribute
+		if attribute == nil {
+			attribute = c.DistinctAttribute
+		}
+		if attribute == nil {
+			continue
+		}
+		requests := c.Requests
+		if len(requests) == 0 {
+			requests = []string{""}
+		}
+		for _, r := range requests {
+			if all[r] == nil {
+				all[r] = map[resourcev1.FullyQualifiedName]bool{}
+			}
+			all[r][*attribute] = true
+		}
+	}
+	return all
 }
 
 // prepareClaimStatus restores everything but the status, and removes device statuses of

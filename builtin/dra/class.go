@@ -19,15 +19,18 @@ func DeviceClasses(s *Selectors) resource.Definition {
 		Resource:   "deviceclasses",
 		Kind:       "DeviceClass",
 		StorageKey: "deviceclasses",
-		Versions:   classVersions(),
+		GatedFields: []resource.GatedField{
+			{Path: "spec.extendedResourceName", Gate: "DRAExtendedResource"},
+		},
+		Versions: classVersions(),
 		Strategy: resource.Rules[*resourcev1.DeviceClass]{
 			ReturnDeleted: true,
 			ValidateName:  rules.AnyName,
-			Validate: func(_ context.Context, c *resourcev1.DeviceClass) field.ErrorList {
-				return append(rules.ValidateLongName(c.Name), s.validateClass(&c.Spec, nil)...)
+			Validate: func(ctx context.Context, c *resourcev1.DeviceClass) field.ErrorList {
+				return append(rules.ValidateLongName(c.Name), s.validateClass(ctx, &c.Spec, nil)...)
 			},
-			ValidateUpdate: func(_ context.Context, c, old *resourcev1.DeviceClass) field.ErrorList {
-				return s.validateClass(&c.Spec, &old.Spec)
+			ValidateUpdate: func(ctx context.Context, c, old *resourcev1.DeviceClass) field.ErrorList {
+				return s.validateClass(ctx, &c.Spec, &old.Spec)
 			},
 			Generation: func(c, old *resourcev1.DeviceClass) bool { return !equality.Semantic.DeepEqual(c.Spec, old.Spec) },
 		}.Strategy(),
@@ -41,10 +44,10 @@ func nameAndAge(obj resource.Object) ([]any, error) {
 }
 
 // validateClass validates a class; old is nil on create.
-func (s *Selectors) validateClass(spec, old *resourcev1.DeviceClassSpec) field.ErrorList {
+func (s *Selectors) validateClass(ctx context.Context, spec, old *resourcev1.DeviceClassSpec) field.ErrorList {
 	path := field.NewPath("spec")
 	sameSelectors := old != nil && equality.Semantic.DeepEqual(spec.Selectors, old.Selectors)
-	errs := s.validate(spec.Selectors, sameSelectors, path.Child("selectors"))
+	errs := s.expressions(ctx).validate(spec.Selectors, sameSelectors, path.Child("selectors"))
 	sameConfig := old != nil && equality.Semantic.DeepEqual(spec.Config, old.Config)
 	errs = append(errs, each(spec.Config, resourcev1.DeviceConfigMaxSize, path.Child("config"), func(c *resourcev1.DeviceClassConfiguration, path *field.Path) field.ErrorList {
 		return validateConfiguration(&c.DeviceConfiguration, sameConfig, path)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -18,7 +19,7 @@ import (
 )
 
 func TestSelectors(t *testing.T) {
-	s := new(Selectors)
+	s := new(Selectors).expressions(t.Context())
 	for expression, want := range map[string]string{
 		"device.driver == 'x'":                                    "",
 		"device.attributes['x'].model":                            "",
@@ -37,6 +38,136 @@ func TestSelectors(t *testing.T) {
 		}
 		if errs := s.validate(list, true, nil); len(errs) > 0 {
 			t.Errorf("%.80s, stored: %v", expression, errs)
+		}
+	}
+}
+
+// TestExpressionsSeeFieldsOfTheirGates has what expressions may do with devices by the gates.
+func TestExpressionsSeeFieldsOfTheirGates(t *testing.T) {
+	s := new(Selectors)
+	for _, c := range []struct {
+		set        string
+		expression string
+		derived    bool
+		want       string
+	}{
+		{"", "device.attributes['x'].models.exists(m, m == 'a')", false, "compilation failed"},
+		{listAttributes, "device.attributes['x'].models.exists(m, m == 'a')", false, ""},
+		{listAttributes, "device.attributes['x'].models.includes('a')", false, ""},
+		{"-" + consumableCapacity, "device.allowMultipleAllocations", false, "undefined field 'allowMultipleAllocations'"},
+		{"", "device.driver", true, ""},
+		{"", "device.attributes['x'].model", true, ""},
+		{"", "semver('1.2.3')", true, ""},
+		{"", "1.5", true, "must evaluate to a primitive scalar (string, integer, boolean, semver), not double"},
+		{"", "['a']", true, "must evaluate to a primitive scalar (string, integer, boolean, semver), not list(string)"},
+		{listAttributes, "['a']", true, ""},
+		{listAttributes, "[1.5]", true, "or a list of these scalars, not list(double)"},
+	} {
+		set := map[string]bool{}
+		if name, off := strings.CutPrefix(c.set, "-"); name != "" {
+			set[name] = !off
+		}
+		if off := c.set == "-"+consumableCapacity; off {
+			set[fractions] = false
+		}
+		gates, err := features.New(features.Config{Set: set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, errs := s.expressions(features.With(t.Context(), gates)).validateExpression(c.expression, c.derived, field.NewPath("x"))
+		if got := errorText(errs.ToAggregate()); c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s with %q: got %q, want %q", c.expression, c.set, got, c.want)
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// TestDerivedAttributes has attributes that a request derives: a constraint must use them.
+func TestDerivedAttributes(t *testing.T) {
+	derived := func(name, expression string) []resourcev1.DeviceDerivedAttribute {
+		return []resourcev1.DeviceDerivedAttribute{{Name: resourcev1.FullyQualifiedName(name), Expression: expression}}
+	}
+	exactly := func(list []resourcev1.DeviceDerivedAttribute) []resourcev1.DeviceRequest {
+		return []resourcev1.DeviceRequest{{Name: "r", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "c",
+			AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1, DerivedAttributes: list}}}
+	}
+	alternative := func(list []resourcev1.DeviceDerivedAttribute) []resourcev1.DeviceRequest {
+		return []resourcev1.DeviceRequest{{Name: "r", FirstAvailable: []resourcev1.DeviceSubRequest{{Name: "s", DeviceClassName: "c",
+			AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1, DerivedAttributes: list}}}}
+	}
+	costly := "device.attributes.all(a, device.attributes.all(b, device.attributes.all(c, a + b + c != 'x')))"
+	name := resourcev1.FullyQualifiedName("a.b/c")
+	for _, c := range []struct {
+		name       string
+		requests   []resourcev1.DeviceRequest
+		constraint resourcev1.DeviceConstraint
+		want       []string
+	}{
+		{"for all", exactly(derived("a.b/c", "1")), resourcev1.DeviceConstraint{MatchAttribute: &name}, nil},
+		{"for the request", exactly(derived("a.b/c", "1")), resourcev1.DeviceConstraint{DistinctAttribute: &name, Requests: []string{"r"}}, nil},
+		{"for the parent", alternative(derived("a.b/c", "1")), resourcev1.DeviceConstraint{MatchAttribute: &name, Requests: []string{"r"}}, nil},
+		{"for the subrequest", alternative(derived("a.b/c", "1")), resourcev1.DeviceConstraint{MatchAttribute: &name, Requests: []string{"r/s"}}, nil},
+		{"not used", exactly(derived("a.b/d", "1")), resourcev1.DeviceConstraint{MatchAttribute: &name}, []string{"devices.requests[0].exactly.derivedAttributes[0].name"}},
+		{"twice", exactly(append(derived("a.b/c", "1"), derived("a.b/c", "2")...)), resourcev1.DeviceConstraint{MatchAttribute: &name}, []string{"devices.requests[0].exactly.derivedAttributes[1]"}},
+		{"empty", exactly(derived("", "")), resourcev1.DeviceConstraint{MatchAttribute: &name},
+			[]string{"devices.requests[0].exactly.derivedAttributes[0].name", "devices.requests[0].exactly.derivedAttributes[0].expression"}},
+		{"too many", exactly(make([]resourcev1.DeviceDerivedAttribute, 33)[:33:33]), resourcev1.DeviceConstraint{MatchAttribute: &name}, nil},
+		{"costly", exactly(derived("a.b/c", costly)), resourcev1.DeviceConstraint{MatchAttribute: &name}, []string{"devices.requests[0].exactly.derivedAttributes[0].expression", "devices"}},
+	} {
+		spec := &resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: c.requests, Constraints: []resourcev1.DeviceConstraint{c.constraint}}}
+		errs := new(Selectors).validateClaim(t.Context(), spec, nil)
+		if c.name == "too many" {
+			if last := errs[len(errs)-1]; last.Type != field.ErrorTypeTooMany {
+				t.Errorf("%s: got %v", c.name, errs)
+			}
+			continue
+		}
+		var got []string
+		for _, err := range errs {
+			got = append(got, err.Field)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %v, want errors at %v", c.name, errs, c.want)
+		}
+	}
+}
+
+// TestNodeAllocatableResources has the resources of a node that devices provide or need.
+func TestNodeAllocatableResources(t *testing.T) {
+	q := func(s string) *quantity.Quantity { return new(quantity.MustParse(s)) }
+	key := func(s string) *resourcev1.QualifiedName { return new(resourcev1.QualifiedName(s)) }
+	type mapping = resourcev1.NodeAllocatableMapping
+	for name, c := range map[string]struct {
+		resource string
+		value    resourcev1.NodeAllocatableResource
+		want     []string
+	}{
+		"of capacity":     {"cpu", resourcev1.NodeAllocatableResource{Mapping: &mapping{CapacityKey: key("cores"), CapacityMultiplier: q("2")}}, nil},
+		"of the device":   {"hugepages-2Mi", resourcev1.NodeAllocatableResource{Mapping: &mapping{DeviceMultiplier: q("2")}}, nil},
+		"overhead":        {"memory", resourcev1.NodeAllocatableResource{Overhead: &resourcev1.NodeAllocatableOverhead{PerPod: q("1")}}, nil},
+		"nothing":         {"memory", resourcev1.NodeAllocatableResource{}, []string{"p[memory]"}},
+		"no such name":    {"pods", resourcev1.NodeAllocatableResource{Mapping: &mapping{DeviceMultiplier: q("2")}}, []string{"p[pods]"}},
+		"no such key":     {"cpu", resourcev1.NodeAllocatableResource{Mapping: &mapping{CapacityKey: key("x"), CapacityMultiplier: q("0")}}, []string{"p[cpu].mapping.capacityKey", "p[cpu].mapping.capacityMultiplier"}},
+		"no multiplier":   {"cpu", resourcev1.NodeAllocatableResource{Mapping: &mapping{CapacityKey: key("cores")}}, []string{"p[cpu].mapping.capacityMultiplier"}},
+		"no key":          {"cpu", resourcev1.NodeAllocatableResource{Mapping: &mapping{CapacityMultiplier: q("1")}}, []string{"p[cpu].mapping.capacityKey", "p[cpu].mapping"}},
+		"both":            {"cpu", resourcev1.NodeAllocatableResource{Mapping: &mapping{CapacityKey: key("cores"), CapacityMultiplier: q("1"), DeviceMultiplier: q("-1")}}, []string{"p[cpu].mapping.deviceMultiplier", "p[cpu].mapping"}},
+		"no overhead":     {"cpu", resourcev1.NodeAllocatableResource{Overhead: &resourcev1.NodeAllocatableOverhead{}}, []string{"p[cpu].overhead"}},
+		"negative amount": {"cpu", resourcev1.NodeAllocatableResource{Overhead: &resourcev1.NodeAllocatableOverhead{PerContainer: q("-1")}}, []string{"p[cpu].overhead.perContainer"}},
+	} {
+		d := &resourcev1.Device{Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"cores": {Value: *q("4")}},
+			NodeAllocatableResources: map[corev1.ResourceName]resourcev1.NodeAllocatableResource{corev1.ResourceName(c.resource): c.value}}
+		var got []string
+		for _, err := range validateAllocatable(d, nil, field.NewPath("p")) {
+			got = append(got, err.Field)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got errors at %v, want %v", name, got, c.want)
 		}
 	}
 }

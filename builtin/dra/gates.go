@@ -1,10 +1,12 @@
 package dra
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/api/validate"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -13,12 +15,16 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// Feature gates that are disabled by default.
+// Feature gates of fields and rules.
 const (
 	partitionTypes      = "DRAPartitionableDevicesType"
 	optionalOperations  = "DRAOptionalNodeOperations"
 	compatibilityGroups = "DRADeviceCompatibilityGroups"
 	fractions           = "DRAFractionalCapacityRange"
+	listAttributes      = "DRAListTypeAttributes"
+	derivedAttributes   = "DRADerivedAttributes"
+	nodeAllocatable     = "DRANodeAllocatableResources"
+	consumableCapacity  = "DRAConsumableCapacity"
 )
 
 // maxCompatibility bounds the compatibility groups of a device.
@@ -96,4 +102,76 @@ func validateSkipped(skipped, old []resourcev1.SkipNodeOperation, path *field.Pa
 		}
 	}
 	return errs
+}
+
+// validateAllocatable validates the node resources that a device provides or needs; old is
+// the device before, nil if there was none.
+func validateAllocatable(d, old *resourcev1.Device, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range slices.Sorted(maps.Keys(d.NodeAllocatableResources)) {
+		r, path := d.NodeAllocatableResources[name], path.Key(string(name))
+		if !rules.IsNodeAllocatable(name) {
+			errs = append(errs, field.Invalid(path, name, "must be a node allocatable resource name"))
+		}
+		if r.Mapping == nil && r.Overhead == nil {
+			errs = append(errs, field.Required(path, "at least one of mapping or overhead must be set"))
+		}
+		if r.Mapping != nil {
+			var was *resourcev1.NodeAllocatableMapping
+			if old != nil {
+				was = old.NodeAllocatableResources[name].Mapping
+			}
+			errs = append(errs, validateMapping(r.Mapping, was, d.Capacity, path.Child("mapping"))...)
+		}
+		if o, path := r.Overhead, path.Child("overhead"); o != nil {
+			if o.PerPod == nil && o.PerContainer == nil {
+				errs = append(errs, field.Invalid(path, "", "at least one of perPod or perContainer must be set"))
+			}
+			errs = append(errs, validateSign(o.PerPod, 0, "must be non-negative", path.Child("perPod"))...)
+			errs = append(errs, validateSign(o.PerContainer, 0, "must be non-negative", path.Child("perContainer"))...)
+		}
+	}
+	return errs
+}
+
+// validateMapping validates how much of a node resource a device provides. As a declared
+// rule, exactly one of capacityKey and deviceMultiplier is set.
+func validateMapping(m, old *resourcev1.NodeAllocatableMapping, capacity map[resourcev1.QualifiedName]resourcev1.DeviceCapacity, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	multiplier := path.Child("capacityMultiplier")
+	switch key, at := m.CapacityKey, path.Child("capacityKey"); {
+	case key == nil && m.CapacityMultiplier != nil:
+		errs = append(errs, field.Required(at, "capacityKey is required when capacityMultiplier is set"))
+	case key == nil:
+	default:
+		if *key == "" {
+			errs = append(errs, field.Invalid(at, "", "capacityKey must not be an empty string"))
+		} else if _, ok := capacity[*key]; !ok {
+			errs = append(errs, field.NotFound(at, *key))
+		}
+		if m.CapacityMultiplier == nil {
+			errs = append(errs, field.Required(multiplier, "capacityMultiplier is required when capacityKey is set"))
+		}
+		errs = append(errs, validateSign(m.CapacityMultiplier, 1, "must be positive", multiplier)...)
+	}
+	errs = append(errs, validateSign(m.DeviceMultiplier, 1, "must be positive", path.Child("deviceMultiplier"))...)
+	if old != nil && (m.CapacityKey == nil) == (old.CapacityKey == nil) && (m.DeviceMultiplier == nil) == (old.DeviceMultiplier == nil) {
+		return errs
+	}
+	const members = "`capacityKey`, `deviceMultiplier`"
+	switch {
+	case m.CapacityKey == nil && m.DeviceMultiplier == nil:
+		errs = append(errs, resource.Declared(field.Invalid(path, "", "must specify one of: "+members))...)
+	case m.CapacityKey != nil && m.DeviceMultiplier != nil:
+		errs = append(errs, resource.Declared(field.Invalid(path, "{capacityKey, deviceMultiplier}", "must specify exactly one of: "+members))...)
+	}
+	return errs
+}
+
+// validateSign reports a quantity whose sign is below least; nil is accepted.
+func validateSign(q *apiresource.Quantity, least int, detail string, path *field.Path) field.ErrorList {
+	if q != nil && q.Sign() < least {
+		return field.ErrorList{field.Invalid(path, q.String(), detail)}
+	}
+	return nil
 }

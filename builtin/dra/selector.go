@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,60 +15,125 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
+
+	"github.com/apikeel/kelson/features"
 )
 
-// Selectors compiles the CEL expressions that select devices. The zero value is ready to use;
-// the CEL environment is made on first use.
+// Selectors compiles the CEL expressions that select devices and derive attributes of them.
+// The zero value is ready to use; CEL environments are made on first use.
 type Selectors struct {
-	mu     sync.Mutex
+	mu   sync.Mutex
+	made map[deviceFields]*deviceExpressions
+}
+
+// deviceFields are the feature gates that change what expressions see of a device.
+type deviceFields struct {
+	multiple bool // DRAConsumableCapacity: allowMultipleAllocations
+	lists    bool // DRAListTypeAttributes: attributes may be lists
+}
+
+// deviceExpressions compiles expressions in one CEL environment.
+type deviceExpressions struct {
+	fields deviceFields
+	make   sync.Once // sets the fields below
 	env    *cel.Env
+	err    error
 	device *apiservercel.DeclType
 	// attribute is the type of attributes, which is dynamic.
 	attribute *apiservercel.DeclType
 }
 
-// validate validates a list of selectors; stored says that they were accepted before.
-func (s *Selectors) validate(list []resourcev1.DeviceSelector, stored bool, path *field.Path) field.ErrorList {
-	return each(list, resourcev1.DeviceSelectorsMaxSize, path, func(d *resourcev1.DeviceSelector, path *field.Path) field.ErrorList {
-		if d.CEL == nil {
-			return field.ErrorList{field.Required(path.Child("cel"), "")}
+// expressions returns the compiler for the feature gates of a context.
+func (s *Selectors) expressions(ctx context.Context) *deviceExpressions {
+	gates := features.From(ctx)
+	fields := deviceFields{multiple: gates.Enabled(consumableCapacity), lists: gates.Enabled(listAttributes)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.made[fields]
+	if e == nil {
+		if s.made == nil {
+			s.made = map[deviceFields]*deviceExpressions{}
 		}
-		path = path.Child("cel", "expression")
-		text := d.CEL.Expression
+		e = &deviceExpressions{fields: fields}
+		s.made[fields] = e
+	}
+	return e
+}
+
+// validate validates a list of selectors; stored says that they were accepted before.
+func (e *deviceExpressions) validate(list []resourcev1.DeviceSelector, stored bool, path *field.Path) field.ErrorList {
+	return each(list, resourcev1.DeviceSelectorsMaxSize, path, func(d *resourcev1.DeviceSelector, path *field.Path) field.ErrorList {
 		switch {
+		case d.CEL == nil:
+			return field.ErrorList{field.Required(path.Child("cel"), "")}
 		case stored:
 			return nil
-		case len(text) > resourcev1.CELSelectorExpressionMaxLength:
-			return field.ErrorList{field.TooLong(path, "", resourcev1.CELSelectorExpressionMaxLength)}
 		}
-		env, err := s.environment()
-		if err != nil {
-			return field.ErrorList{field.InternalError(path, err)}
-		}
-		ast, issues := env.Compile(text)
-		if issues != nil {
-			return field.ErrorList{field.Invalid(path, text, "compilation failed: "+issues.String())}
-		}
-		if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(s.attribute.CelType()) {
-			return field.ErrorList{field.Invalid(path, text, fmt.Sprintf("must evaluate to %v or the unknown type, not %v", cel.BoolType, t))}
-		}
-		cost, err := env.EstimateCost(ast, &library.CostEstimator{SizeEstimator: s})
-		switch {
-		case err != nil:
-			return field.ErrorList{field.InternalError(path, errors.New("cost estimation failed: "+err.Error()))}
-		case cost.Max > resourcev1.CELSelectorExpressionMaxCost:
-			return field.ErrorList{field.Forbidden(path, "too complex, exceeds cost limit")}
-		}
-		return nil
+		_, errs := e.validateExpression(d.CEL.Expression, false, path.Child("cel", "expression"))
+		return errs
 	})
 }
 
-func (s *Selectors) environment() (*cel.Env, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.env != nil {
-		return s.env, nil
+// validateExpression validates the expression of a selector, or of a derived attribute, and
+// returns its highest cost.
+func (e *deviceExpressions) validateExpression(text string, derived bool, path *field.Path) (cost uint64, _ field.ErrorList) {
+	if len(text) > resourcev1.CELSelectorExpressionMaxLength {
+		return 0, field.ErrorList{field.TooLong(path, "", resourcev1.CELSelectorExpressionMaxLength)}
 	}
+	env, err := e.environment()
+	if err != nil {
+		return 0, field.ErrorList{field.InternalError(path, err)}
+	}
+	ast, issues := env.Compile(text)
+	if issues != nil {
+		return 0, field.ErrorList{field.Invalid(path, text, "compilation failed: "+issues.String())}
+	}
+	if problem := e.judgeType(ast.OutputType(), derived); problem != "" {
+		return 0, field.ErrorList{field.Invalid(path, text, problem)}
+	}
+	estimate, err := env.EstimateCost(ast, &library.CostEstimator{SizeEstimator: e})
+	switch {
+	case err != nil:
+		return 0, field.ErrorList{field.InternalError(path, errors.New("cost estimation failed: "+err.Error()))}
+	case estimate.Max > resourcev1.CELSelectorExpressionMaxCost:
+		return estimate.Max, field.ErrorList{field.Forbidden(path, "too complex, exceeds cost limit")}
+	}
+	return estimate.Max, nil
+}
+
+// judgeType returns what is wrong with the type of an expression.
+func (e *deviceExpressions) judgeType(t *cel.Type, derived bool) string {
+	if !derived {
+		if t.IsExactType(cel.BoolType) || t.IsExactType(e.attribute.CelType()) {
+			return ""
+		}
+		return fmt.Sprintf("must evaluate to %v or the unknown type, not %v", cel.BoolType, t)
+	}
+	scalar := func(t *cel.Type) bool {
+		for _, known := range []*cel.Type{cel.BoolType, cel.IntType, cel.StringType, cel.AnyType, cel.DynType, apiservercel.SemverType} {
+			if t.IsExactType(known) {
+				return true
+			}
+		}
+		return false
+	}
+	isList := t.TypeName() == "list" && len(t.Parameters()) == 1
+	switch lists := e.fields.lists; {
+	case scalar(t) || lists && isList && scalar(t.Parameters()[0]):
+		return ""
+	case lists:
+		return fmt.Sprintf("must evaluate to a primitive scalar (string, integer, boolean, semver) or a list of these scalars, not %v", t)
+	default:
+		return fmt.Sprintf("must evaluate to a primitive scalar (string, integer, boolean, semver), not %v", t)
+	}
+}
+
+func (e *deviceExpressions) environment() (*cel.Env, error) {
+	e.make.Do(e.makeEnvironment)
+	return e.env, e.err
+}
+
+func (e *deviceExpressions) makeEnvironment() {
 	sized := func(t *apiservercel.DeclType, size int64) *apiservercel.DeclType {
 		bounded := *t
 		bounded.MaxElements = size
@@ -79,36 +145,46 @@ func (s *Selectors) environment() (*cel.Env, error) {
 		inner := apiservercel.NewMapType(sized(apiservercel.StringType, resourcev1.DeviceMaxIDLength), value, limit)
 		return apiservercel.NewMapType(sized(apiservercel.StringType, resourcev1.DeviceMaxDomainLength), inner, limit)
 	}
-	s.attribute = sized(apiservercel.AnyType, resourcev1.DeviceAttributeMaxValueLength)
+	e.attribute = sized(apiservercel.AnyType, resourcev1.DeviceAttributeMaxValueLength)
+	var options []cel.EnvOption
+	if e.fields.lists {
+		// Whether an attribute is a list is not known when an expression is compiled. Macros
+		// like exists accept a dynamic value, but not one of type any.
+		e.attribute = sized(apiservercel.DynType, max(resourcev1.DeviceAttributeMaxValueLength, resourcev1.ResourceSliceMaxAttributeValuesPerDevice))
+		options = append(options, library.IncludesOption())
+	}
 	fields := map[string]*apiservercel.DeclField{}
 	for name, t := range map[string]*apiservercel.DeclType{
-		"driver":                   sized(apiservercel.StringType, resourcev1.DriverNameMaxLength),
-		"attributes":               byName(s.attribute),
-		"capacity":                 byName(apiservercel.QuantityDeclType),
-		"allowMultipleAllocations": sized(apiservercel.BoolType, 1),
+		"driver":     sized(apiservercel.StringType, resourcev1.DriverNameMaxLength),
+		"attributes": byName(e.attribute),
+		"capacity":   byName(apiservercel.QuantityDeclType),
 	} {
 		fields[name] = apiservercel.NewDeclField(name, t, true, nil, nil)
 	}
-	s.device = apiservercel.NewObjectType("kubernetes.DRADevice", fields)
+	if e.fields.multiple {
+		const name = "allowMultipleAllocations"
+		fields[name] = apiservercel.NewDeclField(name, sized(apiservercel.BoolType, 1), true, nil, nil)
+	}
+	e.device = apiservercel.NewObjectType("kubernetes.DRADevice", fields)
 	set, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 31),
-		EnvOptions:        []cel.EnvOption{ext.Bindings(ext.BindingsVersion(0)), cel.Variable("device", s.device.CelType())},
-		DeclTypes:         []*apiservercel.DeclType{s.device},
+		EnvOptions:        append(options, ext.Bindings(ext.BindingsVersion(0)), cel.Variable("device", e.device.CelType())),
+		DeclTypes:         []*apiservercel.DeclType{e.device},
 	})
 	if err != nil {
-		return nil, err
+		e.err = err
+		return
 	}
-	s.env, err = set.Env(environment.NewExpressions)
-	return s.env, err
+	e.env, e.err = set.Env(environment.NewExpressions)
 }
 
 // EstimateSize implements checker.CostEstimator with the size limits of devices.
-func (s *Selectors) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
+func (e *deviceExpressions) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
 	path := element.Path()
 	if len(path) == 0 || path[0] != "device" {
 		return nil
 	}
-	t := s.device
+	t := e.device
 	for _, name := range path[1:] {
 		var next *apiservercel.DeclType
 		switch name {
@@ -119,8 +195,8 @@ func (s *Selectors) EstimateSize(element checker.AstNode) *checker.SizeEstimate 
 		default:
 			if f := t.Fields[name]; f != nil {
 				next = f.Type
-			} else if t.ElemType == s.attribute {
-				next = s.attribute
+			} else if t.ElemType == e.attribute {
+				next = e.attribute
 			}
 		}
 		if next == nil {
@@ -132,6 +208,6 @@ func (s *Selectors) EstimateSize(element checker.AstNode) *checker.SizeEstimate 
 }
 
 // EstimateCallCost implements checker.CostEstimator: functions have their default costs.
-func (s *Selectors) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+func (e *deviceExpressions) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
 	return nil
 }

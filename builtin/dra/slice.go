@@ -29,7 +29,12 @@ func Slices() resource.Definition {
 		Resource:   "resourceslices",
 		Kind:       "ResourceSlice",
 		StorageKey: "resourceslices",
-		Versions:   sliceVersions(),
+		GatedFields: []resource.GatedField{
+			{Path: "spec.devices[].taints", Gate: "DRADeviceTaints"},
+			{Path: "spec.sharedCounters spec.perDeviceNodeSelection spec.devices[].consumesCounters spec.devices[].nodeName spec.devices[].nodeSelector spec.devices[].allNodes", Gate: "DRAPartitionableDevices"},
+			{Path: "spec.devices[].bindingConditions spec.devices[].bindingFailureConditions spec.devices[].bindsToNode", Gate: "DRADeviceBindingConditions"},
+		},
+		Versions: sliceVersions(),
 		Strategy: resource.Rules[*slice]{
 			ReturnDeleted: true,
 			PrepareCreate: func(ctx context.Context, s *slice) {
@@ -97,8 +102,16 @@ func dropSliceFields(gates features.Gates, spec, old *resourcev1.ResourceSliceSp
 	groups := gates.Enabled(compatibilityGroups) || uses(func(d *resourcev1.Device) bool {
 		return slices.ContainsFunc(d.ConsumesCounters, func(c resourcev1.DeviceCounterConsumption) bool { return len(c.CompatibilityGroups) > 0 })
 	})
-	allocatable := uses(func(d *resourcev1.Device) bool { return len(d.NodeAllocatableResources) > 0 })
-	lists := uses(hasListAttributes)
+	allocatable := gates.Enabled(nodeAllocatable) || uses(func(d *resourcev1.Device) bool { return len(d.NodeAllocatableResources) > 0 })
+	shared := gates.Enabled(consumableCapacity) || uses(func(d *resourcev1.Device) bool {
+		for _, c := range d.Capacity {
+			if c.RequestPolicy != nil {
+				return true
+			}
+		}
+		return d.AllowMultipleAllocations != nil
+	})
+	lists := gates.Enabled(listAttributes) || uses(hasListAttributes)
 	for i := range spec.Devices {
 		d := &spec.Devices[i]
 		for j := range d.ConsumesCounters {
@@ -108,6 +121,13 @@ func dropSliceFields(gates features.Gates, spec, old *resourcev1.ResourceSliceSp
 		}
 		if !allocatable {
 			d.NodeAllocatableResources = nil
+		}
+		if !shared {
+			d.AllowMultipleAllocations = nil
+			for name, c := range d.Capacity {
+				c.RequestPolicy = nil
+				d.Capacity[name] = c
+			}
 		}
 		if !lists {
 			for name, a := range d.Attributes {
@@ -270,7 +290,8 @@ func validateDevice(gates features.Gates, d, old *resourcev1.Device, selectsNode
 		})...)
 	}
 	errs = append(errs, validateDeviceNodes(d, selectsNodes, path)...)
-	return append(errs, validateBindingConditions(d.BindingConditions, d.BindingFailureConditions, path)...)
+	errs = append(errs, validateBindingConditions(d.BindingConditions, d.BindingFailureConditions, path)...)
+	return append(errs, validateAllocatable(d, old, path.Child("nodeAllocatableResources"))...)
 }
 
 // validateDeviceNodes checks that a device has exactly one node field if the slice has
@@ -309,30 +330,48 @@ func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) f
 	return errs
 }
 
-// validateAttribute checks that exactly one value is set. Lists, whose feature gate is
-// disabled, only count as set.
+// validateAttribute checks that exactly one value is set, and its length. A list that is
+// empty does not count as set.
 func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	text := func(value, name string) {
+	text := func(value string, path *field.Path) {
 		if len(value) > resourcev1.DeviceAttributeMaxValueLength {
-			errs = append(errs, field.TooLong(path.Child(name), "", resourcev1.DeviceAttributeMaxValueLength))
+			errs = append(errs, field.TooLong(path, "", resourcev1.DeviceAttributeMaxValueLength))
+		}
+	}
+	version := func(value string, path *field.Path) {
+		if !rules.IsSemver(value) {
+			errs = append(errs, field.Invalid(path, value, "must be a string compatible with semver.org spec 2.0.0"))
+		}
+		text(value, path)
+	}
+	empty := func(list any, isEmpty bool, name string) {
+		if isEmpty {
+			errs = append(errs, field.Invalid(path.Child(name), list, "must not be empty if specified"))
 		}
 	}
 	if v := a.StringValue; v != nil {
-		text(*v, "string")
+		text(*v, path.Child("string"))
 	}
 	if v := a.VersionValue; v != nil {
-		if !rules.IsSemver(*v) {
-			errs = append(errs, field.Invalid(path.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
-		}
-		text(*v, "version")
+		version(*v, path.Child("version"))
+	}
+	empty(a.BoolValues, a.BoolValues != nil && len(a.BoolValues) == 0, "bools")
+	empty(a.IntValues, a.IntValues != nil && len(a.IntValues) == 0, "ints")
+	empty(a.StringValues, a.StringValues != nil && len(a.StringValues) == 0, "strings")
+	for i, v := range a.StringValues {
+		text(v, path.Child("strings").Index(i))
+	}
+	empty(a.VersionValues, a.VersionValues != nil && len(a.VersionValues) == 0, "versions")
+	for i, v := range a.VersionValues {
+		version(v, path.Child("versions").Index(i))
 	}
 	members := []struct {
 		name string
 		set  bool
 	}{
 		{"int", a.IntValue != nil}, {"bool", a.BoolValue != nil}, {"string", a.StringValue != nil}, {"version", a.VersionValue != nil},
-		{"ints", a.IntValues != nil}, {"bools", a.BoolValues != nil}, {"strings", a.StringValues != nil}, {"versions", a.VersionValues != nil},
+		{"ints", len(a.IntValues) > 0}, {"bools", len(a.BoolValues) > 0}, {"strings", len(a.StringValues) > 0}, {"versions", len(a.VersionValues) > 0},
 	}
 	var names, set []string
 	for _, m := range members {

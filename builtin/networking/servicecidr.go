@@ -12,8 +12,12 @@ import (
 	utilnet "k8s.io/utils/net"
 
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
+
+// keepsRangeStatus is the feature gate of a status that is only written by its subresource.
+const keepsRangeStatus = "ServiceCIDRStatusFieldWiping"
 
 // ServiceCIDRs defines servicecidrs.
 func ServiceCIDRs() resource.Definition {
@@ -35,9 +39,17 @@ func ServiceCIDRs() resource.Definition {
 		StorageKey: "servicecidrs",
 		Versions:   append([]resource.Version{resource.VersionOf[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList]("v1", nil)}, oldServiceCIDRs()...),
 		Strategy: resource.Rules[*networkingv1.ServiceCIDR]{
-			PrepareCreate: func(_ context.Context, c *networkingv1.ServiceCIDR) { c.Status = networkingv1.ServiceCIDRStatus{} },
-			PrepareUpdate: func(_ context.Context, c, old *networkingv1.ServiceCIDR) { c.Status = old.Status },
-			Validate:      func(_ context.Context, c *networkingv1.ServiceCIDR) field.ErrorList { return validateRanges(&c.Spec) },
+			PrepareCreate: func(ctx context.Context, c *networkingv1.ServiceCIDR) {
+				if features.From(ctx).Enabled(keepsRangeStatus) {
+					c.Status = networkingv1.ServiceCIDRStatus{}
+				}
+			},
+			PrepareUpdate: func(ctx context.Context, c, old *networkingv1.ServiceCIDR) {
+				if features.From(ctx).Enabled(keepsRangeStatus) {
+					c.Status = old.Status
+				}
+			},
+			Validate: func(_ context.Context, c *networkingv1.ServiceCIDR) field.ErrorList { return validateRanges(&c.Spec) },
 			ValidateUpdate: func(_ context.Context, c, old *networkingv1.ServiceCIDR) field.ErrorList {
 				return validateRangesUpdate(&c.Spec, &old.Spec)
 			},

@@ -36,6 +36,8 @@ type Allowances struct {
 	emptyImageReference        bool // image volumes without an image
 	looseIPs                   bool // IP addresses with leading zeros
 	sysAdminWithoutEscalation  bool // CAP_SYS_ADMIN without privilege escalation
+	restartAll                 bool // rules that restart all containers, and rules of sidecars
+	mountSELinux               bool // a seLinuxChangePolicy other than Recursive
 }
 
 // allowancesFor returns the allowances for an update of a pod or template whose
@@ -46,11 +48,18 @@ func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.Obj
 		hostNetworkInUserNamespace: gates.Enabled("UserNamespacesHostNetworkSupport"),
 		numericTolerations:         gates.Enabled("TaintTolerationComparisonOperators"),
 		looseIPs:                   !rules.StrictIPs(ctx),
+		deletionCost:               !gates.Enabled("PodDeletionCost"),
+		restartAll:                 gates.Enabled("RestartAllContainersOnContainerExits"),
+		mountSELinux:               gates.Enabled("SELinuxMount"),
 	}
+	merges := mergesSpreadKeys(gates)
+	a.unmergedLabelKeys = !merges
 	if old == nil {
 		return a
 	}
-	a.deletionCost = !validDeletionCost(oldMeta.Annotations)
+	a.deletionCost = a.deletionCost || !validDeletionCost(oldMeta.Annotations)
+	a.restartAll = a.restartAll || restartsAll(old)
+	a.mountSELinux = a.mountSELinux || old.SecurityContext != nil && old.SecurityContext.SELinuxChangePolicy != nil
 	a.partialHugePages = partialPages(old.Overhead) || anyContainer(old, func(c *corev1.Container) bool {
 		return partialPages(c.Resources.Limits) || partialPages(c.Resources.Requests)
 	})
@@ -61,9 +70,13 @@ func allowancesFor(ctx context.Context, old *corev1.PodSpec, oldMeta *metav1.Obj
 		if len(metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, nil)) > 0 {
 			a.spreadSelectors = true
 		}
-		var e rules.Errors
-		if checkLabelKeys(&e, c.MatchLabelKeys, nil, c.LabelSelector, nil); len(e) > 0 {
-			a.unmergedLabelKeys = true
+		// Keys that do not pass the rules of the gate are judged by the rules of the other
+		// position, in which they were written.
+		var merged, unmerged rules.Errors
+		checkLabelKeys(&merged, c.MatchLabelKeys, nil, c.LabelSelector, nil)
+		checkOldLabelKeys(&unmerged, c, nil)
+		if merges && len(merged) > 0 || !merges && len(unmerged) > 0 {
+			a.unmergedLabelKeys = merges
 		}
 	}
 	for i := range old.Volumes {
@@ -162,4 +175,22 @@ func PodAllowances(ctx context.Context, old *corev1.Pod) *Allowances {
 	}
 	a.pod = true
 	return a
+}
+
+// mergesSpreadKeys reports whether matchLabelKeys of spread constraints are merged into
+// their selectors.
+func mergesSpreadKeys(gates features.Gates) bool {
+	return gates.Enabled("MatchLabelKeysInPodTopologySpread") && gates.Enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge")
+}
+
+// restartsAll reports whether a rule restarts all containers, or a sidecar has rules.
+func restartsAll(spec *corev1.PodSpec) bool {
+	all := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		})
+	}
+	return slices.ContainsFunc(spec.Containers, all) || slices.ContainsFunc(spec.InitContainers, func(c corev1.Container) bool {
+		return all(c) || IsSidecar(&c) && len(c.RestartPolicyRules) > 0
+	})
 }

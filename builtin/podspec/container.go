@@ -95,7 +95,7 @@ func checkContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 		}
 		names.Insert(c.Name)
 		checkRunning(e, ctx, c, cp)
-		checkRestartPolicy(e, c, cp)
+		checkRestartPolicy(e, ctx, c, cp)
 	}
 	for i := range ctx.spec.Containers {
 		checkHostPorts(e, &ctx.spec.Containers[i], ports, p.Index(i))
@@ -110,8 +110,12 @@ func checkInitContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	for i := range ctx.spec.InitContainers {
 		c, cp := &ctx.spec.InitContainers[i], p.Index(i)
 		checkContainer(e, ctx, c, cp)
-		if c.RestartPolicy != nil {
-			checkRestartPolicy(e, c, cp)
+		if c.RestartPolicy != nil && IsSidecar(c) && !ctx.allow.restartAll {
+			if len(c.RestartPolicyRules) > 0 {
+				e.Forbidden(cp.Child("restartPolicyRules"), "restartPolicyRules are not allowed for init containers with restart policy Always")
+			}
+		} else if c.RestartPolicy != nil {
+			checkRestartPolicy(e, ctx, c, cp)
 		} else if len(c.RestartPolicyRules) > 0 {
 			e.Required(cp.Child("restartPolicy"), rulesWithoutPolicy)
 		}
@@ -418,7 +422,7 @@ func checkResizePolicy(e *rules.Errors, policies []corev1.ContainerResizePolicy,
 }
 
 // checkRestartPolicy validates the restart policy of a container and its rules.
-func checkRestartPolicy(e *rules.Errors, c *corev1.Container, p *field.Path) {
+func checkRestartPolicy(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	if c.RestartPolicy == nil {
 		if len(c.RestartPolicyRules) > 0 {
 			e.Required(p.Child("restartPolicy"), rulesWithoutPolicy)
@@ -431,9 +435,12 @@ func checkRestartPolicy(e *rules.Errors, c *corev1.Container, p *field.Path) {
 	if n := len(c.RestartPolicyRules); n > 20 {
 		e.Add(field.TooMany(rp, n, 20))
 	}
+	actions := []corev1.ContainerRestartRuleAction{corev1.ContainerRestartRuleActionRestart}
+	if ctx.allow.restartAll {
+		actions = append(actions, corev1.ContainerRestartRuleActionRestartAllContainers)
+	}
 	for i, rule := range c.RestartPolicyRules {
-		rules.OneOf(e, rp.Index(i).Child("action"), rule.Action,
-			corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers)
+		rules.OneOf(e, rp.Index(i).Child("action"), rule.Action, actions...)
 		cp := rp.Index(i).Child("exitCodes")
 		if rule.ExitCodes == nil {
 			e.Required(cp, "must be specified")

@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -84,7 +85,76 @@ func gatedSpec() []gated[corev1.PodSpec] {
 				}
 			})
 		}},
+		{"UserNamespacesSupport", func(s *corev1.PodSpec, visit func(bool, func())) {
+			visit(s.HostUsers != nil, func() { s.HostUsers = nil })
+		}},
+		{"SupplementalGroupsPolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
+			if c := s.SecurityContext; c != nil {
+				visit(c.SupplementalGroupsPolicy != nil, func() { c.SupplementalGroupsPolicy = nil })
+			}
+		}},
+		{"SELinuxChangePolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
+			if c := s.SecurityContext; c != nil {
+				visit(c.SELinuxChangePolicy != nil, func() { c.SELinuxChangePolicy = nil })
+			}
+		}},
+		{"ProcMountType", func(s *corev1.PodSpec, visit func(bool, func())) {
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				if sc := c.SecurityContext; sc != nil && sc.ProcMount != nil {
+					visit(*sc.ProcMount != corev1.DefaultProcMount, func() { sc.ProcMount = new(corev1.DefaultProcMount) })
+				}
+			})
+		}},
+		{"PodLevelResources", func(s *corev1.PodSpec, visit func(bool, func())) {
+			visit(s.Resources != nil, func() { s.Resources = nil })
+		}},
+		{"MatchLabelKeysInPodTopologySpread", func(s *corev1.PodSpec, visit func(bool, func())) {
+			for i := range s.TopologySpreadConstraints {
+				c := &s.TopologySpreadConstraints[i]
+				visit(len(c.MatchLabelKeys) > 0, func() { c.MatchLabelKeys = nil })
+			}
+		}},
+		{"ContainerRestartRules", func(s *corev1.PodSpec, visit func(bool, func())) {
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				visit(len(c.RestartPolicyRules) > 0, func() { c.RestartPolicyRules = nil })
+			})
+			for i := range s.InitContainers {
+				c := &s.InitContainers[i]
+				visit(c.RestartPolicy != nil && !IsSidecar(c), func() { c.RestartPolicy = nil })
+			}
+			for i := range s.Containers {
+				c := &s.Containers[i]
+				visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
+			}
+		}},
+		{"HostnameOverride", func(s *corev1.PodSpec, visit func(bool, func())) {
+			visit(s.HostnameOverride != nil, func() { s.HostnameOverride = nil })
+		}},
+		{"EnvFiles", func(s *corev1.PodSpec, visit func(bool, func())) {
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				for i := range c.Env {
+					if from := c.Env[i].ValueFrom; from != nil {
+						visit(from.FileKeyRef != nil, func() { from.FileKeyRef = nil })
+					}
+				}
+			})
+		}},
+		{"ImageVolume", imageVolumes},
 	}
+}
+
+// imageVolumes is the walk of volumes with the content of an image. They are removed with
+// their mounts.
+func imageVolumes(s *corev1.PodSpec, visit func(bool, func())) {
+	isImage := func(v corev1.Volume) bool { return v.Image != nil }
+	visit(slices.ContainsFunc(s.Volumes, isImage), func() {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+				return slices.ContainsFunc(s.Volumes, func(v corev1.Volume) bool { return isImage(v) && v.Name == m.Name })
+			})
+		})
+		s.Volumes = slices.DeleteFunc(s.Volumes, isImage)
+	})
 }
 
 func eachProjection(s *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
@@ -99,6 +169,27 @@ func eachProjection(s *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
 
 func gatedStatus() []gated[corev1.PodStatus] {
 	return []gated[corev1.PodStatus]{
+		{"InPlacePodLevelResourcesVerticalScaling", func(s *corev1.PodStatus, visit func(bool, func())) {
+			visit(s.Resources != nil || s.AllocatedResources != nil, func() { s.Resources, s.AllocatedResources = nil, nil })
+		}},
+		{"DRAExtendedResource", func(s *corev1.PodStatus, visit func(bool, func())) {
+			visit(s.ExtendedResourceClaimStatus != nil, func() { s.ExtendedResourceClaimStatus = nil })
+		}},
+		{"ResourceHealthStatus", func(s *corev1.PodStatus, visit func(bool, func())) {
+			eachContainerStatus(s, func(c *corev1.ContainerStatus) {
+				visit(len(c.AllocatedResourcesStatus) > 0, func() { c.AllocatedResourcesStatus = nil })
+			})
+		}},
+		{"ResourceHealthStatusMessage", func(s *corev1.PodStatus, visit func(bool, func())) {
+			eachContainerStatus(s, func(c *corev1.ContainerStatus) {
+				for i := range c.AllocatedResourcesStatus {
+					for j := range c.AllocatedResourcesStatus[i].Resources {
+						h := &c.AllocatedResourcesStatus[i].Resources[j]
+						visit(h.Message != nil, func() { h.Message = nil })
+					}
+				}
+			})
+		}},
 		{"DRANodeAllocatableResources", func(s *corev1.PodStatus, visit func(bool, func())) {
 			visit(s.NodeAllocatableResourceClaimStatuses != nil, func() { s.NodeAllocatableResourceClaimStatuses = nil })
 		}},
@@ -106,15 +197,21 @@ func gatedStatus() []gated[corev1.PodStatus] {
 			visit(s.VolumeHealth != nil, func() { s.VolumeHealth = nil })
 		}},
 		{"ImageVolumeWithDigest", func(s *corev1.PodStatus, visit func(bool, func())) {
-			for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
-				for i := range list {
-					for j := range list[i].VolumeMounts {
-						m := &list[i].VolumeMounts[j]
-						visit(m.VolumeStatus != nil, func() { m.VolumeStatus = nil })
-					}
+			eachContainerStatus(s, func(c *corev1.ContainerStatus) {
+				for i := range c.VolumeMounts {
+					m := &c.VolumeMounts[i]
+					visit(m.VolumeStatus != nil, func() { m.VolumeStatus = nil })
 				}
-			}
+			})
 		}},
+	}
+}
+
+func eachContainerStatus(s *corev1.PodStatus, f func(c *corev1.ContainerStatus)) {
+	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range list {
+			f(&list[i])
+		}
 	}
 }
 

@@ -154,27 +154,20 @@ func limitsOf(c *corev1.Container) corev1.ResourceList   { return c.Resources.Li
 // containerSum returns the most that the containers of a pod need at a time: all
 // that run together, or an init container and the sidecars started before it.
 func containerSum(spec *corev1.PodSpec, of func(*corev1.Container) corev1.ResourceList) corev1.ResourceList {
-	add := func(to, list corev1.ResourceList) {
-		for name, quantity := range list {
-			sum := to[name].DeepCopy()
-			sum.Add(quantity)
-			to[name] = sum
-		}
-	}
 	running, sidecars, peak := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range spec.Containers {
-		add(running, of(&spec.Containers[i]))
+		addResources(running, of(&spec.Containers[i]))
 	}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
 		now := corev1.ResourceList{}
 		if IsSidecar(c) {
-			add(running, of(c))
-			add(sidecars, of(c))
+			addResources(running, of(c))
+			addResources(sidecars, of(c))
 		} else {
-			add(now, of(c))
+			addResources(now, of(c))
 		}
-		add(now, sidecars)
+		addResources(now, sidecars)
 		for name, quantity := range now {
 			if highest, ok := peak[name]; !ok || quantity.Cmp(highest) > 0 {
 				peak[name] = quantity

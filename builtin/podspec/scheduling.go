@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 )
 
 func checkAffinity(e *rules.Errors, a *corev1.Affinity, p *field.Path, allow *Allowances) {
@@ -319,7 +321,7 @@ func eachAffinityTerm(a *corev1.Affinity, f func(t *corev1.PodAffinityTerm)) {
 // MergeLabelKeys adds to the selectors of affinity terms and spread constraints
 // a requirement for each key of matchLabelKeys and mismatchLabelKeys, with the
 // value that the label has in the pod itself.
-func MergeLabelKeys(pod *corev1.Pod) {
+func MergeLabelKeys(ctx context.Context, pod *corev1.Pod) {
 	merge := func(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator) {
 		for _, key := range keys {
 			if value, ok := pod.Labels[key]; ok && selector != nil {
@@ -332,6 +334,9 @@ func MergeLabelKeys(pod *corev1.Pod) {
 		merge(t.LabelSelector, t.MatchLabelKeys, metav1.LabelSelectorOpIn)
 		merge(t.LabelSelector, t.MismatchLabelKeys, metav1.LabelSelectorOpNotIn)
 	})
+	if !mergesSpreadKeys(features.From(ctx)) {
+		return
+	}
 	for i := range pod.Spec.TopologySpreadConstraints {
 		c := &pod.Spec.TopologySpreadConstraints[i]
 		merge(c.LabelSelector, c.MatchLabelKeys, metav1.LabelSelectorOpIn)

@@ -37,8 +37,11 @@ func checkPodSecurityContext(e *rules.Errors, ctx *podContext, p *field.Path) {
 	checkAppArmorProfile(e, sc.AppArmorProfile, p.Child("appArmorProfile"))
 	rules.OneOfPointer(e, p.Child("supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy,
 		corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)
-	rules.OneOfPointer(e, p.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy,
-		corev1.SELinuxChangePolicyMountOption, corev1.SELinuxChangePolicyRecursive)
+	policies := []corev1.PodSELinuxChangePolicy{corev1.SELinuxChangePolicyMountOption, corev1.SELinuxChangePolicyRecursive}
+	if !ctx.allow.mountSELinux {
+		policies = policies[1:]
+	}
+	rules.OneOfPointer(e, p.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy, policies...)
 }
 
 func checkSecurityContext(e *rules.Errors, sc *corev1.SecurityContext, ctx *podContext, p *field.Path) {

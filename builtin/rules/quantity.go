@@ -28,6 +28,12 @@ func IsExtendedResource(name corev1.ResourceName) bool {
 	return !IsNativeResource(name) && !strings.HasPrefix(string(name), quota) && len(validation.IsQualifiedName(quota+string(name))) == 0
 }
 
+// IsNodeAllocatable reports whether devices can provide or need a resource that the
+// kubelet allocates to pods.
+func IsNodeAllocatable(name corev1.ResourceName) bool {
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || IsHugePages(name)
+}
+
 // CanOvercommit reports whether the request of a resource may be lower than its
 // limit.
 func CanOvercommit(name corev1.ResourceName) bool {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -31,7 +32,12 @@ func CSIDrivers() resource.Definition {
 		Resource:   "csidrivers",
 		Kind:       "CSIDriver",
 		StorageKey: "csidrivers",
-		Versions:   append([]resource.Version{resource.VersionOf[storagev1.CSIDriver, storagev1.CSIDriverList]("v1", defaultDriver)}, oldCSIDrivers()...),
+		GatedFields: []resource.GatedField{
+			{Path: "spec.nodeAllocatableUpdatePeriodSeconds", Gate: "MutableCSINodeAllocatableCount"},
+			{Path: "spec.serviceAccountTokenInSecrets", Gate: "CSIServiceAccountTokenSecrets"},
+			{Path: "spec.preventPodSchedulingIfMissing", Gate: "VolumeLimitScaling"},
+		},
+		Versions: append([]resource.Version{resource.VersionOf[storagev1.CSIDriver, storagev1.CSIDriverList]("v1", defaultDriver)}, oldCSIDrivers()...),
 		Strategy: resource.Rules[*storagev1.CSIDriver]{
 			RequireVersion: true,
 			ReturnDeleted:  true,
@@ -41,14 +47,17 @@ func CSIDrivers() resource.Definition {
 					d.Generation = old.Generation + 1
 				}
 			},
-			Validate: func(_ context.Context, d *storagev1.CSIDriver) field.ErrorList { return validateDriver(&d.Spec) },
-			ValidateUpdate: func(_ context.Context, d, old *storagev1.CSIDriver) field.ErrorList {
-				errs := validateDriver(&d.Spec)
+			Validate: func(ctx context.Context, d *storagev1.CSIDriver) field.ErrorList { return validateDriver(ctx, &d.Spec) },
+			ValidateUpdate: func(ctx context.Context, d, old *storagev1.CSIDriver) field.ErrorList {
+				errs := validateDriver(ctx, &d.Spec)
 				spec := field.NewPath("spec")
 				errs = append(errs, apivalidation.ValidateImmutableField(d.Spec.AttachRequired, old.Spec.AttachRequired, spec.Child("attachedRequired"))...)
 				return append(errs, apivalidation.ValidateImmutableField(d.Spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes, spec.Child("volumeLifecycleModes"))...)
 			},
-			Warnings: func(_ context.Context, d, old *storagev1.CSIDriver) []string {
+			Warnings: func(ctx context.Context, d, old *storagev1.CSIDriver) []string {
+				if !features.From(ctx).Enabled("CSIServiceAccountTokenSecrets") {
+					return nil
+				}
 				changed := old == nil || !equality.Semantic.DeepEqual(d.Spec.TokenRequests, old.Spec.TokenRequests)
 				if changed && len(d.Spec.TokenRequests) > 0 && d.Spec.ServiceAccountTokenInSecrets == nil {
 					return []string{tokensInSecrets}
@@ -104,7 +113,7 @@ func driverCells(d *storagev1.CSIDriver) []any {
 	}
 }
 
-func validateDriver(s *storagev1.CSIDriverSpec) field.ErrorList {
+func validateDriver(ctx context.Context, s *storagev1.CSIDriverSpec) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("spec")
 	required := func(name string, value *bool) {
@@ -146,6 +155,8 @@ func validateDriver(s *storagev1.CSIDriverSpec) field.ErrorList {
 	if in := s.ServiceAccountTokenInSecrets; in != nil && len(s.TokenRequests) == 0 {
 		errs = append(errs, field.Invalid(path.Child("serviceAccountTokenInSecrets"), *in, "serviceAccountTokenInSecrets is set but no tokenRequests are specified"))
 	}
-	required("preventPodSchedulingIfMissing", s.PreventPodSchedulingIfMissing)
+	if features.From(ctx).Enabled("VolumeLimitScaling") {
+		required("preventPodSchedulingIfMissing", s.PreventPodSchedulingIfMissing)
+	}
 	return errs
 }

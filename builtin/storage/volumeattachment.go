@@ -42,7 +42,11 @@ func VolumeAttachments() resource.Definition {
 		Resource:   "volumeattachments",
 		Kind:       "VolumeAttachment",
 		StorageKey: "volumeattachments",
-		Versions:   append([]resource.Version{resource.VersionOf[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList]("v1", defaultAttachment)}, oldVolumeAttachments()...),
+		GatedFields: []resource.GatedField{
+			{Path: "status.attachError.errorCode", Gate: "MutableCSINodeAllocatableCount"},
+			{Path: "status.detachError.errorCode", Gate: "MutableCSINodeAllocatableCount"},
+		},
+		Versions: append([]resource.Version{resource.VersionOf[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList]("v1", defaultAttachment)}, oldVolumeAttachments()...),
 		Strategy: resource.Rules[*storagev1.VolumeAttachment]{
 			RequireVersion: true,
 			NameOnUpdate:   true,
