@@ -256,6 +256,10 @@ func (o *fakeObjects) Node(_ context.Context, name string) (metav1.Object, error
 	return o.get("nodes", "", name)
 }
 
+func (o *fakeObjects) WebhookConfiguration(_ context.Context, resource, name string) (metav1.Object, error) {
+	return o.get(resource, "", name)
+}
+
 func (o *fakeObjects) Exists(_ context.Context, ref serviceaccount.Reference) bool {
 	_, err := o.get(ref.Resource, ref.Namespace, ref.Name)
 	return err == nil

@@ -121,6 +121,9 @@ type ServiceAccounts struct {
 	// NoExtension is --service-account-extend-token-expiration=false: the default
 	// tokens of pods expire when they say, not after a year.
 	NoExtension bool
+	// WebhookTokens accepts tokens that are bound to the configuration of admission
+	// webhooks: the feature gate APIServerWebhookAuthenticationToken.
+	WebhookTokens bool
 }
 
 // OIDC is one OpenID Connect provider, configured by flags.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,9 +40,14 @@ func (l Live) Node(ctx context.Context, name string) (metav1.Object, error) {
 	return readLive[metav1.Object](ctx, l, "nodes", "", name)
 }
 
+// WebhookConfiguration implements serviceaccount.Objects.
+func (l Live) WebhookConfiguration(ctx context.Context, resource, name string) (metav1.Object, error) {
+	return readLiveOf[metav1.Object](ctx, l(admissionregistrationv1.GroupName, resource), resource, "", name)
+}
+
 // Exists implements serviceaccount.Objects.
 func (l Live) Exists(ctx context.Context, ref serviceaccount.Reference) bool {
-	return l("", ref.Resource).Has(ctx, ref.Namespace, ref.Name)
+	return l(ref.Group, ref.Resource).Has(ctx, ref.Namespace, ref.Name)
 }
 
 // LabelSecret implements serviceaccount.Objects.
@@ -60,11 +66,15 @@ func (l Live) LabelSecret(ctx context.Context, namespace, name string, uid types
 	})
 }
 
-// readLive reads an object from the cache. A token is often used right after its objects
+// readLive reads an object of the core group.
+func readLive[T metav1.Object](ctx context.Context, l Live, resource, namespace, name string) (obj T, err error) {
+	return readLiveOf[T](ctx, l("", resource), resource, namespace, name)
+}
+
+// readLiveOf reads an object from the cache. A token is often used right after its objects
 // were created, perhaps by another server: an object that is not in the cache is read
 // again, consistently.
-func readLive[T metav1.Object](ctx context.Context, l Live, resource, namespace, name string) (obj T, err error) {
-	objects := l("", resource)
+func readLiveOf[T metav1.Object](ctx context.Context, objects resource.Objects, resource, namespace, name string) (obj T, err error) {
 	found, err := objects.Cached().Get(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {
 		found, err = objects.Get(ctx, namespace, name)

@@ -54,8 +54,14 @@ func TestLive(t *testing.T) {
 		"secrets":         {all: map[string]resource.Object{"ns/x": secret}},
 		"pods":            {all: map[string]resource.Object{"ns/x": pod}, cached: map[string]resource.Object{"ns/y": secret}},
 		"nodes":           {cached: map[string]resource.Object{"/x": node}},
+		"hooks":           {cached: map[string]resource.Object{"/x": node}},
 	}
-	live := Live(func(_, name string) resource.Objects { return resources[name] })
+	live := Live(func(group, name string) resource.Objects {
+		if (group == "admissionregistration.k8s.io") != (name == "hooks") {
+			t.Errorf("got group %q of %s", group, name)
+		}
+		return resources[name]
+	})
 	ctx := t.Context()
 	if got, err := live.ServiceAccount(ctx, "ns", "x"); got != account || err != nil {
 		t.Errorf("got %v, error %v", got, err)
@@ -67,6 +73,9 @@ func TestLive(t *testing.T) {
 		t.Errorf("got %v, error %v", got, err)
 	}
 	if got, err := live.Node(ctx, "x"); got != node || err != nil {
+		t.Errorf("got %v, error %v", got, err)
+	}
+	if got, err := live.WebhookConfiguration(ctx, "hooks", "x"); got != node || err != nil {
 		t.Errorf("got %v, error %v", got, err)
 	}
 	if _, err := live.ServiceAccount(ctx, "ns", "none"); !apierrors.IsNotFound(err) {

@@ -204,7 +204,7 @@ func (s *Stage) addServiceAccounts() error {
 	}
 	s.accounts = &serviceaccount.Verifier{
 		Issuers: sa.Issuers, Audiences: s.cfg.APIAudiences, Objects: s.cfg.Objects,
-		SkipLookup: sa.SkipLookup, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics,
+		SkipLookup: sa.SkipLookup, WebhookTokens: sa.WebhookTokens, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics,
 	}
 	if sa.SigningEndpoint != "" {
 		return s.addSigner()
@@ -480,12 +480,12 @@ func (s *Stage) CanIssue() bool { return s.issuer.Load() != nil }
 func (s *Stage) Audiences() []string { return s.cfg.APIAudiences }
 
 // Issue signs a service account token; for the parameters see serviceaccount.Issuer.
-func (s *Stage) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
+func (s *Stage) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, attestations map[string]authenticationv1.AttestationValue, lifetime, warnAfter time.Duration) (token, id string, err error) {
 	issuer := s.issuer.Load()
 	if issuer == nil {
 		return "", "", errors.New("there is no key to sign tokens with")
 	}
-	return issuer.Issue(account, bound, audiences, lifetime, warnAfter)
+	return issuer.Issue(account, bound, audiences, attestations, lifetime, warnAfter)
 }
 
 // Paths returns the handlers of the OpenID discovery documents, by path. address

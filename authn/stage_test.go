@@ -40,7 +40,7 @@ func account(namespace, name string) *corev1.ServiceAccount {
 
 func mustIssue(t testing.TB, s *Stage, sa *corev1.ServiceAccount, audiences ...string) string {
 	t.Helper()
-	token, _, err := s.Issue(sa, nil, audiences, time.Hour, 0)
+	token, _, err := s.Issue(sa, nil, audiences, nil, time.Hour, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestServiceAccounts(t *testing.T) {
 	// What is remembered of a token ends with the objects that it is about.
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "1"}}
 	objects.set("pods", pod)
-	bound, _, err := s.Issue(sa, []metav1.Object{pod}, []string{DefaultIssuer}, time.Hour, 0)
+	bound, _, err := s.Issue(sa, []metav1.Object{pod}, []string{DefaultIssuer}, nil, time.Hour, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

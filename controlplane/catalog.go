@@ -42,6 +42,7 @@ func (a *assembly) catalog() (err error) {
 			Tokens: core.Tokens{
 				Issuer: a.authn, Audiences: a.authn.Audiences(),
 				MaxExpiration: longest, MaxExtended: extended, NoExtension: a.Authentication.ServiceAccounts.NoExtension,
+				MayAttest: a.attester(), AnyUID: !a.Gates.Enabled("TokenRequestServiceAccountUIDValidation"),
 			},
 		},
 	})

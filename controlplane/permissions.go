@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 
@@ -71,6 +72,21 @@ func (a *assembly) mayUse(ctx context.Context, what *authz.Attributes) error {
 		reason = err.Error()
 	}
 	return authz.Forbidden(what, reason)
+}
+
+// webhookTokens is the feature gate of tokens that are bound to configurations of webhooks.
+const webhookTokens = "APIServerWebhookAuthenticationToken"
+
+// attester returns core.Tokens.MayAttest, nil while its gate is disabled. An account may
+// vouch for an API group if it may attest it.
+func (a *assembly) attester() func(ctx context.Context, user *request.User, group string) error {
+	if !a.Gates.Enabled(webhookTokens) {
+		return nil
+	}
+	return func(ctx context.Context, user *request.User, group string) error {
+		return a.mayUse(ctx, &authz.Attributes{User: user, Verb: "attest", Group: authenticationv1.GroupName, Version: "*",
+			Resource: authenticationv1.AttestationAdmissionReviewAPIGroups, Name: group})
+	}
 }
 
 // signers returns what requests for certificates ask the server.

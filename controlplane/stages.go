@@ -29,6 +29,7 @@ func (a *assembly) stages() (err error) {
 	if a.authority != nil && (a.Kubeconfig != "" || !a.NoFolder) {
 		cfg.X509.CAs = append(cfg.X509.CAs, a.authority.CertificatePEM()...)
 	}
+	cfg.ServiceAccounts.WebhookTokens = a.Gates.Enabled(webhookTokens)
 	if sa := &cfg.ServiceAccounts; sa.SigningKey == nil && sa.SigningKeyFile == "" && sa.SigningEndpoint == "" {
 		if cfg.ServiceAccounts.SigningKey, err = a.signingKey(); err != nil {
 			return err

@@ -9,6 +9,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/uuid"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -24,12 +26,19 @@ type kubernetesClaims struct {
 	Pod            *reference       `json:"pod,omitempty"`
 	Secret         *reference       `json:"secret,omitempty"`
 	Node           *reference       `json:"node,omitempty"`
-	WarnAfter      *jwt.NumericDate `json:"warnafter,omitempty"`
-	// Tokens for webhooks are bound to these. They are not issued here, but a token
-	// that another server has issued with the same key must not pass as unbound.
-	Validating *reference `json:"validatingwebhookconfiguration,omitempty"`
-	Mutating   *reference `json:"mutatingwebhookconfiguration,omitempty"`
+	Validating     *reference       `json:"validatingwebhookconfiguration,omitempty"`
+	Mutating       *reference       `json:"mutatingwebhookconfiguration,omitempty"`
+	// Attestations are what the server vouches for, by kind.
+	Attestations map[string]authenticationv1.AttestationValue `json:"attestations,omitempty"`
+	WarnAfter    *jwt.NumericDate                             `json:"warnafter,omitempty"`
 }
+
+// admissionReviewGroups is the attestation of the API group whose objects the bearer of a
+// token may send to a webhook.
+const admissionReviewGroups = authenticationv1.AttestationAdmissionReviewAPIGroups
+
+// isForWebhook reports whether a token is bound to the configuration of webhooks.
+func (c *kubernetesClaims) isForWebhook() bool { return c.Validating != nil || c.Mutating != nil }
 
 // reference identifies an object by name and UID, so that an object that is created
 // again does not match.
@@ -99,9 +108,10 @@ type publicClaims struct {
 }
 
 // Issue signs a bound token and returns it with its ID. bound are the objects that the
-// token is bound to: a pod and, if known, its node; or a secret; or a node. warnAfter,
-// if not zero, is when the client should have replaced the token.
-func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error) {
+// token is bound to: a pod and, if known, its node; or a secret; or a node; or a
+// configuration of webhooks, with attestations. warnAfter, if not zero, is when the
+// client should have replaced the token.
+func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, attestations map[string]authenticationv1.AttestationValue, lifetime, warnAfter time.Duration) (token, id string, err error) {
 	now := i.Now()
 	id = uuid.NewString()
 	public := publicClaims{Audience: audiences, Claims: jwt.Claims{
@@ -112,7 +122,7 @@ func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, au
 		Expiry:    jwt.NewNumericDate(now.Add(lifetime)),
 		ID:        id,
 	}}
-	private := boundClaims{kubernetesClaims{Namespace: account.Namespace, ServiceAccount: *refer(account)}}
+	private := boundClaims{kubernetesClaims{Namespace: account.Namespace, ServiceAccount: *refer(account), Attestations: attestations}}
 	for _, obj := range bound {
 		switch obj.(type) {
 		case *corev1.Pod:
@@ -121,6 +131,10 @@ func (i *Issuer) Issue(account *corev1.ServiceAccount, bound []metav1.Object, au
 			private.Kubernetes.Node = refer(obj)
 		case *corev1.Secret:
 			private.Kubernetes.Secret = refer(obj)
+		case *admissionregistrationv1.ValidatingWebhookConfiguration:
+			private.Kubernetes.Validating = refer(obj)
+		case *admissionregistrationv1.MutatingWebhookConfiguration:
+			private.Kubernetes.Mutating = refer(obj)
 		default:
 			return "", "", fmt.Errorf("a token cannot be bound to a %T", obj)
 		}

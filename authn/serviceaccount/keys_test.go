@@ -39,7 +39,7 @@ func TestKeys(t *testing.T) {
 	all := []any{w.key}
 	for alg, key := range keys {
 		issuer := mustIssuer(t, issuerName, key)
-		token, _, err := issuer.Issue(w.account, nil, []string{"api"}, time.Hour, 0)
+		token, _, err := issuer.Issue(w.account, nil, []string{"api"}, nil, time.Hour, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func FuzzVerify(f *testing.F) {
 		f.Fatal(err)
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: meta("ns", "sa")}
-	good, _, err := issuer.Issue(account, nil, []string{"api"}, time.Hour, 0)
+	good, _, err := issuer.Issue(account, nil, []string{"api"}, nil, time.Hour, 0)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func BenchmarkVerify(b *testing.B) {
 			account := &corev1.ServiceAccount{ObjectMeta: meta("ns", "sa")}
 			v := &Verifier{Issuers: []string{issuerName}, Audiences: []string{"api"}, Objects: &objects{byKey: map[string]metav1.Object{"serviceaccounts/ns/sa": account}}}
 			v.SetKeys(keys)
-			token, _, err := issuer.Issue(account, nil, []string{"api"}, time.Hour, 0)
+			token, _, err := issuer.Issue(account, nil, []string{"api"}, nil, time.Hour, 0)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -49,7 +49,7 @@ func (v *Verifier) checkLegacy(ctx context.Context, token string, public *jwt.Cl
 		return nil
 	}
 
-	result.Needs = []Reference{{"secrets", c.Namespace, c.Secret}, {"serviceaccounts", c.Namespace, c.Account}}
+	result.Needs = []Reference{{"secrets", c.Namespace, c.Secret, ""}, {"serviceaccounts", c.Namespace, c.Account, ""}}
 	secret, err := v.Objects.Secret(ctx, c.Namespace, c.Secret)
 	if err != nil || secret.DeletionTimestamp != nil {
 		//lint:ignore ST1005 clients know this text

@@ -2,8 +2,8 @@
 // and Verifier.
 //
 // There are two kinds. Bound tokens come from the TokenRequest subresource: they
-// expire, have audiences, and may be bound to a pod, a secret or a node, with whose
-// deletion they end. Legacy tokens are stored in secrets and live as long as these.
+// expire, have audiences, and may be bound to a pod, a secret, a node or the
+// configuration of admission webhooks, with whose deletion they end. Legacy tokens are stored in secrets and live as long as these.
 //
 // The signature proves for whom a token was issued; whether account and bound objects
 // still exist is looked up for each verification.
@@ -32,6 +32,7 @@ const (
 
 	extraPrefix  = "authentication.kubernetes.io/"
 	credentialID = extraPrefix + "credential-id"
+	attestPrefix = "attestation." + extraPrefix
 
 	// leeway is the tolerated clock difference: a token is accepted this long after its
 	// expiry, and after the deletion of a bound object has begun.
@@ -45,14 +46,20 @@ type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 	Pod(ctx context.Context, namespace, name string) (metav1.Object, error)
 	Node(ctx context.Context, name string) (metav1.Object, error)
+	// WebhookConfiguration returns one of the validatingwebhookconfigurations or
+	// mutatingwebhookconfigurations.
+	WebhookConfiguration(ctx context.Context, resource, name string) (metav1.Object, error)
 	// Exists reports, from the cache, whether an object exists.
 	Exists(ctx context.Context, ref Reference) bool
 	// LabelSecret sets a label of the secret with this UID.
 	LabelSecret(ctx context.Context, namespace, name string, uid types.UID, key, value string) error
 }
 
-// Reference identifies an object of the core group.
-type Reference struct{ Resource, Namespace, Name string }
+// Reference identifies an object.
+type Reference struct {
+	Resource, Namespace, Name string
+	Group                     string // "" is the core group
+}
 
 // Verified is the result of verifying a token.
 type Verified struct {

@@ -6,12 +6,15 @@ import (
 	"encoding/base64"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,6 +59,10 @@ func (o *objects) Pod(_ context.Context, namespace, name string) (metav1.Object,
 
 func (o *objects) Node(_ context.Context, name string) (metav1.Object, error) {
 	return o.get("nodes", "", name)
+}
+
+func (o *objects) WebhookConfiguration(_ context.Context, resource, name string) (metav1.Object, error) {
+	return o.get(resource, "", name)
 }
 
 func (o *objects) Exists(_ context.Context, ref Reference) bool {
@@ -137,7 +144,7 @@ func (w *world) token(t *testing.T, bound ...metav1.Object) string {
 
 func (w *world) tokenFor(t *testing.T, audiences []string, bound ...metav1.Object) string {
 	t.Helper()
-	token, _, err := w.issuer.Issue(w.account, bound, audiences, time.Hour, 0)
+	token, _, err := w.issuer.Issue(w.account, bound, audiences, nil, time.Hour, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,6 +341,51 @@ func TestBoundTokens(t *testing.T) {
 	}
 }
 
+// TestTokensForWebhooks has tokens that are bound to configurations of webhooks end with
+// them, and tell what they vouch for.
+func TestTokensForWebhooks(t *testing.T) {
+	w := newWorld(t)
+	hooks := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: meta("", "hooks")}
+	w.byKey["mutatingwebhookconfigurations//hooks"] = hooks
+	issue := func(attestations map[string]authenticationv1.AttestationValue) string {
+		token, _, err := w.issuer.Issue(w.account, []metav1.Object{hooks}, []string{"api"}, attestations, time.Hour, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	token := issue(map[string]authenticationv1.AttestationValue{"admissionReviewAPIGroups": {"apps"}})
+	refused := func(token, want string) {
+		t.Helper()
+		if got, err := w.verifier.Verify(t.Context(), token, nil); err == nil || err.Error() != want {
+			t.Errorf("got %v, error %v, want error %s", got, err, want)
+		}
+	}
+	refused(token, `feature gate "APIServerWebhookAuthenticationToken" is disabled, but token is webhook bound`)
+	w.verifier.WebhookTokens = true
+	got, err := w.verifier.Verify(t.Context(), token, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]string{
+		"authentication.kubernetes.io/mutatingwebhookconfiguration-name":    {"hooks"},
+		"authentication.kubernetes.io/mutatingwebhookconfiguration-uid":     {"hooks-uid"},
+		"attestation.authentication.kubernetes.io/admissionReviewAPIGroups": {"apps"},
+		credentialID: got.User.Extra[credentialID],
+	}
+	if !reflect.DeepEqual(got.User.Extra, want) {
+		t.Errorf("got extra %v, want %v", got.User.Extra, want)
+	}
+	if ref := (Reference{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Name: "hooks"}); !slices.Contains(got.Needs, ref) {
+		t.Errorf("got %v, want %v among what the token needs", got.Needs, ref)
+	}
+	refused(issue(nil), `bound object was a webhook config, but "admissionReviewAPIGroups" attestation is missing`)
+	hooks.UID = "new"
+	refused(token, "MutatingWebhookConfiguration UID (new) does not match service account validating ref claim (hooks-uid)")
+	delete(w.byKey, "mutatingwebhookconfigurations//hooks")
+	refused(token, "service account token has been invalidated")
+}
+
 func cmpOr(s, other string) string {
 	if s == "" {
 		return other
@@ -350,7 +402,7 @@ func unsigned(t *testing.T, token, header string) string {
 
 func TestWarnAfter(t *testing.T) {
 	w := newWorld(t)
-	token, id, err := w.issuer.Issue(w.account, []metav1.Object{w.pod}, []string{"api"}, 365*24*time.Hour, time.Hour)
+	token, id, err := w.issuer.Issue(w.account, []metav1.Object{w.pod}, []string{"api"}, nil, 365*24*time.Hour, time.Hour)
 	if err != nil || id == "" {
 		t.Fatal(id, err)
 	}
@@ -375,7 +427,7 @@ func TestWarnAfter(t *testing.T) {
 // audience.
 func TestAudienceIsAnArray(t *testing.T) {
 	w := newWorld(t)
-	token, _, err := w.issuer.Issue(w.account, nil, []string{"one"}, time.Hour, 0)
+	token, _, err := w.issuer.Issue(w.account, nil, []string{"one"}, nil, time.Hour, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,9 @@ type Verifier struct {
 	// SkipLookup accepts legacy tokens without checking that the secret and the account
 	// exist.
 	SkipLookup bool
+	// WebhookTokens accepts tokens that are bound to the configuration of admission
+	// webhooks: the feature gate APIServerWebhookAuthenticationToken.
+	WebhookTokens bool
 	// Log gets the reasons for refusing a token that the client is not told.
 	Log *slog.Logger
 	// Now returns the time; nil is time.Now.
@@ -182,9 +185,6 @@ func (v *Verifier) checkBound(ctx context.Context, public *jwt.Claims, claims *k
 	case err != nil:
 		return errors.New("service account token claims could not be validated due to unexpected validation error")
 	}
-	if claims.Validating != nil || claims.Mutating != nil {
-		return errors.New(`feature gate "APIServerWebhookAuthenticationToken" is disabled, but token is webhook bound`)
-	}
 	if public.Expiry != nil {
 		result.Expires = public.Expiry.Time().Add(leeway)
 	}
@@ -195,7 +195,7 @@ func (v *Verifier) checkBound(ctx context.Context, public *jwt.Claims, claims *k
 	if err != nil {
 		return err
 	}
-	result.Needs = append(needs, Reference{"serviceaccounts", claims.Namespace, claims.ServiceAccount.Name})
+	result.Needs = append(needs, Reference{"serviceaccounts", claims.Namespace, claims.ServiceAccount.Name, ""})
 	result.User = user(claims.Namespace, claims.ServiceAccount.Name, claims.ServiceAccount.UID)
 	addExtra(&result.User, public, claims)
 	if claims.WarnAfter != nil && *claims.WarnAfter != 0 && now.After(claims.WarnAfter.Time()) {
@@ -208,7 +208,8 @@ func (v *Verifier) checkBound(ctx context.Context, public *jwt.Claims, claims *k
 	return nil
 }
 
-// addExtra adds the pod, node and credential ID of the token to User.Extra.
+// addExtra adds the bound objects, attestations and credential ID of the token to
+// User.Extra.
 func addExtra(u *request.User, public *jwt.Claims, claims *kubernetesClaims) {
 	extra := map[string][]string{}
 	if claims.Pod != nil && claims.Pod.Name != "" && claims.Pod.UID != "" {
@@ -223,6 +224,15 @@ func addExtra(u *request.User, public *jwt.Claims, claims *kubernetesClaims) {
 		if claims.Node.UID != "" {
 			extra[extraPrefix+"node-uid"] = []string{claims.Node.UID}
 		}
+	}
+	for kind, ref := range map[string]*reference{"validatingwebhookconfiguration": claims.Validating, "mutatingwebhookconfiguration": claims.Mutating} {
+		if ref != nil && ref.Name != "" && ref.UID != "" {
+			extra[extraPrefix+kind+"-name"] = []string{ref.Name}
+			extra[extraPrefix+kind+"-uid"] = []string{ref.UID}
+		}
+	}
+	if claims.isForWebhook() {
+		extra[attestPrefix+admissionReviewGroups] = claims.Attestations[admissionReviewGroups]
 	}
 	if len(extra) > 0 {
 		u.Extra = extra
@@ -252,7 +262,7 @@ func (v *Verifier) checkObjects(ctx context.Context, claims *kubernetesClaims, n
 		if ref == nil {
 			return nil
 		}
-		needs = append(needs, Reference{kind + "s", namespace, ref.Name})
+		needs = append(needs, Reference{kind + "s", namespace, ref.Name, ""})
 		obj, err := get()
 		switch {
 		case err != nil:
@@ -279,8 +289,47 @@ func (v *Verifier) checkObjects(ctx context.Context, claims *kubernetesClaims, n
 	}); err != nil {
 		return nil, err
 	}
-	err = check("node", "", node, func() (metav1.Object, error) { return v.Objects.Node(ctx, node.Name) })
-	return needs, err
+	if err := check("node", "", node, func() (metav1.Object, error) { return v.Objects.Node(ctx, node.Name) }); err != nil {
+		return nil, err
+	}
+	if !claims.isForWebhook() {
+		return needs, nil
+	}
+	more, err := v.checkWebhook(ctx, claims, now)
+	return append(needs, more...), err
+}
+
+// checkWebhook checks a token that is bound to the configuration of admission webhooks.
+func (v *Verifier) checkWebhook(ctx context.Context, claims *kubernetesClaims, now time.Time) (needs []Reference, _ error) {
+	if !v.WebhookTokens {
+		return nil, errors.New(`feature gate "APIServerWebhookAuthenticationToken" is disabled, but token is webhook bound`)
+	}
+	if len(claims.Attestations[admissionReviewGroups]) == 0 {
+		return nil, fmt.Errorf("bound object was a webhook config, but %q attestation is missing", admissionReviewGroups)
+	}
+	for _, c := range []struct {
+		kind, resource string
+		ref            *reference
+	}{
+		{"ValidatingWebhookConfiguration", "validatingwebhookconfigurations", claims.Validating},
+		{"MutatingWebhookConfiguration", "mutatingwebhookconfigurations", claims.Mutating},
+	} {
+		if c.ref == nil {
+			continue
+		}
+		needs = append(needs, Reference{c.resource, "", c.ref.Name, "admissionregistration.k8s.io"})
+		obj, err := v.Objects.WebhookConfiguration(ctx, c.resource, c.ref.Name)
+		switch {
+		case err != nil:
+			v.log().Debug("bound object of a token cannot be read", "kind", c.kind, "name", c.ref.Name, "error", err)
+			return nil, errInvalidated
+		case string(obj.GetUID()) != c.ref.UID:
+			return nil, fmt.Errorf("%s UID (%s) does not match service account validating ref claim (%s)", c.kind, obj.GetUID(), c.ref.UID)
+		case isGone(obj, now):
+			return nil, errInvalidated
+		}
+	}
+	return needs, nil
 }
 
 func (v *Verifier) log() *slog.Logger {

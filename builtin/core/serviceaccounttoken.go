@@ -2,19 +2,22 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
@@ -31,14 +34,17 @@ const (
 	projectedTokenSeconds = 60*60 + 7
 	extendedTokenLifetime = 365 * 24 * time.Hour
 
-	admissionReviewGroups = "admissionReviewAPIGroups"
+	// webhookTokenSeconds is the longest lifetime of a token for webhooks.
+	webhookTokenSeconds = 10 * 60
+
+	admissionReviewGroups = authenticationv1.AttestationAdmissionReviewAPIGroups
 )
 
 // TokenIssuer signs service account tokens.
 type TokenIssuer interface {
 	// Issue returns a token, bound to the account and to the bound objects, and its ID.
 	// warnAfter, if not zero, is when the token should be replaced.
-	Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (token, id string, err error)
+	Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, attestations map[string]authenticationv1.AttestationValue, lifetime, warnAfter time.Duration) (token, id string, err error)
 }
 
 // Tokens configures the subresource serviceaccounts/token.
@@ -54,6 +60,13 @@ type Tokens struct {
 	MaxExtended time.Duration
 	// NoExtension disables the extended lifetime of tokens of pods.
 	NoExtension bool
+	// MayAttest returns an error for the client unless a user may have tokens that vouch
+	// for an API group to webhooks. With nil, tokens cannot be bound to the configuration
+	// of webhooks: the feature gate APIServerWebhookAuthenticationToken.
+	MayAttest func(ctx context.Context, user *request.User, group string) error
+	// AnyUID only warns of a request with the UID of another account: the feature gate
+	// TokenRequestServiceAccountUIDValidation is disabled.
+	AnyUID bool
 }
 
 // subresource returns serviceaccounts/token.
@@ -87,7 +100,10 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 	if len(req.Spec.Audiences) == 0 {
 		req.Spec.Audiences = t.Audiences
 	}
-	req.Name, req.Namespace, req.UID = account.Name, account.Namespace, account.UID
+	req.Name, req.Namespace = account.Name, account.Namespace
+	if req.UID == "" {
+		req.UID = account.UID
+	}
 	// Taken before signing, so that the response never promises a longer lifetime than
 	// the token has.
 	now := request.From(ctx).Received
@@ -96,7 +112,12 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 	if errs := validateTokenRequest(req); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(tokenRequestKind().GroupKind(), "", errs)
 	}
-	bound, err := boundObjects(ctx, target, req.Spec.BoundObjectRef)
+	var bound []metav1.Object
+	if isWebhookReference(req.Spec.BoundObjectRef) {
+		bound, err = t.boundWebhooks(ctx, target, account, req)
+	} else {
+		bound, err = boundObjects(ctx, target, req.Spec.BoundObjectRef)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +135,7 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 			lifetime = min(lifetime, t.MaxExtended)
 		}
 	}
-	token, id, err := t.Issuer.Issue(account, bound, req.Spec.Audiences, lifetime, warnAfter)
+	token, id, err := t.Issuer.Issue(account, bound, req.Spec.Audiences, req.Spec.Attestations, lifetime, warnAfter)
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
 	}
@@ -138,7 +159,11 @@ func (t Tokens) account(ctx context.Context, target resource.Target, req *authen
 	if err != nil {
 		return nil, err
 	}
-	if uid := obj.GetUID(); req.UID != "" && req.UID != uid {
+	if uid := obj.GetUID(); req.UID != "" && req.UID != uid && t.AnyUID {
+		differs := fmt.Sprintf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, uid)
+		request.From(ctx).Annotate("authentication.k8s.io/token-request-uid-mismatch", differs)
+		request.From(ctx).Warn(differs + " but TokenRequestServiceAccountUIDValidation is not enabled. In the future, this will return a conflict error")
+	} else if req.UID != "" && req.UID != uid {
 		gr := schema.GroupResource{Group: authenticationv1.GroupName, Resource: "TokenRequest"}
 		return nil, apierrors.NewConflict(gr, target.Name(), fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, uid))
 	}
@@ -167,9 +192,6 @@ func boundObjects(ctx context.Context, target resource.Target, ref *authenticati
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	name := map[string]string{"Pod": "pods", "Secret": "secrets", "Node": "nodes"}[gvk.Kind]
 	if gvk.Group != "" || name == "" {
-		if isWebhookReference(ref) {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s (feature gate %s is disabled)", gvk, "APIServerWebhookAuthenticationToken"))
-		}
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", gvk))
 	}
 	namespace := target.Namespace()
@@ -193,11 +215,82 @@ func boundObjects(ctx context.Context, target resource.Target, ref *authenticati
 			bound = append(bound, node)
 		}
 	}
-	if uid := types.UID(ref.UID); uid != "" && uid != obj.GetUID() {
-		return nil, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, ref.Name,
-			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+	return bound, sameUID(ref, obj)
+}
+
+// sameUID returns a conflict if a reference has another UID than its object.
+func sameUID(ref *authenticationv1.BoundObjectReference, obj metav1.Object) error {
+	if ref.UID == "" || ref.UID == obj.GetUID() {
+		return nil
 	}
-	return bound, nil
+	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, ref.Name,
+		fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+}
+
+// boundWebhooks returns the configuration of webhooks to bind the token to. One of them
+// must be for the audience and the API group of the request, and the account must be
+// allowed to vouch for the group. It shortens the lifetime of the token.
+func (t Tokens) boundWebhooks(ctx context.Context, target resource.Target, account *corev1.ServiceAccount, req *authenticationv1.TokenRequest) ([]metav1.Object, error) {
+	ref := req.Spec.BoundObjectRef
+	if t.MayAttest == nil {
+		gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s (feature gate %s is disabled)", gvk, "APIServerWebhookAuthenticationToken"))
+	}
+	if slices.ContainsFunc(req.Spec.Audiences, func(a string) bool { return slices.Contains(t.Audiences, a) }) {
+		return nil, apierrors.NewBadRequest("api server audiences are invalid for webhook token requests")
+	}
+	group, audience := req.Spec.Attestations[admissionReviewGroups][0], req.Spec.Audiences[0]
+	req.Spec.ExpirationSeconds = new(min(*req.Spec.ExpirationSeconds, webhookTokenSeconds))
+	user := request.User{Name: "system:serviceaccount:" + account.Namespace + ":" + account.Name, UID: string(account.UID),
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + account.Namespace}}
+	if err := t.MayAttest(ctx, &user, group); err != nil {
+		return nil, err
+	}
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "serviceaccounts/token"}, account.Name, errors.New("token request denied"))
+	others, err := target.Other(admissionregistrationv1.GroupName, strings.ToLower(ref.Kind)+"s")
+	if err != nil {
+		return nil, denied
+	}
+	obj, err := others.Get(ctx, "", ref.Name)
+	if err != nil {
+		return nil, denied
+	}
+	deleted := obj.GetDeletionTimestamp()
+	if deleted != nil && request.From(ctx).Received.After(deleted.Time) || group != "*" && !hasWebhookFor(obj, group, audience) {
+		return nil, denied
+	}
+	return []metav1.Object{obj}, sameUID(ref, obj)
+}
+
+// hasWebhookFor reports whether one of the webhooks of a configuration gets objects of an
+// API group at an audience.
+func hasWebhookFor(obj metav1.Object, group, audience string) bool {
+	fits := func(client *admissionregistrationv1.WebhookClientConfig, rules []admissionregistrationv1.RuleWithOperations) bool {
+		return webhookAudience(client) == audience && slices.ContainsFunc(rules, func(r admissionregistrationv1.RuleWithOperations) bool {
+			return slices.Contains(r.APIGroups, "*") || slices.Contains(r.APIGroups, group)
+		})
+	}
+	switch c := obj.(type) {
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		return slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return fits(&w.ClientConfig, w.Rules) })
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		return slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return fits(&w.ClientConfig, w.Rules) })
+	}
+	return false
+}
+
+// webhookAudience returns the audience of tokens for a webhook: its URL, for a service
+// https://NAME.NAMESPACE.svc:PORT/PATH.
+func webhookAudience(c *admissionregistrationv1.WebhookClientConfig) string {
+	switch {
+	case c.URL != nil:
+		return *c.URL
+	case c.Service == nil:
+		return ""
+	}
+	path := "/" + strings.TrimPrefix(ptr.Deref(c.Service.Path, "/"), "/")
+	return fmt.Sprintf("https://%s.%s.svc:%d%s", c.Service.Name, c.Service.Namespace, ptr.Deref(c.Service.Port, 443), path)
 }
 
 // nodeOf returns a node; if it does not exist, an object with only the name.

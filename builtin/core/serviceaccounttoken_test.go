@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,16 +55,17 @@ func (o accountOthers) Get(_ context.Context, namespace, name string) (resource.
 type issued struct {
 	bound               []string
 	audiences           []string
+	attestations        map[string]authenticationv1.AttestationValue
 	lifetime, warnAfter time.Duration
 	err                 error
 }
 
-func (i *issued) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, lifetime, warnAfter time.Duration) (string, string, error) {
+func (i *issued) Issue(account *corev1.ServiceAccount, bound []metav1.Object, audiences []string, attestations map[string]authenticationv1.AttestationValue, lifetime, warnAfter time.Duration) (string, string, error) {
 	i.bound = nil
 	for _, obj := range bound {
 		i.bound = append(i.bound, fmt.Sprintf("%T/%s/%s", obj, obj.GetName(), obj.GetUID()))
 	}
-	i.audiences, i.lifetime, i.warnAfter = audiences, lifetime, warnAfter
+	i.audiences, i.attestations, i.lifetime, i.warnAfter = audiences, attestations, lifetime, warnAfter
 	return "token of " + account.Name, "id", i.err
 }
 
@@ -77,6 +80,12 @@ func TestTokenRequest(t *testing.T) {
 		account: &corev1.ServiceAccount{ObjectMeta: meta("ns", "sa")},
 		others: map[string]resource.Object{
 			"pods/ns/p": pod("p", "sa", ""), "pods/ns/placed": pod("placed", "sa", "n"), "pods/ns/lost": pod("lost", "sa", "gone"), "pods/ns/foreign": pod("foreign", "other", ""),
+			"validatingwebhookconfigurations//h": &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta("", "h"), Webhooks: []admissionregistrationv1.ValidatingWebhook{
+				{ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://hook/a")}, Rules: []admissionregistrationv1.RuleWithOperations{
+					{Rule: admissionregistrationv1.Rule{APIGroups: []string{"batch"}}}, {Rule: admissionregistrationv1.Rule{APIGroups: []string{"apps"}}}}},
+				{ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Namespace: "ns", Name: "svc", Path: ptr.To("b")}},
+					Rules: []admissionregistrationv1.RuleWithOperations{{Rule: admissionregistrationv1.Rule{APIGroups: []string{"*"}}}}},
+			}},
 			"secrets/ns/s": &corev1.Secret{ObjectMeta: meta("ns", "s")}, "nodes//n": &corev1.Node{ObjectMeta: meta("", "n")},
 		},
 	}
@@ -92,6 +101,18 @@ func TestTokenRequest(t *testing.T) {
 		return map[string]authenticationv1.AttestationValue{key: values}
 	}
 	const year = 365 * 24 * time.Hour
+	forHook := func(audience, group string) authenticationv1.TokenRequestSpec {
+		return authenticationv1.TokenRequestSpec{BoundObjectRef: hook, Audiences: []string{audience}, Attestations: attest("admissionReviewAPIGroups", group)}
+	}
+	attesting := Tokens{MayAttest: func(_ context.Context, user *request.User, group string) error {
+		if user.Name != "system:serviceaccount:ns:sa" || group == "secret" {
+			return fmt.Errorf("%s may not attest %s", user.Name, group)
+		}
+		return nil
+	}}
+	hookToken := func(audience, group string) issued {
+		return issued{bound: []string{"*v1.ValidatingWebhookConfiguration/h/h-uid"}, audiences: []string{audience}, attestations: attest("admissionReviewAPIGroups", group), lifetime: 10 * time.Minute}
+	}
 	tests := []struct {
 		name    string
 		tokens  Tokens
@@ -152,6 +173,15 @@ func TestTokenRequest(t *testing.T) {
 		{name: "webhook with another attestation", spec: authenticationv1.TokenRequestSpec{BoundObjectRef: hook, Attestations: attest("x", "y")}, err: `spec.attestations[x]: Unsupported value: "x": supported values: "admissionReviewAPIGroups"`},
 		{name: "webhook", spec: authenticationv1.TokenRequestSpec{BoundObjectRef: hook, Attestations: attest("admissionReviewAPIGroups", "apps")},
 			err: "cannot bind token to object of type admissionregistration.k8s.io/v1, Kind=ValidatingWebhookConfiguration (feature gate APIServerWebhookAuthenticationToken is disabled)"},
+		{name: "webhook by address", tokens: attesting, spec: forHook("https://hook/a", "apps"), want: hookToken("https://hook/a", "apps"), seconds: 600},
+		{name: "webhook by service", tokens: attesting, spec: forHook("https://svc.ns.svc:443/b", "x"), want: hookToken("https://svc.ns.svc:443/b", "x"), seconds: 600},
+		{name: "webhooks of all groups", tokens: attesting, spec: forHook("https://other", "*"), want: hookToken("https://other", "*"), seconds: 600},
+		{name: "webhook of other groups", tokens: attesting, spec: forHook("https://hook/a", "core"), err: `serviceaccounts/token "sa" is forbidden: token request denied`},
+		{name: "webhook elsewhere", tokens: attesting, spec: forHook("https://hook/b", "apps"), err: "token request denied"},
+		{name: "webhook for the server", tokens: attesting, spec: forHook("api", "apps"), err: "api server audiences are invalid for webhook token requests"},
+		{name: "webhook without permission", tokens: attesting, spec: forHook("https://hook/a", "secret"), err: "system:serviceaccount:ns:sa may not attest secret"},
+		{name: "other uid, not judged", tokens: Tokens{AnyUID: true}, meta: metav1.ObjectMeta{UID: "x"}, want: issued{audiences: []string{"api"}, lifetime: time.Hour}, seconds: 3600,
+			warning: "the UID in the token request (x) does not match the UID of the service account (sa-uid) but TokenRequestServiceAccountUIDValidation is not enabled. In the future, this will return a conflict error"},
 		{name: "broken key", tokens: Tokens{Issuer: &issued{err: errors.New("no key")}}, err: "Internal error occurred: failed to generate token: no key"},
 	}
 	for _, test := range tests {
@@ -179,7 +209,7 @@ func TestTokenRequest(t *testing.T) {
 			req := out.(*authenticationv1.TokenRequest)
 			lasts := req.Status.ExpirationTimestamp.Sub(before).Round(time.Minute)
 			if req.Status.Token != "token of sa" || *req.Spec.ExpirationSeconds != test.seconds || lasts != (time.Duration(test.seconds)*time.Second).Round(time.Minute) ||
-				req.Name != "sa" || req.Namespace != "ns" || req.UID != "sa-uid" || req.CreationTimestamp.IsZero() || !reflect.DeepEqual(req.Spec.Audiences, test.want.audiences) {
+				req.Name != "sa" || req.Namespace != "ns" || req.UID != cmp.Or(test.meta.UID, "sa-uid") || req.CreationTimestamp.IsZero() || !reflect.DeepEqual(req.Spec.Audiences, test.want.audiences) {
 				t.Errorf("answer %+v", req)
 			}
 			if !reflect.DeepEqual(*got, test.want) {

@@ -45,7 +45,7 @@ func start(t *testing.T, change func(*externaltest.Service)) (*rig, error) {
 
 func (r *rig) issue() (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n", UID: "u"}}
-	token, _, err := serviceaccount.NewExternalIssuer(issuer, r.signer).Issue(account, nil, []string{"x"}, time.Hour, 0)
+	token, _, err := serviceaccount.NewExternalIssuer(issuer, r.signer).Issue(account, nil, []string{"x"}, nil, time.Hour, 0)
 	return token, err
 }
 
