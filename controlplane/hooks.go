@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/controller"
@@ -61,7 +64,8 @@ func (a *assembly) hooks() []kelson.Hook {
 		{Name: "storage-readiness", Run: a.awaitStorage},
 		patient("start-legacy-token-tracking-controller", a.own.EnsureTokenTracking),
 		patient("start-service-ip-repair-controllers", func(ctx context.Context) error {
-			return repairing(ctx, a.allocator.ClusterAllocator, &a.running, a.Logger, a.measured)
+			changed := a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: networkingv1.GroupName, Resource: "ipaddresses"})
+			return repairing(ctx, a.allocator.ClusterAllocator, changed, &a.running, a.Logger, a.measured)
 		}),
 		patient("rbac/bootstrap-roles", func(ctx context.Context) error {
 			if a.image == nil { // else there are no old roles
@@ -76,7 +80,9 @@ func (a *assembly) hooks() []kelson.Hook {
 		}),
 		patient("priority-and-fairness-config-producer", (&apiserver.FlowControl{Server: a.own}).Start),
 		patient("bootstrap-controller", a.startService),
-		patient("start-kubernetes-service-cidr-controller", a.allocator.EnsureRanges),
+		patient("start-kubernetes-service-cidr-controller", func(ctx context.Context) error {
+			return ensuringRanges(ctx, a.allocator.ClusterAllocator, &a.running, a.Logger)
+		}),
 	})
 	if on, err := controller.Enabled(a.manager.Controllers, a.manager.Enabled); err != nil || len(on) > 0 {
 		hooks = append(hooks, kelson.Hook{Name: "start-controllers", Run: a.startControllers})

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -56,6 +57,8 @@ type ClusterAllocator struct {
 	ranges    resource.Objects // ServiceCIDRs
 	addresses map[corev1.IPFamily]*clusterPool
 	ports     *clusterPorts
+	// otherRanges is whether a default ServiceCIDR with other ranges was reported.
+	otherRanges atomic.Bool
 }
 
 // NewClusterAllocator returns an allocator, or an error for invalid ranges.

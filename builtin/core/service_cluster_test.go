@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -265,6 +266,41 @@ func TestRepairAddresses(t *testing.T) {
 		obj, err := world["ipaddresses"].Get(ctx, "", name)
 		if err != nil || ownerOf(obj.(*networkingv1.IPAddress)).Name != owner {
 			t.Errorf("%s should be %s's: %+v, %v", name, owner, obj, err)
+		}
+	}
+}
+
+// TestRepairAfterChanges has services that lack their address, or have that of somebody who is
+// gone, get it as soon as they change.
+func TestRepairAfterChanges(t *testing.T) {
+	ctx := context.Background()
+	world := newShelves()
+	address := func(name, owner string) *networkingv1.IPAddress {
+		return newIPAddress(types.NamespacedName{Namespace: "ns", Name: owner}, netip.MustParseAddr(name))
+	}
+	var changes []resource.Change
+	for _, s := range []*corev1.Service{serviceWith("a", "10.0.0.1", 0), serviceWith("b", "10.0.0.2", 0), serviceWith("c", "10.0.0.3", 0), serviceWith("d", "10.0.0.4", 0)} {
+		world["services"].put(s)
+		if s.Name != "d" {
+			changes = append(changes, resource.Change{Object: s})
+		}
+	}
+	changes = append(changes, resource.Change{Object: address("10.0.0.4", "d"), Deleted: true}, resource.Change{Object: serviceWith("gone", "10.0.0.5", 0), Deleted: true})
+	world["ipaddresses"].put(address("10.0.0.1", "a"))
+	world["ipaddresses"].put(address("10.0.0.3", "gone"))
+	names := ServicesOf(changes)
+	if got := fmt.Sprint(names); got != "[ns/a ns/b ns/c ns/d]" {
+		t.Errorf("got %s, want the services that have changed, and the one whose address was deleted", got)
+	}
+	if err := world.allocator("10.0.0.0/24").RepairServices(ctx, append(names, types.NamespacedName{Namespace: "ns", Name: "gone"})); err != nil {
+		t.Fatal(err)
+	}
+	for name, owner := range map[string]string{"10.0.0.1": "a", "10.0.0.2": "b", "10.0.0.3": "c", "10.0.0.4": "d"} {
+		obj, err := world["ipaddresses"].Get(ctx, "", name)
+		if err != nil {
+			t.Errorf("%s: got %v, want it to be %s's", name, err, owner)
+		} else if got := ownerOf(obj.(*networkingv1.IPAddress)).Name; got != owner {
+			t.Errorf("%s: got %s, want it to be %s's", name, got, owner)
 		}
 	}
 }

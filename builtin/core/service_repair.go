@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,8 @@ import (
 const (
 	// RepairEvery is the interval at which a server should call Repair.
 	RepairEvery = 3 * time.Minute
+	// EnsureRangesEvery is the interval at which a server should call EnsureRanges.
+	EnsureRangesEvery = 10 * time.Second
 	// repairAfter is the minimum age of a reservation without a service to be freed;
 	// writes do not take longer.
 	repairAfter = time.Minute
@@ -44,7 +47,14 @@ func (a *ClusterAllocator) EnsureRanges(ctx context.Context) error {
 	for _, cidr := range a.cidrs {
 		texts = append(texts, cidr.String())
 	}
-	_, err := a.ranges.Get(ctx, "", DefaultServiceCIDR)
+	obj, err := a.ranges.Cached().Get(ctx, "", DefaultServiceCIDR)
+	if err == nil {
+		c := obj.(*networkingv1.ServiceCIDR)
+		if slices.Equal(c.Spec.CIDRs, texts) && meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady) != nil {
+			return nil
+		}
+	}
+	_, err = a.ranges.Get(ctx, "", DefaultServiceCIDR)
 	if apierrors.IsNotFound(err) {
 		err = tolerate(a.ranges.Create(ctx, &networkingv1.ServiceCIDR{
 			ObjectMeta: metav1.ObjectMeta{Name: DefaultServiceCIDR},
@@ -60,7 +70,9 @@ func (a *ClusterAllocator) EnsureRanges(ctx context.Context) error {
 			c.Spec.CIDRs = texts
 		}
 		if !slices.Equal(c.Spec.CIDRs, texts) {
-			a.log.Warn("the default ServiceCIDR is not what is configured", "servicecidr", c.Spec.CIDRs, "configured", texts)
+			if !a.otherRanges.Swap(true) {
+				a.log.Warn("the default ServiceCIDR is not what is configured", "servicecidr", c.Spec.CIDRs, "configured", texts)
+			}
 			return nil
 		}
 		// A Ready condition that exists is kept.
@@ -125,6 +137,67 @@ func (a *ClusterAllocator) repairAddresses(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// RepairServices reserves the addresses of services that have no IPAddress, or that of an
+// owner who does not exist. Unlike Repair, it only reads the services that it is given.
+func (a *ClusterAllocator) RepairServices(ctx context.Context, names []types.NamespacedName) error {
+	var errs []error
+	for _, name := range names {
+		s, err := a.services.Cached().Get(ctx, name.Namespace, name.Name)
+		if err != nil {
+			errs = append(errs, tolerate(err))
+			continue
+		}
+		for _, ip := range clusterAddresses(s.(*corev1.Service)) {
+			errs = append(errs, a.repairService(ctx, name, ip))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *ClusterAllocator) repairService(ctx context.Context, name types.NamespacedName, ip netip.Addr) error {
+	obj, err := a.ips.Cached().Get(ctx, "", ip.String())
+	if apierrors.IsNotFound(err) {
+		return a.restoreAddress(ctx, name, ip, nil)
+	}
+	if err != nil {
+		return err
+	}
+	address := obj.(*networkingv1.IPAddress)
+	owner := ownerOf(address)
+	if address.Labels[networkingv1.LabelManagedBy] == addressManager {
+		if owner == name {
+			return nil
+		}
+		other, err := a.services.Get(ctx, owner.Namespace, owner.Name)
+		if err == nil && slices.Contains(clusterAddresses(other.(*corev1.Service)), ip) {
+			return nil // two services have the address; Repair reports it
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return a.restoreAddress(ctx, name, ip, address)
+}
+
+// ServicesOf returns the services whose addresses may have to be repaired after changes of
+// services and IPAddresses.
+func ServicesOf(changes []resource.Change) (names []types.NamespacedName) {
+	for _, c := range changes {
+		switch obj := c.Object.(type) {
+		case *corev1.Service:
+			if !c.Deleted && len(clusterAddresses(obj)) > 0 {
+				names = append(names, nameOf(obj))
+			}
+		case *networkingv1.IPAddress:
+			if c.Deleted {
+				names = append(names, ownerOf(obj))
+			}
+		}
+	}
+	slices.SortFunc(names, func(x, y types.NamespacedName) int { return strings.Compare(x.String(), y.String()) })
+	return slices.Compact(names)
 }
 
 // restoreAddress reserves an address for the service that has it. obj is the IPAddress of
