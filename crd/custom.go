@@ -95,9 +95,7 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *sou
 	def.Strategy = c.strategy()
 	c.subresources(&def, versions)
 	c.table(&def, versions)
-	if !crd.DeletionTimestamp.IsZero() {
-		def.Strategy.Begin = refuseNew(def.Group, def.Resource)
-	}
+	def.Strategy.Begin = refuseNew(def.Group, def.Resource, &stored.deleting)
 	return def
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -101,9 +102,9 @@ func (s *Server) deleteObjects(ctx context.Context, name string) ([]remaining, e
 
 // refuseNew returns a Strategy.Begin that refuses creates while the definition is being
 // deleted.
-func refuseNew(group, name string) func(context.Context, resource.Object, resource.Object) (func(resource.Outcome), error) {
+func refuseNew(group, name string, deleting *atomic.Bool) func(context.Context, resource.Object, resource.Object) (func(resource.Outcome), error) {
 	return func(_ context.Context, obj, old resource.Object) (func(resource.Outcome), error) {
-		if old != nil {
+		if old != nil || !deleting.Load() {
 			return nil, nil
 		}
 		return nil, apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: name}, obj.GetName(),

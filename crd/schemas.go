@@ -98,7 +98,11 @@ func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema) *schema.S
 // source is the stored JSON of a definition. While nothing changes that schemas are made
 // of, set replaces it with the newest bytes, which the watch cache has anyway, so that
 // older bytes can be freed.
-type source struct{ json atomic.Pointer[[]byte] }
+type source struct {
+	json atomic.Pointer[[]byte]
+	// deleting says that the definition is being deleted.
+	deleting atomic.Bool
+}
 
 func (s *source) set(json []byte) { s.json.Store(&json) }
 

@@ -103,11 +103,11 @@ type entry struct {
 }
 
 // basis identifies what a Definition was made from. While it is equal, the Definition is
-// kept, and with it the watches and the watch cache of the resource.
+// kept, and with it the watches and the watch cache of the resource. That a definition is being
+// deleted is not part of it: who watches the objects must see them go.
 type basis struct {
 	uid        types.UID
 	generation int64
-	going      bool
 	names      string
 }
 
@@ -288,14 +288,16 @@ func (s *Server) entry(crd *apiextensions.CustomResourceDefinition, rec *Stored,
 	if !serve {
 		return e
 	}
-	e.of = basis{crd.UID, crd.Generation, e.deleting, fmt.Sprint(e.names)}
+	e.of = basis{crd.UID, crd.Generation, fmt.Sprint(e.names)}
 	if old != nil && old.definition != nil && old.of == e.of {
 		e.definition, e.source = old.definition, old.source
 		e.source.set(rec.JSON)
+		e.source.deleting.Store(e.deleting)
 		return e
 	}
 	e.source = new(source)
 	e.source.set(rec.JSON)
+	e.source.deleting.Store(e.deleting)
 	def := s.define(&settled, e.source)
 	def.Epoch = rec.Revision
 	if s.withoutBuiltIn(&def) {

@@ -321,7 +321,7 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	l := w.log
-	if l.err != nil {
+	if l.err != nil && w.position < l.first {
 		return nil, nil, l.err
 	}
 	if w.position < l.first && w.position >= l.lost {
@@ -349,7 +349,10 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 		n++
 	}
 	w.position += int64(n)
-	if n < len(entries) {
+	if l.err != nil && n == 0 {
+		return nil, nil, l.err // after all events that came before the end
+	}
+	if n < len(entries) || l.err != nil {
 		more = closed()
 		if n > 0 {
 			w.revision = max(w.revision, entries[n-1].revision)
