@@ -59,6 +59,8 @@ type Config struct {
 
 	// Certificates counts deprecated certificates of backends; nil does not.
 	Certificates *servercert.Counter
+	// NoEnums is openapi.Config.NoEnums.
+	NoEnums bool
 	// Fail answers a request with an error.
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
 	// Logger gets backends whose documents or addresses cannot be read, and failed
@@ -107,7 +109,7 @@ func New(cfg Config) *Server {
 	s.remotes.Store(&map[schema.GroupVersion]*backend{})
 	s.discovery = discovery.New(cfg.Catalog, func(r *http.Request) string { return r.Host })
 	s.discovery.Merge(s.mergedDiscovery)
-	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents, Routes: cfg.Routes})
+	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents, Routes: cfg.Routes, NoEnums: cfg.NoEnums})
 	return s
 }
 

@@ -62,6 +62,7 @@ func (a *assembly) aggregation() error {
 	}
 	log := a.Logger
 	a.aggregator = aggregator.New(aggregator.Config{
+		NoEnums:  !a.Gates.Enabled("OpenAPIEnums"),
 		Services: a.resources.Follow(schema.GroupResource{Group: aggregator.Group, Resource: aggregator.Resource}),
 		Network:  a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}),
 		Objects:  func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },

@@ -86,7 +86,7 @@ func TestUnsupportedGatesAreRefusedOrWarnedOf(t *testing.T) {
 		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI", ""},
 		{"WatchList=false", "", "", "WatchList"},
 		{"CBORServingAndStorage=true,KMSv1=true,OpenAPIEnums=false",
-			"this server does not have what is behind CBORServingAndStorage, KMSv1", "", "OpenAPIEnums"},
+			"this server does not have what is behind CBORServingAndStorage, KMSv1", "OpenAPIEnums", ""},
 		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload", ""},
 		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup ShardedListAndWatch", "CBORServingAndStorage"},
 	} {

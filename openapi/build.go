@@ -80,11 +80,11 @@ type builder struct {
 }
 
 func (h *Handler) newBuilder(l *library, old *body, kind string) *builder {
-	another := newLibrary
+	another := h.newLibrary
 	if l.two {
-		another = newLibrary2
+		another = h.newLibrary2
 	}
-	b := &builder{h: h, l: l, kind: kind, text: []byte{}, body: &body{library: func() *library { return another(h.pack()) }, pieces: map[fingerprint]*piece{}, made: time.Now()}}
+	b := &builder{h: h, l: l, kind: kind, text: []byte{}, body: &body{library: another, pieces: map[fingerprint]*piece{}, made: time.Now()}}
 	if old != nil {
 		b.old = old.pieces
 	}
@@ -381,7 +381,7 @@ func (h *Handler) json2(s *state) (*body, error) {
 	return s.whole.json.get(func(old *body) (*body, error) {
 		h.building.Lock()
 		defer h.building.Unlock()
-		b := h.newBuilder(newLibrary2(h.pack()), old, "")
+		b := h.newBuilder(h.newLibrary2(), old, "")
 		b.l.paths2.shared = h.shared
 		c, err := h.content2(s, b.l)
 		if err != nil {

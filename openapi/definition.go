@@ -76,6 +76,8 @@ type library struct {
 	made map[string]*schemaOf
 	// two: definitions are generated for OpenAPI v2, not v3.
 	two bool
+	// noEnums: definitions of the pack are read without the values of enumerations.
+	noEnums bool
 	// buf is the buffer in which pieces are compressed.
 	buf bytes.Buffer
 	// kinds are what clientKinds has returned.
@@ -113,13 +115,31 @@ func (l *library) get(name string) ([]byte, error) {
 		if l.two {
 			form = pack.V2
 		}
-		return l.texts.Text(n, form)
+		text, err := l.texts.Text(n, form)
+		if l.noEnums && err == nil {
+			text = withoutEnums(text)
+		}
+		return text, err
 	}
 	d, err := l.ownDefinition(name)
 	if d == nil || err != nil {
 		return nil, err
 	}
 	return d.text, nil
+}
+
+// Parts of definitions in JSON that tell the values of an enumeration: a list of them, and
+// the end of the description. A field that is called enum has a schema, not a list.
+var (
+	enumText  = regexp.MustCompile(`(?:\s|\\n)*Possible enum values:(?:[^"\\]|\\.)*"`)
+	noText    = regexp.MustCompile(`"description":"",|,"description":""`)
+	enumLists = regexp.MustCompile(`"enum":\[[^\]]*\],|,"enum":\[[^\]]*\]`)
+)
+
+// withoutEnums returns a definition without the values of enumerations.
+func withoutEnums(text []byte) []byte {
+	text = enumText.ReplaceAll(text, []byte(`"`))
+	return enumLists.ReplaceAll(noText.ReplaceAll(text, nil), nil)
 }
 
 // ownDefinition returns a definition that is not in the pack, nil if there is none.

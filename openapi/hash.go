@@ -35,7 +35,7 @@ func (h *Handler) hash3(d *document, open func() *library) (string, error) {
 
 // knownHash returns the precomputed hash of a document, "" if there is none.
 func (h *Handler) knownHash(p *part) string {
-	if p.custom() {
+	if p.custom() || h.config.NoEnums {
 		return ""
 	}
 	want := h.fingerprint(p)

@@ -45,6 +45,9 @@ type Config struct {
 	// Remote returns the documents of other servers, the same value until they change;
 	// nil if there are none.
 	Remote func() *Remotes
+	// NoEnums leaves out the values that fields of the Kubernetes API can have: the
+	// feature gate OpenAPIEnums is disabled.
+	NoEnums bool
 	// Log gets the errors of building documents.
 	Log *slog.Logger
 }
@@ -99,7 +102,18 @@ func New(catalog func() *resource.Catalog, config Config) *Handler {
 	return &Handler{catalog: catalog, config: config, options: sync.OnceValue(newParameters), pack: sync.OnceValue(openPack), shared: map[string][]byte{}}
 }
 
-func (h *Handler) newLibrary() *library { return newLibrary(h.pack()) }
+func (h *Handler) newLibrary() *library {
+	l := newLibrary(h.pack())
+	l.noEnums = h.config.NoEnums
+	return l
+}
+
+// newLibrary2 is newLibrary for documents of version 2.
+func (h *Handler) newLibrary2() *library {
+	l := newLibrary2(h.pack())
+	l.noEnums = h.config.NoEnums
+	return l
+}
 
 // Serve answers a request below /openapi. It reports false, and does nothing,
 // if the path is not one of its own.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -483,4 +485,65 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// TestEnumsCanBeLeftOut: without enumerations, documents have neither the lists of values nor
+// their descriptions, in JSON and in protobuf, and are otherwise the same.
+func TestEnumsCanBeLeftOut(t *testing.T) {
+	catalog := newCatalog(t)
+	with, without := newHandler(catalog), openapi.New(func() *resource.Catalog { return catalog }, openapi.Config{NoEnums: true})
+	// prune removes enumerations from a document as kube-apiserver does.
+	var prune func(v any)
+	prune = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, item := range v {
+				prune(item)
+			}
+		case map[string]any:
+			if _, ok := v["enum"].([]any); ok {
+				delete(v, "enum")
+			}
+			if text, ok := v["description"].(string); ok {
+				if before, _, found := strings.Cut(text, "Possible enum values:"); found {
+					v["description"] = strings.TrimSpace(before)
+				}
+				if v["description"] == "" {
+					delete(v, "description")
+				}
+			}
+			for _, item := range v {
+				prune(item)
+			}
+		}
+	}
+	some := false
+	for _, path := range []string{"/openapi/v2", "/openapi/v3/api/v1", "/openapi/v3/apis/apps/v1"} {
+		before, after := get(t, with, path), get(t, without, path)
+		some = some || bytes.Contains(before, []byte(`"enum":[`))
+		var want, got any
+		if err := errors.Join(json.Unmarshal(before, &want), json.Unmarshal(after, &got)); err != nil {
+			t.Fatal(err)
+		}
+		if prune(want); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %.300s, want it to differ only by its enumerations", path, after)
+		}
+		if path == "/openapi/v2" {
+			continue
+		}
+		var message openapiv3.Document
+		parsed, err := openapiv3.ParseDocument(after)
+		if err == nil {
+			err = proto.Unmarshal(do(t, without, path, "Accept", protoV3).Body.Bytes(), &message)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(parsed, &message) {
+			t.Errorf("%s: got another document in protobuf than in JSON", path)
+		}
+	}
+	if !some {
+		t.Error("got no enumerations in the documents of the test")
+	}
 }

@@ -82,7 +82,7 @@ func (h *Handler) proto3(d *document) (*body, error) {
 		if _, err := b.definitions(names, "", func(out []byte, l *library, d definition, _ int) ([]byte, error) {
 			var made []byte
 			var err error
-			if d.number >= 0 && !pack.Everywhere(d.name) {
+			if d.number >= 0 && !pack.Everywhere(d.name) && !l.noEnums {
 				made, err = l.texts.Text(d.number, pack.V3Proto)
 			} else if made, err = d.json(l); err == nil {
 				if made, err = scope.complete(d.name, made, l); err == nil {
@@ -112,7 +112,7 @@ func (h *Handler) proto2(s *state, from *body) (*body, error) {
 		h.building.Lock()
 		defer h.building.Unlock()
 		q := newQuick()
-		b := h.newBuilder(newLibrary2(h.pack()), old, "")
+		b := h.newBuilder(h.newLibrary2(), old, "")
 		first, err := parse(append(append([]byte(`{"swagger":"2.0","info":`), h.info(false)...), `,"paths":{}}`...), openapiv2.NewDocument)
 		if err != nil {
 			return nil, err
