@@ -100,7 +100,7 @@ func (v *activeWatch) run() {
 func (v *activeWatch) close() {
 	v.timer.Stop()
 	v.events.Close()
-	v.pause()
+	v.stream.close()
 }
 
 // onTimer sends a bookmark. It reports false at the end.
@@ -143,7 +143,11 @@ func (s *scope) beginWatch() (*activeWatch, error) {
 	}
 	v.end = time.Now().Add(o.timeout)
 	v.timer = time.NewTimer(v.nextBookmark())
-	v.stream = s.beginStream()
+	if v.stream = s.beginStream(); v.stream == nil {
+		v.timer.Stop()
+		w.Close()
+		return nil, nil
+	}
 	if err := v.flush.Flush(); err != nil {
 		v.close() // nobody is there any longer
 		return nil, nil
@@ -247,7 +251,10 @@ func (v *activeWatch) nextBookmark() time.Duration {
 // respondWatchError answers with a stream of one error.
 func (s *scope) respondWatchError(err error) error {
 	st := s.beginStream()
-	defer st.Free()
+	if st == nil {
+		return nil
+	}
+	defer st.close()
 	st.error(err)
 	st.send()
 	return nil
@@ -291,8 +298,11 @@ type stream struct {
 	count        func(bytes int) // nil counts nothing
 }
 
-// beginStream answers with a stream.
+// beginStream answers with a stream. It returns nil if the request was answered otherwise.
 func (s *scope) beginStream() *stream {
+	if isWebSocket(s.r) && !s.upgradeWatch() {
+		return nil
+	}
 	st := &stream{s: s, enc: wire.EventEncoder{Encoder: &s.enc}, flush: http.NewResponseController(s.w)}
 	st.resume()
 	if m := s.h.Metrics; m != nil {
@@ -301,6 +311,14 @@ func (s *scope) beginStream() *stream {
 	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
 	s.w.WriteHeader(http.StatusOK)
 	return st
+}
+
+// close frees the buffer, and closes a WebSocket.
+func (st *stream) close() {
+	st.pause()
+	if m, ok := st.s.w.(*messages); ok {
+		m.close()
+	}
 }
 
 // pause gives the buffer away while there is nothing to write: nearly all
