@@ -86,6 +86,9 @@ type Definition struct {
 	// encoding. kube-apiserver does so for CustomResourceDefinitions and
 	// APIServices.
 	StoreJSON bool
+	// StoreCBOR stores objects that are maps in CBOR, not JSON. Whether or not it is set,
+	// objects in both encodings can be read.
+	StoreCBOR bool
 	// ReadDefaults says that Version.Default can change a stored object, because
 	// the Strategy stores objects with fields unset that have a default. Stored
 	// bytes are then never served without decoding and defaulting.

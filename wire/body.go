@@ -17,14 +17,19 @@ import (
 // An object has three forms besides the one in memory:
 //
 //   - stored: what kube-apiserver keeps in etcd. A struct with protobuf methods is protobuf
-//     in an envelope that names its kind; everything else is JSON. A stored object has no
-//     resourceVersion.
-//   - a body: the JSON or protobuf of one version, without what depends on where it is
+//     in an envelope that names its kind; a map is JSON, or CBOR if its definition says so;
+//     everything else is JSON. A stored object has no resourceVersion.
+//   - a body: the JSON, protobuf or CBOR of one version, without what depends on where it is
 //     sent. Objects, lists and events are put together from the same body.
 //   - on its own: a body with its kind and apiVersion.
 
 // ErrNotEncodable says that a kind has no protobuf form.
 var ErrNotEncodable = errors.New("object has no protobuf form")
+
+var (
+	errNotAnObject     = errors.New("not an object")
+	errNotStoredAsCBOR = errors.New("is stored in CBOR, which only custom resources can be")
+)
 
 // message is a struct with the protobuf methods that Kubernetes generates.
 type message interface {
@@ -152,7 +157,7 @@ func decodeMap(data []byte, into *unstructured.Unstructured) error {
 		return err
 	}
 	if into.Object == nil {
-		return errors.New("not an object")
+		return errNotAnObject
 	}
 	return nil
 }

@@ -16,6 +16,7 @@
 //	stored.go     EncodeStored, DecodeStored: what kube-apiserver keeps in etcd
 //	body.go       one version's JSON or protobuf, the part that all answers share
 //	envelope.go   the protobuf envelope that names a kind
+//	cbor.go       the same in CBOR
 //	splice.go     set metadata.resourceVersion in encoded bytes, find the metadata in them
 //	metaorder.go  metadata of maps in the order that structs have
 //
@@ -26,7 +27,7 @@
 // it, sets the resourceVersion, and keeps the result with the record. Stored bytes that are
 // what the client gets, but for the resourceVersion, are not decoded a second time and not
 // kept twice: the resourceVersion is spliced in while they are copied. proto.go does the
-// same for protobuf, table.go for the rows of tables. Format.Render (format.go) makes YAML
+// same for protobuf, cbor.go for CBOR, table.go for the rows of tables. Format.Render (format.go) makes YAML
 // or indented JSON of it.
 //
 // # A list

@@ -41,6 +41,8 @@ const (
 	encodingProto                      // without a resourceVersion; not kept if it is what is stored
 	encodingRow                        // of a table
 	encodingProtoMetadata              // in chunks of lists only
+	encodingCBOR
+	encodingCBORMetadata
 	encodingKinds
 )
 
@@ -59,7 +61,8 @@ func (e *Encoder) AsJSON() *Encoder {
 	return &as
 }
 
-// AppendObject appends a record as an answer of its own, in JSON or protobuf.
+// AppendObject appends a record as an answer of its own, in JSON, protobuf or CBOR. There are
+// no tables in protobuf or CBOR.
 func (e *Encoder) AppendObject(dst []byte, rec *Record) ([]byte, error) {
 	switch {
 	case e.Format.Shape == ShapeTable:
@@ -70,16 +73,22 @@ func (e *Encoder) AppendObject(dst []byte, rec *Record) ([]byte, error) {
 			return nil, err
 		}
 		return e.appendProto(dst, &it), nil
+	case e.Format.Media == CBOR:
+		return e.appendCBOR(dst, rec)
 	case e.Format.Shape == ShapeMetadata:
 		return e.appendMetadata(dst, rec)
 	}
 	return e.appendJSON(dst, rec, false)
 }
 
-// AppendAny appends an object of another kind than the records, in JSON or protobuf. The
+// AppendAny appends an object of another kind than the records, in JSON, protobuf or CBOR. The
 // error is ErrNotEncodable if it has no protobuf form.
 func (e *Encoder) AppendAny(dst []byte, apiVersion, kind string, obj any) ([]byte, error) {
-	if e.Format.Media != Protobuf {
+	switch e.Format.Media {
+	case Protobuf:
+	case CBOR:
+		return AppendCBOR(dst, obj)
+	default:
 		body, err := json.Marshal(obj)
 		return append(dst, body...), err
 	}
@@ -107,6 +116,8 @@ func (e *Encoder) Unstored(obj resource.Object) (*Record, error) {
 	case e.Format.Shape == ShapeTable:
 		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
 		_, err = rec.Encoding(e.id(encodingRow), func(*Record) ([]byte, error) { return e.makeRow(obj, nil) })
+	case e.Format.Media == CBOR && e.Format.Shape == ShapeObject:
+		_, err = rec.Encoding(e.id(encodingCBOR), func(*Record) ([]byte, error) { return cborBody(e.Served.Definition, e.Served.Version, obj) })
 	case e.Format.Media == Protobuf:
 		_, err = rec.Encoding(e.id(encodingProto), func(*Record) ([]byte, error) { return e.encodeProto(rec, obj) })
 	}
@@ -118,7 +129,7 @@ func (e *Encoder) Unstored(obj resource.Object) (*Record, error) {
 // not be decoded first.
 func (e *Encoder) NoteWritten(rec *Record, obj resource.Object) error {
 	settled := e.Served.Version.Settled
-	if settled == nil || !e.Served.IsHub() || rec.Revision == 0 || !settled(obj) {
+	if settled == nil || !e.Served.IsHub() || rec.Revision == 0 || e.Served.Definition.StoreCBOR || !settled(obj) {
 		return nil
 	}
 	_, err := rec.alias(e.id(encodingStored), func(*Record) ([]byte, error) { return nil, nil })

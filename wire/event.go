@@ -40,6 +40,13 @@ func (w *EventEncoder) AppendEvent(dst []byte, event EventType, rec *Record) ([]
 		}
 		return e.appendProto(appendProtoFrame(dst, event, e.protoSize(&it)), &it), nil
 	}
+	if e.Format.Media == CBOR {
+		out, err := appendCBOREvent(dst, event, func(dst []byte) ([]byte, error) { return e.AppendObject(dst, rec) })
+		if err != nil {
+			return dst, err
+		}
+		return out, nil
+	}
 	out := appendJSONFrame(dst, event)
 	var err error
 	if e.Format.Shape == ShapeTable {
@@ -75,7 +82,14 @@ func (w *EventEncoder) AppendBookmark(dst []byte, revision int64, endsInitial bo
 
 // AppendError appends an event that ends the watch with a Status.
 func (w *EventEncoder) AppendError(dst []byte, status *metav1.Status) ([]byte, error) {
-	if w.Encoder.Format.Media == Protobuf {
+	switch w.Encoder.Format.Media {
+	case CBOR:
+		out, err := appendCBOREvent(dst, failure, func(dst []byte) ([]byte, error) { return AppendCBOR(dst, status) })
+		if err != nil {
+			return dst, err
+		}
+		return out, nil
+	case Protobuf:
 		raw, err := status.Marshal()
 		if err != nil {
 			return dst, err

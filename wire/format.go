@@ -15,6 +15,7 @@ const (
 	JSON MediaType = iota
 	YAML
 	Protobuf
+	CBOR
 )
 
 // The media types, as headers spell them.
@@ -22,6 +23,9 @@ const (
 	TypeJSON     = "application/json"
 	TypeYAML     = "application/yaml"
 	TypeProtobuf = "application/vnd.kubernetes.protobuf"
+	TypeCBOR     = "application/cbor"
+	// TypeCBORSequence is the media type of watches in CBOR.
+	TypeCBORSequence = "application/cbor-seq"
 )
 
 // String returns the media type as headers spell it.
@@ -31,6 +35,8 @@ func (m MediaType) String() string {
 		return TypeYAML
 	case Protobuf:
 		return TypeProtobuf
+	case CBOR:
+		return TypeCBOR
 	}
 	return TypeJSON
 }
@@ -62,8 +68,11 @@ type Format struct {
 
 // ContentType is the value of the Content-Type header.
 func (f Format) ContentType() string {
-	if f.Stream && f.Media == Protobuf {
+	switch {
+	case f.Stream && f.Media == Protobuf:
 		return TypeProtobuf + ";stream=watch"
+	case f.Stream && f.Media == CBOR:
+		return TypeCBORSequence
 	}
 	return f.Media.String()
 }
@@ -80,8 +89,8 @@ func (f Format) MetaVersion() string {
 // while it is encoded.
 func (f Format) IsWhole() bool { return f.Media == YAML || f.Media == JSON && f.Pretty }
 
-// Render turns a body that an Encoder has made, which is protobuf or JSON, into the text
-// that is sent: JSON is indented or ends in a newline, YAML is made from it.
+// Render turns a body that an Encoder has made, into what is sent: JSON is
+// indented or ends in a newline, YAML is made from it; protobuf and CBOR stay as they are.
 func (f Format) Render(body []byte) ([]byte, error) {
 	switch f.Media {
 	case YAML:

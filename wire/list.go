@@ -116,8 +116,12 @@ func (e *Encoder) Convert(records []*Record) error {
 	if e.Served.Version.FromHubAll != nil {
 		return e.convertAll(records)
 	}
+	encode := e.recordJSON
+	if e.Format.Media == CBOR && e.Format.Shape == ShapeObject {
+		encode = e.recordCBOR
+	}
 	for _, rec := range records {
-		if _, err := e.recordJSON(rec); err != nil {
+		if _, err := encode(rec); err != nil {
 			return err
 		}
 	}
@@ -207,6 +211,10 @@ func (e *Encoder) itemEncoding() encodingKind {
 		return encodingProtoMetadata
 	case e.Format.Media == Protobuf:
 		return encodingProto
+	case e.Format.Media == CBOR && e.Format.Shape == ShapeMetadata:
+		return encodingCBORMetadata
+	case e.Format.Media == CBOR:
+		return encodingCBOR
 	case e.Format.Shape == ShapeMetadata:
 		return encodingMetadata
 	}
@@ -220,7 +228,7 @@ func (l *List) Release() {
 	}
 }
 
-// WriteTo writes the list: JSON, also for YAML, or protobuf. An error is that of a record
+// WriteTo writes the list: JSON, also for YAML, protobuf or CBOR. An error is that of a record
 // that cannot be encoded; those of the writer are kept there.
 func (l *List) WriteTo(w *Writer) error {
 	switch {
@@ -228,6 +236,8 @@ func (l *List) WriteTo(w *Writer) error {
 		return l.e.writeTable(w, l.page)
 	case l.e.Format.Media == Protobuf:
 		return l.writeProto(w)
+	case l.e.Format.Media == CBOR:
+		return l.writeCBOR(w)
 	}
 	return l.writeJSON(w)
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 )
@@ -18,6 +19,10 @@ import (
 // is as before when it returns, but must not be read meanwhile.
 func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error) {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if def.StoreCBOR {
+			body, err := direct.Marshal(storedMap(u.Object))
+			return append([]byte(cborPrefix), body...), err
+		}
 		return encodeMap(storedMap(u.Object), true)
 	}
 	if rv := obj.GetResourceVersion(); rv != "" {
@@ -70,9 +75,12 @@ func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error
 	var version *resource.Version
 	var obj resource.Object
 	var err error
-	if bytes.HasPrefix(data, []byte(protoPrefix)) {
+	switch {
+	case bytes.HasPrefix(data, []byte(protoPrefix)):
 		version, obj, err = decodeEnvelope(def, data)
-	} else {
+	case IsCBOR(data):
+		version, obj, err = decodeCBOR(def, data)
+	default:
 		version, obj, err = decodeJSON(def, data)
 	}
 	if err != nil {
