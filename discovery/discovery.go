@@ -109,7 +109,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root string) error {
 	// /apis/ with a trailing slash has only the old format.
 	plain := root == "apis" && strings.HasSuffix(r.URL.Path, "/")
-	if media, ok := negotiate(r.Header.Get("Accept"), true); ok && !plain {
+	if media, ok := negotiate(r, true); ok && !plain {
 		return h.serveAggregated(w, r, v, root, media)
 	}
 	if root == "apis" {
@@ -127,9 +127,9 @@ func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v view, path string, object func() runtime.Object) error {
-	media, ok := negotiate(r.Header.Get("Accept"), false)
+	media, ok := negotiate(r, false)
 	if !ok {
-		return notAcceptable()
+		return notAcceptable(r)
 	}
 	body, err := h.state(v).page(page{path: path, media: media.name, pretty: media.pretty || isPretty(r)}, object)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/discovery"
 	"github.com/apikeel/kelson/discovery/discoverytest"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -301,5 +302,32 @@ func BenchmarkCached(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		get(b, h, "/apis", "Accept", v2)
+	}
+}
+
+// TestCBOR serves documents in CBOR if the server speaks it.
+func TestCBOR(t *testing.T) {
+	h := newHandler(t)
+	for path, c := range map[string]struct{ accept, contains string }{
+		"/api":          {"application/cbor", "APIVersions"},
+		"/apis":         {"application/cbor;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "APIGroupDiscoveryList"},
+		"/apis/":        {"application/cbor", "APIGroupList"},
+		"/apis/apps":    {"application/cbor", "APIGroup"},
+		"/apis/apps/v1": {"application/cbor", "APIResourceList"},
+	} {
+		for _, on := range []bool{false, true} {
+			r, w := httptest.NewRequest("GET", path, nil), httptest.NewRecorder()
+			r.Header.Set("Accept", c.accept)
+			_, err := h.Serve(w, r.WithContext(request.With(r.Context(), &request.Request{CBOR: on})))
+			if !on {
+				if !apierrors.IsNotAcceptable(err) || strings.Contains(err.Error(), "cbor") {
+					t.Errorf("%s without CBOR: got %v, want that it is not acceptable", path, err)
+				}
+				continue
+			}
+			if err != nil || !strings.HasPrefix(w.Header().Get("Content-Type"), "application/cbor") || !strings.HasPrefix(w.Body.String(), "\xd9\xd9\xf7") || !strings.Contains(w.Body.String(), c.contains) {
+				t.Errorf("%s: got %s %.100q, %v", path, w.Header().Get("Content-Type"), w.Body, err)
+			}
+		}
 	}
 }

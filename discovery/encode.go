@@ -7,16 +7,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/munnerz/goautoneg"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"sigs.k8s.io/yaml"
 )
@@ -27,6 +30,7 @@ const (
 	mediaJSON     = "application/json"
 	mediaYAML     = "application/yaml"
 	mediaProtobuf = "application/vnd.kubernetes.protobuf"
+	mediaCBOR     = "application/cbor"
 )
 
 // media is a negotiated media type.
@@ -35,14 +39,15 @@ type media struct {
 	pretty bool
 }
 
-// negotiate returns the first media type of an Accept header that is supported, for the
+// negotiate returns the first media type of the Accept header that is supported, for the
 // aggregated or the plain format.
-func negotiate(accept string, aggregated bool) (media, bool) {
+func negotiate(r *http.Request, aggregated bool) (media, bool) {
+	accept := r.Header.Get("Accept")
 	if accept == "" {
 		return media{name: mediaJSON}, !aggregated
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
-		for _, name := range []string{mediaJSON, mediaYAML, mediaProtobuf} {
+		for _, name := range status.Media(request.From(r.Context())) {
 			if status.Takes(clause, name) && matchesFormat(clause.Params, name, aggregated) {
 				return media{name: name, pretty: clause.Params["pretty"] == "1"}, true
 			}
@@ -86,6 +91,10 @@ func encode(obj runtime.Object, media string, pretty bool) ([]byte, error) {
 	case media == mediaProtobuf:
 		var buf bytes.Buffer
 		err := protobuf.NewSerializer(nil, nil).Encode(obj, &buf)
+		return buf.Bytes(), err
+	case media == mediaCBOR:
+		var buf bytes.Buffer
+		err := cbor.NewSerializer(nil, nil).EncodeNondeterministic(obj, &buf)
 		return buf.Bytes(), err
 	case pretty:
 		return json.MarshalIndent(obj, "", "  ")
@@ -134,11 +143,10 @@ func checkRequest(r *http.Request) error {
 	if r.Method != http.MethodGet {
 		return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false)
 	}
-	accept := r.Header.Get("Accept")
+	accept, known := r.Header.Get("Accept"), status.Media(request.From(r.Context()))
 	for clause := range strings.SplitSeq(accept, ",") {
 		name, _, _ := strings.Cut(clause, ";")
-		switch strings.TrimSpace(name) {
-		case "*/*", mediaJSON, mediaYAML, mediaProtobuf:
+		if name = strings.TrimSpace(name); name == "*/*" || slices.Contains(known, name) {
 			return nil
 		}
 	}
@@ -147,13 +155,13 @@ func checkRequest(r *http.Request) error {
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Details: &metav1.StatusDetails{},
-		Message: "406: Not Acceptable\n\nAvailable representations: " + strings.Join([]string{mediaJSON, mediaYAML, mediaProtobuf}, ", "),
+		Message: "406: Not Acceptable\n\nAvailable representations: " + strings.Join(known, ", "),
 	}}
 }
 
-func notAcceptable() error {
+func notAcceptable(r *http.Request) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-		Message: "only the following media types are accepted: " + strings.Join([]string{mediaJSON, mediaYAML, mediaProtobuf}, ", "),
+		Message: "only the following media types are accepted: " + strings.Join(status.Media(request.From(r.Context())), ", "),
 	}}
 }

@@ -75,6 +75,8 @@ type Request struct {
 	MachineTime time.Time
 	// Clock is the clock of the server; nil is the machine's.
 	Clock func() time.Time
+	// CBOR: the server accepts and returns CBOR besides the other encodings.
+	CBOR bool
 	// DryRun: everything is done but the write.
 	DryRun bool
 	// FieldManager is the manager of the fields that the request sets.

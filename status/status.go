@@ -13,6 +13,7 @@ import (
 	"github.com/munnerz/goautoneg"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/request"
@@ -23,7 +24,19 @@ const (
 	JSON     = "application/json"
 	YAML     = "application/yaml"
 	Protobuf = "application/vnd.kubernetes.protobuf"
+	CBOR     = "application/cbor"
 )
+
+// Media returns the media types that a request can have its response in, in the order of
+// preference for clients that accept several of them.
+func Media(req *request.Request) []string {
+	if req.CBOR {
+		return media
+	}
+	return media[:3:3]
+}
+
+var media = []string{JSON, YAML, Protobuf, CBOR}
 
 // Write answers with a Status, in the format that the client prefers.
 func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
@@ -60,6 +73,9 @@ func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
 // accepts that.
 const gzipFrom = 128 << 10
 
+// cborEncoder encodes objects that know their kind; it needs no scheme for that.
+var cborEncoder = cbor.NewSerializer(nil, nil)
+
 // Encode encodes a Status as media; as JSON if that fails.
 func Encode(s *metav1.Status, media string, pretty bool) (body []byte, used string) {
 	switch media {
@@ -75,6 +91,11 @@ func Encode(s *metav1.Status, media string, pretty bool) (body []byte, used stri
 		}
 		if err == nil {
 			return append([]byte("k8s\x00"), raw...), Protobuf
+		}
+	case CBOR:
+		var buffer bytes.Buffer
+		if err := cborEncoder.EncodeNondeterministic(s, &buffer); err == nil {
+			return buffer.Bytes(), CBOR
 		}
 	}
 	if pretty {
@@ -95,7 +116,7 @@ func Negotiate(r *http.Request) (media string, pretty, liked bool) {
 		return JSON, pretty, true
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
-		for _, media := range []string{JSON, YAML, Protobuf} {
+		for _, media := range Media(request.From(r.Context())) {
 			if Takes(clause, media) && wantsUnconverted(clause.Params, media) {
 				return media, pretty || clause.Params["pretty"] == "1", true
 			}

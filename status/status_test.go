@@ -1,12 +1,16 @@
 package status
 
 import (
+	"bytes"
 	"errors"
 	"net/http/httptest"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+
+	"github.com/apikeel/kelson/request"
 )
 
 func TestNegotiate(t *testing.T) {
@@ -70,5 +74,27 @@ func TestWrite(t *testing.T) {
 	if w.Code != 500 || w.Header().Get("Content-Type") != Protobuf || w.Header().Get("Retry-After") != "7" ||
 		envelope.Kind != "Status" || envelope.APIVersion != "v1" || got.Message != "broken" {
 		t.Errorf("%d %v %+v %+v", w.Code, w.Header(), envelope.TypeMeta, got)
+	}
+}
+
+// TestWriteCBOR writes a Status in CBOR, if the server speaks it.
+func TestWriteCBOR(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.Header.Set("Accept", CBOR)
+		r = r.WithContext(request.With(r.Context(), &request.Request{CBOR: on}))
+		Write(w, r, metav1.Status{Message: "broken", Code: 400})
+		media, body := w.Header().Get("Content-Type"), w.Body.Bytes()
+		if !on {
+			if media != JSON {
+				t.Errorf("without CBOR: got %s, want %s", media, JSON)
+			}
+			continue
+		}
+		var got metav1.Status
+		err := direct.Unmarshal(body, &got)
+		if err != nil || media != CBOR || !bytes.HasPrefix(body, []byte("\xd9\xd9\xf7")) || got.Kind != "Status" || got.APIVersion != "v1" || got.Message != "broken" {
+			t.Errorf("got %s %x: %+v, %v", media, body, got, err)
+		}
 	}
 }

@@ -15,17 +15,26 @@ import (
 
 	"github.com/munnerz/goautoneg"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"sigs.k8s.io/yaml"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
 )
 
 const (
 	group = "config.k8s.io"
 
-	mediaText     = "text/plain"
-	acceptedTypes = status.JSON + ", " + status.YAML + ", " + mediaText
+	mediaText = "text/plain"
 )
+
+// acceptedTypes are the media types of pages, in the order of kube-apiserver.
+func acceptedTypes(r *http.Request) []string {
+	if request.From(r.Context()).CBOR {
+		return []string{status.JSON, status.YAML, mediaText, status.CBOR}
+	}
+	return []string{status.JSON, status.YAML, mediaText}
+}
 
 // Component is the name under which a server tells of itself.
 const Component = "apiserver"
@@ -101,7 +110,7 @@ func (f Flags) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve writes a page as the client wants it.
 func serve(w http.ResponseWriter, r *http.Request, kind string, structured func(document) any, people func(text *strings.Builder, is string)) {
-	media, version, ok := negotiate(r.Header.Get("Accept"), kind)
+	media, version, ok := negotiate(r, kind)
 	if !ok {
 		if media, _, _ := status.Negotiate(r); media == status.Protobuf {
 			// The pages have no such form, and neither has what is said of that.
@@ -110,7 +119,7 @@ func serve(w http.ResponseWriter, r *http.Request, kind string, structured func(
 		}
 		status.Write(w, r, metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-			Message: "only the following media types are accepted: " + acceptedTypes,
+			Message: "only the following media types are accepted: " + strings.Join(acceptedTypes(r), ", "),
 		})
 		return
 	}
@@ -134,6 +143,10 @@ func serve(w http.ResponseWriter, r *http.Request, kind string, structured func(
 	switch {
 	case media == status.YAML:
 		body, err = yaml.Marshal(object)
+	case media == status.CBOR:
+		if body, err = cbor.Marshal(object); err == nil {
+			body = append([]byte("\xd9\xd9\xf7"), body...) // the tag "self-described CBOR"
+		}
 	case status.Pretty(r):
 		body, err = json.MarshalIndent(object, "", "  ")
 	default:
@@ -151,7 +164,8 @@ func serve(w http.ResponseWriter, r *http.Request, kind string, structured func(
 
 // negotiate returns the format of a page, and its version if it is for programs,
 // which have to name it.
-func negotiate(accept, kind string) (media, version string, ok bool) {
+func negotiate(r *http.Request, kind string) (media, version string, ok bool) {
+	accept := r.Header.Get("Accept")
 	if strings.TrimSpace(accept) == "" {
 		return mediaText, "", true
 	}
@@ -162,7 +176,7 @@ func negotiate(accept, kind string) (media, version string, ok bool) {
 		if clause.Params["sv"] != "" || clause.Params["stream"] != "" {
 			continue
 		}
-		for _, media := range []string{status.JSON, status.YAML, mediaText} {
+		for _, media := range acceptedTypes(r) {
 			main, sub, _ := strings.Cut(media, "/")
 			if clause.Type != "*" && clause.Type != main || clause.SubType != "*" && clause.SubType != sub {
 				continue

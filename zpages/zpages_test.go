@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/apikeel/kelson/request"
 )
 
 func TestPages(t *testing.T) {
@@ -61,6 +63,20 @@ func TestPages(t *testing.T) {
 				if tt.media == "application/json" && !json.Valid(w.Body.Bytes()) {
 					t.Errorf("%s is not JSON", body)
 				}
+			}
+		}
+	}
+}
+
+// TestPagesInCBOR serves pages in CBOR if the server speaks it.
+func TestPagesInCBOR(t *testing.T) {
+	for kind, page := range map[string]http.Handler{"Statusz": Status{Version: "1.37.1"}, "Flagz": Flags{"a": "1"}} {
+		for _, on := range []bool{false, true} {
+			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+			r.Header.Set("Accept", "application/cbor;v=v1beta1;g=config.k8s.io;as="+kind)
+			page.ServeHTTP(w, r.WithContext(request.With(r.Context(), &request.Request{CBOR: on})))
+			if media := w.Header().Get("Content-Type"); on && (w.Code != 200 || media != "application/cbor;g=config.k8s.io;v=v1beta1;as="+kind || !strings.HasPrefix(w.Body.String(), "\xd9\xd9\xf7") || !strings.Contains(w.Body.String(), kind)) || !on && w.Code != 406 {
+				t.Errorf("%s with CBOR %v: got %d %s %q", kind, on, w.Code, media, w.Body)
 			}
 		}
 	}
