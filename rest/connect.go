@@ -102,10 +102,11 @@ func (s *scope) acceptsText() error {
 	if !errors.As(err, &status) || status.ErrStatus.Details == nil {
 		return err
 	}
+	types := s.acceptedTypes()
 	if accept := s.r.Header.Get("Accept"); strings.Contains(accept, "text/plain") || strings.Contains(accept, "text/*") {
-		return errNotAcceptable(acceptedTypes)
+		return errNotAcceptable(types)
 	}
-	status.ErrStatus.Message = strings.Replace(status.ErrStatus.Message, acceptedTypes, "text/plain, "+acceptedTypes, 1)
+	status.ErrStatus.Message = strings.Replace(status.ErrStatus.Message, types, "text/plain, "+types, 1)
 	return status
 }
 

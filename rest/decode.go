@@ -80,9 +80,13 @@ func (s *scope) bodyMedia() (wire.MediaType, error) {
 			if !s.served.Unstructured {
 				return wire.Protobuf, nil
 			}
+		case wire.TypeCBOR:
+			if s.req.CBOR {
+				return wire.CBOR, nil
+			}
 		}
 	}
-	return 0, errUnsupportedMedia(acceptedTypes)
+	return 0, errUnsupportedMedia(s.acceptedTypes())
 }
 
 // fieldValidation is what becomes of fields that the server does not know.
@@ -204,6 +208,9 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 			return s.decodeError(err, got, want, body)
 		}
 		return nil
+	}
+	if m == wire.CBOR {
+		return s.decodeCBOR(obj, want, body)
 	}
 	var strict []error
 	if m == wire.YAML {

@@ -127,6 +127,19 @@ func decodeDeleteOptions(body []byte, m wire.MediaType, opts *metav1.DeleteOptio
 		}
 		return nil
 	}
+	if m == wire.CBOR {
+		got, err := cborKind(body)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if err := deleteOptionsKind(got, sent); err != nil {
+			return err
+		}
+		if _, err := unmarshalCBOR(body, orWanted(got, metav1.SchemeGroupVersion.WithKind("DeleteOptions")), opts, false); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		return nil
+	}
 	if m == wire.YAML {
 		j, err := yaml.YAMLToJSON(body)
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,9 +113,13 @@ func FuzzAccept(f *testing.F) {
 	f.Fuzz(func(t *testing.T, accept string, watch bool) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header["Accept"] = []string{accept}
-		out, err := negotiateHeader(accept, true, watch, false)
-		if err == nil && watch && out.Media == wire.YAML || err == nil && out.Shape == wire.ShapeTable && out.Media == wire.Protobuf {
-			t.Fatalf("%q: %+v", accept, out)
+		for _, cbor := range []bool{false, true} {
+			s := scope{r: r, req: &request.Request{CBOR: cbor}, served: &resource.Served{Definition: &resource.Definition{}}}
+			out, err := s.negotiateHeader(accept, true, watch)
+			if err == nil && (watch && out.Media == wire.YAML || out.Media == wire.CBOR && !cbor ||
+				out.Shape == wire.ShapeTable && (out.Media == wire.Protobuf || out.Media == wire.CBOR)) {
+				t.Fatalf("%q with CBOR %v: %+v", accept, cbor, out)
+			}
 		}
 	})
 }

@@ -13,11 +13,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The media types that bodies and streams can have, as errors list them.
-const (
-	acceptedTypes = wire.TypeJSON + ", " + wire.TypeYAML + ", " + wire.TypeProtobuf
-	streamTypes   = wire.TypeJSON + ";stream=watch, " + wire.TypeProtobuf + ";stream=watch"
-)
+// acceptedTypes returns the media types that bodies can have, as errors list them.
+func (s *scope) acceptedTypes() string { return strings.Join(status.Media(s.req), ", ") }
+
+// streamTypes returns the media types of watches.
+func (s *scope) streamTypes() string {
+	const types = wire.TypeJSON + ";stream=watch, " + wire.TypeProtobuf + ";stream=watch"
+	if s.req.CBOR {
+		return types + ", " + wire.TypeCBORSequence
+	}
+	return types
+}
 
 // negotiate decides how the answer is written.
 func (s *scope) negotiate() (wire.Format, error) {
@@ -26,7 +32,7 @@ func (s *scope) negotiate() (wire.Format, error) {
 	if err := s.representable(); err != nil {
 		return wire.Format{}, err
 	}
-	out, err := negotiateHeader(s.r.Header.Get("Accept"), tables, watch, s.served.Unstructured)
+	out, err := s.negotiateHeader(s.r.Header.Get("Accept"), tables, watch)
 	out.Stream = watch
 	out.Pretty = out.Pretty || status.Pretty(s.r)
 	return out, err
@@ -35,42 +41,54 @@ func (s *scope) negotiate() (wire.Format, error) {
 // representable refuses clients that like no format that is known, whatever else
 // they want of it.
 func (s *scope) representable() error {
-	if header := s.r.Header.Get("Accept"); header != "" && !representable(header) {
-		return errNoRepresentation(s.req.Verb == request.Watch || s.req.Verb == request.List)
+	streams := s.req.Verb == request.Watch || s.req.Verb == request.List
+	if header := s.r.Header.Get("Accept"); header != "" && !representable(header, s.req.CBOR, streams) {
+		types := s.acceptedTypes()
+		if streams {
+			types += ", " + s.streamTypes()
+		}
+		return errNoRepresentation(types)
 	}
 	return nil
 }
 
-func negotiateHeader(header string, tables, watch, noProto bool) (wire.Format, error) {
+// negotiateHeader returns the first format of an Accept header that the resource has.
+func (s *scope) negotiateHeader(header string, tables, watch bool) (wire.Format, error) {
 	if header == "" {
 		return wire.Format{}, nil
 	}
 	for _, clause := range goautoneg.ParseAccept(header) {
-		for _, m := range []wire.MediaType{wire.JSON, wire.YAML, wire.Protobuf} {
-			if !status.Takes(clause, m.String()) {
+		for _, m := range []wire.MediaType{wire.JSON, wire.YAML, wire.Protobuf, wire.CBOR} {
+			if m == wire.CBOR && !s.req.CBOR || !status.Takes(clause, m.String()) {
 				continue
 			}
 			out, ok := accept(m, clause.Params, tables)
 			switch {
-			case !ok, m == wire.Protobuf && noProto && out.Shape == wire.ShapeObject:
+			case !ok, m == wire.Protobuf && s.served.Unstructured && out.Shape == wire.ShapeObject:
 			case watch && m == wire.YAML: // a stream of documents has no frames
-				return wire.Format{}, errNotAcceptable(streamTypes)
+				return wire.Format{}, errNotAcceptable(s.streamTypes())
 			default:
 				return out, nil
 			}
 		}
 	}
-	return wire.Format{}, errNotAcceptable(acceptedTypes)
+	return wire.Format{}, errNotAcceptable(s.acceptedTypes())
 }
 
 // representable reports whether an Accept header names a format that is known,
-// whatever else it wants of it.
-func representable(header string) bool {
+// whatever else it wants of it. That of watches in CBOR is known where there are watches,
+// although no response is negotiated by it.
+func representable(header string, cbor, streams bool) bool {
 	for clause := range strings.SplitSeq(header, ",") {
 		m, _, _ := strings.Cut(clause, ";")
-		switch strings.TrimSpace(m) {
+		m = strings.TrimSpace(m)
+		switch m {
 		case "*/*", wire.TypeJSON, wire.TypeYAML, wire.TypeProtobuf:
 			return true
+		case wire.TypeCBOR, wire.TypeCBORSequence:
+			if cbor && (streams || m == wire.TypeCBOR) {
+				return true
+			}
 		}
 	}
 	return false
@@ -106,7 +124,7 @@ func accept(m wire.MediaType, params map[string]string, tables bool) (out wire.F
 	switch as {
 	case "Table":
 		out.Shape = wire.ShapeTable
-		return out, tables && m != wire.Protobuf
+		return out, tables && m != wire.Protobuf && m != wire.CBOR
 	case "PartialObjectMetadata", "PartialObjectMetadataList":
 		out.Shape, out.List = wire.ShapeMetadata, as == "PartialObjectMetadataList"
 		return out, true
@@ -136,11 +154,7 @@ func errWrongList(s *scope, isList bool) error {
 
 // errNoRepresentation is the answer to an Accept header without any format
 // that is known.
-func errNoRepresentation(streams bool) error {
-	types := acceptedTypes
-	if streams {
-		types += ", " + streamTypes
-	}
+func errNoRepresentation(types string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
 		Message: "406: Not Acceptable\n\nAvailable representations: " + types,

@@ -21,7 +21,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// patch changes an object by one of the four kinds of patches.
+// patch changes an object by one of the kinds of patches.
 func (s *scope) patch() error {
 	if err := s.checkName(); err != nil {
 		return err
@@ -37,8 +37,15 @@ func (s *scope) patch() error {
 	if err := s.patchOptions(kind); err != nil {
 		return err
 	}
-	if kind == types.ApplyYAMLPatchType {
+	switch kind {
+	case types.ApplyYAMLPatchType:
 		s.auditPatch(body, true)
+		return s.apply(body)
+	case types.ApplyCBORPatchType:
+		if body, err = decodeCBORPatch(body); err != nil {
+			return err
+		}
+		s.auditPatch(body, false)
 		return s.apply(body)
 	}
 	if err := patch.Valid(body); err != nil {
@@ -76,6 +83,9 @@ func (s *scope) patchType() (types.PatchType, error) {
 		accepted = append(accepted, string(types.StrategicMergePatchType))
 	}
 	accepted = append(accepted, string(types.ApplyYAMLPatchType))
+	if s.req.CBOR {
+		accepted = append(accepted, string(types.ApplyCBORPatchType))
+	}
 	header := s.r.Header.Get("Content-Type")
 	kind, _, _ := strings.Cut(header, ";")
 	if slices.Contains(accepted, kind) {
@@ -100,7 +110,7 @@ func (s *scope) patchType() (types.PatchType, error) {
 func (s *scope) patchOptions(kind types.PatchType) error {
 	q := s.r.URL.Query()
 	var errs field.ErrorList
-	if kind == types.ApplyYAMLPatchType {
+	if kind == types.ApplyYAMLPatchType || kind == types.ApplyCBORPatchType {
 		if q.Get("fieldManager") == "" {
 			errs = append(errs, field.Required(field.NewPath("fieldManager"), "is required for apply patch"))
 		}

@@ -33,7 +33,7 @@ func (s *scope) respondProjection(code int, obj resource.Object) error {
 		return s.respondRuntime(code, projection)
 	}
 	if s.sub.Projection.Cells == nil {
-		return errNotAcceptable(acceptedTypes)
+		return errNotAcceptable(s.acceptedTypes())
 	}
 	if err := s.readInclude(); err != nil {
 		return err

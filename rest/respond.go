@@ -78,7 +78,7 @@ func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
 	body, err := s.enc.AppendAny(nil, apiVersion, kind, obj)
 	switch {
 	case errors.Is(err, wire.ErrNotEncodable):
-		return errNotAcceptable(acceptedTypes)
+		return errNotAcceptable(s.acceptedTypes())
 	case err != nil:
 		return err
 	}

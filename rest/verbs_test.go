@@ -48,7 +48,7 @@ func serve(t testing.TB, change func(*resource.Definition)) (*Handler, storage.B
 	if change != nil {
 		change(&def)
 	}
-	catalog, err := resource.NewCatalog(resource.Group{Resources: []resource.Definition{def}})
+	catalog, err := resource.NewCatalog(resource.Group{Name: def.Group, Resources: []resource.Definition{def}})
 	if err != nil {
 		t.Fatal(err)
 	}
