@@ -72,7 +72,8 @@ type Server struct {
 	// OpenAPI. Objects gives access to the stored objects.
 	Groups []resource.Group
 	// Gates are the feature gates that Groups obey: kinds and fields that are behind
-	// disabled gates are not served. The zero value has the defaults of Kubernetes.
+	// disabled gates are not served. With CBORServingAndStorage, requests and responses
+	// can be in CBOR. The zero value has the defaults of Kubernetes.
 	Gates features.Gates
 	// Admission are the admission plugins for writes to Groups.
 	Admission []admission.Plugin
@@ -313,6 +314,7 @@ func (s *Server) installPaths() error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	x := newExchange(w, r)
+	x.CBOR = s.Gates.Enabled(features.CBOR)
 	x.counted, x.Turns = true, &x.turn
 	x.turn.Scheduler = s.turns
 	if s.Now != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/crd"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -37,7 +38,7 @@ func (a *assembly) extensions(api *api) *kelson.Server {
 	custom := &crd.Server{
 		Store:   &definitions{a.catalogs.get, a.client(), a.resources, a.owners},
 		Publish: a.catalogs.publish, BuiltIn: a.catalogs.isBuiltin, Logger: a.Logger,
-		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured,
+		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured, StoreCBOR: a.Gates.Enabled(features.CBOR),
 	}
 	a.custom = custom
 	return &kelson.Server{

@@ -66,7 +66,7 @@ func (s *Server) define(crd *apiextensions.CustomResourceDefinition, stored *sou
 		Group: crd.Spec.Group, Resource: names.Plural, Singular: names.Singular, Kind: names.Kind, ListKind: names.ListKind,
 		ShortNames: slices.Clone(names.ShortNames), Categories: slices.Clone(names.Categories),
 		Namespaced: crd.Spec.Scope == apiextensions.NamespaceScoped, NoNamespaceField: crd.Spec.Scope != apiextensions.NamespaceScoped,
-		StorageKey: crd.Spec.Group + "/" + names.Plural, StoreJSON: true,
+		StorageKey: crd.Spec.Group + "/" + names.Plural, StoreJSON: true, StoreCBOR: s.StoreCBOR,
 		UnknownField: func(path string) string { return "field label not supported: " + path },
 		Verbs:        []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}, // in the order of kube-apiserver's discovery
 	}

@@ -70,6 +70,8 @@ type Server struct {
 	// Metrics may be nil.
 	Metrics measure.Sink
 	Logger  *slog.Logger
+	// StoreCBOR stores custom resources in CBOR, not JSON.
+	StoreCBOR bool
 
 	schemas schemas
 

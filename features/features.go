@@ -27,6 +27,9 @@ import (
 	"sync"
 )
 
+// CBOR is the gate of CBOR in requests, responses and stored custom resources.
+const CBOR = "CBORServingAndStorage"
+
 // Gates that stand for all others of a stage.
 const (
 	AllAlpha = "AllAlpha"

@@ -85,10 +85,10 @@ func TestUnsupportedGatesAreRefusedOrWarnedOf(t *testing.T) {
 		{"WatchList=true,AllAlpha=false,KubeProxyIPVS=false", "", "KubeProxyIPVS", ""},
 		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI", ""},
 		{"WatchList=false", "", "", "WatchList"},
-		{"CBORServingAndStorage=true,KMSv1=true,OpenAPIEnums=false",
-			"this server does not have what is behind CBORServingAndStorage, KMSv1", "OpenAPIEnums", ""},
+		{"KMSv1=true,OpenAPIEnums=false",
+			"this server does not have what is behind KMSv1", "OpenAPIEnums", ""},
 		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload", ""},
-		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup ShardedListAndWatch", "CBORServingAndStorage"},
+		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup ShardedListAndWatch CBORServingAndStorage CSIVolumeHealth", ""},
 	} {
 		s, err := set(t, c.set, version137("1.37", "1.36"))
 		if err != nil {
