@@ -147,6 +147,9 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 		}
 	}
 	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
+	if errors.As(err, new(store.UnreadableObjects)) && s.readsDirectly(o, read) {
+		snap, err = s.listDirectly(o, prefix, read.Exact)
+	}
 	switch {
 	case errors.Is(err, storage.ErrFutureRevision):
 		return nil, errTooLargeRevision(read.Exact, s.objects.Revision())

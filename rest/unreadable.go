@@ -14,8 +14,8 @@ import (
 )
 
 // unreadableError is the error that clients get for objects that are stored and cannot be
-// read; nil if err is about something else. While there is one, the resource is
-// neither listed nor watched; the others can still be read one by one.
+// read; nil if err is about something else. While there is one, the resource is not
+// watched, and listed only as listDirectly does; the others can still be read one by one.
 func (s *scope) unreadableError(err error) error {
 	var all store.UnreadableObjects
 	var one *store.Unreadable
@@ -30,34 +30,54 @@ func (s *scope) unreadableError(err error) error {
 	return apierrors.NewInternalError(corrupt("/"+s.def.StorageKey+"/"+strings.TrimPrefix(one.Key, s.objects.Key("", "")), undecodable(one.Revision, one.Err)))
 }
 
-// unlistableError is the error of lists and watches of a resource with such objects. A
-// client that reads in pages is told of each of them.
+// unlistableError is the error of lists and watches of a resource that cannot be loaded,
+// because of such objects.
 func (s *scope) unlistableError(all store.UnreadableObjects) error {
+	return apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: "+s.readErrorMessage(all), 1)
+}
+
+// readsDirectly reports whether a list is read without the cache while that cannot be
+// loaded, as kube-apiserver does: lists in pages always are, and those of the newest
+// state if the cache could be loaded before.
+func (s *scope) readsDirectly(o *listOptions, read store.Read) bool {
+	if (o.limit > 0 || s.req.Verb == request.DeleteCollection) && o.labels.Empty() && o.fields.Empty() {
+		return true
+	}
+	return read == (store.Read{}) && s.objects.Spoiled()
+}
+
+// listDirectly reads a list without the cache. The error tells of each object in the list
+// that cannot be read.
+func (s *scope) listDirectly(o *listOptions, prefix string, revision int64) (*store.Snapshot, error) {
+	snap, err := s.objects.Direct(s.ctx(), prefix, revision)
+	var all store.UnreadableObjects
+	if !errors.As(err, &all) {
+		return snap, err
+	}
+	if o.limit > 0 && int(o.limit) < len(all) {
+		all = all[:o.limit]
+	}
 	causes := make([]metav1.StatusCause, len(all), len(all)+1)
 	for i, one := range all {
 		causes[i] = metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Field: one.Key, Message: corrupt(one.Key, undecodable(one.Revision, one.Err)).Error()}
 	}
-	q := s.r.URL.Query()
-	limit, _ := parseInt(q, "limit")
-	paged := limit > 0 || s.req.Verb == request.DeleteCollection
-	if limit > 0 && int(limit) < len(causes) {
-		causes = causes[:limit]
-	}
-	gr := s.groupResource()
-	message := fmt.Sprintf("failed to read one or more %s from the storage: %s", gr.String(), causes[0].Message)
-	if more := len(causes) - 1; more > 0 {
-		message += fmt.Sprintf(" (and %d more)", more)
-	}
-	if !paged || s.req.Verb == request.Watch || q.Get("labelSelector")+q.Get("fieldSelector") != "" {
-		return apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: "+message, 1)
-	}
 	if len(causes) == store.MaxUnreadable {
 		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated"})
 	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonStoreReadError, Message: message,
+	gr := s.groupResource()
+	return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonStoreReadError, Message: s.readErrorMessage(all),
 		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Name: "list", Causes: causes},
 	}}
+}
+
+func (s *scope) readErrorMessage(all store.UnreadableObjects) string {
+	gr := s.groupResource()
+	message := fmt.Sprintf("failed to read one or more %s from the storage: %v", gr.String(), corrupt(all[0].Key, undecodable(all[0].Revision, all[0].Err)))
+	if more := len(all) - 1; more > 0 {
+		message += fmt.Sprintf(" (and %d more)", more)
+	}
+	return message
 }
 
 func undecodable(revision int64, err error) string {

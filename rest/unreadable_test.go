@@ -29,12 +29,13 @@ func TestUnreadable(t *testing.T) {
 		reason             string
 		message            string // a part of it
 	}{
-		{"GET", "", "", 429, "TooManyRequests", busy},
+		{"GET", "", "", 500, "StorageReadError", "failed to read one or more configmaps from the storage: StorageError: corrupt object, Code: 7, Key: /registry/configmaps/ns/b,"},
+		{"GET", "?labelSelector=x", "", 500, "StorageReadError", "(and 1 more)"},
 		{"GET", "?resourceVersion=0", "", 429, "TooManyRequests", "(and 1 more)"},
 		{"GET", "?watch=1", "", 429, "TooManyRequests", busy},
 		{"GET", "?limit=1", "", 500, "StorageReadError", "Key: /registry/configmaps/ns/b,"},
 		{"DELETE", "", "", 500, "StorageReadError", "(and 1 more)"},
-		{"DELETE", "?labelSelector=x", "", 429, "TooManyRequests", busy},
+		{"DELETE", "?labelSelector=x", "", 500, "StorageReadError", "(and 1 more)"},
 		{"GET", "/a", "", 200, "", ""},
 		{"PUT", "/a", `{"metadata":{"name":"a"},"data":{"k":"v"}}`, 200, "", ""},
 		{"GET", "/b", "", 500, "InternalError", "Key: /configmaps/ns/b, ResourceVersion: 0, AdditionalErrorMsg: object not decodable revision="},
@@ -48,7 +49,7 @@ func TestUnreadable(t *testing.T) {
 		{"GET", "/b", "", 500, "InternalError", why},
 		{"DELETE", "/b" + unsafe, "", 200, "", ""},
 		{"GET", "/b", "", 404, "NotFound", ""},
-		{"GET", "", "", 429, "TooManyRequests", "configmaps/ns/c"},
+		{"GET", "", "", 500, "StorageReadError", "configmaps/ns/c"},
 		{"DELETE", "/c" + unsafe, "", 200, "", ""},
 		{"GET", "", "", 200, "", ""},
 	} {
@@ -56,6 +57,39 @@ func TestUnreadable(t *testing.T) {
 		reason, _ := a.object["reason"].(string)
 		if a.code != c.code || reason != c.reason || !strings.Contains(a.message(), c.message) {
 			t.Errorf("%s %s: %d %s %q, want %d %s …%q…", c.method, c.path, a.code, reason, a.message(), c.code, c.reason, c.message)
+		}
+	}
+}
+
+// TestUnreadableObjectSpoilsItsListsOnly asks for lists of a resource with an object that
+// cannot be read. Where a list is read without the cache, other namespaces do not matter.
+func TestUnreadableObjectSpoilsItsListsOnly(t *testing.T) {
+	const elsewhere = "/api/v1/namespaces/kube-system/configmaps"
+	for _, c := range []struct {
+		path          string
+		fresh, loaded int // the codes if the object was there first, or came when the resource was loaded
+	}{
+		{configMaps, 429, 500},
+		{configMaps + "?limit=5", 500, 500},
+		{configMaps + "?limit=5&labelSelector=x", 429, 500},
+		{elsewhere, 429, 200},
+		{elsewhere + "?limit=5", 200, 200},
+	} {
+		for _, loaded := range []bool{false, true} {
+			h, backend := serve(t, nil)
+			want := c.fresh
+			if loaded {
+				do(t, h, "GET", configMaps, "")
+				want = c.loaded
+			}
+			if _, err := backend.Create(t.Context(), "/registry/configmaps/ns/b", []byte(`{"apiVersion":"v0","kind":"ConfigMap","metadata":{"name":"b"}}`), 0); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if a := do(t, h, "GET", c.path, ""); a.code != want {
+					t.Errorf("GET %s, loaded before: %v: got %d %s, want %d", c.path, loaded, a.code, a.message(), want)
+				}
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,7 @@ type Resource struct {
 	pins     pins // of lists that are read in pages
 	counts   counts
 	broken   broken // why it could not be loaded
+	spoiled  bool   // the cache was complete until an object changed that cannot be read
 }
 
 type loadState int
@@ -120,7 +122,7 @@ func (r *Resource) load(ctx context.Context) error {
 	r.state, r.arrived = isLoading, arrivals{}
 	r.mu.Unlock()
 	began := time.Now()
-	tree, revision, err := r.read(ctx, 0, r.store.values.Offer)
+	tree, revision, err := r.read(ctx, r.prefix, 0, r.store.values.Offer)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
 		err = r.wait(ctx, revision, listPatience)
@@ -138,7 +140,7 @@ func (r *Resource) load(ctx context.Context) error {
 		}
 		return err
 	}
-	r.tree, r.state, r.snapshot = tree, isLoaded, nil
+	r.tree, r.state, r.snapshot, r.spoiled = tree, isLoaded, nil, false
 	r.log.reset(revision)
 	arrived := r.arrived
 	r.arrived = arrivals{}
@@ -159,14 +161,14 @@ func (r *Resource) load(ctx context.Context) error {
 	return nil
 }
 
-// read builds a tree from the backend, as of a revision, zero for the current. made is
-// called with each record.
-func (r *Resource) read(ctx context.Context, revision int64, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
+// read builds a tree of the objects below a prefix from the backend, as of a revision,
+// zero for the current. made is called with each record.
+func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
 	tree := btree.NewG(treeDegree, byKey)
 	var unreadable UnreadableObjects
 	opts := storage.ListOptions{Limit: loadPage, MaxBytes: loadBytes, Revision: revision}
 	for {
-		page, err := r.store.backend.List(ctx, r.prefix, opts)
+		page, err := r.store.backend.List(ctx, prefix, opts)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -264,6 +266,7 @@ func (r *Resource) enter(ev *storage.Event) {
 			if rec, err = r.readRecord(&ev.KV); err != nil {
 				r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", err)
 				r.drop()
+				r.spoiled = true
 				return
 			}
 		}
@@ -344,7 +347,7 @@ func (r *Resource) Snapshot(ctx context.Context, read Read) (*Snapshot, error) {
 			r.counts.consistent(err == nil)
 		}
 		if errors.Is(err, errFeedLate) {
-			return r.direct(ctx, revision)
+			return r.readPast(ctx, revision)
 		}
 		if err != nil {
 			return nil, err
@@ -408,7 +411,23 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 	if s := r.pinned(revision); s != nil {
 		return s, nil
 	}
-	return r.readSnapshot(ctx, revision)
+	return r.Direct(ctx, r.prefix, revision)
+}
+
+// Direct reads the objects whose keys begin with prefix from the backend, without the
+// cache, as of a revision, zero for the current. Objects elsewhere in the resource that
+// cannot be read are no reason for it to fail, as they are for Snapshot.
+func (r *Resource) Direct(ctx context.Context, prefix string, revision int64) (*Snapshot, error) {
+	read := &Snapshot{Revision: revision}
+	tree, current, err := r.read(ctx, prefix, revision, func(rec *Record) {
+		r.store.values.Drop(rec) // a page of them is about to be read, again
+		read.own += rec.MemorySize()
+	})
+	if err != nil {
+		return nil, err
+	}
+	read.tree, read.Revision = tree, cmp.Or(revision, current)
+	return read, nil
 }
 
 // Get returns the record of a key.

@@ -50,10 +50,10 @@ func (r *Resource) late(ctx context.Context, revision int64) error {
 	return err
 }
 
-// direct returns a state that is at least as new as a revision, which the backend has
+// readPast returns a state that is at least as new as a revision, which the backend has
 // come to, without waiting for the feed. One caller at a time reads; the others take what
 // it has read if that is new enough.
-func (r *Resource) direct(ctx context.Context, atLeast int64) (*Snapshot, error) {
+func (r *Resource) readPast(ctx context.Context, atLeast int64) (*Snapshot, error) {
 	if err := r.reading.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -68,25 +68,11 @@ func (r *Resource) direct(ctx context.Context, atLeast int64) (*Snapshot, error)
 		}
 	}
 	r.mu.Unlock()
-	s, err := r.readSnapshot(ctx, 0)
+	s, err := r.Direct(ctx, r.prefix, 0)
 	if err != nil {
 		return nil, err
 	}
 	r.Pin(s)
-	return s, nil
-}
-
-// readSnapshot reads a state from the backend, as of a revision, zero for the current.
-func (r *Resource) readSnapshot(ctx context.Context, revision int64) (*Snapshot, error) {
-	s := &Snapshot{}
-	var err error
-	s.tree, s.Revision, err = r.read(ctx, revision, func(rec *Record) {
-		r.store.values.Drop(rec) // some are about to be read, again
-		s.own += rec.MemorySize()
-	})
-	if err != nil {
-		return nil, err
-	}
 	return s, nil
 }
 

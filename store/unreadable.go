@@ -88,6 +88,14 @@ func (r *Resource) remember(err error) {
 	}
 }
 
+// Spoiled reports whether the resource was loaded, and has not been since an object
+// changed so that it cannot be read.
+func (r *Resource) Spoiled() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.spoiled
+}
+
 // Discard removes an object that cannot be read, whatever it says. The error is
 // ErrReadable if it can.
 func (r *Resource) Discard(ctx context.Context, key string, dryRun bool) error {
