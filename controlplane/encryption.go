@@ -16,6 +16,7 @@ func (a *assembly) encrypting(backends []storage.Backend) ([]storage.Backend, er
 	}
 	opts := a.Encryption
 	opts.Logger, opts.Metrics, opts.Resource = a.Logger, a.measured, (&keyOwners{catalog: a.catalogs.get}).of
+	opts.KMSv1 = a.Gates.Enabled("KMSv1")
 	if a.Storage == StorageEtcd {
 		opts.Prefix = a.Etcd.Prefix
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson"
-	"github.com/apikeel/kelson/storage/encrypt"
 )
 
 // storageTimeout bounds how long the store has to say that it is there, unless the
@@ -34,9 +33,11 @@ func (a *assembly) checks() []kelson.HealthCheck {
 			kelson.HealthCheck{Name: healthy, Group: "etcd", Check: stored(a.HealthTimeout)},
 			kelson.HealthCheck{Name: ready, Group: "etcd-readiness", On: kelson.Readyz, Check: stored(a.ReadyTimeout)})
 	}
-	if a.encrypted != nil && a.encrypted.Checked() {
-		// A service for keys does not come back because this server starts again.
-		checks = append(checks, kelson.HealthCheck{Name: encrypt.HealthCheck, On: kelson.Healthz | kelson.Readyz, Check: a.encrypted.Check})
+	if a.encrypted != nil {
+		for _, c := range a.encrypted.HealthChecks() {
+			// A service for keys does not come back because this server starts again.
+			checks = append(checks, kelson.HealthCheck{Name: c.Name, On: kelson.Healthz | kelson.Readyz, Check: c.Check})
+		}
 	}
 	return append(checks, kelson.HealthCheck{Name: "informer-sync", On: kelson.Readyz, Check: func(context.Context) error {
 		if a.synced != nil && !a.synced() {

@@ -85,8 +85,7 @@ func TestUnsupportedGatesAreRefusedOrWarnedOf(t *testing.T) {
 		{"WatchList=true,AllAlpha=false,KubeProxyIPVS=false", "", "KubeProxyIPVS", ""},
 		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI", ""},
 		{"WatchList=false", "", "", "WatchList"},
-		{"KMSv1=true,OpenAPIEnums=false",
-			"this server does not have what is behind KMSv1", "OpenAPIEnums", ""},
+		{"KMSv1=true,OpenAPIEnums=false", "", "KMSv1 OpenAPIEnums", ""},
 		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload", ""},
 		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup ShardedListAndWatch CBORServingAndStorage CSIVolumeHealth", ""},
 	} {

@@ -128,7 +128,6 @@ func partFamilies() []described {
 
 // encryptionFamilies are the metrics of encryption at rest.
 func encryptionFamilies() []described {
-	const envelope = "apiserver_envelope_encryption_"
 	key := []string{"transformation_type", "provider_name", "key_id_hash", "apiserver_id_hash"}
 	return []described{
 		{histogram, measure.TransformationDuration, "[ALPHA] Latencies in seconds of value transformation operations.", prometheus.ExponentialBuckets(5e-6, 2, 25), []string{"transformation_type", "transformer_prefix"}},
@@ -143,7 +142,6 @@ func encryptionFamilies() []described {
 		{gauge, measure.KMSKeyLastStatus, "[ALPHA] The last time in seconds when a keyID was returned by the Status RPC call.", nil, key[1:]},
 		{counter, measure.KMSInvalidKeys, "[ALPHA] Number of times an invalid keyID is returned by the Status RPC call split by error.", nil, []string{"provider_name", "error"}},
 		{gauge, measure.KMSSources, "[ALPHA] Number of records in data encryption key (DEK) source cache. On a restart, this value is an approximation of the number of decrypt RPC calls the server will make to the KMS plugin.", nil, []string{"provider_name"}},
-		// Of KMS v1, which is not supported here.
-		{gauge, envelope + "dek_cache_fill_percent", "[ALPHA] Percent of the cache slots currently occupied by cached DEKs.", nil, nil},
+		{gauge, measure.KMSCacheFill, "[ALPHA] Percent of the cache slots currently occupied by cached DEKs.", nil, nil},
 	}
 }

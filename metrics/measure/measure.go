@@ -94,6 +94,8 @@ const (
 	KMSInvalidKeys = "apiserver_envelope_encryption_invalid_key_id_from_status_total"
 	// KMSSources, which is set: provider_name.
 	KMSSources = "apiserver_envelope_encryption_dek_source_cache_size"
+	// KMSCacheFill, which is set, of KMS v1: without labels.
+	KMSCacheFill = "apiserver_envelope_encryption_dek_cache_fill_percent"
 
 	// CELCompilation, CELEvaluation: without labels.
 	CELCompilation = "apiserver_cel_compilation_duration_seconds"

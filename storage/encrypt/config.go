@@ -27,6 +27,8 @@ const (
 
 	// kmsTimeout is the default timeout of a call to a KMS plugin.
 	kmsTimeout = 3 * time.Second
+	// kmsV1Cache is how many keys of a KMS v1 plugin are cached unless the file says.
+	kmsV1Cache = 1000
 )
 
 // configuration is the EncryptionConfiguration of kube-apiserver.
@@ -78,6 +80,10 @@ func (c *configuration) defaults() {
 			if kms.APIVersion == "" {
 				kms.APIVersion = "v1"
 			}
+			if kms.APIVersion == "v1" && kms.CacheSize == nil {
+				size := int32(kmsV1Cache)
+				kms.CacheSize = &size
+			}
 			if kms.Timeout == nil {
 				kms.Timeout = &metav1.Duration{Duration: kmsTimeout}
 			}
@@ -122,15 +128,17 @@ func parse(path string, content []byte) (*configuration, error) {
 // providerSet holds the transformers of one configuration, by resource.
 type providerSet struct {
 	resources map[schema.GroupResource]transformer
-	plugins   []*plugin
+	plugins   []kms
+	usesV1    bool // a plugin is of KMS v1
 	measure   *measuring
+	allowV1   bool // KMS v1 may be used
 	// grace is how long a call may still use the set after it was replaced.
 	grace time.Duration
 }
 
 // build creates the transformers of a configuration.
-func (c *configuration) build(measure *measuring, log *slog.Logger) (*providerSet, error) {
-	s := &providerSet{resources: map[schema.GroupResource]transformer{}, measure: measure}
+func (c *configuration) build(measure *measuring, kmsV1 bool, log *slog.Logger) (*providerSet, error) {
+	s := &providerSet{resources: map[schema.GroupResource]transformer{}, measure: measure, allowV1: kmsV1}
 	choices := map[schema.GroupResource]*prefixTransformers{}
 	for _, rc := range c.Resources {
 		providers, err := s.providers(rc.Providers, log)
@@ -232,9 +240,18 @@ func (s *providerSet) newKeyedProvider(c *keysConfig, prefix, name string, with 
 
 func (s *providerSet) newPlugin(c *kmsConfig, log *slog.Logger) (prefixed, error) {
 	if c.APIVersion == "v1" {
-		const refused = "KMSv1 is deprecated and will only receive security updates going forward. " +
-			"Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature."
-		return prefixed{}, fmt.Errorf("%s", refused)
+		const deprecated = "KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead."
+		if !s.allowV1 {
+			return prefixed{}, errors.New(deprecated + "  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature.")
+		}
+		log.Warn(deprecated, "provider", c.Name)
+		p, err := dialV1(c, s.measure)
+		if err != nil {
+			return prefixed{}, fmt.Errorf("could not configure KMSv1-Plugin's probe %q, error: %w", c.Name, err)
+		}
+		s.plugins, s.usesV1 = append(s.plugins, p), true
+		s.grace += 4 * c.Timeout.Duration // a health check encrypts and decrypts
+		return prefixed{"k8s:enc:kms:v1:" + c.Name + ":", p}, nil
 	}
 	p, err := dial(c, s.measure, log)
 	if err != nil {

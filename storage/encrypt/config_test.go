@@ -44,7 +44,7 @@ func TestConfigErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			parsed, err := parse("f", []byte(c.file))
 			if err == nil {
-				_, err = parsed.build(nil, slog.New(slog.DiscardHandler))
+				_, err = parsed.build(nil, false, slog.New(slog.DiscardHandler))
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)

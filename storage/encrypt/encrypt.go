@@ -36,9 +36,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// HealthCheck is the name of the health check of KMS plugins.
-const HealthCheck = "kms-providers"
-
 // ErrUnreadable: a value could not be decrypted.
 var ErrUnreadable = errors.New("value cannot be decrypted")
 
@@ -58,6 +55,11 @@ type Options struct {
 	// Resource returns the group and resource of a key. If the resource is empty, the
 	// value is not encrypted.
 	Resource func(key string) (group, resource string)
+	// Reloaded is called after a reload, with a function that tells of which resources the
+	// keys may have changed; nil is not called.
+	Reloaded func(changed func(group, resource string) bool)
+	// KMSv1 allows plugins of KMS v1, which is deprecated.
+	KMSv1 bool
 	// Prefix is the path that stands for storage.Root in the keys that kube-apiserver
 	// knows, as --etcd-prefix: a value is bound to such a key. Empty is storage.Root.
 	Prefix string
@@ -116,7 +118,7 @@ func (b *Backend) read(contents [][]byte) (*providerSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.build(b.measure, b.opts.Logger)
+	return c.build(b.measure, b.opts.KMSv1, b.opts.Logger)
 }
 
 // Watch implements storage.Backend.
@@ -145,7 +147,14 @@ func (b *Backend) Follow(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		b.closeLater(b.current.Swap(next))
+		last := b.current.Swap(next)
+		b.closeLater(last)
+		if b.opts.Reloaded != nil {
+			b.opts.Reloaded(func(group, resource string) bool {
+				gr := schema.GroupResource{Group: group, Resource: resource}
+				return last.find(gr) != transformer(identity{}) || next.find(gr) != transformer(identity{})
+			})
+		}
 		return nil
 	})
 }
@@ -162,9 +171,29 @@ func (b *Backend) closeLater(s *providerSet) {
 	})
 }
 
-// Checked reports whether a health check is needed: there are KMS plugins, or a reload
-// may bring some.
-func (b *Backend) Checked() bool { return b.opts.Reload || len(b.current.Load().plugins) > 0 }
+// HealthCheck is a health check of KMS plugins.
+type HealthCheck struct {
+	Name  string
+	Check func(ctx context.Context) error
+}
+
+// HealthChecks returns the health checks of the KMS plugins, with the names of
+// kube-apiserver: one for all of them, also if a reload may bring the first one, or one for
+// each if there are plugins of KMS v1 and no reload.
+func (b *Backend) HealthChecks() []HealthCheck {
+	current := b.current.Load()
+	switch {
+	case b.opts.Reload || len(current.plugins) > 0 && !current.usesV1:
+		return []HealthCheck{{"kms-providers", b.Check}}
+	case len(current.plugins) == 0:
+		return nil
+	}
+	checks := make([]HealthCheck, len(current.plugins))
+	for i, p := range current.plugins {
+		checks[i] = HealthCheck{fmt.Sprintf("kms-provider-%d", i), p.check}
+	}
+	return checks
+}
 
 // Check returns the errors of the KMS plugins.
 func (b *Backend) Check(ctx context.Context) error { return b.current.Load().check(ctx) }

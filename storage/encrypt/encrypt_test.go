@@ -317,7 +317,7 @@ func TestKMS(t *testing.T) {
 	}
 
 	// The key changes, and the clock goes on.
-	p := b.current.Load().plugins[0]
+	p := b.current.Load().plugins[0].(*plugin)
 	now := time.Now()
 	p.now = func() time.Time { return now }
 	s.set("2", "ok")

@@ -75,8 +75,14 @@ type seedState struct {
 	expires time.Time
 }
 
-// dial returns the client of a plugin. The plugin need not be running yet.
-func dial(c *kmsConfig, measure *measuring, log *slog.Logger) (*plugin, error) {
+// kms is a KMS plugin of either version.
+type kms interface {
+	check(ctx context.Context) error
+	close()
+}
+
+// connect returns the connection to a plugin, which is made when it is first used.
+func connect(c *kmsConfig, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	endpoint, err := url.Parse(c.Endpoint)
 	if err != nil {
 		return nil, err
@@ -85,16 +91,24 @@ func dial(c *kmsConfig, measure *measuring, log *slog.Logger) (*plugin, error) {
 	if strings.HasPrefix(socket, "/@") {
 		socket = socket[1:] // a socket in the abstract namespace
 	}
-	conn, err := grpc.NewClient("passthrough:///"+socket,
+	conn, err := grpc.NewClient("passthrough:///"+socket, append(opts,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		grpc.WithUnaryInterceptor(measure.interceptCalls(c.Name)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		}))
+		}))...)
 	if err != nil {
 		return nil, fmt.Errorf("failed to create connection to %s, error: %w", c.Endpoint, err)
+	}
+	return conn, nil
+}
+
+// dial returns the client of a plugin. The plugin need not be running yet.
+func dial(c *kmsConfig, measure *measuring, log *slog.Logger) (*plugin, error) {
+	conn, err := connect(c, grpc.WithUnaryInterceptor(measure.interceptCalls(c.Name)))
+	if err != nil {
+		return nil, err
 	}
 	p := &plugin{
 		name: c.Name, conn: conn, service: kmsapi.NewKeyManagementServiceClient(conn), timeout: c.Timeout.Duration,

@@ -100,7 +100,7 @@ func TestKMSMeasured(t *testing.T) {
 		t.Errorf("there are %v seeds, want 2: the one that was read, and the server's own", n)
 	}
 
-	p := b.current.Load().plugins[0]
+	p := b.current.Load().plugins[0].(*plugin)
 	then := time.Now()
 	p.now = func() time.Time { return then }
 	for _, id := range []string{"", strings.Repeat("x", maxKeyID+1)} {
