@@ -51,6 +51,7 @@ type Resource struct {
 	pins     pins // of lists that are read in pages
 	counts   counts
 	broken   broken // why it could not be loaded
+	doubts   doubts // what was decrypted with keys that may be gone
 	spoiled  bool   // the cache was complete until an object changed that cannot be read
 }
 
@@ -457,15 +458,25 @@ func (r *Resource) Get(ctx context.Context, key string, read Read) (*Record, err
 	} else if err != nil {
 		return nil, err
 	}
+	rec, confirmed, err := r.cached(key)
+	if err == nil && !confirmed && read == (Read{}) {
+		return r.confirm(ctx, rec)
+	}
+	return rec, err
+}
+
+// cached returns the record of a key in the cache. It is not confirmed if it was decrypted
+// with keys that may be gone.
+func (r *Resource) cached(key string) (rec *Record, confirmed bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tree == nil {
-		return nil, errReset()
+		return nil, false, errReset()
 	}
 	if rec, ok := r.tree.Get(&Record{Key: key}); ok {
-		return rec, nil
+		return rec, r.doubts.confirmed(rec), nil
 	}
-	return nil, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
+	return nil, false, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
 }
 
 // ErrExpired: the place of a watcher in the history of its resource is lost.
