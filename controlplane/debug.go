@@ -59,6 +59,9 @@ func (a *assembly) debugging() map[string]http.Handler {
 		Started: time.Now(), Version: version, Emulated: info.EmulationMajor + "." + info.EmulationMinor,
 		Paths: []string{"/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"},
 	}
+	if !a.Gates.Enabled("ComponentFlagz") {
+		d.Flags = nil
+	}
 	paths := map[string]http.Handler{"/metrics": a.registry.Handler(!d.NoProfiling), "/metrics/slis": a.slis.Handler(!d.NoProfiling)}
 	if d.Flags != nil {
 		paths["/flagz"] = zpages.Flags(d.Flags)
@@ -68,7 +71,9 @@ func (a *assembly) debugging() map[string]http.Handler {
 		about.Paths = append(about.Paths, "/logs")
 		slices.Sort(about.Paths)
 	}
-	paths["/statusz"] = about
+	if a.Gates.Enabled("ComponentStatusz") {
+		paths["/statusz"] = about
+	}
 	paths[memoryPage] = a.only(http.HandlerFunc(a.serveMemory), http.MethodGet)
 	if !d.NoProfiling {
 		addProfiles(paths)

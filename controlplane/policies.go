@@ -65,6 +65,9 @@ func (a *assembly) policies(objects admission.Objects, measured admission.Metric
 		{"ValidatingAdmissionWebhook", []string{"validatingwebhookconfigurations"},
 			[]string{"ValidatingWebhookConfiguration"}, func() admission.Plugin { return webhooks.NewValidating(hooks) }},
 	} {
+		if p.name == "MutatingAdmissionPolicy" && !a.Gates.Enabled(p.name) {
+			continue
+		}
 		cfg.Source = follow(p.resources...)
 		hooks.Source = cfg.Source
 		sources, err := a.Admission.Sources(p.name)

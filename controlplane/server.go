@@ -152,7 +152,8 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 	a.catalogs.objects, a.catalogs.owners = objects, a.owners
 	a.resources = &rest.Handler{
 		Catalog: a.catalogs.get, Store: objects, Owners: a.owners,
-		MinWatch: a.MinRequestTimeout, Memory: a.Memory, Logger: a.Logger, Shards: a.Gates.Enabled("ShardedListAndWatch"),
+		MinWatch: a.MinRequestTimeout, Memory: a.Memory, Logger: a.Logger,
+		Shards: a.Gates.Enabled("ShardedListAndWatch"), NoInitialEvents: !a.Gates.Enabled("WatchList"),
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),

@@ -271,23 +271,22 @@ func (g Gates) Unmet() (missing, always []string) {
 	return missing, always
 }
 
-// Unsupported returns an error with the enabled gates that this server does not
-// implement.
+// Unsupported returns an error with the gates that this server has only in the other
+// position.
 func (g Gates) Unsupported() error {
-	missing, _ := g.Unmet()
-	if len(missing) == 0 {
-		return nil
+	var errs []error
+	missing, always := g.Unmet()
+	if len(missing) > 0 {
+		errs = append(errs, fmt.Errorf("this server does not have what is behind %s", strings.Join(missing, ", ")))
 	}
-	return fmt.Errorf("this server does not have what is behind %s", strings.Join(missing, ", "))
+	if len(always) > 0 {
+		errs = append(errs, fmt.Errorf("this server cannot switch off what is behind %s", strings.Join(always, ", ")))
+	}
+	return errors.Join(errs...)
 }
 
-// Warn logs the gates that do not have the value they were set to, where that does not
-// prevent the start: gates that cannot be disabled here, and those that AllAlpha or
-// AllBeta left at their defaults.
+// Warn logs the gates that AllAlpha or AllBeta left at their defaults.
 func (g Gates) Warn(log *slog.Logger) {
-	if _, always := g.Unmet(); len(always) > 0 {
-		log.Warn("what is behind feature gates cannot be switched off here", "gates", strings.Join(always, ", "))
-	}
 	if left := g.all().left; len(left) > 0 {
 		log.Warn("feature gates stay as they are by default, as this server does not have another way", "gates", strings.Join(left, ", "))
 	}

@@ -67,6 +67,9 @@ type Handler struct {
 	// Shards makes lists and watches heed the parameter shardSelector, which is
 	// otherwise ignored.
 	Shards bool
+	// NoInitialEvents refuses the parameter sendInitialEvents of watches: the feature gate
+	// WatchList is disabled.
+	NoInitialEvents bool
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
 	// Admission is asked about every write of a client; nil admits all.

@@ -97,7 +97,7 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 		// What it comes to.
 		o.match, o.initialEvents = metav1.ResourceVersionMatchNotOlderThan, &latest
 	}
-	if errs := o.validate(watch); len(errs) > 0 {
+	if errs := o.validate(watch, s.h.NoInitialEvents); len(errs) > 0 {
 		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	if text := q.Get("shardSelector"); s.h.Shards && text != "" {
@@ -133,8 +133,8 @@ func parseBool(q url.Values, name string) bool {
 	return v[0] != "0" && !strings.EqualFold(v[0], "false")
 }
 
-// validate checks which parameters go together.
-func (o *listOptions) validate(watch bool) (errs field.ErrorList) {
+// validate checks which parameters go together. noInitial is Handler.NoInitialEvents.
+func (o *listOptions) validate(watch, noInitial bool) (errs field.ErrorList) {
 	const exact, notOlder = metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan
 	match, initial := o.match, o.initialEvents != nil
 	path := field.NewPath("resourceVersionMatch")
@@ -147,6 +147,7 @@ func (o *listOptions) validate(watch bool) (errs field.ErrorList) {
 	pages := func() { forbid(o.continueToken != "", "resourceVersionMatch is forbidden when continue is provided") }
 	if watch {
 		forbid(initial && match != notOlder, fmt.Sprintf("sendInitialEvents requires setting resourceVersionMatch to %s", notOlder))
+		check(initial && noInitial, field.Forbidden(field.NewPath("sendInitialEvents"), "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"))
 		if match != "" {
 			forbid(!initial, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
 			check(match != notOlder, field.NotSupported(path, match, []string{string(notOlder)}))
