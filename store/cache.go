@@ -163,7 +163,7 @@ func (r *Resource) load(ctx context.Context) error {
 }
 
 // read builds a tree of the objects below a prefix from the backend, as of a revision,
-// zero for the current. made is called with each record.
+// zero for the current. made is called with each record that the cache does not have.
 func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
 	tree := btree.NewG(treeDegree, byKey)
 	var unreadable UnreadableObjects
@@ -174,9 +174,12 @@ func (r *Resource) read(ctx context.Context, prefix string, revision int64, made
 			return nil, 0, err
 		}
 		for i := range page.Items {
-			rec, err := r.cached(&page.Items[i]), error(nil)
+			rec, err := r.known(&page.Items[i]), error(nil)
 			if rec == nil {
-				rec, err = r.readRecord(&page.Items[i])
+				if rec, err = r.readRecord(&page.Items[i]); err == nil {
+					r.noteSize(rec)
+					made(rec)
+				}
 			}
 			var one *Unreadable
 			switch {
@@ -185,8 +188,6 @@ func (r *Resource) read(ctx context.Context, prefix string, revision int64, made
 			case err != nil:
 				return nil, 0, err
 			default:
-				r.noteSize(rec)
-				made(rec)
 				tree.ReplaceOrInsert(rec)
 			}
 			if len(unreadable) == MaxUnreadable {

@@ -76,8 +76,8 @@ func (r *Resource) readPast(ctx context.Context, atLeast int64) (*Snapshot, erro
 	return s, nil
 }
 
-// cached returns the record of what was read from the backend if the cache has it.
-func (r *Resource) cached(kv *storage.KeyValue) *Record {
+// known returns the record of what was read from the backend if the cache has it.
+func (r *Resource) known(kv *storage.KeyValue) *Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tree == nil || kv.Err != nil {
