@@ -116,7 +116,8 @@ func (g *cgroup) use() (u memoryUse) {
 		return u
 	}
 	u.peak, u.anonymous = g.number("memory.max_usage_in_bytes", ""), g.number("memory.stat", "rss")
-	u.failures, u.oomKills = g.number("memory.failcnt", ""), g.number("memory.oom_control", "oom_kill")
+	u.failures = g.number("memory.failcnt", "") + g.number("memory.memsw.failcnt", "") // the second has the same limit
+	u.oomKills = g.number("memory.oom_control", "oom_kill")
 	return u
 }
 

@@ -77,7 +77,7 @@ type options struct {
 // defaults are the values of the flags that tests share.
 func defaults() options {
 	return options{
-		duration: 10 * time.Second, drain: 30 * time.Second, settle: 5 * time.Second,
+		duration: 10 * time.Second, drain: 60 * time.Second, settle: 5 * time.Second,
 		clients: []int{256}, users: 1, streams: 1,
 		objects: 400, objectBytes: 1_000_000, small: 20_000, smallBytes: 1000,
 		adminBound: 250 * time.Millisecond, throughputPart: 0.7,
