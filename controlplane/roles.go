@@ -1,6 +1,8 @@
 package controlplane
 
 import (
+	"context"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/authz/chain"
@@ -17,6 +19,23 @@ func roles() []schema.GroupResource {
 		{Group: group, Resource: "clusterroles"}, {Group: group, Resource: "clusterrolebindings"},
 		{Group: group, Resource: "roles"}, {Group: group, Resource: "rolebindings"},
 	}
+}
+
+// newestRoles waits until the caches have the roles and bindings that any server has
+// acknowledged by now.
+func (a *assembly) newestRoles(ctx context.Context) error {
+	waited := map[int]bool{}
+	for _, r := range roles() {
+		n := a.places.number(r.Group, r.Resource)
+		if waited[n] {
+			continue
+		}
+		waited[n] = true
+		if err := a.places.all[n].current(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // related are the resources that say which objects a node needs.

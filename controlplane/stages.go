@@ -45,6 +45,9 @@ func (a *assembly) stages() (err error) {
 	if a.authz, a.guard, err = authorizers(authorize, a.resources, a.Gates); err != nil {
 		return err
 	}
+	if a.places.shared() {
+		a.guard.Roles.Newest = a.newestRoles
+	}
 	if a.Audit.PolicyFile != "" || a.Audit.Log.Path != "" || a.Audit.Webhook.ConfigFile != "" {
 		auditing := a.Audit
 		auditing.Logger, auditing.Webhook.Certificates = a.Logger, servercert.OfWebhooks(a.measured, a.Logger)

@@ -13,9 +13,15 @@
 //
 // # Freshness
 //
-// Roles and bindings come from an resource.Follower. Every decision asks it, at the cost of
+// Roles and bindings come from a resource.Follower. Every decision asks it, at the cost of
 // a few atomic loads, whether there are changes, and applies them first. So a change is
-// effective for every request that begins after the change was acknowledged.
+// effective for every request that begins after this server has acknowledged it.
+//
+// A change that another server on the same store has acknowledged is effective when its
+// event arrives, as a rule within milliseconds. What it grants is effective at once:
+// before a request is not allowed, Authorizer.Newest waits for those events. What it
+// revokes is not: every request would have to ask the store. A client that must be sure
+// reads the role or binding through this server first.
 package rbac
 
 import (
@@ -25,6 +31,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,6 +45,10 @@ import (
 
 // Authorizer implements authz.Authorizer with roles and bindings. mu guards the maps.
 type Authorizer struct {
+	// Newest, unless it is nil, waits until the source has the changes that other
+	// servers have acknowledged by now. It is called before a request is not allowed.
+	Newest func(ctx context.Context) error
+
 	source resource.Follower
 
 	mu sync.RWMutex
@@ -99,6 +110,27 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 	if err := a.catchUp(ctx); err != nil {
 		return authz.NoOpinion, "", err
 	}
+	decision, reason, err := a.decide(at)
+	if decision == authz.Allow || a.Newest == nil {
+		return decision, reason, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, newestWait)
+	defer cancel()
+	// If the store does not answer, the request is decided by what is known.
+	if a.Newest(bounded) != nil || a.source.Current() {
+		return decision, reason, err
+	}
+	if err := a.catchUp(ctx); err != nil {
+		return authz.NoOpinion, "", err
+	}
+	return a.decide(at)
+}
+
+// newestWait bounds the wait for changes of other servers.
+const newestWait = time.Second
+
+// decide decides by the roles and bindings that are known.
+func (a *Authorizer) decide(at *authz.Attributes) (authz.Decision, string, error) {
 	q := newQuery(at)
 	a.mu.RLock()
 	defer a.mu.RUnlock()

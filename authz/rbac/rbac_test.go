@@ -467,3 +467,36 @@ func fits(r *rbacv1.PolicyRule, a *authz.Attributes) bool {
 		(has(r.Resources, resource) || a.Subresource != "" && slices.Contains(r.Resources, "*/"+a.Subresource)) &&
 		(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.Name))
 }
+
+// A right that another server has granted counts at once, though its event has not come
+// yet: before a request is not allowed, the store is asked.
+func TestGrantOfAnotherServerCounts(t *testing.T) {
+	src := &source{}
+	a := New(src)
+	src.tell(set(aRole("reader", rule("get", "", "pods")))...)
+	jane := &request.User{Name: "jane"}
+	asked := 0
+	granted := false
+	a.Newest = func(context.Context) error {
+		asked++
+		if granted {
+			src.tell(set(bind("b", "ClusterRole reader", "User jane"))...)
+			granted = false
+		}
+		return nil
+	}
+	at := ask(jane, "get core/pods default/p")
+	for i, want := range []authz.Decision{authz.NoOpinion, authz.Allow, authz.Allow} {
+		granted = i == 1
+		if got, reason, err := a.Authorize(t.Context(), at); got != want || err != nil {
+			t.Errorf("decision %d: got %v %q %v, want %v", i, got, reason, err, want)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("the store was asked %d times, want twice: a request that is allowed needs no answer", asked)
+	}
+	a.Newest = func(context.Context) error { return errors.New("unreachable") }
+	if got, _, err := a.Authorize(t.Context(), ask(jane, "delete core/pods default/p")); got != authz.NoOpinion || err != nil {
+		t.Errorf("without the store: got %v %v, want no opinion", got, err)
+	}
+}
