@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
@@ -243,7 +244,9 @@ func (h *allocation) takeIP(s *corev1.Service, family corev1.IPFamily, want stri
 		if !ok {
 			return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", want))
 		}
-		if err := take(h, pool, ip); err != nil {
+		if err := take(h, pool, ip); isStoreFailure(err) {
+			return "", errNotReserved(err)
+		} else if err != nil {
 			return "", invalidService(s, field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs,
 				fmt.Sprintf("failed to allocate IP %v: %v", want, err)))
 		}
@@ -253,7 +256,9 @@ func (h *allocation) takeIP(s *corev1.Service, family corev1.IPFamily, want stri
 		return pool.Example().String(), nil
 	}
 	ip, err := takeAny(h, pool)
-	if errors.Is(err, ErrFull) {
+	if isStoreFailure(err) {
+		return "", errNotReserved(err)
+	} else if errors.Is(err, ErrFull) {
 		return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", s.Name, err))
 	} else if err != nil {
 		return "", invalidService(s, field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP: %v", err)))
@@ -343,15 +348,34 @@ func (h *allocation) updateNodePorts(s, old *corev1.Service) error {
 func (h *allocation) takeNodePort(s *corev1.Service, i int, want int32) (int32, error) {
 	if want == 0 {
 		port, err := h.takeAnyPort()
-		if err != nil {
+		if isStoreFailure(err) {
+			return 0, errNotReserved(err)
+		} else if err != nil {
 			return 0, apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
 		}
 		return port, nil
 	}
-	if err := h.takePort(want); err != nil {
+	if err := h.takePort(want); isStoreFailure(err) {
+		return 0, errNotReserved(err)
+	} else if err != nil {
 		return 0, invalidService(s, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), want, err.Error()))
 	}
 	return want, nil
+}
+
+// isStoreFailure reports whether an address or port could not be reserved because the store
+// did not answer: nothing is wrong with the service.
+func isStoreFailure(err error) bool {
+	return apierrors.IsTimeout(err) || apierrors.IsServiceUnavailable(err)
+}
+
+// errNotReserved is the answer to a write of a service that did nothing, since the store
+// did not answer a reservation. The client sends it again; a reservation that was made
+// without an answer is taken back by the repair.
+func errNotReserved(cause error) error {
+	err := apierrors.NewServiceUnavailable(fmt.Sprintf("failed to allocate an address or port: %v", cause))
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
 }
 
 func (h *allocation) takeHealthPort(s *corev1.Service) error {
