@@ -1,0 +1,221 @@
+package replicas
+
+import (
+	"slices"
+
+	"testing"
+	"time"
+
+	"github.com/apikeel/kelson/internal/testsize"
+)
+
+// The longest times for which a server that is not hit itself may leave a client without
+// an answer, on a machine that has nothing else to do.
+const (
+	maxReadOutage  = 2 * time.Second
+	maxWriteOutage = 3 * time.Second
+)
+
+// fault is one thing that goes wrong.
+type fault struct {
+	name string
+	// begin makes it go wrong, and returns what makes it good again and the servers
+	// that cannot work meanwhile.
+	begin func(f *fleet) (heal func(), hit []int)
+	// lasts is how long it goes on.
+	lasts time.Duration
+	// long faults run in the long suite only.
+	long bool
+	// expires is set if watchers may lose their place.
+	expires bool
+}
+
+func faults() []fault {
+	healed := func(f *fleet) func() { return f.heal }
+	return []fault{
+		{name: "silent-member", lasts: 4 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := (f.leader() + 1) % size
+			for i := range size {
+				f.links[i][j].mute()
+			}
+			return healed(f), nil
+		}},
+		{name: "leader-killed", lasts: 4 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := f.leader()
+			f.members[j].kill()
+			return func() { f.startMember(j) }, nil
+		}},
+		{name: "server-cut-off-by-silence", lasts: 4 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.cutOff(1, false)
+			return healed(f), []int{1}
+		}},
+		{name: "server-killed", long: true, lasts: 2 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.servers[0].kill()
+			return func() { f.startServer(0); f.awaitReady(0) }, []int{0}
+		}},
+		{name: "server-frozen", long: true, lasts: 5 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.servers[2].freeze()
+			return f.servers[2].thaw, []int{2}
+		}},
+		{name: "member-killed", long: true, lasts: 4 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := (f.leader() + 1) % size
+			f.members[j].kill()
+			return func() { f.startMember(j) }, nil
+		}},
+		{name: "member-frozen", long: true, lasts: 6 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := (f.leader() + 1) % size
+			f.members[j].freeze()
+			return f.members[j].thaw, nil
+		}},
+		{name: "leader-frozen", long: true, lasts: 8 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := f.leader()
+			f.members[j].freeze()
+			return f.members[j].thaw, nil
+		}},
+		{name: "leader-partitioned", long: true, lasts: 8 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.partition(f.leader())
+			return healed(f), nil
+		}},
+		{name: "leader-mute-to-servers", long: true, lasts: 6 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := f.leader()
+			for i := range size {
+				f.links[i][j].mute()
+			}
+			return healed(f), nil
+		}},
+		{name: "leader-mute-to-all", long: true, lasts: 8 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := f.leader()
+			f.partition(j)
+			for i := range size {
+				f.links[i][j].mute()
+			}
+			return healed(f), nil
+		}},
+		{name: "server-cut-off-by-refusal", long: true, lasts: 4 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.cutOff(1, true)
+			return healed(f), []int{1}
+		}},
+		{name: "requests-lost-to-one-member", long: true, lasts: 5 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.links[0][f.leader()].mute(toServer)
+			return healed(f), nil
+		}},
+		{name: "answers-lost-from-one-member", long: true, lasts: 5 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.links[0][f.leader()].mute(toClient)
+			return healed(f), nil
+		}},
+		{name: "member-slow", long: true, lasts: 8 * time.Second, begin: func(f *fleet) (func(), []int) {
+			j := (f.leader() + 1) % size
+			for i := range size {
+				f.links[i][j].delay(300 * time.Millisecond)
+			}
+			return healed(f), nil
+		}},
+		{name: "connections-reset", long: true, lasts: 3 * time.Second, begin: func(f *fleet) (func(), []int) {
+			for i := range size {
+				for j := range size {
+					f.links[i][j].reset()
+				}
+			}
+			return func() {}, nil
+		}},
+		{name: "member-links-slow", long: true, lasts: 5 * time.Second, begin: func(f *fleet) (func(), []int) {
+			for j := range size {
+				f.peers[j].delay(50 * time.Millisecond)
+			}
+			return healed(f), nil
+		}},
+		{name: "compaction", long: true, lasts: 5 * time.Second, expires: true, begin: func(f *fleet) (func(), []int) {
+			// Watchers of server 2 see nothing for a while, and history is compacted
+			// meanwhile.
+			f.fronts[2].mute(toClient)
+			return func() {
+				resp, err := f.etcd.Get(f.t.Context(), "nothing")
+				if err == nil {
+					_, err = f.etcd.Compact(f.t.Context(), resp.Header.Revision)
+				}
+				if err != nil {
+					f.t.Error(err)
+				}
+				f.heal()
+			}, []int{2}
+		}},
+		{name: "all-members-restarted", long: true, lasts: time.Second, begin: func(f *fleet) (func(), []int) {
+			for j := range size {
+				f.members[j].kill()
+			}
+			return func() {
+				started := make(chan struct{})
+				for j := range size {
+					go func() {
+						defer func() { started <- struct{}{} }()
+						f.startMember(j)
+					}()
+				}
+				for range size {
+					<-started
+				}
+			}, []int{0, 1, 2}
+		}},
+	}
+}
+
+// TestFaults disturbs a fleet in one way after the other. Clients lose nothing, and the
+// servers that are not hit themselves leave them without an answer only for a short time.
+func TestFaults(t *testing.T) {
+	f := newFleet(t)
+	probes := startProbes(f)
+	for _, fault := range faults() {
+		if fault.long && !testsize.Long() {
+			continue
+		}
+		t.Run(fault.name, func(t *testing.T) {
+			outer := f.t
+			f.t = t
+			defer func() { f.t = outer }()
+			f.disturb(fault, probes)
+		})
+	}
+}
+
+func (f *fleet) disturb(fault fault, probes []*probe) {
+	t := f.t
+	l := newLoad(f, fault.name)
+	for deadline := time.Now().Add(startTimeout); l.ops.Load() < 50; pause(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("got %d answers in %v, want 50", l.ops.Load(), startTimeout)
+		}
+	}
+	for _, p := range probes {
+		p.restart()
+	}
+	heal, hit := fault.begin(f)
+	pause(fault.lasts)
+	heal()
+	healed := time.Now()
+	for _, p := range probes {
+		if !p.awaitAnswers(healed, startTimeout) {
+			_, err := p.outage()
+			t.Fatalf("server %d: no %s succeeds after the fault is over: %v", p.server, p.what, err)
+		}
+	}
+	pause(time.Second)
+	l.stop()
+	for _, p := range probes {
+		outage, err := p.outage()
+		limit := maxReadOutage
+		if p.what == "write" {
+			limit = maxWriteOutage
+		}
+		verdict := ""
+		switch isHit := slices.Contains(hit, p.server); {
+		case isHit:
+			verdict = " (hit itself)"
+		case outage > limit && testsize.Long() && !testsize.Race():
+			t.Errorf("server %d: no %s for %v, want at most %v; last error: %v", p.server, p.what, outage, limit, err)
+		case outage > 4*limit: // the machine may be busy with other tests
+			t.Errorf("server %d: no %s for %v, want at most %v even on a busy machine; last error: %v", p.server, p.what, outage, 4*limit, err)
+		}
+		t.Logf("server %d: longest time without a %s: %v%s; last error: %v", p.server, p.what, outage.Round(time.Millisecond), verdict, err)
+	}
+	l.check(fault.expires)
+}
