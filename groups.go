@@ -18,6 +18,7 @@ import (
 	authzdelegated "github.com/apikeel/kelson/authz/delegated"
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/discovery"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
@@ -142,6 +143,7 @@ func (s *Server) prepareGroups() error {
 	s.objects.Store(&rest.Handler{
 		Catalog: get, Store: objects, Owners: &managedfields.Owners{}, Memory: mem, Logger: s.Logger,
 		Admission: admission.NewChain(s.Admission...), Authorizer: s.Authorizer,
+		NoUnsafeDeletes: !s.Gates.Enabled(features.UnsafeDeletes),
 	})
 	s.API = ending{NewAPI(get, s.objects.Load())}
 	s.HealthChecks = append(s.HealthChecks, HealthCheck{Name: "etcd", Check: func(ctx context.Context) error {

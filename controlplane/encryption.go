@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"context"
 	"strings"
 	"sync/atomic"
 
@@ -16,6 +17,13 @@ func (a *assembly) encrypting(backends []storage.Backend) ([]storage.Backend, er
 	}
 	opts := a.Encryption
 	opts.Logger, opts.Metrics, opts.Resource = a.Logger, a.measured, (&keyOwners{catalog: a.catalogs.get}).of
+	opts.Reloaded = func(changed func(group, resource string) bool) {
+		for _, p := range a.places.all {
+			if err := p.objects.Doubt(context.Background(), func(def *resource.Definition) bool { return changed(def.Group, def.Resource) }); err != nil {
+				a.Logger.Error("objects in the cache may be shown although their keys are gone", "error", err)
+			}
+		}
+	}
 	opts.KMSv1 = a.Gates.Enabled("KMSv1")
 	if a.Storage == StorageEtcd {
 		opts.Prefix = a.Etcd.Prefix

@@ -20,6 +20,7 @@ import (
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/controller/apiserver"
 	"github.com/apikeel/kelson/crd"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/loopback"
 	"github.com/apikeel/kelson/managedfields"
@@ -154,6 +155,7 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 		Catalog: a.catalogs.get, Store: objects, Owners: a.owners,
 		MinWatch: a.MinRequestTimeout, Memory: a.Memory, Logger: a.Logger,
 		Shards: a.Gates.Enabled("ShardedListAndWatch"), NoInitialEvents: !a.Gates.Enabled("WatchList"),
+		NoUnsafeDeletes: !a.Gates.Enabled(features.UnsafeDeletes),
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),

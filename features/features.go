@@ -30,6 +30,9 @@ import (
 // CBOR is the gate of CBOR in requests, responses and stored custom resources.
 const CBOR = "CBORServingAndStorage"
 
+// UnsafeDeletes is the gate of deletes of objects that cannot be read.
+const UnsafeDeletes = "AllowUnsafeMalformedObjectDeletion"
+
 // Gates that stand for all others of a stage.
 const (
 	AllAlpha = "AllAlpha"

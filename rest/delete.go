@@ -84,6 +84,9 @@ func (s *scope) deleteOptions() (*metav1.DeleteOptions, error) {
 	} else if err := s.deleteParameters(opts); err != nil {
 		return nil, err
 	}
+	if s.h.NoUnsafeDeletes {
+		opts.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
+	}
 	if err := validateDelete(opts); err != nil {
 		return nil, err
 	}

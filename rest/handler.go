@@ -70,6 +70,10 @@ type Handler struct {
 	// NoInitialEvents refuses the parameter sendInitialEvents of watches: the feature gate
 	// WatchList is disabled.
 	NoInitialEvents bool
+	// NoUnsafeDeletes ignores the option of a delete to remove an object that cannot be
+	// read, and reports such objects one at a time, without their keys. It is what the gate
+	// AllowUnsafeMalformedObjectDeletion does when it is off.
+	NoUnsafeDeletes bool
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
 	// Admission is asked about every write of a client; nil admits all.

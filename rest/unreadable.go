@@ -24,6 +24,10 @@ func (s *scope) unreadableError(err error) error {
 		return s.unlistableError(all)
 	case !errors.As(err, &one):
 		return nil
+	case s.h.NoUnsafeDeletes && one.Revision == 0:
+		return apierrors.NewInternalError(one.Err)
+	case s.h.NoUnsafeDeletes:
+		return errBare(one.Err)
 	case s.req.Verb == request.Update || s.req.Verb == request.Patch:
 		return errBare(errors.New(undecodable(one.Revision, one.Err)))
 	}
@@ -54,6 +58,12 @@ func (s *scope) listDirectly(o *listOptions, prefix string, revision int64) (*st
 	if !errors.As(err, &all) {
 		return snap, err
 	}
+	switch {
+	case s.h.NoUnsafeDeletes && all[0].Revision == 0:
+		return nil, apierrors.NewInternalError(errors.New(s.readErrorMessage(all)))
+	case s.h.NoUnsafeDeletes:
+		return nil, errBare(all[0].Err)
+	}
 	if o.limit > 0 && int(o.limit) < len(all) {
 		all = all[:o.limit]
 	}
@@ -72,6 +82,12 @@ func (s *scope) listDirectly(o *listOptions, prefix string, revision int64) (*st
 }
 
 func (s *scope) readErrorMessage(all store.UnreadableObjects) string {
+	switch {
+	case s.h.NoUnsafeDeletes && all[0].Revision == 0:
+		return fmt.Sprintf("unable to transform key %q: %v", all[0].Key, all[0].Err)
+	case s.h.NoUnsafeDeletes:
+		return all[0].Err.Error()
+	}
 	gr := s.groupResource()
 	message := fmt.Sprintf("failed to read one or more %s from the storage: %v", gr.String(), corrupt(all[0].Key, undecodable(all[0].Revision, all[0].Err)))
 	if more := len(all) - 1; more > 0 {

@@ -61,6 +61,39 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
+// TestUnreadableWithoutUnsafeDeletes has the answers with AllowUnsafeMalformedObjectDeletion
+// off: the option of deletes does nothing, and errors have only the cause.
+func TestUnreadableWithoutUnsafeDeletes(t *testing.T) {
+	const (
+		unsafe = "?ignoreStoreReadErrorWithClusterBreakingPotential=true"
+		why    = `no kind "ConfigMap" is registered for version "v0" in scheme "pkg/runtime/scheme.go:111"`
+	)
+	h, backend := serve(t, nil)
+	h.NoUnsafeDeletes = true
+	do(t, h, "GET", configMaps, "")
+	if _, err := backend.Create(t.Context(), "/registry/configmaps/ns/b", []byte(`{"apiVersion":"v0","kind":"ConfigMap","metadata":{"name":"b"}}`), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		message            string
+	}{
+		{"GET", "", "", 500, why},
+		{"GET", "?resourceVersion=0", "", 429, "storage is (re)initializing: failed to list <unspecified>: " + why},
+		{"GET", "/b", "", 500, why},
+		{"PUT", "/b", `{"metadata":{"name":"b"}}`, 500, why},
+		{"DELETE", "/b", "", 500, why},
+		{"DELETE", "/b" + unsafe, "", 500, why},
+		{"DELETE", unsafe, "", 500, why},
+		{"GET", "/b", "", 500, why},
+	} {
+		if a := do(t, h, c.method, configMaps+c.path, c.body); a.code != c.code || a.message() != c.message {
+			t.Errorf("%s %s: got %d %q, want %d %q", c.method, c.path, a.code, a.message(), c.code, c.message)
+		}
+	}
+}
+
 // TestUnreadableObjectSpoilsItsListsOnly asks for lists of a resource with an object that
 // cannot be read. Where a list is read without the cache, other namespaces do not matter.
 func TestUnreadableObjectSpoilsItsListsOnly(t *testing.T) {
