@@ -35,13 +35,14 @@ type API struct {
 	openapi   *openapi.Handler
 }
 
-// NewAPI returns an API; catalog is called for each request.
-func NewAPI(catalog func() *resource.Catalog, resources *rest.Handler) *API {
+// NewAPI returns an API; catalog is called for each request. With the gate
+// CBORServingAndStorage, its OpenAPI documents name CBOR.
+func NewAPI(catalog func() *resource.Catalog, resources *rest.Handler, gates features.Gates) *API {
 	return &API{
 		catalog:   catalog,
 		rest:      resources,
 		discovery: discovery.New(catalog, func(r *http.Request) string { return r.Host }),
-		openapi:   openapi.New(catalog, openapi.Config{Log: resources.Logger}),
+		openapi:   openapi.New(catalog, openapi.Config{Log: resources.Logger, CBOR: gates.Enabled(features.CBOR)}),
 	}
 }
 
@@ -145,7 +146,7 @@ func (s *Server) prepareGroups() error {
 		Admission: admission.NewChain(s.Admission...), Authorizer: s.Authorizer,
 		NoUnsafeDeletes: !s.Gates.Enabled(features.UnsafeDeletes),
 	})
-	s.API = ending{NewAPI(get, s.objects.Load())}
+	s.API = ending{NewAPI(get, s.objects.Load(), s.Gates)}
 	s.HealthChecks = append(s.HealthChecks, HealthCheck{Name: "etcd", Check: func(ctx context.Context) error {
 		_, err := backend.Revision(ctx)
 		return err

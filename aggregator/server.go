@@ -43,6 +43,8 @@ type Config struct {
 	Settled func(ctx context.Context) error
 	// Routes are other paths of this process that OpenAPI describes.
 	Routes []openapi.Route
+	// CBOR says that the server speaks CBOR, for OpenAPI.
+	CBOR bool
 
 	// EndpointRouting sends requests to endpoints of services instead of their cluster
 	// IPs: --enable-aggregator-routing.
@@ -109,7 +111,7 @@ func New(cfg Config) *Server {
 	s.remotes.Store(&map[schema.GroupVersion]*backend{})
 	s.discovery = discovery.New(cfg.Catalog, func(r *http.Request) string { return r.Host })
 	s.discovery.Merge(s.mergedDiscovery)
-	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents, Routes: cfg.Routes, NoEnums: cfg.NoEnums})
+	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents, Routes: cfg.Routes, NoEnums: cfg.NoEnums, CBOR: cfg.CBOR})
 	return s
 }
 

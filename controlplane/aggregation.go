@@ -17,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/controller/apiserver"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/openapi"
@@ -67,7 +68,7 @@ func (a *assembly) aggregation() error {
 		Network:  a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}),
 		Objects:  func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
 		Loopback: a.outer.Loopback(loopbackUser()), Create: a.createService,
-		Catalog: a.catalogs.get, Settled: a.custom.Sync, Routes: a.issuerRoutes(), Certificate: certificate,
+		Catalog: a.catalogs.get, Settled: a.custom.Sync, Routes: a.issuerRoutes(), CBOR: a.Gates.Enabled(features.CBOR), Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
 		Dial:   a.Egress.For("cluster"),

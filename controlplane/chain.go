@@ -15,7 +15,7 @@ import (
 
 // chain makes the servers that a request is offered to, one after the other.
 func (a *assembly) chain() error {
-	api := newAPI(a.catalogs.get, a.resources)
+	api := newAPI(a.catalogs.get, a.resources, a.Gates)
 	a.outer.Delegate = a.core(api, a.extensions(api))
 	return a.aggregation()
 }
@@ -61,8 +61,8 @@ type api struct {
 	catalog func() *resource.Catalog
 }
 
-func newAPI(catalog func() *resource.Catalog, resources *rest.Handler) *api {
-	return &api{kelson.NewAPI(catalog, resources), catalog}
+func newAPI(catalog func() *resource.Catalog, resources *rest.Handler, gates features.Gates) *api {
+	return &api{kelson.NewAPI(catalog, resources, gates), catalog}
 }
 
 // currentAPI is an api that serves custom resources as the definitions say that this

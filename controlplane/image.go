@@ -163,7 +163,7 @@ func (a *assembly) makeImage() (map[string]*template, error) {
 	defer objects.Close()
 	resources := &rest.Handler{Catalog: a.catalogs.get, Store: objects, Owners: &managedfields.Owners{}}
 	server := &kelson.Server{
-		Name: "image", API: newAPI(a.catalogs.get, resources), PKI: a.authority, Now: func() time.Time { return imageTime },
+		Name: "image", API: newAPI(a.catalogs.get, resources, a.Gates), PKI: a.authority, Now: func() time.Time { return imageTime },
 	}
 	if err := server.PrepareRun(); err != nil {
 		return nil, err

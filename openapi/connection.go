@@ -25,7 +25,7 @@ func (e *endpoint) connections(c *resource.Connect) []path {
 	options := optionParameters(c)
 	if c.Text {
 		op := e.operation("get", "get", "read", e.name(namespaced), "read "+e.subresource+" of the specified "+e.parent, scope, options)
-		op.produces = append([]string{"text/plain"}, mediaTypes...)
+		op.produces = append([]string{"text/plain"}, e.options.media.objects...)
 		op.responses = []response{{code: http.StatusOK}}
 		return []path{shareParameters(path{path: item, operations: []operation{op}})}
 	}

@@ -23,16 +23,16 @@ type part struct {
 }
 
 // parts returns the parts of a catalog.
-func parts(catalog *resource.Catalog, routes []Route) []part {
+func parts(catalog *resource.Catalog, media []string, routes []Route) []part {
 	var parts []part
 	route := func(name string, r Route) { parts = append(parts, part{name: name, route: &r}) }
 	for _, r := range routes {
 		route(r.Path[1:], r)
 	}
 	if _, ok := catalog.Group(""); ok {
-		route("api", discoveryRoute("/api", "getCoreAPIVersions", "core", "get available API versions", "APIVersions"))
+		route("api", discoveryRoute(media, "/api", "getCoreAPIVersions", "core", "get available API versions", "APIVersions"))
 	}
-	route("apis", discoveryRoute("/apis", "getAPIVersions", "apis", "get available API versions", "APIGroupList"))
+	route("apis", discoveryRoute(media, "/apis", "getAPIVersions", "apis", "get available API versions", "APIGroupList"))
 	for _, g := range catalog.Groups() {
 		name := "api"
 		if g.Name != "" {
@@ -40,7 +40,7 @@ func parts(catalog *resource.Catalog, routes []Route) []part {
 		}
 		if g.Name != "" && slices.ContainsFunc(g.Versions, func(v resource.ServedVersion) bool { return !onlyCustom(&v) }) {
 			id, tag := groupIdentifiers(g.Name)
-			route(name, discoveryRoute("/"+name, "get"+id+"APIGroup", tag, "get information of a group", "APIGroup"))
+			route(name, discoveryRoute(media, "/"+name, "get"+id+"APIGroup", tag, "get information of a group", "APIGroup"))
 		}
 		for i := range g.Versions {
 			parts = append(parts, part{name: name + "/" + g.Versions[i].Name, group: g, version: &g.Versions[i]})
@@ -51,13 +51,13 @@ func parts(catalog *resource.Catalog, routes []Route) []part {
 
 // discovery returns the route of a part: the one that it is, or that of its
 // list of resources, which the documents of custom resources leave out.
-func (p *part) discovery() *Route {
+func (p *part) discovery(media []string) *Route {
 	if p.route != nil || p.custom() {
 		return p.route
 	}
 	id, tag := groupIdentifiers(p.group.Name)
 	v := p.version.Name
-	r := discoveryRoute("/"+p.name, "get"+id+identifier(v, true)+"APIResources", tag+"_"+identifier(v, false),
+	r := discoveryRoute(media, "/"+p.name, "get"+id+identifier(v, true)+"APIResources", tag+"_"+identifier(v, false),
 		"get available resources", "APIResourceList")
 	return &r
 }

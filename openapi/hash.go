@@ -57,6 +57,9 @@ const (
 func (h *Handler) fingerprint(p *part) string {
 	d := describer(make([]byte, 0, 4096))
 	d.texts(p.name, h.config.Title, h.config.Version, pack.Sum(packed))
+	if h.config.CBOR {
+		d.texts(mediaCBOR)
+	}
 	if r := p.route; r != nil {
 		d.texts(r.Path, r.Operation, r.Description, r.Tag, r.Definition)
 		d.list(r.Consumes)

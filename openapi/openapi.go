@@ -40,6 +40,8 @@ type Config struct {
 	Title string
 	// Version of the API; the default is that of Kubernetes.
 	Version string
+	// CBOR names the media types of CBOR for built-in kinds and discovery.
+	CBOR bool
 	// Routes besides resources, discovery and /version.
 	Routes []Route
 	// Remote returns the documents of other servers, the same value until they change;
@@ -56,6 +58,7 @@ type Config struct {
 type Handler struct {
 	catalog func() *resource.Catalog
 	config  Config
+	media   mediaTypes
 	options func() *parameters
 	// pack has the generated definitions.
 	pack func() *pack.Pack
@@ -99,7 +102,11 @@ func New(catalog func() *resource.Catalog, config Config) *Handler {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{catalog: catalog, config: config, options: sync.OnceValue(newParameters), pack: sync.OnceValue(openPack), shared: map[string][]byte{}}
+	media := newMediaTypes(config.CBOR)
+	return &Handler{
+		catalog: catalog, config: config, media: media, options: sync.OnceValue(func() *parameters { return newParameters(media) }),
+		pack: sync.OnceValue(openPack), shared: map[string][]byte{},
+	}
 }
 
 func (h *Handler) newLibrary() *library {
@@ -147,7 +154,7 @@ func (h *Handler) state() *state {
 		return h.current
 	}
 	s := &state{catalog: catalog, remotes: remotes, documents: map[string]*document{}}
-	for _, p := range parts(catalog, h.config.Routes) {
+	for _, p := range parts(catalog, h.media.objects, h.config.Routes) {
 		d := &document{part: p}
 		if h.current != nil {
 			if old := h.current.documents[p.name]; old != nil && old.part.same(&p) {

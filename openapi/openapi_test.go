@@ -547,3 +547,50 @@ func TestEnumsCanBeLeftOut(t *testing.T) {
 		t.Error("got no enumerations in the documents of the test")
 	}
 }
+
+// TestCBOR: documents name the media types of CBOR if the server speaks it, those of custom
+// resources never.
+func TestCBOR(t *testing.T) {
+	catalog, err := resource.NewCatalog(smallGroups(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, on := range []bool{false, true} {
+		h := openapi.New(func() *resource.Catalog { return catalog }, openapi.Config{CBOR: on})
+		var v2 struct {
+			Paths map[string]map[string]json.RawMessage
+		}
+		if err := json.Unmarshal(get(t, h, "/openapi/v2"), &v2); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			path, method       string
+			consumes, produces string // the last of each, with CBOR
+		}{
+			{"/apis/coordination.k8s.io/", "get", "application/cbor", "application/cbor"},
+			{"/apis/coordination.k8s.io/v1/", "get", "application/cbor", "application/cbor"},
+			{"/apis/coordination.k8s.io/v1/leases", "get", "*/*", "application/cbor-seq"},
+			{"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", "post", "*/*", "application/cbor"},
+			{"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}", "patch", "application/apply-patch+cbor", "application/cbor"},
+			{"/apis/stable.example.com/v1/namespaces/{namespace}/crontabs/{name}", "patch", "application/apply-patch+yaml", "application/yaml"},
+		} {
+			var op struct{ Consumes, Produces []string }
+			if err := json.Unmarshal(v2.Paths[c.path][c.method], &op); err != nil {
+				t.Fatalf("%s %s: %v", c.method, c.path, err)
+			}
+			last := func(types []string, want string) bool {
+				return slices.ContainsFunc(types, func(s string) bool { return strings.Contains(s, "cbor") }) == (on && strings.Contains(want, "cbor")) &&
+					(!on || types[len(types)-1] == want)
+			}
+			if !last(op.Consumes, c.consumes) || !last(op.Produces, c.produces) {
+				t.Errorf("%s %s with CBOR %v: got %q and %q, want them to end with %s and %s if it is on, and no CBOR if it is off",
+					c.method, c.path, on, op.Consumes, op.Produces, c.consumes, c.produces)
+			}
+		}
+		for path, accept := range map[string]string{"/openapi/v3/apis/coordination.k8s.io/v1": "", "/openapi/v3/apis/coordination.k8s.io": protoV3, "/openapi/v3/apis": ""} {
+			if got := bytes.Contains(get(t, h, path, "Accept", accept), []byte("application/cbor")); got != on {
+				t.Errorf("%s names CBOR: got %v, want %v", path, got, on)
+			}
+		}
+	}
+}

@@ -51,18 +51,38 @@ const (
 	mediaJSON     = "application/json"
 	mediaYAML     = "application/yaml"
 	mediaProtobuf = "application/vnd.kubernetes.protobuf"
+	mediaCBOR     = "application/cbor"
 	anyMedia      = "*/*"
 )
 
-var (
-	mediaTypes = []string{mediaJSON, mediaYAML, mediaProtobuf}
-	// listMediaTypes are those of answers that may be streams.
-	listMediaTypes  = []string{mediaJSON, mediaYAML, mediaProtobuf, mediaJSON + ";stream=watch", mediaProtobuf + ";stream=watch"}
-	patchMediaTypes = []string{
-		string(types.JSONPatchType), string(types.MergePatchType),
-		string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType),
+// mediaTypes are the media types that documents name for built-in kinds and discovery.
+type mediaTypes struct {
+	objects []string // of requests and responses
+	lists   []string // of responses that may be watches
+	patches []string // of the bodies of patches
+}
+
+func newMediaTypes(cbor bool) mediaTypes {
+	m := mediaTypes{
+		objects: []string{mediaJSON, mediaYAML, mediaProtobuf},
+		patches: []string{
+			string(types.JSONPatchType), string(types.MergePatchType),
+			string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType),
+		},
 	}
-	// What documents say that custom resources speak.
+	streams := []string{mediaJSON + ";stream=watch", mediaProtobuf + ";stream=watch"}
+	if cbor {
+		m.objects = append(m.objects, mediaCBOR)
+		m.patches = append(m.patches, string(types.ApplyCBORPatchType))
+		streams = append(streams, mediaCBOR+"-seq")
+	}
+	m.lists = slices.Concat(m.objects, streams)
+	return m
+}
+
+// The media types that documents name for custom resources, as in kube-apiserver also if
+// the server speaks CBOR.
+var (
 	customMediaTypes      = []string{mediaJSON, mediaYAML}
 	customPatchMediaTypes = []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
 )
@@ -97,9 +117,9 @@ func (r Route) paths() []path {
 }
 
 // discoveryRoute is a route of discovery: it speaks what resources speak.
-func discoveryRoute(at, operation, tag, description, kind string) Route {
+func discoveryRoute(media []string, at, operation, tag, description, kind string) Route {
 	return Route{Path: at, Operation: operation, Tag: tag, Description: description,
-		Consumes: mediaTypes, Produces: mediaTypes, Definition: metaPrefix + kind}
+		Consumes: media, Produces: media, Definition: metaPrefix + kind}
 }
 
 // endpoint is a resource or one of its subresources, on its way to paths.
@@ -227,7 +247,7 @@ func (e *endpoint) operation(method, action, verb, rest, description string, sco
 	slices.SortFunc(parameters, func(a, b parameter) int {
 		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.in, b.in))
 	})
-	consumes, produces := []string{anyMedia}, mediaTypes
+	consumes, produces := []string{anyMedia}, e.options.media.objects
 	if e.custom {
 		consumes, produces = customMediaTypes, customMediaTypes
 	}
@@ -285,7 +305,7 @@ func (e *endpoint) listOperation(namespaced, suffix string, scope []parameter) o
 	}
 	op := e.operation("get", "list", "list", e.name(namespaced)+suffix, what+e.parent, scope, e.options.list)
 	if !e.custom {
-		op.produces = listMediaTypes
+		op.produces = e.options.media.lists
 	}
 	op.responses = []response{{http.StatusOK, e.list}}
 	return op
@@ -320,7 +340,7 @@ func (e *endpoint) patch(namespaced string, scope []parameter) operation {
 	}
 	op := e.operation("patch", "patch", "patch", e.name(namespaced),
 		e.phrase("partially update the specified ", "partially update "+e.subresource+" of the specified "), scope, e.options.patch)
-	op.consumes = patchMediaTypes
+	op.consumes = e.options.media.patches
 	op.body, op.bodyNeeded = metaPrefix+"Patch", true
 	op.responses = e.answers(http.StatusOK, http.StatusCreated)
 	if e.custom {
@@ -365,7 +385,7 @@ func (e *endpoint) watch(namespaced string, scope []parameter) operation {
 	op := e.operation("get", "watch", "watch", e.name(namespaced),
 		"watch changes to an object of kind "+e.parent+". deprecated: use the 'watch' parameter with a list operation instead, filtered to a single item with the 'fieldSelector' parameter.",
 		scope, e.options.list)
-	op.produces = listMediaTypes
+	op.produces = e.options.media.lists
 	op.responses = []response{{http.StatusOK, metaPrefix + "WatchEvent"}}
 	return op
 }
@@ -374,7 +394,7 @@ func (e *endpoint) watchList(namespaced, suffix string, scope []parameter) opera
 	op := e.operation("get", "watchlist", "watch", e.name(namespaced)+"List"+suffix,
 		"watch individual changes to a list of "+e.parent+". deprecated: use the 'watch' parameter with a list operation instead.",
 		scope, e.options.list)
-	op.produces = listMediaTypes
+	op.produces = e.options.media.lists
 	op.responses = []response{{http.StatusOK, metaPrefix + "WatchEvent"}}
 	return op
 }

@@ -15,14 +15,16 @@ type parameter struct {
 	required              bool
 }
 
-// parameters are those that operations on resources have in common.
+// parameters are the parameters and media types that operations on resources have in common.
 type parameters struct {
+	media                                                      mediaTypes
 	namespace, pretty                                          parameter
 	get, list, create, update, patch, delete, deleteCollection []parameter
 }
 
-func newParameters() *parameters {
+func newParameters(media mediaTypes) *parameters {
 	p := &parameters{
+		media:     media,
 		namespace: pathParameter("namespace", "object name and auth scope, such as for teams and projects"),
 		pretty: parameter{name: "pretty", in: "query", kind: "string",
 			description: "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."},

@@ -91,7 +91,7 @@ func (h *Handler) sourcesOf(d *document, l *library) []*source {
 			}
 		}
 	}
-	if route := d.part.discovery(); route != nil && len(all) == 0 {
+	if route := d.part.discovery(h.media.objects); route != nil && len(all) == 0 {
 		all = append(all, h.newSource(nil, route, l))
 	}
 	if d.part.version != nil {
