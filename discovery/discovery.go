@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/status"
 )
 
 // Handler serves discovery. It is safe for concurrent use.
@@ -99,7 +101,11 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 		if err := checkRequest(r); err != nil {
 			return true, err
 		}
-		return true, h.serve(w, r, v, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, version) })
+		known := status.Media(request.From(r.Context()))
+		if onlyCustom(version) {
+			known = status.Media(&request.Request{}) // as in kube-apiserver, never CBOR
+		}
+		return true, h.serveAs(w, r, v, known, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, version) })
 	}
 	return false, nil
 }
@@ -109,7 +115,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root string) error {
 	// /apis/ with a trailing slash has only the old format.
 	plain := root == "apis" && strings.HasSuffix(r.URL.Path, "/")
-	if media, ok := negotiate(r, true); ok && !plain {
+	if media, ok := negotiate(r, status.Media(request.From(r.Context())), true); ok && !plain {
 		return h.serveAggregated(w, r, v, root, media)
 	}
 	if root == "apis" {
@@ -127,9 +133,14 @@ func (h *Handler) serveRoot(w http.ResponseWriter, r *http.Request, v view, root
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v view, path string, object func() runtime.Object) error {
-	media, ok := negotiate(r, false)
+	return h.serveAs(w, r, v, status.Media(request.From(r.Context())), path, object)
+}
+
+// serveAs is serve with the media types that the document has.
+func (h *Handler) serveAs(w http.ResponseWriter, r *http.Request, v view, known []string, path string, object func() runtime.Object) error {
+	media, ok := negotiate(r, known, false)
 	if !ok {
-		return notAcceptable(r)
+		return notAcceptable(known)
 	}
 	body, err := h.state(v).page(page{path: path, media: media.name, pretty: media.pretty || isPretty(r)}, object)
 	if err != nil {
@@ -356,4 +367,9 @@ func nestSubresources(flat []metav1.APIResource) []apidiscovery.APIResourceDisco
 		})
 	}
 	return list
+}
+
+// onlyCustom reports whether a version has nothing but custom resources.
+func onlyCustom(v *resource.ServedVersion) bool {
+	return !slices.ContainsFunc(v.Resources, func(s *resource.Served) bool { return !s.Unstructured })
 }

@@ -12,6 +12,8 @@ import (
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
@@ -302,6 +304,32 @@ func BenchmarkCached(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		get(b, h, "/apis", "Accept", v2)
+	}
+}
+
+// TestCustomVersionsAreNotInCBOR asks for the resources of a version that has nothing but
+// custom ones, which is never in CBOR.
+func TestCustomVersionsAreNotInCBOR(t *testing.T) {
+	empty := func() resource.Object { return &unstructured.Unstructured{Object: map[string]any{}} }
+	catalog, err := resource.NewCatalog(resource.Group{Name: "example.com", Resources: []resource.Definition{{
+		Group: "example.com", Resource: "things", Kind: "Thing",
+		Versions: []resource.Version{{Name: "v1", New: empty, NewList: func() runtime.Object { return &unstructured.UnstructuredList{} }}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := discovery.New(func() *resource.Catalog { return catalog }, func(*http.Request) string { return "" })
+	for _, c := range []struct{ path, accept, want string }{
+		{"/apis/example.com", "application/cbor", "application/cbor"},
+		{"/apis/example.com/v1", "application/cbor,application/json;q=0.9", "application/json"},
+		{"/apis/example.com/v1", "application/cbor", ""},
+	} {
+		r, w := httptest.NewRequest("GET", c.path, nil), httptest.NewRecorder()
+		r.Header.Set("Accept", c.accept)
+		_, err := h.Serve(w, r.WithContext(request.With(r.Context(), &request.Request{CBOR: true})))
+		if got := w.Header().Get("Content-Type"); got != c.want || (err == nil) != (c.want != "") || err != nil && !apierrors.IsNotAcceptable(err) {
+			t.Errorf("%s, Accept %s: got %q, %v, want %q", c.path, c.accept, got, err, c.want)
+		}
 	}
 }
 

@@ -39,15 +39,15 @@ type media struct {
 	pretty bool
 }
 
-// negotiate returns the first media type of the Accept header that is supported, for the
+// negotiate returns the first media type of the Accept header that is known, for the
 // aggregated or the plain format.
-func negotiate(r *http.Request, aggregated bool) (media, bool) {
+func negotiate(r *http.Request, known []string, aggregated bool) (media, bool) {
 	accept := r.Header.Get("Accept")
 	if accept == "" {
 		return media{name: mediaJSON}, !aggregated
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
-		for _, name := range status.Media(request.From(r.Context())) {
+		for _, name := range known {
 			if status.Takes(clause, name) && matchesFormat(clause.Params, name, aggregated) {
 				return media{name: name, pretty: clause.Params["pretty"] == "1"}, true
 			}
@@ -159,9 +159,9 @@ func checkRequest(r *http.Request) error {
 	}}
 }
 
-func notAcceptable(r *http.Request) error {
+func notAcceptable(known []string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-		Message: "only the following media types are accepted: " + strings.Join(status.Media(request.From(r.Context())), ", "),
+		Message: "only the following media types are accepted: " + strings.Join(known, ", "),
 	}}
 }

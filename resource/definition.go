@@ -76,6 +76,9 @@ type Definition struct {
 	// Hub is the name of the version that objects are stored in; it defaults to
 	// the first.
 	Hub string
+	// Old are versions that are never served, and that stored objects may be of
+	// nevertheless. Only Name, Group, New and ToHub of them are used.
+	Old []Version
 
 	// StorageKey is where objects are kept below the root, without slashes at
 	// the ends: pods, services/specs, leases. It defaults to Resource in the
@@ -86,6 +89,9 @@ type Definition struct {
 	// encoding. kube-apiserver does so for CustomResourceDefinitions and
 	// APIServices.
 	StoreJSON bool
+	// StoreYAML stores objects of Go types as YAML. Whether or not it or StoreJSON is set,
+	// objects in all three encodings can be read.
+	StoreYAML bool
 	// StoreCBOR stores objects that are maps in CBOR, not JSON. Whether or not it is set,
 	// objects in both encodings can be read.
 	StoreCBOR bool

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 )
 
 // EncodeStored encodes an object of the hub version as it is stored. The object
@@ -33,13 +34,16 @@ func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error)
 		obj.SetSelfLink("")
 		defer obj.SetSelfLink(link)
 	}
-	if m, ok := obj.(message); ok && !def.StoreJSON {
+	if m, ok := obj.(message); ok && !def.StoreJSON && !def.StoreYAML {
 		return encodeEnvelope(def.HubAPIVersion(), def.Kind, m)
 	}
 	kind := obj.GetObjectKind()
 	was := kind.GroupVersionKind()
 	kind.SetGroupVersionKind(schema.FromAPIVersionAndKind(def.HubAPIVersion(), def.Kind))
 	defer kind.SetGroupVersionKind(was)
+	if def.StoreYAML {
+		return yaml.Marshal(obj)
+	}
 	return encodeJSON(obj, true)
 }
 
@@ -138,6 +142,36 @@ func (r *Record) decode(def *resource.Definition) (resource.Object, error) {
 	return DecodeStored(def, stored)
 }
 
+// StoredMetadata returns the metadata of a stored object that is not protobuf, in JSON.
+func StoredMetadata(stored []byte) ([]byte, bool) {
+	switch {
+	case IsCBOR(stored):
+		var object map[string]any
+		if err := direct.Unmarshal(stored, &object); err != nil {
+			return nil, false
+		}
+		meta, ok := object["metadata"].(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		encoded, err := json.Marshal(meta)
+		return encoded, err == nil
+	case mayBeYAML(stored):
+		text, err := yaml.YAMLToJSON(stored)
+		if err != nil {
+			return nil, false
+		}
+		stored = text
+	}
+	return MetadataJSON(stored)
+}
+
+// mayBeYAML reports whether a stored object is neither protobuf, CBOR nor JSON.
+func mayBeYAML(stored []byte) bool {
+	text := bytes.TrimLeft(stored, " \t\r\n")
+	return len(text) > 0 && text[0] != '{' && !IsCBOR(stored) && !bytes.HasPrefix(stored, []byte(protoPrefix))
+}
+
 // DecodeRecord returns the object of a record, in the hub version, with its
 // resourceVersion.
 func DecodeRecord(def *resource.Definition, rec *Record) (resource.Object, error) {
@@ -181,6 +215,11 @@ func decodeJSON(def *resource.Definition, data []byte) (*resource.Version, resou
 		version, err := storedVersion(def, []byte(u.GetAPIVersion()), []byte(u.GetKind()))
 		return version, obj, err
 	}
+	if mayBeYAML(data) {
+		if text, err := yaml.YAMLToJSON(data); err == nil {
+			data = text
+		}
+	}
 	// Structs of different versions cannot take each other's JSON.
 	var kind metav1.TypeMeta
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
@@ -216,15 +255,17 @@ func storedVersion(d *resource.Definition, apiVersion, kind []byte) (*resource.V
 	if len(apiVersion) == 0 {
 		return d.HubVersion(), nil
 	}
-	for i := range d.Versions {
-		v := &d.Versions[i]
-		group := d.GroupOf(v)
-		name, ok := bytes.CutPrefix(apiVersion, []byte(group))
-		if ok && group != "" {
-			name, ok = bytes.CutPrefix(name, []byte("/"))
-		}
-		if ok && string(name) == v.Name {
-			return v, nil
+	for _, versions := range [][]resource.Version{d.Versions, d.Old} {
+		for i := range versions {
+			v := &versions[i]
+			group := d.GroupOf(v)
+			name, ok := bytes.CutPrefix(apiVersion, []byte(group))
+			if ok && group != "" {
+				name, ok = bytes.CutPrefix(name, []byte("/"))
+			}
+			if ok && string(name) == v.Name {
+				return v, nil
+			}
 		}
 	}
 	if d.Between != nil {

@@ -23,7 +23,7 @@ func readMeta(stored []byte, m *controller.Meta) error {
 		}
 		return nil
 	}
-	metadata, ok := wire.MetadataJSON(stored)
+	metadata, ok := wire.StoredMetadata(stored)
 	if !ok {
 		return errNoMetadata
 	}
