@@ -39,6 +39,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistrationv1beta1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1"
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -85,6 +86,7 @@ func Definitions() resource.Group {
 			NewList: func() runtime.Object { return &apiregistration.APIServiceList{} },
 			Default: resource.DefaultFunc(setDefaults),
 		}},
+		Old:          []resource.Version{resource.OldVersion[apiregistrationv1beta1.APIService](apiregistrationv1beta1.SchemeGroupVersion, setDefaults, nil)},
 		StoreJSON:    true,
 		Strategy:     main,
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},

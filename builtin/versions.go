@@ -25,15 +25,13 @@ func isOther(group string) bool {
 }
 
 // isGone reports whether a version may be named in --runtime-config although nothing is
-// served in it any more: kube-apiserver still knows its types.
+// served or stored in it any more: kube-apiserver still knows its types.
 func isGone(gv schema.GroupVersion) bool {
 	switch gv.Group {
-	case "authentication.k8s.io", "rbac.authorization.k8s.io":
+	case "authentication.k8s.io":
 		return gv.Version == "v1alpha1" || gv.Version == "v1beta1"
-	case "authorization.k8s.io", "events.k8s.io":
+	case "authorization.k8s.io":
 		return gv.Version == "v1beta1"
-	case "flowcontrol.apiserver.k8s.io":
-		return gv.Version == "v1beta1" || gv.Version == "v1beta2" || gv.Version == "v1beta3"
 	}
 	return false
 }
@@ -202,13 +200,16 @@ func parseKeys(groups []resource.Group, config map[string]string) (map[string][]
 	return keys, nil
 }
 
-// versionsOf returns the versions that groups have.
+// versionsOf returns the versions that groups have, and those that stored objects may be of.
 func versionsOf(groups []resource.Group) map[schema.GroupVersion]bool {
 	known := map[schema.GroupVersion]bool{}
 	for i := range groups {
 		for _, d := range groups[i].Resources {
 			for j := range d.Versions {
 				known[groupVersion(&groups[i], &d, &d.Versions[j])] = true
+			}
+			for j := range d.Old {
+				known[groupVersion(&groups[i], &d, &d.Old[j])] = true
 			}
 		}
 	}

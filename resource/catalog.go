@@ -386,6 +386,11 @@ func (d *Definition) check() error {
 			wrong("version %s: does not convert to the hub %s", v.Name, hub.Name)
 		}
 	}
+	for i := range d.Old {
+		if v := &d.Old[i]; v.Name == "" || v.New == nil || v.ToHub == nil {
+			wrong("old version %q: no name, New or ToHub", v.Name)
+		}
+	}
 	known := allVerbs()
 	for _, verb := range d.Verbs {
 		if !slices.Contains(known, verb) {

@@ -185,6 +185,10 @@ type Version struct {
 	// ToHub and FromHub convert to and from the hub version; they are nil for the
 	// hub itself. The result may share memory with the argument.
 	ToHub, FromHub func(obj Object) (Object, error)
+	// Keep sets the fields of an object of the hub version that this version does not have
+	// to those of the object before. Admission calls it when a plugin has changed an object
+	// in this version. Nil is for versions that have all fields.
+	Keep func(hub, before Object)
 	// FromHubAll converts many objects in one call, for conversions that are
 	// expensive one by one (webhooks). If it is nil, FromHub converts each.
 	FromHubAll func(objs []Object) ([]Object, error)

@@ -70,6 +70,33 @@ func AlikeVersion[T, L, H any, P interface {
 	return v
 }
 
+// OldVersion makes a version for Definition.Old that converts like AlikeVersion. defaults
+// is the defaulting of the version, run on the object of the hub type, after toHub. Both
+// may be nil.
+func OldVersion[T, H any, P interface {
+	*T
+	Object
+}, PH interface {
+	*H
+	Object
+}](version schema.GroupVersion, defaults func(PH), toHub func(P, PH)) Version {
+	return Version{
+		Name: version.Version, Group: version.Group,
+		New: func() Object { return P(new(T)) },
+		ToHub: func(obj Object) (Object, error) {
+			hub := PH(new(H))
+			copyAlike(reflect.ValueOf(hub).Elem(), reflect.ValueOf(obj).Elem())
+			if toHub != nil {
+				toHub(obj.(P), hub)
+			}
+			if defaults != nil {
+				defaults(hub)
+			}
+			return hub, nil
+		},
+	}
+}
+
 // CopyAlike copies the fields of a struct into those of another struct that have the
 // same names, as AlikeVersion does. Other fields of to keep their values.
 func CopyAlike[To, From any](to *To, from *From) {

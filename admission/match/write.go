@@ -161,7 +161,11 @@ func (f *Form) toWritten(obj resource.Object) (resource.Object, error) {
 	case def.Between != nil && f.version != served.Version:
 		return def.Between(obj, served.Version.Name)
 	case def.Between == nil && f.version.ToHub != nil && f.version != def.HubVersion():
-		return f.version.ToHub(obj)
+		hub, err := f.version.ToHub(obj)
+		if before, ok := f.w.Object.(resource.Object); err == nil && ok && f.version.Keep != nil {
+			f.version.Keep(hub, before)
+		}
+		return hub, err
 	}
 	return obj, nil
 }

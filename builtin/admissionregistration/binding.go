@@ -15,7 +15,7 @@ import (
 
 // ValidatingPolicyBindings defines validatingadmissionpolicybindings.
 func ValidatingPolicyBindings(cfg Config) resource.Definition {
-	type binding = admissionv1.ValidatingAdmissionPolicyBinding
+	type binding = validatingBinding
 	judge := func(ctx context.Context, b, _ *binding) field.ErrorList {
 		path := field.NewPath("spec")
 		errs := validateBinding(b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, path)
@@ -26,16 +26,19 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 		return mayReadParams(ctx, cfg, b, b.Spec.ParamRef != nil, "paramRef", errs)
 	}
 	d := define[binding, admissionv1.ValidatingAdmissionPolicyBindingList](cfg, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
-		func(b *binding) { defaultMatch(b.Spec.MatchResources) },
+		defaultValidatingBinding,
 		resource.Rules[*binding]{
 			Validate:       func(ctx context.Context, b *binding) field.ErrorList { return judge(ctx, b, nil) },
 			ValidateUpdate: judge,
 			Generation:     func(b, old *binding) bool { return !equality.Semantic.DeepEqual(b.Spec, old.Spec) },
 		})
+	d.Old = oldValidatingBindings()
 	d.Columns = bindingColumns()
 	d.Cells = resource.CellsFunc(func(b *binding) []any { return bindingCells(b, b.Spec.PolicyName, b.Spec.ParamRef) })
 	return d
 }
+
+func defaultValidatingBinding(b *validatingBinding) { defaultMatch(b.Spec.MatchResources) }
 
 // MutatingPolicyBindings defines mutatingadmissionpolicybindings.
 func MutatingPolicyBindings(cfg Config) resource.Definition {

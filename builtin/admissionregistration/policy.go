@@ -35,10 +35,7 @@ func ValidatingPolicies(cfg Config) resource.Definition {
 		return mayReadParams(ctx, cfg, p, p.Spec.ParamKind != nil && changed, "paramKind", errs)
 	}
 	d := define[validatingPolicy, admissionv1.ValidatingAdmissionPolicyList](cfg, "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
-		func(p *validatingPolicy) {
-			rules.DefaultPointer(&p.Spec.FailurePolicy, admissionv1.Fail)
-			defaultMatch(p.Spec.MatchConstraints)
-		},
+		defaultValidatingPolicy,
 		resource.Rules[*validatingPolicy]{
 			PrepareCreate: func(_ context.Context, p *validatingPolicy) {
 				p.Status = admissionv1.ValidatingAdmissionPolicyStatus{}
@@ -59,12 +56,18 @@ func ValidatingPolicies(cfg Config) resource.Definition {
 		},
 	}.Strategy()
 	status.Resets = []string{"metadata", "spec"}
+	d.Old = oldValidatingPolicies()
 	d.Subresources = []resource.Subresource{{Name: "status", Part: &status}}
 	d.Columns = policyColumns("Validations", "Validations indicates the number of validation rules defined in this configuration")
 	d.Cells = resource.CellsFunc(func(p *validatingPolicy) []any {
 		return []any{p.Name, int64(len(p.Spec.Validations)), paramKindCell(p.Spec.ParamKind), resource.Since(p.CreationTimestamp.Time)}
 	})
 	return d
+}
+
+func defaultValidatingPolicy(p *validatingPolicy) {
+	rules.DefaultPointer(&p.Spec.FailurePolicy, admissionv1.Fail)
+	defaultMatch(p.Spec.MatchConstraints)
 }
 
 // MutatingPolicies defines mutatingadmissionpolicies.

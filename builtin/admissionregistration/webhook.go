@@ -46,6 +46,7 @@ func MutatingWebhooks(cfg Config) resource.Definition {
 			Generation: func(c, old *config) bool { return !reflect.DeepEqual(c.Webhooks, old.Webhooks) },
 			Warnings:   func(ctx context.Context, c, _ *config) []string { return excludedWarnings(ctx, c.Webhooks) },
 		})
+	d.Old = oldMutatingWebhooks()
 	d.Columns = webhookColumns()
 	d.Cells = resource.CellsFunc(func(c *config) []any {
 		return []any{c.Name, int64(len(c.Webhooks)), resource.Since(c.CreationTimestamp.Time)}
@@ -77,6 +78,7 @@ func ValidatingWebhooks(cfg Config) resource.Definition {
 				return excludedWarnings(ctx, toHooks(c.Webhooks))
 			},
 		})
+	d.Old = oldValidatingWebhooks()
 	d.Columns = webhookColumns()
 	d.Cells = resource.CellsFunc(func(c *config) []any {
 		return []any{c.Name, int64(len(c.Webhooks)), resource.Since(c.CreationTimestamp.Time)}

@@ -153,6 +153,11 @@ func podRequestVersions() []resource.Version {
 			},
 		}, nil
 	}
+	v1.Keep = func(hub, before resource.Object) {
+		r, old := &hub.(*podRequest).Spec, &before.(*podRequest).Spec
+		//lint:ignore SA1019 clients still use the older form
+		r.PKIXPublicKey, r.ProofOfPossession = old.PKIXPublicKey, old.ProofOfPossession
+	}
 	v1beta1 := resource.VersionOf[podRequest, certificatesv1beta1.PodCertificateRequestList]("v1beta1",
 		func(r *podRequest) { seconds(&r.Spec.MaxExpirationSeconds) })
 	v1beta1.Off = true

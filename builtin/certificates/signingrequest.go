@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -76,6 +78,7 @@ func SigningRequests() resource.Definition {
 		Versions: []resource.Version{
 			resource.VersionOf[signingRequest, certificatesv1.CertificateSigningRequestList]("v1", nil),
 		},
+		Old:      []resource.Version{resource.OldVersion[certificatesv1beta1.CertificateSigningRequest](certificatesv1beta1.SchemeGroupVersion, defaultOldRequest, nil)},
 		Strategy: main,
 		Subresources: []resource.Subresource{
 			{Name: "approval", NoTable: true, Part: &approval},
@@ -100,6 +103,45 @@ func SigningRequests() resource.Definition {
 			return []any{r.Name, resource.Since(r.CreationTimestamp.Time), orNone(r.Spec.SignerName), r.Spec.Username, asked, requestState(r)}
 		}),
 	}
+}
+
+// defaultOldRequest sets the defaults of v1beta1; v1 requires the fields.
+func defaultOldRequest(r *signingRequest) {
+	if r.Spec.Usages == nil {
+		r.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment}
+	}
+	if r.Spec.SignerName == "" {
+		r.Spec.SignerName = oldSigner(&r.Spec)
+	}
+	for i := range r.Status.Conditions {
+		if c := &r.Status.Conditions[i]; c.Status == "" {
+			c.Status = corev1.ConditionTrue
+		}
+	}
+}
+
+// oldSigner returns the signer of a request of v1beta1 that names none.
+func oldSigner(spec *certificatesv1.CertificateSigningRequestSpec) string {
+	csr, err := parseRequest(spec.Request)
+	if err != nil || !slices.Equal(csr.Subject.Organization, []string{"system:nodes"}) || !strings.HasPrefix(csr.Subject.CommonName, "system:node:") ||
+		len(csr.EmailAddresses) > 0 || len(csr.URIs) > 0 {
+		return legacySigner
+	}
+	uses := func(auth certificatesv1.KeyUsage) bool {
+		usages := slices.Clone(spec.Usages)
+		slices.Sort(usages)
+		usages = slices.DeleteFunc(slices.Compact(usages), func(u certificatesv1.KeyUsage) bool { return u == certificatesv1.UsageKeyEncipherment })
+		want := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, auth}
+		slices.Sort(want)
+		return slices.Equal(usages, want)
+	}
+	switch named := len(csr.DNSNames) > 0 || len(csr.IPAddresses) > 0; {
+	case !named && uses(certificatesv1.UsageClientAuth):
+		return certificatesv1.KubeAPIServerClientKubeletSignerName
+	case named && uses(certificatesv1.UsageServerAuth):
+		return certificatesv1.KubeletServingSignerName
+	}
+	return legacySigner
 }
 
 // signerColumn is the column description of an older version.
@@ -246,15 +288,19 @@ func badUsages(r *signingRequest, path *field.Path) (unknown, duplicate field.Er
 }
 
 func checkRequest(text []byte) error {
-	block, _ := pem.Decode(text)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return errors.New("PEM block type must be CERTIFICATE REQUEST")
-	}
-	r, err := x509.ParseCertificateRequest(block.Bytes)
+	r, err := parseRequest(text)
 	if err != nil {
 		return err
 	}
 	return r.CheckSignature()
+}
+
+func parseRequest(text []byte) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
+	}
+	return x509.ParseCertificateRequest(block.Bytes)
 }
 
 // checkCertificates checks that a text is empty, or consists of PEM certificates only.

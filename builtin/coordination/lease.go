@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -31,6 +32,7 @@ func Leases() resource.Definition {
 			New:     func() resource.Object { return &coordinationv1.Lease{} },
 			NewList: func() runtime.Object { return &coordinationv1.LeaseList{} },
 		}},
+		Old: []resource.Version{resource.OldVersion[coordinationv1beta1.Lease, coordinationv1.Lease](coordinationv1beta1.SchemeGroupVersion, nil, nil)},
 		Strategy: resource.Rules[*coordinationv1.Lease]{
 			CreateOnUpdate: true,
 			RequireVersion: true,

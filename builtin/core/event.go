@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	eventsv1beta1 "k8s.io/api/events/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -48,6 +49,7 @@ func Events(ttl time.Duration) resource.Definition {
 				FieldNames: newEventFields(),
 			},
 		},
+		Old: []resource.Version{oldEvents()},
 		Strategy: resource.Rules[*corev1.Event]{
 			// The name rule depends on the group.
 			ValidateName:   rules.AnyName,
@@ -81,6 +83,19 @@ func Events(ttl time.Duration) resource.Definition {
 
 // strictEvents reports whether the request is for events.k8s.io.
 func strictEvents(ctx context.Context) bool { return request.From(ctx).Group == eventsv1.GroupName }
+
+// oldEvents returns events.k8s.io/v1beta1, which has the fields of v1.
+func oldEvents() resource.Version {
+	return resource.Version{
+		Name: eventsv1beta1.SchemeGroupVersion.Version, Group: eventsv1beta1.GroupName,
+		New: func() resource.Object { return &eventsv1beta1.Event{} },
+		ToHub: func(obj resource.Object) (resource.Object, error) {
+			var event eventsv1.Event
+			resource.CopyAlike(&event, obj.(*eventsv1beta1.Event))
+			return toCoreEvent(&event), nil
+		},
+	}
+}
 
 func toCoreEvent(e *eventsv1.Event) *corev1.Event {
 	out := &corev1.Event{

@@ -28,11 +28,8 @@ func FlowSchemas() resource.Definition {
 		Resource:   "flowschemas",
 		Kind:       "FlowSchema",
 		StorageKey: "flowschemas",
-		Versions: []resource.Version{resource.VersionOf[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList]("v1", func(f *flowcontrolv1.FlowSchema) {
-			if f.Spec.MatchingPrecedence == 0 {
-				f.Spec.MatchingPrecedence = 1000
-			}
-		})},
+		Versions:   []resource.Version{resource.VersionOf[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList]("v1", defaultSchema)},
+		Old:        oldSchemas(),
 		Strategy: resource.Rules[*flowcontrolv1.FlowSchema]{
 			NameOnUpdate:  true,
 			PrepareCreate: func(_ context.Context, f *flowcontrolv1.FlowSchema) { f.Status = flowcontrolv1.FlowSchemaStatus{} },
@@ -267,4 +264,10 @@ func validateAccount(a *flowcontrolv1.ServiceAccountSubject, path *field.Path) f
 		return append(errs, field.Required(path.Child("namespace"), "must specify namespace for service account"))
 	}
 	return append(errs, rules.Invalid(path.Child("namespace"), a.Namespace, apivalidation.ValidateNamespaceName(a.Namespace, false))...)
+}
+
+func defaultSchema(f *flowcontrolv1.FlowSchema) {
+	if f.Spec.MatchingPrecedence == 0 {
+		f.Spec.MatchingPrecedence = 1000
+	}
 }

@@ -34,6 +34,7 @@ func PriorityLevels() resource.Definition {
 		Versions: []resource.Version{
 			resource.VersionOf[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList]("v1", defaultLevel),
 		},
+		Old: oldLevels(),
 		Strategy: resource.Rules[*flowcontrolv1.PriorityLevelConfiguration]{
 			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, p *flowcontrolv1.PriorityLevelConfiguration) {

@@ -27,7 +27,7 @@ func RoleBindings() resource.Definition {
 				return validateBinding(&b.RoleRef, &old.RoleRef, b.Subjects, kinds, true)
 			},
 		})
-	d.Namespaced = true
+	d.Namespaced, d.Old = true, oldRoleBindings()
 	d.Columns = bindingColumns(rbacv1.RoleBinding{}.SwaggerDoc()["roleRef"], "roleBinding")
 	d.Cells = resource.CellsFunc(func(b *rbacv1.RoleBinding) []any { return bindingCells(b, b.RoleRef, b.Subjects) })
 	return d
@@ -46,6 +46,7 @@ func ClusterRoleBindings() resource.Definition {
 				return validateBinding(&b.RoleRef, &old.RoleRef, b.Subjects, kinds, false)
 			},
 		})
+	d.Old = oldClusterRoleBindings()
 	d.Columns = bindingColumns(rbacv1.ClusterRoleBinding{}.SwaggerDoc()["roleRef"], "clusterRoleBinding")
 	d.Cells = resource.CellsFunc(func(b *rbacv1.ClusterRoleBinding) []any { return bindingCells(b, b.RoleRef, b.Subjects) })
 	return d

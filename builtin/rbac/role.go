@@ -16,13 +16,13 @@ func Roles() resource.Definition {
 	d := define[rbacv1.Role, rbacv1.RoleList]("roles", "Role", nil, resource.Rules[*rbacv1.Role]{
 		Validate: func(_ context.Context, r *rbacv1.Role) field.ErrorList { return validateRules(r.Rules, true) },
 	})
-	d.Namespaced = true
+	d.Namespaced, d.Old = true, oldRoles()
 	return d
 }
 
 // ClusterRoles defines clusterroles.
 func ClusterRoles() resource.Definition {
-	return define[rbacv1.ClusterRole, rbacv1.ClusterRoleList]("clusterroles", "ClusterRole", nil, resource.Rules[*rbacv1.ClusterRole]{
+	d := define[rbacv1.ClusterRole, rbacv1.ClusterRoleList]("clusterroles", "ClusterRole", nil, resource.Rules[*rbacv1.ClusterRole]{
 		Validate: func(_ context.Context, r *rbacv1.ClusterRole) field.ErrorList {
 			return append(validateRules(r.Rules, false), validateAggregation(r.AggregationRule, false)...)
 		},
@@ -30,6 +30,8 @@ func ClusterRoles() resource.Definition {
 			return append(validateRules(r.Rules, false), validateAggregation(r.AggregationRule, hasBadSelector(old.AggregationRule))...)
 		},
 	})
+	d.Old = oldClusterRoles()
+	return d
 }
 
 func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {

@@ -69,6 +69,11 @@ func writeStorageVersion(ctx context.Context, all resource.Objects, d *resource.
 			}
 		}
 	}
+	for i := range d.Old {
+		if v := &d.Old[i]; d.GroupOf(v) == d.Group {
+			told.DecodableVersions = append(told.DecodableVersions, schema.GroupVersion{Group: d.Group, Version: v.Name}.String())
+		}
+	}
 	group := d.Group
 	if group == "" {
 		group = "core"

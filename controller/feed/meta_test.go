@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/apikeel/kelson/builtin/core"
 	"github.com/apikeel/kelson/controller"
@@ -21,9 +23,9 @@ func TestReadMeta(t *testing.T) {
 		{APIVersion: "v1", Kind: "Node", Name: "n", UID: "1", BlockOwnerDeletion: &yes},
 		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "2", Controller: &yes},
 	}
-	for _, json := range []bool{false, true} {
+	for _, media := range []string{"protobuf", "JSON", "YAML", "CBOR"} {
 		def := core.Namespaces()
-		def.StoreJSON = json
+		def.StoreJSON, def.StoreYAML = media == "JSON", media == "YAML"
 		catalog, err := resource.NewCatalog(resource.Group{Resources: []resource.Definition{def}})
 		if err != nil {
 			t.Fatal(err)
@@ -41,12 +43,18 @@ func TestReadMeta(t *testing.T) {
 				ns.DeletionTimestamp = &now
 			}
 			stored, err := wire.EncodeStored(complete, ns)
+			if media == "CBOR" { // only custom resources are stored in it
+				var fields map[string]any
+				if fields, err = runtime.DefaultUnstructuredConverter.ToUnstructured(ns); err == nil {
+					stored, err = wire.EncodeStored(&resource.Definition{StoreCBOR: true}, &unstructured.Unstructured{Object: fields})
+				}
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got controller.Meta
 			if err := readMeta(stored, &got); err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("json %v: %+v, %v; want %+v", json, got, err, want)
+				t.Errorf("%s: got %+v, %v, want %+v", media, got, err, want)
 			}
 			for i := range stored {
 				_ = readMeta(stored[:i], new(controller.Meta))
