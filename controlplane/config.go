@@ -52,6 +52,7 @@ import (
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/memory"
+	"github.com/apikeel/kelson/wire"
 )
 
 // What a server does unless it is told otherwise.
@@ -97,6 +98,11 @@ type Config struct {
 	// Encryption says how values are kept encrypted; they are not, unless it has
 	// a file. Its resources and logger are those of the server.
 	Encryption encrypt.Options
+	// StorageMediaType is the media type in which objects of built-in kinds are stored:
+	// application/vnd.kubernetes.protobuf, the default, application/json or
+	// application/yaml. Objects in all of them can be read. Custom resources,
+	// their definitions and APIServices are not stored in protobuf or YAML.
+	StorageMediaType string
 
 	// Memory is the memory that the server may use; nil is budget.Default.
 	Memory *budget.Memory
@@ -271,6 +277,11 @@ func (c *Config) validate() error {
 	}
 	if *c.SecurePort < 0 || *c.SecurePort > 65535 {
 		return fmt.Errorf("%d is not a port: it is between 0 and 65535", *c.SecurePort)
+	}
+	switch c.StorageMediaType {
+	case "", wire.TypeProtobuf, wire.TypeJSON, wire.TypeYAML:
+	default:
+		return fmt.Errorf("%q is not a media type to store objects in: it is %s, %s or %s", c.StorageMediaType, wire.TypeProtobuf, wire.TypeJSON, wire.TypeYAML)
 	}
 	switch c.Storage {
 	case StorageEngine, StorageMemory:

@@ -8,6 +8,7 @@ import (
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/wire"
 )
 
 // kindsKey is what decides about the definitions of built-in kinds that are not bound
@@ -17,13 +18,15 @@ type kindsKey struct {
 	emulation            builtin.Emulation
 	denyPrivileged       bool
 	core                 string // plain settings of the core group
+	media                string // that objects are stored in
 }
 
 func (c *Config) kindsKey(b *builtin.Config) kindsKey {
 	return kindsKey{
 		gates: c.Gates.Key(), runtimeConfig: fmt.Sprint(c.RuntimeConfig), // maps are printed in the order of their keys
 		emulation: c.Emulation, denyPrivileged: b.DenyPrivileged,
-		core: fmt.Sprint(b.Core.KubeletAddresses, b.Core.KubeletPort, b.Core.SplitLogs, b.Core.EventTTL, b.Core.Tokens.Issuer != nil),
+		core:  fmt.Sprint(b.Core.KubeletAddresses, b.Core.KubeletPort, b.Core.SplitLogs, b.Core.EventTTL, b.Core.Tokens.Issuer != nil),
+		media: c.StorageMediaType,
 	}
 }
 
@@ -53,6 +56,7 @@ func (s *sharedKinds) get(key kindsKey, c *Config, b builtin.Config) (*resource.
 	if err != nil {
 		return nil, err
 	}
+	storeAs(c.StorageMediaType, groups)
 	catalog, err := resource.NewCatalog(append(groups, crd.Definitions(nil), aggregator.Definitions())...)
 	if err != nil {
 		return nil, fmt.Errorf("built-in kinds: %w", err)
@@ -87,9 +91,20 @@ func (a *assembly) builtinCatalog(b builtin.Config) (*resource.Catalog, error) {
 	}
 	bound := builtin.Bound(b)
 	countLogs(bound, a.measured)
+	storeAs(a.StorageMediaType, bound)
 	catalog, err := shared.Replace(append(bound, crd.Definitions(a.measured))...)
 	if err != nil {
 		return nil, fmt.Errorf("built-in kinds: %w", err)
 	}
 	return catalog, nil
+}
+
+// storeAs sets the encoding in which objects of built-in kinds are stored.
+func storeAs(media string, groups []resource.Group) {
+	for i := range groups {
+		for j := range groups[i].Resources {
+			def := &groups[i].Resources[j]
+			def.StoreJSON, def.StoreYAML = media == wire.TypeJSON, media == wire.TypeYAML
+		}
+	}
 }

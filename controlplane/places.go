@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
@@ -147,7 +149,7 @@ func (p *places) number(group, name string) int {
 func (p *places) of(def *resource.Definition) int {
 	name := def.Resource
 	switch {
-	case def.StoreJSON:
+	case def.Group == crd.Group, def.Group == aggregator.Group, def.Stored() != nil && def.Stored().Unstructured:
 		return 0
 	case def.Group == "" && name == core.RangeResource:
 		name = "services"

@@ -36,8 +36,6 @@ func foreignFlags() []foreign {
 	)
 	return []foreign{
 		{name: "storage-backend", kind: "string", reason: "it is etcd v3; see --storage", fine: []string{"", "etcd3"}, at: checkStorageBackend, wrong: wrongBackend},
-		{name: "storage-media-type", kind: "string", value: "application/vnd.kubernetes.protobuf", reason: "built-in kinds are stored as protobuf",
-			fine: []string{"", "application/vnd.kubernetes.protobuf"}, at: checkMediaType, wrong: wrongMediaType},
 		{name: "etcd-count-metric-poll-period", kind: "duration", value: "1m0s", reason: metrics},
 		{name: "etcd-db-metric-poll-interval", kind: "duration", value: "30s", reason: metrics},
 		{name: "storage-initialization-timeout", kind: "duration", value: "1m0s", reason: "the server is ready when its caches are", at: checkStorageTimeout, wrong: wrongTimeout},

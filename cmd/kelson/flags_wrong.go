@@ -21,14 +21,6 @@ func wrongBackend(text string) error {
 	return nil
 }
 
-func wrongMediaType(text string) error {
-	known := []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml"}
-	if !slices.Contains(known, text) {
-		return fmt.Errorf("--storage-media-type %q invalid, allowed values: %s", text, strings.Join(known, ", "))
-	}
-	return nil
-}
-
 func wrongTimeout(text string) error {
 	if d, _ := time.ParseDuration(text); d < 0 {
 		return errors.New("--storage-initialization-timeout can not be negative value")
