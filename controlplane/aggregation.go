@@ -118,7 +118,7 @@ func (a *assembly) aggregation() error {
 	}
 	add(a.storageVersionHooks()...)
 	add(kelson.Hook{Name: registration, Run: func(ctx context.Context) error {
-		if err := a.aggregator.Register(ctx); err != nil {
+		if err := awaitSync(ctx, a.aggregator.Register); err != nil {
 			return err
 		}
 		a.running.Go(func() { a.aggregator.Run(ctx) })

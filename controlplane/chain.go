@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/crd"
@@ -44,15 +45,37 @@ func (a *assembly) extensions(api *api) *kelson.Server {
 	return &kelson.Server{
 		Name: "extensions", API: extensions{custom, api},
 		PostStartHooks: append(a.commonHooks(), []kelson.Hook{
-			{Name: "start-apiextensions-informers", Run: custom.Sync},
+			{Name: "start-apiextensions-informers", Run: func(ctx context.Context) error {
+				_ = custom.Sync(ctx) // Run tries again, and logs it
+				return nil
+			}},
 			{Name: "start-apiextensions-controllers", Run: func(ctx context.Context) error {
 				a.running.Go(func() { custom.Run(ctx) })
 				return nil
 			}},
-			{Name: "crd-informer-synced", Run: custom.Sync},
+			{Name: "crd-informer-synced", Run: func(ctx context.Context) error { return awaitSync(ctx, custom.Sync) }},
 		}...),
 	}
 }
+
+// awaitSync calls sync until it succeeds or ctx ends. A definition that cannot be read
+// keeps the server from being ready, and must not end it: somebody has to delete it.
+func awaitSync(ctx context.Context, sync func(ctx context.Context) error) error {
+	for {
+		err := sync(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(syncAgainAfter):
+		}
+	}
+}
+
+// syncAgainAfter is how long to wait before definitions are read again that could not be.
+const syncAgainAfter = 100 * time.Millisecond
 
 // api is the core server's part of the chain: the resources of a catalog, and
 // what is told about them.
