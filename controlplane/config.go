@@ -106,6 +106,9 @@ type Config struct {
 
 	// Memory is the memory that the server may use; nil is budget.Default.
 	Memory *budget.Memory
+	// NoWatchCache answers as kube-apiserver does without its watch cache where that
+	// makes a difference to clients: lists of any state heed limit.
+	NoWatchCache bool
 
 	// BindAddress and SecurePort are where to listen; the defaults are 127.0.0.1
 	// and, with nil, 6443. Port 0 takes a free one.

@@ -155,7 +155,7 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 		Catalog: a.catalogs.get, Store: objects, Owners: a.owners,
 		MinWatch: a.MinRequestTimeout, Memory: a.Memory, Logger: a.Logger,
 		Shards: a.Gates.Enabled("ShardedListAndWatch"), NoInitialEvents: !a.Gates.Enabled("WatchList"),
-		NoUnsafeDeletes: !a.Gates.Enabled(features.UnsafeDeletes),
+		LimitAny: a.NoWatchCache, NoUnsafeDeletes: !a.Gates.Enabled(features.UnsafeDeletes),
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),

@@ -17,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -139,5 +140,24 @@ func BenchmarkTable(b *testing.B) {
 		w := &sink{ResponseRecorder: httptest.NewRecorder()}
 		list(h, w, wire.TypeJSON+";as=Table;v=v1;g=meta.k8s.io", time.Now())
 		b.SetBytes(int64(w.bytes))
+	}
+}
+
+// TestLimitOfListsOfAnyState asks for a page of a list that takes any state: it is whole,
+// unless LimitAny is set.
+func TestLimitOfListsOfAnyState(t *testing.T) {
+	for limited, want := range map[bool]int{false: 3, true: 2} {
+		h, _ := serve(t, nil)
+		h.LimitAny = limited
+		for _, name := range []string{"a", "b", "c"} {
+			do(t, h, "POST", configMaps, `{"metadata":{"name":"`+name+`"}}`)
+		}
+		do(t, h, "GET", configMaps, "") // waits for the cache
+		a := do(t, h, "GET", configMaps+"?resourceVersion=0&limit=2", "")
+		items, _ := a.object["items"].([]any)
+		token, _, _ := unstructured.NestedString(a.object, "metadata", "continue")
+		if len(items) != want || (token != "") != limited {
+			t.Errorf("LimitAny %v: got %d objects and the token %q, want %d", limited, len(items), token, want)
+		}
 	}
 }

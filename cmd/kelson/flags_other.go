@@ -125,6 +125,8 @@ func (f *otherFlags) bind(fs *pflag.FlagSet) {
 func (f *otherFlags) apply(s *setup) {
 	var without []string
 	s.refuse(checkPeers, f.wrongPeers(s))
+	cached, err := strconv.ParseBool(f.value("watch-cache").String())
+	s.config.NoWatchCache = err == nil && !cached
 	for _, flag := range f.given {
 		err := flag.refused()
 		switch {

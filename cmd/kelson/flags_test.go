@@ -185,6 +185,19 @@ func TestFlagsWithoutEffect(t *testing.T) {
 	}
 }
 
+// TestFlagsOfStoredObjects has the encoding of stored objects, and lists as without a cache.
+func TestFlagsOfStoredObjects(t *testing.T) {
+	for text, want := range map[string]controlplane.Config{
+		"serve": {StorageMediaType: "application/vnd.kubernetes.protobuf"},
+		"serve --storage-media-type=application/yaml --watch-cache=false": {StorageMediaType: "application/yaml", NoWatchCache: true},
+		"serve --storage-media-type= --watch-cache":                       {StorageMediaType: "application/json"},
+	} {
+		if got := configOf(t, text); got.StorageMediaType != want.StorageMediaType || got.NoWatchCache != want.NoWatchCache {
+			t.Errorf("%s: got %q and %v, want %q and %v", text, got.StorageMediaType, got.NoWatchCache, want.StorageMediaType, want.NoWatchCache)
+		}
+	}
+}
+
 // configOf returns the configuration that flags make.
 func configOf(t *testing.T, text string) controlplane.Config {
 	t.Helper()
