@@ -44,18 +44,18 @@ type Holder struct {
 const (
 	// MinLimit is the smallest limit that a server works with.
 	MinLimit = 128 << 20
-	// outside is memory that the Go runtime does not count: caches and write buffers of
-	// the database, and buffers of the kernel.
-	outside = 64 << 20
-	// fixed is what a server takes before it holds anything for anybody.
-	fixed = 96 << 20
+	// outside is memory that the Go runtime does not count: the program, caches and write
+	// buffers of the database, and buffers of the kernel.
+	outside = 144 << 20
+	// fixed is what a server takes of the rest before it holds anything for anybody.
+	fixed = 48 << 20
 )
 
 // New returns the memory of a server that may use limit bytes.
 func New(limit int64) *Memory {
 	m := &Memory{limit: max(limit, MinLimit)}
 	m.Answers.init(m.share(25))
-	m.Bodies.init(m.share(15))
+	m.Bodies.init(m.share(12))
 	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
 	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
 	return m
@@ -67,8 +67,11 @@ var Default = sync.OnceValue(func() *Memory { return New(Available()) })
 
 // share returns a percentage of what there is to divide.
 func (m *Memory) share(percent int64) int64 {
-	return max(m.limit-fixed, m.limit/4) / 100 * percent
+	return max(m.runtime()-fixed, m.limit/4) / 100 * percent
 }
+
+// runtime is how much of the limit is for the Go runtime.
+func (m *Memory) runtime() int64 { return max(m.limit-outside, m.limit/2) }
 
 // Limit returns how many bytes the server may use.
 func (m *Memory) Limit() int64 { return m.limit }
@@ -98,7 +101,7 @@ func (m *Memory) Holders() []Holder {
 // GOMEMLIMIT is set, that one stays.
 func (m *Memory) BoundRuntime() {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(min(m.limit-outside, m.limit/10*9))
+		debug.SetMemoryLimit(m.runtime())
 	}
 }
 

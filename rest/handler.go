@@ -156,6 +156,7 @@ type scope struct {
 	span     timed.Span
 	bodySize int      // of what was sent
 	release  []func() // called when the request has been answered
+	hurried  bool     // the client has a deadline to read each piece of the response
 }
 
 // Route serves a request for a resource, and reports whether the resource is

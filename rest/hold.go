@@ -56,16 +56,16 @@ func (s *scope) holdAnswer(largest int) (release func(), err error) {
 	if s.h.Memory == nil {
 		return func() {}, nil
 	}
-	if release, err = s.h.Memory.Answers.Acquire(s.ctx(), wire.WriterSize+answerFactor*int64(largest), s.isAdministrator()); err == nil {
-		s.hurry()
-	}
-	return release, err
+	return s.h.Memory.Answers.Acquire(s.ctx(), wire.WriterSize+answerFactor*int64(largest), s.isAdministrator())
 }
 
-// hurry gives the client little time to read the next piece of the response if others
-// wait for memory.
-func (s *scope) hurry() {
-	if s.h.Memory != nil && s.h.Memory.Answers.Contended() {
+// nextTurn waits for the turn of the next piece of a long response. If others wait for
+// memory, its client gets little time to read the piece; who has once been given a
+// deadline gets a new one for each piece.
+func (s *scope) nextTurn() {
+	s.req.TakeTurn()
+	if s.hurried || s.h.Memory != nil && s.h.Memory.Answers.Contended() {
+		s.hurried = true
 		_ = http.NewResponseController(s.w).SetWriteDeadline(time.Now().Add(impatience))
 	}
 }

@@ -107,11 +107,8 @@ func (s *scope) streamList(p *wire.Page) error {
 	w := wire.NewWriter(to)
 	defer w.Free()
 	if isLong(len(p.Records), largest) {
-		s.req.TakeTurn()
-		w.Yield = func() {
-			s.hurry()
-			s.req.TakeTurn()
-		}
+		s.nextTurn()
+		w.Yield = s.nextTurn
 	}
 	if err := list.WriteTo(w); err != nil {
 		s.h.log().Error("list broken off", "resource", s.def.Resource, "error", err)

@@ -226,11 +226,8 @@ func (v *activeWatch) holdEvents(events []store.Event) (free func(), err error) 
 	if err != nil {
 		return nil, err
 	}
-	v.s.req.TakeTurn()
-	v.Yield = func() {
-		v.s.hurry()
-		v.s.req.TakeTurn()
-	}
+	v.s.nextTurn()
+	v.Yield = v.s.nextTurn
 	return func() {
 		v.Yield = nil
 		v.s.req.EndTurn()
