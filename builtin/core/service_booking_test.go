@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -150,6 +152,70 @@ func TestBooking(t *testing.T) {
 				if !slices.Equal(ports, w.ports) || len(alloc.nodePorts.used)-len(ports) != w.random {
 					t.Errorf("write %d: ports %v and %d others reserved, want %v and %d", i, ports, len(alloc.nodePorts.used)-len(ports), w.ports, w.random)
 				}
+			}
+		})
+	}
+}
+
+// silentAllocator is an allocator whose store does not answer when a value is reserved.
+type silentAllocator struct {
+	Allocator
+	addresses, ports error
+}
+
+func (a silentAllocator) Addresses(family corev1.IPFamily) Pool[netip.Addr] {
+	return silentPool[netip.Addr]{a.Allocator.Addresses(family), a.addresses}
+}
+
+func (a silentAllocator) NodePorts() Pool[int32] {
+	return silentPool[int32]{a.Allocator.NodePorts(), a.ports}
+}
+
+type silentPool[V any] struct {
+	Pool[V]
+	err error
+}
+
+func (p silentPool[V]) Reserve(ctx context.Context, owner types.NamespacedName, v V) error {
+	if p.err != nil {
+		return p.err
+	}
+	return p.Pool.Reserve(ctx, owner, v)
+}
+
+func (p silentPool[V]) ReserveAny(ctx context.Context, owner types.NamespacedName) (v V, err error) {
+	if p.err != nil {
+		return v, p.err
+	}
+	return p.Pool.ReserveAny(ctx, owner)
+}
+
+// A service is not at fault if the store does not answer a reservation: its client gets 503
+// and is told to send it again.
+func TestReservationWithoutAnswer(t *testing.T) {
+	timeout, away := apierrors.NewTimeoutError("no answer", 0), apierrors.NewServiceUnavailable("no connection")
+	memory := func() Allocator {
+		return NewMemoryAllocator(MemoryAllocatorConfig{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}})
+	}
+	for name, c := range map[string]struct {
+		alloc silentAllocator
+		ip    string
+		port  int32
+	}{
+		"any address": {alloc: silentAllocator{memory(), timeout, nil}},
+		"an address":  {alloc: silentAllocator{memory(), away, nil}, ip: "10.0.0.7"},
+		"any port":    {alloc: silentAllocator{memory(), nil, away}},
+		"a port":      {alloc: silentAllocator{memory(), nil, timeout}, port: 30007},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"},
+				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: c.ip, Ports: []corev1.ServicePort{{Port: 80, NodePort: c.port}}},
+			}
+			defaultService(s)
+			_, err := (&booking{alloc: c.alloc, log: slog.Default()}).begin(request.With(t.Context(), &request.Request{}), s, nil)
+			if seconds, ok := apierrors.SuggestsClientDelay(err); !apierrors.IsServiceUnavailable(err) || !ok || seconds != 1 {
+				t.Errorf("got %v, want 503 with Retry-After: 1", err)
 			}
 		})
 	}

@@ -1,10 +1,14 @@
 package replicas
 
 import (
+	"context"
 	"slices"
 
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/apikeel/kelson/internal/testsize"
 )
@@ -175,6 +179,64 @@ func TestFaults(t *testing.T) {
 			f.disturb(fault, probes)
 		})
 	}
+	t.Run("readiness", func(t *testing.T) { f.checkReadiness(t) })
+}
+
+// The longest times after which a server that is cut off from the store says that it is not
+// ready, and after which it is ready again when it is not cut off any more; and after which
+// a client that waits for it gets an answer.
+const (
+	maxUnready = 2 * time.Second
+	maxReady   = time.Second
+	maxAnswer  = 8 * time.Second
+)
+
+// checkReadiness cuts a server off from the store, by silence and by refusal.
+func (f *fleet) checkReadiness(t *testing.T) {
+	const server = 1
+	client := f.client(server)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*startTimeout)
+	defer cancel()
+	within := func(what string, took, limit time.Duration, err error) {
+		t.Helper()
+		t.Logf("%s after %v", what, took.Round(time.Millisecond))
+		if !testsize.Long() || testsize.Race() {
+			limit *= 5 // the machine may be busy with other tests
+		}
+		if err != nil || took > limit {
+			t.Errorf("%s after %v, %v, want at most %v", what, took, err, limit)
+		}
+	}
+	for _, refuse := range []bool{false, true} {
+		how := map[bool]string{false: "silent", true: "refusing"}[refuse]
+		f.cutOff(server, refuse)
+		took, err := f.awaitReadiness(ctx, client, false)
+		within("not ready, with a store that is "+how, took, maxUnready, err)
+		began := time.Now()
+		err = client.RESTClient().Get().AbsPath("/api/v1/namespaces/default/configmaps").MaxRetries(0).Do(ctx).Error()
+		took = time.Since(began)
+		if !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) {
+			t.Errorf("a list without the store: got %v, want 503 or 504", err)
+		}
+		within("list answered, with a store that is "+how, took, maxAnswer, nil)
+		f.heal()
+		took, err = f.awaitReadiness(ctx, client, true)
+		within("ready again, after the store was "+how, took, maxReady, err)
+	}
+}
+
+// awaitReadiness returns how long it takes until a server says that it is ready, or that it
+// is not.
+func (f *fleet) awaitReadiness(ctx context.Context, client *kubernetes.Clientset, ready bool) (time.Duration, error) {
+	began := time.Now()
+	for ctx.Err() == nil {
+		err := client.RESTClient().Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error()
+		if (err == nil) == ready {
+			return time.Since(began), nil
+		}
+		pause(probeInterval)
+	}
+	return time.Since(began), ctx.Err()
 }
 
 func (f *fleet) disturb(fault fault, probes []*probe) {

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 )
 
 // probeInterval is the pause between two requests of a probe.
@@ -116,25 +115,4 @@ func (p *probe) awaitAnswers(after time.Time, within time.Duration) bool {
 		}
 	}
 	return false
-}
-
-// readiness polls /readyz of a server and tells when it changes.
-type readiness struct {
-	client rest.Interface
-}
-
-// await returns how long it takes until the server says that it is ready, or that it is
-// not.
-func (r readiness) await(ctx context.Context, ready bool) (time.Duration, error) {
-	began := time.Now()
-	for ctx.Err() == nil {
-		bounded, cancel := context.WithTimeout(ctx, requestTimeout)
-		err := r.client.Get().AbsPath("/readyz").MaxRetries(0).Do(bounded).Error()
-		cancel()
-		if (err == nil) == ready {
-			return time.Since(began), nil
-		}
-		pause(probeInterval)
-	}
-	return time.Since(began), ctx.Err()
 }
