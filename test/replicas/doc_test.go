@@ -10,6 +10,6 @@
 // lost or doubled, reads and writes are linearizable, every watch saw etcd's own history,
 // every address has one owner.
 //
-// Start at TestFaults (faults_test.go), which has the table of faults. The short form runs
+// Start at TestReplicas (faults_test.go), which has the table of faults. The short form runs
 // a few of them; with KELSON_LONG all.
 package replicas

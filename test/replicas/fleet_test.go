@@ -61,7 +61,7 @@ func newFleet(t *testing.T, change ...func(*fleet)) *fleet {
 	}
 	for j := range size {
 		f.peers[j], f.direct[j] = newProxy(t), newProxy(t)
-		f.peers[j].from = senderOf
+		f.peers[j].set(func() { f.peers[j].from = senderOf })
 	}
 	var starting sync.WaitGroup
 	for j := range size {

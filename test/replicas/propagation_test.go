@@ -59,10 +59,9 @@ func (c rawClient) must(ctx context.Context, verb, path, body string) {
 	}
 }
 
-// TestPropagation measures how long a change at one server takes to count at another. A right
+// checkPropagation measures how long a change at one server takes to count at another. A right
 // that is granted, and the first object of a new definition, are never refused.
-func TestPropagation(t *testing.T) {
-	f := newFleet(t)
+func (f *fleet) checkPropagation(t *testing.T) {
 	one, other, jane := f.raw(0, ""), f.raw(1, ""), f.raw(1, "jane")
 	ctx := t.Context()
 	const binding = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"

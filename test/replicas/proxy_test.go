@@ -27,17 +27,17 @@ type impairment struct {
 type proxy struct {
 	listener net.Listener
 	tasks    sync.WaitGroup
+
+	mu      sync.Mutex
+	changed chan struct{} // closed when one of the fields below has changed
 	// from returns who has connected, by the first bytes, 0 if they do not say; nil if
 	// that does not matter.
 	from func(first []byte) uint64
 	// pick returns the targets of a new connection, the first of which that can be reached
 	// is taken; nil is the one that forward has set.
-	pick func() []string
-
-	mu       sync.Mutex
-	changed  chan struct{} // closed when one of the fields below has changed
-	target   string        // empty: connections are reset
-	refused  bool          // connections are reset, whatever the target
+	pick     func() []string
+	target   string // empty: connections are reset
+	refused  bool   // connections are reset, whatever the target
 	state    [2]impairment
 	isolated map[uint64]bool // connections from these are mute
 	conns    map[*proxied]struct{}
@@ -152,7 +152,7 @@ func (p *proxy) accept() {
 
 func (p *proxy) serve(c *proxied) {
 	p.mu.Lock()
-	target, refused := p.target, p.refused || p.closed
+	target, pick, refused := p.target, p.pick, p.refused || p.closed
 	p.conns[c] = struct{}{}
 	p.mu.Unlock()
 	defer func() {
@@ -162,8 +162,8 @@ func (p *proxy) serve(c *proxied) {
 		c.reset()
 	}()
 	targets := []string{target}
-	if p.pick != nil {
-		targets = p.pick()
+	if pick != nil {
+		targets = pick()
 	}
 	if refused {
 		return
@@ -217,9 +217,11 @@ func (p *proxy) copy(c *proxied, to, from net.Conn, d direction) {
 	buffer := make([]byte, 64<<10)
 	for first := true; ; first = false {
 		n, err := from.Read(buffer)
-		if first && d == toServer && p.from != nil {
+		if first && d == toServer {
 			p.mu.Lock()
-			c.from = p.from(buffer[:n])
+			if p.from != nil {
+				c.from = p.from(buffer[:n])
+			}
 			p.mu.Unlock()
 		}
 		if n > 0 {

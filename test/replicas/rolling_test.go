@@ -56,7 +56,7 @@ func newBalancer(f *fleet) *balancer {
 	}
 	f.t.Cleanup(func() { cancel(); checks.Wait() })
 	// If no server seems to be ready, the check may be at fault: any will do.
-	b.pick = func() (ready []string) {
+	pick := func() (ready []string) {
 		var others []string
 		turn := int(b.turn.Add(1))
 		for n := range size {
@@ -69,6 +69,7 @@ func newBalancer(f *fleet) *balancer {
 		}
 		return append(ready, others...)
 	}
+	b.set(func() { b.pick = pick })
 	return b
 }
 
