@@ -21,13 +21,13 @@ type boundClaims struct {
 }
 
 type kubernetesClaims struct {
-	Namespace      string           `json:"namespace,omitempty"`
-	ServiceAccount reference        `json:"serviceaccount"`
-	Pod            *reference       `json:"pod,omitempty"`
-	Secret         *reference       `json:"secret,omitempty"`
-	Node           *reference       `json:"node,omitempty"`
-	Validating     *reference       `json:"validatingwebhookconfiguration,omitempty"`
-	Mutating       *reference       `json:"mutatingwebhookconfiguration,omitempty"`
+	Namespace      string     `json:"namespace,omitempty"`
+	ServiceAccount reference  `json:"serviceaccount"`
+	Pod            *reference `json:"pod,omitempty"`
+	Secret         *reference `json:"secret,omitempty"`
+	Node           *reference `json:"node,omitempty"`
+	Validating     *reference `json:"validatingwebhookconfiguration,omitempty"`
+	Mutating       *reference `json:"mutatingwebhookconfiguration,omitempty"`
 	// Attestations are what the server vouches for, by kind.
 	Attestations map[string]authenticationv1.AttestationValue `json:"attestations,omitempty"`
 	WarnAfter    *jwt.NumericDate                             `json:"warnafter,omitempty"`
