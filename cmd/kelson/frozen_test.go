@@ -54,7 +54,7 @@ func TestFrozenEtcd(t *testing.T) {
 			t.Errorf("nobody says that %s", want)
 		}
 	}
-	if t.Failed() || strings.Contains(log.String(), "command failed") || strings.Contains(log.String(), "rror:") {
+	if t.Failed() || strings.Contains(log.String(), "command failed") || strings.Contains(log.String(), "Error:") {
 		t.Errorf("it says:\n%s", log.String())
 	}
 }
