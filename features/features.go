@@ -256,13 +256,15 @@ func (g Gates) changed() map[string]bool {
 }
 
 // Unmet returns the gates that were set to a value that this server does not implement:
-// those that should be enabled, and those that should be disabled.
+// those that should be enabled, and those that should be disabled. What is behind a gate
+// has no effect without the gates that it needs, so it may be disabled along with them.
 func (g Gates) Unmet() (missing, always []string) {
 	s := g.all()
 	for name, on := range g.changed() {
 		gate := s.table[name]
 		switch {
 		case gate.Does != "" || gate.At(s.version).Default == on:
+		case !on && slices.ContainsFunc(gate.Needs, func(needed string) bool { return !s.enabled[needed] }):
 		case on:
 			missing = append(missing, name)
 		default:

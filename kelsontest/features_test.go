@@ -82,7 +82,7 @@ func TestFeatureGatesRefused(t *testing.T) {
 		"unrecognized feature gate: Unheard":                                      kelsontest.FeatureGates(map[string]bool{"Unheard": true}),
 		"StorageVersionAPI is enabled, but depends on features that are disabled": kelsontest.FeatureGates(map[string]bool{"StorageVersionAPI": true, "APIServerIdentity": false}),
 		"cannot set feature gate ImageVolume to false, feature is locked to true": kelsontest.FeatureGates(map[string]bool{"ImageVolume": false}),
-		"this server does not have what is behind KMSv1":                          kelsontest.FeatureGates(map[string]bool{"KMSv1": true}),
+		"this server cannot switch off what is behind StorageVersionHash":         kelsontest.FeatureGates(map[string]bool{"StorageVersionHash": false}),
 		"emulation version 1.20 is not between":                                   kelsontest.EmulatedVersion("1.20"),
 	} {
 		s, err := kelsontest.New(option)
