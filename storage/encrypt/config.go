@@ -242,6 +242,7 @@ func (s *providerSet) newPlugin(c *kmsConfig, log *slog.Logger) (prefixed, error
 	if c.APIVersion == "v1" {
 		const deprecated = "KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead."
 		if !s.allowV1 {
+			//lint:ignore ST1005 the words of kube-apiserver
 			return prefixed{}, errors.New(deprecated + "  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature.")
 		}
 		log.Warn(deprecated, "provider", c.Name)

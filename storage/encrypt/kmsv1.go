@@ -1,5 +1,7 @@
 package encrypt
 
+//lint:file-ignore SA1019 plugins of this protocol are in use, though it is deprecated
+
 import (
 	"context"
 	"crypto/aes"
