@@ -36,8 +36,9 @@ type revisionReader struct {
 }
 
 type revisionRequest struct {
-	// done is closed when revision and err are set. A request that failed while a newer
-	// one was running has neither: successor answers for it.
+	// done is closed when revision and err are set. If a newer request was running when
+	// this one failed, it is the successor, which answers for it. A caller goes on to one
+	// successor only: while no member answers, each request that fails has a newer one.
 	done      chan struct{}
 	revision  int64
 	err       error
@@ -70,11 +71,15 @@ func (r *revisionReader) get(ctx context.Context) (int64, error) {
 	r.startNext()
 	r.mu.Unlock()
 
-	for {
+	for followed := false; ; followed = true {
 		select {
 		case <-req.done:
 			if req.successor == nil {
 				return req.revision, req.err
+			}
+			if followed {
+				r.leave(req)
+				return 0, req.err
 			}
 			req = req.successor
 		case <-ctx.Done():
@@ -137,7 +142,7 @@ func (r *revisionReader) finish(req *revisionRequest, revision int64, err error)
 		newer := r.running[i+1]
 		newer.callers += req.callers
 		req.successor = newer
-		r.end(req, 0, nil)
+		r.end(req, 0, err)
 	} else if err != nil {
 		r.end(req, 0, err)
 	} else {

@@ -231,3 +231,42 @@ func TestRevisionIsNotOlderThanCall(t *testing.T) {
 		}
 	})
 }
+
+// TestRevisionWithoutAnyAnswer has callers come one after the other while every request
+// fails: each gets an error, not a newer request again and again.
+func TestRevisionWithoutAnyAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes, callers = 2 * time.Second, 100
+		unreachable := errors.New("unreachable")
+		var tasks sync.WaitGroup
+		spawn := func(f func()) bool {
+			tasks.Go(f)
+			return true
+		}
+		r := newRevisionReader(t.Context(), spawn, func(ctx context.Context) (int64, error) {
+			select {
+			case <-time.After(takes):
+				return 0, unreachable
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+		})
+		var waiting sync.WaitGroup
+		for range callers {
+			waiting.Go(func() {
+				began := time.Now()
+				_, err := r.get(t.Context())
+				// A request may be running already, which is none of the caller's.
+				if took := time.Since(began); !errors.Is(err, unreachable) || took > 3*takes {
+					t.Errorf("got %v after %v, want %v after at most %v", err, took, unreachable, 3*takes)
+				}
+			})
+			time.Sleep(revisionPatience)
+		}
+		waiting.Wait()
+		tasks.Wait()
+		if len(r.running) > 0 || r.next != nil || r.waiting() != 0 {
+			t.Errorf("%d requests and %d callers are left", len(r.running), r.waiting())
+		}
+	})
+}
