@@ -132,9 +132,15 @@ func (n *volatile) value(key string, v any) any {
 // unordered brings what has no order, or one of seconds only, into an order:
 // causes, field managers, and the list of errors in a message. It drops
 // bookmarks, which come when the server likes, but for the one that ends initial
-// events.
+// events. The lines of an object in YAML are sorted, which has the same effect.
 func unordered(key string, v any) any {
 	switch v := v.(type) {
+	case string:
+		if key == "" && strings.Contains(v, "\n  managedFields:\n") {
+			lines := strings.Split(v, "\n")
+			slices.Sort(lines)
+			return strings.Join(lines, "\n")
+		}
 	case map[string]any:
 		for k := range v {
 			v[k] = unordered(k, v[k])
