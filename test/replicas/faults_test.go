@@ -171,7 +171,7 @@ func TestReplicas(t *testing.T) {
 	t.Run("propagation", func(t *testing.T) { f.checkPropagation(t) })
 	probes := startProbes(f)
 	for n, fault := range faults() {
-		if fault.long && !testsize.Long() || testsize.Race() && !testsize.Long() && n >= 2 {
+		if fault.long && !testsize.Long() || testsize.Race() && !testsize.Long() && n >= 1 {
 			continue
 		}
 		t.Run(fault.name, func(t *testing.T) {
