@@ -222,7 +222,7 @@ func (v *activeWatch) holdEvents(events []store.Event) (free func(), err error) 
 	if !isLong(len(events), largest) {
 		return func() {}, nil
 	}
-	free, err = v.s.holdAnswer(largest)
+	giveBack, err := v.s.holdAnswer(largest)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (v *activeWatch) holdEvents(events []store.Event) (free func(), err error) 
 	return func() {
 		v.Yield = nil
 		v.s.req.EndTurn()
-		free()
+		giveBack()
 	}, nil
 }
 

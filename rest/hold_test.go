@@ -1,0 +1,37 @@
+package rest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/wire"
+)
+
+// TestHeldMemoryIsGivenBack: long lists and watches, and bodies, with and without a budget,
+// are answered in full, and hold nothing when they have been.
+func TestHeldMemoryIsGivenBack(t *testing.T) {
+	const objects, size = 2 * wire.LongList, 1000
+	for _, memory := range []*budget.Memory{nil, budget.New(512 << 20)} {
+		t.Run(fmt.Sprintf("budget=%t", memory != nil), func(t *testing.T) {
+			h := serveConfigMaps(t, objects, size, 0)
+			h.Memory = memory
+			for _, query := range []string{"", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+				if got := strings.Count(watched(t, h, "/api/v1/configmaps?watch=1&timeoutSeconds=1"+query), `"ADDED"`); got != objects {
+					t.Errorf("watch with %q: got %d events, want %d", query, got, objects)
+				}
+			}
+			if got := strings.Count(do(t, h, "GET", "/api/v1/configmaps", "").body, `"name":"c`); got != objects {
+				t.Errorf("list: got %d objects, want %d", got, objects)
+			}
+			body := `{"metadata":{"name":"new"},"data":{"x":"` + strings.Repeat("x", 100_000) + `"}}`
+			if a := do(t, h, "POST", configMaps, body); a.code != 201 {
+				t.Errorf("create: got %d, want 201", a.code)
+			}
+			if memory != nil && memory.Answers.Held()+memory.Bodies.Held() != 0 {
+				t.Errorf("answers hold %d bytes and bodies %d, want none", memory.Answers.Held(), memory.Bodies.Held())
+			}
+		})
+	}
+}
