@@ -99,9 +99,20 @@ func (m *measured) Get(ctx context.Context, key string) (storage.KeyValue, error
 
 // List implements storage.Backend.
 func (m *measured) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
+	return m.measureList(ctx, prefix, func(ctx context.Context) (storage.Page, error) { return m.Backend.List(ctx, prefix, opts) })
+}
+
+// Scan implements storage.Scanner.
+func (m *measured) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+	return m.measureList(ctx, prefix, func(ctx context.Context) (storage.Page, error) {
+		return storage.Scan(ctx, m.Backend, prefix, opts, each)
+	})
+}
+
+func (m *measured) measureList(ctx context.Context, prefix string, list func(context.Context) (storage.Page, error)) (storage.Page, error) {
 	began := time.Now()
 	ctx, done := m.begin(ctx, "list", "List(recursive=true) etcd3", prefix)
-	page, err := m.Backend.List(ctx, prefix, opts)
+	page, err := list(ctx)
 	done(err)
 	group, resource := m.find(prefix)
 	m.lists.WithLabelValues(group, resource, "false").Observe(time.Since(began).Seconds())

@@ -44,6 +44,11 @@ func (t *tap) Value(ctx context.Context, key string, revision int64) ([]byte, er
 // HasValues implements storage.ValueReader.
 func (t *tap) HasValues() bool { return storage.HasValues(t.Backend) }
 
+// Scan implements storage.Scanner.
+func (t *tap) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+	return storage.Scan(ctx, t.Backend, prefix, opts, each)
+}
+
 // Watch implements storage.Backend.
 func (t *tap) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
 	w, err := t.Backend.Watch(ctx, prefix, after)

@@ -287,6 +287,29 @@ func ReadValue(ctx context.Context, b Backend, key string, revision int64) ([]by
 	return nil, fmt.Errorf("%w: the store keeps no values of its own", errors.ErrUnsupported)
 }
 
+// Scanner is a Backend that can show values without a copy of each. A Backend that wraps
+// another one implements it with Scan.
+type Scanner interface {
+	// Scan is List, but passes the items to each instead of returning them. A value is
+	// valid until each returns. An error of each ends the scan, and is returned.
+	Scan(ctx context.Context, prefix string, opts ListOptions, each func(*KeyValue) error) (Page, error)
+}
+
+// Scan lists as Scanner does, whatever the Backend is.
+func Scan(ctx context.Context, b Backend, prefix string, opts ListOptions, each func(*KeyValue) error) (Page, error) {
+	if scanner, ok := b.(Scanner); ok {
+		return scanner.Scan(ctx, prefix, opts, each)
+	}
+	page, err := b.List(ctx, prefix, opts)
+	for i := range page.Items {
+		if err == nil {
+			err = each(&page.Items[i])
+		}
+	}
+	page.Items = nil
+	return page, err
+}
+
 // LazyCreator is a Backend in memory that can keep the function which makes a value in
 // place of the value. A Backend that wraps another one implements it with CreateLazy.
 type LazyCreator interface {

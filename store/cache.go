@@ -33,7 +33,9 @@ type Resource struct {
 	loading turn        // held by who loads the cache
 	reading turn        // held by who reads past the feed
 	loaded  atomic.Bool // the cache is complete and current
-	counted atomic.Bool // it was looked whether there are objects
+	// loadsLong is set while the cache is being loaded for longer than loadPatience.
+	loadsLong atomic.Bool
+	counted   atomic.Bool // it was looked whether there are objects
 	// acknowledged is the revision of the newest write of this process. The
 	// resource of a definition that replaces this one has the same counter.
 	acknowledged *atomic.Int64
@@ -113,9 +115,15 @@ func (r *Resource) load(ctx context.Context) error {
 		return err
 	}
 	defer r.loading.unlock()
+	return r.fill(ctx)
+}
+
+// fill is load for who holds loading.
+func (r *Resource) fill(ctx context.Context) error {
 	if r.loaded.Load() {
 		return nil
 	}
+	defer r.loadsLong.Store(false)
 	if err := r.recall(ctx); err != nil {
 		return err
 	}
@@ -163,20 +171,19 @@ func (r *Resource) load(ctx context.Context) error {
 }
 
 // read builds a tree of the objects below a prefix from the backend, as of a revision,
-// zero for the current. made is called with each record that the cache does not have.
+// zero for the current. made is called with each record that the cache does not have: if
+// there is a ValueCache, it has to copy the stored bytes or to let them go.
 func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
 	tree := btree.NewG(treeDegree, byKey)
 	var unreadable UnreadableObjects
 	opts := storage.ListOptions{Limit: loadPage, MaxBytes: loadBytes, Revision: revision}
 	for {
-		page, err := r.store.backend.List(ctx, prefix, opts)
-		if err != nil {
-			return nil, 0, err
-		}
-		for i := range page.Items {
-			rec, err := r.known(&page.Items[i]), error(nil)
+		last := ""
+		page, err := r.store.scan(ctx, prefix, opts, func(kv *storage.KeyValue) error {
+			last = kv.Key
+			rec, err := r.known(kv), error(nil)
 			if rec == nil {
-				if rec, err = r.readRecord(&page.Items[i]); err == nil {
+				if rec, err = r.readRecord(kv); err == nil {
 					r.noteSize(rec)
 					made(rec)
 				}
@@ -186,13 +193,17 @@ func (r *Resource) read(ctx context.Context, prefix string, revision int64, made
 			case errors.As(err, &one):
 				unreadable = append(unreadable, one)
 			case err != nil:
-				return nil, 0, err
+				return err
 			default:
 				tree.ReplaceOrInsert(rec)
 			}
 			if len(unreadable) == MaxUnreadable {
-				return nil, 0, unreadable
+				return unreadable
 			}
+			return nil
+		})
+		if err != nil {
+			return nil, 0, err
 		}
 		if !page.More {
 			if len(unreadable) > 0 {
@@ -200,7 +211,7 @@ func (r *Resource) read(ctx context.Context, prefix string, revision int64, made
 			}
 			return tree, page.Revision, nil
 		}
-		opts.Revision, opts.Start = page.Revision, storage.NextKey(page.Items[len(page.Items)-1].Key)
+		opts.Revision, opts.Start = page.Revision, storage.NextKey(last)
 	}
 }
 
@@ -453,6 +464,9 @@ func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
 
 // Get returns an object, as Snapshot would show it.
 func (r *Resource) Get(ctx context.Context, key string, read Read) (*Record, error) {
+	if !r.loaded.Load() && read.AtLeast == 0 && r.loadBeside(ctx) {
+		return r.newest(ctx, key)
+	}
 	_, err := r.ready(ctx, read, getPatience)
 	if errors.Is(err, errFeedLate) || errors.As(err, new(UnreadableObjects)) {
 		return r.newest(ctx, key) // others that cannot be read are no reason

@@ -19,6 +19,10 @@ const (
 	listPatience = time.Second
 )
 
+// loadPatience is how long a read of one object waits for the cache of its resource to be
+// loaded. It need not: the backend has the object.
+const loadPatience = 20 * time.Millisecond
+
 // errFeedLate: the backend has come to the revision that a read wants, the feed has not.
 var errFeedLate = errors.New("the feed is late")
 
@@ -74,6 +78,36 @@ func (r *Resource) readPast(ctx context.Context, atLeast int64) (*Snapshot, erro
 	}
 	r.Pin(s)
 	return s, nil
+}
+
+// loadBeside has the cache loaded by a goroutine of its own, and reports whether that takes
+// longer than loadPatience. What is in memory is loaded by who reads it.
+func (r *Resource) loadBeside(ctx context.Context) bool {
+	if r.store.values == nil {
+		return false
+	}
+	if r.loadsLong.Load() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, loadPatience)
+	defer cancel()
+	for started := false; ; started = true {
+		if r.loading.lock(ctx) != nil {
+			r.loadsLong.Store(!r.loaded.Load())
+			return true
+		}
+		if r.loaded.Load() || started { // or it has failed, which the reader finds out
+			r.loading.unlock()
+			return false
+		}
+		if !r.store.spawn(func() {
+			defer r.loading.unlock()
+			_ = r.fill(r.store.ctx)
+		}) {
+			r.loading.unlock()
+			return false
+		}
+	}
 }
 
 // known returns the record of what was read from the backend if the cache has it.

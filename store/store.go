@@ -91,6 +91,7 @@ type Store struct {
 	moved     chan struct{}        // closed when position changes
 	failed    error                // set when the feed has ended
 	trimmer   *time.Timer          // nil while there are no events to forget
+	tasks     sync.WaitGroup       // caches that are loaded by nobody who reads
 }
 
 // keepEvents is how long events are kept for watchers, and states for readers of
@@ -138,10 +139,23 @@ func (s *Store) Close() {
 	s.stop()
 	<-s.done
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.trimmer != nil {
 		s.trimmer.Stop()
 	}
+	s.mu.Unlock()
+	s.tasks.Wait()
+}
+
+// spawn runs f in a goroutine for which Close waits. It returns false if the store is
+// closed.
+func (s *Store) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.tasks.Go(f)
+	return true
 }
 
 // of returns the store that has the objects of a definition.

@@ -21,6 +21,21 @@ func (s *Store) readValue(key string, revision int64) ([]byte, error) {
 	return storage.ReadValue(ctx, s.backend, key, revision)
 }
 
+// scan lists from the backend. If there is a ValueCache, a value is valid only until each
+// returns.
+func (s *Store) scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+	if s.values != nil {
+		return storage.Scan(ctx, s.backend, prefix, opts, each)
+	}
+	page, err := s.backend.List(ctx, prefix, opts)
+	for i := range page.Items {
+		if err == nil {
+			err = each(&page.Items[i])
+		}
+	}
+	return page, err
+}
+
 // nextRecords calls f for at most n records of the caches that follow a position, and
 // returns the position behind them: resource by resource, and from the beginning after
 // the last one.

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 )
 
@@ -194,4 +196,82 @@ func TestValuesUnderWriters(t *testing.T) {
 	if held, limit, _ := s.ValueBytes(); held < 0 || held > 4*limit {
 		t.Errorf("got %d bytes in memory, want about %d", held, limit)
 	}
+}
+
+// heldScan is a backend whose scans wait.
+type heldScan struct {
+	*engine.Engine
+	begun, resume chan struct{}
+	once          sync.Once
+}
+
+func (b *heldScan) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+	b.once.Do(func() { close(b.begun) })
+	select {
+	case <-b.resume:
+		return b.Engine.Scan(ctx, prefix, opts, each)
+	case <-ctx.Done():
+		return storage.Page{}, ctx.Err()
+	}
+}
+
+// TestGetBesideLoad: objects can be read and written one by one while a cache is loaded,
+// which takes long, and a store can be closed meanwhile.
+func TestGetBesideLoad(t *testing.T) {
+	disk, err := engine.Open(engine.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	open := func() (*heldScan, *Store, *Resource) {
+		b := &heldScan{Engine: disk, begun: make(chan struct{}), resume: make(chan struct{})}
+		s, err := Open(t.Context(), b, Options{ValueBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := s.Resource(podDefinition())
+		r.counted.Store(true) // writes do not load it
+		return b, s, r
+	}
+	b, s, r := open()
+	close(b.resume)
+	for i := range 10 {
+		mustCreate(t, r, largePod(i, 1))
+	}
+	s.Close()
+
+	b, s, r = open()
+	get := func(name string, version int) {
+		t.Helper()
+		rec, err := r.Get(t.Context(), r.Key("default", name), Read{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantPod(t, r, rec, version)
+	}
+	get("p003", 1)
+	<-b.begun
+	if _, err := r.Get(t.Context(), r.Key("default", "none"), Read{}); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("got error %v for an object that is not there, want %v", err, storage.ErrNotFound)
+	}
+	update(t, r, "p003", func(p *corev1.Pod) { p.Annotations = largePod(3, 2).Annotations })
+	get("p003", 2)
+	if r.loaded.Load() {
+		t.Error("the cache is loaded, though the backend has not been read")
+	}
+	close(b.resume)
+	snapshot, err := r.Snapshot(t.Context(), Read{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if snapshot.Len() != 10 || !r.loaded.Load() || r.loadsLong.Load() {
+		t.Errorf("got %d objects, loaded %v, in a long load %v, want 10, true, false", snapshot.Len(), r.loaded.Load(), r.loadsLong.Load())
+	}
+	get("p003", 2)
+	s.Close()
+
+	b, s, r = open()
+	get("p003", 2)
+	<-b.begun
+	s.Close() // though the load has not ended
 }

@@ -129,5 +129,42 @@ func eachField(data []byte, f func(field uint64, value []byte)) bool {
 	return true
 }
 
+// ProtoBytes is the kind of fields of strings, bytes and messages in protobuf.
+const ProtoBytes = 2
+
+// ProtoField takes the first field from a protobuf message. value is set for fields of
+// ProtoBytes.
+func ProtoField(b []byte) (field uint64, kind byte, value, rest []byte, ok bool) {
+	tag, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, 0, nil, nil, false
+	}
+	b = b[n:]
+	field, kind = tag>>3, byte(tag&7)
+	size := 0
+	switch kind {
+	case 0:
+		if _, size = binary.Uvarint(b); size <= 0 {
+			return 0, 0, nil, nil, false
+		}
+	case 1:
+		size = 8
+	case 5:
+		size = 4
+	case ProtoBytes:
+		length, n := binary.Uvarint(b)
+		if n <= 0 || length > uint64(len(b)-n) {
+			return 0, 0, nil, nil, false
+		}
+		return field, kind, b[n : n+int(length)], b[n+int(length):], true
+	default:
+		return 0, 0, nil, nil, false
+	}
+	if size > len(b) {
+		return 0, 0, nil, nil, false
+	}
+	return field, kind, nil, b[size:], true
+}
+
 // uvarintSize returns how many bytes a length takes.
 func uvarintSize(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -234,5 +236,43 @@ func TestStoredLabels(t *testing.T) {
 		if got := fmt.Sprint(labels); ok != (want != "") || ok && got != want {
 			t.Errorf("%s: %s, %v", text, got, ok)
 		}
+	}
+}
+
+// TestStoredLabelsOfProtobuf changes each byte of a stored object: labels that are read
+// without decoding it are those that it has when it is decoded.
+func TestStoredLabelsOfProtobuf(t *testing.T) {
+	def := &resource.Definition{Resource: "configmaps", Kind: "ConfigMap", Hub: "v1", Namespaced: true, Versions: []resource.Version{resource.VersionOf[corev1.ConfigMap, corev1.ConfigMapList]("v1", nil)}}
+	cm := &corev1.ConfigMap{Data: map[string]string{"k": "v"}, Immutable: new(true)}
+	cm.Name, cm.Generation, cm.Labels, cm.Annotations = "a", 300, map[string]string{"app": "web", "empty": ""}, map[string]string{"note": "x"}
+	stored, err := EncodeStored(def, cm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels, ok := StoredLabels(def, stored)
+	if !ok || !maps.Equal(labels, cm.Labels) {
+		t.Fatalf("got %v, %v, want %v", labels, ok, cm.Labels)
+	}
+	read, same := 0, 0
+	for i := range stored {
+		for bit := range 8 {
+			changed := slices.Clone(stored)
+			changed[i] ^= 1 << bit
+			labels, ok := StoredLabels(def, changed)
+			obj, err := DecodeStored(def, changed)
+			if !ok || err != nil {
+				continue
+			}
+			read++
+			if want := obj.GetLabels(); !maps.Equal(labels, want) {
+				t.Errorf("byte %d, bit %d: got %q, want %q", i, bit, labels, want)
+			}
+			if maps.Equal(labels, cm.Labels) {
+				same++
+			}
+		}
+	}
+	if read == 0 || same == 0 || same == read {
+		t.Errorf("of %d changes that can be read, %d left the labels as they are: want some of each", read, same)
 	}
 }

@@ -275,9 +275,12 @@ func storedVersion(d *resource.Definition, apiVersion, kind []byte) (*resource.V
 }
 
 // StoredLabels returns the labels of a stored object without decoding the rest of
-// it. It is false for what is not JSON of the hub version, or may be read otherwise
-// than it stands there.
+// it. It is false for what is neither JSON nor protobuf of the hub version, or may be
+// read otherwise than it stands there.
 func StoredLabels(def *resource.Definition, stored []byte) (map[string]string, bool) {
+	if raw, ok := storedProtoBody(def, def.HubVersion(), stored); ok {
+		return protoLabels(raw)
+	}
 	meta, ok := MetadataJSON(stored)
 	if !ok || !StoredJSONIsHub(def, stored) || !json.Valid(stored) {
 		return nil, false
@@ -296,6 +299,64 @@ func StoredLabels(def *resource.Definition, stored []byte) (map[string]string, b
 		labels[name] = *value
 	}
 	return labels, true
+}
+
+// Numbers of fields in protobuf: the metadata of an object, the labels in that, and the key
+// and the value of a map entry.
+const (
+	metadataField, labelsField = 1, 11
+	keyField, valueField       = 1, 2
+)
+
+// protoLabels returns the labels of an object in protobuf. It is false if the fields of the
+// object, of its metadata or of a label are not well formed, or are there twice.
+func protoLabels(raw []byte) (labels map[string]string, ok bool) {
+	var meta []byte
+	found := 0
+	if !eachProtoField(raw, func(field uint64, value []byte) {
+		if field == metadataField {
+			meta, found = value, found+1
+		}
+	}) || found != 1 {
+		return nil, false
+	}
+	good := true
+	ok = eachProtoField(meta, func(field uint64, entry []byte) {
+		if field != labelsField {
+			return
+		}
+		var key, value []byte
+		keys, values := 0, 0
+		good = eachProtoField(entry, func(field uint64, text []byte) {
+			switch field {
+			case keyField:
+				key, keys = text, keys+1
+			case valueField:
+				value, values = text, values+1
+			}
+		}) && keys == 1 && values == 1 && good
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[string(key)] = string(value)
+	})
+	return labels, ok && good
+}
+
+// eachProtoField calls f with the fields of ProtoBytes in a protobuf message, and reports
+// whether all fields are well formed.
+func eachProtoField(b []byte, f func(field uint64, value []byte)) bool {
+	for len(b) > 0 {
+		field, kind, value, rest, ok := ProtoField(b)
+		if !ok {
+			return false
+		}
+		if kind == ProtoBytes {
+			f(field, value)
+		}
+		b = rest
+	}
+	return true
 }
 
 // storedProtoBody returns the protobuf body inside stored bytes, without

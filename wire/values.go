@@ -2,6 +2,7 @@ package wire
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -153,8 +154,8 @@ func (c *ValueCache) Trim() {
 	}
 }
 
-// Offer is Keep for a record that is loaded, and that nobody has asked for: if there is
-// no room its own bytes go.
+// Offer is Keep for a record that is loaded, and that nobody has asked for. The bytes that
+// it was made with are not its own: a copy of them is kept if there is room.
 func (c *ValueCache) Offer(rec *Record) {
 	stored := rec.value.inMemory(c)
 	switch {
@@ -162,7 +163,7 @@ func (c *ValueCache) Offer(rec *Record) {
 	case c.held.Load()+int64(len(stored)) > c.Limit:
 		rec.value.drop(false)
 	default:
-		rec.value.keep(stored)
+		rec.value.keep(slices.Clone(stored))
 	}
 }
 

@@ -268,20 +268,18 @@ func (f *Feed) next(ctx context.Context, place int, w storage.Watcher, known *ki
 func (f *Feed) scan(ctx context.Context, known *kinds, at location, revision int64, see func([]controller.Change)) error {
 	opts := storage.ListOptions{Revision: revision, Limit: pageSize}
 	for {
-		page, err := f.Backends[at.place].List(ctx, at.prefix, opts)
-		if err != nil {
-			return err
-		}
-		changes := make([]controller.Change, 0, len(page.Items))
-		for i := range page.Items {
-			kv := &page.Items[i]
-			if c, ok := known.change(at.place, kv.Key); ok {
+		changes, last := make([]controller.Change, 0, pageSize), ""
+		page, err := storage.Scan(ctx, f.Backends[at.place], at.prefix, opts, func(kv *storage.KeyValue) error {
+			last = kv.Key
+			// The store tells of what cannot be read.
+			if c, ok := known.change(at.place, kv.Key); ok && readMeta(kv.Value, &c.Meta) == nil {
 				c.Revision = kv.ModRevision
-				if err := readMeta(kv.Value, &c.Meta); err != nil {
-					continue // the store says so
-				}
 				changes = append(changes, c)
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 		if len(changes) > 0 {
 			see(changes)
@@ -289,7 +287,7 @@ func (f *Feed) scan(ctx context.Context, known *kinds, at location, revision int
 		if !page.More {
 			return nil
 		}
-		opts.Start = storage.NextKey(page.Items[len(page.Items)-1].Key)
+		opts.Start = storage.NextKey(last)
 	}
 }
 

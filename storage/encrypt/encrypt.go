@@ -344,6 +344,14 @@ func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOpti
 	return page, err
 }
 
+// Scan implements storage.Scanner. An item that cannot be decrypted has Err set.
+func (b *Backend) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+	return storage.Scan(ctx, b.Backend, prefix, opts, func(kv *storage.KeyValue) error {
+		b.open(ctx, kv)
+		return each(kv)
+	})
+}
+
 // watcher decrypts events.
 type watcher struct {
 	storage.Watcher

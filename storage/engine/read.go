@@ -84,6 +84,21 @@ func (e *Engine) HasValues() bool { return true }
 
 // List implements storage.Backend.
 func (e *Engine) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
+	var items []storage.KeyValue
+	page, err := e.Scan(ctx, prefix, opts, func(kv *storage.KeyValue) error {
+		kv.Value = slices.Clone(kv.Value)
+		items = append(items, *kv)
+		return nil
+	})
+	if err != nil {
+		return storage.Page{}, err
+	}
+	page.Items = items
+	return page, nil
+}
+
+// Scan implements storage.Scanner.
+func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
 	if err := storage.CheckStart(prefix, opts.Start); err != nil {
 		return storage.Page{}, err
 	}
@@ -96,19 +111,24 @@ func (e *Engine) List(ctx context.Context, prefix string, opts storage.ListOptio
 		return storage.Page{}, err
 	}
 	defer s.close()
-	page, bytes := storage.Page{Revision: s.revision}, 0
+	page, n, bytes := storage.Page{Revision: s.revision}, 0, 0
 	ok := s.first(max(prefix, opts.Start))
 	for ; ok; ok = s.next() {
-		if len(page.Items)%256 == 0 && ctx.Err() != nil {
+		if n%256 == 0 && ctx.Err() != nil {
 			return storage.Page{}, ctx.Err()
 		}
-		if opts.Limit > 0 && len(page.Items) == opts.Limit || opts.MaxBytes > 0 && bytes >= opts.MaxBytes {
+		if opts.Limit > 0 && n == opts.Limit || opts.MaxBytes > 0 && bytes >= opts.MaxBytes {
 			page.More = true
 			break
 		}
-		item := s.keyValue(!opts.KeysOnly)
-		bytes += len(item.Value)
-		page.Items = append(page.Items, item)
+		item := s.current.keyValue(string(s.key))
+		if opts.KeysOnly {
+			item.Value = nil
+		}
+		n, bytes = n+1, bytes+len(item.Value)
+		if err := each(&item); err != nil {
+			return storage.Page{}, err
+		}
 	}
 	if page.More && opts.Count {
 		if page.Remaining, err = s.count(ctx, ok); err != nil {
@@ -251,17 +271,6 @@ func (s *scan) find(ok bool) bool {
 	}
 	s.err = s.it.Error()
 	return false
-}
-
-// keyValue returns the key at the scan's position, with a copy of the value unless only
-// keys are wanted.
-func (s *scan) keyValue(value bool) storage.KeyValue {
-	kv := s.current.keyValue(string(s.key))
-	kv.Value = nil
-	if value {
-		kv.Value = slices.Clone(s.current.value)
-	}
-	return kv
 }
 
 // count counts the keys from the scan's position, if ok, to the end.

@@ -230,6 +230,20 @@ func readMutants() []fault {
 				p.Items[i].Value = []byte(strings.TrimPrefix(p.Items[i].Key, storage.Root+"pages/"))
 			}
 		})},
+		{"a scan without its limits", "list/scan", func(m *mutant) {
+			m.scan = func(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+				opts.Limit = 0
+				return storage.Scan(ctx, m.model, prefix, opts, each)
+			}
+		}},
+		{"a scan that does not end", "list/scan", func(m *mutant) {
+			m.scan = func(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+				return storage.Scan(ctx, m.model, prefix, opts, func(kv *storage.KeyValue) error {
+					_ = each(kv)
+					return nil
+				})
+			}
+		}},
 		{"the newest value for an old one", "list/values", func(m *mutant) {
 			m.value = func(ctx context.Context, key string, revision int64) ([]byte, error) {
 				kv, err := m.model.Get(ctx, key)

@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +20,7 @@ func listChecks() []check {
 		{name: "pinned", run: checkPinned},
 		{name: "snapshot", run: checkSnapshot},
 		{name: "bytes", run: checkPageBytes},
+		{name: "scan", run: checkScan},
 		{name: "values", run: checkOldValues, own: true},
 	}
 }
@@ -342,6 +344,47 @@ func checkSnapshot(e *env) error {
 	}
 	if !slices.IsSortedFunc(pages, func(a, b storage.Page) int { return int(a.Revision - b.Revision) }) {
 		return errors.New("lists went back in time")
+	}
+	return nil
+}
+
+// checkScan: a scan shows the pages of a list, and ends with the error of who looks.
+func checkScan(e *env) error {
+	w := e.writer(&history{})
+	for i := range 20 {
+		if err := w.put(e.key(fmt.Sprintf("k%02d", i)), fill(fmt.Sprint(i), 100+1000*(i%3))); err != nil {
+			return err
+		}
+	}
+	for _, opts := range []storage.ListOptions{{}, {Limit: 7}, {Limit: 20}, {MaxBytes: 3000}, {KeysOnly: true, Count: true, Limit: 3}, {Start: e.key("k05"), Limit: 30}} {
+		want, err := e.b.List(e.ctx, e.key("k"), opts)
+		if err != nil {
+			return err
+		}
+		var items []storage.KeyValue
+		got, err := storage.Scan(e.ctx, e.b, e.key("k"), opts, func(kv *storage.KeyValue) error {
+			item := *kv
+			item.Value = bytes.Clone(kv.Value) // which is not valid later
+			items = append(items, item)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if err := diffKVs(fmt.Sprintf("scan with %+v", opts), items, want.Items); err != nil {
+			return err
+		}
+		if len(got.Items) != 0 || got.More != want.More || got.Remaining != want.Remaining || got.Revision < want.Items[0].ModRevision {
+			return fmt.Errorf("scan with %+v: got %+v, want no items, more %t and %d remaining", opts, got, want.More, want.Remaining)
+		}
+	}
+	enough, seen := errors.New("enough"), 0
+	_, err := storage.Scan(e.ctx, e.b, e.key("k"), storage.ListOptions{}, func(*storage.KeyValue) error {
+		seen++
+		return enough
+	})
+	if !errors.Is(err, enough) || seen != 1 {
+		return fmt.Errorf("got error %v after %d items, want the one that the first item was answered with", err, seen)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ type mutant struct {
 	delete   func(ctx context.Context, key string, guard int64) (storage.KeyValue, int64, error)
 	get      func(ctx context.Context, key string) (storage.KeyValue, error)
 	list     func(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error)
+	scan     func(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error)
 	value    func(ctx context.Context, key string, revision int64) ([]byte, error)
 	count    func(ctx context.Context, prefix string) (int64, int64, error)
 	watch    func(ctx context.Context, prefix string, after int64) (storage.Watcher, error)
@@ -65,6 +66,13 @@ func (m *mutant) List(ctx context.Context, prefix string, opts storage.ListOptio
 		return m.list(ctx, prefix, opts)
 	}
 	return m.model.List(ctx, prefix, opts)
+}
+
+func (m *mutant) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+	if m.scan != nil {
+		return m.scan(ctx, prefix, opts, each)
+	}
+	return storage.Scan(ctx, m.model, prefix, opts, each)
 }
 
 func (m *mutant) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
