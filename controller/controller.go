@@ -134,12 +134,16 @@ func Enabled(controllers []Controller, words []string) ([]Controller, error) {
 	return on, nil
 }
 
+// maxAwaited is how many objects a start waits for.
+const maxAwaited = 20_000
+
 // restartAfter is the delay before controllers are restarted after an error.
 const restartAfter = 100 * time.Millisecond
 
 // Run runs the controllers until ctx ends, and returns when all of them have ended. It
-// calls ready once: when the queues are empty after the start, or when another server
-// holds the lease.
+// calls ready once: when the queues are empty after the start, when another server holds
+// the lease, or when the feed has told of maxAwaited objects, since to tell of all of them
+// may take minutes.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	on, err := Enabled(m.Controllers, m.Enabled)
 	if err != nil {
@@ -205,7 +209,11 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 		e.Feed, e.remotes = feed, feed
 		observers = append(observers, c.Start(e))
 	}
+	told := 0
 	err := feed.Follow(ctx, func(changes []Change) {
+		if told += len(changes); told >= maxAwaited {
+			ready()
+		}
 		for _, o := range observers {
 			if s, ok := o.(Starter); ok && len(changes) == 0 {
 				s.Synced()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -168,4 +169,45 @@ func TestElection(t *testing.T) {
 			t.Error("somebody still works")
 		}
 	})
+}
+
+// endless is a feed with so many objects that it does not come to their end.
+type endless struct {
+	Feed
+	objects int
+}
+
+func (f endless) Follow(ctx context.Context, see func([]Change)) error {
+	for range f.objects / 100 {
+		see(slices.Repeat([]Change{{Kind: &Kind{Resource: "things"}}}, 100))
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestStartDoesNotAwaitAll: a server with very many objects is ready before its controllers
+// have seen them all, one with fewer is not.
+func TestStartDoesNotAwaitAll(t *testing.T) {
+	for objects, want := range map[int]bool{maxAwaited - 100: false, maxAwaited: true, 2 * maxAwaited: true} {
+		synctest.Test(t, func(t *testing.T) {
+			var ready atomic.Int32
+			m := &Manager{
+				Feed: endless{objects: objects}, Logger: slog.New(slog.DiscardHandler),
+				Client:      func(request.User) *Client { return &Client{} },
+				Controllers: []Controller{{Name: "work", Start: func(*Env) Observer { return worker{} }}},
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = m.Run(ctx, func() { ready.Add(1) })
+			}()
+			synctest.Wait()
+			if got := ready.Load() == 1; got != want {
+				t.Errorf("ready after %d objects: %v, want %v", objects, got, want)
+			}
+			cancel()
+			<-done
+		})
+	}
 }

@@ -100,7 +100,7 @@ func (a *assembly) newManager() error {
 
 // startControllers runs the controllers, and returns when they have done what
 // there was to do at the start: who finds the server ready finds the service
-// accounts too.
+// accounts too. It does not wait for that on a store with very many objects.
 func (a *assembly) startControllers(ctx context.Context) error {
 	m := a.manager
 	if err := a.own.EnsureNamespaces(ctx); err != nil {

@@ -35,7 +35,8 @@ type Resource struct {
 	loaded  atomic.Bool // the cache is complete and current
 	// loadsLong is set while the cache is being loaded for longer than loadPatience.
 	loadsLong atomic.Bool
-	counted   atomic.Bool // it was looked whether there are objects
+	gets      atomic.Int64 // before the cache was loaded
+	counted   atomic.Bool  // it was looked whether there are objects
 	// acknowledged is the revision of the newest write of this process. The
 	// resource of a definition that replaces this one has the same counter.
 	acknowledged *atomic.Int64

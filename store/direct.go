@@ -19,9 +19,14 @@ const (
 	listPatience = time.Second
 )
 
-// loadPatience is how long a read of one object waits for the cache of its resource to be
-// loaded. It need not: the backend has the object.
-const loadPatience = 20 * time.Millisecond
+// The backend has the object that a reader of one asks for, so such a reader need not have
+// the cache of the whole resource.
+const (
+	// loadPatience is how long it waits for the cache to be loaded.
+	loadPatience = 20 * time.Millisecond
+	// fewGets is how many reads of one object are no reason to load it.
+	fewGets = 16
+)
 
 // errFeedLate: the backend has come to the revision that a read wants, the feed has not.
 var errFeedLate = errors.New("the feed is late")
@@ -80,13 +85,15 @@ func (r *Resource) readPast(ctx context.Context, atLeast int64) (*Snapshot, erro
 	return s, nil
 }
 
-// loadBeside has the cache loaded by a goroutine of its own, and reports whether that takes
-// longer than loadPatience. What is in memory is loaded by who reads it.
+// loadBeside reports whether an object should be read from the backend, since the cache is
+// not loaded. After fewGets it has the cache loaded by a goroutine of its own, and waits
+// for that for loadPatience. A backend in memory is not read twice: it is the reader who
+// loads the cache.
 func (r *Resource) loadBeside(ctx context.Context) bool {
 	if r.store.values == nil {
 		return false
 	}
-	if r.loadsLong.Load() {
+	if r.loadsLong.Load() || len(r.loading) == 0 && r.gets.Add(1) <= fewGets {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, loadPatience)

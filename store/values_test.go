@@ -249,6 +249,14 @@ func TestGetBesideLoad(t *testing.T) {
 		}
 		wantPod(t, r, rec, version)
 	}
+	for range fewGets {
+		get("p003", 1)
+	}
+	select {
+	case <-b.begun:
+		t.Error("the cache is loaded for a few objects that are read one by one")
+	default:
+	}
 	get("p003", 1)
 	<-b.begun
 	if _, err := r.Get(t.Context(), r.Key("default", "none"), Read{}); !errors.Is(err, storage.ErrNotFound) {
@@ -271,7 +279,9 @@ func TestGetBesideLoad(t *testing.T) {
 	s.Close()
 
 	b, s, r = open()
-	get("p003", 2)
+	for range fewGets + 1 {
+		get("p003", 2)
+	}
 	<-b.begun
 	s.Close() // though the load has not ended
 }

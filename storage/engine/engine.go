@@ -48,6 +48,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
+// blockSize is how many bytes are read from disk at a time. Objects have a few kilobytes:
+// with Pebble's 4 KB, whoever reads all of them would read each by itself.
+const blockSize = 32 << 10
+
 // Defaults of Options.
 const (
 	DefaultHistoryAge   = 5 * time.Minute
@@ -232,6 +236,7 @@ func pebbleOptions(opts Options, fs vfs.FS) *pebble.Options {
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		o.Levels[i].BlockSize = blockSize
 		// The upper levels are rewritten soon, so they are not compressed.
 		if i < len(o.Levels)-1 {
 			o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
