@@ -215,6 +215,11 @@ func (e *Encoder) appendMetadata(dst []byte, rec *Record) (_ []byte, err error) 
 // recordMetadata makes the metadata of a record in JSON, and keeps it if the JSON of the
 // whole object is kept, of which it is mostly a part.
 func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
+	if rec.StoredSize() >= largeObject && !rec.hasEncoding(e.id(encodingJSON)) {
+		if meta, ok, err := e.metadataOfLarge(rec); err != nil || ok {
+			return meta, err
+		}
+	}
 	body, err := e.recordJSON(rec)
 	if err != nil {
 		return nil, err
@@ -240,6 +245,37 @@ func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
 		return meta, nil
 	}
 	return keep(e.id(encodingMetadata), func(*Record) ([]byte, error) { return meta, nil })
+}
+
+// largeObject is from how many stored bytes on the metadata of an object are made without
+// the JSON of all of it.
+const largeObject = 16 << 10
+
+// metadataOfLarge makes the metadata of a record in JSON out of stored protobuf. It is
+// false if they may be others in the version that is served.
+func (e *Encoder) metadataOfLarge(rec *Record) (_ []byte, ok bool, err error) {
+	stored, err := rec.Stored()
+	if err != nil {
+		return nil, false, err
+	}
+	def, version := e.Served.Definition, e.Served.Version
+	raw, ok := storedProtoBody(def, version, stored)
+	if !ok || version != def.HubVersion() || len(def.FieldAnnotations) > 0 {
+		return nil, false, nil
+	}
+	meta, ok := MetadataProto(raw)
+	if !ok {
+		return nil, false, nil
+	}
+	var m metav1.ObjectMeta
+	if err := m.Unmarshal(meta); err != nil {
+		return nil, false, err
+	}
+	if rec.Revision != 0 {
+		m.ResourceVersion = RevisionString(rec.Revision)
+	}
+	b, err := rec.Encoding(e.id(encodingMetadata), func(*Record) ([]byte, error) { return encodeJSON(&m, false) })
+	return b, true, err
 }
 
 // PartialMetadata returns the metadata of an object that is in no record.

@@ -199,3 +199,37 @@ func BenchmarkAppendObject(b *testing.B) {
 		}
 	}
 }
+
+// TestMetadataOfLargeObjects: the metadata of a large object are those in the JSON of all
+// of it, though that is not made.
+func TestMetadataOfLargeObjects(t *testing.T) {
+	def := podDefinition()
+	served := &resource.Served{Definition: &def, Version: def.HubVersion()}
+	pod := testPod(t)
+	pod.Annotations = map[string]string{"odd": "<&>\u2028\xff\x00\"", "large": strings.Repeat("x", largeObject)}
+	pod.Labels = map[string]string{"b": "1", "a": ""}
+	stored, err := EncodeStored(&def, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func() *Record {
+		return NewRecord(Record{Key: "k", Name: pod.Name, Revision: 123}, stored, nil, nil, &EncodingBudget{Limit: 1 << 20}, nil)
+	}
+	e := &Encoder{Served: served}
+	body, err := e.recordJSON(record())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, ok := MetadataJSON(body)
+	if !ok {
+		t.Fatal("there are no metadata in the JSON")
+	}
+	rec := record()
+	got, err := e.recordMetadata(rec)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %s and %v, want %s", got, err, want)
+	}
+	if rec.hasEncoding(e.id(encodingJSON)) {
+		t.Error("the JSON of the whole object was made")
+	}
+}
