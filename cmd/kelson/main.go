@@ -55,11 +55,14 @@ func run(ctx context.Context, args []string, s streams) int {
 	cmd := newCommand(s)
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
+	var code exitCode
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errShown):
 		return exitError
+	case errors.As(err, &code):
+		return int(code)
 	case errors.As(err, new(kubeError)):
 		fmt.Fprintf(s.err, "Error: %v\n", err)
 		return exitError
