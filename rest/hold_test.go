@@ -2,7 +2,9 @@ package rest
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/apikeel/kelson/budget"
@@ -12,6 +14,7 @@ import (
 // TestHeldMemoryIsGivenBack: long lists and watches, and bodies, with and without a budget,
 // are answered in full, and hold nothing when they have been.
 func TestHeldMemoryIsGivenBack(t *testing.T) {
+	t.Parallel() // it waits for a time-out
 	const objects, size = 2 * wire.LongList, 1000
 	for _, memory := range []*budget.Memory{nil, budget.New(512 << 20)} {
 		t.Run(fmt.Sprintf("budget=%t", memory != nil), func(t *testing.T) {
@@ -29,9 +32,32 @@ func TestHeldMemoryIsGivenBack(t *testing.T) {
 			if a := do(t, h, "POST", configMaps, body); a.code != 201 {
 				t.Errorf("create: got %d, want 201", a.code)
 			}
+			if memory != nil {
+				refusesWhenFull(t, h, memory)
+			}
 			if memory != nil && memory.Answers.Held()+memory.Bodies.Held() != 0 {
 				t.Errorf("answers hold %d bytes and bodies %d, want none", memory.Answers.Held(), memory.Bodies.Held())
 			}
 		})
 	}
+}
+
+// refusesWhenFull: who has waited too long for memory is refused before the first byte of an
+// answer, also with a watch.
+func refusesWhenFull(t *testing.T, h *Handler, memory *budget.Memory) {
+	t.Helper()
+	free, err := memory.Answers.Acquire(t.Context(), 1<<40, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free()
+	var group sync.WaitGroup
+	for _, query := range []string{"", "?watch=1&timeoutSeconds=60", "?watch=1&timeoutSeconds=60&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+		group.Go(func() {
+			if a := do(t, h, "GET", "/api/v1/configmaps"+query, ""); a.code != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
+				t.Errorf("%q: got %d with Retry-After %q, want 429 with one", query, a.code, a.header.Get("Retry-After"))
+			}
+		})
+	}
+	group.Wait()
 }

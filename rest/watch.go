@@ -73,6 +73,9 @@ type activeWatch struct {
 	more      <-chan struct{} // is closed when there may be more events
 	bookmarks bool
 	sync      bool // the initial events are not all sent, and their end is waited for
+	// endInitial gives back what the initial events hold, which was waited for before the
+	// first of them was sent; nil if they are all sent.
+	endInitial func()
 }
 
 // run waits for events and sends them, until the watch is over.
@@ -101,6 +104,15 @@ func (v *activeWatch) close() {
 	v.timer.Stop()
 	v.events.Close()
 	v.stream.close()
+	v.freeInitial()
+}
+
+// freeInitial gives back what the initial events hold.
+func (v *activeWatch) freeInitial() {
+	if v.endInitial != nil {
+		v.endInitial()
+		v.endInitial = nil
+	}
 }
 
 // onTimer sends a bookmark. It reports false at the end.
@@ -138,6 +150,13 @@ func (s *scope) beginWatch() (*activeWatch, error) {
 		return nil, err
 	}
 	v := &activeWatch{events: w, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents}
+	if !w.Synced() {
+		// A client that has to wait too long is refused now: later it would have a part.
+		if v.endInitial, err = s.holdAnswer(s.objects.Largest()); err != nil {
+			w.Close()
+			return nil, err
+		}
+	}
 	if o.timeout <= 0 {
 		o.timeout = s.h.watchTime()
 	}
@@ -146,6 +165,7 @@ func (s *scope) beginWatch() (*activeWatch, error) {
 	if v.stream = s.beginStream(); v.stream == nil {
 		v.timer.Stop()
 		w.Close()
+		v.freeInitial()
 		return nil, nil
 	}
 	if err := v.flush.Flush(); err != nil {
@@ -206,6 +226,9 @@ func (v *activeWatch) sendReady() bool {
 	if !v.send() {
 		return false
 	}
+	if v.events.Synced() {
+		v.freeInitial()
+	}
 	if !v.sync {
 		v.s.req.Started()
 	}
@@ -222,9 +245,11 @@ func (v *activeWatch) holdEvents(events []store.Event) (free func(), err error) 
 	if !isLong(len(events), largest) {
 		return func() {}, nil
 	}
-	giveBack, err := v.s.holdAnswer(largest)
-	if err != nil {
-		return nil, err
+	giveBack := func() {}
+	if v.endInitial == nil {
+		if giveBack, err = v.s.holdAnswer(largest); err != nil {
+			return nil, err
+		}
 	}
 	v.s.nextTurn()
 	v.Yield = v.s.nextTurn
