@@ -12,6 +12,8 @@ import (
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 	"github.com/apikeel/kelson/storage/memory"
+	"github.com/apikeel/kelson/storage/postgres"
+	"github.com/apikeel/kelson/storage/postgres/pgtest"
 	"github.com/apikeel/kelson/storage/storagetest"
 )
 
@@ -34,6 +36,18 @@ func BenchmarkMemory(b *testing.B) {
 func BenchmarkEtcd(b *testing.B) {
 	storagetest.Benchmark(b, subject(func(tb testing.TB) storage.Backend {
 		store, err := etcd.Open(tb.Context(), etcd.Options{Endpoints: etcdtest.Start(tb, etcdtest.Fsync()).Endpoints()})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { store.Close() })
+		return store
+	}))
+}
+
+// BenchmarkPostgres is a PostgreSQL that syncs, on this machine, through its socket.
+func BenchmarkPostgres(b *testing.B) {
+	storagetest.Benchmark(b, subject(func(tb testing.TB) storage.Backend {
+		store, err := postgres.Open(tb.Context(), postgres.Options{DSN: pgtest.Start(tb, pgtest.Sync()).SocketDSN()})
 		if err != nil {
 			tb.Fatal(err)
 		}

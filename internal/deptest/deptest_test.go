@@ -37,7 +37,7 @@ func rules() []rule {
 			reason: "a definition says what a kind is, not how it is encoded, where it is kept or how it is served"},
 		{who: p("wire/..."), whom: p("..."), except: p("wire/...", "resource/...", "features/...", "internal/gzipped", "internal/jsonvalue"),
 			reason: "bytes follow from a record, a definition and a format alone, so store and rest share one encoder that knows neither of them"},
-		{who: p(""), whom: p("storage/engine/...", "storage/etcd/..."),
+		{who: p(""), whom: p("storage/engine/...", "storage/etcd/...", "storage/postgres/..."),
 			reason: "who uses the library chooses where objects are kept, and links nothing but that"},
 		{who: p("impersonate"), whom: p("..."), except: p("authz", "request", "metrics/measure", "internal/..."),
 			reason: "who goes on as somebody else is a question of rights: the stage asks an authorizer, and knows nothing else"},
@@ -65,7 +65,7 @@ func rules() []rule {
 			reason: "what a request goes through must not send requests to its own server; only what runs beside requests does"},
 		{who: p("..."), whom: p("controlplane/..."),
 			reason: "controlplane assembles everything, so nothing it assembles may know it; commands and kelsontest start it"},
-		{who: p("..."), whom: p("storage/storagetest/...", "storage/etcd/etcdtest/..."),
+		{who: p("..."), whom: p("storage/storagetest/...", "storage/etcd/etcdtest/...", "storage/postgres/pgtest/..."),
 			reason: "what judges or starts a store in tests is not part of the product"},
 	}
 	// The stages of the request know request and resource, never each other.
@@ -79,7 +79,7 @@ func rules() []rule {
 
 // mayKnowEveryone are the packages to which the rules for all do not apply.
 func mayKnowEveryone() []string {
-	return p("cmd/...", "controlplane/...", "kelsontest/...", "storage/storagetest/...", "storage/etcd/etcdtest/...")
+	return p("cmd/...", "controlplane/...", "kelsontest/...", "storage/storagetest/...", "storage/etcd/etcdtest/...", "storage/postgres/pgtest/...")
 }
 
 // A ban forbids the product to import a module, or parts of it.

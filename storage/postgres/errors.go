@@ -1,0 +1,108 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/apikeel/kelson/storage"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATE codes that have a meaning here. The first is raised by write_group.
+const (
+	codeLostWrites    = "KE001"
+	codeReadOnly      = "25006"
+	codeSerialization = "40001"
+	codeDeadlock      = "40P01"
+	codeUndefTable    = "42P01"
+	codeUndefFunction = "42883"
+	codeNoSchema      = "3F000"
+	codeDiskFull      = "53100"
+	codeTooComplex    = "54000" // an index row that is too large
+	codeLockTimeout   = "55P03"
+	codeCanceled      = "57014"
+)
+
+// errNoConnection: nothing was sent, for want of a connection.
+var errNoConnection = errors.New("no connection")
+
+// asPgError returns the error that the database has answered with, nil if it has not.
+func asPgError(err error) *pgconn.PgError {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg
+	}
+	return nil
+}
+
+// isRefusal reports whether the database has answered a statement with an error: then
+// its transaction was rolled back. A FATAL error ends a session at any moment, also
+// after the commit.
+func isRefusal(err error) bool {
+	pg := asPgError(err)
+	if pg == nil || errors.As(err, new(*pgconn.ConnectError)) {
+		return false
+	}
+	severity := pg.SeverityUnlocalized
+	if severity == "" {
+		severity = pg.Severity
+	}
+	return severity == "ERROR"
+}
+
+// isNotSent reports whether a statement did not reach the database.
+func isNotSent(err error) bool {
+	return errors.Is(err, errNoConnection) || errors.As(err, new(*pgconn.ConnectError)) || pgconn.SafeToRetry(err)
+}
+
+// isBroken reports whether a read failed for the connection's sake, so that another may
+// answer it.
+func isBroken(err error) bool {
+	if !isRefusal(err) {
+		return true
+	}
+	switch asPgError(err).Code {
+	case codeReadOnly, codeSerialization, codeDeadlock:
+		return true
+	}
+	return false
+}
+
+// refusal returns an error of the database as the sentinel that says that nothing was
+// changed.
+func (b *Backend) refusal(err error) error {
+	pg := asPgError(err)
+	switch pg.Code {
+	case codeLostWrites:
+		return b.diverge(pg.Message)
+	case codeDiskFull:
+		return fmt.Errorf("%w: postgres: %w", storage.ErrNoSpace, err)
+	case codeTooComplex:
+		return fmt.Errorf("%w: a key of more than 2,600 bytes that cannot be compressed: postgres: %w", storage.ErrTooLarge, err)
+	case codeUndefTable, codeUndefFunction, codeNoSchema:
+		return fmt.Errorf("%w: the tables in schema %q are gone: postgres: %w", storage.ErrUnavailable, b.opts.Schema, err)
+	case codeReadOnly, codeSerialization, codeDeadlock, codeLockTimeout, codeCanceled:
+		return fmt.Errorf("%w: postgres: %w", storage.ErrUnavailable, err)
+	}
+	switch pg.Code[:min(2, len(pg.Code))] {
+	case "08", "53", "55", "57", "58":
+		return fmt.Errorf("%w: postgres: %w", storage.ErrUnavailable, err)
+	}
+	return fmt.Errorf("postgres: %w", err)
+}
+
+// readError maps the error of a read to a sentinel.
+func (b *Backend) readError(ctx context.Context, err error) error {
+	switch {
+	case b.ctx.Err() != nil:
+		return storage.ErrClosed
+	case ctx.Err() != nil:
+		return fmt.Errorf("postgres: %w", ctx.Err())
+	case errors.Is(err, storage.ErrUnavailable):
+		return err
+	case isRefusal(err):
+		return b.refusal(err)
+	}
+	return fmt.Errorf("%w: postgres: %w", storage.ErrUnavailable, err)
+}
