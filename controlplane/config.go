@@ -52,6 +52,7 @@ import (
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/memory"
+	"github.com/apikeel/kelson/storage/postgres"
 	"github.com/apikeel/kelson/wire"
 )
 
@@ -64,9 +65,10 @@ const (
 
 // Where a server can keep its data.
 const (
-	StorageEngine = "engine" // in the data folder
-	StorageMemory = "memory" // nowhere: it is lost at the end
-	StorageEtcd   = "etcd"
+	StorageEngine   = "engine" // in the data folder
+	StorageMemory   = "memory" // nowhere: it is lost at the end
+	StorageEtcd     = "etcd"
+	StoragePostgres = "postgres"
 )
 
 // How the endpoints of the service kubernetes follow the servers that there are.
@@ -86,7 +88,7 @@ type Config struct {
 	// does. There is no kubeconfig unless Kubeconfig says where.
 	NoFolder bool
 	// Storage is one of the constants above; empty is StorageEtcd if Etcd has
-	// endpoints, else StorageEngine.
+	// endpoints, StoragePostgres if Postgres has a DSN, else StorageEngine.
 	Storage string
 	// Etcd says how to reach etcd. Its logger is the one of this Config.
 	Etcd etcd.Options
@@ -94,6 +96,8 @@ type Config struct {
 	// same way. Run opens them; a Server has one store, the one that it is given.
 	EtcdOverrides []EtcdOverride
 	elsewhere     []storage.Backend // one for each set of servers in EtcdOverrides
+	// Postgres says how to reach PostgreSQL. Its logger is the one of this Config.
+	Postgres postgres.Options
 
 	// Encryption says how values are kept encrypted; they are not, unless it has
 	// a file. Its resources and logger are those of the server.
@@ -205,7 +209,7 @@ type Config struct {
 
 	// EndpointReconciler is how the endpoints of the service kubernetes follow the
 	// servers that there are, one of the constants EndpointLeases and so on; empty
-	// is EndpointLeases if the data is in etcd, else this server alone. Servers is
+	// is EndpointLeases if the data is in etcd or PostgreSQL, else this server alone. Servers is
 	// how many there are, for EndpointCount.
 	EndpointReconciler string
 	Servers            int
@@ -220,7 +224,7 @@ type Config struct {
 	// existed, as far as this process has seen.
 	InventedOwners bool
 	// LeaderElect makes controllers run on one of several servers only; nil does
-	// so if the data is in etcd.
+	// so if the data is in etcd or PostgreSQL.
 	LeaderElect *bool
 
 	// Now tells the time that is stamped on objects and by which tokens end; nil is
@@ -243,8 +247,11 @@ func (c *Config) defaults() {
 	}
 	if c.Storage == "" {
 		c.Storage = StorageEngine
-		if len(c.Etcd.Endpoints) > 0 {
+		switch {
+		case len(c.Etcd.Endpoints) > 0:
 			c.Storage = StorageEtcd
+		case c.Postgres.DSN != "":
+			c.Storage = StoragePostgres
 		}
 	}
 	if c.BindAddress == "" {
@@ -264,9 +271,9 @@ func (c *Config) defaults() {
 	if c.Out == nil {
 		c.Out = io.Discard
 	}
-	c.Etcd.Logger, c.Kubelets.Logger = c.Logger, c.Logger
+	c.Etcd.Logger, c.Postgres.Logger, c.Kubelets.Logger = c.Logger, c.Logger, c.Logger
 	if e := c.Egress; e != nil {
-		c.Etcd.Dial, c.Kubelets.Dial = e.Etcd, e.Cluster
+		c.Etcd.Dial, c.Postgres.Dial, c.Kubelets.Dial = e.Etcd, e.Etcd, e.Cluster
 		c.Authentication.Egress, c.Authorization.Dial, c.Audit.Webhook.Dial = e, e.ControlPlane, e.ControlPlane
 	}
 }
@@ -288,15 +295,22 @@ func (c *Config) validate() error {
 	}
 	switch c.Storage {
 	case StorageEngine, StorageMemory:
-		if len(c.Etcd.Endpoints) > 0 || len(c.EtcdOverrides) > 0 {
-			return fmt.Errorf("etcd servers are given, but the storage is %q and not %q", c.Storage, StorageEtcd)
-		}
 	case StorageEtcd:
 		if len(c.Etcd.Endpoints) == 0 {
 			return errors.New("the storage is etcd, but no etcd servers are given")
 		}
+	case StoragePostgres:
+		if c.Postgres.DSN == "" {
+			return errors.New("the storage is postgres, but no connection string is given")
+		}
 	default:
-		return fmt.Errorf("unknown storage %q: it is %s, %s or %s", c.Storage, StorageEngine, StorageMemory, StorageEtcd)
+		return fmt.Errorf("unknown storage %q: it is %s, %s, %s or %s", c.Storage, StorageEngine, StorageMemory, StorageEtcd, StoragePostgres)
+	}
+	if c.Storage != StorageEtcd && (len(c.Etcd.Endpoints) > 0 || len(c.EtcdOverrides) > 0) {
+		return fmt.Errorf("etcd servers are given, but the storage is %q and not %q", c.Storage, StorageEtcd)
+	}
+	if c.Storage != StoragePostgres && c.Postgres.DSN != "" {
+		return fmt.Errorf("a PostgreSQL is given, but the storage is %q and not %q", c.Storage, StoragePostgres)
 	}
 	return nil
 }
@@ -333,6 +347,8 @@ func (c *Config) open(ctx context.Context) (storage.Backend, error) {
 	switch c.Storage {
 	case StorageEtcd:
 		return etcd.Open(ctx, c.Etcd)
+	case StoragePostgres:
+		return postgres.Open(ctx, c.Postgres)
 	case StorageMemory:
 		return memory.New(memory.Options{}), nil
 	}
@@ -344,6 +360,8 @@ func (c *Config) describe() string {
 	switch c.Storage {
 	case StorageEtcd:
 		return fmt.Sprintf("in etcd at %s", strings.Join(c.Etcd.Endpoints, ", "))
+	case StoragePostgres:
+		return "in " + postgres.Redact(c.Postgres.DSN)
 	case StorageMemory:
 		return "in memory, until it stops"
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/apikeel/kelson/storage/postgres"
 )
 
 // Run opens the store and serves until ctx ends. That is no error.
@@ -60,7 +61,7 @@ func (c Config) Run(ctx context.Context) error {
 // authentication, authorization and auditing, and of admission if it is asked for.
 // kube-apiserver reads them before it needs etcd.
 func (c Config) CheckFiles(ctx context.Context, admission bool) error {
-	c.Storage, c.Etcd, c.EtcdOverrides, c.elsewhere = StorageMemory, etcd.Options{}, nil, nil
+	c.Storage, c.Etcd, c.EtcdOverrides, c.elsewhere, c.Postgres = StorageMemory, etcd.Options{}, nil, nil, postgres.Options{}
 	c.defaults()
 	backend, err := c.open(ctx)
 	if err != nil {

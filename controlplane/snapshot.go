@@ -13,6 +13,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/apikeel/kelson/storage/postgres"
 	"github.com/apikeel/kelson/storage/transfer"
 )
 
@@ -35,6 +36,13 @@ func (c Config) Snapshot(ctx context.Context, w io.Writer, progress func(keys, b
 	case StorageEtcd:
 		c.Etcd.CompactInterval = -1 // leave that to the servers
 		b, err := etcd.Open(ctx, c.Etcd)
+		if err != nil {
+			return transfer.Summary{}, err
+		}
+		return saveAndClose(ctx, b, w, progress)
+	case StoragePostgres:
+		c.Postgres.CompactInterval = -1
+		b, err := postgres.Open(ctx, c.Postgres)
 		if err != nil {
 			return transfer.Summary{}, err
 		}

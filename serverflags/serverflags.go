@@ -44,6 +44,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/apikeel/kelson/storage/postgres"
 )
 
 // Options holds the flags of a server. A flag that is not given leaves the server's
@@ -59,7 +60,7 @@ type Options struct {
 	// does not exist.
 	Gates map[string]*bool
 	// DataDir is the folder in which the objects of the server are kept, unless it has
-	// a Storage or --etcd-servers is given. What it is before --data-dir is read is the
+	// a Storage, --etcd-servers or --storage-dsn is given. What it is before --data-dir is read is the
 	// default of that flag.
 	DataDir string
 	// Logs is where the server logs to, unless it has a Logger.
@@ -70,6 +71,7 @@ type Options struct {
 	address         string
 	port            int
 	etcd            Etcd
+	postgres        Postgres
 	parent          string
 	authn, authz    string
 	audit           audit.Config
@@ -97,9 +99,10 @@ func (o *Options) Bind(fs *pflag.FlagSet) {
 	s := o.server
 	fs.StringVar(&o.address, "bind-address", o.address, "IP `address` to listen on")
 	fs.IntVar(&o.port, "secure-port", o.port, "`port` to listen on; 0 takes a free one")
-	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "`folder` to keep objects in; without one, and without etcd, they are lost at the end")
+	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "`folder` to keep objects in; without one, and without etcd or PostgreSQL, they are lost at the end")
 	fs.StringSliceVar(&o.etcd.Servers, "etcd-servers", nil, "`URLs` of etcd to keep objects in, separated by commas")
 	o.etcd.Bind(fs)
+	o.postgres.Bind(fs)
 	Serving(fs, &s.Serving)
 
 	fs.StringVar(&o.parent, "kubeconfig", "", "kubeconfig `file` of the API server that this one is behind; it says who users are, and what they may do")
@@ -169,6 +172,13 @@ func (o *Options) open(ctx context.Context) (storage.Backend, error) {
 		options := o.etcd.Options()
 		options.Logger = o.server.Logger
 		return etcd.Open(ctx, options)
+	case o.postgres.Given():
+		options, err := o.postgres.Options()
+		if err != nil {
+			return nil, err
+		}
+		options.Logger = o.server.Logger
+		return postgres.Open(ctx, options)
 	case o.DataDir != "" && o.server.Storage == nil:
 		return engine.Open(engine.Options{Dir: o.DataDir, Logger: o.server.Logger})
 	}

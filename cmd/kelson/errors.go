@@ -39,6 +39,9 @@ func explain(err error) string {
 	case errors.Is(err, os.ErrPermission):
 		return text + "; check who owns it, and who you are"
 	case errors.Is(err, storage.ErrUnavailable):
+		if strings.Contains(text, "postgres:") {
+			return text + "; is PostgreSQL running there, and can it be reached from here?"
+		}
 		return text + "; is etcd running there, and can it be reached from here?"
 	}
 	return text

@@ -24,20 +24,22 @@ import (
 
 // storageFlags are the flags about where the data is.
 type storageFlags struct {
-	dataDir string
-	storage string
-	servers []string
-	etcd    etcdFlags
+	dataDir  string
+	storage  string
+	servers  []string
+	etcd     etcdFlags
+	postgres serverflags.Postgres
 }
 
 func (f *storageFlags) bind(fs *pflag.FlagSet) {
 	bindDataDir(fs, &f.dataDir)
 	f.bindPlace(fs)
 	f.etcd.bind(fs)
+	f.postgres.Bind(fs)
 }
 
 func (f *storageFlags) bindPlace(fs *pflag.FlagSet) {
-	fs.StringVar(&f.storage, "storage", "", "`where` the data is: engine (in the data folder), memory or etcd (default engine, or etcd with --etcd-servers)")
+	fs.StringVar(&f.storage, "storage", "", "`where` the data is: engine (in the data folder), memory, etcd or postgres (default engine, or etcd with --etcd-servers, or postgres with --storage-dsn)")
 	fs.StringSliceVar(&f.servers, "etcd-servers", nil, "`URLs` of etcd, separated by commas: http://host:2379")
 }
 
@@ -45,12 +47,16 @@ func bindDataDir(fs *pflag.FlagSet, dir *string) {
 	fs.StringVar(dir, "data-dir", controlplane.DefaultDataDir, "data `folder`")
 }
 
-func (f *storageFlags) config() controlplane.Config {
-	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: f.etcd.options(f.servers)}
+func (f *storageFlags) config() (controlplane.Config, error) {
+	options, err := f.postgres.Options()
+	return controlplane.Config{DataDir: f.dataDir, Storage: f.storage, Etcd: f.etcd.options(f.servers), Postgres: options}, err
 }
 
 // etcdTopic is the heading of flags that other commands have too.
 const etcdTopic = "Etcd"
+
+// postgresTopic is the heading of the flags of PostgreSQL.
+const postgresTopic = "PostgreSQL"
 
 // serveFlags are all flags of a server.
 type serveFlags struct {
@@ -126,6 +132,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 	}
 	for _, topic := range f.topics {
 		if topic.title == etcdTopic {
+			addTopic(fs, postgresTopic, f.postgres.Bind)
 			addTopic(fs, etcdTopic, f.etcd.bind)
 		}
 		addTopic(fs, topic.title, topic.flags.bind)
@@ -135,8 +142,10 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 
 // config returns the configuration that the flags describe. Warnings go to w.
 func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Config, error) {
-	config := f.storageFlags.config()
-	var err error
+	config, err := f.storageFlags.config()
+	if err != nil {
+		return config, err
+	}
 	kube := cmd.Name() == kubeName
 	if kube {
 		f.logs.setKube()
@@ -248,6 +257,10 @@ func (f *historyFlags) apply(s *setup) {
 		s.config.EtcdOverrides = append(s.config.EtcdOverrides, override)
 	}
 	options := &s.config.Etcd
+	s.config.Postgres.CompactInterval = f.compact
+	if f.compact == 0 {
+		s.config.Postgres.CompactInterval = -1
+	}
 	options.CompactInterval, options.LeaseReuse = f.compact, time.Duration(f.lease)*time.Second
 	// In the options zero is the default.
 	if f.compact == 0 {

@@ -143,7 +143,7 @@ func kubeConfig(cmd *cobra.Command, flags *serveFlags, w io.Writer) (controlplan
 
 // required refuses a command line without the flags that kube-apiserver requires.
 func (f *serveFlags) required(s *setup) {
-	if s.config.Storage == "" && len(f.servers) == 0 {
+	if s.config.Storage == "" && len(f.servers) == 0 && !f.postgres.Given() {
 		s.refuse(checkEtcd, errors.New("--etcd-servers must be specified"))
 	}
 	// 0 takes a free port, which kube-apiserver refuses.

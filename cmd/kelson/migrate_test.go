@@ -4,12 +4,14 @@ package main
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
+	"github.com/apikeel/kelson/storage/postgres/pgtest"
 	"github.com/apikeel/kelson/storage/transfer"
 )
 
@@ -114,5 +116,44 @@ func TestSize(t *testing.T) {
 		if got := size(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
+	}
+}
+
+// TestMigratePostgres moves a folder into a PostgreSQL, from there into an etcd, back
+// into another schema, and from there to a folder; and takes a snapshot on the way.
+func TestMigratePostgres(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	temp := t.TempDir()
+	first, last := filepath.Join(temp, "first"), filepath.Join(temp, "last")
+	fillFolder(t, first, 300)
+	etcd := strings.Join(etcdtest.Start(t).Endpoints(), ",")
+	migrate := func(args ...string) []string {
+		return append([]string{"migrate", "--storage-allow-nosync"}, args...)
+	}
+
+	if r := kelson(t, "migrate", "--from", first, "--to", db.DSN()); r.code != exitError || !strings.Contains(r.err, "fsync=off") {
+		t.Errorf("into a database that does not sync: got %+v, want a refusal that names fsync=off", r)
+	}
+	r := must(t, "Copied 300 keys", migrate("--from", first, "--to", db.DSN())...)
+	if !strings.Contains(r.out, "Both are the same") || !strings.Contains(r.out, "list again") {
+		t.Errorf("got %q, want that both are the same and that clients must list again", r.out)
+	}
+	if r := kelson(t, migrate("--from", first, "--to", db.DSN())...); r.code != exitError || !strings.Contains(r.err, "the target holds 300 keys already") {
+		t.Errorf("into a database that is not empty: got %+v, want a refusal", r)
+	}
+	must(t, "300 of them were there already", migrate("--from", first, "--to", db.DSN(), "--resume")...)
+	file := filepath.Join(temp, "dsn")
+	if err := os.WriteFile(file, []byte(db.DSN()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "300 keys", "snapshot", "save", "--storage-dsn-file", file, "--storage-allow-nosync", filepath.Join(temp, "pg.snap"))
+	must(t, "Copied 300 keys", migrate("--from", db.DSN(), "--to", etcd)...)
+	must(t, "Copied 300 keys", migrate("--from", etcd, "--to", db.DSN(), "--storage-schema", "other")...)
+	must(t, "Copied 300 keys", migrate("--from", db.DSN(), "--storage-schema", "other", "--to", last)...)
+	values, _, expiring := contents(t, first)
+	values2, _, expiring2 := contents(t, last)
+	if !maps.Equal(values, values2) || !maps.Equal(expiring, expiring2) {
+		t.Error("what came back is not what went out")
 	}
 }

@@ -40,10 +40,15 @@ from it. The file appears under its name when it is complete, on disk and
 verified. It holds everything, secrets too, and only you can read it.`,
 		Example: `  kelson snapshot save backup.snap
   kelson snapshot save --data-dir /var/lib/kelson - | gzip > backup.snap.gz
-  kelson snapshot save --etcd-servers http://10.0.0.1:2379 backup.snap`,
+  kelson snapshot save --etcd-servers http://10.0.0.1:2379 backup.snap
+  kelson snapshot save --storage-dsn postgres://kelson@10.0.0.1/kelson backup.snap`,
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return save(cmd.Context(), s, flags.config(), args[0], force)
+			config, err := flags.config()
+			if err != nil {
+				return err
+			}
+			return save(cmd.Context(), s, config, args[0], force)
 		},
 	}
 	flags.bind(cmd.Flags())

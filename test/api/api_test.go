@@ -11,6 +11,8 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
+	"github.com/apikeel/kelson/storage/postgres"
+	"github.com/apikeel/kelson/storage/postgres/pgtest"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -31,6 +33,9 @@ func everywhere(t *testing.T, scenario func(t *testing.T, c kubernetes.Interface
 		"etcd": func(t *testing.T) []kelsontest.Option {
 			return []kelsontest.Option{kelsontest.Backend(openEtcd(t, etcdtest.Start(t)))}
 		},
+		"postgres": func(t *testing.T) []kelsontest.Option {
+			return []kelsontest.Option{kelsontest.Backend(openPostgres(t))}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,6 +47,21 @@ func everywhere(t *testing.T, scenario func(t *testing.T, c kubernetes.Interface
 func openEtcd(t *testing.T, cluster *etcdtest.Cluster) storage.Backend {
 	t.Helper()
 	backend, err := etcd.Open(t.Context(), etcd.Options{Endpoints: cluster.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := backend.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return backend
+}
+
+// openPostgres opens a store in a database of its own.
+func openPostgres(t *testing.T) storage.Backend {
+	t.Helper()
+	backend, err := postgres.Open(t.Context(), postgres.Options{DSN: pgtest.Start(t).DSN(), AllowNoSync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
