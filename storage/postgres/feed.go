@@ -10,6 +10,7 @@ import (
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Bounds of the events kept in memory for watchers (number, bytes), and of one batch.
@@ -28,6 +29,9 @@ const (
 	// deafInterval how often while nothing listens.
 	pollInterval = time.Second
 	deafInterval = 50 * time.Millisecond
+	// listenPing is how long the connection that listens may be silent before it is
+	// tried.
+	listenPing = 15 * time.Second
 	// keepEvents is how long an event stays in memory, unless the bounds are reached
 	// before; at most it is twice this.
 	keepEvents = 10 * time.Second
@@ -368,7 +372,17 @@ func (b *Backend) listenOnce() (listened bool) {
 	b.feed.mu.Unlock()
 	b.feed.wake() // for what happened before
 	for {
-		note, err := conn.WaitForNotification(b.ctx)
+		wait, stop := context.WithTimeout(b.ctx, listenPing)
+		note, err := conn.WaitForNotification(wait)
+		stop()
+		if pgconn.Timeout(err) && b.ctx.Err() == nil {
+			ping, stop := context.WithTimeout(b.ctx, 2*time.Second)
+			err = conn.Ping(ping)
+			stop()
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return true
 		}

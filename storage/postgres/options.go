@@ -74,8 +74,8 @@ func (o Options) validate() error {
 	switch {
 	case o.DSN == "":
 		return errors.New("postgres: no connection string given")
-	case strings.ContainsRune(o.Schema, 0) || len(o.Schema) > 48:
-		return fmt.Errorf("postgres: schema %q: the name has at most 48 bytes", o.Schema)
+	case !isSchemaName(o.Schema):
+		return fmt.Errorf("postgres: schema %q: a name has at most 48 letters, digits, underscores and dashes", o.Schema)
 	case o.MaxConns < 1 || o.MaxWaiting < 1:
 		return errors.New("postgres: at least one connection is needed, and room for one to wait")
 	case o.WaitTimeout < 0 || o.ConnectTimeout < 0 || o.CommitTimeout < 0:
@@ -83,6 +83,15 @@ func (o Options) validate() error {
 	}
 	_, err := o.connConfig()
 	return err
+}
+
+// isSchemaName reports whether a schema may have a name: one that needs no care in the
+// bodies of functions.
+func isSchemaName(name string) bool {
+	other := func(r rune) bool {
+		return r != '_' && r != '-' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
+	}
+	return name != "" && len(name) <= 48 && strings.IndexFunc(name, other) < 0
 }
 
 // connConfig reads the connection string and the files that it names.
@@ -100,6 +109,7 @@ func (o Options) connConfig() (*pgx.ConnConfig, error) {
 	if _, ok := config.RuntimeParams["application_name"]; !ok {
 		config.RuntimeParams["application_name"] = "kelson"
 	}
+	config.DialFunc = (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext
 	if o.Dial != nil {
 		config.DialFunc = o.Dial
 	}

@@ -72,8 +72,12 @@ func (b *Backend) ensureSchema(ctx context.Context, conn *pgx.Conn) error {
 
 // schemaFormat returns the version of the tables, 0 if there are none.
 func (b *Backend) schemaFormat(ctx context.Context, conn *pgx.Conn) (found int, err error) {
-	var there bool
-	if err := conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", b.names.schema+".state").Scan(&there); err != nil || !there {
+	// Not to_regclass: in a transaction it remembers that a table was missing, also if
+	// another server has made it since.
+	var tables int
+	err = conn.QueryRow(ctx, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $1 AND c.relname = 'state'`, b.opts.Schema).Scan(&tables)
+	if err != nil || tables == 0 {
 		return 0, err
 	}
 	if err := conn.QueryRow(ctx, b.names.sql("SELECT format FROM {schema}.state")).Scan(&found); err != nil {

@@ -20,18 +20,22 @@ const minVersion = 130000
 
 // sessionSettings make the plans of all statements those that use the indexes, whatever
 // the statistics say: there is one such plan for each. Without them a large table that
-// was not analyzed yet, or was analyzed while it was empty, is scanned.
+// was not analyzed yet, or was analyzed while it was empty, is scanned. And write_group
+// needs a snapshot for each of its statements, not one for all.
 const sessionSettings = `
 SET jit = off;
 SET enable_seqscan = off;
 SET enable_bitmapscan = off;
 SET enable_hashjoin = off;
 SET enable_mergejoin = off;
+SET enable_sort = off;
+SET enable_incremental_sort = off;
 SET max_parallel_workers_per_gather = 0;
 SET plan_cache_mode = force_generic_plan;
 SET work_mem = '16MB';
 SET lock_timeout = '10s';
 SET search_path = pg_catalog;
+SET default_transaction_isolation = 'read committed';
 `
 
 // errTooManyWait: the queue for connections is full.
