@@ -66,7 +66,9 @@ type DB struct {
 // find returns the folder of PostgreSQL's programs.
 func find() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
-		return filepath.Dir(path), nil
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			return filepath.Dir(path), nil
+		}
 	}
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if len(found) == 0 {
