@@ -49,7 +49,13 @@ type Backend struct {
 	pool     *pgxpool.Pool
 	waiting  atomic.Int64  // reads that wait for a connection of the pool
 	warnings atomic.Uint64 // from the database, on connections outside of the pool
-	writer   *line         // for commitLoop alone
+	writer   *line         // for commitLoop alone, as session is
+	// session is the connection of writer that holds the advisory lock id, which is the
+	// last such connection if writer has none.
+	session struct {
+		conn *pgx.Conn
+		id   int64
+	}
 
 	queue    chan *write
 	seen     seen

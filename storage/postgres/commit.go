@@ -203,13 +203,13 @@ func answerAfter(w, before *write) bool {
 // apply writes a group and sets the results. If the database refuses the group for what
 // one of its writes is, each is tried alone.
 func (b *Backend) apply(group []*write) {
-	err := b.applyGroup(group)
+	group, err := b.applyGroup(group)
 	if err == nil {
 		return
 	}
 	if len(group) > 1 && isRefusal(err) && !errors.Is(err, storage.ErrUnavailable) {
 		for _, w := range group {
-			if err := b.applyGroup([]*write{w}); err != nil {
+			if _, err := b.applyGroup([]*write{w}); err != nil {
 				w.err = err
 			}
 		}
@@ -220,20 +220,27 @@ func (b *Backend) apply(group []*write) {
 	}
 }
 
-// applyGroup writes a group in one transaction. An error is that of all its writes. It
-// tries again for reconnectGrace as long as nothing was sent.
-func (b *Backend) applyGroup(group []*write) error {
+// applyGroup writes a group in one transaction. It returns the writes without a result
+// with the error that is theirs. It tries again for reconnectGrace as long as it is known
+// that nothing was committed.
+func (b *Backend) applyGroup(group []*write) ([]*write, error) {
 	for began, attempt := time.Now(), 0; ; attempt++ {
 		err := b.diverged()
 		if err == nil {
 			err = b.transact(group)
 		}
 		again := false
+		var broken brokenError
 		switch {
 		case err == nil, errors.Is(err, storage.ErrUncertain):
-			return err
+			return group, err
+		case errors.As(err, &broken):
+			if group, err = b.resolve(group, broken); err != nil || len(group) == 0 {
+				return group, err
+			}
+			err, again = fmt.Errorf("%w: postgres: %w", storage.ErrUnavailable, broken.error), true
 		case b.diverged() != nil:
-			return b.diverged()
+			return group, b.diverged()
 		case isRefusal(err):
 			switch asPgError(err).Code {
 			case codeReadOnly:
@@ -248,23 +255,28 @@ func (b *Backend) applyGroup(group []*write) error {
 			again = true
 		}
 		if !again || time.Since(began) > reconnectGrace {
-			return err
+			return group, err
 		}
 		if !backoff(b.ctx, attempt) {
-			return storage.ErrClosed
+			return group, storage.ErrClosed
 		}
 	}
 }
 
+// brokenError: the connection broke when a transaction had been sent.
+type brokenError struct {
+	error
+	stamp int64 // of the transaction
+	seen  int64 // a revision that was committed before it
+}
+
 // transact sends a group to the database once, and sets the results unless it returns
-// an error. The error is ErrUncertain unless it is known that nothing was committed.
+// an error: a brokenError, ErrUncertain, or one that says that nothing was committed.
 func (b *Backend) transact(group []*write) error {
 	// Not b.ctx: Close waits for a transaction that was sent.
 	ctx, cancel := context.WithTimeout(context.Background(), b.opts.CommitTimeout)
 	defer cancel()
-	connect, stop := context.WithTimeout(b.ctx, b.opts.ConnectTimeout)
-	conn, err := b.writer.get(connect)
-	stop()
+	conn, err := b.writerSession()
 	if err != nil {
 		return err
 	}
@@ -284,6 +296,7 @@ func (b *Backend) transact(group []*write) error {
 	stamp := rand.Int64()
 	seen, seenStamp := b.seen.get()
 	warnings := b.warnings.Load()
+	watched := b.feed.isWatched()
 	results := make([]outcome, len(group))
 	err = rows(ctx, conn, func(r raw) error {
 		results[r.int(0)-1] = outcome{
@@ -291,7 +304,7 @@ func (b *Backend) transact(group []*write) error {
 			found: storage.KeyValue{ModRevision: r.int(4), CreateRevision: r.int(5), Expires: r.time(6), Value: r.bytes(7)},
 		}
 		return nil
-	}, b.text.write, seen, seenStamp, stamp, ops, names, guards, ttls, contents)
+	}, b.text.write, seen, seenStamp, stamp, watched, ops, names, guards, ttls, contents)
 	b.writer.used = time.Now()
 	switch {
 	case err == nil:
@@ -302,23 +315,133 @@ func (b *Backend) transact(group []*write) error {
 		return err
 	default:
 		b.writer.drop()
-		b.log.Warn("the outcome of a transaction is unknown", "writes", len(group), "error", err)
-		return fmt.Errorf("%w: postgres: %w", storage.ErrUncertain, err)
+		return brokenError{err, stamp, seen}
 	}
 	if b.warnings.Load() != warnings {
 		return fmt.Errorf("%w: the database has committed with a warning, so it may not be replicated as configured", storage.ErrUncertain)
 	}
 	b.fillValues(ctx, conn, group, results)
+	b.settleAll(group, results, stamp, watched)
+	return nil
+}
+
+// settleAll sets the results of a group that was committed, and passes its events on.
+func (b *Backend) settleAll(group []*write, results []outcome, stamp int64, watched bool) {
+	var events []storage.Event
 	last := int64(0)
 	for i, w := range group {
-		b.settle(w, &results[i])
-		last = max(last, results[i].revision)
+		o := &results[i]
+		b.settle(w, o)
+		if !o.applied {
+			continue
+		}
+		last = o.revision
+		ev := storage.Event{Op: w.op, KV: storage.KeyValue{Key: w.key, Value: w.value, CreateRevision: w.kv.CreateRevision, ModRevision: o.revision, Expires: o.expires}}
+		if w.op != storage.Created {
+			ev.Prev = o.found
+			watched = watched && o.found.Value != nil
+		}
+		events = append(events, ev)
 	}
-	if last > 0 {
-		b.seen.note(last, stamp)
+	if last == 0 {
+		return
+	}
+	b.seen.note(last, stamp)
+	// Unless another server has written in between, or values are missing, the events
+	// need not be read. Who was answered finds them in this server's watches.
+	if !watched || !b.feed.publish(events, last-int64(len(events)), last, false) {
 		b.feed.wake()
 	}
-	return nil
+}
+
+// writerSession returns the connection for writes. A session that broke may still have a
+// transaction to execute that was sent to it. So each session holds an advisory lock of
+// its own, and the next one begins by ending its predecessor and waiting for its lock:
+// then what the predecessor has not committed it never will.
+func (b *Backend) writerSession() (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, b.opts.ConnectTimeout)
+	defer cancel()
+	conn, err := b.writer.get(ctx)
+	if err != nil || conn == b.session.conn {
+		return conn, err
+	}
+	id := rand.Int64()
+	if _, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", id); err == nil && b.session.id != 0 {
+		err = endSession(ctx, conn, b.session.id)
+	}
+	if err != nil {
+		b.writer.drop()
+		return nil, fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	b.session.conn, b.session.id = conn, id
+	return conn, nil
+}
+
+// endSession ends the session that holds an advisory lock, if there is one, and waits
+// until it is gone.
+func endSession(ctx context.Context, conn *pgx.Conn, id int64) error {
+	// A role may end its own sessions. If this one may not, it waits all the same.
+	_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks
+		WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid <> pg_backend_pid()
+		AND (classid::bigint << 32 | objid::bigint) = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, id)
+	if err == nil || isRefusal(err) {
+		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", id)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", id)
+	}
+	return err
+}
+
+// resolve finds out what became of a transaction whose connection broke, sets the results
+// of its writes if it was committed, and returns the writes that were not applied. If the
+// database cannot be asked within reconnectGrace, all are ErrUncertain.
+func (b *Backend) resolve(group []*write, broken brokenError) (rest []*write, err error) {
+	found := map[string]outcome{}
+	for began, attempt := time.Now(), 0; ; attempt++ {
+		var conn *pgx.Conn
+		compacted := int64(0)
+		if conn, err = b.writerSession(); err == nil {
+			ctx, cancel := context.WithTimeout(b.ctx, b.opts.ConnectTimeout)
+			clear(found)
+			err = rows(ctx, conn, func(r raw) error {
+				if compacted = r.int(0); !r.isNull(1) {
+					found[string(r[1])] = outcome{
+						there: true, applied: true, revision: r.int(2), expires: r.time(4),
+						found: storage.KeyValue{ModRevision: r.int(5), CreateRevision: r.int(6), Expires: r.time(7), Value: r.bytes(8)},
+					}
+				}
+				return nil
+			}, b.text.outcome, broken.seen, broken.stamp)
+			cancel()
+		}
+		if err == nil && broken.seen > 0 && compacted > broken.seen {
+			err = errors.New("history was compacted meanwhile")
+			break
+		}
+		if err == nil {
+			break
+		}
+		b.writer.drop()
+		if time.Since(began) > reconnectGrace || !backoff(b.ctx, attempt) {
+			break
+		}
+	}
+	if err != nil {
+		b.log.Warn("the outcome of a transaction is unknown", "writes", len(group), "error", broken.error, "again", err)
+		return group, fmt.Errorf("%w: postgres: %w; asking what became of it: %w", storage.ErrUncertain, broken.error, err)
+	}
+	for _, w := range group {
+		o, ok := found[w.key]
+		if !ok {
+			rest = append(rest, w)
+			continue
+		}
+		b.settle(w, &o)
+		b.seen.note(o.revision, broken.stamp)
+	}
+	b.feed.wake()
+	return rest, nil
 }
 
 // outcome is a row that write_group returns. found is the version that it has found, if

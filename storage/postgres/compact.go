@@ -22,8 +22,13 @@ const (
 )
 
 // Compact discards history before revision. It is out of reach at once; the space is
-// given back after a while.
+// given back after a while. Watchers of this server that are not behind stay: the feed
+// reads what will be out of reach first.
 func (b *Backend) Compact(ctx context.Context, revision int64) error {
+	if err := b.checkUsable(ctx); err != nil {
+		return err
+	}
+	b.feed.await(ctx, revision)
 	var s state
 	attempts := 0
 	err := b.read(ctx, func(conn *pgx.Conn) error {

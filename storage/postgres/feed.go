@@ -32,6 +32,8 @@ const (
 	// listenPing is how long the connection that listens may be silent before it is
 	// tried.
 	listenPing = 15 * time.Second
+	// catchUp is how long a compaction waits for the feed.
+	catchUp = time.Second
 	// keepEvents is how long an event stays in memory, unless the bounds are reached
 	// before; at most it is twice this.
 	keepEvents = 10 * time.Second
@@ -132,12 +134,42 @@ func (f *feed) again(progress bool) {
 	f.wanted = f.wanted || progress
 }
 
-// publish appends events that follow last, which becomes the given revision.
-func (f *feed) publish(events []storage.Event, after, last int64, progress bool) {
+// await waits until the feed has come to a revision, if there are watchers, but not for
+// longer than catchUp.
+func (f *feed) await(ctx context.Context, revision int64) {
+	timeout := time.After(catchUp)
+	for f.wake(); ; {
+		f.mu.Lock()
+		there := f.watchers == 0 || f.err != nil || f.last >= revision
+		changed := f.changed
+		f.mu.Unlock()
+		if there {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-timeout:
+			return
+		}
+	}
+}
+
+// isWatched reports whether there are watchers.
+func (f *feed) isWatched() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.last != after {
-		return // restarted meanwhile
+	return f.watchers > 0
+}
+
+// publish appends events that follow the revision after, up to last. It returns false if
+// that is not where the feed is: they were published before, or there are others between.
+func (f *feed) publish(events []storage.Event, after, last int64, progress bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last != after || f.watchers == 0 {
+		return false
 	}
 	moved := last > f.last
 	f.events = append(f.events, events...)
@@ -152,6 +184,7 @@ func (f *feed) publish(events []storage.Event, after, last int64, progress bool)
 	if moved || progress {
 		f.notify()
 	}
+	return true
 }
 
 // trim drops the oldest events past the bounds, and those that are older than

@@ -201,7 +201,7 @@ func TestLostWritesAreNoticed(t *testing.T) {
 		"other":   "UPDATE {s}.versions SET stamp = stamp + 1 WHERE revision > 5",
 		// What others have written since hides that revisions are missing.
 		"overgrown": `DELETE FROM {s}.versions WHERE revision > 5;
-			SELECT {s}.write_group(0, 0, 7, ARRAY[1,1,1,1,1,1,1,1]::smallint[],
+			SELECT {s}.write_group(0, 0, 7, false, ARRAY[1,1,1,1,1,1,1,1]::smallint[],
 				ARRAY['a','b','c','d','e','f','g','h']::bytea[], array_fill(0::bigint, ARRAY[8]), array_fill(0::bigint, ARRAY[8]), array_fill(''::bytea, ARRAY[8]))`,
 	} {
 		for call, try := range map[string]func(b *postgres.Backend) error{

@@ -19,7 +19,7 @@ type statements struct {
 	get, value, values     string
 	list, count, remaining string
 	events, feed           string
-	write                  string
+	write, outcome         string
 	due, nextExpiry        string
 }
 
@@ -86,7 +86,12 @@ func newStatements(n names) statements {
 		SELECT s.compacted, ` + current + `, 0::bigint, (SELECT p.stamp FROM {schema}.versions p WHERE p.revision = $5), coalesce(e.stamp, 0), ` + eventColumns + `
 		FROM {schema}.state s LEFT JOIN LATERAL (` + events("") + `) e ON true`),
 		write: n.sql(`SELECT n, applied, new_revision, new_expires, found_revision, found_created, found_expires, found_value
-		FROM {schema}.write_group($1, $2, $3, $4, $5, $6, $7, $8)`),
+		FROM {schema}.write_group($1, $2, $3, $4, $5, $6, $7, $8, $9)`),
+		// A compaction meanwhile may have removed what was written.
+		outcome: n.sql(`
+		SELECT s.compacted, v.key, v.revision, v.created, v.expires, p.revision, p.created, p.expires, p.value
+		FROM {schema}.state s LEFT JOIN {schema}.versions v ON v.revision > $1 AND v.stamp = $2
+		LEFT JOIN {schema}.versions p ON p.revision = v.prev`),
 		due:        n.sql(`SELECT key, revision FROM {schema}.expiries WHERE expires <= clock_timestamp() ORDER BY expires LIMIT $1`),
 		nextExpiry: n.sql(`SELECT (extract(epoch FROM min(expires) - clock_timestamp()) * 1000000)::bigint FROM {schema}.expiries`),
 	}

@@ -65,9 +65,10 @@ CREATE INDEX expiries_expires ON {schema}.expiries (expires);
 -- what became of it and the version that it found. ops are 1 create, 2 update, 3 delete;
 -- no key may occur twice. ttls are in microseconds, 0 for none. seen is a revision that
 -- the caller knows to be committed, with its stamp: a database without it has lost
--- writes, and is not written to.
+-- writes, and is not written to. With previous it also returns the values that updates
+-- replace.
 CREATE FUNCTION {schema}.write_group(
-	seen bigint, seen_stamp bigint, new_stamp bigint,
+	seen bigint, seen_stamp bigint, new_stamp bigint, previous boolean,
 	ops smallint[], names bytea[], guards bigint[], ttls bigint[], contents bytea[]
 ) RETURNS TABLE (
 	n bigint, applied boolean, new_revision bigint, new_expires timestamptz,
@@ -121,7 +122,7 @@ BEGIN
 		-- must not keep it locked, so no more is sent than sockets buffer. The caller
 		-- reads other values later.
 		SELECT d.*, v.value, sum(octet_length(v.value)) OVER (ORDER BY d.n) AS size
-		FROM numbered d LEFT JOIN {schema}.versions v ON v.revision = d.revision AND (NOT d.ok OR d.op = 3)
+		FROM numbered d LEFT JOIN {schema}.versions v ON v.revision = d.revision AND (NOT d.ok OR d.op = 3 OR previous)
 	)
 	SELECT z.n, z.ok, z.given, z.ends, z.revision, z.created, z.expires, CASE WHEN z.size <= 131072 THEN z.value END
 	FROM sized z;

@@ -9,13 +9,18 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/memory"
+	"github.com/apikeel/kelson/storage/postgres"
+	"github.com/apikeel/kelson/storage/postgres/pgtest"
 )
 
 // atOnce is how many recordings are played at a time: many of them wait for a
@@ -82,6 +87,22 @@ func TestReplayGates(t *testing.T) {
 			c.Admission.Disable = append(c.Admission.Disable, "ServiceAccount")
 		}))
 	}, "gates")
+}
+
+// TestReplayPostgres is TestReplay with the data in PostgreSQL.
+func TestReplayPostgres(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("set KELSON_LONG=1 to play the recordings on PostgreSQL")
+	}
+	db := pgtest.Start(t)
+	var stores atomic.Int64
+	replay(t, func(t *testing.T) *Player {
+		b, err := postgres.Open(t.Context(), postgres.Options{DSN: db.DSN(), Schema: fmt.Sprint("s", stores.Add(1)), AllowNoSync: true, CompactInterval: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return startOn(t, b)
+	}, "machinery", "lifecycle", "status", "update", "validation", "odd", "sequences", "order", "stateful", "subresources", "custom")
 }
 
 // replay plays the recordings in folders on a server, but for serial ones: they get a
@@ -281,7 +302,12 @@ func rewrite(t *testing.T, p *Player, r *Recording) {
 // revisions need it.
 func start(t *testing.T, opts ...kelsontest.Option) *Player {
 	t.Helper()
-	backend := memory.New(memory.Options{})
+	return startOn(t, memory.New(memory.Options{}), opts...)
+}
+
+// startOn starts a server on a store, which it closes.
+func startOn(t *testing.T, backend storage.Backend, opts ...kelsontest.Option) *Player {
+	t.Helper()
 	t.Cleanup(func() { _ = backend.Close() })
 	s := kelsontest.Start(t, append(opts, kelsontest.Backend(backend), kelsontest.NoControllers(),
 		kelsontest.Configure(func(c *controlplane.Config) {
