@@ -2,8 +2,8 @@
 //
 // A Backend is an ordered map from keys to values under one revision counter,
 // after etcd's model. It knows nothing of objects, encodings or HTTP. The
-// implementations live below this package: engine (embedded, on disk), memory and
-// etcd. One suite, storagetest, judges them all.
+// implementations live below this package: engine (embedded, on disk), memory,
+// etcd and postgres. One suite, storagetest, judges them all.
 //
 // # Revisions
 //
@@ -185,7 +185,7 @@ type Page struct {
 
 // Status describes a store to a person or a health check.
 type Status struct {
-	// Engine is the name of the implementation: engine, memory or etcd.
+	// Engine is the name of the implementation: engine, memory, etcd or postgres.
 	Engine string
 	// Revision is the current one, CompactRevision the oldest that can be read
 	// (where the backend knows it, else 0).

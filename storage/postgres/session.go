@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"time"
 
@@ -38,23 +39,32 @@ SET search_path = pg_catalog;
 SET default_transaction_isolation = 'read committed';
 `
 
+// errNotPostgres: the database speaks the protocol of PostgreSQL, but lacks what the order
+// of revisions and the end of broken sessions rest on.
+var errNotPostgres = configError{errors.New("CockroachDB is not supported: it has no LISTEN, and a session cannot end another one by its lock")}
+
 // errTooManyWait: the queue for connections is full.
 var errTooManyWait = errors.New("too many reads wait for a connection")
 
 // prepare sets up a new connection, and refuses it if the database behind it must not be
 // used.
 func (b *Backend) prepare(ctx context.Context, conn *pgx.Conn) error {
+	if conn.PgConn().ParameterStatus("crdb_version") != "" {
+		return errNotPostgres
+	}
 	if _, err := conn.Exec(ctx, sessionSettings); err != nil {
 		return err
 	}
 	var version int
-	var commit, fsync string
+	var name, commit, fsync string
 	var standby bool
-	err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('synchronous_commit'),
-		current_setting('fsync'), pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&version, &commit, &fsync, &standby)
+	err := conn.QueryRow(ctx, `SELECT version(), current_setting('server_version_num')::int, current_setting('synchronous_commit'),
+		current_setting('fsync'), pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&name, &version, &commit, &fsync, &standby)
 	switch {
 	case err != nil:
 		return err
+	case strings.Contains(name, "CockroachDB"):
+		return errNotPostgres
 	case version < minVersion:
 		return configError{fmt.Errorf("version %d.%d of PostgreSQL is too old, at least %d is needed", version/10000, version%10000, minVersion/10000)}
 	case standby:
