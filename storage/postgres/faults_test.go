@@ -182,6 +182,7 @@ func (f *follower) reaches(b *postgres.Backend) {
 // that are slow or rolled back: revisions have no gaps, and every watch has each event
 // once.
 func TestServersShareRevisions(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	var servers []*postgres.Backend
 	var watches []*follower
@@ -229,6 +230,7 @@ func TestServersShareRevisions(t *testing.T) {
 // direction. What was acknowledged is there, what was refused is not, and watches go on
 // without a gap.
 func TestConnectionsCutAnywhere(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	b := openSchema(t, db, "kelson")
 	w := follow(t, b, 1)
@@ -256,6 +258,7 @@ func TestConnectionsCutAnywhere(t *testing.T) {
 // database does not answer for a while. The write is uncertain, and what a reader finds
 // afterwards stays so: the session that broke does not execute it later.
 func TestUncertainWhileTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	b, err := postgres.Open(t.Context(), postgres.Options{DSN: db.DSN(), AllowNoSync: true, ConnectTimeout: time.Second})
 	if err != nil {
@@ -290,6 +293,7 @@ func TestUncertainWhileTheDatabaseIsAway(t *testing.T) {
 
 // TestDatabaseKilled: the database is killed and started again under load.
 func TestDatabaseKilled(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	servers := []*postgres.Backend{openSchema(t, db, "kelson"), openSchema(t, db, "kelson")}
 	watches := []*follower{follow(t, servers[0], 1), follow(t, servers[1], 1)}
@@ -312,6 +316,7 @@ func TestDatabaseKilled(t *testing.T) {
 // before the poll that is the net below the notifications, also after the connection that
 // listens was lost.
 func TestWatchesArePromptAcrossServers(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	writer, reader := openSchema(t, db, "kelson"), openSchema(t, db, "kelson")
 	w, err := reader.Watch(t.Context(), "", 0)
@@ -355,6 +360,7 @@ func TestWatchesArePromptAcrossServers(t *testing.T) {
 
 // TestExpiryIsShared: several servers delete expired keys, each key once.
 func TestExpiryIsShared(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	servers := []*postgres.Backend{openSchema(t, db, "kelson"), openSchema(t, db, "kelson"), openSchema(t, db, "kelson")}
 	w := follow(t, servers[0], 1)

@@ -14,6 +14,7 @@ import (
 // TestReadsUseIndexes: no read scans a table, whether the database knows how large its
 // tables are or not, and what a read touches depends on what it returns.
 func TestReadsUseIndexes(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	b, err := Open(t.Context(), Options{DSN: db.DSN(), AllowNoSync: true, CompactInterval: -1})
 	if err != nil {

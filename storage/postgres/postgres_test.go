@@ -84,6 +84,7 @@ func (l *logs) contains(text string) bool {
 // TestSchema: servers that start together make the tables once, whatever the name of the
 // schema; tables of a later version are refused.
 func TestSchema(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	for _, schema := range []string{"kelson", "9-Other_one"} {
 		var wg sync.WaitGroup
@@ -136,6 +137,7 @@ func TestSchema(t *testing.T) {
 // TestRefusesDatabasesThatLoseWrites: a database that does not wait for its disk is used
 // only if that is allowed.
 func TestRefusesDatabasesThatLoseWrites(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t, pgtest.Set("fsync = on"))
 	b, err := postgres.Open(t.Context(), postgres.Options{DSN: db.DSN()})
 	if err != nil {
@@ -166,6 +168,7 @@ func TestRefusesDatabasesThatLoseWrites(t *testing.T) {
 // TestOpenSaysWhatIsWrong: a database that cannot be used is named with the reason, and
 // without the password.
 func TestOpenSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	for dsn, want := range map[string]string{
 		"":           "no connection string",
@@ -195,6 +198,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 // TestLostWritesAreNoticed: a database without a revision that this process has seen, or
 // with another write there, is not served, neither to readers nor writers nor watchers.
 func TestLostWritesAreNoticed(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	for name, lose := range map[string]string{
 		"missing": "DELETE FROM {s}.versions WHERE revision > 5",
@@ -262,6 +266,7 @@ func TestLostWritesAreNoticed(t *testing.T) {
 // TestHostileKeys: what LIKE, text encodings and index sizes would trip over. A key that
 // the database cannot index harms no other write of its transaction.
 func TestHostileKeys(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	b := openSchema(t, db, "kelson")
 	rng := randomtest.New(t)
@@ -317,6 +322,7 @@ func TestHostileKeys(t *testing.T) {
 // TestLargeValues: values of 1.5 MB, many at a time, on two servers, with conflicts and
 // deletes that return them.
 func TestLargeValues(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	servers := []*postgres.Backend{openSchema(t, db, "kelson"), openSchema(t, db, "kelson")}
 	value := make([]byte, 1536<<10)
@@ -362,6 +368,7 @@ func TestLargeValues(t *testing.T) {
 
 // TestObjectsView: people read objects as JSON.
 func TestObjectsView(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	b := openSchema(t, db, "kelson")
 	for key, value := range map[string]string{"/registry/a": `{"kind":"A","n":1}`, "/registry/\xff": "k8s\x00binary", "/registry/b": "{broken", "/registry/c": ""} {
@@ -383,6 +390,7 @@ func TestObjectsView(t *testing.T) {
 // TestCompactionIsShared: of several servers that compact, one does so an interval; it
 // goes on after errors; and versions out of reach are removed.
 func TestCompactionIsShared(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	var log logs
 	var servers []*postgres.Backend
@@ -438,6 +446,7 @@ func TestCompactionIsShared(t *testing.T) {
 // TestSlowDatabase: while the database hangs, reads and writes end when their contexts
 // do, no more wait than are allowed to, and all goes on when it answers again.
 func TestSlowDatabase(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	b, err := postgres.Open(t.Context(), postgres.Options{
 		DSN: db.DSN(), AllowNoSync: true, MaxConns: 2, MaxWaiting: 8, WaitTimeout: 500 * time.Millisecond, ConnectTimeout: 5 * time.Second,
