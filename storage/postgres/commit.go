@@ -380,15 +380,28 @@ func (b *Backend) writerSession() (*pgx.Conn, error) {
 // endSession ends the session that holds an advisory lock, if there is one, and waits
 // until it is gone.
 func endSession(ctx context.Context, conn *pgx.Conn, id int64) error {
-	// A role may end its own sessions. If this one may not, it waits all the same.
+	// A role may end its own sessions. If this one may not, it waits all the same. It also
+	// waits for one that waits for a standby: to end it would commit its transaction
+	// without.
 	_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks
 		WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid <> pg_backend_pid()
-		AND (classid::bigint << 32 | objid::bigint) = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, id)
-	if err == nil || isRefusal(err) {
-		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", id)
-	}
-	if err == nil {
-		_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", id)
+		AND (classid::bigint << 32 | objid::bigint) = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = pg_locks.pid AND a.wait_event = 'SyncRep')`, id)
+	// Not pg_advisory_lock: a session that is given up would wait on.
+	for free := false; err == nil || isRefusal(err); {
+		err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", id).Scan(&free)
+		if err != nil {
+			break
+		}
+		if free {
+			_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", id)
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	return err
 }
@@ -404,15 +417,19 @@ func (b *Backend) resolve(group []*write, broken brokenError) (rest []*write, er
 		if conn, err = b.writerSession(); err == nil {
 			ctx, cancel := context.WithTimeout(b.ctx, b.opts.ConnectTimeout)
 			clear(found)
-			err = rows(ctx, conn, func(r raw) error {
-				if compacted = r.int(0); !r.isNull(1) {
-					found[string(r[1])] = outcome{
-						there: true, applied: true, revision: r.int(2), expires: r.time(4),
-						found: storage.KeyValue{ModRevision: r.int(5), CreateRevision: r.int(6), Expires: r.time(7), Value: r.bytes(8)},
+			// A transaction that writes to the log, and so waits for standbys if it has
+			// to: then the one that broke is replicated, too.
+			if _, err = conn.Exec(ctx, b.text.lock); err == nil {
+				err = rows(ctx, conn, func(r raw) error {
+					if compacted = r.int(0); !r.isNull(1) {
+						found[string(r[1])] = outcome{
+							there: true, applied: true, revision: r.int(2), expires: r.time(4),
+							found: storage.KeyValue{ModRevision: r.int(5), CreateRevision: r.int(6), Expires: r.time(7), Value: r.bytes(8)},
+						}
 					}
-				}
-				return nil
-			}, b.text.outcome, broken.seen, broken.stamp)
+					return nil
+				}, b.text.outcome, broken.seen, broken.stamp)
+			}
 			cancel()
 		}
 		if err == nil && broken.seen > 0 && compacted > broken.seen {

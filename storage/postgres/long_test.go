@@ -87,6 +87,44 @@ func TestFailoverToLaggingStandby(t *testing.T) {
 	}
 }
 
+// TestStandbyAway: while a synchronous standby is away, the database commits nothing. No
+// write is acknowledged meanwhile, also not one whose connection was given up; when the
+// standby is back, writes go on.
+func TestStandbyAway(t *testing.T) {
+	long(t)
+	db := pgtest.Start(t)
+	b, err := postgres.Open(t.Context(), postgres.Options{DSN: db.DSN(), AllowNoSync: true, CommitTimeout: time.Second, ConnectTimeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	standby := db.Standby()
+	sql(t, db, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+	sql(t, db, "SELECT pg_reload_conf()")
+	eventually(t, "the standby is synchronous", func() bool {
+		return number(t, db, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
+	})
+	if _, err := b.Create(t.Context(), "/registry/before", nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	standby.Kill()
+	for i := range 3 {
+		_, err := b.Create(t.Context(), fmt.Sprint("/registry/", i), nil, 0)
+		if !errors.Is(err, storage.ErrUncertain) && !errors.Is(err, storage.ErrUnavailable) {
+			t.Errorf("write %d without the standby: got error %v, want ErrUncertain or ErrUnavailable", i, err)
+		}
+	}
+	page, err := b.List(t.Context(), "", storage.ListOptions{})
+	if err != nil || len(page.Items) != 1 {
+		t.Errorf("got %d keys and error %v without the standby, want 1: what is not replicated is not read", len(page.Items), err)
+	}
+	standby.Restart()
+	eventually(t, "writes go on", func() bool {
+		_, err := b.Create(t.Context(), "/registry/after", nil, 0)
+		return err == nil || errors.Is(err, storage.ErrExists)
+	})
+}
+
 // churn updates keys with so many writers until each has done its part, and returns how
 // long the writes took, in order.
 func churn(t *testing.T, b *postgres.Backend, writers, keys, updates int, value []byte) []time.Duration {

@@ -19,7 +19,7 @@ type statements struct {
 	get, value, values     string
 	list, count, remaining string
 	events, feed           string
-	write, outcome         string
+	write, outcome, lock   string
 	due, nextExpiry        string
 }
 
@@ -87,6 +87,7 @@ func newStatements(n names) statements {
 		FROM {schema}.state s LEFT JOIN LATERAL (` + events("") + `) e ON true`),
 		write: n.sql(`SELECT n, applied, new_revision, new_expires, found_revision, found_created, found_expires, found_value
 		FROM {schema}.write_group($1, $2, $3, $4, $5, $6, $7, $8, $9)`),
+		lock: n.sql(`SELECT FROM {schema}.sequencer FOR UPDATE`),
 		// A compaction meanwhile may have removed what was written.
 		outcome: n.sql(`
 		SELECT s.compacted, v.key, v.revision, v.created, v.expires, p.revision, p.created, p.expires, p.value

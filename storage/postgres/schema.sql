@@ -124,7 +124,7 @@ BEGIN
 		SELECT d.*, v.value, sum(octet_length(v.value)) OVER (ORDER BY d.n) AS size
 		FROM numbered d LEFT JOIN {schema}.versions v ON v.revision = d.revision AND (NOT d.ok OR d.op = 3 OR previous)
 	)
-	SELECT z.n, z.ok, z.given, z.ends, z.revision, z.created, z.expires, CASE WHEN z.size <= 131072 THEN z.value END
+	SELECT z.n, z.ok, z.given, z.ends, z.revision, z.created, z.expires, CASE WHEN z.size <= 65536 THEN z.value END
 	FROM sized z;
 	IF EXISTS (SELECT FROM {schema}.versions v WHERE v.revision > last) THEN
 		PERFORM pg_notify({channel}, (SELECT max(v.revision)::text FROM {schema}.versions v));

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
+	"sync/atomic"
 
 	"time"
 
@@ -87,10 +89,21 @@ func (b *Backend) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	config.OnNotice = b.noteWarning
+	// When a connection breaks or a context ends, pgx dials once more to cancel the
+	// statement. A commit that waits for a standby must not be cancelled: the database
+	// would commit without it.
+	dial, connected := config.DialFunc, new(atomic.Bool)
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if connected.Load() {
+			return nil, errors.New("statements of this connection are not cancelled")
+		}
+		return dial(ctx, network, address)
+	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
+	connected.Store(true)
 	if err = b.prepare(ctx, conn); err == nil {
 		err = b.verify(ctx, conn)
 	}
