@@ -15,12 +15,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/apikeel/kelson/internal/http2test"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
+	"github.com/apikeel/kelson/storage/postgres"
 	"github.com/apikeel/kelson/storage/transfer"
 )
 
@@ -358,6 +360,9 @@ func TestConfigErrors(t *testing.T) {
 		"unknown":           {Config{Storage: "mysql"}, `unknown storage "mysql"`},
 		"no servers":        {Config{Storage: StorageEtcd}, "no etcd servers"},
 		"servers and disk":  {Config{Storage: StorageEngine, Etcd: servers}, "etcd servers are given"},
+		"no database":       {Config{Storage: StoragePostgres}, "no connection string"},
+		"database and etcd": {Config{Postgres: postgres.Options{DSN: "host=x"}, Etcd: servers}, "a PostgreSQL is given"},
+		"database away":     {Config{Postgres: postgres.Options{DSN: "host=127.0.0.1 port=1", ConnectTimeout: time.Second}}, "connection refused"},
 		"memory":            {Config{Storage: StorageMemory}, "memory"},
 		"no folder":         {Config{DataDir: filepath.Join(empty, "x")}, "no store in"},
 		"empty folder":      {Config{DataDir: empty}, "no store in"},

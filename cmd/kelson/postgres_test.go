@@ -70,6 +70,18 @@ func TestServeOnPostgres(t *testing.T) {
 		n = len(acknowledged)
 		mu.Unlock()
 	}
+	// Frozen in the middle of writes, it holds no lock that others wait for.
+	_ = victim.cmd.Process.Signal(syscall.SIGSTOP)
+	for i := range 20 {
+		began := time.Now()
+		name := fmt.Sprintf("beside-%d", i)
+		if _, err := other.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Errorf("a write beside a frozen server: %v", err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("a write beside a frozen server took %v, want no wait for it", took)
+		}
+	}
 	victim.end(syscall.SIGKILL)
 	close(killed)
 	wg.Wait()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -385,6 +386,44 @@ func TestObjectsView(t *testing.T) {
 	if n := number(t, db, "SELECT count(*) FROM kelson.objects WHERE json IS NULL"); n != 3 {
 		t.Errorf("got %d objects that are not JSON, want 3", n)
 	}
+}
+
+// TestDumpAndRestore: a dump of the schema, restored elsewhere while writes went on, is
+// the state of one revision, and can be written to.
+func TestDumpAndRestore(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	b := openSchema(t, db, "kelson")
+	load := count(t, 8, func() []*postgres.Backend { return []*postgres.Backend{b} })
+	eventually(t, "something is written", func() bool {
+		revision, err := b.Revision(t.Context())
+		return err == nil && revision > 200
+	})
+	file := filepath.Join(db.Dir(), "dump.sql")
+	db.Run("pg_dump", "-n", "kelson", "-f", file, "postgres")
+	load.finish(b)
+	db.Run("createdb", "other")
+	db.Run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", "other", "-f", file)
+	restored, err := postgres.Open(t.Context(), postgres.Options{DSN: strings.Replace(db.DSN(), "/postgres?", "/other?", 1), AllowNoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer restored.Close()
+	page, err := restored.List(t.Context(), "", storage.ListOptions{})
+	if err != nil || len(page.Items) != 8 {
+		t.Fatalf("got %d keys and error %v, want 8", len(page.Items), err)
+	}
+	then, err := b.List(t.Context(), "", storage.ListOptions{Revision: page.Revision})
+	if err != nil || !slices.EqualFunc(page.Items, then.Items, func(a, b storage.KeyValue) bool {
+		return a.Key == b.Key && a.ModRevision == b.ModRevision && string(a.Value) == string(b.Value)
+	}) {
+		t.Errorf("got another state in the dump than that of revision %d, error %v", page.Revision, err)
+	}
+	w := follow(t, restored, 1)
+	if _, err := restored.Create(t.Context(), "/registry/new", nil, 0); err != nil {
+		t.Error(err)
+	}
+	w.reaches(restored)
 }
 
 // TestCompactionIsShared: of several servers that compact, one does so an interval; it

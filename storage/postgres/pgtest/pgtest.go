@@ -171,6 +171,15 @@ func (db *DB) command(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Run runs a program of PostgreSQL against the database, as its administrator.
+func (db *DB) Run(program string, args ...string) {
+	db.tb.Helper()
+	db.run(program, append([]string{"-h", db.dir, "-U", "kelson"}, args...)...)
+}
+
+// Dir returns the folder of the database, to which its programs may write.
+func (db *DB) Dir() string { return db.dir }
+
 func (db *DB) run(program string, args ...string) {
 	db.tb.Helper()
 	if out, err := db.command(program, args...).CombinedOutput(); err != nil {
