@@ -80,6 +80,7 @@ type Backend struct {
 var (
 	_ storage.Backend     = (*Backend)(nil)
 	_ storage.ValueReader = (*Backend)(nil)
+	_ storage.Scanner     = (*Backend)(nil)
 )
 
 // Open connects to the database and makes the tables if they are not there. It fails

@@ -254,6 +254,50 @@ func TestConnectionsCutAnywhere(t *testing.T) {
 	}
 }
 
+// TestScanGoesOnAfterACut: a scan whose connection breaks shows each key once, in order and
+// as of one revision.
+func TestScanGoesOnAfterACut(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	b := openSchema(t, db, "kelson")
+	const keys = 500
+	var wg sync.WaitGroup
+	for i := range keys {
+		wg.Go(func() {
+			if _, err := b.Create(t.Context(), fmt.Sprintf("/registry/%04d", i), make([]byte, 2000), 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, after := range []int64{1000, 100_000, 300_000, 700_000} {
+		before, n := db.Breaks(), 0
+		db.BreakAfter(-1, after)
+		page, err := b.Scan(t.Context(), "/registry/", storage.ListOptions{}, func(kv *storage.KeyValue) error {
+			if want := fmt.Sprintf("/registry/%04d", n); kv.Key != want || len(kv.Value) != 2000 {
+				t.Errorf("got %q with %d bytes, want %q with 2000", kv.Key, len(kv.Value), want)
+			}
+			// A write meanwhile changes nothing in this scan.
+			if n++; n == 5 {
+				if _, err := b.Create(t.Context(), fmt.Sprintf("/registry/0400-%d", after), nil, 0); err != nil {
+					t.Log(err)
+				}
+			}
+			return nil
+		})
+		if err != nil || n != keys || page.More || db.Breaks() == before {
+			t.Errorf("cut after %d bytes: got %d keys, more %t and error %v after %d cuts, want %d after one", after, n, page.More, err, db.Breaks()-before, keys)
+		}
+		kv, err := b.Get(t.Context(), fmt.Sprintf("/registry/0400-%d", after))
+		if err == nil {
+			_, _, err = b.Delete(t.Context(), kv.Key, kv.ModRevision)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestUncertainWhileTheDatabaseIsAway: the connection breaks during a write, and the
 // database does not answer for a while. The write is uncertain, and what a reader finds
 // afterwards stays so: the session that broke does not execute it later.

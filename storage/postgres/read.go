@@ -207,102 +207,131 @@ const (
 )
 
 // List returns the keys that begin with prefix, as they stood at one revision.
-func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOptions) (page storage.Page, err error) {
+func (b *Backend) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
+	for attempt := 1; ; attempt++ {
+		var items []storage.KeyValue
+		page, err := b.Scan(ctx, prefix, opts, func(kv *storage.KeyValue) error {
+			kv.Value = bytes.Clone(kv.Value)
+			items = append(items, *kv)
+			return nil
+		})
+		if opts.Revision == 0 && errors.Is(err, storage.ErrCompacted) && attempt < listAttempts {
+			continue
+		}
+		if err != nil {
+			return storage.Page{}, err
+		}
+		page.Items = items
+		return page, nil
+	}
+}
+
+// Scan implements storage.Scanner.
+func (b *Backend) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
 	if err := storage.CheckStart(prefix, opts.Start); err != nil {
 		return storage.Page{}, err
 	}
-	for range listAttempts {
-		page, err = b.list(ctx, prefix, opts)
-		if opts.Revision != 0 || !errors.Is(err, storage.ErrCompacted) {
-			break
-		}
-	}
-	return page, err
-}
-
-func (b *Backend) list(ctx context.Context, prefix string, opts storage.ListOptions) (page storage.Page, err error) {
-	from, below := keyRange(prefix)
+	s := &scan{b: b, opts: opts, each: each, revision: opts.Revision}
+	s.from, s.below = keyRange(prefix)
 	if opts.Start != "" {
-		from = []byte(opts.Start)
+		s.from = []byte(opts.Start)
 	}
-	page.Revision = opts.Revision
-	size := 0
 	for chunk := firstChunkKeys; ; {
 		limit := 0
 		if opts.Limit > 0 {
-			limit = opts.Limit - len(page.Items)
+			limit = opts.Limit - s.keys
 		}
 		if opts.MaxBytes > 0 && (limit == 0 || limit > chunk) {
 			limit = chunk
 		}
-		before := len(page.Items)
-		more, err := b.listChunk(ctx, &page, from, below, limit, !opts.KeysOnly)
-		if err != nil {
+		if err := s.read(ctx, limit); err != nil {
 			return storage.Page{}, err
 		}
-		page.More = more
-		for i := before; i < len(page.Items) && opts.MaxBytes > 0; i++ {
-			if size += len(page.Items[i].Value); size >= opts.MaxBytes && i+1 < len(page.Items) {
-				clear(page.Items[i+1:])
-				page.Items, page.More = page.Items[:i+1], true
-			}
-		}
-		n := len(page.Items)
-		if !more || opts.Limit > 0 && n >= opts.Limit || opts.MaxBytes > 0 && size >= opts.MaxBytes {
+		if !s.more || s.isFull() {
 			break
 		}
-		from = []byte(storage.NextKey(page.Items[n-1].Key))
-		chunk = min(max((opts.MaxBytes-size)/max(size/n, 1)+1, firstChunkKeys), maxChunkKeys)
+		chunk = min(max((opts.MaxBytes-s.size)/max(s.size/s.keys, 1)+1, firstChunkKeys), maxChunkKeys)
 	}
+	page := storage.Page{Revision: s.revision, More: s.more}
 	if page.More && opts.Count {
-		from = []byte(storage.NextKey(page.Items[len(page.Items)-1].Key))
-		if page.Remaining, err = b.remaining(ctx, from, below, page.Revision); err != nil {
+		var err error
+		if page.Remaining, err = b.remaining(ctx, s.from, s.below, s.revision); err != nil {
 			return storage.Page{}, err
 		}
 	}
 	return page, nil
 }
 
-// listChunk appends up to limit keys to a page, 0 being no limit, and reports whether
-// there are more. A page without a revision gets the current one.
-func (b *Backend) listChunk(ctx context.Context, page *storage.Page, from, below []byte, limit int, values bool) (more bool, err error) {
-	at := int64(math.MaxInt64)
-	if page.Revision != 0 {
-		at = page.Revision
-	}
-	var most *int // null is no limit
-	if limit > 0 {
-		most = new(int)
-		*most = limit + 1
-	}
-	start, s := len(page.Items), state{}
-	err = b.read(ctx, func(conn *pgx.Conn) error {
-		page.Items, more = page.Items[:start], false
+// scan is the state of a Scan.
+type scan struct {
+	b           *Backend
+	opts        storage.ListOptions
+	each        func(*storage.KeyValue) error
+	revision    int64  // at which it reads; 0 before the first statement if that is the current one
+	from, below []byte // the keys that are left
+	last        string // the key passed to each last
+	keys, size  int    // passed to each, and the bytes of their values
+	more        bool   // there are keys after the last statement
+	failed      error  // of each
+}
+
+// isFull reports whether a bound of the options is reached.
+func (s *scan) isFull() bool {
+	return s.opts.Limit > 0 && s.keys >= s.opts.Limit || s.opts.MaxBytes > 0 && s.size >= s.opts.MaxBytes
+}
+
+// read passes up to limit keys to each, 0 being no limit. If the connection breaks, it
+// goes on after the last of them, at the same revision.
+func (s *scan) read(ctx context.Context, limit int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first := s.keys
+	var now state
+	err := s.b.read(ctx, func(conn *pgx.Conn) error {
+		if s.failed != nil {
+			return nil
+		}
+		at := int64(math.MaxInt64)
+		if s.revision != 0 {
+			at = s.revision
+		}
+		var most *int // null is no limit
+		if limit > 0 {
+			most = new(int)
+			*most = limit - (s.keys - first) + 1
+		}
+		s.more = false
 		return rows(ctx, conn, func(r raw) error {
-			s = state{compacted: r.int(0), revision: r.int(1)}
+			now = state{compacted: r.int(0), revision: r.int(1)}
+			if s.revision == 0 {
+				s.revision = now.revision
+			}
 			if r.isNull(2) {
 				return nil
 			}
-			n := len(page.Items)
-			if limit > 0 && n == start+limit {
-				more = true
+			if limit > 0 && s.keys-first == limit || s.isFull() {
+				s.more = true
 				return nil
 			}
-			kv := storage.KeyValue{Key: string(r[2]), Value: r.bytes(6), ModRevision: r.int(3), CreateRevision: r.int(4), Expires: r.time(5)}
-			if n > start && kv.Key <= page.Items[n-1].Key {
+			kv := storage.KeyValue{Key: string(r[2]), Value: r[6], ModRevision: r.int(3), CreateRevision: r.int(4), Expires: r.time(5)}
+			if s.keys > 0 && kv.Key <= s.last {
 				return fmt.Errorf("postgres: list is out of order at %q", kv.Key)
 			}
-			page.Items = append(page.Items, kv)
-			return nil
-		}, b.text.list, from, below, at, most, values)
+			s.last, s.from = kv.Key, []byte(storage.NextKey(kv.Key))
+			s.keys, s.size = s.keys+1, s.size+len(kv.Value)
+			if s.failed = s.each(&kv); s.failed != nil {
+				cancel() // what is left is not read
+			}
+			return s.failed
+		}, s.b.text.list, s.from, s.below, at, most, !s.opts.KeysOnly)
 	})
-	if err != nil {
-		return false, err
+	switch {
+	case s.failed != nil:
+		return s.failed
+	case err != nil:
+		return err
 	}
-	if page.Revision == 0 {
-		page.Revision = s.revision
-	}
-	return more, checkRevision(page.Revision, s)
+	return checkRevision(s.revision, now)
 }
 
 // checkRevision returns an error unless a revision can be read.

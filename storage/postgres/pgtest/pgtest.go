@@ -113,8 +113,13 @@ func Start(tb testing.TB, opts ...Option) *DB {
 // newDB makes the folder of a database, and the proxy before it.
 func newDB(tb testing.TB, bin string) *DB {
 	tb.Helper()
-	// Not TempDir: the path of a socket has at most 107 bytes.
-	dir, err := os.MkdirTemp("", "kelson-pg")
+	// Not TempDir: the path of a socket has at most 107 bytes. And a folder of root's, where
+	// TMPDIR may be, is closed to the user that the database runs as.
+	base := ""
+	if os.Geteuid() == 0 {
+		base = "/tmp"
+	}
+	dir, err := os.MkdirTemp(base, "kelson-pg")
 	if err != nil {
 		tb.Fatalf("pgtest: %v", err)
 	}
