@@ -125,6 +125,29 @@ func TestStandbyAway(t *testing.T) {
 	})
 }
 
+// TestWaitForStandbyCancelled: an administrator cancels the wait of a commit for the
+// standby. The database says that it has committed, with a warning, and the write is
+// uncertain: a failover would lose it.
+func TestWaitForStandbyCancelled(t *testing.T) {
+	long(t)
+	db := pgtest.Start(t, pgtest.Set("synchronous_standby_names = ''"))
+	b := openSchema(t, db, "kelson")
+	sql(t, db, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	sql(t, db, "SELECT pg_reload_conf()")
+	result := make(chan error, 1)
+	go func() {
+		_, err := b.Create(context.Background(), "/registry/a", nil, 0)
+		result <- err
+	}()
+	eventually(t, "the commit waits", func() bool {
+		return number(t, db, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == 1
+	})
+	sql(t, db, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	if err := <-result; !errors.Is(err, storage.ErrUncertain) {
+		t.Errorf("got error %v, want ErrUncertain", err)
+	}
+}
+
 // churn updates keys with so many writers until each has done its part, and returns how
 // long the writes took, in order.
 func churn(t *testing.T, b *postgres.Backend, writers, keys, updates int, value []byte) []time.Duration {
