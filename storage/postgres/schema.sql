@@ -168,11 +168,14 @@ DECLARE
 	upto   bigint;
 	oldest bigint;
 BEGIN
+	SELECT s.compacted INTO oldest FROM {schema}.state s;
+	IF EXISTS (SELECT FROM {schema}.trimmed t WHERE t.revision >= oldest - 1) THEN
+		RETURN 0; -- without a lock, which would be a write
+	END IF;
 	SELECT t.revision INTO done FROM {schema}.trimmed t FOR UPDATE SKIP LOCKED;
 	IF NOT FOUND THEN
 		RETURN NULL;
 	END IF;
-	SELECT s.compacted INTO oldest FROM {schema}.state s;
 	upto := least(oldest - 1, done + steps);
 	IF upto <= done THEN
 		RETURN 0;
