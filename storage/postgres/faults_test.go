@@ -361,7 +361,11 @@ func TestDatabaseKilled(t *testing.T) {
 // listens was lost.
 func TestWatchesArePromptAcrossServers(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Start(t)
+	var opts []pgtest.Option
+	if testsize.Long() {
+		opts = append(opts, pgtest.Sync()) // the figure in docs/performance.md
+	}
+	db := pgtest.Start(t, opts...)
 	writer, reader := openSchema(t, db, "kelson"), openSchema(t, db, "kelson")
 	w, err := reader.Watch(t.Context(), "", 0)
 	if err != nil {
