@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -194,6 +195,44 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Close()
+}
+
+// TestPasswordFileIsReadAgain: a password that is changed, and with it the file that has
+// it, does not disturb a server, which reads the file for each connection.
+func TestPasswordFileIsReadAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t, pgtest.Access("local all guarded scram-sha-256"))
+	file := filepath.Join(t.TempDir(), "pass")
+	set := func(password string) {
+		t.Helper()
+		sql(t, db, fmt.Sprintf("ALTER ROLE guarded PASSWORD '%s'", password))
+		if err := os.WriteFile(file, []byte("*:*:*:guarded:"+password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sql(t, db, "CREATE ROLE guarded LOGIN; GRANT CREATE ON DATABASE postgres TO guarded")
+	set("first")
+	dsn := strings.Replace(db.DSN(), "kelson@", "guarded@", 1)
+	if _, err := postgres.Open(t.Context(), postgres.Options{DSN: dsn, AllowNoSync: true}); err == nil || !strings.Contains(err.Error(), "password") {
+		t.Errorf("without a password: got error %v, want one about the password", err)
+	}
+	b, err := postgres.Open(t.Context(), postgres.Options{DSN: dsn + "&passfile=" + file, AllowNoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	w := follow(t, b, 1)
+	for i, password := range []string{"second", "third"} {
+		set(password)
+		db.Cut()
+		if _, err := b.Create(t.Context(), fmt.Sprint("/registry/", i), nil, 0); err != nil {
+			t.Errorf("write with the password changed: %v", err)
+		}
+		if _, err := b.List(t.Context(), "", storage.ListOptions{}); err != nil {
+			t.Errorf("list with the password changed: %v", err)
+		}
+	}
+	w.reaches(b)
 }
 
 // TestLostWritesAreNoticed: a database without a revision that this process has seen, or

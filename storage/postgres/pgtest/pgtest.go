@@ -41,6 +41,7 @@ type Option func(*settings)
 type settings struct {
 	sync   bool
 	config []string
+	access []string
 }
 
 // Sync makes the database wait for the disk. Use it in benchmarks.
@@ -48,6 +49,10 @@ func Sync() Option { return func(s *settings) { s.sync = true } }
 
 // Set adds a line to postgresql.conf.
 func Set(line string) Option { return func(s *settings) { s.config = append(s.config, line) } }
+
+// Access adds a line before all others to pg_hba.conf, which says who has to have a
+// password. Connections by way of the proxy are local ones there.
+func Access(line string) Option { return func(s *settings) { s.access = append(s.access, line) } }
 
 // DB is a database server. Its methods must be called from the test's goroutine, unless
 // they say otherwise.
@@ -106,6 +111,16 @@ func Start(tb testing.TB, opts ...Option) *DB {
 		config = append(config, "fsync = off", "full_page_writes = off")
 	}
 	db.configure(append(config, set.config...))
+	if len(set.access) > 0 {
+		file := filepath.Join(db.data(), "pg_hba.conf")
+		rest, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(file, append([]byte(strings.Join(set.access, "\n")+"\n"), rest...), 0o600)
+		}
+		if err != nil {
+			tb.Fatalf("pgtest: %v", err)
+		}
+	}
 	db.Restart()
 	return db
 }
