@@ -234,3 +234,15 @@ func FuzzFlag(f *testing.F) {
 		}
 	})
 }
+
+// TestGateWithoutEffectMayBeSetInAnEarlierVersion: DeclarativeValidationTakeover is locked
+// from 1.37 on; before, it may be set, and nothing reads it.
+func TestGateWithoutEffectMayBeSetInAnEarlierVersion(t *testing.T) {
+	gates, err := set(t, "DeclarativeValidationTakeover=true", version137("1.35", "1.34"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gates.Unsupported(); err != nil {
+		t.Errorf("got %q, want no error", err)
+	}
+}
