@@ -173,6 +173,22 @@ func TestCustomOwners(t *testing.T) {
 	c.exactly(ns)
 }
 
+// The objects that custom resources own go with the definition, and so do those of the next
+// definition of the same name.
+func TestOwnersGoWithTheirDefinition(t *testing.T) {
+	c := start(t)
+	for range 2 {
+		c.define(apiextensions.NamespaceScoped)
+		w := c.widget(ns, "widget")
+		c.configMap(ns, "leaf", metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Widget", Name: w.GetName(), UID: w.GetUID()})
+		if err := c.dynamic.Resource(crds).Delete(c.Context(), "widgets.example.com", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.exactly(ns)
+		c.until(crds, "", func(objs map[string]*unstructured.Unstructured) bool { return len(objs) == 0 })
+	}
+}
+
 // What was deleted while no controller ran is found when one does.
 func TestCatchUp(t *testing.T) {
 	dir := t.TempDir()
