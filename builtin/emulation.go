@@ -11,6 +11,7 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	apiversion "k8s.io/apimachinery/pkg/version"
 
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -88,4 +89,50 @@ func introduced(v *resource.Version) *utilversion.Version {
 	}
 	major, minor := i.APILifecycleIntroduced()
 	return utilversion.MajorMinor(uint(major), uint(minor))
+}
+
+// setStorageVersions sets the versions that objects are written in, if an earlier server
+// than usual must be able to read them.
+func setStorageVersions(groups []resource.Group, version features.Version) {
+	usual := features.Gates{}.Version()
+	if version.Emulated.EqualTo(usual.Emulated) && version.MinCompatibility.EqualTo(usual.MinCompatibility) {
+		return // the hubs are the storage versions
+	}
+	for i := range groups {
+		for j := range groups[i].Resources {
+			d := &groups[i].Resources[j]
+			if v := storageVersion(&groups[i], d, version); v != nil && v != d.HubVersion() {
+				d.StoreAs = v.Name
+			}
+		}
+	}
+}
+
+func isAlpha(version string) bool { return strings.Contains(version, "alpha") }
+func isBeta(version string) bool  { return strings.Contains(version, "beta") }
+
+// storageVersion returns the most mature version that the oldest compatible server can
+// read. Nobody promises to read alpha versions: if there is nothing else, it is the most
+// mature version that the emulated server has. It is nil if there is none. A hub that is
+// alpha or beta is kept whatever version is emulated, as in kube-apiserver.
+func storageVersion(g *resource.Group, d *resource.Definition, version features.Version) *resource.Version {
+	hub := d.HubVersion()
+	if isBeta(hub.Name) || isAlpha(hub.Name) {
+		return hub
+	}
+	group := groupVersion(g, d, hub).Group
+	order := byAge(d.Versions)
+	slices.Reverse(order)
+	find := func(at *utilversion.Version, isCandidate func(name string) bool) *resource.Version {
+		for _, i := range order {
+			if v := &d.Versions[i]; groupVersion(g, d, v).Group == group && isCandidate(v.Name) && at.AtLeast(introduced(v)) {
+				return v
+			}
+		}
+		return nil
+	}
+	if v := find(version.MinCompatibility, func(name string) bool { return !isAlpha(name) }); v != nil {
+		return v
+	}
+	return find(version.Emulated, func(string) bool { return true })
 }

@@ -67,3 +67,43 @@ func TestEmulation(t *testing.T) {
 		}
 	}
 }
+
+// TestStorageVersionsCanBeReadByTheOldestCompatibleServer also has the hubs agree with the
+// rule: they are the storage versions of a server that emulates nothing.
+func TestStorageVersionsCanBeReadByTheOldestCompatibleServer(t *testing.T) {
+	storedAs := func(version, compatible string) map[string]string {
+		t.Helper()
+		gates, err := features.New(features.Config{EmulatedVersion: version, MinCompatibilityVersion: compatible})
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups, err := SelectAs(Groups(Config{}), map[string]string{"api/all": "true"}, gates, Emulation{Forward: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, g := range groups {
+			for i := range g.Resources {
+				d := &g.Resources[i]
+				all[d.Resource] = d.StorageVersion().Name
+				if v := storageVersion(&g, d, gates.Version()); version == "" && v != d.HubVersion() {
+					t.Errorf("%s is stored as %s, want %s", d.Resource, d.HubVersion().Name, v.Name)
+				}
+			}
+		}
+		return all
+	}
+	now, before, kept := storedAs("", ""), storedAs("1.36", ""), storedAs("1.37", "1.35")
+	for _, c := range []struct {
+		name string
+		got  map[string]string
+		want string
+	}{{"1.37", now, "v1"}, {"1.36", before, "v1beta1"}, {"1.37 beside 1.35", kept, "v1beta1"}} {
+		if got := c.got["mutatingadmissionpolicies"]; got != c.want {
+			t.Errorf("%s stores mutating policies as %q, want %q", c.name, got, c.want)
+		}
+		if got := c.got["deployments"]; got != "v1" {
+			t.Errorf("%s stores deployments as %q, want v1", c.name, got)
+		}
+	}
+}

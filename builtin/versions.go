@@ -71,7 +71,11 @@ func SelectAs(groups []resource.Group, runtimeConfig map[string]string, gates fe
 			}
 		}
 	}
-	return e.apply(out, version, config)
+	if out, err = e.apply(out, version, config); err != nil {
+		return nil, err
+	}
+	setStorageVersions(out, gates.Version())
+	return out, nil
 }
 
 // groupVersion returns the group and version in which a version of a resource is served.

@@ -309,7 +309,7 @@ func subresource(s *resource.Served, sub *resource.Subresource) metav1.APIResour
 
 // storageVersionHash changes when the storage version changes.
 func storageVersionHash(d *resource.Definition) string {
-	gv, err := schema.ParseGroupVersion(d.HubAPIVersion())
+	gv, err := schema.ParseGroupVersion(d.StorageAPIVersion())
 	if err != nil {
 		return ""
 	}

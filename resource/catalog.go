@@ -373,6 +373,9 @@ func (d *Definition) check() error {
 	if hub == nil && len(d.Versions) > 0 {
 		wrong("the hub %q is not one of the versions", d.Hub)
 	}
+	if d.StoreAs != "" && d.VersionNamed(d.StoreAs) == nil {
+		wrong("the version %q to store objects in is not one of the versions", d.StoreAs)
+	}
 	for i := range d.Versions {
 		v := &d.Versions[i]
 		switch {
@@ -464,7 +467,24 @@ func (d *Definition) VersionNamed(name string) *Version {
 	return nil
 }
 
-// HubAPIVersion returns the apiVersion of stored objects.
+// StorageVersion returns the version that objects are written in: that named by StoreAs, or
+// the hub.
+func (d *Definition) StorageVersion() *Version {
+	if v := d.VersionNamed(d.StoreAs); v != nil {
+		return v
+	}
+	return d.HubVersion()
+}
+
+// StorageAPIVersion returns the apiVersion that objects are written with.
+func (d *Definition) StorageAPIVersion() string {
+	if v := d.StorageVersion(); v != nil {
+		return schema.GroupVersion{Group: d.GroupOf(v), Version: v.Name}.String()
+	}
+	return d.HubAPIVersion()
+}
+
+// HubAPIVersion returns the apiVersion of the hub.
 func (d *Definition) HubAPIVersion() string {
 	if hub := d.HubVersion(); hub != nil {
 		return schema.GroupVersion{Group: d.GroupOf(hub), Version: hub.Name}.String()

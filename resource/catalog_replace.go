@@ -10,9 +10,9 @@ import (
 )
 
 // Replace returns a catalog in which definitions take the places of those of the same
-// names. They must have the same versions, which are on or off as those are; a
-// definition that the catalog does not have is left out. Everything else is shared
-// with the catalog that it was made from.
+// names. They must have the same versions, which are on or off as those are, and objects
+// are stored in the same version as before; a definition that the catalog does not have is
+// left out. Everything else is shared with the catalog that it was made from.
 func (c *Catalog) Replace(groups ...Group) (*Catalog, error) {
 	n := catalogEdit{
 		Catalog: &Catalog{sources: slices.Clone(c.sources), groups: slices.Clone(c.groups), byName: maps.Clone(c.byName)},
@@ -42,6 +42,7 @@ func (c *catalogEdit) replace(group string, d *Definition) error {
 	if len(d.Versions) != len(old.Versions) {
 		return fmt.Errorf("group %q: resource %q: replaces a definition with other versions", group, d.Resource)
 	}
+	d.StoreAs = old.StoreAs
 	d.Versions = slices.Clone(d.Versions)
 	for i := range d.Versions {
 		d.Versions[i].Off = old.Versions[i].Off

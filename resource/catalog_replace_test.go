@@ -29,6 +29,7 @@ func TestReplaceSharesTheRest(t *testing.T) {
 	off := kindIn("offs", "Off", "")
 	off.Versions = append(off.Versions, kindIn("offs", "Off", "").Versions[0])
 	off.Versions[1].Name, off.Versions[1].Off = "v2", true
+	off.StoreAs = "v2"
 	base, err := NewCatalog(
 		Group{Name: "a", Resources: []Definition{kindIn("zs", "Z", ""), kindIn("bs", "B", "", "other"), off}},
 		Group{Name: "c", Resources: []Definition{kindIn("ds", "D", "")}},
@@ -39,6 +40,7 @@ func TestReplaceSharesTheRest(t *testing.T) {
 	other := off
 	other.Versions = append([]Version{}, off.Versions...)
 	other.Versions[1].Off = false
+	other.StoreAs = ""
 	got, err := base.Replace(Group{Name: "a", Resources: []Definition{kindIn("bs", "B", "", "other"), other, kindIn("unknowns", "U", "")}}, Group{Name: "unknown"})
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +55,9 @@ func TestReplaceSharesTheRest(t *testing.T) {
 	}
 	if base.byName["c"] != got.byName["c"] {
 		t.Error("a group that was not changed is another one")
+	}
+	if d, _ := got.Definition("a", "offs"); d.StorageVersion().Name != "v2" {
+		t.Errorf("objects are stored in %s, want v2 as before", d.StorageVersion().Name)
 	}
 	replaced, _ := got.Definition("a", "bs")
 	for _, group := range []string{"a", "other"} {

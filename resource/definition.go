@@ -73,9 +73,12 @@ type Definition struct {
 
 	// Versions in which the resource is served, the preferred one first. Required.
 	Versions []Version
-	// Hub is the name of the version that objects are stored in; it defaults to
-	// the first.
+	// Hub is the name of the version that all others are converted to and from, and that
+	// objects are stored in unless StoreAs says otherwise; it defaults to the first.
 	Hub string
+	// StoreAs is the name of the version that objects are written in, if it is not the
+	// hub: that of an earlier server which shares the data, or may get it back.
+	StoreAs string
 	// Old are versions that are never served, and that stored objects may be of
 	// nevertheless. Only Name, Group, New and ToHub of them are used.
 	Old []Version

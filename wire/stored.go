@@ -16,9 +16,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// EncodeStored encodes an object of the hub version as it is stored. The object
-// is as before when it returns, but must not be read meanwhile.
+// EncodeStored encodes an object of the hub version as it is stored, in the version that
+// Definition.StoreAs names. The object is as before when it returns, but must not be read
+// meanwhile.
 func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error) {
+	if v := def.StorageVersion(); v != nil && v != def.HubVersion() && v.FromHub != nil {
+		var err error
+		if obj, err = v.FromHub(obj); err != nil {
+			return nil, err
+		}
+	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if def.StoreCBOR {
 			body, err := direct.Marshal(storedMap(u.Object))
@@ -35,11 +42,11 @@ func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error)
 		defer obj.SetSelfLink(link)
 	}
 	if m, ok := obj.(message); ok && !def.StoreJSON && !def.StoreYAML {
-		return encodeEnvelope(def.HubAPIVersion(), def.Kind, m)
+		return encodeEnvelope(def.StorageAPIVersion(), def.Kind, m)
 	}
 	kind := obj.GetObjectKind()
 	was := kind.GroupVersionKind()
-	kind.SetGroupVersionKind(schema.FromAPIVersionAndKind(def.HubAPIVersion(), def.Kind))
+	kind.SetGroupVersionKind(schema.FromAPIVersionAndKind(def.StorageAPIVersion(), def.Kind))
 	defer kind.SetGroupVersionKind(was)
 	if def.StoreYAML {
 		return yaml.Marshal(obj)

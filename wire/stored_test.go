@@ -143,6 +143,27 @@ func TestStoredAsJSON(t *testing.T) {
 	}
 }
 
+// TestStoredInAnotherVersionThanTheHub has objects of the hub version before and after, and
+// another version in the store.
+func TestStoredInAnotherVersionThanTheHub(t *testing.T) {
+	def := plainDefinition()
+	def.StoreAs = "v0"
+	obj := &plain{Size: 30, ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "5"}}
+	stored, err := EncodeStored(def, obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"kind":"Plain","apiVersion":"example.com/v0","metadata":{"name":"a"},"size":3}` + "\n"; string(stored) != want {
+		t.Errorf("stored %s, want %s", stored, want)
+	}
+	if obj.Size != 30 || obj.ResourceVersion != "5" {
+		t.Errorf("encoding has changed the object: got %+v, want size 30 and version 5", obj)
+	}
+	if back, err := DecodeStored(def, stored); err != nil || back.(*plain).Size != 30 {
+		t.Errorf("decoded %+v, %v, want size 30", back, err)
+	}
+}
+
 func TestStoreJSON(t *testing.T) {
 	def := podDefinition()
 	def.StoreJSON = true

@@ -54,7 +54,7 @@ func (v StorageVersions) write(ctx context.Context) error {
 // writeStorageVersion says in which version a server keeps the objects of a resource,
 // and which it can read.
 func writeStorageVersion(ctx context.Context, all resource.Objects, d *resource.Definition, server string) error {
-	told := internalv1alpha1.ServerStorageVersion{APIServerID: server, EncodingVersion: d.HubAPIVersion()}
+	told := internalv1alpha1.ServerStorageVersion{APIServerID: server, EncodingVersion: d.StorageAPIVersion()}
 	for i := range d.Versions {
 		v := &d.Versions[i]
 		gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
