@@ -11,6 +11,7 @@ import (
 
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/status"
 )
 
 // audit is the stage that records a request and its response in the audit log. Later stages
@@ -97,8 +98,8 @@ func (x *exchange) forget() { x.record, x.Audit = nil, nil }
 // unanswered returns the status of a request whose handler has written nothing.
 func (x *exchange) unanswered() *metav1.Status {
 	if x.late() {
-		status := apierrors.NewTimeoutError(timeoutMessage, 0).ErrStatus
-		return &status
+		timeout := apierrors.NewTimeoutError(status.TimeoutMessage, 0).ErrStatus
+		return &timeout
 	}
 	return &metav1.Status{Code: http.StatusOK, Status: metav1.StatusSuccess, Message: "Connection closed early"}
 }

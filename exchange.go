@@ -3,13 +3,11 @@ package kelson
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/apikeel/kelson/audit"
@@ -18,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/internal/turns"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/trace"
 )
 
@@ -118,15 +117,10 @@ func (x *exchange) late() bool {
 	return !x.lifetime.deadline.IsZero() && !time.Now().Before(x.lifetime.deadline)
 }
 
-const timeoutMessage = "request did not complete within the allotted timeout"
-
-// timeOut writes the response of a request that timed out, in the form of kube-apiserver,
-// which differs from other errors.
+// timeOut writes the response of a request that timed out.
 func (x *exchange) timeOut() {
 	x.ended = metrics.TimedOut
-	status := apierrors.NewTimeoutError(timeoutMessage, 0).ErrStatus
-	x.w.WriteHeader(http.StatusGatewayTimeout)
-	_ = json.NewEncoder(x.w).Encode(&status)
+	status.WriteTimeout(x.w)
 }
 
 // writer wraps the ResponseWriter of net/http, to act when the header is written.

@@ -2,11 +2,13 @@ package rest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
@@ -46,11 +48,11 @@ func (s *scope) translate(err error) error {
 	case errors.Is(err, storage.ErrTooLarge):
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+		return apierrors.NewTimeoutError(status.TimeoutMessage, 0)
 	case errors.Is(err, storage.ErrUncertain):
 		// Without Retry-After: clients would send the write again by themselves, and it
 		// may have been applied.
-		return apierrors.NewTimeoutError(fmt.Sprintf("the write may or may not have been applied: %v", err), 0)
+		return uncertainError{apierrors.NewTimeoutError(fmt.Sprintf("the write may or may not have been applied: %v", err), 0)}
 	case errors.Is(err, storage.ErrUnavailable), errors.Is(err, storage.ErrClosed):
 		return errStoreUnavailable(err)
 	case errors.Is(err, storage.ErrNoSpace), errors.Is(err, storage.ErrReadOnly):
@@ -58,6 +60,16 @@ func (s *scope) translate(err error) error {
 			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error()}}
 	}
 	return apierrors.NewInternalError(err)
+}
+
+// uncertainError is the answer to a write of which nobody knows whether it was applied.
+type uncertainError struct{ *apierrors.StatusError }
+
+// isTimeout reports whether a request failed because its deadline has passed. An uncertain
+// write says more than that, so it is none.
+func isTimeout(r *http.Request, err error, answer *metav1.Status) bool {
+	return answer.Reason == metav1.StatusReasonTimeout && !errors.As(err, new(uncertainError)) &&
+		errors.Is(r.Context().Err(), context.DeadlineExceeded)
 }
 
 // errStoreUnavailable is the answer to a request that did nothing, since the store cannot be
@@ -83,6 +95,14 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error, h *Handler) {
 	}
 	if answer.Code >= 500 && h != nil && !errors.Is(r.Context().Err(), context.Canceled) {
 		h.log().Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	if isTimeout(r, err, &answer) {
+		if req := request.From(r.Context()); req != nil && req.Audit != nil {
+			timeout := apierrors.NewTimeoutError(status.TimeoutMessage, 0).ErrStatus
+			req.Audit.AnsweredStatus(&timeout, func() ([]byte, error) { return json.Marshal(&timeout) })
+		}
+		status.WriteTimeout(w)
+		return
 	}
 	answer.Status = metav1.StatusFailure
 	status.Write(w, r, answer)

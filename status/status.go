@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/munnerz/goautoneg"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
@@ -37,6 +38,17 @@ func Media(req *request.Request) []string {
 }
 
 var media = []string{JSON, YAML, Protobuf, CBOR}
+
+// TimeoutMessage is the message of a request whose deadline has passed.
+const TimeoutMessage = "request did not complete within the allotted timeout"
+
+// WriteTimeout answers a request whose deadline has passed, in the form of kube-apiserver,
+// which differs from other errors: JSON without a kind, whatever the client accepts.
+func WriteTimeout(w http.ResponseWriter) {
+	s := apierrors.NewTimeoutError(TimeoutMessage, 0).ErrStatus
+	w.WriteHeader(http.StatusGatewayTimeout)
+	_ = json.NewEncoder(w).Encode(&s)
+}
 
 // Write answers with a Status, in the format that the client prefers.
 func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
