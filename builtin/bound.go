@@ -31,7 +31,8 @@ func (c *Config) isBound(group, name string) bool {
 	case "admissionregistration.k8s.io":
 		return name != "mutatingwebhookconfigurations" && name != "validatingwebhookconfigurations"
 	case "certificates.k8s.io":
-		return c.Certificates.MaySign != nil && name == "podcertificaterequests"
+		return c.Certificates.MaySign != nil && name == "podcertificaterequests" ||
+			c.Certificates.Issued != nil && name == "certificatesigningrequests"
 	case "resource.k8s.io":
 		return c.Devices.AdminNamespace != nil || c.Devices.MayBind != nil || c.Devices.MayReport != nil
 	}

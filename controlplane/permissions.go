@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -11,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/builtin/certificates"
 	"github.com/apikeel/kelson/builtin/dra"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -89,9 +91,21 @@ func (a *assembly) attester() func(ctx context.Context, user *request.User, grou
 	}
 }
 
+// countIssued counts certificates by signer; those outside of kubernetes.io, which anybody
+// can name, are counted together.
+func (a *assembly) countIssued(signer string, honored bool) {
+	if !strings.HasPrefix(signer, "kubernetes.io/") {
+		signer = "other"
+	}
+	a.measured.Series(measure.CSRDurationsRequested, signer).Observe(1)
+	if honored {
+		a.measured.Series(measure.CSRDurationsHonored, signer).Observe(1)
+	}
+}
+
 // signers returns what requests for certificates ask the server.
 func (a *assembly) signers() certificates.Config {
-	return certificates.Config{MaySign: func(ctx context.Context, signer string) bool {
+	return certificates.Config{Issued: a.countIssued, MaySign: func(ctx context.Context, signer string) bool {
 		for _, name := range certificates.SignerNames(signer) {
 			err := a.mayUse(ctx, &authz.Attributes{User: &request.From(ctx).User, Verb: "sign", Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name})
 			if err == nil {

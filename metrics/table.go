@@ -100,6 +100,8 @@ func partFamilies() []described {
 
 		{histogram, measure.CELEvaluation, "[BETA] CEL evaluation time in seconds.", buckets, nil},
 		{histogram, measure.CELCompilation, "[BETA] CEL compilation time in seconds.", buckets, nil},
+		{counter, measure.CSRDurationsRequested, "[ALPHA] Total number of issued CSRs with a requested duration, sliced by signer (only kubernetes.io signer names are specifically identified)", nil, []string{"signerName"}},
+		{counter, measure.CSRDurationsHonored, "[ALPHA] Total number of issued CSRs with a requested duration that was honored, sliced by signer (only kubernetes.io signer names are specifically identified)", nil, []string{"signerName"}},
 		{counter, measure.PodLogs, "[ALPHA] Total number of requests for pods/logs sliced by usage type: enforce_tls, skip_tls_allowed, skip_tls_denied", nil, []string{"usage"}},
 		{counter, measure.PodLogTLSFailures, "[ALPHA] Total number of requests for pods/logs that failed due to kubelet server TLS verification", nil, nil},
 		{counter, measure.WebhookNoNames, "[BETA] " + noNames, nil, nil},

@@ -17,6 +17,9 @@ type Config struct {
 	// MaySign reports whether the user may sign for a signer, for writes of the status of
 	// a PodCertificateRequest. Nil allows everyone.
 	MaySign func(ctx context.Context, signer string) bool
+	// Issued is called when a CertificateSigningRequest that asks for a duration has got its
+	// certificate, with whether that is of about the duration. It may be nil.
+	Issued func(signer string, honored bool)
 }
 
 // Group returns the group.
@@ -25,7 +28,7 @@ func Group(cfg Config) resource.Group {
 		cfg.MaySign = func(context.Context, string) bool { return true }
 	}
 	return resource.Group{Name: certificatesv1.GroupName, Resources: []resource.Definition{
-		SigningRequests(),
+		SigningRequests(cfg.Issued),
 		TrustBundles(),
 		PodRequests(cfg.MaySign),
 	}}

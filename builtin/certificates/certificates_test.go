@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"strings"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
 )
 
 // wantDetails compares what errors say with texts that they should contain.
@@ -163,4 +166,47 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 		t.Fatal(err)
 	}
 	return key
+}
+
+// TestIssuedDurationsAreNoted has each issued certificate noted once, if a duration was
+// asked for, and whether it is of that duration.
+func TestIssuedDurationsAreNoted(t *testing.T) {
+	key := newKey(t)
+	issue := func(life time.Duration) []byte {
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now(), NotAfter: time.Now().Add(life)}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	}
+	hour, day := issue(time.Hour), issue(24*time.Hour)
+	for _, c := range []struct {
+		name        string
+		asked       *int32
+		before, now []byte
+		became      resource.Outcome
+		want        string
+	}{
+		{"honored", new(int32(3600)), nil, hour, resource.Written, "s true"},
+		{"not honored", new(int32(3600)), nil, day, resource.Written, "s false"},
+		{"no certificate", new(int32(3600)), nil, []byte("x"), resource.Written, "s false"},
+		{"nothing asked", nil, nil, hour, resource.Written, ""},
+		{"nothing issued", new(int32(3600)), nil, nil, resource.Written, ""},
+		{"issued before", new(int32(3600)), hour, hour, resource.Written, ""},
+		{"not written", new(int32(3600)), nil, hour, resource.NotWritten, ""},
+	} {
+		got := ""
+		d := SigningRequests(func(signer string, honored bool) { got += fmt.Sprint(signer, " ", honored) })
+		old, r := &signingRequest{}, &signingRequest{}
+		old.Spec.ExpirationSeconds, old.Spec.SignerName, old.Status.Certificate = c.asked, "s", c.before
+		r.Status.Certificate = c.now
+		end, err := d.Subresources[1].Part.Begin(t.Context(), r, old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end(c.became); got != c.want {
+			t.Errorf("%s: noted %q, want %q", c.name, got, c.want)
+		}
+	}
 }

@@ -29,8 +29,8 @@ const legacySigner = "kubernetes.io/legacy-unknown"
 type signingRequest = certificatesv1.CertificateSigningRequest
 
 // SigningRequests defines certificatesigningrequests. The spec is immutable; approval and
-// status are subresources.
-func SigningRequests() resource.Definition {
+// status are subresources. issued is Config.Issued.
+func SigningRequests(issued func(signer string, honored bool)) resource.Definition {
 	main := resource.Rules[*signingRequest]{
 		ValidateName:  rules.AnyName,
 		PrepareCreate: func(ctx context.Context, r *signingRequest) { stampUser(r, request.From(ctx).User) },
@@ -56,6 +56,7 @@ func SigningRequests() resource.Definition {
 	approval.Resets = []string{"spec", "status.certificate"}
 
 	status := resource.Rules[*signingRequest]{
+		Begin: noteIssued(issued),
 		PrepareUpdate: func(ctx context.Context, r, old *signingRequest) {
 			r.Spec = old.Spec
 			keepConditions(r, old, certificatesv1.CertificateApproved)
@@ -103,6 +104,41 @@ func SigningRequests() resource.Definition {
 			return []any{r.Name, resource.Since(r.CreationTimestamp.Time), orNone(r.Spec.SignerName), r.Spec.Username, asked, requestState(r)}
 		}),
 	}
+}
+
+// noteIssued returns a Rules.Begin that calls issued for the writes that add a certificate;
+// it is nil if issued is.
+func noteIssued(issued func(signer string, honored bool)) func(ctx context.Context, r, old *signingRequest) (func(resource.Outcome), error) {
+	if issued == nil {
+		return nil
+	}
+	return func(_ context.Context, r, old *signingRequest) (func(resource.Outcome), error) {
+		asked, signer := old.Spec.ExpirationSeconds, old.Spec.SignerName
+		if asked == nil || len(old.Status.Certificate) > 0 || len(r.Status.Certificate) == 0 {
+			return func(resource.Outcome) {}, nil
+		}
+		chain := r.Status.Certificate
+		return func(became resource.Outcome) {
+			if became == resource.Written {
+				issued(signer, isHonored(time.Duration(*asked)*time.Second, chain))
+			}
+		}, nil
+	}
+}
+
+// isHonored reports whether the first certificate is valid for the duration that was asked
+// for, give or take a twentieth of it and what signers date back for clocks that are late.
+func isHonored(asked time.Duration, chain []byte) bool {
+	block, _ := pem.Decode(chain)
+	if block == nil {
+		return false
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false
+	}
+	const datedBack = 5 * time.Minute
+	return (asked - certificate.NotAfter.Sub(certificate.NotBefore)).Abs() < datedBack+asked/20
 }
 
 // defaultOldRequest sets the defaults of v1beta1; v1 requires the fields.

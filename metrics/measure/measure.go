@@ -100,6 +100,9 @@ const (
 	// CELCompilation, CELEvaluation: without labels.
 	CELCompilation = "apiserver_cel_compilation_duration_seconds"
 	CELEvaluation  = "apiserver_cel_evaluation_duration_seconds"
+	// CSRDurationsRequested, CSRDurationsHonored: signerName.
+	CSRDurationsRequested = "apiserver_certificates_registry_csr_requested_duration_total"
+	CSRDurationsHonored   = "apiserver_certificates_registry_csr_honored_duration_total"
 	// PodLogs: usage. PodLogTLSFailures: without labels.
 	PodLogs           = "kube_apiserver_pod_logs_insecure_backend_total"
 	PodLogTLSFailures = "kube_apiserver_pod_logs_backend_tls_failure_total"
