@@ -144,7 +144,7 @@ func (s *Server) prepareGroups() error {
 	s.objects.Store(&rest.Handler{
 		Catalog: get, Store: objects, Owners: &managedfields.Owners{}, Memory: mem, Logger: s.Logger,
 		Admission: admission.NewChain(s.Admission...), Authorizer: s.Authorizer,
-		NoUnsafeDeletes: !s.Gates.Enabled(features.UnsafeDeletes),
+		NoUnsafeDeletes: !s.Gates.Enabled(features.UnsafeDeletes), NoCompression: !s.Gates.Enabled(features.Compression),
 	})
 	s.API = ending{NewAPI(get, s.objects.Load(), s.Gates)}
 	s.HealthChecks = append(s.HealthChecks, HealthCheck{Name: "etcd", Check: func(ctx context.Context) error {

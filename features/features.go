@@ -30,6 +30,9 @@ import (
 // CBOR is the gate of CBOR in requests, responses and stored custom resources.
 const CBOR = "CBORServingAndStorage"
 
+// Compression is the gate of responses with objects that are compressed.
+const Compression = "APIResponseCompression"
+
 // UnsafeDeletes is the gate of deletes of objects that cannot be read.
 const UnsafeDeletes = "AllowUnsafeMalformedObjectDeletion"
 

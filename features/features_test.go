@@ -85,7 +85,7 @@ func TestUnsupportedGatesAreRefusedOrWarnedOf(t *testing.T) {
 		{"WatchList=true,AllAlpha=false,KubeProxyIPVS=false", "", "KubeProxyIPVS", ""},
 		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI", ""},
 		{"WatchList=false", "", "WatchList", ""},
-		{"APIResponseCompression=false,KMSv1=true", "this server cannot switch off what is behind APIResponseCompression", "", ""},
+		{"APIResponseCompression=false,StorageVersionHash=false,KMSv1=true", "this server cannot switch off what is behind StorageVersionHash", "APIResponseCompression", ""},
 		{"KMSv1=true,OpenAPIEnums=false", "", "KMSv1 OpenAPIEnums", ""},
 		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload", ""},
 		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup ShardedListAndWatch CBORServingAndStorage CSIVolumeHealth", ""},

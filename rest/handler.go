@@ -77,6 +77,8 @@ type Handler struct {
 	// read, and reports such objects one at a time, without their keys. It is what the gate
 	// AllowUnsafeMalformedObjectDeletion does when it is off.
 	NoUnsafeDeletes bool
+	// NoCompression never compresses responses: the gate APIResponseCompression is off.
+	NoCompression bool
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
 	// Admission is asked about every write of a client; nil admits all.

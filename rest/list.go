@@ -89,7 +89,7 @@ func (s *scope) streamList(p *wire.Page) error {
 		return err
 	}
 	defer free()
-	compress := acceptsGzip(s.r) && p.WorthGzip()
+	compress := s.acceptsGzip() && p.WorthGzip()
 	list, err := s.enc.PrepareList(p, compress)
 	if err != nil {
 		return err

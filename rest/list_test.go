@@ -161,3 +161,18 @@ func TestLimitOfListsOfAnyState(t *testing.T) {
 		}
 	}
 }
+
+// TestNoCompression: without compression a client that accepts it gets the plain answer.
+func TestNoCompression(t *testing.T) {
+	const large = 200 << 10
+	h := serveConfigMaps(t, 2, large, 0)
+	for _, off := range []bool{false, true} {
+		h.NoCompression = off
+		for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/default/configmaps/c0000"} {
+			a := do(t, h, "GET", path, "", "Accept-Encoding", "gzip")
+			if got := a.header.Get("Content-Encoding") == "gzip"; got == off || off && len(a.body) < large {
+				t.Errorf("%s without compression %v: content encoding %q, %d bytes", path, off, a.header.Get("Content-Encoding"), len(a.body))
+			}
+		}
+	}
+}

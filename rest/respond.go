@@ -109,7 +109,7 @@ func (s *scope) write(code int, body []byte) {
 		return
 	}
 	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
-	if len(body) >= wire.MinGzip && acceptsGzip(s.r) {
+	if len(body) >= wire.MinGzip && s.acceptsGzip() {
 		z := beginGzip(s.w, code)
 		_, _ = z.Write(body)
 		_ = z.Close()
@@ -119,8 +119,8 @@ func (s *scope) write(code int, body []byte) {
 	_, _ = s.w.Write(body)
 }
 
-func acceptsGzip(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
+func (s *scope) acceptsGzip() bool {
+	return !s.h.NoCompression && strings.Contains(s.r.Header.Get("Accept-Encoding"), "gzip")
 }
 
 // beginGzip writes the header of a compressed answer and returns where its body goes.
