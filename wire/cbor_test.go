@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/resource"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -234,7 +235,8 @@ func TestCBORLists(t *testing.T) {
 			compareCBOR(t, fmt.Sprintf("list of shape %d", shape), got, list)
 		}
 	}
-	if chunks.Len() == 0 {
+	// With the race detector lists take so long that none comes again soon enough.
+	if chunks.Len() == 0 && !testsize.Race() {
 		t.Error("got no chunks, want items of a list that came again to be kept")
 	}
 	want.Items, partial.Items = []corev1.Pod{}, nil
