@@ -221,21 +221,24 @@ func TestCBORLists(t *testing.T) {
 	made := map[Shape][2][]byte{} // anew, and from chunks
 	for shape := range map[Shape]any{ShapeObject: want, ShapeMetadata: partial} {
 		e := &Encoder{Served: s, Format: Format{Media: CBOR, Shape: shape}, Chunks: chunks}
-		var lists [3][]byte
+		// With the race detector a list takes so long that none comes again soon enough.
+		lists := make([][]byte, 3)
+		if testsize.Race() {
+			lists = lists[:1]
+		}
 		for i := range lists {
 			var err error
 			if lists[i], err = e.AppendList(nil, page); err != nil {
 				t.Fatal(err)
 			}
 		}
-		made[shape] = [2][]byte{lists[0], lists[2]}
+		made[shape] = [2][]byte{lists[0], lists[len(lists)-1]}
 	}
 	for shape, list := range map[Shape]any{ShapeObject: want, ShapeMetadata: partial} {
 		for _, got := range made[shape] {
 			compareCBOR(t, fmt.Sprintf("list of shape %d", shape), got, list)
 		}
 	}
-	// With the race detector lists take so long that none comes again soon enough.
 	if chunks.Len() == 0 && !testsize.Race() {
 		t.Error("got no chunks, want items of a list that came again to be kept")
 	}

@@ -88,6 +88,9 @@ func (b *balancer) client() *kubernetes.Clientset {
 // TestRollingRestart restarts all servers, one after the other, behind a load balancer.
 // No request fails, watches go on without a new list, and writes hardly pause.
 func TestRollingRestart(t *testing.T) {
+	if testsize.Race() && !testsize.Long() {
+		t.Skip("it takes a minute with the race detector; it runs without it, and with KELSON_LONG=1")
+	}
 	f := newFleet(t, withShutdown(kelson.Shutdown{Delay: shutdownDelay}))
 	b := newBalancer(f)
 	l := newLoadOf(f, "rolling", [size]*kubernetes.Clientset{b.client(), b.client(), b.client()})
@@ -122,11 +125,8 @@ func TestRollingRestart(t *testing.T) {
 	for _, p := range probes {
 		gap, err := p.outage()
 		limit := maxWriteGap
-		switch { // the machine may be busy with other tests
-		case testsize.Race():
-			limit *= 50
-		case !testsize.Long():
-			limit *= 10
+		if !testsize.Long() || testsize.Race() {
+			limit *= 10 // the machine may be busy with other tests
 		}
 		if err != nil {
 			t.Errorf("client %d: a %s failed: %v", p.server, p.what, err)
