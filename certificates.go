@@ -33,7 +33,7 @@ func byCertificate(roots *x509.CertPool) func(r *http.Request) (request.User, bo
 }
 
 func identify(cert *x509.Certificate, _ time.Time) (*request.User, error) {
-	user, err := certificate.User(cert)
+	user, err := certificate.User(cert, true)
 	if user != nil && !slices.Contains(user.Groups, groupAuthenticated) {
 		user.Groups = append(slices.Clip(user.Groups), groupAuthenticated)
 	}

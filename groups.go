@@ -38,12 +38,14 @@ type API struct {
 // NewAPI returns an API; catalog is called for each request. With the gate
 // CBORServingAndStorage, its OpenAPI documents name CBOR.
 func NewAPI(catalog func() *resource.Catalog, resources *rest.Handler, gates features.Gates) *API {
-	return &API{
+	a := &API{
 		catalog:   catalog,
 		rest:      resources,
 		discovery: discovery.New(catalog, func(r *http.Request) string { return r.Host }),
 		openapi:   openapi.New(catalog, openapi.Config{Log: resources.Logger, CBOR: gates.Enabled(features.CBOR)}),
 	}
+	a.discovery.NoHashes = !gates.Enabled(features.StorageVersionHash)
+	return a
 }
 
 // Route implements Router.
@@ -145,6 +147,7 @@ func (s *Server) prepareGroups() error {
 		Catalog: get, Store: objects, Owners: &managedfields.Owners{}, Memory: mem, Logger: s.Logger,
 		Admission: admission.NewChain(s.Admission...), Authorizer: s.Authorizer,
 		NoUnsafeDeletes: !s.Gates.Enabled(features.UnsafeDeletes), NoCompression: !s.Gates.Enabled(features.Compression),
+		NoWatchCompression: !s.Gates.Enabled(features.WatchCompression),
 	})
 	s.API = ending{NewAPI(get, s.objects.Load(), s.Gates)}
 	s.HealthChecks = append(s.HealthChecks, HealthCheck{Name: "etcd", Check: func(ctx context.Context) error {

@@ -17,7 +17,7 @@ func TestConnectionHeaderDoesNotRemoveTheUser(t *testing.T) {
 	r.Header.Set("X-Dropped", "1")
 	r.Header.Set("X-Remote-User", "admin")
 	req := &request.Request{User: request.User{Name: "jane", UID: "7", Groups: []string{"a", "b"}, Extra: map[string][]string{"scopes": {"view"}}}}
-	h := requestHeader(r, req, &url.URL{Scheme: "https", Host: "backend", Path: "/"})
+	h := (&backend{server: &Server{}}).requestHeader(r, req, &url.URL{Scheme: "https", Host: "backend", Path: "/"})
 	for name, want := range map[string]int{"X-Remote-User": 1, "X-Remote-Group": 2, "X-Remote-Uid": 1, "X-Remote-Extra-Scopes": 1, "X-Dropped": 0, "Connection": 0} {
 		if got := h[name]; len(got) != want {
 			t.Errorf("%s: got %q, want %d values", name, got, want)

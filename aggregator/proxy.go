@@ -78,7 +78,7 @@ func (b *backend) upgrade(w http.ResponseWriter, r *http.Request, req *request.R
 	// names, and the client could name X-Remote headers.
 	out.Header["Connection"] = []string{"Upgrade"}
 	out.Trailer = nil
-	transport.SetAuthProxyHeaders(out, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
+	b.setUser(out, &req.User)
 	if req.AuditID != "" {
 		out.Header.Set("Audit-Id", req.AuditID)
 	}
@@ -100,7 +100,7 @@ func (b *backend) fail(w http.ResponseWriter, err error) {
 // cloned.
 func (b *backend) forward(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
 	out := r.WithContext(r.Context())
-	out.URL, out.Host, out.Header, out.Body, out.Close = to, to.Host, requestHeader(r, req, to), nil, false
+	out.URL, out.Host, out.Header, out.Body, out.Close = to, to.Host, b.requestHeader(r, req, to), nil, false
 	// Trailers have no meaning in the API, and they break a shared connection: a
 	// backend on Go's HTTP/2 server that has answered before the end of the body treats
 	// them as a protocol error.
@@ -198,7 +198,7 @@ func (s *Server) buffer() *[bufferSize]byte {
 
 // requestHeader returns the headers for the backend: those of the client, without
 // credentials and hop-by-hop headers, and with the X-Remote headers of the user.
-func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Header {
+func (b *backend) requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Header {
 	h := make(http.Header, len(r.Header)+10)
 	for name, values := range r.Header {
 		switch {
@@ -210,7 +210,7 @@ func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Head
 	// The X-Remote headers are set after dropHops: the client can name any header in
 	// Connection.
 	removeHopHeaders(h)
-	transport.SetAuthProxyHeaders(&http.Request{Header: h}, req.User.Name, req.User.UID, req.User.Groups, req.User.Extra)
+	b.setUser(&http.Request{Header: h}, &req.User)
 	for _, te := range r.Header["Te"] {
 		if strings.Contains(te, "trailers") {
 			h["Te"] = []string{"trailers"}
@@ -241,6 +241,15 @@ func requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Head
 	set(4, "X-Forwarded-Host", to.Host)
 	set(5, "X-Forwarded-Proto", to.Scheme)
 	return h
+}
+
+// setUser sets the X-Remote headers that identify the user.
+func (b *backend) setUser(r *http.Request, user *request.User) {
+	uid := user.UID
+	if b.server.NoUID {
+		uid = ""
+	}
+	transport.SetAuthProxyHeaders(r, user.Name, uid, user.Groups, user.Extra)
 }
 
 // isRemoteHeader reports whether a header identifies the user.

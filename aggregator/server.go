@@ -45,6 +45,11 @@ type Config struct {
 	Routes []openapi.Route
 	// CBOR says that the server speaks CBOR, for OpenAPI.
 	CBOR bool
+	// NoHashes is discovery.Handler.NoHashes.
+	NoHashes bool
+	// NoUID does not tell backends the UID of a user: the gate RemoteRequestHeaderUID is
+	// off.
+	NoUID bool
 
 	// EndpointRouting sends requests to endpoints of services instead of their cluster
 	// IPs: --enable-aggregator-routing.
@@ -110,6 +115,7 @@ func New(cfg Config) *Server {
 	s := &Server{Config: cfg, services: map[string]*apiregistration.APIService{}, wake: make(chan struct{}, 1)}
 	s.remotes.Store(&map[schema.GroupVersion]*backend{})
 	s.discovery = discovery.New(cfg.Catalog, func(r *http.Request) string { return r.Host })
+	s.discovery.NoHashes = cfg.NoHashes
 	s.discovery.Merge(s.mergedDiscovery)
 	s.openapi = openapi.New(cfg.Catalog, openapi.Config{Log: cfg.Logger, Remote: s.documents, Routes: cfg.Routes, NoEnums: cfg.NoEnums, CBOR: cfg.CBOR})
 	return s

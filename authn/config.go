@@ -49,8 +49,9 @@ type Config struct {
 	StructuredFile string
 	Webhook        Webhook
 	// Egress connects to the webhook, and to OIDC providers with an egressSelectorType;
-	// nil dials directly.
-	Egress *egress.Selector
+	// nil dials directly. NoEgress refuses providers with one.
+	Egress   *egress.Selector
+	NoEgress bool
 	// Tokens is asked last about tokens that are not known otherwise; its results are
 	// cached like the others.
 	Tokens Tokens
@@ -67,8 +68,10 @@ type Config struct {
 	Log *slog.Logger
 	// Now returns the time; nil is time.Now.
 	Now func() time.Time
-	// Metrics counts tokens; nil does not.
-	Metrics measure.Sink
+	// Metrics counts tokens; nil does not. NoKeyMetrics leaves out when keys of providers
+	// were fetched.
+	Metrics      measure.Sink
+	NoKeyMetrics bool
 }
 
 // X509 configures client certificates.
@@ -79,6 +82,8 @@ type X509 struct {
 	CAs []byte
 	// Now returns the time for certificate verification; nil is that of the Config.
 	Now func() time.Time
+	// NoUID does not read the UID of a user from the certificate.
+	NoUID bool
 }
 
 // RequestHeader configures authenticating proxies.
@@ -88,6 +93,7 @@ type RequestHeader struct {
 	AllowedNames        []string // --requestheader-allowed-names
 	UsernameHeaders     []string // --requestheader-username-headers
 	UIDHeaders          []string // --requestheader-uid-headers
+	NoUID               bool     // refuse UIDHeaders: the gate RemoteRequestHeaderUID is off
 	GroupHeaders        []string // --requestheader-group-headers
 	ExtraHeaderPrefixes []string // --requestheader-extra-headers-prefix
 }
@@ -281,7 +287,9 @@ func (h *RequestHeader) validate(clientCAFile string) []error {
 			errs = append(errs, fmt.Errorf("empty value in %q", list.flag))
 		}
 	}
-	if len(h.UIDHeaders) > 0 && !slices.ContainsFunc(h.UIDHeaders, func(v string) bool { return strings.EqualFold(v, "X-Remote-Uid") }) {
+	if len(h.UIDHeaders) > 0 && h.NoUID {
+		errs = append(errs, errors.New(`--requestheader-uid-headers requires the "RemoteRequestHeaderUID" feature to be enabled`))
+	} else if len(h.UIDHeaders) > 0 && !slices.ContainsFunc(h.UIDHeaders, func(v string) bool { return strings.EqualFold(v, "X-Remote-Uid") }) {
 		errs = append(errs, errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work"))
 	}
 	// If one CA signs for users and for proxies, every user could act as a proxy.

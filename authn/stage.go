@@ -133,7 +133,7 @@ func (s *Stage) addCertificates() error {
 		s.authenticators = append(s.authenticators, s.proxy)
 	}
 	if s.clientCAs.Load() != nil {
-		s.authenticators = append(s.authenticators, &certificates{roots: &s.clientCAs, now: s.cfg.X509.Now})
+		s.authenticators = append(s.authenticators, &certificates{roots: &s.clientCAs, now: s.cfg.X509.Now, noUID: s.cfg.X509.NoUID})
 	}
 	return nil
 }
@@ -318,7 +318,10 @@ func allExist(objects serviceaccount.Objects, refs ...serviceaccount.Reference) 
 // addProviders configures the OIDC providers, from the AuthenticationConfiguration or
 // from flags.
 func (s *Stage) addProviders() error {
-	opts := oidc.Options{Algorithms: oidc.AllAlgorithms(), DisallowedIssuers: s.cfg.ServiceAccounts.Issuers, Egress: s.cfg.Egress, Now: s.cfg.Now}
+	opts := oidc.Options{Algorithms: oidc.AllAlgorithms(), DisallowedIssuers: s.cfg.ServiceAccounts.Issuers, Egress: s.cfg.Egress, NoEgress: s.cfg.NoEgress, Now: s.cfg.Now, Metrics: s.cfg.Metrics}
+	if !s.cfg.NoKeyMetrics {
+		opts.KeyMetrics = s.cfg.Metrics
+	}
 	if s.cfg.StructuredFile == "" {
 		c, err := s.cfg.OIDC.structured()
 		if err != nil || len(c.JWT) == 0 {

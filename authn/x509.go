@@ -22,6 +22,7 @@ type pool = atomic.Pointer[x509.CertPool]
 type certificates struct {
 	roots *pool
 	now   func() time.Time
+	noUID bool
 }
 
 // Authenticate implements Authenticator.
@@ -35,7 +36,7 @@ func (c *certificates) Authenticate(r *http.Request) (*Identity, error) {
 	}
 	return certificate.Verify(slot, c.roots.Load(), c.now(), r.TLS.PeerCertificates,
 		func(cert *x509.Certificate, until time.Time) (*Identity, error) {
-			user, err := certificate.User(cert)
+			user, err := certificate.User(cert, !c.noUID)
 			if user == nil || err != nil {
 				return nil, err
 			}

@@ -54,6 +54,7 @@ func Groups(cfg Config) []resource.Group { return complete(cfg, makeGroups(cfg, 
 // makeGroups returns the definitions of all groups, or only of those that use a function
 // or an interface in a Config.
 func makeGroups(cfg Config, all bool) (groups []resource.Group) {
+	cfg.Core.Gates = cfg.Gates
 	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.Enabled("PodLogsQuerySplitStreams")
 	add := func(g resource.Group) { groups = append(groups, g) }
 	// independent adds a group that uses nothing of that kind.
@@ -102,6 +103,15 @@ func complete(cfg Config, groups []resource.Group) []resource.Group {
 		}
 		if !cfg.Gates.Enabled(relaxedServiceNames) {
 			restrictServiceNames(g)
+		}
+		if !cfg.Gates.Enabled(generationOfAutoscalers) {
+			dropGeneration(g)
+		}
+		if !cfg.Gates.Enabled(createToConnect) {
+			connectByMethod(g)
+		}
+		if !cfg.Gates.Enabled(lateResources) {
+			defaultResourcesEarly(g)
 		}
 		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) {
 			wrap(s, once)

@@ -13,12 +13,57 @@ const h2cProbes = "H2CContainerProbe"
 
 // defaultProtocols adds defaulting of the probe protocol to pods. Templates do not get it.
 func defaultProtocols(g resource.Group) {
+	addDefaults(g, func(pod *corev1.Pod) { podspec.DefaultProbeProtocols(&pod.Spec) })
+}
+
+// lateResources is the feature gate of defaults for the resources of a pod as a whole that
+// are set after admission; without it they are set when the object is read.
+const lateResources = "PodLevelResourcesFixDefaulting"
+
+// defaultResourcesEarly adds defaulting of the resources of a pod as a whole to pods.
+func defaultResourcesEarly(g resource.Group) {
+	addDefaults(g, func(pod *corev1.Pod) { podspec.DefaultRequests(&pod.Spec) })
+}
+
+// addDefaults adds defaulting to pods, not to templates.
+func addDefaults(g resource.Group, more func(*corev1.Pod)) {
 	for i := range g.Resources {
 		if d := &g.Resources[i]; g.Name == "" && d.Resource == "pods" {
 			before := d.Versions[0].Default
 			d.Versions[0].Default = func(obj resource.Object) {
 				before(obj)
-				podspec.DefaultProbeProtocols(&obj.(*corev1.Pod).Spec)
+				more(obj.(*corev1.Pod))
+			}
+		}
+	}
+}
+
+// generationOfAutoscalers is the feature gate of metadata.generation of
+// HorizontalPodAutoscalers.
+const generationOfAutoscalers = "HPAGeneration"
+
+// dropGeneration has clients set metadata.generation of HorizontalPodAutoscalers, as they
+// could before the server did.
+func dropGeneration(g resource.Group) {
+	for i := range g.Resources {
+		if d := &g.Resources[i]; g.Name == "autoscaling" && d.Resource == "horizontalpodautoscalers" {
+			d.Strategy.Generation = nil
+		}
+	}
+}
+
+// createToConnect is the feature gate of the right to create that opening a stream to a pod
+// takes, also with GET, as WebSockets do.
+const createToConnect = "AuthorizePodWebsocketUpgradeCreatePermission"
+
+// connectByMethod has streams to pods need only the verb of their method.
+func connectByMethod(g resource.Group) {
+	for i := range g.Resources {
+		if d := &g.Resources[i]; g.Name == "" && d.Resource == "pods" {
+			for j := range d.Subresources {
+				if c := d.Subresources[j].Connect; c != nil {
+					c.Verb = ""
+				}
 			}
 		}
 	}

@@ -64,6 +64,7 @@ func (a *assembly) aggregation() error {
 	log := a.Logger
 	a.aggregator = aggregator.New(aggregator.Config{
 		NoEnums:  !a.Gates.Enabled("OpenAPIEnums"),
+		NoHashes: !a.Gates.Enabled(features.StorageVersionHash), NoUID: !a.Gates.Enabled(remoteUID),
 		Services: a.resources.Follow(schema.GroupResource{Group: aggregator.Group, Resource: aggregator.Resource}),
 		Network:  a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}),
 		Objects:  func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
@@ -221,7 +222,7 @@ func (a *assembly) trust() (trust apiserver.Trust, err error) {
 	return apiserver.Trust{
 		Clients: clients, Proxies: proxies, Names: names,
 		UsernameHeaders: header.UsernameHeaders, UIDHeaders: header.UIDHeaders, GroupHeaders: header.GroupHeaders,
-		ExtraHeaderPrefixes: header.ExtraHeaderPrefixes,
+		ExtraHeaderPrefixes: header.ExtraHeaderPrefixes, NoUID: !a.Gates.Enabled(remoteUID),
 	}, nil
 }
 

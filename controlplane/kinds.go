@@ -92,7 +92,11 @@ func (a *assembly) builtinCatalog(b builtin.Config) (*resource.Catalog, error) {
 	bound := builtin.Bound(b)
 	countLogs(bound, a.measured)
 	storeAs(a.StorageMediaType, bound)
-	catalog, err := shared.Replace(append(bound, crd.Definitions(a.measured))...)
+	definitions, err := resource.WithGates([]resource.Group{crd.Definitions(a.measured)}, a.Gates)
+	if err != nil {
+		return nil, err
+	}
+	catalog, err := shared.Replace(append(bound, definitions...)...)
 	if err != nil {
 		return nil, fmt.Errorf("built-in kinds: %w", err)
 	}

@@ -92,6 +92,13 @@ func (a *assembly) manifests(plugin, path string, kinds []string, measured admis
 	if path == "" {
 		return nil, nil
 	}
+	what := "policy"
+	if strings.HasSuffix(plugin, "Webhook") {
+		what = "webhook"
+	}
+	if gate := "ManifestBasedAdmissionControlConfig"; !a.Gates.Enabled(gate) {
+		return nil, fmt.Errorf("failed to initialize admission: static %s manifests dir %q configured but %s feature gate is not enabled", what, path, gate)
+	}
 	cfg := manifests.Config{
 		Plugin: plugin, Path: path, Kinds: map[string]*resource.Definition{}, Server: measure.ServerName(), Metrics: measured, Logger: a.Logger,
 	}
@@ -103,10 +110,6 @@ func (a *assembly) manifests(plugin, path string, kinds []string, measured admis
 	}
 	dir, err := manifests.Open(cfg)
 	if err != nil {
-		what := "policy"
-		if strings.HasSuffix(plugin, "Webhook") {
-			what = "webhook"
-		}
 		return nil, fmt.Errorf("failed to initialize admission: failed to load static %s manifests from %q: %w", what, path, err)
 	}
 	a.manifestDirs = append(a.manifestDirs, dir)

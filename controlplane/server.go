@@ -156,7 +156,7 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 		MinWatch: a.MinRequestTimeout, Memory: a.Memory, Logger: a.Logger,
 		Shards: a.Gates.Enabled("ShardedListAndWatch"), NoInitialEvents: !a.Gates.Enabled("WatchList"),
 		LimitAny: a.NoWatchCache, NoUnsafeDeletes: !a.Gates.Enabled(features.UnsafeDeletes),
-		NoCompression: !a.Gates.Enabled(features.Compression),
+		NoCompression: !a.Gates.Enabled(features.Compression), NoWatchCompression: !a.Gates.Enabled(features.WatchCompression),
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),

@@ -18,6 +18,9 @@ import (
 	"github.com/apikeel/kelson/rest"
 )
 
+// remoteUID is the gate of the UID of a user in the headers of proxies and of backends.
+const remoteUID = "RemoteRequestHeaderUID"
+
 // stages makes what requests go through before they are routed.
 func (a *assembly) stages() (err error) {
 	cfg := a.Authentication
@@ -29,6 +32,9 @@ func (a *assembly) stages() (err error) {
 	if a.authority != nil && (a.Kubeconfig != "" || !a.NoFolder) {
 		cfg.X509.CAs = append(cfg.X509.CAs, a.authority.CertificatePEM()...)
 	}
+	cfg.X509.NoUID, cfg.RequestHeader.NoUID = !a.Gates.Enabled("AllowParsingUserUIDFromCertAuth"), !a.Gates.Enabled(remoteUID)
+	cfg.NoEgress = !a.Gates.Enabled("StructuredAuthenticationConfigurationEgressSelector")
+	cfg.NoKeyMetrics = !a.Gates.Enabled("StructuredAuthenticationConfigurationJWKSMetrics")
 	cfg.ServiceAccounts.WebhookTokens = a.Gates.Enabled(webhookTokens)
 	if sa := &cfg.ServiceAccounts; sa.SigningKey == nil && sa.SigningKeyFile == "" && sa.SigningEndpoint == "" {
 		if cfg.ServiceAccounts.SigningKey, err = a.signingKey(); err != nil {

@@ -102,6 +102,9 @@ func Definitions(metrics measure.Sink) resource.Group {
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},
 		Columns:      columns(),
 		Cells:        resource.CellsFunc(cells),
+		GatedFields: []resource.GatedField{
+			{Gate: "CRDObservedGenerationTracking", Path: "status.observedGeneration status.conditions[].observedGeneration"},
+		},
 	}}}
 }
 

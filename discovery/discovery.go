@@ -27,6 +27,9 @@ type Handler struct {
 	catalog func() *resource.Catalog
 	address func(r *http.Request) string
 	merge   func(*resource.Catalog) *Merged
+	// NoHashes leaves out storageVersionHash: the gate StorageVersionHash is off. It is set
+	// before the first request.
+	NoHashes bool
 
 	mu      sync.Mutex
 	current *state
@@ -105,7 +108,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) (bool, error) {
 		if onlyCustom(version) {
 			known = status.Media(&request.Request{}) // as in kube-apiserver, never CBOR
 		}
-		return true, h.serveAs(w, r, v, known, strings.Join(parts, "/"), func() runtime.Object { return resourceList(g, version) })
+		return true, h.serveAs(w, r, v, known, strings.Join(parts, "/"), func() runtime.Object { return h.resourceList(g, version) })
 	}
 	return false, nil
 }
@@ -245,7 +248,7 @@ func apiGroup(g MergedGroup) metav1.APIGroup {
 	return group
 }
 
-func resourceList(g *resource.ServedGroup, v *resource.ServedVersion) *metav1.APIResourceList {
+func (h *Handler) resourceList(g *resource.ServedGroup, v *resource.ServedVersion) *metav1.APIResourceList {
 	list := &metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 		GroupVersion: schema.GroupVersion{Group: g.Name, Version: v.Name}.String(),
@@ -253,6 +256,11 @@ func resourceList(g *resource.ServedGroup, v *resource.ServedVersion) *metav1.AP
 	}
 	if g.Name == "" {
 		list.APIVersion = "" // as in /api
+	}
+	if h.NoHashes {
+		for i := range list.APIResources {
+			list.APIResources[i].StorageVersionHash = ""
+		}
 	}
 	return list
 }

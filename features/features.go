@@ -30,8 +30,15 @@ import (
 // CBOR is the gate of CBOR in requests, responses and stored custom resources.
 const CBOR = "CBORServingAndStorage"
 
-// Compression is the gate of responses with objects that are compressed.
-const Compression = "APIResponseCompression"
+// Compression is the gate of responses with objects that are compressed, and
+// WatchCompression that of watches that begin with the objects that there are.
+const (
+	Compression      = "APIResponseCompression"
+	WatchCompression = "WatchListCompression"
+)
+
+// StorageVersionHash is the gate of the hashes of storage versions in discovery.
+const StorageVersionHash = "StorageVersionHash"
 
 // UnsafeDeletes is the gate of deletes of objects that cannot be read.
 const UnsafeDeletes = "AllowUnsafeMalformedObjectDeletion"

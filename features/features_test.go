@@ -85,7 +85,7 @@ func TestUnsupportedGatesAreRefusedOrWarnedOf(t *testing.T) {
 		{"WatchList=true,AllAlpha=false,KubeProxyIPVS=false", "", "KubeProxyIPVS", ""},
 		{"GenericWorkload=true,StorageVersionAPI=true", "", "GenericWorkload StorageVersionAPI", ""},
 		{"WatchList=false", "", "WatchList", ""},
-		{"APIResponseCompression=false,StorageVersionHash=false,KMSv1=true", "this server cannot switch off what is behind StorageVersionHash", "APIResponseCompression", ""},
+		{"APIResponseCompression=false,StorageVersionHash=false,KMSv1=true", "", "APIResponseCompression StorageVersionHash", ""},
 		{"KMSv1=true,OpenAPIEnums=false", "", "KMSv1 OpenAPIEnums", ""},
 		{"AllBeta=true", "", "CoordinatedLeaderElection DRAFractionalCapacityRange GenericWorkload", ""},
 		{"AllBeta=true,AllAlpha=true", "", "CompositePodGroup ShardedListAndWatch CBORServingAndStorage CSIVolumeHealth", ""},
@@ -116,6 +116,18 @@ func TestUnsupportedGatesAreRefusedOrWarnedOf(t *testing.T) {
 				t.Errorf("%s: %s is not changed", c.set, name)
 			}
 		}
+	}
+}
+
+// TestGatesOfEarlierVersions refuses to switch off what only an earlier version could.
+func TestGatesOfEarlierVersions(t *testing.T) {
+	s, err := set(t, "AggregatedDiscoveryRemoveBetaType=false", version137("1.34", "1.34"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "this server cannot switch off what is behind AggregatedDiscoveryRemoveBetaType"
+	if err := s.Unsupported(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

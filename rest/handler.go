@@ -79,6 +79,9 @@ type Handler struct {
 	NoUnsafeDeletes bool
 	// NoCompression never compresses responses: the gate APIResponseCompression is off.
 	NoCompression bool
+	// NoWatchCompression does not compress watches that begin with what there is either: the
+	// gate WatchListCompression is off.
+	NoWatchCompression bool
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
 	// Admission is asked about every write of a client; nil admits all.

@@ -119,8 +119,16 @@ func (s *scope) write(code int, body []byte) {
 	_, _ = s.w.Write(body)
 }
 
-func (s *scope) acceptsGzip() bool {
-	return !s.h.NoCompression && strings.Contains(s.r.Header.Get("Accept-Encoding"), "gzip")
+func (s *scope) acceptsGzip() bool { return !s.h.NoCompression && acceptsGzip(s.r) }
+
+// acceptsGzip reports whether a client accepts gzip, without a weight.
+func acceptsGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		if strings.TrimSpace(coding) == "gzip" {
+			return true
+		}
+	}
+	return false
 }
 
 // beginGzip writes the header of a compressed answer and returns where its body goes.

@@ -162,7 +162,7 @@ func (s *scope) beginWatch() (*activeWatch, error) {
 	}
 	v.end = time.Now().Add(o.timeout)
 	v.timer = time.NewTimer(v.nextBookmark())
-	if v.stream = s.beginStream(); v.stream == nil {
+	if v.stream = s.beginStream(v.sync && o.bookmarks && !s.h.NoWatchCompression); v.stream == nil {
 		v.timer.Stop()
 		w.Close()
 		v.freeInitial()
@@ -272,7 +272,7 @@ func (v *activeWatch) nextBookmark() time.Duration {
 
 // respondWatchError answers with a stream of one error.
 func (s *scope) respondWatchError(err error) error {
-	st := s.beginStream()
+	st := s.beginStream(false)
 	if st == nil {
 		return nil
 	}
@@ -317,27 +317,37 @@ type stream struct {
 	s            *scope
 	enc          wire.EventEncoder
 	flush        *http.ResponseController
-	count        func(bytes int) // nil counts nothing
+	gzip         *wire.GzipWriter // nil if the stream is not compressed
+	count        func(bytes int)  // nil counts nothing
 }
 
-// beginStream answers with a stream. It returns nil if the request was answered otherwise.
-func (s *scope) beginStream() *stream {
+// beginStream answers with a stream, compressed if that is wanted and the client accepts
+// it. It returns nil if the request was answered otherwise.
+func (s *scope) beginStream(compress bool) *stream {
 	if isWebSocket(s.r) && !s.upgradeWatch() {
 		return nil
 	}
 	st := &stream{s: s, enc: wire.EventEncoder{Encoder: &s.enc}, flush: http.NewResponseController(s.w)}
-	st.resume()
 	if m := s.h.Metrics; m != nil {
 		st.count = m.Watched(s.req.Group, s.req.Version, s.req.Resource)
 	}
 	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
-	s.w.WriteHeader(http.StatusOK)
+	if compress && !isWebSocket(s.r) && acceptsGzip(s.r) {
+		// Every write is compressed by itself, so that a watch that waits holds nothing.
+		st.gzip = beginGzip(s.w, http.StatusOK)
+	} else {
+		s.w.WriteHeader(http.StatusOK)
+	}
+	st.resume()
 	return st
 }
 
 // close frees the buffer, and closes a WebSocket.
 func (st *stream) close() {
 	st.pause()
+	if st.gzip != nil {
+		_ = st.gzip.Close()
+	}
 	if m, ok := st.s.w.(*messages); ok {
 		m.close()
 	}
@@ -354,7 +364,11 @@ func (st *stream) pause() {
 
 // resume takes a buffer, if there is none.
 func (st *stream) resume() {
-	if st.Writer == nil {
+	switch {
+	case st.Writer != nil:
+	case st.gzip != nil:
+		st.Writer = wire.NewWriter(st.gzip)
+	default:
 		st.Writer = wire.NewWriter(st.s.w)
 	}
 }

@@ -135,13 +135,16 @@ func describe(c *x509.Certificate) string {
 
 // User returns the user of a certificate, nil if it has no common name. The common name
 // is the user name, the organizations are the groups.
-func User(cert *x509.Certificate) (*request.User, error) {
+func User(cert *x509.Certificate, withUID bool) (*request.User, error) {
 	if cert.Subject.CommonName == "" {
 		return nil, nil
 	}
-	uid, err := userID(cert)
-	if err != nil {
-		return nil, err
+	uid := ""
+	if withUID {
+		var err error
+		if uid, err = userID(cert); err != nil {
+			return nil, err
+		}
 	}
 	sum := sha256.Sum256(cert.Raw)
 	return &request.User{

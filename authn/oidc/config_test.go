@@ -159,7 +159,7 @@ func TestValidate(t *testing.T) {
 				ClaimMappings: ClaimMappings{Username: PrefixedClaim{Claim: "sub", Prefix: text("")}},
 			}}}
 			test.change(c)
-			_, errs := c.validate(e, []string{"https://own"})
+			_, errs := c.validate(e, &Options{DisallowedIssuers: []string{"https://own"}})
 			for i := range max(len(errs), len(test.errs)) {
 				switch {
 				case i >= len(errs):

@@ -16,6 +16,7 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -43,10 +44,15 @@ type Options struct {
 	Algorithms []string
 	// DisallowedIssuers are the server's own issuers.
 	DisallowedIssuers []string
-	// Egress connects to providers with an egressSelectorType.
-	Egress *egress.Selector
+	// Egress connects to providers with an egressSelectorType. NoEgress refuses providers
+	// that have one.
+	Egress   *egress.Selector
+	NoEgress bool
 	// Now returns the time; nil is time.Now.
 	Now func() time.Time
+	// Metrics measures how long tokens take, and KeyMetrics when keys were fetched; nil does
+	// not.
+	Metrics, KeyMetrics measure.Sink
 }
 
 // Verifier verifies the tokens of the providers of a configuration.
@@ -67,7 +73,7 @@ func New(c *Configuration, o Options) (*Verifier, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	all, errs := c.validate(&celEnvironment{}, o.DisallowedIssuers)
+	all, errs := c.validate(&celEnvironment{}, &o)
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("invalid authentication configuration: %w", errs.ToAggregate())
 	}
@@ -89,7 +95,14 @@ func (v *Verifier) Verify(ctx context.Context, token, issuer string) (*request.U
 	if p == nil {
 		return nil, time.Time{}, nil
 	}
-	return p.verify(ctx, token)
+	began := time.Now()
+	user, expires, err := p.verify(ctx, token)
+	result := "success"
+	if err != nil {
+		result = "failure"
+	}
+	measure.Since(p.metrics, began, measure.JWTLatency, result, measure.Hash([]byte(p.issuer.URL)))
+	return user, expires, err
 }
 
 // Close ends the connections to the providers.
@@ -114,6 +127,8 @@ type provider struct {
 	client *http.Client
 	config *oidc.Config
 	now    func() time.Time
+
+	metrics, keyMetrics measure.Sink
 
 	tokenKeys          issuerKeys
 	mu                 sync.Mutex             // guards others
@@ -142,6 +157,7 @@ func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
 			TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxIdleConns: 4, MaxResponseHeaderBytes: 1 << 20,
 		}},
 		// Audiences are checked here: the library supports only one.
+		metrics: o.Metrics, keyMetrics: o.KeyMetrics,
 		config:      &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: o.Algorithms, Now: o.Now},
 		distributed: a.ClaimMappings.Groups.Claim,
 	}
@@ -237,7 +253,13 @@ func (t *issuerKeys) discover(ctx context.Context) error {
 	if doc.JWKSURI == "" {
 		return errors.New("provider did not return JWKS URL")
 	}
-	t.keys = &keySet{url: doc.JWKSURI, now: t.now, get: func(ctx context.Context, url string) ([]byte, error) { return t.get(ctx, url, "") }}
+	t.keys = &keySet{url: doc.JWKSURI, now: t.now, get: func(ctx context.Context, url string) ([]byte, error) {
+		keys, err := t.get(ctx, url, "")
+		if t == &t.tokenKeys { // not those of distributed claims
+			measure.KeysWereFetched(t.keyMetrics, t.issuer, keys, err)
+		}
+		return keys, err
+	}}
 	return nil
 }
 

@@ -13,14 +13,14 @@ import (
 )
 
 // validate returns the errors of a configuration, and compiles the expressions of its
-// providers. disallowed are issuers that must not be used: the server's own.
-func (c *Configuration) validate(e *celEnvironment, disallowed []string) ([]*rules, field.ErrorList) {
+// providers.
+func (c *Configuration) validate(e *celEnvironment, o *Options) ([]*rules, field.ErrorList) {
 	var errs field.ErrorList
 	var all []*rules
 	issuers, discovery := duplicates{}, duplicates{}
 	for i, a := range c.JWT {
 		path := field.NewPath("jwt").Index(i)
-		compiled, problems := a.validate(e, path, disallowed)
+		compiled, problems := a.validate(e, path, o)
 		all, errs = append(all, compiled), append(errs, problems...)
 		errs = append(errs, issuers.check(path.Child("issuer", "url"), a.Issuer.URL)...)
 		if a.Issuer.DiscoveryURL != "" {
@@ -44,21 +44,21 @@ func (s duplicates) check(path *field.Path, value string) field.ErrorList {
 	return nil
 }
 
-func (a *Authenticator) validate(e *celEnvironment, path *field.Path, disallowed []string) (*rules, field.ErrorList) {
+func (a *Authenticator) validate(e *celEnvironment, path *field.Path, o *Options) (*rules, field.ErrorList) {
 	c := &compiler{celEnvironment: e, rules: &rules{required: map[string]string{}}}
-	errs := a.Issuer.validate(path.Child("issuer"), disallowed)
+	errs := a.Issuer.validate(path.Child("issuer"), o)
 	errs = append(errs, c.claimRules(a.ClaimValidationRules, path.Child("claimValidationRules"))...)
 	errs = append(errs, c.mappings(&a.ClaimMappings, path.Child("claimMappings"))...)
 	errs = append(errs, c.userRules(a.UserValidationRules, path.Child("userValidationRules"))...)
 	return c.rules, errs
 }
 
-func (i *Issuer) validate(path *field.Path, disallowed []string) field.ErrorList {
+func (i *Issuer) validate(path *field.Path, o *Options) field.ErrorList {
 	var errs field.ErrorList
 	if i.URL == "" {
 		errs = append(errs, field.Required(path.Child("url"), ""))
 	} else {
-		errs = append(errs, validateURL(i.URL, disallowed, path.Child("url"))...)
+		errs = append(errs, validateURL(i.URL, o.DisallowedIssuers, path.Child("url"))...)
 	}
 	if i.DiscoveryURL != "" {
 		p := path.Child("discoveryURL")
@@ -70,6 +70,9 @@ func (i *Issuer) validate(path *field.Path, disallowed []string) field.ErrorList
 	errs = append(errs, i.validateAudiences(path)...)
 	if _, err := i.roots(); err != nil {
 		errs = append(errs, field.Invalid(path.Child("certificateAuthority"), "<omitted>", err.Error()))
+	}
+	if i.EgressSelectorType != "" && o.NoEgress {
+		errs = append(errs, field.Invalid(path.Child("egressSelectorType"), i.EgressSelectorType, "egress selector is not supported when StructuredAuthenticationConfigurationEgressSelector feature gate is disabled"))
 	}
 	switch i.EgressSelectorType {
 	case "", "controlplane", "cluster":

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -48,6 +49,9 @@ func Group(cfg Config) resource.Group {
 	}}
 }
 
+// manifestGate is the feature gate of static manifests.
+const manifestGate = "ManifestBasedAdmissionControlConfig"
+
 // define makes a definition with the rules that all kinds share, such as that names with the
 // suffix of static manifests are refused.
 func define[T, L any, P interface {
@@ -63,14 +67,14 @@ func define[T, L any, P interface {
 	validate, warnings := rules.Validate, rules.Warnings
 	rules.Validate = func(ctx context.Context, obj P) field.ErrorList {
 		errs := validate(ctx, obj)
-		if !cfg.Manifests && strings.HasSuffix(obj.GetName(), reserved) {
+		if !cfg.Manifests && features.From(ctx).Enabled(manifestGate) && strings.HasSuffix(obj.GetName(), reserved) {
 			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), obj.GetName(), text))
 		}
 		return errs
 	}
 	rules.Warnings = func(ctx context.Context, obj, old P) []string {
 		var out []string
-		if old != nil && strings.HasSuffix(obj.GetName(), reserved) {
+		if (old != nil || !features.From(ctx).Enabled(manifestGate)) && strings.HasSuffix(obj.GetName(), reserved) {
 			out = append(out, "metadata.name: "+text)
 		}
 		if warnings != nil {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -32,6 +33,8 @@ type Config struct {
 	// KubeletPort is the port of kubelets whose nodes do not declare one; the default is
 	// 10250.
 	KubeletPort int
+	// Gates are the feature gates of connections to kubelets.
+	Gates features.Gates
 	// SplitLogs allows reading stdout and stderr of a container separately.
 	SplitLogs bool
 	// Components are reported by componentstatuses.
@@ -66,7 +69,7 @@ func (c Config) defaults() Config {
 // Group returns the core group.
 func Group(cfg Config) resource.Group {
 	cfg = cfg.defaults()
-	kubelets := kubelets{cfg.KubeletAddresses, cfg.KubeletPort, cfg.SplitLogs}
+	kubelets := kubelets{cfg.KubeletAddresses, cfg.KubeletPort, cfg.SplitLogs, cfg.Gates}
 	return resource.Group{Resources: []resource.Definition{
 		Bindings(),
 		ComponentStatuses(cfg.Components),

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -18,7 +19,7 @@ const (
 	// defaultKubeletPort is the port of kubelets that do not declare one.
 	defaultKubeletPort = 10250
 	// kubeletWebSockets is the declared feature of nodes whose kubelets speak the
-	// WebSocket subprotocols of clients.
+	// WebSocket subprotocols of clients, and the feature gate of letting them.
 	kubeletWebSockets = "ExtendWebSocketsToKubelet"
 )
 
@@ -28,6 +29,7 @@ type kubelets struct {
 	addresses []corev1.NodeAddressType
 	port      int
 	split     bool // stdout and stderr can be read separately
+	gates     features.Gates
 }
 
 // locate returns the location of a node's kubelet, without a path, and whether WebSockets
@@ -53,7 +55,7 @@ func (k kubelets) locate(ctx context.Context, target resource.Target, asked, nam
 		for _, a := range node.Status.Addresses {
 			if a.Type == t {
 				at := &url.URL{Scheme: "https", Host: net.JoinHostPort(a.Address, strconv.Itoa(port))}
-				return &resource.Location{URL: at, Kubelet: true}, !slices.Contains(node.Status.DeclaredFeatures, kubeletWebSockets), nil
+				return &resource.Location{URL: at, Kubelet: true}, !k.gates.Enabled(kubeletWebSockets) || !slices.Contains(node.Status.DeclaredFeatures, kubeletWebSockets), nil
 			}
 		}
 	}

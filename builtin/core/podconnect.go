@@ -71,9 +71,9 @@ func streamQuery(stdin, stdout, stderr, tty bool, command []string) url.Values {
 
 // podStream makes a subresource that carries several streams (exec, attach, port-forward).
 func podStream[O runtime.Object](k kubelets, name, kind string, options func() O, read func(O) stream) resource.Subresource {
-	verb, translation := name, resource.ToStreams
+	verb, translation, gate := name, resource.ToStreams, "TranslateStreamCloseWebsocketRequests"
 	if name == "portforward" {
-		verb, translation = "portForward", resource.ToTunnel
+		verb, translation, gate = "portForward", resource.ToTunnel, "PortForwardWebsockets"
 	}
 	return resource.Subresource{
 		Name: name,
@@ -97,7 +97,7 @@ func podStream[O runtime.Object](k kubelets, name, kind string, options func() O
 				}
 				to.URL.RawQuery = s.query.Encode()
 				to.Upgrade = true
-				if translate {
+				if translate && k.gates.Enabled(gate) {
 					to.Translate = translation
 				}
 				return to, nil

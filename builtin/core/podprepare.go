@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/builtin/podspec"
+	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -23,15 +24,24 @@ func preparePod(ctx context.Context, pod *corev1.Pod) {
 	}
 	podspec.MergeLabelKeys(ctx, pod)
 	podspec.AdoptAppArmorAnnotations(ctx, pod)
-	podspec.DefaultResources(&pod.Spec)
-	pod.Status.QOSClass = podspec.QOSClass(pod)
+	gates := features.From(ctx)
+	if gates.Enabled(lateResources) {
+		podspec.DefaultResources(&pod.Spec)
+	}
+	pod.Status.QOSClass = podspec.QOSClass(gates, pod)
 }
 
 func preparePodUpdate(ctx context.Context, pod, old *corev1.Pod) {
 	pod.Status = old.Status
-	keepPodResources(pod, old)
+	if features.From(ctx).Enabled(lateResources) {
+		keepPodResources(pod, old)
+	}
 	podspec.DropDisabledPodFields(ctx, pod, old)
 }
+
+// lateResources is the feature gate of what happens to the resources of a pod as a whole
+// after admission.
+const lateResources = "PodLevelResourcesFixDefaulting"
 
 // keepPodResources restores pod-level resources that a client drops because it does not know
 // the field.

@@ -31,10 +31,15 @@ func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 			pod.Spec.Volumes = volumes
 		}
 	}
-	keepPodResources(pod, old)
+	late := features.From(ctx).Enabled(lateResources)
+	if late {
+		keepPodResources(pod, old)
+	}
 	// The old object must not share memory with the new one.
 	pod.Spec.Resources = pod.Spec.Resources.DeepCopy()
-	podspec.DefaultResources(&pod.Spec)
+	if late {
+		podspec.DefaultResources(&pod.Spec)
+	}
 	podspec.DropDisabledPodFields(ctx, pod, old)
 }
 
@@ -71,9 +76,9 @@ func validatePodResize(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 	podspec.CheckPod(&e, pod, podspec.PodAllowances(ctx, old))
 	was := old.Status.QOSClass
 	if was == "" {
-		was = podspec.QOSClass(old)
+		was = podspec.QOSClass(features.From(ctx), old)
 	}
-	if was != podspec.QOSClass(pod) {
+	if was != podspec.QOSClass(features.From(ctx), pod) {
 		e.Invalid(p, pod.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
 	}
 	if !nodeCanResize(old) {

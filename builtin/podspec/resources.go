@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/features"
 )
 
 // isPodLevel reports whether a resource can be set for the pod as a whole.
@@ -183,9 +184,13 @@ func containerSum(spec *corev1.PodSpec, of func(*corev1.Container) corev1.Resour
 }
 
 // QOSClass returns the quality of service class of a pod, from the resources of
-// the pod as a whole if it has any, else from those of its containers.
-func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
+// the pod as a whole if it has any, else from those of its containers. Before the gate
+// PodLevelResourcesFixKubeletQOSClass, an empty list of them counted as one.
+func QOSClass(gates features.Gates, pod *corev1.Pod) corev1.PodQOSClass {
 	if r := pod.Spec.Resources; r != nil {
+		if !gates.Enabled("PodLevelResourcesFixKubeletQOSClass") && gates.Enabled("PodLevelResources") {
+			return requirementsQoS(r)
+		}
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
 			for name := range list {
 				if isPodLevel(name) {
@@ -239,35 +244,10 @@ func mergeQoS(a, b corev1.PodQOSClass) corev1.PodQOSClass {
 // it has any, from those of its containers. Admission may add containers, so it
 // is called after admission.
 func DefaultResources(spec *corev1.PodSpec) {
+	limits := DefaultRequests(spec)
 	r := spec.Resources
-	if r == nil || len(r.Requests)+len(r.Limits) == 0 {
+	if limits == nil {
 		return
-	}
-	set := func(list *corev1.ResourceList, name corev1.ResourceName, from corev1.ResourceList) {
-		if _, ok := (*list)[name]; ok {
-			return
-		}
-		if *list == nil {
-			*list = corev1.ResourceList{}
-		}
-		(*list)[name] = from[name].DeepCopy()
-	}
-	limits := containerSum(spec, limitsOf)
-	for name := range limits {
-		if _, requested := r.Requests[name]; rules.IsHugePages(name) && !requested {
-			set(&r.Limits, name, limits)
-		}
-	}
-	requests := containerSum(spec, requestsOf)
-	for name := range requests {
-		if isPodLevel(name) && rules.CanOvercommit(name) {
-			set(&r.Requests, name, requests)
-		}
-	}
-	for name := range r.Limits {
-		if isPodLevel(name) {
-			set(&r.Requests, name, r.Limits)
-		}
 	}
 	// The limit of the pod is the sum of the containers if all have a limit.
 	for name, request := range r.Requests {
@@ -278,11 +258,50 @@ func DefaultResources(spec *corev1.PodSpec) {
 		if limit, ok := limits[name]; !ok {
 			continue
 		} else if request.Cmp(limit) > 0 {
-			set(&r.Limits, name, r.Requests)
+			setResource(&r.Limits, name, r.Requests)
 		} else {
-			set(&r.Limits, name, limits)
+			setResource(&r.Limits, name, limits)
 		}
 	}
+}
+
+// DefaultRequests sets the defaults of the requests of the pod as a whole, if it has
+// resources, and of its limits of huge pages. It returns the sum of the limits of the
+// containers; nil if the pod has no resources as a whole.
+func DefaultRequests(spec *corev1.PodSpec) (limits corev1.ResourceList) {
+	r := spec.Resources
+	if r == nil || len(r.Requests)+len(r.Limits) == 0 {
+		return nil
+	}
+	limits = containerSum(spec, limitsOf)
+	for name := range limits {
+		if _, requested := r.Requests[name]; rules.IsHugePages(name) && !requested {
+			setResource(&r.Limits, name, limits)
+		}
+	}
+	requests := containerSum(spec, requestsOf)
+	for name := range requests {
+		if isPodLevel(name) && rules.CanOvercommit(name) {
+			setResource(&r.Requests, name, requests)
+		}
+	}
+	for name := range r.Limits {
+		if isPodLevel(name) {
+			setResource(&r.Requests, name, r.Limits)
+		}
+	}
+	return limits
+}
+
+// setResource copies a resource from another list, unless it is set.
+func setResource(list *corev1.ResourceList, name corev1.ResourceName, from corev1.ResourceList) {
+	if _, ok := (*list)[name]; ok {
+		return
+	}
+	if *list == nil {
+		*list = corev1.ResourceList{}
+	}
+	(*list)[name] = from[name].DeepCopy()
 }
 
 // ValidateLimits validates a resource list by the rules for the limits of a

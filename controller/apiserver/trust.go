@@ -36,6 +36,8 @@ type Trust struct {
 	Names   []string
 	// The headers in which they do; empty are the usual ones.
 	UsernameHeaders, UIDHeaders, GroupHeaders, ExtraHeaderPrefixes []string
+	// NoUID leaves out the headers with the UID.
+	NoUID bool
 }
 
 // data returns what is in the ConfigMap.
@@ -54,11 +56,15 @@ func (t *Trust) data() (map[string]string, error) {
 		}
 		return values
 	}
-	for key, list := range map[string][]string{
+	lists := map[string][]string{
 		"allowed-names": t.Names, "username-headers": usual(t.UsernameHeaders, "X-Remote-User"),
 		"uid-headers": usual(t.UIDHeaders, "X-Remote-Uid"), "group-headers": usual(t.GroupHeaders, "X-Remote-Group"),
 		"extra-headers-prefix": usual(t.ExtraHeaderPrefixes, "X-Remote-Extra-"),
-	} {
+	}
+	if t.NoUID {
+		delete(lists, "uid-headers")
+	}
+	for key, list := range lists {
 		if list == nil {
 			list = []string{}
 		}

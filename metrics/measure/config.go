@@ -50,6 +50,22 @@ func ConfigReloaded(to Sink, what string, data []byte, err error) {
 	}
 }
 
+// KeysWereFetched records that the keys of an issuer of tokens were fetched, or could not
+// be.
+func KeysWereFetched(to Sink, issuer string, keys []byte, err error) {
+	if to == nil {
+		return
+	}
+	result := "success"
+	if err != nil {
+		result = "failure"
+	}
+	to.Series(KeysFetched, result, Hash([]byte(issuer)), serverLabel()).Observe(float64(time.Now().UnixNano()) / 1e9)
+	if err == nil {
+		to.Series(KeysInfo, Hash([]byte(issuer)), serverLabel(), Hash(keys)).Observe(1)
+	}
+}
+
 // ServerName identifies the server in a cluster: servers on the same machine have the
 // same name, as with kube-apiserver.
 func ServerName() string {

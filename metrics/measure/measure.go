@@ -65,6 +65,12 @@ const (
 	TokenCacheFetches  = "authentication_token_cache_fetch_total"
 	// TokenCacheActive, which is set: status.
 	TokenCacheActive = "authentication_token_cache_active_fetch_count"
+	// JWTLatency, of providers that are configured: result, jwt_issuer_hash. KeysFetched is
+	// when the keys of one were last fetched: result, jwt_issuer_hash, apiserver_id_hash.
+	// KeysInfo tells which they are: jwt_issuer_hash, apiserver_id_hash, hash.
+	JWTLatency  = "apiserver_authentication_jwt_authenticator_latency_seconds"
+	KeysFetched = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds"
+	KeysInfo    = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info"
 	// Tokens of service accounts: without labels.
 	LegacyTokens        = "serviceaccount_legacy_tokens_total"
 	LegacyAutoTokens    = "serviceaccount_legacy_auto_token_uses_total"
