@@ -120,6 +120,15 @@ func replay(t *testing.T, start func(*testing.T) *Player, folders ...string) {
 				recordings = append(recordings, a.Recordings...)
 			}
 			checkNames(t, folder, recordings)
+			// Goroutines meet in all of them in the same ways: with the race detector, a fifth
+			// has to do.
+			if every := testsize.Pick(5, 1, 1); every > 1 {
+				var some []*Recording
+				for i := 0; i < len(recordings); i += every {
+					some = append(some, recordings[i])
+				}
+				recordings = some
+			}
 			run := func(p func() *Player, r *Recording) {
 				t.Run(strings.TrimPrefix(r.ID, folder+"/"), func(t *testing.T) {
 					if *update {
