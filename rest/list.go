@@ -171,7 +171,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 		p.Records = make([]*store.Record, 0, snap.Len())
 	}
 	more, evaluated := false, 0
-	snap.Range(prefix, start, func(rec *store.Record) bool {
+	each := func(rec *store.Record) bool {
 		// A full page goes on if anything follows, whether it matches or not.
 		if limited && int64(len(p.Records)) == o.limit {
 			more = true
@@ -184,7 +184,16 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 			p.Records = append(p.Records, rec)
 		}
 		return true
-	})
+	}
+	if wanted := o.equalities(s.def); s.objects.Select(snap, prefix, start, wanted, each) {
+		if limited && int64(len(p.Records)) == o.limit && o.limit > 0 {
+			last := p.Records[len(p.Records)-1].Key
+			snap.Range(prefix, storage.NextKey(last), func(*store.Record) bool { more = true; return false })
+		}
+	} else {
+		snap.Range(prefix, start, each)
+		s.objects.Looked(snap, wanted, evaluated, len(p.Records))
+	}
 	s.span.Event("Listed items from cache", trace.Int("count", int64(evaluated)))
 	s.span.Event("Filtered items", trace.Int("count", int64(len(p.Records))))
 	if s.h.Metrics != nil {

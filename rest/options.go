@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -204,6 +205,30 @@ func (s *scope) match(o *listOptions, prefix string) store.Match {
 		}
 		return all || o.labels.Matches(rec.Labels()) && o.fields.Matches(s.objects.Fields(rec))
 	}
+}
+
+// equalities returns what the selectors want to be equal to something. Objects that are
+// selected fulfil all of it.
+func (o *listOptions) equalities(def *resource.Definition) (wanted []store.Equals) {
+	if o.labels.Empty() && o.fields.Empty() {
+		return nil
+	}
+	requirements, _ := o.labels.Requirements()
+	for i := range requirements {
+		switch r := &requirements[i]; r.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			if values := r.Values(); values.Len() == 1 {
+				wanted = append(wanted, store.Equals{Attribute: store.Attribute{Label: r.Key()}, Value: values.UnsortedList()[0]})
+			}
+		}
+	}
+	for i := range def.Fields {
+		path := def.Fields[i].Path
+		if value, ok := o.fields.RequiresExactMatch(path); ok {
+			wanted = append(wanted, store.Equals{Attribute: store.Attribute{Field: path}, Value: value})
+		}
+	}
+	return wanted
 }
 
 // inShard reports whether a record belongs to a shard. A record without a UID that can be

@@ -47,6 +47,7 @@ type Resource struct {
 	mu       sync.Mutex
 	state    loadState
 	tree     *btree.BTreeG[*Record]
+	indexes  indexes   // of tree
 	arrived  arrivals  // while loading: what the feed brought meanwhile
 	snapshot *Snapshot // of tree, until it changes
 	log      *eventLog
@@ -150,7 +151,7 @@ func (r *Resource) fill(ctx context.Context) error {
 		}
 		return err
 	}
-	r.tree, r.state, r.snapshot, r.spoiled = tree, isLoaded, nil, false
+	r.tree, r.indexes.all, r.state, r.snapshot, r.spoiled = tree, nil, isLoaded, nil, false
 	r.log.reset(revision)
 	arrived := r.arrived
 	r.arrived = arrivals{}
@@ -232,6 +233,7 @@ func (r *Resource) drop() {
 		r.tree.Ascend(func(rec *Record) bool { r.store.values.Drop(rec); return true })
 	}
 	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending = unloaded, nil, nil, arrivals{}, nil, pending{}
+	r.indexes.all = nil
 	r.log.end(ErrExpired)
 	r.log = newEventLog(r.store.values)
 }
@@ -292,6 +294,7 @@ func (r *Resource) enter(ev *storage.Event) {
 			entry.last = prev.At(ev.KV.ModRevision)
 		}
 	}
+	r.reindex(prev, entry.now)
 	r.snapshot = nil
 	r.counts.received++
 	r.pins.outlive(r.log.append(entry), r.log.since)
@@ -309,6 +312,7 @@ type Snapshot struct {
 	// Revision of the state.
 	Revision int64
 	tree     *btree.BTreeG[*Record]
+	indexes  []*index
 	own      int // bytes of records that are not those of the cache
 }
 
@@ -324,9 +328,9 @@ func (r *Resource) snap() *Snapshot {
 		return nil
 	}
 	if r.snapshot == nil {
-		r.snapshot = &Snapshot{Revision: r.store.position.Load(), tree: r.tree.Clone()}
+		r.snapshot = &Snapshot{Revision: r.store.position.Load(), tree: r.tree.Clone(), indexes: r.indexes.clones()}
 	} else if position := r.store.position.Load(); r.snapshot.Revision < position {
-		r.snapshot = &Snapshot{Revision: position, tree: r.snapshot.tree}
+		r.snapshot = &Snapshot{Revision: position, tree: r.snapshot.tree, indexes: r.snapshot.indexes}
 	}
 	return r.snapshot
 }
@@ -419,7 +423,7 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 		}
 		// If the cache was dropped meanwhile, nothing is known of what has changed.
 		if !r.ChangedSince(revision) {
-			return &Snapshot{Revision: revision, tree: s.tree}, nil
+			return &Snapshot{Revision: revision, tree: s.tree, indexes: s.indexes}, nil
 		}
 	}
 	if s := r.pinned(revision); s != nil {
