@@ -161,6 +161,7 @@ func (policies ABAC) Explain(_ context.Context, a *Attributes) (d Detail, _ erro
 		}
 	}
 	slices.SortStableFunc(d.Near, func(a, b Grant) int { return len(a.Lacks) - len(b.Lacks) })
+	d.SuggestedPolicy = suggestedPolicy(a)
 	return d, nil
 }
 
@@ -172,6 +173,23 @@ func (policies ABAC) WhoCan(_ context.Context, a *Attributes, found func(Grant) 
 		}
 	}
 	return "", nil
+}
+
+// suggestedPolicy returns the line of a policy file that would allow what is asked for. A
+// policy cannot say which names or, apart from reading, which verbs it is for.
+func suggestedPolicy(a *Attributes) string {
+	if a.User == nil || a.User.Name == "" {
+		return ""
+	}
+	p := policy{User: a.User.Name, Readonly: a.ReadOnly(), APIGroup: a.Group, Resource: a.Resource, Namespace: a.Namespace, NonResourcePath: a.Path}
+	if a.IsResource {
+		p.NonResourcePath = ""
+	}
+	line, err := json.Marshal(map[string]any{"apiVersion": abacVersion, "kind": "Policy", "spec": p})
+	if err != nil {
+		return ""
+	}
+	return string(line)
 }
 
 // grant returns the policy as a Grant. If it names a user and a group, the subject is

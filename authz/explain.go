@@ -38,6 +38,10 @@ type Detail struct {
 	Missing string
 	// Notes are remarks without names of objects.
 	Notes []string
+	// Suggested are API objects that would allow exactly this request, SuggestedPolicy is
+	// a policy of a file that would. They follow from the request alone.
+	Suggested       []any
+	SuggestedPolicy string
 }
 
 // Grant is something that allows a subject something: a rule of a role by way of a

@@ -19,6 +19,7 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/metrics"
+	"github.com/apikeel/kelson/why"
 	"github.com/apikeel/kelson/zpages"
 )
 
@@ -75,6 +76,9 @@ func (a *assembly) debugging() map[string]http.Handler {
 		paths["/statusz"] = about
 	}
 	paths[memoryPage] = a.only(http.HandlerFunc(a.serveMemory), http.MethodGet)
+	for path, page := range (&why.Pages{Authorizer: a.authz, Denials: a.denials}).Handlers() {
+		paths[path] = a.only(page, http.MethodGet)
+	}
 	if !d.NoProfiling {
 		addProfiles(paths)
 		if d.SetVerbosity != nil {

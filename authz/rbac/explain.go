@@ -118,6 +118,9 @@ func (a *Authorizer) Explain(ctx context.Context, at *authz.Attributes) (d authz
 	for _, n := range nearest[:min(len(nearest), maxGrants)] {
 		d.Near = append(d.Near, n.Grant)
 	}
+	for _, o := range Suggest(at) {
+		d.Suggested = append(d.Suggested, o)
+	}
 	return d, err
 }
 
