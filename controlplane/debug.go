@@ -76,8 +76,8 @@ func (a *assembly) debugging() map[string]http.Handler {
 		paths["/statusz"] = about
 	}
 	paths[memoryPage] = a.only(http.HandlerFunc(a.serveMemory), http.MethodGet)
-	for path, page := range (&why.Pages{Authorizer: a.authz, Denials: a.denials}).Handlers() {
-		paths[path] = a.only(page, http.MethodGet)
+	for path, page := range a.explanations().Handlers() {
+		paths[path] = a.only(page, methodOf(path))
 	}
 	if !d.NoProfiling {
 		addProfiles(paths)
@@ -101,6 +101,25 @@ func (a *assembly) debugging() map[string]http.Handler {
 		}
 	}
 	return paths
+}
+
+// explanations returns the pages that say why the server decides as it does.
+func (a *assembly) explanations() *why.Pages {
+	return &why.Pages{
+		Authorizer: a.authz, Denials: a.denials, Submit: a.outer.Loopback,
+		Serves: func(group, version, resource string) bool {
+			_, ok := a.catalogs.get().Lookup(group, version, resource)
+			return ok
+		},
+	}
+}
+
+// methodOf returns the method of a page of explanations.
+func methodOf(path string) string {
+	if path == why.AdmissionPath {
+		return http.MethodPost
+	}
+	return http.MethodGet
 }
 
 func addProfiles(paths map[string]http.Handler) {

@@ -1,5 +1,6 @@
 // Package why answers questions about decisions of the server: why a request is allowed
-// or not, who may make it, and which requests of a user were denied last. Start at Pages.
+// or not, who may make it, which requests of a user were denied last, and what admission
+// does to an object. Start at Pages.
 //
 // Its answers are pages below /debug/kelson/, which are not in discovery and are
 // authorized like other paths that are not resources. Beyond that, who asks about another
@@ -38,6 +39,8 @@ const (
 	Path        = "/debug/kelson/why"
 	WhoCanPath  = "/debug/kelson/who-can"
 	DenialsPath = "/debug/kelson/denials"
+	// AdmissionPath answers to POST.
+	AdmissionPath = "/debug/kelson/admission"
 )
 
 // Bounds of a question, and of what is done for an answer.
@@ -61,15 +64,29 @@ type Pages struct {
 	Authorizer Authorizer
 	// Denials are the requests that were denied; nil keeps none.
 	Denials *Denials
+	// Submit returns a transport by which a request of a user is sent through the whole
+	// server; nil has no page for admission.
+	Submit func(user request.User) http.RoundTripper
+	// Serves reports whether the server itself, and not another one behind it, serves a
+	// resource.
+	Serves func(group, version, resource string) bool
+
+	// admitting has an element for each write that is being explained.
+	admitting chan struct{}
 }
 
-// Handlers returns the pages by path. They answer to GET.
+// Handlers returns the pages by path. They answer to GET, that of admission to POST.
 func (p *Pages) Handlers() map[string]http.Handler {
-	return map[string]http.Handler{
+	pages := map[string]http.Handler{
 		Path:        page(p.why),
 		WhoCanPath:  page(p.whoCan),
 		DenialsPath: page(p.denials),
 	}
+	if p.Submit != nil {
+		p.admitting = make(chan struct{}, maxAdmitting)
+		pages[AdmissionPath] = page(p.admission)
+	}
+	return pages
 }
 
 // page returns a handler that writes an answer as JSON.
