@@ -83,14 +83,14 @@ not valid, and 3 if there is no answer. With --last it is 0 or 3.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if flags.last {
-				return flags.failed(s, flags.lastDenials(cmd.Context(), s, args[0]))
+				return noAnswer(s, flags.lastDenials(cmd.Context(), s, args[0]))
 			}
 			answer, err := flags.why(cmd.Context(), s, args)
 			if err != nil {
-				return flags.failed(s, err)
+				return noAnswer(s, err)
 			}
 			if err := flags.print(escaped{s.out}, plain{answer}, func(w io.Writer) error { return writeAnswer(w, answer) }); err != nil {
-				return flags.failed(s, err)
+				return noAnswer(s, err)
 			}
 			if !answer.Allowed {
 				return exitDenied
@@ -133,7 +133,7 @@ there is no answer.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return flags.failed(s, flags.whoCan(cmd.Context(), s, args))
+			return noAnswer(s, flags.whoCan(cmd.Context(), s, args))
 		},
 	}
 	flags.bind(cmd.Flags())
@@ -148,8 +148,8 @@ func (f *whyFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.labels, "selector", "l", "", "`selector` by labels of a list or watch")
 }
 
-// failed prints an error and turns it into exitFailed. A usageError stays what it is.
-func (f *whyFlags) failed(s streams, err error) error {
+// noAnswer prints an error and turns it into exitFailed. A usageError stays what it is.
+func noAnswer(s streams, err error) error {
 	if err == nil {
 		return nil
 	}
