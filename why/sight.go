@@ -73,10 +73,16 @@ func (s *sight) may(ctx context.Context, verb string, o authz.Object) bool {
 }
 
 // grant returns what the asker sees of a grant; nothing unless the asker may read the
-// binding, and nothing of the rule without the role.
+// binding, and nothing of the rule without the role. Other grants are for those who may
+// ask about others, and those of a node for who may read the node.
 func (s *sight) grant(ctx context.Context, g authz.Grant) (seen authz.Grant, whole, ok bool) {
 	if g.Binding == nil {
 		ok := s.isReviewer(ctx)
+		if g.Subject != nil {
+			if node, isNode := strings.CutPrefix(g.Subject.Name, authz.NodePrefix); isNode {
+				ok = ok && s.sees(ctx, &authz.Object{Resource: "nodes", Name: node})
+			}
+		}
 		return g, ok, ok
 	}
 	if !s.sees(ctx, g.Binding) {

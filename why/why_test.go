@@ -55,6 +55,14 @@ func (c *counted) Authorize(ctx context.Context, a *authz.Attributes) (authz.Dec
 	return c.Authorizer.Authorize(ctx, a)
 }
 
+// oneNode is an authorizer that allows everything to a node.
+type oneNode struct{ authz.AlwaysDeny }
+
+func (oneNode) WhoCan(_ context.Context, _ *authz.Attributes, found func(authz.Grant) bool) (string, error) {
+	found(authz.Grant{Subject: &authz.Subject{Kind: "User", Name: "system:node:n1"}, Policy: "it is its own"})
+	return "", nil
+}
+
 func get(t *testing.T, p *Pages, user request.User, path string, query url.Values, answer any) int {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, path+"?"+query.Encode(), nil)
@@ -114,6 +122,28 @@ func TestWhoCanIsBounded(t *testing.T) {
 		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("%s: took %v", c.user.Name, took)
+		}
+	}
+	// The names of nodes are for those who may read nodes.
+	nodes, err := authz.NewUnion(append(union, authz.Named{Name: "node", Authorizer: oneNode{}})...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for user, want := range map[string]int{"root": 1, "auditor": 0} {
+		var answer Subjects
+		asker := request.User{Name: user}
+		if user == "root" {
+			asker.Groups = []string{authz.Masters}
+		}
+		get(t, &Pages{Authorizer: nodes}, asker, WhoCanPath, url.Values{"verb": {"list"}, "resource": {"nowhere"}}, &answer)
+		found := 0
+		for _, h := range answer.Subjects {
+			if h.Subject.Name == "system:node:n1" {
+				found++
+			}
+		}
+		if found != want {
+			t.Errorf("%s sees %d nodes, want %d", user, found, want)
 		}
 	}
 	var answer Subjects

@@ -446,7 +446,7 @@ func writeDenials(w io.Writer, a *why.LastDenials) error {
 		_, err := fmt.Fprintf(w, "This server has denied %s nothing lately.\n", visible(a.User))
 		return err
 	}
-	fmt.Fprint(w, "LAST TIME\tTIMES\tREQUEST\tNOW\n")
+	fmt.Fprintf(w, "Requests of %s that this server has denied:\n\nLAST TIME\tTIMES\tREQUEST\tNOW\n", visible(a.User))
 	for i := range a.Denials {
 		d := &a.Denials[i]
 		now := "too long to be kept whole"
