@@ -66,6 +66,10 @@ type Attributes struct {
 	Options runtime.Object
 	DryRun  bool
 
+	// Trace records what the plugins do; nil, as it is in all but a few dry runs, records
+	// nothing.
+	Trace *Trace
+
 	// Request has the user, and collects warnings and audit annotations.
 	Request *request.Request
 
@@ -256,7 +260,9 @@ func (c *Chain) Admit(ctx context.Context, a *Attributes) (err error) {
 		began := time.Now()
 		last := began
 		for i, m := range p.mutators {
+			a.Trace.begin(StepAdmit, m.Name(), a)
 			err = m.Admit(ctx, a)
+			a.Trace.end(a, err)
 			if last = p.admit.plugins[i].end(last, err); err != nil {
 				break
 			}
@@ -277,7 +283,9 @@ func (c *Chain) Validate(ctx context.Context, a *Attributes) (err error) {
 	began := time.Now()
 	last := began
 	for i, v := range p.validators {
+		a.Trace.begin(StepValidate, v.Name(), a)
 		err = v.Validate(ctx, a)
+		a.Trace.end(a, err)
 		if last = p.validate.plugins[i].end(last, err); err != nil {
 			break
 		}

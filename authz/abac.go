@@ -114,7 +114,7 @@ func parsePolicy(line []byte) (p policy, versioned bool, err error) {
 // Authorize implements Authorizer.
 func (policies ABAC) Authorize(_ context.Context, a *Attributes) (Decision, string, error) {
 	for i := range policies {
-		if p := &policies[i]; p.isFor(a.User) && (a.ReadOnly() || !p.Readonly) && p.covers(a) {
+		if p := &policies[i]; p.isFor(a.User) && p.allows(a) {
 			return Allow, "", nil
 		}
 	}
@@ -142,6 +142,85 @@ func (policies ABAC) RulesFor(_ context.Context, user *request.User, namespace s
 	return resources, paths, false, nil
 }
 
+// maxNearPolicies is the largest number of policies of a user in an explanation.
+const maxNearPolicies = 5
+
+// Explain implements Explainer: the first policy that allows the request, or the first
+// ones of the user that do not.
+func (policies ABAC) Explain(_ context.Context, a *Attributes) (d Detail, _ error) {
+	for i := range policies {
+		p := &policies[i]
+		switch {
+		case !p.isFor(a.User):
+		case p.allows(a):
+			return Detail{Grants: []Grant{p.grant()}}, nil
+		case len(d.Near) < maxNearPolicies:
+			g := p.grant()
+			g.Lacks, g.Applies = p.lacks(a), true
+			d.Near = append(d.Near, g)
+		}
+	}
+	slices.SortStableFunc(d.Near, func(a, b Grant) int { return len(a.Lacks) - len(b.Lacks) })
+	d.SuggestedPolicy = suggestedPolicy(a)
+	return d, nil
+}
+
+// WhoCan implements Finder.
+func (policies ABAC) WhoCan(_ context.Context, a *Attributes, found func(Grant) bool) (string, error) {
+	for i := range policies {
+		if p := &policies[i]; (p.User != "" || p.Group != "") && p.allows(a) && !found(p.grant()) {
+			break
+		}
+	}
+	return "", nil
+}
+
+// suggestedPolicy returns the line of a policy file that would allow what is asked for. A
+// policy cannot say which names or, apart from reading, which verbs it is for.
+func suggestedPolicy(a *Attributes) string {
+	if a.User == nil || a.User.Name == "" {
+		return ""
+	}
+	p := policy{User: a.User.Name, Readonly: a.ReadOnly(), APIGroup: a.Group, Resource: a.Resource, Namespace: a.Namespace, NonResourcePath: a.Path}
+	if a.IsResource {
+		p.NonResourcePath = ""
+	}
+	line, err := json.Marshal(map[string]any{"apiVersion": abacVersion, "kind": "Policy", "spec": p})
+	if err != nil {
+		return ""
+	}
+	return string(line)
+}
+
+// grant returns the policy as a Grant. If it names a user and a group, the subject is
+// the user.
+func (p *policy) grant() Grant {
+	text, _ := json.Marshal(p) // it has only strings
+	s := &Subject{Kind: "Group", Name: p.Group}
+	if p.User != "" {
+		s = &Subject{Kind: "User", Name: p.User}
+	}
+	return Grant{Subject: s, Policy: string(text)}
+}
+
+// lacks returns what keeps the policy from allowing a.
+func (p *policy) lacks(a *Attributes) (lacks []string) {
+	lack := func(what, value string, matches bool) {
+		if !matches {
+			lacks = append(lacks, fmt.Sprintf("%s %q", what, value))
+		}
+	}
+	lack("verb", a.Verb, a.ReadOnly() || !p.Readonly)
+	if !a.IsResource {
+		lack("path", a.Path, p.covers(a))
+		return lacks
+	}
+	lack("namespace", a.Namespace, p.Namespace == "*" || p.Namespace == a.Namespace)
+	lack("resource", a.Resource, p.Resource == "*" || p.Resource == a.Resource)
+	lack("API group", a.Group, p.APIGroup == "*" || p.APIGroup == a.Group)
+	return lacks
+}
+
 // isFor reports whether the policy is about a user. If it names a user and a group,
 // both must match.
 func (p *policy) isFor(user *request.User) bool {
@@ -150,6 +229,9 @@ func (p *policy) isFor(user *request.User) bool {
 	}
 	return (p.User == "" || p.User == user.Name) && (p.Group == "" || slices.Contains(user.Groups, p.Group))
 }
+
+// allows reports whether the policy allows its subject what a is about.
+func (p *policy) allows(a *Attributes) bool { return (a.ReadOnly() || !p.Readonly) && p.covers(a) }
 
 // covers reports whether the policy includes the resource or path of a.
 func (p *policy) covers(a *Attributes) bool {

@@ -51,14 +51,25 @@ func NewUnion(authorizers ...Named) (Union, error) {
 // Authorize implements Authorizer. The reason is that of the authorizer that decides;
 // if none does, the reasons of all are joined, each with its name.
 func (u Union) Authorize(ctx context.Context, a *Attributes) (Decision, string, error) {
+	return u.ask(ctx, a, nil)
+}
+
+// ask is Authorize. If note is not nil, it is called with what each authorizer said, and
+// the decision is not counted.
+func (u Union) ask(ctx context.Context, a *Attributes, note func(*Named, Decision, string, error)) (Decision, string, error) {
 	var (
 		reasons []string
 		errs    []error
 	)
 	for i := range u {
 		decision, reason, err := u[i].Authorizer.Authorize(ctx, a)
+		if note != nil {
+			note(&u[i], decision, reason, err)
+		}
 		if decision != NoOpinion {
-			u[i].count(decision)
+			if note == nil {
+				u[i].count(decision)
+			}
 			return decision, reason, err
 		}
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/metrics"
+	"github.com/apikeel/kelson/why"
 	"github.com/apikeel/kelson/zpages"
 )
 
@@ -75,6 +76,9 @@ func (a *assembly) debugging() map[string]http.Handler {
 		paths["/statusz"] = about
 	}
 	paths[memoryPage] = a.only(http.HandlerFunc(a.serveMemory), http.MethodGet)
+	for path, page := range a.explanations().Handlers() {
+		paths[path] = a.only(page, methodOf(path))
+	}
 	if !d.NoProfiling {
 		addProfiles(paths)
 		if d.SetVerbosity != nil {
@@ -97,6 +101,25 @@ func (a *assembly) debugging() map[string]http.Handler {
 		}
 	}
 	return paths
+}
+
+// explanations returns the pages that say why the server decides as it does.
+func (a *assembly) explanations() *why.Pages {
+	return &why.Pages{
+		Authorizer: a.authz, Denials: a.denials, Submit: a.outer.Loopback,
+		Serves: func(group, version, resource string) bool {
+			_, ok := a.catalogs.get().Lookup(group, version, resource)
+			return ok
+		},
+	}
+}
+
+// methodOf returns the method of a page of explanations.
+func methodOf(path string) string {
+	if path == why.AdmissionPath {
+		return http.MethodPost
+	}
+	return http.MethodGet
 }
 
 func addProfiles(paths map[string]http.Handler) {

@@ -31,6 +31,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/why"
 )
 
 // assembly is a server while it is put together: what more than one of its parts needs.
@@ -54,6 +55,7 @@ type assembly struct {
 	// The stages of a request, and the chain of servers.
 	authn      *authn.Stage
 	authz      *chain.Chain
+	denials    *why.Denials // of requests, for those who ask why
 	guard      *rbac.Guard
 	audit      *audit.Log
 	flow       *flow.Control // nil if priority and fairness is off

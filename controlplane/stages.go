@@ -16,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/rest"
+	"github.com/apikeel/kelson/why"
 )
 
 // remoteUID is the gate of the UID of a user in the headers of proxies and of backends.
@@ -63,7 +64,8 @@ func (a *assembly) stages() (err error) {
 	}
 	s := a.outer
 	s.Authenticate, s.Strip, s.ConnContext = a.authn.User, a.authn.Strip, authn.WithConnection
-	s.Authorizer, s.Audit = a.authz, a.audit
+	a.denials = &why.Denials{}
+	s.Authorizer, s.Audit = a.denials.Watch(a.authz), a.audit
 	a.resources.Authorizer = a.authz
 	a.measuring()
 	a.control()

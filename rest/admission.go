@@ -22,6 +22,9 @@ func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options r
 		Operation: op, Served: s.served, Subresource: s.req.Subresource, Namespace: s.req.Namespace, Name: s.req.Name,
 		Object: obj, Old: old, Kind: s.served.GroupVersionKind(), Options: options, DryRun: s.req.DryRun, Request: s.req,
 	}
+	if s.req.DryRun {
+		a.Trace = admission.TraceFrom(s.ctx())
+	}
 	if s.sub != nil && !s.sub.Kind.Empty() {
 		a.Kind = s.sub.Kind
 	}

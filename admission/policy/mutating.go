@@ -133,6 +133,20 @@ func (i *invocation) key() invocationKey {
 	return k
 }
 
+// part returns what a trace says about a patch of the policy.
+func (i *invocation) part(p patch, err error) admission.Part {
+	part := admission.Part{
+		Resource: "mutatingadmissionpolicies", Config: i.hook.name, Binding: i.binding.name, Answer: admission.PartAdmitted, Expression: p.program.Text,
+	}
+	if err != nil {
+		part.Answer, part.Message = admission.PartRefused, err.Error()
+		if i.hook.ignore {
+			part.Answer = admission.PartIgnored
+		}
+	}
+	return part
+}
+
 // failure is an error of a policy.
 type failure struct {
 	text   string
@@ -278,7 +292,11 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 		tried = true
 		began := time.Now()
 		err := m.apply(ctx, in, patch)
-		m.measure(i, err, time.Since(began))
+		took := time.Since(began)
+		m.measure(i, err, took)
+		if w.Trace != nil {
+			w.Trace.Part(w.Attributes, i.part(patch, err), took)
+		}
 		if err != nil {
 			var status *apierrors.StatusError
 			if errors.As(err, &status) {

@@ -234,7 +234,11 @@ func (j *judgement) refuse(policy string, b *binding, d denial) {
 
 // apply evaluates a policy with one parameter object.
 func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validations], b *binding, notes annotations, in expression.Input) {
+	began := time.Now()
 	denials, values, failed := h.compiled().evaluate(ctx, in, h.ignore)
+	if j.a.Trace != nil {
+		v.trace(ctx, j.a, h, b, in, denials, time.Since(began))
+	}
 	for _, d := range denials {
 		if d.ignored {
 			v.measure(h, b, &d, "allow")
@@ -260,6 +264,38 @@ func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validatio
 	}
 	for key, value := range values {
 		notes.add(h.name+"/"+key, value)
+	}
+}
+
+// trace records the result of a policy: one part for each validation that failed, with the
+// values that it had, or one for all.
+func (v *Validating) trace(ctx context.Context, a *admission.Attributes, h *hook[*validations], b *binding, in expression.Input, denials []denial, took time.Duration) {
+	p := h.compiled().policy
+	part := admission.Part{
+		Resource: "validatingadmissionpolicies", Config: h.name, Binding: b.name, Answer: admission.PartAdmitted, UsesParams: p.Spec.ParamKind != nil,
+	}
+	if len(denials) == 0 {
+		a.Trace.Part(a, part, took)
+		return
+	}
+	vars := policycel.Variables{Params: part.UsesParams, Authorizer: true}
+	compiler, variables := v.cfg.composed(p.Spec.Variables, vars)
+	in.Variables = variables
+	for _, d := range denials {
+		part.Message, part.Answer = d.message, admission.PartWarned
+		switch {
+		case d.ignored:
+			part.Answer = admission.PartIgnored
+		case slices.Contains(b.actions, registrationv1.Deny):
+			part.Answer = admission.PartRefused
+		}
+		part.Expression, part.Values = "", nil
+		if d.reason != "" && d.index < len(p.Spec.Validations) { // else a match condition failed
+			part.Expression = strings.TrimSpace(p.Spec.Validations[d.index].Expression)
+			part.Values = expression.Values(ctx, compiler, part.Expression, vars, in)
+		}
+		a.Trace.Part(a, part, took)
+		took = 0
 	}
 }
 

@@ -65,7 +65,11 @@ func (m Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *match.Form, rounds *admission.Rounds[string]) error {
 	began := time.Now()
 	changed, err := m.change(ctx, w, h, form)
-	m.measure(w, h, err, time.Since(began))
+	took := time.Since(began)
+	m.measure(w, h, err, took)
+	if w.Trace != nil {
+		w.Trace.Part(w.Attributes, h.part("mutatingwebhookconfigurations", err), took)
+	}
 	note := func(kind string) string {
 		return fmt.Sprintf("%smutation.webhook.admission.k8s.io/round_%d_index_%d", kind, w.Round, h.ordinal)
 	}

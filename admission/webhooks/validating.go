@@ -110,6 +110,9 @@ func (v Validating) conclude(w *match.Write, index int, o *outcome) error {
 		err = o.hook.denied(o.response.Result)
 	}
 	v.measure(w, o.hook, err, o.took)
+	if w.Trace != nil {
+		w.Trace.Part(w.Attributes, o.hook.part("validatingwebhookconfigurations", err), o.took)
+	}
 	switch {
 	case errors.As(o.err, &call) && o.hook.ignore:
 		v.Logger.Warn("webhook failed, the write goes on", "webhook", o.hook.name, "error", o.err)

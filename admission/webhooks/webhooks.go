@@ -6,6 +6,7 @@ package webhooks
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -83,6 +84,19 @@ type hook struct {
 	sideEffects *registrationv1.SideEffectClass
 	versions    []string
 	again       bool
+}
+
+// part returns what a trace says about a call of the hook.
+func (h *hook) part(resource string, err error) admission.Part {
+	p := admission.Part{Resource: resource, Config: h.config, Name: h.name, Answer: admission.PartAdmitted}
+	var failed *callError
+	if err != nil {
+		p.Answer, p.Message = admission.PartRefused, err.Error()
+		if errors.As(err, &failed) && h.ignore {
+			p.Answer = admission.PartIgnored
+		}
+	}
+	return p
 }
 
 func newPlugin(cfg Config, step, kind string) *plugin {

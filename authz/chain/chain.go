@@ -315,6 +315,16 @@ func (c *Chain) Authorize(ctx context.Context, a *authz.Attributes) (authz.Decis
 	return c.current.Load().Authorize(ctx, a)
 }
 
+// Explain explains a decision of the current authorizers.
+func (c *Chain) Explain(ctx context.Context, a *authz.Attributes) authz.Explanation {
+	return c.current.Load().Explain(ctx, a)
+}
+
+// WhoCan finds those whom the current authorizers allow a request.
+func (c *Chain) WhoCan(ctx context.Context, a *authz.Attributes, found func(authorizer string, g authz.Grant) bool) (unknown []string, err error) {
+	return c.current.Load().WhoCan(ctx, a, found)
+}
+
 // RulesFor implements authz.Rules.
 func (c *Chain) RulesFor(ctx context.Context, user *request.User, namespace string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
 	return c.current.Load().RulesFor(ctx, user, namespace)

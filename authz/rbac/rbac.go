@@ -391,20 +391,16 @@ func subjectOfBinding(s *rbacv1.Subject, namespace string) (subject, bool) {
 // reason returns the text of the decision: the first subject of the binding that
 // matches the user.
 func (b *binding) reason(user *request.User) string {
-	for i := range b.subjects {
-		s := &b.subjects[i]
-		id, ok := subjectOfBinding(s, b.namespace)
-		if !ok || id.group && !slices.Contains(user.Groups, id.name) || !id.group && id.name != user.Name {
-			continue
-		}
-		if text := b.reasons[i].Load(); text != nil {
-			return *text
-		}
-		text := b.describe(s)
-		b.reasons[i].Store(&text)
-		return text
+	i := b.subjectFor(user)
+	if i < 0 {
+		return ""
 	}
-	return ""
+	if text := b.reasons[i].Load(); text != nil {
+		return *text
+	}
+	text := b.describe(&b.subjects[i])
+	b.reasons[i].Store(&text)
+	return text
 }
 
 func (b *binding) describe(s *rbacv1.Subject) string {

@@ -160,6 +160,24 @@ func (a *Authorizer) Authorize(ctx context.Context, at *authz.Attributes) (authz
 	return authz.NoOpinion, status.Reason, nil
 }
 
+// Explain implements authz.Explainer. What the service says is the reason of the
+// decision; here is whether it was asked at all.
+func (a *Authorizer) Explain(ctx context.Context, at *authz.Attributes) (d authz.Detail, _ error) {
+	matches, err := a.cfg.Conditions.match(ctx, specOf(at))
+	switch {
+	case err != nil:
+		d.Notes = append(d.Notes, "a match condition failed, so the service was not asked")
+	case !matches:
+		d.Notes = append(d.Notes, "a match condition is false, so the service was not asked")
+	}
+	return d, nil
+}
+
+// WhoCan implements authz.Finder: only the service knows.
+func (a *Authorizer) WhoCan(context.Context, *authz.Attributes, func(authz.Grant) bool) (string, error) {
+	return "a webhook cannot list whom it allows; ask it about one user with 'kelson why'", nil
+}
+
 // RulesFor implements authz.Rules: only the service knows the rules.
 func (a *Authorizer) RulesFor(context.Context, *request.User, string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
 	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution")

@@ -41,6 +41,8 @@ func rules() []rule {
 			reason: "who uses the library chooses where objects are kept, and links nothing but that"},
 		{who: p("impersonate"), whom: p("..."), except: p("authz", "request", "metrics/measure", "internal/..."),
 			reason: "who goes on as somebody else is a question of rights: the stage asks an authorizer, and knows nothing else"},
+		{who: p("why"), whom: p("..."), except: p("authz", "admission", "request", "resource", "features", "status", "metrics/measure", "internal/..."),
+			reason: "an explanation is what authorizers and admission themselves say, filtered by what the asker may read: it knows no kind, no store and no way around them"},
 		{who: p("builtin/..."), whom: p("rest/...", "store/...", "storage/...", "controller/..."),
 			reason: "built-in kinds are definitions like those of any library user"},
 		{who: p("builtin/..."), exempt: p("builtin", "builtin/core"), whom: p("builtin/core"),
