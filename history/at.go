@@ -81,8 +81,9 @@ func (p *Pages) at(ctx context.Context, q *question) ([]byte, error) {
 			return nil, err
 		}
 		if kv == nil {
-			return nil, apierrors.NewGenericServerResponse(404, "get", q.served.GroupVersionResource().GroupResource(), q.name,
-				fmt.Sprintf("there was no such object at revision %d", revision), 0, true)
+			gone := apierrors.NewNotFound(q.served.GroupVersionResource().GroupResource(), q.name)
+			gone.ErrStatus.Message += fmt.Sprintf(" at revision %d", revision)
+			return nil, gone
 		}
 		rec, err := part.record(kv)
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"reflect"
 	"slices"
 	"time"
 
@@ -93,19 +92,65 @@ func (p *part) show(obj resource.Object) (*object, error) {
 	return o, err
 }
 
-// writers returns whose entries in managedFields are new or changed. Before may be nil.
+// writers returns who has written an object: whose entries in managedFields are new, have
+// another time, or have gained fields. Times are whole seconds, so if no entry tells, it is
+// the newest one. Before may be nil.
 func writers(before, after *object) (all []Manager) {
 	if after == nil {
 		return nil
 	}
+	var newest *metav1.ManagedFieldsEntry
 	for i := range after.meta.ManagedFields {
 		e := &after.meta.ManagedFields[i]
-		if before != nil && slices.ContainsFunc(before.meta.ManagedFields, func(old metav1.ManagedFieldsEntry) bool { return reflect.DeepEqual(old, *e) }) {
-			continue
+		if newest == nil || e.Time != nil && newest.Time != nil && newest.Time.Before(e.Time) {
+			newest = e
 		}
-		all = append(all, Manager{e.Manager, string(e.Operation), e.Subresource})
+		if before == nil || hasWritten(before.meta.ManagedFields, e) {
+			all = append(all, Manager{e.Manager, string(e.Operation), e.Subresource})
+		}
+	}
+	if len(all) == 0 && newest != nil {
+		all = append(all, Manager{newest.Manager, string(newest.Operation), newest.Subresource})
 	}
 	return all
+}
+
+// hasWritten reports whether an entry tells of a write since the entries before.
+func hasWritten(before []metav1.ManagedFieldsEntry, e *metav1.ManagedFieldsEntry) bool {
+	i := slices.IndexFunc(before, func(old metav1.ManagedFieldsEntry) bool {
+		return old.Manager == e.Manager && old.Operation == e.Operation && old.Subresource == e.Subresource && old.APIVersion == e.APIVersion
+	})
+	if i < 0 {
+		return true
+	}
+	old := &before[i]
+	if !old.Time.Equal(e.Time) {
+		return true
+	}
+	return !isSubset(fieldSet(e), fieldSet(old))
+}
+
+func fieldSet(e *metav1.ManagedFieldsEntry) (set map[string]any) {
+	if e.FieldsV1 != nil {
+		_ = json.Unmarshal(e.FieldsV1.GetRawBytes(), &set)
+	}
+	return set
+}
+
+// isSubset reports whether all fields of a set are in another one.
+func isSubset(set, of map[string]any) bool {
+	for name, below := range set {
+		other, ok := of[name]
+		if !ok {
+			return false
+		}
+		a, _ := below.(map[string]any)
+		b, _ := other.(map[string]any)
+		if !isSubset(a, b) {
+			return false
+		}
+	}
+	return true
 }
 
 // timeOf is when an object was last written as its own metadata say, for stores that do not
