@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -92,6 +93,7 @@ type undoStep struct {
 	Result string `json:"result,omitempty"`
 	Error  string `json:"error,omitempty"`
 
+	fields   []history.FieldChange
 	was, now *unstructured.Unstructured // as it was, and as it is; nil if it was not or is not
 }
 
@@ -109,7 +111,7 @@ func (u *undo) run(ctx context.Context, wholeNamespace bool) error {
 	if err != nil {
 		return err
 	}
-	steps, err := plan(answer)
+	steps, err := u.plan(answer)
 	if err != nil {
 		return err
 	}
@@ -154,7 +156,7 @@ func (u *undo) planAgain(ctx context.Context, known []*undoStep) ([]*undoStep, e
 	if err != nil {
 		return nil, err
 	}
-	steps, err := plan(answer)
+	steps, err := u.plan(answer)
 	return slices.DeleteFunc(steps, func(s *undoStep) bool {
 		return s.Action == "skip" || slices.ContainsFunc(known, func(k *undoStep) bool { return k.Ref == s.Ref })
 	}), err
@@ -192,7 +194,7 @@ func (u *undo) awaitEndOf(ctx context.Context, name string) error {
 }
 
 // plan makes the steps out of what differs between now and then.
-func plan(answer *history.Differences) ([]*undoStep, error) {
+func (u *undo) plan(answer *history.Differences) ([]*undoStep, error) {
 	var steps []*undoStep
 	for i := range answer.Items {
 		item := &answer.Items[i]
@@ -212,8 +214,8 @@ func plan(answer *history.Differences) ([]*undoStep, error) {
 				return nil, err
 			}
 		}
-		if item.Verb == "update" && item.Error == "" && !slices.ContainsFunc(item.Fields, func(f history.FieldChange) bool { return !isBelow(f.Path, "status") }) {
-			continue
+		if step.was != nil && step.now != nil {
+			u.uids[step.was.GetUID()] = step.now.GetUID()
 		}
 		if len(item.Writers) > 1 {
 			for _, m := range item.Writers[1:] {
@@ -222,11 +224,34 @@ func plan(answer *history.Differences) ([]*undoStep, error) {
 				}
 			}
 		}
+		step.fields = item.Fields
 		step.refuse(item)
 		steps = append(steps, step)
 	}
+	steps = slices.DeleteFunc(steps, u.isSame)
 	sortSteps(steps)
 	return steps, nil
+}
+
+// isSame reports whether an object is what it was but for its status, and for what an object
+// gets that has come back: its UID, its time of creation, and the UIDs of its owners.
+func (u *undo) isSame(s *undoStep) bool {
+	if s.Action != "update" {
+		return false
+	}
+	owners := func(obj *unstructured.Unstructured) []metav1.OwnerReference {
+		all := obj.GetOwnerReferences()
+		for i := range all {
+			if uid, ok := u.uids[all[i].UID]; ok {
+				all[i].UID = uid
+			}
+		}
+		return all
+	}
+	same := reflect.DeepEqual(owners(s.was), owners(s.now))
+	return !slices.ContainsFunc(s.fields, func(f history.FieldChange) bool {
+		return !isBelow(f.Path, "status") && f.Path != "metadata.uid" && f.Path != "metadata.creationTimestamp" && !(same && isBelow(f.Path, "metadata.ownerReferences"))
+	})
 }
 
 // refuse makes a skip of a step that cannot succeed.
@@ -400,7 +425,7 @@ func (u *undo) create(ctx context.Context, s *undoStep, query url.Values, dry bo
 	u.mapOwners(ctx, s, obj, dry)
 	done, err := u.send(ctx, http.MethodPost, &s.Ref, query, obj)
 	if apierrors.IsInvalid(err) && s.Group == "" && s.Resource == "services" && strings.Contains(err.Error(), "already allocated") {
-		u.note(s, dry, "an address or a port that it had is taken, so it gets another: "+addresses(obj))
+		s.note("an address or a port that it had is taken, so it gets another: " + addresses(obj))
 		dropAddresses(obj)
 		done, err = u.send(ctx, http.MethodPost, &s.Ref, query, obj)
 	}
@@ -422,8 +447,8 @@ func (u *undo) create(ctx context.Context, s *undoStep, query url.Values, dry bo
 	return nil
 }
 
-func (u *undo) note(s *undoStep, dry bool, text string) {
-	if dry && !slices.Contains(s.Notes, text) {
+func (s *undoStep) note(text string) {
+	if !slices.Contains(s.Notes, text) {
 		s.Notes = append(s.Notes, text)
 	}
 }
@@ -462,7 +487,7 @@ func (u *undo) mapOwners(ctx context.Context, s *undoStep, obj *unstructured.Uns
 		if uid, ok := u.uids[owner.UID]; ok {
 			owner.UID = uid
 		} else if !u.exists(ctx, s, &owner) {
-			s.Notes = append(s.Notes, fmt.Sprintf("its owner %s %s is not there, so the reference is left out", owner.Kind, owner.Name))
+			s.note(fmt.Sprintf("its owner %s %s is not there, so the reference is left out", owner.Kind, owner.Name))
 			continue
 		}
 		kept = append(kept, owner)
