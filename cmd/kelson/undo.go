@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,6 +76,7 @@ type undo struct {
 	yes, only bool
 	t         *target
 	q         url.Values
+	mu        sync.Mutex // guards uids and owners while steps are done
 	// uids maps the UIDs that objects had to those that they have now.
 	uids map[types.UID]types.UID
 	// owners tells of owners that were looked up whether they are there.
@@ -94,6 +96,7 @@ type undoStep struct {
 	Error  string `json:"error,omitempty"`
 
 	fields   []history.FieldChange
+	rank     int                        // steps of a lower one come first
 	was, now *unstructured.Unstructured // as it was, and as it is; nil if it was not or is not
 }
 
@@ -295,20 +298,21 @@ func sortSteps(steps []*undoStep) {
 		depths[s] = d
 		return d
 	}
-	rank := func(s *undoStep) int {
+	for _, s := range steps {
 		switch {
 		case s.Action == "skip":
-			return 1 << 20
+			s.rank = 1 << 20
 		case s.Action == "delete":
-			return 1 << 19
+			s.rank = 1 << 19
 		case s.first():
-			return -3
+			s.rank = -3
 		case s.Group == "" && (s.Resource == "serviceaccounts" || s.Resource == "configmaps" || s.Resource == "secrets") && depth(s, 0) == 0:
-			return -1
+			s.rank = -1
+		default:
+			s.rank = depth(s, 0)
 		}
-		return depth(s, 0)
 	}
-	slices.SortStableFunc(steps, func(a, b *undoStep) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(steps, func(a, b *undoStep) int { return a.rank - b.rank })
 }
 
 // first reports whether other objects can be made only when this one is there.
@@ -318,10 +322,6 @@ func (s *undoStep) first() bool {
 
 // apply writes: first what others need, then, after a dry run of all, the others.
 func (u *undo) apply(ctx context.Context, steps []*undoStep) (failed int) {
-	fail := func(s *undoStep, err error) {
-		s.Result, s.Error = "failed", err.Error()
-		failed++
-	}
 	absent := map[string]bool{} // namespaces that are not there in a dry run
 	for _, s := range steps {
 		if !s.first() {
@@ -333,7 +333,7 @@ func (u *undo) apply(ctx context.Context, steps []*undoStep) (failed int) {
 		}
 		switch {
 		case err != nil:
-			fail(s, err)
+			s.fail(err)
 		case u.only:
 			s.Result = "would be done"
 		default:
@@ -343,38 +343,75 @@ func (u *undo) apply(ctx context.Context, steps []*undoStep) (failed int) {
 			absent[s.Name] = true
 		}
 	}
-	for _, s := range steps {
+	u.each(ctx, steps, func(s *undoStep) {
 		if s.Action == "skip" || s.first() {
-			continue
+			return
 		}
 		if s.Namespace != "" && absent[s.Namespace] {
 			s.Notes = append(s.Notes, "there is no dry run, since its namespace is not there yet")
 			s.Result = "would be done"
 			if !u.only {
-				fail(s, errors.New("its namespace could not be made"))
+				s.fail(errors.New("its namespace could not be made"))
 			}
-			continue
+			return
 		}
+		s.Result = "would be done"
 		if err := u.write(ctx, s, true); err != nil {
-			fail(s, err)
-		} else {
-			s.Result = "would be done"
+			s.fail(err)
 		}
-	}
-	if u.only {
-		return failed
+	})
+	if !u.only {
+		u.each(ctx, steps, func(s *undoStep) {
+			if s.Result != "would be done" {
+				return
+			}
+			s.Result = "done"
+			if err := u.write(ctx, s, false); err != nil {
+				s.fail(err)
+			}
+		})
 	}
 	for _, s := range steps {
-		if s.Result != "would be done" {
-			continue
-		}
-		if s.Result = "done"; ctx.Err() != nil {
-			fail(s, ctx.Err())
-		} else if err := u.write(ctx, s, false); err != nil {
-			fail(s, err)
+		if s.Result == "failed" {
+			failed++
 		}
 	}
 	return failed
+}
+
+func (s *undoStep) fail(err error) { s.Result, s.Error = "failed", err.Error() }
+
+// undoWriters is how many writes are under way at a time.
+const undoWriters = 16
+
+// each calls f for steps, several at a time, but for those of one rank only when those of
+// the ranks before have ended.
+func (u *undo) each(ctx context.Context, steps []*undoStep, f func(*undoStep)) {
+	for len(steps) > 0 {
+		n := 1
+		for n < len(steps) && steps[n].rank == steps[0].rank {
+			n++
+		}
+		var group sync.WaitGroup
+		next := make(chan *undoStep)
+		for range min(n, undoWriters) {
+			group.Go(func() {
+				for s := range next {
+					if ctx.Err() != nil {
+						s.fail(ctx.Err())
+					} else {
+						f(s)
+					}
+				}
+			})
+		}
+		for _, s := range steps[:n] {
+			next <- s
+		}
+		close(next)
+		group.Wait()
+		steps = steps[n:]
+	}
 }
 
 // write does one step.
@@ -411,9 +448,24 @@ func (u *undo) update(ctx context.Context, s *undoStep, now *unstructured.Unstru
 	u.mapOwners(ctx, s, obj, dry)
 	done, err := u.send(ctx, http.MethodPut, &s.Ref, query, obj)
 	if err == nil && !dry {
-		u.uids[s.was.GetUID()] = done.GetUID()
+		u.cameBack(s.was.GetUID(), done.GetUID())
 	}
 	return err
+}
+
+// cameBack notes the UID that an object has now.
+func (u *undo) cameBack(was, now types.UID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.uids[was] = now
+}
+
+// nowOf returns the UID that an object has now.
+func (u *undo) nowOf(was types.UID) (now types.UID, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now, ok = u.uids[was]
+	return now, ok
 }
 
 // create makes an object that was deleted.
@@ -440,7 +492,7 @@ func (u *undo) create(ctx context.Context, s *undoStep, query url.Values, dry bo
 	if err != nil || dry {
 		return err
 	}
-	u.uids[s.was.GetUID()] = done.GetUID()
+	u.cameBack(s.was.GetUID(), done.GetUID())
 	if s.first() && s.Resource != "namespaces" {
 		return u.awaitEstablished(ctx, s)
 	}
@@ -484,7 +536,7 @@ func (u *undo) mapOwners(ctx context.Context, s *undoStep, obj *unstructured.Uns
 	}
 	kept := owners[:0]
 	for _, owner := range owners {
-		if uid, ok := u.uids[owner.UID]; ok {
+		if uid, ok := u.nowOf(owner.UID); ok {
 			owner.UID = uid
 		} else if !u.exists(ctx, s, &owner) {
 			s.note(fmt.Sprintf("its owner %s %s is not there, so the reference is left out", owner.Kind, owner.Name))
@@ -498,7 +550,10 @@ func (u *undo) mapOwners(ctx context.Context, s *undoStep, obj *unstructured.Uns
 // exists reports whether an owner is there with its UID. An owner that cannot be looked up
 // is taken to be there.
 func (u *undo) exists(ctx context.Context, s *undoStep, owner *metav1.OwnerReference) bool {
-	if known, ok := u.owners[owner.UID]; ok {
+	u.mu.Lock()
+	known, ok := u.owners[owner.UID]
+	u.mu.Unlock()
+	if ok {
 		return known
 	}
 	there := true
@@ -514,7 +569,9 @@ func (u *undo) exists(ctx context.Context, s *undoStep, owner *metav1.OwnerRefer
 		now, err := u.send(ctx, http.MethodGet, ref, nil, nil)
 		there = err == nil && now.GetUID() == owner.UID || err != nil && !apierrors.IsNotFound(err)
 	}
+	u.mu.Lock()
 	u.owners[owner.UID] = there
+	u.mu.Unlock()
 	return there
 }
 

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +41,24 @@ func eventually(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("%s: not within a minute", what)
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// parallel calls f with the numbers below n, several at a time.
+func parallel(t *testing.T, n int, f func(i int) error) {
+	t.Helper()
+	var group sync.WaitGroup
+	slots, errs := make(chan struct{}, 16), make([]error, n)
+	for i := range n {
+		slots <- struct{}{}
+		group.Go(func() {
+			errs[i] = f(i)
+			<-slots
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -95,7 +115,11 @@ func TestUndoOfANamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := testsize.Pick(110, 1100, 1100)
-	for i := range n / 10 {
+	eventually(t, "widgets", func() bool {
+		_, err := client.Resource(widgets).Namespace(ns).List(ctx, metav1.ListOptions{})
+		return err == nil
+	})
+	parallel(t, n/10, func(i int) error {
 		name := fmt.Sprintf("w%d", i)
 		labels := map[string]string{"app": name}
 		set, err := p.client.AppsV1().ReplicaSets(ns).Create(ctx, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.ReplicaSetSpec{
@@ -103,29 +127,29 @@ func TestUndoOfANamespace(t *testing.T) {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
 		}}, metav1.CreateOptions{})
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: name, UID: set.UID}}
 		for j := range 7 {
 			m := configMap(fmt.Sprintf("a%d-%s", j, name), "k", strings.Repeat("x", j*100))
 			m.OwnerReferences = owner
 			if _, err := p.client.CoreV1().ConfigMaps(ns).Create(ctx, m, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
+				return err
 			}
 		}
 		w := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": name}, "spec": map[string]any{"size": int64(i), "big": int64(1) << 60}}}
 		w.SetOwnerReferences(owner)
-		eventually(t, "a widget", func() bool {
-			_, err := client.Resource(widgets).Namespace(ns).Create(ctx, w, metav1.CreateOptions{})
-			return err == nil
-		})
+		if _, err := client.Resource(widgets).Namespace(ns).Create(ctx, w, metav1.CreateOptions{}); err != nil {
+			return err
+		}
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}
 		if i < 10 {
 			if _, err := p.client.CoreV1().Services(ns).Create(ctx, s, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
+				return err
 			}
 		}
-	}
+		return nil
+	})
 	token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token", Annotations: map[string]string{"kubernetes.io/service-account.name": "default"}}, Type: corev1.SecretTypeServiceAccountToken}
 	eventually(t, "a token", func() bool {
 		_, err := p.client.CoreV1().Secrets(ns).Create(ctx, token, metav1.CreateOptions{})
@@ -155,7 +179,9 @@ func TestUndoOfANamespace(t *testing.T) {
 	if _, err := p.client.CoreV1().Services("default").Create(ctx, thief, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	out, stderr, code := runKelson(t, p.admin, "undo", "-n", ns, "--to", moment, "--yes")
+	t.Logf("%d objects came back in %v", len(before), time.Since(began))
 	if code != 0 {
 		t.Fatalf("exit code %d, want 0\n%s%s", code, out, stderr)
 	}
