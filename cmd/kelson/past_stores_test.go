@@ -6,7 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,7 +25,46 @@ import (
 // A store that keeps no history of its own has as much as its watches, without times.
 func TestHistoryOfAnotherStore(t *testing.T) {
 	t.Parallel()
-	ctx, s := t.Context(), kelsontest.Start(t)
+	testOtherStore(t, kelsontest.Start(t))
+}
+
+// The same is true of etcd.
+func TestHistoryOfEtcd(t *testing.T) {
+	t.Parallel()
+	peers := os.Getenv("KELSON_PEERS")
+	if peers == "" {
+		t.Skip("KELSON_PEERS does not say where an etcd is")
+	}
+	testOtherStore(t, kelsontest.Start(t, kelsontest.Etcd(startEtcd(t, peers))))
+}
+
+// startEtcd runs a real etcd, and returns where it is.
+func startEtcd(t *testing.T, peers string) string {
+	t.Helper()
+	var urls []string
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		urls = append(urls, "http://"+l.Addr().String())
+		_ = l.Close()
+	}
+	cmd := exec.Command(filepath.Join(peers, "etcd"), "--data-dir", t.TempDir(), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
+		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1])
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return urls[0]
+}
+
+func testOtherStore(t *testing.T, s *kelsontest.Server) {
+	t.Helper()
+	ctx := t.Context()
 	p := &pastServer{Server: s, client: kubernetes.NewForConfigOrDie(s.Config())}
 	p.admin = p.kubeconfig(t, s.Config())
 	maps := p.client.CoreV1().ConfigMaps("default")

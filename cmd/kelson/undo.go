@@ -201,8 +201,9 @@ func (u *undo) plan(answer *history.Differences) ([]*undoStep, error) {
 	var steps []*undoStep
 	for i := range answer.Items {
 		item := &answer.Items[i]
-		if item.Resource == "events" && (item.Group == "" || item.Group == "events.k8s.io") {
-			continue // they tell what happened, and that does not change
+		switch item.Group + "/" + item.Resource {
+		case "/events", "events.k8s.io/events", "coordination.k8s.io/leases", "networking.k8s.io/ipaddresses":
+			continue // what happened, who is there now, and what the server makes for services
 		}
 		step := &undoStep{Ref: item.Ref, Action: item.Verb}
 		for _, part := range []struct {
