@@ -99,6 +99,13 @@ type Config struct {
 	// Postgres says how to reach PostgreSQL. Its logger is the one of this Config.
 	Postgres postgres.Options
 
+	// History is how long the embedded store keeps versions for the pages of package
+	// history, beyond what watches need; 0 keeps none. HistoryBytes is how many bytes of
+	// them it keeps at most; 0 is engine.DefaultRetainBytes. Other stores keep what they
+	// want to.
+	History      time.Duration
+	HistoryBytes int64
+
 	// Encryption says how values are kept encrypted; they are not, unless it has
 	// a file. Its resources and logger are those of the server.
 	Encryption encrypt.Options
@@ -352,7 +359,7 @@ func (c *Config) open(ctx context.Context) (storage.Backend, error) {
 	case StorageMemory:
 		return memory.New(memory.Options{}), nil
 	}
-	return engine.Open(engine.Options{Dir: StoreDir(c.DataDir), Logger: c.Logger})
+	return engine.Open(engine.Options{Dir: StoreDir(c.DataDir), RetainAge: c.History, RetainBytes: c.HistoryBytes, Logger: c.Logger})
 }
 
 // describe says where the data is.

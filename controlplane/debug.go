@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -79,6 +80,7 @@ func (a *assembly) debugging() map[string]http.Handler {
 	for path, page := range a.explanations().Handlers() {
 		paths[path] = a.only(page, methodOf(path))
 	}
+	maps.Copy(paths, a.historyPages().Handlers())
 	if !d.NoProfiling {
 		addProfiles(paths)
 		if d.SetVerbosity != nil {

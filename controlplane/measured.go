@@ -181,3 +181,18 @@ func (m *meters) learn(catalog *resource.Catalog) {
 		m.stored[def.StorageKey] = def
 	}
 }
+
+// Changes implements storage.Historian.
+func (m *measured) Changes(ctx context.Context, opts storage.ChangesOptions, each func(*storage.Change) error) (int64, error) {
+	return storage.Changes(ctx, m.Backend, opts, each)
+}
+
+// KeptHistory implements storage.Historian.
+func (m *measured) KeptHistory(ctx context.Context) (storage.Kept, error) {
+	return storage.KeptHistory(ctx, m.Backend)
+}
+
+// RevisionAt implements storage.Historian.
+func (m *measured) RevisionAt(ctx context.Context, t time.Time) (int64, error) {
+	return storage.RevisionAt(ctx, m.Backend, t)
+}

@@ -49,6 +49,21 @@ func (t *tap) Scan(ctx context.Context, prefix string, opts storage.ListOptions,
 	return storage.Scan(ctx, t.Backend, prefix, opts, each)
 }
 
+// Changes implements storage.Historian.
+func (t *tap) Changes(ctx context.Context, opts storage.ChangesOptions, each func(*storage.Change) error) (int64, error) {
+	return storage.Changes(ctx, t.Backend, opts, each)
+}
+
+// KeptHistory implements storage.Historian.
+func (t *tap) KeptHistory(ctx context.Context) (storage.Kept, error) {
+	return storage.KeptHistory(ctx, t.Backend)
+}
+
+// RevisionAt implements storage.Historian.
+func (t *tap) RevisionAt(ctx context.Context, at time.Time) (int64, error) {
+	return storage.RevisionAt(ctx, t.Backend, at)
+}
+
 // Watch implements storage.Backend.
 func (t *tap) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
 	w, err := t.Backend.Watch(ctx, prefix, after)

@@ -168,6 +168,9 @@ type ListOptions struct {
 	Count bool
 	// Expiry also reports when keys expire.
 	Expiry bool
+	// History also reads at a Revision that is kept only for history: one from
+	// Kept.Oldest on, older than those that other lists and watches can use.
+	History bool
 }
 
 // Page is the answer to a List.

@@ -36,7 +36,9 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	flags.bind(root.Flags())
-	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newWhy(s), newWhoCan(s), newExplainAdmission(s), newIdleEtcd(), newNoKubectl())
+	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newIdleEtcd(), newNoKubectl())
+	root.AddCommand(newWhy(s), newWhoCan(s), newExplainAdmission(s))
+	root.AddCommand(newHistory(s), newGet(s), newBlame(s), newDiff(s), newUndo(s))
 	return root
 }
 

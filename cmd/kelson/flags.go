@@ -120,6 +120,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 		{"API and requests", &flowFlags{}},
 		{"API and requests", &memoryFlags{}},
 		{"Start and end", &lifeFlags{}},
+		{"History", &retainFlags{}},
 		{etcdTopic, &historyFlags{}},
 		{"Encryption at rest", &encryptionFlags{}},
 		{"Services", services},

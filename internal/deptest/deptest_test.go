@@ -57,6 +57,8 @@ func rules() []rule {
 			reason: "a connection goes where a location says, whatever kind has said it"},
 		{who: p("store/..."), whom: p("rest/...", "crd/...", "aggregator/...", "builtin/..."),
 			reason: "the cache serves whatever has a definition, below the HTTP verbs"},
+		{who: p("history/..."), whom: p("rest/...", "store/...", "builtin/...", "crd/...", "controller/...", "admission/...", "storage/engine/...", "storage/etcd/...", "storage/postgres/..."),
+			reason: "history reads what is stored, past the cache, of whatever has a definition; it writes nothing, and knows no kind and no store"},
 		{who: p("controller"), whom: p("rest/...", "store/...", "storage/...", "authz/...", "admission/..."),
 			reason: "controllers use the API like any client, so that they can run beside another server too"},
 		{who: p("controller/feed"), whom: p("rest/...", "store/..."),

@@ -377,3 +377,23 @@ func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 	batch.Events = events
 	return batch, nil
 }
+
+// Changes implements storage.Historian.
+func (b *Backend) Changes(ctx context.Context, opts storage.ChangesOptions, each func(*storage.Change) error) (int64, error) {
+	return storage.Changes(ctx, b.Backend, opts, func(c *storage.Change) error {
+		plain := *c
+		b.open(ctx, &plain.KV)
+		b.open(ctx, &plain.Prev)
+		return each(&plain)
+	})
+}
+
+// KeptHistory implements storage.Historian.
+func (b *Backend) KeptHistory(ctx context.Context) (storage.Kept, error) {
+	return storage.KeptHistory(ctx, b.Backend)
+}
+
+// RevisionAt implements storage.Historian.
+func (b *Backend) RevisionAt(ctx context.Context, t time.Time) (int64, error) {
+	return storage.RevisionAt(ctx, b.Backend, t)
+}

@@ -56,6 +56,7 @@ const blockSize = 32 << 10
 const (
 	DefaultHistoryAge   = 5 * time.Minute
 	DefaultHistoryCount = 1_000_000
+	DefaultRetainBytes  = 1 << 30
 	DefaultSizeLimit    = 8 << 30
 	DefaultMinFree      = 64 << 20
 )
@@ -70,6 +71,14 @@ type Options struct {
 	// HistoryCount is how many revisions of history are kept at most; 0 is
 	// DefaultHistoryCount.
 	HistoryCount int64
+	// RetainAge is how long changes and the versions that they replaced are kept for
+	// storage.Historian, beyond what HistoryAge and HistoryCount keep for watches. Lists
+	// and watches see nothing of them. 0 keeps nothing.
+	RetainAge time.Duration
+	// RetainBytes is how many bytes of such versions are kept at most; what is oldest goes
+	// first, and everything goes when creates are refused for lack of space. 0 is
+	// DefaultRetainBytes.
+	RetainBytes int64
 	// SizeLimit is the size of the store in bytes past which creates are
 	// refused; 0 is DefaultSizeLimit, a negative one no limit.
 	SizeLimit int64
@@ -90,6 +99,9 @@ func (o *Options) defaults() {
 	}
 	if o.HistoryCount == 0 {
 		o.HistoryCount = DefaultHistoryCount
+	}
+	if o.RetainBytes == 0 {
+		o.RetainBytes = DefaultRetainBytes
 	}
 	if o.SizeLimit == 0 {
 		o.SizeLimit = DefaultSizeLimit
@@ -118,6 +130,9 @@ func (o *Options) validate() error {
 	if o.HistoryCount < 0 {
 		return fmt.Errorf("storage: the length of history cannot be negative: %d", o.HistoryCount)
 	}
+	if o.RetainAge < 0 || o.RetainBytes < 0 {
+		return fmt.Errorf("storage: what is kept for history cannot be negative: %v, %d bytes", o.RetainAge, o.RetainBytes)
+	}
 	return nil
 }
 
@@ -138,6 +153,15 @@ type Engine struct {
 	// removes anything. A reader loads it after it has created its Pebble iterator: if
 	// its revision is not below compacted then, the iterator misses nothing.
 	compacted atomic.Int64
+	// floor is the oldest revision whose versions and events are all there: at most
+	// compacted, and less only with Options.RetainAge. It is raised before anything is
+	// removed, and readers of history load it as other readers load compacted.
+	floor atomic.Int64
+	base  int64 // the revision at which the store began; set by load
+	// retained is how many bytes the changes between floor and counted take. counted is
+	// used by the housekeeping goroutine only.
+	retained  atomic.Int64
+	counted   int64
 	compactMu sync.Mutex    // one compaction at a time
 	garbage   atomic.Int64  // bytes deleted since the tables were last rewritten (reclaimSpace)
 	wake      chan struct{} // capacity 1; makes the housekeeping goroutine run now
@@ -277,11 +301,15 @@ func (e *Engine) load() error {
 	if err != nil {
 		return err
 	}
+	e.base = base
 	e.compacted.Store(compacted)
 	e.feed.init(max(base, last))
 	e.measureDisk()
-	if first != 0 && first < compacted {
-		return e.removeHistory(context.Background(), compacted)
+	if err := e.loadFloor(first); err != nil {
+		return err
+	}
+	if floor := e.floor.Load(); first != 0 && first < floor {
+		return e.removeHistory(context.Background(), floor)
 	}
 	return nil
 }

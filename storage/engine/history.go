@@ -43,6 +43,10 @@ func (e *Engine) Compact(ctx context.Context, revision int64) error {
 		return fmt.Errorf("%w; %w", storage.ErrUncertain, e.readOnly(err))
 	}
 	e.compacted.Store(revision)
+	if e.opts.RetainAge > 0 {
+		return nil // trimRetained removes it in its time
+	}
+	e.floor.Store(revision)
 	return e.removeHistory(ctx, revision)
 }
 
@@ -158,6 +162,9 @@ func (e *Engine) keepOnce() (time.Duration, error) {
 		return 0, err
 	}
 	if err := e.trimHistory(); err != nil {
+		return 0, err
+	}
+	if err := e.trimRetained(); err != nil {
 		return 0, err
 	}
 	if err := e.reclaimSpace(); err != nil {

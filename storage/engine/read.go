@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2"
@@ -106,7 +107,7 @@ func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptio
 		return storage.Page{}, err
 	}
 	defer e.calls.leave()
-	s, err := e.scan(prefix, opts.Revision)
+	s, err := e.scanFrom(prefix, opts.Revision, opts.History)
 	if err != nil {
 		return storage.Page{}, err
 	}
@@ -192,8 +193,18 @@ type scan struct {
 
 // scan returns a scan of a prefix at a revision, zero being the current one.
 func (e *Engine) scan(prefix string, revision int64) (*scan, error) {
+	return e.scanFrom(prefix, revision, false)
+}
+
+// scanFrom is scan, which with history also reads at revisions that are kept for history
+// only.
+func (e *Engine) scanFrom(prefix string, revision int64, history bool) (*scan, error) {
+	oldest := &e.compacted
+	if history {
+		oldest = &e.floor
+	}
 	lower, upper := prefixBounds(prefix)
-	it, revision, err := e.view(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}, revision)
+	it, revision, err := e.viewFrom(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}, revision, oldest)
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +214,11 @@ func (e *Engine) scan(prefix string, revision int64) (*scan, error) {
 // view returns an iterator that misses nothing of a revision, and the revision: the one
 // asked for, or the current one for zero.
 func (e *Engine) view(opts *pebble.IterOptions, revision int64) (*pebble.Iterator, int64, error) {
+	return e.viewFrom(opts, revision, &e.compacted)
+}
+
+// viewFrom is view, which refuses revisions below limit: compacted, or floor.
+func (e *Engine) viewFrom(opts *pebble.IterOptions, revision int64, limit *atomic.Int64) (*pebble.Iterator, int64, error) {
 	for {
 		now := e.feed.revision()
 		at := revision
@@ -218,7 +234,7 @@ func (e *Engine) view(opts *pebble.IterOptions, revision int64) (*pebble.Iterato
 		}
 		// The iterator does not see what is removed after its creation. So if at was
 		// not compacted when it was created, the iterator is complete.
-		oldest := e.compacted.Load()
+		oldest := limit.Load()
 		if at >= oldest {
 			return it, at, nil
 		}

@@ -24,6 +24,7 @@ const (
 const (
 	metaBase    = "base"    // the revision at which the store began: 1, or that of an import
 	metaCompact = "compact" // the oldest revision that can be read
+	metaFloor   = "floor"   // the oldest revision that is kept for history; absent if none is
 )
 
 var errCorrupt = errors.New("storage: corrupt record")
