@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -75,6 +76,7 @@ func (a *assembly) debugging() map[string]http.Handler {
 		paths["/statusz"] = about
 	}
 	paths[memoryPage] = a.only(http.HandlerFunc(a.serveMemory), http.MethodGet)
+	maps.Copy(paths, a.usagePages())
 	if !d.NoProfiling {
 		addProfiles(paths)
 		if d.SetVerbosity != nil {
