@@ -39,8 +39,9 @@ func (a *assembly) levels() (all []usage.Level) {
 // usagePages are the pages of what clients cost.
 func (a *assembly) usagePages() map[string]http.Handler {
 	return map[string]http.Handler{
-		usage.TopPath:   a.only(a.usage.ServeTop(a.viewer), http.MethodGet),
-		usage.StormPath: a.only(a.usage.ServeStorm(a.viewer), http.MethodGet),
+		usage.TopPath:      a.only(a.usage.ServeTop(a.viewer), http.MethodGet),
+		usage.StormPath:    a.only(a.usage.ServeStorm(a.viewer), http.MethodGet),
+		usage.FindingsPath: a.only(http.HandlerFunc(a.serveFindings), http.MethodGet),
 	}
 }
 

@@ -13,8 +13,9 @@ const (
 	maxFindings = 64
 	// shortWatch is how long a watch lasts that was restarted too soon.
 	shortWatch = 30 * time.Second
-	// largeList is the response size in bytes from which a list should have had pages.
-	largeList = 256 << 10
+	// largeList is the response size in bytes, as it is sent, from which a list should
+	// have had pages; lists are usually sent compressed.
+	largeList = 64 << 10
 	// maxUsed bounds the resources that are known to be used.
 	maxUsed = 1 << 14
 )

@@ -179,6 +179,7 @@ type Meter struct {
 	cfg    Config
 	seed   maphash.Seed
 	shards [shards]shard
+	began  time.Time
 
 	mu        sync.Mutex // guards what follows
 	collected time.Time
@@ -214,8 +215,8 @@ func New(cfg Config) *Meter {
 	if cfg.CPU == nil {
 		cfg.CPU = processTime
 	}
-	m := &Meter{cfg: cfg, seed: maphash.MakeSeed()}
-	m.collected = cfg.Now()
+	m := &Meter{cfg: cfg, seed: maphash.MakeSeed(), began: cfg.Now()}
+	m.collected = m.began
 	m.bucketed, m.cpu = m.collected, cfg.CPU()
 	m.slots.init(m.collected)
 	for i := range m.shards {
