@@ -36,7 +36,7 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	flags.bind(root.Flags())
-	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newTop(s), newStorm(s), newIdleEtcd(), newNoKubectl())
+	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newTop(s), newStorm(s), newFindings(s), newIdleEtcd(), newNoKubectl())
 	return root
 }
 
