@@ -32,7 +32,7 @@ const (
 	// shards is the number of independently locked parts of the table of entries.
 	shards = 16
 	// shardEntries is the largest number of entries of a shard, and of its other tables.
-	shardEntries = 64
+	shardEntries = 48
 	// candidates is the number of entries of which the least used makes room.
 	candidates = 4
 	// maxName is the largest length in bytes of a name that is kept.
