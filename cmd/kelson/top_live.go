@@ -52,7 +52,7 @@ func (l *liveTop) onTerminal(ctx context.Context, in, out *os.File) error {
 	_, _ = io.WriteString(out, otherScreen)
 	return l.run(ctx, in, out, func() (width, height int) {
 		width, height, err := term.GetSize(int(out.Fd()))
-		if err != nil {
+		if err != nil || width <= 0 || height <= 0 {
 			return 80, 24
 		}
 		return width, height
