@@ -18,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/usage"
 )
 
 // exchange is a request and its response on their way through the pipeline. It is a single
@@ -140,6 +141,8 @@ type writer struct {
 	bounded bool
 
 	turn turns.Turn
+	// long is the account of a long-running request; nil for others.
+	long *usage.Long
 
 	values  [3]string // values of headers set with setHeader
 	headers int
@@ -202,6 +205,9 @@ func (w *writer) WriteString(s string) (int, error) {
 func (w *writer) count(n int) {
 	before := w.written
 	w.written += int64(n)
+	if w.long != nil {
+		w.long.Sent(n)
+	}
 	if before <= manyBytes && w.written > manyBytes && !w.deadline.IsZero() {
 		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(w.deadline)
 	}

@@ -23,6 +23,7 @@ func (s *Server) pipeline() []stage {
 		s.auditID(),      // Audit-Id header
 		s.requestInfo(),  // verb, group, resource and name, from method and path
 		s.measure(),      // request metrics
+		s.account(),      // what clients cost
 		s.logged(),       // request log
 		s.hsts(),         // Strict-Transport-Security
 		s.cacheControl(), // Cache-Control: no-cache, private
@@ -37,6 +38,7 @@ func (s *Server) pipeline() []stage {
 		s.middleware(),   // Server.Middleware
 		s.flowControl(),  // priority and fairness
 		s.authorize(),    // the Authorizer
+		s.accountLong(),  // watches that are open, and whose they are
 	}, func(st stage) bool { return st.begin == nil && st.around == nil }) // nothing to do
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/trace"
+	"github.com/apikeel/kelson/usage"
 )
 
 // Defaults of Server.
@@ -120,6 +121,8 @@ type Server struct {
 	Audit *audit.Log
 	// Metrics counts requests; nil for none.
 	Metrics *metrics.Requests
+	// Usage accounts for what clients cost; nil for none. Who sets it starts it.
+	Usage *usage.Meter
 	// Middleware wraps the stages after authentication: request.From returns the user
 	// and what is asked for. It may answer requests itself. Loopback requests skip it.
 	Middleware func(next http.Handler) http.Handler

@@ -81,6 +81,7 @@ func (a *assembly) debugging() map[string]http.Handler {
 		paths[path] = a.only(page, methodOf(path))
 	}
 	maps.Copy(paths, a.historyPages().Handlers())
+	maps.Copy(paths, a.usagePages())
 	if !d.NoProfiling {
 		addProfiles(paths)
 		if d.SetVerbosity != nil {

@@ -42,7 +42,8 @@ func (a *assembly) commonHooks() (hooks []kelson.Hook) {
 		admission = append(admission, dir.Watch)
 	}
 	inBackground("start-apiserver-admission-initializer", admission...)
-	inBackground("generic-apiserver-start-informers", a.authn.Watch, a.authz.Run)
+	// Accounts have no hook of their own: hooks are health checks that clients see.
+	inBackground("generic-apiserver-start-informers", a.authn.Watch, a.authz.Run, func(ctx context.Context) { a.usage.Start(ctx, &a.running) })
 	if a.flow != nil {
 		add("priority-and-fairness-config-consumer", a.flow.Sync)
 		inBackground("priority-and-fairness-filter", a.flow.Run)

@@ -136,8 +136,10 @@ func (m *meters) begin(ctx context.Context, operation, name, key string) (contex
 			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource))
 	}
 	return ctx, func(err error) {
-		if operation != "get" && operation != "list" {
-			request.From(ctx).Spent(request.Storage, time.Since(start))
+		write := operation != "get" && operation != "list"
+		asking := request.From(ctx)
+		if asking.CountStore(write); write {
+			asking.Spent(request.Storage, time.Since(start))
 		}
 		m.requests.WithLabelValues(operation, group, resource).Inc()
 		m.duration.WithLabelValues(operation, group, resource).Observe(time.Since(start).Seconds())

@@ -31,6 +31,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/usage"
 	"github.com/apikeel/kelson/why"
 )
 
@@ -75,6 +76,7 @@ type assembly struct {
 	registry *metrics.Registry
 	measured *metrics.Families // of parts that know nothing else of metrics
 	slis     *metrics.Registry // of health checks
+	usage    *usage.Meter      // what clients cost
 
 	// What one part has made or read and another one needs.
 	manifestDirs []*manifests.Directory // followed while the server runs

@@ -68,6 +68,7 @@ func (a *assembly) stages() (err error) {
 	s.Authorizer, s.Audit = a.denials.Watch(a.authz), a.audit
 	a.resources.Authorizer = a.authz
 	a.measuring()
+	a.accounting()
 	a.control()
 	s.Serving.ClientCAs = a.authn.ClientCAs
 	s.Paths = a.authn.Paths(func() string {

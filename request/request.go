@@ -92,6 +92,9 @@ type Request struct {
 	Line *Timeline
 	// Warned is where Warn collects warnings; nil drops them.
 	Warned *Warnings
+	// Deprecation is the warning about the API version of the request; empty if the
+	// version is not deprecated.
+	Deprecation string
 	// CanContinue: the server supports Continue for this request.
 	CanContinue bool
 
@@ -102,6 +105,9 @@ type Request struct {
 	mutating, validating int64
 	// stored is the time spent in the store, in nanoseconds. Accessed atomically.
 	stored int64
+	// reads and writes are operations on the store, held is reserved memory times its
+	// duration, in bytes times microseconds. Accessed atomically.
+	reads, writes, held int64
 }
 
 const (
@@ -268,6 +274,28 @@ func (r *Request) Webhooks() time.Duration {
 
 // Stored is the time that the request waited for the store.
 func (r *Request) Stored() time.Duration { return time.Duration(atomic.LoadInt64(&r.stored)) }
+
+// CountStore counts an operation on the store that was not answered from a cache.
+func (r *Request) CountStore(write bool) {
+	if write {
+		atomic.AddInt64(&r.writes, 1)
+	} else {
+		atomic.AddInt64(&r.reads, 1)
+	}
+}
+
+// StoreCounts is how often the request has read from the store and written to it.
+func (r *Request) StoreCounts() (reads, writes int64) {
+	return atomic.LoadInt64(&r.reads), atomic.LoadInt64(&r.writes)
+}
+
+// HeldMemory records that the request had bytes of memory reserved for a time.
+func (r *Request) HeldMemory(bytes int64, d time.Duration) {
+	atomic.AddInt64(&r.held, bytes*d.Microseconds())
+}
+
+// HeldByteSeconds is the sum of the memory that was reserved, times for how long.
+func (r *Request) HeldByteSeconds() float64 { return float64(atomic.LoadInt64(&r.held)) / 1e6 }
 
 // Annotate adds an audit annotation, if the request is audited.
 func (r *Request) Annotate(key, value string) {

@@ -294,6 +294,7 @@ func (s *scope) serve() error {
 	}
 	if warning := s.served.Version.Deprecation; warning != "" {
 		s.req.Warn(warning)
+		s.req.Deprecation = warning
 		if s.h.Metrics != nil {
 			s.h.Metrics.Deprecated(s.req.Group, s.req.Version, s.req.Resource, s.req.Subresource, warning)
 		}

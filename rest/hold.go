@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/wire"
 )
 
@@ -42,7 +43,7 @@ func (s *scope) holdBody() error {
 	if length < 0 {
 		length = maxBody
 	}
-	release, err := s.h.Memory.Bodies.Acquire(s.ctx(), bodyFactor*length, s.isAdministrator())
+	release, err := s.acquire(&s.h.Memory.Bodies, bodyFactor*length)
 	if err == nil {
 		s.release = append(s.release, release)
 	}
@@ -56,7 +57,20 @@ func (s *scope) holdAnswer(largest int) (release func(), err error) {
 	if s.h.Memory == nil {
 		return func() {}, nil
 	}
-	return s.h.Memory.Answers.Acquire(s.ctx(), wire.WriterSize+answerFactor*int64(largest), s.isAdministrator())
+	return s.acquire(&s.h.Memory.Answers, wire.WriterSize+answerFactor*int64(largest))
+}
+
+// acquire waits at a gate, and records how long the request holds the memory.
+func (s *scope) acquire(gate *budget.Gate, bytes int64) (release func(), err error) {
+	giveBack, err := gate.Acquire(s.ctx(), bytes, s.isAdministrator())
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	return func() {
+		giveBack()
+		s.req.HeldMemory(bytes, time.Since(began))
+	}, nil
 }
 
 // nextTurn waits for the turn of the next piece of a long response. If others wait for

@@ -39,6 +39,8 @@ func rules() []rule {
 			reason: "bytes follow from a record, a definition and a format alone, so store and rest share one encoder that knows neither of them"},
 		{who: p(""), whom: p("storage/engine/...", "storage/etcd/...", "storage/postgres/..."),
 			reason: "who uses the library chooses where objects are kept, and links nothing but that"},
+		{who: p("usage"), whom: p("..."), except: p("status", "request", "internal/clock"),
+			reason: "accounts are kept of finished requests as values: whoever serves requests can keep them, and no stage decides by them"},
 		{who: p("impersonate"), whom: p("..."), except: p("authz", "request", "metrics/measure", "internal/..."),
 			reason: "who goes on as somebody else is a question of rights: the stage asks an authorizer, and knows nothing else"},
 		{who: p("why"), whom: p("..."), except: p("authz", "admission", "request", "resource", "features", "status", "metrics/measure", "internal/..."),

@@ -173,14 +173,20 @@ type Turn struct {
 
 	running *takenTurn // nil unless it has a turn
 	taken   bool       // it has had a turn
+	waited  time.Duration
 }
 
 // Take waits for a turn, if the request has none.
 func (t *Turn) Take() {
 	if t.running == nil && t.Scheduler != nil {
+		began := time.Now()
 		t.running, t.taken = t.Scheduler.take(), true
+		t.waited += t.running.began.Sub(began)
 	}
 }
+
+// Waited is how long the request has waited for turns.
+func (t *Turn) Waited() time.Duration { return t.waited }
 
 // End ends the turn of the request.
 func (t *Turn) End() {
