@@ -34,7 +34,7 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.SetHelpFunc(showHelp)
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return showUsage(cmd.OutOrStderr(), cmd) })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
+	root.SetFlagErrorFunc(flagError)
 	flags.bind(root.Flags())
 	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newIdleEtcd(), newNoKubectl())
 	return root
