@@ -33,10 +33,10 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.SetErr(s.err)
 	root.SetHelpFunc(showHelp)
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return showUsage(cmd.OutOrStderr(), cmd) })
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	flags.bind(root.Flags())
 	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newIdleEtcd(), newNoKubectl())
+	root.AddCommand(newDoctor(s), newManPages())
 	return root
 }
 
@@ -127,16 +127,4 @@ func newKubeconfig(s streams) *cobra.Command {
 	}
 	bindDataDir(cmd.Flags(), &dir)
 	return cmd
-}
-
-func newVersion(s streams) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Show the version",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(s.out, version())
-			return err
-		},
-	}
 }

@@ -224,7 +224,7 @@ func TestHelp(t *testing.T) {
 		want  []string
 		not   string
 	}{
-		{"--help", 40, []string{"Commands:", "  serve ", "Common flags:", "--data-dir folder", "kelson serve --help"}, "--audit-policy-file"},
+		{"--help", 50, []string{"Commands:", "  serve ", "Common flags:", "--data-dir folder", "kelson serve --help"}, "--audit-policy-file"},
 		{"serve --help", 1000, []string{"Common flags:", "Authentication:", "--client-ca-file file", "Auditing:", "--runtime-config versions"}, "--watch-cache"},
 		{"serve -h", 1000, []string{"Common flags:"}, "--peer-ca-file"},
 		{"snapshot save --help", 60, []string{"Usage:\n  kelson snapshot save", "--data-dir folder"}, "--client-ca-file"},
