@@ -37,6 +37,7 @@ Without a command it serves, as 'kelson serve' does.`,
 	flags.bind(root.Flags())
 	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newIdleEtcd(), newNoKubectl())
 	root.AddCommand(newDoctor(s), newManPages())
+	completeArguments(root)
 	return root
 }
 
