@@ -78,6 +78,18 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
+// firstReason returns the first line of an error that has a reason in it, from there on:
+// what was tried many times and failed for one reason is told once. Errors of the API are
+// text, so that errors.Is does not find the reason.
+func firstReason(err, reason error) string {
+	for line := range strings.Lines(err.Error()) {
+		if _, rest, ok := strings.Cut(line, reason.Error()); ok {
+			return reason.Error() + strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
 // explain returns an error as one line, with advice where the error itself has none.
 func explain(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -91,6 +103,8 @@ func explain(err error) string {
 		return text + "; use another copy of it"
 	case errors.Is(err, engine.ErrNotStore) || errors.Is(err, os.ErrNotExist):
 		return text + "; check the path"
+	case firstReason(err, storage.ErrNoSpace) != "":
+		return firstReason(err, storage.ErrNoSpace)
 	case errors.Is(err, engine.ErrNewerFormat):
 		return text + ", or restore a snapshot that this version has made into another folder"
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 )
 
@@ -94,6 +96,20 @@ func TestExplainHasAdvice(t *testing.T) {
 		if got := explain(c.err); !strings.Contains(got, c.want) || strings.Contains(got, "bind:") && strings.Contains(got, "who owns it") {
 			t.Errorf("explain(%v): got %q, want %q in it", c.err, got, c.want)
 		}
+	}
+}
+
+// TestFullDiskIsToldOnce: a start that fails in many places since the disk is full says so
+// once.
+func TestFullDiskIsToldOnce(t *testing.T) {
+	t.Parallel()
+	full := fmt.Errorf("%w: the disk of data has 0 MiB left; free some space", storage.ErrNoSpace)
+	err := fmt.Errorf("post-start hook failed: %v", errors.Join(fmt.Errorf("Namespace default: %w", full), fmt.Errorf("Namespace kube-system: %w", full)))
+	if got, want := explain(err), full.Error(); got != want {
+		t.Errorf("explain(%q): got %q, want %q", err, got, want)
+	}
+	if got := explain(storage.ErrNoSpace); got != storage.ErrNoSpace.Error() {
+		t.Errorf("explain(%v): got %q", storage.ErrNoSpace, got)
 	}
 }
 
