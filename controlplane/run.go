@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -83,6 +84,7 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	if err != nil {
 		return err
 	}
+	c.warnOfClock(authority)
 	server, err := c.Server(ctx, store, authority)
 	if err != nil {
 		return err
@@ -181,6 +183,16 @@ func (c *Config) authority() (*pki.Authority, error) {
 		return pki.New(c.hosts()...)
 	}
 	return pki.Open(filepath.Join(c.DataDir, "pki"), c.hosts()...)
+}
+
+// warnOfClock warns if the clock is before the time at which the server's authority was
+// made: clients whose clock is right are served, but certificates that are issued now
+// begin too early, and clients on this machine trust none.
+func (c *Config) warnOfClock(authority *pki.Authority) {
+	if from := authority.ValidFrom(); time.Now().Before(from) {
+		c.Logger.Warn("the clock of this machine is wrong: the certificates of this server are not valid yet, and clients here refuse them; set the clock, and start the server again",
+			"clock", time.Now().UTC().Format(time.DateTime), "validFrom", from.UTC().Format(time.DateTime))
+	}
 }
 
 // hosts are the names and addresses under which this server is reached, beside

@@ -343,6 +343,9 @@ func (a *Authority) ServerPair(dir string) (Pair, error) {
 // AdminCertificate returns the client certificate of the administrator.
 func (a *Authority) AdminCertificate() *tls.Certificate { return a.admin }
 
+// ValidFrom is when the certificate of the CA begins to be valid.
+func (a *Authority) ValidFrom() time.Time { return a.cert.NotBefore }
+
 // CertificatePEM returns the certificate of the CA.
 func (a *Authority) CertificatePEM() []byte { return a.pem }
 

@@ -33,13 +33,14 @@ Without a command it serves, as 'kelson serve' does.`,
 	root.SetErr(s.err)
 	root.SetHelpFunc(showHelp)
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return showUsage(cmd.OutOrStderr(), cmd) })
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
+	root.SetFlagErrorFunc(flagError)
 	flags.bind(root.Flags())
 	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newIdleEtcd(), newNoKubectl())
 	root.AddCommand(newWhy(s), newWhoCan(s), newExplainAdmission(s))
 	root.AddCommand(newHistory(s), newGet(s), newBlame(s), newDiff(s), newUndo(s))
 	root.AddCommand(newTop(s), newStorm(s), newFindings(s))
+	root.AddCommand(newDoctor(s), newManPages())
+	completeArguments(root)
 	return root
 }
 
@@ -130,16 +131,4 @@ func newKubeconfig(s streams) *cobra.Command {
 	}
 	bindDataDir(cmd.Flags(), &dir)
 	return cmd
-}
-
-func newVersion(s streams) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Show the version",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(s.out, version())
-			return err
-		},
-	}
 }

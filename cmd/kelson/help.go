@@ -46,7 +46,7 @@ func showUsage(w io.Writer, cmd *cobra.Command) error {
 		fmt.Fprintf(w, "  %s COMMAND\n\nCommands:\n", cmd.CommandPath())
 		for _, sub := range cmd.Commands() {
 			if sub.IsAvailableCommand() {
-				fmt.Fprintf(w, "  %-*s  %s\n", cmd.NamePadding(), sub.Name(), sub.Short)
+				fmt.Fprintf(w, "  %-*s  %s\n", sub.NamePadding(), sub.Name(), sub.Short)
 			}
 		}
 	}
