@@ -56,7 +56,7 @@ func writeFindings(w io.Writer, r *accounts.Report) error {
 					fmt.Fprint(w, "\t")
 				}
 				if text, ok := cell.(string); ok {
-					cell = escaped(text)
+					cell = shownName(text)
 				}
 				fmt.Fprint(w, cell)
 			}

@@ -60,14 +60,14 @@ The exit code is 0; with --check it is 3 during a storm. You need the right to g
 // writeStorm writes the page for a person.
 func writeStorm(w io.Writer, storm *accounts.Storm) error {
 	for _, words := range storm.Words {
-		fmt.Fprintf(w, "%s\n", escapedText(words))
+		fmt.Fprintf(w, "%s\n", clean(words))
 	}
 	if len(storm.Clients) > 0 {
 		fmt.Fprintf(w, "\nUSER\tAGENT\tLEVEL\tLOAD\tCPU\tSEATS\tREQUESTS\tREQ/S\tREFUSED\tMOSTLY\n")
 	}
 	for _, c := range storm.Clients {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f%%\t%.0f%%\t%.0f%%\t%.0f%%\t%.1f\t%d\t%s\n", escaped(c.User), escaped(c.Agent), escaped(c.Level),
-			100*c.Load, 100*c.CPUShare, 100*c.SeatShare, 100*c.RequestShare, c.RequestsPerSecond, c.Refused, escaped(c.Mostly))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f%%\t%.0f%%\t%.0f%%\t%.0f%%\t%.1f\t%d\t%s\n", shownName(c.User), shownName(c.Agent), shownName(c.Level),
+			100*c.Load, 100*c.CPUShare, 100*c.SeatShare, 100*c.RequestShare, c.RequestsPerSecond, c.Refused, shownName(c.Mostly))
 	}
 	if len(storm.Apply) == 0 {
 		return nil

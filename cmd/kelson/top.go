@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -80,7 +79,7 @@ func (f *topFlags) query(cmd *cobra.Command) (q accounts.Query, err error) {
 	index := func(flag, value string, known []string) int {
 		i := slices.Index(known, value)
 		if i < 0 {
-			err = usageError{fmt.Errorf("--%s=%s is not one of %s; see '%s --help'", flag, escaped(value), strings.Join(known, ", "), cmd.CommandPath())}
+			err = usageError{fmt.Errorf("--%s=%s is not one of %s; see '%s --help'", flag, shownName(value), strings.Join(known, ", "), cmd.CommandPath())}
 		}
 		return i
 	}
@@ -130,7 +129,7 @@ func writeTop(w io.Writer, top *accounts.Top, marked int) error {
 	var only []string
 	for _, d := range accounts.Dimensions() {
 		if name, ok := top.Only[d]; ok {
-			only = append(only, d+" "+escaped(name))
+			only = append(only, d+" "+shownName(name))
 		}
 	}
 	about := ""
@@ -160,7 +159,7 @@ func writeTop(w io.Writer, top *accounts.Top, marked int) error {
 			prefix = "> "
 		}
 		wait := time.Duration(r.QueueWaitSeconds / float64(max(1, r.Requests)) * float64(time.Second))
-		if _, err := fmt.Fprintf(w, "%s%s\t%.1f\t%.1f\t%s\t%s\t%.2f\t%d\t%.1f\t%.1f\t%d\t%d\t%s\n", prefix, escaped(r.Name), r.RequestsPerSecond, r.CPUPercent,
+		if _, err := fmt.Fprintf(w, "%s%s\t%.1f\t%.1f\t%s\t%s\t%.2f\t%d\t%.1f\t%.1f\t%d\t%d\t%s\n", prefix, shownName(r.Name), r.RequestsPerSecond, r.CPUPercent,
 			shortBytes(float64(r.BytesOut)/seconds), shortBytes(float64(r.MemoryBytes)), r.Seats, r.OpenWatches,
 			float64(r.StoreReads)/seconds, float64(r.StoreWrites)/seconds, r.Refused, r.Failed, wait.Round(100*time.Microsecond)); err != nil {
 			return err
@@ -187,26 +186,12 @@ func shortBytes(n float64) string {
 // longestShown is the largest number of characters of a name in a table.
 const longestShown = 72
 
-// escaped makes a name that a client has chosen safe for a terminal: what is not printable
-// is written as Go writes it in strings, and long names are cut.
-func escaped(name string) string {
+// shownName makes a name that a client has chosen safe for a terminal: what is not printable
+// is escaped, and long names are cut.
+func shownName(name string) string {
 	name = strings.ReplaceAll(name, `\`, `\\`)
 	if runes := []rune(name); len(runes) > longestShown {
-		return escapedText(string(runes[:longestShown])) + "…"
+		return clean(string(runes[:longestShown])) + "…"
 	}
-	return escapedText(name)
-}
-
-// escapedText replaces what is not printable in a text.
-func escapedText(text string) string {
-	var safe strings.Builder
-	for _, r := range text {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			quoted := strconv.QuoteToASCII(string(r))
-			safe.WriteString(quoted[1 : len(quoted)-1])
-		} else {
-			safe.WriteRune(r)
-		}
-	}
-	return safe.String()
+	return clean(name)
 }

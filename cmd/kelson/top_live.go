@@ -167,7 +167,7 @@ func (l *liveTop) draw(out io.Writer, size func() (width, height int)) error {
 	var screen bytes.Buffer
 	switch {
 	case l.failure != nil && !errors.Is(l.failure, context.Canceled):
-		fmt.Fprintf(&screen, "%s\n", escaped(l.failure.Error()))
+		fmt.Fprintf(&screen, "%s\n", shownName(l.failure.Error()))
 	case l.top != nil:
 		l.selected = max(0, min(l.selected, len(l.top.Rows)-1))
 		columns := tabwriter.NewWriter(&screen, 0, 8, 2, ' ', 0)
