@@ -19,8 +19,9 @@ type Trace struct {
 	Steps []Step
 
 	// last is the object as the previous step left it, decoded from JSON; nil before the
-	// first.
-	last any
+	// first, and not kept any more when validating: validators change nothing.
+	last       any
+	validating bool
 }
 
 // Bounds of a trace.
@@ -110,12 +111,22 @@ func (t *Trace) begin(phase, plugin string, a *Attributes) {
 	if t == nil {
 		return
 	}
-	if t.last == nil {
+	switch {
+	case t.validating && phase == StepValidate:
+	case t.validating || t.last == nil: // the write is tried again, or begins
 		t.last = snapshot(a.Object)
-	} else if changes := t.changes(a.Object); len(changes) > 0 {
+	default:
+		t.addOwnChanges(phase, a)
+	}
+	t.validating = phase == StepValidate
+	t.Steps = append(t.Steps, Step{Phase: phase, Plugin: plugin, Round: a.Round, began: time.Now()})
+}
+
+// addOwnChanges adds a step for what the server itself has changed since the last one.
+func (t *Trace) addOwnChanges(phase string, a *Attributes) {
+	if changes := t.changes(a.Object); len(changes) > 0 {
 		t.Steps = append(t.Steps, Step{Phase: phase, Plugin: "the rules of the kind", Changes: changes})
 	}
-	t.Steps = append(t.Steps, Step{Phase: phase, Plugin: plugin, Round: a.Round, began: time.Now()})
 }
 
 // end ends the step that began last.
@@ -147,6 +158,9 @@ func (t *Trace) Part(a *Attributes, p Part, took time.Duration) {
 
 // changes returns what has changed in the object since the last call.
 func (t *Trace) changes(object runtime.Object) []Change {
+	if t.validating {
+		return nil
+	}
 	now := snapshot(object)
 	changes := diff(nil, "", t.last, now)
 	t.last = now

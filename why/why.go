@@ -257,6 +257,9 @@ func suggest(e *authz.Explanation, a *authz.Attributes) (*Suggestion, error) {
 	if a.Name != "" && a.Subresource == "" && (a.Verb == request.Create || a.Verb == request.DeleteCollection) {
 		s.Note = fmt.Sprintf("a request to %s has no name, so the rule is for all names", a.Verb)
 	}
+	if strings.Contains(a.Verb+a.Resource+a.Subresource+a.Path, "*") {
+		s.Note = "a star in a rule stands for everything, so this allows more than it seems to"
+	}
 	if s.YAML == "" && s.Policy == "" {
 		return nil, nil
 	}

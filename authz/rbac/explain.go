@@ -78,7 +78,7 @@ func (a *Authorizer) Explain(ctx context.Context, at *authz.Attributes) (d authz
 		}
 		if applies && inScope && f.rule != nil && f.distance == 0 {
 			g := c.grant(i, f.rule)
-			if c.reason(at.User) == reason {
+			if c.describe(&c.subjects[i]) == reason { // reason would be kept for every binding
 				d.Grants = slices.Insert(d.Grants, 0, g)
 			} else {
 				d.Grants = append(d.Grants, g)

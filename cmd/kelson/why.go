@@ -78,6 +78,8 @@ not valid, and 3 if there is no answer. With --last it is 0 or 3.`,
 				return usage(cmd, "give USER, VERB, RESOURCE and at most one NAME")
 			case len(args) == 4 && strings.HasPrefix(args[2], "/"):
 				return usage(cmd, "a path has no NAME")
+			case args[0] == "":
+				return usage(cmd, "USER is empty")
 			}
 			return nil
 		},
