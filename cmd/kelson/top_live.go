@@ -72,10 +72,12 @@ func (l *liveTop) run(ctx context.Context, in io.Reader, out io.Writer, size fun
 			if err != nil {
 				return
 			}
-			select {
-			case keys <- string(buf[:n]):
-			case <-ended:
-				return
+			for _, key := range splitKeys(string(buf[:n])) {
+				select {
+				case keys <- key:
+				case <-ended:
+					return
+				}
 			}
 		}
 	}()
@@ -104,6 +106,18 @@ func (l *liveTop) run(ctx context.Context, in io.Reader, out io.Writer, size fun
 			}
 		}
 	}
+}
+
+// splitKeys returns the keys of an input: characters, and the sequences of arrow keys.
+func splitKeys(input string) (keys []string) {
+	for input != "" {
+		n := 1
+		if strings.HasPrefix(input, "\x1b[") {
+			n = min(3, len(input))
+		}
+		keys, input = append(keys, input[:n]), input[n:]
+	}
+	return keys
 }
 
 func isQuit(key string) bool { return key == "q" || key == "\x03" || key == "\x04" }

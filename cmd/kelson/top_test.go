@@ -344,13 +344,11 @@ func TestLiveTop(t *testing.T) {
 	}
 	for _, step := range []struct{ keys, want string }{
 		{"n", "by namespace"}, {"w", "by namespace sort watches"}, {"u", "by user sort watches"},
-		{"j\r", "by agent sort watches of user second"}, {"\r", "by resource sort watches of user second of agent first\x1b[2J"},
+		{"\x1b[Ajj\x1b[A\x1b[B\r", "by agent sort watches of user second"}, {"\r", "by resource sort watches of user second of agent first\x1b[2J"},
 		{"\x7f", "by agent sort watches of user second"}, {"\x7f", "by user sort watches"},
 	} {
-		for _, key := range strings.Split(step.keys, "") {
-			if _, err := io.WriteString(press, key); err != nil {
-				t.Fatal(err)
-			}
+		if _, err := io.WriteString(press, step.keys); err != nil {
+			t.Fatal(err)
 		}
 		q := <-queries
 		got := "by " + accounts.Dimensions()[q.By]
