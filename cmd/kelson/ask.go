@@ -165,23 +165,26 @@ func statusText(err error, body []byte) error {
 	return err
 }
 
-// print writes an answer in the form that --output names; as a table with the function,
-// whose cells are separated by tabs.
+// print writes an answer in the form that --output names, with nothing in it that could
+// change a terminal; as a table with the function, whose cells are separated by tabs.
 func (a *ask) print(out io.Writer, answer any, table func(io.Writer) error) error {
+	out = cleaner{out}
 	switch a.output {
 	case "json":
 		text, err := json.MarshalIndent(answer, "", "  ")
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = fmt.Fprintf(out, "%s\n", text)
 		}
-		_, err = fmt.Fprintf(out, "%s\n", text)
 		return err
 	case "yaml":
-		text, err := yaml.Marshal(answer)
-		if err != nil {
-			return err
+		text, err := json.Marshal(answer)
+		if err == nil {
+			// YAML has no control characters; their escapes are text to it.
+			text, err = yaml.JSONToYAML([]byte(clean(string(text))))
 		}
-		_, err = out.Write(text)
+		if err == nil {
+			_, err = out.Write(text)
+		}
 		return err
 	}
 	columns := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)

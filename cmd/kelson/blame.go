@@ -65,7 +65,7 @@ with who owns the field (managedFields). What was set before the history that is
 			if err != nil {
 				return err
 			}
-			return p.show(lines, func(w io.Writer) error {
+			return p.print(p.s.out, lines, func(w io.Writer) error {
 				for _, l := range lines {
 					revision := fmt.Sprint(l.Revision)
 					switch {

@@ -83,7 +83,7 @@ func differences(ctx context.Context, t *target, q url.Values) (*history.Differe
 
 func (p *past) printDifferences(answer *history.Differences) error {
 	if p.output != "table" {
-		return p.show(answer, nil)
+		return p.print(p.s.out, answer, nil)
 	}
 	c := colours(p.s.out)
 	fmt.Fprintf(p.s.err, "From revision %d to %d:\n", answer.From, answer.To)

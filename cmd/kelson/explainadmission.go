@@ -110,7 +110,7 @@ func (f *explainFlags) run(ctx context.Context, s streams) (refused bool, err er
 		refused = refused || !answer.Allowed
 		answers = append(answers, *answer)
 	}
-	return refused, f.print(escaped{s.out}, plain{answers}, func(w io.Writer) error {
+	return refused, f.print(s.out, answers, func(w io.Writer) error {
 		for i := range answers {
 			if i > 0 {
 				fmt.Fprintln(w)
@@ -192,14 +192,14 @@ func writeAdmission(w io.Writer, a *explained) {
 	}
 	switch {
 	case a.Allowed:
-		fmt.Fprintf(w, "%s is admitted.\n", visible(a.Kind+" "+name))
+		fmt.Fprintf(w, "%s is admitted.\n", clean(a.Kind+" "+name))
 	case a.RefusedBy != "":
-		fmt.Fprintf(w, "%s is refused by %s: %s\n", visible(a.Kind+" "+name), visible(a.RefusedBy), visible(a.Message))
+		fmt.Fprintf(w, "%s is refused by %s: %s\n", clean(a.Kind+" "+name), clean(a.RefusedBy), clean(a.Message))
 	default:
-		fmt.Fprintf(w, "%s is refused: %s\n", visible(a.Kind+" "+name), visible(a.Message))
+		fmt.Fprintf(w, "%s is refused: %s\n", clean(a.Kind+" "+name), clean(a.Message))
 	}
 	for _, warning := range a.Warnings {
-		fmt.Fprintf(w, "Warning: %s\n", visible(warning))
+		fmt.Fprintf(w, "Warning: %s\n", clean(warning))
 	}
 	if len(a.Steps) > 0 {
 		fmt.Fprint(w, "\nPHASE\tSTEP\tTOOK\tRESULT\n")
@@ -212,7 +212,7 @@ func writeAdmission(w io.Writer, a *explained) {
 		case len(s.Changes) > 0:
 			result = "changed"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Phase, visible(s.Plugin), took(s.Microseconds), result)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Phase, clean(s.Plugin), took(s.Microseconds), result)
 		for _, p := range s.Parts {
 			name := "one that you may not read"
 			if p.Config != "" {
@@ -225,7 +225,7 @@ func writeAdmission(w io.Writer, a *explained) {
 			if len(p.Changes) > 0 && p.Answer == admission.PartAdmitted {
 				result = "changed"
 			}
-			fmt.Fprintf(w, "\t  %s\t%s\t%s\n", visible(name), took(p.Microseconds), result)
+			fmt.Fprintf(w, "\t  %s\t%s\t%s\n", clean(name), took(p.Microseconds), result)
 		}
 	}
 	writeChanges(w, a)
@@ -234,12 +234,12 @@ func writeAdmission(w io.Writer, a *explained) {
 			if p.Message == "" && len(p.Values) == 0 {
 				continue
 			}
-			fmt.Fprintf(w, "\n%s %s: %s\n", visible(p.Config), p.Answer, visible(p.Message))
+			fmt.Fprintf(w, "\n%s %s: %s\n", clean(p.Config), p.Answer, clean(p.Message))
 			if p.Expression != "" {
-				fmt.Fprintf(w, "  expression: %s\n", visible(p.Expression))
+				fmt.Fprintf(w, "  expression: %s\n", clean(p.Expression))
 			}
 			for _, v := range p.Values {
-				fmt.Fprintf(w, "  %s = %s\n", visible(v.Expression), visible(v.Value))
+				fmt.Fprintf(w, "  %s = %s\n", clean(v.Expression), clean(v.Value))
 			}
 		}
 	}
@@ -257,7 +257,7 @@ func writeChanges(w io.Writer, a *explained) {
 				fmt.Fprint(w, "\nCHANGED BY\tFIELD\tBEFORE\tAFTER\n")
 				first = false
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", visible(by), visible(c.Field), visible(c.Before), visible(c.After))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", clean(by), clean(c.Field), clean(c.Before), clean(c.After))
 		}
 	}
 	for _, s := range a.Steps {

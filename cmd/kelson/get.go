@@ -47,7 +47,7 @@ ago. Without --at it is what there is now.`,
 			}
 			q.Set("table", "true")
 			first := true
-			return p.show(nil, func(w io.Writer) error {
+			return p.print(p.s.out, nil, func(w io.Writer) error {
 				return eachPage(cmd.Context(), t, "at", q, func(table *metav1.Table) (string, bool) {
 					if first && len(table.Rows) == 0 {
 						fmt.Fprintln(p.s.err, "No objects were there.")
@@ -87,7 +87,7 @@ func (p *past) getObjects(cmd *cobra.Command, t *target, q map[string][]string) 
 		whole["items"] = items
 		delete(meta, "continue")
 	}
-	return p.show(whole, nil)
+	return p.print(p.s.out, whole, nil)
 }
 
 // printTable prints the rows of a table, with the columns that kubectl shows without -o wide.

@@ -117,7 +117,7 @@ func lastChanges(ctx context.Context, t *target, q url.Values, limit int) (*hist
 
 func (p *past) printChanges(answer *history.Changes, first bool) error {
 	if p.output != "table" {
-		return p.show(answer, nil)
+		return p.print(p.s.out, answer, nil)
 	}
 	c := colours(p.s.out)
 	for i := range answer.Changes {

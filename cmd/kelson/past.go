@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -10,13 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/history"
 )
@@ -123,67 +118,6 @@ func moment(text string, now time.Time) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%q is not a moment: give a revision (812), a time (14:05, 2026-05-01T14:05:00Z), or how long ago it was (10m)", text)
-}
-
-// clean returns text that cannot change a terminal: what is not printable is escaped as
-// JSON does it.
-func clean(text string) string {
-	if strings.IndexFunc(text, unprintable) < 0 && utf8.ValidString(text) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		switch {
-		case !unprintable(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
-}
-
-func unprintable(r rune) bool { return r != ' ' && !unicode.IsPrint(r) }
-
-// cleaner is a writer that escapes what could change a terminal, but for tabs and newlines.
-type cleaner struct{ io.Writer }
-
-func (c cleaner) Write(b []byte) (int, error) {
-	var out strings.Builder
-	for line := range strings.Lines(string(b)) {
-		text, newline := strings.CutSuffix(line, "\n")
-		for i, part := range strings.Split(text, "\t") {
-			if i > 0 {
-				out.WriteByte('\t')
-			}
-			out.WriteString(clean(part))
-		}
-		if newline {
-			out.WriteByte('\n')
-		}
-	}
-	_, err := io.WriteString(c.Writer, out.String())
-	return len(b), err
-}
-
-// show prints an answer in the form that --output names, with nothing in it that could
-// change a terminal.
-func (p *past) show(answer any, table func(io.Writer) error) error {
-	if p.output != "yaml" {
-		return p.print(cleaner{p.s.out}, answer, table)
-	}
-	text, err := json.Marshal(answer)
-	if err == nil {
-		text, err = yaml.JSONToYAML([]byte(clean(string(text))))
-	}
-	if err != nil {
-		return err
-	}
-	_, err = cleaner{p.s.out}.Write(text)
-	return err
 }
 
 // palette colours text on a terminal, and leaves it as it is elsewhere.

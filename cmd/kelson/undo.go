@@ -141,7 +141,7 @@ func (u *undo) run(ctx context.Context, wholeNamespace bool) error {
 		steps = append(steps, more...)
 	}
 	if u.output != "table" {
-		if err := u.show(map[string]any{"from": answer.From, "to": answer.To, "steps": steps, "hidden": answer.Hidden}, nil); err != nil {
+		if err := u.print(u.s.out, map[string]any{"from": answer.From, "to": answer.To, "steps": steps, "hidden": answer.Hidden}, nil); err != nil {
 			return err
 		}
 	} else {

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -91,7 +86,7 @@ not valid, and 3 if there is no answer. With --last it is 0 or 3.`,
 			if err != nil {
 				return noAnswer(s, err)
 			}
-			if err := flags.print(escaped{s.out}, plain{answer}, func(w io.Writer) error { return writeAnswer(w, answer) }); err != nil {
+			if err := flags.print(s.out, answer, func(w io.Writer) error { return writeAnswer(w, answer) }); err != nil {
 				return noAnswer(s, err)
 			}
 			if !answer.Allowed {
@@ -158,7 +153,7 @@ func noAnswer(s streams, err error) error {
 	if _, wrong := err.(usageError); wrong {
 		return err
 	}
-	fmt.Fprintf(s.err, "kelson: %s\n", visible(explain(err)))
+	fmt.Fprintf(s.err, "kelson: %s\n", clean(explain(err)))
 	return exitFailed
 }
 
@@ -237,7 +232,7 @@ func (f *whyFlags) query(t *target, s streams, args []string) (url.Values, error
 		set("group", gr.Group)
 		set("namespace", namespace)
 		if word != "*" {
-			fmt.Fprintf(s.err, "kelson: %s; asking about %q all the same\n", visible(err.Error()), gr.String())
+			fmt.Fprintf(s.err, "kelson: %s; asking about %q all the same\n", clean(err.Error()), gr.String())
 		}
 		return query, nil
 	}
@@ -264,7 +259,7 @@ func (f *whyFlags) whoCan(ctx context.Context, s streams, args []string) error {
 	if err := t.get(ctx, page(why.WhoCanPath), query, &answer); err != nil {
 		return err
 	}
-	return f.print(escaped{s.out}, plain{&answer}, func(w io.Writer) error { return writeSubjects(w, &answer) })
+	return f.print(s.out, &answer, func(w io.Writer) error { return writeSubjects(w, &answer) })
 }
 
 func (f *whyFlags) lastDenials(ctx context.Context, s streams, user string) error {
@@ -280,13 +275,13 @@ func (f *whyFlags) lastDenials(ctx context.Context, s streams, user string) erro
 	if err := t.get(ctx, page(why.DenialsPath), query, &answer); err != nil {
 		return err
 	}
-	return f.print(escaped{s.out}, plain{&answer}, func(w io.Writer) error { return writeDenials(w, &answer) })
+	return f.print(s.out, &answer, func(w io.Writer) error { return writeDenials(w, &answer) })
 }
 
 // describeQuestion returns a request in words.
 func describeQuestion(q *why.Question) string {
 	if q.Path != "" {
-		return visible(q.Verb) + " " + visible(q.Path)
+		return clean(q.Verb) + " " + clean(q.Path)
 	}
 	what := q.Resource
 	if q.Group != "" {
@@ -306,15 +301,15 @@ func describeQuestion(q *why.Question) string {
 		text += " with " + q.FieldSelector + q.LabelSelector
 	}
 	if q.Namespace != "" {
-		return visible(text + " in namespace " + q.Namespace)
+		return clean(text + " in namespace " + q.Namespace)
 	}
-	return visible(text + " in the whole cluster")
+	return clean(text + " in the whole cluster")
 }
 
 func writeAnswer(w io.Writer, a *why.Answer) error {
-	user := visible(a.Question.User)
+	user := clean(a.Question.User)
 	if user == "" {
-		user = "somebody in " + visible(strings.Join(a.Question.Groups, ", "))
+		user = "somebody in " + clean(strings.Join(a.Question.Groups, ", "))
 	}
 	if a.Allowed {
 		fmt.Fprintf(w, "Yes: %s can %s.\n", user, describeQuestion(&a.Question))
@@ -329,7 +324,7 @@ func writeAnswer(w io.Writer, a *why.Answer) error {
 				reasons = append([]string{text}, reasons...)
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", visible(o.Name), o.Answer, visible(strings.Join(reasons, "; ")))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", clean(o.Name), o.Answer, clean(strings.Join(reasons, "; ")))
 	}
 	for _, o := range a.Authorizers {
 		writeGrants(w, "ALLOWED BY", "RULE", o.Grants, func(g *authz.Grant) string { return describeRule(g) })
@@ -343,10 +338,10 @@ func writeAnswer(w io.Writer, a *why.Answer) error {
 			for _, object := range p.Objects {
 				text += " > " + describeObject(&object)
 			}
-			fmt.Fprintf(w, "%s\n", visible(text))
+			fmt.Fprintf(w, "%s\n", clean(text))
 		}
 		if o.Missing != "" {
-			fmt.Fprintf(w, "\nMissing: %s.\n", visible(o.Missing))
+			fmt.Fprintf(w, "\nMissing: %s.\n", clean(o.Missing))
 		}
 	}
 	if a.Hidden {
@@ -358,10 +353,10 @@ func writeAnswer(w io.Writer, a *why.Answer) error {
 			fmt.Fprintf(w, "\nThis would allow exactly that:\n\n%s", s.YAML)
 		}
 		if s.Policy != "" {
-			fmt.Fprintf(w, "\nThis line in the file of ABAC policies would allow it:\n\n%s\n", visible(s.Policy))
+			fmt.Fprintf(w, "\nThis line in the file of ABAC policies would allow it:\n\n%s\n", clean(s.Policy))
 		}
 		if s.Note != "" {
-			fmt.Fprintf(w, "\nNote: %s.\n", visible(s.Note))
+			fmt.Fprintf(w, "\nNote: %s.\n", clean(s.Note))
 		}
 	}
 	return nil
@@ -377,7 +372,7 @@ func writeGrants(w io.Writer, title, last string, grants []authz.Grant, cell fun
 		if g.Binding != nil {
 			binding, role = describeObject(g.Binding), describeObject(g.Role)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", visible(binding), visible(role), visible(describeSubject(g.Subject)), visible(cell(g)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", clean(binding), clean(role), clean(describeSubject(g.Subject)), clean(cell(g)))
 	}
 }
 
@@ -429,10 +424,10 @@ func writeSubjects(w io.Writer, a *why.Subjects) error {
 		if g.Binding != nil {
 			by, role = describeObject(g.Binding), describeObject(g.Role)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", visible(describeSubject(g.Subject)), visible(by), visible(role), visible(a.Subjects[i].Authorizer))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", clean(describeSubject(g.Subject)), clean(by), clean(role), clean(a.Subjects[i].Authorizer))
 	}
 	for _, text := range a.Unknown {
-		fmt.Fprintf(w, "\nNot known: %s.\n", visible(text))
+		fmt.Fprintf(w, "\nNot known: %s.\n", clean(text))
 	}
 	if a.Truncated {
 		fmt.Fprint(w, "\nThere are more, which are not shown.\n")
@@ -445,10 +440,10 @@ func writeSubjects(w io.Writer, a *why.Subjects) error {
 
 func writeDenials(w io.Writer, a *why.LastDenials) error {
 	if len(a.Denials) == 0 {
-		_, err := fmt.Fprintf(w, "This server has denied %s nothing lately.\n", visible(a.User))
+		_, err := fmt.Fprintf(w, "This server has denied %s nothing lately.\n", clean(a.User))
 		return err
 	}
-	fmt.Fprintf(w, "Requests of %s that this server has denied:\n\nLAST TIME\tTIMES\tREQUEST\tNOW\n", visible(a.User))
+	fmt.Fprintf(w, "Requests of %s that this server has denied:\n\nLAST TIME\tTIMES\tREQUEST\tNOW\n", clean(a.User))
 	for i := range a.Denials {
 		d := &a.Denials[i]
 		now := "too long to be kept whole"
@@ -458,7 +453,7 @@ func writeDenials(w io.Writer, a *why.LastDenials) error {
 		case d.Now != nil:
 			now = "denied" + closest(d.Now)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", d.Time.Format("2006-01-02 15:04:05Z"), d.Count, describeQuestion(&d.Question), visible(now))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", d.Time.Format("2006-01-02 15:04:05Z"), d.Count, describeQuestion(&d.Question), clean(now))
 	}
 	_, err := fmt.Fprint(w, "\n'kelson why USER VERB RESOURCE' or '-o yaml' shows what would allow one.\n")
 	return err
@@ -475,69 +470,4 @@ func closest(a *why.Answer) string {
 		}
 	}
 	return ""
-}
-
-// visible returns a text without anything that a terminal would obey or not show: others
-// choose the names of users, roles and objects.
-func visible(text string) string {
-	if !strings.ContainsFunc(text, isUnseen) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if isUnseen(r) {
-			quoted := strconv.QuoteRuneToASCII(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// isUnseen reports whether a character is not printed as itself, as control characters and
-// those that turn the direction of a text.
-func isUnseen(r rune) bool {
-	return r != ' ' && !unicode.IsGraphic(r) || unicode.Is(unicode.Zs, r) && r != ' '
-}
-
-// plain is an answer whose JSON has escapes for everything that a terminal would obey or
-// not show.
-type plain struct{ answer any }
-
-// MarshalJSON implements json.Marshaler.
-func (p plain) MarshalJSON() ([]byte, error) {
-	text, err := json.Marshal(p.answer)
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	for _, r := range string(text) {
-		if isUnseen(r) {
-			for _, unit := range utf16.AppendRune(nil, r) {
-				fmt.Fprintf(&b, `\u%04x`, unit)
-			}
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.Bytes(), nil
-}
-
-// escaped writes tables, JSON and YAML with what the terminal would obey as escapes.
-type escaped struct{ to io.Writer }
-
-// Write implements io.Writer. Callers write whole characters.
-func (e escaped) Write(text []byte) (int, error) {
-	lines := strings.SplitAfter(string(text), "\n")
-	for i, line := range lines {
-		line, end := strings.CutSuffix(line, "\n")
-		if lines[i] = visible(line); end {
-			lines[i] += "\n"
-		}
-	}
-	if _, err := io.WriteString(e.to, strings.Join(lines, "")); err != nil {
-		return 0, err
-	}
-	return len(text), nil
 }
