@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -121,7 +122,7 @@ func readBuild() build {
 	if !ok {
 		return b
 	}
-	b.Version = info.Main.Version
+	b.Version = cmp.Or(released, info.Main.Version)
 	for _, set := range info.Settings {
 		switch set.Key {
 		case "vcs.revision":
@@ -167,11 +168,15 @@ func (b build) print(w io.Writer) error {
 	return err
 }
 
+// released is the version of a release, set by the linker; empty in other builds, which
+// have the version that Go derives from the repository.
+var released string
+
 // version returns the version and build information of this binary.
 func version() string {
-	name, commit := "unknown", ""
+	name, commit := cmp.Or(released, "unknown"), ""
 	if info, ok := debug.ReadBuildInfo(); ok {
-		name = info.Main.Version
+		name = cmp.Or(released, info.Main.Version)
 		for _, set := range info.Settings {
 			switch {
 			case set.Key == "vcs.revision":

@@ -132,7 +132,7 @@ func (r *release) add(t target, pages map[string][]byte) error {
 
 // build compiles the program for a target.
 func (r *release) build(t target) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w -buildid=", "-o", filepath.Join(r.dir, t.program()), "github.com/apikeel/kelson/cmd/kelson")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w -buildid= -X main.released="+r.version, "-o", filepath.Join(r.dir, t.program()), "github.com/apikeel/kelson/cmd/kelson")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.os, "GOARCH="+t.arch, "GOFLAGS=", "GOAMD64=v1")
 	cmd.Stderr = os.Stderr
 	return cmd.Run()
