@@ -28,8 +28,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		for j := range 6 { // names that stay
 			w.Add(get(fmt.Sprint("user-", j), fmt.Sprint("namespace-", j)))
 		}
-		if i > minutesKept-10 {
-			for j := range 3000 {
+		if i > minutesKept-4 {
+			for j := range 2000 {
 				r := fill(j)
 				w.Begin(r)
 				w.Add(r)

@@ -101,7 +101,7 @@ func TestWaitingIsNotWork(t *testing.T) {
 
 func TestAccountsAreBounded(t *testing.T) {
 	w := newWorld(Config{})
-	const all, agents = 20_000, 5000
+	const all, agents = 10_000, 5000
 	for i := range all {
 		r := get("stranger", fmt.Sprintf("namespace-%d", i))
 		r.Agent = fmt.Sprintf("agent-%d %s", i%agents, strings.Repeat("x", 1000))
