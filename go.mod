@@ -2,6 +2,8 @@ module github.com/apikeel/kelson
 
 go 1.26.3
 
+ignore ./clients/npm/node_modules
+
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/cockroachdb/pebble/v2 v2.1.7
