@@ -109,7 +109,7 @@ func TestFeatureGatesReachTheServer(t *testing.T) {
 		{"--emulated-version=1.36", false, false, ""},
 		{"--emulated-version=1.36 --feature-gates=ClusterTrustBundle=true", false, true, ""},
 		{"--feature-gates=Unheard=true", false, false, "unrecognized feature gate: Unheard"},
-		{"--feature-gates=StorageVersionHash=false", false, false, "--feature-gates: this server cannot switch off what is behind StorageVersionHash"},
+		{"--emulated-version=1.34 --feature-gates=AggregatedDiscoveryRemoveBetaType=false", false, false, "--feature-gates: this server cannot switch off what is behind AggregatedDiscoveryRemoveBetaType"},
 		{"--feature-gates=CompositePodGroup=true", false, false, "CompositePodGroup is enabled, but depends on features that are disabled: [GenericWorkload TopologyAwareWorkloadScheduling]"},
 		{"--emulated-version=1.30", false, false, "emulation version 1.30 is not between [1.34, 1.37.0]"},
 	} {

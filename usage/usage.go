@@ -461,7 +461,7 @@ func (m *Meter) collect(unlessWithin time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.cfg.Now()
-	if now.Sub(m.collected) < unlessWithin {
+	if now.Sub(m.collected) < unlessWithin && m.collected != m.began {
 		return
 	}
 	cpu := m.cfg.CPU()
