@@ -71,6 +71,9 @@ func (p *Pages) at(ctx context.Context, q *question) ([]byte, error) {
 			return nil, err
 		}
 	}
+	if err := q.visible(revision); err != nil {
+		return nil, err
+	}
 	encoder := wire.Encoder{Served: q.served, Now: time.Now(), Include: wire.IncludeMetadata}
 	if q.get("table") == "true" {
 		encoder.Format.Shape = wire.ShapeTable

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"strconv"
 	"time"
 
@@ -63,7 +64,9 @@ func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
 		if opts.From, err = strconv.ParseInt(after, 10, 64); err != nil {
 			return nil, apierrors.NewBadRequest("after is a revision")
 		}
-		opts.From++
+		if opts.From = max(0, opts.From); opts.From < math.MaxInt64 {
+			opts.From++
+		}
 	case from != "":
 		// A time before the history is no error: the answer tells where it begins.
 		if opts.From, err = q.moment(ctx, "from"); err != nil && !errors.Is(err, storage.ErrCompacted) {
@@ -80,6 +83,7 @@ func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
 	} else {
 		opts.To = answer.Kept.Newest
 	}
+	opts.From = max(opts.From, q.floor)
 	byPrefix := map[string]*part{}
 	for i := range parts {
 		byPrefix[parts[i].prefix] = &parts[i]
@@ -100,8 +104,11 @@ func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
 		part := find(byPrefix, c.KV.Key)
 		change, selected := describe(part, c, objects, q)
 		if selected {
+			if size > answerBytes && len(change.Fields) > 0 {
+				change.Fields, change.More = nil, true
+			}
+			size += len(change.Object) + sizeOf(change.Fields)
 			answer.Changes = append(answer.Changes, change)
-			size += len(change.Object)
 		}
 		return nil
 	})

@@ -31,6 +31,8 @@ type Difference struct {
 	After  json.RawMessage `json:"after,omitempty"`
 	Fields []FieldChange   `json:"fields,omitempty"`
 	More   bool            `json:"more,omitempty"`
+	// StatusApart: the kind has a subresource for its status, which undoing leaves alone.
+	StatusApart bool `json:"statusApart,omitempty"`
 	// Writers are those who have changed the object between the moments, in their order,
 	// each once; only if the parameter writers is true.
 	Writers []Manager `json:"writers,omitempty"`
@@ -55,6 +57,9 @@ func (p *Pages) diff(ctx context.Context, q *question) ([]byte, error) {
 		if at.To, err = q.moment(ctx, "to"); err != nil {
 			return nil, err
 		}
+	}
+	if err := q.visible(min(at.From, at.To)); err != nil {
+		return nil, err
 	}
 	answer := Differences{From: at.From, To: at.To, Items: []Difference{}, Hidden: hidden}
 	if answer.Kept, err = q.kept(ctx); err != nil {
@@ -86,7 +91,11 @@ type differ struct {
 	at     position
 	answer *Differences
 	size   int
+	looked int // at objects, whether they are in the answer or not
 }
+
+// maxLooked is how many objects that differ are looked at for one page.
+const maxLooked = 5000
 
 // part adds the differences of a resource, from a key on. It is full if the page has no
 // room for the next one.
@@ -112,10 +121,11 @@ func (d *differ) part(ctx context.Context, p *part, start string) (full bool, er
 			key = a.Key
 		}
 		if a == nil || b == nil || a.ModRevision != b.ModRevision {
-			if len(d.answer.Items) >= d.q.limit || d.size >= answerBytes {
+			if len(d.answer.Items) >= d.q.limit || d.size >= answerBytes || d.looked >= maxLooked {
 				d.answer.Continue = position{From: d.at.From, To: d.at.To, Key: key}.token()
 				return true, nil
 			}
+			d.looked++
 			if err := d.add(ctx, p, key, a != nil, b != nil); err != nil {
 				return false, err
 			}
@@ -132,7 +142,7 @@ func (d *differ) part(ctx context.Context, p *part, start string) (full bool, er
 // add adds the difference of one object, if it has the labels that were asked for at one
 // of the moments.
 func (d *differ) add(ctx context.Context, p *part, key string, had, has bool) error {
-	item := Difference{Ref: p.ref(key), Verb: "update"}
+	item := Difference{Ref: p.ref(key), Verb: "update", StatusApart: p.Subresource("status") != nil}
 	read := func(revision int64) (*object, error) {
 		kv, err := valueAt(ctx, d.q.backend, key, revision)
 		if err != nil || kv == nil {
@@ -178,7 +188,7 @@ func (d *differ) add(ctx context.Context, p *part, key string, had, has bool) er
 			return err
 		}
 	}
-	d.size += len(item.Before) + len(item.After)
+	d.size += len(item.Before) + len(item.After) + sizeOf(item.Fields)
 	d.answer.Items = append(d.answer.Items, item)
 	return nil
 }

@@ -23,7 +23,21 @@ const (
 	maxFields = 2000
 	// maxValue is how many bytes of a value are shown; of a longer one its size.
 	maxValue = 16 << 10
+	// maxPath is how long a path is below which no fields are told apart.
+	maxPath = 1 << 10
+	// maxFieldBytes bounds paths and values of one change.
+	maxFieldBytes = 512 << 10
 )
+
+// sizeOf is how many bytes fields have.
+func sizeOf(fields []FieldChange) (n int) {
+	for i := range fields {
+		n += fields[i].size()
+	}
+	return n
+}
+
+func (f *FieldChange) size() int { return len(f.Path) + len(f.Old) + len(f.New) }
 
 // compare returns the fields in which two objects differ, in the order of their paths,
 // without those that every write changes. more says that there are others.
@@ -34,8 +48,9 @@ func compare(before, after map[string]any) (all []FieldChange, more bool) {
 }
 
 type comparison struct {
-	all  []FieldChange
-	more bool
+	all   []FieldChange
+	bytes int // of all
+	more  bool
 }
 
 // ignored are the fields that every write changes.
@@ -44,11 +59,12 @@ func ignored(path string) bool {
 }
 
 func (c *comparison) add(path string, before, after any) {
-	if len(c.all) == maxFields {
+	if len(c.all) == maxFields || c.bytes > maxFieldBytes {
 		c.more = true
 		return
 	}
-	c.all = append(c.all, FieldChange{Path: path, Old: shorten(before), New: shorten(after)})
+	f := FieldChange{Path: path, Old: shorten(before), New: shorten(after)}
+	c.all, c.bytes = append(c.all, f), c.bytes+f.size()
 }
 
 // missing is a field that is not there.
@@ -89,6 +105,9 @@ func (c *comparison) field(path string, before any, had bool, after any, has boo
 		return
 	case !has:
 		c.leaves(path, before, func(path string, v any) { c.add(path, v, missing{}) })
+		return
+	case c.more || len(path) > maxPath:
+		c.add(path, before, after)
 		return
 	}
 	switch old := before.(type) {
@@ -175,7 +194,7 @@ func (c *comparison) leaves(path string, v any, f func(path string, v any)) {
 		return
 	}
 	m, ok := v.(map[string]any)
-	if !ok || len(m) == 0 {
+	if !ok || len(m) == 0 || c.more || len(path) > maxPath {
 		f(path, v)
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -100,6 +101,9 @@ type question struct {
 	namespace, name string
 	labels          labels.Selector
 	limit           int
+	// floor is the oldest revision that the user may see: who has rights in one namespace
+	// sees nothing of another of the same name before it.
+	floor int64
 }
 
 func (q *question) get(name string) string {
@@ -296,7 +300,7 @@ func (p *Pages) parts(ctx context.Context, q *question) (parts []part, hidden []
 		if err := p.mayRead(ctx, q, q.served, q.namespace, q.name); err != nil {
 			return nil, nil, err
 		}
-		return []part{newPart(q.served, q.namespace, q.name)}, nil, nil
+		return []part{newPart(q.served, q.namespace, q.name)}, nil, p.setFloor(ctx, q, q.served)
 	}
 	seen := map[string]bool{}
 	for _, def := range q.catalog.Definitions() {
@@ -316,9 +320,40 @@ func (p *Pages) parts(ctx context.Context, q *question) (parts []part, hidden []
 			hidden = append(hidden, s.GroupVersionResource().GroupResource().String())
 			continue
 		}
+		if def.Namespaced {
+			if err := p.setFloor(ctx, q, s); err != nil {
+				return nil, nil, err
+			}
+		}
 		parts = append(parts, newPart(s, namespace, name))
 	}
 	return parts, hidden, nil
+}
+
+// setFloor sets the floor of a question about one namespace, unless the user may read the
+// resource in all of them.
+func (p *Pages) setFloor(ctx context.Context, q *question, s *resource.Served) error {
+	if q.namespace == "" || !s.Definition.Namespaced || q.floor > 0 || p.mayRead(ctx, q, s, "", "") == nil {
+		return nil
+	}
+	kv, err := p.Main().Get(ctx, storage.Root+"namespaces/"+q.namespace)
+	switch {
+	case errors.Is(err, storage.ErrNotFound):
+		q.floor = math.MaxInt64
+	case err != nil:
+		return err
+	default:
+		q.floor = kv.CreateRevision
+	}
+	return nil
+}
+
+// visible returns an error if the user may not see a revision.
+func (q *question) visible(revision int64) error {
+	if revision < q.floor {
+		return apierrors.NewResourceExpired("that moment is before this namespace was created; to see one of the same name before it takes the right to list in all namespaces")
+	}
+	return nil
 }
 
 func newPart(s *resource.Served, namespace, name string) part {

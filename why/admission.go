@@ -124,7 +124,7 @@ func (p *Pages) target(path, method string) (*http.Request, error) {
 	if !strings.HasPrefix(path, "/api") || len(path) > maxText || method != http.MethodPost && method != http.MethodPut {
 		return nil, apierrors.NewBadRequest("path must be that of a resource, and method POST or PUT")
 	}
-	write := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: "localhost", Path: path, RawQuery: "dryRun=All"}, Host: "localhost", Header: http.Header{}}
+	write := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: "localhost", Path: path, RawQuery: "dryRun=All&pretty=false"}, Host: "localhost", Header: http.Header{}}
 	info, err := request.Parse(write)
 	wanted := map[string]string{http.MethodPost: request.Create, http.MethodPut: request.Update}[method]
 	if err != nil || !info.IsResource || info.Verb != wanted || info.Subresource != "" || (info.Name == "") != (method == http.MethodPost) {

@@ -184,8 +184,13 @@ func TestUndoOfAnObject(t *testing.T) {
 	if now, err := maps.Get(ctx, "web", metav1.GetOptions{}); err != nil || now.Data["a"] != "3" || now.UID == first.UID {
 		t.Fatalf("after undo of the deletion: %v, %v", now, err)
 	}
-	// And back to before there was one.
-	p.must(t, "undo", "cm", "web", "--to", fmt.Sprint(revision(t, first.ResourceVersion)-1), "--yes")
+	// And back to before there was one, first as a dry run.
+	before := fmt.Sprint(revision(t, first.ResourceVersion) - 1)
+	p.must(t, "undo", "cm", "web", "--to", before, "--dry-run")
+	if _, err := maps.Get(ctx, "web", metav1.GetOptions{}); err != nil {
+		t.Fatalf("after a dry run of a deletion: %v", err)
+	}
+	p.must(t, "undo", "cm", "web", "--to", before, "--yes")
 	if _, err := maps.Get(ctx, "web", metav1.GetOptions{}); err == nil {
 		t.Error("the object is still there")
 	}

@@ -95,9 +95,12 @@ type undoStep struct {
 	Result string `json:"result,omitempty"`
 	Error  string `json:"error,omitempty"`
 
-	fields   []history.FieldChange
-	rank     int                        // steps of a lower one come first
-	was, now *unstructured.Unstructured // as it was, and as it is; nil if it was not or is not
+	fields []history.FieldChange
+	more   bool // there are fields that are not in fields
+	// ownStatus: status is written apart from the rest, by who makes it true.
+	ownStatus bool
+	rank      int                        // steps of a lower one come first
+	was, now  *unstructured.Unstructured // as it was, and as it is; nil if it was not or is not
 }
 
 // undoManager is the field manager of the writes.
@@ -228,7 +231,7 @@ func (u *undo) plan(answer *history.Differences) ([]*undoStep, error) {
 				}
 			}
 		}
-		step.fields = item.Fields
+		step.fields, step.more, step.ownStatus = item.Fields, item.More, item.StatusApart
 		step.refuse(item)
 		steps = append(steps, step)
 	}
@@ -240,7 +243,7 @@ func (u *undo) plan(answer *history.Differences) ([]*undoStep, error) {
 // isSame reports whether an object is what it was but for its status, and for what an object
 // gets that has come back: its UID, its time of creation, and the UIDs of its owners.
 func (u *undo) isSame(s *undoStep) bool {
-	if s.Action != "update" {
+	if s.Action != "update" || s.more {
 		return false
 	}
 	owners := func(obj *unstructured.Unstructured) []metav1.OwnerReference {
@@ -254,7 +257,7 @@ func (u *undo) isSame(s *undoStep) bool {
 	}
 	same := reflect.DeepEqual(owners(s.was), owners(s.now))
 	return !slices.ContainsFunc(s.fields, func(f history.FieldChange) bool {
-		return !isBelow(f.Path, "status") && f.Path != "metadata.uid" && f.Path != "metadata.creationTimestamp" && !(same && isBelow(f.Path, "metadata.ownerReferences"))
+		return !(s.ownStatus && isBelow(f.Path, "status")) && f.Path != "metadata.uid" && f.Path != "metadata.creationTimestamp" && !(same && isBelow(f.Path, "metadata.ownerReferences"))
 	})
 }
 
@@ -425,10 +428,14 @@ func (u *undo) write(ctx context.Context, s *undoStep, dry bool) error {
 	case "delete":
 		uid, version := s.now.GetUID(), s.now.GetResourceVersion()
 		background := metav1.DeletePropagationBackground
-		_, err := u.send(ctx, http.MethodDelete, &s.Ref, query, &metav1.DeleteOptions{
+		options := &metav1.DeleteOptions{
 			TypeMeta:      metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"},
 			Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &background,
-		})
+		}
+		if dry {
+			options.DryRun = []string{metav1.DryRunAll} // where there is a body, the query does not count
+		}
+		_, err := u.send(ctx, http.MethodDelete, &s.Ref, query, options)
 		if apierrors.IsNotFound(err) {
 			return nil // the garbage collector was first
 		}
@@ -482,8 +489,10 @@ func (u *undo) create(ctx context.Context, s *undoStep, query url.Values, dry bo
 		dropAddresses(obj)
 		done, err = u.send(ctx, http.MethodPost, &s.Ref, query, obj)
 	}
+	if apierrors.IsAlreadyExists(err) && !s.madeByController() {
+		return fmt.Errorf("somebody has created it since the plan was made; plan again to see what is different: %w", err)
+	}
 	if apierrors.IsAlreadyExists(err) {
-		// A controller has made it, as it does in every namespace.
 		now, err := u.send(ctx, http.MethodGet, &s.Ref, nil, nil)
 		if err != nil {
 			return err
@@ -498,6 +507,11 @@ func (u *undo) create(ctx context.Context, s *undoStep, query url.Values, dry bo
 		return u.awaitEstablished(ctx, s)
 	}
 	return nil
+}
+
+// madeByController reports whether controllers make the object in every namespace.
+func (s *undoStep) madeByController() bool {
+	return s.Group == "" && (s.Resource == "serviceaccounts" && s.Name == "default" || s.Resource == "configmaps" && s.Name == "kube-root-ca.crt")
 }
 
 func (s *undoStep) note(text string) {

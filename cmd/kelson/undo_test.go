@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"reflect"
@@ -374,5 +376,129 @@ func TestHistoryIsNotInDiscovery(t *testing.T) {
 				t.Errorf("%s has %s", path, word)
 			}
 		}
+	}
+}
+
+// TestUndoKeepsWhatOthersCreate has somebody create an object between the plan and the
+// writes: it stays as it is.
+func TestUndoKeepsWhatOthersCreate(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), startPast(t)
+	api := p.client.CoreV1().ConfigMaps("default")
+	first, err := api.Create(ctx, configMap("web", "a", "old"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	answer, other := io.Pipe() // asked when the plan is made
+	var stdout, stderr bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"undo", "cm", "web", "-n", "default", "--to", first.ResourceVersion, "--kubeconfig", p.admin}, streams{in: answer, out: &stdout, err: &stderr})
+	}()
+	if _, err := other.Write([]byte("y")); err != nil { // returns when it is read
+		t.Fatal(err)
+	}
+	if _, err := api.Create(ctx, configMap("web", "a", "theirs"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-code; got != exitError || !strings.Contains(stderr.String()+stdout.String(), "somebody has created it") {
+		t.Errorf("got exit code %d, %s%s, want that somebody has created it", got, &stdout, &stderr)
+	}
+	if now, err := api.Get(ctx, "web", metav1.GetOptions{}); err != nil || now.Data["a"] != "theirs" {
+		t.Errorf("got %v %v, want theirs", now, err)
+	}
+}
+
+// TestUndoOfStatusThatIsData undoes a change of status where it is a field like others.
+func TestUndoOfStatusThatIsData(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), startPast(t)
+	var definition unstructured.Unstructured
+	if err := definition.UnmarshalJSON([]byte(strings.ReplaceAll(widgetDefinition, `"properties":{"spec"`, `"properties":{"status"`))); err != nil {
+		t.Fatal(err)
+	}
+	client := dynamic.NewForConfigOrDie(p.Config())
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if _, err := client.Resource(definitions).Create(ctx, &definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}, "status": map[string]any{"v": "old"}}}
+	api := client.Resource(widgets).Namespace("default")
+	var first *unstructured.Unstructured
+	eventually(t, "the definition is served", func() (ok bool) {
+		var err error
+		first, err = api.Create(ctx, widget, metav1.CreateOptions{})
+		return err == nil
+	})
+	next := first.DeepCopy()
+	next.Object["status"] = map[string]any{"v": "new"}
+	if _, err := api.Update(ctx, next, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.must(t, "undo", "widget", "w", "-n", "default", "--to", first.GetResourceVersion(), "--yes")
+	now, err := api.Get(ctx, "w", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _, _ := unstructured.NestedString(now.Object, "status", "v"); got != "old" {
+		t.Errorf("got status %q, want old", got)
+	}
+}
+
+// TestHistoryOfAFormerNamespace has who has rights in a namespace see nothing of one that
+// had the same name before.
+func TestHistoryOfAFormerNamespace(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), startPast(t)
+	namespaces := p.client.CoreV1().Namespaces()
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ten"}}
+	makeSpace := func() {
+		eventually(t, "the namespace is made", func() bool {
+			_, err := namespaces.Create(ctx, space, metav1.CreateOptions{})
+			return err == nil
+		})
+	}
+	makeSpace()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "pw", Namespace: "ten"}, StringData: map[string]string{"p": "former"}}
+	made, err := p.client.CoreV1().Secrets("ten").Create(ctx, secret, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := namespaces.Delete(ctx, "ten", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	makeSpace()
+	for _, err := range []error{
+		p.create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pages"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"*"}}}}),
+		p.create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "pages"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "eve", APIGroup: rbacv1.GroupName}},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "pages"}}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.client.RbacV1().RoleBindings("ten").Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "eve"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "eve", APIGroup: rbacv1.GroupName}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eve := p.kubeconfig(t, p.User("eve"))
+	for _, args := range [][]string{
+		{"history", "secret", "pw", "-n", "ten", "-o", "json"}, {"history", "-n", "ten", "--since", "1h"},
+		{"get", "secrets", "-n", "ten", "--at", made.ResourceVersion, "-o", "json"}, {"diff", "-n", "ten", "--from", made.ResourceVersion, "--to", "now", "-o", "json"},
+	} {
+		if out, _, _ := runKelson(t, eve, args...); strings.Contains(out, "pw\"") || strings.Contains(out, "secrets/pw") || strings.Contains(out, "Zm9ybWVy") {
+			t.Errorf("%v: got %s, want nothing of the former namespace", args, out)
+		}
+	}
+	if out := p.must(t, "get", "secrets", "-n", "ten", "--at", made.ResourceVersion, "-o", "json"); !strings.Contains(out, "Zm9ybWVy") {
+		t.Errorf("the administrator got %s, want the secret", out)
 	}
 }
