@@ -65,7 +65,9 @@ func TestRequestsAreAccountedFor(t *testing.T) {
 	send("getter", "/version")
 	send("aborter", "/api/v1/nodes")
 	send("", "/api/v1/pods")
-	waitUntil(t, func() bool { return rows(usage.ByUser)["watcher"].OpenWatches == 1 && rows(usage.ByUser)["getter"].Requests == 2 })
+	waitUntil(t, func() bool {
+		return rows(usage.ByUser)["watcher"].OpenWatches == 1 && rows(usage.ByUser)["getter"].Requests == 2
+	})
 	users := rows(usage.ByUser)
 	if r := users["watcher"]; r.Requests != 1 || r.BytesOut != 5 {
 		t.Errorf("the watch: got %+v, want one request and 5 bytes", r)
