@@ -45,20 +45,36 @@ func TestExchanges(t *testing.T) {
 		w := newWorld()
 		for _, line := range recorded.Read[json.RawMessage](t, "testdata/"+file+".jsonl.gz") {
 			var c exchange
-			if err := json.Unmarshal([]byte(expand(string(line))), &c); err != nil {
+			text := expand(string(line))
+			if err := json.Unmarshal([]byte(text), &c); err != nil {
 				t.Fatal(err)
 			}
 			t.Run(c.ID, func(t *testing.T) {
 				clear(w.objects)
 				w.Allocator = core.NewMemoryAllocator(cfg)
-				for i := range c.Steps {
+				for i := 0; i < len(c.Steps); i++ {
 					if !w.step(t, c.Steps, i) {
 						break
+					}
+					// An address at random may be the one that a later step asks for.
+					if i == 0 && strings.Contains(text, givenAddress(c.Steps[0])) {
+						clear(w.objects)
+						w.Allocator, i = core.NewMemoryAllocator(cfg), -1
 					}
 				}
 			})
 		}
 	}
+}
+
+// givenAddress returns the address that a service got which did not ask for one, in quotes.
+func givenAddress(s *step) string {
+	answer, _ := s.answer.(map[string]any)
+	spec, _ := answer["spec"].(map[string]any)
+	if ip, ok := spec["clusterIP"].(string); ok && ip != "" && ip != corev1.ClusterIPNone && !strings.Contains(string(s.Body), strconv.Quote(ip)) {
+		return strconv.Quote(ip)
+	}
+	return "\x00" // which no text contains
 }
 
 type exchange struct {
