@@ -247,10 +247,11 @@ func TestConnectionsCutAnywhere(t *testing.T) {
 		}
 		eventually(t, "the connections break", func() bool { return db.Breaks() > before })
 	}
+	eventually(t, "writes go on", func() bool { return w.last.Load() > 100 })
 	load.finish(b)
 	w.reaches(b)
-	if load.uncertain > 0 || load.writes < 100 {
-		t.Errorf("got %d uncertain and %d acknowledged writes, want none and many: the database could be asked again each time", load.uncertain, load.writes)
+	if load.uncertain > 0 {
+		t.Errorf("got %d uncertain writes, want none: the database could be asked again each time", load.uncertain)
 	}
 }
 
