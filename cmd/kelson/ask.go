@@ -38,20 +38,28 @@ type ask struct {
 
 // bind adds the flags, with the names that kubectl gives them.
 func (a *ask) bind(fs *pflag.FlagSet) {
+	a.bindServer(fs)
+	fs.StringVarP(&a.output, "output", "o", "table", "`form` of the answer: table, json or yaml")
+}
+
+// bindServer adds the flags that say which server is asked, and as whom.
+func (a *ask) bindServer(fs *pflag.FlagSet) {
+	a.output = "table"
 	fs.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` that says where the server is (default $KUBECONFIG, ~/.kube/config, or that of ./kelson-data)")
 	fs.StringVar(&a.context, "context", "", "`name` of the context in the kubeconfig")
 	fs.StringVarP(&a.namespace, "namespace", "n", "", "`namespace` (default that of the context)")
 	fs.StringVar(&a.as, "as", "", "`user` to ask as, if you may impersonate them")
 	fs.StringSliceVar(&a.asGroups, "as-group", nil, "`group` of that user; may be repeated")
-	fs.StringVarP(&a.output, "output", "o", "table", "`form` of the answer: table, json or yaml")
 }
 
 // target is a server that can be asked.
 type target struct {
 	config    *rest.Config
 	namespace string // of the flag or of the context; never empty
-	client    *rest.RESTClient
-	mapper    meta.RESTMapper // reads discovery when it is first asked
+	// contextName is the context of the kubeconfig; empty if it has none.
+	contextName string
+	client      *rest.RESTClient
+	mapper      meta.RESTMapper // reads discovery when it is first asked
 }
 
 // connect reads the kubeconfig. It does not talk to the server yet.
@@ -81,7 +89,11 @@ func (a *ask) connect() (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent = "kelson/" + strings.Fields(version())[1]
+	contextName := a.context
+	if kubeconfig, err := loader.RawConfig(); err == nil && contextName == "" {
+		contextName = kubeconfig.CurrentContext
+	}
+	config.UserAgent = "kelson/" + bareVersion()
 	config.QPS = -1 // a person waits, and the server has flow control
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -89,7 +101,7 @@ func (a *ask) connect() (*target, error) {
 	}
 	cached := memory.NewMemCacheClient(discover)
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
-	return &target{config: config, namespace: namespace, client: discover.RESTClient().(*rest.RESTClient), mapper: mapper}, nil
+	return &target{config: config, namespace: namespace, contextName: contextName, client: discover.RESTClient().(*rest.RESTClient), mapper: mapper}, nil
 }
 
 // anyExists reports whether one of the files is there.

@@ -172,11 +172,19 @@ func (b build) print(w io.Writer) error {
 // have the version that Go derives from the repository.
 var released string
 
+// bareVersion returns the version alone.
+func bareVersion() string {
+	name := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		name = info.Main.Version
+	}
+	return cmp.Or(released, name)
+}
+
 // version returns the version and build information of this binary.
 func version() string {
-	name, commit := cmp.Or(released, "unknown"), ""
+	name, commit := bareVersion(), ""
 	if info, ok := debug.ReadBuildInfo(); ok {
-		name = cmp.Or(released, info.Main.Version)
 		for _, set := range info.Settings {
 			switch {
 			case set.Key == "vcs.revision":

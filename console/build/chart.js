@@ -1,0 +1,2 @@
+// Charts of numbers over time.
+export { default } from "uplot";

@@ -1,0 +1,5 @@
+import { html } from "../lib/ui.js";
+
+export default function View({ route }) {
+  return html`<h1>objects</h1><p>${route.path}</p>`;
+}
