@@ -118,7 +118,7 @@ func hash(obj runtime.Object) (string, error) {
 const gzipThreshold = 128 << 10
 
 func send(w http.ResponseWriter, r *http.Request, body []byte) error {
-	if len(body) <= gzipThreshold || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if len(body) <= gzipThreshold || !request.AcceptsGzip(r) {
 		_, err := w.Write(body)
 		return ignoreClient(err)
 	}

@@ -325,6 +325,8 @@ func negotiate(r *http.Request, offers ...string) (string, bool) {
 	return "", false
 }
 
+// acceptsGzip reports whether a client accepts gzip. Unlike request.AcceptsGzip it reads
+// weights, as kube-apiserver does for these documents only.
 func acceptsGzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, params, _ := strings.Cut(strings.TrimSpace(coding), ";")

@@ -193,3 +193,14 @@ func Param(query, key string) (value string, ok bool) {
 	}
 	return "", false
 }
+
+// AcceptsGzip reports whether a client names gzip among the codings that it accepts.
+// One with a weight does not count, as in kube-apiserver.
+func AcceptsGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		if strings.TrimSpace(coding) == "gzip" {
+			return true
+		}
+	}
+	return false
+}

@@ -232,3 +232,15 @@ func BenchmarkParse(b *testing.B) {
 		})
 	}
 }
+
+func TestAcceptsGzip(t *testing.T) {
+	for accepted, want := range map[string]bool{
+		"gzip": true, "deflate, gzip": true, " gzip ,br": true,
+		"": false, "identity": false, "gzip;q=0": false, "gzip;q=0.5": false, "x-gzip": false, "GZIP": false,
+	} {
+		r := &http.Request{Header: http.Header{"Accept-Encoding": {accepted}}}
+		if got := AcceptsGzip(r); got != want {
+			t.Errorf("%q: got %t, want %t", accepted, got, want)
+		}
+	}
+}

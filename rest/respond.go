@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
@@ -119,17 +118,7 @@ func (s *scope) write(code int, body []byte) {
 	_, _ = s.w.Write(body)
 }
 
-func (s *scope) acceptsGzip() bool { return !s.h.NoCompression && acceptsGzip(s.r) }
-
-// acceptsGzip reports whether a client accepts gzip, without a weight.
-func acceptsGzip(r *http.Request) bool {
-	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
-		if strings.TrimSpace(coding) == "gzip" {
-			return true
-		}
-	}
-	return false
-}
+func (s *scope) acceptsGzip() bool { return !s.h.NoCompression && request.AcceptsGzip(s.r) }
 
 // beginGzip writes the header of a compressed answer and returns where its body goes.
 func beginGzip(w http.ResponseWriter, code int) *wire.GzipWriter {

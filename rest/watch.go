@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
@@ -332,7 +333,7 @@ func (s *scope) beginStream(compress bool) *stream {
 		st.count = m.Watched(s.req.Group, s.req.Version, s.req.Resource)
 	}
 	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
-	if compress && !isWebSocket(s.r) && acceptsGzip(s.r) {
+	if compress && !isWebSocket(s.r) && request.AcceptsGzip(s.r) {
 		// Every write is compressed by itself, so that a watch that waits holds nothing.
 		st.gzip = beginGzip(s.w, http.StatusOK)
 	} else {

@@ -67,7 +67,7 @@ func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
 	body, media := Encode(&s, media, pretty)
 	h := w.Header()
 	h.Set("Content-Type", media)
-	if len(body) <= gzipFrom || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if len(body) <= gzipFrom || !request.AcceptsGzip(r) {
 		w.WriteHeader(int(s.Code))
 		_, _ = w.Write(body)
 		return
