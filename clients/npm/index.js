@@ -5,8 +5,34 @@
 
 const { spawn } = require('node:child_process');
 
+// The server can be told to bring back a state, and to misbehave.
+class Control {
+  constructor(url, token) {
+    this.url = url;
+    this.token = token;
+  }
+
+  async ask(method, path, body) {
+    const answer = await fetch(this.url + path, { method, headers: { Authorization: 'Bearer ' + this.token }, body: body && JSON.stringify(body) });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.error);
+    return said;
+  }
+
+  async save(name = 'default') { await this.ask('POST', '/snapshots', { name }); }
+  async restore(name = 'default') { await this.ask('POST', '/restore', { name }); }
+  async apply(...paths) { await this.ask('POST', '/apply', { paths }); }
+  async user(name, groups = []) { return (await this.ask('POST', '/users', { name, groups })).kubeconfig; }
+  async fault(fault) { return (await this.ask('POST', '/faults', fault)).fault; }
+  async hits() { return (await this.ask('GET', '/faults')).hits; }
+  async clearFaults() { await this.ask('DELETE', '/faults'); }
+  async endWatches(rule = {}) { return (await this.ask('POST', '/end-watches', rule)).ended; }
+  async compact() { await this.ask('POST', '/compact', {}); }
+  async clock(change = {}) { return new Date((await this.ask('POST', '/clock', change)).now); }
+}
+
 const child = `
-process.stdout.write(process.env.KUBECONFIG + '\\n');
+process.stdout.write([process.env.KUBECONFIG, process.env.KELSON_CONTROL, process.env.KELSON_CONTROL_TOKEN].join('\\0') + '\\n');
 process.stdin.resume();
 process.stdin.on('end', () => process.exit(0));
 process.stdin.on('error', () => process.exit(0));
@@ -39,12 +65,12 @@ async function kelson(options = {}) {
 
   let timer;
   try {
-    const kubeconfig = await new Promise((resolve, reject) => {
+    const [kubeconfig, url, token] = await new Promise((resolve, reject) => {
       let stdout = '';
       server.stdout.setEncoding('utf8').on('data', (text) => {
         stdout += text;
         const end = stdout.indexOf('\n');
-        if (end >= 0) resolve(stdout.slice(0, end));
+        if (end >= 0) resolve(stdout.slice(0, end).split('\0'));
       });
       server.once('error', (err) => {
         reject(err.code === 'ENOENT'
@@ -64,7 +90,7 @@ async function kelson(options = {}) {
     };
     let stopping;
     const stopOnce = () => (stopping ??= stop());
-    return { kubeconfig, stop: stopOnce, ...(Symbol.asyncDispose ? { [Symbol.asyncDispose]: stopOnce } : {}) };
+    return { kubeconfig, control: new Control(url, token), stop: stopOnce, ...(Symbol.asyncDispose ? { [Symbol.asyncDispose]: stopOnce } : {}) };
   } catch (err) {
     server.kill();
     throw err;

@@ -50,6 +50,39 @@ test('list, informer and apply', options, async () => {
   assert.strictEqual(fs.existsSync(server.kubeconfig), false, 'the kubeconfig is still there after the end');
 });
 
+test('a state comes back, requests fail, and the clock moves', options, async () => {
+  const server = await kelson();
+  try {
+    const { control } = server;
+    const core = connect(server).makeApiClient(k8s.CoreV1Api);
+    const names = async () => (await core.listNamespacedConfigMap({ namespace: 'default' })).items.map((c) => c.metadata.name);
+    const create = (name) => core.createNamespacedConfigMap({ namespace: 'default', body: { metadata: { name } } });
+    await create('before');
+    const had = await names();
+    await control.save();
+    await create('after');
+    await control.restore();
+    assert.deepStrictEqual(await names(), had);
+
+    await control.fault({ rule: { verb: 'create', resource: 'configmaps' }, fail: { code: 503, reason: 'ServiceUnavailable', message: 'not today' }, times: 1 });
+    await assert.rejects(create('one'), (err) => err.code === 503 && /not today/.test(err.body));
+    await create('one');
+    assert.deepStrictEqual(await control.hits(), [2]);
+    await control.clearFaults();
+
+    await control.clock({ freeze: '2030-01-02T03:04:05Z' });
+    assert.strictEqual((await create('two')).metadata.creationTimestamp.toISOString(), '2030-01-02T03:04:05.000Z');
+
+    const config = new k8s.KubeConfig();
+    config.loadFromFile(await control.user('jane'));
+    await assert.rejects(config.makeApiClient(k8s.CoreV1Api).listNamespace(), { code: 403 });
+    await assert.rejects(control.restore('nothing'), /there is no snapshot "nothing"/);
+    await assert.rejects(control.fault({}), /one of delay, fail, drop and loseAnswer/);
+  } finally {
+    await server.stop();
+  }
+});
+
 test('custom resources, and a user without rights', options, async () => {
   const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'kelson-'));
   fs.writeFileSync(path.join(dir, 'crd.json'), JSON.stringify({

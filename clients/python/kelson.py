@@ -11,25 +11,89 @@ it runs ends; that command is a small Python that prints KUBECONFIG and waits un
 standard input is closed. So a test that crashes leaves nothing behind.
 """
 
+import json
 import os
 import selectors
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
-_CHILD = "import os, sys; print(os.environ['KUBECONFIG'], flush=True); sys.stdin.read()"
+_CHILD = """import os, sys
+print(*(os.environ[name] for name in ("KUBECONFIG", "KELSON_CONTROL", "KELSON_CONTROL_TOKEN")), sep="\\0", flush=True)
+sys.stdin.read()"""
 
 
 class Error(Exception):
     """The server did not start, or did not end as it should."""
 
 
+class Control:
+    """Brings back a state of a server, makes requests fail, and moves its clock."""
+
+    def __init__(self, url, token):
+        self._url, self._token = url, token
+
+    def ask(self, method, path, body=None):
+        """Send a request to the endpoint of 'kelson run', and return its answer."""
+        request = urllib.request.Request(
+            self._url + path, method=method, headers={"Authorization": "Bearer " + self._token}, data=None if body is None else json.dumps(body).encode()
+        )
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as err:
+            with err:
+                raise Error(json.load(err)["error"]) from None
+
+    def save(self, name="default"):
+        """Keep the state of the server under a name."""
+        self.ask("POST", "/snapshots", {"name": name})
+
+    def restore(self, name="default"):
+        """Bring a state back. Watches see it as changes."""
+        self.ask("POST", "/restore", {"name": name})
+
+    def apply(self, *paths):
+        """Install files or folders."""
+        self.ask("POST", "/apply", {"paths": [str(p) for p in paths]})
+
+    def user(self, name, groups=()):
+        """Return the path of a kubeconfig for a user."""
+        return self.ask("POST", "/users", {"name": name, "groups": list(groups)})["kubeconfig"]
+
+    def fault(self, **fault):
+        """Add a fault, such as rule={"verb": "create"}, fail={"code": 503}, times=1, and return its number."""
+        return self.ask("POST", "/faults", fault)["fault"]
+
+    def hits(self):
+        """Return how often each fault met a request."""
+        return self.ask("GET", "/faults")["hits"]
+
+    def clear_faults(self):
+        """Remove all faults."""
+        self.ask("DELETE", "/faults")
+
+    def end_watches(self, **rule):
+        """End watches, and return how many."""
+        return self.ask("POST", "/end-watches", rule)["ended"]
+
+    def compact(self):
+        """Forget the history, so that clients have to list again."""
+        self.ask("POST", "/compact", {})
+
+    def clock(self, **change):
+        """Change the server's clock (freeze, advance, resume, reset), and return what it shows."""
+        return self.ask("POST", "/clock", change)["now"]
+
+
 class Server:
     """A server that is ready. kubeconfig is the path of a file for clients."""
 
-    def __init__(self, process, stderr, kubeconfig):
+    def __init__(self, process, stderr, kubeconfig, control):
         self._process, self._stderr = process, stderr
-        self.kubeconfig = kubeconfig
+        self.kubeconfig, self.control = kubeconfig, control
 
     def stop(self):
         """Stop the server. What it kept in memory is gone. A second call does nothing."""
@@ -76,9 +140,10 @@ def start(*, binary=None, crds=(), manifests=(), user=None, groups=(), keep=None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         ready = selector.select(timeout)
-    kubeconfig = process.stdout.readline().decode().rstrip("\n") if ready else ""
-    if kubeconfig:
-        return Server(process, stderr, kubeconfig)
+    line = process.stdout.readline().decode().rstrip("\n") if ready else ""
+    if line:
+        kubeconfig, url, token = line.split("\0")
+        return Server(process, stderr, kubeconfig, Control(url, token))
     process.stdin.close()
     if not ready:
         process.terminate()

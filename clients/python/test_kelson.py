@@ -29,6 +29,24 @@ class TestServer(unittest.TestCase):
             kelson.start(crds=["/nowhere/crds"])
 
     @unittest.skipUnless(kubernetes, "the package kubernetes is not installed (Debian: python3-kubernetes)")
+    def test_control(self):
+        with kelson.start() as server:
+            api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(server.kubeconfig))
+            had = [n.metadata.name for n in api.list_namespace().items]
+            server.control.save()
+            api.create_namespace({"metadata": {"name": "new"}})
+            server.control.restore()
+            self.assertEqual([n.metadata.name for n in api.list_namespace().items], had)
+            server.control.fault(rule={"verb": "list"}, fail={"code": 429, "message": "not now"}, times=1)
+            with self.assertRaisesRegex(kubernetes.client.ApiException, "not now"):
+                api.list_config_map_for_all_namespaces()
+            self.assertEqual(server.control.hits(), [1])
+            server.control.clear_faults()
+            self.assertEqual(server.control.clock(freeze="2030-01-02T03:04:05Z"), "2030-01-02T03:04:05Z")
+            with self.assertRaisesRegex(kelson.Error, 'there is no snapshot "nothing"'):
+                server.control.restore("nothing")
+
+    @unittest.skipUnless(kubernetes, "the package kubernetes is not installed (Debian: python3-kubernetes)")
     def test_list_watch_and_patch(self):
         with kelson.start() as server:
             api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(server.kubeconfig))

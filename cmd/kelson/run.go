@@ -35,6 +35,9 @@ func newRun(s streams) *cobra.Command {
 is set for the command; the server stops when it has ended, and its exit code is the
 one of the command. Without a command it is a shell.
 
+The command can bring a saved state back, make requests fail and move the clock, with
+KELSON_CONTROL and KELSON_CONTROL_TOKEN; docs/languages.md says how.
+
 The server has all controllers and admission plugins that 'kelson serve' has, and
 keeps nothing, unless --keep names a folder.`,
 		Example: `  kelson run -- pytest
@@ -101,6 +104,11 @@ func (f *runFlags) execute(ctx context.Context, s streams, server *kelsontest.Se
 		command = []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh")}
 		fmt.Fprintf(s.err, "A Kubernetes API server runs at %s until this shell ends; KUBECONFIG is set.\nTry: kubectl get namespaces\n", server.URL())
 	}
+	control, err := startControl(server)
+	if err != nil {
+		return err
+	}
+	defer control.close()
 	path, err := exec.LookPath(command[0])
 	if err != nil {
 		return fmt.Errorf("%s cannot be run: %w", command[0], errors.Unwrap(err))
@@ -108,7 +116,7 @@ func (f *runFlags) execute(ctx context.Context, s streams, server *kelsontest.Se
 	cmd := exec.CommandContext(ctx, path, command[1:]...)
 	cmd.Args[0] = filepath.Base(command[0])
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.in, s.out, s.err
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+kubeconfig), control.environment()...)
 	// The terminal has sent its signal to the command, too; others have sent it to this
 	// program alone. The command may take as long as it likes to end; a second signal
 	// ends this program.
