@@ -3,11 +3,15 @@ package controlplane
 import (
 	"crypto/tls"
 	"net/http"
+	"os"
+	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
+	"sigs.k8s.io/yaml"
 )
 
 // dashboards has what is asked of a kube-apiserver by the dashboards, recording rules
@@ -97,7 +101,7 @@ rate(process_cpu_seconds_total{job="kube-apiserver"}[5m])
 // selectors of a query: the metric, what its labels must be, and, before it, what it
 // is grouped by.
 var (
-	selectorText = regexp.MustCompile(`(?:by \(([^)]*)\) \((?:[a-z]+\()?)?\b((?:apiserver|aggregator|authenticat|authoriz|etcd|workqueue|rest_client|kube_apiserver|kubernetes_|registered_|disabled_|hidden_|process_|go_|watch_cache|serviceaccount_)[a-z0-9_]*)(?:\{([^}]*)\})?`)
+	selectorText = regexp.MustCompile(`(?:by \(([^)]*)\) \((?:[a-z]+\()?)?\b((?:apiserver|aggregator|authenticat|authoriz|etcd|workqueue|rest_client|kube_apiserver|kubernetes_|registered_|disabled_|hidden_|process_|go_|watch_cache|serviceaccount_|kelson_)[a-z0-9_]*)(?:\{([^}]*)\})?`)
 	matcherText  = regexp.MustCompile(`([a-z_]+)(=~|!~|!=|=)"([^"]*)"`)
 )
 
@@ -137,7 +141,7 @@ func TestDashboards(t *testing.T) {
 	resp.Body.Close()
 
 	families := c.scrape()
-	for query := range strings.Lines(dashboards) {
+	for _, query := range slices.Concat(strings.Split(dashboards, "\n"), ownQueries(t)) {
 		query, empty := strings.CutPrefix(strings.TrimSpace(query), "!")
 		if query == "" {
 			continue
@@ -150,6 +154,64 @@ func TestDashboards(t *testing.T) {
 			if problem := answers(families, s[2], s[3], s[1], empty); problem != "" {
 				t.Errorf("%s: %s", query, problem)
 			}
+		}
+	}
+}
+
+// ownQueries returns the queries of the dashboard and the alerts in deploy/monitoring. A
+// server that is well has no data for some of them.
+func ownQueries(t *testing.T) (queries []string) {
+	t.Helper()
+	const dir = "../deploy/monitoring/"
+	var dashboard struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	var alerts struct {
+		Groups []struct{ Rules []struct{ Expr string } }
+	}
+	for file, into := range map[string]any{"dashboard.json": &dashboard, "alerts.yaml": &alerts} {
+		text, err := os.ReadFile(dir + file)
+		if err == nil {
+			err = yaml.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			queries = append(queries, target.Expr)
+		}
+	}
+	for _, g := range alerts.Groups {
+		for _, r := range g.Rules {
+			if !strings.HasPrefix(r.Expr, "up{") { // which is Prometheus' own
+				queries = append(queries, r.Expr)
+			}
+		}
+	}
+	if len(queries) < 20 {
+		t.Fatalf("got %d queries in %s, want those of a dashboard and of alerts", len(queries), dir)
+	}
+	for i, query := range queries {
+		if strings.Contains(query, "reject") || strings.Contains(query, "webhook") || strings.Contains(query, `code=~"`) {
+			queries[i] = "!" + query
+		}
+	}
+	return queries
+}
+
+// TestAlerts: what the alerts say, and when, by Prometheus' own program.
+func TestAlerts(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not on PATH (Debian: prometheus)")
+	}
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		cmd := exec.CommandContext(t.Context(), promtool, args...)
+		cmd.Dir = "../deploy/monitoring"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
 }
