@@ -89,8 +89,18 @@ func (k *Keys) candidates(id string) []jose.JSONWebKey {
 }
 
 // ParsePublicKeys parses a PEM file with public keys, certificates, or private keys, of
-// which the public part is used.
-func ParsePublicKeys(data []byte) ([]any, error) { return keyutil.ParsePublicKeysPEM(data) }
+// which the public part is used: also of an ECDSA key in PKCS #8, as NewKey's are kept,
+// which kube-apiserver does not take here.
+func ParsePublicKeys(data []byte) ([]any, error) {
+	keys, err := keyutil.ParsePublicKeysPEM(data)
+	if err == nil {
+		return keys, nil
+	}
+	if private, privateErr := ParsePrivateKey(data); privateErr == nil {
+		return []any{private.Public()}, nil
+	}
+	return nil, err
+}
 
 // ParsePrivateKey parses the private key in a PEM file.
 func ParsePrivateKey(data []byte) (crypto.Signer, error) {

@@ -6,8 +6,10 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -227,5 +229,35 @@ func BenchmarkVerify(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestParsePublicKeys: the file of a signing key is also one of a public key, whatever
+// its form is.
+func TestParsePublicKeys(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sec1, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, der := range map[string][]byte{"PRIVATE KEY": pkcs8, "EC PRIVATE KEY": sec1, "PUBLIC KEY": public} {
+		got, err := ParsePublicKeys(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+		if err != nil || len(got) != 1 || !key.PublicKey.Equal(got[0].(crypto.PublicKey)) {
+			t.Errorf("%s: got %v and error %v, want the public key", kind, got, err)
+		}
+	}
+	if _, err := ParsePublicKeys([]byte("nothing")); err == nil || err.Error() != "data does not contain any valid RSA or ECDSA public keys" {
+		t.Errorf("got error %v, want kube-apiserver's", err)
 	}
 }
