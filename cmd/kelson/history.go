@@ -31,20 +31,9 @@ and which fields. Deleted objects are there too. How far it goes back depends on
   kelson history -n shop --watch`,
 		Args: kindAndName(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := p.connect()
-			if err != nil {
-				return usageError{err}
-			}
-			q, _, err := p.question(t, args)
+			t, q, err := p.questionAt(cmd, args, "since", since, "from")
 			if err != nil {
 				return err
-			}
-			from, err := moment(since, time.Now())
-			if err != nil {
-				return usage(cmd, "--since: %w", err)
-			}
-			if from != "" {
-				q.Set("from", from)
 			}
 			if limit < 1 {
 				return usage(cmd, "--limit is a number above 0")

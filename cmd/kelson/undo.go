@@ -52,7 +52,7 @@ with its objects; what cannot come back is listed. Status is left to controllers
 			case u.output != "table" && !u.yes && !u.only:
 				return usage(cmd, "--output=%s needs --yes or --dry-run, since nobody is asked then", u.output)
 			}
-			q, _, err := u.question(t, args)
+			q, err := u.question(t, args)
 			if err != nil {
 				return err
 			}
