@@ -49,7 +49,7 @@ type Change struct {
 // changes answers with the changes of an object, a resource, a namespace, or everything.
 // The parameter from is the first moment; continue is that of the page before; after is a
 // revision that is known already.
-func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
+func (p *Pages) changes(ctx context.Context, q *question) (any, error) {
 	parts, hidden, err := p.parts(ctx, q)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
 	}
 	opts.Match = func(key string) bool { return find(byPrefix, key) != nil }
 	if len(parts) == 0 || opts.From > opts.To {
-		return encode(answer)
+		return answer, nil
 	}
 	objects := q.get("objects") == "true"
 	size := 0
@@ -118,7 +118,7 @@ func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
 	if complete > max(opts.From, answer.Kept.Oldest, 2) {
 		answer.Continue = strconv.FormatInt(complete-1, 10)
 	}
-	return encode(answer)
+	return answer, nil
 }
 
 // describe makes a Change. It is not selected if neither version has the labels that were

@@ -16,7 +16,6 @@ package history
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -69,24 +68,21 @@ func (p *Pages) Handlers() map[string]http.Handler {
 }
 
 // page is a page that answers a question with a body of JSON.
-func (p *Pages) page(answer func(ctx context.Context, q *question) ([]byte, error)) http.Handler {
+func (p *Pages) page(answer func(ctx context.Context, q *question) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			status.Write(w, r, metav1.Status{Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed, Message: "history is only read"})
 			return
 		}
 		q, err := p.parse(r)
-		var body []byte
+		var document any
 		if err == nil {
-			body, err = answer(r.Context(), q)
+			document, err = answer(r.Context(), q)
 		}
 		if err != nil {
-			status.Write(w, r, p.apiError(r.Context(), q, err))
-			return
+			err = &apierrors.StatusError{ErrStatus: p.apiError(r.Context(), q, err)}
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-cache, private")
-		_, _ = w.Write(body)
+		status.WriteJSON(w, r, document, err)
 	})
 }
 
@@ -378,9 +374,4 @@ func find(byPrefix map[string]*part, key string) *part {
 		}
 	}
 	return nil
-}
-
-func encode(v any) ([]byte, error) {
-	body, err := json.Marshal(v)
-	return append(body, '\n'), err
 }
