@@ -81,7 +81,7 @@ func (a *ask) connect() (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent = "kelson/" + strings.Fields(version())[1]
+	config.UserAgent = "kelson/" + bareVersion()
 	config.QPS = -1 // a person waits, and the server has flow control
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
