@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,6 +79,14 @@ func configMap(name string, data ...string) *corev1.ConfigMap {
 	return m
 }
 
+// nextMillisecond waits until the clock shows another millisecond: the store records the
+// time of a write in milliseconds.
+func nextMillisecond() {
+	for before := time.Now().UnixMilli(); time.Now().UnixMilli() == before; {
+		runtime.Gosched()
+	}
+}
+
 func revision(t *testing.T, text string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(text, 10, 64)
@@ -96,7 +105,7 @@ func TestHistoryOfAnObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	between := time.Now()
-	time.Sleep(2 * time.Millisecond) // the store has milliseconds
+	nextMillisecond()
 	second := first.DeepCopy()
 	second.Data["a"], second.Data["b"] = "2", "new"
 	if second, err = maps.Update(ctx, second, metav1.UpdateOptions{FieldManager: "bob"}); err != nil {

@@ -122,6 +122,9 @@ func (u *undo) run(ctx context.Context, wholeNamespace bool) error {
 			return err
 		}
 	}
+	if allSkipped(steps) {
+		return u.refuse(answer, steps)
+	}
 	if !u.only && !u.yes {
 		fmt.Fprint(u.s.err, "Undo this? [y/N] ")
 		line, _ := bufio.NewReader(u.s.in).ReadString('\n')
@@ -140,7 +143,7 @@ func (u *undo) run(ctx context.Context, wholeNamespace bool) error {
 		steps = append(steps, more...)
 	}
 	if u.output != "table" {
-		if err := u.print(u.s.out, map[string]any{"from": answer.From, "to": answer.To, "steps": steps, "hidden": answer.Hidden}, nil); err != nil {
+		if err := u.printSteps(answer, steps); err != nil {
 			return err
 		}
 	} else {
@@ -150,6 +153,26 @@ func (u *undo) run(ctx context.Context, wholeNamespace bool) error {
 		return errShown
 	}
 	return nil
+}
+
+// allSkipped reports whether there is something to undo, and nothing of it can come back.
+func allSkipped(steps []*undoStep) bool {
+	return len(steps) > 0 && !slices.ContainsFunc(steps, func(s *undoStep) bool { return s.Action != "skip" })
+}
+
+// refuse says that nothing of a plan can be done, without a question.
+func (u *undo) refuse(answer *history.Differences, steps []*undoStep) error {
+	if u.output != "table" {
+		if err := u.printSteps(answer, steps); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("nothing was done: none of %d objects can come back", len(steps))
+}
+
+// printSteps prints a plan and what has become of it as a document.
+func (u *undo) printSteps(answer *history.Differences, steps []*undoStep) error {
+	return u.print(u.s.out, map[string]any{"from": answer.From, "to": answer.To, "steps": steps, "hidden": answer.Hidden}, nil)
 }
 
 // planAgain returns the steps that were not there when the first plan was made.
