@@ -117,7 +117,8 @@ func (w *countedWriter) Write(p []byte) (int, error) {
 }
 
 // OpenFolder opens the store in a data folder that no server is running on.
-// Unlike a server it makes nothing, and it keeps all of the store's history.
+// Unlike a server it makes nothing, and it keeps all of the store's history, also what
+// Config.History has kept.
 func OpenFolder(dataDir string) (*engine.Engine, error) {
 	dir := StoreDir(dataDir)
 	names, err := os.ReadDir(dir)
@@ -128,5 +129,5 @@ func OpenFolder(dataDir string) (*engine.Engine, error) {
 		return nil, fmt.Errorf("cannot read the data folder: %w", err)
 	}
 	const never = 100 * 365 * 24 * time.Hour
-	return engine.Open(engine.Options{Dir: dir, HistoryAge: never, HistoryCount: math.MaxInt64 / 2})
+	return engine.Open(engine.Options{Dir: dir, HistoryAge: never, HistoryCount: math.MaxInt64 / 2, RetainAge: never, RetainBytes: math.MaxInt64})
 }
