@@ -117,6 +117,40 @@ func RollBack(ctx context.Context, dir string, revision int64, at time.Time) (_ 
 	return revision, e.rollBack(ctx, revision)
 }
 
+// Rebase raises the revision of a store that no process has open to base, and removes its
+// history, as an import would have made it: clients that know older revisions are told that
+// these have expired.
+func Rebase(dir string, base int64) (err error) {
+	opts := Options{Dir: dir}
+	opts.defaults()
+	e := &Engine{opts: opts}
+	disk, database, err := e.openFolder()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.unlock()) }()
+	if e.db, err = pebble.Open(database, pebbleOptions(opts, disk)); err != nil {
+		return fmt.Errorf("storage: cannot open %s: %w", dir, err)
+	}
+	defer func() { err = errors.Join(err, e.db.Close()) }()
+	_, last, err := e.eventRange()
+	if err != nil {
+		return err
+	}
+	if was, err := e.meta(metaBase); err != nil || base < max(was, last) {
+		return errors.Join(err, fmt.Errorf("storage: revision %d is raised to %d, which is less", max(was, last), base))
+	}
+	batch := e.db.NewBatch()
+	defer batch.Close()
+	must(batch.Set(metaKey(metaBase), metaValue(base), nil))
+	must(batch.Set(metaKey(metaCompact), metaValue(base), nil))
+	must(batch.Delete(metaKey(metaFloor), nil))
+	if err := e.db.Apply(batch, pebble.Sync); err != nil {
+		return err
+	}
+	return e.removeHistory(context.Background(), base)
+}
+
 // rollBackEvents is how many events one batch takes back.
 const rollBackEvents = 4096
 
