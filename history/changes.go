@@ -35,8 +35,10 @@ type Change struct {
 	Verb string `json:"verb"`
 	// Managers are the writers whose entries in managedFields the change has made. Those of
 	// a deletion are not known.
-	Managers []Manager     `json:"managers,omitempty"`
-	Fields   []FieldChange `json:"fields,omitempty"`
+	Managers []Manager `json:"managers,omitempty"`
+	// User is whose request it was, if the store keeps that; empty if it is not known.
+	User   string        `json:"user,omitempty"`
+	Fields []FieldChange `json:"fields,omitempty"`
 	// More says that there are more fields than are shown.
 	More bool `json:"more,omitempty"`
 	// Object is the object after the change, before it for a deletion; only if the
@@ -124,7 +126,7 @@ func (p *Pages) changes(ctx context.Context, q *question) (any, error) {
 // describe makes a Change. It is not selected if neither version has the labels that were
 // asked for.
 func describe(p *part, c *storage.Change, objects bool, q *question) (out Change, selected bool) {
-	out = Change{Ref: p.ref(c.KV.Key), Revision: c.KV.ModRevision}
+	out = Change{Ref: p.ref(c.KV.Key), Revision: c.KV.ModRevision, User: c.User}
 	if !c.Time.IsZero() {
 		t := c.Time.UTC()
 		out.Time = &t

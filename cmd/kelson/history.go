@@ -111,7 +111,7 @@ func (p *past) printChanges(answer *history.Changes, first bool) error {
 	c := colours(p.s.out)
 	for i := range answer.Changes {
 		ch := &answer.Changes[i]
-		line := fmt.Sprintf("%-8d  %-20s  %-6s  %s  by %s", ch.Revision, localTime(ch.Time, ch.Estimated), ch.Verb, objectName(&ch.Ref), managers(ch.Managers))
+		line := fmt.Sprintf("%-8d  %-20s  %-6s  %s  by %s", ch.Revision, localTime(ch.Time, ch.Estimated), ch.Verb, objectName(&ch.Ref), author(ch))
 		if _, err := fmt.Fprintln(p.s.out, c.bold(line)); err != nil {
 			return err
 		}

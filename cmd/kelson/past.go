@@ -201,6 +201,18 @@ func managers(all []history.Manager) string {
 	return clean(strings.Join(names, ","))
 }
 
+// author says who has made a change: the managers of its fields, and the user, as far as
+// they are known.
+func author(c *history.Change) string {
+	switch {
+	case c.User == "":
+		return managers(c.Managers)
+	case len(c.Managers) == 0:
+		return "user " + clean(c.User)
+	}
+	return managers(c.Managers) + ", user " + clean(c.User)
+}
+
 func objectName(ref *history.Ref) string {
 	name := ref.Resource
 	if ref.Group != "" {

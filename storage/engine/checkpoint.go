@@ -162,6 +162,9 @@ func (e *Engine) rollBack(ctx context.Context, revision int64) error {
 			return err
 		}
 	}
+	if err := e.db.DeleteRange(userKey(revision+1), []byte{spaceUser + 1}, pebble.NoSync); err != nil {
+		return err
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
