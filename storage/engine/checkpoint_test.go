@@ -317,3 +317,55 @@ func BenchmarkCheckpoint(b *testing.B) {
 		}
 	}
 }
+
+// A store whose revision is raised has its keys and no history: who knows an older revision
+// is told that it has expired.
+func TestRebase(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	opts := Options{Dir: dir, RetainAge: time.Hour}
+	e, err := Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv := create(t, e, "/k/0", "old")
+	if kv, err = e.Update(ctx, kv.Key, []byte("new"), kv.ModRevision, 0); err != nil {
+		t.Fatal(err)
+	}
+	gone := create(t, e, "/k/gone", "v")
+	if _, _, err := e.Delete(ctx, gone.Key, gone.ModRevision); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rebase(dir, 1000); !errors.Is(err, ErrLocked) {
+		t.Errorf("of a store that is open: %v, want ErrLocked", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rebase(dir, 2); err == nil {
+		t.Error("to a revision that is less: no error, want one")
+	}
+	if err := Rebase(dir, 1000); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, opts)
+	if n := e.storedVersions(t); n != 1 {
+		t.Errorf("%d versions are stored, want 1", n)
+	}
+	items := mustList(t, e)
+	if len(items) != 1 || string(items[0].Value) != "new" || items[0].ModRevision != kv.ModRevision {
+		t.Errorf("the store has %v, want the newest version of one key", items)
+	}
+	if kept, err := e.KeptHistory(ctx); err != nil || kept.Oldest != 1000 || kept.Newest != 1000 {
+		t.Errorf("history is from %d to %d (%v), want 1000", kept.Oldest, kept.Newest, err)
+	}
+	if w, err := e.Watch(ctx, "/k/", kv.ModRevision); err == nil {
+		_, err = w.Next(ctx)
+		w.Close()
+		if !errors.Is(err, storage.ErrCompacted) {
+			t.Errorf("a watch of an older revision: %v, want ErrCompacted", err)
+		}
+	}
+	if next := create(t, e, "/k/1", "v"); next.ModRevision != 1001 {
+		t.Errorf("the next revision is %d, want 1001", next.ModRevision)
+	}
+}
