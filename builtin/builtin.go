@@ -23,6 +23,7 @@ import (
 	"github.com/apikeel/kelson/builtin/lifecycle"
 	"github.com/apikeel/kelson/builtin/networking"
 	"github.com/apikeel/kelson/builtin/node"
+	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/policy"
 	"github.com/apikeel/kelson/builtin/rbac"
 	"github.com/apikeel/kelson/builtin/rules"
@@ -110,7 +111,7 @@ func complete(cfg Config, groups []resource.Group) []resource.Group {
 		if !cfg.Gates.Enabled(createToConnect) {
 			connectByMethod(g)
 		}
-		if !cfg.Gates.Enabled(lateResources) {
+		if !cfg.Gates.Enabled(podspec.LateResources) {
 			defaultResourcesEarly(g)
 		}
 		eachStrategy(g, func(_ *resource.Definition, s *resource.Strategy) {

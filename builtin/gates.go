@@ -16,10 +16,6 @@ func defaultProtocols(g resource.Group) {
 	addDefaults(g, func(pod *corev1.Pod) { podspec.DefaultProbeProtocols(&pod.Spec) })
 }
 
-// lateResources is the feature gate of defaults for the resources of a pod as a whole that
-// are set after admission; without it they are set when the object is read.
-const lateResources = "PodLevelResourcesFixDefaulting"
-
 // defaultResourcesEarly adds defaulting of the resources of a pod as a whole to pods.
 func defaultResourcesEarly(g resource.Group) {
 	addDefaults(g, func(pod *corev1.Pod) { podspec.DefaultRequests(&pod.Spec) })

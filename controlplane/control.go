@@ -12,9 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/transfer"
 )
 
@@ -27,8 +29,14 @@ const maxSocketPath = 100
 //
 //	GET /status    a Status, as JSON
 //	GET /snapshot  a snapshot of the store
+//	POST /branch   makes the branch that the parameter name names
+//
+// Folder and socket belong to the user of the process, and nobody else can open them: who
+// can, can read the store itself.
 type control struct {
 	store  storage.Backend
+	dir    string     // data folder
+	branch sync.Mutex // one is made at a time
 	log    *slog.Logger
 	socket string
 	server *http.Server
@@ -54,7 +62,7 @@ func controlSocket(dataDir string) string { return filepath.Join(dataDir, "contr
 // listen opens the socket. The caller holds the lock of the store, so a socket
 // that is there already was left behind by a process that was killed.
 func listen(dataDir string, store storage.Backend, log *slog.Logger) (*control, error) {
-	c := &control{store: store, log: log, socket: controlSocket(dataDir), served: make(chan struct{})}
+	c := &control{store: store, dir: dataDir, log: log, socket: controlSocket(dataDir), served: make(chan struct{})}
 	// The folder keeps others away from the socket before it has its mode.
 	folder := filepath.Dir(c.socket)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -82,6 +90,7 @@ func listen(dataDir string, store storage.Backend, log *slog.Logger) (*control, 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", c.answer(c.status))
 	mux.HandleFunc("GET /snapshot", c.answer(c.snapshot))
+	mux.HandleFunc("POST /branch", c.answer(c.makeBranch))
 	c.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	go func() {
 		defer close(c.served)
@@ -164,6 +173,22 @@ func (c *control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
+func (c *control) makeBranch(w http.ResponseWriter, r *http.Request) error {
+	store, ok := c.store.(*engine.Engine)
+	if !ok {
+		return errors.New("only the embedded store has branches")
+	}
+	c.branch.Lock()
+	defer c.branch.Unlock()
+	made, err := makeBranch(r.Context(), c.dir, store, r.URL.Query().Get("name"))
+	if err != nil {
+		return err
+	}
+	c.log.Info("branch made", "name", made.Name, "revision", made.Revision, "took", made.Took)
+	w.Header().Set("Content-Type", "application/json")
+	return json.NewEncoder(w).Encode(made)
+}
+
 // withShortPath calls use with a path for a socket that the system takes. A
 // path that is too long is reached through a link in a folder for temporary
 // files, which is needed only while the socket is made or dialled.
@@ -193,7 +218,7 @@ func withShortPath(path string, use func(string) error) error {
 
 // ask sends a request to the process that has the store open. The answer is
 // good, and its body the caller's to close.
-func ask(ctx context.Context, dataDir, path string) (*http.Response, error) {
+func ask(ctx context.Context, method, dataDir, path string) (*http.Response, error) {
 	socket := controlSocket(dataDir)
 	dial := func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 		err = withShortPath(socket, func(path string) (err error) {
@@ -203,7 +228,7 @@ func ask(ctx context.Context, dataDir, path string) (*http.Response, error) {
 		return conn, err
 	}
 	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://kelson"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://kelson"+path, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -169,7 +169,7 @@ func TestStatus(t *testing.T) {
 	dir := t.TempDir()
 	fillFolder(t, dir, 7)
 	start(t, Config{DataDir: dir})
-	resp, err := ask(t.Context(), dir, "/status")
+	resp, err := ask(t.Context(), http.MethodGet, dir, "/status")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestStatus(t *testing.T) {
 	if s.PID != os.Getpid() || s.Storage != "engine" || s.Revision < 8 || s.Keys < 7 || s.SizeBytes == 0 {
 		t.Errorf("%+v", s)
 	}
-	if _, err := ask(t.Context(), dir, "/other"); err == nil || !strings.Contains(err.Error(), "404") {
+	if _, err := ask(t.Context(), http.MethodGet, dir, "/other"); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("a path that is not served: %v", err)
 	}
 }
@@ -191,7 +191,7 @@ func TestStop(t *testing.T) {
 	dir := t.TempDir()
 	fillFolder(t, dir, 1000)
 	s := start(t, Config{DataDir: dir})
-	resp, err := ask(t.Context(), dir, "/snapshot")
+	resp, err := ask(t.Context(), http.MethodGet, dir, "/snapshot")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestStoreFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := ask(t.Context(), dir, "/snapshot")
+		resp, err := ask(t.Context(), http.MethodGet, dir, "/snapshot")
 		if err == nil {
 			_, err = receive(resp.Body, io.Discard, nil)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/usage"
 )
@@ -33,7 +34,7 @@ func (a *assembly) serveFindings(w http.ResponseWriter, r *http.Request) {
 		report.Unused = a.unusedDefinitions(ctx)
 	}
 	a.largest(ctx, may, report)
-	usage.WriteJSON(w, report)
+	status.WriteJSON(w, r, report, nil)
 }
 
 // webhookCosts reads what the metrics of admission webhooks have counted.

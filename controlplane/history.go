@@ -13,5 +13,6 @@ func (a *assembly) historyPages() *history.Pages {
 		Backend:    func(def *resource.Definition) storage.Backend { return a.places.all[a.places.of(def)].backend },
 		Main:       func() storage.Backend { return a.places.all[0].backend },
 		Authorizer: a.authz,
+		Memory:     a.Memory,
 	}
 }

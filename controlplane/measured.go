@@ -19,6 +19,7 @@ import (
 type measured struct {
 	storage.Backend
 	*meters
+	users *userNotes // nil if the store keeps no names
 }
 
 // meters are shared by all stores of a server.
@@ -51,6 +52,7 @@ func (m *measured) Create(ctx context.Context, key string, value []byte, ttl tim
 	ctx, done := m.begin(ctx, "create", "Create etcd3", key)
 	kv, err := m.Backend.Create(ctx, key, value, ttl)
 	done(err)
+	m.users.note(ctx, kv.ModRevision, err)
 	return kv, err
 }
 
@@ -78,6 +80,7 @@ func (m *measured) Update(ctx context.Context, key string, value []byte, guard i
 	ctx, done := m.begin(ctx, "update", "GuaranteedUpdate etcd3", key)
 	kv, err := m.Backend.Update(ctx, key, value, guard, ttl)
 	done(err)
+	m.users.note(ctx, kv.ModRevision, err)
 	return kv, err
 }
 
@@ -86,6 +89,7 @@ func (m *measured) Delete(ctx context.Context, key string, guard int64) (storage
 	ctx, done := m.begin(ctx, "delete", "Delete etcd3", key)
 	kv, revision, err := m.Backend.Delete(ctx, key, guard)
 	done(err)
+	m.users.note(ctx, revision, err)
 	return kv, revision, err
 }
 
@@ -186,7 +190,10 @@ func (m *meters) learn(catalog *resource.Catalog) {
 
 // Changes implements storage.Historian.
 func (m *measured) Changes(ctx context.Context, opts storage.ChangesOptions, each func(*storage.Change) error) (int64, error) {
-	return storage.Changes(ctx, m.Backend, opts, each)
+	return storage.Changes(ctx, m.Backend, opts, func(c *storage.Change) error {
+		c.User = m.users.of(ctx, c.KV.ModRevision)
+		return each(c)
+	})
 }
 
 // KeptHistory implements storage.Historian.

@@ -98,13 +98,17 @@ type places struct {
 
 // openPlaces opens a store on each backend, the first of which is for everything that
 // no override puts into one of the others.
-func openPlaces(ctx context.Context, backends []storage.Backend, overrides []EtcdOverride, meters *meters, options store.Options) (*places, error) {
+func openPlaces(ctx context.Context, backends []storage.Backend, overrides []EtcdOverride, meters *meters, users *userNotes, options store.Options) (*places, error) {
 	p := &places{}
 	if len(backends) > 1 {
 		_, p.find = etcds(overrides)
 	}
 	for i, backend := range backends {
-		backend = &measured{backend, meters}
+		wrapped := &measured{Backend: backend, meters: meters}
+		if i == 0 {
+			wrapped.users = users
+		}
+		backend = wrapped
 		options.Elsewhere = nil
 		if i == 0 && p.find != nil {
 			options.Elsewhere = func(def *resource.Definition) *store.Store { return p.all[p.of(def)].objects }

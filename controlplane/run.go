@@ -42,6 +42,9 @@ func (c Config) Run(ctx context.Context) error {
 	// systems have no sockets.
 	var door *control
 	if c.Storage == StorageEngine {
+		if err := clearBranches(c.DataDir); err != nil {
+			c.Logger.Warn("what is left of branches cannot be removed", "error", err)
+		}
 		if door, err = listen(c.DataDir, store, c.Logger); err != nil {
 			c.Logger.Warn("no control socket: snapshots can only be taken when this process has ended", "error", err)
 		}

@@ -145,9 +145,13 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 	if err != nil {
 		return err
 	}
-	a.places, err = openPlaces(ctx, backends, a.EtcdOverrides, newMeters(a.registry, a.catalogs.get), a.storeOptions())
+	users := newUserNotes(backend, a.Logger)
+	a.places, err = openPlaces(ctx, backends, a.EtcdOverrides, newMeters(a.registry, a.catalogs.get), users, a.storeOptions())
 	if err != nil {
 		return err
+	}
+	if users != nil {
+		a.onClose(users.flush)
 	}
 	a.onClose(a.places.close)
 	for _, place := range a.places.all {

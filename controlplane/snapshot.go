@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"os"
 	"syscall"
 	"time"
@@ -51,29 +52,42 @@ func (c Config) Snapshot(ctx context.Context, w io.Writer, progress func(keys, b
 	return c.snapshotFolder(ctx, w, progress)
 }
 
-// snapshotFolder opens the store or, if another process has it open, asks that
-// one. A process that is starting or ending may do neither for a moment.
-func (c *Config) snapshotFolder(ctx context.Context, w io.Writer, progress func(keys, bytes int64)) (transfer.Summary, error) {
+// snapshotFolder saves the store of the data folder.
+func (c *Config) snapshotFolder(ctx context.Context, w io.Writer, progress func(keys, bytes int64)) (s transfer.Summary, err error) {
+	err = c.withFolder(ctx, http.MethodGet, "/snapshot", func(e *engine.Engine) (err error) {
+		s, err = transfer.Save(ctx, e, w, progress)
+		return err
+	}, func(body io.Reader) (err error) {
+		s, err = receive(body, w, progress)
+		return err
+	})
+	return s, err
+}
+
+// withFolder opens the store or, if another process has it open, sends that one a request
+// and reads its answer. A process that is starting or ending may do neither for a moment.
+func (c *Config) withFolder(ctx context.Context, method, path string, open func(*engine.Engine) error, read func(io.Reader) error) error {
 	for began := time.Now(); ; {
 		e, err := OpenFolder(c.DataDir)
 		if err == nil {
-			return saveAndClose(ctx, e, w, progress)
+			return errors.Join(open(e), e.Close())
 		}
 		if !errors.Is(err, engine.ErrLocked) {
-			return transfer.Summary{}, err
+			return err
 		}
-		resp, askErr := ask(ctx, c.DataDir, "/snapshot")
+		resp, askErr := ask(ctx, method, c.DataDir, path)
 		switch {
 		case askErr == nil:
-			return receive(resp.Body, w, progress)
+			defer resp.Body.Close()
+			return read(resp.Body)
 		case !nobodyThere(askErr):
-			return transfer.Summary{}, fmt.Errorf("asking the process that has %s open: %w", c.DataDir, askErr)
+			return fmt.Errorf("asking the process that has %s open: %w", c.DataDir, askErr)
 		case time.Since(began) > startGrace:
-			return transfer.Summary{}, fmt.Errorf("%w; that process does not answer: %w", err, askErr)
+			return fmt.Errorf("%w; that process does not answer: %w", err, askErr)
 		}
 		select {
 		case <-ctx.Done():
-			return transfer.Summary{}, ctx.Err()
+			return ctx.Err()
 		case <-time.After(startPoll):
 		}
 	}
@@ -90,8 +104,7 @@ func saveAndClose(ctx context.Context, b storage.Backend, w io.Writer, progress 
 }
 
 // receive passes a snapshot on, verifying it on the way.
-func receive(body io.ReadCloser, w io.Writer, progress func(keys, bytes int64)) (transfer.Summary, error) {
-	defer body.Close()
+func receive(body io.Reader, w io.Writer, progress func(keys, bytes int64)) (transfer.Summary, error) {
 	out := &countedWriter{Writer: w}
 	r, err := transfer.NewReader(io.TeeReader(body, out))
 	for err == nil {
@@ -117,7 +130,8 @@ func (w *countedWriter) Write(p []byte) (int, error) {
 }
 
 // OpenFolder opens the store in a data folder that no server is running on.
-// Unlike a server it makes nothing, and it keeps all of the store's history.
+// Unlike a server it makes nothing, and it keeps all of the store's history, also what
+// Config.History has kept.
 func OpenFolder(dataDir string) (*engine.Engine, error) {
 	dir := StoreDir(dataDir)
 	names, err := os.ReadDir(dir)
@@ -128,5 +142,5 @@ func OpenFolder(dataDir string) (*engine.Engine, error) {
 		return nil, fmt.Errorf("cannot read the data folder: %w", err)
 	}
 	const never = 100 * 365 * 24 * time.Hour
-	return engine.Open(engine.Options{Dir: dir, HistoryAge: never, HistoryCount: math.MaxInt64 / 2})
+	return engine.Open(engine.Options{Dir: dir, HistoryAge: never, HistoryCount: math.MaxInt64 / 2, RetainAge: never, RetainBytes: math.MaxInt64})
 }

@@ -52,7 +52,7 @@ func (q *question) selects(o *object) bool {
 
 // at answers with an object, or a list of a resource, as it was at the moment that the
 // parameter at names. With the parameter table it is a table with the columns of the kind.
-func (p *Pages) at(ctx context.Context, q *question) ([]byte, error) {
+func (p *Pages) at(ctx context.Context, q *question) (any, error) {
 	if q.served == nil {
 		return nil, apierrors.NewBadRequest("resource is missing")
 	}
@@ -92,7 +92,8 @@ func (p *Pages) at(ctx context.Context, q *question) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return encoder.AppendObject(nil, rec)
+		body, err := encoder.AppendObject(nil, rec)
+		return json.RawMessage(body), err
 	}
 	if from.Key != "" && !strings.HasPrefix(from.Key, part.only) {
 		return nil, apierrors.NewBadRequest("continue is not a token of this list")
@@ -101,7 +102,8 @@ func (p *Pages) at(ctx context.Context, q *question) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encoder.AppendList(nil, page)
+	body, err := encoder.AppendList(nil, page)
+	return json.RawMessage(body), err
 }
 
 // list reads a page of a list at a revision.

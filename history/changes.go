@@ -35,8 +35,10 @@ type Change struct {
 	Verb string `json:"verb"`
 	// Managers are the writers whose entries in managedFields the change has made. Those of
 	// a deletion are not known.
-	Managers []Manager     `json:"managers,omitempty"`
-	Fields   []FieldChange `json:"fields,omitempty"`
+	Managers []Manager `json:"managers,omitempty"`
+	// User is whose request it was, if the store keeps that; empty if it is not known.
+	User   string        `json:"user,omitempty"`
+	Fields []FieldChange `json:"fields,omitempty"`
 	// More says that there are more fields than are shown.
 	More bool `json:"more,omitempty"`
 	// Object is the object after the change, before it for a deletion; only if the
@@ -49,7 +51,7 @@ type Change struct {
 // changes answers with the changes of an object, a resource, a namespace, or everything.
 // The parameter from is the first moment; continue is that of the page before; after is a
 // revision that is known already.
-func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
+func (p *Pages) changes(ctx context.Context, q *question) (any, error) {
 	parts, hidden, err := p.parts(ctx, q)
 	if err != nil {
 		return nil, err
@@ -96,7 +98,7 @@ func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
 	}
 	opts.Match = func(key string) bool { return find(byPrefix, key) != nil }
 	if len(parts) == 0 || opts.From > opts.To {
-		return encode(answer)
+		return answer, nil
 	}
 	objects := q.get("objects") == "true"
 	size := 0
@@ -118,13 +120,13 @@ func (p *Pages) changes(ctx context.Context, q *question) ([]byte, error) {
 	if complete > max(opts.From, answer.Kept.Oldest, 2) {
 		answer.Continue = strconv.FormatInt(complete-1, 10)
 	}
-	return encode(answer)
+	return answer, nil
 }
 
 // describe makes a Change. It is not selected if neither version has the labels that were
 // asked for.
 func describe(p *part, c *storage.Change, objects bool, q *question) (out Change, selected bool) {
-	out = Change{Ref: p.ref(c.KV.Key), Revision: c.KV.ModRevision}
+	out = Change{Ref: p.ref(c.KV.Key), Revision: c.KV.ModRevision, User: c.User}
 	if !c.Time.IsZero() {
 		t := c.Time.UTC()
 		out.Time = &t

@@ -41,7 +41,7 @@ type Difference struct {
 
 // diff answers with what differs between the moments that the parameters from and to name.
 // From may be the later one.
-func (p *Pages) diff(ctx context.Context, q *question) ([]byte, error) {
+func (p *Pages) diff(ctx context.Context, q *question) (any, error) {
 	parts, hidden, err := p.parts(ctx, q)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (p *Pages) diff(ctx context.Context, q *question) ([]byte, error) {
 			break
 		}
 	}
-	return encode(answer)
+	return answer, nil
 }
 
 // differ makes a page of Differences.

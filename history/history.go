@@ -16,11 +16,11 @@ package history
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/status"
@@ -61,34 +62,63 @@ type Pages struct {
 	Main    func() storage.Backend
 	// Authorizer decides what of the objects a user may see; nil shows all.
 	Authorizer authz.Authorizer
+	// Memory is the memory of the server, in which pages wait for room; nil is unbounded.
+	Memory *budget.Memory
 }
 
 // Handlers returns the pages by their paths.
 func (p *Pages) Handlers() map[string]http.Handler {
-	return map[string]http.Handler{ChangesPath: p.page(p.changes), AtPath: p.page(p.at), DiffPath: p.page(p.diff)}
+	return map[string]http.Handler{ChangesPath: p.page(p.changes, false), AtPath: p.page(p.at, true), DiffPath: p.page(p.diff, false)}
 }
 
-// page is a page that answers a question with a body of JSON.
-func (p *Pages) page(answer func(ctx context.Context, q *question) ([]byte, error)) http.Handler {
+// page is a page that answers a question with a body of JSON. If the question has a name,
+// and single is set, that is one object.
+func (p *Pages) page(answer func(ctx context.Context, q *question) (any, error), single bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			status.Write(w, r, metav1.Status{Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed, Message: "history is only read"})
 			return
 		}
 		q, err := p.parse(r)
-		var body []byte
+		var document any
 		if err == nil {
-			body, err = answer(r.Context(), q)
+			var release func()
+			if release, err = p.hold(r.Context(), q, single && q.name != ""); err == nil {
+				defer release()
+				document, err = answer(r.Context(), q)
+			}
 		}
 		if err != nil {
-			status.Write(w, r, p.apiError(r.Context(), q, err))
-			return
+			err = &apierrors.StatusError{ErrStatus: p.apiError(r.Context(), q, err)}
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-cache, private")
-		_, _ = w.Write(body)
+		status.WriteJSON(w, r, document, err)
 	})
 }
+
+const (
+	// pageFactor is how many times its bytes of objects a page holds: what is stored, the
+	// object in JSON, its fields, and the answer.
+	pageFactor = 4
+	// objectBytes is the size of the object that a page about one object is taken to have.
+	objectBytes = 512 << 10
+	// busySeconds is after how long a client may come again.
+	busySeconds = 1
+)
+
+// hold waits until a page may be made. What it holds is given back when it is written.
+func (p *Pages) hold(ctx context.Context, q *question, single bool) (release func(), err error) {
+	if p.Memory == nil {
+		return func() {}, nil
+	}
+	bytes := int64(pageFactor * answerBytes)
+	if single {
+		bytes = pageFactor * objectBytes
+	}
+	return p.Memory.Answers.Acquire(ctx, bytes, slices.Contains(q.user.Groups, administrators))
+}
+
+// administrators is the group in whose lane of the memory pages wait.
+const administrators = "system:masters"
 
 // question is what a request asks.
 type question struct {
@@ -235,6 +265,8 @@ func (p *Pages) apiError(ctx context.Context, q *question, err error) metav1.Sta
 			}
 		}
 		known = apierrors.NewResourceExpired(text)
+	case errors.Is(err, budget.ErrBusy):
+		known = apierrors.NewTooManyRequests(err.Error(), busySeconds)
 	case errors.Is(err, storage.ErrFutureRevision), errors.Is(err, errors.ErrUnsupported):
 		known = apierrors.NewBadRequest(err.Error())
 	default:
@@ -378,9 +410,4 @@ func find(byPrefix map[string]*part, key string) *part {
 		}
 	}
 	return nil
-}
-
-func encode(v any) ([]byte, error) {
-	body, err := json.Marshal(v)
-	return append(body, '\n'), err
 }

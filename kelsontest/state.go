@@ -64,6 +64,22 @@ func (t *tap) RevisionAt(ctx context.Context, at time.Time) (int64, error) {
 	return storage.RevisionAt(ctx, t.Backend, at)
 }
 
+// KeepsUsers implements storage.UserKeeper.
+func (t *tap) KeepsUsers() bool {
+	keeper, ok := t.Backend.(storage.UserKeeper)
+	return ok && keeper.KeepsUsers()
+}
+
+// NoteUsers implements storage.UserKeeper. It is called if KeepsUsers reports true.
+func (t *tap) NoteUsers(ctx context.Context, users map[int64]string) error {
+	return t.Backend.(storage.UserKeeper).NoteUsers(ctx, users)
+}
+
+// UserOf implements storage.UserKeeper, like NoteUsers.
+func (t *tap) UserOf(ctx context.Context, revision int64) (string, error) {
+	return t.Backend.(storage.UserKeeper).UserOf(ctx, revision)
+}
+
 // Watch implements storage.Backend.
 func (t *tap) Watch(ctx context.Context, prefix string, after int64) (storage.Watcher, error) {
 	w, err := t.Backend.Watch(ctx, prefix, after)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -79,6 +80,27 @@ func Write(w http.ResponseWriter, r *http.Request, s metav1.Status) {
 	z := gzip.NewWriter(w)
 	_, _ = z.Write(body)
 	_ = z.Close()
+}
+
+// WriteJSON answers with a document as JSON: one page for the user who asks, which no cache
+// keeps. A json.RawMessage is written as it is. If there is an error, or the document
+// cannot be encoded, it answers with that; an error without a Status is an internal one.
+func WriteJSON(w http.ResponseWriter, r *http.Request, document any, err error) {
+	body, isEncoded := document.(json.RawMessage)
+	if err == nil && !isEncoded {
+		body, err = json.Marshal(document)
+	}
+	if err != nil {
+		var known apierrors.APIStatus
+		if !errors.As(err, &known) {
+			known = apierrors.NewInternalError(err)
+		}
+		Write(w, r, known.Status())
+		return
+	}
+	w.Header().Set("Content-Type", JSON)
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(append(body, '\n'))
 }
 
 // gzipFrom is the size in bytes above which a Status is compressed, if the client

@@ -13,6 +13,20 @@ type Change struct {
 	Event
 	// Time is zero if the backend does not record when it commits.
 	Time time.Time
+	// User is who made it; empty if that is not known. A Backend does not set it: see
+	// UserKeeper.
+	User string
+}
+
+// UserKeeper is a Backend that keeps the names of those who made its revisions, as long as
+// it keeps these for history.
+type UserKeeper interface {
+	// KeepsUsers reports whether it does.
+	KeepsUsers() bool
+	// NoteUsers stores names by revisions that were committed.
+	NoteUsers(ctx context.Context, users map[int64]string) error
+	// UserOf returns the name for a revision; empty if there is none.
+	UserOf(ctx context.Context, revision int64) (string, error)
 }
 
 // ChangesOptions says which changes Changes returns.

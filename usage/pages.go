@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,27 +35,15 @@ func (m *Meter) ServeTop(viewer func(r *http.Request) Viewer) http.Handler {
 			if errors.Is(err, errRights) {
 				refused.ErrStatus.Code, refused.ErrStatus.Reason = http.StatusForbidden, "Forbidden"
 			}
-			status.Write(w, r, refused.ErrStatus)
-			return
+			err = refused
 		}
-		WriteJSON(w, top)
+		status.WriteJSON(w, r, top, err)
 	})
 }
 
 // ServeStorm returns the page of Storm.
 func (m *Meter) ServeStorm(viewer func(r *http.Request) Viewer) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { WriteJSON(w, m.Storm(viewer(r))) })
-}
-
-// WriteJSON answers with a document.
-func WriteJSON(w http.ResponseWriter, document any) {
-	body, err := json.Marshal(document)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", status.JSON)
-	_, _ = w.Write(append(body, '\n'))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { status.WriteJSON(w, r, m.Storm(viewer(r)), nil) })
 }
 
 // maxRows bounds the rows of an answer.

@@ -45,8 +45,9 @@ type Admission struct {
 }
 
 // admission is the page AdmissionPath: it sends the body as a dry run to the path that the
-// parameter path names, by the method of the parameter method, POST or PUT. The dry run is
-// a request of the asker, who needs the same permissions as for the write.
+// parameter path names, by the method of the parameter method: POST, PUT, or DELETE, which
+// has no body. The dry run is a request of the asker, who needs the same permissions as for
+// the write.
 func (p *Pages) admission(ctx context.Context, r *http.Request) (any, error) {
 	asker := &request.From(r.Context()).User
 	query := r.URL.Query()
@@ -55,8 +56,8 @@ func (p *Pages) admission(ctx context.Context, r *http.Request) (any, error) {
 		return nil, err
 	}
 	s := &sight{authorizer: p.Authorizer, user: asker}
-	if write.Method == http.MethodPut {
-		// An explanation of an update tells of the object as it is.
+	if write.Method != http.MethodPost {
+		// An explanation of an update or a deletion tells of the object as it is.
 		info, _ := request.Parse(write)
 		if err := authz.Check(ctx, p.Authorizer, &authz.Attributes{User: asker, Verb: request.Get, IsResource: true, Group: info.Group, Version: info.Version,
 			Namespace: info.Namespace, Resource: info.Resource, Name: info.Name}); err != nil {
@@ -75,6 +76,9 @@ func (p *Pages) admission(ctx context.Context, r *http.Request) (any, error) {
 	}
 	trace := &admission.Trace{}
 	write = write.WithContext(admission.WithTrace(freshContext(ctx), trace))
+	if write.Method == http.MethodDelete {
+		body = nil // options in a body would count instead of dryRun in the query
+	}
 	write.Body, write.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	write.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}, "User-Agent": {r.UserAgent()}}
 	response, err := p.Submit(*asker).RoundTrip(write)
@@ -118,17 +122,18 @@ type detached struct{ context.Context }
 // Value implements context.Context.
 func (detached) Value(any) any { return nil }
 
-// target returns the write that a path and a method name. It must be an ordinary create or
-// update of a resource of this server: a dry run of anything else might not be one.
+// target returns the write that a path and a method name. It must be an ordinary create,
+// update or deletion of a resource of this server: a dry run of anything else might not be
+// one.
 func (p *Pages) target(path, method string) (*http.Request, error) {
-	if !strings.HasPrefix(path, "/api") || len(path) > maxText || method != http.MethodPost && method != http.MethodPut {
-		return nil, apierrors.NewBadRequest("path must be that of a resource, and method POST or PUT")
+	wanted := map[string]string{http.MethodPost: request.Create, http.MethodPut: request.Update, http.MethodDelete: request.Delete}[method]
+	if !strings.HasPrefix(path, "/api") || len(path) > maxText || wanted == "" {
+		return nil, apierrors.NewBadRequest("path must be that of a resource, and method POST, PUT or DELETE")
 	}
 	write := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: "localhost", Path: path, RawQuery: "dryRun=All&pretty=false"}, Host: "localhost", Header: http.Header{}}
 	info, err := request.Parse(write)
-	wanted := map[string]string{http.MethodPost: request.Create, http.MethodPut: request.Update}[method]
 	if err != nil || !info.IsResource || info.Verb != wanted || info.Subresource != "" || (info.Name == "") != (method == http.MethodPost) {
-		return nil, apierrors.NewBadRequest("path must be that of a collection for POST, and that of an object for PUT")
+		return nil, apierrors.NewBadRequest("path must be that of a collection for POST, and that of an object for PUT and DELETE")
 	}
 	if p.Serves == nil || !p.Serves(info.Group, info.Version, info.Resource) {
 		return nil, apierrors.NewBadRequest("this server does not serve the resource itself")

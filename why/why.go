@@ -14,7 +14,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -95,21 +94,7 @@ func page(answer func(ctx context.Context, r *http.Request) (any, error)) http.H
 		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
 		defer cancel()
 		got, err := answer(ctx, r)
-		var text []byte
-		if err == nil {
-			text, err = json.Marshal(got)
-		}
-		if err != nil {
-			var known apierrors.APIStatus
-			if !errors.As(err, &known) {
-				known = apierrors.NewInternalError(err)
-			}
-			status.Write(w, r, known.Status())
-			return
-		}
-		w.Header().Set("Content-Type", status.JSON)
-		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write(append(text, '\n'))
+		status.WriteJSON(w, r, got, err)
 	})
 }
 

@@ -24,24 +24,7 @@ import (
 // makes the request pass.
 func TestExplanationAgreesWithDecision(t *testing.T) {
 	r := randomtest.From(t, 11)
-	pick := func(from ...string) string { return from[r.IntN(len(from))] }
-	some := func(from ...string) (out []string) {
-		for range 1 + r.IntN(2) {
-			out = append(out, pick(from...))
-		}
-		return out
-	}
-	randomRule := func() rbacv1.PolicyRule {
-		verbs := some("get", "list", "create", "*")
-		if r.IntN(4) == 0 {
-			return rbacv1.PolicyRule{Verbs: verbs, NonResourceURLs: some("/a", "/a/*", "/a/b", "/ab*", "*", "/a/**")}
-		}
-		rule := rbacv1.PolicyRule{Verbs: verbs, APIGroups: some("", "apps", "*"), Resources: some("pods", "pods/log", "*/log", "*", "nodes", "pods/*")}
-		if r.IntN(2) == 0 {
-			rule.ResourceNames = some("x", "y", "")
-		}
-		return rule
-	}
+	g := random{r}
 	requests, allowed, suggested, near := testsize.Part(10000, 4), 0, 0, 0
 	var src *source
 	var a *Authorizer
@@ -51,17 +34,17 @@ func TestExplanationAgreesWithDecision(t *testing.T) {
 			a = New(src)
 			var objects []resource.Object
 			for range 2 + r.IntN(8) {
-				ns := pick("", "n1/", "n2/")
-				objects = append(objects, aRole(ns+pick("r1", "r2", "r3"), randomRule(), randomRule()),
-					bind(pick("", "n1/", "n2/")+pick("b1", "b2", "b3", "b4"), pick("Role ", "ClusterRole ")+pick("r1", "r2", "r3"),
-						some("User u1", "User u2", "Group g1", "Group g2", "ServiceAccount n1/s", "ServiceAccount s")...))
+				ns := g.pick("", "n1/", "n2/")
+				objects = append(objects, aRole(ns+g.pick("r1", "r2", "r3"), g.rule(), g.rule()),
+					bind(g.pick("", "n1/", "n2/")+g.pick("b1", "b2", "b3", "b4"), g.pick("Role ", "ClusterRole ")+g.pick("r1", "r2", "r3"),
+						g.some("User u1", "User u2", "Group g1", "Group g2", "ServiceAccount n1/s", "ServiceAccount s")...))
 			}
 			src.tell(set(objects...)...)
 		}
-		who := &request.User{Name: pick("u1", "u2", "system:serviceaccount:n1:s", "system:serviceaccount:n2:s", ""), Groups: some("g1", "g2", "g3")}
-		what := pick("get", "list", "create", "*") + " " + pick("/a", "/a/b", "/a/c", "/abc", "/", "core/pods", "core/pods/log", "apps/nodes/log", "apps/nodes", "core/pods/x")
+		who := &request.User{Name: g.pick("u1", "u2", "system:serviceaccount:n1:s", "system:serviceaccount:n2:s", ""), Groups: g.some("g1", "g2", "g3")}
+		what := g.pick("get", "list", "create", "*") + " " + g.pick("/a", "/a/b", "/a/c", "/abc", "/", "core/pods", "core/pods/log", "apps/nodes/log", "apps/nodes", "core/pods/x")
 		if !strings.Contains(what, " /") {
-			what += " " + pick("", "n1", "n2", "n1/x", "n2/y", "/x")
+			what += " " + g.pick("", "n1", "n2", "n1/x", "n2/y", "/x")
 		}
 		at := ask(who, what)
 		decision, reason, err := a.Authorize(t.Context(), at)

@@ -350,39 +350,22 @@ func TestRulesFor(t *testing.T) {
 // them: look at all bindings, and at all rules of each.
 func TestAgainstScan(t *testing.T) {
 	r := randomtest.From(t, 7)
-	pick := func(from ...string) string { return from[r.IntN(len(from))] }
-	some := func(from ...string) (out []string) {
-		for range 1 + r.IntN(2) {
-			out = append(out, pick(from...))
-		}
-		return out
-	}
-	randomRule := func() rbacv1.PolicyRule {
-		verbs := some("get", "list", "create", "*")
-		if r.IntN(4) == 0 {
-			return rbacv1.PolicyRule{Verbs: verbs, NonResourceURLs: some("/a", "/a/*", "/a/b", "/ab*", "*")}
-		}
-		rule := rbacv1.PolicyRule{Verbs: verbs, APIGroups: some("", "apps", "*"), Resources: some("pods", "pods/log", "*/log", "*", "nodes", "pods/*")}
-		if r.IntN(2) == 0 {
-			rule.ResourceNames = some("x", "y")
-		}
-		return rule
-	}
+	g := random{r}
 	src := &source{}
 	a := New(src)
 	all := map[string]resource.Object{}
 	for step := range 3000 {
-		ns := pick("", "n1/", "n2/")
+		ns := g.pick("", "n1/", "n2/")
 		var obj resource.Object
 		if r.IntN(2) == 0 {
 			var rules []rbacv1.PolicyRule
 			for range r.IntN(3) {
-				rules = append(rules, randomRule())
+				rules = append(rules, g.rule())
 			}
-			obj = aRole(ns+pick("r1", "r2", "r3"), rules...)
+			obj = aRole(ns+g.pick("r1", "r2", "r3"), rules...)
 		} else {
-			obj = bind(ns+pick("b1", "b2", "b3", "b4"), pick("Role ", "ClusterRole ")+pick("r1", "r2", "r3"),
-				some("User u1", "User u2", "Group g1", "Group g2", "ServiceAccount n1/s", "ServiceAccount s")...)
+			obj = bind(ns+g.pick("b1", "b2", "b3", "b4"), g.pick("Role ", "ClusterRole ")+g.pick("r1", "r2", "r3"),
+				g.some("User u1", "User u2", "Group g1", "Group g2", "ServiceAccount n1/s", "ServiceAccount s")...)
 		}
 		change := resource.Change{Object: obj, Deleted: r.IntN(4) == 0}
 		id := fmt.Sprintf("%T %s/%s", obj, obj.GetNamespace(), obj.GetName())
@@ -393,10 +376,10 @@ func TestAgainstScan(t *testing.T) {
 		}
 		src.tell(change)
 		for range 10 {
-			who := &request.User{Name: pick("u1", "u2", "system:serviceaccount:n1:s", "system:serviceaccount:n2:s"), Groups: some("g1", "g2", "g3")}
-			what := pick("get", "list", "create", "*") + " " + pick("/a", "/a/b", "/a/c", "/abc", "/", "core/pods", "core/pods/log", "apps/nodes/log", "apps/nodes", "core/pods/x")
+			who := &request.User{Name: g.pick("u1", "u2", "system:serviceaccount:n1:s", "system:serviceaccount:n2:s"), Groups: g.some("g1", "g2", "g3")}
+			what := g.pick("get", "list", "create", "*") + " " + g.pick("/a", "/a/b", "/a/c", "/abc", "/", "core/pods", "core/pods/log", "apps/nodes/log", "apps/nodes", "core/pods/x")
 			if !strings.Contains(what, " /") {
-				what += " " + pick("", "n1", "n2", "n1/x", "n2/y", "/x")
+				what += " " + g.pick("", "n1", "n2", "n1/x", "n2/y", "/x")
 			}
 			at := ask(who, what)
 			got, reason, err := a.Authorize(t.Context(), at)

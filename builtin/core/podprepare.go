@@ -25,7 +25,7 @@ func preparePod(ctx context.Context, pod *corev1.Pod) {
 	podspec.MergeLabelKeys(ctx, pod)
 	podspec.AdoptAppArmorAnnotations(ctx, pod)
 	gates := features.From(ctx)
-	if gates.Enabled(lateResources) {
+	if gates.Enabled(podspec.LateResources) {
 		podspec.DefaultResources(&pod.Spec)
 	}
 	pod.Status.QOSClass = podspec.QOSClass(gates, pod)
@@ -33,15 +33,11 @@ func preparePod(ctx context.Context, pod *corev1.Pod) {
 
 func preparePodUpdate(ctx context.Context, pod, old *corev1.Pod) {
 	pod.Status = old.Status
-	if features.From(ctx).Enabled(lateResources) {
+	if features.From(ctx).Enabled(podspec.LateResources) {
 		keepPodResources(pod, old)
 	}
 	podspec.DropDisabledPodFields(ctx, pod, old)
 }
-
-// lateResources is the feature gate of what happens to the resources of a pod as a whole
-// after admission.
-const lateResources = "PodLevelResourcesFixDefaulting"
 
 // keepPodResources restores pod-level resources that a client drops because it does not know
 // the field.

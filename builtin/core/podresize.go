@@ -31,7 +31,7 @@ func preparePodResize(ctx context.Context, pod, old *corev1.Pod) {
 			pod.Spec.Volumes = volumes
 		}
 	}
-	late := features.From(ctx).Enabled(lateResources)
+	late := features.From(ctx).Enabled(podspec.LateResources)
 	if late {
 		keepPodResources(pod, old)
 	}

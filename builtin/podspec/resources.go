@@ -240,6 +240,10 @@ func mergeQoS(a, b corev1.PodQOSClass) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
+// LateResources is the feature gate of defaults for the resources of a pod as a whole that
+// are set after admission; without it they are set when the object is read.
+const LateResources = "PodLevelResourcesFixDefaulting"
+
 // DefaultResources sets the defaults of the resources of the pod as a whole, if
 // it has any, from those of its containers. Admission may add containers, so it
 // is called after admission.

@@ -39,19 +39,10 @@ with who owns the field (managedFields). What was set before the history that is
   kelson blame configmap web --at 14:05 -o json`,
 		Args: kindAndName(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := p.connect()
-			if err != nil {
-				return usageError{err}
-			}
-			q, _, err := p.question(t, args)
+			t, q, err := p.questionAt(cmd, args, "at", at, "at")
 			if err != nil {
 				return err
 			}
-			when, err := moment(at, time.Now())
-			if err != nil {
-				return usage(cmd, "--at: %w", err)
-			}
-			q.Set("at", when)
 			var object exactMap
 			if err := t.get(cmd.Context(), "at", q, &object); err != nil {
 				return err

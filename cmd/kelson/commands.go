@@ -37,7 +37,7 @@ Without a command it serves, as 'kelson serve' does.`,
 	flags.bind(root.Flags())
 	root.AddCommand(newServe(s), newRun(s), newKubeAPIServer(s), newSnapshot(s), newMigrate(s), newKubeconfig(s), newVersion(s), newEnvtestAssets(s), newIdleEtcd(), newNoKubectl())
 	root.AddCommand(newWhy(s), newWhoCan(s), newExplainAdmission(s))
-	root.AddCommand(newHistory(s), newGet(s), newBlame(s), newDiff(s), newUndo(s))
+	root.AddCommand(newHistory(s), newGet(s), newBlame(s), newDiff(s), newUndo(s), newBranch(s))
 	root.AddCommand(newTop(s), newStorm(s), newFindings(s), newConsole(s))
 	root.AddCommand(newDoctor(s), newManPages())
 	completeArguments(root)

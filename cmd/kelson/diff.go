@@ -29,7 +29,7 @@ func newDiff(s streams) *cobra.Command {
 			if from == "" {
 				return usage(cmd, "--from is missing")
 			}
-			q, _, err := p.question(t, args)
+			q, err := p.question(t, args)
 			if err != nil {
 				return err
 			}

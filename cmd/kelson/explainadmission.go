@@ -27,8 +27,8 @@ const maxDocuments = 100
 // explainFlags are the flags of 'kelson explain-admission'.
 type explainFlags struct {
 	ask
-	files  []string
-	update bool
+	files          []string
+	update, remove bool
 }
 
 func newExplainAdmission(s streams) *cobra.Command {
@@ -43,12 +43,13 @@ the values that it had. Nothing is stored. Webhooks are called, as for every dry
 FILE has one or more objects in YAML or JSON; - is the standard input.
 
 You need the permissions of the write itself, to post to ` + why.AdmissionPath + `, and to
-get the object for --update. Webhooks and policies that you may not read are not named.
+get the object for --update and --delete. Webhooks and policies that you may not read are not named.
 
 The exit code is 0 if all objects are admitted, 1 if one is refused, 2 if the command line
 is not valid, and 3 if there is no answer.`,
 		Example: `  kelson explain-admission -f pod.yaml
   kelson explain-admission -f deployment.yaml --update -o yaml
+  kelson explain-admission -f deployment.yaml --delete
   kubectl get pod web-0 -o yaml | kelson explain-admission --update -f - --as jane`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := noArgs(cmd, args); err != nil {
@@ -56,6 +57,9 @@ is not valid, and 3 if there is no answer.`,
 			}
 			if len(flags.files) == 0 {
 				return usage(cmd, "give a file with -f")
+			}
+			if flags.update && flags.remove {
+				return usage(cmd, "--update and --delete are two writes; give one of them")
 			}
 			return nil
 		},
@@ -73,6 +77,7 @@ is not valid, and 3 if there is no answer.`,
 	flags.bind(cmd.Flags())
 	cmd.Flags().StringSliceVarP(&flags.files, "filename", "f", nil, "`file` with objects; may be repeated")
 	cmd.Flags().BoolVar(&flags.update, "update", false, "explain an update of the object instead of its creation")
+	cmd.Flags().BoolVar(&flags.remove, "delete", false, "explain the deletion of the object, of which only kind and name count")
 	return cmd
 }
 
@@ -143,11 +148,14 @@ func (f *explainFlags) explain(ctx context.Context, t *target, object *unstructu
 	}
 	path = append(path, mapping.Resource.Resource)
 	method := http.MethodPost
-	if f.update {
+	if f.update || f.remove {
 		if object.GetName() == "" {
-			return nil, errors.New("an update needs a name")
+			return nil, errors.New("an update or a deletion needs a name")
 		}
 		method, path = http.MethodPut, append(path, object.GetName())
+		if f.remove {
+			method = http.MethodDelete
+		}
 	}
 	answer := &explained{Kind: kind.Kind, Namespace: object.GetNamespace(), Name: object.GetName()}
 	if answer.Name == "" {

@@ -105,6 +105,10 @@ func TestExplainAdmission(t *testing.T) {
 		{"changed", pod, "-f -", 0, []string{"Priority", "changed", ".spec.priority", "2000001000"}},
 		{"not valid", fmt.Sprintf(mapOf, "UPPER", "a: b"), "-f -", 1, []string{"is refused: ", "Invalid value"}},
 		{"update of nothing", good, "-f - --update", 1, []string{"not found"}},
+		{"deletion", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: limit, namespace: default}\n", "-f - --delete", 0, []string{"ConfigMap default/limit is admitted."}},
+		{"deletion that is refused", "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-system}\n", "-f - --delete", 1, []string{"Namespace kube-system is refused by NamespaceLifecycle", "forbidden"}},
+		{"deletion of nothing", good, "-f - --delete", 1, []string{"not found"}},
+		{"two writes", good, "-f - --delete --update", 2, nil},
 		{"no file", "", "-f /nowhere", 3, nil},
 		{"nothing", "", "-f -", 3, nil},
 		{"unknown kind", "apiVersion: v1\nkind: Nonsense\nmetadata: {name: x}\n", "-f -", 3, nil},
@@ -122,6 +126,10 @@ func TestExplainAdmission(t *testing.T) {
 	}
 	if list, err := admin.CoreV1().ConfigMaps("shop").List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
 		t.Errorf("after dry runs there are %d config maps, %v", len(list.Items), err)
+	}
+
+	if _, err := admin.CoreV1().ConfigMaps("default").Get(t.Context(), "limit", metav1.GetOptions{}); err != nil {
+		t.Errorf("after the dry run of its deletion the config map is gone: %v", err)
 	}
 
 	// Users with few rights.
@@ -147,10 +155,10 @@ func TestExplainAdmission(t *testing.T) {
 		t.Errorf("jane, who may not create pods: got exit code %d, %s%s", got.code, got.out, got.err)
 	}
 
-	// The page takes nothing that is not a create or an update.
+	// The page takes nothing that is not a create, an update or a deletion of one object.
 	client := admin.CoreV1().RESTClient()
 	for _, c := range []struct{ path, method string }{
-		{"/api/v1/namespaces/shop/pods/web", "DELETE"}, {"/api/v1/namespaces/shop/pods/web", "POST"}, {"/api/v1/namespaces/shop/pods", "PUT"},
+		{"/api/v1/namespaces/shop/pods", "DELETE"}, {"/api/v1/namespaces/shop/pods/web/status", "DELETE"}, {"/api/v1/namespaces/shop/pods/web", "PATCH"}, {"/api/v1/namespaces/shop/pods/web", "POST"}, {"/api/v1/namespaces/shop/pods", "PUT"},
 		{"/api/v1/namespaces/shop/pods/web/exec", "POST"}, {"/api/v1/nodes/n/proxy/x", "POST"}, {"/metrics", "POST"}, {why.AdmissionPath, "POST"},
 		{"/apis/example.com/v1/things", "POST"}, {"/api/v1/namespaces/shop/pods/../../../..", "POST"},
 	} {

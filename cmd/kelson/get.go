@@ -6,7 +6,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,19 +24,10 @@ ago. Without --at it is what there is now.`,
   kelson get deployments -A --at 81234`,
 		Args: kindAndName(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := p.connect()
-			if err != nil {
-				return usageError{err}
-			}
-			q, _, err := p.question(t, args)
+			t, q, err := p.questionAt(cmd, args, "at", at, "at")
 			if err != nil {
 				return err
 			}
-			when, err := moment(at, time.Now())
-			if err != nil {
-				return usage(cmd, "--at: %w", err)
-			}
-			q.Set("at", when)
 			q.Set("limit", "500")
 			if fields != "" {
 				q.Set("fieldSelector", fields)

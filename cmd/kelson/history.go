@@ -31,20 +31,9 @@ and which fields. Deleted objects are there too. How far it goes back depends on
   kelson history -n shop --watch`,
 		Args: kindAndName(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := p.connect()
-			if err != nil {
-				return usageError{err}
-			}
-			q, _, err := p.question(t, args)
+			t, q, err := p.questionAt(cmd, args, "since", since, "from")
 			if err != nil {
 				return err
-			}
-			from, err := moment(since, time.Now())
-			if err != nil {
-				return usage(cmd, "--since: %w", err)
-			}
-			if from != "" {
-				q.Set("from", from)
 			}
 			if limit < 1 {
 				return usage(cmd, "--limit is a number above 0")
@@ -122,7 +111,7 @@ func (p *past) printChanges(answer *history.Changes, first bool) error {
 	c := colours(p.s.out)
 	for i := range answer.Changes {
 		ch := &answer.Changes[i]
-		line := fmt.Sprintf("%-8d  %-20s  %-6s  %s  by %s", ch.Revision, localTime(ch.Time, ch.Estimated), ch.Verb, objectName(&ch.Ref), managers(ch.Managers))
+		line := fmt.Sprintf("%-8d  %-20s  %-6s  %s  by %s", ch.Revision, localTime(ch.Time, ch.Estimated), ch.Verb, objectName(&ch.Ref), author(ch))
 		if _, err := fmt.Fprintln(p.s.out, c.bold(line)); err != nil {
 			return err
 		}

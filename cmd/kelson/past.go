@@ -39,7 +39,7 @@ func (p *past) bindScope(cmd *cobra.Command) {
 
 // question returns the parameters of a question about a kind and a name, both of which may
 // be missing.
-func (p *past) question(t *target, args []string) (url.Values, *meta.RESTMapping, error) {
+func (p *past) question(t *target, args []string) (url.Values, error) {
 	q := url.Values{}
 	if p.selector != "" {
 		q.Set("labelSelector", p.selector)
@@ -48,14 +48,14 @@ func (p *past) question(t *target, args []string) (url.Values, *meta.RESTMapping
 		if !p.all {
 			q.Set("namespace", t.namespace)
 		}
-		return q, nil, nil
+		return q, nil
 	}
 	if kind, name, ok := strings.Cut(args[0], "/"); ok && len(args) == 1 {
 		args = []string{kind, name}
 	}
 	m, err := t.resource(args[0])
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	q.Set("group", m.Resource.Group)
 	q.Set("version", m.Resource.Version)
@@ -66,7 +66,25 @@ func (p *past) question(t *target, args []string) (url.Values, *meta.RESTMapping
 	if len(args) > 1 {
 		q.Set("name", args[1])
 	}
-	return q, m, nil
+	return q, nil
+}
+
+// questionAt connects to the server, and returns the parameters of a question. The moment
+// that a flag names, if it is given, is one of them.
+func (p *past) questionAt(cmd *cobra.Command, args []string, flag, text, parameter string) (*target, url.Values, error) {
+	t, err := p.connect()
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	when, err := moment(text, time.Now())
+	if err != nil {
+		return nil, nil, usage(cmd, "--%s: %w", flag, err)
+	}
+	q, err := p.question(t, args)
+	if err == nil && when != "" {
+		q.Set(parameter, when)
+	}
+	return t, q, err
 }
 
 // kindAndName allows a kind and a name, of which the first least are required.
@@ -181,6 +199,18 @@ func managers(all []history.Manager) string {
 		return "-"
 	}
 	return clean(strings.Join(names, ","))
+}
+
+// author says who has made a change: the managers of its fields, and the user, as far as
+// they are known.
+func author(c *history.Change) string {
+	switch {
+	case c.User == "":
+		return managers(c.Managers)
+	case len(c.Managers) == 0:
+		return "user " + clean(c.User)
+	}
+	return managers(c.Managers) + ", user " + clean(c.User)
 }
 
 func objectName(ref *history.Ref) string {

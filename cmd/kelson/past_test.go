@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,6 +79,14 @@ func configMap(name string, data ...string) *corev1.ConfigMap {
 	return m
 }
 
+// nextMillisecond waits until the clock shows another millisecond: the store records the
+// time of a write in milliseconds.
+func nextMillisecond() {
+	for before := time.Now().UnixMilli(); time.Now().UnixMilli() == before; {
+		runtime.Gosched()
+	}
+}
+
 func revision(t *testing.T, text string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(text, 10, 64)
@@ -96,7 +105,7 @@ func TestHistoryOfAnObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	between := time.Now()
-	time.Sleep(2 * time.Millisecond) // the store has milliseconds
+	nextMillisecond()
 	second := first.DeepCopy()
 	second.Data["a"], second.Data["b"] = "2", "new"
 	if second, err = maps.Update(ctx, second, metav1.UpdateOptions{FieldManager: "bob"}); err != nil {
@@ -107,9 +116,9 @@ func TestHistoryOfAnObject(t *testing.T) {
 	}
 
 	out := p.must(t, "history", "configmap", "web")
-	want := regexp.MustCompile(`(?s)^` + first.ResourceVersion + ` .* create  configmaps/web -n default  by alice\n` +
-		second.ResourceVersion + ` .* update  configmaps/web -n default  by bob\n    - data.a: "1"\n    \+ data.a: "2"\n    \+ data.b: "new"\n` +
-		`\d+ .* delete  configmaps/web -n default  by -\n$`)
+	want := regexp.MustCompile(`(?s)^` + first.ResourceVersion + ` .* create  configmaps/web -n default  by alice, user [^\n]+\n` +
+		second.ResourceVersion + ` .* update  configmaps/web -n default  by bob, user [^\n]+\n    - data.a: "1"\n    \+ data.a: "2"\n    \+ data.b: "new"\n` +
+		`\d+ .* delete  configmaps/web -n default  by user [^\n]+\n$`)
 	if !want.MatchString(out) {
 		t.Errorf("history:\n%swant %s", out, want)
 	}
@@ -144,6 +153,33 @@ func TestHistoryOfAnObject(t *testing.T) {
 		if out := p.must(t, strings.Fields(args)...); strings.ContainsAny(out, "\x1b\u009b") {
 			t.Errorf("%s prints control characters: %q", args, out)
 		}
+	}
+}
+
+// History names the user of each write, also of a deletion.
+func TestHistoryNamesUsers(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), startPast(t)
+	as := func(user string) *kubernetes.Clientset {
+		return kubernetes.NewForConfigOrDie(p.User(user, "system:masters"))
+	}
+	m, err := as("jane").CoreV1().ConfigMaps("default").Create(ctx, configMap("web", "a", "1"), metav1.CreateOptions{FieldManager: "tool"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Data["a"] = "2"
+	if _, err := as("bob").CoreV1().ConfigMaps("default").Update(ctx, m, metav1.UpdateOptions{FieldManager: "tool"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := as("joe").CoreV1().ConfigMaps("default").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want := regexp.MustCompile(`(?s) create  configmaps/web -n default  by tool, user jane\n.* update  configmaps/web -n default  by tool, user bob\n.* delete  configmaps/web -n default  by user joe\n$`)
+	if out := p.must(t, "history", "configmap", "web"); !want.MatchString(out) {
+		t.Errorf("history:\n%s\nwant %s", out, want)
+	}
+	if out := p.must(t, "history", "configmap", "web", "-o", "json"); strings.Count(out, `"user": `) != 3 {
+		t.Errorf("history -o json:\n%s\nwant three users", out)
 	}
 }
 

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"syscall"
+	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/transfer"
 	"github.com/spf13/cobra"
 )
@@ -81,25 +86,43 @@ func save(ctx context.Context, s streams, config controlplane.Config, name strin
 }
 
 func newRestore(s streams) *cobra.Command {
-	var dataDir string
+	var dataDir, from, at string
 	var bump int64
 	cmd := &cobra.Command{
-		Use:   "restore FILE",
-		Short: "Make a data folder from a file",
+		Use:   "restore FILE | --from DIR --at MOMENT",
+		Short: "Make a data folder from a file, or from the history of another",
 		Long: `Make the store in a data folder, in which there must be none yet, from FILE. The
 file is verified first. The store is there whole or not at all.
 
 Revisions go on at that of the snapshot plus --bump-revision. Clients may have
 seen revisions newer than the snapshot; they must not see the same ones again
 with other content. This way they are told that what they know has expired, and
-list again. To fill an etcd, restore to a folder and use 'kelson migrate'.`,
+list again. To fill an etcd, restore to a folder and use 'kelson migrate'.
+
+With --from and --at the store is what that of another data folder was at a
+moment, as far as its history is kept ('kelson serve --history'). A server may go
+on serving there. Both folders must be on one disk.`,
 		Example: `  kelson snapshot restore backup.snap
-  kelson snapshot restore --data-dir /var/lib/kelson backup.snap`,
-		Args: oneFile,
+  kelson snapshot restore --data-dir /var/lib/kelson backup.snap
+  kelson snapshot restore --from /var/lib/kelson --at 14:05 --data-dir ./restored`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case from == "" && at == "":
+				return oneFile(cmd, args)
+			case from == "" || at == "":
+				return usage(cmd, "--from and --at go together: a data folder, and a moment of its history")
+			case len(args) > 0:
+				return usage(cmd, "give a FILE, which is of one moment, or --from and --at, and not both")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := controlplane.StoreDir(dataDir)
 			if names, err := os.ReadDir(dir); err == nil && len(names) > 0 {
 				return fmt.Errorf("there is a store in %s already; move %s away, or choose another --data-dir", dataDir, dir)
+			}
+			if from != "" {
+				return restoreAt(cmd, s, from, at, dataDir, bump)
 			}
 			summary, err := transfer.Restore(cmd.Context(), args[0], dir, bump)
 			if err != nil {
@@ -110,8 +133,43 @@ list again. To fill an etcd, restore to a folder and use 'kelson migrate'.`,
 		},
 	}
 	bindDataDir(cmd.Flags(), &dataDir)
+	cmd.Flags().StringVar(&from, "from", "", "data `folder` whose history has the moment of --at")
+	cmd.Flags().StringVar(&at, "at", "", "`moment` to restore: a time (14:05), a revision (81234), or how long ago (10m)")
 	cmd.Flags().Int64Var(&bump, "bump-revision", defaultBump, "how far to raise the `revision` of the store above that of the snapshot")
 	return cmd
+}
+
+// restoreAt makes the store of a data folder from that of another at a moment: a branch of
+// that folder is taken back, and moved.
+func restoreAt(cmd *cobra.Command, s streams, from, at, dataDir string, bump int64) (err error) {
+	revision, when, err := parseMoment(at, time.Now())
+	if err != nil || revision == 0 && when.IsZero() {
+		return usage(cmd, "--at: %w", cmp.Or(err, errors.New("it is a moment of the past")))
+	}
+	if bump < 0 {
+		return usage(cmd, "--bump-revision is not negative")
+	}
+	branch, err := (controlplane.Config{DataDir: from}).Branch(cmd.Context(), "restore-"+time.Now().UTC().Format("20060102-150405"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, branch.Remove()) }()
+	if revision, err = rollBack(cmd.Context(), branch.DataDir, revision, when); err != nil {
+		return err
+	}
+	if err := engine.Rebase(controlplane.StoreDir(branch.DataDir), revision+bump); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Rename(controlplane.StoreDir(branch.DataDir), controlplane.StoreDir(dataDir)); errors.Is(err, syscall.EXDEV) {
+		return fmt.Errorf("%s and %s are on different disks; restore to the disk of the first, and move the folder: %w", from, dataDir, err)
+	} else if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(s.out, "Restored revision %d of %s to %s; it goes on at revision %d.\n", revision, from, dataDir, revision+bump)
+	return err
 }
 
 func newVerify(s streams) *cobra.Command {

@@ -166,9 +166,9 @@ func TestUndoOfANamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Millisecond)
+	nextMillisecond()
 	moment := time.Now().Format(time.RFC3339Nano)
-	time.Sleep(2 * time.Millisecond)
+	nextMillisecond()
 	if err := p.client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestUndoOfANamespace(t *testing.T) {
 
 	// The definition goes too, with the widgets, and comes back with them.
 	moment = time.Now().Format(time.RFC3339Nano)
-	time.Sleep(2 * time.Millisecond)
+	nextMillisecond()
 	if err := client.Resource(definitions).Delete(ctx, "widgets.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -312,6 +312,39 @@ func TestUndoAtRandomMoments(t *testing.T) {
 		if again := p.must(t, "undo", "configmaps", "-n", "default", "-l", "random", "--to", fmt.Sprint(at), "--yes"); again != "" {
 			t.Errorf("undo of what is undone: %s", again)
 		}
+	}
+}
+
+// Undo of what cannot come back says so, asks nothing, and fails.
+func TestUndoOfNothingPossibleFails(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), startPast(t)
+	api := p.client.CoreV1().ConfigMaps("default")
+	m := configMap("held", "k", "v")
+	m.Finalizers = []string{"example.com/held"}
+	if _, err := api.Create(ctx, m, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Delete(ctx, "held", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	going, err := api.Get(ctx, "held", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := going.DeepCopy()
+	ended.Finalizers = nil
+	if _, err := api.Update(ctx, ended, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range [][]string{{"--yes"}, {"--dry-run"}, {}, {"--yes", "-o", "json"}} {
+		out, stderr, code := runKelson(t, p.admin, append([]string{"undo", "configmap", "held", "--to", going.ResourceVersion}, more...)...)
+		if code != 1 || !strings.Contains(stderr, "none of 1 objects can come back") || !strings.Contains(out, "skip") || strings.Contains(stderr, "[y/N]") {
+			t.Errorf("undo %v: got exit code %d, %q, %q; want 1, the skipped object, and no question", more, code, out, stderr)
+		}
+	}
+	if out, stderr, code := runKelson(t, p.admin, "undo", "configmap", "never", "--to", going.ResourceVersion, "--yes"); code != 0 {
+		t.Errorf("nothing to undo: got exit code %d, want 0: %s%s", code, out, stderr)
 	}
 }
 

@@ -115,14 +115,13 @@ func namedLibraries() []string {
 
 func readBuild() build {
 	b := build{
-		Version: "unknown", Kubernetes: library.Version().GitVersion, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Version: bareVersion(), Kubernetes: library.Version().GitVersion, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Settings: map[string]string{}, Libraries: map[string]string{}, CPUs: runtime.GOMAXPROCS(0), MemoryBytes: budget.Available(),
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
 	}
-	b.Version = cmp.Or(released, info.Main.Version)
 	for _, set := range info.Settings {
 		switch set.Key {
 		case "vcs.revision":
@@ -172,18 +171,17 @@ func (b build) print(w io.Writer) error {
 // have the version that Go derives from the repository.
 var released string
 
-// bareVersion returns the version alone.
+// bareVersion returns the version of this binary, such as v1.2.3.
 func bareVersion() string {
-	name := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
-		name = info.Main.Version
+		return cmp.Or(released, info.Main.Version, "unknown")
 	}
-	return cmp.Or(released, name)
+	return cmp.Or(released, "unknown")
 }
 
 // version returns the version and build information of this binary.
 func version() string {
-	name, commit := bareVersion(), ""
+	commit := ""
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, set := range info.Settings {
 			switch {
@@ -194,5 +192,5 @@ func version() string {
 			}
 		}
 	}
-	return fmt.Sprintf("kelson %s (%s %s/%s%s)", name, runtime.Version(), runtime.GOOS, runtime.GOARCH, commit)
+	return fmt.Sprintf("kelson %s (%s %s/%s%s)", bareVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH, commit)
 }

@@ -45,6 +45,11 @@ type freezer struct {
 	// onFreeze is called once, with the error that froze the disk.
 	onFreeze func(error)
 
+	// apart is the folder of a checkpoint in the making; nil if there is none. A failure
+	// there does not freeze the disk: the checkpoint fails, and the store goes on.
+	apart   atomic.Pointer[string]
+	apartMu sync.Mutex // held while a checkpoint is made
+
 	memory *vfs.MemFS // file system of the tables created after the freeze
 	mu     sync.Mutex
 	inMem  map[string]bool
@@ -72,6 +77,23 @@ func (f *freezer) freeze(op, name string, err error) {
 	}
 }
 
+// setApart begins a checkpoint in a folder, of which there is one at a time; the function
+// that it returns ends it.
+func (f *freezer) setApart(dir string) (end func()) {
+	f.apartMu.Lock()
+	f.apart.Store(&dir)
+	return func() {
+		f.apart.Store(nil)
+		f.apartMu.Unlock()
+	}
+}
+
+// isApart reports whether a file or folder belongs to a checkpoint in the making.
+func (f *freezer) isApart(name string) bool {
+	dir := f.apart.Load()
+	return dir != nil && (name == *dir || strings.HasPrefix(name, *dir+string(os.PathSeparator)))
+}
+
 // isTable reports whether a file holds data (tables and blobs). Other files, logs and
 // manifests, only refer to them.
 func isTable(name string) bool {
@@ -81,6 +103,9 @@ func isTable(name string) bool {
 // change runs a change of the disk. If it or an earlier one failed, it returns
 // errFrozen for a table; for everything else the change counts as done.
 func (f *freezer) change(op, name string, do func() error) error {
+	if f.isApart(name) {
+		return do()
+	}
 	if f.Err() == nil {
 		err := do()
 		if err == nil || !f.armed.Load() || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) {
@@ -97,6 +122,9 @@ func (f *freezer) change(op, name string, do func() error) error {
 // file creates or opens a file for writing with make; on a frozen disk it creates a
 // table in memory instead.
 func (f *freezer) file(op, name string, c vfs.DiskWriteCategory, make func() (vfs.File, error)) (vfs.File, error) {
+	if f.isApart(name) {
+		return make()
+	}
 	var file vfs.File
 	err := f.change(op, name, func() (err error) {
 		file, err = make()
@@ -156,8 +184,8 @@ func (f *freezer) Stat(name string) (vfs.FileInfo, error) { return f.where(name)
 
 func (f *freezer) OpenDir(name string) (vfs.File, error) {
 	file, err := f.FS.OpenDir(name)
-	if err != nil {
-		return nil, err
+	if err != nil || f.isApart(name) {
+		return file, err
 	}
 	return &frozenFile{File: file, fs: f, name: name}, nil
 }

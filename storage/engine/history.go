@@ -109,6 +109,7 @@ func (e *Engine) removeStep(revision int64) (more bool, err error) {
 		return false, err
 	}
 	must(batch.DeleteRange(eventKey(nil, first), eventKey(nil, end+1), nil))
+	must(batch.DeleteRange(userKey(0), userKey(end+1), nil))
 	if err := e.db.Apply(batch, pebble.NoSync); err != nil {
 		return false, err
 	}

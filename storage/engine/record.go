@@ -17,6 +17,7 @@ const (
 	spaceVersion = 'd' // d<key>\0<^revision>  a version of a key
 	spaceMeta    = 'm' // m<name>              a number about the store
 	spaceEvent   = 'r' // r<revision>          what a revision did
+	spaceUser    = 'u' // u<revision>          who made a revision, as far as it is known
 	spaceExpiry  = 'x' // x<time><key>         a key that expires
 )
 

@@ -332,3 +332,59 @@ func BenchmarkRetain(b *testing.B) {
 		})
 	}
 }
+
+// The names of users are kept as long as the changes that they made, and no longer.
+func TestUsersAreKeptWithHistory(t *testing.T) {
+	ctx, dir, clock := t.Context(), t.TempDir(), &fakeClock{now: time.Now()}
+	opts := Options{Dir: dir, now: clock.Now, HistoryAge: time.Minute, RetainAge: time.Hour}
+	e, err := Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := map[int64]string{}
+	for i := range 20 {
+		users[create(t, e, fmt.Sprint("/k/", i), "v").ModRevision] = fmt.Sprint("user", i)
+	}
+	if err := e.NoteUsers(ctx, users); err != nil {
+		t.Fatal(err)
+	}
+	wantUsers := func(e *Engine, from, to int64) {
+		t.Helper()
+		for revision, name := range users {
+			if revision < from || revision > to {
+				name = ""
+			}
+			if got, err := e.UserOf(ctx, revision); err != nil || got != name {
+				t.Errorf("user of revision %d: %q (%v), want %q", revision, got, err, name)
+			}
+		}
+	}
+	wantUsers(e, 0, 100)
+	clock.advance(30 * time.Minute)
+	create(t, e, "/k/middle", "v")
+	clock.advance(20 * time.Minute)
+	trim(t, e)
+	wantUsers(e, 0, 100)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := RollBack(ctx, dir, 10, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if e, err = Open(opts); err != nil {
+		t.Fatal(err)
+	}
+	wantUsers(e, 0, 10)
+	clock.advance(time.Hour)
+	last := create(t, e, "/k/last", "v").ModRevision
+	trim(t, e)
+	wantUsers(e, last, 10)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, Options{Dir: dir})
+	if err := e.NoteUsers(ctx, users); err != nil || e.KeepsUsers() {
+		t.Errorf("without history: %v, keeps users %v; want no error and no users", err, e.KeepsUsers())
+	}
+	wantUsers(e, last, 10)
+}
