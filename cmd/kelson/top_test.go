@@ -224,8 +224,10 @@ func TestStormNamesOneOfFifty(t *testing.T) {
 	}
 	<-begun
 	began := time.Now()
+	agent := fmt.Sprintf("client-%d/v1", culprit)
+	// Only requests that have ended are counted; while the first ones wait it may be another.
 	var storm accounts.Storm
-	for storm = (accounts.Storm{}); storm.Culprit == nil && time.Since(began) < time.Minute; {
+	for (storm.Culprit == nil || storm.Culprit.Agent != agent) && time.Since(began) < time.Minute {
 		storm = decoded[accounts.Storm](t, s, "storm")
 	}
 	// How long it takes is what it is only on a machine with nothing else to do.
@@ -233,7 +235,7 @@ func TestStormNamesOneOfFifty(t *testing.T) {
 	if testsize.Long() {
 		limit = 5 * time.Second
 	}
-	if storm.Culprit == nil || storm.Culprit.Agent != fmt.Sprintf("client-%d/v1", culprit) || took > limit {
+	if storm.Culprit == nil || storm.Culprit.Agent != agent || took > limit {
 		t.Fatalf("after %v: got %+v %+v, want client-%d within %v: %v", took, storm.Culprit, storm.Clients, culprit, limit, storm.Words)
 	}
 	t.Logf("named after %v: %s", took, strings.Join(storm.Words, " "))
