@@ -42,6 +42,9 @@ export async function logOut() {
   loggedOut();
 }
 
+// sessionKey is the page's key, for workers, which have no storage.
+export const sessionKey = () => localStorage.getItem(storageKey) || "";
+
 async function own(path, options = {}) {
   const headers = { ...options.headers, "X-Kelson-Console": localStorage.getItem(storageKey) || "" };
   const answer = await fetch(path, { ...options, headers });
@@ -113,7 +116,9 @@ export function watch(path, query, { asTable = false, event, state = () => {} })
     const full = withQuery(path, { ...query, resourceVersion: version, watch: 1, allowWatchBookmarks: true, ...(asTable ? { includeObject: query.includeObject || "Metadata" } : {}) });
     const scheme = location.protocol === "https:" ? "wss://" : "ws://";
     socket = new WebSocket(`${scheme}${location.host}/watch?path=${encodeURIComponent(full)}${asTable ? "&table" : ""}`, ["kelson", localStorage.getItem(storageKey) || "none"]);
-    socket.onopen = () => state("live");
+    // The console accepts a watch before the server has; after a failure it has to last.
+    let confirm;
+    socket.onopen = () => (tries ? (confirm = setTimeout(() => state("live"), 400)) : state("live"));
     socket.onmessage = ({ data }) => {
       const { type, object } = JSON.parse(data);
       if (type === "ERROR") {
@@ -127,6 +132,7 @@ export function watch(path, query, { asTable = false, event, state = () => {} })
       if (type !== "BOOKMARK") event(type, object);
     };
     socket.onclose = () => {
+      clearTimeout(confirm);
       if (ended) return;
       state("waiting");
       timer = setTimeout(connect, Math.min(200 * 2 ** tries++, 5000) * (0.5 + Math.random()));
