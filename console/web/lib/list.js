@@ -3,7 +3,7 @@
 import { table, watch, pathOf, ApiError, sessionKey } from "./api.js";
 import { rowOf, rowsOf, columnsOf } from "./listrows.js";
 
-const firstPage = 150;
+const firstPage = 100;
 // autoMost is how many rows are loaded without being asked for more.
 const autoMost = 200_000;
 // flushAfter is how many milliseconds changes of a watch are gathered.

@@ -144,8 +144,11 @@ function columnsFor(list, resource, namespace) {
 // widthOf is the width of a column in characters, by the rows that are there.
 function widthOf(column, list) {
   if (column.width) return column.width;
-  let most = column.name.length + 3;
-  for (let i = 0; i < Math.min(list.view.length, 150); i++) most = Math.max(most, column.text(list.view[i]).length + 3);
+  let most = column.isName ? 20 : column.name.length + 3, seen = 0;
+  for (const row of list.rows.values()) {
+    most = Math.max(most, column.text(row).length + 3);
+    if (++seen >= 200) break;
+  }
   return Math.min(most, column.isName ? 52 : column.id === "Labels" ? 60 : 34);
 }
 
@@ -265,7 +268,7 @@ function List({ resource, route, info }) {
   const columns = useMemo(() => {
     const shown = all.filter((c) => c.isName || (wanted ? wanted.includes(c.id) : c.byDefault));
     return shown.map((c) => ({ ...c, width: widthOf(c, list) }));
-  }, [all, asked, list.columns, list.view.length > 0, list.state.complete]);
+  }, [all, asked, list.columns, list.rows.size > 0, list.state.complete]);
 
   const ready = Boolean(list.columns);
   useEffect(() => {
