@@ -128,7 +128,9 @@ export function Dialog({ title, close, children, actions }) {
   </dialog>`;
 }
 
-const show = (value) => (value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
+// Marks of direction make text look like another, so they are shown as escapes.
+const visible = (text) => text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+const show = (value) => (value === undefined ? "" : visible(typeof value === "string" ? value : JSON.stringify(value)));
 
 // FieldChanges shows changes of fields: [{path, old, new}], as the pages of history give them.
 export const FieldChanges = ({ fields }) => html`<table class="changes">
