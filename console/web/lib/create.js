@@ -76,7 +76,7 @@ export function Create({ resource, namespace, close }) {
     `}
   >
     <p class="quiet">YAML or JSON; several documents are separated by <code>---</code>. Control-Space completes fields.</p>
-    <div class="create-editor"><${Editor} text=${first} label="YAML of the new objects" handle=${editor} schemaOf=${schemaAt} changed=${() => tried && !done && setTried()} save=${() => act(true)} /></div>
+    <div class="create-editor"><${Editor} text=${first} cursor=${first.indexOf("  name: ") + 8} label="YAML of the new objects" handle=${editor} schemaOf=${schemaAt} changed=${() => tried && !done && setTried()} save=${() => act(true)} /></div>
     <ul class="create-results" role="status" aria-label="Results">
       ${(results || []).map(
         (r, i) => html`<li key=${i} class=${r.error ? "bad" : ""}>

@@ -24,7 +24,7 @@ function build(cm) {
   const { EditorView, HighlightStyle, tags, GutterMarker, StateEffect, StateField, RangeSetBuilder, gutter } = cm;
   const theme = EditorView.theme({
     "&": { height: "100%", backgroundColor: "var(--back)", color: "var(--text)", fontSize: "13px" },
-    "&.cm-focused": { outline: "2px solid var(--accent)", outlineOffset: "-2px" },
+    "&.cm-focused": { outline: "none" },
     ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5" },
     ".cm-content": { caretColor: "var(--text)" },
     ".cm-cursor": { borderLeftColor: "var(--text)" },
@@ -109,10 +109,10 @@ function describe(name, s, required) {
 
 // Editor shows text. handle.current gets {text(), set(text), focus()}. schemaAt(line texts)
 // resolves to the schema of the document, blame is [{owners, when, first, title}] by lines.
-export function Editor({ text, label, readOnly = false, changed, schemaOf, blame, handle, save }) {
+export function Editor({ text, label, cursor, readOnly = false, changed, schemaOf, blame, handle, save }) {
   const host = useRef();
   const now = useRef({});
-  now.current = { changed, schemaOf, save };
+  Object.assign(now.current, { changed, schemaOf, save });
   useEffect(() => {
     let view, gone = false;
     const root = host.current.shadowRoot || host.current.attachShadow({ mode: "open" });
@@ -165,6 +165,7 @@ export function Editor({ text, label, readOnly = false, changed, schemaOf, blame
         parent: root,
         state: cm.EditorState.create({
           doc: state.text,
+          selection: cursor === undefined ? undefined : { anchor: cursor },
           extensions: [
             gutterOn.of(state.blame ? own.blameGutter : []),
             cm.lineNumbers(),
@@ -181,7 +182,7 @@ export function Editor({ text, label, readOnly = false, changed, schemaOf, blame
             cm.syntaxHighlighting(own.colours),
             own.theme,
             hover,
-            cm.autocompletion({ override: [complete], activateOnTyping: true }),
+            cm.autocompletion({ override: [complete], activateOnTyping: true, icons: false }),
             // Tab leaves the editor, so that it is no trap; Control-S saves.
             cm.keymap.of([{ key: "Mod-s", preventDefault: true, run: () => (now.current.save?.(), true) }, ...cm.completionKeymap, ...cm.searchKeymap, ...cm.foldKeymap, ...cm.historyKeymap, ...cm.defaultKeymap]),
             cm.EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", autocapitalize: "off", "data-gramm": "false" }),

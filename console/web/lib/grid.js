@@ -163,7 +163,7 @@ export class Grid {
     const element = make("div", { role: "row", class: "grid-row" }, make("div", { role: "gridcell", id: `${this.id}-${n}-0`, "aria-colindex": 1, class: "grid-check" }, check), ...cells);
     element.hidden = true;
     this.body.append(element);
-    return { element, check, cells, index: -1, texts: [] };
+    return { element, check, cells, index: -1, texts: [], tones: [], titled: [] };
   }
 
   fill(slot, index, row) {
@@ -199,10 +199,12 @@ export class Grid {
       if (slot.texts[i] !== text) {
         slot.texts[i] = text;
         target.textContent = text;
-        cell.title = text.length > column.width - 2 ? text : "";
+        const long = text.length > column.width - 2;
+        if (long || slot.titled[i]) cell.title = long ? text : "";
+        slot.titled[i] = long;
       }
-      const tone = this.source.tone?.(row, column, text) || "";
-      if (cell.dataset.tone !== tone) cell.dataset.tone = tone;
+      const tone = column.toned ? this.source.tone(row, column, text) : "";
+      if (slot.tones[i] !== tone) cell.dataset.tone = slot.tones[i] = tone;
     });
   }
 

@@ -4,7 +4,16 @@
 // a megabyte.
 const maxCell = 300;
 
-const short = (value) => (typeof value === "string" && value.length > maxCell ? value.slice(0, maxCell) + "…" : value);
+const direction = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/;
+const directions = new RegExp(direction, "g");
+
+// short is a cell as it is shown: not too long, and with the marks of direction as escapes,
+// since they make text look like another.
+function short(value) {
+  if (typeof value !== "string") return value;
+  if (value.length > maxCell) value = value.slice(0, maxCell) + "…";
+  return direction.test(value) ? value.replace(directions, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0")) : value;
+}
 
 // rowOf is what the page keeps of a row of a table. key is the place of the object in the
 // order of the server.

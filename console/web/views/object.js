@@ -5,6 +5,7 @@ import { dump, parse, owners } from "../lib/yaml.js";
 import { merge, merged, DiffView } from "../lib/diff.js";
 import { Editor, whenText } from "../lib/editor.js";
 import { schemaOf } from "../lib/schema.js";
+import { useFill } from "../lib/fill.js";
 import { loadStyle } from "../lib/style.js";
 import { Relations } from "../lib/relations.js";
 
@@ -146,7 +147,8 @@ function blameLines(object, paths, history) {
       title: `${path}\n${entries.map((e) => `${e.manager} (${e.operation}${e.subresource ? ", " + e.subresource : ""}) ${e.time || ""}`).join("\n")}${change ? `\nrevision ${change.revision}, ${change.time || ""}` : ""}`,
     };
     line.first = !last || last.when !== line.when || last.owners.join() !== names.join();
-    if (!names.length && !change) line.first = false;
+    // What the server sets by itself has no owner, and needs no words.
+    if (!names.length) line.first = false;
     last = line;
     return line;
   });
@@ -168,6 +170,9 @@ function Review({ title, resource, before, after, busy, error, confirm, close, b
   <//>`;
 }
 
+// isBookkeeping says whether a part of a merge is what every write changes.
+const isBookkeeping = (p) => p.kind === "theirs" && [...p.base, ...p.theirs].every((l) => /^ {2}(generation|resourceVersion): /.test(l));
+
 // Merge is the dialog for two changes of one object.
 function Merge({ base, mine, theirs, who, take, close }) {
   const parts = useMemo(() => merge(base, mine, theirs), [base, mine, theirs]);
@@ -184,7 +189,7 @@ function Merge({ base, mine, theirs, who, take, close }) {
   >
     <p>${who} has changed the object since you began. ${conflicts.length ? `${conflicts.length === 1 ? "One place was" : conflicts.length + " places were"} changed by both; choose for each. Everything else is merged.` : "The changes are at different places, and can be merged."}</p>
     ${parts.map((p, i) => {
-      if (p.kind === "same") return null;
+      if (p.kind === "same" || isBookkeeping(p)) return null;
       if (p.kind !== "conflict")
         return html`<section class="merge-part" key=${i} aria-label=${p.kind === "theirs" ? "Changed by the other" : p.kind === "mine" ? "Changed by you" : "Changed alike"}>
           <h3>${p.kind === "theirs" ? "Theirs, merged" : p.kind === "mine" ? "Yours, kept" : "Both alike"}</h3>
@@ -206,8 +211,9 @@ function Merge({ base, mine, theirs, who, take, close }) {
 }
 
 // Yaml is the tab with the editor.
-function Yaml({ resource, namespace, name, object, deleted, features, reload, dirty }) {
-  const editor = useRef();
+function Yaml({ resource, namespace, name, object, deleted, features, reload, dirty, hiddenTab }) {
+  const editor = useRef(), box = useRef();
+  useFill(box, [hiddenTab], 320);
   const [values, setValues] = useState(false);
   const [managed, setManaged] = useState(false);
   const [who, setWho] = useState(() => innerWidth > 900 && localStorage.getItem("kelson-blame") !== "off");
@@ -327,7 +333,7 @@ function Yaml({ resource, namespace, name, object, deleted, features, reload, di
       <button onClick=${discard}>Take theirs</button>
     </div>`}
     <${Failure} error=${error} />
-    <div class="editor-box"><${Editor} text=${baseDump.text} label=${`YAML of ${resource.kind} ${name}`} readOnly=${Boolean(readOnly)} changed=${changed} handle=${editor} schemaOf=${() => schemaOf(resource)} blame=${who ? lastBlame.current : undefined} save=${tryIt} /></div>
+    <div class="editor-box" ref=${box}><${Editor} text=${baseDump.text} label=${`YAML of ${resource.kind} ${name}`} readOnly=${Boolean(readOnly)} changed=${changed} handle=${editor} schemaOf=${() => schemaOf(resource)} blame=${who ? lastBlame.current : undefined} save=${tryIt} /></div>
     ${isSecret(resource) && html`<${SecretValues} data=${object.data} />`}
     ${review && html`<${Review} title="Save these changes?" resource=${resource} before=${base} after=${review.after} busy=${busy} confirm=${save} close=${() => setReview()} />`}
     ${conflict &&
@@ -682,7 +688,7 @@ function Shown({ resource, namespace, name, route, features, info }) {
     ${object &&
     html`<${Tabs} current=${tab} all=${shownTabs} />
       <div id="tabpanel" role="tabpanel" aria-labelledby=${"tab-" + tab}>
-        <div hidden=${tab !== "yaml"}><${Yaml} key=${object.metadata.uid} resource=${resource} namespace=${namespace} name=${name} object=${object} deleted=${deleted} features=${features} reload=${reload} dirty=${dirty} /></div>
+        <div hidden=${tab !== "yaml"}><${Yaml} key=${object.metadata.uid} resource=${resource} namespace=${namespace} name=${name} object=${object} deleted=${deleted} features=${features} reload=${reload} dirty=${dirty} hiddenTab=${tab !== "yaml"} /></div>
         ${tab === "events" && html`<${Events} object=${object} />`}
         ${tab === "relations" && html`<${Relations} resource=${resource} object=${object} />`}
         ${tab === "history" && html`<${History} resource=${resource} namespace=${namespace} name=${name} object=${object} deleted=${deleted} reload=${reload} />`}

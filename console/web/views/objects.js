@@ -3,6 +3,7 @@ import { html, useState, useEffect, useRef, useMemo, navigate, setQuery, Link, F
 import { resources, findResource, listLink, objectLink, get, pathOf, request } from "../lib/api.js";
 import { ObjectList } from "../lib/list.js";
 import { Grid } from "../lib/grid.js";
+import { useFill } from "../lib/fill.js";
 import { loadStyle } from "../lib/style.js";
 
 await loadStyle("views/objects.css");
@@ -75,26 +76,6 @@ function Kinds({ all, current, counts, chosen }) {
   </nav>`;
 }
 
-// fillHeight makes an element end where the window ends.
-function useFill(ref, inputs) {
-  useEffect(() => {
-    const fit = () => {
-      const e = ref.current;
-      if (e) e.style.height = Math.max(240, innerHeight - e.getBoundingClientRect().top - scrollY - (innerWidth < 640 ? 6 : 14)) + "px";
-    };
-    fit();
-    const observer = new ResizeObserver(fit);
-    observer.observe(document.body);
-    const above = ref.current?.previousElementSibling;
-    if (above) observer.observe(above);
-    window.addEventListener("resize", fit);
-    return () => {
-      observer.disconnect();
-      window.removeEventListener("resize", fit);
-    };
-  }, inputs);
-}
-
 const good = /^(Running|Active|Bound|Ready|True|Complete|Completed|Succeeded|Available|Approved.*|Healthy)$/;
 const bad = /^(Failed|Error|CrashLoopBackOff|ImagePullBackOff|ErrImagePull|Lost|NotReady.*|Evicted|OOMKilled|InvalidImageName|Denied|Warning|.*Error|.*BackOff)$/;
 const wait = /^(Pending|Terminating|ContainerCreating|PodInitializing|Init:.*|Unknown|Suspended|Released|Progressing|Failing.*)$/;
@@ -108,7 +89,7 @@ const source = (list, resource) => ({
   indexOf: (row) => list.indexOf(row),
   href: (row) => objectLink(resource, row.namespace, row.name),
   text: (row, column) => column.text(row),
-  tone: (row, column, text) => (!column.toned ? "" : good.test(text) ? "good" : bad.test(text) ? "bad" : wait.test(text) ? "warn" : ""),
+  tone: (row, column, text) => (good.test(text) ? "good" : bad.test(text) ? "bad" : wait.test(text) ? "warn" : ""),
 });
 
 // columnsFor are the columns that a list can show, those of the server and some more.
