@@ -7,7 +7,7 @@ export function useFill(ref, inputs, least = 240) {
       const e = ref.current;
       if (!e || !e.offsetParent) return;
       const top = e.getBoundingClientRect().top + scrollY;
-      const height = Math.max(least, innerHeight - top - (innerWidth < 640 ? 6 : 14)) + "px";
+      const height = Math.max(least, Math.floor(innerHeight - top - parseFloat(getComputedStyle(document.getElementById("main")).paddingBottom))) + "px";
       if (e.style.height !== height) e.style.height = height;
     };
     fit();

@@ -16,7 +16,7 @@ const make = (tag, attributes, ...children) => {
 };
 
 // rem is about the width of so many characters.
-const rem = (characters) => (characters * 0.56).toFixed(2) + "rem";
+const rem = (characters) => (characters * 0.6).toFixed(2) + "rem";
 
 export class Grid {
   // source: {length(), at(i), indexOf(row), href(row), text(row, column), tone(row, column)};

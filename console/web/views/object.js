@@ -374,7 +374,7 @@ function SecretValues({ data }) {
       ${keys.map((key) => {
         const shown = open[key] && decode(data[key]);
         return html`<div key=${key}>
-          <dt><bdi>${key}</bdi> <button aria-expanded=${Boolean(shown)} aria-label=${`${shown ? "Hide" : "Show"} the value of ${key}`} onClick=${() => setOpen({ ...open, [key]: !open[key] })}>${shown ? "Hide" : "Decode"}</button></dt>
+          <dt><bdi>${key}</bdi> <button aria-expanded=${Boolean(shown)} aria-label=${`${shown ? "Hide" : "Show"} the value of ${key}`} onClick=${() => setOpen((old) => ({ ...old, [key]: !old[key] }))}>${shown ? "Hide" : "Decode"}</button></dt>
           <dd>${shown ? html`${shown.binary && html`<small>${shown.size.toLocaleString()} bytes, not text:</small>`}<pre>${shown.text}</pre>` : html`<span class="quiet">${hidden(data[key])}</span>`}</dd>
         </div>`;
       })}
@@ -520,8 +520,8 @@ function History({ resource, namespace, name, object, deleted, reload }) {
             <span class="quiet">revision ${c.revision}</span>
             <span class="push"></span>
             ${c.verb !== "delete" && !(i === 0 && !deleted) &&
-            html`${!deleted && html`<button disabled=${busy} aria-label=${`Compare revision ${c.revision} with now`} onClick=${() => show(c, false)}>Compare with now</button>`}
-              <button disabled=${busy} aria-label=${`Go back to revision ${c.revision}`} onClick=${() => show(c, true)}>${deleted ? "Create again" : "Go back…"}</button>`}
+            html`<span class="buttons">${!deleted && html`<button disabled=${busy} aria-label=${`Compare revision ${c.revision} with now`} onClick=${() => show(c, false)}>Compare with now</button>`}
+              <button disabled=${busy} aria-label=${`Go back to revision ${c.revision}`} onClick=${() => show(c, true)}>${deleted ? "Create again" : "Go back…"}</button></span>`}
           </header>
           ${c.fields?.length > 0 && html`<${FieldChanges} fields=${c.fields.slice(0, 60)} />`}
           ${c.fields?.length > 60 && html`<p class="quiet">And ${c.fields.length - 60} more fields.</p>`}

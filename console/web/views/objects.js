@@ -115,6 +115,7 @@ function columnsFor(list, resource, namespace) {
         wide: c.wide,
       });
   }
+  if (!all.some((c) => c.id === "Age")) all.push({ id: "Age", name: "Age", description: "When it was created.", text: (r) => (r.created ? ago(r.created) : "–"), value: (r) => -r.created, wide: true, width: 9 });
   all.push({ id: "Labels", name: "Labels", text: (r) => Object.entries(r.labels || {}).map(([k, v]) => `${k}=${v}`).join(", "), value: (r) => Object.entries(r.labels || {}).join(), wide: true });
   // The name is first: it is what rows are opened by.
   const name = all.findIndex((c) => c.isName);
