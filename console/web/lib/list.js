@@ -9,6 +9,10 @@ const autoMost = 200_000;
 // flushAfter is how many milliseconds changes of a watch are gathered.
 const flushAfter = 120;
 
+// A list that may not be watched is read again after so many milliseconds, if it has no
+// more rows than this.
+const pollAfter = 10_000, pollMost = 2000;
+
 // How the values of a column are compared.
 const units = { s: 1, m: 60, h: 3600, d: 86400, y: 365 * 86400 };
 const suffixes = { n: 1e-9, u: 1e-6, m: 1e-3, "": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50, Ei: 2 ** 60 };
@@ -205,7 +209,11 @@ export class ObjectList {
         if (this.ended) return;
         if (state === "expired") return void this.load(0);
         this.watchWaits = state === "waiting";
-        if (state === "refused") this.set({ unwatched: error });
+        if (state === "refused") {
+          this.set({ unwatched: error });
+          // A short list is read again and again instead.
+          if (this.rows.size <= pollMost) this.timer = setTimeout(() => this.load(0), pollAfter);
+        }
         else if (this.state.phase !== "failed") this.set({ phase: state === "live" ? "live" : "waiting" });
       },
     });

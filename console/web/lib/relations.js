@@ -1,6 +1,6 @@
 // The owners and dependents of an object, as a drawing and as a list.
 import { html, useState, useEffect, useMemo, Link, navigate, Failure } from "./ui.js";
-import { get, pathOf, findKind, resources, objectLink } from "./api.js";
+import { get, send, pathOf, findKind, resources, objectLink } from "./api.js";
 
 const metadataList = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 const metadataOnly = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
@@ -32,14 +32,32 @@ async function findOwners(node, signal, depth = 0, seen = new Set()) {
   );
 }
 
+// listRules returns the question whether the user may list a resource, as far as the server
+// tells: what it does not know is tried.
+async function listRules(namespace, signal) {
+  try {
+    const review = { apiVersion: "authorization.k8s.io/v1", kind: "SelfSubjectRulesReview", spec: { namespace: namespace || "default" } };
+    const { status } = await send("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", review, { signal });
+    if (status.incomplete) return () => true;
+    const has = (list, name) => (list || []).some((x) => x === "*" || x === name);
+    const rules = (status.resourceRules || []).filter((r) => has(r.verbs, "list") && !r.resourceNames?.length);
+    return (r) => rules.some((rule) => has(rule.apiGroups, r.group) && has(rule.resources, r.resource));
+  } catch {
+    return () => true;
+  }
+}
+
 // findDependents looks through lists, and calls tell({children: Map of uid → nodes, looked,
 // total, refused, cut}) as it goes.
 async function findDependents(resource, object, signal, tell) {
   const namespace = object.metadata.namespace;
-  const all = (await resources()).filter((r) => r.preferred && r.verbs.includes("list") && r.resource !== "events" && (namespace ? r.namespaced : true));
+  const mayList = await listRules(namespace, signal);
+  const listable = (await resources()).filter((r) => r.preferred && r.verbs.includes("list") && r.resource !== "events" && (namespace ? r.namespaced : true));
+  const all = listable.filter(mayList);
   const place = (r) => (usual.includes(r.resource) ? usual.indexOf(r.resource) : 99);
   all.sort((a, b) => place(a) - place(b));
-  const state = { children: new Map(), looked: 0, total: all.length, refused: [], cut: [] };
+  const state = { children: new Map(), looked: 0, total: all.length, refused: [], cut: [], skipped: listable.length - all.length };
+  tell({ ...state });
   let next = 0;
   const work = async () => {
     while (next < all.length && !signal.aborted) {
@@ -189,6 +207,7 @@ export function Relations({ resource, object }) {
       ${found && found.looked < found.total ? ` Looked through ${found.looked} of ${found.total} kinds.` : ""}
       ${found?.cut.length ? ` Of ${found.cut.join(", ")} only the first ${(pageSize * maxPages).toLocaleString()} were looked at.` : ""}
       ${found?.refused.length ? html` <span title=${found.refused.join("\n")}>${found.refused.length} kinds could not be listed.</span>` : ""}
+      ${found?.skipped ? ` ${found.skipped} kinds that you may not list were left out.` : ""}
     </p>
     ${!wanted && html`<p><button onClick=${() => setWanted(true)}>Look for dependents in all namespaces</button></p>`}
     <${Drawing} self=${self} parents=${parents} children=${children} />

@@ -29,7 +29,7 @@ function shownObject(r, object, { values, managed }) {
 }
 const hidden = (v) => `•••••• ${Math.floor((String(v).length * 3) / 4) - (/=*$/.exec(String(v))[0].length)} bytes`;
 
-// masked is a pair of objects for a diff: values of a secret are hidden, and those that
+// maskedPair is a pair of objects for a diff: values of a secret are hidden, and those that
 // differ say so.
 function maskedPair(r, a, b) {
   const x = shownObject(r, a, {}), y = shownObject(r, b, {});
@@ -41,11 +41,12 @@ function maskedPair(r, a, b) {
       }
     }
   }
-  return [dump(x).text, dump(y).text];
+  return [x ? dump(x).text : "", y ? dump(y).text : ""];
 }
 
-// clean removes from an object what every write changes, for a diff that shows the rest.
+// forDiff removes from an object what every write changes, for a diff that shows the rest.
 function forDiff(object) {
+  if (!object) return undefined;
   const m = { ...object.metadata };
   for (const f of ["managedFields", "resourceVersion", "generation"]) delete m[f];
   return { ...object, metadata: m };
@@ -156,7 +157,7 @@ function blameLines(object, paths, history) {
 
 const historyQuery = (r, namespace, name) => ({ group: r.group, version: r.version, resource: r.resource, namespace, name });
 
-// Save is the dialog before a write: the dry run's result as a diff.
+// Review is the dialog before a write: the dry run's result as a diff.
 function Review({ title, resource, before, after, busy, error, confirm, close, button = "Save", danger, note }) {
   const [a, b] = maskedPair(resource, forDiff(before), forDiff(after));
   return html`<${Dialog}
@@ -255,7 +256,7 @@ function Yaml({ resource, namespace, name, object, deleted, features, reload, di
     get("/debug/kelson/history", { ...historyQuery(resource, namespace, name), limit: 1000 }, { signal: abort.signal }).then(setHistory, () => setHistory());
     return () => abort.abort();
   }, [who, base]);
-  const blame = useMemo(() => (who && !edited ? blameLines(base, baseDump.paths, history) : who ? undefined : undefined), [who, base, baseDump, history, edited]);
+  const blame = useMemo(() => (who && !edited ? blameLines(base, baseDump.paths, history) : undefined), [who, base, baseDump, history, edited]);
   const lastBlame = useRef();
   if (blame || !who) lastBlame.current = blame;
 
@@ -466,8 +467,7 @@ function History({ resource, namespace, name, object, deleted, reload }) {
     try {
       const old = await at(c.revision);
       if (!back) {
-        const before = await at(c.revision - 1).catch(() => undefined);
-        setCompare({ revision: c.revision, title: `Revision ${c.revision} against now`, before: old, after: object, before0: before });
+        setCompare({ revision: c.revision, title: `Revision ${c.revision} against now`, before: old, after: object });
       } else {
         // The wanted version with what belongs to the present: uid and resourceVersion.
         const m = { ...old.metadata };
@@ -476,7 +476,7 @@ function History({ resource, namespace, name, object, deleted, reload }) {
         if (deleted) {
           delete body.status;
           const after = parse(await (await request(pathOf(resource, namespace), { method: "POST", type: "application/json", body: JSON.stringify(body), query: { dryRun: "All", fieldManager: "kelson-console" } })).text());
-          setCompare({ revision: c.revision, title: `Create it again as it was at revision ${c.revision}`, before: { metadata: {} }, after, body, back: "POST" });
+          setCompare({ revision: c.revision, title: `Create it again as it was at revision ${c.revision}`, before: undefined, after, body, back: "POST" });
         } else {
           const now = parse(await (await request(path)).text());
           m.resourceVersion = now.metadata.resourceVersion;

@@ -141,7 +141,8 @@ function Status({ list, tick }) {
   let text;
   if (s.complete || !s.expected) text = s.complete && !list.words ? `${n(s.loaded)} ${s.loaded === 1 ? "object" : "objects"}` : `${n(shown)} of ${n(s.loaded)}`;
   else text = list.words ? `${n(shown)} of ${n(s.loaded)} loaded, ${n(s.expected)} in all` : `${n(s.loaded)} of ${n(s.expected)} loaded`;
-  const state = s.phase === "waiting" ? "The server is away; trying again" : s.phase === "live" ? (s.unwatched ? "Not live: the server refuses the watch" : !list.canWatch ? "Not live: this kind has no watch" : "Live") : s.phase === "loading" ? "Loading" : "";
+  const state = s.phase === "waiting" ? "The server is away; trying again" : s.phase === "live" ? (s.unwatched ? (s.loaded <= 2000 ? "Read every 10 seconds: the server refuses the watch" : "Not live: the server refuses the watch") : !list.canWatch ? "Not live: this kind has no watch" : "Live") : s.phase === "loading" ? "Loading" : "";
+  if (s.phase === "failed" && !s.loaded) return null;
   return html`<p class="status" data-phase=${s.phase}>
     <span role="status" aria-label="State of the list"><i class="dot"></i> ${state}</span>
     <span class="quiet" aria-label="Number of rows">${s.columns || list.columns ? text : ""}</span>
@@ -345,6 +346,7 @@ function List({ resource, route, info }) {
           </div>`
         : html`<${Status} list=${list} tick=${tick} />`}
       ${failed && html`<${Failure} error=${list.state.error} again=${() => (list.set({ phase: "loading", error: undefined }), list.load(0))} />`}
+      ${failed && list.state.error.code === 403 && resource.namespaced && !namespace && html`<p class="quiet">You may still be allowed to list one namespace: type its name above.</p>`}
       ${list.state.phase === "waiting" && list.state.error && html`<p class="away" role="alert">${list.state.error.message}</p>`}
     </div>
     <div class="grid-box" ref=${box}>
