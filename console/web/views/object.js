@@ -260,8 +260,9 @@ function Yaml({ resource, namespace, name, object, deleted, features, reload, di
   const lastBlame = useRef();
   if (blame || !who) lastBlame.current = blame;
 
-  const changed = (next) => {
+  const changed = (next, byUser) => {
     text.current = next;
+    if (!byUser) return;
     setEdited(next !== baseDump.text);
     setError();
   };
