@@ -1,5 +1,5 @@
 // Changes of many objects: a dry run of each first, then, if the user wants, the change.
-import { html, useState, useEffect, useRef, Dialog, Failure } from "./ui.js";
+import { html, useState, useEffect, useRef, Dialog } from "./ui.js";
 import { pathOf, send } from "./api.js";
 
 const atOnce = 8;

@@ -1,5 +1,5 @@
 // Creates objects from YAML: a dry run, then the objects.
-import { html, useState, useRef, useEffect, Dialog, Link } from "./ui.js";
+import { html, useState, useRef, Dialog, Link } from "./ui.js";
 import { findKind, pathOf, objectLink, request } from "./api.js";
 import { documents } from "./yaml.js";
 import { Editor } from "./editor.js";
@@ -51,7 +51,10 @@ export function Create({ resource, namespace, close }) {
         const made = await answer.json();
         Object.assign(result, { made: made.metadata, link: objectLink(r, made.metadata.namespace, made.metadata.name), warning: answer.headers.get("Warning") });
       } catch (error) {
-        result.error = error;
+        // A namespace that an earlier document makes is not there in a dry run.
+        const made = dry && out.some((o) => o.kind === "Namespace" && !o.error && o.name === d.namespace);
+        if (made && error.code === 404) result.waits = d.namespace;
+        else result.error = error;
       }
       out.push(result);
       setResults([...out]);
@@ -61,10 +64,6 @@ export function Create({ resource, namespace, close }) {
     setBusy(false);
     if (!dry && out.every((r) => !r.error)) setTried("done");
   };
-  useEffect(() => {
-    const timer = setTimeout(() => editor.current?.focus(), 300);
-    return () => clearTimeout(timer);
-  }, []);
   const done = tried === "done";
   return html`<${Dialog}
     title="Create objects"
@@ -76,12 +75,12 @@ export function Create({ resource, namespace, close }) {
     `}
   >
     <p class="quiet">YAML or JSON; several documents are separated by <code>---</code>. Control-Space completes fields.</p>
-    <div class="create-editor"><${Editor} text=${first} cursor=${first.indexOf("  name: ") + 8} label="YAML of the new objects" handle=${editor} schemaOf=${schemaAt} changed=${() => tried && !done && setTried()} save=${() => act(true)} /></div>
+    <div class="create-editor"><${Editor} autofocus text=${first} cursor=${first.indexOf("  name: ") + 8} label="YAML of the new objects" handle=${editor} schemaOf=${schemaAt} changed=${() => tried && !done && setTried()} save=${() => act(true)} /></div>
     <ul class="create-results" role="status" aria-label="Results">
       ${(results || []).map(
         (r, i) => html`<li key=${i} class=${r.error ? "bad" : ""}>
           <strong><bdi>${r.kind || "Document"} ${r.made?.name || r.name || ""}</bdi></strong>
-          ${r.error ? html` <span>${r.error.message}</span>` : done ? html` created: <${Link} to=${r.link}><bdi>${r.made.name}</bdi><//>` : html` <span class="good">would be created${r.made.namespace ? html` in <bdi>${r.made.namespace}</bdi>` : ""}</span>`}
+          ${r.error ? html` <span>${r.error.message}</span>` : r.waits ? html` <span class="quiet">can be tried when its namespace is there</span>` : done ? html` created: <${Link} to=${r.link}><bdi>${r.made.name}</bdi><//>` : html` <span class="good">would be created${r.made.namespace ? html` in <bdi>${r.made.namespace}</bdi>` : ""}</span>`}
           ${r.warning && html`<span class="warn"> ${r.warning.replace(/\b299 - /g, "")}</span>`}
         </li>`,
       )}

@@ -109,7 +109,7 @@ function describe(name, s, required) {
 
 // Editor shows text. handle.current gets {text(), set(text), focus()}. schemaAt(line texts)
 // resolves to the schema of the document, blame is [{owners, when, first, title}] by lines.
-export function Editor({ text, label, cursor, readOnly = false, changed, schemaOf, blame, handle, save }) {
+export function Editor({ text, label, cursor, autofocus, readOnly = false, changed, schemaOf, blame, handle, save }) {
   const host = useRef();
   const now = useRef({});
   Object.assign(now.current, { changed, schemaOf, save });
@@ -193,6 +193,7 @@ export function Editor({ text, label, cursor, readOnly = false, changed, schemaO
         }),
       });
       now.current.view = view;
+      if (autofocus) view.focus();
       if (state.blame) view.dispatch({ effects: own.setBlame.of(own.blameSet(view.state, state.blame)) });
     });
     const set = (next) => {

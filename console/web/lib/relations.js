@@ -1,5 +1,5 @@
 // The owners and dependents of an object, as a drawing and as a list.
-import { html, useState, useEffect, useMemo, Link, navigate, Failure } from "./ui.js";
+import { html, useState, useEffect, useMemo, Link, navigate } from "./ui.js";
 import { get, send, pathOf, findKind, resources, objectLink } from "./api.js";
 
 const metadataList = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
@@ -96,7 +96,7 @@ function layout(self, parents, children) {
   const down = (node, depth) => {
     seen.add(node.uid);
     const below = depth < maxDepth ? (children.get(node.uid) || []).filter((c) => !seen.has(c.uid)) : [];
-    const shown = below.slice(0, maxChildren), first = row, at = [];
+    const shown = below.slice(0, maxChildren), at = [];
     for (const c of shown) at.push(down(c, depth + 1));
     if (below.length > shown.length) {
       const more = { more: below.length - shown.length, uid: node.uid + "-more", x: depth + 1, y: row++ };

@@ -1,6 +1,6 @@
 // The objects of one kind, as the server's own table, live.
 import { html, useState, useEffect, useRef, useMemo, navigate, setQuery, Link, Failure, Loading, useAsync, ago, toast } from "../lib/ui.js";
-import { resources, findResource, listLink, objectLink, get, pathOf, request } from "../lib/api.js";
+import { resources, listLink, objectLink, get, pathOf } from "../lib/api.js";
 import { ObjectList } from "../lib/list.js";
 import { Grid } from "../lib/grid.js";
 import { useFill } from "../lib/fill.js";
@@ -54,9 +54,16 @@ function Kinds({ all, current, counts, chosen }) {
     }
     return [...by];
   }, [all, text]);
+  const box = useRef();
+  useEffect(() => {
+    const link = box.current?.querySelector("[aria-current]");
+    if (!link) return;
+    const a = link.getBoundingClientRect(), b = box.current.getBoundingClientRect();
+    if (a.top < b.top || a.bottom > b.bottom) box.current.scrollTop += a.top - b.top - b.height / 3;
+  }, [current]);
   return html`<nav class="kinds" aria-label="Kinds">
     <input type="search" placeholder="Filter kinds" aria-label="Filter kinds" value=${text} onInput=${(e) => setText(e.target.value)} />
-    <div class="groups">
+    <div class="groups" ref=${box}>
       ${groups.map(
         ([group, list]) => html`<section key=${group}>
           <h2>${group}</h2>
