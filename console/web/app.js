@@ -188,6 +188,7 @@ function App() {
       if (!(await logIn())) return setState("out");
       setInfo(await consoleInfo());
       setState("in");
+      resources().catch(() => {}); // most views need it
       setCan(await features());
     } catch (err) {
       setError(err);
@@ -249,4 +250,5 @@ function App() {
 }
 
 setTheme(localStorage.getItem("kelson-theme") || "");
+viewOf(currentRoute())?.load().catch(() => {}); // while the server is asked
 render(html`<${App} />`, document.getElementById("app"));
