@@ -185,7 +185,7 @@ export function Editor({ text, label, cursor, autofocus, readOnly = false, chang
             cm.autocompletion({ override: [complete], activateOnTyping: true, icons: false }),
             // Tab leaves the editor, so that it is no trap; Control-S saves.
             cm.keymap.of([{ key: "Mod-s", preventDefault: true, run: () => (now.current.save?.(), true) }, ...cm.completionKeymap, ...cm.searchKeymap, ...cm.foldKeymap, ...cm.historyKeymap, ...cm.defaultKeymap]),
-            cm.EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", autocapitalize: "off", "data-gramm": "false" }),
+            cm.EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0", spellcheck: "false", autocapitalize: "off", "data-gramm": "false" }),
             lock.of(lockOf(state.readOnly)),
             cm.EditorState.tabSize.of(2),
             cm.EditorView.updateListener.of((u) => u.docChanged && now.current.changed?.(u.state.doc.toString(), u.transactions.some((t) => t.isUserEvent("input") || t.isUserEvent("delete") || t.isUserEvent("undo") || t.isUserEvent("redo") || t.isUserEvent("move")))),

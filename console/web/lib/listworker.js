@@ -3,7 +3,7 @@
 // {code, status} for an answer that is an error.
 import { rowsOf } from "./listrows.js";
 
-const pageSize = 2000;
+const pageSize = 1000;
 
 onmessage = async ({ data: { path, query, key, token, most } }) => {
   let loaded = 0;

@@ -41,7 +41,7 @@ export function Events({ object }) {
   const moment = (e) => e.series?.lastObservedTime || e.lastTimestamp || e.eventTime || e.metadata.creationTimestamp;
   const all = [...s.events.values()].sort((a, b) => Date.parse(moment(b)) - Date.parse(moment(a))).slice(0, 500);
   if (!all.length) return html`<p class="quiet">There are no events about it.</p>`;
-  return html`<div class="scroll"><table class="events" aria-label="Events">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events" aria-label="Events">
     <thead><tr><th scope="col">Last</th><th scope="col">Type</th><th scope="col">Reason</th><th scope="col">Message</th><th scope="col">From</th><th scope="col" class="number">Count</th></tr></thead>
     <tbody>
       ${all.map(
@@ -84,7 +84,7 @@ export function Rights({ resource, namespace, name }) {
     return () => abort.abort();
   }, [resource, namespace, name]);
   const groups = [...new Set(questions.map((q) => q.sub))];
-  return html`<div class="scroll"><table class="rights" aria-label="What I may do">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="What I may do"><table class="rights" aria-label="What I may do">
     <tbody>
       ${groups.map(
         (sub) => html`<tr key=${sub}>

@@ -256,7 +256,7 @@ function SecretValues({ data }) {
       ${keys.map((key) => {
         const shown = open[key] && decode(data[key]);
         return html`<div key=${key}>
-          <dt><bdi>${key}</bdi> <button aria-expanded=${Boolean(shown)} aria-label=${`${shown ? "Hide" : "Show"} the value of ${key}`} onClick=${() => setOpen((old) => ({ ...old, [key]: !old[key] }))}>${shown ? "Hide" : "Decode"}</button></dt>
+          <dt><bdi>${key}</bdi> <button aria-expanded=${Boolean(shown)} aria-label=${`${shown ? "Hide" : "Decode"} ${key}`} onClick=${() => setOpen((old) => ({ ...old, [key]: !old[key] }))}>${shown ? "Hide" : "Decode"}</button></dt>
           <dd>${shown ? html`${shown.binary && html`<small>${shown.size.toLocaleString()} bytes, not text:</small>`}<pre>${shown.text}</pre>` : html`<span class="quiet">${hidden(data[key])}</span>`}</dd>
         </div>`;
       })}

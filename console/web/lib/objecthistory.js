@@ -86,8 +86,8 @@ export function History({ resource, namespace, name, object, deleted, reload }) 
             <span class="quiet">revision ${c.revision}</span>
             <span class="push"></span>
             ${c.verb !== "delete" && !(i === 0 && !deleted) &&
-            html`<span class="buttons">${!deleted && html`<button disabled=${busy} aria-label=${`Compare revision ${c.revision} with now`} onClick=${() => show(c, false)}>Compare with now</button>`}
-              <button disabled=${busy} aria-label=${`Go back to revision ${c.revision}`} onClick=${() => show(c, true)}>${deleted ? "Create again" : "Go back…"}</button></span>`}
+            html`<span class="buttons">${!deleted && html`<button disabled=${busy} aria-label=${`Compare with now: revision ${c.revision}`} onClick=${() => show(c, false)}>Compare with now</button>`}
+              <button disabled=${busy} aria-label=${deleted ? `Create again: revision ${c.revision}` : `Go back… to revision ${c.revision}`} onClick=${() => show(c, true)}>${deleted ? "Create again" : "Go back…"}</button></span>`}
           </header>
           ${c.fields?.length > 0 && html`<${FieldChanges} fields=${c.fields.slice(0, 60)} />`}
           ${c.fields?.length > 60 && html`<p class="quiet">And ${c.fields.length - 60} more fields.</p>`}

@@ -151,8 +151,8 @@ function Drawing({ self, parents, children }) {
           <text x="12" y="34">${short(n.name, 28)}</text>`;
         const box = { class: "node" + (n.self ? " self" : "") + (n.missing ? " missing" : ""), transform: `translate(${n.left} ${n.top})` };
         return n.link && !n.self
-          ? html`<a key=${n.uid} href=${n.link} ...${box} aria-label=${`${n.kind} ${n.name}`} onClick=${(e) => go(e, n.link)}>${body}</a>`
-          : html`<g key=${n.uid} ...${box} aria-label=${`${n.kind} ${n.name}`}>${body}</g>`;
+          ? html`<a key=${n.uid} href=${n.link} ...${box} onClick=${(e) => go(e, n.link)}>${body}</a>`
+          : html`<g key=${n.uid} ...${box}>${body}</g>`;
       })}
     </svg>
   </div>`;
