@@ -63,6 +63,7 @@ export class Grid {
     this.height = this.narrow.matches ? 52 : 30;
     this.host.style.setProperty("--row", this.height + "px");
     this.host.classList.toggle("narrow", this.narrow.matches);
+    this.version++;
     this.schedule();
   }
 

@@ -258,7 +258,7 @@ export class ObjectList {
 
   matches(row) {
     if (!this.words) return true;
-    row.text ||= (row.namespace + " " + row.name + " " + row.cells.join(" ")).toLowerCase();
+    row.text ||= [row.namespace, row.name, ...row.cells, ...Object.entries(row.labels || {}).map(([k, v]) => k + "=" + v)].join(" ").toLowerCase();
     return this.words.every((w) => row.text.includes(w));
   }
 

@@ -133,7 +133,7 @@ function columnsFor(list, resource, namespace) {
 // widthOf is the width of a column in characters, by the rows that are there.
 function widthOf(column, list) {
   if (column.width) return column.width;
-  let most = column.isName ? 20 : column.name.length + 3, seen = 0;
+  let most = column.isName ? 20 : column.name.length + 4, seen = 0;
   for (const row of list.rows.values()) {
     most = Math.max(most, column.text(row).length + 3);
     if (++seen >= 200) break;
@@ -383,16 +383,16 @@ export default function View({ route, info }) {
   }
   const versions = resource ? all.filter((r) => r.group === resource.group && r.resource === resource.resource) : [];
   return html`<div class="objects">
-    <aside class=${kinds ? "open" : ""}><${Kinds} all=${all} current=${resource} /></aside>
+    <button class="kinds-button" aria-expanded=${kinds} aria-controls="kinds" onClick=${() => setKinds(!kinds)}>Kinds</button>
+    <header class="title">
+      <h1>${resource ? resource.kind : name}</h1>
+      <span class="quiet">${group === "core" ? "" : group}</span>
+      ${versions.length > 1
+        ? html`<select aria-label="Version" value=${version} onChange=${(e) => navigate(listLink(versions.find((v) => v.version === e.target.value)) + location.search)}>${versions.map((v) => html`<option key=${v.version} value=${v.version}>${v.version}</option>`)}</select>`
+        : html`<span class="quiet">${version}</span>`}
+    </header>
+    <aside id="kinds" class=${kinds ? "open" : ""} onKeyDown=${(e) => e.key === "Escape" && setKinds(false)}><${Kinds} all=${all} current=${resource} /></aside>
     <div class="content">
-      <header class="title">
-        <button class="kinds-button" aria-expanded=${kinds} onClick=${() => setKinds(!kinds)}>Kinds</button>
-        <h1>${resource ? resource.kind : name}</h1>
-        <span class="quiet">${group === "core" ? "" : group}</span>
-        ${versions.length > 1
-          ? html`<select aria-label="Version" value=${version} onChange=${(e) => navigate(listLink(versions.find((v) => v.version === e.target.value)) + location.search)}>${versions.map((v) => html`<option key=${v.version} value=${v.version}>${v.version}</option>`)}</select>`
-          : html`<span class="quiet">${version}</span>`}
-      </header>
       ${!resource
         ? html`<${Failure} error=${{ code: 404, message: `The server has no ${name} in ${group}/${version}.` }} again=${() => resources(true).then(again)} />`
         : resource.verbs.includes("list")
