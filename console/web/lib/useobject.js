@@ -64,7 +64,7 @@ export function useObject(resource, namespace, name) {
     };
     const follow = (resourceVersion) => {
       if (!resource.verbs.includes("watch")) return poll();
-      end = watch(collection, { fieldSelector: "metadata.name=" + name, resourceVersion }, {
+      end = watch(collection, { fieldSelector: "metadata.name=" + name.replace(/[\\,=]/g, "\\$&"), resourceVersion }, {
         event: (type, object) => {
           if (object.metadata?.name !== name) return;
           if (type === "DELETED") return update({ deleted: { at: Date.now(), object } });
