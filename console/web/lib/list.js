@@ -52,6 +52,7 @@ export class ObjectList {
   // changed() is called after changes, at most once a frame or so; rows are in view.
   constructor({ resource, namespace, labelSelector, fieldSelector, changed }) {
     this.path = pathOf(resource, namespace);
+    this.namespace = namespace;
     this.canWatch = resource.verbs.includes("watch");
     this.query = {};
     if (labelSelector) this.query.labelSelector = labelSelector;
@@ -258,7 +259,7 @@ export class ObjectList {
 
   matches(row) {
     if (!this.words) return true;
-    row.text ||= [row.namespace, row.name, ...row.cells, ...Object.entries(row.labels || {}).map(([k, v]) => k + "=" + v)].join(" ").toLowerCase();
+    row.text ||= [this.namespace ? "" : row.namespace, row.name, ...row.cells, ...Object.entries(row.labels || {}).map(([k, v]) => k + "=" + v)].join(" ").toLowerCase();
     return this.words.every((w) => row.text.includes(w));
   }
 

@@ -303,7 +303,8 @@ function List({ resource, route, info }) {
     }
   };
   const selectedRows = () => [...grid.current.selection].map((key) => list.rows.get(key)).filter(Boolean);
-  const close = () => (setDialogs(), host.current?.firstChild?.focus({ preventScroll: true }));
+  // The grid takes the focus when the dialog, which keeps it, is gone.
+  const close = () => (setDialogs(), setTimeout(() => host.current?.firstChild?.focus({ preventScroll: true }), 50));
   const can = (verb) => resource.verbs.includes(verb);
   const failed = list.state.phase === "failed";
 
