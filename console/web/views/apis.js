@@ -157,7 +157,7 @@ function Definitions({ route, findings }) {
   const shown = value.filter((d) => !filter || d.metadata.name.includes(filter.toLowerCase()) || d.spec.names.kind.toLowerCase().includes(filter.toLowerCase()));
   const unused = new Set(findings.value?.unusedDefinitions || []);
   return html`<section aria-label="Definitions">
-    <div class="tools"><${Filter} value=${filter} set=${setFilter} what="definitions" /><small>${value.length} CustomResourceDefinitions</small></div>
+    <div class="tools"><${Filter} value=${filter} set=${setFilter} what="definitions" /><small>${value.length === 1 ? "one CustomResourceDefinition" : value.length + " CustomResourceDefinitions"}</small></div>
     ${shown.slice(0, 300).map((d) => html`<${Definition} key=${d.metadata.name} d=${d} unused=${unused.has(d.metadata.name)} open=${shown.length === 1} />`)}
     ${shown.length > 300 && html`<p class="quiet">${shown.length - 300} more: filter them.</p>`}
     ${shown.length === 0 && html`<p class="quiet">${value.length ? "No definition is like that." : "The server has none: what it serves is built in, or from other servers."}</p>`}
