@@ -31,13 +31,13 @@ export function partsOf(path) {
 // kubectlOf is the request as a command of kubectl, and what of it kubectl cannot say.
 export function kubectlOf(context, { method, path, headers, body, type }) {
   const words = ["kubectl"];
-  if (context) words.push("--context", shellQuote(context));
+  if (context) words.push("--context=" + shellQuote(context));
   const lost = [];
   for (const [name, value] of headers) {
     const lower = name.toLowerCase();
-    if (lower === "impersonate-user") words.push("--as", shellQuote(value));
-    else if (lower === "impersonate-group") words.push("--as-group", shellQuote(value));
-    else if (lower === "impersonate-uid") words.push("--as-uid", shellQuote(value));
+    if (lower === "impersonate-user") words.push("--as=" + shellQuote(value));
+    else if (lower === "impersonate-group") words.push("--as-group=" + shellQuote(value));
+    else if (lower === "impersonate-uid") words.push("--as-uid=" + shellQuote(value));
     else if (lower !== "content-type" && !(lower === "accept" && value.startsWith("application/json"))) lost.push(name);
   }
   const raw = (verb, input) => [...(input ? ["printf", "%s", shellQuote(body || ""), "|"] : []), ...words, verb, "--raw", shellQuote(path), ...(input ? ["-f", "-"] : [])].join(" ");

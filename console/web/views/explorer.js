@@ -48,7 +48,7 @@ export default function Explorer({ route, info }) {
   const [ask, setAsk] = useState(() => {
     const method = methods.includes(route.query.get("method")) ? route.query.get("method") : "GET";
     const [path, query] = (route.query.get("path") || "/api/v1/namespaces").split(/\?(.*)/s);
-    return { method, path, query: query || "", accept: accepts[0][0], type: types[method]?.[0] || "application/json", headers: [], body: "", dryRun: method !== "GET" };
+    return { method, path, query: query || "", accept: accepts[0][0], type: types[method]?.[0] || "application/json", headers: [], body: "", dryRun: true };
   });
   const [answer, setAnswer] = useState();
   const [sure, setSure] = useState(false);
