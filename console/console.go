@@ -59,8 +59,10 @@ type Info struct {
 	Context   string `json:"context,omitempty"` // in the kubeconfig
 	Server    string `json:"server"`
 	Namespace string `json:"namespace"` // of the context
-	User      string `json:"user,omitempty"`
-	Version   string `json:"version"` // of the console
+	// User is whom the console impersonates; if it is empty, requests of the page may
+	// impersonate whom the credentials allow.
+	User    string `json:"user,omitempty"`
+	Version string `json:"version"` // of the console
 	// Password says that a password logs in, and not a link.
 	Password bool `json:"password,omitempty"`
 }

@@ -54,8 +54,24 @@ func (c *Console) forward() http.HandlerFunc {
 			refuse(w, http.StatusBadRequest, "The console forwards no connections.")
 			return
 		}
+		// Credentials that impersonate leave a request alone that does so itself, which
+		// would give back the rights of the impersonator.
+		if c.config.Info.User != "" && impersonates(r.Header) {
+			refuse(w, http.StatusForbidden, "This console speaks as "+c.config.Info.User+", and cannot speak as others.")
+			return
+		}
 		proxy.ServeHTTP(w, r)
 	}
+}
+
+// impersonates reports whether a request asks to be made as somebody else.
+func impersonates(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return true
+		}
+	}
+	return false
 }
 
 // target is the address of a path of the API server, with the query of u.

@@ -129,8 +129,9 @@ func (c *consoleCommand) describe(t *target) (console.Config, error) {
 	if err != nil {
 		return console.Config{}, err
 	}
-	info := console.Info{Server: server.String(), Namespace: t.namespace, Version: bareVersion(), Context: t.contextName, User: c.as}
-	return console.Config{Server: &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path}, Transport: transport, Info: info}, nil
+	info := console.Info{Server: server.String(), Namespace: t.namespace, Version: bareVersion(), Context: t.contextName, User: t.config.Impersonate.UserName}
+	actions := map[string]http.Handler{"undo": newConsoleUndo(t)}
+	return console.Config{Server: &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path}, Transport: transport, Info: info, Actions: actions}, nil
 }
 
 // password reads the file of --password-file.

@@ -5,7 +5,7 @@ import { logIn, logOut, consoleInfo, features, resources, listLink, objectLink, 
 // The views. The first part of an address names one; its module is loaded when it is needed,
 // and its default export gets {route, info, features}.
 const views = [
-  { name: "Now", first: "", key: "1", load: () => import("./views/now.js"), kelson: true },
+  { name: "Now", first: "", key: "1", load: () => import("./views/now.js") },
   { name: "Objects", first: "objects", key: "2", load: () => import("./views/objects.js") },
   { name: "Access", first: "access", key: "3", load: () => import("./views/access.js") },
   { name: "APIs", first: "apis", key: "4", load: () => import("./views/apis.js") },
