@@ -44,8 +44,8 @@ export async function logOut() {
 
 async function own(path, options = {}) {
   const headers = { ...options.headers, "X-Kelson-Console": localStorage.getItem(storageKey) || "" };
-  const answer = await fetch(path, { ...options, headers });
-  if (answer.status === 401 && !answer.headers.get("Audit-Id")) loggedOut();
+  const answer = await fetch(path, { ...options, headers, redirect: "error" }); // it would take the keys along
+  if (answer.status === 401 && answer.headers.get("X-Kelson-Console")) loggedOut(); // the console's own answer
   return answer;
 }
 
