@@ -30,7 +30,11 @@ export async function logIn(password) {
       body: JSON.stringify(link ? { key: link } : { password }),
     });
     const said = await answer.json();
-    if (!answer.ok) throw new ApiError(answer.status, said);
+    if (!answer.ok) {
+      // Who opens the link of their own session once more is logged in.
+      if (link && localStorage.getItem(storageKey) !== null && (await own("/console/info")).ok) return true;
+      throw new ApiError(answer.status, said);
+    }
     localStorage.setItem(storageKey, said.key);
   }
   return localStorage.getItem(storageKey) !== null;
