@@ -159,7 +159,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	for name, value := range map[string]string{
 		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
-			"worker-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+			"worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		"Cross-Origin-Opener-Policy":   "same-origin",
 		"Cross-Origin-Resource-Policy": "same-origin",
 		"Referrer-Policy":              "no-referrer",

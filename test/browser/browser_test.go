@@ -272,6 +272,8 @@ func begin(t *testing.T, ctx context.Context, cancel func()) *tab {
 	call(tab, log.Enable, cdp.Empty{})
 	call(tab, accessibility.Enable, cdp.Empty{})
 	tab.size(1200, 750, false)
+	// Colours are looked at, which must not be on their way to others.
+	call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: "reduce"}}})
 	t.Cleanup(func() {
 		if *screenshots != "" {
 			tab.picture(filepath.Join(*screenshots, strings.ReplaceAll(t.Name(), "/", "-")+".png"))
@@ -311,6 +313,13 @@ func (tab *tab) complain(problem string) {
 	tab.mu.Lock()
 	defer tab.mu.Unlock()
 	tab.problems = append(tab.problems, problem)
+}
+
+// noted is how many problems there were.
+func (tab *tab) noted() int {
+	tab.mu.Lock()
+	defer tab.mu.Unlock()
+	return len(tab.problems)
 }
 
 // expect says that a problem with this text is what the test wants.

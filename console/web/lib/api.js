@@ -226,6 +226,7 @@ export function features() {
   probed ||= (async () => {
     const has = async (page) => {
       const answer = await raw("/debug/kelson/" + page);
+      if (answer.status >= 500) await succeed(answer); // it is away, or has too much to do
       const text = await answer.text();
       return answer.status !== 404 || text.includes('"details"');
     };
