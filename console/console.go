@@ -42,10 +42,7 @@ type Config struct {
 	// Server is the API server, and Transport speaks to it with the user's credentials.
 	Server    *url.URL
 	Transport http.RoundTripper
-	// Impersonating says that Transport impersonates a user. Then the page cannot name
-	// another one.
-	Impersonating bool
-	Info          Info
+	Info      Info
 	// Hosts are the names, with ports, by which a browser may reach the console. Other
 	// names are refused: a stranger's name may point to this address.
 	Hosts []string
@@ -67,8 +64,10 @@ type Info struct {
 	Context   string `json:"context,omitempty"` // in the kubeconfig
 	Server    string `json:"server"`
 	Namespace string `json:"namespace"` // of the context
-	User      string `json:"user,omitempty"`
-	Version   string `json:"version"` // of the console
+	// User is whom the console impersonates; if it is empty, requests of the page may
+	// impersonate whom the credentials allow.
+	User    string `json:"user,omitempty"`
+	Version string `json:"version"` // of the console
 	// Password says that a password logs in, and not a link.
 	Password bool `json:"password,omitempty"`
 }

@@ -596,7 +596,7 @@ func TestNothingOfTheBrowserReachesTheServer(t *testing.T) {
 
 func TestImpersonatingConsoleStaysThatUser(t *testing.T) {
 	api := newAPIServer(t, nil)
-	c := start(t, api.URL, func(config *Config) { config.Impersonating = true })
+	c := start(t, api.URL, func(config *Config) { config.Info.User = "jane" })
 	k := c.logIn(t)
 	for _, name := range []string{"Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-X", "impersonate-group"} {
 		if resp, _ := c.do(t, "GET", "/k8s/api", k, "", name, "system:masters"); resp.StatusCode != http.StatusForbidden {

@@ -54,8 +54,10 @@ func (c *Console) forward(w http.ResponseWriter, r *http.Request) {
 	case target == nil:
 		refuse(w, http.StatusBadRequest, "This is not a path of the API server.")
 		return
-	case impersonates && c.config.Impersonating:
-		refuse(w, http.StatusForbidden, "This console impersonates a user already, and no other.")
+	case impersonates && c.config.Info.User != "":
+		// The transport leaves a request alone that impersonates, which would give back
+		// the rights of the impersonator.
+		refuse(w, http.StatusForbidden, "This console speaks as "+c.config.Info.User+", and cannot speak as others.")
 		return
 	}
 	out := (&http.Request{Method: r.Method, URL: target, Host: target.Host, Header: http.Header{}, ContentLength: r.ContentLength}).WithContext(r.Context())

@@ -153,7 +153,7 @@ func (c *consoleCommand) describe(t *target) (console.Config, error) {
 	}
 	bare := &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path} // without a name and a password
 	info := console.Info{Server: bare.String(), Namespace: t.namespace, Version: bareVersion(), Context: t.contextName, User: t.config.Impersonate.UserName}
-	return console.Config{Server: bare, Transport: transport, Impersonating: info.User != "", Info: info}, nil
+	return console.Config{Server: bare, Transport: transport, Info: info}, nil
 }
 
 // password reads the file of --password-file.
