@@ -32,7 +32,7 @@ var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.Me
 
 // requestHeaders are those of the page that are passed on, besides those that impersonate:
 // the rights of the user decide who may do that. Credentials are the transport's alone.
-var requestHeaders = []string{"Accept", "Content-Type", "If-None-Match"}
+var requestHeaders = []string{"Accept", "Audit-Id", "Content-Type", "If-None-Match", "Kubectl-Command", "X-Request-Id"}
 
 // answerHeaders are those of the API server that are passed on. The answer may come from
 // a pod or an aggregated API that means harm: nothing in it may set cookies, redirect the
