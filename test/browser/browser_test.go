@@ -29,6 +29,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/dom"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
@@ -518,6 +519,14 @@ func (tab *tab) press(keys ...string) {
 	for _, key := range keys {
 		run(tab, chromedp.KeyEvent(key))
 	}
+}
+
+// shortcut presses one key as a keyboard does: what the page does with it, it does not
+// type as well.
+func (tab *tab) shortcut(key string) {
+	tab.t.Helper()
+	call(tab, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Text: key})
+	call(tab, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyUp, Key: key})
 }
 
 // focused is the role and the name of the element that has the focus.

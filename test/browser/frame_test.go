@@ -113,7 +113,7 @@ func TestPaletteByKeyboard(t *testing.T) {
 	tab.press(kb.Enter)
 	tab.until("the list", "location.pathname === '/objects/apps/v1/deployments'")
 	tab.until("no palette", "!document.querySelector('dialog[open]')")
-	tab.press("g")
+	tab.shortcut("g")
 	tab.untilRole("dialog", "Go to")
 	tab.press(kb.Escape)
 	tab.until("no palette", "!document.querySelector('dialog[open]')")

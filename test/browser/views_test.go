@@ -78,7 +78,7 @@ func TestObjectsByKeyboard(t *testing.T) {
 	}
 	tab.until("the row is gone", "!document.body.innerText.includes('aaa-new')")
 
-	tab.press("/")
+	tab.shortcut("/")
 	if role, name := tab.focused(); role != "searchbox" && role != "textbox" || !strings.Contains(name, "Filter rows") {
 		t.Errorf("after /, %s %q has the focus, want the filter of rows", role, name)
 	}
