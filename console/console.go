@@ -22,10 +22,15 @@
 package console
 
 import (
+	"context"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -71,24 +76,40 @@ type Info struct {
 type Console struct {
 	config   Config
 	cookie   string // its name, which has the port: cookies do not
+	hosts    []string
 	origins  []string
 	sessions sessions
-	watches  watches
+	watches  chan struct{} // has one for each that is open
 	mux      http.ServeMux
 }
 
 // New returns a console that nobody has logged in to.
 func New(config Config) *Console {
-	c := &Console{config: config, sessions: sessions{password: config.Password}}
-	scheme := "http://"
-	if config.TLS {
-		scheme = "https://"
-	}
+	c := &Console{config: config, sessions: sessions{password: config.Password}, watches: make(chan struct{}, mostWatches)}
+	scheme, defaultPort := "http://", "80"
 	c.cookie = "kelson-console"
-	for _, host := range config.Hosts {
-		if _, port, err := net.SplitHostPort(host); err == nil {
-			c.cookie = "kelson-console-" + port
+	if config.TLS {
+		scheme, defaultPort = "https://", "443"
+		c.cookie = "__Host-kelson-console" // which no page without TLS can set
+	}
+	for i, host := range config.Hosts {
+		name, port, err := net.SplitHostPort(host)
+		if err != nil {
+			c.hosts = append(c.hosts, strings.ToLower(host))
+			continue
 		}
+		if address, err := netip.ParseAddr(name); err == nil {
+			name = address.String() // as browsers write it
+		}
+		c.hosts = append(c.hosts, strings.ToLower(net.JoinHostPort(name, port)))
+		if port == defaultPort {
+			c.hosts = append(c.hosts, strings.TrimSuffix(c.hosts[len(c.hosts)-1], ":"+port))
+		}
+		if i == 0 {
+			c.cookie += "-" + port
+		}
+	}
+	for _, host := range c.hosts {
 		c.origins = append(c.origins, scheme+host)
 	}
 	c.mux.Handle("/", newPage(config.Page))
@@ -98,7 +119,7 @@ func New(config Config) *Console {
 	for name, action := range config.Actions {
 		c.mux.Handle("/console/"+name, c.private(action.ServeHTTP))
 	}
-	c.mux.Handle("/k8s/", c.private(c.forward()))
+	c.mux.Handle("/k8s/", c.private(c.forward))
 	c.mux.HandleFunc("GET /watch", c.watch)
 	return c
 }
@@ -108,12 +129,36 @@ func New(config Config) *Console {
 // send.
 func (c *Console) NewLink() string { return "/#key=" + c.sessions.newLink(time.Now()) }
 
+// Serve answers on the listener until the context ends, with TLS if secure is not nil, and
+// returns when nothing of the console runs any more.
+func (c *Console) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
+	server := &http.Server{
+		Handler: c, TLSConfig: secure, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: bodyTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	defer c.Close()
+	serve := server.Serve
+	if secure != nil {
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends all sessions with their watches, and waits for their requests. Nobody can
+// log in any more.
+func (c *Console) Close() { c.sessions.close() }
+
 // ServeHTTP answers what comes from a page of this console, and refuses everything else.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	for name, value := range map[string]string{
 		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
-			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+			"worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		"Cross-Origin-Opener-Policy":   "same-origin",
 		"Cross-Origin-Resource-Policy": "same-origin",
 		"Referrer-Policy":              "no-referrer",
@@ -123,26 +168,55 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} {
 		h.Set(name, value)
 	}
-	switch origin := r.Header.Get("Origin"); {
-	case !slices.Contains(c.config.Hosts, strings.ToLower(r.Host)):
+	if !slices.Contains(c.hosts, strings.ToLower(r.Host)) {
 		http.Error(w, "This console is not known by the name "+printable(r.Host)+". Open the address that 'kelson console' has printed.", http.StatusMisdirectedRequest)
 		return
-	case origin != "" && !slices.Contains(c.origins, origin):
+	}
+	if !c.isOwn(r) {
 		http.Error(w, "This console answers to its own page only.", http.StatusForbidden)
 		return
 	}
 	c.mux.ServeHTTP(w, r)
 }
 
-// private lets requests through that show both keys of a session.
+// isOwn reports whether a request comes from the console's page, or from a person who
+// opens it: Origin is with every request that changes something and with WebSockets, and
+// browsers tell with Sec-Fetch-Site where any request comes from. A service worker would
+// stay in the browser and see all requests; the page has none.
+func (c *Console) isOwn(r *http.Request) bool {
+	if len(r.Header["Service-Worker"]) > 0 {
+		return false
+	}
+	for _, origin := range r.Header["Origin"] {
+		if !slices.Contains(c.origins, origin) {
+			return false
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "cross-site", "same-site": // another port is of the same site
+		return r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" && r.Method == http.MethodGet
+	}
+	return true
+}
+
+// private lets requests through that show both keys of a session. They end with it.
 func (c *Console) private(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !c.sessions.has(c.cookieOf(r), r.Header.Get(keyHeader), time.Now()) {
-			refuse(w, http.StatusUnauthorized, "Nobody is logged in here. Run 'kelson console' again for a new link.")
+		ctx, leave := c.sessions.enter(r.Context(), c.cookiesOf(r), r.Header.Get(keyHeader))
+		if ctx == nil {
+			refuseStranger(w)
 			return
 		}
-		next(w, r)
+		defer leave()
+		next(w, r.WithContext(ctx))
 	})
+}
+
+// refuseStranger answers who has not shown both keys. The header tells this apart from an
+// API server that says the same.
+func refuseStranger(w http.ResponseWriter) {
+	w.Header().Set(keyHeader, "none")
+	refuse(w, http.StatusUnauthorized, "Nobody is logged in here. Run 'kelson console' again for a new link.")
 }
 
 func (c *Console) info(w http.ResponseWriter, _ *http.Request) {
@@ -151,18 +225,27 @@ func (c *Console) info(w http.ResponseWriter, _ *http.Request) {
 
 // refuse answers as an API server would, so that the page has one way to read errors.
 func refuse(w http.ResponseWriter, code int, message string) {
-	writeJSON(w, code, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": http.StatusText(code), "message": message})
+	writeJSON(w, code, failure(code, message))
+}
+
+// failure is a Status.
+func failure(code int, message string) map[string]any {
+	return map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": http.StatusText(code), "message": message}
 }
 
 func writeJSON(w http.ResponseWriter, code int, answer any) {
-	text, err := json.Marshal(answer)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n'))
+	_, _ = w.Write(append(marshal(answer), '\n'))
+}
+
+// marshal encodes what has no cycles, functions or channels in it.
+func marshal(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
 
 // printable is text of a stranger, shortened and without what could change a terminal.

@@ -2,133 +2,156 @@ package console
 
 import (
 	"bufio"
+	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gorilla/websocket"
 )
 
-// forward returns the handler of /k8s/: requests go on to the API server with the user's
-// credentials, and nothing of the browser's.
-func (c *Console) forward() http.HandlerFunc {
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL = c.target(r.Out.URL, strings.TrimPrefix(r.Out.URL.EscapedPath(), "/k8s"))
-			r.Out.Host = c.config.Server.Host
-			for _, name := range []string{"Cookie", "Origin", "Referer", "Authorization", keyHeader} {
-				r.Out.Header.Del(name)
-			}
-			for name := range r.Out.Header {
-				if strings.HasPrefix(name, "Sec-") || strings.HasPrefix(name, "X-Remote-") {
-					delete(r.Out.Header, name)
-				}
-			}
-		},
-		ModifyResponse: func(resp *http.Response) error {
-			// The headers of ServeHTTP count, whatever the server says.
-			for _, name := range []string{"Set-Cookie", "Content-Security-Policy", "Cache-Control", "X-Frame-Options", "X-Content-Type-Options", "Access-Control-Allow-Origin"} {
-				resp.Header.Del(name)
-			}
-			return nil
-		},
-		Transport:     c.config.Transport,
-		FlushInterval: -1,
-		ErrorLog:      slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if !errors.Is(err, context.Canceled) {
-				refuse(w, http.StatusBadGateway, "The API server "+c.config.Server.Host+" cannot be reached: "+err.Error())
-			}
-		},
-	}
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Upgrade") != "" {
-			refuse(w, http.StatusBadRequest, "The console forwards no connections.")
-			return
-		}
-		// Credentials that impersonate leave a request alone that does so itself, which
-		// would give back the rights of the impersonator.
-		if c.config.Info.User != "" && impersonates(r.Header) {
-			refuse(w, http.StatusForbidden, "This console speaks as "+c.config.Info.User+", and cannot speak as others.")
-			return
-		}
-		proxy.ServeHTTP(w, r)
-	}
-}
-
-// impersonates reports whether a request asks to be made as somebody else.
-func impersonates(h http.Header) bool {
-	for name := range h {
-		if strings.HasPrefix(name, "Impersonate-") {
-			return true
-		}
-	}
-	return false
-}
-
-// target is the address of a path of the API server, with the query of u.
-func (c *Console) target(u *url.URL, escapedPath string) *url.URL {
-	t := *c.config.Server
-	path := strings.TrimSuffix(t.EscapedPath(), "/") + escapedPath
-	if plain, err := url.PathUnescape(path); err == nil {
-		t.Path, t.RawPath = plain, path
-	}
-	t.RawQuery = u.RawQuery
-	return &t
-}
-
 const (
 	mostWatches = 64
 	// maxLine is the size of the largest event that the console passes on.
 	maxLine = 16 << 20
-	// writeTimeout is how long a browser may take for a message.
+	// maxBody is the size of the largest request that the console passes on. An API server
+	// takes 3 MiB.
+	maxBody = 16 << 20
+	// writeTimeout is how long a browser may take for a part of an answer.
 	writeTimeout = time.Minute
 )
 
-// watches are the open ones.
-type watches struct {
-	mu   sync.Mutex
-	open []*openWatch
+// methods are those that are passed on.
+var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
+
+// requestHeaders are those of the page that are passed on, besides those that impersonate:
+// the rights of the user decide who may do that. Credentials are the transport's alone.
+var requestHeaders = []string{"Accept", "Audit-Id", "Content-Type", "If-None-Match", "Kubectl-Command", "X-Request-Id"}
+
+// answerHeaders are those of the API server that are passed on. The answer may come from
+// a pod or an aggregated API that means harm: nothing in it may set cookies, redirect the
+// page's request, or change how the browser treats the console.
+var answerHeaders = []string{
+	"Allow", "Audit-Id", "Content-Encoding", "Content-Length", "Content-Type", "Etag", "Last-Modified", "Retry-After", "Warning",
+	"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
 }
 
-// openWatch belongs to the session with the cookie.
-type openWatch struct {
-	cookie digest
-	stop   context.CancelFunc
-}
-
-func (w *watches) add(o *openWatch) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.open) >= mostWatches {
-		return false
+// forward is the handler of /k8s/: requests go on to the API server with the user's
+// credentials, and nothing of the browser's.
+func (c *Console) forward(w http.ResponseWriter, r *http.Request) {
+	target := c.target(strings.TrimPrefix(r.URL.EscapedPath(), "/k8s"), r.URL.RawQuery)
+	impersonates := slices.ContainsFunc(headerNames(r.Header), isImpersonation)
+	switch {
+	case r.Header.Get("Upgrade") != "" || !slices.Contains(methods, r.Method):
+		refuse(w, http.StatusBadRequest, "The console forwards requests of the API only, and no connections.")
+		return
+	case target == nil:
+		refuse(w, http.StatusBadRequest, "This is not a path of the API server.")
+		return
+	case impersonates && c.config.Info.User != "":
+		// The transport leaves a request alone that impersonates, which would give back
+		// the rights of the impersonator.
+		refuse(w, http.StatusForbidden, "This console speaks as "+c.config.Info.User+", and cannot speak as others.")
+		return
 	}
-	w.open = append(w.open, o)
-	return true
-}
-
-func (w *watches) remove(o *openWatch) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open = slices.DeleteFunc(w.open, func(other *openWatch) bool { return other == o })
-}
-
-func (w *watches) endOf(cookie digest) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, o := range w.open {
-		if same(o.cookie, cookie) {
-			o.stop()
+	out := (&http.Request{Method: r.Method, URL: target, Host: target.Host, Header: http.Header{}, ContentLength: r.ContentLength}).WithContext(r.Context())
+	if r.ContentLength != 0 {
+		out.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	}
+	for name, values := range r.Header {
+		if slices.Contains(requestHeaders, name) || isImpersonation(name) {
+			out.Header[name] = values
 		}
 	}
+	out.Header.Set("Accept-Encoding", "identity")
+	if acceptsGzip(r.Header) {
+		out.Header.Set("Accept-Encoding", "gzip") // as the browser reads it; nothing is unpacked here
+	}
+	resp, err := c.config.Transport.RoundTrip(out)
+	if err != nil {
+		refuse(w, http.StatusBadGateway, "The API server "+c.config.Server.Host+" cannot be reached: "+err.Error())
+		return
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 && resp.StatusCode < 400 && resp.StatusCode != http.StatusNotModified {
+		// The browser would send the request again, with both keys, to wherever the
+		// answer says.
+		refuse(w, http.StatusBadGateway, fmt.Sprintf("The API server answered %d %s, and the console follows no redirects.", resp.StatusCode, printable(resp.Header.Get("Location"))))
+		return
+	}
+	h := w.Header()
+	for _, name := range answerHeaders {
+		if values := resp.Header.Values(name); len(values) > 0 {
+			h[name] = values
+		}
+	}
+	if h.Get("Content-Type") == "" {
+		h.Set("Content-Type", "application/octet-stream") // net/http would guess
+	}
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox; frame-ancestors 'none'")
+	w.WriteHeader(resp.StatusCode)
+	if copyAnswer(w, resp.Body) != nil {
+		panic(http.ErrAbortHandler) // a part must not look like the whole
+	}
+}
+
+// copyAnswer passes on what comes as it comes. A browser that does not read ends it.
+func copyAnswer(w http.ResponseWriter, from io.Reader) error {
+	control := http.NewResponseController(w)
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if n > 0 {
+			_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+			if _, err := w.Write(buffer[:n]); err != nil {
+				return err
+			}
+			if err := control.Flush(); err != nil {
+				return err
+			}
+			_ = control.SetWriteDeadline(time.Time{})
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func headerNames(h http.Header) []string {
+	names := make([]string, 0, len(h))
+	for name := range h {
+		names = append(names, name)
+	}
+	return names
+}
+
+func isImpersonation(header string) bool { return strings.HasPrefix(header, "Impersonate-") }
+
+// target is the address of a path of the API server; nil if the path could lead elsewhere.
+func (c *Console) target(escapedPath, query string) *url.URL {
+	plain, err := url.PathUnescape(escapedPath)
+	if err != nil || !strings.HasPrefix(plain, "/") || strings.ContainsFunc(query, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return nil
+	}
+	for part := range strings.SplitSeq(strings.ReplaceAll(plain, `\`, "/"), "/") {
+		if part == "." || part == ".." {
+			return nil
+		}
+	}
+	server := c.config.Server
+	t := &url.URL{Scheme: server.Scheme, Host: server.Host, RawQuery: query}
+	t.Path = strings.TrimSuffix(server.Path, "/") + plain
+	t.RawPath = strings.TrimSuffix(server.EscapedPath(), "/") + escapedPath
+	return t
 }
 
 // watch passes on a watch, an event a message. Browsers open only six connections of
@@ -136,44 +159,55 @@ func (w *watches) endOf(cookie digest) {
 // since a page cannot set headers of a WebSocket.
 func (c *Console) watch(w http.ResponseWriter, r *http.Request) {
 	protocols := websocket.Subprotocols(r)
-	cookie := c.cookieOf(r)
-	switch {
-	case r.Header.Get("Origin") == "": // ServeHTTP has checked any other
+	if r.Header.Get("Origin") == "" { // ServeHTTP has checked any other
 		refuse(w, http.StatusForbidden, "A watch is for the console's own page.")
 		return
-	case len(protocols) != 2 || protocols[0] != "kelson" || !c.sessions.has(cookie, protocols[1], time.Now()):
-		refuse(w, http.StatusUnauthorized, "Nobody is logged in here. Run 'kelson console' again for a new link.")
+	}
+	if len(protocols) != 2 || protocols[0] != "kelson" {
+		refuseStranger(w)
 		return
 	}
+	ctx, leave := c.sessions.enter(r.Context(), c.cookiesOf(r), protocols[1])
+	if ctx == nil {
+		refuseStranger(w)
+		return
+	}
+	defer leave()
 	path, err := url.Parse(r.URL.Query().Get("path"))
-	if err != nil || !strings.HasPrefix(path.Path, "/") || path.Host != "" {
+	if err != nil || path.Host != "" || c.target(path.EscapedPath(), path.RawQuery) == nil {
 		refuse(w, http.StatusBadRequest, "A watch needs a path of the API server.")
 		return
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	open := &openWatch{digestOf(cookie), cancel}
-	if !c.watches.add(open) {
+	select {
+	case c.watches <- struct{}{}:
+		defer func() { <-c.watches }()
+	default:
 		refuse(w, http.StatusTooManyRequests, "Too many watches are open. Close some pages of the console.")
 		return
 	}
-	defer c.watches.remove(open)
 
 	upgrader := websocket.Upgrader{Subprotocols: []string{"kelson"}, CheckOrigin: func(*http.Request) bool { return true }}
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
 		return // it has answered
 	}
-	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
 	go func() {
 		// The page says nothing; reading notices that it has gone.
+		defer close(done)
+		defer cancel()
 		conn.SetReadLimit(1024)
 		for {
 			if _, _, err := conn.NextReader(); err != nil {
-				cancel()
 				return
 			}
 		}
+	}()
+	defer func() {
+		cancel()
+		_ = conn.Close()
+		<-done
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -181,31 +215,27 @@ func (c *Console) watch(w http.ResponseWriter, r *http.Request) {
 		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 		return conn.WriteMessage(websocket.TextMessage, text)
 	}
-	if err := c.copyWatch(ctx, path, r.URL.Query().Has("table"), send); err != nil && ctx.Err() == nil {
-		_ = send(errorEvent(err))
+	if failure := c.copyWatch(ctx, c.target(path.EscapedPath(), path.RawQuery), r.URL.Query().Has("table"), send); failure != nil && ctx.Err() == nil {
+		_ = send(failure)
 	}
 	_ = conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(time.Second))
 }
 
 // copyWatch sends every line that the API server answers, as rows of tables if they are
-// wanted and the server has them.
-func (c *Console) copyWatch(ctx context.Context, path *url.URL, table bool, send func([]byte) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.target(path, path.EscapedPath()).String(), nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", "application/json")
+// wanted and the server has them. It returns an event that tells an error, if there is one.
+func (c *Console) copyWatch(ctx context.Context, target *url.URL, table bool, send func([]byte) error) []byte {
+	req := (&http.Request{Method: http.MethodGet, URL: target, Host: target.Host, Header: http.Header{"Accept": {"application/json"}}}).WithContext(ctx)
 	if table {
 		req.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
 	}
 	resp, err := c.config.Transport.RoundTrip(req)
 	if err != nil {
-		return err
+		return errorEvent(http.StatusBadGateway, []byte(err.Error()))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		return &answered{text}
+		return errorEvent(max(resp.StatusCode, http.StatusBadRequest), text)
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -214,10 +244,19 @@ func (c *Console) copyWatch(ctx context.Context, path *url.URL, table bool, send
 			return nil // the page is gone
 		}
 	}
-	return lines.Err()
+	if err := lines.Err(); err != nil {
+		return errorEvent(http.StatusBadGateway, []byte(err.Error()))
+	}
+	return nil
 }
 
-// answered is a Status that the server gave instead of a watch.
-type answered struct{ status []byte }
-
-func (a *answered) Error() string { return string(a.status) }
+// errorEvent is an event of a watch that tells an error: the Status that the server gave,
+// or one with its text.
+func errorEvent(code int, said []byte) []byte {
+	var status struct{ Kind string }
+	object := json.RawMessage(bytes.TrimSpace(said))
+	if json.Unmarshal(said, &status) != nil || status.Kind != "Status" {
+		object = marshal(failure(code, string(said[:min(len(said), 2000)])))
+	}
+	return marshal(map[string]any{"type": "ERROR", "object": object})
+}

@@ -6,14 +6,14 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"io/fs"
 	"mime"
 	"net/http"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 //go:embed web
@@ -67,10 +67,11 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body := f.plain
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if acceptsGzip(r.Header) {
 		h.Set("Content-Encoding", "gzip")
 		body = f.gzipped
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, _ = w.Write(body)
 }
 
@@ -114,12 +115,22 @@ func (p *page) file(name string) (*file, error) {
 	return f, nil
 }
 
-// errorEvent is an event of a watch that tells an error.
-func errorEvent(err error) []byte {
-	var a *answered
-	if errors.As(err, &a) && json.Valid(a.status) {
-		return append(append([]byte(`{"type":"ERROR","object":`), a.status...), '}')
+// acceptsGzip reports whether an answer may be compressed by gzip.
+func acceptsGzip(h http.Header) bool {
+	var any, gzip, named bool
+	for part := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
+		coding, params, _ := strings.Cut(part, ";")
+		wanted := true
+		if name, value, ok := strings.Cut(params, "="); ok && strings.EqualFold(strings.TrimSpace(name), "q") {
+			q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			wanted = err == nil && q > 0
+		}
+		switch strings.ToLower(strings.TrimSpace(coding)) {
+		case "gzip", "x-gzip":
+			gzip, named = wanted, true
+		case "*":
+			any = wanted
+		}
 	}
-	text, _ := json.Marshal(map[string]any{"type": "ERROR", "object": map[string]any{"kind": "Status", "status": "Failure", "code": http.StatusBadGateway, "message": err.Error()}})
-	return text
+	return gzip || any && !named
 }

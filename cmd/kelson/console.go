@@ -3,18 +3,18 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"html"
 	"io"
-	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
-	"time"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
@@ -83,40 +83,62 @@ func (c *consoleCommand) run(ctx context.Context) error {
 	if err := c.mayListen(password); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", c.listen)
+	secure, err := c.secure()
 	if err != nil {
-		return fmt.Errorf("cannot listen on --listen=%s: %w", c.listen, err)
+		return err
 	}
+	listener, err := listenFor(c.listen)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
 	config.Hosts = hostsOf(c.listen, listener.Addr().(*net.TCPAddr))
-	handler := console.New(config)
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
-	serve, scheme := server.Serve, "http://"
+	scheme := "http://"
 	if config.TLS {
-		certificate, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
-		if err != nil {
-			_ = listener.Close()
-			return fmt.Errorf("--tls-cert-file and --tls-private-key-file: %w", err)
-		}
-		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-		serve, scheme = func(l net.Listener) error { return server.ServeTLS(l, "", "") }, "https://"
+		scheme = "https://"
+		config.Hosts = append(config.Hosts, namesOf(secure.Certificates[0].Leaf, listener.Addr().(*net.TCPAddr))...)
 	}
+	handler := console.New(config)
 	link := scheme + config.Hosts[0] + "/"
 	if password == "" {
 		link = scheme + config.Hosts[0] + handler.NewLink()
 	}
-	fmt.Fprintf(c.out, "The console of %s is open until Ctrl-C:\n\n  %s\n\n", config.Info.Server, link)
+	fmt.Fprintf(cleaner{c.out}, "The console of %s is open until Ctrl-C:\n\n  %s\n\n", config.Info.Server, link)
 	if password == "" {
 		fmt.Fprintln(c.out, "The link logs in once, within ten minutes.")
 	}
 	if c.open {
-		openBrowser(link)
+		defer openBrowser(link)()
 	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	return handler.Serve(ctx, listener, secure)
+}
+
+// listenFor listens, and checks that a name for this machine is one.
+func listenFor(address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("another program listens on --listen=%s already: give another port, or 0 for a free one", address)
 	}
-	return nil
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on --listen=%s: %w", address, err)
+	}
+	if host, _, _ := net.SplitHostPort(address); host == "localhost" && !listener.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		_ = listener.Close()
+		return nil, fmt.Errorf("--listen=%s: localhost is %s here, which is not loopback; give 127.0.0.1", address, listener.Addr())
+	}
+	return listener, nil
+}
+
+// secure is the configuration of TLS, or nil.
+func (c *consoleCommand) secure() (*tls.Config, error) {
+	if c.certFile == "" {
+		return nil, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert-file and --tls-private-key-file: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
 }
 
 // describe returns the configuration of a console for the server of a kubeconfig.
@@ -129,9 +151,10 @@ func (c *consoleCommand) describe(t *target) (console.Config, error) {
 	if err != nil {
 		return console.Config{}, err
 	}
-	info := console.Info{Server: server.String(), Namespace: t.namespace, Version: bareVersion(), Context: t.contextName, User: t.config.Impersonate.UserName}
+	bare := &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path} // without a name and a password
+	info := console.Info{Server: bare.String(), Namespace: t.namespace, Version: bareVersion(), Context: t.contextName, User: t.config.Impersonate.UserName}
 	actions := map[string]http.Handler{"undo": newConsoleUndo(t)}
-	return console.Config{Server: &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path}, Transport: transport, Info: info, Actions: actions}, nil
+	return console.Config{Server: bare, Transport: transport, Info: info, Actions: actions}, nil
 }
 
 // password reads the file of --password-file.
@@ -195,19 +218,53 @@ func hostsOf(listen string, at *net.TCPAddr) []string {
 	return hosts
 }
 
-// openBrowser shows the link, where there is a browser.
-func openBrowser(link string) {
-	program, args := "xdg-open", []string{link}
+// namesOf returns the names for which a certificate is good, with the port.
+func namesOf(certificate *x509.Certificate, at *net.TCPAddr) []string {
+	var hosts []string
+	for _, name := range certificate.DNSNames {
+		hosts = append(hosts, net.JoinHostPort(strings.ToLower(name), fmt.Sprint(at.Port)))
+	}
+	for _, ip := range certificate.IPAddresses {
+		hosts = append(hosts, net.JoinHostPort(ip.String(), fmt.Sprint(at.Port)))
+	}
+	return hosts
+}
+
+// openBrowser shows the link, where there is a browser. Other users of the machine see the
+// arguments of programs, so the browser gets a file that only this user can read, which
+// leads to the link. The function that it returns removes the file.
+func openBrowser(link string) (done func()) {
+	program, args := "xdg-open", []string{}
 	switch {
 	case runtime.GOOS == "darwin":
 		program = "open"
 	case runtime.GOOS == "windows":
-		program, args = "rundll32", []string{"url.dll,FileProtocolHandler", link}
+		program, args = "rundll32", []string{"url.dll,FileProtocolHandler"}
 	case os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "":
-		return
+		return func() {}
 	}
-	cmd := exec.Command(program, args...)
+	file, err := writeRedirect(link)
+	if err != nil {
+		return func() {} // the link is printed
+	}
+	cmd := exec.Command(program, append(args, file)...)
 	if cmd.Start() == nil {
 		go func() { _ = cmd.Wait() }()
 	}
+	return func() { _ = os.Remove(file) }
+}
+
+// writeRedirect writes a page that leads to the link, which others cannot read.
+func writeRedirect(link string) (name string, err error) {
+	f, err := os.CreateTemp("", "kelson-console-*.html")
+	if err != nil {
+		return "", err
+	}
+	text := html.EscapeString(link)
+	_, err = fmt.Fprintf(f, "<!doctype html>\n<meta charset=\"utf-8\">\n<meta http-equiv=\"refresh\" content=\"0; url=%s\">\n<a href=\"%s\">The console</a>\n", text, text)
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
 }

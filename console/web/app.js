@@ -134,7 +134,7 @@ function Palette({ close }) {
 }
 
 function LogIn({ error, done }) {
-  const [problem, setProblem] = useState(error);
+  const [problem, setProblem] = useState();
   const submit = async (e) => {
     e.preventDefault();
     try {
@@ -151,7 +151,7 @@ function LogIn({ error, done }) {
       <label>Password, if the console has one <input name="password" type="password" autocomplete="current-password" /></label>
       <button>Log in</button>
     </form>
-    <${Failure} error=${problem} />
+    <${Failure} error=${problem || error} />
   </main>`;
 }
 

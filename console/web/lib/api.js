@@ -30,7 +30,11 @@ export async function logIn(password) {
       body: JSON.stringify(link ? { key: link } : { password }),
     });
     const said = await answer.json();
-    if (!answer.ok) throw new ApiError(answer.status, said);
+    if (!answer.ok) {
+      // Who opens the link of their own session once more is logged in.
+      if (link && localStorage.getItem(storageKey) !== null && (await own("/console/info")).ok) return true;
+      throw new ApiError(answer.status, said);
+    }
     localStorage.setItem(storageKey, said.key);
   }
   return localStorage.getItem(storageKey) !== null;
@@ -47,8 +51,8 @@ export const sessionKey = () => localStorage.getItem(storageKey) || "";
 
 async function own(path, options = {}) {
   const headers = { ...options.headers, "X-Kelson-Console": localStorage.getItem(storageKey) || "" };
-  const answer = await fetch(path, { ...options, headers });
-  if (answer.status === 401 && !answer.headers.get("Audit-Id")) loggedOut();
+  const answer = await fetch(path, { ...options, headers, redirect: "error" }); // it would take the keys along
+  if (answer.status === 401 && answer.headers.get("X-Kelson-Console")) loggedOut(); // the console's own answer
   return answer;
 }
 
@@ -228,6 +232,7 @@ export function features() {
   probed ||= (async () => {
     const has = async (page) => {
       const answer = await raw("/debug/kelson/" + page);
+      if (answer.status >= 500) await succeed(answer); // it is away, or has too much to do
       const text = await answer.text();
       return answer.status !== 404 || text.includes('"details"');
     };

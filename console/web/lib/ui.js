@@ -4,7 +4,14 @@ export { html, render, Fragment, createContext, useState, useEffect, useLayoutEf
 
 // Addresses. A view gets its route: {parts: ["objects", "core", …], query: URLSearchParams}.
 export function currentRoute() {
-  return { path: location.pathname, parts: location.pathname.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(location.search) };
+  const plain = (part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part; // which no view has
+    }
+  };
+  return { path: location.pathname, parts: location.pathname.split("/").filter(Boolean).map(plain), query: new URLSearchParams(location.search) };
 }
 
 // navigate goes to an address of the console; replace keeps no step in the browser's history.

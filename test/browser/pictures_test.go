@@ -1,0 +1,49 @@
+package browser
+
+import (
+	"flag"
+	"path/filepath"
+	"testing"
+
+	"github.com/apikeel/kelson/kelsontest"
+)
+
+var pictures = flag.String("pictures", "", "`folder` for the pictures of docs/console.md")
+
+// TestPictures makes the pictures of docs/console.md, from a server with load:
+//
+//	go test . -run TestPictures -pictures ../../docs/images
+func TestPictures(t *testing.T) {
+	if *pictures == "" {
+		t.Skip("makes the pictures of docs/console.md: give -pictures ../../docs/images")
+	}
+	needChromium(t)
+	s := kelsontest.Start(t, kept()...)
+	api := client(t, s.Config())
+	namespace := newNamespace(t, api, "shop")
+	shop(t, api, namespace)
+	load(t, s, namespace)
+	c := open(t, s.Config(), nil)
+	tab := newTab(t)
+	tab.logIn(c)
+	eval[any](tab, "document.documentElement.dataset.theme = 'light'")
+	take := func(name, address, ready string) {
+		t.Helper()
+		tab.view(address)
+		tab.until(name, ready)
+		tab.picture(filepath.Join(*pictures, "console-"+name+".png"))
+	}
+	const deployment = "/object/apps/v1/deployments/shop/web-0"
+	take("objects", "/objects/core/v1/pods?namespace=shop", "document.body.innerText.includes('web-0-b3')")
+	take("object", deployment, "document.querySelector('.cm-content')?.innerText.includes('replicas')")
+	take("access", "/access?user=system:kube-scheduler", "document.querySelector('[role=grid]')")
+	take("apis", "/apis", "document.body.innerText.includes('apps')")
+	take("time", "/time?namespace=shop", "document.body.innerText.includes('deployments')")
+	// Some minutes of load fit on the charts; a quarter of one shows what they are.
+	take("now", "/", "[...document.querySelectorAll('canvas')].length && document.body.innerText.includes('argocd') && performance.now() > 15000")
+	eval[any](tab, "document.documentElement.dataset.theme = 'dark'")
+	take("dark", "/objects/apps/v1/deployments?namespace=shop", "document.body.innerText.includes('web-4')")
+	eval[any](tab, "document.documentElement.dataset.theme = 'light'")
+	tab.size(390, 750, true)
+	take("phone", deployment, "document.body.innerText.includes('web-0')")
+}
