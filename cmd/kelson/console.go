@@ -9,6 +9,7 @@ import (
 	"html"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
