@@ -30,7 +30,7 @@ export default function Now({ route, features }) {
 // State says whether the numbers are live, and why not.
 function State({ samples, error, paused, pause }) {
   const away = error && samples.length > 0;
-  const [kind, text] = paused ? ["quiet", "paused"] : away ? ["bad", "no answer"] : samples.length ? ["good", "live"] : ["quiet", "starting"];
+  const [kind, text] = paused ? ["quiet", "paused"] : away ? ["bad", "no answer"] : samples.length ? ["good", "live"] : error ? ["bad", error.code === 403 ? "not allowed" : "no answer"] : ["quiet", "starting"];
   return html`<span class="state"><span role="status" class=${kind}><i aria-hidden="true">●</i> ${text}</span>
     <button onClick=${pause} aria-pressed=${paused}>${paused ? "Go on" : "Pause"}</button></span>`;
 }
