@@ -34,19 +34,30 @@ export function Link({ to, children, ...rest }) {
   return html`<a href=${to} onClick=${click} ...${rest}>${children}</a>`;
 }
 
+// isAway says of an error that nobody has answered, so that asking again may help.
+const isAway = (error) => error.code === 502 || error.code === 503 || error.code === 504 || error instanceof TypeError;
+
 // useAsync runs load(signal) when one of the inputs changes: {value, error, loading, again()}.
-// The value before stays until the next one comes.
+// The value before stays until the next one comes. A server that is away is asked again.
 export function useAsync(load, inputs) {
   const [state, setState] = useState({ loading: true });
   const [round, setRound] = useState(0);
   useEffect(() => {
     const abort = new AbortController();
+    let timer;
     setState((s) => ({ ...s, loading: true }));
     load(abort.signal).then(
       (value) => abort.signal.aborted || setState({ value, loading: false }),
-      (error) => abort.signal.aborted || setState((s) => ({ value: s.value, error, loading: false })),
+      (error) => {
+        if (abort.signal.aborted) return;
+        setState((s) => ({ value: s.value, error, loading: false }));
+        if (isAway(error)) timer = setTimeout(() => setRound((n) => n + 1), 3000);
+      },
     );
-    return () => abort.abort();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
   }, [...inputs, round]);
   return { ...state, again: () => setRound((n) => n + 1) };
 }
