@@ -129,8 +129,12 @@ export function Dialog({ title, close, children, actions }) {
   const ref = useRef();
   useEffect(() => {
     const dialog = ref.current;
+    const before = document.activeElement;
     dialog.showModal();
-    return () => dialog.close();
+    return () => {
+      dialog.close();
+      before?.focus();
+    };
   }, []);
   return html`<dialog ref=${ref} aria-label=${title} onCancel=${(e) => (e.preventDefault(), close())}>
     <header><h2>${title}</h2><button class="plain" aria-label="Close" onClick=${close}>✕</button></header>
