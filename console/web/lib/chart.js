@@ -40,7 +40,7 @@ function plot(element, series, format) {
     {
       width: Math.max(element.clientWidth, 60),
       height: 110,
-      padding: [6, 4, 0, 0],
+      padding: [6, 14, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 5 } },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },

@@ -14,6 +14,7 @@ const split = (text) => (text || "").split(",").map((g) => g.trim()).filter(Bool
 const fits = (...values) => values.every((v) => /^[\x20-\x7e\xa0-\xff]*$/.test(v) && v.trim() === v);
 
 export default function Access({ route, info, features }) {
+  useStyle("lib/isolate.css");
   useStyle("views/access.css");
   const user = route.query.get("user") || "";
   const groups = split(route.query.get("groups"));
@@ -22,7 +23,7 @@ export default function Access({ route, info, features }) {
   const self = me.value?.status?.userInfo;
   const who = user ? { name: user, groups: groupsOf(user, groups), named: groups } : self && { name: self.username, groups: self.groups || [], self: true };
   const namespaces = useAsync((signal) => get("/api/v1/namespaces", { limit: 500 }, { signal }), []);
-  return html`<div class="access">
+  return html`<div class="access isolate">
     <h1>Access</h1>
     <${Ask} key=${user + "\n" + groups + "\n" + namespace} user=${user} groups=${groups} namespace=${namespace} namespaces=${(namespaces.value?.items || []).map((n) => n.metadata.name)} self=${self} />
     ${who
@@ -58,14 +59,21 @@ function Ask({ user, groups, namespace, namespaces, self }) {
 // nowhere is a namespace that nobody has: the rules there are those of the whole cluster.
 const nowhere = "kelson-console-no-namespace";
 
+// groupsToSay returns the groups that have to be named to be a user: servers add
+// system:authenticated, and the groups of a service account if no others are named.
+function groupsToSay(who) {
+  if (who.self || (who.name.startsWith("system:serviceaccount:") && !who.named.length)) return [];
+  return who.groups.filter((g) => g !== "system:authenticated" && g !== "system:unauthenticated");
+}
+
+// canBe says whether a browser can send headers to be the user: one group at most, since it
+// joins several with commas.
+const canBe = (who) => who.self || (who.name !== "" && groupsToSay(who).length <= 1 && fits(who.name, ...groupsToSay(who)));
+
 // reviewRules asks which rules a user has in a namespace, as that user.
 async function reviewRules(who, namespace, signal) {
-  const headers = {};
-  if (!who.self) {
-    headers["Impersonate-User"] = who.name;
-    // One header can have one group only; a browser joins several with commas.
-    if (who.named.length === 1) headers["Impersonate-Group"] = who.named[0];
-  }
+  const headers = who.self ? {} : { "Impersonate-User": who.name };
+  for (const group of groupsToSay(who)) headers["Impersonate-Group"] = group;
   const body = { apiVersion: "authorization.k8s.io/v1", kind: "SelfSubjectRulesReview", spec: { namespace: namespace || nowhere } };
   return (await send("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body, { headers, signal })).status;
 }
@@ -123,7 +131,7 @@ function Matrix({ who, namespace, features }) {
   const { value, error, again } = useAsync(async (signal) => {
     const rows = rowsOf(await resources());
     let why = "";
-    if (who.self || (fits(who.name, ...who.named) && who.named.length <= 1 && who.name)) {
+    if (canBe(who)) {
       try {
         const [here, everywhere] = await Promise.all([reviewRules(who, namespace, signal), namespace ? reviewRules(who, "", signal) : undefined]);
         const cluster = everywhere || here;

@@ -46,12 +46,13 @@ const crd = { group: "apiextensions.k8s.io", version: "v1", resource: "customres
 const condition = (o, type) => (o.status?.conditions || []).find((c) => c.type === type);
 
 export default function APIs({ route, features }) {
+  useStyle("lib/isolate.css");
   useStyle("views/apis.css");
   const tab = tabs.some(([name]) => name === route.query.get("tab")) ? route.query.get("tab") : "groups";
   const metrics = useAsync(async (signal) => parseMetrics(await (await request("/metrics", { accept: "text/plain", signal })).text(), wanted), []);
   const findings = useAsync(async (signal) => (features.top ? get("/debug/kelson/findings", {}, { signal }) : undefined), []);
   const View = { groups: Groups, definitions: Definitions, admission: Admission, findings: Findings }[tab];
-  return html`<div class="apis">
+  return html`<div class="apis isolate">
     <h1>APIs</h1>
     <nav class="tabs" aria-label="Parts of APIs">
       ${tabs.filter(([, , feature]) => !feature || features[feature]).map(([name, text]) => html`<${Link} key=${name} to=${"/apis?tab=" + name} aria-current=${tab === name ? "page" : undefined}>${text}<//>`)}

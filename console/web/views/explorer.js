@@ -44,6 +44,7 @@ function fullPath({ path, query, dryRun }) {
 const hasBody = (method) => method in types;
 
 export default function Explorer({ route, info }) {
+  useStyle("lib/isolate.css");
   useStyle("views/explorer.css");
   const [ask, setAsk] = useState(() => {
     const method = methods.includes(route.query.get("method")) ? route.query.get("method") : "GET";
@@ -125,7 +126,7 @@ export default function Explorer({ route, info }) {
     }
   };
   const kubectl = path && kubectlOf(info.context, { method: ask.method, path, headers, body: ask.body, type: ask.type });
-  return html`<div class="explorer">
+  return html`<div class="explorer isolate">
     <h1>Explorer</h1>
     <form ref=${form} onSubmit=${submit} onKeyDown=${keys} aria-label="Request">
       <div class="line">

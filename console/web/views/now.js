@@ -12,9 +12,10 @@ const seconds = (v) => (v === undefined ? "–" : v >= 1 ? v.toFixed(v >= 10 ? 0
 const percent = (v) => (v === undefined ? "–" : v.toFixed(v >= 10 || v === 0 ? 0 : 1) + " %");
 
 export default function Now({ route, features }) {
+  useStyle("lib/isolate.css");
   useStyle("views/now.css");
   const recorder = useRecorder();
-  return html`<div class="now">
+  return html`<div class="now isolate">
     <header class="head">
       <h1>Now</h1>
       <${State} ...${recorder} />

@@ -12,6 +12,7 @@ const tabs = [
 ];
 
 export default function Time({ route, features, info }) {
+  useStyle("lib/isolate.css");
   useStyle("views/time.css");
   const tab = tabs.some(([name]) => name === route.query.get("tab")) ? route.query.get("tab") : route.query.get("from") || route.query.get("to") ? "compare" : "state";
   const namespace = route.query.get("namespace") || "";
@@ -38,7 +39,7 @@ export default function Time({ route, features, info }) {
     query.set("tab", name);
     return "/time?" + query;
   };
-  return html`<div class="time">
+  return html`<div class="time isolate">
     <h1>Time</h1>
     ${error && html`<${Failure} error=${error} />`}
     ${recent && html`<${Slider} kept=${recent.kept} changes=${recent.changes} at=${at} />`}
