@@ -1,6 +1,14 @@
 // Texts to copy, and objects as YAML.
 import { html, useState, useStyle } from "./ui.js";
 
+// Characters that are not seen, or that change how others are seen.
+const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const escaped = (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0");
+
+// visible shows characters of a name that are not seen as escapes, so that no name looks
+// like another one.
+export const visible = (text) => String(text ?? "").replace(unseen, escaped);
+
 // Snippet is a text with a button that copies it.
 export function Snippet({ label, text }) {
   useStyle("lib/snippet.css");
@@ -29,7 +37,7 @@ const words = /^(?:true|false|null|yes|no|on|off|y|n)$/i;
 function scalar(value) {
   if (typeof value !== "string") return JSON.stringify(value) ?? "null";
   if (plain.test(value) && !words.test(value)) return value;
-  return JSON.stringify(value).replace(/[\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  return visible(JSON.stringify(value));
 }
 
 const isEmpty = (value) => value === null || typeof value !== "object" || (Array.isArray(value) ? value.length === 0 : Object.keys(value).length === 0);
@@ -55,13 +63,13 @@ export const toYAML = (...objects) => objects.map((o) => (isEmpty(o) ? scalar(o)
 // take for commands, or that would not be seen, are written as escapes of $'…'.
 export function shellQuote(text) {
   if (/^[A-Za-z0-9_@%+=:,./-]+$/.test(text)) return text;
-  if (!/[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/.test(text.replace(/\n/g, ""))) return "'" + text.replaceAll("'", `'\\''`) + "'";
+  if (text.replace(/\n/g, "").search(unseen) < 0) return "'" + text.replaceAll("'", `'\\''`) + "'";
   let out = "";
   for (const c of text) {
     const code = c.codePointAt(0);
     if (c === "'" || c === "\\") out += "\\" + c;
     else if (c === "\n") out += "\\n";
-    else if (/[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/.test(c)) {
+    else if (c.search(unseen) === 0) {
       // The bytes, since \u is not in every shell.
       out += [...new TextEncoder().encode(String.fromCodePoint(code))].map((b) => "\\" + b.toString(8).padStart(3, "0")).join("");
     } else out += c;

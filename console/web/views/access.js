@@ -3,7 +3,7 @@
 import { html, useState, useEffect, useRef, useAsync, useMemo, useStyle, setQuery, Failure, Loading, Dialog, Age, Link } from "../lib/ui.js";
 import { get, send, resources, objectLink } from "../lib/api.js";
 import { groupsOf, mayBy, readPolicy, explain, whoCan } from "../lib/rbac.js";
-import { Snippet } from "../lib/snippet.js";
+import { Snippet, visible } from "../lib/snippet.js";
 
 const verbs = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 const short = { deletecollection: "delete all" };
@@ -166,7 +166,7 @@ function Matrix({ who, namespace, features }) {
   });
   return html`<section aria-label="What is allowed">
     <div class="tools">
-      <h2>What <bdi>${who.name}</bdi> may do ${namespace ? html`in <bdi>${namespace}</bdi>` : "in all namespaces"}</h2>
+      <h2>What <bdi>${visible(who.name)}</bdi> may do ${namespace ? html`in <bdi>${visible(namespace)}</bdi>` : "in all namespaces"}</h2>
       <label class="filter"><span class="hidden">Filter</span><input type="search" placeholder="Filter resources" value=${filter} onInput=${(e) => setFilter(e.target.value)} /></label>
       <label>Show <select value=${only} onChange=${(e) => setOnly(e.target.value)}><option value="">all</option><option value="yes">what is allowed</option><option value="no">what is not</option></select></label>
       ${value.how === "rules" && html`<label><input type="checkbox" checked=${sub} onChange=${(e) => setSub(e.target.checked)} /> subresources</label>`}
@@ -242,7 +242,7 @@ function Paths({ rules, ask }) {
   for (const r of rules) for (const path of r.nonResourceURLs || []) all.set(path, [...new Set([...(all.get(path) || []), ...(r.verbs || [])])]);
   return html`<details>
     <summary>Paths that are not resources: ${all.size}</summary>
-    <ul class="paths">${[...all].sort().map(([path, can]) => html`<li key=${path}><button class="plain link" onClick=${() => ask(path.replace(/\*$/, ""), can[0] === "*" ? "get" : can[0])}><code><bdi>${path}</bdi></code></button> <small>${can.join(", ")}</small></li>`)}</ul>
+    <ul class="paths">${[...all].sort().map(([path, can]) => html`<li key=${path}><button class="plain link" onClick=${() => ask(path.replace(/\*$/, ""), can[0] === "*" ? "get" : can[0])}><code><bdi>${visible(path)}</bdi></code></button> <small>${can.join(", ")}</small></li>`)}</ul>
   </details>`;
 }
 
@@ -272,7 +272,7 @@ function Why({ q: first, self, features, close }) {
 
 function Named({ of }) {
   if (!of) return null;
-  const text = html`${of.kind} <bdi>${of.namespace ? of.namespace + "/" : ""}${of.name}</bdi>`;
+  const text = html`${of.kind} <bdi>${visible(of.namespace ? of.namespace + "/" : "")}${visible(of.name)}</bdi>`;
   if (!of.resource) return html`<span>${text}</span>`;
   return html`<${Link} to=${objectLink({ group: "rbac.authorization.k8s.io", version: "v1", resource: of.resource }, of.namespace, of.name)}>${text}<//>`;
 }
@@ -294,27 +294,27 @@ const Grants = ({ title, last, all, cell }) =>
 
 function Answer({ answer: a }) {
   return html`<div class="answer">
-    <p class=${"verdict " + (a.allowed ? "good" : "bad")} role="status"><strong>${a.allowed ? "Yes" : "No"}</strong>: <bdi>${a.question.user || "you"}</bdi> ${a.allowed ? "can" : "cannot"} <bdi>${describe(a.question)}</bdi>.</p>
-    ${a.reason && html`<p><bdi>${a.reason}</bdi></p>`}
-    ${a.error && html`<p class="warn"><bdi>${a.error}</bdi></p>`}
+    <p class=${"verdict " + (a.allowed ? "good" : "bad")} role="status"><strong>${a.allowed ? "Yes" : "No"}</strong>: <bdi>${visible(a.question.user || "you")}</bdi> ${a.allowed ? "can" : "cannot"} <bdi>${visible(describe(a.question))}</bdi>.</p>
+    ${a.reason && html`<p><bdi>${visible(a.reason)}</bdi></p>`}
+    ${a.error && html`<p class="warn"><bdi>${visible(a.error)}</bdi></p>`}
     ${a.authorizers.map(
       (o) => html`<div key=${o.name}>
         <${Grants} title="Allowed by" last="rule" all=${o.grants} cell=${ruleText} />
         <${Grants} title="Closest" last="lacks" all=${o.near} cell=${(g) => (g.lacks || []).join(", ")} />
         <${Grants} title="Bindings without a role" last="lacks" all=${o.dangling} cell=${() => "the role does not exist"} />
-        ${(o.paths || []).map((p, i) => html`<p key=${i}>node <bdi>${p.node}</bdi>${p.objects.map((x) => html` › <bdi>${x.kind} ${x.namespace ? x.namespace + "/" : ""}${x.name}</bdi>`)}</p>`)}
-        ${o.missing && html`<p>Missing: <bdi>${o.missing}</bdi>.</p>`}
+        ${(o.paths || []).map((p, i) => html`<p key=${i}>node <bdi>${visible(p.node)}</bdi>${p.objects.map((x) => html` › <bdi>${visible(x.kind)} ${visible(x.namespace ? x.namespace + "/" : "")}${visible(x.name)}</bdi>`)}</p>`)}
+        ${o.missing && html`<p>Missing: <bdi>${visible(o.missing)}</bdi>.</p>`}
       </div>`,
     )}
     <details><summary>What each authorizer says</summary>
-      <table><tbody>${a.authorizers.map((o) => html`<tr key=${o.name}><th scope="row">${o.name}</th><td>${o.answer}</td><td><bdi>${[o.reason, o.error, ...(o.notes || [])].filter(Boolean).join("; ")}</bdi></td></tr>`)}</tbody></table>
+      <table><tbody>${a.authorizers.map((o) => html`<tr key=${o.name}><th scope="row">${o.name}</th><td>${o.answer}</td><td><bdi>${visible([o.reason, o.error, ...(o.notes || [])].filter(Boolean).join("; "))}</bdi></td></tr>`)}</tbody></table>
     </details>
     ${a.hidden && html`<p class="quiet">There is more to it: roles, bindings or other objects that you may not read.</p>`}
     ${(a.unread || []).map((text, i) => html`<p key=${i} class="quiet">Not read: ${text}</p>`)}
     ${a.told && html`<p class="quiet">The decision is the server's. Kubernetes does not tell why; what is said about roles is read from them by the console, and other authorizers are not known.</p>`}
     ${a.suggestion?.yaml && html`<${Snippet} label="This would allow exactly that" text=${a.suggestion.yaml} />`}
     ${a.suggestion?.policy && html`<${Snippet} label="A line for the file of ABAC policies" text=${a.suggestion.policy} />`}
-    ${a.suggestion?.note && html`<p>Note: <bdi>${a.suggestion.note}</bdi>.</p>`}
+    ${a.suggestion?.note && html`<p>Note: <bdi>${visible(a.suggestion.note)}</bdi>.</p>`}
   </div>`;
 }
 
@@ -324,7 +324,7 @@ function Denials({ who }) {
   return html`<section aria-label="Last denials">
     <div class="tools"><h2>Denied lately</h2><button onClick=${again}>Look again</button></div>
     <${Failure} error=${error} />
-    ${value?.denials.length === 0 && html`<p class="quiet">This server has denied <bdi>${who.name}</bdi> nothing since it started.</p>`}
+    ${value?.denials.length === 0 && html`<p class="quiet">This server has denied <bdi>${visible(who.name)}</bdi> nothing since it started.</p>`}
     ${value?.denials.length > 0 &&
     html`<div class="scroll"><table>
       <thead><tr><th scope="col">last time</th><th scope="col" class="number">times</th><th scope="col">request</th><th scope="col">now</th></tr></thead>
@@ -332,7 +332,7 @@ function Denials({ who }) {
         (d, i) => html`<tr key=${i}>
           <td><${Age} of=${d.time} /></td>
           <td class="number">${d.count}</td>
-          <td class="request"><bdi>${describe(d.question)}</bdi></td>
+          <td class="request"><bdi>${visible(describe(d.question))}</bdi></td>
           <td>${d.now ? html`<button onClick=${() => setShown(d.now)}>${d.now.allowed ? "allowed" : "denied"}: why</button>` : "too long to be kept whole"}</td>
         </tr>`,
       )}</tbody>
@@ -373,11 +373,11 @@ function Holders({ q, features }) {
   const { value, error, loading } = useAsync(async (signal) => (features.why ? get("/debug/kelson/who-can", q, { signal }) : whoCan(await readPolicy(q.namespace, signal), q)), [JSON.stringify(q)]);
   if (!value) return loading ? html`<${Loading} what="Looking through the bindings" />` : html`<${Failure} error=${error} />`;
   return html`<${Failure} error=${error} />
-    <p role="status">${value.subjects.length === 0 ? "Nobody whom you may see can" : value.subjects.length === 1 ? "One subject can" : value.subjects.length + " subjects can"} <bdi>${describe(value.question)}</bdi>.</p>
+    <p role="status">${value.subjects.length === 0 ? "Nobody whom you may see can" : value.subjects.length === 1 ? "One subject can" : value.subjects.length + " subjects can"} <bdi>${visible(describe(value.question))}</bdi>.</p>
     ${value.subjects.length > 0 &&
     html`<div class="scroll"><table>
       <thead><tr><th scope="col">who</th><th scope="col">by</th><th scope="col">role</th><th scope="col">rule</th></tr></thead>
-      <tbody>${value.subjects.map((g, i) => html`<tr key=${i}><td><${Named} of=${g.subject && { ...g.subject, resource: "" }} /></td><td>${g.binding ? html`<${Named} of=${g.binding} />` : html`<bdi>${g.policy}</bdi>`}</td><td><${Named} of=${g.role} /></td><td class="request"><bdi>${g.rule ? ruleText(g) : ""}</bdi></td></tr>`)}</tbody>
+      <tbody>${value.subjects.map((g, i) => html`<tr key=${i}><td><${Named} of=${g.subject && { ...g.subject, resource: "" }} /></td><td>${g.binding ? html`<${Named} of=${g.binding} />` : html`<bdi>${visible(g.policy)}</bdi>`}</td><td><${Named} of=${g.role} /></td><td class="request"><bdi>${visible(g.rule ? ruleText(g) : "")}</bdi></td></tr>`)}</tbody>
     </table></div>`}
     ${(value.unknown || []).map((text, i) => html`<p key=${i} class="quiet">Not known: ${text}.</p>`)}
     ${(value.unread || []).map((text, i) => html`<p key=${i} class="quiet">Not read: ${text}</p>`)}

@@ -1,9 +1,10 @@
 // The APIs of the server: groups with their use and health, definitions with their schemas,
 // admission, and what clients should not do.
-import { html, useState, useAsync, useMemo, useStyle, setQuery, Failure, Loading, Age, Link, bytes } from "../lib/ui.js";
+import { html, useState, useAsync, useMemo, useStyle, Failure, Loading, Age, Link, bytes } from "../lib/ui.js";
 import { get, request, resources, listLink, objectLink } from "../lib/api.js";
 import { parseMetrics, sumBy } from "../lib/metrics.js";
 import { Schema } from "../lib/schema.js";
+import { visible } from "../lib/snippet.js";
 
 const tabs = [
   ["groups", "Groups"],
@@ -121,16 +122,16 @@ function Group({ group: g, used, deprecated, health, open }) {
   const remote = services.find((s) => s.spec.service);
   return html`<details class="group panel" open=${shown || open} onToggle=${(e) => e.target === e.currentTarget && setShown(e.currentTarget.open)}>
     <summary>
-      <strong><bdi>${g.name || "core"}</bdi></strong>
+      <strong><bdi>${visible(g.name || "core")}</bdi></strong>
       <span class="versions">${g.versions.map((v) => html`<span key=${v} class="badge">${v}</span>`)}</span>
       ${down.length > 0 && html`<span class="badge bad">not available</span>`}
-      ${remote && html`<span class="badge">by <bdi>${remote.spec.service.namespace}/${remote.spec.service.name}</bdi></span>`}
+      ${remote && html`<span class="badge">by <bdi>${visible(remote.spec.service.namespace)}/${visible(remote.spec.service.name)}</bdi></span>`}
       ${old.length > 0 && html`<span class="badge warn">deprecated in use</span>`}
       <span class="end quiet">${g.resources.length} ${g.resources.length === 1 ? "resource" : "resources"}${used ? ` · ${total.toLocaleString("en")} ${total === 1 ? "request" : "requests"}` : ""}</span>
     </summary>
     ${(shown || open) &&
     html`<div class="inside">
-      ${down.map((s) => html`<p key=${s.metadata.name} class="bad"><${Link} to=${objectLink({ group: "apiregistration.k8s.io", version: "v1", resource: "apiservices" }, "", s.metadata.name)}><bdi>${s.metadata.name}</bdi><//>: <bdi>${condition(s, "Available")?.message || "not known to be available"}</bdi></p>`)}
+      ${down.map((s) => html`<p key=${s.metadata.name} class="bad"><${Link} to=${objectLink({ group: "apiregistration.k8s.io", version: "v1", resource: "apiservices" }, "", s.metadata.name)}><bdi>${visible(s.metadata.name)}</bdi><//>: <bdi>${visible(condition(s, "Available")?.message || "not known to be available")}</bdi></p>`)}
       ${g.resources.length > 0 &&
       html`<div class="scroll"><table>
         <thead><tr><th scope="col">resource</th><th scope="col">version</th><th scope="col">kind</th><th scope="col">scope</th><th scope="col">verbs</th><th scope="col" class="number">requests</th></tr></thead>
@@ -146,7 +147,7 @@ function Group({ group: g, used, deprecated, health, open }) {
           </tr>`;
         })}</tbody>
       </table></div>`}
-      ${old.flatMap((key) => deprecated.get(key).users).map((f, i) => html`<p key=${i} class="warn"><bdi>${f.user}</bdi> with <bdi>${f.agent}</bdi> has used ${f.resource} ${f.times} ${f.times === 1 ? "time" : "times"}, last <${Age} of=${f.last} /> ago. <span class="quiet"><bdi>${f.note}</bdi></span></p>`)}
+      ${old.flatMap((key) => deprecated.get(key).users).map((f, i) => html`<p key=${i} class="warn"><bdi>${visible(f.user)}</bdi> with <bdi>${visible(f.agent)}</bdi> has used ${f.resource} ${f.times} ${f.times === 1 ? "time" : "times"}, last <${Age} of=${f.last} /> ago. <span class="quiet"><bdi>${visible(f.note)}</bdi></span></p>`)}
     </div>`}
   </details>`;
 }
@@ -176,7 +177,7 @@ function Definition({ d, unused, open }) {
   const hook = d.spec.conversion?.webhook?.clientConfig;
   return html`<details class="group panel" open=${shown} onToggle=${(e) => e.target === e.currentTarget && setShown(e.currentTarget.open)}>
     <summary>
-      <strong><bdi>${d.spec.names.kind}</bdi></strong> <span class="quiet"><bdi>${d.metadata.name}</bdi></span>
+      <strong><bdi>${visible(d.spec.names.kind)}</bdi></strong> <span class="quiet"><bdi>${visible(d.metadata.name)}</bdi></span>
       <span class="versions">${d.spec.versions.map((v) => html`<span key=${v.name} class=${"badge" + (v.served ? "" : " off") + (v.deprecated ? " warn" : "")} title=${[v.served ? "served" : "not served", v.storage && "stored", v.deprecated && "deprecated"].filter(Boolean).join(", ")}>${v.name}${v.storage ? " ●" : ""}</span>`)}</span>
       ${troubles.map((c) => html`<span key=${c.type} class="badge bad">${c.status === "True" ? c.type : "not " + c.type}</span>`)}
       ${unused && html`<span class="badge" title="Nobody has used it since the server started">unused</span>`}
@@ -185,13 +186,13 @@ function Definition({ d, unused, open }) {
     ${shown &&
     html`<div class="inside">
       <dl>
-        <dt>Objects</dt><dd><${Link} to=${listLink({ group: d.spec.group, version: storage, resource: d.spec.names.plural })}><bdi>${d.spec.names.plural}</bdi><//>, ${d.spec.scope === "Namespaced" ? "in namespaces" : "of the cluster"}</dd>
+        <dt>Objects</dt><dd><${Link} to=${listLink({ group: d.spec.group, version: storage, resource: d.spec.names.plural })}><bdi>${visible(d.spec.names.plural)}</bdi><//>, ${d.spec.scope === "Namespaced" ? "in namespaces" : "of the cluster"}</dd>
         <dt>Stored</dt><dd>now as ${storage}; objects may be stored as ${stored.join(", ") || "–"}</dd>
-        <dt>Conversion</dt><dd>${d.spec.conversion?.strategy || "None"}${hook ? html` by <bdi>${hook.url || `${hook.service?.namespace}/${hook.service?.name}${hook.service?.path || ""}`}</bdi>` : ""}</dd>
+        <dt>Conversion</dt><dd>${d.spec.conversion?.strategy || "None"}${hook ? html` by <bdi>${visible(hook.url || `${hook.service?.namespace}/${hook.service?.name}${hook.service?.path || ""}`)}</bdi>` : ""}</dd>
         <dt>State</dt><dd>${(d.status?.conditions || []).map((c) => html`<span key=${c.type} class=${troubles.includes(c) ? "bad" : ""} title=${c.message}>${c.type} ${c.status} </span>`)}</dd>
-        <dt>Definition</dt><dd><${Link} to=${objectLink(crd, "", d.metadata.name)}><bdi>${d.metadata.name}</bdi><//></dd>
+        <dt>Definition</dt><dd><${Link} to=${objectLink(crd, "", d.metadata.name)}><bdi>${visible(d.metadata.name)}</bdi><//></dd>
       </dl>
-      ${troubles.map((c) => html`<p key=${c.type} class="bad"><bdi>${c.message}</bdi></p>`)}
+      ${troubles.map((c) => html`<p key=${c.type} class="bad"><bdi>${visible(c.message)}</bdi></p>`)}
       <div class="tools">
         <h2>Schema</h2>
         <label>of version <select value=${version} onChange=${(e) => setVersion(e.target.value)}>${d.spec.versions.map((v) => html`<option value=${v.name}>${v.name}</option>`)}</select></label>
@@ -251,9 +252,9 @@ function Admission({ metrics, findings }) {
       <thead><tr><th scope="col">webhook</th><th scope="col">kind</th><th scope="col">for</th><th scope="col">if it fails</th><th scope="col" class="number">calls</th><th scope="col" class="number">mean</th><th scope="col" class="number">rejected</th><th scope="col" class="number">failed</th><th scope="col" class="number">let through</th></tr></thead>
       <tbody>${hooks.map(
         ({ c, w, type, resource, use }) => html`<tr key=${resource + c.metadata.name + w.name}>
-          <td class="name"><bdi>${w.name}</bdi><br /><small>in <${Link} to=${link(resource, c.metadata.name)}><bdi>${c.metadata.name}</bdi><//></small></td>
+          <td class="name"><bdi>${visible(w.name)}</bdi><br /><small>in <${Link} to=${link(resource, c.metadata.name)}><bdi>${visible(c.metadata.name)}</bdi><//></small></td>
           <td>${type === "admit" ? "mutating" : "validating"}</td>
-          <td class="what"><bdi>${rulesText(w.rules)}</bdi></td>
+          <td class="what"><bdi>${visible(rulesText(w.rules))}</bdi></td>
           <td>${w.failurePolicy === "Ignore" ? "let through" : "refused"}<br /><small>after ${w.timeoutSeconds || 10} s</small></td>
           <td class="number">${use?.requests ?? "–"}</td>
           <td class=${"number" + (use?.meanSeconds > 1 ? " warn" : "")}>${took(use?.meanSeconds)}</td>
@@ -272,10 +273,10 @@ function Admission({ metrics, findings }) {
         const use = policy(kind, p.metadata.name);
         const warnings = p.status?.typeChecking?.expressionWarnings || [];
         return html`<tr key=${kind + p.metadata.name}>
-          <td class="name"><${Link} to=${link(kind + "admissionpolicies", p.metadata.name)}><bdi>${p.metadata.name}</bdi><//>${warnings.map((w, i) => html`<br key=${i} /><small class="warn"><bdi>${w.fieldRef}: ${w.warning}</bdi></small>`)}</td>
+          <td class="name"><${Link} to=${link(kind + "admissionpolicies", p.metadata.name)}><bdi>${visible(p.metadata.name)}</bdi><//>${warnings.map((w, i) => html`<br key=${i} /><small class="warn"><bdi>${visible(w.fieldRef)}: ${visible(w.warning)}</bdi></small>`)}</td>
           <td>${kind}</td>
-          <td class="what"><bdi>${rulesText(p.spec?.matchConstraints?.resourceRules)}</bdi></td>
-          <td class="what">${bound.length ? bound.map((b) => html`<span key=${b.metadata.name}><${Link} to=${link(kind + "admissionpolicybindings", b.metadata.name)}><bdi>${b.metadata.name}</bdi><//> <small>${(b.spec.validationActions || []).join(", ")}</small> </span>`) : html`<span class="warn">nothing: it does nothing</span>`}</td>
+          <td class="what"><bdi>${visible(rulesText(p.spec?.matchConstraints?.resourceRules))}</bdi></td>
+          <td class="what">${bound.length ? bound.map((b) => html`<span key=${b.metadata.name}><${Link} to=${link(kind + "admissionpolicybindings", b.metadata.name)}><bdi>${visible(b.metadata.name)}</bdi><//> <small>${(b.spec.validationActions || []).join(", ")}</small> </span>`) : html`<span class="warn">nothing: it does nothing</span>`}</td>
           <td class="number">${use ? use.count : "–"}</td>
           <td class="number">${took(use?.mean)}</td>
           <td class="number">${use ? use.denied : "–"}</td>
@@ -294,19 +295,19 @@ function Findings({ findings: { value, error, again } }) {
       ? html`<p class="good">None since the server started.</p>`
       : html`<div class="scroll"><table>
           <thead><tr><th scope="col">user</th><th scope="col">client</th><th scope="col">resource</th><th scope="col">namespace</th><th scope="col" class="number">times</th><th scope="col" class="number">bytes</th><th scope="col">last</th><th scope="col">note</th></tr></thead>
-          <tbody>${all.map((f, i) => html`<tr key=${i}><td class="name"><bdi>${f.user}</bdi></td><td class="name"><bdi>${f.agent}</bdi></td><td><bdi>${f.resource}</bdi></td><td><bdi>${f.namespace || ""}</bdi></td><td class="number">${f.times}</td><td class="number">${bytes(f.bytesOut || 0)}</td><td><${Age} of=${f.last} /></td><td class="what"><bdi>${f.note || ""}</bdi></td></tr>`)}</tbody>
+          <tbody>${all.map((f, i) => html`<tr key=${i}><td class="name"><bdi>${visible(f.user)}</bdi></td><td class="name"><bdi>${visible(f.agent)}</bdi></td><td><bdi>${visible(f.resource)}</bdi></td><td><bdi>${visible(f.namespace || "")}</bdi></td><td class="number">${f.times}</td><td class="number">${bytes(f.bytesOut || 0)}</td><td><${Age} of=${f.last} /></td><td class="what"><bdi>${visible(f.note || "")}</bdi></td></tr>`)}</tbody>
         </table></div>`}
   </section>`;
   const sizes = (title, all, named) => html`<section class="panel" aria-label=${title}>
     <h2>${title}</h2>
-    <table><tbody>${all.slice(0, 15).map((s, i) => html`<tr key=${i}><td class="name"><bdi>${s.resource}${named ? " " + s.name : ""}</bdi>${s.namespace && html`<br /><small>in <bdi>${s.namespace}</bdi></small>`}</td><td class="number">${named ? "" : s.objects}</td><td class="number">${bytes(s.bytes)}</td></tr>`)}</tbody></table>
+    <table><tbody>${all.slice(0, 15).map((s, i) => html`<tr key=${i}><td class="name"><bdi>${visible(s.resource)}${visible(named ? " " + s.name : "")}</bdi>${s.namespace && html`<br /><small>in <bdi>${visible(s.namespace)}</bdi></small>`}</td><td class="number">${named ? "" : s.objects}</td><td class="number">${bytes(s.bytes)}</td></tr>`)}</tbody></table>
   </section>`;
   return html`<div aria-label="Findings" role="region">
     <div class="tools"><small>What this server has seen since <${Age} of=${value.since} /> ago.</small><button onClick=${again}>Look again</button></div>
     ${clients("Deprecated versions", "Clients that use versions which will be removed.", value.deprecated)}
     ${clients("Large lists without pages", "Lists of 64 KiB and more without a limit: they cost memory and processor time.", value.unpagedLists)}
     ${clients("Restarted watches", "Watches that end soon and begin again, three times and more.", value.restartedWatches)}
-    ${value.unusedDefinitions.length > 0 && html`<section aria-label="Unused definitions"><h2>Unused definitions</h2><p><bdi>${value.unusedDefinitions.join(", ")}</bdi></p></section>`}
+    ${value.unusedDefinitions.length > 0 && html`<section aria-label="Unused definitions"><h2>Unused definitions</h2><p><bdi>${visible(value.unusedDefinitions.join(", "))}</bdi></p></section>`}
     <div class="panels">${sizes("Largest kinds", value.largestKinds)}${sizes("Largest objects", value.largestObjects, true)}</div>
   </div>`;
 }

@@ -1,7 +1,7 @@
 // Requests by hand: what is sent is chosen here, and shown as curl and as kubectl.
 import { html, useState, useEffect, useRef, useStyle, setQuery, Dialog, bytes } from "../lib/ui.js";
 import { raw, resources, pathOf, table } from "../lib/api.js";
-import { Snippet } from "../lib/snippet.js";
+import { Snippet, visible } from "../lib/snippet.js";
 import { curlOf, kubectlOf, partsOf } from "../lib/commands.js";
 
 const methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
@@ -164,12 +164,12 @@ export default function Explorer({ route, info }) {
     ${recent.length > 1 &&
     html`<section aria-label="Requests before">
       <h2>Before</h2>
-      <ul class="recent">${recent.slice(1).map((r) => html`<li key=${r.at}><button class="plain link" onClick=${() => setAsk(r)}><code>${r.method} <bdi>${r.path}${r.query ? "?" + r.query : ""}</bdi></code></button></li>`)}</ul>
+      <ul class="recent">${recent.slice(1).map((r) => html`<li key=${r.at}><button class="plain link" onClick=${() => setAsk(r)}><code>${r.method} <bdi>${visible(r.path)}${visible(r.query ? "?" + r.query : "")}</bdi></code></button></li>`)}</ul>
     </section>`}
     ${sure &&
     html`<${Dialog} title="Delete?" close=${() => setSure(false)} actions=${html`<button onClick=${() => setSure(false)}>No</button><button class="danger" onClick=${go}>Delete</button>`}>
       <p>${partsOf(path)?.name ? "This deletes:" : "This deletes everything that the path and the query name:"}</p>
-      <p><code class="long"><bdi>${path}</bdi></code></p>
+      <p><code class="long"><bdi>${visible(path)}</bdi></code></p>
     <//>`}
   </div>`;
 }
@@ -224,7 +224,7 @@ function Answer({ answer: a, stop }) {
       ${a.running && html`<button onClick=${stop}>Stop</button>`}
       ${a.stopped && a.code && html`<span class="warn">${a.cut ? "It is longer than " + bytes(mostRead) + ", and was cut." : "Stopped."}</span>`}
     </div>
-    ${a.headers && html`<details><summary>Headers: ${a.headers.length}</summary><table><tbody>${a.headers.map(([name, value], i) => html`<tr key=${i}><th scope="row">${name}</th><td><bdi>${value}</bdi></td></tr>`)}</tbody></table></details>`}
+    ${a.headers && html`<details><summary>Headers: ${a.headers.length}</summary><table><tbody>${a.headers.map(([name, value], i) => html`<tr key=${i}><th scope="row">${name}</th><td><bdi>${visible(value)}</bdi></td></tr>`)}</tbody></table></details>`}
     ${text && html`<pre class="content" tabindex="0" aria-label="Body of the answer">${text.slice(0, mostShown)}</pre>`}
     ${text.length > mostShown && html`<p class="quiet">Only the first ${bytes(mostShown)} are shown. Use limit, or the commands below.</p>`}
   </section>`;

@@ -4,7 +4,7 @@ import { html, usePoll, useStyle, setQuery, Failure, Loading, bytes } from "../l
 import { get } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { useRecorder, column, byVerb, spanOf } from "../lib/recorder.js";
-import { Snippet, toYAML } from "../lib/snippet.js";
+import { Snippet, toYAML, visible } from "../lib/snippet.js";
 
 const number = (v) => (v === undefined ? "–" : v >= 1000 ? (v / 1000).toFixed(v >= 10000 ? 0 : 1) + "k" : v >= 10 || v === 0 || Number.isInteger(v) ? v.toFixed(0) : v.toFixed(v >= 1 ? 1 : 2));
 const perSecond = (v) => number(v) + "/s";
@@ -40,7 +40,7 @@ function Storm() {
   const { value: storm, error } = usePoll((signal) => get("/debug/kelson/storm", {}, { signal }), 5000);
   if (!storm) return html`<${Failure} error=${error} />`;
   return html`<section class=${"storm panel" + (storm.overloaded ? " pressed" : "")} aria-label="Load in words">
-    ${storm.words.map((words, i) => html`<p key=${i}><bdi>${words}</bdi></p>`)}
+    ${storm.words.map((words, i) => html`<p key=${i}><bdi>${visible(words)}</bdi></p>`)}
     ${storm.apply?.length > 0 && html`<${Snippet} label="Objects that limit the client; apply them with kubectl, delete them when it is mended" text=${toYAML(...storm.apply)} />`}
   </section>`;
 }
@@ -124,7 +124,7 @@ function Users({ query }) {
       <h2>Who uses the server</h2>
       <label>by <select value=${sort} onChange=${(e) => setQuery({ sort: e.target.value })}>${Object.entries(sorts).map(([name, [text]]) => html`<option value=${name}>${text}</option>`)}</select></label>
       ${Object.entries(only).map(
-        ([d, name]) => html`<button key=${d} class="chip" onClick=${() => setQuery({ [d]: "" })} aria-label=${`No longer only ${d} ${name}`}>${d} <bdi>${name}</bdi> <span aria-hidden="true">✕</span></button>`,
+        ([d, name]) => html`<button key=${d} class="chip" onClick=${() => setQuery({ [d]: "" })} aria-label=${`No longer only ${d} ${name}`}>${d} <bdi>${visible(name)}</bdi> <span aria-hidden="true">✕</span></button>`,
       )}
       ${Object.keys(only).length === 0 && html`<small>of the last seconds; choose a name to see what is behind it</small>`}
     </div>
@@ -147,8 +147,8 @@ function Top({ title, top, sort, only }) {
           (r) => html`<tr key=${r.name}>
             <th scope="row">
               ${r.rest || only[top.by]
-                ? html`<bdi class="name">${r.name}</bdi>`
-                : html`<button class="plain name" onClick=${() => setQuery({ [top.by]: r.name }, false)} title=${r.name}><bdi>${r.name}</bdi></button>`}
+                ? html`<bdi class="name">${visible(r.name)}</bdi>`
+                : html`<button class="plain name" onClick=${() => setQuery({ [top.by]: r.name }, false)} title=${r.name}><bdi>${visible(r.name)}</bdi></button>`}
               <span class="share" aria-hidden="true"><${Share} of=${most > 0 && !r.rest ? value(r) / most : 0} /></span>
             </th>
             <td class="number">${sort === "requests" ? percent(r.cpuPercent) : perSecond(r.requestsPerSecond)}</td>
@@ -180,7 +180,7 @@ function Levels({ recorder: { samples } }) {
             const refused = l.refused - (before.levels.find((b) => b.name === l.name)?.refused || 0);
             const fill = exempt ? 0 : l.used / Math.max(l.seats, 1);
             return html`<tr key=${l.name}>
-              <th scope="row"><bdi>${l.name}</bdi></th>
+              <th scope="row"><bdi>${visible(l.name)}</bdi></th>
               <td class="wide"><span class="meter" role="meter" aria-label=${"Seats of " + l.name} aria-valuemin="0" aria-valuemax=${exempt ? l.used : l.seats} aria-valuenow=${l.used}><${Share} of=${fill} kind=${fill >= 1 ? "full" : ""} /></span></td>
               <td class="number">${number(l.used)}</td>
               <td class="number">${exempt ? "∞" : number(l.seats)}</td>
@@ -203,7 +203,7 @@ function Verbs({ samples }) {
       <caption class="hidden">Latency by verb, last minute</caption>
       <thead><tr><th scope="col">verb</th><th scope="col" class="number">requests</th><th scope="col" class="number">p50</th><th scope="col" class="number">p99</th><th scope="col" class="number">failed</th></tr></thead>
       <tbody>
-        ${rows.map((r) => html`<tr key=${r.verb}><th scope="row"><bdi>${r.verb.toLowerCase()}</bdi></th><td class="number">${perSecond(r.rate)}</td><td class="number">${r.long ? "–" : seconds(r.p50)}</td><td class="number">${r.long ? "–" : seconds(r.p99)}</td><td class=${"number" + (r.failed ? " bad" : "")}>${r.failed}</td></tr>`)}
+        ${rows.map((r) => html`<tr key=${r.verb}><th scope="row"><bdi>${visible(r.verb.toLowerCase())}</bdi></th><td class="number">${perSecond(r.rate)}</td><td class="number">${r.long ? "–" : seconds(r.p50)}</td><td class="number">${r.long ? "–" : seconds(r.p99)}</td><td class=${"number" + (r.failed ? " bad" : "")}>${r.failed}</td></tr>`)}
         ${rows.length === 0 && html`<tr><td colspan="5" class="quiet">There were no requests for resources.</td></tr>`}
       </tbody>
     </table>

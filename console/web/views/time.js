@@ -1,8 +1,9 @@
 // The past: the server as it was, what changed and when, what differs between two moments,
 // and going back.
 import { html, useState, useEffect, useRef, useAsync, usePoll, useStyle, setQuery, Failure, Loading, Link, Dialog, FieldChanges, ago, bytes, toast } from "../lib/ui.js";
-import { get, request, resources, objectLink, action } from "../lib/api.js";
+import { get, resources, objectLink, action } from "../lib/api.js";
 import { parseMoment, isRevision, clock } from "../lib/moment.js";
+import { visible } from "../lib/snippet.js";
 
 const tabs = [
   ["state", "As it was"],
@@ -210,8 +211,8 @@ function Objects({ r, at, namespace }) {
       <tbody>${rows.map((row) => {
         const m = row.object.metadata;
         return html`<tr key=${m.uid}>
-          ${r.namespaced && !namespace && html`<td class="name"><bdi>${m.namespace}</bdi></td>`}
-          ${columns.map((c) => (c.name === "Name" ? html`<td key=${c.name} class="name"><button class="plain link" onClick=${() => setShown(m)}><bdi>${row.cells[c.i]}</bdi></button></td>` : html`<td key=${c.name} class="cell"><bdi>${String(row.cells[c.i] ?? "")}</bdi></td>`))}
+          ${r.namespaced && !namespace && html`<td class="name"><bdi>${visible(m.namespace)}</bdi></td>`}
+          ${columns.map((c) => (c.name === "Name" ? html`<td key=${c.name} class="name"><button class="plain link" onClick=${() => setShown(m)}><bdi>${visible(row.cells[c.i])}</bdi></button></td>` : html`<td key=${c.name} class="cell"><bdi>${visible(String(row.cells[c.i] ?? ""))}</bdi></td>`))}
         </tr>`;
       })}</tbody>
     </table></div>
@@ -242,11 +243,11 @@ function Change({ c, verbs = verbText, children }) {
   const fields = open ? masked(c) : [];
   const has = (c.fields || []).length > 0 || c.error;
   const line = html`<span class=${"verb " + c.verb}>${verbs[c.verb] || c.verb}</span>
-    <span class="object"><span class="quiet">${kindOf(c)}</span> <bdi>${nameOf(c)}</bdi></span>${children}`;
+    <span class="object"><span class="quiet">${kindOf(c)}</span> <bdi>${visible(nameOf(c))}</bdi></span>${children}`;
   if (!has) return html`<div class="change leaf">${line}</div>`;
   return html`<details class="change" open=${open} onToggle=${(e) => setOpen(e.currentTarget.open)}>
     <summary>${line}</summary>
-    ${open && html`<div class="fields">${c.error ? html`<p class="warn"><bdi>${c.error}</bdi></p>` : html`<${FieldChanges} fields=${fields.slice(0, 200)} />`}${(c.more || fields.length > 200) && html`<p class="quiet">There are more fields.</p>`}</div>`}
+    ${open && html`<div class="fields">${c.error ? html`<p class="warn"><bdi>${visible(c.error)}</bdi></p>` : html`<${FieldChanges} fields=${fields.slice(0, 200)} />`}${(c.more || fields.length > 200) && html`<p class="quiet">There are more fields.</p>`}</div>`}
   </details>`;
 }
 
@@ -276,7 +277,7 @@ function Changes({ at, namespace, group, resource, newest }) {
       ${changes.map(
         (c) => html`<li key=${c.revision + kindOf(c) + nameOf(c)}>
           <span class="when"><time dateTime=${c.time} title=${c.time ? new Date(c.time).toLocaleString() : ""}>${c.time ? (c.estimated ? "~" : "") + clock(c.time) : "–"}</time><button class="plain link" title="Go to this moment" aria-label=${"Go to revision " + c.revision} onClick=${() => setQuery({ at: String(c.revision) }, false)}>${c.revision}</button></span>
-          <${Change} c=${c}><span class="by quiet">${(c.managers || []).length ? html`by <bdi>${c.managers.map((m) => m.name + (m.subresource ? "/" + m.subresource : "")).join(", ")}</bdi>` : ""}</span><//>
+          <${Change} c=${c}><span class="by quiet">${(c.managers || []).length ? html`by <bdi>${visible(c.managers.map((m) => m.name + (m.subresource ? "/" + m.subresource : "")).join(", "))}</bdi>` : ""}</span><//>
         </li>`,
       )}
     </ol>
@@ -383,7 +384,7 @@ function Undo({ at, namespace, group, resource, known, route }) {
     </div>
     ${at === ""
       ? html`<p>Choose a moment above to go back to.</p>`
-      : html`<p>Bring <bdi>${what}</bdi> back to what it was at <strong>${isRevision(at) ? "revision " + at : clock(at)}</strong>. First comes a plan; nothing is written before you say so. Status is left to controllers.</p>
+      : html`<p>Bring <bdi>${visible(what)}</bdi> back to what it was at <strong>${isRevision(at) ? "revision " + at : clock(at)}</strong>. First comes a plan; nothing is written before you say so. Status is left to controllers.</p>
           <div class="tools"><button class="primary" onClick=${makePlan} disabled=${Boolean(busy)}>${plan ? "Plan again" : "Make a plan"}</button>${busy && html`<span role="status">${busy}…</span>`}</div>`}
     <${Failure} error=${error} />
     ${shown &&
@@ -401,9 +402,9 @@ function Undo({ at, namespace, group, resource, known, route }) {
           (s) => html`<li key=${kindOf(s) + nameOf(s)}>
             <${Change} c=${{ ...s, verb: s.action, error: undefined }} verbs=${willDo}>
               ${s.result && html` <span class=${s.result === "failed" ? "bad" : "good"}>${s.result}</span>`}
-              ${(s.conflicts || []).length > 0 && html` <span class="warn">also undoes changes by <bdi>${s.conflicts.join(", ")}</bdi></span>`}
+              ${(s.conflicts || []).length > 0 && html` <span class="warn">also undoes changes by <bdi>${visible(s.conflicts.join(", "))}</bdi></span>`}
             <//>
-            ${[...(s.error ? [["bad", s.error]] : []), ...(s.notes || []).map((n) => ["quiet", n])].map(([kind, text], i) => html`<p key=${i} class=${kind + " note"}><bdi>${text}</bdi></p>`)}
+            ${[...(s.error ? [["bad", s.error]] : []), ...(s.notes || []).map((n) => ["quiet", n])].map(([kind, text], i) => html`<p key=${i} class=${kind + " note"}><bdi>${visible(text)}</bdi></p>`)}
           </li>`,
         )}
       </ol>
