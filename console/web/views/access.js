@@ -1,7 +1,7 @@
 // Who may do what: the rights of a user as a matrix, why a request is allowed or denied,
 // what was denied lately, and who can do a thing.
 import { html, useState, useEffect, useRef, useAsync, useMemo, useStyle, setQuery, Failure, Loading, Dialog, Age, Link } from "../lib/ui.js";
-import { get, send, resources, objectLink } from "../lib/api.js";
+import { ApiError, get, send, resources, objectLink } from "../lib/api.js";
 import { groupsOf, mayBy, readPolicy, explain, whoCan } from "../lib/rbac.js";
 import { Snippet, visible } from "../lib/snippet.js";
 
@@ -174,9 +174,10 @@ function Matrix({ who, namespace, features }) {
     <${Failure} error=${problem} />
     ${value.answers && progress < 1 && !problem && html`<p role="status" class="quiet">Asking about each request: ${Math.round(progress * 100)} %</p>`}
     ${value.why && html`<p class="quiet">The server was asked about each request, since its rules could not be listed: ${value.why}</p>`}
+    ${problem && value.answers.size === 0 ? "" : html`
     ${value.incomplete && html`<p class="warn">The server could not list all rules${value.note ? ": " + value.note : ""}. A “no” may be a “yes” by another authorizer: choose it to ask.</p>`}
     <p class="quiet legend"><span class="yes">✓</span> allowed · <span class="names">◐</span> for some names · <span class="no">–</span> not allowed. Choose a cell to see why.</p>
-    <${Grid} rows=${shown} may=${value.may} who=${who} ask=${(r, verb) => setAsked(question(who, r, verb, namespace))} />
+    <${Grid} rows=${shown} may=${value.may} who=${who} ask=${(r, verb) => setAsked(question(who, r, verb, namespace))} />`}
     ${value.paths.length > 0 && html`<${Paths} rules=${value.paths} ask=${(path, verb) => setAsked({ user: who.name, groups: who.groups, verb, path })} />`}
     ${asked && html`<${Why} q=${asked} self=${who.self} features=${features} close=${() => setAsked()} />`}
   </section>`;
@@ -255,10 +256,16 @@ function Why({ q: first, self, features, close }) {
   const q = { ...first, name };
   const { value, error, loading } = useAsync(
     async (signal) => {
-      if (features.why) return get("/debug/kelson/why", self ? { ...q, user: "", groups: [] } : q, { signal });
+      if (features.why) {
+        try {
+          return await get("/debug/kelson/why", self ? { ...q, user: "", groups: [] } : q, { signal });
+        } catch (err) {
+          if (err.code !== 403) throw err; // who may not ask why may ask whether
+        }
+      }
       const [status, policy] = await Promise.all([review(q, self, signal), readPolicy(q.namespace, signal)]);
       const read = explain(policy, q);
-      return { ...read, allowed: status.allowed, reason: status.reason, error: status.evaluationError, suggestion: status.allowed || status.denied ? undefined : read.suggestion, told: true };
+      return { ...read, allowed: status.allowed, reason: status.reason, error: status.evaluationError, suggestion: status.allowed || status.denied ? undefined : read.suggestion, told: features.why ? "You may not ask this server why." : "Kubernetes does not tell why." };
     },
     [JSON.stringify(q)],
   );
@@ -311,7 +318,7 @@ function Answer({ answer: a }) {
     </details>
     ${a.hidden && html`<p class="quiet">There is more to it: roles, bindings or other objects that you may not read.</p>`}
     ${(a.unread || []).map((text, i) => html`<p key=${i} class="quiet">Not read: ${text}</p>`)}
-    ${a.told && html`<p class="quiet">The decision is the server's. Kubernetes does not tell why; what is said about roles is read from them by the console, and other authorizers are not known.</p>`}
+    ${a.told && html`<p class="quiet">The decision is the server's. ${a.told} What is said about roles is read from them by the console, and other authorizers are not known.</p>`}
     ${a.suggestion?.yaml && html`<${Snippet} label="This would allow exactly that" text=${a.suggestion.yaml} />`}
     ${a.suggestion?.policy && html`<${Snippet} label="A line for the file of ABAC policies" text=${a.suggestion.policy} />`}
     ${a.suggestion?.note && html`<p>Note: <bdi>${visible(a.suggestion.note)}</bdi>.</p>`}
@@ -370,7 +377,19 @@ function WhoCan({ route, namespace, features }) {
 }
 
 function Holders({ q, features }) {
-  const { value, error, loading } = useAsync(async (signal) => (features.why ? get("/debug/kelson/who-can", q, { signal }) : whoCan(await readPolicy(q.namespace, signal), q)), [JSON.stringify(q)]);
+  const { value, error, loading } = useAsync(
+    async (signal) => {
+      try {
+        if (features.why) return await get("/debug/kelson/who-can", q, { signal });
+      } catch (err) {
+        if (err.code !== 403) throw err; // who may read roles can tell from them
+      }
+      const policy = await readPolicy(q.namespace, signal);
+      if (policy.unread.length && !policy.bindings.length) throw new ApiError(403, { message: policy.unread.join("\n") });
+      return whoCan(policy, q);
+    },
+    [JSON.stringify(q)],
+  );
   if (!value) return loading ? html`<${Loading} what="Looking through the bindings" />` : html`<${Failure} error=${error} />`;
   return html`<${Failure} error=${error} />
     <p role="status">${value.subjects.length === 0 ? "Nobody whom you may see can" : value.subjects.length === 1 ? "One subject can" : value.subjects.length + " subjects can"} <bdi>${visible(describe(value.question))}</bdi>.</p>
