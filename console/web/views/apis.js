@@ -3,7 +3,7 @@
 import { html, useState, useAsync, useMemo, useStyle, Failure, Loading, Age, Link, bytes } from "../lib/ui.js";
 import { get, request, resources, listLink, objectLink } from "../lib/api.js";
 import { parseMetrics, sumBy } from "../lib/metrics.js";
-import { Schema } from "../lib/schema.js";
+import { Schema } from "../lib/schematree.js";
 import { visible } from "../lib/snippet.js";
 
 const tabs = [

@@ -41,7 +41,7 @@ function inner(s) {
 
 // Schema shows the fields of a schema; those of a field when it is opened.
 export function Schema({ name, schema, required, open = false }) {
-  useStyle("lib/schema.css");
+  useStyle("lib/schematree.css");
   const [shown, setShown] = useState(open);
   const s = schema || {};
   const fields = inner(s);
