@@ -77,6 +77,7 @@ func (c *consoleCommand) run(ctx context.Context) error {
 	}
 	config.Password, config.TLS = password, c.certFile != ""
 	config.Info.Password = password != ""
+	config.Actions = consoleActions(t)
 	if c.pageDir != "" {
 		config.Page = os.DirFS(c.pageDir)
 	}
@@ -130,8 +131,7 @@ func (c *consoleCommand) describe(t *target) (console.Config, error) {
 		return console.Config{}, err
 	}
 	info := console.Info{Server: server.String(), Namespace: t.namespace, Version: bareVersion(), Context: t.contextName, User: c.as}
-	actions := map[string]http.Handler{"undo": newConsoleUndo(t)}
-	return console.Config{Server: &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path}, Transport: transport, Info: info, Actions: actions}, nil
+	return console.Config{Server: &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path}, Transport: transport, Info: info}, nil
 }
 
 // password reads the file of --password-file.
