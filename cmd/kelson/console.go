@@ -9,7 +9,6 @@ import (
 	"html"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -78,6 +77,7 @@ func (c *consoleCommand) run(ctx context.Context) error {
 	}
 	config.Password, config.TLS = password, c.certFile != ""
 	config.Info.Password = password != ""
+	config.Actions = consoleActions(t)
 	if c.pageDir != "" {
 		config.Page = os.DirFS(c.pageDir)
 	}
@@ -154,8 +154,7 @@ func (c *consoleCommand) describe(t *target) (console.Config, error) {
 	}
 	bare := &url.URL{Scheme: server.Scheme, Host: server.Host, Path: server.Path} // without a name and a password
 	info := console.Info{Server: bare.String(), Namespace: t.namespace, Version: bareVersion(), Context: t.contextName, User: t.config.Impersonate.UserName}
-	actions := map[string]http.Handler{"undo": newConsoleUndo(t)}
-	return console.Config{Server: bare, Transport: transport, Info: info, Actions: actions}, nil
+	return console.Config{Server: bare, Transport: transport, Info: info}, nil
 }
 
 // password reads the file of --password-file.

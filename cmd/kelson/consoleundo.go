@@ -93,6 +93,11 @@ type undoView struct {
 	More   bool                  `json:"more,omitempty"`
 }
 
+// consoleActions are what the console can do for its page, by name.
+func consoleActions(t *target) map[string]http.Handler {
+	return map[string]http.Handler{"undo": newConsoleUndo(t)}
+}
+
 func newConsoleUndo(t *target) *consoleUndo { return &consoleUndo{t: t} }
 
 func (c *consoleUndo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
