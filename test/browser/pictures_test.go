@@ -35,7 +35,7 @@ func TestPictures(t *testing.T) {
 	}
 	const deployment = "/object/apps/v1/deployments/shop/web-0"
 	take("objects", "/objects/core/v1/pods?namespace=shop", "document.body.innerText.includes('web-0-b3')")
-	take("object", deployment, "document.querySelector('.cm-content')?.innerText.includes('replicas')")
+	take("object", deployment, "[...document.querySelectorAll('main *')].some((e) => (e.shadowRoot || e).querySelector('.cm-content')?.textContent.includes('replicas'))")
 	take("access", "/access?user=system:kube-scheduler", "document.querySelector('[role=grid]')")
 	take("apis", "/apis", "document.body.innerText.includes('apps')")
 	take("time", "/time?namespace=shop", "document.body.innerText.includes('deployments')")
