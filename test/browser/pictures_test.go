@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/chromedp/cdproto/emulation"
+
 	"github.com/apikeel/kelson/kelsontest"
 )
 
@@ -44,6 +46,6 @@ func TestPictures(t *testing.T) {
 	eval[any](tab, "document.documentElement.dataset.theme = 'dark'")
 	take("dark", "/objects/apps/v1/deployments?namespace=shop", "document.body.innerText.includes('web-4')")
 	eval[any](tab, "document.documentElement.dataset.theme = 'light'")
-	tab.size(390, 750, true)
+	call(tab, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 750, DeviceScaleFactor: 1, Mobile: true})
 	take("phone", deployment, "document.body.innerText.includes('web-0')")
 }
