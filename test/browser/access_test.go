@@ -97,6 +97,7 @@ const variableChecks = `(() => {
 })()`
 
 func TestColoursOfThemesHaveContrast(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	tab := newTab(t)
 	tab.logIn(c)

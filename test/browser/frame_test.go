@@ -16,6 +16,7 @@ import (
 )
 
 func TestLinkLogsInOnce(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	link := c.url() + c.NewLink()
 	first := newTab(t)
@@ -52,6 +53,7 @@ func TestLinkLogsInOnce(t *testing.T) {
 }
 
 func TestOwnersLinkTwice(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	link := c.url() + c.NewLink()
 	tab := newTab(t)
@@ -63,6 +65,7 @@ func TestOwnersLinkTwice(t *testing.T) {
 }
 
 func TestPasswordLogsIn(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), func(config *console.Config) { config.Password, config.Info.Password = "correct horse battery", true })
 	tab := newTab(t)
 	tab.visit(c.url() + "/apis")
@@ -80,6 +83,7 @@ func TestPasswordLogsIn(t *testing.T) {
 }
 
 func TestLogOutOfAllTabs(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	first := newTab(t)
 	first.logIn(c)
@@ -102,6 +106,7 @@ func TestLogOutOfAllTabs(t *testing.T) {
 }
 
 func TestPaletteByKeyboard(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	tab := newTab(t)
 	tab.logIn(c)
@@ -126,6 +131,7 @@ func TestPaletteByKeyboard(t *testing.T) {
 }
 
 func TestThemes(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	tab := newTab(t)
 	tab.logIn(c)
@@ -156,6 +162,7 @@ func TestThemes(t *testing.T) {
 var addresses = []string{"/", "/objects", "/objects/core/v1/namespaces", "/object/core/v1/namespaces/-/default", "/access", "/apis", "/explorer", "/time"}
 
 func TestViewsAreAccessible(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	tab := newTab(t)
 	tab.logIn(c)
@@ -177,6 +184,7 @@ func TestViewsAreAccessible(t *testing.T) {
 }
 
 func TestUnknownAddress(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	tab := newTab(t)
 	tab.logIn(c)
@@ -188,6 +196,7 @@ func TestUnknownAddress(t *testing.T) {
 }
 
 func TestOtherNamesAndFramesAreRefused(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	_, port, _ := strings.Cut(c.at, ":")
 	tab := newTab(t)
@@ -272,6 +281,7 @@ Promise.all([
 </script>`
 
 func TestServerThatComesAndGoes(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	c.shut.Store(true)
 	tab := newTab(t)
@@ -291,6 +301,7 @@ func TestServerThatComesAndGoes(t *testing.T) {
 // TestHarnessSeesViolations has a page do what the policy forbids, to know that it would
 // be noticed.
 func TestHarnessSeesViolations(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	tab := newTab(t)
 	tab.logIn(c)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/chromedp/cdproto/emulation"
+
 	"github.com/apikeel/kelson/kelsontest"
 )
 
@@ -35,7 +37,7 @@ func TestPictures(t *testing.T) {
 	}
 	const deployment = "/object/apps/v1/deployments/shop/web-0"
 	take("objects", "/objects/core/v1/pods?namespace=shop", "document.body.innerText.includes('web-0-b3')")
-	take("object", deployment, "document.querySelector('.cm-content')?.innerText.includes('replicas')")
+	take("object", deployment, "[...document.querySelectorAll('main *')].some((e) => (e.shadowRoot || e).querySelector('.cm-content')?.textContent.includes('replicas'))")
 	take("access", "/access?user=system:kube-scheduler", "document.querySelector('[role=grid]')")
 	take("apis", "/apis", "document.body.innerText.includes('apps')")
 	take("time", "/time?namespace=shop", "document.body.innerText.includes('deployments')")
@@ -44,6 +46,6 @@ func TestPictures(t *testing.T) {
 	eval[any](tab, "document.documentElement.dataset.theme = 'dark'")
 	take("dark", "/objects/apps/v1/deployments?namespace=shop", "document.body.innerText.includes('web-4')")
 	eval[any](tab, "document.documentElement.dataset.theme = 'light'")
-	tab.size(390, 750, true)
+	call(tab, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 750, DeviceScaleFactor: 1, Mobile: true})
 	take("phone", deployment, "document.body.innerText.includes('web-0')")
 }

@@ -60,6 +60,7 @@ func fill(t *testing.T, c *kubernetes.Clientset, namespace string, n int) {
 }
 
 func TestObjectsByKeyboard(t *testing.T) {
+	t.Parallel()
 	s := server(t)
 	api := client(t, s.Config())
 	namespace := newNamespace(t, api, "keyboard")
@@ -110,6 +111,7 @@ var hostileTexts = []string{
 }
 
 func TestHostileContent(t *testing.T) {
+	t.Parallel()
 	s := server(t)
 	api := client(t, s.Config())
 	namespace := newNamespace(t, api, "hostile-"+strings.Repeat("n", 55))
@@ -156,6 +158,7 @@ func TestHostileContent(t *testing.T) {
 }
 
 func TestTwoUsers(t *testing.T) {
+	t.Parallel()
 	s := server(t)
 	api := client(t, s.Config())
 	namespace := newNamespace(t, api, "two-users")
@@ -188,6 +191,7 @@ func TestTwoUsers(t *testing.T) {
 }
 
 func TestViewsShowWhatIsThere(t *testing.T) {
+	t.Parallel()
 	s := server(t)
 	c := open(t, s.Config(), nil)
 	tab := newTab(t)
@@ -210,6 +214,7 @@ func TestViewsShowWhatIsThere(t *testing.T) {
 }
 
 func TestFirstViewIsSmall(t *testing.T) {
+	t.Parallel()
 	c := open(t, server(t).Config(), nil)
 	tab := newTab(t)
 	tab.logIn(c)
@@ -231,6 +236,7 @@ func (tab *tab) firstRow(address, text string) time.Duration {
 }
 
 func TestTenThousandObjects(t *testing.T) {
+	t.Parallel()
 	s := server(t)
 	api := client(t, s.Config())
 	namespace := newNamespace(t, api, "ten-thousand")
