@@ -10,9 +10,11 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/apikeel/kelson/internal/jsonstruct"
 	"github.com/apikeel/kelson/internal/jsonvalue"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -337,7 +339,8 @@ func openEnvelope(body []byte) (apiVersion, kind string, raw []byte, err error) 
 	return apiVersion, kind, raw, nil
 }
 
-// unmarshal decodes JSON; the problems are what a strict decoder refuses.
+// unmarshal decodes JSON into an empty object; the problems are what a strict decoder
+// refuses.
 func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error, err error) {
 	var into any = obj
 	u, isMap := obj.(*unstructured.Unstructured)
@@ -348,6 +351,10 @@ func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error,
 			return nil, nil
 		}
 		into = &u.Object
+	} else if jsonstruct.Decode(body, obj) {
+		return nil, nil
+	} else {
+		reflect.ValueOf(obj).Elem().SetZero()
 	}
 	if !strict {
 		return nil, kjson.UnmarshalCaseSensitivePreserveInts(body, into)

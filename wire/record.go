@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"strings"
 	"unique"
 
 	"github.com/apikeel/kelson/resource"
@@ -41,6 +42,14 @@ func NewRecord(rec Record, stored []byte, labels map[string]string, fields []str
 		copy(rec.attributes, fields)
 		for k, v := range labels {
 			rec.attributes = append(rec.attributes, unique.Make(k).Value(), v)
+		}
+	}
+	if rec.Revision == 0 {
+		// Strings of an object that was sent are parts of the request's body.
+		for i, s := range rec.attributes {
+			if i < rec.fields || (i-rec.fields)%2 == 1 {
+				rec.attributes[i] = strings.Clone(s)
+			}
 		}
 	}
 	return &rec
