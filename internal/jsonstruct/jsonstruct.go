@@ -21,8 +21,8 @@ import (
 )
 
 // Decode decodes a JSON object into the struct that into points to, which must be zero.
-// If it returns false, the struct is undefined. Strings in the struct share memory: one
-// that is kept for long should be cloned.
+// If it returns false, the struct is undefined. Strings in the struct share memory, of
+// maxShared bytes at most: one that is kept for long should be cloned.
 func Decode(data []byte, into any) bool { return decode(data, into, modeNew) }
 
 // Merge applies a JSON merge patch (RFC 7386) to the struct that into points to. It
@@ -40,7 +40,7 @@ func decode(data []byte, into any, m mode) bool {
 		return false
 	}
 	d := decoderOf(v.Type().Elem())
-	p := parser{text: string(data), mode: m}
+	p := parser{text: string(data), mode: m, clone: len(data) > maxShared}
 	return d != nil && p.space() == '{' && d(&p, v.UnsafePointer()) && p.space() == 0 && p.at == len(p.text)
 }
 
@@ -52,6 +52,10 @@ const (
 	modeMerge                 // objects are merged, null deletes
 	modeStrategic             // as modeMerge, and lists are not known
 )
+
+// maxShared is the length of a text up to which strings share its memory. One of them
+// that somebody keeps then keeps no more than that.
+const maxShared = 8 << 10
 
 // maxDepth limits the recursion.
 const maxDepth = 200
@@ -65,6 +69,7 @@ type parser struct {
 	depth int
 	mode  mode
 	list  bool // below a list, where nothing is there to be merged with
+	clone bool // strings are copied
 }
 
 // decoders are the functions of the types that were seen, nil for types that are left
@@ -584,7 +589,10 @@ func (p *parser) string() (string, bool) {
 			p.at++
 			raw := p.text[start:p.at]
 			if !escaped && (ascii || utf8.ValidString(raw)) {
-				return raw[1 : len(raw)-1], true
+				if raw = raw[1 : len(raw)-1]; p.clone {
+					raw = strings.Clone(raw)
+				}
+				return raw, true
 			}
 			var s string
 			err := json.Unmarshal([]byte(raw), &s)
@@ -662,4 +670,16 @@ func (p *parser) skip() bool {
 		_, _, ok := p.number()
 		return ok
 	}
+}
+
+// IsCompact reports whether a text is JSON that json.Compact and HTML escaping would leave
+// as it is. It may say no although it is.
+func IsCompact(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c == '<' || c == '>' || c == '&' || c == 0xe2 {
+			return false
+		}
+	}
+	p := parser{text: text}
+	return p.skip() && p.at == len(text)
 }
