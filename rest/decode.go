@@ -36,7 +36,7 @@ func (s *scope) readBody() ([]byte, error) {
 	if err := s.holdBody(); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody))
+	body, err := readAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody), s.r.ContentLength)
 	s.bodySize = len(body)
 	s.noteResult("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)
 	var large *http.MaxBytesError
@@ -50,6 +50,25 @@ func (s *scope) readBody() ([]byte, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("failed to read the request body: %v", err))
 	}
 	return body, nil
+}
+
+// readAll is io.ReadAll for a reader that should have size bytes, if that is not negative.
+func readAll(r io.Reader, size int64) ([]byte, error) {
+	const first = 64 << 10 // what a client says is not believed beyond that
+	b := make([]byte, 0, min(max(size+1, 512), first))
+	for {
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if err == io.EOF {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+		if len(b) == cap(b) {
+			b = slices.Grow(b, len(b))
+		}
+	}
 }
 
 // innermost returns the writer of the HTTP server, below all that wrap it. Only that
