@@ -1,7 +1,7 @@
 // Package protojson writes the JSON of an API object from its protobuf, without the
 // object between: what encoding/json makes of the struct that the protobuf is decoded
-// into, byte for byte, at a fifth of the cost and with no allocations but that of the
-// result.
+// into, byte for byte, in a half to a third of the CPU time and with a tenth of the
+// allocations.
 //
 // It knows protobuf as Kubernetes' generated code writes it: fields once, entries of maps
 // in the order of their keys. Of anything else Append returns false, and the caller decodes

@@ -18,7 +18,7 @@ func pod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "a", Namespace: "b", UID: "c", CreationTimestamp: now, DeletionTimestamp: &now, Labels: map[string]string{"x": "y", "a": "<b>"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Time: &now, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{".":{}}}`)}}, {FieldsV1: &metav1.FieldsV1{Raw: []byte(`{ "f:a b" : {} }`)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Time: &now, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{".":{}}}`)}, {FieldsV1: metav1.NewFieldsV1(`{ "f:a b" : {} }`)}},
 		},
 		Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{
