@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"github.com/apikeel/kelson/internal/jsonvalue"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -58,6 +59,9 @@ func decodeJSON(data []byte) (fields map[string]any, duplicate, ok bool) {
 				return nil, false, false
 			}
 		}
+	}
+	if fields, ok := jsonvalue.Parse(data); ok {
+		return fields, false, sameInYAML(fields)
 	}
 	fields = map[string]any{}
 	strict, err := kjson.UnmarshalStrict(data, &fields)

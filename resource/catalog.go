@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -49,6 +50,8 @@ type Served struct {
 	// Unstructured says that objects are runtime.Unstructured, which contain their
 	// own kind and apiVersion.
 	Unstructured bool
+	// Type is the Go type of the objects, without the pointer.
+	Type reflect.Type
 	// Index of Version in Definition.Versions.
 	Index int
 }
@@ -56,7 +59,9 @@ type Served struct {
 // complete fills in the fields that are derived from others.
 func (s *Served) complete() {
 	s.APIVersion = s.GroupVersion.String()
-	_, s.Unstructured = s.Version.New().(runtime.Unstructured)
+	obj := s.Version.New()
+	_, s.Unstructured = obj.(runtime.Unstructured)
+	s.Type = reflect.TypeOf(obj).Elem()
 	for s.Index = range s.Definition.Versions {
 		if &s.Definition.Versions[s.Index] == s.Version {
 			break

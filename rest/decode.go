@@ -10,9 +10,11 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/apikeel/kelson/internal/jsonstruct"
 	"github.com/apikeel/kelson/internal/jsonvalue"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -34,7 +36,7 @@ func (s *scope) readBody() ([]byte, error) {
 	if err := s.holdBody(); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody))
+	body, err := readAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody), s.r.ContentLength)
 	s.bodySize = len(body)
 	s.noteResult("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)
 	var large *http.MaxBytesError
@@ -48,6 +50,25 @@ func (s *scope) readBody() ([]byte, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("failed to read the request body: %v", err))
 	}
 	return body, nil
+}
+
+// readAll is io.ReadAll for a reader that should have size bytes, if that is not negative.
+func readAll(r io.Reader, size int64) ([]byte, error) {
+	const first = 64 << 10 // what a client says is not believed beyond that
+	b := make([]byte, 0, min(max(size+1, 512), first))
+	for {
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if err == io.EOF {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+		if len(b) == cap(b) {
+			b = slices.Grow(b, len(b))
+		}
+	}
 }
 
 // innermost returns the writer of the HTTP server, below all that wrap it. Only that
@@ -337,7 +358,8 @@ func openEnvelope(body []byte) (apiVersion, kind string, raw []byte, err error) 
 	return apiVersion, kind, raw, nil
 }
 
-// unmarshal decodes JSON; the problems are what a strict decoder refuses.
+// unmarshal decodes JSON into an empty object; the problems are what a strict decoder
+// refuses.
 func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error, err error) {
 	var into any = obj
 	u, isMap := obj.(*unstructured.Unstructured)
@@ -348,6 +370,10 @@ func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error,
 			return nil, nil
 		}
 		into = &u.Object
+	} else if jsonstruct.Decode(body, obj) {
+		return nil, nil
+	} else {
+		reflect.ValueOf(obj).Elem().SetZero()
 	}
 	if !strict {
 		return nil, kjson.UnmarshalCaseSensitivePreserveInts(body, into)

@@ -54,18 +54,19 @@ func (s *scope) patch() error {
 	s.auditPatch(body, false)
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.changeProjection(func(current resource.Object) (resource.Object, error) {
-			return s.patched(current, s.sub.New, s.sub.Kind, kind, body)
+			base := func() (resource.Object, error) { return current.DeepCopyObject().(resource.Object), nil }
+			return s.patched(base, s.sub.New, s.sub.Kind, kind, body)
 		})
 	}
 	return s.changeObject(func(live resource.Object) (resource.Object, error) {
-		in, err := live.DeepCopyObject().(resource.Object), error(nil)
-		if s.def.Between == nil {
-			in, err = s.fromHub(in)
+		base := func() (resource.Object, error) {
+			in := live.DeepCopyObject().(resource.Object)
+			if s.def.Between != nil {
+				return in, nil
+			}
+			return s.fromHub(in)
 		}
-		if err != nil {
-			return nil, err
-		}
-		out, err := s.patched(in, s.served.Version.New, s.served.GroupVersionKind(), kind, body)
+		out, err := s.patched(base, s.served.Version.New, s.served.GroupVersionKind(), kind, body)
 		if err != nil {
 			return nil, err
 		}
@@ -128,13 +129,24 @@ func (s *scope) fromHub(obj resource.Object) (resource.Object, error) {
 	return s.served.Version.FromHub(obj)
 }
 
-// patched returns the result of a patch on an object of some kind.
-func (s *scope) patched(obj resource.Object, empty func() resource.Object, gvk schema.GroupVersionKind, kind types.PatchType, body []byte) (resource.Object, error) {
+// patched returns the result of a patch on an object of some kind, of which base makes a
+// copy.
+func (s *scope) patched(base func() (resource.Object, error), empty func() resource.Object, gvk schema.GroupVersionKind, kind types.PatchType, body []byte) (resource.Object, error) {
 	check := s.validation != metav1.FieldValidationIgnore
+	obj, err := base()
+	if err != nil {
+		return nil, err
+	}
+	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	if patch.Quick(obj, kind, body) && obj.GetObjectKind().GroupVersionKind() == gvk {
+		return obj, nil
+	}
+	if obj, err = base(); err != nil {
+		return nil, err
+	}
 	obj.GetObjectKind().SetGroupVersionKind(gvk)
 	var strict []error
 	var value string
-	var err error
 	out := empty()
 	if kind == types.StrategicMergePatchType {
 		strict, value, err = patch.Strategic(obj, out, body, check)

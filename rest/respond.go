@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
@@ -34,9 +35,14 @@ func (s *scope) respond(code int, rec *store.Record) error {
 		}
 		defer free()
 	}
-	body, err := s.enc.AppendObject(nil, rec)
+	buf := answers.Get().(*[]byte)
+	defer answers.Put(buf)
+	body, err := s.enc.AppendObject((*buf)[:0], rec)
 	if err != nil {
 		return err
+	}
+	if cap(body) <= maxAnswer {
+		*buf = body
 	}
 	if s.enc.Format.Shape == wire.ShapeTable {
 		clock.stop(request.Transform)
@@ -47,6 +53,12 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	s.span.Last(writingDone)
 	return nil
 }
+
+// answers are buffers for the body of an answer, which is written before they are used
+// again, and maxAnswer the capacity of the largest that is kept.
+var answers = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxAnswer = 64 << 10
 
 // respondWritten answers with a record that an object has just been written to.
 func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object) error {

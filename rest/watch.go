@@ -125,6 +125,9 @@ func (v *activeWatch) onTimer() bool {
 	if !v.bookmarks || v.sync {
 		return true
 	}
+	if !v.sendReady() { // which brings its revision up to now
+		return false
+	}
 	v.resume()
 	v.bookmark(v.events.Revision(), false)
 	return v.send()
@@ -294,14 +297,33 @@ func (s *scope) openWatch(o *listOptions) (*store.Watcher, error) {
 		initial = false
 	}
 	if !initial && o.revision != 0 {
-		return s.objects.Watch(s.ctx(), o.revision, match)
+		w, err := s.objects.Watch(s.ctx(), o.revision, match)
+		return s.narrow(w, o), err
 	}
 	read := store.Read{AtLeast: o.revision, Any: o.revisionText == "0"}
 	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
 	if err != nil {
 		return nil, err
 	}
-	return s.objects.WatchFrom(s.ctx(), snap, prefix, initial, match)
+	w, err := s.objects.WatchFrom(s.ctx(), snap, prefix, initial, match)
+	return s.narrow(w, o), err
+}
+
+// narrow tells a watcher what the request is about, if that is less than all objects.
+func (s *scope) narrow(w *store.Watcher, o *listOptions) *store.Watcher {
+	if w == nil {
+		return nil
+	}
+	name, named := o.fields.RequiresExactMatch("metadata.name")
+	switch wanted := o.equalities(s.def); {
+	case named && (s.req.Namespace != "" || !s.def.Namespaced):
+		w.About(store.Topic{Key: s.objects.Key(s.req.Namespace, name)})
+	case len(wanted) > 0:
+		w.About(store.Topic{Equals: wanted[len(wanted)-1]}) // a field, if there is one
+	case s.req.Namespace != "" && s.def.Namespaced:
+		w.About(store.Topic{Namespace: s.req.Namespace})
+	}
+	return w
 }
 
 // watchError says in the words of the API why a watch cannot go on.

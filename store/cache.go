@@ -298,6 +298,7 @@ func (r *Resource) enter(ev *storage.Event) {
 	r.snapshot = nil
 	r.counts.received++
 	r.pins.outlive(r.log.append(entry), r.log.since)
+	r.touch(&entry)
 }
 
 // announce wakes the watchers of the resource.

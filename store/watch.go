@@ -49,6 +49,12 @@ type eventLog struct {
 	// room for one signal.
 	waiting map[chan<- struct{}]struct{}
 	err     error // set when the log has ended
+
+	// topics are those that watchers are about, attributes how many of them each label
+	// or field has, and touched those with new events, whose watchers are not woken yet.
+	topics     map[Topic]*topic
+	attributes map[Attribute]int
+	touched    []*topic
 }
 
 func newEventLog(values *wire.ValueCache) *eventLog {
@@ -58,6 +64,9 @@ func newEventLog(values *wire.ValueCache) *eventLog {
 func (l *eventLog) reset(revision int64) {
 	l.entries, l.bytes = nil, 0
 	l.since, l.last = revision, revision
+	for _, t := range l.topics {
+		t.hits, t.created = nil, l.first
+	}
 }
 
 // forget drops the entries up to a revision, as some before it may be missing. Who
@@ -70,6 +79,9 @@ func (l *eventLog) forget(revision int64) {
 	l.drop(n)
 	l.entries = slices.Clone(l.entries)
 	l.since, l.last = max(l.since, revision), max(l.last, revision)
+	for _, t := range l.topics {
+		t.hits, t.created = nil, l.first+int64(len(l.entries)) // what is missing may be about it
+	}
 }
 
 // append adds an event and returns how many bytes of records went for it that are not
@@ -166,6 +178,7 @@ func (e *logEntry) release(values *wire.ValueCache) {
 func (l *eventLog) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})
+	l.wakeTopics()
 	for c := range l.waiting {
 		select {
 		case c <- struct{}{}:
@@ -178,6 +191,7 @@ func (l *eventLog) end(err error) {
 	if l.err == nil {
 		l.err = err
 		l.wake()
+		l.endTopics()
 	}
 }
 
@@ -215,6 +229,9 @@ type Watcher struct {
 	// It may be above all of the log, when the client or the history of the backend
 	// has seen more than the feed has brought yet.
 	revision int64
+
+	about Topic
+	topic *topic // of log; nil if the watcher is about all of the resource
 }
 
 // Watch follows the events after a revision of the records that match. If the
@@ -295,6 +312,7 @@ func (w *Watcher) Revision() int64 { return w.revision }
 
 // Close frees what the watcher holds.
 func (w *Watcher) Close() {
+	w.leave()
 	if w.history != nil {
 		w.history.Close()
 	}
@@ -321,6 +339,9 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	l := w.log
+	if events, more, ok := w.pollTopic(position); ok {
+		return events, more, nil
+	}
 	if l.err != nil && w.position < l.first {
 		return nil, nil, l.err
 	}
@@ -359,6 +380,9 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 		}
 	} else {
 		more = l.changed
+		if w.topic != nil {
+			more = w.topic.changed
+		}
 		w.revision = max(w.revision, position)
 	}
 	return events, more, nil

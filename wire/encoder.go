@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/apikeel/kelson/internal/protojson"
 	"github.com/apikeel/kelson/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -157,6 +159,9 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 	if rec.hasEncoding(e.id(encodingStored)) {
 		return appendStored(nil, e.Served, stored, RevisionString(rec.Revision), true), nil
 	}
+	if b, ok := e.appendJSONOfProto(nil, rec, stored); ok {
+		return rec.Encoding(e.id(encodingJSON), func(*Record) ([]byte, error) { return b, nil })
+	}
 	obj, err := DecodeStored(e.Served.Definition, stored)
 	if err != nil {
 		return nil, err
@@ -177,6 +182,41 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 	return rec.Encoding(e.id(encodingJSON), func(*Record) ([]byte, error) { return b, nil })
 }
 
+// appendJSONOfProto appends the JSON of a record with its resourceVersion, made of its
+// stored protobuf without decoding that. It is false if reading the object may change it.
+func (e *Encoder) appendJSONOfProto(dst []byte, rec *Record, stored []byte) ([]byte, bool) {
+	version := e.Served.Version
+	if e.Served.Type == nil || !e.Served.IsHub() || version.Default != nil && !rec.written {
+		return nil, false
+	}
+	raw, ok := storedProtoBody(e.Served.Definition, version, stored)
+	if !ok {
+		return nil, false
+	}
+	buf := scratch.Get().(*[]byte)
+	defer scratch.Put(buf)
+	body, ok := protojson.Append((*buf)[:0], e.Served.Type, raw)
+	if !ok {
+		return nil, false
+	}
+	if *buf = body; cap(body) > maxScratch {
+		*buf = nil
+	}
+	switch {
+	case rec.Revision == 0:
+		return append(dst, body...), true
+	case dst == nil:
+		return spliceJSON(body, RevisionString(rec.Revision)), true
+	}
+	return appendSpliceJSON(dst, body, RevisionString(rec.Revision)), true
+}
+
+// scratch are buffers for JSON before it has a resourceVersion.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxScratch is the capacity of the largest of those buffers that are kept.
+const maxScratch = 64 << 10
+
 // appendJSON appends a record in JSON: on its own, or as an item of a list, where a
 // struct has neither kind nor apiVersion.
 func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error) {
@@ -186,6 +226,15 @@ func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error)
 			return nil, err
 		}
 		return appendStored(dst, e.Served, stored, RevisionString(rec.Revision), item), nil
+	}
+	if item && !rec.wasListed() && !rec.hasEncoding(e.id(encodingJSON)) {
+		stored, err := rec.Stored()
+		if err != nil {
+			return nil, err
+		}
+		if out, ok := e.appendJSONOfProto(dst, rec, stored); ok {
+			return out, nil
+		}
 	}
 	body, err := e.recordJSON(rec)
 	switch {

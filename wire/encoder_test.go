@@ -233,3 +233,79 @@ func TestMetadataOfLargeObjects(t *testing.T) {
 		t.Error("the JSON of the whole object was made")
 	}
 }
+
+// writtenRecord is the record of a pod that was just written.
+func writtenRecord(tb testing.TB, s *resource.Served, revision int64) *Record {
+	tb.Helper()
+	pod := testPod(tb)
+	stored, err := EncodeStored(s.Definition, pod)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	rec := NewRecord(Record{Key: "/pods/a", Name: pod.Name}, stored, pod.Labels, []string{"x"}, nil, nil)
+	return rec.Committed(revision, stored)
+}
+
+// TestJSONOfWrittenRecord: the JSON that is made of the stored protobuf is that of the
+// object, on its own and in the first list and those after it; only what was listed
+// before is kept.
+func TestJSONOfWrittenRecord(t *testing.T) {
+	s := pods(t)
+	e, rec := &Encoder{Served: s}, writtenRecord(t, s, 77)
+	stored, err := rec.Stored()
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, err := DecodeStored(s.Definition, stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj.SetResourceVersion("77")
+	body, err := JSONBody(s.Definition, s.Version, obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := e.appendJSONOfProto(nil, rec, stored); !ok {
+		t.Fatal("the protobuf of a pod that was written is not used")
+	}
+	for i := range 3 {
+		got, err := e.appendJSON([]byte("["), rec, true)
+		if err != nil || string(got) != "["+string(body) {
+			t.Errorf("item of list %d: got %s, %v, want [%s", i, got, err, body)
+		}
+		if kept, want := rec.hasEncoding(e.id(encodingJSON)), i > 0; kept != want {
+			t.Errorf("after list %d: kept is %v, want %v", i, kept, want)
+		}
+	}
+	alone, err := e.AppendObject(nil, writtenRecord(t, s, 77))
+	if want := string(AppendWithKind(nil, s, body)); err != nil || string(alone) != want {
+		t.Errorf("on its own: got %s, %v, want %s", alone, err, want)
+	}
+}
+
+// BenchmarkFirstJSON is the JSON of a record that nobody has asked for yet, in a list: of
+// one that was written, whose protobuf is used, and of one that was read, which is decoded.
+func BenchmarkFirstJSON(b *testing.B) {
+	s := pods(b)
+	defaulted := *s.Version
+	defaulted.Default = func(resource.Object) {}
+	definition := *s.Definition
+	definition.Versions = []resource.Version{defaulted}
+	read := &resource.Served{Definition: &definition, Version: &definition.Versions[0], Type: s.Type}
+	for name, served := range map[string]*resource.Served{"written": s, "read": read} {
+		b.Run(name, func(b *testing.B) {
+			e, rec := &Encoder{Served: served}, writtenRecord(b, s, 77)
+			rec.written = name == "written"
+			var buf []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				rec.encodings = &encodings{}
+				var err error
+				if buf, err = e.appendJSON(buf[:0], rec, true); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.SetBytes(int64(len(buf)))
+		})
+	}
+}

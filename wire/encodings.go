@@ -18,6 +18,7 @@ type EncodingID int
 type encodings struct {
 	first  atomic.Pointer[encoding]
 	used   atomic.Bool     // since the last sweep of the budget
+	listed atomic.Bool     // the record was in a list
 	layout atomic.Uint64   // a protoLayout
 	budget *EncodingBudget // nil for a record that no store has made
 }
@@ -56,6 +57,13 @@ func (r *Record) findEncoding(id EncodingID) []byte {
 		}
 	}
 	return nil
+}
+
+// wasListed reports whether the record was in a list before, and notes that it is in one
+// now. What is in a list for the first time is most likely in none again before it
+// changes, and is not worth being kept in one more form.
+func (r *Record) wasListed() bool {
+	return r.encodings == nil || r.encodings.listed.Swap(true)
 }
 
 // layout returns what setLayout was called with, 0 if it was not.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"strings"
 	"unique"
 
 	"github.com/apikeel/kelson/resource"
@@ -26,8 +27,11 @@ type Record struct {
 	// them the labels: key, value, key, value…, as in the object.
 	attributes []string
 	fields     int // how many of the attributes are fields
-	value      *value
-	encodings  *encodings // nil in records that no store has made
+	// written says that this process has written the object, with the defaults of its
+	// version by now: reading it back does not change it, but for ReadDefaults.
+	written   bool
+	value     *value
+	encodings *encodings // nil in records that no store has made
 }
 
 // NewRecord returns a record with its stored bytes, labels, and the values of the
@@ -41,6 +45,15 @@ func NewRecord(rec Record, stored []byte, labels map[string]string, fields []str
 		copy(rec.attributes, fields)
 		for k, v := range labels {
 			rec.attributes = append(rec.attributes, unique.Make(k).Value(), v)
+		}
+	}
+	if rec.Revision == 0 {
+		rec.written = true
+		// Strings of an object that was sent are parts of the request's body.
+		for i, s := range rec.attributes {
+			if i < rec.fields || (i-rec.fields)%2 == 1 {
+				rec.attributes[i] = strings.Clone(s)
+			}
 		}
 	}
 	return &rec

@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -77,6 +78,14 @@ func appendObject(dst []byte, v map[string]any) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
+// plain are the bytes that a string has in JSON as they are.
+var plain = func() (plain [256]bool) {
+	for c := ' '; c <= '~'; c++ {
+		plain[c] = !strings.ContainsRune(`"\<>&`, c)
+	}
+	return plain
+}()
+
 // AppendString appends a quoted string.
 func AppendString(dst []byte, s string) []byte {
 	start := len(dst)
@@ -84,15 +93,28 @@ func AppendString(dst []byte, s string) []byte {
 	from := 0
 	for i := range len(s) {
 		c := s[i]
-		if c >= ' ' && c <= '~' && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&' {
+		if plain[c] {
 			continue
 		}
-		if c != '"' && c != '\\' {
+		dst = append(dst, s[from:i]...)
+		from = i + 1
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, `\n`...)
+		case '\t':
+			dst = append(dst, `\t`...)
+		case '<':
+			dst = append(dst, `\u003c`...)
+		case '>':
+			dst = append(dst, `\u003e`...)
+		case '&':
+			dst = append(dst, `\u0026`...)
+		default:
 			quoted, _ := json.Marshal(s) // never fails for a string
 			return append(dst[:start], quoted...)
 		}
-		dst = append(append(dst, s[from:i]...), '\\')
-		from = i
 	}
 	return append(append(dst, s[from:]...), '"')
 }

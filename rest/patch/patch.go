@@ -17,10 +17,13 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/apikeel/kelson/internal/jsonstruct"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 )
@@ -223,4 +226,19 @@ func internal(err error) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error(),
 	}}
+}
+
+// Quick applies a patch to obj itself, without a text of the object between. It returns
+// false, and leaves obj undefined, for a patch in which anything is unusual: the other
+// functions say what is wrong with it, if it is.
+func Quick(obj runtime.Object, kind types.PatchType, patch []byte) bool {
+	switch kind {
+	case types.JSONPatchType:
+		return jsonstruct.Patch(patch, obj)
+	case types.MergePatchType:
+		return jsonstruct.Merge(patch, obj)
+	case types.StrategicMergePatchType:
+		return jsonstruct.MergeStrategic(patch, obj)
+	}
+	return false
 }
