@@ -68,7 +68,7 @@ export function Chart({ title, times, series, format, headline, note, children }
     const made = plot(box.current, series, format);
     chart.current = made;
     drawn.add(made);
-    const observer = new ResizeObserver(() => made.setSize({ width: Math.max(box.current.clientWidth, 60), height: 110 }));
+    const observer = new ResizeObserver(() => made.setSize({ width: Math.max(box.current?.clientWidth || 0, 60), height: 110 }));
     observer.observe(box.current);
     return () => {
       observer.disconnect();
