@@ -165,40 +165,41 @@ func (e *Engine) rollBack(ctx context.Context, revision int64) error {
 	if err := e.db.DeleteRange(userKey(revision+1), []byte{spaceUser + 1}, pebble.NoSync); err != nil {
 		return err
 	}
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
+	for end := e.feed.revision() + 1; end > revision+1; {
+		err := ctx.Err()
+		if err == nil {
+			end, err = e.rollBackStep(revision, end)
 		}
-		more, err := e.rollBackStep(revision)
 		if err != nil {
 			return err
 		}
-		if !more {
-			return e.db.LogData(nil, pebble.Sync)
-		}
 	}
+	return e.db.LogData(nil, pebble.Sync)
 }
 
-func (e *Engine) rollBackStep(revision int64) (more bool, err error) {
-	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: eventKey(nil, revision+1), UpperBound: []byte{spaceEvent + 1}})
+// rollBackStep takes back the last events before end, and returns the first of them. The
+// bound keeps the iterator away from what the steps before have removed.
+func (e *Engine) rollBackStep(revision, end int64) (first int64, err error) {
+	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: eventKey(nil, revision+1), UpperBound: eventKey(nil, end)})
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer it.Close()
 	batch := e.db.NewBatch()
 	defer batch.Close()
-	ok, n := it.Last(), 0
-	for ; ok && n < rollBackEvents; ok = it.Prev() {
+	first = revision + 1
+	n := 0
+	for ok := it.Last(); ok && n < rollBackEvents; ok = it.Prev() {
 		n++
 		at, _, ev, err := eventAt(it)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		made, err := e.storedVersion(ev.key, at)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
-		must(batch.Delete(eventKey(nil, at), nil))
+		first = at
 		must(batch.Delete(versionKey(nil, ev.key, at), nil))
 		if made.expires != 0 {
 			must(batch.Delete(expiryKey(nil, made.expires, ev.key), nil))
@@ -208,16 +209,17 @@ func (e *Engine) rollBackStep(revision int64) (more bool, err error) {
 		}
 		before, err := e.storedVersion(ev.key, ev.prev)
 		if err != nil && (ev.op != storage.Created || !errors.Is(err, pebble.ErrNotFound)) { // a tombstone may be gone
-			return false, err
+			return 0, err
 		}
 		if before.expires != 0 && !before.deleted {
 			must(batch.Set(expiryKey(nil, before.expires, ev.key), metaValue(ev.prev), nil))
 		}
 	}
-	if err := it.Error(); err != nil || n == 0 {
-		return false, err
+	if err := it.Error(); err != nil {
+		return 0, err
 	}
-	return ok, e.db.Apply(batch, pebble.NoSync)
+	must(batch.DeleteRange(eventKey(nil, first), eventKey(nil, end), nil))
+	return first, e.db.Apply(batch, pebble.NoSync)
 }
 
 // storedVersion returns the version of a key that a revision made, without its value.
