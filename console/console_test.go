@@ -535,9 +535,11 @@ func TestWatchTellsErrors(t *testing.T) {
 			w.WriteHeader(403)
 			fmt.Fprint(w, `{"kind":"Status","code":403,"message":"no"}`)
 		}, `{"object":{"kind":"Status","code":403,"message":"no"},"type":"ERROR"}`},
-		"a page":     {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<h1>no</h1>", 404) }, `\u003ch1\u003eno`},
-		"null":       {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "null", 500) }, `"code":500`},
-		"a redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://evil.example/", 302) }, `"code":400`},
+		"a page": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<h1>no</h1>", 404) }, `\u003ch1\u003eno`},
+		"null":   {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "null", 500) }, `"code":500`},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://evil.example/", http.StatusFound)
+		}, `"code":400`},
 		"a line without end": {func(w http.ResponseWriter, _ *http.Request) {
 			for range maxLine/(1<<16) + 1 {
 				_, _ = w.Write(make([]byte, 1<<16))
