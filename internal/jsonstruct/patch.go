@@ -3,6 +3,8 @@ package jsonstruct
 import (
 	"reflect"
 	"strings"
+
+	"github.com/apikeel/kelson/internal/jsonscan"
 )
 
 // maxOperations is how many operations Patch applies.
@@ -17,9 +19,9 @@ func Patch(patch []byte, into any) bool {
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct || decoderOf(v.Type().Elem()) == nil {
 		return false
 	}
-	p := parser{text: string(patch)}
+	p := parser{Scanner: jsonscan.Scanner{Text: string(patch)}}
 	n := 0
-	return p.array(func() bool { n++; return n <= maxOperations && p.operation(v.Elem()) }) && p.space() == 0 && p.at == len(p.text)
+	return p.array(func() bool { n++; return n <= maxOperations && p.operation(v.Elem()) }) && p.End()
 }
 
 // operation reads an operation of a JSON patch and applies it.
@@ -31,20 +33,20 @@ func (p *parser) operation(v reflect.Value) bool {
 		switch {
 		case !seen.add(name):
 		case name == "op":
-			op, ok = p.string()
+			op, ok = p.String()
 		case name == "path":
-			path, ok = p.string()
-		case name == "value" && p.space() != 'n':
-			from := p.at
+			path, ok = p.String()
+		case name == "value" && p.Space() != 'n':
+			from := p.At
 			ok = p.skip()
-			value.text = p.text[from:p.at]
+			value.Text = p.Text[from:p.At]
 		}
 		return ok
 	}) {
 		return false
 	}
 	set := op == "add" || op == "replace"
-	if !strings.HasPrefix(path, "/") || !set && op != "remove" || set != (value.text != "") {
+	if !strings.HasPrefix(path, "/") || !set && op != "remove" || set != (value.Text != "") {
 		return false
 	}
 	return value.patch(v, strings.Split(path[1:], "/"), op)

@@ -13,7 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/apikeel/kelson/internal/jsonscan"
 )
 
 // Append appends the JSON of a value as json.Marshal does: keys are sorted, and HTML
@@ -123,12 +124,12 @@ func AppendString(dst []byte, s string) []byte {
 // else than a valid object without duplicate keys; the caller then uses another
 // decoder, which has the error.
 func Parse(data []byte) (map[string]any, bool) {
-	p := parser{data: data}
-	if p.space() != '{' {
+	p := parser{jsonscan.Scanner{Text: string(data), Clone: true}}
+	if p.Space() != '{' {
 		return nil, false
 	}
 	obj, ok := p.object(0)
-	if !ok || p.space() != 0 || p.at != len(data) {
+	if !ok || !p.End() {
 		return nil, false
 	}
 	return obj, true
@@ -137,64 +138,42 @@ func Parse(data []byte) (map[string]any, bool) {
 // maxDepth limits the recursion.
 const maxDepth = 1000
 
-type parser struct {
-	data []byte
-	at   int
-}
-
-// space skips white space and returns the next byte, 0 at the end.
-func (p *parser) space() byte {
-	for ; p.at < len(p.data); p.at++ {
-		switch c := p.data[p.at]; c {
-		case ' ', '\t', '\n', '\r':
-		default:
-			return c
-		}
-	}
-	return 0
-}
+// parser reads values. Their strings are copied: one that is kept does not keep the text.
+type parser struct{ jsonscan.Scanner }
 
 func (p *parser) value(depth int) (any, bool) {
-	switch c := p.space(); {
+	switch c := p.Space(); {
 	case c == '{':
 		return p.object(depth + 1)
 	case c == '[':
 		return p.list(depth + 1)
 	case c == '"':
-		return p.text()
+		return p.String()
 	case c == '-' || '0' <= c && c <= '9':
 		return p.number()
 	case c == 't':
-		return true, p.word("true")
+		return true, p.Word("true")
 	case c == 'f':
-		return false, p.word("false")
+		return false, p.Word("false")
 	case c == 'n':
-		return nil, p.word("null")
+		return nil, p.Word("null")
 	}
 	return nil, false
 }
 
-func (p *parser) word(w string) bool {
-	if len(p.data)-p.at < len(w) || string(p.data[p.at:p.at+len(w)]) != w {
-		return false
-	}
-	p.at += len(w)
-	return true
-}
-
 func (p *parser) object(depth int) (map[string]any, bool) {
-	p.at++
+	p.At++
 	obj := map[string]any{}
-	if p.space() == '}' {
-		p.at++
+	if p.Space() == '}' {
+		p.At++
 		return obj, depth < maxDepth
 	}
-	for depth < maxDepth && p.space() == '"' {
-		name, ok := p.text()
-		if !ok || p.space() != ':' {
+	for depth < maxDepth && p.Space() == '"' {
+		name, ok := p.String()
+		if !ok || p.Space() != ':' {
 			return nil, false
 		}
-		p.at++
+		p.At++
 		v, ok := p.value(depth)
 		if !ok {
 			return nil, false
@@ -204,8 +183,8 @@ func (p *parser) object(depth int) (map[string]any, bool) {
 		if len(obj) == before {
 			return nil, false
 		}
-		c := p.space()
-		p.at++
+		c := p.Space()
+		p.At++
 		if c == '}' {
 			return obj, true
 		}
@@ -217,10 +196,10 @@ func (p *parser) object(depth int) (map[string]any, bool) {
 }
 
 func (p *parser) list(depth int) ([]any, bool) {
-	p.at++
+	p.At++
 	list := []any{}
-	if p.space() == ']' {
-		p.at++
+	if p.Space() == ']' {
+		p.At++
 		return list, depth < maxDepth
 	}
 	for depth < maxDepth {
@@ -229,8 +208,8 @@ func (p *parser) list(depth int) ([]any, bool) {
 			return nil, false
 		}
 		list = append(list, v)
-		c := p.space()
-		p.at++
+		c := p.Space()
+		p.At++
 		if c == ']' {
 			return list, true
 		}
@@ -241,58 +220,11 @@ func (p *parser) list(depth int) ([]any, bool) {
 	return nil, false
 }
 
-func (p *parser) text() (string, bool) {
-	start, escaped, ascii := p.at, false, true
-	for p.at++; p.at < len(p.data); p.at++ {
-		switch c := p.data[p.at]; {
-		case c == '"':
-			p.at++
-			raw := p.data[start:p.at]
-			if !escaped && (ascii || utf8.Valid(raw)) {
-				return string(raw[1 : len(raw)-1]), true
-			}
-			var s string
-			err := json.Unmarshal(raw, &s)
-			return s, err == nil
-		case c == '\\':
-			escaped = true
-			p.at++
-		case c < ' ':
-			return "", false
-		case c >= utf8.RuneSelf:
-			ascii = false
-		}
-	}
-	return "", false
-}
-
 func (p *parser) number() (any, bool) {
-	start, whole := p.at, true
-	if p.data[p.at] == '-' {
-		p.at++
-	}
-	first := p.at
-	if n := p.digits(); n == 0 || n > 1 && p.data[first] == '0' {
+	text, whole, ok := p.Number()
+	if !ok {
 		return nil, false
 	}
-	if p.at < len(p.data) && p.data[p.at] == '.' {
-		p.at++
-		whole = false
-		if p.digits() == 0 {
-			return nil, false
-		}
-	}
-	if p.at < len(p.data) && p.data[p.at]|0x20 == 'e' {
-		p.at++
-		whole = false
-		if p.at < len(p.data) && (p.data[p.at] == '+' || p.data[p.at] == '-') {
-			p.at++
-		}
-		if p.digits() == 0 {
-			return nil, false
-		}
-	}
-	text := string(p.data[start:p.at])
 	if whole {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return n, true
@@ -300,14 +232,6 @@ func (p *parser) number() (any, bool) {
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	return f, err == nil
-}
-
-func (p *parser) digits() int {
-	start := p.at
-	for p.at < len(p.data) && '0' <= p.data[p.at] && p.data[p.at] <= '9' {
-		p.at++
-	}
-	return p.at - start
 }
 
 // Equal reports whether values are equal. Numbers of different types are not.

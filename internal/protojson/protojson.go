@@ -68,10 +68,10 @@ type writeFunc func(st *stack, dst []byte, v value) ([]byte, bool)
 
 // writers are the functions of the structs that were seen, nil for those that are not
 // known. They depend on nothing but the type.
-var writers = sync.OnceValue(func() *sync.Map { return new(sync.Map) }) // reflect.Type → writeFunc
+var writers sync.Map // reflect.Type → writeFunc
 
 func writerOf(t reflect.Type) writeFunc {
-	if w, ok := writers().Load(t); ok {
+	if w, ok := writers.Load(t); ok {
 		return w.(writeFunc)
 	}
 	c := compiler{root: t, types: map[reflect.Type]*writeFunc{}}
@@ -79,7 +79,7 @@ func writerOf(t reflect.Type) writeFunc {
 	if c.unknown {
 		w = nil
 	}
-	writers().Store(t, w)
+	writers.Store(t, w)
 	return w
 }
 
