@@ -146,10 +146,9 @@ func toJSON(t *testing.T, obj any) []byte {
 	return text
 }
 
-// TestQuickDecoding decodes the JSON of every version of every kind with
-// internal/jsonstruct, filled with random values, and compares with sigs.k8s.io/json. A
-// type that is left to the library is an error too: it would be slow.
-func TestQuickDecoding(t *testing.T) {
+// eachVersion calls f in a test of its own for every version of every kind, with what
+// fills objects with random values.
+func eachVersion(t *testing.T, f func(t *testing.T, def *resource.Definition, v *resource.Version, fill *randfill.Filler)) {
 	catalog, err := resource.NewCatalog(builtin.Groups(builtin.Config{})...)
 	if err != nil {
 		t.Fatal(err)
@@ -158,80 +157,78 @@ func TestQuickDecoding(t *testing.T) {
 		for i := range def.Versions {
 			v := &def.Versions[i]
 			t.Run(def.Group+"/"+v.Name+"/"+def.Kind, func(t *testing.T) {
-				fill := filler(int64(randomtest.Seed(t, uint64(i)+1)))
-				for range 5 {
-					random := v.New()
-					fill.Fill(random)
-					text, err := json.Marshal(random)
-					if err != nil {
-						t.Fatal(err)
-					}
-					want, got := v.New(), v.New()
-					if problems, err := kjson.UnmarshalStrict(text, want); err != nil || len(problems) > 0 {
-						t.Fatalf("%v %v in %s", err, problems, text)
-					}
-					if !jsonstruct.Decode(text, got) {
-						t.Fatalf("not decoded: %s", text)
-					}
-					if !reflect.DeepEqual(got, want) {
-						t.Fatalf("got  %+v\nwant %+v", got, want)
-					}
-				}
+				f(t, def, v, filler(int64(randomtest.Seed(t, uint64(i)+1))))
 			})
 		}
 	}
+}
+
+// TestQuickDecoding decodes the JSON of every version of every kind with
+// internal/jsonstruct, filled with random values, and compares with sigs.k8s.io/json. A
+// type that is left to the library is an error too: it would be slow.
+func TestQuickDecoding(t *testing.T) {
+	eachVersion(t, func(t *testing.T, def *resource.Definition, v *resource.Version, fill *randfill.Filler) {
+		for range 5 {
+			random := v.New()
+			fill.Fill(random)
+			text, err := json.Marshal(random)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := v.New(), v.New()
+			if problems, err := kjson.UnmarshalStrict(text, want); err != nil || len(problems) > 0 {
+				t.Fatalf("%v %v in %s", err, problems, text)
+			}
+			if !jsonstruct.Decode(text, got) {
+				t.Fatalf("not decoded: %s", text)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("got  %+v\nwant %+v", got, want)
+			}
+		}
+	})
 }
 
 // TestJSONOfProtobuf compares the JSON that internal/protojson makes of every version of
 // every kind that has protobuf with that of the object, filled with random values. A type
 // that it does not know is an error too: it would be slow.
 func TestJSONOfProtobuf(t *testing.T) {
-	catalog, err := resource.NewCatalog(builtin.Groups(builtin.Config{})...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, def := range catalog.Definitions() {
-		for i := range def.Versions {
-			v := &def.Versions[i]
-			t.Run(def.Group+"/"+v.Name+"/"+def.Kind, func(t *testing.T) {
-				fill := filler(int64(randomtest.Seed(t, uint64(i)+1)))
-				for round := range 10 {
-					random := v.New()
-					if round > 0 {
-						fill.Fill(random)
-					}
-					random.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
-					message, ok := random.(interface {
-						Marshal() ([]byte, error)
-						Unmarshal([]byte) error
-					})
-					if !ok {
-						return // it is stored as JSON
-					}
-					raw, err := message.Marshal()
-					if err != nil {
-						t.Fatal(err)
-					}
-					back := v.New()
-					if err := back.(interface{ Unmarshal([]byte) error }).Unmarshal(raw); err != nil {
-						t.Fatal(err)
-					}
-					want, err := json.Marshal(back)
-					if err != nil {
-						t.Fatal(err)
-					}
-					got, ok := protojson.Append(nil, reflect.TypeOf(random).Elem(), raw)
-					if def.Kind == "StatefulSet" && !ok {
-						return // its claims say their kind, which is not in the protobuf
-					}
-					if !ok {
-						t.Fatalf("not known: %s", want)
-					}
-					if !bytes.Equal(got, want) {
-						t.Fatalf("got  %s\nwant %s", got, want)
-					}
-				}
+	eachVersion(t, func(t *testing.T, def *resource.Definition, v *resource.Version, fill *randfill.Filler) {
+		for round := range 10 {
+			random := v.New()
+			if round > 0 {
+				fill.Fill(random)
+			}
+			random.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+			message, ok := random.(interface {
+				Marshal() ([]byte, error)
+				Unmarshal([]byte) error
 			})
+			if !ok {
+				return // it is stored as JSON
+			}
+			raw, err := message.Marshal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			back := v.New()
+			if err := back.(interface{ Unmarshal([]byte) error }).Unmarshal(raw); err != nil {
+				t.Fatal(err)
+			}
+			want, err := json.Marshal(back)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, ok := protojson.Append(nil, reflect.TypeOf(random).Elem(), raw)
+			if def.Kind == "StatefulSet" && !ok {
+				return // its claims say their kind, which is not in the protobuf
+			}
+			if !ok {
+				t.Fatalf("not known: %s", want)
+			}
+			if !bytes.Equal(got, want) {
+				t.Fatalf("got  %s\nwant %s", got, want)
+			}
 		}
-	}
+	})
 }
