@@ -236,7 +236,7 @@ export function features() {
       const text = await answer.text();
       return answer.status !== 404 || text.includes('"details"');
     };
-    const [memory, top, history, why] = await Promise.all([has("memory"), has("top"), has("history?limit=1"), has("why")]);
+    const [memory, top, history, why] = await Promise.all([has("memory"), has("top"), has("history?limit=1"), has("why?verb=get&path=/livez")]);
     return { kelson: memory || top, memory, top, history, why };
   })();
   probed.catch(() => (probed = undefined));

@@ -11,7 +11,7 @@ onmessage = async ({ data: { path, query, key, token, most } }) => {
     let answer;
     try {
       const params = new URLSearchParams({ ...query, limit: pageSize, continue: token, includeObject: "Metadata" });
-      answer = await fetch(`/k8s${path}?${params}`, { headers: { Accept: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "X-Kelson-Console": key } });
+      answer = await fetch(`/k8s${path}?${params}`, { headers: { Accept: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "X-Kelson-Console": key }, redirect: "error" });
       if ([429, 500, 502, 503, 504].includes(answer.status)) throw new Error((await answer.text()).slice(0, 500));
       const body = await answer.json();
       if (!answer.ok) {
