@@ -80,7 +80,16 @@ func (a *Authorizer) tableOf(g *grants) *table {
 	t := g.table.Load()
 	if t == nil {
 		t = &table{}
+		// Of several bindings to one role the first is the reason for all that it allows, so
+		// that a role is added once: the cost is that of roles, not of roles times bindings.
+		added := make(map[key]bool, len(g.bindings))
 		for _, b := range g.bindings {
+			if k, ok := roleKey(b.ref, b.namespace); ok {
+				if added[k] {
+					continue
+				}
+				added[k] = true
+			}
 			rules, err := a.rulesOf(b.ref, b.namespace)
 			if err != nil {
 				t.incomplete = true
