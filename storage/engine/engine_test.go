@@ -219,6 +219,17 @@ func TestSpaceGivenBack(t *testing.T) {
 	waitFor(t, func() bool { return e.db.Metrics().DiskSpaceUsage() < full/2 })
 }
 
+// The size that is measured has what is in the log alone.
+func TestSizeCountsTheLog(t *testing.T) {
+	e := open(t, Options{Dir: t.TempDir()})
+	fill(t, e, 100, 10<<10)
+	before := e.space.size()
+	e.measureDisk()
+	if after := e.space.size(); before < 1_000_000 || after < 1_000_000 {
+		t.Errorf("a store of 1,000,000 bytes of values: size %d, measured %d", before, after)
+	}
+}
+
 func TestSizeLimit(t *testing.T) {
 	ctx := t.Context()
 	e := open(t, Options{Dir: t.TempDir(), SizeLimit: 24 << 20})

@@ -25,6 +25,8 @@ func (e *Engine) measureDisk() {
 	// After a reopen Pebble leaves the blob files out of DiskSpaceUsage until it has
 	// opened them.
 	used := m.DiskSpaceUsage() + m.BlobFiles.LiveSize - min(m.BlobFiles.LiveSize, m.BlobFiles.Local.LiveSize)
+	// Of the log that is being written it counts the size that it was opened with.
+	used += max(m.WAL.Size, m.WAL.PhysicalSize) - m.WAL.PhysicalSize
 	e.space.used.Store(int64(used))
 	e.space.free.Store(-1)
 	if u, err := e.fs.GetDiskUsage(e.opts.Dir); err == nil {
