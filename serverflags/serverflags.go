@@ -3,7 +3,7 @@
 //
 //	func main() { serverflags.Main(&kelson.Server{Groups: …}) }
 //
-// is a whole program. A program with a command of its own binds the flags to it:
+// is a whole program; the package stores has flags for where objects are kept. A program with a command of its own binds the flags to it:
 //
 //	options := serverflags.New(server)
 //	options.Bind(cmd.Flags())
@@ -42,9 +42,6 @@ import (
 	"github.com/apikeel/kelson/internal/jsonlog"
 	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/storage"
-	"github.com/apikeel/kelson/storage/engine"
-	"github.com/apikeel/kelson/storage/etcd"
-	"github.com/apikeel/kelson/storage/postgres"
 )
 
 // Options holds the flags of a server. A flag that is not given leaves the server's
@@ -59,10 +56,9 @@ type Options struct {
 	// current values are the defaults. Without any, and without FeatureGates, the flag
 	// does not exist.
 	Gates map[string]*bool
-	// DataDir is the folder in which the objects of the server are kept, unless it has
-	// a Storage, --etcd-servers or --storage-dsn is given. What it is before --data-dir is read is the
-	// default of that flag.
-	DataDir string
+	// Stores are the places for objects that flags can name: stores.All has those that
+	// come with the library. Without any, the server's Storage is used.
+	Stores []Store
 	// Logs is where the server logs to, unless it has a Logger.
 	Logs io.Writer
 
@@ -70,8 +66,6 @@ type Options struct {
 
 	address         string
 	port            int
-	etcd            Etcd
-	postgres        Postgres
 	parent          string
 	authn, authz    string
 	audit           audit.Config
@@ -82,6 +76,14 @@ type Options struct {
 	writing         int
 	verbosity       int
 	format          string
+}
+
+// Store is a place for objects that flags can name.
+type Store interface {
+	// Bind adds the flags.
+	Bind(fs *pflag.FlagSet)
+	// Open opens the store that the flags name. It returns nil if they name none.
+	Open(ctx context.Context, logger *slog.Logger) (storage.Backend, error)
 }
 
 // New returns the options of a server. The server must not have been prepared.
@@ -99,10 +101,9 @@ func (o *Options) Bind(fs *pflag.FlagSet) {
 	s := o.server
 	fs.StringVar(&o.address, "bind-address", o.address, "IP `address` to listen on")
 	fs.IntVar(&o.port, "secure-port", o.port, "`port` to listen on; 0 takes a free one")
-	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "`folder` to keep objects in; without one, and without etcd or PostgreSQL, they are lost at the end")
-	fs.StringSliceVar(&o.etcd.Servers, "etcd-servers", nil, "`URLs` of etcd to keep objects in, separated by commas")
-	o.etcd.Bind(fs)
-	o.postgres.Bind(fs)
+	for _, store := range o.Stores {
+		store.Bind(fs)
+	}
 	Serving(fs, &s.Serving)
 
 	fs.StringVar(&o.parent, "kubeconfig", "", "kubeconfig `file` of the API server that this one is behind; it says who users are, and what they may do")
@@ -165,22 +166,12 @@ func (o *Options) Apply(ctx context.Context) (closeAll func() error, err error) 
 	return backend.Close, nil
 }
 
-// open opens the store that flags name, and returns nil if they name none.
+// open opens the first store that flags name, and returns nil if they name none.
 func (o *Options) open(ctx context.Context) (storage.Backend, error) {
-	switch {
-	case len(o.etcd.Servers) > 0:
-		options := o.etcd.Options()
-		options.Logger = o.server.Logger
-		return etcd.Open(ctx, options)
-	case o.postgres.Given():
-		options, err := o.postgres.Options()
-		if err != nil {
-			return nil, err
+	for _, store := range o.Stores {
+		if backend, err := store.Open(ctx, o.server.Logger); backend != nil || err != nil {
+			return backend, err
 		}
-		options.Logger = o.server.Logger
-		return postgres.Open(ctx, options)
-	case o.DataDir != "" && o.server.Storage == nil:
-		return engine.Open(engine.Options{Dir: o.DataDir, Logger: o.server.Logger})
 	}
 	return nil, nil
 }
@@ -295,9 +286,9 @@ func (o *Options) Run(ctx context.Context) (err error) {
 }
 
 // Main is the main function of a server: it parses the command line, and serves until
-// SIGINT or SIGTERM.
-func Main(server *kelson.Server) {
-	err := Run(SignalContext(), server, os.Args[1:])
+// SIGINT or SIGTERM. Stores are as in Options.
+func Main(server *kelson.Server, stores ...Store) {
+	err := Run(SignalContext(), server, os.Args[1:], stores...)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 	case err != nil:
@@ -322,8 +313,9 @@ func SignalContext() context.Context {
 }
 
 // Run is Main with given arguments.
-func Run(ctx context.Context, server *kelson.Server, args []string) error {
+func Run(ctx context.Context, server *kelson.Server, args []string, stores ...Store) error {
 	options := New(server)
+	options.Stores = stores
 	fs := pflag.NewFlagSet(server.Name, pflag.ContinueOnError)
 	fs.SortFlags = false
 	options.Bind(fs)

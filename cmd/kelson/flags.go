@@ -15,7 +15,7 @@ import (
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/features"
-	"github.com/apikeel/kelson/serverflags"
+	"github.com/apikeel/kelson/serverflags/stores"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,7 +28,7 @@ type storageFlags struct {
 	storage  string
 	servers  []string
 	etcd     etcdFlags
-	postgres serverflags.Postgres
+	postgres stores.Postgres
 }
 
 func (f *storageFlags) bind(fs *pflag.FlagSet) {
@@ -222,7 +222,7 @@ func (f *kubeletFlags) apply(s *setup) {
 }
 
 // etcdFlags are the flags of the etcd client, with kube-apiserver's names.
-type etcdFlags struct{ serverflags.Etcd }
+type etcdFlags struct{ stores.Etcd }
 
 func (f *etcdFlags) bind(fs *pflag.FlagSet) { f.Bind(fs) }
 

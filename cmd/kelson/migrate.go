@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/apikeel/kelson/controlplane"
-	"github.com/apikeel/kelson/serverflags"
+	"github.com/apikeel/kelson/serverflags/stores"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/postgres"
@@ -75,7 +75,7 @@ func (p place) isServer() bool { return len(p.etcd.Endpoints) > 0 || p.postgres.
 // placeFlags are the flags that say how etcd and PostgreSQL are reached.
 type placeFlags struct {
 	etcd     etcdFlags
-	postgres serverflags.Postgres
+	postgres stores.Postgres
 }
 
 // place parses --from or --to.

@@ -30,6 +30,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/serverflags"
+	"github.com/apikeel/kelson/serverflags/stores"
 )
 
 const (
@@ -38,7 +39,7 @@ const (
 	typeFischer = "Fischer"
 )
 
-func main() { serverflags.Main(newServer()) }
+func main() { serverflags.Main(newServer(), stores.All("")...) }
 
 // newServer makes the server.
 func newServer() *kelson.Server {

@@ -31,6 +31,7 @@ import (
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/serverflags"
+	"github.com/apikeel/kelson/serverflags/stores"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
 )
 
@@ -53,7 +54,7 @@ func start(t *testing.T, server *kelson.Server, args ...string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	options := serverflags.New(server)
-	options.Logs = t.Output()
+	options.Logs, options.Stores = t.Output(), stores.All("")
 	flags := pflag.NewFlagSet("wardle", pflag.ContinueOnError)
 	options.Bind(flags)
 	if err := flags.Parse(append([]string{"--secure-port=0"}, args...)); err != nil {

@@ -37,7 +37,7 @@ const (
 func public() []string {
 	return []string{
 		".", "admission", "authn/delegated", "authz", "authz/delegated", "kelsontest", "pki", "request", "resource",
-		"serverflags", "storage", "storage/engine", "storage/etcd",
+		"serverflags", "serverflags/stores", "storage", "storage/engine", "storage/etcd",
 	}
 }
 

@@ -37,7 +37,7 @@ func rules() []rule {
 			reason: "a definition says what a kind is, not how it is encoded, where it is kept or how it is served"},
 		{who: p("wire/..."), whom: p("..."), except: p("wire/...", "resource/...", "features/...", "internal/gzipped", "internal/jsonscan", "internal/jsonstruct", "internal/jsonvalue", "internal/protojson"),
 			reason: "bytes follow from a record, a definition and a format alone, so store and rest share one encoder that knows neither of them"},
-		{who: p(""), whom: p("storage/engine/...", "storage/etcd/...", "storage/postgres/..."),
+		{who: p("", "serverflags"), whom: p("storage/engine/...", "storage/etcd/...", "storage/postgres/...", "serverflags/stores"),
 			reason: "who uses the library chooses where objects are kept, and links nothing but that"},
 		{who: p("usage"), whom: p("..."), except: p("status", "request", "internal/clock"),
 			reason: "accounts are kept of finished requests as values: whoever serves requests can keep them, and no stage decides by them"},

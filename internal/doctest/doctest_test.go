@@ -26,7 +26,7 @@ var (
 // TestNamedThingsExist: every test, constant, flag and file that the documents on
 // security name is in the tree.
 func TestNamedThingsExist(t *testing.T) {
-	flags := contents(t, "cmd/kelson/*.go") + contents(t, "serverflags/*.go")
+	flags := contents(t, "cmd/kelson/*.go") + contents(t, "serverflags/*.go") + contents(t, "serverflags/stores/*.go")
 	for _, document := range []string{"SECURITY.md", "docs/security.md"} {
 		text := read(t, document)
 		folder := filepath.Dir(document)
@@ -75,7 +75,7 @@ func TestNamedThingsExist(t *testing.T) {
 // TestNamedFlagsExist: the documents about the inside of the server name only flags that
 // there are. Those of kubectl are not ours.
 func TestNamedFlagsExist(t *testing.T) {
-	flags := contents(t, "cmd/kelson/*.go") + contents(t, "serverflags/*.go")
+	flags := contents(t, "cmd/kelson/*.go") + contents(t, "serverflags/*.go") + contents(t, "serverflags/stores/*.go")
 	found := 0
 	for _, document := range documents(t, "ARCHITECTURE.md", "docs/request.md", "docs/design/*.md") {
 		for _, m := range namedFlag.FindAllStringSubmatch(kubectlCall.ReplaceAllString(prose(t, document), ""), -1) {

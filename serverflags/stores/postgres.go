@@ -1,4 +1,4 @@
-package serverflags
+package stores
 
 import (
 	"errors"
