@@ -2,6 +2,9 @@ package h2
 
 import (
 	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,5 +90,25 @@ func TestStalledConnectionIsNotPolled(t *testing.T) {
 	c.written++
 	if !c.shouldPoll() {
 		t.Error("not polled after progress")
+	}
+}
+
+// TestNamesAreBounded has more names of header fields, and longer ones, than a connection
+// keeps (CVE-2021-44716).
+func TestNamesAreBounded(t *testing.T) {
+	c := &conn{names: map[string]string{}}
+	for i := range 10 * maxNames {
+		if got, want := c.canonicalName(fmt.Sprintf("x-%d", i)), fmt.Sprintf("X-%d", i); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+		c.canonicalName("x-" + strings.Repeat("y", maxName) + strconv.Itoa(i))
+	}
+	if len(c.names) != maxNames {
+		t.Errorf("%d names are kept, want %d", len(c.names), maxNames)
+	}
+	for name := range c.names {
+		if len(name) > maxName {
+			t.Errorf("a name of %d bytes is kept, want at most %d", len(name), maxName)
+		}
 	}
 }
