@@ -1,6 +1,6 @@
 // Command release builds everything that is published of a version, from the sources
-// alone: static binaries, checksums, a container image, Debian packages and a software bill
-// of materials. Start at main.
+// alone: static binaries, checksums, a container image, Debian packages, a software bill of
+// materials and a statement of how they were made. Start at main.
 //
 //	go run ./internal/release -version v0.1.0 -o dist
 //
@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,9 @@ import (
 type target struct{ os, arch string }
 
 func (t target) String() string { return t.os + "/" + t.arch }
+
+// MarshalText makes a target a string in JSON.
+func (t target) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // program is the name of the binary of a target.
 func (t target) program() string {
@@ -83,51 +87,57 @@ func run(version, dir, only string) error {
 	if err != nil {
 		return err
 	}
+	var info *debug.BuildInfo
 	for _, t := range chosen {
 		fmt.Println("building", t)
 		if err := r.build(t); err != nil {
 			return fmt.Errorf("%s: %w", t, err)
 		}
-		if err := r.add(t, pages); err != nil {
+		if info, err = r.add(t, pages); err != nil {
 			return fmt.Errorf("%s: %w", t, err)
 		}
+	}
+	text, err := r.provenance(info, chosen)
+	if err != nil {
+		return err
+	}
+	if err := r.write("kelson.provenance.json", text); err != nil {
+		return err
 	}
 	return r.writeSums()
 }
 
-// add writes what is made from the binary of a target.
-func (r *release) add(t target, pages map[string][]byte) error {
+// add writes what is made from the binary of a target, and returns what the binary says
+// that it was built from.
+func (r *release) add(t target, pages map[string][]byte) (*debug.BuildInfo, error) {
 	program, err := os.ReadFile(filepath.Join(r.dir, t.program()))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.note(t.program(), program)
 	info, err := buildinfo.Read(bytes.NewReader(program))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	text, err := sbom(info, r.version, t, r.time)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := r.write(t.program()+".cdx.json", text); err != nil {
-		return err
-	}
-	if t.os != "linux" {
-		return nil
+	if err := r.write(t.program()+".cdx.json", text); err != nil || t.os != "linux" {
+		return info, err
 	}
 	image, err := image(program, r.version, t, r.time)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := r.write("kelson-"+t.os+"-"+t.arch+".oci.tar", image); err != nil {
-		return err
+		return nil, err
 	}
 	deb, err := debian(program, pages, r.version, t, r.time)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return r.write(fmt.Sprintf("kelson_%s_%s.deb", strings.TrimPrefix(r.version, "v"), t.arch), deb)
+	return info, r.write(fmt.Sprintf("kelson_%s_%s.deb", strings.TrimPrefix(r.version, "v"), t.arch), deb)
 }
 
 // build compiles the program for a target.

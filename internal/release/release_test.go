@@ -225,3 +225,76 @@ func TestBillOfMaterials(t *testing.T) {
 		t.Errorf("got %s, %+v; want CycloneDX of v0.1.0", bom.BOMFormat, bom.Metadata.Component)
 	}
 }
+
+// TestProvenance: it names every file with its hash, the commit, and the modules.
+func TestProvenance(t *testing.T) {
+	r := &release{version: "v0.1.0", time: commit, dir: t.TempDir(), sums: map[string][sha256.Size]byte{}}
+	if err := r.write("a", []byte("content")); err != nil {
+		t.Fatal(err)
+	}
+	info := &debug.BuildInfo{GoVersion: "go1.26.0", Deps: []*debug.Module{{Path: "example.com/a", Version: "v1.2.3", Sum: "h1:x"}},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}}}
+	text, err := r.provenance(info, []target{linux})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Subject   []resource
+		Predicate struct {
+			BuildDefinition struct {
+				ExternalParameters   struct{ Targets []string }
+				InternalParameters   struct{ SourcesModified bool }
+				ResolvedDependencies []resource
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%x", sha256.Sum256([]byte("content"))); len(got.Subject) != 1 || got.Subject[0].Digest["sha256"] != want {
+		t.Errorf("subject: got %v, want %s", got.Subject, want)
+	}
+	made := got.Predicate.BuildDefinition
+	if len(made.ExternalParameters.Targets) != 1 || made.ExternalParameters.Targets[0] != "linux/amd64" || !made.InternalParameters.SourcesModified {
+		t.Errorf("parameters: got %+v, want linux/amd64 of sources that were modified", made)
+	}
+	if d := made.ResolvedDependencies; len(d) != 3 || d[0].Digest["gitCommit"] != "abc" || d[2].URI != "pkg:golang/example.com/a@v1.2.3" || d[2].Digest["dirHash"] != "h1:x" {
+		t.Errorf("dependencies: got %+v, want the commit, Go and a module", d)
+	}
+}
+
+// TestBuiltTwice builds a release in two clones, in folders of different names, with an
+// empty build cache for one of them, and compares all bytes.
+func TestBuiltTwice(t *testing.T) {
+	if os.Getenv("KELSON_LONG") == "" {
+		t.Skip("builds the program four times; KELSON_LONG=1 runs it")
+	}
+	root, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
+	if err != nil {
+		t.Skip("not in a clone of the repository")
+	}
+	var sums []string
+	for _, folder := range []string{"a", "another/folder"} {
+		clone := filepath.Join(t.TempDir(), folder)
+		run := func(dir string, args ...string) {
+			t.Helper()
+			cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+			if cmd.Dir = dir; folder != "a" {
+				cmd.Env = append(os.Environ(), "GOCACHE="+filepath.Join(t.TempDir(), "cache"))
+			}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %v: %s", args, err, out)
+			}
+		}
+		run("", "git", "clone", "--quiet", strings.TrimSpace(string(root)), clone)
+		run(clone, "go", "run", "./internal/release", "-o", "dist", "-targets", "linux/amd64")
+		text, err := os.ReadFile(filepath.Join(clone, "dist", "SHA256SUMS"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums = append(sums, string(text))
+	}
+	if sums[0] != sums[1] {
+		t.Errorf("the second build differs:\n%s\n%s", sums[0], sums[1])
+	}
+}
