@@ -1,7 +1,9 @@
 package aggregator_test
 
 import (
+	"bufio"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -22,16 +24,20 @@ func TestBackendWithoutFrames(t *testing.T) {
 	plain := httptest.NewUnstartedServer(nil)
 	plain.StartTLS() // for its certificate
 	defer plain.Close()
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: plain.TLS.Certificates, NextProtos: []string{"h2"}})
+	var hostile, met atomic.Bool
+	good := &tls.Config{Certificates: plain.TLS.Certificates, NextProtos: []string{"http/1.1"}}
+	bad := &tls.Config{Certificates: plain.TLS.Certificates, NextProtos: []string{"h2"}}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		if hostile.Load() {
+			return bad, nil
+		}
+		return good, nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	var hostile, met atomic.Bool
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"frames.example.com/v1","resources":[]}`)
-	})}
+	const resources = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"frames.example.com/v1","resources":[]}`
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -43,13 +49,13 @@ func TestBackendWithoutFrames(t *testing.T) {
 				if conn.(*tls.Conn).Handshake() != nil {
 					return
 				}
-				if !hostile.Load() {
-					(&http2.Server{IdleTimeout: time.Millisecond}).ServeConn(conn, &http2.ServeConnOpts{BaseConfig: server})
-					return
+				if conn.(*tls.Conn).ConnectionState().NegotiatedProtocol == "h2" {
+					met.Store(true)
+					_ = http2.NewFramer(conn, conn).WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 0})
+					_, _ = io.Copy(io.Discard, conn)
+				} else if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+					fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(resources), resources)
 				}
-				met.Store(true)
-				_ = http2.NewFramer(conn, conn).WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 0})
-				_, _ = io.Copy(io.Discard, conn)
 			}()
 		}
 	}()
