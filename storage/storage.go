@@ -347,6 +347,16 @@ type Watcher interface {
 	Close()
 }
 
+// Pusher is a Watcher of a store in this process, which can bring its batches to a function.
+// That spares a goroutine that is woken for each of them.
+type Pusher interface {
+	// Push calls f with every batch, in order, one at a time, on the goroutine that has
+	// committed it: before the writes in it are acknowledged. Therefore f must be quick,
+	// and must not write to the Backend. Push returns when the watch has ended, with its
+	// error, and f is not called after that.
+	Push(f func(Batch)) error
+}
+
 // CheckKey returns an error unless key may name a value.
 func CheckKey(key string) error {
 	switch {

@@ -213,12 +213,7 @@ var ErrGone = errors.New("the resource is served no more")
 func (s *Store) follow(w storage.Watcher) {
 	defer close(s.done)
 	for {
-		batch, err := w.Next(s.ctx)
-		if err == nil {
-			s.apply(batch)
-			s.values.Trim()
-			continue
-		}
+		err := s.receive(w)
 		w.Close()
 		if s.ctx.Err() != nil || errors.Is(err, storage.ErrClosed) {
 			s.fail(storage.ErrClosed)
@@ -230,6 +225,26 @@ func (s *Store) follow(w storage.Watcher) {
 			return
 		}
 	}
+}
+
+// receive brings batches to the caches until the watch ends. A store in this process does
+// it while it commits: no goroutine is woken for it, and who has written finds its write.
+func (s *Store) receive(w storage.Watcher) error {
+	if p, ok := w.(storage.Pusher); ok {
+		return p.Push(s.bringIn)
+	}
+	for {
+		batch, err := w.Next(s.ctx)
+		if err != nil {
+			return err
+		}
+		s.bringIn(batch)
+	}
+}
+
+func (s *Store) bringIn(batch storage.Batch) {
+	s.apply(batch)
+	s.values.Trim()
 }
 
 // restart drops the caches and begins a new watch, as often as it takes.

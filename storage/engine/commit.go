@@ -4,22 +4,23 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"sync/atomic"
+	"runtime/debug"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Bounds of the commit queue (writes) and of one commit (writes, bytes).
+// Bounds of one commit (writes, bytes).
 const (
-	maxQueued     = 4096
 	maxGroup      = 1024
 	maxGroupBytes = 4 << 20
 )
 
-// write is a queued create, update or delete with room for its result. The caller fills
-// the upper part and waits for done; commitLoop sets the result.
+// write is a create, update or delete with room for its result. The caller fills the upper
+// part; whoever commits it sets the result.
 type write struct {
 	op      storage.Op
 	key     string
@@ -27,15 +28,29 @@ type write struct {
 	guard   int64
 	expires int64 // Unix milliseconds, 0 for never
 
-	// taken is set by whoever comes first: commitLoop when it begins to commit the
-	// write, or the caller when its context ends while the write still waits in the
-	// queue. Whoever finds it set leaves the write alone.
-	taken atomic.Bool
-	done  chan struct{} // closed when the result below is set
+	// turn tells a caller that waits in the queue what has become of its write: true if
+	// the write was committed or refused, and the result below is set; false if it is
+	// the caller's turn to commit. It has room for one of them.
+	turn chan bool
 
 	kv       storage.KeyValue
 	revision int64
 	err      error
+}
+
+// queue is the writes that wait to be committed. No goroutine is there for commits: a
+// caller that finds nobody committing does it itself, so a lone write is handed to nobody.
+// Others wait; when the commit is done, the first of them commits all that wait. mu guards
+// all fields.
+type queue struct {
+	mu sync.Mutex
+	// busy is set while a caller commits, or has been told to.
+	busy bool
+	// waiting are oldest first. Each has a caller that waits for it, so they are as many
+	// as callers at most.
+	waiting []*write
+	// crowded: the last commit had several writes.
+	crowded bool
 }
 
 // Create implements storage.Backend.
@@ -55,7 +70,8 @@ func (e *Engine) Delete(ctx context.Context, key string, guard int64) (storage.K
 	return e.write(ctx, storage.Deleted, key, nil, guard, 0)
 }
 
-// write queues a change and waits for its result.
+// write queues a change, and commits it or waits until somebody else has. A caller that
+// commits finishes, also if its context ends meanwhile.
 func (e *Engine) write(ctx context.Context, op storage.Op, key string, value []byte, guard int64, ttl time.Duration) (kv storage.KeyValue, revision int64, err error) {
 	if err := storage.CheckKey(key); err != nil {
 		return kv, 0, err
@@ -67,93 +83,133 @@ func (e *Engine) write(ctx context.Context, op storage.Op, key string, value []b
 		return kv, 0, err
 	}
 	defer e.calls.leave()
-	w := &write{op: op, key: key, guard: guard, done: make(chan struct{})}
+	w := &write{op: op, key: key, guard: guard}
 	w.record = make([]byte, versionHeader+len(value))
 	copy(w.record[versionHeader:], value)
 	if ttl > 0 {
 		w.expires = e.opts.now().Add(ttl).UnixMilli()
 	}
-	select {
-	case e.queue <- w:
-	case <-ctx.Done():
-		return kv, 0, ctx.Err()
-	case <-e.ctx.Done():
-		return kv, 0, storage.ErrClosed
+	mine := e.queue.add(w)
+	if !mine {
+		committed, err := e.await(ctx, w)
+		if err != nil {
+			return kv, 0, err
+		}
+		mine = !committed
 	}
-	select {
-	case <-w.done:
-	case <-e.ctx.Done():
-		if w.taken.CompareAndSwap(false, true) {
-			return kv, 0, storage.ErrClosed
-		}
-		<-w.done // the commit under way is finished before Close returns
-	case <-ctx.Done():
-		if w.taken.CompareAndSwap(false, true) {
-			return kv, 0, ctx.Err() // still in the queue: it will not be committed
-		}
-		select {
-		case <-w.done: // committed while the context ended
-		default:
-			return kv, 0, fmt.Errorf("%w: %w", storage.ErrUncertain, ctx.Err())
-		}
+	if mine {
+		e.commit(e.queue.gather())
 	}
 	return w.kv, w.revision, w.err
 }
 
-// commitLoop takes writes from the queue and commits them in groups. It is the only
-// goroutine that assigns revisions.
-func (e *Engine) commitLoop() {
-	group := make([]*write, 0, maxGroup)
-	for {
-		select {
-		case w := <-e.queue:
-			group = e.gather(append(group[:0], w))
-			e.commit(group)
-			clear(group)
-		case <-e.ctx.Done():
-			return
-		}
+// add adds a write, and reports whether it is the caller's turn to commit.
+func (q *queue) add(w *write) (mine bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if mine = !q.busy; !mine {
+		w.turn = make(chan bool, 1)
+	}
+	q.busy = true
+	q.waiting = append(q.waiting, w)
+	return mine
+}
+
+// await waits for what becomes of a write in the queue: committed is as write.turn has it.
+// If the context ends first, the write leaves the queue, or its outcome is not known.
+func (e *Engine) await(ctx context.Context, w *write) (committed bool, err error) {
+	closed := false
+	select {
+	case committed = <-w.turn:
+		return committed, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-e.ctx.Done():
+		err, closed = storage.ErrClosed, true
+	}
+	if e.queue.leave(w) {
+		return false, err // it will not be committed
+	}
+	if closed {
+		return <-w.turn, nil // the commit under way is finished before Close returns
+	}
+	select {
+	case committed = <-w.turn: // committed while the context ended
+		return committed, nil
+	default:
+		return false, fmt.Errorf("%w: %w", storage.ErrUncertain, err)
 	}
 }
 
-// gather adds the other queued writes to the group. It yields the processor once, so
-// that callers who were answered by the previous commit and write again are in this
-// group.
-func (e *Engine) gather(group []*write) []*write {
-	bytes := len(group[0].record)
-	for yielded := false; len(group) < maxGroup && bytes < maxGroupBytes; {
-		select {
-		case w := <-e.queue:
-			group = append(group, w)
-			bytes += len(w.record)
-			continue
-		default:
-		}
-		if yielded {
-			break
-		}
-		yielded = true
-		runtime.Gosched()
+// leave removes a write from the queue. It reports false if a commit has taken it.
+func (q *queue) leave(w *write) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.waiting, w)
+	if i < 0 {
+		return false
 	}
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	select {
+	case <-w.turn: // it was to commit
+		q.pass()
+	default:
+	}
+	return true
+}
+
+// pass lets the first caller that waits commit. The mutex is held, by whoever has
+// committed, or does not want to.
+func (q *queue) pass() {
+	if q.busy = len(q.waiting) > 0; q.busy {
+		q.waiting[0].turn <- false
+	}
+}
+
+// gather takes a group of writes from the queue, the caller's first. While there are many
+// writers it yields the processor first, so that those who were answered by the previous
+// commit and write again are in this group.
+func (q *queue) gather() []*write {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.crowded {
+		q.mu.Unlock()
+		runtime.Gosched()
+		q.mu.Lock()
+	}
+	n := 0
+	for bytes := 0; n < len(q.waiting) && n < maxGroup && bytes < maxGroupBytes; n++ {
+		bytes += len(q.waiting[n].record)
+	}
+	group := q.waiting[:n:n]
+	if q.waiting = q.waiting[n:]; len(q.waiting) == 0 {
+		q.waiting = nil
+	}
+	q.crowded = n > 1
 	return group
 }
 
-// commit checks the guards of a group of writes, writes those that pass as one batch
-// with one sync, and sets the results of all.
+// commit commits a group of writes, whose first is the caller's, lets the next group be
+// committed, and tells the others of this one.
 func (e *Engine) commit(group []*write) {
-	var answered []*write
-	defer func() {
-		for _, w := range answered {
-			close(w.done)
-		}
-	}()
-	for _, w := range group {
-		if w.taken.CompareAndSwap(false, true) {
-			answered = append(answered, w)
-		}
+	events := e.apply(group)
+	// The next group may be synced while this one is delivered; it is delivered later.
+	e.pushes.mu.Lock()
+	e.queue.mu.Lock()
+	e.queue.pass()
+	e.queue.mu.Unlock()
+	e.pushes.deliver(events)
+	e.pushes.mu.Unlock()
+	for _, w := range group[1:] {
+		w.turn <- true
 	}
+}
+
+// apply checks the guards of a group of writes, writes those that pass as one batch with
+// one sync, and sets the results of all. It returns the events of what it has committed.
+func (e *Engine) apply(group []*write) (events []storage.Event) {
 	fail := func(err error) {
-		for _, w := range answered {
+		for _, w := range group {
 			if w.err == nil {
 				w.kv, w.revision, w.err = storage.KeyValue{}, 0, err
 			}
@@ -161,17 +217,26 @@ func (e *Engine) commit(group []*write) {
 	}
 	if err := e.fs.Err(); err != nil {
 		fail(e.readOnly(err))
-		return
+		return nil
 	}
-	d := e.newDraft(len(answered))
+	// A panic would be that of one caller, and the others would wait for ever: it freezes
+	// the store, like an error of the disk.
+	defer func() {
+		if cause := recover(); cause != nil {
+			e.fs.freeze("commit", e.opts.Dir, fmt.Errorf("panic: %v\n%s", cause, debug.Stack()))
+			events = nil
+			fail(fmt.Errorf("%w; %w", storage.ErrUncertain, e.readOnly(e.fs.Err())))
+		}
+	}()
+	d := e.newDraft(len(group))
 	defer d.close()
-	for _, w := range answered {
+	for _, w := range group {
 		if err := d.add(w); err != nil {
 			w.err = err
 		}
 	}
 	if len(d.events) == 0 {
-		return
+		return nil
 	}
 	if err := e.db.Apply(d.batch, pebble.Sync); err != nil {
 		e.fs.freeze("commit", e.opts.Dir, err)
@@ -179,12 +244,13 @@ func (e *Engine) commit(group []*write) {
 	if err := e.fs.Err(); err != nil {
 		// Whether the batch is in the log is known only after a restart.
 		fail(fmt.Errorf("%w; %w", storage.ErrUncertain, e.readOnly(err)))
-		return
+		return nil
 	}
 	e.feed.publish(d.events)
 	if e.space.wrote(d.batch.Len()) || d.expiring || d.revision-e.compacted.Load() > e.opts.HistoryCount+e.opts.HistoryCount/8 {
 		e.wakeKeeper()
 	}
+	return d.events
 }
 
 // draft is the batch of one commit under construction. Guards are compared with the

@@ -4,11 +4,12 @@
 //
 // # How a write travels
 //
-// A caller copies its value into a record and queues it. One committer takes
-// everything that waits, checks each guard against the newest version of its
-// key, gives each write that passes the next revision, and commits all of them
-// as one batch with one sync (commit.go). Only then does it move the committed
-// revision, publish the events to the watchers, and answer.
+// A caller copies its value into a record and queues it. If nobody commits, it
+// does so itself: it takes everything that waits, checks each guard against the
+// newest version of its key, gives each write that passes the next revision, and
+// commits all of them as one batch with one sync (commit.go). Only then does it
+// move the committed revision, publish the events to the watchers, and tell the
+// other callers; the first that waits meanwhile commits next.
 //
 // # What is stored
 //
@@ -136,8 +137,8 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Engine is the embedded store. Writes go through the queue to the one goroutine that
-// commits (commitLoop); reads use Pebble iterators directly; one more goroutine does
+// Engine is the embedded store. Of the goroutines that write, one at a time commits for
+// all that wait (queue); reads use Pebble iterators directly; a goroutine of its own does
 // the housekeeping (keep).
 type Engine struct {
 	opts Options
@@ -145,9 +146,10 @@ type Engine struct {
 	fs   *freezer
 	lock io.Closer
 
-	queue chan *write // to commitLoop; bounded, senders block
-	feed  feed        // committed revision and recent events, for watchers
-	space space       // disk usage, for the decision whether a write is admitted
+	queue  queue  // writes that wait to be committed
+	feed   feed   // committed revision and recent events, for watchers
+	pushes pushes // watchers that are called with every commit
+	space  space  // disk usage, for the decision whether a write is admitted
 
 	// compacted is the oldest revision that can be read. Compact raises it before it
 	// removes anything. A reader loads it after it has created its Pebble iterator: if
@@ -168,8 +170,8 @@ type Engine struct {
 
 	ctx   context.Context // canceled by Close
 	stop  context.CancelFunc
-	tasks sync.WaitGroup // the goroutines of commitLoop and keep
-	calls callGate       // readers inside the database; Close waits for them
+	tasks sync.WaitGroup // the goroutine of keep
+	calls callGate       // readers and writers inside the database; Close waits for them
 }
 
 var _ storage.Backend = (*Engine)(nil)
@@ -180,11 +182,7 @@ func Open(opts Options) (*Engine, error) {
 		return nil, err
 	}
 	opts.defaults()
-	e := &Engine{
-		opts:  opts,
-		queue: make(chan *write, maxQueued),
-		wake:  make(chan struct{}, 1),
-	}
+	e := &Engine{opts: opts, wake: make(chan struct{}, 1)}
 	disk, dir, err := e.openFolder()
 	if err != nil {
 		return nil, err
@@ -203,7 +201,6 @@ func Open(opts Options) (*Engine, error) {
 	}
 	e.fs.armed.Store(true)
 	e.ctx, e.stop = context.WithCancel(context.Background())
-	e.tasks.Go(e.commitLoop)
 	e.tasks.Go(e.keep)
 	return e, nil
 }

@@ -31,7 +31,7 @@ var errFrozen = errors.New("storage: disk failed earlier")
 //   - New tables of a compaction wait until the engine is closed, and fail.
 //   - Nothing is removed.
 //
-// The committer asks Err after each commit, before it acknowledges anything,
+// A commit asks Err after its sync, before anything is acknowledged,
 // so nothing that was dropped is ever acknowledged. The disk is left as a crash
 // at that moment would leave it, and a restart recovers in the ordinary way.
 type freezer struct {

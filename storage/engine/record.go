@@ -73,7 +73,7 @@ func prefixBounds(prefix string) (lower, upper []byte) {
 }
 
 // A version is stored as a header of versionHeader bytes and the value. The caller of a
-// write copies the value behind room for the header, so that commitLoop need not copy
+// write copies the value behind room for the header, so that a commit need not copy
 // it again.
 const versionHeader = 1 + 8 + 8
 

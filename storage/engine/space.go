@@ -11,7 +11,7 @@ import (
 const spaceEvery = 4 << 20
 
 // space is the disk usage that decides whether a write is admitted. The housekeeping
-// goroutine measures it (measureDisk); commitLoop reads it and adds what it writes.
+// goroutine measures it (measureDisk); a commit reads it and adds what it writes.
 type space struct {
 	used    atomic.Int64 // bytes of the store, as last measured
 	free    atomic.Int64 // bytes free on the disk, as last measured; -1 if unknown

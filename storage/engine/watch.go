@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"runtime/debug"
 	"slices"
 	"sort"
 	"strings"
@@ -222,6 +225,97 @@ func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 		}
 	}
 	return storage.Batch{}, w.err
+}
+
+// pushes are the watchers whose batches are brought to a function, see Push. mu guards
+// all fields. Whoever commits locks it before the next commit may begin, so batches are
+// delivered in their order.
+type pushes struct {
+	mu  sync.Mutex
+	all []*push
+}
+
+type push struct {
+	w      *watcher
+	f      func(storage.Batch)
+	failed chan error // has room for one: f has panicked
+}
+
+// Push implements storage.Pusher.
+func (w *watcher) Push(f func(storage.Batch)) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &push{w: w, f: f, failed: make(chan error, 1)}
+	if err := w.beginPush(p); err != nil {
+		return err
+	}
+	var err error
+	select {
+	case <-w.ctx.Done():
+		err = w.ctx.Err()
+	case <-w.done:
+		err = storage.ErrClosed
+	case <-w.e.ctx.Done():
+		err = storage.ErrClosed
+	case err = <-p.failed:
+	}
+	all := &w.e.pushes
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.all = slices.DeleteFunc(all.all, func(other *push) bool { return other == p })
+	w.err = err
+	return err
+}
+
+// beginPush delivers what was committed before, and has p called from now on.
+func (w *watcher) beginPush(p *push) error {
+	all := &w.e.pushes
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for w.err == nil {
+		batch, _, err := w.poll()
+		if err != nil {
+			w.err = err
+			break
+		}
+		if len(batch.Events) > 0 {
+			p.call(batch)
+		}
+		if w.position >= w.e.feed.revision() {
+			all.all = append(all.all, p)
+			break
+		}
+	}
+	return w.err
+}
+
+// deliver brings events, which were just committed, to the functions that want them.
+func (p *pushes) deliver(events []storage.Event) {
+	if len(events) == 0 {
+		return
+	}
+	last := events[len(events)-1].KV.ModRevision
+	for _, push := range p.all {
+		w := push.w
+		// beginPush may have found them already.
+		first, _ := slices.BinarySearchFunc(events, w.position+1, func(ev storage.Event, revision int64) int { return cmp.Compare(ev.KV.ModRevision, revision) })
+		if first == len(events) {
+			continue
+		}
+		w.position = last
+		push.call(storage.Batch{Events: w.filter(slices.Clone(events[first:])), Revision: last})
+	}
+}
+
+// call calls the function. If it panics, the watch ends: what it has missed is not known.
+func (p *push) call(batch storage.Batch) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			p.w.position = math.MaxInt64 // nothing more is delivered
+			p.failed <- fmt.Errorf("storage: a watcher has panicked: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	p.f(batch)
 }
 
 // poll returns the next events or progress, if there are any, and a channel that is
