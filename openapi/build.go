@@ -311,54 +311,59 @@ const usualPath3, usualPath2, usualDefinition = 8 << 10, 2 << 10, 4 << 10
 // json3 returns a document of version 3 in JSON.
 func (h *Handler) json3(d *document, open func() *library) (*body, error) {
 	return d.json.get(func(old *body) (*body, error) {
-		h.building.Lock()
-		defer h.building.Unlock()
-		l := open()
-		clear(l.paths)
-		b := h.newBuilder(l, old, d.part.kind())
-		sources := h.sourcesOf(d, l)
-		entries := entriesOf(sources)
-		names, err := h.definitionsOf(sources, l)
-		if err != nil {
-			return nil, err
+		if built := h.findBuilt(&d.part); built >= 0 {
+			return built.body()
 		}
-		b.expect(entries, usualPath3, names, pack.V3)
-		b.glue(`{"openapi":"3.0.0","info":` + string(h.info(d.part.custom())) + `,"paths":{`)
-		if _, err := b.paths(entries, ",", func(out []byte, l *library, paths []path, _ []entry) ([]byte, []string, error) {
-			for i, p := range paths {
-				out = l.paths3.appendPath(separator(out, i), p)
-			}
-			return out, nil, nil
-		}); err != nil {
-			return nil, err
-		}
-		begin, end := `"schemas":{`, `},`
-		if len(names) == 0 { // of a route to a string
-			begin, end = "", ""
-		}
-		b.glue(`},"components":{` + begin)
-		scope := d.part.scope()
-		if _, err := b.definitions(names, ",", func(out []byte, l *library, d definition, i int) ([]byte, error) {
-			text, err := d.json(l)
-			if err == nil {
-				text, err = scope.complete(d.name, text, l)
-			}
-			out = append(appendText(separator(out, i), d.name), ':')
-			return append(out, text...), err
-		}); err != nil {
-			return nil, err
-		}
-		if d.part.custom() {
-			b.glue(`}}}`)
-		} else {
-			b.glue(end + `"securitySchemes":{"BearerToken":` + security3 + `}}}`)
-		}
-		made := b.done()
-		if made.hash = h.knownHash(&d.part); made.hash == "" {
-			made.hash, err = made.textHash()
-		}
-		return made, err
+		return h.buildJSON3(d, old, open)
 	})
+}
+
+func (h *Handler) buildJSON3(d *document, old *body, open func() *library) (*body, error) {
+	h.building.Lock()
+	defer h.building.Unlock()
+	l := open()
+	clear(l.paths)
+	b := h.newBuilder(l, old, d.part.kind())
+	sources := h.sourcesOf(d, l)
+	entries := entriesOf(sources)
+	names, err := h.definitionsOf(sources, l)
+	if err != nil {
+		return nil, err
+	}
+	b.expect(entries, usualPath3, names, pack.V3)
+	b.glue(`{"openapi":"3.0.0","info":` + string(h.info(d.part.custom())) + `,"paths":{`)
+	if _, err := b.paths(entries, ",", func(out []byte, l *library, paths []path, _ []entry) ([]byte, []string, error) {
+		for i, p := range paths {
+			out = l.paths3.appendPath(separator(out, i), p)
+		}
+		return out, nil, nil
+	}); err != nil {
+		return nil, err
+	}
+	begin, end := `"schemas":{`, `},`
+	if len(names) == 0 { // of a route to a string
+		begin, end = "", ""
+	}
+	b.glue(`},"components":{` + begin)
+	scope := d.part.scope()
+	if _, err := b.definitions(names, ",", func(out []byte, l *library, d definition, i int) ([]byte, error) {
+		text, err := d.json(l)
+		if err == nil {
+			text, err = scope.complete(d.name, text, l)
+		}
+		out = append(appendText(separator(out, i), d.name), ':')
+		return append(out, text...), err
+	}); err != nil {
+		return nil, err
+	}
+	if d.part.custom() {
+		b.glue(`}}}`)
+	} else {
+		b.glue(end + `"securitySchemes":{"BearerToken":` + security3 + `}}}`)
+	}
+	made := b.done()
+	made.hash, err = made.textHash()
+	return made, err
 }
 
 // textHash returns the hash of the text, which is what kube-apiserver has. For a

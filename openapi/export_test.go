@@ -1,10 +1,12 @@
 package openapi
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	openapiv2 "github.com/google/gnostic-models/openapiv2"
+	"github.com/klauspost/compress/s2"
 )
 
 // QuickDefinitions and QuickPaths return a message as it is made quickly, and by
@@ -23,29 +25,37 @@ func QuickPaths(text []byte) (quick, models []byte, plain bool, err error) {
 	return quick, models, plain, err
 }
 
-// Hashes returns the content of data/hashes for what a handler serves, and the
-// names of the documents that would come from another one.
-func (h *Handler) Hashes() (content string, unknown []string, err error) {
-	var lines []string
+// BuildAhead returns the content of data/hashes and of data/documents.s2 for what a
+// handler serves, and the names of the documents that are not in them now.
+func (h *Handler) BuildAhead() (lines, texts string, missing []string, err error) {
+	type made struct {
+		line string
+		text []byte
+	}
+	var all []made
 	s, l := h.state(), h.newLibrary()
 	for _, name := range s.names() {
 		d := s.documents[name]
 		if d.part.custom() {
 			continue
 		}
-		if h.knownHash(&d.part) == "" {
-			unknown = append(unknown, name)
+		if h.findBuilt(&d.part) < 0 {
+			missing = append(missing, name)
 		}
-		b, err := h.json3(d, func() *library { return l })
+		b, err := h.buildJSON3(d, nil, func() *library { return l })
 		if err != nil {
-			return "", nil, err
+			return "", "", nil, err
 		}
-		hash, err := b.textHash()
+		text, err := b.whole()
 		if err != nil {
-			return "", nil, err
+			return "", "", nil, err
 		}
-		lines = append(lines, h.fingerprint(&d.part)+" "+hash+"\n")
+		all = append(all, made{h.fingerprint(&d.part) + " " + b.hash, s2.EncodeBest(nil, *text)})
 	}
-	slices.Sort(lines)
-	return strings.Join(lines, ""), unknown, nil
+	slices.SortFunc(all, func(a, b made) int { return strings.Compare(a.line, b.line) })
+	for _, m := range all {
+		texts += string(m.text)
+		lines += fmt.Sprintf("%s %0*x\n", m.line, endSize, len(texts))
+	}
+	return lines, texts, missing, nil
 }

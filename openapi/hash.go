@@ -7,24 +7,94 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"reflect"
+	"slices"
 	"sort"
+	"strconv"
 	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/klauspost/compress/s2"
 
 	"github.com/apikeel/kelson/openapi/internal/pack"
 	"github.com/apikeel/kelson/resource"
 )
 
-// The hashes of documents of built-in kinds are computed ahead of time, so that the
-// index need not build the documents: one line for each, the fingerprint of its input
-// and the hash, sorted. TestHashes keeps them right.
+// The documents of built-in kinds are built ahead of time, for a server with its usual
+// settings. hashes has a line for each, sorted: the fingerprint of its input, its hash, and
+// the end of its compressed text in built, as a hexadecimal number. The texts are in the
+// order of the lines. TestHashes keeps both right.
 //
 //go:embed data/hashes
 var hashes string
 
+//go:embed data/documents.s2
+var built string
+
+// A line has a fingerprint, a hash, and an end, each with a separator.
+const (
+	fingerprintSize = 2 * 16
+	hashSize        = 2 * sha512.Size
+	endSize         = 8
+	hashLine        = fingerprintSize + 1 + hashSize + 1 + endSize + 1
+)
+
+// builtDocument is the number of a document that was built ahead of time.
+type builtDocument int
+
+// findBuilt returns the document of a part, -1 if it was not built ahead of time.
+func (h *Handler) findBuilt(p *part) builtDocument {
+	if p.custom() || h.config.NoEnums {
+		return -1
+	}
+	want := h.fingerprint(p)
+	n, found := sort.Find(len(hashes)/hashLine, func(i int) int { return strings.Compare(want, hashes[i*hashLine:][:fingerprintSize]) })
+	if !found {
+		return -1
+	}
+	return builtDocument(n)
+}
+
+func (d builtDocument) hash() string {
+	return hashes[int(d)*hashLine+fingerprintSize+1:][:hashSize]
+}
+
+// packed returns the compressed text.
+func (d builtDocument) packed() []byte {
+	end := func(n builtDocument) int {
+		if n < 0 {
+			return 0
+		}
+		end, err := strconv.ParseUint(hashes[int(n+1)*hashLine-endSize-1:][:endSize], 16, 31)
+		if err != nil {
+			panic(err) // it is part of the program
+		}
+		return int(end)
+	}
+	text := built[end(d-1):end(d)]
+	return unsafe.Slice(unsafe.StringData(text), len(text)) // which is only read
+}
+
+// body returns the document. Its text is decompressed whenever it is read.
+func (d builtDocument) body() (*body, error) {
+	packed := d.packed()
+	size, err := s2.DecodedLen(packed)
+	if err != nil {
+		return nil, err
+	}
+	b := &body{library: func() *library { return nil }, hash: d.hash(), made: time.Now()}
+	b.add(segment{piece: &piece{size: size, again: func(out []byte, _ *library) ([]byte, error) {
+		out = slices.Grow(out, size)
+		_, err := s2.Decode(out[len(out):len(out)+size], packed)
+		return out[:len(out)+size], err
+	}}})
+	return b, nil
+}
+
 // hash3 returns the hash of a document of version 3.
 func (h *Handler) hash3(d *document, open func() *library) (string, error) {
-	if hash := h.knownHash(&d.part); hash != "" {
-		return hash, nil
+	if built := h.findBuilt(&d.part); built >= 0 {
+		return built.hash(), nil
 	}
 	b, err := h.json3(d, open)
 	if err != nil {
@@ -32,25 +102,6 @@ func (h *Handler) hash3(d *document, open func() *library) (string, error) {
 	}
 	return b.hash, nil
 }
-
-// knownHash returns the precomputed hash of a document, "" if there is none.
-func (h *Handler) knownHash(p *part) string {
-	if p.custom() || h.config.NoEnums {
-		return ""
-	}
-	want := h.fingerprint(p)
-	n, found := sort.Find(len(hashes)/hashLine, func(i int) int { return strings.Compare(want, hashes[i*hashLine:][:fingerprintSize]) })
-	if !found {
-		return ""
-	}
-	return hashes[n*hashLine+fingerprintSize+1 : (n+1)*hashLine-1]
-}
-
-// A line has a fingerprint, a space, a hash, and its end.
-const (
-	fingerprintSize = 2 * 16
-	hashLine        = fingerprintSize + 1 + 2*sha512.Size + 1
-)
 
 // fingerprint identifies everything that the document of a part is made from
 // but the program: what it describes, and the generated definitions.

@@ -13,30 +13,31 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-var update = flag.Bool("update", false, "rewrite data/hashes")
+var update = flag.Bool("update", false, "rewrite data/hashes and data/documents.s2")
 
-// TestHashes: the hashes that are known ahead are those of the documents that a
-// server with its usual settings has. If the documents have changed, run it with
-// -update.
+// TestHashes: the documents that are built ahead are those that a server with its usual
+// settings has. If the documents have changed, run it with -update.
 func TestHashes(t *testing.T) {
 	catalog := usualCatalog(t)
 	h := openapi.New(func() *resource.Catalog { return catalog }, openapi.Config{})
-	got, unknown, err := h.Hashes()
+	lines, texts, missing, err := h.BuildAhead()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile("data/hashes", []byte(got), 0o666); err != nil {
+	for file, got := range map[string]string{"data/hashes": lines, "data/documents.s2": texts} {
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	want, err := os.ReadFile("data/hashes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("data/hashes is not up to date; of %d documents no hash is known: %q", len(unknown), unknown)
+		if got != string(want) {
+			t.Errorf("%s is not up to date; documents that are not in it: %q", file, missing)
+		}
 	}
 }
 

@@ -185,8 +185,9 @@ func (h *Handler) serveIndex(w http.ResponseWriter, r *http.Request) {
 		}
 		s.index, s.indexed = index, time.Now()
 	}
-	// Without a Content-Type of its own the index is sniffed as text, as in
-	// kube-apiserver.
+	// In kube-apiserver the index has no type of its own and is sniffed as text. Without a
+	// type, ServeContent would read all types that the system has, for the first client.
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	http.ServeContent(w, r, "", s.indexed, bytes.NewReader(s.index))
 }
 

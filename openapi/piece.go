@@ -103,9 +103,13 @@ func (b *body) whole() (*[]byte, error) {
 	if kept := b.kept.Value(); kept != nil {
 		return kept, nil
 	}
-	data := make([]byte, b.size)
-	if _, err := io.ReadFull(b.text(), data); err != nil {
-		return nil, err
+	data := make([]byte, 0, b.size)
+	t := b.text()
+	for _, s := range b.segments {
+		var err error
+		if data, err = t.appendSegment(data, s); err != nil {
+			return nil, err
+		}
 	}
 	b.kept = weak.Make(&data)
 	return &data, nil
@@ -269,15 +273,31 @@ func (t *text) next() ([]byte, error) {
 	return nil, io.EOF
 }
 
+// appendSegment appends the text of a segment.
+func (t *text) appendSegment(out []byte, s segment) ([]byte, error) {
+	if s.piece == nil {
+		return append(out, s.glue...), nil
+	}
+	if s.piece.packed.Load() == nil {
+		return t.render(out, s.piece)
+	}
+	text, err := t.read(s.piece)
+	return append(out, text...), err
+}
+
+// render appends the text of a piece that is not kept.
+func (t *text) render(out []byte, p *piece) ([]byte, error) {
+	if t.library == nil {
+		t.library = t.of.library()
+	}
+	return p.again(out, t.library)
+}
+
 // read returns the text of a piece, which is valid until the next call.
-func (t *text) read(p *piece) ([]byte, error) {
+func (t *text) read(p *piece) (_ []byte, err error) {
 	packed := p.packed.Load()
 	if packed == nil {
-		if t.library == nil {
-			t.library = t.of.library()
-		}
-		var err error
-		t.buf, err = p.again(t.buf[:0], t.library)
+		t.buf, err = t.render(t.buf[:0], p)
 		return t.buf, err
 	}
 	from := bytes.NewReader(packed.Bytes)
@@ -289,7 +309,7 @@ func (t *text) read(p *piece) ([]byte, error) {
 	if cap(t.buf) < p.size {
 		t.buf = make([]byte, p.size)
 	}
-	_, err := io.ReadFull(t.inflater, t.buf[:p.size])
+	_, err = io.ReadFull(t.inflater, t.buf[:p.size])
 	return t.buf[:p.size], err
 }
 
