@@ -86,12 +86,7 @@ func (c *conn) start(st *stream) error {
 		return nil
 	}
 	c.handlers++
-	if c.idle > 0 {
-		c.idle--
-		c.work <- st
-		return nil
-	}
-	go c.serve(st)
+	c.srv.workers.serve(st)
 	return nil
 }
 
@@ -101,47 +96,19 @@ func (c *conn) releaseHeader(st *stream) {
 	st.headerBytes = 0
 }
 
-// serve serves one stream after the other.
-func (c *conn) serve(st *stream) {
-	for st != nil {
-		st.serve()
-		c.mu.Lock()
-		c.releaseHeader(st)
-		next, wait := c.next()
-		c.mu.Unlock()
-		if wait {
-			select {
-			case next = <-c.work:
-			case <-c.ctx.Done():
-				c.mu.Lock()
-				select {
-				case next = <-c.work:
-				default:
-					c.idle--
-				}
-				c.mu.Unlock()
-			}
-		}
-		st = next
-	}
-}
-
-// next returns what a goroutine does that has served a stream: serve another, wait
-// for one, or end.
-func (c *conn) next() (st *stream, wait bool) {
+// next returns the stream that the goroutine which has served one serves next, nil if
+// none waits.
+func (c *conn) next() *stream {
 	for len(c.waiting) > 0 {
+		var st *stream
 		st, c.waiting = c.waiting[0], c.waiting[1:]
 		if st.closed == nil {
-			return st, false
+			return st
 		}
 		c.releaseHeader(st)
 	}
 	c.handlers--
-	if c.err != nil || c.idle >= maxIdleWorkers {
-		return nil, false
-	}
-	c.idle++
-	return nil, true
+	return nil
 }
 
 // serve runs the handler.
@@ -163,37 +130,30 @@ func (st *stream) serve() {
 		st.response.dropHeader()
 		c.handlers++ // the goroutine that returns and the one that continues
 		c.mu.Unlock()
-		go c.resume(st)
+		go st.resume()
 	}
 	complete = true
 }
 
 // resume runs the continuation of a response whose handler has returned.
-func (c *conn) resume(st *stream) {
-	if next := st.resume(); next != nil {
-		c.serve(next)
-	}
-}
-
-func (st *stream) resume() (next *stream) {
+func (st *stream) resume() {
 	complete := false
 	defer func() {
 		if !complete {
 			st.abort(recover())
 		}
-		st.c.mu.Lock()
-		defer st.c.mu.Unlock()
-		if s, wait := st.c.next(); wait {
-			st.c.idle-- // goroutines that have served handlers have larger stacks
-		} else {
-			next = s
+		c := st.c
+		c.mu.Lock()
+		next := c.next()
+		c.mu.Unlock()
+		if next != nil {
+			c.srv.workers.serve(next)
 		}
 	}()
 	st.response.continuation()
 	st.response.finish()
 	st.cancel()
 	complete = true
-	return nil
 }
 
 // abort ends a stream whose handler has panicked.
