@@ -185,6 +185,10 @@ type Version struct {
 	Check func(obj Object) error
 	// Default sets the fields that a client may leave out.
 	Default func(obj Object)
+	// DefaultsSentOnly says that Default changes only objects that clients send: it does
+	// nothing to one that was stored, by this program or an older one. Such an object is
+	// served without being decoded.
+	DefaultsSentOnly bool
 	// ToHub and FromHub convert to and from the hub version; they are nil for the
 	// hub itself. The result may share memory with the argument.
 	ToHub, FromHub func(obj Object) (Object, error)

@@ -186,7 +186,7 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 // stored protobuf without decoding that. It is false if reading the object may change it.
 func (e *Encoder) appendJSONOfProto(dst []byte, rec *Record, stored []byte) ([]byte, bool) {
 	version := e.Served.Version
-	if e.Served.Type == nil || !e.Served.IsHub() || version.Default != nil && !rec.written {
+	if e.Served.Type == nil || !e.Served.IsHub() || version.Default != nil && !version.DefaultsSentOnly && !rec.written {
 		return nil, false
 	}
 	raw, ok := storedProtoBody(e.Served.Definition, version, stored)

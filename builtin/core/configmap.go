@@ -23,7 +23,7 @@ func ConfigMaps() resource.Definition {
 		Kind:       "ConfigMap",
 		ShortNames: []string{"cm"},
 		Namespaced: true,
-		Versions:   []resource.Version{resource.VersionOf[corev1.ConfigMap, corev1.ConfigMapList]("v1", func(cm *corev1.ConfigMap) { emptyNotNull(cm.BinaryData) })},
+		Versions:   []resource.Version{configMapVersion()},
 		Strategy: resource.Rules[*corev1.ConfigMap]{
 			NameOnUpdate: true,
 			Validate:     func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
@@ -44,6 +44,12 @@ func ConfigMaps() resource.Definition {
 			return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), resource.Since(cm.CreationTimestamp.Time)}
 		}),
 	}
+}
+
+func configMapVersion() resource.Version {
+	v := resource.VersionOf[corev1.ConfigMap, corev1.ConfigMapList]("v1", func(cm *corev1.ConfigMap) { emptyNotNull(cm.BinaryData) })
+	v.DefaultsSentOnly = true // protobuf has no null
+	return v
 }
 
 // emptyNotNull replaces nil values by empty ones: protobuf in storage does not distinguish
