@@ -126,7 +126,7 @@ func (r *Resource) loadEmpty(ctx context.Context) {
 	if r.loaded.Load() || r.counted.Swap(true) {
 		return
 	}
-	if n, _, err := r.store.backend.Count(ctx, r.prefix); err == nil && n == 0 {
+	if page, err := r.store.backend.List(ctx, r.prefix, storage.ListOptions{Limit: 1, KeysOnly: true}); err == nil && len(page.Items) == 0 {
 		// A failure shows when somebody reads.
 		_ = r.load(ctx)
 	}
