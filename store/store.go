@@ -143,6 +143,7 @@ func (s *Store) Close() {
 		s.trimmer.Stop()
 	}
 	s.mu.Unlock()
+	s.budget.Close()
 	s.tasks.Wait()
 }
 

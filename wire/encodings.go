@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // DefaultEncodingBytes is the usual limit of an EncodingBudget.
@@ -145,6 +146,49 @@ type EncodingBudget struct {
 
 	spent    atomic.Int64
 	sweeping sync.Mutex
+
+	mu    sync.Mutex  // guards the fields below
+	timer *time.Timer // runs dropIdle; nil while little is kept
+	ended bool
+}
+
+const (
+	// idleEncodings is how long encodings are kept that nobody reads; twice that at most.
+	idleEncodings = 30 * time.Second
+	// fewEncodings is how many bytes of them stay nevertheless: not worth waking up for.
+	fewEncodings = 8 << 20
+)
+
+// Close ends what goes on by itself. Encodings that are kept stay.
+func (b *EncodingBudget) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+}
+
+// dropIdleLater has dropIdle run after a while, if there is enough to drop.
+func (b *EncodingBudget) dropIdleLater() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.timer == nil && !b.ended && b.spent.Load() > fewEncodings {
+		b.timer = time.AfterFunc(idleEncodings, b.dropIdle)
+	}
+}
+
+// dropIdle drops the encodings of records that nobody has read since it last ran, so that
+// a server at rest has its objects in memory once.
+func (b *EncodingBudget) dropIdle() {
+	b.sweeping.Lock()
+	before := b.spent.Load()
+	b.spent.Add(b.sweep(func(es *encodings) bool { return es.used.Swap(false) }) - before)
+	b.sweeping.Unlock()
+	b.mu.Lock()
+	b.timer = nil
+	b.mu.Unlock()
+	b.dropIdleLater()
 }
 
 // Spent returns how many bytes the encodings take, those of records that were replaced
@@ -155,10 +199,14 @@ func (b *EncodingBudget) Spent() int64 { return b.spent.Load() }
 // sweeps, it leaves that to the other one, which looks again before it returns; not
 // for ever, in case bytes come as fast as they go.
 func (b *EncodingBudget) spend(n int64) {
+	before := b.spent.Load()
 	for try := 0; try < maxSweeps && b.spent.Add(n) > b.Limit && b.sweeping.TryLock(); try++ {
 		n = 0
 		b.makeRoom()
 		b.sweeping.Unlock()
+	}
+	if now := b.spent.Load(); now > fewEncodings && before/fewEncodings != now/fewEncodings {
+		b.dropIdleLater() // now and then: it may have stopped when there was less
 	}
 }
 

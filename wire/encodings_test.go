@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // budgetOf returns a budget and so many records whose encodings count in it.
@@ -70,4 +72,45 @@ func TestEncodingBudgetKeepsUsed(t *testing.T) {
 	if n := made[records[0].Key]; n > 3 {
 		t.Errorf("the encoding that is used all the time was made %d times, want at most 3", n)
 	}
+}
+
+// TestIdleEncodingsAreDropped: what nobody reads goes after a while, what is read stays.
+func TestIdleEncodingsAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1 << 20
+		budget, records := budgetOf(64*size, 40)
+		defer budget.Close()
+		made := 0
+		get := func(rec *Record) {
+			if _, err := rec.Encoding(0, func(*Record) ([]byte, error) { made++; return make([]byte, size), nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, rec := range records {
+			get(rec)
+		}
+		const used = fewEncodings/size + 2 // so many that it goes on
+		for range 10 {
+			for _, rec := range records[:used] {
+				get(rec)
+			}
+			time.Sleep(idleEncodings / 2)
+		}
+		synctest.Wait()
+		if got := budget.Spent(); got < used*size || got >= (used+1)*size {
+			t.Errorf("%d bytes are kept, want those of %d encodings with %d each", got, used, size)
+		}
+		if made != len(records) {
+			t.Errorf("encodings were made %d times, want %d: those that are read stay", made, len(records))
+		}
+		time.Sleep(3 * idleEncodings)
+		synctest.Wait()
+		if got := budget.Spent(); got != 0 {
+			t.Errorf("%d bytes are kept that nobody reads, want 0", got)
+		}
+		get(records[len(records)-1])
+		if made != len(records)+1 {
+			t.Errorf("encodings were made %d times, want %d: what nobody has read is gone", made, len(records)+1)
+		}
+	})
 }
