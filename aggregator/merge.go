@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
@@ -37,10 +38,11 @@ func (s *Server) mergedDiscovery(catalog *resource.Catalog) *discovery.Merged {
 func (s *Server) merge(catalog *resource.Catalog) *discovery.Merged {
 	// The group of APIServices has no APIService itself, and is always first.
 	out := &discovery.Merged{Groups: []discovery.MergedGroup{{Name: Group, Versions: []discovery.MergedVersion{{Name: "v1"}}}}}
-	for _, group := range s.groupsWith(LocalServices(catalog)) {
+	services, deleted := s.servicesWith(LocalServices(catalog))
+	for _, group := range byGroup(append(services, deleted...)) {
 		g := discovery.MergedGroup{Name: group[0].Spec.Group}
 		for _, service := range group {
-			v := discovery.MergedVersion{Name: service.Spec.Version}
+			v := discovery.MergedVersion{Name: service.Spec.Version, Unlisted: slices.Contains(deleted, service)}
 			if service.Spec.Service != nil {
 				v.Remote = &apidiscovery.APIVersionDiscovery{Version: v.Name, Freshness: apidiscovery.DiscoveryFreshnessStale}
 				if b := s.remote(service); b != nil {
@@ -61,25 +63,30 @@ func (s *Server) remote(service *apiregistration.APIService) *backend {
 	return (*s.remotes.Load())[schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version}]
 }
 
-func (s *Server) groups() [][]*apiregistration.APIService { return s.groupsWith(nil) }
+// groups returns the APIServices by group.
+func (s *Server) groups() [][]*apiregistration.APIService {
+	services, _ := s.servicesWith(nil)
+	return byGroup(services)
+}
 
-// groupsWith returns the APIServices by group, including the expected ones that do not
-// exist yet.
-func (s *Server) groupsWith(expected []*apiregistration.APIService) [][]*apiregistration.APIService {
+// servicesWith returns the APIServices, including the expected ones that do not exist yet.
+// A built-in one that somebody has deleted is not expected before the next start; those
+// are returned as deleted. Another server that does not serve the version deletes it when
+// it starts.
+func (s *Server) servicesWith(expected []*apiregistration.APIService) (services, deleted []*apiregistration.APIService) {
 	s.mu.Lock()
-	services := make([]*apiregistration.APIService, 0, len(s.services))
-	for _, service := range s.services {
-		services = append(services, service)
-	}
+	defer s.mu.Unlock()
+	services = slices.Collect(maps.Values(s.services))
 	for _, wanted := range expected {
-		// A built-in APIService that somebody has deleted is not expected before the
-		// next start.
-		if s.services[wanted.Name] == nil && (!s.started || wanted.Labels[automanaged] == always) {
+		switch {
+		case s.services[wanted.Name] != nil:
+		case !s.started || wanted.Labels[automanaged] == always:
 			services = append(services, wanted)
+		default:
+			deleted = append(deleted, wanted)
 		}
 	}
-	s.mu.Unlock()
-	return byGroup(services)
+	return services, deleted
 }
 
 // byGroup groups APIServices. Groups are ordered by their highest priority, and the

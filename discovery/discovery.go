@@ -230,7 +230,7 @@ func versionNames(catalog *resource.Catalog) []string {
 func groupList(v view) *metav1.APIGroupList {
 	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
 	for _, g := range v.groups() {
-		if g.Name != "" {
+		if g, ok := g.listed(); ok && g.Name != "" {
 			list.Groups = append(list.Groups, apiGroup(g))
 		}
 	}

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"slices"
 	"strings"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
@@ -26,6 +27,17 @@ type MergedVersion struct {
 	// Remote is the discovery of another server for the version; nil if the catalog has
 	// it.
 	Remote *apidiscovery.APIVersionDiscovery
+	// Unlisted: only aggregated discovery has the version. It is served, but its APIService
+	// was deleted.
+	Unlisted bool
+}
+
+// listed returns the group without versions that are unlisted, and whether it has others.
+func (g MergedGroup) listed() (MergedGroup, bool) {
+	if slices.ContainsFunc(g.Versions, func(v MergedVersion) bool { return v.Unlisted }) {
+		g.Versions = slices.DeleteFunc(slices.Clone(g.Versions), func(v MergedVersion) bool { return v.Unlisted })
+	}
+	return g, len(g.Versions) > 0
 }
 
 // Merge makes the handler use what f returns for a catalog. f must return the same
@@ -80,7 +92,7 @@ func (v view) group(name string) (MergedGroup, bool) {
 	if v.merged != nil {
 		for _, g := range v.merged.Groups {
 			if g.Name == name {
-				return g, true
+				return g.listed()
 			}
 		}
 		return MergedGroup{}, false
