@@ -18,6 +18,9 @@ type Via struct {
 	ForwardRedirects bool
 	// Fail answers when the backend did not answer.
 	Fail func(error)
+	// Answered, if it is not nil, gets the status of the backend's response; not that of
+	// an upgrade.
+	Answered func(status int)
 	// Logger gets failures; nil discards them.
 	Logger *slog.Logger
 }
@@ -41,7 +44,7 @@ func Proxy(w http.ResponseWriter, r *http.Request, to *url.URL, via Via) {
 		}
 		via.Fail(err)
 	}
-	handler := proxy.NewUpgradeAwareHandler(to, ownHeaderTransport{via.Transport, w.Header()}, false, false, proxy.NewErrorResponder(responder(fail)))
+	handler := proxy.NewUpgradeAwareHandler(to, ownHeaderTransport{via.Transport, w.Header(), via.Answered}, false, false, proxy.NewErrorResponder(responder(fail)))
 	handler.UpgradeTransport = proxy.NewUpgradeRequestRoundTripper(via.Transport, proxy.MirrorRequest)
 	handler.RejectForwardingRedirects = !via.ForwardRedirects
 	handler.FlushInterval = -1 // flush every write: events of a watch must not wait
@@ -52,7 +55,8 @@ func Proxy(w http.ResponseWriter, r *http.Request, to *url.URL, via Via) {
 // so that they are not sent twice.
 type ownHeaderTransport struct {
 	*http.Transport
-	own http.Header
+	own      http.Header
+	answered func(status int) // may be nil
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -61,6 +65,9 @@ func (a ownHeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil {
 		for name := range resp.Header {
 			delete(a.own, name)
+		}
+		if a.answered != nil {
+			a.answered(resp.StatusCode)
 		}
 	}
 	return resp, err
