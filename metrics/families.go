@@ -35,6 +35,7 @@ const (
 	gauge
 	histogram
 	info // a gauge; of series that differ only in the last label, the newest is exposed
+	late // a counter that is not exposed before it is observed, even if it has no labels
 )
 
 // described is the definition of a metric.
@@ -59,11 +60,12 @@ type family struct {
 // observer is a series of any type.
 type observer = measure.Series
 
-// NewFamilies registers the metrics. Those without labels are exposed from the start.
+// NewFamilies registers the metrics. Those without labels are exposed from the start,
+// unless they are late.
 func NewFamilies(r *Registry) *Families {
 	m := &Families{all: map[string]*family{}}
 	for _, d := range allFamilies() {
-		f := &family{of: m, with: r.described(d), always: len(d.labels) == 0}
+		f := &family{of: m, with: r.described(d), always: len(d.labels) == 0 && d.kind != late}
 		m.all[d.name] = f
 	}
 	m.begin()
@@ -95,7 +97,7 @@ func (m *Families) begin() {
 // described registers a metric, and returns the function that finds its series.
 func (r *Registry) described(d described) func(labels ...string) observer {
 	switch d.kind {
-	case counter:
+	case counter, late:
 		v := r.Counters(d.name, d.help, d.labels...)
 		return func(labels ...string) observer { return v.WithLabelValues(labels...) }
 	case gauge:

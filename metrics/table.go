@@ -71,7 +71,7 @@ func partFamilies() []described {
 	)
 	buckets := prometheus.DefBuckets
 	fast := prometheus.ExponentialBuckets(0.001, 2, 15)
-	pod := []string{"request_operation", "resource", "subresource"}
+	pod, gvr := []string{"request_operation", "resource", "subresource"}, []string{"group", "version", "resource"}
 	status, kind, cidr, scope := []string{"status"}, []string{"group", "resource"}, []string{"cidr"}, []string{"scope"}
 	turn, flow := []float64{0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30}, []string{"priority_level", "flow_schema"}
 	return []described{
@@ -114,6 +114,12 @@ func partFamilies() []described {
 		{counter, measure.WebhookSHA1, "[BETA] " + sha1, nil, nil},
 		{counter, measure.AggregatorNoNames, "[ALPHA] " + noNames, nil, nil},
 		{counter, measure.AggregatorSHA1, "[ALPHA] " + sha1, nil, nil},
+		{counter, measure.PeerRequests, "[ALPHA] Total number of requests that were proxied to a peer kube-apiserver because the local apiserver was not capable of serving it, broken down by 'group', 'version', and 'resource' indicating the GVR of the request. If all three are empty (\"\"), the request is a discovery request.", nil, append([]string{"code"}, gvr...)},
+		{counter, measure.PeerProxyErrors, "[ALPHA] Total number of errors encountered while proxying requests to a peer kube apiserver", nil, append([]string{"type"}, gvr...)},
+		{counter, measure.PeerDiscoveryErrors, "[ALPHA] Total number of errors encountered while syncing discovery information from a peer kube-apiserver", nil, []string{"type"}},
+		{late, measure.DiscoveryPeerHits, "[ALPHA] Counter of number of times discovery was served from peer-aggregated cache", nil, nil},
+		{late, measure.DiscoveryPeerMisses, "[ALPHA] Counter of number of times discovery was aggregated across all API servers", nil, nil},
+		{late, measure.DiscoveryNoPeer, "[ALPHA] Counter of number of times no-peer (non peer-aggregated) discovery was requested", nil, nil},
 		{counter, measure.DialStarts, "[ALPHA] Dial starts, labeled by the protocol (http-connect or grpc) and transport (tcp or uds).", nil, []string{"protocol", "transport"}},
 		{histogram, measure.DialDuration, "[ALPHA] Dial latency histogram in seconds, labeled by the protocol (http-connect or grpc), transport (tcp or uds)", []float64{0.005, 0.025, 0.1, 0.5, 2.5, 12.5}, []string{"protocol", "transport"}},
 		{counter, measure.DialFailures, "[ALPHA] Dial failure count, labeled by the protocol (http-connect or grpc), transport (tcp or uds), and stage (connect or proxy). The stage indicates at which stage the dial failed", nil, []string{"protocol", "transport", "stage"}},

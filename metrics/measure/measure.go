@@ -118,6 +118,15 @@ const (
 	WebhookSHA1       = "apiserver_webhooks_x509_insecure_sha1_total"
 	AggregatorNoNames = "apiserver_kube_aggregator_x509_missing_san_total"
 	AggregatorSHA1    = "apiserver_kube_aggregator_x509_insecure_sha1_total"
+	// PeerRequests: code, group, version, resource. PeerProxyErrors: type, group, version,
+	// resource. PeerDiscoveryErrors: type.
+	PeerRequests        = "apiserver_rerouted_request_total"
+	PeerProxyErrors     = "apiserver_peer_proxy_errors_total"
+	PeerDiscoveryErrors = "apiserver_peer_discovery_sync_errors_total"
+	// DiscoveryPeerHits, DiscoveryPeerMisses, DiscoveryNoPeer: without labels.
+	DiscoveryPeerHits   = "aggregator_discovery_peer_aggregated_cache_hits_total"
+	DiscoveryPeerMisses = "aggregator_discovery_peer_aggregated_cache_misses_total"
+	DiscoveryNoPeer     = "aggregator_discovery_nopeer_requests_total"
 	// DialStarts, DialDuration: protocol, transport. DialFailures: protocol,
 	// transport, stage.
 	DialStarts   = "apiserver_egress_dialer_dial_start_total"
