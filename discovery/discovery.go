@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/status"
@@ -30,9 +31,16 @@ type Handler struct {
 	// NoHashes leaves out storageVersionHash: the gate StorageVersionHash is off. It is set
 	// before the first request.
 	NoHashes bool
+	// Peers are other servers whose groups /apis has too, in the aggregated format and
+	// unless a client asks for the profile nopeer; nil if there are none. It is set before
+	// the first request.
+	Peers Peers
+	// Metrics counts how often the groups of peers were merged, if there are Peers.
+	Metrics measure.Sink
 
 	mu      sync.Mutex
 	current *state
+	peers   *peerState
 }
 
 // state has the encoded documents of one catalog.
@@ -156,6 +164,13 @@ func (h *Handler) serveAs(w http.ResponseWriter, r *http.Request, v view, known 
 func (h *Handler) serveAggregated(w http.ResponseWriter, r *http.Request, v view, root string, media media) error {
 	s := h.state(v)
 	list := func() runtime.Object { return aggregated(v, root) }
+	switch {
+	case h.Peers == nil:
+	case media.noPeers:
+		measure.Count(h.Metrics, measure.DiscoveryNoPeer)
+	case root == "apis":
+		s, list = h.withPeers(v, s)
+	}
 	etag, err := s.etag(root, list)
 	if err != nil {
 		return err

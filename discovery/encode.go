@@ -35,8 +35,9 @@ const (
 
 // media is a negotiated media type.
 type media struct {
-	name   string
-	pretty bool
+	name    string
+	pretty  bool
+	noPeers bool // the profile nopeer
 }
 
 // negotiate returns the first media type of the Accept header that is known, for the
@@ -49,7 +50,7 @@ func negotiate(r *http.Request, known []string, aggregated bool) (media, bool) {
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		for _, name := range known {
 			if status.Takes(clause, name) && matchesFormat(clause.Params, name, aggregated) {
-				return media{name: name, pretty: clause.Params["pretty"] == "1"}, true
+				return media{name: name, pretty: clause.Params["pretty"] == "1", noPeers: clause.Params["profile"] == "nopeer"}, true
 			}
 		}
 	}
