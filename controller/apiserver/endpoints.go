@@ -68,9 +68,12 @@ func (s *Service) startEndpoints(ctx context.Context) error {
 		}
 		return err
 	}
-	// One that died here may have left its address.
-	if err := s.removeEndpoint(ctx); err != nil {
-		s.Logger.Warn("the old endpoint of the service kubernetes is still there", "error", err)
+	// One that died here may have left its address. One that this server replaces without
+	// a gap still needs it.
+	if !s.Replaces {
+		if err := s.removeEndpoint(ctx); err != nil {
+			s.Logger.Warn("the old endpoint of the service kubernetes is still there", "error", err)
+		}
 	}
 	s.Running.Go(func() {
 		select {
@@ -106,14 +109,7 @@ func (s *Service) renewEndpoint(ctx context.Context) error {
 // removeEndpoint takes this server out.
 func (s *Service) removeEndpoint(ctx context.Context) error {
 	if s.Endpoints == EndpointLeases {
-		kv, err := s.Leases.Get(ctx, leasePrefix+s.IP)
-		if err == nil {
-			_, _, err = s.Leases.Delete(ctx, kv.Key, kv.ModRevision)
-		}
-		if errors.Is(err, storage.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
+		if err := s.endpoint.remove(ctx); err != nil {
 			return err
 		}
 	}
@@ -127,31 +123,9 @@ func (s *Service) removeEndpoint(ctx context.Context) error {
 
 // renewLease writes the key that says that this server lives.
 func (s *Service) renewLease(ctx context.Context) error {
-	for {
-		lease := &corev1.Endpoints{}
-		kv, err := s.Leases.Get(ctx, leasePrefix+s.IP)
-		switch {
-		case err == nil:
-			lease = readLease(kv.Value)
-		case !errors.Is(err, storage.ErrNotFound):
-			return err
-		}
+	return s.endpoint.renew(ctx, leaseTTL, func(lease *corev1.Endpoints) {
 		lease.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: s.IP}}}}
-		lease.Generation++ // a value that does not change might not be written
-		raw, err := lease.Marshal()
-		if err != nil {
-			return err
-		}
-		value := wire.AppendEnvelope(nil, "v1", "Endpoints", raw)
-		if kv.ModRevision == 0 {
-			_, err = s.Leases.Create(ctx, leasePrefix+s.IP, value, leaseTTL)
-		} else {
-			_, err = s.Leases.Update(ctx, leasePrefix+s.IP, value, kv.ModRevision, leaseTTL)
-		}
-		if !errors.Is(err, storage.ErrExists) && !errors.Is(err, storage.ErrConflict) && !errors.Is(err, storage.ErrNotFound) {
-			return err
-		}
-	}
+	})
 }
 
 // readLease reads the key of a server. What cannot be read is empty.

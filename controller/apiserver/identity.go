@@ -29,9 +29,18 @@ const (
 type Identity struct {
 	*Server
 	// Name is that of the lease: all servers of this machine have the same.
-	Name   string
+	Name string
+	// PeerAddress, if it is not empty, is the host and port for an annotation of the lease,
+	// which tells where other servers reach this one. It is set before Start.
+	PeerAddress string
+	// Replaces: another process of this machine may hold the lease, and end when this one
+	// is ready. The lease is taken over then, instead of being made anew, so that it is
+	// never missing.
+	Replaces bool
+
 	leases resource.Objects
 	holder string // this server
+	took   bool   // the lease has been written with this holder; used by renewals only
 	lease  *presence
 }
 
@@ -47,6 +56,10 @@ func (i *Identity) Start(ctx context.Context) error {
 	if err := i.EnsureNamespaces(ctx); err != nil {
 		return err
 	}
+	if i.Replaces {
+		i.Running.Go(func() { i.lease.keep(ctx, identityEvery, i.Renew) })
+		return nil
+	}
 	if err := i.remove(ctx, i.Name); err != nil {
 		i.Logger.Warn("the old lease of this server is still there", "error", err)
 	}
@@ -61,9 +74,27 @@ func (i *Identity) StartCollector(ctx context.Context) error {
 	return nil
 }
 
-// Stop removes the lease of this server.
+// Stop removes the lease of this server, unless another process on this machine has
+// replaced it and holds the lease now.
 func (i *Identity) Stop(ctx context.Context) error {
-	i.lease.takeBack(ctx, func(ctx context.Context) error { return i.remove(ctx, i.Name) })
+	i.lease.takeBack(ctx, func(ctx context.Context) error {
+		obj, err := i.leases.Get(ctx, metav1.NamespaceSystem, i.Name)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		lease := obj.(*coordinationv1.Lease)
+		if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != i.holder {
+			return nil
+		}
+		err = i.leases.Delete(ctx, metav1.NamespaceSystem, i.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &lease.UID}})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil // another process has it now
+		}
+		return err
+	})
 	return nil
 }
 
@@ -79,11 +110,21 @@ func (i *Identity) Renew(ctx context.Context) error {
 			lease.Labels = map[string]string{}
 		}
 		lease.Labels[identityLabel], lease.Labels[corev1.LabelHostname] = "kube-apiserver", host
+		if i.PeerAddress != "" {
+			if lease.Annotations == nil {
+				lease.Annotations = map[string]string{}
+			}
+			lease.Annotations[corev1.AnnotationPeerAdvertiseAddress] = i.PeerAddress
+		}
+		if !i.took {
+			lease.Spec.HolderIdentity = &i.holder
+		}
 		lease.Spec.LeaseDurationSeconds = new(int32(identitySeconds))
 		lease.Spec.RenewTime = new(metav1.NewMicroTime(request.From(ctx).Received))
 		return nil
 	}
 	err = i.leases.Update(ctx, metav1.NamespaceSystem, i.Name, hold)
+	i.took = i.took || err == nil
 	if !apierrors.IsNotFound(err) {
 		return err
 	}

@@ -33,6 +33,9 @@ type ServiceConfig struct {
 	Servers   int
 	// Leases has a key for every server, with EndpointLeases.
 	Leases storage.Backend
+	// Replaces: another process may serve at the same address, and end when this one is
+	// ready.
+	Replaces bool
 	// Ready is closed when this server can be asked.
 	Ready <-chan struct{}
 }
@@ -41,7 +44,7 @@ type ServiceConfig struct {
 type Service struct {
 	ServiceConfig
 	*Server
-	endpoint *presence
+	endpoint *ownKey
 }
 
 // NewService returns a Service that does nothing yet.
@@ -52,7 +55,7 @@ func NewService(c ServiceConfig) *Service {
 	case c.Endpoints == "":
 		c.Endpoints = EndpointLeases
 	}
-	return &Service{ServiceConfig: c, Server: c.Server, endpoint: newPresence("the endpoint of the service kubernetes", c.Server.Logger)}
+	return &Service{ServiceConfig: c, Server: c.Server, endpoint: newOwnKey(c.Leases, leasePrefix+c.IP, "the endpoint of the service kubernetes", c.Server.Logger)}
 }
 
 // Start makes the service, and has its endpoints kept until ctx ends.
