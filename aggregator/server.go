@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -153,6 +154,14 @@ func (s *Server) wakeUp() {
 	if interrupt := s.interrupt.Load(); interrupt != nil {
 		(*interrupt)()
 	}
+}
+
+// Revision changes when discovery does: that of the catalog, or an APIService.
+func (s *Server) Revision() int64 { return s.changed.Load() }
+
+// Remote returns the groups and versions that other servers serve.
+func (s *Server) Remote() []schema.GroupVersion {
+	return slices.Collect(maps.Keys(*s.remotes.Load()))
 }
 
 // Run keeps APIServices up to date and watches backends until ctx ends.

@@ -75,6 +75,9 @@ func (a *assembly) aggregation() error {
 		Dial:   a.Egress.For("cluster"),
 		Logger: log, Certificates: servercert.New(a.measured, measure.AggregatorNoNames, measure.AggregatorSHA1, log),
 	})
+	if a.peers != nil {
+		a.aggregator.Discovery().Peers, a.aggregator.Discovery().Metrics = a.peers, a.measured
+	}
 	others := a.catalogs.onChange
 	a.catalogs.onChange = func() {
 		if others != nil {

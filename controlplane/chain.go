@@ -8,6 +8,7 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/features"
+	"github.com/apikeel/kelson/peer"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
@@ -16,6 +17,11 @@ import (
 
 // chain makes the servers that a request is offered to, one after the other.
 func (a *assembly) chain() error {
+	a.identity = a.newIdentity()
+	if err := a.newPeers(); err != nil {
+		return err
+	}
+	a.publishAddress()
 	api := newAPI(a.catalogs.get, a.resources, a.Gates)
 	a.outer.Delegate = a.core(api, a.extensions(api))
 	return a.aggregation()
@@ -23,7 +29,6 @@ func (a *assembly) chain() error {
 
 // core is the server of the built-in kinds.
 func (a *assembly) core(api *api, delegate *kelson.Server) *kelson.Server {
-	a.identity = a.newIdentity()
 	definitions, _ := a.resources.Stored(crd.Group, crd.Resource)
 	return &kelson.Server{
 		Name: "core", API: currentAPI{api, a.custom, definitions}, Delegate: delegate,
@@ -43,7 +48,7 @@ func (a *assembly) extensions(api *api) *kelson.Server {
 	}
 	a.custom = custom
 	return &kelson.Server{
-		Name: "extensions", API: extensions{custom, api},
+		Name: "extensions", API: extensions{custom, api, a.peers},
 		PostStartHooks: append(a.commonHooks(), []kelson.Hook{
 			{Name: "start-apiextensions-informers", Run: func(ctx context.Context) error {
 				_ = custom.Sync(ctx) // Run tries again, and logs it
@@ -109,10 +114,12 @@ func (c currentAPI) Route(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // extensions ends the chain: it looks once more for custom resources whose
-// definitions have just come, and then says that there is nothing.
+// definitions have just come, asks whether another server has what this one lacks, and
+// then says that there is nothing.
 type extensions struct {
 	custom *crd.Server
 	core   *api
+	peers  *peer.Proxy // nil if no request is forwarded
 }
 
 // Paths implements kelson.Router.
@@ -127,6 +134,9 @@ func (e extensions) Route(w http.ResponseWriter, r *http.Request) bool {
 		if err := e.custom.Sync(r.Context()); err == nil && e.core.Route(w, r) {
 			return true
 		}
+	}
+	if e.peers != nil && e.peers.Route(w, r) {
+		return true
 	}
 	if e.isCustom(req.Group) {
 		return false

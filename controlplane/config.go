@@ -150,6 +150,8 @@ type Config struct {
 
 	// Aggregation says how API servers behind this one are reached.
 	Aggregation Aggregation
+	// Peers says how requests are forwarded to servers that share the store.
+	Peers Peers
 
 	// RuntimeConfig switches versions of the API on and off, as --runtime-config
 	// does: {"api/beta": "true"}.

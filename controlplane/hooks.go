@@ -59,7 +59,7 @@ func (a *assembly) hooks() []kelson.Hook {
 	}
 	hooks := slices.Concat([]kelson.Hook{
 		patient("start-system-namespaces-controller", a.own.EnsureNamespaces),
-	}, a.coordinationHooks(), []kelson.Hook{
+	}, a.coordinationHooks(), a.peerHooks(), []kelson.Hook{
 		patient("start-cluster-authentication-info-controller", a.ensureTrust),
 	}, a.identityHooks(), []kelson.Hook{
 		{Name: "storage-readiness", Run: a.awaitStorage},
@@ -158,7 +158,7 @@ func (a *assembly) startService(ctx context.Context) error {
 	}
 	service := apiserver.NewService(apiserver.ServiceConfig{
 		Server: a.own, ClusterIP: a.allocator.First().String(), NodePort: a.ServiceNodePort, IP: ip.String(), Port: int32(port),
-		Shared: a.places.shared(), Endpoints: a.EndpointReconciler, Servers: a.Servers,
+		Shared: a.places.shared(), Replaces: a.Serving.PermitPortSharing, Endpoints: a.EndpointReconciler, Servers: a.Servers,
 		Leases: a.places.all[a.places.number("", leaseResource)].backend, Ready: a.outer.Signals().MuxAndDiscoveryComplete.Happened(),
 	})
 	a.service.Store(service)
@@ -171,13 +171,16 @@ func (a *assembly) identityHooks() []kelson.Hook {
 		return nil
 	}
 	return []kelson.Hook{
-		{Name: "start-kube-apiserver-identity-lease-controller", Run: a.identity.Start},
+		{Name: "start-kube-apiserver-identity-lease-controller", Run: a.startIdentity},
 		{Name: "start-kube-apiserver-identity-lease-garbage-collector", Run: a.identity.StartCollector},
 	}
 }
 
 // endHooks are what the core server does when it is about to end.
 func (a *assembly) endHooks() (hooks []kelson.Hook) {
+	if a.published != nil {
+		hooks = append(hooks, kelson.Hook{Name: "peer-endpoint-reconciler-controller", Run: a.published.Stop})
+	}
 	if a.identity != nil {
 		hooks = append(hooks, kelson.Hook{Name: "stop-kube-apiserver-identity-lease-controller", Run: a.identity.Stop})
 	}

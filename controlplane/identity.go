@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"fmt"
 
 	internalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
@@ -20,7 +21,10 @@ func (a *assembly) newIdentity() *apiserver.Identity {
 	if !leases || !a.Gates.Enabled("APIServerIdentity") || !a.places.shared() && !a.Gates.Enabled(storageVersionAPI) {
 		return nil
 	}
-	return apiserver.NewIdentity(a.own)
+	identity := apiserver.NewIdentity(a.own)
+	identity.Replaces = a.Serving.PermitPortSharing
+	identity.Name = cmp.Or(a.Peers.Identity, identity.Name)
+	return identity
 }
 
 // checkStorageVersions wants the resources to be served in which servers tell it, and

@@ -25,6 +25,7 @@ import (
 	"github.com/apikeel/kelson/internal/loopback"
 	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/metrics"
+	"github.com/apikeel/kelson/peer"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/rest"
@@ -65,12 +66,14 @@ type assembly struct {
 	custom     *crd.Server
 
 	// What runs beside requests.
-	own      *apiserver.Server                 // keeps the objects of the server itself
-	identity *apiserver.Identity               // nil if nobody asks
-	service  atomic.Pointer[apiserver.Service] // nil before it is kept
-	manager  *controller.Manager
-	running  sync.WaitGroup // what hooks have started
-	closers  []func()       // what is to be done after that, the last first
+	own       *apiserver.Server                 // keeps the objects of the server itself
+	identity  *apiserver.Identity               // nil if nobody asks
+	published *apiserver.PeerAddress            // where other servers reach this one, nil if there can be none
+	peers     *peer.Proxy                       // nil if no request is forwarded
+	service   atomic.Pointer[apiserver.Service] // nil before it is kept
+	manager   *controller.Manager
+	running   sync.WaitGroup // what hooks have started
+	closers   []func()       // what is to be done after that, the last first
 
 	// What is measured.
 	registry *metrics.Registry

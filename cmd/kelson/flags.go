@@ -128,6 +128,7 @@ func (f *serveFlags) bind(fs *pflag.FlagSet) {
 		{"Networks", &egressFlags{}},
 		{"Controllers", &controllerFlags{}},
 		{"API servers behind this one", &aggregationFlags{}},
+		{"Other servers on the same store", &peerFlags{}},
 		{"Logs", &f.logs},
 		{"Flags of kube-apiserver without a meaning here", other},
 	}

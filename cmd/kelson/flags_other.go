@@ -30,7 +30,6 @@ type foreign struct {
 func foreignFlags() []foreign {
 	const (
 		metrics = "the metrics are current whenever they are read"
-		peers   = "servers do not pass requests on to each other"
 		cache   = "the cache has everything, at no fixed size"
 		logs    = "logs are lines on the standard error"
 	)
@@ -49,10 +48,6 @@ func foreignFlags() []foreign {
 		{name: "kubelet-read-only-port", kind: "uint", deprecated: "kubelet-read-only-port is deprecated and will be removed.", value: "10255", reason: "kubelets are not spoken to without TLS", fine: []string{"10255"}},
 		{name: "default-watch-cache-size", kind: "int", value: "100", reason: cache,
 			deprecated: "Watch caches are sized automatically. This flag is no-op and it will be removed in a future version."},
-
-		{name: "peer-advertise-ip", kind: "string", reason: peers},
-		{name: "peer-advertise-port", kind: "string", reason: peers},
-		{name: "peer-ca-file", kind: "string", reason: peers},
 
 		{name: "log-flush-frequency", kind: "duration", value: "5s", reason: logs},
 		{name: "log-text-split-stream", kind: "bool", value: "false", reason: logs},
@@ -124,7 +119,6 @@ func (f *otherFlags) bind(fs *pflag.FlagSet) {
 
 func (f *otherFlags) apply(s *setup) {
 	var without []string
-	s.refuse(checkPeers, f.wrongPeers(s))
 	cached, err := strconv.ParseBool(f.value("watch-cache").String())
 	s.config.NoWatchCache = err == nil && !cached
 	for _, flag := range f.given {

@@ -142,7 +142,8 @@ func TestFlagsWithoutEffect(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"--storage_backend=etcd3 --watch-cache --profiling=false", ""},
 		{"--watch-cache=false", `"flags have no effect here" flags="--watch-cache (`},
-		{"--vmodule=x=3 --delete-collection-workers 3 --peer-ca-file x", "--delete-collection-workers (collections are deleted as fast as the store takes it), --peer-ca-file ("},
+		{"--vmodule=x=3 --delete-collection-workers 3 --kubelet-timeout 1s", "--delete-collection-workers (collections are deleted as fast as the store takes it), --kubelet-timeout ("},
+		{"--peer-ca-file x --peer-advertise-ip 10.0.0.1 --peer-advertise-port 6443", ""},
 		{"--feature-gates=kube:WatchList=true,kube:AllAlpha=false,kube:KubeProxyIPVS=false", ""},
 		{"--basic-auth-file=x", "--basic-auth-file is for tests"},
 		{"--authorization-mode=AlwaysAllow", "AnonymousAuth is not allowed with the AlwaysAllow authorizer"},
@@ -226,7 +227,7 @@ func TestHelp(t *testing.T) {
 	}{
 		{"--help", 60, []string{"Commands:", "  serve ", "Common flags:", "--data-dir folder", "kelson serve --help"}, "--audit-policy-file"},
 		{"serve --help", 1000, []string{"Common flags:", "Authentication:", "--client-ca-file file", "Auditing:", "--runtime-config versions"}, "--watch-cache"},
-		{"serve -h", 1000, []string{"Common flags:"}, "--peer-ca-file"},
+		{"serve -h", 1000, []string{"Common flags:", "--peer-ca-file file"}, "--kubelet-timeout"},
 		{"snapshot save --help", 60, []string{"Usage:\n  kelson snapshot save", "--data-dir folder"}, "--client-ca-file"},
 		{"--version", 2, []string{"kelson "}, "Usage"},
 	} {

@@ -49,18 +49,6 @@ func (f *otherFlags) checkCaches(*setup) error {
 	return nil
 }
 
-// wrongPeers refuses flags whose feature gate is off.
-func (f *otherFlags) wrongPeers(s *setup) error {
-	const gate = "UnknownVersionInteroperabilityProxy"
-	var errs []error
-	for _, name := range []string{"peer-ca-file", "peer-advertise-ip", "peer-advertise-port"} {
-		if f.value(name).String() != "" && !s.gates.Enabled(gate) {
-			errs = append(errs, fmt.Errorf("--%s requires %s feature to be turned on", name, gate))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // value returns a flag that exists.
 func (f *otherFlags) value(name string) *foreignValue {
 	return f.given[slices.IndexFunc(f.given, func(v *foreignValue) bool { return v.name == name })]

@@ -122,7 +122,7 @@ func TestKubeAPIServer(t *testing.T) {
 	cmd := command(t, "--advertise-address=127.0.0.1", "--allow-privileged=true", "--authorization-mode=RBAC", "--bind-address=127.0.0.1",
 		"--cert-dir="+filepath.Join(dir, "certs"), "--disable-admission-plugins=ServiceAccount", "--etcd-servers="+etcd.URL, "--secure-port=0",
 		"--service-account-issuer=https://127.0.0.1/", "--service-account-key-file="+file("sa.crt"), "--service-account-signing-key-file="+file("sa.key"),
-		"--service-cluster-ip-range=10.0.0.0/24", "--token-auth-file="+tokens, "--controllers=-*", "-v=3", "--watch-cache=false", "--peer-ca-file=x")
+		"--service-cluster-ip-range=10.0.0.0/24", "--token-auth-file="+tokens, "--controllers=-*", "-v=3", "--watch-cache=false", "--delete-collection-workers=3")
 	cmd.Path, cmd.Dir = name, dir
 	cmd.Args[0] = name
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+filepath.Join(dir, "notify"))
@@ -202,7 +202,7 @@ func TestKubeAPIServer(t *testing.T) {
 	absent(t, filepath.Join(dir, "kelson-data"))
 	for _, want := range []string{
 		`"HTTP" verb="GET" URI="/readyz"`, `"settings" flags.`, `flags.token-auth-file="` + tokens + `"`,
-		`"flags have no effect here" flags="--watch-cache (the cache has everything, at no fixed size), --peer-ca-file (servers do not pass requests on to each other)"`,
+		`"flags have no effect here" flags="--watch-cache (the cache has everything, at no fixed size), --delete-collection-workers (collections are deleted as fast as the store takes it)"`,
 	} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("%q is not once in the log: %s", want, log.String())
