@@ -96,6 +96,8 @@ type conn struct {
 
 	graceTimer *time.Timer // runs from the first GOAWAY to the last
 	leaving    bool        // the last GOAWAY was sent: newer streams are not served
+	greeted    bool        // SETTINGS were sent, which must be the first frame
+	shutDown   bool        // shutdown was called before that
 	ending     bool        // nothing will be sent any longer
 }
 
@@ -128,6 +130,10 @@ func (c *conn) run() {
 	}
 	c.mu.Lock()
 	c.addSettings()
+	c.greeted = true
+	if c.shutDown {
+		c.serveNoMore()
+	}
 	c.sendLater()
 	if c.srv.IdleTimeout > 0 {
 		c.idleTimer = time.AfterFunc(c.srv.IdleTimeout, c.closeIfIdle)
@@ -350,6 +356,10 @@ func (c *conn) addGoAwayFrame(last uint32, code http2.ErrCode) {
 func (c *conn) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.greeted {
+		c.shutDown = true
+		return
+	}
 	if c.err == nil && !c.ending {
 		c.serveNoMore()
 		c.sendLater()
