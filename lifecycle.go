@@ -180,7 +180,7 @@ func (s *Server) endWatches() {
 func (s *Server) notFound(x *exchange) {
 	// A server that does not listen is used as an http.Handler, and runs no post-start
 	// hooks.
-	if s.listener == nil || s.signals.MuxAndDiscoveryComplete.HasHappened() {
+	if !s.ListenWhenReady && s.listener == nil || s.signals.MuxAndDiscoveryComplete.HasHappened() {
 		http.NotFound(x.w, x.r)
 		return
 	}

@@ -34,19 +34,24 @@ const (
 	maxAhead = 4 << 20
 )
 
-// Listen binds the address of the server. Clients can connect from then on, and are answered
-// when Run is called. It calls PrepareRun if that was not done.
+// Listen binds the address of the server, unless ListenWhenReady leaves that to Run. Clients
+// can connect from then on, and are answered when Run is called. It calls PrepareRun if that
+// was not done.
 func (s *Server) Listen() error {
-	if err := s.PrepareRun(); err != nil {
+	if err := s.PrepareRun(); err != nil || s.ListenWhenReady || s.listener != nil {
 		return err
 	}
-	if s.listener != nil {
-		return nil
-	}
-	config := net.ListenConfig{Control: s.Serving.control}
-	listener, err := config.Listen(context.Background(), "tcp", s.Addr)
-	if err != nil {
-		return explainBindError(s.Addr, err)
+	return s.bind()
+}
+
+// bind makes the listener.
+func (s *Server) bind() error {
+	listener := s.Listener
+	if listener == nil {
+		var err error
+		if listener, err = s.Serving.Listen(s.Addr); err != nil {
+			return err
+		}
 	}
 	listener = newcomers.Listener(listener, s.Serving.MaxUnauthenticatedConnections)
 	if s.Serving.ownHTTP2() {
@@ -54,6 +59,16 @@ func (s *Server) Listen() error {
 	}
 	s.listener = listener
 	return nil
+}
+
+// Listen binds an address, as Server.Listen does.
+func (v *Serving) Listen(addr string) (net.Listener, error) {
+	config := net.ListenConfig{Control: v.control}
+	listener, err := config.Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		return nil, explainBindError(addr, err)
+	}
+	return listener, nil
 }
 
 // explainBindError adds to the error of a bind what to do about it.
@@ -74,15 +89,25 @@ func explainBindError(addr string, err error) error {
 
 // URL returns where clients on this machine reach the server, once it listens.
 func (s *Server) URL() string {
-	if s.listener == nil {
+	ip, port := net.IP(nil), ""
+	switch {
+	case s.ListenWhenReady:
+		host, fixed, err := net.SplitHostPort(s.Addr)
+		if err != nil {
+			return ""
+		}
+		ip, port = net.ParseIP(host), fixed
+	case s.listener == nil:
 		return ""
+	default:
+		addr := s.listener.Addr().(*net.TCPAddr)
+		ip, port = addr.IP, fmt.Sprint(addr.Port)
 	}
-	addr := s.listener.Addr().(*net.TCPAddr)
-	host := addr.IP.String()
-	if addr.IP.IsUnspecified() {
+	host := ip.String()
+	if ip == nil || ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return "https://" + net.JoinHostPort(host, fmt.Sprint(addr.Port))
+	return "https://" + net.JoinHostPort(host, port)
 }
 
 // AdvertiseAddress returns where members of the cluster reach the server: the configured
@@ -118,7 +143,7 @@ func (s *Server) ExternalAddress() (string, error) {
 		return host, nil
 	}
 	_, port, err := net.SplitHostPort(s.Addr)
-	if s.listener != nil {
+	if !s.ListenWhenReady && s.listener != nil {
 		port = fmt.Sprint(s.listener.Addr().(*net.TCPAddr).Port)
 	}
 	return net.JoinHostPort(host, port), err

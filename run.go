@@ -17,6 +17,10 @@ import (
 // errStopping is the cause with which long-running requests are cancelled.
 var errStopping = errors.New("the server is shutting down")
 
+// ErrReplaced is the cause with which the context of Run is cancelled when another process
+// takes over and waits for this one: Shutdown.Delay does not count then.
+var ErrReplaced = errors.New("another process takes over")
+
 // lastBytes is how long shutdown waits, after the last request, for buffered bytes to reach
 // clients.
 const lastBytes = 250 * time.Millisecond
@@ -35,7 +39,9 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	if err := s.Listen(); err != nil {
 		return err
 	}
-	defer s.listener.Close() // in case Serve is never called
+	if !s.ListenWhenReady {
+		defer s.listener.Close() // in case Serve is never called
+	}
 	base, endBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBase()
 	server := s.httpServer(base)
@@ -43,13 +49,28 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	failed := make(chan error, len(s.hooks)+1)
 	var listening sync.WaitGroup
 	listening.Go(func() {
+		if s.ListenWhenReady {
+			select {
+			case <-s.signals.MuxAndDiscoveryComplete.Happened():
+			case <-s.signals.ShutdownInitiated.Happened():
+				return
+			}
+			if err := s.bind(); err != nil {
+				failed <- err
+				return
+			}
+			s.notice("Serving securely on " + s.listener.Addr().String())
+		}
+		defer s.listener.Close() // Serve does not, if the shutdown has begun
 		if err := server.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
 		}
 		s.notice("Stopped listening on " + s.listener.Addr().String())
 		s.signal(&s.signals.HTTPServerStoppedListening)
 	})
-	s.notice("Serving securely on " + s.listener.Addr().String())
+	if !s.ListenWhenReady {
+		s.notice("Serving securely on " + s.listener.Addr().String())
+	}
 
 	if s.Now != nil {
 		base = request.WithClock(base, s.Now)
@@ -76,6 +97,9 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	delay := s.Shutdown.Delay
 	select {
 	case <-ctx.Done():
+		if errors.Is(context.Cause(ctx), ErrReplaced) {
+			delay = 0
+		}
 	case err = <-failed:
 		delay = 0
 	}

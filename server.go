@@ -104,6 +104,13 @@ type Server struct {
 
 	// Addr to listen on; the default is DefaultAddr. Port 0 takes a free port.
 	Addr string
+	// Listener, if it is not nil, is served instead of Addr: a socket that was bound, or
+	// passed on by another process, before the server was made.
+	Listener net.Listener
+	// ListenWhenReady binds Addr when all post-start hooks have returned. A server that
+	// shares its port with the one that it replaces gets no connection before it can serve
+	// it. Addr needs a port then.
+	ListenWhenReady bool
 	// Serving configures TLS, HTTP/2 and how clients reach the server.
 	Serving Serving
 	// PKI issues certificates. The default is a new one in memory.

@@ -96,6 +96,7 @@ type Config struct {
 	// same way. Run opens them; a Server has one store, the one that it is given.
 	EtcdOverrides []EtcdOverride
 	elsewhere     []storage.Backend // one for each set of servers in EtcdOverrides
+	listener      net.Listener      // bound before the store was open; nil if not
 	// Postgres says how to reach PostgreSQL. Its logger is the one of this Config.
 	Postgres postgres.Options
 

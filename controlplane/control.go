@@ -30,6 +30,7 @@ const maxSocketPath = 100
 //	GET /status    a Status, as JSON
 //	GET /snapshot  a snapshot of the store
 //	POST /branch   makes the branch that the parameter name names
+//	POST /handover ends the process, for another one that waits for the store
 //
 // Folder and socket belong to the user of the process, and nobody else can open them: who
 // can, can read the store itself.
@@ -37,6 +38,7 @@ type control struct {
 	store  storage.Backend
 	dir    string     // data folder
 	branch sync.Mutex // one is made at a time
+	end    func()     // ends the process in good order
 	log    *slog.Logger
 	socket string
 	server *http.Server
@@ -61,8 +63,8 @@ func controlSocket(dataDir string) string { return filepath.Join(dataDir, "contr
 
 // listen opens the socket. The caller holds the lock of the store, so a socket
 // that is there already was left behind by a process that was killed.
-func listen(dataDir string, store storage.Backend, log *slog.Logger) (*control, error) {
-	c := &control{store: store, dir: dataDir, log: log, socket: controlSocket(dataDir), served: make(chan struct{})}
+func listen(dataDir string, store storage.Backend, end func(), log *slog.Logger) (*control, error) {
+	c := &control{store: store, dir: dataDir, end: end, log: log, socket: controlSocket(dataDir), served: make(chan struct{})}
 	// The folder keeps others away from the socket before it has its mode.
 	folder := filepath.Dir(c.socket)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -91,6 +93,10 @@ func listen(dataDir string, store storage.Backend, log *slog.Logger) (*control, 
 	mux.HandleFunc("GET /status", c.answer(c.status))
 	mux.HandleFunc("GET /snapshot", c.answer(c.snapshot))
 	mux.HandleFunc("POST /branch", c.answer(c.makeBranch))
+	mux.HandleFunc("POST /handover", func(http.ResponseWriter, *http.Request) {
+		c.log.Info("another process takes over: this one ends")
+		c.end()
+	})
 	c.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	go func() {
 		defer close(c.served)

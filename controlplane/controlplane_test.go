@@ -38,7 +38,9 @@ func start(t *testing.T, c Config) *server {
 	t.Helper()
 	r, w := io.Pipe()
 	c.Out = w
-	c.SecurePort = new(int)
+	if c.SecurePort == nil {
+		c.SecurePort = new(int)
+	}
 	c.Serving.HTTP2Server = http2test.Chosen()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &server{stop: cancel, err: make(chan error, 1)}
@@ -226,7 +228,7 @@ func (f failing) Dump(_ context.Context, yield func(storage.KeyValue) error) (in
 func TestStoreFails(t *testing.T) {
 	for keys, want := range map[int]string{0: "broken disk", 1000: "unexpected EOF"} {
 		dir := t.TempDir()
-		c, err := listen(dir, failing{keys: keys}, slog.New(slog.DiscardHandler))
+		c, err := listen(dir, failing{keys: keys}, func() {}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/postgres"
 )
@@ -28,7 +28,12 @@ func (c Config) Run(ctx context.Context) error {
 	if err := c.complete(); err != nil {
 		return err
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	store, err := c.open(ctx)
+	if errors.Is(err, engine.ErrLocked) && c.Serving.PermitPortSharing {
+		store, err = c.takeOver(ctx)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -45,7 +50,7 @@ func (c Config) Run(ctx context.Context) error {
 		if err := clearBranches(c.DataDir); err != nil {
 			c.Logger.Warn("what is left of branches cannot be removed", "error", err)
 		}
-		if door, err = listen(c.DataDir, store, c.Logger); err != nil {
+		if door, err = listen(c.DataDir, store, func() { end(kelson.ErrReplaced) }, c.Logger); err != nil {
 			c.Logger.Warn("no control socket: snapshots can only be taken when this process has ended", "error", err)
 		}
 	}
@@ -92,7 +97,10 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	if err != nil {
 		return err
 	}
-	server.Addr = net.JoinHostPort(c.BindAddress, strconv.Itoa(*c.SecurePort))
+	server.Addr, server.Listener = c.addr(), c.listener
+	// On a store that both can use, the server that this one replaces works until this one
+	// is ready.
+	server.ListenWhenReady = c.Serving.PermitPortSharing && store.Shared() && *c.SecurePort != 0
 	var telling sync.WaitGroup
 	if server.Listen() == nil {
 		go tidy(ctx, server.Signals(), c.Logger)
