@@ -3,7 +3,7 @@ package replicas
 import (
 	"context"
 	"slices"
-
+	"syscall"
 	"testing"
 	"time"
 
@@ -142,6 +142,14 @@ func faults() []fault {
 				}
 				f.heal()
 			}, []int{2}
+		}},
+		{name: "clock-steps-10s", long: true, lasts: 3 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.servers[steppedServer].signal(syscall.SIGUSR1)
+			return func() { f.servers[steppedServer].signal(syscall.SIGHUP) }, nil
+		}},
+		{name: "clock-steps-10m", long: true, lasts: 3 * time.Second, begin: func(f *fleet) (func(), []int) {
+			f.servers[steppedServer].signal(syscall.SIGUSR2)
+			return func() { f.servers[steppedServer].signal(syscall.SIGHUP) }, nil
 		}},
 		{name: "all-members-restarted", long: true, lasts: time.Second, begin: func(f *fleet) (func(), []int) {
 			for j := range size {

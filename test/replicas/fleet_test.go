@@ -28,6 +28,9 @@ import (
 // size is the number of servers and of etcd members.
 const size = 3
 
+// steppedServer is the server whose clock can be set.
+const steppedServer = 2
+
 // fleet is three servers on three etcd members, with a proxy in front of each.
 type fleet struct {
 	owner *testing.T // processes live as long as it
@@ -50,6 +53,7 @@ type fleet struct {
 	lostServices int
 	spec         func(*serverSpec) // changes how servers are started
 	quota        int64
+	tls          tlsFiles // of etcd; none without them
 }
 
 // newFleet starts all processes and waits until all servers are ready.
@@ -73,10 +77,13 @@ func newFleet(t *testing.T, change ...func(*fleet)) *fleet {
 	}
 	var endpoints []string
 	for j := range size {
-		endpoints = append(endpoints, "http://"+f.direct[j].addr())
+		endpoints = append(endpoints, f.tls.scheme()+"://"+f.direct[j].addr())
 	}
-	var err error
-	f.etcd, err = clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+	clients, err := f.tls.clientConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.etcd, err = clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), TLS: clients})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +133,7 @@ func (f *fleet) startMember(j int) {
 	}
 	name := fmt.Sprintf("m%d", j)
 	f.members[j] = startProcess(f.owner, "etcd member "+name, "etcd", memberSpec{
-		Name: name, Dir: filepath.Join(f.dir, name), Client: f.direct[j].addr(), Peer: f.peers[j].addr(), Cluster: cluster, QuotaBytes: f.quota,
+		Name: name, Dir: filepath.Join(f.dir, name), Client: f.direct[j].addr(), Peer: f.peers[j].addr(), Cluster: cluster, QuotaBytes: f.quota, TLS: f.tls,
 	})
 	f.peers[j].forward(f.members[j].addresses.Peer)
 	f.direct[j].forward(f.members[j].addresses.Client)
@@ -138,10 +145,10 @@ func (f *fleet) startMember(j int) {
 }
 
 func (f *fleet) startServer(i int) {
-	spec := serverSpec{Dir: f.serverDir(i), Advertise: fmt.Sprintf("192.0.2.%d", i+1)}
+	spec := serverSpec{Dir: f.serverDir(i), Advertise: fmt.Sprintf("192.0.2.%d", i+1), TLS: f.tls, Steps: i == steppedServer}
 	for j := range size {
 		// Servers prefer different members.
-		spec.Etcd = append(spec.Etcd, "http://"+f.links[i][(i+j)%size].addr())
+		spec.Etcd = append(spec.Etcd, f.tls.scheme()+"://"+f.links[i][(i+j)%size].addr())
 	}
 	f.spec(&spec)
 	f.servers[i] = startProcess(f.owner, fmt.Sprintf("server %d", i), "server", spec)
@@ -193,7 +200,7 @@ func (f *fleet) status(j int) *pb.StatusResponse {
 	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
 	defer cancel()
 	for {
-		resp, err := f.etcd.Status(ctx, "http://"+f.direct[j].addr())
+		resp, err := f.etcd.Status(ctx, f.tls.scheme()+"://"+f.direct[j].addr())
 		if err == nil {
 			return (*pb.StatusResponse)(resp)
 		}

@@ -14,10 +14,12 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
@@ -81,6 +83,20 @@ type memberSpec struct {
 	Client, Peer string
 	Cluster      map[string]string
 	QuotaBytes   int64
+	TLS          tlsFiles // of clients; none without them
+}
+
+// tlsFiles are the files with which etcd and servers know each other.
+type tlsFiles struct {
+	CA, Cert, Key string
+	Client        string // certificate and key of clients
+}
+
+func (f tlsFiles) scheme() string {
+	if f == (tlsFiles{}) {
+		return "http"
+	}
+	return "https"
 }
 
 func runMember(ctx context.Context, spec memberSpec) error {
@@ -89,9 +105,12 @@ func runMember(ctx context.Context, spec memberSpec) error {
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.UnsafeNoFsync, cfg.EnableGRPCGateway = true, false
 	cfg.QuotaBackendBytes = spec.QuotaBytes
-	cfg.ListenClientUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	cfg.ListenClientUrls = []url.URL{{Scheme: spec.TLS.scheme(), Host: "127.0.0.1:0"}}
 	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	cfg.AdvertiseClientUrls = []url.URL{{Scheme: "http", Host: spec.Client}}
+	cfg.AdvertiseClientUrls = []url.URL{{Scheme: spec.TLS.scheme(), Host: spec.Client}}
+	if spec.TLS != (tlsFiles{}) {
+		cfg.ClientTLSInfo = transport.TLSInfo{TrustedCAFile: spec.TLS.CA, CertFile: spec.TLS.Cert, KeyFile: spec.TLS.Key, ClientCertAuth: true}
+	}
 	cfg.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: spec.Peer}}
 	var cluster []string
 	for name, address := range spec.Cluster {
@@ -121,6 +140,23 @@ type serverSpec struct {
 	Etcd      []string
 	Advertise string
 	Shutdown  kelson.Shutdown
+	TLS       tlsFiles // of etcd
+	// Steps: the clock of the server goes ahead by 10 seconds with SIGUSR1 and by 10
+	// minutes with SIGUSR2, and is right again with SIGHUP.
+	Steps bool
+}
+
+// stepped returns a clock that signals set.
+func stepped() func() time.Time {
+	var ahead atomic.Int64
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP)
+	go func() {
+		for s := range signals {
+			ahead.Store(int64(map[os.Signal]time.Duration{syscall.SIGUSR1: 10 * time.Second, syscall.SIGUSR2: 10 * time.Minute}[s]))
+		}
+	}()
+	return func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 }
 
 func runServer(ctx context.Context, spec serverSpec) error {
@@ -136,8 +172,13 @@ func runServer(ctx context.Context, spec serverSpec) error {
 			}
 		}
 	}()
+	var now func() time.Time
+	if spec.Steps {
+		now = stepped()
+	}
 	return controlplane.Config{
-		DataDir: spec.Dir, Etcd: etcd.Options{Endpoints: spec.Etcd, CompactInterval: -1}, SecurePort: &port,
+		Now: now, SecurePort: &port, DataDir: spec.Dir,
+		Etcd:     etcd.Options{Endpoints: spec.Etcd, CompactInterval: -1, CAFile: spec.TLS.CA, CertFile: spec.TLS.Client, KeyFile: spec.TLS.Client},
 		Serving:  kelson.Serving{AdvertiseAddress: net.ParseIP(spec.Advertise)},
 		Shutdown: spec.Shutdown, Logger: log, Out: in,
 	}.Run(ctx)
