@@ -94,18 +94,19 @@ func (s *Server) Run(ctx context.Context) (err error) {
 		})
 	}
 
-	delay := s.Shutdown.Delay
+	delay, replaced := s.Shutdown.Delay, false
 	select {
 	case <-ctx.Done():
-		if errors.Is(context.Cause(ctx), ErrReplaced) {
-			delay = 0
-		}
+		replaced = errors.Is(context.Cause(ctx), ErrReplaced)
 	case err = <-failed:
+		delay = 0
+	}
+	if replaced {
 		delay = 0
 	}
 
 	s.signal(&s.signals.ShutdownInitiated)
-	err = errors.Join(err, s.prepareEnd(base, delay))
+	err = errors.Join(err, s.prepareEnd(base, delay, replaced))
 	err = errors.Join(err, s.drain(base, server))
 	s.signal(&s.signals.InFlightRequestsDrained)
 	listening.Wait() // short: the listener is closed
@@ -130,8 +131,10 @@ func (s *Server) bounded(ctx context.Context, step func(ctx context.Context) err
 
 // prepareEnd runs the pre-shutdown hooks, and concurrently waits for delay. By the half of it
 // load balancers are expected to have noticed that the server is not ready: clients are
-// told to open new connections then, which lead to other servers.
-func (s *Server) prepareEnd(ctx context.Context, delay time.Duration) error {
+// told to open new connections then, which lead to other servers. A server that is replaced
+// refuses nothing: its clients are told to open new connections at once, and the process
+// that replaces it listens already.
+func (s *Server) prepareEnd(ctx context.Context, delay time.Duration, replaced bool) error {
 	var delaying sync.WaitGroup
 	delaying.Go(func() {
 		time.Sleep(delay / 2)
@@ -142,7 +145,7 @@ func (s *Server) prepareEnd(ctx context.Context, delay time.Duration) error {
 	err := s.bounded(ctx, s.runStopHooks)
 	s.signal(&s.signals.PreShutdownHooksStopped)
 	delaying.Wait()
-	s.refusing.Store(true)
+	s.refusing.Store(!replaced)
 	s.signal(&s.signals.NotAcceptingNewRequest)
 	return err
 }
