@@ -28,6 +28,12 @@ func WithGates(groups []Group, gates features.Gates) ([]Group, error) {
 				return nil, err
 			}
 			obeyGates(&d.Strategy, gates, fields)
+			if len(fields) > 0 {
+				d.Versions = slices.Clone(d.Versions)
+				for k := range d.Versions {
+					d.Versions[k].Default = defaultWithout(d.Versions[k].Default, fields)
+				}
+			}
 			d.Subresources = slices.Clone(d.Subresources)
 			for k := range d.Subresources {
 				if part := d.Subresources[k].Part; part != nil {
@@ -101,6 +107,32 @@ func obeyGates(s *Strategy, gates features.Gates, fields [][]fieldPath) {
 	}
 	if f := s.Warnings; f != nil {
 		s.Warnings = func(ctx context.Context, obj, old Object) []string { return f(features.With(ctx, gates), obj, old) }
+	}
+}
+
+// defaultWithout returns defaults that leave fields alone: a feature that is disabled has
+// no defaults. What a client has set stays until the object is prepared, so the client
+// owns it.
+func defaultWithout(defaults func(Object), fields [][]fieldPath) func(Object) {
+	if defaults == nil {
+		return nil
+	}
+	return func(obj Object) {
+		var unset []fieldPath
+		for _, path := range slices.Concat(fields...) {
+			if reflect.TypeOf(obj) != path.object {
+				continue
+			}
+			set := false
+			visitFields(reflect.ValueOf(obj), path.steps, func(f reflect.Value) { set = set || !f.IsZero() })
+			if !set {
+				unset = append(unset, path)
+			}
+		}
+		defaults(obj)
+		for _, path := range unset {
+			visitFields(reflect.ValueOf(obj), path.steps, func(f reflect.Value) { f.SetZero() })
+		}
 	}
 }
 

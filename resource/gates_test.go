@@ -1,6 +1,7 @@
 package resource_test
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -92,6 +93,38 @@ func TestGatedFieldsAreDroppedUnlessStored(t *testing.T) {
 }
 
 // TestStrategiesFindGatesInTheirContext has the functions of a kind know the gates.
+// TestGatedFieldsHaveNoDefaults has the defaults of a field apply only while its gate is
+// enabled; what a client has set stays.
+func TestGatedFieldsHaveNoDefaults(t *testing.T) {
+	for _, c := range []struct {
+		name, sent, want string
+		fast             bool
+	}{
+		{"enabled", "", "standard", true},
+		{"disabled", "", "", false},
+		{"disabled and set", "high", "high", false},
+	} {
+		groups := pods("spec.priorityClassName")
+		groups[0].Resources[0].Versions[0].Default = func(obj resource.Object) {
+			pod := obj.(*corev1.Pod)
+			pod.Spec.PriorityClassName = cmp.Or(pod.Spec.PriorityClassName, "standard")
+			pod.Spec.NodeName = "n"
+		}
+		obeying, err := resource.WithGates(groups, gates(t, c.fast))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := priorityPod(c.sent, "")
+		obeying[0].Resources[0].Versions[0].Default(pod)
+		if got := pod.Spec.PriorityClassName; got != c.want {
+			t.Errorf("%s: got the priority class %q, want %q", c.name, got, c.want)
+		}
+		if pod.Spec.NodeName != "n" {
+			t.Errorf("%s: got the node %q, want the default n", c.name, pod.Spec.NodeName)
+		}
+	}
+}
+
 func TestStrategiesFindGatesInTheirContext(t *testing.T) {
 	before := pods()
 	for fast, want := range map[bool]string{true: "fast", false: ""} {
