@@ -12,6 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/impersonate"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -99,6 +100,18 @@ func TestImpersonateNobody(t *testing.T) {
 		if code, text := send(t, s, api, "GET", "/api/v1/pods", c.header); code != 400 || text != c.want {
 			t.Errorf("%v: %d %s", c.header, code, text)
 		}
+	}
+}
+
+// TestImpersonateNobodyUnconstrained has the gate ConstrainedImpersonation off.
+func TestImpersonateNobodyUnconstrained(t *testing.T) {
+	stage := impersonate.New(nil, nil)
+	stage.OnlyUnconstrained = true
+	header := http.Header{"Impersonate-Group": {"g"}, "Impersonate-Extra-Scopes": {"a"}, "Impersonate-Uid": {"u"}}
+	_, err := stage.Judge(t.Context(), header, func() *authz.Attributes { return &authz.Attributes{User: &request.User{Name: "root"}} })
+	const want = "requested [{Group  g    } {UserExtra  a  authentication.k8s.io/v1  scopes} {UID  u  authentication.k8s.io/v1  }] without impersonating a user"
+	if err == nil || err.ErrStatus.Message != want || err.ErrStatus.Code != http.StatusBadRequest {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

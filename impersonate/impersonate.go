@@ -21,6 +21,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -82,7 +83,7 @@ type Result struct {
 // asks. It returns nil if the headers want nobody. If they want somebody, they are
 // gone afterwards: nobody further on should behave differently because of them.
 func (s *Stage) Judge(ctx context.Context, h http.Header, attributes func() *authz.Attributes) (*Result, *apierrors.StatusError) {
-	wanted, err := impersonated(h)
+	wanted, err := s.impersonated(h)
 	if err != nil || wanted == nil {
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func (s *Stage) Judge(ctx context.Context, h http.Header, attributes func() *aut
 // impersonated returns whom the headers want to be, as they say it, nil if
 // nobody. If somebody, the headers are gone afterwards: nobody further on should
 // behave differently because of them.
-func impersonated(h http.Header) (*request.User, *apierrors.StatusError) {
+func (s *Stage) impersonated(h http.Header) (*request.User, *apierrors.StatusError) {
 	user := request.User{
 		Name:   h.Get(authenticationv1.ImpersonateUserHeader),
 		UID:    h.Get(authenticationv1.ImpersonateUIDHeader),
@@ -139,6 +140,9 @@ func impersonated(h http.Header) (*request.User, *apierrors.StatusError) {
 	}
 	if user.Name == "" {
 		if user.UID != "" || len(user.Groups) > 0 || hasExtra {
+			if s.OnlyUnconstrained {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("requested %v without impersonating a user", references(&user)))
+			}
 			return nil, apierrors.NewBadRequest(fmt.Sprintf(
 				"requested &user.DefaultInfo{Name:%#v, UID:%#v, Groups:%#v, Extra:%#v} without impersonating a user name",
 				user.Name, user.UID, user.Groups, user.Extra))
@@ -156,6 +160,24 @@ func impersonated(h http.Header) (*request.User, *apierrors.StatusError) {
 		}
 	}
 	return &user, nil
+}
+
+// references returns what is wanted of a user without a name, as an error lists it.
+func references(u *request.User) []corev1.ObjectReference {
+	const version = "authentication.k8s.io/v1"
+	var out []corev1.ObjectReference
+	for _, group := range u.Groups {
+		out = append(out, corev1.ObjectReference{Kind: "Group", Name: group})
+	}
+	for _, key := range slices.Sorted(maps.Keys(u.Extra)) {
+		for _, value := range u.Extra[key] {
+			out = append(out, corev1.ObjectReference{Kind: "UserExtra", APIVersion: version, Name: value, FieldPath: key})
+		}
+	}
+	if u.UID != "" {
+		out = append(out, corev1.ObjectReference{Kind: "UID", APIVersion: version, Name: u.UID})
+	}
+	return out
 }
 
 // impersonation is one attempt of somebody to be somebody else.
