@@ -134,7 +134,9 @@ func (a *Attributes) Forbidden(err error) error {
 	if obj, ok := a.Object.(resource.Object); ok && name == "" {
 		name = cmp.Or(obj.GetName(), obj.GetGenerateName())
 	}
-	return apierrors.NewForbidden(a.GroupResource(), cmp.Or(name, "Unknown"), err)
+	asked := a.GroupResource()
+	asked.Group = a.Served.GroupVersion.Group // in which it is served, as events are in two
+	return apierrors.NewForbidden(asked, cmp.Or(name, "Unknown"), err)
 }
 
 // Target is a kind of write: an operation on a resource, or on a subresource

@@ -214,13 +214,14 @@ func (p *nodeRestriction) certificate(ctx context.Context, node string, a *admis
 	if r.node != node {
 		return refuse("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", r.node, node)
 	}
-	// An object that is missing may only be late in the watch cache: not Forbidden.
+	// An object that is missing may only be late in the watch cache: not Forbidden, and not
+	// NotFound either, which would be about the request.
 	missing := func(kind, name string, err error) error {
-		err = fmt.Errorf("while retrieving %s %q named in the PodCertificateRequest: %w", kind, name, err)
 		if apierrors.IsNotFound(err) {
-			return err
+			short := name[strings.LastIndex(name, "/")+1:]
+			return fmt.Errorf("while retrieving %s %q named in the PodCertificateRequest: %s %q not found", kind, name, strings.ReplaceAll(kind, " ", ""), short)
 		}
-		return a.Forbidden(err)
+		return a.Forbidden(fmt.Errorf("while retrieving %s %q named in the PodCertificateRequest: %w", kind, name, err))
 	}
 	full := a.Namespace + "/" + r.pod
 	n, err := get[*corev1.Node](ctx, p.objects, "", "nodes", "", r.node)
