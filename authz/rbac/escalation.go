@@ -106,6 +106,9 @@ func (g *Guard) checkBinding(ctx context.Context, req *request.Request, resource
 	}) {
 		return nil
 	}
+	if kinds[ref.Kind] != "" && ref.Name == "" {
+		return apierrors.NewBadRequest("Name parameter required.")
+	}
 	rules, err := g.Roles.RoleRules(ctx, ref, namespace)
 	if apierrors.IsNotFound(err) {
 		// kube-apiserver's error names the resource of the request.
