@@ -169,6 +169,9 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 		LimitAny: a.NoWatchCache, NoUnsafeDeletes: !a.Gates.Enabled(features.UnsafeDeletes),
 		NoCompression: !a.Gates.Enabled(features.Compression), NoWatchCompression: !a.Gates.Enabled(features.WatchCompression),
 	}
+	if a.Storage == StorageEtcd {
+		a.resources.KeyRoot = a.Etcd.Prefix
+	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),
 		CreatePrepared: a.createFromImage, Running: &a.running, Logger: a.Logger,

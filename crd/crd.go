@@ -96,7 +96,7 @@ func Definitions(metrics measure.Sink) resource.Group {
 	main.Held = func(resource.Object) bool { return false }
 	return resource.Group{Name: Group, Resources: []resource.Definition{{
 		Group: Group, Resource: Resource, Kind: "CustomResourceDefinition",
-		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
+		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"}, NullRows: true,
 		Versions: []resource.Version{v, beta()}, StoreJSON: true,
 		Strategy:     main,
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},

@@ -33,6 +33,7 @@ package resource
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,6 +117,8 @@ type Definition struct {
 	// columns Name and Age.
 	Columns []Column
 	Cells   func(obj Object) ([]any, error)
+	// NullRows makes the rows of a table without objects null and not an empty list.
+	NullRows bool
 	// Arrange sorts the objects of a list that is answered as a table. If cells of
 	// a row depend on other objects of the list, it returns a function that changes
 	// the cells of one object, otherwise nil. It is not called for single objects.
@@ -181,7 +184,8 @@ type Version struct {
 	New     func() Object
 	NewList func() runtime.Object
 	// Check returns an error if a decoded object cannot be accepted at all,
-	// although its fields are well formed. It is called before Default.
+	// although its fields are well formed. It is called before Default. With ErrNotJSON
+	// the response is broken off.
 	Check func(obj Object) error
 	// Default sets the fields that a client may leave out.
 	Default func(obj Object)
@@ -253,6 +257,10 @@ const (
 	// is removed too.
 	PruneStored
 )
+
+// ErrNotJSON is the error of Version.Check for an object with an embedded value that is to
+// be JSON and is none, which only protobuf can carry. The object cannot be shown to anybody.
+var ErrNotJSON = errors.New("an embedded value is no JSON")
 
 // GatedField is a field that is behind a feature gate. While the gate is disabled,
 // a write that sets the field is accepted with the field cleared, unless the

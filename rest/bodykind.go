@@ -132,7 +132,15 @@ func (s *scope) kindMismatch(got, want schema.GroupVersionKind, body []byte) err
 		}
 	}
 	if got.Kind != want.Kind {
-		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, internalPackage(want.Group), want.Kind)
+		group := want.Group
+		if s.sub == nil {
+			group = s.def.Group // of the hub
+		}
+		version := got.Version
+		if got.Kind == "Status" {
+			version = "v1" // in all versions
+		}
+		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", version, got.Kind, internalPackage(group), want.Kind)
 	}
 	return s.strict(problems)
 }

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,19 @@ func innermost(w http.ResponseWriter) http.ResponseWriter {
 	}
 }
 
+// sendsMaps reports whether bodies are maps, for which there is no protobuf: those of
+// custom resources and their status, and not those of their scale.
+func (s *scope) sendsMaps() bool {
+	return s.served.Unstructured && (s.sub == nil || s.sub.Projection == nil)
+}
+
+// isProtobuf reports whether the body is in protobuf. One that should be a map is refused
+// when it is decoded, and others before.
+func (s *scope) isProtobuf() bool {
+	m, _, err := mime.ParseMediaType(s.r.Header.Get("Content-Type"))
+	return err == nil && m == wire.TypeProtobuf
+}
+
 // bodyMedia returns the format of the request's body.
 func (s *scope) bodyMedia() (wire.MediaType, error) {
 	header := s.r.Header.Get("Content-Type")
@@ -98,7 +112,7 @@ func (s *scope) bodyMedia() (wire.MediaType, error) {
 		case wire.TypeYAML:
 			return wire.YAML, nil
 		case wire.TypeProtobuf:
-			if !s.served.Unstructured {
+			if !s.sendsMaps() {
 				return wire.Protobuf, nil
 			}
 		case wire.TypeCBOR:
@@ -117,8 +131,11 @@ type fieldValidation string
 // and says what is wrong with them in the order of the verb.
 func (s *scope) sentBody() (body []byte, m wire.MediaType, err error) {
 	create := s.req.Verb == request.Create
+	var unread error // why a body is of no use that is read nevertheless
 	if create {
-		if m, err = s.bodyMedia(); err != nil {
+		if m, err = s.bodyMedia(); err != nil && s.isProtobuf() {
+			unread = err
+		} else if err != nil {
 			return nil, 0, err
 		}
 	}
@@ -126,7 +143,7 @@ func (s *scope) sentBody() (body []byte, m wire.MediaType, err error) {
 		return nil, 0, err
 	}
 	if create {
-		return body, m, s.writeOptions("CreateOptions")
+		return body, m, cmp.Or(s.writeOptions("CreateOptions"), unread)
 	}
 	if err := s.writeOptions("UpdateOptions"); err != nil {
 		return nil, 0, err
@@ -149,7 +166,9 @@ func (s *scope) decodeBody() (resource.Object, error) {
 		return nil, err
 	}
 	if check := s.served.Version.Check; check != nil {
-		if err := check(obj); err != nil {
+		if err := check(obj); errors.Is(err, resource.ErrNotJSON) {
+			panic(http.ErrAbortHandler) // as kube-apiserver does, in which it is a fault
+		} else if err != nil {
 			return nil, s.decodeError(err, kind, kind, body)
 		}
 	}

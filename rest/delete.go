@@ -30,11 +30,11 @@ import (
 
 // delete begins, and unless something holds the object finishes, its deletion.
 func (s *scope) delete() error {
-	if err := s.checkName(); err != nil {
-		return err
-	}
 	opts, err := s.deleteOptions()
 	if err != nil {
+		return err
+	}
+	if err := s.checkName(); err != nil {
 		return err
 	}
 	s.span.Event("About to delete object from database")
@@ -57,6 +57,9 @@ func (s *scope) delete() error {
 		return s.respondObject(code, s.def.HubVersion().New())
 	}
 	if gone && !s.def.Strategy.ReturnDeleted && !s.served.Version.ReturnDeleted {
+		if err := s.readInclude(); err != nil {
+			return err // although the object is gone
+		}
 		s.respondStatus(code, &metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
 			Name: obj.GetName(), Group: s.served.GroupVersion.Group, Kind: s.def.Resource, UID: obj.GetUID(),
 		}})

@@ -108,15 +108,15 @@ func FuzzQuery(f *testing.F) {
 // FuzzAccept reads Accept headers.
 func FuzzAccept(f *testing.F) {
 	for _, a := range []string{"", "*/*", "application/json;q=0.5,application/yaml", "a/b;c=\"d", ";;", "application/json;as=Table;g=meta.k8s.io;v=v1"} {
-		f.Add(a, true)
+		f.Add(a)
 	}
-	f.Fuzz(func(t *testing.T, accept string, watch bool) {
+	f.Fuzz(func(t *testing.T, accept string) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header["Accept"] = []string{accept}
 		for _, cbor := range []bool{false, true} {
 			s := scope{r: r, req: &request.Request{CBOR: cbor}, served: &resource.Served{Definition: &resource.Definition{}}}
-			out, err := s.negotiateHeader(accept, true, watch)
-			if err == nil && (watch && out.Media == wire.YAML || out.Media == wire.CBOR && !cbor ||
+			out, err := s.negotiateHeader(accept, true)
+			if err == nil && (out.Media == wire.CBOR && !cbor ||
 				out.Shape == wire.ShapeTable && (out.Media == wire.Protobuf || out.Media == wire.CBOR)) {
 				t.Fatalf("%q with CBOR %v: %+v", accept, cbor, out)
 			}

@@ -67,6 +67,9 @@ type Handler struct {
 	// Shards makes lists and watches heed the parameter shardSelector, which is
 	// otherwise ignored.
 	Shards bool
+	// KeyRoot is the path in etcd that errors name instead of storage.Root, which is the
+	// default.
+	KeyRoot string
 	// NoInitialEvents refuses the parameter sendInitialEvents of watches: the feature gate
 	// WatchList is disabled.
 	NoInitialEvents bool
@@ -264,7 +267,12 @@ func (s *scope) checkMapVerb(verb string) error {
 		return apierrors.NewNotFound(s.groupResource(), s.req.Name)
 	case !slices.Contains(s.verbs(), verb):
 		return apierrors.NewMethodNotSupported(s.groupResource(), verb)
-	case (verb == request.Update || verb == request.Patch) && s.req.Name == "":
+	case verb == request.Patch && s.req.Name == "":
+		if _, err := s.patchType(); err != nil {
+			return err
+		}
+		return errNameless()
+	case verb == request.Update && s.req.Name == "":
 		return errNameless()
 	}
 	return nil
@@ -281,6 +289,7 @@ func (s *scope) serve() error {
 		return apierrors.NewMethodNotSupported(s.groupResource(), verb)
 	}
 	if s.served.Unstructured {
+		s.warnDeprecated()
 		if err := s.checkMapVerb(verb); err != nil {
 			return err
 		}
@@ -289,15 +298,16 @@ func (s *scope) serve() error {
 	} else if !slices.Contains(s.verbs(), verb) || !s.methodFits(verb) || s.r.Method == http.MethodHead {
 		return errMethodNotAllowed()
 	}
-	if err := s.representable(); err != nil {
-		return err // before anything is said of the version
-	}
-	if warning := s.served.Version.Deprecation; warning != "" {
-		s.req.Warn(warning)
-		s.req.Deprecation = warning
-		if s.h.Metrics != nil {
-			s.h.Metrics.Deprecated(s.req.Group, s.req.Version, s.req.Resource, s.req.Subresource, warning)
+	if verb == request.Patch {
+		if _, err := s.patchType(); err != nil {
+			return err // before what the client accepts is looked at
 		}
+	}
+	if !s.served.Unstructured {
+		if err := s.representable(); err != nil {
+			return err // before anything is said of the version
+		}
+		s.warnDeprecated()
 	}
 	format, err := s.negotiate()
 	if err != nil {
@@ -334,6 +344,19 @@ func (s *scope) serve() error {
 		return s.deleteCollection()
 	}
 	return errMethodNotAllowed()
+}
+
+// warnDeprecated warns of a version that is deprecated.
+func (s *scope) warnDeprecated() {
+	warning := s.served.Version.Deprecation
+	if warning == "" {
+		return
+	}
+	s.req.Warn(warning)
+	s.req.Deprecation = warning
+	if s.h.Metrics != nil {
+		s.h.Metrics.Deprecated(s.req.Group, s.req.Version, s.req.Resource, s.req.Subresource, warning)
+	}
 }
 
 // isNameless reports whether the path has a subresource, but no name before it, as

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"strings"
 	"unicode"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -168,7 +170,10 @@ func (s *scope) validateNew(obj resource.Object) error {
 	if f := s.strategy().Validate; f != nil {
 		errs = append(errs, f(s.ctx(), obj)...)
 	}
-	if len(errs) == 0 {
+	if len(errs) == 0 && s.strategy().JudgesMetadata {
+		// Only what is left of it.
+		errs = apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, validateSegment, field.NewPath("metadata"))
+	} else if len(errs) == 0 {
 		errs = validateSegments(obj)
 	}
 	if len(errs) > 0 {
@@ -240,14 +245,23 @@ func (s *scope) updateManagedFields(live, obj resource.Object) (resource.Object,
 	return owned, err
 }
 
+// shownKey returns the key in etcd that errors name.
+func (h *Handler) shownKey(key string) string {
+	below, ok := strings.CutPrefix(key, storage.Root)
+	if h.KeyRoot == "" || !ok {
+		return key
+	}
+	return path.Join("/", h.KeyRoot) + "/" + below
+}
+
 // sameUID checks that an object is the one that a writer means.
 func (s *scope) sameUID(live resource.Object, uid types.UID) error {
 	if uid == live.GetUID() {
 		return nil
 	}
-	key := s.key()
+	key := s.h.shownKey(s.key())
 	if s.req.DryRun {
-		key = strings.TrimPrefix(key, "/registry") // nothing gets as far as there
+		key = "/" + strings.TrimPrefix(s.key(), storage.Root) // nothing gets as far as there
 	}
 	return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf(
 		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",

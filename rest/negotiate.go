@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -29,10 +30,12 @@ func (s *scope) streamTypes() string {
 func (s *scope) negotiate() (wire.Format, error) {
 	watch := s.req.Verb == request.Watch
 	tables := s.def.Answer == nil && s.def.CreateOn == "" && (s.sub == nil || s.sub.Action == nil && s.sub.Connect == nil && !s.sub.NoTable)
-	if err := s.representable(); err != nil {
-		return wire.Format{}, err
+	if !s.served.Unstructured { // whose paths no router has looked at
+		if err := s.representable(); err != nil {
+			return wire.Format{}, err
+		}
 	}
-	out, err := s.negotiateHeader(s.r.Header.Get("Accept"), tables, watch)
+	out, err := s.negotiateHeader(s.r.Header.Get("Accept"), tables)
 	out.Stream = watch
 	out.Pretty = out.Pretty || status.Pretty(s.r)
 	return out, err
@@ -53,7 +56,7 @@ func (s *scope) representable() error {
 }
 
 // negotiateHeader returns the first format of an Accept header that the resource has.
-func (s *scope) negotiateHeader(header string, tables, watch bool) (wire.Format, error) {
+func (s *scope) negotiateHeader(header string, tables bool) (wire.Format, error) {
 	if header == "" {
 		return wire.Format{}, nil
 	}
@@ -64,9 +67,7 @@ func (s *scope) negotiateHeader(header string, tables, watch bool) (wire.Format,
 			}
 			out, ok := accept(m, clause.Params, tables)
 			switch {
-			case !ok, m == wire.Protobuf && s.served.Unstructured && out.Shape == wire.ShapeObject:
-			case watch && m == wire.YAML: // a stream of documents has no frames
-				return wire.Format{}, errNotAcceptable(s.streamTypes())
+			case !ok, m == wire.Protobuf && s.sendsMaps() && out.Shape == wire.ShapeObject:
 			default:
 				return out, nil
 			}
@@ -142,6 +143,9 @@ func errWrongList(s *scope, isList bool) error {
 	list := s.def.ListKind
 	if s.served.Unstructured && (s.sub == nil || s.sub.Part != nil) {
 		pkg, kind, list = "unstructured", "Unstructured", "UnstructuredList"
+	}
+	if pkg == "unstructured" && !isList {
+		return errBare(errors.New("content is not a list")) // a map may have been one
 	}
 	text := fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (*%s.%s)", pkg, kind)
 	if isList {

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -85,6 +86,44 @@ func TestWatchBeginning(t *testing.T) {
 	list := "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 	if a := do(t, h, "GET", configMaps+"?watch=1", "", "Accept", list); a.code != 200 || a.body != "" {
 		t.Errorf("%d %s", a.code, a.body)
+	}
+}
+
+// An object that cannot be shown as JSON breaks the response off.
+func TestEmbeddedValueThatIsNoJSON(t *testing.T) {
+	h, _ := serve(t, func(d *resource.Definition) {
+		d.Versions[0].Check = func(obj resource.Object) error {
+			if obj.GetName() == "bad" {
+				return fmt.Errorf("data: %w", resource.ErrNotJSON)
+			}
+			return nil
+		}
+	})
+	defer func() {
+		if cause := recover(); cause != http.ErrAbortHandler {
+			t.Errorf("got the panic %v, want %v", cause, http.ErrAbortHandler)
+		}
+	}()
+	if a := do(t, h, "POST", configMaps, `{"metadata":{"name":"good"}}`); a.code != 201 {
+		t.Errorf("got %d for what can be shown, want 201", a.code)
+	}
+	a := do(t, h, "POST", configMaps, `{"metadata":{"name":"bad"}}`)
+	t.Errorf("got %d, want no response", a.code)
+}
+
+// Errors name keys as they are in etcd.
+func TestErrorsNameKeysOfEtcd(t *testing.T) {
+	h, _ := serve(t, nil)
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a"}}`)
+	const body = `{"metadata":{"name":"a","uid":"other"}}`
+	for root, want := range map[string]string{"": "Key: /registry/configmaps/", "/elsewhere": "Key: /elsewhere/configmaps/", "a/b/": "Key: /a/b/configmaps/"} {
+		h.KeyRoot = root
+		if a := do(t, h, "PUT", configMaps+"/a", body); a.code != 409 || !strings.Contains(a.message(), want) {
+			t.Errorf("below %q: got %d %s, want 409 and %s", root, a.code, a.message(), want)
+		}
+	}
+	if a := do(t, h, "PUT", configMaps+"/a?dryRun=All", body); !strings.Contains(a.message(), "Key: /configmaps/") {
+		t.Errorf("in a dry run: got %s, want a key without the root", a.message())
 	}
 }
 

@@ -46,16 +46,8 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 			err = apierrors.NewBadRequest(e.Error())
 		}
 	}
-	if o.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
-		return o, apierrors.NewBadRequest(err.Error())
-	}
-	if o.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
-		return o, apierrors.NewBadRequest(err.Error())
-	}
-	if s.req.Name != "" {
-		// A watch of one object, by the old path.
-		o.fields = fields.AndSelectors(o.fields, fields.OneTermEqualSelector("metadata.name", s.req.Name))
-	}
+	// Numbers are read first, then selectors; whether the options go together is checked
+	// before whether the fields of a selector are known.
 	number := func(name string) int64 {
 		n, e := parseInt(q, name)
 		bad(e)
@@ -73,6 +65,23 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	}
 	if err != nil {
 		return o, err
+	}
+	if o.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
+		return o, apierrors.NewBadRequest(err.Error())
+	}
+	if o.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
+		return o, apierrors.NewBadRequest(err.Error())
+	}
+	if latest := o.revisionText == "" || o.revisionText == "0"; watch && latest && o.match == "" && o.initialEvents == nil {
+		// What it comes to.
+		o.match, o.initialEvents = metav1.ResourceVersionMatchNotOlderThan, &latest
+	}
+	if errs := o.validate(watch, s.h.NoInitialEvents); len(errs) > 0 {
+		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	if s.req.Name != "" {
+		// A watch of one object, by the old path.
+		o.fields = fields.AndSelectors(o.fields, fields.OneTermEqualSelector("metadata.name", s.req.Name))
 	}
 	if names := s.served.Version.FieldNames; names != nil {
 		o.fields, err = o.fields.Transform(func(path, value string) (string, string, error) {
@@ -93,13 +102,6 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 		if !selectable(s.def, r.Field) {
 			return o, s.errFieldSelector(r.Field)
 		}
-	}
-	if latest := o.revisionText == "" || o.revisionText == "0"; watch && latest && o.match == "" && o.initialEvents == nil {
-		// What it comes to.
-		o.match, o.initialEvents = metav1.ResourceVersionMatchNotOlderThan, &latest
-	}
-	if errs := o.validate(watch, s.h.NoInitialEvents); len(errs) > 0 {
-		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	if text := q.Get("shardSelector"); s.h.Shards && text != "" {
 		if o.shard, err = shard.Parse(text); err != nil {

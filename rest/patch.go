@@ -19,13 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 )
 
 // patch changes an object by one of the kinds of patches.
 func (s *scope) patch() error {
-	if err := s.checkName(); err != nil {
-		return err
-	}
 	kind, err := s.patchType()
 	if err != nil {
 		return err
@@ -37,10 +35,24 @@ func (s *scope) patch() error {
 	if err := s.patchOptions(kind); err != nil {
 		return err
 	}
+	// Only the store looks at the name.
+	if err := s.checkName(); err != nil {
+		if isJSON := kind != types.ApplyYAMLPatchType && kind != types.ApplyCBORPatchType; isJSON {
+			err = cmp.Or(patch.Valid(body), err)
+		}
+		return err
+	}
 	switch kind {
 	case types.ApplyYAMLPatchType:
 		s.auditPatch(body, true)
-		return s.apply(body)
+		err := s.apply(body)
+		if errors.Is(err, storage.ErrNotFound) {
+			// What is no YAML at all is refused before the object is looked for.
+			if _, bad := yaml.YAMLToJSON(body); bad != nil {
+				return apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", bad))
+			}
+		}
+		return err
 	case types.ApplyCBORPatchType:
 		if body, err = decodeCBORPatch(body); err != nil {
 			return err

@@ -56,6 +56,9 @@ func (s *scope) updateProjection() error {
 		return err
 	}
 	s.auditSentOther(projection)
+	if err := s.checkBodyName(projection); err != nil {
+		return err
+	}
 	return s.changeProjection(func(resource.Object) (resource.Object, error) {
 		return projection.DeepCopyObject().(resource.Object), nil
 	})

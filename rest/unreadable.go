@@ -69,7 +69,7 @@ func (s *scope) listDirectly(o *listOptions, prefix string, revision int64) (*st
 	}
 	causes := make([]metav1.StatusCause, len(all), len(all)+1)
 	for i, one := range all {
-		causes[i] = metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Field: one.Key, Message: corrupt(one.Key, undecodable(one.Revision, one.Err)).Error()}
+		causes[i] = metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Field: s.h.shownKey(one.Key), Message: corrupt(s.h.shownKey(one.Key), undecodable(one.Revision, one.Err)).Error()}
 	}
 	if len(causes) == store.MaxUnreadable {
 		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated"})
@@ -84,12 +84,12 @@ func (s *scope) listDirectly(o *listOptions, prefix string, revision int64) (*st
 func (s *scope) readErrorMessage(all store.UnreadableObjects) string {
 	switch {
 	case s.h.NoUnsafeDeletes && all[0].Revision == 0:
-		return fmt.Sprintf("unable to transform key %q: %v", all[0].Key, all[0].Err)
+		return fmt.Sprintf("unable to transform key %q: %v", s.h.shownKey(all[0].Key), all[0].Err)
 	case s.h.NoUnsafeDeletes:
 		return all[0].Err.Error()
 	}
 	gr := s.groupResource()
-	message := fmt.Sprintf("failed to read one or more %s from the storage: %v", gr.String(), corrupt(all[0].Key, undecodable(all[0].Revision, all[0].Err)))
+	message := fmt.Sprintf("failed to read one or more %s from the storage: %v", gr.String(), corrupt(s.h.shownKey(all[0].Key), undecodable(all[0].Revision, all[0].Err)))
 	if more := len(all) - 1; more > 0 {
 		message += fmt.Sprintf(" (and %d more)", more)
 	}
@@ -127,7 +127,7 @@ func (s *scope) discard() error {
 	switch err := s.objects.Discard(s.ctx(), s.key(), s.req.DryRun); {
 	case errors.Is(err, store.ErrReadable):
 		return apierrors.NewConflict(s.groupResource(), s.req.Name, fmt.Errorf(
-			"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage", s.key()))
+			"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage", s.h.shownKey(s.key())))
 	case err != nil:
 		return err
 	}

@@ -213,12 +213,14 @@ func (s *scope) createInstead(obj resource.Object) error {
 			return errBare(err)
 		}
 	}
+	version := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
 	rec, obj, err := s.insert(obj)
 	if err != nil {
 		return err
 	}
 	if rec == nil {
+		obj.SetResourceVersion(version) // which a dry run does not change
 		return s.respondObject(http.StatusCreated, obj)
 	}
 	return s.respondWritten(http.StatusCreated, rec, obj)

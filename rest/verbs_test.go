@@ -350,7 +350,6 @@ func TestNegotiate(t *testing.T) {
 		{"application/json;as=Nope;v=v1;g=meta.k8s.io", false, "only the following"},
 		{"application/json;v=v1", false, "only the following"},
 		{"application/json;as=Table;v=v2;g=meta.k8s.io", false, "only the following"},
-		{"application/yaml", true, "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"},
 		{"application/vnd.kubernetes.protobuf;stream=watch", true, "application/vnd.kubernetes.protobuf;stream=watch"},
 		{"application/json;stream=other", true, "only the following"},
 	} {

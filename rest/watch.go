@@ -145,8 +145,15 @@ func (s *scope) beginWatch() (*activeWatch, error) {
 	w, err := s.openWatch(&o)
 	// These are told in the stream, so that clients treat them like a watch that
 	// ended.
+	expired := errors.Is(err, store.ErrExpired)
+	if s.enc.Format.Media == wire.YAML && (err == nil || expired) { // a stream of documents has no frames
+		if w != nil {
+			w.Close()
+		}
+		return nil, errNotAcceptable(s.streamTypes())
+	}
 	switch {
-	case errors.Is(err, store.ErrExpired):
+	case expired:
 		return nil, s.respondWatchError(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", o.revision, s.objects.Revision())))
 	case err != nil && o.initialEvents != nil && apierrors.IsTimeout(err):
 		return nil, s.respondWatchError(err)

@@ -199,7 +199,8 @@ func (e *Encoder) writeTable(w *Writer, p *Page) (err error) {
 	if e.Served.Definition.Arrange != nil {
 		return e.writeArranged(w, p)
 	}
-	if len(p.Records) == 0 && e.Served.Definition.Cells == nil && e.Served.Version.Cells == nil {
+	noCells := e.Served.Definition.Cells == nil && e.Served.Version.Cells == nil
+	if len(p.Records) == 0 && (noCells || e.Served.Definition.NullRows) {
 		w.Buf = append(w.Buf[:len(w.Buf)-1], "null}"...)
 		return nil
 	}

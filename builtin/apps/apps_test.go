@@ -3,6 +3,7 @@ package apps
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -368,5 +370,18 @@ func TestCells(t *testing.T) {
 		if got := strings.Join(names, " "); got != want {
 			t.Errorf("columns %s, want %s", got, want)
 		}
+	}
+}
+
+// TestRevisionsEmbedJSON wants data that only protobuf can carry to be recognized.
+func TestRevisionsEmbedJSON(t *testing.T) {
+	check := ControllerRevisions().Versions[0].Check
+	for raw, want := range map[string]error{`{}`: nil, `1`: nil, ``: resource.ErrNotJSON, `{`: resource.ErrNotJSON, `1z`: resource.ErrNotJSON} {
+		if got := check(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(raw)}}); !errors.Is(got, want) {
+			t.Errorf("data %q: got %v, want %v", raw, got, want)
+		}
+	}
+	if got := check(&appsv1.ControllerRevision{}); got != nil {
+		t.Errorf("no data: got %v, want nil", got)
 	}
 }

@@ -18,13 +18,20 @@ import (
 
 // ControllerRevisions defines controllerrevisions, the template history of controllers.
 func ControllerRevisions() resource.Definition {
+	v1 := resource.VersionOf[appsv1.ControllerRevision, appsv1.ControllerRevisionList]("v1", nil)
+	v1.Check = func(obj resource.Object) error {
+		if raw := obj.(*appsv1.ControllerRevision).Data.Raw; raw != nil && !json.Valid(raw) {
+			return resource.ErrNotJSON
+		}
+		return nil
+	}
 	return resource.Definition{
 		Group:      appsv1.GroupName,
 		Resource:   "controllerrevisions",
 		Kind:       "ControllerRevision",
 		Namespaced: true,
 		StorageKey: "controllerrevisions",
-		Versions:   append([]resource.Version{resource.VersionOf[appsv1.ControllerRevision, appsv1.ControllerRevisionList]("v1", nil)}, oldControllerRevisions()...),
+		Versions:   append([]resource.Version{v1}, oldControllerRevisions()...),
 		Strategy: resource.Rules[*appsv1.ControllerRevision]{
 			NameOnUpdate: true,
 			Validate: func(_ context.Context, r *appsv1.ControllerRevision) field.ErrorList {

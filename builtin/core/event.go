@@ -215,8 +215,9 @@ func validateNewEvent(e *corev1.Event) field.ErrorList {
 		name string
 		set  bool
 	}{
-		{"firstTimestamp", !e.FirstTimestamp.IsZero()},
-		{"lastTimestamp", !e.LastTimestamp.IsZero()},
+		// The first moment of all counts as a time: only what was not sent is unset.
+		{"firstTimestamp", e.FirstTimestamp != metav1.Time{}},
+		{"lastTimestamp", e.LastTimestamp != metav1.Time{}},
 		{"count", e.Count != 0},
 		{"source", e.Source != corev1.EventSource{}},
 	} {

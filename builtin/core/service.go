@@ -74,7 +74,10 @@ func Services(alloc Allocator, log *slog.Logger) resource.Definition {
 				ValidateUpdate: func(ctx context.Context, s, old *corev1.Service) field.ErrorList {
 					return validateServiceStatus(ctx, s, old)
 				},
-				Warnings: func(_ context.Context, s, _ *corev1.Service) []string {
+				Warnings: func(_ context.Context, s, old *corev1.Service) []string {
+					if old == nil {
+						return serviceWarnings(s)
+					}
 					var warnings []string
 					for i, in := range s.Status.LoadBalancer.Ingress {
 						if in.IP != "" {

@@ -39,6 +39,8 @@ func PodDisruptionBudgets() resource.Definition {
 		Versions:   []resource.Version{resource.VersionOf[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList]("v1", nil), budgetsV1beta1()},
 		Strategy: resource.Rules[*policyv1.PodDisruptionBudget]{
 			ValidateName: validateName,
+			// Nothing is said of the metadata while the rest is wrong.
+			JudgesMetadata: true,
 			PrepareCreate: func(_ context.Context, b *policyv1.PodDisruptionBudget) {
 				b.Status = policyv1.PodDisruptionBudgetStatus{}
 				removeReserved(b.Spec.Selector)
