@@ -89,6 +89,25 @@ func TestWatchBeginning(t *testing.T) {
 	}
 }
 
+// With WatchList disabled, a watch that does not ask for initial events goes on as it always
+// did, and one that asks is refused.
+func TestWatchWithoutInitialEvents(t *testing.T) {
+	t.Parallel() // it takes the seconds that the watches last
+	h, _ := serve(t, nil)
+	h.NoInitialEvents = true
+	do(t, h, "POST", configMaps, `{"metadata":{"name":"a"}}`)
+	for _, version := range []string{"", "&resourceVersion=0"} {
+		a := do(t, h, "GET", configMaps+"?watch=1&timeoutSeconds=1"+version, "")
+		if a.code != 200 || !strings.Contains(a.body, `"name":"a"`) {
+			t.Errorf("with %q: got %d %s, want 200 and the object", version, a.code, a.body)
+		}
+	}
+	a := do(t, h, "GET", configMaps+"?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "")
+	if a.code != 422 || !strings.Contains(a.message(), "WatchList feature gate") {
+		t.Errorf("got %d %s, want 422 that names the feature gate", a.code, a.message())
+	}
+}
+
 // An object that cannot be shown as JSON breaks the response off.
 func TestEmbeddedValueThatIsNoJSON(t *testing.T) {
 	h, _ := serve(t, func(d *resource.Definition) {

@@ -72,7 +72,9 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	if o.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
 		return o, apierrors.NewBadRequest(err.Error())
 	}
-	if latest := o.revisionText == "" || o.revisionText == "0"; watch && latest && o.match == "" && o.initialEvents == nil {
+	latest := o.revisionText == "" || o.revisionText == "0"
+	begins := watch && latest && o.match == "" && o.initialEvents == nil
+	if begins && !s.h.NoInitialEvents {
 		// What it comes to.
 		o.match, o.initialEvents = metav1.ResourceVersionMatchNotOlderThan, &latest
 	}
