@@ -75,7 +75,7 @@ func (b *Backend) readError(ctx context.Context, err error) error {
 // that it was not.
 func (b *Backend) writeError(ctx context.Context, err error) error {
 	if sentinel := refusalSentinel(err); sentinel != nil {
-		return fmt.Errorf("%w: etcd: %w", sentinel, err)
+		return fmt.Errorf("%w: etcd: %w", sentinel, asSender(err))
 	}
 	if errors.As(err, new(notSentError)) {
 		return b.readError(ctx, err)
@@ -118,6 +118,17 @@ func refusalSentinel(err error) error {
 		return storage.ErrTooLarge
 	}
 	return nil
+}
+
+// asSender gives the error of a message that was too large for etcd the words of the
+// sender, by which clients of kube-apiserver know it: that has the limit of an etcd by
+// default, and does not send such a message.
+func asSender(err error) error {
+	received, ok := strings.CutPrefix(status.Convert(err).Message(), "grpc: received message ")
+	if !ok || codeOf(err) != codes.ResourceExhausted {
+		return err
+	}
+	return status.Error(codes.ResourceExhausted, "trying to send message "+received)
 }
 
 // endReason returns the reason if a request failed because its context ended or the backend

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,6 +127,14 @@ func TestErrorsOfServer(t *testing.T) {
 		// It fails at the lease: the key has not been tried.
 		_, err = b.Create(t.Context(), "/a", nil, time.Hour)
 		only(t, fmt.Sprintf("Create with ttl, %v", c.answer), err, c.read)
+	}
+	// The words are those of a client that does not send what is too large.
+	f.answer = func(context.Context) error {
+		return status.Error(codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 8)")
+	}
+	const want = "rpc error: code = ResourceExhausted desc = trying to send message larger than max (9 vs. 8)"
+	if _, err := b.Create(t.Context(), "/a", nil, 0); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("Create of what is too large: got %v, want …%s", err, want)
 	}
 	// Reads are tried again, for long; writes are not.
 	for _, answer := range []error{
