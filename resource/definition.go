@@ -117,6 +117,9 @@ type Definition struct {
 	// columns Name and Age.
 	Columns []Column
 	Cells   func(obj Object) ([]any, error)
+	// Uncached says that kube-apiserver has no watch cache of the resource: lists of any
+	// state heed limit, and a bad resourceVersion is the fault of the client.
+	Uncached bool
 	// NullRows makes the rows of a table without objects null and not an empty list.
 	NullRows bool
 	// Arrange sorts the objects of a list that is answered as a table. If cells of

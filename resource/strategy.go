@@ -81,6 +81,9 @@ type Rules[T Object] struct {
 
 	// CreateOnUpdate makes a PUT to a name that does not exist create the object.
 	CreateOnUpdate bool
+	// CreateOnApply does so for server-side apply to a subresource; to the object itself it
+	// always does.
+	CreateOnApply bool
 	// RequireVersion makes metadata.resourceVersion mandatory in updates.
 	RequireVersion bool
 
@@ -111,7 +114,7 @@ type Rules[T Object] struct {
 func (r Rules[T]) Strategy() Strategy {
 	s := Strategy{
 		ValidateName: r.ValidateName, NameOnUpdate: r.NameOnUpdate, JudgesMetadata: r.JudgesMetadata, Repeats: r.Repeats, Resets: r.Resets,
-		CreateOnUpdate: r.CreateOnUpdate, RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault,
+		CreateOnUpdate: r.CreateOnUpdate, CreateOnApply: r.CreateOnApply, RequireVersion: r.RequireVersion, OrphanByDefault: r.OrphanByDefault,
 		OrphanWarning: r.OrphanWarning, NoPropagation: r.NoPropagation, ReturnDeleted: r.ReturnDeleted,
 	}
 	if f := r.PrepareCreate; f != nil {

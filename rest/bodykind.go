@@ -153,7 +153,7 @@ func (s *scope) emptyOf(kind schema.GroupVersionKind) any {
 		return served.Version.New()
 	}
 	if item, isList := strings.CutSuffix(kind.Kind, "List"); isList {
-		if served, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item)); ok && !served.Unstructured {
+		if served, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item)); ok && !served.Unstructured && served.Version.NewList != nil {
 			return served.Version.NewList()
 		}
 	}
@@ -195,8 +195,9 @@ func (s *scope) isKnownKind(kind schema.GroupVersionKind) bool {
 		return ok
 	}
 	item, isList := strings.CutSuffix(kind.Kind, "List")
-	_, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item))
-	return isList && ok
+	served, ok := catalog.LookupKind(kind.GroupVersion().WithKind(item))
+	// Of what is only sent, such as a Binding, there are no lists.
+	return isList && ok && (served.Unstructured || served.Version.NewList != nil)
 }
 
 // subresourceOf returns a subresource whose bodies are of a kind.

@@ -310,6 +310,13 @@ func (s *scope) decodeMap(obj *unstructured.Unstructured, want schema.GroupVersi
 	} else if problems, err = unmarshal(body, obj, !lax); err != nil {
 		return s.decodeError(err, orWanted(got, want), want, body)
 	}
+	// Of a map, only names in the right case count.
+	if _, ok := obj.Object["kind"]; !ok {
+		got.Kind = ""
+	}
+	if _, ok := obj.Object["apiVersion"]; !ok {
+		got.Group, got.Version = "", ""
+	}
 	strict = append(strict, problems...)
 	switch {
 	case got.Kind == "" && lax:

@@ -29,7 +29,9 @@ func (s *scope) get() error {
 	}
 	text := q.Get("resourceVersion")
 	revision, err := parseRevision(text)
-	if err != nil {
+	if err != nil && s.isUncached() {
+		return apierrors.NewBadRequest("invalid resource version: " + err.Error())
+	} else if err != nil {
 		return err
 	}
 	s.span.First("About to Get from storage")
@@ -49,6 +51,10 @@ func (s *scope) get() error {
 	}
 	return s.readConversionError(rec, s.respond(http.StatusOK, rec))
 }
+
+// isUncached reports whether kube-apiserver would read from storage, where it has no watch
+// cache.
+func (s *scope) isUncached() bool { return s.h.LimitAny || s.def.Uncached }
 
 // waitForRevision runs a read, and waits until the cache has reached the revision that it
 // wants. The error of a revision that does not come in time says that it is too large.

@@ -73,8 +73,8 @@ type Handler struct {
 	// NoInitialEvents refuses the parameter sendInitialEvents of watches: the feature gate
 	// WatchList is disabled.
 	NoInitialEvents bool
-	// LimitAny makes lists that take any state (resourceVersion=0) heed limit, as
-	// kube-apiserver does without its watch cache.
+	// LimitAny treats every kind like one that is Uncached, as kube-apiserver does without
+	// its watch cache.
 	LimitAny bool
 	// NoUnsafeDeletes ignores the option of a delete to remove an object that cannot be
 	// read, and reports such objects one at a time, without their keys. It is what the gate

@@ -166,7 +166,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 		}
 		return p, nil
 	}
-	limited := o.limit > 0 && (!read.Any || s.h.LimitAny)
+	limited := o.limit > 0 && (!read.Any || s.isUncached())
 	if !limited && !p.Selected && prefix == s.objects.Key("", "") {
 		p.Records = make([]*store.Record, 0, snap.Len())
 	}

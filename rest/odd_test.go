@@ -108,6 +108,28 @@ func TestWatchWithoutInitialEvents(t *testing.T) {
 	}
 }
 
+// What kube-apiserver reads from storage has a bad resourceVersion as a bad request, and
+// heeds the limit of lists of any state.
+func TestReadsWithoutWatchCache(t *testing.T) {
+	for _, uncached := range []bool{false, true} {
+		h, _ := serve(t, func(d *resource.Definition) { d.Uncached = uncached })
+		for _, name := range []string{"a", "b"} {
+			do(t, h, "POST", configMaps, `{"metadata":{"name":"`+name+`"}}`)
+		}
+		do(t, h, "GET", configMaps, "") // after which the cache has both
+		code, items := 500, 2
+		if uncached {
+			code, items = 400, 1
+		}
+		if a := do(t, h, "GET", configMaps+"/a?resourceVersion=x", ""); a.code != code {
+			t.Errorf("uncached %v: got %d for a bad resourceVersion, want %d", uncached, a.code, code)
+		}
+		if a := do(t, h, "GET", configMaps+"?limit=1&resourceVersion=0", ""); strings.Count(a.body, `"uid"`) != items {
+			t.Errorf("uncached %v: got %s, want %d objects", uncached, a.body, items)
+		}
+	}
+}
+
 // An object that cannot be shown as JSON breaks the response off.
 func TestEmbeddedValueThatIsNoJSON(t *testing.T) {
 	h, _ := serve(t, func(d *resource.Definition) {

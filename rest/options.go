@@ -110,7 +110,7 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 			return o, errBare(fmt.Errorf("invalid shard selector: %w", err))
 		}
 	}
-	if !watch && o.revisionText == "0" && !s.h.LimitAny {
+	if !watch && o.revisionText == "0" && !s.isUncached() {
 		o.limit = 0 // what is at hand comes whole
 	}
 	if !watch && o.continueToken != "" {

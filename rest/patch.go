@@ -306,7 +306,8 @@ func (s *scope) apply(body []byte) error {
 		err := s.changeObject(func(live resource.Object) (resource.Object, error) {
 			return merge(live.DeepCopyObject().(resource.Object))
 		}, nil)
-		if !errors.Is(err, storage.ErrNotFound) || s.sub != nil && !s.strategy().CreateOnUpdate {
+		st := s.strategy()
+		if !errors.Is(err, storage.ErrNotFound) || s.sub != nil && !st.CreateOnUpdate && !st.CreateOnApply {
 			return err
 		}
 		return s.createApplied(merge)

@@ -34,19 +34,24 @@ func ValidatingPolicies(cfg Config) resource.Definition {
 		changed := old == nil || !equality.Semantic.DeepEqual(p.Spec.ParamKind, old.Spec.ParamKind)
 		return mayReadParams(ctx, cfg, p, p.Spec.ParamKind != nil && changed, "paramKind", errs)
 	}
+	prepare := func(_ context.Context, p *validatingPolicy) { p.Status = admissionv1.ValidatingAdmissionPolicyStatus{} }
+	validate := func(ctx context.Context, p *validatingPolicy) field.ErrorList { return judge(ctx, p, nil) }
 	d := define[validatingPolicy, admissionv1.ValidatingAdmissionPolicyList](cfg, "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
 		defaultValidatingPolicy,
 		resource.Rules[*validatingPolicy]{
-			PrepareCreate: func(_ context.Context, p *validatingPolicy) {
-				p.Status = admissionv1.ValidatingAdmissionPolicyStatus{}
-			},
+			PrepareCreate:  prepare,
 			PrepareUpdate:  func(_ context.Context, p, old *validatingPolicy) { p.Status = old.Status },
-			Validate:       func(ctx context.Context, p *validatingPolicy) field.ErrorList { return judge(ctx, p, nil) },
+			Validate:       validate,
 			ValidateUpdate: judge,
 			Generation:     func(p, old *validatingPolicy) bool { return !equality.Semantic.DeepEqual(p.Spec, old.Spec) },
 		})
 	status := resource.Rules[*validatingPolicy]{
 		RequireVersion: true,
+		// As in kube-apiserver, an apply to the status can create a policy.
+		CreateOnApply: true,
+		PrepareCreate: prepare,
+		Validate:      validate,
+		Generation:    func(p, old *validatingPolicy) bool { return !equality.Semantic.DeepEqual(p.Spec, old.Spec) },
 		PrepareUpdate: func(_ context.Context, p, old *validatingPolicy) {
 			p.Spec = old.Spec
 			metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &old.ObjectMeta)

@@ -36,6 +36,7 @@ func Events(ttl time.Duration) resource.Definition {
 		Kind:       "Event",
 		ShortNames: []string{"ev"},
 		Namespaced: true,
+		Uncached:   true,
 		TTL:        func(resource.Object) time.Duration { return ttl },
 		Versions: []resource.Version{
 			resource.VersionOf[corev1.Event, corev1.EventList, *corev1.Event]("v1", nil),
