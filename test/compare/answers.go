@@ -326,11 +326,11 @@ func (j *judge) learn(a, b string, like *regexp.Regexp) bool {
 	return true
 }
 
-// translateKeys replaces uids in keys, which managed fields have.
+// translateKeys replaces uids and names of volumes in keys, which managed fields have.
 func (j *judge) translateKeys(m map[string]any) map[string]any {
 	var out map[string]any
 	for k := range m {
-		if id := uidPattern.FindString(k); id != "" && j.pairs[id] != "" {
+		if id := cmp.Or(uidPattern.FindString(k), apiAccess.FindString(k)); id != "" && j.pairs[id] != "" {
 			if out == nil {
 				out = maps.Clone(m)
 			}
