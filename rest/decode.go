@@ -311,10 +311,10 @@ func (s *scope) decodeMap(obj *unstructured.Unstructured, want schema.GroupVersi
 		return s.decodeError(err, orWanted(got, want), want, body)
 	}
 	// Of a map, only names in the right case count.
-	if _, ok := obj.Object["kind"]; !ok {
+	if _, ok := parsed["kind"]; parsed != nil && !ok {
 		got.Kind = ""
 	}
-	if _, ok := obj.Object["apiVersion"]; !ok {
+	if _, ok := parsed["apiVersion"]; parsed != nil && !ok {
 		got.Group, got.Version = "", ""
 	}
 	strict = append(strict, problems...)
