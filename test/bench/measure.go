@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// sample is what one slice of work has cost: the operations of one round on one server.
+type sample struct {
+	Ops       int     `json:"ops"`
+	Seconds   float64 `json:"seconds"`
+	CPU       float64 `json:"server_cpu_s"` // of all processes of the server, until it is at rest; 0 if not known
+	P50       float64 `json:"p50_ms"`
+	P99       float64 `json:"p99_ms"`
+	Bytes     int64   `json:"bytes,omitempty"`
+	OtherLoad float64 `json:"other_load_cores"` // what else has used the machine's processors
+}
+
+// perSecond returns operations a second.
+func (s sample) perSecond() float64 { return float64(s.Ops) / s.Seconds }
+
+// cost returns CPU milliseconds of the server an operation.
+func (s sample) cost() float64 {
+	if s.CPU == 0 {
+		return math.NaN()
+	}
+	return s.CPU * 1000 / float64(s.Ops)
+}
+
+// target is a server under load with what the operations have left in it.
+type target struct {
+	*server
+	client *client
+	count  int // rises with every object, so that names are new
+
+	configMaps []object
+	leases     []object
+	customs    []object
+	pods       int
+}
+
+// object is a name and its newest resourceVersion.
+type object struct{ name, version string }
+
+// connections is how many a target has, unless an operation needs more.
+const connections = 4
+
+func newTarget(v *server) *target {
+	return &target{server: v, client: newClient(v, connections)}
+}
+
+// cpu returns the CPU time of all processes of the server in seconds.
+func (v *server) cpu() (seconds float64) {
+	for _, p := range v.procs {
+		for _, pid := range p.pids() {
+			seconds += cpuTime(pid).Seconds()
+		}
+	}
+	return seconds
+}
+
+// memory returns resident memory and its peak in MiB, of all processes of the server.
+func (v *server) memory() (now, peak float64) {
+	for _, p := range v.procs {
+		for _, pid := range p.pids() {
+			n, k := residentMemory(pid)
+			now, peak = now+float64(n)/(1<<20), peak+float64(k)/(1<<20)
+		}
+	}
+	return now, peak
+}
+
+// settle waits until the server uses less than a tenth of a processor, for at most a time.
+func (v *server) settle(ctx context.Context, most time.Duration) error {
+	const window = 50 * time.Millisecond
+	if len(v.procs) == 0 {
+		return nil
+	}
+	for end := time.Now().Add(most); time.Now().Before(end); {
+		before := v.cpu()
+		if err := wait(ctx, window); err != nil {
+			return err
+		}
+		if v.cpu()-before < 0.1*window.Seconds() {
+			break
+		}
+	}
+	return nil
+}
+
+// settlePatience is for how long work that a server has put off is waited for after a slice.
+const settlePatience = time.Second
+
+// meter collects the operations of one slice.
+type meter struct {
+	target *target
+	mu     sync.Mutex
+	times  []float64 // ms
+	bytes  atomic.Int64
+	result *sample // of work that has measured itself, without its preparations
+}
+
+// loop calls a function n times from several workers and keeps how long each took. The
+// first error ends it.
+func (m *meter) loop(ctx context.Context, workers, n int, call func(ctx context.Context, worker, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for worker := range workers {
+		group.Go(func() {
+			times := make([]float64, 0, n/workers+1)
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					break
+				}
+				start := time.Now()
+				if err := call(ctx, worker, i); err != nil {
+					cancel(err)
+					break
+				}
+				times = append(times, milliseconds(time.Since(start)))
+			}
+			m.mu.Lock()
+			m.times = append(m.times, times...)
+			m.mu.Unlock()
+		})
+	}
+	group.Wait()
+	return context.Cause(ctx)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// measure runs one slice. The CPU time that the server uses until it is at rest is the
+// slice's: what a server puts off is work too.
+func measure(ctx context.Context, t *target, work func(context.Context, *meter) error) (sample, error) {
+	runtime.GC() // what the client has left over from before is not this slice's
+	m := &meter{target: t}
+	cpu, machine, self, start := t.cpu(), machineTime(), selfTime(), time.Now()
+	if err := work(ctx, m); err != nil {
+		return sample{}, err
+	}
+	if m.result != nil {
+		return *m.result, nil
+	}
+	took := time.Since(start)
+	s := sample{Ops: len(m.times), Seconds: took.Seconds(), Bytes: m.bytes.Load()}
+	if s.Ops == 0 {
+		return s, errors.New("no operation was made")
+	}
+	if len(t.procs) > 0 {
+		others := (machineTime() - machine).Seconds() - (selfTime() - self).Seconds() - (t.cpu() - cpu)
+		s.OtherLoad = max(0, others/took.Seconds())
+	}
+	slices.Sort(m.times)
+	s.P50, s.P99 = quantile(m.times, 0.5), quantile(m.times, 0.99)
+	if err := t.settle(ctx, settlePatience); err != nil {
+		return s, err
+	}
+	s.CPU = t.cpu() - cpu
+	return s, nil
+}
+
+// selfTime returns the CPU time of this process.
+func selfTime() time.Duration { return cpuTime(os.Getpid()) }
+
+// inParallel calls a function for 0 to n-1 from several workers; it is for what is not measured.
+func inParallel(ctx context.Context, workers, n int, call func(ctx context.Context, worker, i int) error) error {
+	return new(meter).loop(ctx, workers, n, call)
+}
+
+// describe is a sample in one line.
+func (s sample) describe() string {
+	text := fmt.Sprintf("%s/s · %s / %s ms", figures(s.perSecond()), figures(s.P50), figures(s.P99))
+	if s.CPU > 0 {
+		text += " · " + figures(s.cost()) + " CPU-ms"
+	}
+	return text
+}
