@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 var updateGolden = flag.Bool("update", false, "write the golden files again")
@@ -159,61 +161,31 @@ func TestGrowthIsJudgedByTheLogarithm(t *testing.T) {
 	}
 }
 
-func TestSpecs(t *testing.T) {
+// TestDrawPutsServersTogether: figures of one server at a time become one table.
+func TestDrawPutsServersTogether(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name string, mode os.FileMode) string {
-		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, nil, mode); err != nil {
-			t.Fatal(err)
-		}
-		return file
-	}
-	program, config := write("kelson", 0o755), write("admin.kubeconfig", 0o600)
-	write("peers/kube-apiserver", 0o755)
-	write("peers/etcd", 0o755)
-	write("half/kube-apiserver", 0o755)
-	write("tree/go.mod", 0o644)
-	for text, want := range map[string]spec{
-		program:                           {name: "kelson", kind: kelsonProgram},
-		"new=" + program:                  {name: "new", kind: kelsonProgram},
-		program + ",arg=--v=2,etcd=/e":    {name: "kelson", kind: kelsonProgram, etcd: "/e", args: []string{"--v=2"}},
-		filepath.Join(dir, "peers"):       {name: "kube-apiserver", kind: kubeAPIServer},
-		"x=" + filepath.Join(dir, "tree"): {name: "x", kind: kelsonSources},
-		config:                            {name: "admin.kubeconfig", kind: runningServer},
-	} {
-		got, err := parseSpec(text)
+	var files []string
+	for i, name := range []string{"a", "b"} {
+		one := growth{Servers: []string{name}, Axes: []*axis{{Name: "objects", Sizes: []int{10, 100}}}}
+		one.Axes[0].set("get, CPU-ms", 0, 0, float64(i+1))
+		one.Axes[0].set("get, CPU-ms", 0, 1, float64(i+3))
+		text, err := json.Marshal(one)
 		if err != nil {
-			t.Errorf("%s: got the error %v, want none", text, err)
+			t.Fatal(err)
 		}
-		got.path = ""
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%s: got %+v, want %+v", text, got, want)
-		}
-	}
-	for _, text := range []string{filepath.Join(dir, "none"), dir, filepath.Join(dir, "half"), program + ",colour=red", program + ",etcd=/e,postgres=/p"} {
-		if got, err := parseSpec(text); err == nil {
-			t.Errorf("%s: got %+v, want an error", text, got)
+		files = append(files, filepath.Join(dir, name))
+		if err := os.WriteFile(files[i], text, 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-}
-
-func TestKubeconfig(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "config")
-	text := "current-context: b\ncontexts:\n- {name: a, context: {cluster: a, user: a}}\n- {name: b, context: {cluster: b, user: b}}\n" +
-		"clusters:\n- {name: a, cluster: {server: 'https://a'}}\n- {name: b, cluster: {server: 'https://b/', insecure-skip-tls-verify: true}}\n" +
-		"users:\n- {name: a, user: {token: ta}}\n- {name: b, user: {token: tb}}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	var out bytes.Buffer
+	if err := run(t.Context(), append([]string{"draw"}, files...), &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	v, err := fromKubeconfig("x", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v.url != "https://b" || v.token != "tb" || !v.tls.InsecureSkipVerify {
-		t.Errorf("got %s with token %s, insecure %v; want https://b, tb, true", v.url, v.token, v.tls.InsecureSkipVerify)
+	for _, want := range []string{"| get, CPU-ms | a | 1 | 3 |", "| get, CPU-ms | b | 2 | 4 |"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got\n%s\nwant a line that begins %q", out.String(), want)
+		}
 	}
 }
 
@@ -236,7 +208,7 @@ func TestOnlyWhatIsAlwaysTooHighFails(t *testing.T) {
 // TestReferenceServer: a work of the reference server costs what it costs, measured twice
 // in turn, and writes are in its file.
 func TestReferenceServer(t *testing.T) {
-	if !knowsProcesses {
+	if !servers.KnowsProcesses {
 		t.Skip("the CPU time of processes is known on Linux only")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -246,8 +218,8 @@ func TestReferenceServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer v.stop()
-	if err := v.waitReady(ctx); err != nil {
+	defer v.Stop()
+	if err := v.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
 	target := newTarget(v)
@@ -308,16 +280,16 @@ func TestComparesTwoServers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	s, err := parseSpec("a=../..")
+	s, err := servers.Parse("a=../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err = s.build(ctx, dir); err != nil {
+	if s, err = s.Build(ctx, dir); err != nil {
 		t.Fatal(err)
 	}
 	results := filepath.Join(dir, "results.json")
 	var out, log bytes.Buffer
-	err = run(ctx, []string{"compare", "-server", "a=" + s.path, "-server", "b=" + s.path, "-rounds", "2", "-starts", "1", "-scale", "0.02", "-dir", dir,
+	err = run(ctx, []string{"compare", "-server", "a=" + s.Path, "-server", "b=" + s.Path, "-rounds", "2", "-starts", "1", "-scale", "0.02", "-dir", dir,
 		"-ops", "create ConfigMap, 1 client|update|lease|watch events|custom", "-json", results}, &out, &log)
 	if err != nil {
 		t.Fatalf("got the error %v, want none\n%s", err, log.String())
@@ -340,14 +312,14 @@ func TestComparesTwoServers(t *testing.T) {
 			if len(samples) != 2 {
 				t.Fatalf("%s on %s: got %d samples, want 2", m.Name, c.Servers[i], len(samples))
 			}
-			if s := samples[1]; s.Ops == 0 || s.P50 <= 0 || knowsProcesses && s.CPU <= 0 {
+			if s := samples[1]; s.Ops == 0 || s.P50 <= 0 || servers.KnowsProcesses && s.CPU <= 0 {
 				t.Errorf("%s on %s: got %+v, want operations, times and CPU", m.Name, c.Servers[i], s)
 			}
 		}
 	}
 
 	out.Reset()
-	err = run(ctx, []string{"grow", "-server", "a=" + s.path, "-dir", dir, "-repeat", "1", "-objects", "20,40", "-namespaces", "", "-watches", "2,20", "-crds", "1,3", "-svg", filepath.Join(dir, "grow-")}, &out, &log)
+	err = run(ctx, []string{"grow", "-server", "a=" + s.Path, "-dir", dir, "-repeat", "1", "-objects", "20,40", "-namespaces", "", "-watches", "2,20", "-crds", "1,3", "-svg", filepath.Join(dir, "grow-")}, &out, &log)
 	if err != nil {
 		t.Fatalf("grow: got the error %v, want none\n%s", err, log.String())
 	}
@@ -356,7 +328,7 @@ func TestComparesTwoServers(t *testing.T) {
 			t.Errorf("grow: got a table without %q:\n%s", want, out.String())
 		}
 	}
-	if !exists(dir, "grow-watches.svg") {
+	if _, err := os.Stat(filepath.Join(dir, "grow-watches.svg")); err != nil {
 		t.Error("grow: got no chart of watches, want one")
 	}
 }

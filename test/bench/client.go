@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 // Media types.
@@ -22,16 +25,16 @@ const (
 // client sends requests that are ready as bytes over a fixed number of HTTP/2
 // connections. It is less than client-go on purpose: what is measured is the server.
 type client struct {
-	server *server
+	server *servers.Server
 	conns  []*http.Transport
 }
 
-func newClient(v *server, conns int) *client {
+func newClient(v *servers.Server, conns int) *client {
 	c := &client{server: v}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	for range conns {
-		c.conns = append(c.conns, &http.Transport{TLSClientConfig: v.tls.Clone(), Protocols: protocols, DisableCompression: true})
+		c.conns = append(c.conns, &http.Transport{TLSClientConfig: v.TLS.Clone(), Protocols: protocols, DisableCompression: true})
 	}
 	return c
 }
@@ -57,7 +60,7 @@ func (c *client) open(ctx context.Context, conn int, r request) (*http.Response,
 	if r.body != "" {
 		body = strings.NewReader(r.body)
 	}
-	req, err := http.NewRequestWithContext(ctx, r.method, c.server.url+r.path, body)
+	req, err := http.NewRequestWithContext(ctx, r.method, c.server.URL+r.path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +75,8 @@ func (c *client) open(ctx context.Context, conn int, r request) (*http.Response,
 	if r.body != "" {
 		set("Content-Type", r.contentType, asJSON)
 	}
-	if c.server.token != "" {
-		set("Authorization", "", "Bearer "+c.server.token)
+	if c.server.Token != "" {
+		set("Authorization", "", "Bearer "+c.server.Token)
 	}
 	resp, err := c.conns[conn%len(c.conns)].RoundTrip(req)
 	if err != nil {
@@ -121,4 +124,18 @@ func resourceVersion(text []byte) string {
 	_, rest, _ := bytes.Cut(text, []byte(`"resourceVersion":"`))
 	value, _, _ := bytes.Cut(rest, []byte(`"`))
 	return string(value)
+}
+
+// isStatus reports whether an error is an answer with a code.
+func isStatus(err error, code int) bool {
+	var status *statusError
+	return errors.As(err, &status) && status.code == code
+}
+
+// isThere is nil for an error that says that what was to be created exists.
+func isThere(err error) error {
+	if isStatus(err, http.StatusConflict) && strings.Contains(err.Error(), "AlreadyExists") {
+		return nil
+	}
+	return err
 }

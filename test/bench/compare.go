@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 // comparison is everything that compare has measured.
@@ -91,37 +93,37 @@ func compare(ctx context.Context, args []string, out, log io.Writer) error {
 // runComparison starts all servers and measures each operation in turn on each of them:
 // a slice on the first, a slice on the second, and so on, in the other order in the next
 // round. So what else goes on on the machine is in the figures of all.
-func runComparison(ctx context.Context, specs []spec, dir string, rounds, starts int, scale float64, only *regexp.Regexp, log io.Writer) (*comparison, error) {
+func runComparison(ctx context.Context, specs []servers.Spec, dir string, rounds, starts int, scale float64, only *regexp.Regexp, log io.Writer) (*comparison, error) {
 	result := &comparison{Rounds: rounds, Footprints: make([]footprint, len(specs))}
 	targets := make([]*target, len(specs))
 	defer func() {
 		for _, t := range targets {
 			if t != nil {
-				t.stop()
+				t.Stop()
 			}
 		}
 	}()
 	for i, s := range specs {
-		built, err := s.build(ctx, dir)
+		built, err := s.Build(ctx, dir)
 		if err != nil {
 			return nil, err
 		}
 		specs[i] = built
-		result.Servers = append(result.Servers, s.name)
+		result.Servers = append(result.Servers, s.Name)
 	}
 	for start := range starts {
 		for i, s := range specs {
 			v, err := result.Footprints[i].start(ctx, s, filepath.Join(dir, fmt.Sprintf("%d-%d", i, start)))
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
+				return nil, fmt.Errorf("%s: %w", s.Name, err)
 			}
 			if start < starts-1 {
-				v.stop()
+				v.Stop()
 				continue
 			}
 			targets[i] = newTarget(v)
 			if err := createNamespace(ctx, targets[i], namespace); err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
+				return nil, fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
 	}
@@ -136,17 +138,17 @@ func runComparison(ctx context.Context, specs []spec, dir string, rounds, starts
 		}
 		result.Operations = append(result.Operations, m)
 		for i, t := range targets {
-			fmt.Fprintf(log, "%-56s %-20s %s\n", o.name, t.name, summarize(m.Samples[i]).describe())
+			fmt.Fprintf(log, "%-56s %-20s %s\n", o.name, t.Name, summarize(m.Samples[i]).describe())
 		}
 		for _, text := range m.Errors {
 			fmt.Fprintln(log, "FAIL:", text)
 		}
 	}
 	for i, t := range targets {
-		if err := t.settle(ctx, 10*time.Second); err != nil {
+		if err := t.Settle(ctx, 10*time.Second); err != nil {
 			return nil, err
 		}
-		result.Footprints[i].After, result.Footprints[i].Peak = t.memory()
+		result.Footprints[i].After, result.Footprints[i].Peak = t.Memory()
 	}
 	return result, nil
 }
@@ -158,7 +160,7 @@ func measureInTurn(ctx context.Context, targets []*target, o operation, count, r
 	failed := make([]bool, len(targets))
 	fail := func(i int, err error) {
 		failed[i] = true
-		m.Errors = append(m.Errors, fmt.Sprintf("%s: %s: %v", o.name, targets[i].name, err))
+		m.Errors = append(m.Errors, fmt.Sprintf("%s: %s: %v", o.name, targets[i].Name, err))
 	}
 	for i, t := range targets {
 		if o.prepare != nil {
@@ -191,20 +193,20 @@ func measureInTurn(ctx context.Context, targets []*target, o operation, count, r
 }
 
 // start starts a server on an empty folder and measures what comes before its load.
-func (f *footprint) start(ctx context.Context, s spec, dir string) (*server, error) {
+func (f *footprint) start(ctx context.Context, s servers.Spec, dir string) (*servers.Server, error) {
 	begin := time.Now()
-	v, err := s.launch(ctx, dir)
+	v, err := s.Launch(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := v.waitReady(ctx); err != nil {
-		v.stop()
+	if err := v.WaitReady(ctx); err != nil {
+		v.Stop()
 		return nil, err
 	}
 	f.Ready = append(f.Ready, time.Since(begin).Seconds())
-	err = v.settle(ctx, 5*time.Second)
-	f.StartCPU = append(f.StartCPU, v.cpu())
-	idle, _ := v.memory()
+	err = v.Settle(ctx, 5*time.Second)
+	f.StartCPU = append(f.StartCPU, v.CPU())
+	idle, _ := v.Memory()
 	f.Idle = append(f.Idle, idle)
 	c := newClient(v, 1)
 	defer c.close()
@@ -219,7 +221,7 @@ func (f *footprint) start(ctx context.Context, s spec, dir string) (*server, err
 		openErr = errors.Join(openErr, readErr)
 	}
 	if err := errors.Join(err, openErr); err != nil {
-		v.stop()
+		v.Stop()
 		return nil, err
 	}
 	return v, nil

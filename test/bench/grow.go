@@ -12,9 +12,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 // growth is everything that grow has measured.
@@ -28,7 +31,7 @@ type axis struct {
 	Name    string    `json:"name"`
 	Sizes   []int     `json:"sizes"`
 	Metrics []*metric `json:"metrics"`
-	run     func(ctx context.Context, a *axis, s spec, server int, dir string) error
+	run     func(ctx context.Context, a *axis, s servers.Spec, server int, dir string) error
 }
 
 // metric is one figure. A value of 0 was not measured.
@@ -125,17 +128,17 @@ func grow(ctx context.Context, args []string, out, log io.Writer) error {
 	}
 	var failed []error
 	for i, s := range c.specs {
-		result.Servers = append(result.Servers, s.name)
-		if s.kind == runningServer {
+		result.Servers = append(result.Servers, s.Name)
+		if s.Kind == servers.Running {
 			return errors.New("grow starts its servers again and again: it needs programs, no kubeconfig")
 		}
-		if s, err = s.build(ctx, dir); err != nil {
+		if s, err = s.Build(ctx, dir); err != nil {
 			return err
 		}
 		for _, a := range result.Axes {
 			folder := filepath.Join(dir, fmt.Sprintf("%d-%s", i, a.Name))
 			if err := a.run(ctx, a, s, i, folder); err != nil {
-				failed = append(failed, fmt.Errorf("%s: %s: %w", s.name, a.Name, err))
+				failed = append(failed, fmt.Errorf("%s: %s: %w", s.Name, a.Name, err))
 				fmt.Fprintln(log, "FAIL:", failed[len(failed)-1])
 			}
 			if !c.keep {
@@ -155,12 +158,8 @@ func grow(ctx context.Context, args []string, out, log io.Writer) error {
 			return err
 		}
 	}
-	if c.svg != "" {
-		for _, a := range result.Axes {
-			if err := os.WriteFile(c.svg+a.Name+".svg", []byte(a.chart(result.Servers)), 0o644); err != nil {
-				return err
-			}
-		}
+	if err := result.draw(c.svg); err != nil {
+		return err
 	}
 	if err := write(c.md, out, result.markdown()); err != nil {
 		return err
@@ -168,19 +167,94 @@ func grow(ctx context.Context, args []string, out, log io.Writer) error {
 	return errors.Join(failed...)
 }
 
+// draw writes a chart an axis to files whose names begin with a prefix.
+func (g *growth) draw(prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	for _, a := range g.Axes {
+		if err := os.WriteFile(prefix+a.Name+".svg", []byte(a.chart(g.Servers)), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// draw puts together what several calls of grow have written with -json, so that large
+// servers can be measured one at a time.
+func draw(args []string, out, log io.Writer) error {
+	fs := flag.NewFlagSet("draw", flag.ContinueOnError)
+	fs.SetOutput(log)
+	md := fs.String("md", "", "`file` for the tables as Markdown (default standard output)")
+	svg := fs.String("svg", "", "`prefix` of files for the charts")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() == 0 {
+		return errors.New("draw needs files that grow -json has written")
+	}
+	all := &growth{}
+	for _, file := range fs.Args() {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		var one growth
+		if err := json.Unmarshal(text, &one); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		all.add(one)
+	}
+	return errors.Join(all.draw(*svg), write(*md, out, all.markdown()))
+}
+
+// add adds the servers of another measurement, with the sizes that are in both.
+func (g *growth) add(other growth) {
+	for _, name := range other.Servers {
+		if i := slices.Index(g.Servers, name); i < 0 {
+			g.Servers = append(g.Servers, name)
+		}
+	}
+	for _, from := range other.Axes {
+		var to *axis
+		for _, a := range g.Axes {
+			if a.Name == from.Name {
+				to = a
+			}
+		}
+		if to == nil {
+			to = &axis{Name: from.Name, Sizes: from.Sizes}
+			g.Axes = append(g.Axes, to)
+		}
+		for i, name := range other.Servers {
+			server := slices.Index(g.Servers, name)
+			for _, m := range from.Metrics {
+				if i >= len(m.Values) {
+					continue
+				}
+				for j, value := range m.Values[i] {
+					if size := slices.Index(to.Sizes, from.Sizes[j]); size >= 0 {
+						to.set(m.Name, server, size, value)
+					}
+				}
+			}
+		}
+	}
+}
+
 // begin starts a server on a folder and returns a target.
-func (g grower) begin(ctx context.Context, s spec, dir string) (*target, error) {
-	v, err := s.launch(ctx, dir)
+func (g grower) begin(ctx context.Context, s servers.Spec, dir string) (*target, error) {
+	v, err := s.Launch(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
 	t := newTarget(v)
-	if err := v.waitReady(ctx); err != nil {
-		v.stop()
+	if err := v.WaitReady(ctx); err != nil {
+		v.Stop()
 		return nil, err
 	}
 	if err := createNamespace(ctx, t, namespace); err != nil {
-		v.stop()
+		v.Stop()
 		return nil, err
 	}
 	return t, nil
@@ -204,7 +278,7 @@ func (g grower) fill(ctx context.Context, t *target, from, size, namespaces int)
 		_, err := t.client.send(ctx, worker, request{method: http.MethodPost, path: "/api/v1/namespaces/" + filledNamespace(i%namespaces) + "/configmaps", body: filled(i)})
 		return err
 	})
-	fmt.Fprintf(g.log, "%-20s filled to %d objects in %v\n", t.name, size, time.Since(begin).Round(100*time.Millisecond))
+	fmt.Fprintf(g.log, "%-20s filled to %d objects in %v\n", t.Name, size, time.Since(begin).Round(100*time.Millisecond))
 	return err
 }
 
@@ -232,7 +306,7 @@ func (g grower) cost(ctx context.Context, a *axis, server, size int, t *target, 
 		costs = append(costs, s.cost())
 	}
 	a.set(name+", CPU-ms", server, size, median(costs))
-	fmt.Fprintf(g.log, "%-20s %s %d: %s: %s CPU-ms\n", t.name, a.Name, a.Sizes[size], name, figures(median(costs)))
+	fmt.Fprintf(g.log, "%-20s %s %d: %s: %s CPU-ms\n", t.Name, a.Name, a.Sizes[size], name, figures(median(costs)))
 	return nil
 }
 
@@ -273,28 +347,28 @@ func (g grower) single(ctx context.Context, a *axis, server, size int, t *target
 
 // rest waits until the server is at rest and sets its memory.
 func (g grower) rest(ctx context.Context, a *axis, server, size int, t *target, figure string) error {
-	if err := t.settle(ctx, restPatience); err != nil {
+	if err := t.Settle(ctx, restPatience); err != nil {
 		return err
 	}
-	now, _ := t.memory()
+	now, _ := t.Memory()
 	a.set(figure, server, size, now)
-	fmt.Fprintf(g.log, "%-20s %s %d: %s: %s\n", t.name, a.Name, a.Sizes[size], figure, figures(now))
+	fmt.Fprintf(g.log, "%-20s %s %d: %s: %s\n", t.Name, a.Name, a.Sizes[size], figure, figures(now))
 	return nil
 }
 
 // restart stops the server and starts it on the same folder. It returns the new target,
 // with the objects of the old one.
-func (g grower) restart(ctx context.Context, a *axis, server, size int, old *target, s spec, dir string) (*target, error) {
+func (g grower) restart(ctx context.Context, a *axis, server, size int, old *target, s servers.Spec, dir string) (*target, error) {
 	old.client.close()
-	old.stop()
+	old.Stop()
 	begin := time.Now()
-	v, err := s.launch(ctx, dir)
+	v, err := s.Launch(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
 	t := newTarget(v)
 	t.count, t.configMaps, t.leases, t.customs, t.pods = old.count, old.configMaps, old.leases, old.customs, old.pods
-	if err := v.waitReady(ctx); err != nil {
+	if err := v.WaitReady(ctx); err != nil {
 		return t, err
 	}
 	ready := time.Since(begin)
@@ -307,18 +381,18 @@ func (g grower) restart(ctx context.Context, a *axis, server, size int, old *tar
 	if err := g.rest(ctx, a, server, size, t, memoryAfterRestart); err != nil {
 		return t, err
 	}
-	a.set(restartFigure, server, size, v.cpu())
-	fmt.Fprintf(g.log, "%-20s %s %d: ready after %v, CPU %.2f s\n", t.name, a.Name, a.Sizes[size], ready.Round(time.Millisecond), v.cpu())
+	a.set(restartFigure, server, size, v.CPU())
+	fmt.Fprintf(g.log, "%-20s %s %d: ready after %v, CPU %.2f s\n", t.Name, a.Name, a.Sizes[size], ready.Round(time.Millisecond), v.CPU())
 	return t, nil
 }
 
 // objects fills one server step by step.
-func (g grower) objects(ctx context.Context, a *axis, s spec, server int, dir string) error {
+func (g grower) objects(ctx context.Context, a *axis, s servers.Spec, server int, dir string) error {
 	t, err := g.begin(ctx, s, dir)
 	if err != nil {
 		return err
 	}
-	defer func() { t.stop() }()
+	defer func() { t.Stop() }()
 	if err := needSmallList(ctx, t, 0); err != nil {
 		return err
 	}
@@ -346,7 +420,7 @@ func (g grower) objects(ctx context.Context, a *axis, s spec, server int, dir st
 }
 
 // namespaces spreads the same number of objects over more and more namespaces.
-func (g grower) namespaces(ctx context.Context, a *axis, s spec, server int, dir string) error {
+func (g grower) namespaces(ctx context.Context, a *axis, s servers.Spec, server int, dir string) error {
 	for i, size := range a.Sizes {
 		t, err := g.begin(ctx, s, filepath.Join(dir, strconv.Itoa(size)))
 		if err != nil {
@@ -359,7 +433,7 @@ func (g grower) namespaces(ctx context.Context, a *axis, s spec, server int, dir
 		if err == nil {
 			err = g.single(ctx, a, server, i, t)
 		}
-		t.stop()
+		t.Stop()
 		if err != nil {
 			return err
 		}
@@ -372,19 +446,19 @@ const streamsEach = 90
 
 // watches opens more and more watches of one object each. One of them is of an object
 // that is updated.
-func (g grower) watches(ctx context.Context, a *axis, s spec, server int, dir string) error {
+func (g grower) watches(ctx context.Context, a *axis, s servers.Spec, server int, dir string) error {
 	t, err := g.begin(ctx, s, dir)
 	if err != nil {
 		return err
 	}
-	defer t.stop()
+	defer t.Stop()
 	if err := needConfigMaps(ctx, t, 1000); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	most := a.Sizes[len(a.Sizes)-1]
-	c := newClient(t.server, most/streamsEach+1)
+	c := newClient(t.Server, most/streamsEach+1)
 	defer c.close()
 	text, err := t.client.fetch(ctx, 0, request{path: configMapsPath + "?limit=1"})
 	if err != nil {
@@ -455,12 +529,12 @@ func (g grower) watches(ctx context.Context, a *axis, s spec, server int, dir st
 }
 
 // definitions makes more and more definitions; objects are of the first.
-func (g grower) definitions(ctx context.Context, a *axis, s spec, server int, dir string) error {
+func (g grower) definitions(ctx context.Context, a *axis, s servers.Spec, server int, dir string) error {
 	t, err := g.begin(ctx, s, dir)
 	if err != nil {
 		return err
 	}
-	defer func() { t.stop() }()
+	defer func() { t.Stop() }()
 	made := 0
 	for i, size := range a.Sizes {
 		from := made
@@ -483,7 +557,7 @@ func (g grower) definitions(ctx context.Context, a *axis, s spec, server int, di
 			}
 		}
 		made = size
-		fmt.Fprintf(g.log, "%-20s %d definitions after %v\n", t.name, size, time.Since(begin).Round(100*time.Millisecond))
+		fmt.Fprintf(g.log, "%-20s %d definitions after %v\n", t.Name, size, time.Since(begin).Round(100*time.Millisecond))
 		if err := g.rest(ctx, a, server, i, t, memoryFigure); err != nil {
 			return err
 		}

@@ -17,12 +17,15 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 const usage = `bench measures servers that speak the Kubernetes API.
 
   bench compare -server SPEC -server SPEC   what operations cost, in turn on each server
   bench grow -server SPEC                   how costs grow with objects, namespaces, watches and definitions
+  bench draw FILE…                          tables and charts of what several calls of grow have written
   bench short -server SPEC                  under a minute; fails if something costs twice what it should
 
 A SPEC is [NAME=]PATH[,OPTION]…, and PATH one of
@@ -62,6 +65,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		return compare(ctx, args, out, log)
 	case "grow":
 		return grow(ctx, args, out, log)
+	case "draw":
+		return draw(args, out, log)
 	case "short":
 		return short(ctx, args, out, log)
 	case referenceCommand:
@@ -118,25 +123,25 @@ func write(file string, out io.Writer, text string) error {
 }
 
 // specList is a flag that can be given several times.
-type specList []spec
+type specList []servers.Spec
 
 func (l *specList) String() string {
 	var names []string
 	for _, s := range *l {
-		names = append(names, s.name)
+		names = append(names, s.Name)
 	}
 	return strings.Join(names, ",")
 }
 
 // Set reads one more SPEC.
 func (l *specList) Set(text string) error {
-	s, err := parseSpec(text)
+	s, err := servers.Parse(text)
 	if err != nil {
 		return err
 	}
 	for _, other := range *l {
-		if other.name == s.name {
-			return fmt.Errorf("two servers are named %s; write NAME=%s", s.name, text)
+		if other.Name == s.Name {
+			return fmt.Errorf("two servers are named %s; write NAME=%s", s.Name, text)
 		}
 	}
 	*l = append(*l, s)

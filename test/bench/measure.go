@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 // sample is what one slice of work has cost: the operations of one round on one server.
@@ -37,7 +38,7 @@ func (s sample) cost() float64 {
 
 // target is a server under load with what the operations have left in it.
 type target struct {
-	*server
+	*servers.Server
 	client *client
 	count  int // rises with every object, so that names are new
 
@@ -53,47 +54,8 @@ type object struct{ name, version string }
 // connections is how many a target has, unless an operation needs more.
 const connections = 4
 
-func newTarget(v *server) *target {
-	return &target{server: v, client: newClient(v, connections)}
-}
-
-// cpu returns the CPU time of all processes of the server in seconds.
-func (v *server) cpu() (seconds float64) {
-	for _, p := range v.procs {
-		for _, pid := range p.pids() {
-			seconds += cpuTime(pid).Seconds()
-		}
-	}
-	return seconds
-}
-
-// memory returns resident memory and its peak in MiB, of all processes of the server.
-func (v *server) memory() (now, peak float64) {
-	for _, p := range v.procs {
-		for _, pid := range p.pids() {
-			n, k := residentMemory(pid)
-			now, peak = now+float64(n)/(1<<20), peak+float64(k)/(1<<20)
-		}
-	}
-	return now, peak
-}
-
-// settle waits until the server uses less than a tenth of a processor, for at most a time.
-func (v *server) settle(ctx context.Context, most time.Duration) error {
-	const window = 50 * time.Millisecond
-	if len(v.procs) == 0 {
-		return nil
-	}
-	for end := time.Now().Add(most); time.Now().Before(end); {
-		before := v.cpu()
-		if err := wait(ctx, window); err != nil {
-			return err
-		}
-		if v.cpu()-before < 0.1*window.Seconds() {
-			break
-		}
-	}
-	return nil
+func newTarget(v *servers.Server) *target {
+	return &target{Server: v, client: newClient(v, connections)}
 }
 
 // settlePatience is for how long work that a server has put off is waited for after a slice.
@@ -146,7 +108,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 func measure(ctx context.Context, t *target, work func(context.Context, *meter) error) (sample, error) {
 	runtime.GC() // what the client has left over from before is not this slice's
 	m := &meter{target: t}
-	cpu, machine, self, start := t.cpu(), machineTime(), selfTime(), time.Now()
+	cpu, machine, self, start := t.CPU(), servers.MachineTime(), servers.SelfTime(), time.Now()
 	if err := work(ctx, m); err != nil {
 		return sample{}, err
 	}
@@ -158,21 +120,18 @@ func measure(ctx context.Context, t *target, work func(context.Context, *meter) 
 	if s.Ops == 0 {
 		return s, errors.New("no operation was made")
 	}
-	if len(t.procs) > 0 {
-		others := (machineTime() - machine).Seconds() - (selfTime() - self).Seconds() - (t.cpu() - cpu)
+	if t.IsLocal() {
+		others := (servers.MachineTime() - machine).Seconds() - (servers.SelfTime() - self).Seconds() - (t.CPU() - cpu)
 		s.OtherLoad = max(0, others/took.Seconds())
 	}
 	slices.Sort(m.times)
 	s.P50, s.P99 = quantile(m.times, 0.5), quantile(m.times, 0.99)
-	if err := t.settle(ctx, settlePatience); err != nil {
+	if err := t.Settle(ctx, settlePatience); err != nil {
 		return s, err
 	}
-	s.CPU = t.cpu() - cpu
+	s.CPU = t.CPU() - cpu
 	return s, nil
 }
-
-// selfTime returns the CPU time of this process.
-func selfTime() time.Duration { return cpuTime(os.Getpid()) }
 
 // inParallel calls a function for 0 to n-1 from several workers; it is for what is not measured.
 func inParallel(ctx context.Context, workers, n int, call func(ctx context.Context, worker, i int) error) error {

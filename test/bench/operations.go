@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 // operation is something that clients do, measured in slices.
@@ -202,7 +204,7 @@ func untilServed(ctx context.Context, t *target, plural string) error {
 		if _, err = t.client.send(ctx, 0, request{path: customPath(plural, namespace)}); err == nil {
 			return nil
 		}
-		if err := wait(ctx, 10*time.Millisecond); err != nil {
+		if err := servers.Wait(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -219,7 +221,7 @@ func needDefinition(ctx context.Context, t *target, _ int) error {
 		if _, err = createAll(ctx, &meter{target: t}, 1, 1, customPath(customPlural, namespace), "first", newCustom); err == nil {
 			return nil
 		}
-		if err := wait(ctx, 50*time.Millisecond); err != nil {
+		if err := servers.Wait(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -296,7 +298,7 @@ func renewLeases(workers int) func(context.Context, *meter, int) error {
 func heartbeats(nodes, rate int) func(context.Context, *meter, int) error {
 	return func(ctx context.Context, m *meter, count int) error {
 		t := m.target
-		c := newClient(t.server, nodes)
+		c := newClient(t.Server, nodes)
 		defer c.close()
 		if err := inParallel(ctx, 8, nodes, func(ctx context.Context, _, i int) error {
 			_, err := c.send(ctx, i, request{path: leasesPath + "/" + t.leases[i].name})
@@ -305,7 +307,7 @@ func heartbeats(nodes, rate int) func(context.Context, *meter, int) error {
 			return err
 		}
 		// Opening the connections is not part of it.
-		if err := t.settle(ctx, settlePatience); err != nil {
+		if err := t.Settle(ctx, settlePatience); err != nil {
 			return err
 		}
 		s, err := measure(ctx, t, func(ctx context.Context, inner *meter) error {
@@ -349,7 +351,7 @@ func watchEvents(watches, writers int) func(context.Context, *meter, int) error 
 			return err
 		}
 		version := resourceVersion(text)
-		c := newClient(t.server, connections)
+		c := newClient(t.Server, connections)
 		defer c.close()
 		watchCtx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -392,7 +394,7 @@ func watchEvents(watches, writers int) func(context.Context, *meter, int) error 
 			})
 		}
 		open.Wait()
-		if err := t.settle(ctx, settlePatience); err != nil {
+		if err := t.Settle(ctx, settlePatience); err != nil {
 			return err
 		}
 		s, err := measure(ctx, t, func(ctx context.Context, inner *meter) error {

@@ -20,6 +20,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 // The reference server is a process that does the least that a server of this kind can
@@ -65,7 +67,7 @@ func referenceWork(name string) operation {
 }
 
 // startReference starts the reference server, which is this program.
-func startReference(dir string) (*server, error) {
+func startReference(dir string) (*servers.Server, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -80,11 +82,11 @@ func startReference(dir string) (*server, error) {
 		return nil, err
 	}
 	defer file.Close()
-	v := &server{name: "reference", url: "https://" + listener.Addr().String(), tls: &tls.Config{InsecureSkipVerify: true}}
+	v := &servers.Server{Name: "reference", URL: "https://" + listener.Addr().String(), TLS: &tls.Config{InsecureSkipVerify: true}}
 	cmd := exec.Command(program, referenceCommand, "-dir", dir)
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Env = append(os.Environ(), referenceVariable+"=1")
-	return v, v.startProcess(dir, "reference", false, cmd)
+	return v, v.StartProcess(dir, "reference", cmd)
 }
 
 // referenceVariable tells a test binary, which is the program in a test, that it is to serve.
@@ -211,7 +213,7 @@ func selfSigned() (tls.Certificate, error) {
 // calibrate does an amount of work without a network and returns the CPU seconds that it
 // took: what a start is measured in.
 func calibrate() (float64, error) {
-	before := selfTime()
+	before := servers.SelfTime()
 	text := []byte(pod("calibration", 1))
 	for range 200 {
 		var object any
@@ -224,5 +226,5 @@ func calibrate() (float64, error) {
 		}
 		sha256.Sum256(out)
 	}
-	return (selfTime() - before).Seconds(), nil
+	return (servers.SelfTime() - before).Seconds(), nil
 }

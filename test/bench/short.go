@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/apikeel/kelson/test/bench/servers"
 )
 
 // What the short form measures besides operations.
@@ -54,13 +56,13 @@ func short(ctx context.Context, args []string, out, log io.Writer) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	if len(c.specs) != 1 || c.specs[0].kind == runningServer {
+	if len(c.specs) != 1 || c.specs[0].Kind == servers.Running {
 		return errors.New("short needs one -server that it can start")
 	}
 	if raceDetector {
 		return errors.New("this program is built with the race detector, with which costs mean nothing; build it without: go run -race=false . short")
 	}
-	if !knowsProcesses {
+	if !servers.KnowsProcesses {
 		return errors.New("the CPU time of processes is known on Linux only")
 	}
 	want := map[string]float64{}
@@ -104,8 +106,8 @@ func short(ctx context.Context, args []string, out, log io.Writer) error {
 }
 
 // runShort measures all costs, those that are too high up to three times.
-func runShort(ctx context.Context, s spec, dir string, rounds int, factor float64, want map[string]float64, once bool, log io.Writer) ([]verdict, error) {
-	s, err := s.build(ctx, dir)
+func runShort(ctx context.Context, s servers.Spec, dir string, rounds int, factor float64, want map[string]float64, once bool, log io.Writer) ([]verdict, error) {
+	s, err := s.Build(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -113,8 +115,8 @@ func runShort(ctx context.Context, s spec, dir string, rounds int, factor float6
 	if err != nil {
 		return nil, err
 	}
-	defer referenceServer.stop()
-	if err := referenceServer.waitReady(ctx); err != nil {
+	defer referenceServer.Stop()
+	if err := referenceServer.WaitReady(ctx); err != nil {
 		return nil, err
 	}
 	reference := newTarget(referenceServer)
@@ -141,7 +143,7 @@ func runShort(ctx context.Context, s spec, dir string, rounds int, factor float6
 			if err != nil {
 				return 0, err
 			}
-			v.stop()
+			v.Stop()
 			ratios, idle = append(ratios, f.StartCPU[0]/loop), f.Idle[0]
 		}
 		return median(ratios), nil
@@ -153,12 +155,12 @@ func runShort(ctx context.Context, s spec, dir string, rounds int, factor float6
 		return nil, err
 	}
 
-	v, err := s.launch(ctx, filepath.Join(dir, "load"))
+	v, err := s.Launch(ctx, filepath.Join(dir, "load"))
 	if err != nil {
 		return nil, err
 	}
-	defer v.stop()
-	if err := v.waitReady(ctx); err != nil {
+	defer v.Stop()
+	if err := v.WaitReady(ctx); err != nil {
 		return nil, err
 	}
 	t := newTarget(v)

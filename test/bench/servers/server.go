@@ -1,4 +1,4 @@
-package main
+package servers
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -16,7 +17,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -28,12 +28,12 @@ const (
 	stopPatience  = 30 * time.Second
 )
 
-// server is a running server. The fields do not change once it is started.
-type server struct {
-	name  string
-	url   string
-	tls   *tls.Config
-	token string
+// Server is a running server. The fields do not change once it is started.
+type Server struct {
+	Name  string
+	URL   string
+	TLS   *tls.Config
+	Token string     // empty with a client certificate
 	procs []*process // all that count as the server, in the order in which they were started; none if it runs elsewhere
 }
 
@@ -45,27 +45,27 @@ type process struct {
 	exited chan struct{} // closed when it has ended
 }
 
-// build compiles the sources of a spec and returns a spec of the program.
-func (s spec) build(ctx context.Context, dir string) (spec, error) {
-	if s.kind != kelsonSources {
+// Build compiles the sources of a spec and returns a spec of the program.
+func (s Spec) Build(ctx context.Context, dir string) (Spec, error) {
+	if s.Kind != KelsonSources {
 		return s, nil
 	}
-	program := filepath.Join(dir, "kelson-"+s.name)
+	program := filepath.Join(dir, "kelson-"+s.Name)
 	// The race detector would be in GOFLAGS; figures with it mean nothing.
 	cmd := exec.CommandContext(ctx, "go", "build", "-race=false", "-o", program, "./cmd/kelson")
-	cmd.Dir = s.path
+	cmd.Dir = s.Path
 	if text, err := cmd.CombinedOutput(); err != nil {
-		return s, fmt.Errorf("go build in %s: %w: %s", s.path, err, text)
+		return s, fmt.Errorf("go build in %s: %w: %s", s.Path, err, text)
 	}
-	s.kind, s.path = kelsonProgram, program
+	s.Kind, s.Path = KelsonProgram, program
 	return s, nil
 }
 
-// launch starts the server on a folder, which may have its data of an earlier launch. It
+// Launch starts the server on a folder, which may have its data of an earlier launch. It
 // does not wait until the server is ready.
-func (s spec) launch(ctx context.Context, dir string) (*server, error) {
-	if s.kind == runningServer {
-		return fromKubeconfig(s.name, s.path)
+func (s Spec) Launch(ctx context.Context, dir string) (*Server, error) {
+	if s.Kind == Running {
+		return fromKubeconfig(s.Name, s.Path)
 	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
@@ -78,32 +78,32 @@ func (s spec) launch(ctx context.Context, dir string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &server{
-		name: s.name, url: fmt.Sprintf("https://127.0.0.1:%d", port), token: adminToken,
-		tls: &tls.Config{InsecureSkipVerify: true}, // a certificate that the server has just signed itself
+	v := &Server{
+		Name: s.Name, URL: fmt.Sprintf("https://127.0.0.1:%d", port), Token: adminToken,
+		TLS: &tls.Config{InsecureSkipVerify: true}, // a certificate that the server has just signed itself
 	}
 	start := v.startKelson
-	if s.kind == kubeAPIServer {
+	if s.Kind == KubeAPIServer {
 		start = v.startKube
 	}
 	if err := start(ctx, s, dir, port, tokens); err != nil {
-		v.stop()
+		v.Stop()
 		return nil, err
 	}
 	return v, nil
 }
 
-func (v *server) startKelson(ctx context.Context, s spec, dir string, port int, tokens string) error {
+func (v *Server) startKelson(ctx context.Context, s Spec, dir string, port int, tokens string) error {
 	args := []string{"serve", "--secure-port", strconv.Itoa(port), "--token-auth-file", tokens}
 	switch {
-	case s.etcd != "":
-		url, err := v.startEtcd(s.etcd, dir)
+	case s.Etcd != "":
+		url, err := v.startEtcd(s.Etcd, dir)
 		if err != nil {
 			return err
 		}
 		args = append(args, "--etcd-servers", url)
-	case s.postgres != "":
-		dsn, err := v.startPostgres(ctx, s.postgres, dir)
+	case s.Postgres != "":
+		dsn, err := v.startPostgres(ctx, s.Postgres, dir)
 		if err != nil {
 			return err
 		}
@@ -111,12 +111,12 @@ func (v *server) startKelson(ctx context.Context, s spec, dir string, port int, 
 	default:
 		args = append(args, "--data-dir", filepath.Join(dir, "data"))
 	}
-	return v.startProcess(dir, "kelson", false, exec.Command(s.path, append(args, s.args...)...))
+	return v.startProcess(dir, "kelson", false, exec.Command(s.Path, append(args, s.Args...)...))
 }
 
 // startKube starts etcd and kube-apiserver with what is their default, as far as there is one.
-func (v *server) startKube(_ context.Context, s spec, dir string, port int, tokens string) error {
-	url, err := v.startEtcd(filepath.Join(s.path, "etcd"), dir)
+func (v *Server) startKube(_ context.Context, s Spec, dir string, port int, tokens string) error {
+	url, err := v.startEtcd(filepath.Join(s.Path, "etcd"), dir)
 	if err != nil {
 		return err
 	}
@@ -124,16 +124,16 @@ func (v *server) startKube(_ context.Context, s spec, dir string, port int, toke
 	if err != nil {
 		return err
 	}
-	return v.startProcess(dir, "kube-apiserver", false, exec.Command(filepath.Join(s.path, "kube-apiserver"), append([]string{
+	return v.startProcess(dir, "kube-apiserver", false, exec.Command(filepath.Join(s.Path, "kube-apiserver"), append([]string{
 		"--etcd-servers", url, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(port),
 		"--advertise-address", "192.0.2.1", // it may not be one of loopback, and is only written down
 		"--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", tokens, "--authorization-mode", "Node,RBAC",
 		"--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://kubernetes.default.svc",
 		"--service-account-key-file", signer, "--service-account-signing-key-file", signer,
-	}, s.args...)...))
+	}, s.Args...)...))
 }
 
-func (v *server) startEtcd(program, dir string) (string, error) {
+func (v *Server) startEtcd(program, dir string) (string, error) {
 	clientPort, err := freePort()
 	if err != nil {
 		return "", err
@@ -150,7 +150,7 @@ func (v *server) startEtcd(program, dir string) (string, error) {
 
 // startPostgres makes a database, unless there is one, and starts it. It does not run as
 // root, so it gets another user then.
-func (v *server) startPostgres(ctx context.Context, bin, dir string) (string, error) {
+func (v *Server) startPostgres(ctx context.Context, bin, dir string) (string, error) {
 	data := filepath.Join(dir, "pg")
 	first := !exists(data, "PG_VERSION")
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -195,14 +195,19 @@ func (v *server) startPostgres(ctx context.Context, bin, dir string) (string, er
 		if err := p.ended(); err != nil {
 			return "", err
 		}
-		if err := wait(ctx, 50*time.Millisecond); err != nil {
+		if err := Wait(ctx, 50*time.Millisecond); err != nil {
 			return "", err
 		}
 	}
 	return "", fmt.Errorf("postgres is not ready after %v", startPatience)
 }
 
-func (v *server) startProcess(dir, name string, tree bool, cmd *exec.Cmd) error {
+// StartProcess starts a process that counts as the server, with a log in a folder.
+func (v *Server) StartProcess(dir, name string, cmd *exec.Cmd) error {
+	return v.startProcess(dir, name, false, cmd)
+}
+
+func (v *Server) startProcess(dir, name string, tree bool, cmd *exec.Cmd) error {
 	p := &process{cmd: cmd, log: filepath.Join(dir, name+".log"), tree: tree, exited: make(chan struct{})}
 	file, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -233,8 +238,8 @@ func (p *process) ended() error {
 	}
 }
 
-// stop ends the processes, the API server before its store.
-func (v *server) stop() {
+// Stop ends the processes, the API server before its store.
+func (v *Server) Stop() {
 	for i := len(v.procs) - 1; i >= 0; i-- {
 		p := v.procs[i]
 		_ = p.cmd.Process.Signal(os.Interrupt)
@@ -247,14 +252,16 @@ func (v *server) stop() {
 	}
 }
 
-// waitReady waits until /readyz answers with 200.
-func (v *server) waitReady(ctx context.Context) error {
-	c := newClient(v, 1)
-	defer c.close()
+// WaitReady waits until /readyz answers with 200.
+func (v *Server) WaitReady(ctx context.Context) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	transport := &http.Transport{TLSClientConfig: v.TLS.Clone(), Protocols: protocols}
+	defer transport.CloseIdleConnections()
 	var last error
 	for end := time.Now().Add(startPatience); time.Now().Before(end); {
 		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
-		_, last = c.send(attempt, 0, request{path: "/readyz"})
+		last = v.ready(attempt, transport)
 		cancel()
 		if last == nil {
 			return nil
@@ -264,15 +271,39 @@ func (v *server) waitReady(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := wait(ctx, 5*time.Millisecond); err != nil {
+		if err := Wait(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("%s is not ready after %v: %w", v.name, startPatience, last)
+	return fmt.Errorf("%s is not ready after %v: %w", v.Name, startPatience, last)
 }
 
-// wait waits for a time, or less if the context ends.
-func wait(ctx context.Context, d time.Duration) error {
+// ready asks the server whether it is ready.
+func (v *Server) ready(ctx context.Context, transport http.RoundTripper) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.URL+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	if v.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+v.Token)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("/readyz: %s: %s", resp.Status, text)
+	}
+	return err
+}
+
+// IsLocal reports whether the processes of the server are known, and so its CPU time and memory.
+func (v *Server) IsLocal() bool { return len(v.procs) > 0 && KnowsProcesses }
+
+// Wait waits for a time, or less if the context ends.
+func Wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -306,16 +337,44 @@ func signerFile(dir string) (string, error) {
 	return file, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}), 0o600)
 }
 
-// isStatus reports whether an error is an answer with a code.
-func isStatus(err error, code int) bool {
-	var status *statusError
-	return errors.As(err, &status) && status.code == code
+// CPU returns the CPU time of all processes of the server in seconds.
+func (v *Server) CPU() (seconds float64) {
+	for _, p := range v.procs {
+		for _, pid := range p.pids() {
+			seconds += cpuTime(pid).Seconds()
+		}
+	}
+	return seconds
 }
 
-// isThere is nil for an error that says that what was to be created exists.
-func isThere(err error) error {
-	if isStatus(err, http.StatusConflict) && strings.Contains(err.Error(), "AlreadyExists") {
+// Memory returns resident memory and its peak in MiB, of all processes of the server.
+func (v *Server) Memory() (now, peak float64) {
+	for _, p := range v.procs {
+		for _, pid := range p.pids() {
+			n, k := residentMemory(pid)
+			now, peak = now+float64(n)/(1<<20), peak+float64(k)/(1<<20)
+		}
+	}
+	return now, peak
+}
+
+// Settle waits until the server uses less than a tenth of a processor, for at most a time.
+func (v *Server) Settle(ctx context.Context, most time.Duration) error {
+	const window = 50 * time.Millisecond
+	if !v.IsLocal() {
 		return nil
 	}
-	return err
+	for end := time.Now().Add(most); time.Now().Before(end); {
+		before := v.CPU()
+		if err := Wait(ctx, window); err != nil {
+			return err
+		}
+		if v.CPU()-before < 0.1*window.Seconds() {
+			break
+		}
+	}
+	return nil
 }
+
+// SelfTime returns the CPU time of this process.
+func SelfTime() time.Duration { return cpuTime(os.Getpid()) }

@@ -1,4 +1,4 @@
-package main
+package servers
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 	"unsafe"
 )
 
-// knowsProcesses says whether CPU time and memory of other processes can be read here.
-const knowsProcesses = true
+// KnowsProcesses says whether CPU time and memory of other processes can be read here.
+const KnowsProcesses = true
 
 // endWithParent makes a process end with this one, however that ends.
 func endWithParent(cmd *exec.Cmd) {
@@ -78,9 +78,9 @@ func residentMemory(pid int) (now, peak int64) {
 	return now, peak
 }
 
-// machineTime returns the CPU time that everything on the machine has used, other guests
+// MachineTime returns the CPU time that everything on the machine has used, other guests
 // of the host (steal) included.
-func machineTime() time.Duration {
+func MachineTime() time.Duration {
 	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(text), "\n")
 	var ticks int64

@@ -1,4 +1,4 @@
-package main
+package servers
 
 import (
 	"crypto/tls"
@@ -46,7 +46,7 @@ type kubeconfig struct {
 }
 
 // fromKubeconfig returns the server that the current context of a file names.
-func fromKubeconfig(name, file string) (*server, error) {
+func fromKubeconfig(name, file string) (*Server, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func fromKubeconfig(name, file string) (*server, error) {
 	if err := yaml.Unmarshal(text, &k); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	v := &server{name: name, tls: &tls.Config{}}
+	v := &Server{Name: name, TLS: &tls.Config{}}
 	// content returns what is in the field, or in the file that a field names.
 	content := func(data []byte, path string) []byte {
 		if len(data) > 0 || path == "" {
@@ -74,22 +74,22 @@ func fromKubeconfig(name, file string) (*server, error) {
 		}
 		for _, cluster := range k.Clusters {
 			if cluster.Name == c.Context.Cluster {
-				v.url = strings.TrimSuffix(cluster.Cluster.Server, "/")
-				v.tls.InsecureSkipVerify, v.tls.ServerName = cluster.Cluster.Insecure, cluster.Cluster.Name
+				v.URL = strings.TrimSuffix(cluster.Cluster.Server, "/")
+				v.TLS.InsecureSkipVerify, v.TLS.ServerName = cluster.Cluster.Insecure, cluster.Cluster.Name
 				if ca := content(cluster.Cluster.CAData, cluster.Cluster.CA); len(ca) > 0 {
-					v.tls.RootCAs = x509.NewCertPool()
-					v.tls.RootCAs.AppendCertsFromPEM(ca)
+					v.TLS.RootCAs = x509.NewCertPool()
+					v.TLS.RootCAs.AppendCertsFromPEM(ca)
 				}
 			}
 		}
 		for _, user := range k.Users {
 			if user.Name == c.Context.User {
-				v.token = strings.TrimSpace(string(content([]byte(user.User.Token), user.User.TokenFile)))
+				v.Token = strings.TrimSpace(string(content([]byte(user.User.Token), user.User.TokenFile)))
 				cert, key := content(user.User.CertData, user.User.Cert), content(user.User.KeyData, user.User.Key)
 				if len(cert) > 0 {
 					pair, pairErr := tls.X509KeyPair(cert, key)
 					err = errors.Join(err, pairErr)
-					v.tls.Certificates = []tls.Certificate{pair}
+					v.TLS.Certificates = []tls.Certificate{pair}
 				}
 			}
 		}
@@ -97,7 +97,7 @@ func fromKubeconfig(name, file string) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if v.url == "" {
+	if v.URL == "" {
 		return nil, fmt.Errorf("%s: the current context %q names no server", file, k.CurrentContext)
 	}
 	return v, nil
