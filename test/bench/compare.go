@@ -253,8 +253,9 @@ func summarize(samples []sample) sample {
 	ops := samples[0].Ops
 	return sample{
 		Ops: ops, Seconds: float64(ops) / middle(sample.perSecond),
-		CPU: middle(func(s sample) float64 { return s.CPU / float64(s.Ops) }) * float64(ops),
-		P50: middle(func(s sample) float64 { return s.P50 }), P99: middle(func(s sample) float64 { return s.P99 }),
+		CPU:      middle(func(s sample) float64 { return s.CPU / float64(s.Ops) }) * float64(ops),
+		StoreCPU: middle(func(s sample) float64 { return s.StoreCPU / float64(s.Ops) }) * float64(ops),
+		P50:      middle(func(s sample) float64 { return s.P50 }), P99: middle(func(s sample) float64 { return s.P99 }),
 		Bytes:     int64(middle(func(s sample) float64 { return float64(s.Bytes) })),
 		OtherLoad: middle(func(s sample) float64 { return s.OtherLoad }),
 	}

@@ -315,7 +315,8 @@ const (
 	memoryFigure       = "memory, MiB"
 	readyFigure        = "restart until ready, s"
 	restartFigure      = "restart until at rest, CPU-s"
-	firstListFigure    = "first list of a namespace after it, ms"
+	readyCPUFigure     = "restart until ready, CPU-s"
+	firstListFigure    = "first list of 20 after a restart, CPU-ms"
 	shareFigure        = "list by a label that 0.1% have"
 	restPatience       = time.Minute
 	memoryAfterRestart = "memory after a restart, MiB"
@@ -372,12 +373,13 @@ func (g grower) restart(ctx context.Context, a *axis, server, size int, old *tar
 		return t, err
 	}
 	ready := time.Since(begin)
+	used := v.CPU()
 	a.set(readyFigure, server, size, ready.Seconds())
-	begin = time.Now()
+	a.set(readyCPUFigure, server, size, used)
 	if _, err := t.client.send(ctx, 0, request{path: configMapsPath + "?limit=20"}); err != nil {
 		return t, err
 	}
-	a.set(firstListFigure, server, size, milliseconds(time.Since(begin)))
+	a.set(firstListFigure, server, size, 1000*(v.CPU()-used))
 	if err := g.rest(ctx, a, server, size, t, memoryAfterRestart); err != nil {
 		return t, err
 	}
@@ -460,13 +462,8 @@ func (g grower) watches(ctx context.Context, a *axis, s servers.Spec, server int
 	most := a.Sizes[len(a.Sizes)-1]
 	c := newClient(t.Server, most/streamsEach+1)
 	defer c.close()
-	text, err := t.client.fetch(ctx, 0, request{path: configMapsPath + "?limit=1"})
-	if err != nil {
-		return err
-	}
-	version := resourceVersion(text)
 	arrived := make(chan struct{}, 1)
-	open := func(ctx context.Context, i int) error {
+	open := func(ctx context.Context, i int, version string) error {
 		name := fmt.Sprintf("nobody-%05d", i)
 		if i == 0 {
 			name = t.configMaps[0].name
@@ -491,15 +488,21 @@ func (g grower) watches(ctx context.Context, a *axis, s servers.Spec, server int
 	opened := 0
 	for i, size := range a.Sizes {
 		from := opened
+		// Watches begin now: a version of the step before may be out of the history.
+		text, err := t.client.fetch(ctx, 0, request{path: configMapsPath + "?limit=1"})
+		if err != nil {
+			return err
+		}
+		version := resourceVersion(text)
 		// The watches live as long as this function, so it is not the context of one call.
-		if err := inParallel(ctx, 16, size-from, func(_ context.Context, _, n int) error { return open(ctx, from+n) }); err != nil {
+		if err := inParallel(ctx, 16, size-from, func(_ context.Context, _, n int) error { return open(ctx, from+n, version) }); err != nil {
 			return err
 		}
 		opened = size
 		if err := g.rest(ctx, a, server, i, t, memoryFigure); err != nil {
 			return err
 		}
-		err := g.cost(ctx, a, server, i, t, "update with one matching watch", 200, func(ctx context.Context, m *meter, count int) error {
+		err = g.cost(ctx, a, server, i, t, "update with one matching watch", 200, func(ctx context.Context, m *meter, count int) error {
 			return m.loop(ctx, 1, count, func(ctx context.Context, _, n int) error {
 				if _, err := t.client.send(ctx, 0, request{method: http.MethodPatch, path: configMapsPath + "/" + t.configMaps[0].name,
 					contentType: mergePatch, body: fmt.Sprintf(`{"data":{"value":"%d %d"}}`, n, time.Now().UnixNano())}); err != nil {

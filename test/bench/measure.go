@@ -18,7 +18,8 @@ import (
 type sample struct {
 	Ops       int     `json:"ops"`
 	Seconds   float64 `json:"seconds"`
-	CPU       float64 `json:"server_cpu_s"` // of all processes of the server, until it is at rest; 0 if not known
+	CPU       float64 `json:"server_cpu_s"`          // of all processes of the server, until it is at rest; 0 if not known
+	StoreCPU  float64 `json:"store_cpu_s,omitempty"` // of it, that of etcd or PostgreSQL
 	P50       float64 `json:"p50_ms"`
 	P99       float64 `json:"p99_ms"`
 	Bytes     int64   `json:"bytes,omitempty"`
@@ -108,7 +109,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 func measure(ctx context.Context, t *target, work func(context.Context, *meter) error) (sample, error) {
 	runtime.GC() // what the client has left over from before is not this slice's
 	m := &meter{target: t}
-	cpu, machine, self, start := t.CPU(), servers.MachineTime(), servers.SelfTime(), time.Now()
+	cpu, store, machine, self, start := t.CPU(), t.StoreCPU(), servers.MachineTime(), servers.SelfTime(), time.Now()
 	if err := work(ctx, m); err != nil {
 		return sample{}, err
 	}
@@ -129,7 +130,7 @@ func measure(ctx context.Context, t *target, work func(context.Context, *meter) 
 	if err := t.Settle(ctx, settlePatience); err != nil {
 		return s, err
 	}
-	s.CPU = t.CPU() - cpu
+	s.CPU, s.StoreCPU = t.CPU()-cpu, t.StoreCPU()-store
 	return s, nil
 }
 

@@ -26,7 +26,7 @@ func (c *comparison) markdown() string {
 		row(title, names...)
 		row("---", lines...)
 	}
-	fmt.Fprintf(&b, "A cell: operations a second · p50 / p99 ms · CPU-ms of the server an operation; medians of %d rounds in turn.", c.Rounds)
+	fmt.Fprintf(&b, "A cell: operations a second · p50 / p99 ms · CPU-ms of the server an operation (of it, those of etcd or PostgreSQL); medians of %d rounds in turn.", c.Rounds)
 	if confidence := c.confidence(); confidence > 0 {
 		fmt.Fprintf(&b, "\nA ratio: how many times as much %s needs, with the interval at %.0f%% confidence; ~ says that no difference was seen.", c.Servers[0], 100*confidence)
 		if confidence < wantedConfidence {
@@ -94,6 +94,9 @@ func cell(samples []sample) string {
 	}
 	s := summarize(samples)
 	text := fmt.Sprintf("%s/s · %s / %s · ", figures(s.perSecond()), figures(s.P50), figures(s.P99)) + figures(s.cost())
+	if s.StoreCPU > 0 {
+		text += " (store " + figures(s.StoreCPU*1000/float64(s.Ops)) + ")"
+	}
 	if mb := float64(s.Bytes) / 1e6; mb/float64(s.Ops) > 0.1 {
 		text += fmt.Sprintf(" · %s MB/s", figures(mb/s.Seconds))
 	}

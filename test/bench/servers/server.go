@@ -347,6 +347,17 @@ func (v *Server) CPU() (seconds float64) {
 	return seconds
 }
 
+// StoreCPU returns how much of CPU is of the processes that the API server keeps its
+// objects in: etcd or PostgreSQL.
+func (v *Server) StoreCPU() (seconds float64) {
+	for _, p := range v.procs[:max(0, len(v.procs)-1)] {
+		for _, pid := range p.pids() {
+			seconds += cpuTime(pid).Seconds()
+		}
+	}
+	return seconds
+}
+
 // Memory returns resident memory and its peak in MiB, of all processes of the server.
 func (v *Server) Memory() (now, peak float64) {
 	for _, p := range v.procs {
