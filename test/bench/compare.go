@@ -149,6 +149,11 @@ func runComparison(ctx context.Context, specs []servers.Spec, dir string, rounds
 			return nil, err
 		}
 		result.Footprints[i].After, result.Footprints[i].Peak = t.Memory()
+		if specs[i].Kind == servers.Running {
+			if err := cleanUp(ctx, t); err != nil {
+				return nil, fmt.Errorf("%s: %w", t.Name, err)
+			}
+		}
 	}
 	return result, nil
 }

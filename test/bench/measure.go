@@ -56,7 +56,8 @@ type object struct{ name, version string }
 const connections = 4
 
 func newTarget(v *servers.Server) *target {
-	return &target{Server: v, client: newClient(v, connections)}
+	// A server that runs elsewhere may have objects of an earlier run.
+	return &target{Server: v, client: newClient(v, connections), count: int(time.Now().UnixMilli() % 1e9)}
 }
 
 // settlePatience is for how long work that a server has put off is waited for after a slice.

@@ -72,6 +72,20 @@ func createNamespace(ctx context.Context, t *target, name string) error {
 	return isThere(err)
 }
 
+// cleanUp deletes what operations have left in a server that goes on without them.
+func cleanUp(ctx context.Context, t *target) error {
+	paths := []string{definitions + "/" + customPlural + "." + customGroup}
+	for _, suffix := range []string{"", "-20", "-pods", "-cr"} {
+		paths = append(paths, "/api/v1/namespaces/"+namespace+suffix)
+	}
+	for _, path := range paths {
+		if _, err := t.client.send(ctx, 0, request{method: http.MethodDelete, path: path}); err != nil && !isStatus(err, http.StatusNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
 // createAll creates count objects and returns them.
 func createAll(ctx context.Context, m *meter, workers, count int, path, prefix string, text func(name string, i int) string) ([]object, error) {
 	t := m.target
