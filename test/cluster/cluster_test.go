@@ -25,16 +25,16 @@ func TestNodesRunPods(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("go is not in the path, and the server is built with it")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
 	s, err := servers.Parse("kelson=../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if s, err = s.Build(ctx, dir); err != nil {
+	if s, err = s.Build(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // without the build, which may begin with an empty cache
+	defer cancel()
 	v, err := s.Launch(ctx, dir)
 	if err != nil {
 		t.Fatal(err)
