@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -103,6 +104,9 @@ func (c *common) open() (string, func(), error) {
 		}
 	}
 	dir, err := os.MkdirTemp(c.dir, "bench")
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
 	if err != nil {
 		return "", nil, err
 	}

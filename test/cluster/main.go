@@ -114,20 +114,24 @@ func runCommand(ctx context.Context, args []string, out, log io.Writer) error {
 		defer os.RemoveAll(made)
 		*dir = made
 	}
-	if err := os.MkdirAll(*dir, 0o755); err != nil {
+	work, err := filepath.Abs(*dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
 	}
 	var outcomes []outcome
 	var failed []error
 	for i, s := range specs {
-		s, err := s.Build(ctx, *dir)
+		s, err := s.Build(ctx, work)
 		if err != nil {
 			return err
 		}
 		if s.Kind == servers.KelsonProgram {
 			s.Args = append(s.Args, "--controllers=-*") // those of kube-controller-manager do the work
 		}
-		o, err := measureCluster(ctx, s, *peers, filepath.Join(*dir, fmt.Sprintf("%d-%s", i, s.Name)), of, log)
+		o, err := measureCluster(ctx, s, *peers, filepath.Join(work, fmt.Sprintf("%d-%s", i, s.Name)), of, log)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", s.Name, err))
 			fmt.Fprintln(log, "FAIL:", failed[len(failed)-1])

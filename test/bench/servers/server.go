@@ -67,6 +67,10 @@ func (s Spec) Launch(ctx context.Context, dir string) (*Server, error) {
 	if s.Kind == Running {
 		return fromKubeconfig(s.Name, s.Path)
 	}
+	dir, err := filepath.Abs(dir) // processes run in it
+	if err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -215,6 +219,9 @@ func (v *Server) startProcess(dir, name string, tree bool, cmd *exec.Cmd) error 
 	}
 	defer file.Close()
 	cmd.Stdout, cmd.Stderr = file, file
+	if cmd.Dir == "" {
+		cmd.Dir = dir // what a server writes without being told where, such as a kubeconfig
+	}
 	endWithParent(cmd)
 	if err := cmd.Start(); err != nil {
 		return err
