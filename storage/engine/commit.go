@@ -203,6 +203,7 @@ func (e *Engine) commit(group []*write) {
 	for _, w := range group[1:] {
 		w.turn <- true
 	}
+	clear(group) // those who wait share its array, which would keep the values
 }
 
 // apply checks the guards of a group of writes, writes those that pass as one batch with
