@@ -24,6 +24,10 @@ const (
 	defaultFrame  = 16 << 10
 	maxWindow     = math.MaxInt32
 	defaultTable  = 4096
+	// maxIdleWorkers is how many goroutines of a connection wait for the next
+	// request: one that has served some has the stack for more.
+	maxIdleWorkers = 4
+
 	// readBuffer holds a few small frames, so that they are read together.
 	readBuffer = 512
 
@@ -50,6 +54,8 @@ type conn struct {
 	batch   *batchConn // net, if it is one
 	state   *tls.ConnectionState
 	remote  string
+	// work is where idle goroutines get the next stream. It has room for all of them.
+	work chan *stream
 
 	// Used by the read loop only.
 	in      *bufio.Reader
@@ -79,6 +85,7 @@ type conn struct {
 	large       int    // streams with a large response
 	handlers    int    // goroutines that run a handler
 	waiting     []*stream
+	idle        int       // goroutines that wait at work
 	used        time.Time // when it had its last request
 	idleTimer   *time.Timer
 	headerBytes int // of requests whose handlers have not returned
@@ -105,7 +112,7 @@ func newConn(ctx context.Context, s *Server, tc *tls.Conn, handler http.Handler)
 	state := tc.ConnectionState()
 	c := &conn{
 		srv: s, handler: handler, tls: tc, net: tc.NetConn(), state: &state, remote: tc.RemoteAddr().String(),
-		in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, used: time.Now(),
+		work: make(chan *stream, maxIdleWorkers), in: bufio.NewReaderSize(tc, readBuffer), names: map[string]string{}, used: time.Now(),
 		streams: map[uint32]*stream{}, maxFrame: defaultFrame, initialWindow: defaultWindow, window: defaultWindow, ahead: s.ConnWindow, tableSize: defaultTable,
 	}
 	c.poller.wake = make(chan struct{}, 1)

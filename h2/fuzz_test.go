@@ -864,9 +864,9 @@ func (c *fuzzClient) check(conn *conn) {
 func (c *conn) checkEnd(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.streams) > 0 || c.handlers != 0 || c.pendingBytes != 0 || c.large != 0 || len(c.waiting) > 0 || c.writing || c.ctx.Err() != context.Canceled {
-		t.Errorf("at the end there are %d streams, %d handlers, %d pending bytes, %d large responses, %d waiting requests, writing %v, context %v",
-			len(c.streams), c.handlers, c.pendingBytes, c.large, len(c.waiting), c.writing, c.ctx.Err())
+	if len(c.streams) > 0 || c.handlers != 0 || c.idle != 0 || c.pendingBytes != 0 || c.large != 0 || len(c.waiting) > 0 || c.writing || c.ctx.Err() != context.Canceled {
+		t.Errorf("at the end there are %d streams, %d handlers, %d idle goroutines, %d pending bytes, %d large responses, %d waiting requests, writing %v, context %v",
+			len(c.streams), c.handlers, c.idle, c.pendingBytes, c.large, len(c.waiting), c.writing, c.ctx.Err())
 	}
 	if c.headerBytes != 0 {
 		t.Errorf("at the end %d bytes of header fields count", c.headerBytes)

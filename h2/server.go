@@ -77,7 +77,6 @@ type Server struct {
 	ErrorLog *log.Logger
 
 	dateCache atomic.Pointer[cachedDate]
-	workers   workers
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -124,9 +123,7 @@ func (s *Server) serve(hs *http.Server, tc *tls.Conn, handler http.Handler) {
 	s.conns[c] = struct{}{}
 	shutDown := s.shutDown
 	s.mu.Unlock()
-	s.workers.connect()
 	defer func() {
-		s.workers.disconnect()
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()

@@ -86,7 +86,12 @@ func (c *conn) start(st *stream) error {
 		return nil
 	}
 	c.handlers++
-	c.srv.workers.serve(st)
+	if c.idle > 0 {
+		c.idle--
+		c.work <- st
+		return nil
+	}
+	go c.serve(st)
 	return nil
 }
 
@@ -96,19 +101,47 @@ func (c *conn) releaseHeader(st *stream) {
 	st.headerBytes = 0
 }
 
-// next returns the stream that the goroutine which has served one serves next, nil if
-// none waits.
-func (c *conn) next() *stream {
+// serve serves one stream after the other.
+func (c *conn) serve(st *stream) {
+	for st != nil {
+		st.serve()
+		c.mu.Lock()
+		c.releaseHeader(st)
+		next, wait := c.next()
+		c.mu.Unlock()
+		if wait {
+			select {
+			case next = <-c.work:
+			case <-c.ctx.Done():
+				c.mu.Lock()
+				select {
+				case next = <-c.work:
+				default:
+					c.idle--
+				}
+				c.mu.Unlock()
+			}
+		}
+		st = next
+	}
+}
+
+// next returns what a goroutine does that has served a stream: serve another, wait
+// for one, or end.
+func (c *conn) next() (st *stream, wait bool) {
 	for len(c.waiting) > 0 {
-		var st *stream
 		st, c.waiting = c.waiting[0], c.waiting[1:]
 		if st.closed == nil {
-			return st
+			return st, false
 		}
 		c.releaseHeader(st)
 	}
 	c.handlers--
-	return nil
+	if c.err != nil || c.idle >= maxIdleWorkers {
+		return nil, false
+	}
+	c.idle++
+	return nil, true
 }
 
 // serve runs the handler.
@@ -130,30 +163,37 @@ func (st *stream) serve() {
 		st.response.dropHeader()
 		c.handlers++ // the goroutine that returns and the one that continues
 		c.mu.Unlock()
-		go st.resume()
+		go c.resume(st)
 	}
 	complete = true
 }
 
 // resume runs the continuation of a response whose handler has returned.
-func (st *stream) resume() {
+func (c *conn) resume(st *stream) {
+	if next := st.resume(); next != nil {
+		c.serve(next)
+	}
+}
+
+func (st *stream) resume() (next *stream) {
 	complete := false
 	defer func() {
 		if !complete {
 			st.abort(recover())
 		}
-		c := st.c
-		c.mu.Lock()
-		next := c.next()
-		c.mu.Unlock()
-		if next != nil {
-			c.srv.workers.serve(next)
+		st.c.mu.Lock()
+		defer st.c.mu.Unlock()
+		if s, wait := st.c.next(); wait {
+			st.c.idle-- // goroutines that have served handlers have larger stacks
+		} else {
+			next = s
 		}
 	}()
 	st.response.continuation()
 	st.response.finish()
 	st.cancel()
 	complete = true
+	return nil
 }
 
 // abort ends a stream whose handler has panicked.
