@@ -86,7 +86,7 @@ func TestChecks(t *testing.T) {
 	hooks := strings.Fields(`start-apiserver-admission-initializer generic-apiserver-start-informers
 		priority-and-fairness-config-consumer priority-and-fairness-filter
 		start-apiextensions-informers start-apiextensions-controllers crd-informer-synced
-		start-system-namespaces-controller start-cluster-authentication-info-controller
+		start-system-namespaces-controller peer-endpoint-reconciler-controller start-cluster-authentication-info-controller
 		start-kube-apiserver-identity-lease-controller start-kube-apiserver-identity-lease-garbage-collector storage-readiness
 		start-legacy-token-tracking-controller start-service-ip-repair-controllers
 		rbac/bootstrap-roles scheduling/bootstrap-system-priority-classes priority-and-fairness-config-producer
