@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/flow"
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/usage"
 )
@@ -65,7 +66,7 @@ func TestRequestsAreAccountedFor(t *testing.T) {
 	send("getter", "/version")
 	send("aborter", "/api/v1/nodes")
 	send("", "/api/v1/pods")
-	waitUntil(t, func() bool {
+	polltest.Until(t, "all requests are counted", func() bool {
 		return rows(usage.ByUser)["watcher"].OpenWatches == 1 && rows(usage.ByUser)["getter"].Requests == 2
 	})
 	users := rows(usage.ByUser)
@@ -89,19 +90,5 @@ func TestRequestsAreAccountedFor(t *testing.T) {
 	}
 	close(endWatch)
 	<-watched
-	waitUntil(t, func() bool { return rows(usage.ByUser)["watcher"].OpenWatches == 0 })
-}
-
-// waitUntil waits for a condition.
-func waitUntil(t *testing.T, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(10 * time.Second); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatal("waited for 10 seconds in vain")
-		}
-	}
+	polltest.Until(t, "the watch is no longer counted as open", func() bool { return rows(usage.ByUser)["watcher"].OpenWatches == 0 })
 }

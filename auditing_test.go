@@ -15,6 +15,7 @@ import (
 
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -137,7 +138,7 @@ func TestAudit(t *testing.T) {
 		client.CloseIdleConnections()
 		// The last event of a request may come after its answer.
 		var events []audit.Event
-		eventually(t, tt.request, func() bool {
+		polltest.Until(t, tt.request, func() bool {
 			events = append(events, out.take(t)...)
 			return len(events) == strings.Count(tt.want, "|")+1 || tt.want == ""
 		})

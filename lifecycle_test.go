@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/audit"
+	"github.com/apikeel/kelson/internal/polltest"
 )
 
 // order returns the names of signals in the order in which they have happened.
@@ -326,7 +327,7 @@ func TestDrainUnderLoad(t *testing.T) {
 		}
 		watching.Wait()
 		// The clients ask until they are refused, so some ask in every state.
-		eventually(t, "answers", func() bool { return answered.Load() > 100 })
+		polltest.Until(t, "answers", func() bool { return answered.Load() > 100 })
 		s.stop()
 		clients.Wait()
 		if err := s.ended(); err != nil {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/apikeel/kelson/internal/polltest"
 )
 
 // journal collects what happens in which order.
@@ -53,7 +55,7 @@ func TestHooks(t *testing.T) {
 	client := s.admin(t)
 	// The server answers before its hooks are done, but is not ready.
 	want := "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]poststarthook/rbac/roles ok\n[-]poststarthook/slow failed: reason withheld\n[+]shutdown ok\nreadyz check failed\n"
-	eventually(t, "a server that is not ready", func() bool {
+	polltest.Until(t, "a server that is not ready", func() bool {
 		code, body, _ := s.get(t, client, "GET", "/readyz")
 		return code == 500 && body == want
 	})
@@ -61,7 +63,7 @@ func TestHooks(t *testing.T) {
 		t.Errorf("%d %q", code, body)
 	}
 	close(release)
-	eventually(t, "a server that is ready", func() bool {
+	polltest.Until(t, "a server that is ready", func() bool {
 		code, _, _ := s.get(t, client, "GET", "/readyz")
 		return code == 200
 	})
@@ -219,19 +221,3 @@ func TestStuckShutdown(t *testing.T) {
 
 // cutOff is what the server logs when it has waited as long as Shutdown.Timeout.
 const cutOff = "requests are cut off"
-
-// eventually waits for something that another goroutine brings about.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	again := time.NewTicker(time.Millisecond)
-	defer again.Stop()
-	for !ok() {
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			t.Fatalf("got nothing in 30 s, want: %s", what)
-		}
-	}
-}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/request"
 )
@@ -183,7 +184,7 @@ func TestReload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the new certificate", func() bool { return shown() != before })
+	polltest.Until(t, "the new certificate", func() bool { return shown() != before })
 
 	// The client has one connection, from before, and keeps it.
 	var reused bool
@@ -196,7 +197,7 @@ func TestReload(t *testing.T) {
 	if err := os.WriteFile(caFile, other.CertificatePEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new authorities", func() bool { return bundle.Pool() != pool })
+	polltest.Until(t, "the new authorities", func() bool { return bundle.Pool() != pool })
 	shown()
 	config, err := s.tls.GetConfigForClient(nil)
 	if err != nil || config.ClientCAs != bundle.Pool() {

@@ -1,10 +1,9 @@
 package controller_test
 
 import (
-	"context"
 	"testing"
-	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	internalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
@@ -12,7 +11,6 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
@@ -28,16 +26,6 @@ func gated(t *testing.T, names ...string) *cluster {
 	return start(t, kelsontest.FeatureGates(gates), kelsontest.Configure(func(c *controlplane.Config) {
 		c.RuntimeConfig = map[string]string{"api/all": "true"}
 	}))
-}
-
-// until waits for something to be true.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		return is(), nil
-	}); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
 }
 
 // TestCoordinatedLeaderElection has the server choose the candidate that behaves as
@@ -80,10 +68,10 @@ func TestCoordinatedLeaderElection(t *testing.T) {
 	}
 
 	nominate("newer", "1.37.0")
-	until(t, "a leader", lease(func(s *coordinationv1.LeaseSpec) bool { return value(s.HolderIdentity) == "newer" }))
+	polltest.Until(t, "a leader", lease(func(s *coordinationv1.LeaseSpec) bool { return value(s.HolderIdentity) == "newer" }))
 	nominate("older", "1.36.0")
 	// It is told to the holder, unless the lease has run out meanwhile.
-	until(t, "a better leader", lease(func(s *coordinationv1.LeaseSpec) bool {
+	polltest.Until(t, "a better leader", lease(func(s *coordinationv1.LeaseSpec) bool {
 		return value(s.PreferredHolder) == "older" || value(s.HolderIdentity) == "older"
 	}))
 }
@@ -105,7 +93,7 @@ func TestStorageVersions(t *testing.T) {
 	})
 	pods.Status.CommonEncodingVersion = nil
 	must(versions.UpdateStatus(t.Context(), pods, metav1.UpdateOptions{}))(t)
-	until(t, "it is forgotten", func() bool {
+	polltest.Until(t, "it is forgotten", func() bool {
 		now := must(versions.Get(t.Context(), "core.pods", metav1.GetOptions{}))(t).Status
 		return len(now.StorageVersions) == 1 && now.CommonEncodingVersion != nil && *now.CommonEncodingVersion == "v1"
 	})
@@ -137,7 +125,7 @@ func TestGroupProtection(t *testing.T) {
 	if err := pods.Delete(t.Context(), "p", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the group is gone", func() bool {
+	polltest.Until(t, "the group is gone", func() bool {
 		_, err := groups.Get(t.Context(), "g", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})

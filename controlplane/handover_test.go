@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -91,11 +92,7 @@ func (w *writer) more(n int) {
 		return w.written
 	}
 	from := count()
-	for end := time.Now().Add(time.Minute); count() < from+n; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("got %d more writes, want %d; errors: %v", count()-from, n, w.errs)
-		}
-	}
+	polltest.Until(w.t, fmt.Sprintf("%d more writes are acknowledged", n), func() bool { return count() >= from+n })
 }
 
 // check ends the writer. No write has failed, and the last one is stored.
@@ -208,11 +205,7 @@ func TestReplace(t *testing.T) {
 	before := lease()
 	_, secondServes := run(config)
 	<-secondServes.on
-	for end := time.Now().Add(time.Minute); *lease().Spec.HolderIdentity == *before.Spec.HolderIdentity; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the second server does not take the lease")
-		}
-	}
+	polltest.Until(t, "the second server takes the lease", func() bool { return *lease().Spec.HolderIdentity != *before.Spec.HolderIdentity })
 	w.more(5)
 	first.end(t)
 	w.more(20)

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -145,14 +145,6 @@ func TestPeers(t *testing.T) {
 		client.ready()
 		return s, client
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("it does not come to that: %s", what)
-			}
-		}
-	}
 	const jobs, deployments = "/apis/batch/v1/namespaces/default/jobs", "/apis/apps/v1/namespaces/default/deployments"
 	a, atA := run("a", "apps/v1")
 	_, atB := run("b", "batch/v1")
@@ -161,7 +153,7 @@ func TestPeers(t *testing.T) {
 	if code, text := atB.do(http.MethodGet, jobs, ""); code != http.StatusOK || !strings.Contains(text, "JobList") {
 		t.Fatalf("jobs through the other server: got %d %s, want a list", code, text)
 	}
-	until("A knows B", func() bool { code, _ := atA.do(http.MethodGet, deployments, ""); return code == http.StatusOK })
+	polltest.Until(t, "A knows B", func() bool { code, _ := atA.do(http.MethodGet, deployments, ""); return code == http.StatusOK })
 	job := `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"j"},"spec":{"suspend":true,"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"x"}]}}}}`
 	if code, text := atB.do(http.MethodPost, jobs, job); code != http.StatusCreated {
 		t.Errorf("a job through the other server: got %d %s, want 201", code, text)
@@ -183,7 +175,7 @@ func TestPeers(t *testing.T) {
 	}
 
 	for name, c := range map[string]*client{"A": atA, "B": atB} {
-		until(name+" merges discovery", func() bool {
+		polltest.Until(t, name+" merges discovery", func() bool {
 			all := c.groupVersions("")
 			return slices.Contains(all, "apps/v1") && slices.Contains(all, "batch/v1")
 		})
@@ -213,7 +205,7 @@ func TestPeers(t *testing.T) {
 	}
 
 	a.end(t)
-	until("B forgets A", func() bool { code, _ := atB.do(http.MethodGet, jobs, ""); return code == http.StatusNotFound })
+	polltest.Until(t, "B forgets A", func() bool { code, _ := atB.do(http.MethodGet, jobs, ""); return code == http.StatusNotFound })
 	if address, err := apiserver.FindPeer(t.Context(), store, "apiserver-a"); err == nil {
 		t.Errorf("A has ended, and its address is still %s", address)
 	}

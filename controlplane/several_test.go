@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/apikeel/kelson"
@@ -65,17 +66,9 @@ func TestSeveralServers(t *testing.T) {
 		c.ready()
 		return s, c
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("it does not come to that: %s; %v", what, order)
-			}
-		}
-	}
 	points := func(c *client, want ...string) {
 		t.Helper()
-		until("endpoints "+strings.Join(want, ", "), func() bool {
+		polltest.Until(t, "endpoints "+strings.Join(want, ", "), func() bool {
 			var slice discoveryv1.EndpointSlice
 			code, text := c.do(http.MethodGet, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", "")
 			var got []string
@@ -96,7 +89,7 @@ func TestSeveralServers(t *testing.T) {
 		if code, text := c.do(http.MethodDelete, "/api/v1/namespaces/"+name, ""); code != http.StatusOK {
 			t.Fatal(text)
 		}
-		until("the namespace "+name+" ends", func() bool {
+		polltest.Until(t, "the namespace "+name+" ends", func() bool {
 			code, _ := c.do(http.MethodGet, "/api/v1/namespaces/"+name, "")
 			return code == http.StatusNotFound
 		})
@@ -142,12 +135,8 @@ func TestEventsExpire(t *testing.T) {
 	if code, text := c.do(http.MethodPost, "/api/v1/namespaces/default/events", event); code != http.StatusCreated {
 		t.Fatal(text)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if code, _ := c.do(http.MethodGet, "/api/v1/namespaces/default/events/e", ""); code == http.StatusNotFound {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the event is still there")
-		}
-	}
+	polltest.Until(t, "the event is gone", func() bool {
+		code, _ := c.do(http.MethodGet, "/api/v1/namespaces/default/events/e", "")
+		return code == http.StatusNotFound
+	})
 }

@@ -2,13 +2,14 @@ package controlplane
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/apikeel/kelson/internal/http2test"
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/wire"
@@ -73,18 +74,10 @@ func run(t *testing.T, config Config, prepare func(storage.Backend)) (storage.Ba
 // until sends a request until it is answered with a code.
 func until(t *testing.T, do func(method, path, body string) (int, string), want int, method, path string) {
 	t.Helper()
-	deadline, tick := time.Now().Add(30*time.Second), time.NewTicker(10*time.Millisecond)
-	defer tick.Stop()
-	for {
-		code, body := do(method, path, "")
-		if code == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s %s: got %d %s, want %d", method, path, code, body, want)
-		}
-		<-tick.C
-	}
+	polltest.Until(t, fmt.Sprintf("%s %s is answered with %d", method, path, want), func() bool {
+		code, _ := do(method, path, "")
+		return code == want
+	})
 }
 
 // TestDefinitionThatCannotBeReadDoesNotEndTheServer starts on a store with such a

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -44,7 +45,7 @@ func TestServersBeginWithTheSameObjects(t *testing.T) {
 			t.Logf("a server that creates object by object has others: %s", diff)
 		}
 	})
-	eventually(t, "a server that creates object by object has the same", func() bool {
+	polltest.Until(t, "a server that creates object by object has the same", func() bool {
 		got, _ := bootstrapObjects(t, single)
 		diff = difference(got, want)
 		return diff == ""
@@ -75,11 +76,11 @@ func TestRolesAreAggregatedAfterTheStart(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the role admin has rules of a further role", func() bool { return has("things") })
+	polltest.Until(t, "the role admin has rules of a further role", func() bool { return has("things") })
 	if err := roles.Delete(t.Context(), "system:aggregate-to-view", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the role admin has no rules of a role that is gone", func() bool { return !has("pods/log") })
+	polltest.Until(t, "the role admin has no rules of a role that is gone", func() bool { return !has("pods/log") })
 }
 
 // idlePlugin is an admission plugin that does nothing.

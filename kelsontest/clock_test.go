@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,7 @@ func TestClockStamps(t *testing.T) {
 	}
 	conditions := func(group, version, resource, name string, many int) {
 		t.Helper()
-		eventually(t, name+" has its conditions", func() bool {
+		polltest.Until(t, name+" has its conditions", func() bool {
 			obj, err := all.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: resource}).Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				return false
@@ -104,7 +105,7 @@ func TestClockExpires(t *testing.T) {
 		t.Error(err)
 	}
 	s.Clock().Advance(2 * time.Minute)
-	eventually(t, "the job goes", func() bool {
+	polltest.Until(t, "the job goes", func() bool {
 		list, err := jobs.List(t.Context(), metav1.ListOptions{})
 		return err == nil && (len(list.Items) == 0 || list.Items[0].DeletionTimestamp != nil)
 	})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/kelsontest"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,7 +83,7 @@ func TestFaults(t *testing.T) {
 		fault := s.On(creates, kelsontest.Hold(gate))
 		defer fault.Remove()
 		go func() { done <- put("held") }()
-		eventually(t, "it is held", func() bool { return fault.Hits() == 1 })
+		polltest.Until(t, "it is held", func() bool { return fault.Hits() == 1 })
 		if _, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "held", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("it was done: %v", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/kelsontest"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,16 +19,6 @@ import (
 
 // patience is how long something may take on a busy machine.
 const patience = 30 * time.Second
-
-// eventually waits until something is so.
-func eventually(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it takes too long until %s", what)
-		}
-	}
-}
 
 func snapshot(t testing.TB, s *kelsontest.Server) *kelsontest.Snapshot {
 	t.Helper()
@@ -46,7 +37,7 @@ func informer(t testing.TB, c kubernetes.Interface) cache.SharedIndexInformer {
 	i := factory.Core().V1().ConfigMaps().Informer()
 	factory.Start(stop)
 	t.Cleanup(func() { close(stop); factory.Shutdown() })
-	eventually(t, "the informer has all", i.HasSynced)
+	polltest.Until(t, "the informer has all", i.HasSynced)
 	return i
 }
 
@@ -60,7 +51,7 @@ func TestRestore(t *testing.T) {
 	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "there is a service account", func() bool {
+	polltest.Until(t, "there is a service account", func() bool {
 		_, err := c.CoreV1().ServiceAccounts("team").Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})
@@ -100,12 +91,12 @@ func TestRestore(t *testing.T) {
 		if cm, err := maps.Get(t.Context(), "changed", metav1.GetOptions{}); err != nil || len(cm.Data) > 0 {
 			t.Errorf("round %d: changed is %v, %v", round, cm.Data, err)
 		}
-		eventually(t, "the namespaces are as before", func() bool {
+		polltest.Until(t, "the namespaces are as before", func() bool {
 			_, err := namespaces.Get(t.Context(), "other", metav1.GetOptions{})
 			ns, errTeam := namespaces.Get(t.Context(), "team", metav1.GetOptions{})
 			return apierrors.IsNotFound(err) && errTeam == nil && ns.Status.Phase == corev1.NamespaceActive
 		})
-		eventually(t, "the informer sees it", func() bool {
+		polltest.Until(t, "the informer sees it", func() bool {
 			keys := slices.Sorted(slices.Values(seen.GetStore().ListKeys()))
 			return slices.Equal(keys, []string{"default/changed", "default/kept", "default/kube-root-ca.crt"})
 		})
@@ -153,9 +144,9 @@ func TestCompactHistory(t *testing.T) {
 	if !apierrors.IsResourceExpired(err) {
 		t.Errorf("a list from before gets %v", err)
 	}
-	eventually(t, "the informer begins anew", func() bool { return len(lists.Requests()) > before })
+	polltest.Until(t, "the informer begins anew", func() bool { return len(lists.Requests()) > before })
 	create(t, c, "c")
-	eventually(t, "the informer sees it", func() bool {
+	polltest.Until(t, "the informer sees it", func() bool {
 		_, ok, _ := seen.GetStore().GetByKey("default/c")
 		return ok
 	})
@@ -171,13 +162,13 @@ func TestEndWatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	rule := kelsontest.Rule{Resource: "configmaps"}
-	eventually(t, "there is a watch", func() bool { return s.EndWatches(rule) == 1 })
+	polltest.Until(t, "there is a watch", func() bool { return s.EndWatches(rule) == 1 })
 	if n := s.EndWatches(kelsontest.Rule{Resource: "secrets"}); n != 0 {
 		t.Errorf("%d watches of secrets", n)
 	}
-	eventually(t, "there is another", func() bool { return len(begun.Requests()) > 1 })
+	polltest.Until(t, "there is another", func() bool { return len(begun.Requests()) > 1 })
 	create(t, c, "a")
-	eventually(t, "the informer sees it", func() bool {
+	polltest.Until(t, "the informer sees it", func() bool {
 		_, ok, _ := seen.GetStore().GetByKey("default/a")
 		return ok
 	})

@@ -25,6 +25,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -272,13 +273,7 @@ func groupOf(name, version string, resources ...string) apidiscovery.APIGroupDis
 func (b *bench) knows(resource string, peers int) {
 	b.t.Helper()
 	gvr := schema.GroupVersionResource{Group: "g", Version: "v1", Resource: resource}
-	var got []string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got = b.proxy.current().serving[gvr]; len(got) == peers {
-			return
-		}
-	}
-	b.t.Fatalf("peers that serve %s: got %v, want %d", resource, got, peers)
+	polltest.Until(b.t, fmt.Sprintf("%d peers serve %s", peers, resource), func() bool { return len(b.proxy.current().serving[gvr]) == peers })
 }
 
 func (b *bench) do(method, path, body string, header http.Header) (int, string) {
@@ -658,11 +653,12 @@ func TestHostilePeers(t *testing.T) {
 	// One that works comes last: then all others have been asked.
 	for _, name := range []string{"stranger", "large", "headers", "html", "redirect"} {
 		var met *peer
-		for end := time.Now().Add(patience); met == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		polltest.Until(t, "the proxy knows "+name, func() bool {
 			b.proxy.mu.Lock()
+			defer b.proxy.mu.Unlock()
 			met = b.proxy.peers[name]
-			b.proxy.mu.Unlock()
-		}
+			return met != nil
+		})
 		select {
 		case <-met.asked:
 		case <-time.After(patience):
@@ -688,11 +684,7 @@ func TestManyLeases(t *testing.T) {
 		defer b.proxy.mu.Unlock()
 		return len(b.proxy.peers)
 	}
-	for end := time.Now().Add(patience); count() < maxPeers; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("got %d peers, want %d", count(), maxPeers)
-		}
-	}
+	polltest.Until(t, fmt.Sprintf("%d peers are known", maxPeers), func() bool { return count() >= maxPeers })
 	b.leases.put("last", "x", false)
 	<-b.proxy.synced
 	if got := count(); got != maxPeers {

@@ -12,8 +12,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -189,16 +189,6 @@ func TestShownErrors(t *testing.T) {
 	}
 }
 
-// eventually waits for a condition that somebody else brings about.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for begin := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(begin) > 30*time.Second {
-			t.Fatalf("%s: not in time", what)
-		}
-	}
-}
-
 func TestReload(t *testing.T) {
 	a, err := New()
 	if err != nil {
@@ -225,9 +215,9 @@ func TestReload(t *testing.T) {
 		}
 	}
 	replace(main, writePair(t, a, dir, "main2", "m"))
-	eventually(t, "the default certificate", func() bool { return shownTo(t, addr, "") == "main2" })
+	polltest.Until(t, "the default certificate", func() bool { return shownTo(t, addr, "") == "main2" })
 	replace(sni, writePair(t, a, dir, "sni2", "s", "new.com"))
-	eventually(t, "a named certificate", func() bool { return shownTo(t, addr, "new.com") == "sni2" })
+	polltest.Until(t, "a named certificate", func() bool { return shownTo(t, addr, "new.com") == "sni2" })
 
 	// A key that does not fit is not used, nor is what cannot be read.
 	half := writePair(t, a, dir, "main3", "m")
@@ -238,14 +228,14 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	replace(sni, writePair(t, a, dir, "sni3", "s", "new.com"))
-	eventually(t, "a named certificate", func() bool { return shownTo(t, addr, "new.com") == "sni3" })
+	polltest.Until(t, "a named certificate", func() bool { return shownTo(t, addr, "new.com") == "sni3" })
 	if got := shownTo(t, addr, ""); got != "main2" {
 		t.Errorf("half a pair is used: %s", got)
 	}
 	if err := os.Rename(half.CertFile, main.CertFile); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the other half", func() bool { return shownTo(t, addr, "") == "main3" })
+	polltest.Until(t, "the other half", func() bool { return shownTo(t, addr, "") == "main3" })
 }
 
 func TestBundle(t *testing.T) {
@@ -279,11 +269,11 @@ func TestBundle(t *testing.T) {
 	if err := writeFile(file, append(first.CertificatePEM(), second.CertificatePEM()...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another authority", func() bool { return trusted(b, second) })
+	polltest.Until(t, "another authority", func() bool { return trusted(b, second) })
 	if err := writeFile(file, second.CertificatePEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of one", func() bool { return !trusted(b, first) })
+	polltest.Until(t, "the end of one", func() bool { return !trusted(b, first) })
 
 	for _, content := range []string{"", "nothing"} {
 		if err := writeFile(file, []byte(content), 0o600); err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,7 +92,7 @@ func TestBranchIsAServerOfItsOwn(t *testing.T) {
 	setData(t, origin, "late", "1")
 	token, err := origin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if apierrors.IsNotFound(err) { // the controller that makes the account has not been there yet
-		eventually(t, "a token", func() bool {
+		polltest.Until(t, "a token", func() bool {
 			token, err = origin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 			return err == nil
 		})

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -157,14 +158,14 @@ func TestHistoryWatch(t *testing.T) {
 	shows := func(name string) func() bool {
 		return func() bool { return strings.Count(out.String(), "create  configmaps/"+name+" ") == 1 }
 	}
-	eventually(t, "what was there before", shows("before"))
+	polltest.Until(t, "what was there before", shows("before"))
 	for i := range 3 {
 		if _, err := maps.Create(t.Context(), configMap(fmt.Sprint("m", i)), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 3 {
-		eventually(t, "a change", shows(fmt.Sprint("m", i)))
+		polltest.Until(t, "a change", shows(fmt.Sprint("m", i)))
 	}
 	stop()
 	select {

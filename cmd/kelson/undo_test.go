@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -33,18 +34,6 @@ var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", R
 const widgetDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
 "spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
 "versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}]}}`
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within a minute", what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
 
 // parallel calls f with the numbers below n, several at a time.
 func parallel(t *testing.T, n int, f func(i int) error) {
@@ -117,7 +106,7 @@ func TestUndoOfANamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := testsize.Pick(110, 1100, 1100)
-	eventually(t, "widgets", func() bool {
+	polltest.Until(t, "widgets", func() bool {
 		_, err := client.Resource(widgets).Namespace(ns).List(ctx, metav1.ListOptions{})
 		return err == nil
 	})
@@ -153,7 +142,7 @@ func TestUndoOfANamespace(t *testing.T) {
 		return nil
 	})
 	token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token", Annotations: map[string]string{"kubernetes.io/service-account.name": "default"}}, Type: corev1.SecretTypeServiceAccountToken}
-	eventually(t, "a token", func() bool {
+	polltest.Until(t, "a token", func() bool {
 		_, err := p.client.CoreV1().Secrets(ns).Create(ctx, token, metav1.CreateOptions{})
 		return err == nil
 	})
@@ -172,7 +161,7 @@ func TestUndoOfANamespace(t *testing.T) {
 	if err := p.client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the namespace", func() bool {
+	polltest.Until(t, "the end of the namespace", func() bool {
 		_, err := p.client.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -212,7 +201,7 @@ func TestUndoOfANamespace(t *testing.T) {
 	if err := client.Resource(definitions).Delete(ctx, "widgets.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the definition", func() bool {
+	polltest.Until(t, "the end of the definition", func() bool {
 		_, err := client.Resource(definitions).Get(ctx, "widgets.example.com", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -464,7 +453,7 @@ func TestUndoOfStatusThatIsData(t *testing.T) {
 	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}, "status": map[string]any{"v": "old"}}}
 	api := client.Resource(widgets).Namespace("default")
 	var first *unstructured.Unstructured
-	eventually(t, "the definition is served", func() (ok bool) {
+	polltest.Until(t, "the definition is served", func() (ok bool) {
 		var err error
 		first, err = api.Create(ctx, widget, metav1.CreateOptions{})
 		return err == nil
@@ -492,7 +481,7 @@ func TestHistoryOfAFormerNamespace(t *testing.T) {
 	namespaces := p.client.CoreV1().Namespaces()
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ten"}}
 	makeSpace := func() {
-		eventually(t, "the namespace is made", func() bool {
+		polltest.Until(t, "the namespace is made", func() bool {
 			_, err := namespaces.Create(ctx, space, metav1.CreateOptions{})
 			return err == nil
 		})

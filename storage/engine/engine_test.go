@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2"
@@ -129,7 +130,7 @@ func TestHistoryCount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, func() bool { return kv.ModRevision-e.compacted.Load() < 120 })
+	polltest.Until(t, "old revisions are compacted", func() bool { return kv.ModRevision-e.compacted.Load() < 120 })
 	if kept := kv.ModRevision - e.compacted.Load() + 1; kept < 100 {
 		t.Errorf("%d revisions are kept, want 100 or more", kept)
 	}
@@ -157,7 +158,7 @@ func TestHistoryAge(t *testing.T) {
 	}
 	clock.advance(20 * time.Minute)
 	e = open(t, opts)
-	waitFor(t, func() bool { return e.compacted.Load() != 0 })
+	polltest.Until(t, "something is compacted", func() bool { return e.compacted.Load() != 0 })
 	if got := e.compacted.Load(); got != young.ModRevision {
 		t.Errorf("history begins at %d, want %d", got, young.ModRevision)
 	}
@@ -216,7 +217,7 @@ func TestSpaceGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Obsolete files are removed in the background.
-	waitFor(t, func() bool { return e.db.Metrics().DiskSpaceUsage() < full/2 })
+	polltest.Until(t, "the space is given back", func() bool { return e.db.Metrics().DiskSpaceUsage() < full/2 })
 }
 
 // The size that is measured has what is in the log alone.
@@ -378,20 +379,6 @@ func parallel(t testing.TB, workers, n int, f func(int) error) {
 	wg.Wait()
 	if t.Failed() {
 		t.FailNow()
-	}
-}
-
-// waitFor polls a condition that something in the background brings about.
-func waitFor(t testing.TB, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not happen within 20 seconds")
-		}
-		<-tick.C
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
@@ -208,7 +209,7 @@ func TestPowerCut(t *testing.T) {
 			})
 		}
 		want := rng.IntN(1000)
-		waitFor(t, func() bool { rev, _ := e.Revision(context.Background()); return rev > int64(want) })
+		polltest.Until(t, "the write is committed", func() bool { rev, _ := e.Revision(context.Background()); return rev > int64(want) })
 		// What is acknowledged up to here must be in the clone.
 		acked.mu.Lock()
 		before := newAcked()

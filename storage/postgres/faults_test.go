@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
@@ -175,7 +176,7 @@ func (f *follower) reaches(b *postgres.Backend) {
 	if err != nil {
 		f.tb.Fatal(err)
 	}
-	eventually(f.tb, fmt.Sprintf("the watch reaches %d", revision), func() bool { return f.last.Load() >= revision })
+	polltest.Until(f.tb, fmt.Sprintf("the watch reaches %d", revision), func() bool { return f.last.Load() >= revision })
 }
 
 // TestServersShareRevisions: three servers on one database, with transactions beside
@@ -245,9 +246,9 @@ func TestConnectionsCutAnywhere(t *testing.T) {
 		} else {
 			db.BreakAfter(-1, after)
 		}
-		eventually(t, "the connections break", func() bool { return db.Breaks() > before })
+		polltest.Until(t, "the connections break", func() bool { return db.Breaks() > before })
 	}
-	eventually(t, "writes go on", func() bool { return w.last.Load() > 100 })
+	polltest.Until(t, "writes go on", func() bool { return w.last.Load() > 100 })
 	load.finish(b)
 	w.reaches(b)
 	if load.uncertain > 0 {
@@ -324,7 +325,7 @@ func TestUncertainWhileTheDatabaseIsAway(t *testing.T) {
 	}
 	resume()
 	var found storage.KeyValue
-	eventually(t, "a write succeeds", func() bool {
+	polltest.Until(t, "a write succeeds", func() bool {
 		if _, err := b.Create(t.Context(), "/registry/b", nil, 0); err != nil && !errors.Is(err, storage.ErrExists) {
 			return false
 		}
@@ -345,12 +346,12 @@ func TestDatabaseKilled(t *testing.T) {
 	load := count(t, 16, func() []*postgres.Backend { return servers })
 	for range testsize.Pick(1, 2, 60) {
 		revision := watches[0].last.Load()
-		eventually(t, "writes go on", func() bool { return watches[0].last.Load() > revision+200 })
+		polltest.Until(t, "writes go on", func() bool { return watches[0].last.Load() > revision+200 })
 		db.Kill()
 		db.Restart()
 	}
 	revision := watches[0].last.Load()
-	eventually(t, "writes go on", func() bool { return watches[0].last.Load() > revision+200 })
+	polltest.Until(t, "writes go on", func() bool { return watches[0].last.Load() > revision+200 })
 	load.finish(servers[0])
 	for _, w := range watches {
 		w.reaches(servers[0])
@@ -399,7 +400,7 @@ func TestWatchesArePromptAcrossServers(t *testing.T) {
 		t.Logf("median from the call of a write to its event on another server: %v", m)
 	}
 	sql(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
-	eventually(t, "both listen again", func() bool {
+	polltest.Until(t, "both listen again", func() bool {
 		return number(t, db, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND state = 'idle'") == 2
 	})
 	if m := median(); m > 400*time.Millisecond {
@@ -423,7 +424,7 @@ func TestExpiryIsShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "all are deleted", func() bool { return w.last.Load() == 1+2*keys })
+	polltest.Until(t, "all are deleted", func() bool { return w.last.Load() == 1+2*keys })
 	if left := number(t, db, "SELECT count(*) FROM kelson.expiries"); left != 0 {
 		t.Errorf("got %d keys that still expire, want none", left)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/postgres"
@@ -33,18 +34,18 @@ func TestFailoverToSynchronousStandby(t *testing.T) {
 	standby := db.Standby()
 	sql(t, db, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
 	sql(t, db, "SELECT pg_reload_conf()")
-	eventually(t, "the standby is synchronous", func() bool {
+	polltest.Until(t, "the standby is synchronous", func() bool {
 		return number(t, db, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
 	})
 	load := count(t, 16, func() []*postgres.Backend { return servers })
-	eventually(t, "writes are acknowledged", func() bool { return watches[0].last.Load() > 500 })
+	polltest.Until(t, "writes are acknowledged", func() bool { return watches[0].last.Load() > 500 })
 	db.Kill()
 	standby.Promote()
 	sql(t, standby, "ALTER SYSTEM SET synchronous_standby_names = ''")
 	sql(t, standby, "SELECT pg_reload_conf()")
 	db.Divert(standby)
 	revision := watches[0].last.Load()
-	eventually(t, "writes go on", func() bool { return watches[0].last.Load() > revision+500 })
+	polltest.Until(t, "writes go on", func() bool { return watches[0].last.Load() > revision+500 })
 	load.finish(servers[0])
 	for _, w := range watches {
 		w.reaches(servers[0])
@@ -62,7 +63,7 @@ func TestFailoverToLaggingStandby(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the standby has the first write", func() bool {
+	polltest.Until(t, "the standby has the first write", func() bool {
 		return number(t, standby, "SELECT coalesce(max(revision), 0) FROM kelson.versions") == kv.ModRevision
 	})
 	standby.Kill()
@@ -101,7 +102,7 @@ func TestStandbyAway(t *testing.T) {
 	standby := db.Standby()
 	sql(t, db, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
 	sql(t, db, "SELECT pg_reload_conf()")
-	eventually(t, "the standby is synchronous", func() bool {
+	polltest.Until(t, "the standby is synchronous", func() bool {
 		return number(t, db, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
 	})
 	if _, err := b.Create(t.Context(), "/registry/before", nil, 0); err != nil {
@@ -119,7 +120,7 @@ func TestStandbyAway(t *testing.T) {
 		t.Errorf("got %d keys and error %v without the standby, want 1: what is not replicated is not read", len(page.Items), err)
 	}
 	standby.Restart()
-	eventually(t, "writes go on", func() bool {
+	polltest.Until(t, "writes go on", func() bool {
 		_, err := b.Create(t.Context(), "/registry/after", nil, 0)
 		return err == nil || errors.Is(err, storage.ErrExists)
 	})
@@ -139,7 +140,7 @@ func TestWaitForStandbyCancelled(t *testing.T) {
 		_, err := b.Create(context.Background(), "/registry/a", nil, 0)
 		result <- err
 	}()
-	eventually(t, "the commit waits", func() bool {
+	polltest.Until(t, "the commit waits", func() bool {
 		return number(t, db, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == 1
 	})
 	sql(t, db, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
@@ -255,7 +256,7 @@ func TestSpaceIsGivenBack(t *testing.T) {
 		t.Logf("after %d updates: %d MB", (part+1)*updates/10, sizeNow()>>20)
 	}
 	took := time.Since(began)
-	eventually(t, "old versions are removed", func() bool {
+	polltest.Until(t, "old versions are removed", func() bool {
 		return number(t, db, "SELECT s.compacted - 1 - t.revision FROM kelson.state s, kelson.trimmed t") < 1000
 	})
 	t.Logf("%d keys of %d bytes: %d MB; after %d updates in %v: %d MB; %d rows", keys, size, first>>20, updates, took, sizeNow()>>20, number(t, db, "SELECT count(*) FROM kelson.versions"))

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/postgres"
@@ -53,16 +54,6 @@ func number(t testing.TB, db *pgtest.DB, text string) (n int64) {
 		t.Fatalf("%s: %v", text, err)
 	}
 	return n
-}
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited 30s in vain: %s", what)
-		}
-	}
 }
 
 // logs keeps what a backend logs.
@@ -434,7 +425,7 @@ func TestDumpAndRestore(t *testing.T) {
 	db := pgtest.Start(t)
 	b := openSchema(t, db, "kelson")
 	load := count(t, 8, func() []*postgres.Backend { return []*postgres.Backend{b} })
-	eventually(t, "something is written", func() bool {
+	polltest.Until(t, "something is written", func() bool {
 		revision, err := b.Revision(t.Context())
 		return err == nil && revision > 200
 	})
@@ -507,15 +498,15 @@ func TestCompactionIsShared(t *testing.T) {
 	}
 	write()
 	write()
-	eventually(t, "old versions are removed", trimmed)
+	polltest.Until(t, "old versions are removed", trimmed)
 	// Errors do not end it: for a while the functions fail, and connections break.
 	sql(t, db, "ALTER FUNCTION kelson.trim RENAME TO trim_away; ALTER FUNCTION kelson.compact_periodically RENAME TO compact_away")
 	db.Cut()
 	write()
-	eventually(t, "compaction fails", func() bool { return log.contains("compaction failed") })
+	polltest.Until(t, "compaction fails", func() bool { return log.contains("compaction failed") })
 	sql(t, db, "ALTER FUNCTION kelson.trim_away RENAME TO trim; ALTER FUNCTION kelson.compact_away RENAME TO compact_periodically")
 	oldest := number(t, db, "SELECT compacted FROM kelson.state")
-	eventually(t, "compaction goes on", func() bool { return number(t, db, "SELECT compacted FROM kelson.state") > oldest })
+	polltest.Until(t, "compaction goes on", func() bool { return number(t, db, "SELECT compacted FROM kelson.state") > oldest })
 	if page, err := servers[0].List(t.Context(), "", storage.ListOptions{}); err != nil || len(page.Items) != 20 {
 		t.Errorf("got %d keys and error %v, want 20", len(page.Items), err)
 	}
@@ -578,11 +569,11 @@ func TestSlowDatabase(t *testing.T) {
 		t.Error("got no read refused for the length of the queue, want some")
 	}
 	resume()
-	eventually(t, "the database answers again", func() bool {
+	polltest.Until(t, "the database answers again", func() bool {
 		_, err := b.Get(t.Context(), "/registry/a")
 		return err == nil
 	})
-	eventually(t, "writes go on", func() bool {
+	polltest.Until(t, "writes go on", func() bool {
 		now, err := b.Get(t.Context(), "/registry/a")
 		if err == nil {
 			_, err = b.Update(t.Context(), "/registry/a", nil, now.ModRevision, 0)

@@ -3,7 +3,6 @@
 package api
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -119,22 +118,6 @@ func next(t *testing.T, w watch.Interface) watch.Event {
 			}
 		case <-timeout:
 			t.Fatal("no event")
-		}
-	}
-}
-
-// until waits for something that other goroutines bring about.
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %v", what, patience)
-		case <-tick.C:
 		}
 	}
 }

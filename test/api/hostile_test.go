@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/internal/testsize"
 	"github.com/apikeel/kelson/kelsontest"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -78,7 +79,7 @@ func (h *hostile) gone(plural string) {
 	if err := h.definitions().Delete(h.Context(), plural+".hostile.example.com", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		h.Fatal(err)
 	}
-	until(h.T, plural+" are gone", func() bool {
+	polltest.Until(h.T, plural+" are gone", func() bool {
 		_, err := h.definitions().Get(h.Context(), plural+".hostile.example.com", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -190,7 +191,7 @@ func TestHostileNames(t *testing.T) {
 		return names
 	}
 	for i := range rivals {
-		until(t, "one has the name", func() bool { return len(accepted()) == 1 })
+		polltest.Until(t, "one has the name", func() bool { return len(accepted()) == 1 })
 		name := accepted()[0]
 		if err := h.create(t.Context(), name, "Rival", "x", "y"); err != nil {
 			t.Fatalf("%d: %v", i, err)
@@ -232,7 +233,7 @@ func TestDeleteUnderFire(t *testing.T) {
 				}
 			})
 		}
-		until(t, "they create", func() bool { return created.Load() > int64(writers) })
+		polltest.Until(t, "they create", func() bool { return created.Load() > int64(writers) })
 		h.gone("prey")
 		wg.Wait()
 		stop()
@@ -270,7 +271,7 @@ func TestChangeUnderFire(t *testing.T) {
 		patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec","value":{"type":%q}}]`, kinds[i%2])
 		must(h.definitions().Patch(t.Context(), "chameleons.hostile.example.com", types.JSONPatchType, []byte(patch), metav1.PatchOptions{}))(t)
 		bad, try := []any{"x", int64(1)}[i%2], 0
-		until(t, "the change holds", func() bool {
+		polltest.Until(t, "the change holds", func() bool {
 			try++
 			return apierrors.IsInvalid(h.create(t.Context(), "chameleons", "Chameleon", fmt.Sprintf("bad-%d-%d", i, try), bad))
 		})

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
@@ -52,7 +53,7 @@ func informer(t *testing.T, c kubernetes.Interface, streaming bool) (i cache.Sha
 		close(stop)
 		running.Wait()
 	})
-	until(t, "first list", i.HasSynced)
+	polltest.Until(t, "first list", i.HasSynced)
 	return i, func() int {
 		mu.Lock()
 		defer mu.Unlock()
@@ -104,7 +105,7 @@ func state(t *testing.T, c kubernetes.Interface) map[string]string {
 // agrees waits until an informer has the state that the server has.
 func agrees(t *testing.T, i cache.SharedIndexInformer, want map[string]string) {
 	t.Helper()
-	until(t, "informer", func() bool {
+	polltest.Until(t, "informer", func() bool {
 		got := map[string]string{}
 		for _, obj := range i.GetStore().List() {
 			m := obj.(*corev1.ConfigMap)

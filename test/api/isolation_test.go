@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -218,7 +219,7 @@ func TestCredentialsAreNotLogged(t *testing.T) {
 	c := client(t, s)
 	const secret = "c29tZXRoaW5nLXRoYXQtbm9ib2R5LW1heS1rbm93"
 	must(c.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: named("s"), StringData: map[string]string{"k": secret}}, metav1.CreateOptions{}))(t)
-	until(t, "the account is there", func() bool {
+	polltest.Until(t, "the account is there", func() bool {
 		_, err := c.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})

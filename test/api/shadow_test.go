@@ -3,6 +3,7 @@ package api
 import (
 	"testing"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,7 +77,7 @@ func TestDefinitionsInBuiltinGroups(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	until(t, "only the definition of things is left", func() bool {
+	polltest.Until(t, "only the definition of things is left", func() bool {
 		return len(must(definitions.List(ctx, metav1.ListOptions{}))(t).Items) == 1
 	})
 	if n := len(must(typed.RbacV1().Roles("default").List(ctx, metav1.ListOptions{}))(t).Items); n != 1 {

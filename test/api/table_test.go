@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -28,7 +29,7 @@ func TestTables(t *testing.T) {
 	}
 	schemas := "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
 	var names []string
-	until(t, "flow schemas", func() bool {
+	polltest.Until(t, "flow schemas", func() bool {
 		names = rows(schemas)
 		return slices.Contains(names, "catch-all") && slices.Contains(names, "exempt") && slices.Contains(names, "system-nodes")
 	})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -71,11 +70,7 @@ func compare(ctx context.Context, args []string, out, log io.Writer) error {
 		return err
 	}
 	if c.json != "" {
-		text, err := json.MarshalIndent(result, "", " ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(c.json, text, 0o644); err != nil {
+		if err := writeJSON(c.json, result); err != nil {
 			return err
 		}
 	}

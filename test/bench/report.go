@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 )
 
@@ -148,4 +150,13 @@ func (c *comparison) chart() string {
 		chart.groups = append(chart.groups, g)
 	}
 	return chart.svg()
+}
+
+// writeJSON writes a result into a file, so that a person can read it as well.
+func writeJSON(file string, result any) error {
+	text, err := json.MarshalIndent(result, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -250,9 +249,5 @@ func writeReference(file string, costs map[string]float64) error {
 		}
 		rounded[name] = cost
 	}
-	text, err := json.MarshalIndent(rounded, "", "\t")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(text, '\n'), 0o644)
+	return writeJSON(file, rounded)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -211,9 +212,5 @@ func (w *watcher) run() {
 // finish waits until all events are there.
 func (w *watcher) finish(maps int) {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); w.seen.Load() < int64(4*maps); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("got %d events, want %d", w.seen.Load(), 4*maps)
-		}
-	}
+	polltest.Until(w.t, fmt.Sprintf("%d events came", 4*maps), func() bool { return w.seen.Load() >= int64(4*maps) })
 }
