@@ -24,9 +24,10 @@ const (
 	quietBytes  = 4 << 20 // allocated meanwhile
 	worthBytes  = 4 << 20 // that can be given back
 	worthOfLive = 4       // or this part of what is in use, if it is more
-	// lookAgain is the quiet moment at which the collector looks once more: what caches
-	// have dropped since it ran last, within half a minute of rest, nobody has counted.
-	lookAgain = 6
+	// Every lookAgain quiet moments, lastLook at most, the collector looks once more: what
+	// caches have dropped since it ran last, in the first minute and a half of rest, nobody
+	// has counted.
+	lookAgain, lastLook = 6, 18
 )
 
 // giveBack gives memory back to the system at once, and whenever the server comes to
@@ -80,7 +81,7 @@ func (q *quiet) due(now heapUse) bool {
 		return false
 	}
 	q.moments++
-	return q.moments == lookAgain || now.idle > max(worthBytes, now.live/worthOfLive)
+	return q.moments%lookAgain == 0 && q.moments <= lastLook || now.idle > max(worthBytes, now.live/worthOfLive)
 }
 
 // heapUse is what memory is used for.

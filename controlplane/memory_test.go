@@ -1,6 +1,9 @@
 package controlplane
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestReadHeap(t *testing.T) {
 	before := readHeap()
@@ -38,5 +41,16 @@ func TestGiveBack(t *testing.T) {
 		if got := q.due(use); got != c.want {
 			t.Errorf("moment %d: due is %v", i, got)
 		}
+	}
+	// Caches drop what they have for a minute and a half; after that nothing changes.
+	q, use = quiet{}, heapUse{live: 50 * mb, idle: mb}
+	var due []int
+	for moment := 1; moment <= 4*lastLook; moment++ {
+		if q.due(use) {
+			due = append(due, moment)
+		}
+	}
+	if want := []int{6, 12, 18}; !slices.Equal(due, want) {
+		t.Errorf("at rest: got %v, want %v", due, want)
 	}
 }

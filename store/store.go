@@ -117,7 +117,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	}
 	s.budget.Limit, s.budget.Records = opts.EncodingBytes, s.eachRecord
 	if opts.ValueBytes > 0 && storage.HasValues(backend) {
-		s.values = &wire.ValueCache{Limit: opts.ValueBytes, Read: s.readValue, Next: s.nextRecords}
+		s.values = &wire.ValueCache{Limit: opts.ValueBytes, Read: s.readValue, Scan: s.scanValues, Next: s.nextRecords, Near: !backend.Shared()}
 	}
 	position, err := backend.Revision(ctx)
 	if err != nil {
@@ -144,6 +144,7 @@ func (s *Store) Close() {
 	}
 	s.mu.Unlock()
 	s.budget.Close()
+	s.values.Close()
 	s.tasks.Wait()
 }
 

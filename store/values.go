@@ -21,6 +21,24 @@ func (s *Store) readValue(key string, revision int64) ([]byte, error) {
 	return storage.ReadValue(ctx, s.backend, key, revision)
 }
 
+// scanValues reads stored bytes that are out of memory of keys that follow each other, as
+// wire.ValueCache.Scan says.
+func (s *Store) scanValues(first, last string, n int, revision int64, each func(key string, written int64, stored []byte)) error {
+	ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
+	defer cancel()
+	common := 0
+	for common < min(len(first), len(last)) && first[common] == last[common] {
+		common++
+	}
+	_, err := storage.Scan(ctx, s.backend, first[:common], storage.ListOptions{Revision: revision, Start: first, Limit: n}, func(kv *storage.KeyValue) error {
+		if kv.Err == nil {
+			each(kv.Key, kv.ModRevision, kv.Value)
+		}
+		return nil
+	})
+	return err
+}
+
 // scan lists from the backend. If there is a ValueCache, a value is valid only until each
 // returns.
 func (s *Store) scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {

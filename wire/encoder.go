@@ -193,29 +193,44 @@ func (e *Encoder) appendJSONOfProto(dst []byte, rec *Record, stored []byte) ([]b
 	if !ok {
 		return nil, false
 	}
+	if rec.Revision != 0 {
+		// It gets its resourceVersion before: in JSON it would have to be searched for.
+		var digits [20]byte
+		rv := strconv.AppendInt(digits[:0], rec.Revision, 10)
+		splice := newProtoSplice(raw, len(rv))
+		if splice.metadata == 0 {
+			return nil, false
+		}
+		buf := scratch.Get().(*[]byte)
+		defer putScratch(buf)
+		*buf = splice.append((*buf)[:0], raw, rv)
+		raw = *buf
+	}
+	if dst != nil {
+		return protojson.Append(dst, e.Served.Type, raw)
+	}
+	// The caller keeps it, in as many bytes as it has.
 	buf := scratch.Get().(*[]byte)
-	defer scratch.Put(buf)
-	body, ok := protojson.Append((*buf)[:0], e.Served.Type, raw)
+	defer putScratch(buf)
+	*buf, ok = protojson.Append((*buf)[:0], e.Served.Type, raw)
 	if !ok {
 		return nil, false
 	}
-	if *buf = body; cap(body) > maxScratch {
-		*buf = nil
-	}
-	switch {
-	case rec.Revision == 0:
-		return append(dst, body...), true
-	case dst == nil:
-		return spliceJSON(body, RevisionString(rec.Revision)), true
-	}
-	return appendSpliceJSON(dst, body, RevisionString(rec.Revision)), true
+	return bytes.Clone(*buf), true
 }
 
-// scratch are buffers for JSON before it has a resourceVersion.
+// scratch are buffers for an object while it is encoded.
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxScratch is the capacity of the largest of those buffers that are kept.
 const maxScratch = 64 << 10
+
+func putScratch(buf *[]byte) {
+	if cap(*buf) > maxScratch {
+		*buf = nil
+	}
+	scratch.Put(buf)
+}
 
 // appendJSON appends a record in JSON: on its own, or as an item of a list, where a
 // struct has neither kind nor apiVersion.

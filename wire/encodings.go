@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // DefaultEncodingBytes is the usual limit of an EncodingBudget.
@@ -13,6 +12,9 @@ const DefaultEncodingBytes = 96 << 20
 // EncodingID names one encoding of the records of a resource: a version in a media
 // type and shape.
 type EncodingID int
+
+// noEncoding is the ID of none.
+const noEncoding EncodingID = -1
 
 // encodings holds the encodings of a record that somebody has asked for. It is
 // shared by all copies of the record, and safe for concurrent use without a lock.
@@ -94,13 +96,15 @@ func (r *Record) encoding(id EncodingID, encode func(*Record) ([]byte, error), o
 	if err != nil {
 		return nil, err
 	}
-	const overhead = 64
-	added := &encoding{id: id, bytes: b, size: overhead}
+	added := &encoding{id: id, bytes: b, size: encodingOverhead}
 	if own {
 		added.size += cap(b)
 	}
 	return r.encodings.add(added), nil
 }
+
+// encodingOverhead is what an encoding counts for without its bytes.
+const encodingOverhead = 64
 
 func (es *encodings) find(id EncodingID) *encoding {
 	for e := es.first.Load(); e != nil; e = e.next {
@@ -147,34 +151,20 @@ type EncodingBudget struct {
 	spent    atomic.Int64
 	sweeping sync.Mutex
 
-	mu    sync.Mutex  // guards the fields below
-	timer *time.Timer // runs dropIdle; nil while little is kept
-	ended bool
+	idle idleTimer // runs dropIdle
 }
 
-const (
-	// idleEncodings is how long encodings are kept that nobody reads; twice that at most.
-	idleEncodings = 30 * time.Second
-	// fewEncodings is how many bytes of them stay nevertheless: not worth waking up for.
-	fewEncodings = 8 << 20
-)
+// fewEncodings is how many bytes of encodings stay although nobody reads them: not worth
+// waking up for.
+const fewEncodings = 8 << 20
 
 // Close ends what goes on by itself. Encodings that are kept stay.
-func (b *EncodingBudget) Close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = true
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-}
+func (b *EncodingBudget) Close() { b.idle.stop() }
 
 // dropIdleLater has dropIdle run after a while, if there is enough to drop.
 func (b *EncodingBudget) dropIdleLater() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.timer == nil && !b.ended && b.spent.Load() > fewEncodings {
-		b.timer = time.AfterFunc(idleEncodings, b.dropIdle)
+	if b.spent.Load() > fewEncodings {
+		b.idle.start(b.dropIdle)
 	}
 }
 
@@ -185,9 +175,6 @@ func (b *EncodingBudget) dropIdle() {
 	before := b.spent.Load()
 	b.spent.Add(b.sweep(func(es *encodings) bool { return es.used.Swap(false) }) - before)
 	b.sweeping.Unlock()
-	b.mu.Lock()
-	b.timer = nil
-	b.mu.Unlock()
 	b.dropIdleLater()
 }
 

@@ -94,7 +94,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 			for _, rec := range records[:used] {
 				get(rec)
 			}
-			time.Sleep(idleEncodings / 2)
+			time.Sleep(idleFor / 2)
 		}
 		synctest.Wait()
 		if got := budget.Spent(); got < used*size || got >= (used+1)*size {
@@ -103,7 +103,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 		if made != len(records) {
 			t.Errorf("encodings were made %d times, want %d: those that are read stay", made, len(records))
 		}
-		time.Sleep(3 * idleEncodings)
+		time.Sleep(3 * idleFor)
 		synctest.Wait()
 		if got := budget.Spent(); got != 0 {
 			t.Errorf("%d bytes are kept that nobody reads, want 0", got)

@@ -179,6 +179,8 @@ type List struct {
 	// Of a list in protobuf, which says how long it is before it begins.
 	meta []byte
 	size int
+
+	ahead *readAhead // of the page
 }
 
 // PrepareList prepares a page to be written, compressed or not. What can go wrong with
@@ -187,9 +189,11 @@ type List struct {
 func (e *Encoder) PrepareList(p *Page, gzip bool) (*List, error) {
 	l := &List{e: e, page: p}
 	if e.Format.Shape == ShapeTable {
+		l.ahead = p.newReadAhead(noEncoding) // a row is made of several
 		return l, nil
 	}
 	l.format = chunkFormat{e.id(e.itemEncoding()), e.Format.Beta, gzip}
+	l.ahead = p.newReadAhead(l.format.id)
 	if e.Chunks == nil || p.Selected || len(p.Records) < LongList {
 		l.sections = []section{{to: len(p.Records)}}
 	} else {
@@ -223,6 +227,7 @@ func (e *Encoder) itemEncoding() encodingKind {
 
 // Release must be called when the list is written, or will not be.
 func (l *List) Release() {
+	l.ahead.done()
 	if l.e.Chunks != nil {
 		l.e.Chunks.release(l.sections)
 	}
@@ -233,7 +238,7 @@ func (l *List) Release() {
 func (l *List) WriteTo(w *Writer) error {
 	switch {
 	case l.e.Format.Shape == ShapeTable:
-		return l.e.writeTable(w, l.page)
+		return l.writeTable(w)
 	case l.e.Format.Media == Protobuf:
 		return l.writeProto(w)
 	case l.e.Format.Media == CBOR:
@@ -313,11 +318,11 @@ func (l *List) writeJSON(w *Writer) error {
 func (l *List) writeJSONItems(w *Writer) error {
 	if l.e.Format.Shape == ShapeMetadata {
 		return l.writeItems(w, ",", func(dst []byte, i int) ([]byte, error) {
-			return l.e.appendMetadata(dst, l.page.Records[i])
+			return l.e.appendMetadata(dst, l.ahead.record(i))
 		})
 	}
 	return l.writeItems(w, ",", func(dst []byte, i int) ([]byte, error) {
-		return l.e.appendJSON(dst, l.page.Records[i], true)
+		return l.e.appendJSON(dst, l.ahead.record(i), true)
 	})
 }
 
@@ -340,7 +345,11 @@ func (l *List) measure() (err error) {
 			l.size += sec.chunk.size
 			continue
 		}
-		for _, rec := range l.page.Records[sec.from:sec.to] {
+		for i := sec.from; i < sec.to; i++ {
+			rec := l.page.Records[i]
+			if rec.layout() == 0 || l.e.Format.Shape == ShapeMetadata {
+				rec = l.ahead.record(i)
+			}
 			size, err := l.e.protoItemSize(rec)
 			if err != nil {
 				return err
@@ -355,7 +364,7 @@ func (l *List) writeProto(w *Writer) error {
 	kind, apiVersion := l.kind()
 	w.Buf = appendField(appendEnvelopeHead(w.Buf, apiVersion, kind, l.size), listMetaField, l.meta)
 	err := l.writeItems(w, "", func(dst []byte, i int) ([]byte, error) {
-		it, err := l.e.protoItem(l.page.Records[i])
+		it, err := l.e.protoItem(l.ahead.record(i))
 		if err != nil {
 			return nil, err
 		}

@@ -90,7 +90,7 @@ func (r *Record) Size() int { return r.StoredSize() + len(r.Key) + recordSize }
 
 // MemorySize is Size without the stored bytes if they are out of memory.
 func (r *Record) MemorySize() int {
-	if r.value.len() > 0 && r.value.first.Load() == nil {
+	if r.value.isOut() {
 		return len(r.Key) + recordSize
 	}
 	return r.Size()

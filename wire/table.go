@@ -193,8 +193,9 @@ func appendAges(dst, row []byte, now time.Time) []byte {
 	}
 }
 
-// writeTable writes a table of a page.
-func (e *Encoder) writeTable(w *Writer, p *Page) (err error) {
+// writeTable writes a table of the page.
+func (l *List) writeTable(w *Writer) (err error) {
+	e, p := l.e, l.page
 	w.Buf = e.appendTable(w.Buf, p.meta(), e.columns())
 	if e.Served.Definition.Arrange != nil {
 		return e.writeArranged(w, p)
@@ -204,11 +205,11 @@ func (e *Encoder) writeTable(w *Writer, p *Page) (err error) {
 		w.Buf = append(w.Buf[:len(w.Buf)-1], "null}"...)
 		return nil
 	}
-	for i, rec := range p.Records {
+	for i := range p.Records {
 		if i > 0 {
 			w.Buf = append(w.Buf, ',')
 		}
-		if w.Buf, err = e.appendRow(w.Buf, rec); err != nil {
+		if w.Buf, err = e.appendRow(w.Buf, l.ahead.record(i)); err != nil {
 			return err
 		}
 		w.Spill()

@@ -48,6 +48,9 @@ func (v *value) get(key string) ([]byte, error) {
 	return v.cache.read(key, v)
 }
 
+// isOut reports whether the bytes are out of memory.
+func (v *value) isOut() bool { return v != nil && v.size > 0 && v.first.Load() == nil }
+
 // keep keeps bytes that are in memory, if the record is still in a store, and counts
 // them.
 func (v *value) keep(stored []byte) {
@@ -59,7 +62,7 @@ func (v *value) keep(stored []byte) {
 	v.first.Store(unsafe.SliceData(stored))
 	if !v.counted {
 		v.counted = true
-		v.cache.held.Add(int64(v.size))
+		v.cache.hold(int64(v.size))
 	}
 }
 
@@ -86,15 +89,34 @@ type ValueCache struct {
 	Limit int64
 	// Read returns the value that a key got at a revision.
 	Read func(key string, revision int64) ([]byte, error)
+	// Scan passes the values that the keys from first to last have at a revision to each,
+	// in order: at most n of them, with the revision of the write that made them. A value
+	// is valid until each returns.
+	Scan func(first, last string, n int, revision int64, each func(key string, written int64, stored []byte)) error
 	// Next calls f for the records that follow a position, at most n of them, and
 	// returns the position behind them. The position of the first record follows that
 	// of the last; it is zero at the beginning.
 	Next func(after Position, n int, f func(*Record)) Position
+	// Near says that values are read from a disk of this machine, which costs little.
+	// Then only those are kept that are read again and again: what is loaded or read once
+	// is not, but for the first fewValues, and what nobody has read for idleFor is dropped.
+	Near bool
 
 	held     atomic.Int64
 	reads    atomic.Int64
 	sweeping sync.Mutex
 	hand     Position // of the clock; guarded by sweeping
+	idle     idleTimer
+}
+
+// fewValues is how many bytes of values are kept in any case: not worth waking up for.
+const fewValues = 16 << 20
+
+// Close ends what goes on by itself. Values that are kept stay.
+func (c *ValueCache) Close() {
+	if c != nil {
+		c.idle.stop()
+	}
 }
 
 // Position is a place among the records of a store.
@@ -123,25 +145,33 @@ func (c *ValueCache) read(key string, v *value) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(stored) == int(v.size) {
-		c.readmit(v, stored)
+	if len(stored) == int(v.size) && c.isWorthKeeping(v) {
+		v.keep(stored)
 	}
 	return stored, nil
 }
 
-// readmit keeps bytes that were read again, if there is room, or by chance.
-func (c *ValueCache) readmit(v *value, stored []byte) {
-	if c.held.Load()+int64(v.size) > c.Limit {
-		if rand.IntN(readmitOneOf) != 0 || !c.makeRoom() {
-			return
-		}
+// isWorthKeeping reports whether to keep bytes that were read from storage: if there is
+// room, or by chance.
+func (c *ValueCache) isWorthKeeping(v *value) bool {
+	if c.Near && !v.used.Swap(true) && c.held.Load() > fewValues {
+		return false // it may be read only once
 	}
-	v.keep(stored)
+	return c.held.Load()+int64(v.size) <= c.Limit || rand.IntN(readmitOneOf) == 0 && c.makeRoom()
+}
+
+// hold counts bytes that are kept.
+func (c *ValueCache) hold(n int64) {
+	now := c.held.Add(n)
+	if c.Near && now > fewValues && now/fewValues != (now-n)/fewValues {
+		c.idle.start(c.dropIdle) // now and then: it may have stopped when there was less
+	}
 }
 
 // Keep counts the bytes of a record that has entered a store. Trim makes room for them.
 func (c *ValueCache) Keep(rec *Record) {
 	if stored := rec.value.inMemory(c); stored != nil {
+		rec.value.used.Store(true) // by its writer
 		rec.value.keep(stored)
 	}
 }
@@ -160,7 +190,7 @@ func (c *ValueCache) Offer(rec *Record) {
 	stored := rec.value.inMemory(c)
 	switch {
 	case stored == nil:
-	case c.held.Load()+int64(len(stored)) > c.Limit:
+	case c.held.Load()+int64(len(stored)) > c.Limit, c.Near && c.held.Load() > fewValues:
 		rec.value.drop(false)
 	default:
 		rec.value.keep(slices.Clone(stored))
@@ -207,4 +237,21 @@ func (c *ValueCache) makeRoom() bool {
 		})
 	}
 	return c.held.Load() <= c.Limit
+}
+
+// dropIdle drops the bytes that nobody has read since the hand passed last: a server at
+// rest has in memory what it needs to find its objects.
+func (c *ValueCache) dropIdle() {
+	c.sweeping.Lock()
+	for at, begun := (Position{}), false; !begun || at != (Position{}); begun = true {
+		at = c.Next(at, sweepStep, func(rec *Record) {
+			if v := rec.value; v.inMemory(c) != nil && !v.used.Swap(false) {
+				v.drop(false)
+			}
+		})
+	}
+	c.sweeping.Unlock()
+	if c.held.Load() > fewValues {
+		c.idle.start(c.dropIdle)
+	}
 }

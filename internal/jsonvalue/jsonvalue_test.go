@@ -126,3 +126,28 @@ func BenchmarkAppend(b *testing.B) {
 		}
 	})
 }
+
+// TestAppendStringOfEveryByte has every byte at every place of a string that is looked at
+// eight bytes at a time.
+func TestAppendStringOfEveryByte(t *testing.T) {
+	for length := range 26 {
+		for at := range length {
+			for c := range 256 {
+				s := []byte(strings.Repeat("~ aZ", 7)[:length])
+				s[at] = byte(c)
+				got := AppendString(nil, string(s))
+				if want, _ := json.Marshal(string(s)); string(got) != string(want) {
+					t.Fatalf("%q: got %s, want %s", s, got, want)
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkAppendString(b *testing.B) {
+	s, dst := strings.Repeat("config ", 150), make([]byte, 0, 2000)
+	b.SetBytes(int64(len(s)))
+	for b.Loop() {
+		dst = AppendString(dst[:0], s)
+	}
+}
