@@ -132,7 +132,7 @@ func (s *Server) prepareGroups() error {
 	if mem == nil {
 		mem = budget.Default()
 	}
-	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger, ValueBytes: mem.Values(), EncodingBytes: mem.Encodings()})
+	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger, ValueBytes: mem.Values(), ObjectBytes: mem.Objects(), EncodingBytes: mem.Encodings()})
 	if err == nil {
 		s.Close = append(s.Close, func() error { objects.Close(); return nil })
 	}

@@ -34,7 +34,7 @@ type Memory struct {
 
 // Holder is a part of the memory.
 type Holder struct {
-	// Name is for people and metrics: values, encodings, answers, bodies.
+	// Name is for people and metrics: values, encodings, objects, answers, bodies.
 	Name string
 	// Limit is how many bytes it may hold; Held returns how many it holds.
 	Limit int64
@@ -78,6 +78,10 @@ func (m *Memory) Limit() int64 { return m.limit }
 
 // Values returns how many bytes of stored objects may be kept.
 func (m *Memory) Values() int64 { return m.share(30) }
+
+// Objects returns how many bytes may be kept to find, order and select objects. From half of
+// it on, what is more is taken from Values.
+func (m *Memory) Objects() int64 { return m.share(40) }
 
 // Encodings returns how many bytes of encoded objects may be kept.
 func (m *Memory) Encodings() int64 { return min(m.share(8), 96<<20) }

@@ -139,7 +139,7 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 
 // storeOptions are those of every store.
 func (a *assembly) storeOptions() store.Options {
-	return store.Options{Logger: a.Logger, Metrics: a.measured, ValueBytes: a.Memory.Values(), EncodingBytes: a.Memory.Encodings()}
+	return store.Options{Logger: a.Logger, Metrics: a.measured, ValueBytes: a.Memory.Values(), ObjectBytes: a.Memory.Objects(), EncodingBytes: a.Memory.Encodings()}
 }
 
 // openStores opens the stores, and makes what reads and writes the objects in them.

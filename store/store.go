@@ -61,6 +61,10 @@ type Options struct {
 	// than in memory (storage.ValueReader); 0 is no limit. Those that do not fit are
 	// read again.
 	ValueBytes int64
+	// ObjectBytes is how many bytes the objects may take that are in memory whether
+	// somebody reads them or not; 0 is no limit. When they do, creates are refused with
+	// storage.ErrNoSpace.
+	ObjectBytes int64
 	// Logger gets what goes on behind the calls; nil discards it.
 	Logger *slog.Logger
 	// Metrics measures what takes time; nil does not.
@@ -78,7 +82,8 @@ type Store struct {
 	log     *slog.Logger
 	metrics measure.Sink
 	budget  wire.EncodingBudget
-	values  *wire.ValueCache                      // nil if all are kept
+	values  *wire.ValueCache // nil if all are kept
+	objects objectBudget
 	other   func(def *resource.Definition) *Store // nil if there is none
 
 	ctx  context.Context
@@ -116,6 +121,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
 	}
 	s.budget.Limit, s.budget.Records = opts.EncodingBytes, s.eachRecord
+	s.objects.limit = opts.ObjectBytes
 	if opts.ValueBytes > 0 && storage.HasValues(backend) {
 		s.values = &wire.ValueCache{Limit: opts.ValueBytes, Read: s.readValue, Scan: s.scanValues, Next: s.nextRecords, Near: !backend.Shared()}
 	}

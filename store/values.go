@@ -107,6 +107,9 @@ func (s *Store) Report(m *budget.Memory) {
 	if s.values != nil {
 		m.Report(budget.Holder{Name: "values", Limit: s.values.Limit, Held: s.values.Held})
 	}
+	if s.objects.limit > 0 {
+		m.Report(budget.Holder{Name: "objects", Limit: s.objects.limit, Held: s.objectBytes})
+	}
 	m.Report(budget.Holder{Name: "encodings", Limit: s.budget.Limit, Held: s.budget.Spent})
 }
 

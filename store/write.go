@@ -96,6 +96,9 @@ func (r *Resource) acknowledge(revision int64) {
 
 // Create stores a new object. The error is storage.ErrExists if there is one.
 func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, ttl time.Duration) (*Record, error) {
+	if err := r.store.mayGrow(); err != nil {
+		return nil, err
+	}
 	rec, stored, err := r.prepare(key, obj)
 	if err != nil {
 		return nil, err

@@ -104,6 +104,7 @@ type ValueCache struct {
 
 	held     atomic.Int64
 	reads    atomic.Int64
+	yielded  atomic.Int64 // bytes of Limit that others need
 	sweeping sync.Mutex
 	hand     Position // of the clock; guarded by sweeping
 	idle     idleTimer
@@ -111,6 +112,18 @@ type ValueCache struct {
 
 // fewValues is how many bytes of values are kept in any case: not worth waking up for.
 const fewValues = 16 << 20
+
+// Yield gives n bytes of the limit to somebody else, in place of those that it was called
+// with before; less than one is none. A tenth of the limit stays.
+func (c *ValueCache) Yield(n int64) {
+	if c != nil {
+		c.yielded.Store(min(max(n, 0), c.Limit-c.Limit/10))
+		c.Trim()
+	}
+}
+
+// limit is how many bytes may be in memory now.
+func (c *ValueCache) limit() int64 { return c.Limit - c.yielded.Load() }
 
 // Close ends what goes on by itself. Values that are kept stay.
 func (c *ValueCache) Close() {
@@ -157,7 +170,7 @@ func (c *ValueCache) isWorthKeeping(v *value) bool {
 	if c.Near && !v.used.Swap(true) && c.held.Load() > fewValues {
 		return false // it may be read only once
 	}
-	return c.held.Load()+int64(v.size) <= c.Limit || rand.IntN(readmitOneOf) == 0 && c.makeRoom()
+	return c.held.Load()+int64(v.size) <= c.limit() || rand.IntN(readmitOneOf) == 0 && c.makeRoom()
 }
 
 // hold counts bytes that are kept.
@@ -179,7 +192,7 @@ func (c *ValueCache) Keep(rec *Record) {
 // Trim drops bytes until those that are left are within the limit, if there are enough
 // that can be dropped. The caller holds no lock that Next takes.
 func (c *ValueCache) Trim() {
-	if c != nil && c.held.Load() > c.Limit {
+	if c != nil && c.held.Load() > c.limit() {
 		c.makeRoom()
 	}
 }
@@ -190,7 +203,7 @@ func (c *ValueCache) Offer(rec *Record) {
 	stored := rec.value.inMemory(c)
 	switch {
 	case stored == nil:
-	case c.held.Load()+int64(len(stored)) > c.Limit, c.Near && c.held.Load() > fewValues:
+	case c.held.Load()+int64(len(stored)) > c.limit(), c.Near && c.held.Load() > fewValues:
 		rec.value.drop(false)
 	default:
 		rec.value.keep(slices.Clone(stored))
@@ -225,7 +238,7 @@ func (c *ValueCache) makeRoom() bool {
 		return false
 	}
 	defer c.sweeping.Unlock()
-	target := c.Limit - c.Limit/16
+	target := c.limit() - c.limit()/16
 	for range maxSteps {
 		if c.held.Load() <= target {
 			return true
@@ -236,7 +249,7 @@ func (c *ValueCache) makeRoom() bool {
 			}
 		})
 	}
-	return c.held.Load() <= c.Limit
+	return c.held.Load() <= c.limit()
 }
 
 // dropIdle drops the bytes that nobody has read since the hand passed last: a server at
