@@ -34,7 +34,7 @@ type priority struct{ group, version int32 }
 // customPriority is the priority of custom resources.
 func customPriority() priority { return priority{1000, 100} }
 
-// priorities are those of built-in groups and versions, as in kube-apiserver.
+// priorities are the priorities of the APIServices of built-in groups and versions, as in kube-apiserver.
 type priorities struct {
 	groups  map[string]int32
 	special map[schema.GroupVersion]int32 // versions that differ from usual

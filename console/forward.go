@@ -27,14 +27,14 @@ const (
 	writeTimeout = time.Minute
 )
 
-// methods are those that are passed on.
+// methods are the HTTP methods that are forwarded.
 var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
 
-// requestHeaders are those of the page that are passed on, besides those that impersonate:
+// requestHeaders are the request headers that are forwarded, besides those that impersonate:
 // the rights of the user decide who may do that. Credentials are the transport's alone.
 var requestHeaders = []string{"Accept", "Audit-Id", "Content-Type", "If-None-Match", "Kubectl-Command", "X-Request-Id"}
 
-// answerHeaders are those of the API server that are passed on. The answer may come from
+// answerHeaders are the response headers of the API server that are forwarded. The response may come from
 // a pod or an aggregated API that means harm: nothing in it may set cookies, redirect the
 // page's request, or change how the browser treats the console.
 var answerHeaders = []string{

@@ -55,7 +55,7 @@ type wrongTries struct {
 type sessions struct {
 	password string
 
-	// requests are those that have shown both keys, and have not ended.
+	// requests are the authenticated requests that have not ended.
 	requests sync.WaitGroup
 
 	mu     sync.Mutex

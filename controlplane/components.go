@@ -20,7 +20,7 @@ const (
 	maxComponentText = 10 << 10
 )
 
-// components are those that the component statuses tell of: the ones on this
+// components are the components that the componentstatuses API reports: the ones on this
 // machine, at their usual ports, and the store, which clients know as etcd.
 func components(backends []storage.Backend) []core.Component {
 	client := &http.Client{Timeout: componentTimeout, Transport: &http.Transport{

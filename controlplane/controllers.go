@@ -19,7 +19,7 @@ import (
 	"github.com/apikeel/kelson/rest"
 )
 
-// controllers are those that a server can run.
+// controllers returns all controllers that a server can run.
 func (a *assembly) controllers(f *feed.Feed) []controller.Controller {
 	all := []controller.Controller{
 		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(a.aggregated.take),

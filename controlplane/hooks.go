@@ -20,7 +20,7 @@ import (
 // Hooks have the names, and the order, that kube-apiserver has for them: they are
 // names of health checks, and can be switched off by name.
 
-// commonHooks are those that no one of the servers has for itself: what decides
+// commonHooks are the post-start hooks that all servers of the chain share: what decides
 // about requests is followed, in files and in the store.
 func (a *assembly) commonHooks() (hooks []kelson.Hook) {
 	add := func(name string, run func(ctx context.Context) error) {

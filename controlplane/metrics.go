@@ -55,10 +55,10 @@ type state struct {
 
 func newState(a *assembly) *state { return &state{a: a, descs: stateDescriptions()} }
 
-// descriptions are those of metrics, by name.
+// descriptions are the descriptors of metrics, by name.
 type descriptions map[string]*prometheus.Desc
 
-// stateDescriptions are those of a state. All servers of a process share them.
+// stateDescriptions are the descriptors of the metrics of a state. All servers of a process share them.
 var stateDescriptions = sync.OnceValue(func() descriptions {
 	s := descriptions{}
 	kind := []string{"group", "resource"}

@@ -69,7 +69,7 @@ func (p measuredPool[V]) ReserveAny(ctx context.Context, owner k8stypes.Namespac
 	return v, err
 }
 
-// serviceRanges are those that addresses of services are from.
+// serviceRanges returns the ranges from which services get their cluster IPs.
 func (m *measuredAllocator) serviceRanges() (all []netip.Prefix) {
 	objects, err := m.resources.Objects(networkingv1.GroupName, "servicecidrs").List(context.Background(), "")
 	if err != nil {

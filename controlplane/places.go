@@ -132,7 +132,7 @@ func (p *places) close() {
 // shared reports whether other servers may use the same data.
 func (p *places) shared() bool { return p.all[0].backend.Shared() }
 
-// backends are those of all places.
+// backends returns the backends of all places.
 func (p *places) backends() (all []storage.Backend) {
 	for _, place := range p.all {
 		all = append(all, place.backend)

@@ -137,7 +137,7 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 	return a, nil
 }
 
-// storeOptions are those of every store.
+// storeOptions returns the options of every store of the server.
 func (a *assembly) storeOptions() store.Options {
 	return store.Options{Logger: a.Logger, Metrics: a.measured, ValueBytes: a.Memory.Values(), ObjectBytes: a.Memory.Objects(), EncodingBytes: a.Memory.Encodings()}
 }

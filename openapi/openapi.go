@@ -138,7 +138,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// Paths are those of Serve, for the list of paths that a server gives.
+// Paths returns the paths that Serve answers, for the list of paths at the root of a server.
 func (h *Handler) Paths() []string { return []string{"/openapi/v2", "/openapi/v3", "/openapi/v3/"} }
 
 // state returns the documents of the current catalog. Unchanged documents are kept.

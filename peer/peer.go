@@ -133,7 +133,7 @@ type view struct {
 	dynamicRevision int64
 	// serving has the peers by resource, for resources that this server lacks.
 	serving map[schema.GroupVersionResource][]string
-	// groups are those of each peer, by the name of its lease.
+	// groups are the API groups of each peer, by the name of its lease.
 	groups map[string][]apidiscovery.APIGroupDiscovery
 }
 

@@ -86,7 +86,7 @@ func parseRevision(text string) (int64, error) {
 	return int64(n), nil
 }
 
-// errTooLargeRevision is the answer to who asks for what has not happened yet.
+// errTooLargeRevision is the error for a resourceVersion that the store has not reached yet.
 func errTooLargeRevision(asked, current int64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", asked, current), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}

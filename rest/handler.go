@@ -401,7 +401,7 @@ func (s *scope) methodFits(verb string) bool {
 	return true
 }
 
-// allVerbs are those of a resource that does not say.
+// allVerbs returns the verbs of a resource whose definition names none.
 func allVerbs() []string {
 	return []string{request.Get, request.List, request.Watch, request.Create, request.Update, request.Patch, request.Delete, request.DeleteCollection}
 }

@@ -31,10 +31,10 @@ func checkName(name string) error {
 	return nil
 }
 
-// errNameless is the answer to a path without a name where one is wanted.
+// errNameless is the error for a path that lacks the name of the object.
 func errNameless() error { return apierrors.NewBadRequest("name must be provided") }
 
-// errNoName is the answer to who names no object where one is wanted.
+// errNoName is the error for an object without a name.
 func errNoName() error { return apierrors.NewBadRequest("Name parameter required.") }
 
 // writeOptions reads the parameters that all writes share. errs is what is wrong
@@ -202,7 +202,7 @@ func (s *scope) validateChange(obj, old resource.Object) error {
 	return nil
 }
 
-// invalid is the answer to an object that breaks rules.
+// invalid returns the Invalid error for an object that fails validation.
 func (s *scope) invalid(obj resource.Object, errs field.ErrorList) error {
 	return apierrors.NewInvalid(s.groupKind(), obj.GetName(), resource.DeclaredLast(errs))
 }

@@ -54,7 +54,7 @@ type objects struct {
 	read    store.Read
 }
 
-// scope is that of a request by the server itself.
+// scope returns the scope of a request that the server makes itself.
 func (o objects) scope(ctx context.Context, verb, namespace, name string) (*scope, error) {
 	served, err := o.find()
 	if err != nil {

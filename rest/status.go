@@ -62,7 +62,7 @@ func (s *scope) translate(err error) error {
 	return apierrors.NewInternalError(err)
 }
 
-// uncertainError is the answer to a write of which nobody knows whether it was applied.
+// uncertainError is the error of a write that may or may not have been applied.
 type uncertainError struct{ *apierrors.StatusError }
 
 // isTimeout reports whether a request failed because its deadline has passed. An uncertain

@@ -41,7 +41,7 @@ type index struct {
 	used *atomic.Int64 // when a list last used it, in nanoseconds; shared by clones
 }
 
-// indexes are those of a resource, guarded by its mutex.
+// indexes are the indexes of a resource, guarded by its mutex.
 type indexes struct {
 	all []*index
 	// hints count lists that an index on an attribute would have made faster.

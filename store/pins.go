@@ -23,7 +23,7 @@ type pin struct {
 	used bool // since the last trim
 }
 
-// pins are those of a resource, the one that was used last at the end.
+// pins are the pinned snapshots of a resource, the one that was used last at the end.
 type pins []pin
 
 // find returns the state at a revision, nil if it is not kept.

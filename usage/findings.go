@@ -40,7 +40,7 @@ type Finding struct {
 	Resource  string `json:"resource"`
 	Namespace string `json:"namespace,omitempty"`
 	Times     int64  `json:"times"`
-	// Bytes are those of all responses.
+	// Bytes is the size of all responses.
 	Bytes int64     `json:"bytesOut,omitempty"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`

@@ -44,7 +44,7 @@ type Storm struct {
 	Levels     []LevelPressure `json:"levels,omitempty"`
 	// Culprit is the client that is the likeliest cause; nil if no client stands out.
 	Culprit *Client `json:"culprit,omitempty"`
-	// Clients are those with the most load.
+	// Clients are the clients that cause the most load.
 	Clients []Client `json:"clients"`
 	// Apply are objects that limit the culprit: a priority level and a flow schema.
 	Apply []map[string]any `json:"apply,omitempty"`

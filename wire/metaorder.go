@@ -13,7 +13,7 @@ type shape struct {
 	lists map[string]*shape
 }
 
-// metadataShape is that of ObjectMeta. Nobody changes it.
+// metadataShape is the order of the fields of ObjectMeta. It is never changed.
 var metadataShape = shape{
 	names: []string{
 		"name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",

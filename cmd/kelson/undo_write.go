@@ -219,7 +219,7 @@ func (s *undoStep) note(text string) {
 	}
 }
 
-// addresses are those of a service that the server may have given to it.
+// addresses returns what the server may have allocated for a Service.
 func addresses(obj *unstructured.Unstructured) string {
 	ip, _, _ := unstructured.NestedString(obj.Object, "spec", "clusterIP")
 	return ip

@@ -47,7 +47,7 @@ type Client struct {
 type Call struct {
 	Method, Path string
 	Query        url.Values
-	// ContentType is that of Body; empty is JSON.
+	// ContentType is the media type of Body; empty is JSON.
 	ContentType string
 	// Body is encoded as JSON; nil is none.
 	Body any

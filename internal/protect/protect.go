@@ -18,7 +18,7 @@ import (
 // Panic is a recovered panic, as an error.
 type Panic struct {
 	Value any
-	// Stack is that of the goroutine that panicked.
+	// Stack is the stack of the goroutine that panicked.
 	Stack []byte
 }
 

@@ -113,7 +113,7 @@ func (m measured) ratio(other int, get func(sample) float64) ratio {
 	return compareRounds(values(m.Samples[0], get), values(m.Samples[other], get))
 }
 
-// confidence is that of the intervals.
+// confidence returns the confidence of the intervals.
 func (c *comparison) confidence() float64 {
 	for _, m := range c.Operations {
 		if len(m.Samples) > 1 {

@@ -33,7 +33,7 @@ type ratio struct {
 	Rounds     int     `json:"rounds"`
 }
 
-// wantedConfidence is that of intervals, if there are enough rounds for it (six).
+// wantedConfidence is the confidence of intervals, if there are enough rounds for it (six).
 const wantedConfidence = 0.95
 
 // compareRounds estimates the ratio of costs that were measured in turn: above[i] and

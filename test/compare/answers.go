@@ -460,7 +460,7 @@ func signature(what, where, a, b string) string {
 	return fmt.Sprintf("%s %s: %s ≠ %s", what, indexes.ReplaceAllString(where, "[]"), short(a), short(b))
 }
 
-// deliberate differences are those that Kelson means to have.
+// deliberate reports whether an answer differs from the reference because Kelson means it to.
 func deliberate(a *answer) bool {
 	// Kelson makes the service account "default" of a namespace when a pod needs it.
 	return a.status == http.StatusForbidden && strings.Contains(string(a.body), "error looking up service account") &&

@@ -31,7 +31,7 @@ var heeded = []string{"namespaces", "serviceaccounts", "limitranges", "resourceq
 // they are only written by dry run, unless a client is alone.
 var dryOnly = []string{"validatingadmissionpolicybindings", "mutatingadmissionpolicybindings", "validatingwebhookconfigurations", "mutatingwebhookconfigurations", "clusterrolebindings"}
 
-// alwaysDry are those that change what is served to everybody.
+// alwaysDry are the resources that are only written in dry runs: they change what is served to everybody.
 var alwaysDry = []string{"apiservices", "servicecidrs", "customresourcedefinitions", "flowschemas", "prioritylevelconfigurations"}
 
 // connecting subresources open connections elsewhere.

@@ -128,7 +128,7 @@ func Attributes(r *http.Request, req *request.Request, verb string) []trace.Attr
 }
 
 // Text returns the log texts of slow operations of a request, none if nothing was slow.
-// attributes are those of the request.
+// attributes returns the attributes of the span of a request.
 func Text(req *request.Request, now time.Time, number func() uint32, all bool, attributes func() []trace.Attribute) (texts []string) {
 	for _, t := range req.Timeline().Slow(now) {
 		var own []request.Field
