@@ -31,6 +31,9 @@ const size = 3
 // steppedServer is the server whose clock can be set.
 const steppedServer = 2
 
+// kubeAPIServer stands for the program of that name.
+const kubeAPIServer = "kube-apiserver"
+
 // fleet is three servers on three etcd members, with a proxy in front of each.
 type fleet struct {
 	owner *testing.T // processes live as long as it
@@ -52,8 +55,11 @@ type fleet struct {
 	// outcome: their addresses may be reserved.
 	lostServices int
 	spec         func(*serverSpec) // changes how servers are started
-	quota        int64
-	tls          tlsFiles // of etcd; none without them
+	// program is what servers are started from: a test binary of this package, "" this one,
+	// or kubeAPIServer.
+	program string
+	quota   int64
+	tls     tlsFiles // of etcd; none without them
 }
 
 // newFleet starts all processes and waits until all servers are ready.
@@ -132,7 +138,7 @@ func (f *fleet) startMember(j int) {
 		cluster[fmt.Sprintf("m%d", k)] = f.peers[k].addr()
 	}
 	name := fmt.Sprintf("m%d", j)
-	f.members[j] = startProcess(f.owner, "etcd member "+name, "etcd", memberSpec{
+	f.members[j] = startProcess(f.owner, "etcd member "+name, "", "etcd", memberSpec{
 		Name: name, Dir: filepath.Join(f.dir, name), Client: f.direct[j].addr(), Peer: f.peers[j].addr(), Cluster: cluster, QuotaBytes: f.quota, TLS: f.tls,
 	})
 	f.peers[j].forward(f.members[j].addresses.Peer)
@@ -151,7 +157,12 @@ func (f *fleet) startServer(i int) {
 		spec.Etcd = append(spec.Etcd, f.tls.scheme()+"://"+f.links[i][(i+j)%size].addr())
 	}
 	f.spec(&spec)
-	f.servers[i] = startProcess(f.owner, fmt.Sprintf("server %d", i), "server", spec)
+	name := fmt.Sprintf("server %d", i)
+	if f.program == kubeAPIServer {
+		f.servers[i] = startKubeAPIServer(f.owner, name, spec)
+	} else {
+		f.servers[i] = startProcess(f.owner, name, f.program, "server", spec)
+	}
 	f.fronts[i].forward(f.servers[i].addresses.Client)
 }
 

@@ -3,7 +3,10 @@ package replicas
 import (
 	"bufio"
 	"context"
+	"crypto"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,9 +26,12 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"k8s.io/client-go/util/keyutil"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/authn"
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/peertest"
 	"github.com/apikeel/kelson/storage/etcd"
 )
 
@@ -199,18 +206,36 @@ type process struct {
 // startTimeout is how long a process may take to tell its addresses.
 const startTimeout = time.Minute
 
-func startProcess(t testing.TB, name, role string, spec any) *process {
+// startProcess starts a program as a role: "" is the test binary itself.
+func startProcess(t testing.TB, name, program, role string, spec any) *process {
 	t.Helper()
 	encoded, err := json.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	p := &process{name: name, cmd: exec.Command(self), ended: make(chan struct{})}
+	p := &process{name: name, cmd: exec.Command(program), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, specVariable+"="+string(encoded), "GORACE=atexit_sleep_ms=0")
+	told := make(chan error, 1)
+	p.start(t, func(stdout io.Reader) { told <- json.NewDecoder(stdout).Decode(&p.addresses) })
+	select {
+	case err := <-told:
+		if err != nil {
+			t.Fatalf("%s does not start: %v\n%s", name, err, p.tail())
+		}
+	case <-time.After(startTimeout):
+		t.Fatalf("%s has told no address after %v\n%s", name, startTimeout, p.tail())
+	}
+	return p
+}
+
+// start starts the process, which ends with the test, and passes its output to read.
+func (p *process) start(t testing.TB, read func(stdout io.Reader)) {
+	t.Helper()
 	stdout, err := p.cmd.StdoutPipe()
 	if err == nil {
 		p.stdin, err = p.cmd.StdinPipe()
@@ -222,27 +247,50 @@ func startProcess(t testing.TB, name, role string, spec any) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan error, 1)
 	go func() {
 		defer close(p.ended)
-		told <- json.NewDecoder(stdout).Decode(&p.addresses)
+		read(stdout)
 		_, _ = io.Copy(io.Discard, stdout)
 		_ = p.cmd.Wait()
 	}()
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("%s wrote:\n%s", name, p.tail())
+			t.Logf("%s wrote:\n%s", p.name, p.tail())
 		}
 	})
-	select {
-	case err := <-told:
-		if err != nil {
-			t.Fatalf("%s does not start: %v\n%s", name, err, p.tail())
-		}
-	case <-time.After(startTimeout):
-		t.Fatalf("%s has told no address after %v\n%s", name, startTimeout, p.tail())
+}
+
+// startKubeAPIServer starts kube-apiserver in place of a server with a configuration.
+func startKubeAPIServer(t testing.TB, name string, spec serverSpec) *process {
+	t.Helper()
+	port := peertest.FreePort(t)
+	// It does not read a public key out of a private one in PKCS #8.
+	private, err := os.ReadFile(filepath.Join(spec.Dir, "pki", "sa.key"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	signer, err := keyutil.ParsePrivateKeyPEM(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(signer.(crypto.Signer).Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string) string { return filepath.Join(spec.Dir, "pki", name) }
+	if err := os.WriteFile(file("sa.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{name: name, ended: make(chan struct{}), addresses: addresses{Client: fmt.Sprintf("127.0.0.1:%d", port)}}
+	p.cmd = exec.Command(peertest.Binary(t, "kube-apiserver"),
+		"--etcd-servers="+strings.Join(spec.Etcd, ","), "--bind-address=127.0.0.1", "--advertise-address="+spec.Advertise, fmt.Sprintf("--secure-port=%d", port),
+		"--cert-dir="+filepath.Join(spec.Dir, "kube-apiserver"), "--tls-cert-file="+file("server.pem"), "--tls-private-key-file="+file("server.pem"),
+		"--client-ca-file="+file("ca.crt"), "--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.0.0.0/24",
+		"--service-account-issuer="+authn.DefaultIssuer, "--service-account-key-file="+file("sa.pub"), "--service-account-signing-key-file="+file("sa.key"),
+		"--etcd-compaction-interval=0", "--disable-admission-plugins=ServiceAccount", // which needs a controller
+		"--shutdown-delay-duration="+spec.Shutdown.Delay.String(), "--shutdown-watch-termination-grace-period="+spec.Shutdown.Delay.String())
+	p.start(t, func(io.Reader) {})
 	return p
 }
 

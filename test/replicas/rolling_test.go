@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/internal/peertest"
 	"github.com/apikeel/kelson/internal/testsize"
 )
 
@@ -92,6 +94,49 @@ func TestRollingRestart(t *testing.T) {
 		t.Skip("it takes a minute with the race detector; it runs without it, and with KELSON_LONG=1")
 	}
 	f := newFleet(t, withShutdown(kelson.Shutdown{Delay: shutdownDelay}))
+	roll(f, false, func(replace func(i int)) {
+		for i := range testsize.Pick(1, size, size) {
+			replace(i)
+		}
+	})
+}
+
+// TestRollingUpgrade replaces servers of an earlier build by this one, one after the other,
+// and back. It is what TestRollingRestart is otherwise.
+func TestRollingUpgrade(t *testing.T) {
+	before := os.Getenv("KELSON_BEFORE")
+	if before == "" {
+		t.Skip("KELSON_BEFORE names no test binary of an earlier build; to make one, in its checkout: go test -c -o before ./test/replicas")
+	}
+	f := newFleet(t, withShutdown(kelson.Shutdown{Delay: shutdownDelay}), func(f *fleet) { f.program = before })
+	roll(f, false, func(replace func(i int)) {
+		for _, f.program = range []string{"", before} {
+			for i := range size {
+				replace(i)
+			}
+		}
+	})
+}
+
+// TestSwapWithKubeAPIServer replaces servers by kube-apiserver, one after the other, and
+// back, while clients use all of them.
+func TestSwapWithKubeAPIServer(t *testing.T) {
+	peertest.Binary(t, "kube-apiserver")
+	f := newFleet(t, withShutdown(kelson.Shutdown{Delay: shutdownDelay}))
+	roll(f, true, func(replace func(i int)) {
+		for _, f.program = range []string{kubeAPIServer, ""} {
+			for i := range size {
+				replace(i)
+			}
+		}
+	})
+}
+
+// roll has servers replaced behind a load balancer, under load. With others, servers of
+// another kind are among them: their watches may lose their place, and they take longer.
+func roll(f *fleet, others bool, replaceAll func(replace func(i int))) {
+	t := f.t
+	t.Helper()
 	b := newBalancer(f)
 	l := newLoadOf(f, "rolling", [size]*kubernetes.Clientset{b.client(), b.client(), b.client()})
 	var probes []*probe
@@ -115,17 +160,20 @@ func TestRollingRestart(t *testing.T) {
 	for _, p := range probes {
 		p.restart()
 	}
-	for i := range testsize.Pick(1, size, size) {
+	replaceAll(func(i int) {
 		f.servers[i].stop(t)
 		f.startServer(i)
 		f.awaitReady(i)
 		pause(2 * checkInterval)
-	}
+	})
 	l.stop()
 	for _, p := range probes {
 		gap, err := p.outage()
 		limit := maxWriteGap
-		if !testsize.Long() || testsize.Race() {
+		switch {
+		case others:
+			limit = requestTimeout
+		case !testsize.Long() || testsize.Race():
 			limit *= 10 // the machine may be busy with other tests
 		}
 		if err != nil {
@@ -136,5 +184,5 @@ func TestRollingRestart(t *testing.T) {
 		}
 		t.Logf("client %d: longest time between two %ss: %v", p.server, p.what, gap.Round(time.Millisecond))
 	}
-	l.check(false)
+	l.check(others)
 }
