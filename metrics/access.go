@@ -76,7 +76,7 @@ func newAccess(r *Registry) Access {
 	}
 	none := func() { a.handshakes.WithLabelValues().Add(0) }
 	none()
-	r.resets = append(r.resets, none)
+	r.onReset(none)
 	find := func() {
 		for i, name := range [...]string{Authentication: "authentication", "audit", "constrainedimpersonation", "priorityandfairness", "authorization"} {
 			if Stage(i) == NoStage {
@@ -86,7 +86,7 @@ func newAccess(r *Registry) Access {
 		}
 	}
 	find()
-	r.resets = append(r.resets, find)
+	r.onReset(find)
 	for i, what := range []struct{ name, of string }{
 		{"apiserver_impersonation_attempts_", "impersonation attempts"},
 		{"apiserver_impersonation_authorization_attempts_", "authorization checks made by the impersonation handler"},

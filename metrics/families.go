@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -20,7 +19,10 @@ const maxNamed = 5000
 // Families holds the metrics of packages that know only their names: those of package
 // measure, and of admission.
 type Families struct {
-	all map[string]*family
+	registry *Registry
+	first    sync.Once // calls begin before the first scrape
+	mu       sync.Mutex
+	all      map[*described]family // those that are registered; guarded by mu
 	// resets counts how often the metrics were reset.
 	resets atomic.Int64
 }
@@ -38,85 +40,85 @@ const (
 	late // a counter that is not exposed before it is observed, even if it has no labels
 )
 
-// described is the definition of a metric.
-type described struct {
-	kind    kind
-	name    string
-	help    string
-	buckets []float64
-	labels  []string
-}
-
-// family is a registered metric.
-type family struct {
-	of   *Families
-	with func(labels ...string) observer
-	// always: its only series is exposed even if nothing was observed.
-	always bool
-	mu     sync.Mutex
-	named  map[string]bool // joined labels of its series
-}
+// family finds the series of a registered metric.
+type family func(labels []string) observer
 
 // observer is a series of any type.
 type observer = measure.Series
 
-// NewFamilies registers the metrics. Those without labels are exposed from the start,
-// unless they are late.
+// NewFamilies returns the metrics. Each is registered when it is first observed, or
+// scraped; those without labels are then exposed even if nothing was observed, unless
+// they are late.
 func NewFamilies(r *Registry) *Families {
-	m := &Families{all: map[string]*family{}}
-	for _, d := range allFamilies() {
-		f := &family{of: m, with: r.described(d), always: len(d.labels) == 0 && d.kind != late}
-		m.all[d.name] = f
-	}
-	m.begin()
-	r.resets = append(r.resets, func() {
+	m := &Families{registry: r, all: map[*described]family{}}
+	r.beforeScrape(func() { m.first.Do(m.begin) })
+	r.onReset(func() {
 		m.begin()
 		m.resets.Add(1)
 	})
 	return m
 }
 
-// allFamilies are the definitions of the metrics, which all servers of a process share.
-var allFamilies = sync.OnceValue(func() []described {
-	return slices.Concat(partFamilies(), encryptionFamilies(), configFamilies(), admissionFamilies())
+// allFamilies are the definitions of the metrics by name, which all servers of a process
+// share.
+var allFamilies = sync.OnceValue(func() map[string]*described {
+	all := map[string]*described{}
+	for _, d := range slices.Concat(partFamilies(), encryptionFamilies(), configFamilies(), admissionFamilies()) {
+		all[d.name] = &d
+	}
+	return all
 })
 
 // begin creates the series that are exposed before anything is observed.
 func (m *Families) begin() {
-	for _, f := range m.all {
-		f.forget()
+	for _, d := range allFamilies() {
+		if f := m.family(d); len(d.labels) == 0 && d.kind != late {
+			f(nil)
+		}
 	}
-	evaluated, exempt := m.all[measure.PodSecurityEvaluations], m.all[measure.PodSecurityExemptions]
 	for _, operation := range []string{"create", "update"} {
-		evaluated.find([]string{"allow", "privileged", "latest", "enforce", operation, "pod", ""}).Observe(0)
-		exempt.find([]string{operation, "pod", ""}).Observe(0)
-		exempt.find([]string{operation, "controller", ""}).Observe(0)
+		m.Series(measure.PodSecurityEvaluations, "allow", "privileged", "latest", "enforce", operation, "pod", "").Observe(0)
+		m.Series(measure.PodSecurityExemptions, operation, "pod", "").Observe(0)
+		m.Series(measure.PodSecurityExemptions, operation, "controller", "").Observe(0)
 	}
 }
 
+// family returns a metric, and registers it if it is not.
+func (m *Families) family(d *described) family {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.all[d]
+	if f == nil {
+		f = m.registry.described(d)
+		m.all[d] = f
+	}
+	return f
+}
+
 // described registers a metric, and returns the function that finds its series.
-func (r *Registry) described(d described) func(labels ...string) observer {
+func (r *Registry) described(d *described) family {
 	switch d.kind {
 	case counter, late:
-		v := r.Counters(d.name, d.help, d.labels...)
-		return func(labels ...string) observer { return v.WithLabelValues(labels...) }
+		v := r.counters(d)
+		return func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }
 	case gauge:
-		v := r.gauges(d.name, d.help, d.labels...)
-		return func(labels ...string) observer { return v.WithLabelValues(labels...) }
+		v := r.gaugesOf(d)
+		return func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }
 	case info:
-		v := r.gauges(d.name, d.help, d.labels...)
-		return func(labels ...string) observer {
+		v := r.gaugesOf(d)
+		return func(labels []string) observer {
 			v.forgetOthers(labels)
-			return v.WithLabelValues(labels...)
+			return v.WithLabelValues(v.bounded(labels)...)
 		}
 	}
-	v := r.Histograms(d.name, d.help, d.buckets, d.labels...)
-	find := func(labels ...string) observer { return v.WithLabelValues(labels...) }
+	v := r.histograms(d)
+	find := func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }
 	if d.name == stepDuration {
 		summary := prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: d.name + "_summary",
 			Help: "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit)."}, d.labels)
 		r.add(summary, summary.Reset)
-		find = func(labels ...string) observer {
+		find = func(labels []string) observer {
+			labels = v.bounded(labels)
 			return two{v.WithLabelValues(labels...), summary.WithLabelValues(labels...)}
 		}
 	}
@@ -125,17 +127,18 @@ func (r *Registry) described(d described) func(labels ...string) observer {
 
 // Series implements measure.Sink.
 func (m *Families) Series(metric string, labels ...string) measure.Series {
-	f := m.all[metric]
-	if f == nil {
+	d := allFamilies()[metric]
+	if d == nil {
 		panic("there is no metric " + metric)
 	}
-	return &lateSeries{family: f, labels: labels}
+	return &lateSeries{of: m, metric: d, labels: labels}
 }
 
 // lateSeries finds its series with the first observation, and caches it until the
 // metrics are reset.
 type lateSeries struct {
-	family *family
+	of     *Families
+	metric *described
 	labels []string
 	kept   atomic.Pointer[keptSeries]
 }
@@ -147,40 +150,13 @@ type keptSeries struct {
 
 // Observe implements observer.
 func (s *lateSeries) Observe(v float64) {
-	resets := s.family.of.resets.Load()
+	resets := s.of.resets.Load()
 	k := s.kept.Load()
 	if k == nil || k.resets != resets {
-		k = &keptSeries{s.family.find(s.labels), resets}
+		k = &keptSeries{s.of.family(s.metric)(s.labels), resets}
 		s.kept.Store(k)
 	}
 	k.Observe(v)
-}
-
-func (f *family) find(labels []string) observer {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := strings.Join(labels, "\x00")
-	switch {
-	case f.named[key]:
-	case len(f.named) < maxNamed:
-		if f.named == nil {
-			f.named = map[string]bool{}
-		}
-		f.named[key] = true
-	default:
-		labels = slices.Clone(labels)
-		labels[0] = "other"
-	}
-	return f.with(labels...)
-}
-
-func (f *family) forget() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	clear(f.named)
-	if f.always {
-		f.with()
-	}
 }
 
 // two observes the same value in two series.

@@ -82,11 +82,11 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, names := NewFamilies(New()), 0
+	names := 0
 	ast.Inspect(file, func(n ast.Node) bool {
 		if v, ok := n.(*ast.BasicLit); ok && v.Kind == token.STRING && strings.Contains(v.Value, "_") {
 			name, _ := strconv.Unquote(v.Value)
-			if names++; m.all[name] == nil {
+			if names++; allFamilies()[name] == nil {
 				t.Errorf("there is no %s", name)
 			}
 		}

@@ -7,12 +7,14 @@ package metrics
 import (
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Registry holds the metrics of a server.
@@ -25,9 +27,16 @@ type Registry struct {
 	resets []func()
 
 	mu  sync.Mutex
-	own []interface {
-		collect(to chan<- prometheus.Metric)
-	} // Counters, Gauges and Histograms
+	own []own // Counters, Gauges and Histograms
+
+	samplers []func() // called before each scrape
+}
+
+// own is a metric of our own.
+type own interface {
+	collect(to chan<- prometheus.Metric)
+	// reset is called when the metrics are reset.
+	reset()
 }
 
 // ownSeries is the prometheus.Collector of Counters, Gauges and Histograms. It describes
@@ -49,7 +58,8 @@ func (s ownSeries) Collect(to chan<- prometheus.Metric) {
 // New returns a registry with the process and Go metrics only.
 func New() *Registry {
 	all := prometheus.NewRegistry()
-	r := &Registry{Registry: all, began: time.Now(), view: newView(all)}
+	r := &Registry{Registry: all, began: time.Now()}
+	r.view = newView(r)
 	all.MustRegister(ownSeries{r})
 	return r
 }
@@ -70,6 +80,18 @@ func (r *Registry) MustRegister(all ...prometheus.Collector) {
 		}
 	}
 }
+
+// Gather implements prometheus.Gatherer.
+func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
+	for _, sample := range r.samplers {
+		sample()
+	}
+	return r.Registry.Gather()
+}
+
+// beforeScrape has a function called before each scrape. It must be called before the
+// first one.
+func (r *Registry) beforeScrape(f func()) { r.samplers = append(r.samplers, f) }
 
 // process registers the process and Go metrics, with the first scrape.
 func (r *Registry) process() {
@@ -94,7 +116,13 @@ func (r *Registry) Handler(reset bool) http.Handler {
 			show.ServeHTTP(w, req)
 			return
 		}
-		for _, reset := range r.resets {
+		r.mu.Lock()
+		all, resets := slices.Clone(r.own), slices.Clone(r.resets)
+		r.mu.Unlock()
+		for _, metric := range all {
+			metric.reset()
+		}
+		for _, reset := range resets {
 			reset()
 		}
 		_, _ = io.WriteString(w, "metrics reset\n")
@@ -103,30 +131,38 @@ func (r *Registry) Handler(reset bool) http.Handler {
 
 // Counters registers a counter that DELETE resets.
 func (r *Registry) Counters(name, help string, labels ...string) *Counters {
-	v := &Counters{values[Counter]{metric: metric{name, help, labels}}}
-	r.addOwn(v, help)
-	r.resets = append(r.resets, v.reset)
+	return r.counters(&described{counter, name, help, nil, labels})
+}
+
+func (r *Registry) counters(d *described) *Counters {
+	v := &Counters{values[Counter]{described: d}}
+	r.addOwn(v, d.help)
 	return v
 }
 
 // gauges registers gauges, which DELETE leaves alone: what is under way stays so.
 func (r *Registry) gauges(name, help string, labels ...string) *Gauges {
-	v := &Gauges{values[Gauge]{metric: metric{name, help, labels}}}
-	r.addOwn(v, help)
+	return r.gaugesOf(&described{gauge, name, help, nil, labels})
+}
+
+func (r *Registry) gaugesOf(d *described) *Gauges {
+	v := &Gauges{values[Gauge]{described: d}}
+	r.addOwn(v, d.help)
 	return v
 }
 
 // Histograms registers a histogram that DELETE resets.
 func (r *Registry) Histograms(name, help string, buckets []float64, labels ...string) *Histograms {
-	v := &Histograms{values[Histogram]{metric: metric{name, help, labels}}, buckets}
-	r.addOwn(v, help)
-	r.resets = append(r.resets, v.reset)
+	return r.histograms(&described{histogram, name, help, buckets, labels})
+}
+
+func (r *Registry) histograms(d *described) *Histograms {
+	v := &Histograms{values[Histogram]{described: d}}
+	r.addOwn(v, d.help)
 	return v
 }
 
-func (r *Registry) addOwn(c interface {
-	collect(to chan<- prometheus.Metric)
-}, help string) {
+func (r *Registry) addOwn(c own, help string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.own = append(r.own, c)
@@ -137,7 +173,15 @@ func (r *Registry) addOwn(c interface {
 
 func (r *Registry) add(c prometheus.Collector, reset func()) {
 	r.MustRegister(c)
-	r.resets = append(r.resets, reset)
+	r.onReset(reset)
+}
+
+// onReset has a function called when the metrics are reset, after all series were
+// removed.
+func (r *Registry) onReset(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resets = append(r.resets, f)
 }
 
 // byLabel caches series by one label with few values.
@@ -150,7 +194,7 @@ type byLabel[T any] struct {
 // called after they are registered.
 func remember[T any](r *Registry, find func(label string) T) *byLabel[T] {
 	k := &byLabel[T]{find: find}
-	r.resets = append(r.resets, k.series.Clear)
+	r.onReset(k.series.Clear)
 	return k
 }
 

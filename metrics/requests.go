@@ -81,7 +81,7 @@ func NewRequests(r *Registry, known func(i *request.Info) bool) *Requests {
 		running: r.gauges("apiserver_longrunning_requests", "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.",
 			what...),
 	}
-	r.resets = append(r.resets, func() {
+	r.onReset(func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		clear(m.series)

@@ -1,7 +1,10 @@
 package metrics
 
 import (
+	"iter"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,19 +18,77 @@ import (
 // scraped. Those of the client library take ten times the memory, which matters where
 // many servers are in one process.
 
-// metric is what the series of a metric share: name, help and label names.
-type metric struct {
-	name, help string
-	labels     []string
+// described is the definition of a metric. It never changes, so that servers of a process
+// can share it.
+type described struct {
+	kind    kind
+	name    string
+	help    string
+	buckets []float64 // of a histogram
+	labels  []string
 }
 
-func (m *metric) desc() *prometheus.Desc { return prometheus.NewDesc(m.name, m.help, m.labels, nil) }
+func (d *described) desc() *prometheus.Desc { return prometheus.NewDesc(d.name, d.help, d.labels, nil) }
 
-// values of type T by the values of labels.
+// values of type T by the values of labels. Most metrics of most servers have a series or
+// two, and a map for them would be larger than they are: there is one only for more.
 type values[T any] struct {
-	metric
-	mu     sync.RWMutex
-	series map[string]*T
+	*described
+	mu   sync.RWMutex
+	few  []keyed[T]    // the series, at most maxFew
+	many map[string]*T // the series, if there are more; nil else
+}
+
+// keyed is a series, and the values of its labels.
+type keyed[T any] struct {
+	key    string
+	series *T
+}
+
+// maxFew is how many series are found without a map.
+const maxFew = 6
+
+// get returns the series with a key, nil if there is none. The lock is held.
+func (v *values[T]) get(key []byte) *T {
+	if v.many != nil {
+		return v.many[string(key)]
+	}
+	for i := range v.few {
+		if v.few[i].key == string(key) {
+			return v.few[i].series
+		}
+	}
+	return nil
+}
+
+// put adds a series. The lock is held.
+func (v *values[T]) put(key string, s *T) {
+	if v.many == nil && len(v.few) == maxFew {
+		v.many = make(map[string]*T, maxFew+1)
+		for _, k := range v.few {
+			v.many[k.key] = k.series
+		}
+		v.few = nil
+	}
+	if v.many != nil {
+		v.many[key] = s
+		return
+	}
+	v.few = append(v.few, keyed[T]{key, s})
+}
+
+// all returns the series by their keys. The lock is held.
+func (v *values[T]) all() iter.Seq2[string, *T] {
+	if v.many != nil {
+		return maps.All(v.many)
+	}
+	return func(yield func(string, *T) bool) {
+		for _, k := range v.few {
+			if !yield(k.key, k.series) {
+				return
+			}
+		}
+	}
 }
 
 // separator separates label values in a key. No text in UTF-8 has this byte.
@@ -52,40 +113,50 @@ func (v *values[T]) find(labels []string, create func() *T) *T {
 		key = append(key, label...)
 	}
 	v.mu.RLock()
-	s := v.series[string(key)]
+	s := v.get(key)
 	v.mu.RUnlock()
 	if s != nil {
 		return s
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if s := v.series[string(key)]; s != nil {
+	if s := v.get(key); s != nil {
 		return s
 	}
-	if v.series == nil {
-		v.series = map[string]*T{}
-	}
 	s = create()
-	v.series[string(key)] = s
+	v.put(string(key), s)
 	return s
+}
+
+// bounded returns the label values of a series, with another first one if there are
+// maxNamed series already.
+func (v *values[T]) bounded(labels []string) []string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if len(v.many) < maxNamed || v.many[strings.Join(labels, separator)] != nil {
+		return labels
+	}
+	labels = slices.Clone(labels)
+	labels[0] = "other"
+	return labels
 }
 
 // reset removes all series.
 func (v *values[T]) reset() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.series = nil
+	v.few, v.many = nil, nil
 }
 
 // each calls f for every series, with the values of its labels.
 func (v *values[T]) each(f func(desc *prometheus.Desc, s *T, labels []string)) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	if len(v.series) == 0 {
+	if len(v.few)+len(v.many) == 0 {
 		return
 	}
 	desc := v.desc()
-	for key, s := range v.series {
+	for key, s := range v.all() {
 		var labels []string
 		if len(v.labels) > 0 {
 			labels = strings.Split(key, separator)
@@ -162,12 +233,16 @@ func (g *Gauges) forgetOthers(labels []string) {
 	same := strings.Join(labels[:len(labels)-1], separator) + separator
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for key := range g.series {
-		if rest, ok := strings.CutPrefix(key, same); ok && !strings.Contains(rest, separator) {
-			delete(g.series, key)
-		}
+	isOther := func(key string) bool {
+		rest, ok := strings.CutPrefix(key, same)
+		return ok && !strings.Contains(rest, separator)
 	}
+	g.few = slices.DeleteFunc(g.few, func(k keyed[Gauge]) bool { return isOther(k.key) })
+	maps.DeleteFunc(g.many, func(key string, _ *Gauge) bool { return isOther(key) })
 }
+
+// reset implements own: what is under way stays so.
+func (g *Gauges) reset() {}
 
 func (g *Gauges) collect(to chan<- prometheus.Metric) {
 	g.each(func(desc *prometheus.Desc, s *Gauge, labels []string) {
@@ -176,10 +251,7 @@ func (g *Gauges) collect(to chan<- prometheus.Metric) {
 }
 
 // Histograms are histograms by label values.
-type Histograms struct {
-	values[Histogram]
-	buckets []float64
-}
+type Histograms struct{ values[Histogram] }
 
 // Histogram is one of Histograms.
 type Histogram struct {

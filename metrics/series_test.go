@@ -1,8 +1,10 @@
 package metrics
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -30,5 +32,23 @@ func TestLabelsThatAreNotText(t *testing.T) {
 	}
 	if w.Code != http.StatusOK {
 		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+// TestManySeries: no series is lost, and none is there twice, when there are more than
+// are kept without a map.
+func TestManySeries(t *testing.T) {
+	r := New()
+	counters := r.Counters("things_total", "[ALPHA] Things.", "name")
+	for n := 1; n <= 3*maxFew; n++ {
+		for i := range n {
+			counters.WithLabelValues(strconv.Itoa(i)).Inc()
+		}
+		if got := strings.Count(show(t, r), "\nthings_total{"); got != n {
+			t.Fatalf("got %d series, want %d", got, n)
+		}
+	}
+	if want := fmt.Sprintf("\nthings_total{name=\"0\"} %d\n", 3*maxFew); !strings.Contains(show(t, r), want) {
+		t.Errorf("got no %s", want)
 	}
 }

@@ -10,13 +10,12 @@ import (
 
 // Queues holds the metrics of the work queues of controllers.
 type Queues struct {
-	depth         *Gauges
-	adds, retries *Counters
-	waited, work  *Histograms
+	depth, unfinished, longest *Gauges
+	adds, retries              *Counters
+	waited, work               *Histograms
 
-	unfinished, longest *prometheus.Desc
-	mu                  sync.Mutex
-	all                 map[string]*Queue
+	mu  sync.Mutex
+	all map[string]*Queue
 }
 
 // NewQueues registers the metrics of queues.
@@ -24,32 +23,26 @@ func NewQueues(r *Registry) *Queues {
 	seconds := prometheus.ExponentialBuckets(10e-9, 10, 10)
 	q := &Queues{
 		all:        map[string]*Queue{},
-		unfinished: prometheus.NewDesc("workqueue_unfinished_work_seconds", "[BETA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large values indicate stuck threads. One can deduce the number of stuck threads by observing the rate at which this increases.", []string{"name"}, nil),
-		longest:    prometheus.NewDesc("workqueue_longest_running_processor_seconds", "[BETA] How many seconds has the longest running processor for workqueue been running.", []string{"name"}, nil),
+		unfinished: r.gauges("workqueue_unfinished_work_seconds", "[BETA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large values indicate stuck threads. One can deduce the number of stuck threads by observing the rate at which this increases.", "name"),
+		longest:    r.gauges("workqueue_longest_running_processor_seconds", "[BETA] How many seconds has the longest running processor for workqueue been running.", "name"),
 		depth:      r.gauges("workqueue_depth", "[BETA] Current depth of workqueue", "name"),
 		adds:       r.Counters("workqueue_adds_total", "[BETA] Total number of adds handled by workqueue", "name"),
 		retries:    r.Counters("workqueue_retries_total", "[BETA] Total number of retries handled by workqueue", "name"),
 		waited:     r.Histograms("workqueue_queue_duration_seconds", "[BETA] How long in seconds an item stays in workqueue before being requested.", seconds, "name"),
 		work:       r.Histograms("workqueue_work_duration_seconds", "[BETA] How long in seconds processing an item from workqueue takes.", seconds, "name"),
 	}
-	r.MustRegister(q)
+	r.beforeScrape(q.sample)
 	return q
 }
 
-// Describe implements prometheus.Collector.
-func (q *Queues) Describe(to chan<- *prometheus.Desc) {
-	to <- q.unfinished
-	to <- q.longest
-}
-
-// Collect implements prometheus.Collector.
-func (q *Queues) Collect(to chan<- prometheus.Metric) {
+// sample sets the gauges of what is in progress.
+func (q *Queues) sample() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for name, queue := range q.all {
 		sum, longest := queue.running(time.Now())
-		to <- prometheus.MustNewConstMetric(q.unfinished, prometheus.GaugeValue, sum.Seconds(), name)
-		to <- prometheus.MustNewConstMetric(q.longest, prometheus.GaugeValue, longest.Seconds(), name)
+		q.unfinished.WithLabelValues(name).Set(sum.Seconds())
+		q.longest.WithLabelValues(name).Set(longest.Seconds())
 	}
 }
 
