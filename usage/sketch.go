@@ -15,8 +15,8 @@ const sketchRows = 128
 // in others, and all rows and others together are exact.
 type sketch struct {
 	rows   []sketchRow
-	scores [sketchRows]int64 // of the rows
-	byName map[string]int    // place in rows
+	scores []int64        // of the rows
+	byName map[string]int // place in rows
 	others Counts
 }
 
@@ -42,7 +42,7 @@ func (s *sketch) add(name string, c *Counts) {
 			s.byName = map[string]int{}
 		}
 		i = len(s.rows)
-		s.rows = append(s.rows, sketchRow{name: name})
+		s.rows, s.scores = append(s.rows, sketchRow{name: name}), append(s.scores, 0)
 		s.byName[name] = i
 	default:
 		for j := range s.scores {
@@ -82,6 +82,6 @@ func (s *sketch) top(n int) (rows []sketchRow, others Counts) {
 
 func (s *sketch) reset() {
 	clear(s.rows) // the names
-	s.rows, s.scores, s.others = s.rows[:0], [sketchRows]int64{}, Counts{}
+	s.rows, s.scores, s.others = s.rows[:0], s.scores[:0], Counts{}
 	clear(s.byName)
 }

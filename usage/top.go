@@ -258,8 +258,8 @@ func (m *Meter) open(q Query, guarded bool, may Viewer) (open map[string]int64, 
 				all = append(all, row{l.names, l.running.Load()})
 			}
 		}
-		if n := s.others.running.Load(); n > 0 {
-			all = append(all, row{s.others.names, n})
+		if s.others != nil && s.others.running.Load() > 0 {
+			all = append(all, row{s.others.names, s.others.running.Load()})
 		}
 		s.mu.Unlock()
 	}

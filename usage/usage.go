@@ -162,7 +162,7 @@ func (e *entry) score() int64 {
 	return s
 }
 
-// shard is a part of the table of entries.
+// shard is a part of the table of entries. Its maps are made when they are needed.
 type shard struct {
 	mu      sync.Mutex
 	entries map[names]*entry
@@ -170,7 +170,7 @@ type shard struct {
 	// instead of agent and namespace.
 	overflow map[names]*Counts
 	open     map[names]*Long
-	others   Long // for long-running requests that have no place in open
+	others   *Long // for long-running requests that have no place in open; nil if there were none
 	_        [64]byte
 }
 
@@ -219,10 +219,6 @@ func New(cfg Config) *Meter {
 	m.collected = m.began
 	m.bucketed, m.cpu = m.collected, cfg.CPU()
 	m.slots.init(m.collected)
-	for i := range m.shards {
-		s := &m.shards[i]
-		s.entries, s.overflow, s.open = map[names]*entry{}, map[names]*Counts{}, map[names]*Long{}
-	}
 	return m
 }
 
@@ -304,9 +300,14 @@ func (m *Meter) Begin(r *Request) *Long {
 	l := s.open[n]
 	if l == nil {
 		if len(s.open) >= shardEntries {
-			s.others.names = names{Others, Others, Others, "", Others, Others, Others}
+			if s.others == nil {
+				s.others = &Long{names: names{Others, Others, Others, "", Others, Others, Others}}
+			}
 			s.others.running.Add(1)
-			return &s.others
+			return s.others
+		}
+		if s.open == nil {
+			s.open = map[names]*Long{}
 		}
 		n = n.clone()
 		l = &Long{names: n, shard: s}
@@ -414,6 +415,9 @@ func (s *shard) entry(n *names) *entry {
 	if len(s.entries) >= shardEntries {
 		s.evict()
 	}
+	if s.entries == nil {
+		s.entries = map[names]*entry{}
+	}
 	e := &entry{names: n.clone()}
 	s.entries[e.names] = e
 	return e
@@ -444,6 +448,9 @@ func (s *shard) overflowOf(n names) *Counts {
 	}
 	c := s.overflow[n]
 	if c == nil {
+		if s.overflow == nil {
+			s.overflow = map[names]*Counts{}
+		}
 		c = &Counts{}
 		s.overflow[n] = c
 	}
@@ -503,7 +510,7 @@ func (s *shard) drain(to *[]flushed) {
 	for _, l := range s.open {
 		l.collect(s)
 	}
-	if s.others.writes.Load() > 0 {
+	if s.others != nil {
 		s.others.collect(s)
 	}
 	for _, e := range s.entries {

@@ -219,7 +219,11 @@ func TestLongRunningRequests(t *testing.T) {
 		l.End()
 	}
 	for i := range w.shards {
-		if n, others := len(w.shards[i].open), w.shards[i].others.running.Load(); n != 0 || others != 0 {
+		n, others := len(w.shards[i].open), int64(0)
+		if w.shards[i].others != nil {
+			others = w.shards[i].others.running.Load()
+		}
+		if n != 0 || others != 0 {
 			t.Errorf("got %d and %d watches at the end, want none", n, others)
 		}
 	}
