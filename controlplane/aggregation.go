@@ -135,13 +135,7 @@ func (a *assembly) aggregation() error {
 
 // createService creates an APIService of what is served here.
 func (a *assembly) createService(ctx context.Context, obj resource.Object) error {
-	objects := a.resources.Objects(aggregator.Group, aggregator.Resource)
-	if def, ok := a.catalogs.get().Definition(aggregator.Group, aggregator.Resource); ok {
-		if done, err := a.createFromImage(ctx, def, obj); done || err != nil {
-			return err
-		}
-	}
-	return objects.Create(ctx, obj)
+	return a.resources.Objects(aggregator.Group, aggregator.Resource).Create(ctx, obj)
 }
 
 // temporaryAuthorities reports whether the data outlives the certificate authorities of

@@ -2,12 +2,14 @@ package controlplane
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/apikeel/kelson/builtin/bootstrap"
 	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/controller/apiserver"
+	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -38,8 +41,8 @@ import (
 type image struct {
 	once    sync.Once // makes what is below, which is never changed then
 	key     imageKey
-	roles   []resource.Object    // of RBAC, as they are wanted
-	objects map[string]*template // by key, as they are stored
+	roles   []resource.Object // of RBAC, as they are wanted
+	objects []*template       // as they are stored, in the order in which they were created
 }
 
 // imageKey is what decides about the content of an image.
@@ -52,15 +55,55 @@ type imageKey struct {
 // imageTime is the time of all objects while an image is made.
 var imageTime = time.Unix(1_234_567_890, 0).UTC()
 
-// openImage finds the image that the server writes from, if its store is empty.
+// openImage writes the image into the store, if that is empty. It is done before
+// anything follows the store: parts read the objects at once then, instead of hearing of
+// each.
 func (a *assembly) openImage(ctx context.Context) error {
 	if !a.isFresh(ctx) {
 		return nil
 	}
 	on, err := controller.Enabled(a.manager.Controllers, a.manager.Enabled)
 	aggregates := slices.ContainsFunc(on, func(c controller.Controller) bool { return c.Name == controller.AggregationName })
+	if err != nil {
+		return err
+	}
 	a.image = kindsOfProcess().image(imageKey{kinds: a.kinds, roles: aggregates, statuses: a.flow != nil})
-	return err
+	a.image.once.Do(a.fillImage)
+	a.writeImage(ctx)
+	return nil
+}
+
+// imageWriters is how many objects are written at a time: the store makes few commits of
+// them.
+const imageWriters = 32
+
+// writeImage creates the objects of the image. Those that cannot be created are left to
+// the hooks, which try again.
+func (a *assembly) writeImage(ctx context.Context) {
+	now := time.Now
+	if a.Now != nil {
+		now = a.Now
+	}
+	at, backend := now().Unix(), a.places.all[0].backend
+	if !fits(at) {
+		return
+	}
+	// What nobody would ask for is not noted.
+	services, roles := storage.Root+aggregator.Group+"/", storage.Root+"clusterroles/"
+	_ = protect.Each(len(a.image.objects), imageWriters, func(i int) error {
+		t, uid := a.image.objects[i], uuid.New()
+		revision, err := storage.CreateLazy(ctx, backend, t.key, len(t.stored), func() []byte { return t.fill(uid, at) })
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(t.key, services) {
+			a.written.add(t.key)
+		}
+		if a.image.key.roles && strings.HasPrefix(t.key, roles) {
+			a.aggregated.add(revision)
+		}
+		return nil
+	})
 }
 
 // isFresh reports whether the store is empty, and no admission plugin but the default
@@ -75,60 +118,36 @@ func (a *assembly) isFresh(ctx context.Context) bool {
 	return err == nil && len(page.Items) == 0
 }
 
-// createFromImage implements apiserver.Server.CreatePrepared: it creates an object as
-// it is in the image. It reports false if the image has none, or the store has one.
-func (a *assembly) createFromImage(ctx context.Context, def *resource.Definition, obj resource.Object) (bool, error) {
-	if a.image == nil {
-		return false, nil
-	}
-	a.image.once.Do(a.fillImage)
+// isWritten implements apiserver.Server.IsWritten.
+func (a *assembly) isWritten(def *resource.Definition, obj resource.Object) bool {
 	objects, ok := a.resources.Stored(def.Group, def.Resource)
-	if !ok {
-		return false, nil
-	}
-	key := objects.Key(obj.GetNamespace(), obj.GetName())
-	found := a.image.objects[key]
-	if found == nil {
-		return false, nil
-	}
-	uid, at := uuid.New(), request.From(ctx).Received.Unix()
-	if !fits(at) {
-		return false, nil
-	}
-	revision, err := objects.CreateLazy(ctx, found.key, len(found.stored), func() []byte { return found.fill(uid, at) })
-	if errors.Is(err, storage.ErrExists) {
-		return false, nil
-	}
-	if err == nil && a.image.key.roles && def.Group == rbacv1.GroupName && def.Resource == "clusterroles" {
-		a.aggregated.add(revision)
-	}
-	return err == nil, err
+	return ok && a.written.take(objects.Key(obj.GetNamespace(), obj.GetName()))
 }
 
-// revisions is a set.
-type revisions struct {
+// claims is a set of which each member is taken once.
+type claims[K comparable] struct {
 	mu  sync.Mutex
-	all []int64
+	all map[K]struct{}
 }
 
-func (r *revisions) add(revision int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all = append(r.all, revision)
+func (c *claims[K]) add(k K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all == nil {
+		c.all = map[K]struct{}{}
+	}
+	c.all[k] = struct{}{}
 }
 
-// take removes a revision, and reports whether it was there.
-func (r *revisions) take(revision int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.Index(r.all, revision)
-	if i < 0 {
-		return false
+// take removes a member, and reports whether it was there.
+func (c *claims[K]) take(k K) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.all[k]
+	if delete(c.all, k); len(c.all) == 0 {
+		c.all = nil // a map keeps the memory of its members
 	}
-	if r.all = slices.Delete(r.all, i, i+1); len(r.all) == 0 {
-		r.all = nil
-	}
-	return true
+	return ok
 }
 
 func (a *assembly) fillImage() {
@@ -145,13 +164,12 @@ func (a *assembly) bootstrapRoles() []resource.Object {
 	if a.image == nil {
 		return bootstrap.RBAC(a.Gates)
 	}
-	a.image.once.Do(a.fillImage)
 	return a.image.roles
 }
 
 // makeImage has the objects created in a store of its own, by the code that creates
 // them in any other store.
-func (a *assembly) makeImage() (map[string]*template, error) {
+func (a *assembly) makeImage() ([]*template, error) {
 	ctx, cancel := context.WithCancel(request.With(context.Background(), &request.Request{Received: imageTime}))
 	defer cancel()
 	backend := memory.New(memory.Options{})
@@ -161,7 +179,7 @@ func (a *assembly) makeImage() (map[string]*template, error) {
 		return nil, err
 	}
 	defer objects.Close()
-	resources := &rest.Handler{Catalog: a.catalogs.get, Store: objects, Owners: &managedfields.Owners{}}
+	resources := &rest.Handler{Catalog: a.catalogs.get, Store: objects, Owners: &managedfields.Owners{}, Server: a.resources.Server}
 	server := &kelson.Server{
 		Name: "image", API: newAPI(a.catalogs.get, resources, a.Gates), PKI: a.authority, Now: func() time.Time { return imageTime },
 	}
@@ -191,11 +209,12 @@ func (a *assembly) makeImage() (map[string]*template, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := map[string]*template{}
+	slices.SortFunc(page.Items, func(x, y storage.KeyValue) int { return cmp.Compare(x.CreateRevision, y.CreateRevision) })
+	var made []*template
 	uid := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 	for _, kv := range page.Items {
 		if t := newTemplate(kv.Key, kv.Value, uid); t != nil {
-			made[kv.Key] = t
+			made = append(made, t)
 		}
 	}
 	return made, nil

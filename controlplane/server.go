@@ -49,7 +49,8 @@ type assembly struct {
 	kinds     kindsKey // of the built-in kinds
 	image     *image   // what is written first; nil if the store was not empty
 
-	aggregated revisions // of cluster roles that were written with aggregated rules
+	written    claims[string] // keys of objects that were written from the image
+	aggregated claims[int64]  // revisions of cluster roles that were written with aggregated rules
 	resources  *rest.Handler
 	owners     *managedfields.Owners
 	allocator  *measuredAllocator
@@ -174,7 +175,7 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 	}
 	a.own = &apiserver.Server{
 		Catalog: a.catalogs.get, Objects: a.resources.ObjectsAs, Loopback: a.outer.Loopback(loopbackUser()),
-		CreatePrepared: a.createFromImage, Running: &a.running, Logger: a.Logger,
+		IsWritten: a.isWritten, Running: &a.running, Logger: a.Logger,
 	}
 	return nil
 }

@@ -111,16 +111,6 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	return rec.Committed(kv.ModRevision, stored), nil
 }
 
-// CreateLazy is Create with an object that is encoded already, as storage.CreateLazy has
-// it. It does not load the resource, and returns the revision of the write.
-func (r *Resource) CreateLazy(ctx context.Context, key string, size int, stored func() []byte) (int64, error) {
-	revision, err := storage.CreateLazy(ctx, r.store.backend, key, size, stored)
-	if err == nil {
-		r.acknowledge(revision)
-	}
-	return revision, err
-}
-
 // loadEmpty loads a resource that has no objects yet, which costs nothing: who
 // creates the first ones will most likely read them, and then finds what the
 // writes have made. A resource that nobody has read in spite of its objects is

@@ -76,6 +76,15 @@ func (f *FlowControl) ensureAll(ctx context.Context, name string, wanted []resou
 	if !ok {
 		return nil // switched off
 	}
+	written := 0
+	for _, want := range wanted {
+		if f.Server.isWritten(def, want) {
+			written++
+		}
+	}
+	if written == len(wanted) {
+		return nil
+	}
 	list, err := f.Server.Objects(serverManager, flowcontrolv1.GroupName, name).List(ctx, "")
 	if err != nil {
 		return err
@@ -91,12 +100,7 @@ func (f *FlowControl) ensureAll(ctx context.Context, name string, wanted []resou
 	for _, want := range wanted {
 		have, ok := existing[want.GetName()]
 		if !ok {
-			add(func() error {
-				if done, err := f.Server.createPrepared(ctx, def, want); done || err != nil {
-					return err
-				}
-				return objects.Create(ctx, want)
-			})
+			add(func() error { return objects.Create(ctx, want) })
 		} else if next, action := bootstrap.ReconcileFlowControl(have, want); action == bootstrap.Update {
 			add(func() error {
 				return client.Do(ctx, loopback.Call{Method: http.MethodPut, Path: path + "/" + want.GetName(), Query: owned, Body: next})

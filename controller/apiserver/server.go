@@ -39,9 +39,9 @@ type Server struct {
 	// Objects returns the objects of a resource; manager owns the fields of those that
 	// are created.
 	Objects func(manager, group, name string) resource.Objects
-	// CreatePrepared, if set, creates an object whose stored form is known already. It
-	// reports false if that is not known, or the object exists.
-	CreatePrepared func(ctx context.Context, def *resource.Definition, obj resource.Object) (bool, error)
+	// IsWritten, if set, reports whether an object was created before the hooks began. It
+	// does so once for each: whoever asks again has to look.
+	IsWritten func(def *resource.Definition, obj resource.Object) bool
 	// Loopback carries requests of the server itself to its API.
 	Loopback http.RoundTripper
 	// Running counts what goes on in the background. The server waits for it when it ends.
@@ -85,11 +85,8 @@ func (s *Server) Ensure(ctx context.Context, objs []resource.Object, reconcile R
 	})
 }
 
-func (s *Server) createPrepared(ctx context.Context, def *resource.Definition, obj resource.Object) (bool, error) {
-	if s.CreatePrepared == nil {
-		return false, nil
-	}
-	return s.CreatePrepared(ctx, def, obj)
+func (s *Server) isWritten(def *resource.Definition, obj resource.Object) bool {
+	return s.IsWritten != nil && s.IsWritten(def, obj)
 }
 
 func (s *Server) ensure(ctx context.Context, wanted resource.Object, reconcile Reconcile) error {
@@ -98,8 +95,8 @@ func (s *Server) ensure(ctx context.Context, wanted resource.Object, reconcile R
 	if !ok {
 		return nil // switched off
 	}
-	if done, err := s.createPrepared(ctx, served.Definition, wanted); done || err != nil {
-		return err
+	if s.isWritten(served.Definition, wanted) {
+		return nil
 	}
 	objects := s.Objects(serverManager, kind.Group, served.Definition.Resource)
 	existing, err := objects.Get(ctx, wanted.GetNamespace(), wanted.GetName())
