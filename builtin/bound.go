@@ -15,26 +15,18 @@ import (
 )
 
 // Most definitions depend on nothing but plain settings (gates, ports, durations), so
-// the servers of a process can share them. The others are bound to a server: they use
-// its authorizer, its allocator or its issuer of tokens.
+// the servers of a process share them. What they use of a server (its authorizer, its
+// rules against escalation) they find in the context of the request (server). A few have
+// functions without a context, and are bound to a server: each server has its own.
 
 // isBound reports whether the definition of a kind uses a function or an interface in
-// a Config.
+// a Config without a context.
 func (c *Config) isBound(group, name string) bool {
 	switch group {
 	case "":
 		return slices.Contains([]string{"componentstatuses", "pods", "serviceaccounts", "services"}, name)
-	case "authentication.k8s.io":
-		return name == "tokenreviews"
-	case "authorization.k8s.io", "rbac.authorization.k8s.io":
-		return true
-	case "admissionregistration.k8s.io":
-		return name != "mutatingwebhookconfigurations" && name != "validatingwebhookconfigurations"
 	case "certificates.k8s.io":
-		return c.Certificates.MaySign != nil && name == "podcertificaterequests" ||
-			c.Certificates.Issued != nil && name == "certificatesigningrequests"
-	case "resource.k8s.io":
-		return c.Devices.AdminNamespace != nil || c.Devices.MayBind != nil || c.Devices.MayReport != nil
+		return c.Certificates.Issued != nil && name == "certificatesigningrequests"
 	}
 	return false
 }
@@ -51,15 +43,36 @@ func Bound(cfg Config) []resource.Group {
 }
 
 // Unbound returns Groups(cfg) for any number of servers with the same plain settings.
-// Definitions that are bound to a server must be replaced by those of Bound before they
-// are used: here they panic instead of asking a server.
+// Their requests must have the Config of their server (request.Request.Server), and
+// definitions that are bound to a server must be replaced by those of Bound: without,
+// they panic instead of asking a server.
 func Unbound(cfg Config) []resource.Group {
 	unbound := Config{Gates: cfg.Gates, DenyPrivileged: cfg.DenyPrivileged}
-	unbound.Authentication.Reviewer = noServer{}
-	unbound.Authorization = authorization.Config{Authorizer: noServer{}, Rules: noServer{}}
-	unbound.RBAC = rbac.Config{Escalation: func(context.Context, resource.Object, resource.Object) error { return unboundUse() }}
+	unbound.Authentication.Reviewer = anyServer{}
+	unbound.Authorization = authorization.Config{Authorizer: anyServer{}, Rules: anyServer{}}
+	unbound.RBAC = rbac.Config{Escalation: func(ctx context.Context, obj, old resource.Object) error {
+		return serverOf(ctx).RBAC.Escalation(ctx, obj, old)
+	}}
 	unbound.Admission = cfg.Admission
-	unbound.Admission.Params = func(context.Context, resource.Object) error { return unboundUse() }
+	unbound.Admission.Params = func(ctx context.Context, obj resource.Object) error { return serverOf(ctx).Admission.Params(ctx, obj) }
+	if cfg.Certificates.MaySign != nil {
+		unbound.Certificates.MaySign = func(ctx context.Context, signer string) bool {
+			return serverOf(ctx).Certificates.MaySign(ctx, signer)
+		}
+	}
+	if cfg.Devices.AdminNamespace != nil {
+		unbound.Devices.AdminNamespace = func(ctx context.Context, namespace string) (bool, error) {
+			return serverOf(ctx).Devices.AdminNamespace(ctx, namespace)
+		}
+	}
+	if cfg.Devices.MayBind != nil {
+		unbound.Devices.MayBind = func(ctx context.Context) error { return serverOf(ctx).Devices.MayBind(ctx) }
+	}
+	if cfg.Devices.MayReport != nil {
+		unbound.Devices.MayReport = func(ctx context.Context, driver string, verbs []string) error {
+			return serverOf(ctx).Devices.MayReport(ctx, driver, verbs)
+		}
+	}
 	unbound.Core = core.Config{
 		KubeletAddresses: cfg.Core.KubeletAddresses, KubeletPort: cfg.Core.KubeletPort, SplitLogs: cfg.Core.SplitLogs, EventTTL: cfg.Core.EventTTL,
 		Allocator: noServer{}, Tokens: cfg.Core.Tokens,
@@ -70,24 +83,32 @@ func Unbound(cfg Config) []resource.Group {
 	return Groups(unbound)
 }
 
-// unboundUse stops who uses a definition that needs a server without one: to go on
-// could allow what nobody has judged.
-func unboundUse() error { panic("builtin: a definition is used that is not bound to a server") }
+// serverOf returns the Config of the server that a request came to. Without one it
+// panics: to go on could allow what nobody has judged.
+func serverOf(ctx context.Context) *Config {
+	if cfg, ok := request.From(ctx).Server.(*Config); ok {
+		return cfg
+	}
+	panic("builtin: a definition is used by a request without a server")
+}
 
-// noServer stands for everything that a server has.
+// noServer stands for everything that definitions bound to a server have.
 type noServer struct {
 	core.Allocator
 	core.TokenIssuer
 }
 
-func (noServer) ReviewToken(context.Context, string, []string) (authenticationv1.TokenReviewStatus, error) {
-	return authenticationv1.TokenReviewStatus{}, unboundUse()
+// anyServer is the server that a request came to.
+type anyServer struct{}
+
+func (anyServer) ReviewToken(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus, error) {
+	return serverOf(ctx).Authentication.Reviewer.ReviewToken(ctx, token, audiences)
 }
 
-func (noServer) Authorize(context.Context, *authz.Attributes) (authz.Decision, string, error) {
-	return authz.Deny, "", unboundUse()
+func (anyServer) Authorize(ctx context.Context, a *authz.Attributes) (authz.Decision, string, error) {
+	return serverOf(ctx).Authorization.Authorizer.Authorize(ctx, a)
 }
 
-func (noServer) RulesFor(context.Context, *request.User, string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
-	return nil, nil, false, unboundUse()
+func (anyServer) RulesFor(ctx context.Context, user *request.User, namespace string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
+	return serverOf(ctx).Authorization.Rules.RulesFor(ctx, user, namespace)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin"
 	"github.com/apikeel/kelson/builtin/rbac"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -50,13 +51,16 @@ func TestBoundTakesThePlaceOfUnbound(t *testing.T) {
 		}
 	}
 	d, _ := catalog.Definition("rbac.authorization.k8s.io", "roles")
-	if _, err := d.Strategy.Begin(t.Context(), d.Versions[0].New(), nil); !errors.Is(err, refuse) {
-		t.Errorf("a bound definition: got %v, want what the server says: %v", err, refuse)
+	other := builtin.Config{RBAC: rbac.Config{Escalation: func(context.Context, resource.Object, resource.Object) error { return nil }}}
+	for server, want := range map[*builtin.Config]error{&cfg: refuse, &other: nil} {
+		ctx := request.With(t.Context(), &request.Request{Server: server})
+		if _, err := d.Strategy.Begin(ctx, d.Versions[0].New(), nil); !errors.Is(err, want) {
+			t.Errorf("a definition that two servers share: got %v, want what the server of the request says: %v", err, want)
+		}
 	}
 }
 
-// TestUnboundAllowsNothing: a definition that nobody has bound to a server must not
-// judge without it.
+// TestUnboundAllowsNothing: a definition must not judge without a server.
 func TestUnboundAllowsNothing(t *testing.T) {
 	groups := builtin.Unbound(builtin.Config{})
 	roles := find(t, groups, "rbac.authorization.k8s.io", "roles")

@@ -52,13 +52,13 @@ type Config struct {
 // Groups returns the built-in groups.
 func Groups(cfg Config) []resource.Group { return complete(cfg, makeGroups(cfg, true)) }
 
-// makeGroups returns the definitions of all groups, or only of those that use a function
-// or an interface in a Config.
+// makeGroups returns the definitions of all groups, or only of those that have some which
+// are bound to a server.
 func makeGroups(cfg Config, all bool) (groups []resource.Group) {
 	cfg.Core.Gates = cfg.Gates
 	cfg.Core.SplitLogs = cfg.Core.SplitLogs || cfg.Gates.Enabled("PodLogsQuerySplitStreams")
 	add := func(g resource.Group) { groups = append(groups, g) }
-	// independent adds a group that uses nothing of that kind.
+	// independent adds a group that has none of those.
 	independent := func(group func() resource.Group, rules ...func(resource.Group) resource.Group) {
 		if !all {
 			return
@@ -71,21 +71,21 @@ func makeGroups(cfg Config, all bool) (groups []resource.Group) {
 	}
 	add(withFinalizerRule(core.Group(cfg.Core)))
 	independent(apps.Group, withFinalizerRule)
-	add(authentication.Group(cfg.Authentication))
-	add(authorization.Group(cfg.Authorization))
+	independent(func() resource.Group { return authentication.Group(cfg.Authentication) })
+	independent(func() resource.Group { return authorization.Group(cfg.Authorization) })
 	independent(autoscaling.Group, withFinalizerRule)
 	independent(batch.Group, withFinalizerRule)
 	add(withFinalizerRule(certificates.Group(cfg.Certificates)))
 	independent(networking.Group, withFinalizerRule)
 	independent(policy.Group)
-	add(withFinalizerRule(rbac.Group(cfg.RBAC)))
+	independent(func() resource.Group { return rbac.Group(cfg.RBAC) }, withFinalizerRule)
 	independent(storage.Group, withFinalizerRule)
-	add(admissionregistration.Group(cfg.Admission))
+	independent(func() resource.Group { return admissionregistration.Group(cfg.Admission) })
 	independent(func() resource.Group { return scheduling.Group(cfg.Gates) }, withFinalizerRule)
 	independent(coordination.Group)
 	independent(node.Group)
 	independent(discovery.Group, withFinalizerRule)
-	add(withFinalizerRule(dra.Group(cfg.Devices)))
+	independent(func() resource.Group { return dra.Group(cfg.Devices) }, withFinalizerRule)
 	independent(flowcontrol.Group, withFinalizerRule)
 	independent(apiserverinternal.Group)
 	independent(lifecycle.Group, withFinalizerRule)

@@ -29,7 +29,7 @@ func (a *assembly) catalog() (err error) {
 	catalog, err := a.builtinCatalog(builtin.Config{
 		Gates:          a.Gates,
 		Authentication: authentication.Config{Reviewer: a.authn},
-		Authorization:  authorization.Config{Authorizer: a.authz},
+		Authorization:  authorization.Config{Authorizer: a.authz, Rules: a.authz},
 		RBAC:           builtinrbac.Config{Escalation: a.guard.Check},
 		Admission:      admissionregistration.Config{Params: (&paramAccess{a.catalogs.get, a.resources.Objects, a.authz}).mayReadParams},
 		Certificates:   a.signers(),

@@ -12,7 +12,7 @@ import (
 )
 
 // kindsKey is what decides about the definitions of built-in kinds that are not bound
-// to a server.
+// to a server. Which of the functions in builtin.Config there are follows from the gates.
 type kindsKey struct {
 	gates, runtimeConfig string
 	emulation            builtin.Emulation
@@ -89,6 +89,7 @@ func (a *assembly) builtinCatalog(b builtin.Config) (*resource.Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.resources.Server = &b
 	bound := builtin.Bound(b)
 	countLogs(bound, a.measured)
 	storeAs(a.StorageMediaType, bound)

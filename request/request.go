@@ -75,6 +75,9 @@ type Request struct {
 	MachineTime time.Time
 	// Clock is the clock of the server; nil is the machine's.
 	Clock func() time.Time
+	// Server is what definitions of kinds that servers of a process share use of the server
+	// that the request came to; nil if it shares none.
+	Server any
 	// CBOR: the server accepts and returns CBOR besides the other encodings.
 	CBOR bool
 	// DryRun: everything is done but the write.

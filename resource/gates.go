@@ -150,6 +150,9 @@ type fieldStep struct {
 // disabledFields returns the fields whose gates are disabled, those of a feature together.
 func (d *Definition) disabledFields(gates features.Gates) (fields [][]fieldPath, err error) {
 	for _, f := range d.GatedFields {
+		if gates.Enabled(f.Gate) {
+			continue
+		}
 		var feature []fieldPath
 		for text := range strings.FieldsSeq(f.Path) {
 			path, err := d.fieldPath(text)
@@ -158,9 +161,7 @@ func (d *Definition) disabledFields(gates features.Gates) (fields [][]fieldPath,
 			}
 			feature = append(feature, path)
 		}
-		if !gates.Enabled(f.Gate) {
-			fields = append(fields, feature)
-		}
+		fields = append(fields, feature)
 	}
 	return fields, nil
 }

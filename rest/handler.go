@@ -105,6 +105,9 @@ type Handler struct {
 	Memory *budget.Memory
 	// Logger gets what no client can be told; nil discards it.
 	Logger *slog.Logger
+	// Server becomes request.Request.Server of every request; nil if no definition in the
+	// catalog asks for it.
+	Server any
 
 	chunks wire.ChunkCache // of lists
 }
@@ -178,6 +181,7 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	if !ok {
 		return false
 	}
+	req.Server = h.Server
 	s := &scope{h: h, w: w, r: r, req: req, served: served, def: served.Definition, context: r.Context()}
 	if !s.pathFits() {
 		return false

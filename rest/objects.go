@@ -60,7 +60,7 @@ func (o objects) scope(ctx context.Context, verb, namespace, name string) (*scop
 	if err != nil {
 		return nil, err
 	}
-	req := &request.Request{Received: request.From(ctx).Received, FieldManager: o.manager, User: request.User{Name: "system:apiserver", Groups: []string{"system:masters"}}, Info: request.Info{
+	req := &request.Request{Received: request.From(ctx).Received, FieldManager: o.manager, Server: o.h.Server, User: request.User{Name: "system:apiserver", Groups: []string{"system:masters"}}, Info: request.Info{
 		IsResource: true, Verb: verb, Group: served.GroupVersion.Group, Version: served.Version.Name,
 		Namespace: namespace, Resource: served.Definition.Resource, Name: name,
 	}}
