@@ -135,11 +135,10 @@ func (s *Server) checkHandler(path string) http.Handler {
 // ownCertificate checks the certificate that the server has issued to itself. It is renewed in
 // time, so this fails only if the clock was far off or the CA has expired.
 func (s *Server) ownCertificate(context.Context) error {
-	own, err := s.PKI.ServerCertificate(nil)
-	if err == nil && time.Now().After(own.Leaf.NotAfter) {
-		err = errors.New("loopback serving certificate is expired")
+	if !s.PKI.ServerCertificateValid() {
+		return errors.New("loopback serving certificate is expired")
 	}
-	return err
+	return nil
 }
 
 // withLivezGrace wraps a check so that it passes during LivezGrace after the start.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -169,15 +170,15 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 	if err != nil {
 		return nil, err
 	}
-	bundle, err := a.proxies.IssueClient(frontProxy)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(bundle, bundle)
-	if err != nil {
-		return nil, err
-	}
-	return func() (*tls.Certificate, error) { return &pair, nil }, nil
+	// It is issued for the first server behind this one.
+	return sync.OnceValues(func() (*tls.Certificate, error) {
+		bundle, err := a.proxies.IssueClient(frontProxy)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(bundle, bundle)
+		return &pair, err
+	}), nil
 }
 
 // ensureTrust publishes who vouches for users, and who may speak for them.

@@ -120,8 +120,11 @@ func (a *assembly) isFresh(ctx context.Context) bool {
 
 // isWritten implements apiserver.Server.IsWritten.
 func (a *assembly) isWritten(def *resource.Definition, obj resource.Object) bool {
-	objects, ok := a.resources.Stored(def.Group, def.Resource)
-	return ok && a.written.take(objects.Key(obj.GetNamespace(), obj.GetName()))
+	key := storage.Root + def.StorageKey + "/" + obj.GetName()
+	if def.Namespaced {
+		key = storage.Root + def.StorageKey + "/" + obj.GetNamespace() + "/" + obj.GetName()
+	}
+	return a.written.take(key)
 }
 
 // claims is a set of which each member is taken once.

@@ -141,9 +141,10 @@ func (m *meters) begin(ctx context.Context, operation, name, key string) (contex
 	}
 	return ctx, func(err error) {
 		write := operation != "get" && operation != "list"
-		asking := request.From(ctx)
-		if asking.CountStore(write); write {
-			asking.Spent(request.Storage, time.Since(start))
+		if asking := request.Of(ctx); asking != nil {
+			if asking.CountStore(write); write {
+				asking.Spent(request.Storage, time.Since(start))
+			}
 		}
 		m.requests.WithLabelValues(operation, group, resource).Inc()
 		m.duration.WithLabelValues(operation, group, resource).Observe(time.Since(start).Seconds())

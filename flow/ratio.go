@@ -2,6 +2,7 @@ package flow
 
 import (
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -74,13 +75,20 @@ type ratios struct {
 	demand, seats, working, waiting ratio
 }
 
-func newRatios() ratios {
-	requests := []float64{0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1}
-	return ratios{
-		demand:  newRatio([]float64{0.2, 0.4, 0.6, 0.8, 1, 1.2, 1.4, 1.7, 2, 2.8, 4, 6}),
-		seats:   newRatio([]float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1}),
-		working: newRatio(requests), waiting: newRatio(requests),
+// ratioBuckets are the buckets of ratios, which all levels share.
+type ratioBuckets struct{ demand, seats, requests []float64 }
+
+var allRatioBuckets = sync.OnceValue(func() *ratioBuckets {
+	return &ratioBuckets{
+		demand:   []float64{0.2, 0.4, 0.6, 0.8, 1, 1.2, 1.4, 1.7, 2, 2.8, 4, 6},
+		seats:    []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1},
+		requests: []float64{0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1},
 	}
+})
+
+func newRatios() ratios {
+	b := allRatioBuckets()
+	return ratios{demand: newRatio(b.demand), seats: newRatio(b.seats), working: newRatio(b.requests), waiting: newRatio(b.requests)}
 }
 
 // recordDemand updates demand and histograms after a change. The caller holds mu.

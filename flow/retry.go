@@ -16,7 +16,8 @@ type retryAfter struct {
 	doubled int64 // when after was last doubled, in Unix seconds
 	current int64 // the second that is being counted, in Unix time
 	// dropped counts refused requests by second, for the last maxRetryAfter+1 seconds.
-	dropped [maxRetryAfter + 1]struct{ second, count int64 }
+	// It is nil while none was.
+	dropped *[maxRetryAfter + 1]struct{ second, count int64 }
 }
 
 // drop counts a refused request and returns its Retry-After.
@@ -24,6 +25,9 @@ func (d *retryAfter) drop(now time.Time) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.after = max(d.after, 1)
+	if d.dropped == nil {
+		d.dropped = new([maxRetryAfter + 1]struct{ second, count int64 })
+	}
 	second := now.Unix()
 	slot := &d.dropped[second%int64(len(d.dropped))]
 	if slot.second != second {

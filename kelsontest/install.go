@@ -110,7 +110,7 @@ type installer struct {
 	config *rest.Config
 }
 
-func (s *Server) installer(ctx context.Context) *installer { return &installer{ctx, s.config} }
+func (s *Server) installer(ctx context.Context) *installer { return &installer{ctx, s.admin().config} }
 
 // put creates objects, or replaces them.
 func (i *installer) put(objects []*unstructured.Unstructured) error {

@@ -59,10 +59,9 @@ const (
 
 // Server is a running API server.
 type Server struct {
-	server     *kelson.Server
-	authority  *pki.Authority
-	kubeconfig []byte
-	config     *rest.Config
+	server    *kelson.Server
+	authority *pki.Authority
+	admin     func() admin // makes it once
 
 	clock  Clock
 	faults faults
@@ -162,15 +161,28 @@ func (s *Server) start(set *settings) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.kubeconfig, err = s.authority.Kubeconfig(s.URL()); err != nil {
-		return err
-	}
-	if s.config, err = clientcmd.RESTConfigFromKubeConfig(s.kubeconfig); err != nil {
-		return err
-	}
-	s.config.QPS = -1 // no waiting: the server is the test's alone
-	s.configs = append(s.configs, s.config)
+	s.admin = sync.OnceValue(s.newAdmin)
 	return s.waitReady(ctx)
+}
+
+// admin is how the administrator reaches the server.
+type admin struct {
+	kubeconfig []byte
+	config     *rest.Config
+}
+
+func (s *Server) newAdmin() (a admin) {
+	kubeconfig, err := s.authority.Kubeconfig(s.URL())
+	if err == nil {
+		a.kubeconfig = kubeconfig
+		a.config, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	}
+	if err != nil {
+		panic(err) // there is nothing that a caller could have done wrong
+	}
+	a.config.QPS = -1 // no waiting: the server is the test's alone
+	s.handOut(a.config)
+	return a
 }
 
 // waitReady waits until the server says that it is ready.
@@ -236,11 +248,11 @@ func (s *Server) URL() string { return s.server.URL() }
 
 // Config returns a configuration for clients of the administrator, without a
 // limit on the rate of requests. It is a copy that may be changed.
-func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
+func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.admin().config) }
 
 // Kubeconfig returns the same as the content of a file for kubectl and other
 // programs.
-func (s *Server) Kubeconfig() []byte { return append([]byte(nil), s.kubeconfig...) }
+func (s *Server) Kubeconfig() []byte { return append([]byte(nil), s.admin().kubeconfig...) }
 
 // Clock is the one by which the server stamps objects.
 func (s *Server) Clock() *Clock { return &s.clock }

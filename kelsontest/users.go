@@ -54,7 +54,7 @@ func (s *Server) Token(name string, groups ...string) *rest.Config {
 
 // anonymous is a configuration that shows nothing.
 func (s *Server) anonymous() *rest.Config {
-	config := rest.AnonymousClientConfig(s.config)
+	config := rest.AnonymousClientConfig(s.admin().config)
 	config.QPS = -1
 	return config
 }
@@ -103,7 +103,7 @@ func (s *Server) certificate(template *x509.Certificate) (cert, key []byte, err 
 // file for kubectl and other programs, and returns its path. The file goes with
 // the server. Nil stands for Config.
 func (s *Server) KubeconfigFile(config *rest.Config) (string, error) {
-	content := s.kubeconfig
+	content := s.admin().kubeconfig
 	if config != nil {
 		const name = "kelsontest"
 		var err error

@@ -17,7 +17,11 @@ import (
 // server presents instead of its own; the first is the default one. If that is not
 // valid for the address, the kubeconfig sets tls-server-name.
 func (a *Authority) Kubeconfig(server string, trusted ...[]byte) ([]byte, error) {
-	key, err := x509.MarshalPKCS8PrivateKey(a.admin.PrivateKey)
+	admin, err := a.adminCertificate()
+	if err != nil {
+		return nil, err
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(admin.PrivateKey)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +45,7 @@ contexts:
     user: %[4]s
 current-context: kelson
 `, server, encode(bytes.Join(append([][]byte{a.pem}, trusted...), []byte("\n"))), serverName(server, trusted), AdminUser,
-		encode(encodeCert(a.admin.Certificate[0])),
+		encode(encodeCert(admin.Certificate[0])),
 		encode(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))), nil
 }
 

@@ -56,8 +56,8 @@ type Authority struct {
 	dir   string // "" if nothing is stored
 	names names
 
-	mu            sync.Mutex // guards server and admin
-	server, admin *tls.Certificate
+	mu            sync.Mutex       // guards server and admin
+	server, admin *tls.Certificate // nil until they are needed, if nothing is stored
 }
 
 // names are the subject alternative names of the serving certificate.
@@ -66,15 +66,15 @@ type names struct {
 	ips []net.IP
 }
 
-// New creates a CA in memory. hosts are names and addresses of the server besides the
-// usual ones.
+// New creates a CA in memory, which issues its certificates when they are first needed.
+// hosts are names and addresses of the server besides the usual ones.
 func New(hosts ...string) (*Authority, error) {
 	a, err := NewIssuer()
 	if err != nil {
 		return nil, err
 	}
 	a.names = serverNames(hosts)
-	return a, a.loadLeaves()
+	return a, nil
 }
 
 // NewIssuer creates a CA in memory that only signs for others: it has no certificates
@@ -195,13 +195,21 @@ func (a *Authority) setCA(certPEM, keyPEM []byte) error {
 }
 
 func (a *Authority) loadLeaves() (err error) {
-	if a.server, err = a.loadLeaf("server.pem", a.coversServerNames, a.issueServer); err != nil {
-		return err
+	if _, err = a.ServerCertificate(nil); err == nil {
+		_, err = a.adminCertificate()
 	}
-	a.admin, err = a.loadLeaf("admin.pem", func(*x509.Certificate) bool { return true }, func() ([]byte, error) {
-		return a.IssueClient(AdminUser, AdminGroup)
-	})
 	return err
+}
+
+func (a *Authority) adminCertificate() (_ *tls.Certificate, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.admin == nil {
+		a.admin, err = a.loadLeaf("admin.pem", func(*x509.Certificate) bool { return true }, func() ([]byte, error) {
+			return a.IssueClient(AdminUser, AdminGroup)
+		})
+	}
+	return a.admin, err
 }
 
 // loadLeaf reads a certificate from its file, or issues it if the file does not have a
@@ -296,12 +304,32 @@ func (a *Authority) issue(cert *x509.Certificate) ([]byte, error) {
 func (a *Authority) ServerCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.endsSoon(a.server.Leaf) {
-		if fresh, err := a.loadLeaf("server.pem", a.coversServerNames, a.issueServer); err == nil {
+	if a.server == nil || a.endsSoon(a.server.Leaf) {
+		fresh, err := a.loadLeaf("server.pem", a.coversServerNames, a.issueServer)
+		if err == nil {
 			a.server = fresh
+		} else if a.server == nil {
+			return nil, err
 		}
 	}
 	return a.server, nil
+}
+
+// ServerCertificateValid reports whether the certificate of the server has not expired.
+// One that is not issued yet will be valid as long as the CA is.
+func (a *Authority) ServerCertificateValid() bool {
+	a.mu.Lock()
+	end := a.cert.NotAfter
+	issued := a.server != nil
+	a.mu.Unlock()
+	if issued {
+		own, err := a.ServerCertificate(nil) // renewed, if need be
+		if err != nil {
+			return false
+		}
+		end = own.Leaf.NotAfter
+	}
+	return !time.Now().After(end)
 }
 
 // ServerPair returns the files apiserver.crt and apiserver.key in a folder. Existing
@@ -340,8 +368,15 @@ func (a *Authority) ServerPair(dir string) (Pair, error) {
 	return pair, writeFile(pair.CertFile, append(slices.Clone(content[:split]), a.pem...), 0o644)
 }
 
-// AdminCertificate returns the client certificate of the administrator.
-func (a *Authority) AdminCertificate() *tls.Certificate { return a.admin }
+// AdminCertificate returns the client certificate of the administrator, nil if it cannot
+// be issued.
+func (a *Authority) AdminCertificate() *tls.Certificate {
+	admin, err := a.adminCertificate()
+	if err != nil {
+		return nil
+	}
+	return admin
+}
 
 // ValidFrom is when the certificate of the CA begins to be valid.
 func (a *Authority) ValidFrom() time.Time { return a.cert.NotBefore }

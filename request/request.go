@@ -356,10 +356,16 @@ func With(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, contextKey{}, r)
 }
 
+// Of returns the request of a context, nil for work without a client.
+func Of(ctx context.Context) *Request {
+	r, _ := ctx.Value(contextKey{}).(*Request)
+	return r
+}
+
 // From returns the request of a context. Work without a client, such as a start hook,
 // gets an empty request that arrives now.
 func From(ctx context.Context) *Request {
-	if r, ok := ctx.Value(contextKey{}).(*Request); ok {
+	if r := Of(ctx); r != nil {
 		return r
 	}
 	if now, ok := ctx.Value(clockKey{}).(func() time.Time); ok {
